@@ -1,0 +1,113 @@
+"""PEP 517 backend: builds the Cython extensions into the package, then lets maturin build the rest.
+
+maturin compiles the Rust crate and writes wheels, tags, metadata and sdists. What it cannot do is Cython, so
+each hook that makes something importable first turns every ``cython/NAME.pyx`` into
+``python/fastrl/NAME.<abi>.so``; pyproject.toml's ``tool.maturin.include`` carries those files into the wheel.
+
+Run as a script, it builds the Cython extensions alone: ``python build_backend/fastrl_backend.py``.
+"""
+
+from __future__ import annotations
+
+import sysconfig
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import maturin
+
+ROOT = Path(__file__).resolve().parent.parent
+CYTHON = ROOT / "cython"
+SOURCES = ROOT / "python"
+PACKAGE = SOURCES / "fastrl"
+SCRATCH = ROOT / "target" / "cython"
+RUST_MODULE = "_rust"
+
+ConfigSettings = Mapping[str, Any] | None
+
+get_requires_for_build_wheel = maturin.get_requires_for_build_wheel
+get_requires_for_build_editable = maturin.get_requires_for_build_editable
+get_requires_for_build_sdist = maturin.get_requires_for_build_sdist
+prepare_metadata_for_build_wheel = maturin.prepare_metadata_for_build_wheel
+prepare_metadata_for_build_editable = maturin.prepare_metadata_for_build_editable
+build_sdist = maturin.build_sdist
+
+
+def build_wheel(
+    wheel_directory: str, config_settings: ConfigSettings = None, metadata_directory: str | None = None
+) -> str:
+    purge_foreign_modules()
+    build_cython()
+    return maturin.build_wheel(wheel_directory, config_settings, metadata_directory)
+
+
+def build_editable(
+    wheel_directory: str, config_settings: ConfigSettings = None, metadata_directory: str | None = None
+) -> str:
+    build_cython()
+    return maturin.build_editable(wheel_directory, config_settings, metadata_directory)
+
+
+def cython_sources() -> list[Path]:
+    """Every ``cython/*.pyx``.
+
+    Raises:
+        RuntimeError: a name begins with ``_rust``: maturin would take the compiled file for an old build of
+            the Rust module and leave it out of the wheel without a word.
+    """
+    sources = sorted(CYTHON.glob("*.pyx"))
+    for source in sources:
+        if source.stem.startswith(RUST_MODULE):
+            raise RuntimeError(
+                f"{source}: a Cython module's name may not begin with {RUST_MODULE!r}; rename it"
+            )
+    return sources
+
+
+def purge_foreign_modules() -> None:
+    """Deletes compiled modules of another Python version, or whose source is gone.
+
+    The wheel takes every ``.so`` that lies in the package, so these would be swept into it.
+    """
+    suffix = sysconfig.get_config_var("EXT_SUFFIX")
+    ours = {f"{name}{suffix}" for name in [RUST_MODULE, *(source.stem for source in cython_sources())]}
+    for module in PACKAGE.rglob("*.so"):
+        if module.parent != PACKAGE or module.name not in ours:
+            print(f"fastrl_backend: removing {module.relative_to(ROOT)}, which this build did not make")
+            module.unlink()
+
+
+def build_cython() -> None:
+    """Compiles every ``cython/NAME.pyx`` that is newer than its module into ``python/fastrl/``."""
+    sources = cython_sources()
+    if not sources:
+        return
+    import numpy
+    from Cython.Build import cythonize
+    from setuptools import Distribution, Extension
+
+    extensions = [
+        Extension(
+            f"fastrl.{source.stem}",
+            [str(source.relative_to(ROOT))],
+            include_dirs=[numpy.get_include()],
+            define_macros=[("NPY_NO_DEPRECATED_API", "NPY_1_7_API_VERSION")],
+            # -ffp-contract=off: a fused multiply-add rounds once where numpy rounds twice, so that results
+            # would depend on the CPU.
+            extra_compile_args=["-O3", "-g0", "-ffp-contract=off"],
+            depends=[__file__],
+        )
+        for source in sources
+    ]
+    distribution = Distribution(
+        {"ext_modules": cythonize(extensions, build_dir=str(SCRATCH), language_level=3)}
+    )
+    command = distribution.get_command_obj("build_ext")
+    command.build_lib = str(SOURCES)
+    command.build_temp = str(SCRATCH)
+    command.ensure_finalized()
+    command.run()
+
+
+if __name__ == "__main__":
+    build_cython()
