@@ -1,6 +1,6 @@
 """Typed configuration: frozen sections that check themselves."""
 
-from typing import TypeVar, dataclass_transform
+from typing import TypeVar, cast, dataclass_transform
 
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass as pydantic_dataclass
@@ -16,4 +16,4 @@ def section(cls: type[T]) -> type[T]:
     carry their limits and their help text: ``lr: Annotated[float, Field(gt=0, description="...")] = 3e-4``.
     """
     rules = ConfigDict(extra="forbid", allow_inf_nan=False, validate_default=True)
-    return pydantic_dataclass(frozen=True, kw_only=True, config=rules)(cls)
+    return cast("type[T]", pydantic_dataclass(frozen=True, kw_only=True, config=rules)(cls))
