@@ -1,0 +1,157 @@
+//! Blue's 145 actions and what they do.
+
+use super::draws::Draws;
+use super::network::Network;
+use super::scenario::{DECOYS, DEFENDER, HOST_NAMES, Host, Hosts, IMAGES, NUM_HOSTS, OP_SERVER0, RESTORE_TENTHS};
+use super::view::{Compromise, View};
+
+pub const NUM_ACTIONS: usize = 145;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BlueAction {
+    Sleep,
+    Monitor,
+    Analyse(Host),
+    Remove(Host),
+    /// Starts decoy number `.0` on the host.
+    Decoy(usize, Host),
+    Restore(Host),
+}
+
+impl BlueAction {
+    /// The action with this index in the challenge's list (below [`NUM_ACTIONS`]).
+    pub fn from_index(index: usize) -> Self {
+        let Some(i) = index.checked_sub(2) else {
+            return if index == 0 { Self::Sleep } else { Self::Monitor };
+        };
+        let host = i % NUM_HOSTS;
+        match i / NUM_HOSTS {
+            0 => Self::Analyse(host),
+            1 => Self::Remove(host),
+            10 => Self::Restore(host),
+            kind => Self::Decoy(kind - 2, host),
+        }
+    }
+
+    /// As the challenge prints it.
+    pub fn name(self) -> String {
+        match self {
+            Self::Sleep => "Sleep".into(),
+            Self::Monitor => "Monitor".into(),
+            Self::Analyse(host) => format!("Analyse {}", HOST_NAMES[host]),
+            Self::Remove(host) => format!("Remove {}", HOST_NAMES[host]),
+            Self::Decoy(decoy, host) => format!("{} {}", DECOYS[decoy].name, HOST_NAMES[host]),
+            Self::Restore(host) => format!("Restore {}", HOST_NAMES[host]),
+        }
+    }
+}
+
+/// What of blue's action the rest of the step must know.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct BlueOutcome {
+    pub cost_tenths: i32,
+    /// A decoy process was started here: blue sees its own process beside red's traces.
+    pub decoy_on: Option<Host>,
+    /// Analyse found a file of red's here.
+    pub file_on: Option<Host>,
+}
+
+/// Whether the decoy would start on the host now. Blue knows the answer: it knows each host's own services, and
+/// which decoys it started.
+pub fn decoy_fits(network: &Network, decoy: usize, host: Host) -> bool {
+    let decoy = &DECOYS[decoy];
+    network.ports[host] & decoy.checks == 0 && decoy.windows.is_none_or(|windows| windows == IMAGES[host].windows)
+}
+
+/// Whether the action may change anything now, as far as blue can know. Sleep always counts; Monitor never does,
+/// since every step monitors and it is the same as Sleep.
+pub fn may_have_effect(network: &Network, action: BlueAction) -> bool {
+    match action {
+        BlueAction::Monitor => false,
+        // No exploit ever succeeds there, so there is never a file to find.
+        BlueAction::Analyse(host) => host != DEFENDER,
+        BlueAction::Decoy(decoy, host) => decoy_fits(network, decoy, host),
+        BlueAction::Sleep | BlueAction::Remove(_) | BlueAction::Restore(_) => true,
+    }
+}
+
+pub fn act(action: BlueAction, network: &mut Network, view: &mut View, draws: &mut impl Draws) -> BlueOutcome {
+    let mut outcome = BlueOutcome::default();
+    match action {
+        BlueAction::Sleep | BlueAction::Monitor => {}
+        BlueAction::Analyse(host) => {
+            draws.blue_session(host);
+            outcome.file_on = (network.files >> host & 1 == 1).then_some(host);
+        }
+        BlueAction::Remove(host) => {
+            draws.blue_session(host);
+            network.end_sessions(host, |s| s.marked && !s.root, |pid| draws.process_ended(host, pid));
+            if view.compromise(host) != Compromise::No {
+                view.set_compromise(host, Compromise::Unknown);
+            }
+        }
+        BlueAction::Decoy(decoy, host) => {
+            draws.blue_session(host);
+            if decoy_fits(network, decoy, host) {
+                draws.decoy_process(host);
+                let decoy = &DECOYS[decoy];
+                network.ports[host] |= decoy.opens;
+                // Beyond any count that a scan or an observation tells apart.
+                network.decoys[host] = network.decoys[host].saturating_add(1);
+                network.fooled[host] |= decoy.fools.bit() & !IMAGES[host].vulnerable;
+                outcome.decoy_on = Some(host);
+            }
+        }
+        BlueAction::Restore(host) => {
+            draws.blue_session(host);
+            outcome.cost_tenths = RESTORE_TENTHS;
+            restore(host, network);
+            draws.host_restored(host);
+            view.set_compromise(host, Compromise::No);
+        }
+    }
+    outcome
+}
+
+fn restore(host: Host, network: &mut Network) {
+    let bit: Hosts = 1 << host;
+    network.end_sessions(host, |_| true, |_| {});
+    network.files &= !bit;
+    network.restored |= bit;
+    network.ports[host] = IMAGES[host].ports;
+    network.decoys[host] = 0;
+    network.fooled[host] = 0;
+    if host == OP_SERVER0 {
+        network.ot_service.up = true;
+        network.ot_service.stoppable = true;
+        network.ot_service.pid_known = false;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn actions_stand_in_the_order_of_the_challenge() {
+        let name = |i| BlueAction::from_index(i).name();
+        assert_eq!(name(0), "Sleep");
+        assert_eq!(name(1), "Monitor");
+        assert_eq!(name(2), "Analyse Defender");
+        assert_eq!(name(27), "Remove User4");
+        assert_eq!(name(28), "DecoyApache Defender");
+        assert_eq!(name(131), "DecoyVsftpd User4");
+        assert_eq!(name(132), "Restore Defender");
+        assert_eq!(name(144), "Restore User4");
+    }
+
+    #[test]
+    fn a_decoy_starts_once_but_vsftpd_again_and_again() {
+        let mut network = Network::default();
+        assert!(decoy_fits(&network, 0, 1));
+        network.ports[1] |= DECOYS[0].opens;
+        assert!(!decoy_fits(&network, 0, 1));
+        network.ports[1] |= DECOYS[7].opens;
+        assert!(decoy_fits(&network, 7, 1));
+    }
+}

@@ -1,0 +1,223 @@
+//! CAGE Challenge 2 (CybORG 2.1, Scenario 2): one red agent against one blue defender on 13 hosts.
+//!
+//! A step: [`blue`] acts, [`red_agents`] choose and [`red_actions`] carry out, the [`network`] names the price, and
+//! Monitor fills blue's [`view`]. Chance enters through [`draws`] alone.
+
+pub mod blue;
+pub mod draws;
+pub mod network;
+pub mod python_draws;
+pub mod red_actions;
+pub mod red_agents;
+pub mod render;
+pub mod replay;
+pub mod scenario;
+pub mod view;
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use self::blue::{BlueAction, NUM_ACTIONS, may_have_effect};
+use self::draws::{Draws, FastDraws, Source};
+use self::network::Network;
+use self::python_draws::PythonDraws;
+use self::red_actions::Knowledge;
+use self::red_agents::{RedAgent, RedKind};
+use self::view::{OBS_BITS, SCAN_HOSTS, View};
+use crate::env::{Env, Step};
+use crate::rng::Rng;
+
+/// Which code of the challenge is reproduced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ruleset {
+    /// Today's repository.
+    Main,
+    /// Commit 606813b, on which the final leaderboard was scored.
+    Leaderboard,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    pub ruleset: Ruleset,
+    /// Red agents with the chance of each to play an episode; the chances add up to 1.
+    pub red: Vec<(RedKind, f64)>,
+    pub episode_length: u32,
+    /// Adds the ten scan values to the observation.
+    pub scan_memory: bool,
+    /// The actions on offer, as indices into the challenge's 145.
+    pub actions: Vec<u8>,
+    /// Draw as CPython does; asks for a single red agent.
+    pub python_random: bool,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            ruleset: Ruleset::Main,
+            red: vec![(RedKind::BLine, 1.0)],
+            episode_length: 100,
+            scan_memory: false,
+            actions: (0..NUM_ACTIONS as u8).collect(),
+            python_random: false,
+        }
+    }
+}
+
+/// The actions that can ever have an effect: those that have one when an episode begins.
+pub fn effective_actions() -> Vec<u8> {
+    let network = Network::default();
+    let actions = 0..NUM_ACTIONS as u8;
+    actions.filter(|&i| may_have_effect(&network, BlueAction::from_index(i.into()))).collect()
+}
+
+/// What red did last, in the numbering of the reference traces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LastRed {
+    pub kind: i8,
+    pub target: i8,
+    /// 1 it worked, 0 it failed, -1 unknown.
+    pub success: i8,
+}
+
+const NOTHING_YET: LastRed = LastRed { kind: 0, target: -1, success: -1 };
+
+/// All that changes during an episode.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Episode<D> {
+    pub draws: D,
+    pub network: Network,
+    pub knowledge: Knowledge,
+    pub agent: RedAgent,
+    pub view: View,
+    /// Steps taken.
+    pub time: u32,
+    pub last_red: LastRed,
+}
+
+impl<D: Draws> Episode<D> {
+    pub fn new(draws: D) -> Self {
+        Self {
+            draws,
+            network: Network::default(),
+            knowledge: Knowledge::default(),
+            agent: RedAgent::Sleep,
+            view: View::default(),
+            time: 0,
+            last_red: NOTHING_YET,
+        }
+    }
+
+    /// Begins the next episode against `red`.
+    pub fn begin(&mut self, red: RedKind) {
+        self.draws.begin_episode();
+        self.network.reset();
+        self.knowledge = Knowledge::default();
+        self.agent = red.new_agent();
+        self.view = View::default();
+        self.time = 0;
+        self.last_red = NOTHING_YET;
+    }
+
+    /// One step; returns blue's reward in tenths.
+    pub fn step(&mut self, action: BlueAction, ruleset: Ruleset) -> i32 {
+        let Self { draws, network, knowledge, agent, view, .. } = self;
+        let blue = blue::act(action, network, view, draws);
+        let red = agent.choose(knowledge, draws);
+        let red = draws.red_decided(red);
+        let traces = red_actions::act(red, ruleset, network, knowledge, draws);
+        view.monitor(traces, blue);
+        let (kind, target) = red.code();
+        let success = knowledge.success.map_or(-1, i8::from);
+        self.last_red = LastRed { kind, target, success };
+        self.time += 1;
+        -self.network.penalty_tenths() - blue.cost_tenths
+    }
+}
+
+/// The environment that is trained on.
+pub struct Cage2 {
+    config: Arc<Config>,
+    episode: Episode<Source>,
+}
+
+impl Cage2 {
+    pub fn new(config: Arc<Config>) -> Self {
+        let mut env = Self { config, episode: Episode::new(Source::Fast(FastDraws(Rng::new(0)))) };
+        env.seed(0);
+        env
+    }
+
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    pub fn episode(&self) -> &Episode<Source> {
+        &self.episode
+    }
+
+    /// Marks with 1 the actions on offer that may have an effect now, as far as blue can know.
+    pub fn action_mask(&self, mask: &mut [u8]) {
+        for (entry, &action) in mask.iter_mut().zip(&self.config.actions) {
+            *entry = u8::from(may_have_effect(&self.episode.network, BlueAction::from_index(action.into())));
+        }
+    }
+}
+
+impl Env for Cage2 {
+    type Action = i64;
+    type State = Episode<Source>;
+
+    fn obs_len(&self) -> usize {
+        OBS_BITS + if self.config.scan_memory { SCAN_HOSTS.len() } else { 0 }
+    }
+
+    fn accepts(&self, action: i64) -> bool {
+        usize::try_from(action).is_ok_and(|action| action < self.config.actions.len())
+    }
+
+    fn expected_action(&self) -> String {
+        format!("an integer from 0 to {}", self.config.actions.len() - 1)
+    }
+
+    fn seed(&mut self, seed: u64) {
+        self.episode.draws = if self.config.python_random {
+            Source::Python(Box::new(PythonDraws::new(seed)))
+        } else {
+            Source::Fast(FastDraws(Rng::new(seed)))
+        };
+    }
+
+    fn reset(&mut self, obs: &mut [f32]) {
+        let red = &self.config.red;
+        let i = if red.len() == 1 {
+            0
+        } else {
+            let weights: [f64; RedKind::ALL.len()] =
+                std::array::from_fn(|i| red.get(i).map_or(0.0, |(_, weight)| *weight));
+            self.episode.draws.red_agent(&weights[..red.len()])
+        };
+        self.episode.begin(red[i].0);
+        self.episode.view.write(obs);
+    }
+
+    fn step(&mut self, action: i64, obs: &mut [f32]) -> Step {
+        let action = BlueAction::from_index(self.config.actions[action as usize].into());
+        let tenths = self.episode.step(action, self.config.ruleset);
+        self.episode.view.write(obs);
+        let truncated = self.episode.time >= self.config.episode_length;
+        Step { reward: f64::from(tenths) / 10.0, terminated: false, truncated }
+    }
+
+    fn fingerprint(&self) -> String {
+        format!("CAGE 2 {:?}", self.config)
+    }
+
+    fn state(&self) -> &Self::State {
+        &self.episode
+    }
+
+    fn set_state(&mut self, state: Self::State) {
+        self.episode = state;
+    }
+}

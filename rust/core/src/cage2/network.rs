@@ -1,0 +1,146 @@
+//! The true state of the network: what runs where, and which sessions red holds.
+
+use serde::{Deserialize, Serialize};
+
+use super::scenario::{
+    AVAILABILITY_TENTHS, BOOT_PROCESSES, CONFIDENTIALITY_TENTHS, GATEWAYS, Host, Hosts, IMAGES, NUM_HOSTS, OP_SERVER0,
+    Ports, Subnet, USER0,
+};
+
+/// One of red's sessions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Session {
+    pub host: u8,
+    /// Runs as root or SYSTEM.
+    pub root: bool,
+    /// Monitor has seen its process; only then can Remove find it.
+    pub marked: bool,
+    pub pid: u16,
+}
+
+/// OTService on Op_Server0, the target of Impact.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OtService {
+    pub up: bool,
+    /// Impact may still try to stop it.
+    pub stoppable: bool,
+    /// After a Restore its process id is unknown, and Impact stops nothing any more.
+    pub pid_known: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Network {
+    /// Red's sessions in the order of their creation. The first one stands on User0 for ever.
+    pub sessions: Vec<Session>,
+    /// Hosts where red has a session, and those where it has one as root or SYSTEM; derived from `sessions`.
+    pub red_on: Hosts,
+    pub root_on: Hosts,
+    /// Hosts with a file that red left behind.
+    pub files: Hosts,
+    /// Hosts that blue has restored at least once.
+    pub restored: Hosts,
+    /// Listening ports, decoys included.
+    pub ports: [Ports; NUM_HOSTS],
+    /// Decoys running, and the exploits that they fool (where no real service answers first).
+    pub decoys: [u32; NUM_HOSTS],
+    pub fooled: [u8; NUM_HOSTS],
+    pub ot_service: OtService,
+}
+
+impl Default for Network {
+    fn default() -> Self {
+        Self::boot(Vec::with_capacity(16))
+    }
+}
+
+impl Network {
+    /// Back to the state in which an episode begins; keeps the memory.
+    pub fn reset(&mut self) {
+        *self = Self::boot(std::mem::take(&mut self.sessions));
+    }
+
+    fn boot(mut sessions: Vec<Session>) -> Self {
+        sessions.clear();
+        sessions.push(Session { host: USER0 as u8, root: true, marked: false, pid: 0 });
+        Self {
+            sessions,
+            red_on: 1 << USER0,
+            root_on: 1 << USER0,
+            files: 0,
+            restored: 0,
+            ports: std::array::from_fn(|host| IMAGES[host].ports),
+            decoys: [0; NUM_HOSTS],
+            fooled: [0; NUM_HOSTS],
+            ot_service: OtService { up: true, stoppable: true, pid_known: true },
+        }
+    }
+
+    /// Whether red can reach the host from where it stands.
+    pub fn routable(&self, host: Host) -> bool {
+        Subnet::of(host) != Subnet::Operational || self.red_on & GATEWAYS != 0
+    }
+
+    pub fn listeners(&self, host: Host) -> u32 {
+        IMAGES[host].listeners + self.decoys[host]
+    }
+
+    pub fn sessions_on(&self, host: Host) -> usize {
+        self.sessions.iter().filter(|s| usize::from(s.host) == host).count()
+    }
+
+    pub fn add_session(&mut self, session: Session) {
+        self.red_on |= 1 << session.host;
+        self.root_on |= Hosts::from(session.root) << session.host;
+        self.sessions.push(session);
+    }
+
+    /// The `nth` session on the host, by age, becomes root. Its place in `sessions`.
+    pub fn escalate(&mut self, host: Host, nth: usize) {
+        let session = self.sessions.iter_mut().filter(|s| usize::from(s.host) == host).nth(nth);
+        session.expect("the caller counted the sessions").root = true;
+        self.root_on |= 1 << host;
+    }
+
+    /// Ends the sessions on the host that `doomed` names, calling `ended` with each process id.
+    pub fn end_sessions(&mut self, host: Host, doomed: impl Fn(&Session) -> bool, mut ended: impl FnMut(u16)) {
+        if self.red_on & (1 << host) == 0 {
+            return;
+        }
+        let (mut red, mut root) = (false, false);
+        let mut first = true;
+        self.sessions.retain(|s| {
+            let foothold = std::mem::take(&mut first);
+            if usize::from(s.host) != host {
+                return true;
+            }
+            if !foothold && doomed(s) {
+                ended(s.pid);
+                return false;
+            }
+            red = true;
+            root |= s.root;
+            true
+        });
+        self.red_on = self.red_on & !(1 << host) | Hosts::from(red) << host;
+        self.root_on = self.root_on & !(1 << host) | Hosts::from(root) << host;
+    }
+
+    /// The penalty of this step without the cost of blue's action, in tenths.
+    pub fn penalty_tenths(&self) -> i32 {
+        let confidentiality = CONFIDENTIALITY_TENTHS.iter().enumerate();
+        let lost: i32 = confidentiality.map(|(h, tenths)| tenths * i32::from(self.root_on >> h & 1)).sum();
+        lost + if self.ot_service.up { 0 } else { AVAILABILITY_TENTHS }
+    }
+
+    /// Red's best session on the host: 0 none, 1 user, 2 root or SYSTEM.
+    pub fn red_access(&self, host: Host) -> u8 {
+        (self.red_on >> host & 1) as u8 + (self.root_on >> host & 1) as u8
+    }
+
+    /// Number of processes on the host, decoys and red's own included.
+    pub fn processes(&self, host: Host) -> u32 {
+        // User0's first red session is one of its boot processes.
+        let red = self.sessions_on(host) as u32 - u32::from(host == USER0);
+        BOOT_PROCESSES[host] + self.decoys[host] + red - u32::from(host == OP_SERVER0 && !self.ot_service.up)
+    }
+}

@@ -1,0 +1,175 @@
+//! Draws as CybORG makes them from Python's global generator: every one, in its order, labels included.
+
+use serde::{Deserialize, Serialize};
+
+use super::draws::{DETECTION, Draws, NewProcess, TOP_EXPLOIT, split_top};
+use super::scenario::{BLUE_SESSIONS, DEFENDER, Exploit, GREEN_SESSIONS, Host, Hosts, IMAGES, NUM_HOSTS, USER0, USER1};
+use crate::python_random::PythonRandom;
+
+/// The labels that decide how many draws are made: an id in use is drawn again.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Labels {
+    pids: Vec<u16>,
+    boot_pids: Vec<u16>,
+    /// Process ids that Monitor has ever found suspicious.
+    marked: Vec<u16>,
+    ports: Vec<u32>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PythonDraws {
+    random: PythonRandom,
+    labels: [Labels; NUM_HOSTS],
+    addresses: [u8; NUM_HOSTS],
+    hosts: [u8; NUM_HOSTS],
+}
+
+impl PythonDraws {
+    /// As after `random.seed(seed)` in CybORG, once its environment is constructed.
+    pub fn new(seed: u64) -> Self {
+        Self {
+            random: PythonRandom::new(seed),
+            labels: Default::default(),
+            addresses: [0; NUM_HOSTS],
+            hosts: [0; NUM_HOSTS],
+        }
+    }
+
+    fn new_pid(&mut self, host: Host) -> u16 {
+        loop {
+            let pid = self.random.below(32_768) as u16;
+            if pid != 0 && !self.labels[host].pids.contains(&pid) {
+                self.labels[host].pids.push(pid);
+                return pid;
+            }
+        }
+    }
+
+    fn shuffled(&mut self) -> [u8; NUM_HOSTS] {
+        let mut order = std::array::from_fn(|host| host as u8);
+        self.random.shuffle(&mut order);
+        order
+    }
+}
+
+fn first(order: &[u8; NUM_HOSTS], hosts: Hosts) -> Option<Host> {
+    order.iter().map(|&host| usize::from(host)).find(|host| hosts >> host & 1 == 1)
+}
+
+impl Draws for PythonDraws {
+    fn begin_episode(&mut self) {
+        self.random.sample(4096, 3);
+        for hosts in [4, 4, 5] {
+            self.random.below(1);
+            self.random.sample(14, hosts);
+        }
+        for (labels, image) in self.labels.iter_mut().zip(&IMAGES) {
+            *labels = Labels { pids: image.pids.to_vec(), ..Labels::default() };
+        }
+        for host in BLUE_SESSIONS.into_iter().chain(GREEN_SESSIONS).chain([USER0]) {
+            self.new_pid(host);
+        }
+        for labels in &mut self.labels {
+            labels.boot_pids.clone_from(&labels.pids);
+        }
+    }
+
+    fn blue_session(&mut self, host: Host) {
+        self.random.below(if host == DEFENDER { 2 } else { 1 });
+    }
+
+    fn decoy_process(&mut self, host: Host) {
+        self.random.below(1);
+        self.new_pid(host);
+    }
+
+    fn ephemeral_port(&mut self, host: Host) {
+        let mut port = self.random.range(49_152, 60_000);
+        if self.labels[host].ports.contains(&port) {
+            port = self.random.range(49_152, 60_000);
+        }
+        self.labels[host].ports.push(port);
+    }
+
+    fn red_process(&mut self, host: Host) -> NewProcess {
+        let pid = self.new_pid(host);
+        NewProcess { pid, marked: self.labels[host].marked.contains(&pid) }
+    }
+
+    fn process_ended(&mut self, host: Host, pid: u16) {
+        self.labels[host].pids.retain(|&p| p != pid);
+    }
+
+    fn host_restored(&mut self, host: Host) {
+        let labels = &mut self.labels[host];
+        labels.pids.clone_from(&labels.boot_pids);
+        labels.ports.clear();
+    }
+
+    /// An episode's agent is no draw of CybORG's: only a single agent is allowed here.
+    fn red_agent(&mut self, _weights: &[f64]) -> usize {
+        0
+    }
+
+    fn exploit(&mut self, options: u8) -> Exploit {
+        let (others, top) = split_top(options);
+        if others == 0 {
+            return top;
+        }
+        let other = self.random.choices_one(others.count_ones());
+        if self.random.unit() < TOP_EXPLOIT {
+            return top;
+        }
+        let mut listed = Exploit::ALL.into_iter().filter(|e| others & e.bit() != 0);
+        listed.nth(other as usize).expect("the draw is below their number")
+    }
+
+    fn detected(&mut self, host: Host, pid: u16) -> bool {
+        let detected = self.random.unit() < DETECTION;
+        if detected {
+            self.labels[host].marked.push(pid);
+        }
+        detected
+    }
+
+    fn session(&mut self, n: usize) -> usize {
+        self.random.below(n as u32) as usize
+    }
+
+    fn bline_target(&mut self) -> Host {
+        USER1 + self.random.below(4) as usize
+    }
+
+    fn shuffle_addresses(&mut self) {
+        self.addresses = self.shuffled();
+    }
+
+    fn first_address(&mut self, hosts: Hosts) -> Option<Host> {
+        first(&self.addresses, hosts)
+    }
+
+    fn shuffle_hosts(&mut self) {
+        self.hosts = self.shuffled();
+    }
+
+    fn first_host(&mut self, hosts: Hosts) -> Option<Host> {
+        first(&self.hosts, hosts)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cage2::scenario::{OP_SERVER0, OT_SERVICE_PID};
+
+    #[test]
+    fn the_ot_service_has_its_pid_on_the_op_server() {
+        let mut draws = PythonDraws::new(1);
+        draws.begin_episode();
+        assert!(draws.labels[OP_SERVER0].pids.contains(&OT_SERVICE_PID));
+        draws.process_ended(OP_SERVER0, OT_SERVICE_PID);
+        assert!(!draws.labels[OP_SERVER0].pids.contains(&OT_SERVICE_PID));
+        draws.host_restored(OP_SERVER0);
+        assert!(draws.labels[OP_SERVER0].pids.contains(&OT_SERVICE_PID));
+    }
+}

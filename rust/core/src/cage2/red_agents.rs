@@ -1,0 +1,193 @@
+//! The red agents of the challenge, as coded there: B_line, Meander and Sleep.
+
+use serde::{Deserialize, Serialize};
+
+use super::draws::Draws;
+use super::red_actions::{Knowledge, RedAction};
+use super::scenario::{ENTERPRISE2, Host, Hosts, OP_SERVER0, Subnet, revealed_by};
+
+/// Which agent plays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum RedKind {
+    BLine,
+    Meander,
+    Sleep,
+}
+
+impl RedKind {
+    pub const ALL: [Self; 3] = [Self::BLine, Self::Meander, Self::Sleep];
+    pub const NAMES: [&str; 3] = ["bline", "meander", "sleep"];
+
+    pub fn new_agent(self) -> RedAgent {
+        match self {
+            Self::BLine => RedAgent::BLine(BLine::default()),
+            Self::Meander => RedAgent::Meander(Meander::default()),
+            Self::Sleep => RedAgent::Sleep,
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RedAgent {
+    BLine(BLine),
+    Meander(Meander),
+    Sleep,
+}
+
+impl RedAgent {
+    pub fn kind(&self) -> RedKind {
+        match self {
+            Self::BLine(_) => RedKind::BLine,
+            Self::Meander(_) => RedKind::Meander,
+            Self::Sleep => RedKind::Sleep,
+        }
+    }
+
+    pub fn choose(&mut self, knowledge: &Knowledge, draws: &mut impl Draws) -> RedAction {
+        match self {
+            Self::BLine(agent) => agent.choose(knowledge, draws),
+            Self::Meander(agent) => agent.choose(knowledge, draws),
+            Self::Sleep => RedAction::Sleep,
+        }
+    }
+}
+
+/// Goes straight for Op_Server0 along a plan of 15 actions, whose targets it settles once an episode.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BLine {
+    place: u8,
+    /// The user host it came in by, once drawn.
+    user: Option<u8>,
+    /// It has seen Op_Server0's services, so place 12 is settled.
+    server_seen: bool,
+}
+
+impl BLine {
+    /// Where it goes on in the plan after a failure at each place.
+    const AFTER_FAILURE: [u8; 15] = [0, 1, 2, 2, 2, 2, 5, 5, 5, 5, 9, 9, 9, 12, 13];
+
+    fn choose(&mut self, knowledge: &Knowledge, draws: &mut impl Draws) -> RedAction {
+        self.advance(knowledge);
+        if self.place == 12 && !self.server_seen {
+            if knowledge.saw_data {
+                self.server_seen = true;
+            } else {
+                // There was no way to Op_Server0: it starts over, and its first place counts as done at once.
+                self.place = 0;
+                self.advance(knowledge);
+            }
+        }
+        if self.place == 1 && self.user.is_none() {
+            self.user = Some(draws.bline_target() as u8);
+        }
+        let user = usize::from(self.user.unwrap_or_default());
+        let enterprise = || revealed_by(user).expect("user hosts reveal an enterprise host");
+        match self.place {
+            0 => RedAction::DiscoverSystems(Subnet::User),
+            1 => RedAction::DiscoverServices(user),
+            2 => RedAction::Exploit(user),
+            3 => RedAction::Escalate(user),
+            4 => RedAction::DiscoverServices(enterprise()),
+            5 => RedAction::Exploit(enterprise()),
+            6 => RedAction::Escalate(enterprise()),
+            7 => RedAction::DiscoverSystems(Subnet::Enterprise),
+            8 => RedAction::DiscoverServices(ENTERPRISE2),
+            9 => RedAction::Exploit(ENTERPRISE2),
+            10 => RedAction::Escalate(ENTERPRISE2),
+            11 => RedAction::DiscoverServices(OP_SERVER0),
+            12 => RedAction::Exploit(OP_SERVER0),
+            13 => RedAction::Escalate(OP_SERVER0),
+            _ => RedAction::Impact,
+        }
+    }
+
+    fn advance(&mut self, knowledge: &Knowledge) {
+        let place = self.place.min(14);
+        self.place = match knowledge.success {
+            Some(true) => (place + 1).min(14),
+            _ => Self::AFTER_FAILURE[usize::from(place)],
+        };
+    }
+}
+
+/// Looks at everything it can find, in random order, before it moves on.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Meander {
+    /// Subnets (bit by [`Subnet`]) and hosts that it has scanned.
+    subnets: u8,
+    scanned: Hosts,
+    /// Hosts that it believes exploited, and escalated.
+    exploited: Hosts,
+    escalated: Hosts,
+    /// Hosts that an exploit has ever given it.
+    entered: Hosts,
+    last_exploit: Option<u8>,
+    last_escalation: Option<u8>,
+}
+
+impl Meander {
+    fn choose(&mut self, knowledge: &Knowledge, draws: &mut impl Draws) -> RedAction {
+        self.learn(knowledge);
+        if self.escalated >> OP_SERVER0 & 1 == 1 {
+            self.last_escalation = Some(OP_SERVER0 as u8);
+            return RedAction::Impact;
+        }
+        for subnet in Subnet::ALL {
+            let bit = 1 << subnet as u8;
+            if knowledge.subnets & bit != 0 && self.subnets & bit == 0 {
+                self.subnets |= bit;
+                return RedAction::DiscoverSystems(subnet);
+            }
+        }
+        draws.shuffle_addresses();
+        if let Some(host) = draws.first_address(knowledge.addresses & !self.scanned) {
+            self.scanned |= 1 << host;
+            return RedAction::DiscoverServices(host);
+        }
+        draws.shuffle_hosts();
+        let lost = self.entered & !self.exploited;
+        if let Some(host) = draws.first_host(knowledge.names & !self.escalated & !lost) {
+            self.escalated |= 1 << host;
+            self.last_escalation = Some(host as u8);
+            return RedAction::Escalate(host);
+        }
+        match draws.first_address(knowledge.addresses & !self.exploited) {
+            Some(host) => {
+                self.exploited |= 1 << host;
+                self.last_exploit = Some(host as u8);
+                RedAction::Exploit(host)
+            }
+            // It cannot happen: Defender and, while that one is not escalated, Op_Server0 always remain.
+            None => RedAction::Sleep,
+        }
+    }
+
+    /// Draws its conclusions from how the last action went.
+    fn learn(&mut self, knowledge: &Knowledge) {
+        let bit = |host: u8| 1 << Host::from(host);
+        if let Some(host) = self.last_exploit.take() {
+            if knowledge.success == Some(true) {
+                self.entered |= bit(host);
+            } else {
+                self.exploited &= !bit(host);
+                // It thinks that it was thrown out of the subnet nearest to the target.
+                const ENTERPRISE_HOSTS: Hosts = 0b1110;
+                for nearest in [Subnet::Operational.hosts(), ENTERPRISE_HOSTS] {
+                    let lost = self.escalated & nearest;
+                    if lost != 0 {
+                        self.escalated &= !lost;
+                        self.exploited &= !lost;
+                        break;
+                    }
+                }
+            }
+        }
+        if let Some(host) = self.last_escalation.take()
+            && knowledge.success == Some(false)
+        {
+            self.escalated &= !bit(host);
+            self.exploited &= !(bit(host) & self.entered);
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! Blue's view and the truth, as a table to read.
+
+use std::fmt::Write;
+
+use super::Episode;
+use super::draws::Draws;
+use super::red_actions::RedAction;
+use super::scenario::{HOST_NAMES, SUBNET_NAMES, Subnet};
+use super::view::{Activity, Compromise};
+
+/// One line a host: what blue sees, then what is true.
+pub fn table<D: Draws>(episode: &Episode<D>) -> String {
+    let red =
+        RedAction::from_code(episode.last_red.kind, episode.last_red.target).map_or_else(String::new, RedAction::name);
+    let outcome = match episode.last_red.success {
+        1 => "worked",
+        0 => "failed",
+        _ => "no result",
+    };
+    let mut out = String::new();
+    // Writing to a String cannot fail.
+    let _ = writeln!(
+        out,
+        "step {}   red ({}): {red}, {outcome}",
+        episode.time,
+        super::RedKind::NAMES[episode.agent.kind() as usize]
+    );
+    let _ = writeln!(out, "                             | blue sees              | truth");
+    let _ = writeln!(
+        out,
+        "{:<12} {:<15} | {:<8} {:<13} | {:<6} {:>8} {:>9}",
+        "subnet", "host", "activity", "compromised", "red", "sessions", "processes"
+    );
+    for (host, name) in HOST_NAMES.iter().enumerate() {
+        let activity = match episode.view.activity(host) {
+            Activity::None => "-",
+            Activity::Scan => "scan",
+            Activity::Exploit => "exploit",
+        };
+        let compromise = match episode.view.compromise(host) {
+            Compromise::No => "-",
+            Compromise::Unknown => "unknown",
+            Compromise::User => "user",
+            Compromise::Privileged => "privileged",
+        };
+        let access = ["-", "user", "root"][usize::from(episode.network.red_access(host))];
+        let subnet = SUBNET_NAMES[Subnet::of(host) as usize];
+        let (sessions, processes) = (episode.network.sessions_on(host), episode.network.processes(host));
+        let _ = writeln!(
+            out,
+            "{subnet:<12} {name:<15} | {activity:<8} {compromise:<13} | {access:<6} {sessions:>8} {processes:>9}"
+        );
+    }
+    let service = if episode.network.ot_service.up { "up" } else { "DOWN" };
+    let _ = write!(out, "OTService on Op_Server0: {service}");
+    out
+}

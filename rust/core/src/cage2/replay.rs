@@ -1,0 +1,304 @@
+//! Replays reference traces: from the recorded decisions, and from nothing but the seed.
+
+use super::blue::{BlueAction, NUM_ACTIONS};
+use super::draws::{Draws, split_top};
+use super::python_draws::PythonDraws;
+use super::red_actions::RedAction;
+use super::red_agents::RedKind;
+use super::scenario::{EXPLOIT_NAMES, Exploit, HOST_NAMES, Host, Hosts, NUM_HOSTS, USER1};
+use super::view::OBS_BITS;
+use super::{Episode, Ruleset};
+
+/// Bytes of a packed observation.
+pub const PACKED_OBS: usize = OBS_BITS.div_ceil(8);
+
+/// The arrays of a trace file, all episodes one after another. S steps, E episodes.
+pub struct Trace<'a> {
+    pub ruleset: Ruleset,
+    pub red: RedKind,
+    pub seed: u64,
+    /// Steps of each episode, [E].
+    pub length: &'a [i32],
+    /// [E, 7] and [S, 7]: 52 bits, the first one highest in its byte.
+    pub reset_obs: &'a [u8],
+    pub obs: &'a [u8],
+    /// [S].
+    pub reward: &'a [f32],
+    pub blue_action: &'a [i16],
+    pub red_kind: &'a [i8],
+    pub red_target: &'a [i8],
+    pub red_success: &'a [i8],
+    pub exploit: &'a [i8],
+    pub detected: &'a [i8],
+    pub session: &'a [i8],
+    /// [S, 13].
+    pub red_access: &'a [u8],
+    pub red_sessions: &'a [u8],
+    pub processes: &'a [u8],
+}
+
+/// Where a replay first went another way than the record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Difference {
+    pub episode: usize,
+    /// Counted from 0; `None` at the reset.
+    pub step: Option<usize>,
+    /// Host, expectation and outcome in words.
+    pub what: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    pub steps: usize,
+    /// Steps (and resets) with any difference.
+    pub mismatches: usize,
+    pub first: Option<Difference>,
+}
+
+/// What the replay draws from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// The recorded decisions; red's own choice is checked against the recorded action.
+    Decisions,
+    /// Python's generator, seeded as the file says; only blue's actions are read.
+    Seed,
+}
+
+impl Trace<'_> {
+    /// Checks that the arrays fit each other and hold possible values; says in words what does not.
+    pub fn check(&self) -> Result<(), String> {
+        if let Some(bad) = self.length.iter().find(|&&n| n < 0) {
+            return Err(format!("an episode has {bad} steps"));
+        }
+        let (steps, episodes) = (self.length.iter().map(|&n| n as usize).sum::<usize>(), self.length.len());
+        let lengths = [
+            ("reset_obs", self.reset_obs.len(), episodes * PACKED_OBS),
+            ("obs", self.obs.len(), steps * PACKED_OBS),
+            ("reward", self.reward.len(), steps),
+            ("blue_action", self.blue_action.len(), steps),
+            ("red_kind", self.red_kind.len(), steps),
+            ("red_target", self.red_target.len(), steps),
+            ("red_success", self.red_success.len(), steps),
+            ("exploit", self.exploit.len(), steps),
+            ("detected", self.detected.len(), steps),
+            ("session", self.session.len(), steps),
+            ("red_access", self.red_access.len(), steps * NUM_HOSTS),
+            ("red_sessions", self.red_sessions.len(), steps * NUM_HOSTS),
+            ("processes", self.processes.len(), steps * NUM_HOSTS),
+        ];
+        for (name, got, expected) in lengths {
+            if got != expected {
+                return Err(format!("{name} holds {got} values, expected {expected} for {steps} steps"));
+            }
+        }
+        match self.blue_action.iter().find(|&&a| !(0..NUM_ACTIONS as i16).contains(&a)) {
+            Some(bad) => Err(format!("blue_action holds {bad}, expected 0 to {}", NUM_ACTIONS - 1)),
+            None => Ok(()),
+        }
+    }
+
+    /// Replays a checked trace.
+    pub fn replay(&self, mode: Mode) -> Report {
+        match mode {
+            Mode::Seed => self.run(PythonDraws::new(self.seed), |_, _| {}, |_| None),
+            Mode::Decisions => {
+                self.run(Recorded::default(), |draws, i| *draws = Recorded::of(self, i), Recorded::complaint)
+            }
+        }
+    }
+
+    fn run<D: Draws>(
+        &self,
+        draws: D,
+        before: impl Fn(&mut D, usize),
+        complaint: impl Fn(&D) -> Option<String>,
+    ) -> Report {
+        let mut sim = Episode::new(draws);
+        let mut report = Report { steps: 0, mismatches: 0, first: None };
+        for (episode, &length) in self.length.iter().enumerate() {
+            sim.begin(self.red);
+            let packed = &self.reset_obs[episode * PACKED_OBS..(episode + 1) * PACKED_OBS];
+            report.note(episode, None, difference_in_obs(unpack(packed), sim.view.bits()));
+            for step in 0..length as usize {
+                let i = report.steps;
+                before(&mut sim.draws, i);
+                let tenths = sim.step(BlueAction::from_index(self.blue_action[i] as usize), self.ruleset);
+                let what = complaint(&sim.draws).or_else(|| self.difference(i, &sim, tenths));
+                report.note(episode, Some(step), what);
+                report.steps += 1;
+            }
+        }
+        report
+    }
+
+    /// The first thing in which the simulator differs from row `i`.
+    fn difference<D: Draws>(&self, i: usize, sim: &Episode<D>, tenths: i32) -> Option<String> {
+        let red = sim.last_red;
+        let expected = (self.red_kind[i], self.red_target[i]);
+        if (red.kind, red.target) != expected {
+            let name =
+                |(kind, target)| RedAction::from_code(kind, target).map_or("an invalid action".into(), RedAction::name);
+            return Some(format!("red's action: expected {}, got {}", name(expected), name((red.kind, red.target))));
+        }
+        if red.success != self.red_success[i] {
+            return Some(format!("red's success: expected {}, got {}", self.red_success[i], red.success));
+        }
+        for (host, name) in HOST_NAMES.iter().enumerate() {
+            let at = i * NUM_HOSTS + host;
+            let network = &sim.network;
+            let pairs = [
+                ("red access", self.red_access[at], u32::from(network.red_access(host))),
+                ("red sessions", self.red_sessions[at], network.sessions_on(host) as u32),
+                ("processes", self.processes[at], network.processes(host)),
+            ];
+            for (what, expected, got) in pairs {
+                if u32::from(expected) != got {
+                    return Some(format!("{what} on {name}: expected {expected}, got {got}"));
+                }
+            }
+        }
+        let reward = (f64::from(tenths) / 10.0) as f32;
+        if reward != self.reward[i] {
+            return Some(format!("reward: expected {}, got {reward}", self.reward[i]));
+        }
+        difference_in_obs(unpack(&self.obs[i * PACKED_OBS..(i + 1) * PACKED_OBS]), sim.view.bits())
+    }
+}
+
+impl Report {
+    fn note(&mut self, episode: usize, step: Option<usize>, what: Option<String>) {
+        if let Some(what) = what {
+            self.mismatches += 1;
+            self.first.get_or_insert(Difference { episode, step, what });
+        }
+    }
+}
+
+fn unpack(bytes: &[u8]) -> u64 {
+    (0..OBS_BITS).fold(0, |bits, i| bits | u64::from(bytes[i / 8] >> (7 - i % 8) & 1) << i)
+}
+
+fn difference_in_obs(expected: u64, got: u64) -> Option<String> {
+    if expected == got {
+        return None;
+    }
+    let host = (expected ^ got).trailing_zeros() as usize / 4;
+    let entries =
+        |bits: u64| (0..4).map(|k| if bits >> (4 * host + k) & 1 == 1 { '1' } else { '0' }).collect::<String>();
+    Some(format!("observation of {}: expected {}, got {}", HOST_NAMES[host], entries(expected), entries(got)))
+}
+
+/// The recorded decisions of one step. It notes the first draw that does not fit them.
+#[derive(Default)]
+struct Recorded {
+    kind: i8,
+    target: i8,
+    exploit: i8,
+    detected: i8,
+    session: i8,
+    used: [bool; 3],
+    complaint: Option<String>,
+}
+
+impl Recorded {
+    fn of(trace: &Trace<'_>, i: usize) -> Self {
+        Self {
+            kind: trace.red_kind[i],
+            target: trace.red_target[i],
+            exploit: trace.exploit[i],
+            detected: trace.detected[i],
+            session: trace.session[i],
+            used: [false; 3],
+            complaint: None,
+        }
+    }
+
+    fn complain(&mut self, what: String) {
+        self.complaint.get_or_insert(what);
+    }
+
+    fn complaint(&self) -> Option<String> {
+        let unused = || {
+            let recorded = [("exploit", self.exploit), ("detection", self.detected), ("session", self.session)];
+            let mut left = recorded.iter().zip(self.used).filter(|((_, value), used)| *value >= 0 && !used);
+            left.next().map(|((name, _), _)| format!("the recorded {name} was never asked for"))
+        };
+        self.complaint.clone().or_else(unused)
+    }
+
+    fn target_in(&self, hosts: Hosts) -> Option<Host> {
+        let target = usize::try_from(self.target).ok().filter(|&t| t < NUM_HOSTS && hosts >> t & 1 == 1);
+        // Any other choice shows as a wrong action of red's.
+        target.or_else(|| (hosts != 0).then(|| hosts.trailing_zeros() as Host))
+    }
+}
+
+impl Draws for Recorded {
+    fn red_agent(&mut self, _weights: &[f64]) -> usize {
+        0
+    }
+
+    fn exploit(&mut self, options: u8) -> Exploit {
+        self.used[0] = true;
+        let recorded = usize::try_from(self.exploit).ok().and_then(|e| Exploit::ALL.get(e).copied());
+        match recorded {
+            Some(exploit) if options & exploit.bit() != 0 => exploit,
+            Some(exploit) => {
+                self.complain(format!(
+                    "red cannot have drawn {}, it knows no port for it",
+                    EXPLOIT_NAMES[exploit as usize]
+                ));
+                exploit
+            }
+            None => {
+                self.complain("red draws an exploit, none is recorded".into());
+                split_top(options).1
+            }
+        }
+    }
+
+    fn detected(&mut self, host: Host, _pid: u16) -> bool {
+        self.used[1] = true;
+        if self.detected < 0 {
+            self.complain(format!("a shell on {} may be detected, nothing is recorded", HOST_NAMES[host]));
+        }
+        self.detected == 1
+    }
+
+    fn session(&mut self, n: usize) -> usize {
+        self.used[2] = true;
+        match usize::try_from(self.session) {
+            Ok(session) if session < n => session,
+            _ => {
+                self.complain(format!("red draws one of {n} sessions, recorded is {}", self.session));
+                0
+            }
+        }
+    }
+
+    fn bline_target(&mut self) -> Host {
+        self.target_in(0b1_1110_0000_0000).unwrap_or(USER1)
+    }
+
+    fn shuffle_addresses(&mut self) {}
+
+    fn first_address(&mut self, hosts: Hosts) -> Option<Host> {
+        self.target_in(hosts)
+    }
+
+    fn shuffle_hosts(&mut self) {}
+
+    fn first_host(&mut self, hosts: Hosts) -> Option<Host> {
+        self.target_in(hosts)
+    }
+
+    fn red_decided(&mut self, chosen: RedAction) -> RedAction {
+        if chosen.code() == (self.kind, self.target) {
+            return chosen;
+        }
+        let recorded = RedAction::from_code(self.kind, self.target);
+        let name = recorded.map_or_else(|| "an invalid action".into(), RedAction::name);
+        self.complain(format!("red's action: recorded is {name}, the agent chooses {}", chosen.name()));
+        recorded.unwrap_or(chosen)
+    }
+}

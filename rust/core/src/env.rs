@@ -1,0 +1,52 @@
+//! What a simulator must offer to be stepped by [`crate::vec_env::VecEnv`].
+
+use serde::{Serialize, de::DeserializeOwned};
+
+/// What one step gave, beside the observation.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Step {
+    pub reward: f64,
+    /// The episode reached an end of the task itself: no future reward exists.
+    pub terminated: bool,
+    /// The episode was cut off, by a time limit for instance: the last observation still has a value.
+    pub truncated: bool,
+}
+
+impl Step {
+    pub fn ended(self) -> bool {
+        self.terminated || self.truncated
+    }
+}
+
+/// One environment. It owns its random generator: equal states have equal futures.
+pub trait Env: Send {
+    /// What an agent sends each step.
+    type Action: Copy + Send + Sync;
+    /// All that changes while an episode runs, the generator included.
+    type State: Serialize + DeserializeOwned;
+
+    /// Number of `f32` in an observation.
+    fn obs_len(&self) -> usize;
+
+    /// Whether `step` may be called with this action.
+    fn accepts(&self, action: Self::Action) -> bool;
+
+    /// Which actions are accepted, in words, for error messages.
+    fn expected_action(&self) -> String;
+
+    /// Starts the random stream of `seed`; the next `reset` draws from it.
+    fn seed(&mut self, seed: u64);
+
+    /// Starts the next episode and writes its first observation.
+    fn reset(&mut self, obs: &mut [f32]);
+
+    /// Takes an accepted action and writes the observation that follows.
+    fn step(&mut self, action: Self::Action, obs: &mut [f32]) -> Step;
+
+    /// Name and options in words: a saved state is only restored into an environment that says the same.
+    fn fingerprint(&self) -> String;
+
+    fn state(&self) -> &Self::State;
+
+    fn set_state(&mut self, state: Self::State);
+}

@@ -1,0 +1,156 @@
+//! numpy arrays that belong to the caller: checked, then seen as slices for the length of one call.
+
+use std::ops::Range;
+
+use numpy::npyffi::NPY_ARRAY_WRITEABLE;
+use numpy::{PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+
+/// An element type with its name in numpy, its kind and whether numpy's flags are needed to read it.
+pub(crate) trait Element: Copy {
+    const NAME: &'static str;
+    const KIND: u8;
+}
+
+macro_rules! element {
+    ($($type:ty: $name:literal, $kind:literal;)*) => {
+        $(impl Element for $type {
+            const NAME: &'static str = $name;
+            const KIND: u8 = $kind;
+        })*
+    };
+}
+
+element! {
+    f32: "float32", b'f';
+    f64: "float64", b'f';
+    i8: "int8", b'i';
+    i16: "int16", b'i';
+    i32: "int32", b'i';
+    i64: "int64", b'i';
+    u8: "uint8", b'u';
+    u64: "uint64", b'u';
+    Flag: "bool", b'b';
+}
+
+/// A numpy boolean: one byte, which need not be 0 or 1 if somebody viewed other data as bool.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub(crate) struct Flag(u8);
+
+/// A checked array.
+pub(crate) struct Array<'a, 'py, T> {
+    name: &'static str,
+    array: &'a Bound<'py, PyUntypedArray>,
+    data: *mut T,
+    len: usize,
+}
+
+/// Checks that `object` is an aligned, C-contiguous array of `T` with this shape.
+pub(crate) fn readable<'a, 'py, T: Element>(
+    name: &'static str,
+    object: &'a Bound<'py, PyAny>,
+    shape: &[usize],
+) -> PyResult<Array<'a, 'py, T>> {
+    let expected = || {
+        let shape: Vec<String> = shape.iter().map(usize::to_string).collect();
+        let comma = if shape.len() == 1 { "," } else { "" };
+        format!("{name}: expected a C-contiguous {} array of shape ({}{comma})", T::NAME, shape.join(", "))
+    };
+    let Ok(array) = object.cast::<PyUntypedArray>() else {
+        return Err(PyTypeError::new_err(format!("{}, got {}", expected(), object.get_type().name()?)));
+    };
+    let dtype = array.dtype();
+    if dtype.kind() != T::KIND || dtype.itemsize() != size_of::<T>() || dtype.byteorder() == b'>' {
+        return Err(PyTypeError::new_err(format!("{}, got dtype {}", expected(), dtype.str()?)));
+    }
+    if array.shape() != shape {
+        return Err(PyValueError::new_err(format!("{}, got shape {}", expected(), array.getattr("shape")?.str()?)));
+    }
+    if !array.is_c_contiguous() {
+        return Err(PyValueError::new_err(format!(
+            "{}, got a strided view: pass numpy.ascontiguousarray(...)",
+            expected()
+        )));
+    }
+    // SAFETY: the pointer is a live PyArrayObject, held by `array`.
+    let data = unsafe { (*array.as_array_ptr()).fields.data.cast::<T>() };
+    if !data.is_aligned() {
+        return Err(PyValueError::new_err(format!("{}, got misaligned memory", expected())));
+    }
+    Ok(Array { name, array, data, len: shape.iter().product() })
+}
+
+/// As [`readable`], and writeable too.
+pub(crate) fn writeable<'a, 'py, T: Element>(
+    name: &'static str,
+    object: &'a Bound<'py, PyAny>,
+    shape: &[usize],
+) -> PyResult<Array<'a, 'py, T>> {
+    let array = readable(name, object, shape)?;
+    // SAFETY: as above.
+    if unsafe { (*array.array.as_array_ptr()).fields.flags } & NPY_ARRAY_WRITEABLE == 0 {
+        return Err(PyValueError::new_err(format!("{name}: expected a writeable array, got a read-only one")));
+    }
+    Ok(array)
+}
+
+impl<'a, T> Array<'a, '_, T> {
+    pub(crate) fn place(&self) -> (&'static str, Range<usize>) {
+        let start = self.data as usize;
+        (self.name, start..start + self.len * size_of::<T>())
+    }
+
+    /// # Safety
+    /// Nobody may write to the array while the slice lives: no mutable slice overlaps it ([`disjoint`]), and other
+    /// Python threads leave it alone during the call, as they must for numpy's own functions that release the GIL.
+    pub(crate) unsafe fn slice(&self) -> &'a [T] {
+        if self.len == 0 {
+            return &[];
+        }
+        // SAFETY: checked to be aligned, contiguous and of this length; `'a` keeps the array alive; the rest is the
+        // caller's promise.
+        unsafe { std::slice::from_raw_parts(self.data, self.len) }
+    }
+
+    /// # Safety
+    /// As [`Array::slice`], and nobody may read it either; and it was checked by [`writeable`].
+    pub(crate) unsafe fn slice_mut(&self) -> &'a mut [T] {
+        if self.len == 0 {
+            return &mut [];
+        }
+        // SAFETY: as in `slice`.
+        unsafe { std::slice::from_raw_parts_mut(self.data, self.len) }
+    }
+}
+
+impl<'a> Array<'a, '_, Flag> {
+    /// # Safety
+    /// As [`Array::slice`].
+    pub(crate) unsafe fn bytes(&self) -> &'a [u8] {
+        // SAFETY: `Flag` is a transparent byte; the rest is the caller's promise.
+        unsafe { std::slice::from_raw_parts(self.slice().as_ptr().cast(), self.len) }
+    }
+
+    /// # Safety
+    /// As [`Array::slice_mut`].
+    pub(crate) unsafe fn bytes_mut(&self) -> &'a mut [u8] {
+        // SAFETY: `Flag` is a transparent byte; the rest is the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(self.slice_mut().as_mut_ptr().cast(), self.len) }
+    }
+}
+
+/// Refuses arrays that share memory.
+pub(crate) fn disjoint(places: &[(&'static str, Range<usize>)]) -> PyResult<()> {
+    for (i, (name, a)) in places.iter().enumerate() {
+        for (other, b) in &places[..i] {
+            if a.start < b.end && b.start < a.end {
+                return Err(PyValueError::new_err(format!(
+                    "{other} and {name} share memory: expected arrays of their own"
+                )));
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,318 @@
+//! CAGE Challenge 2 for Python.
+
+use std::sync::Arc;
+
+use fastrl_core::cage2::blue::{BlueAction, NUM_ACTIONS};
+use fastrl_core::cage2::red_actions::RED_KIND_NAMES;
+use fastrl_core::cage2::red_agents::RedKind;
+use fastrl_core::cage2::replay::{Mode, PACKED_OBS, Trace};
+use fastrl_core::cage2::scenario::{EXPLOIT_NAMES, HOST_NAMES, NUM_HOSTS, SUBNET_NAMES};
+use fastrl_core::cage2::view::SCAN_HOSTS;
+use fastrl_core::cage2::{Cage2, Config, Ruleset, effective_actions, render};
+use pyo3::exceptions::{PyIndexError, PyKeyError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict};
+
+use crate::arrays::{Array, Element, Flag, disjoint, readable, writeable};
+use crate::vec_env::{Guarded, autoreset_from_name};
+
+fn ruleset_from_name(name: &str) -> PyResult<Ruleset> {
+    match name {
+        "main" => Ok(Ruleset::Main),
+        "leaderboard" => Ok(Ruleset::Leaderboard),
+        _ => Err(PyValueError::new_err(format!("ruleset: expected 'main' or 'leaderboard', got '{name}'"))),
+    }
+}
+
+fn red_from_name(name: &str) -> PyResult<RedKind> {
+    let place = RedKind::NAMES.iter().position(|n| *n == name);
+    place.map(|i| RedKind::ALL[i]).ok_or_else(|| {
+        PyValueError::new_err(format!("red_agent: expected 'bline', 'meander' or 'sleep', got '{name}'"))
+    })
+}
+
+/// The tables that indices point into.
+pub(crate) fn add_tables(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    let actions: Vec<String> = (0..NUM_ACTIONS).map(|i| BlueAction::from_index(i).name()).collect();
+    module.add("CAGE2_ACTIONS", actions)?;
+    module.add("CAGE2_HOSTS", HOST_NAMES.to_vec())?;
+    module.add("CAGE2_SUBNETS", SUBNET_NAMES.to_vec())?;
+    module.add("CAGE2_EXPLOITS", EXPLOIT_NAMES.to_vec())?;
+    module.add("CAGE2_RED_KINDS", RED_KIND_NAMES.to_vec())?;
+    module.add("CAGE2_RED_AGENTS", RedKind::NAMES.to_vec())?;
+    module.add("CAGE2_SCAN_HOSTS", SCAN_HOSTS.to_vec())?;
+    module.add("CAGE2_EFFECTIVE_ACTIONS", effective_actions().into_iter().map(u32::from).collect::<Vec<_>>())
+}
+
+#[pyclass(frozen, module = "fastrl._rust")]
+pub(crate) struct Cage2Vec {
+    venv: Guarded<Cage2>,
+    num_actions: usize,
+}
+
+#[pymethods]
+impl Cage2Vec {
+    #[new]
+    #[pyo3(signature = (num_envs, *, ruleset, red_agents, red_weights, episode_length, scan_memory, actions, num_threads,
+                        autoreset_mode, python_random))]
+    #[expect(clippy::too_many_arguments, reason = "the options of the environment, by name")]
+    fn new(
+        py: Python<'_>,
+        num_envs: usize,
+        ruleset: &str,
+        red_agents: Vec<String>,
+        red_weights: Vec<f64>,
+        episode_length: u32,
+        scan_memory: bool,
+        actions: Vec<u8>,
+        num_threads: usize,
+        autoreset_mode: &str,
+        python_random: bool,
+    ) -> PyResult<Self> {
+        let refuse = |message: String| Err(PyValueError::new_err(message));
+        if !(1..=1 << 24).contains(&num_envs) {
+            return refuse(format!("num_envs: expected 1 to {}, got {num_envs}", 1 << 24));
+        }
+        if episode_length == 0 {
+            return refuse("episode_length: expected at least 1, got 0".into());
+        }
+        if num_threads > 1024 {
+            return refuse(format!("num_threads: expected 0 (all cores) to 1024, got {num_threads}"));
+        }
+        if red_agents.is_empty() || red_agents.len() > RedKind::ALL.len() || red_agents.len() != red_weights.len() {
+            return refuse(format!("red_agent: expected one to three agents, got {red_agents:?} with {red_weights:?}"));
+        }
+        let total: f64 = red_weights.iter().sum();
+        if red_weights.iter().any(|w| w.is_nan() || *w <= 0.0) || !total.is_finite() {
+            return refuse(format!("red_agent: expected positive weights, got {red_weights:?}"));
+        }
+        if python_random && red_agents.len() > 1 {
+            return refuse("random='python' plays a single red agent, as the challenge does: name one".into());
+        }
+        if actions.is_empty() || actions.iter().any(|&a| usize::from(a) >= NUM_ACTIONS) {
+            return refuse(format!("actions: expected indices from 0 to {}, got {actions:?}", NUM_ACTIONS - 1));
+        }
+        let num_actions = actions.len();
+        let kinds = red_agents.iter().map(|name| red_from_name(name)).collect::<PyResult<Vec<_>>>()?;
+        let config = Arc::new(Config {
+            ruleset: ruleset_from_name(ruleset)?,
+            red: kinds.into_iter().zip(red_weights.iter().map(|w| w / total)).collect(),
+            episode_length,
+            scan_memory,
+            actions,
+            python_random,
+        });
+        let envs = (0..num_envs).map(|_| Cage2::new(config.clone())).collect();
+        let venv = Guarded::new(py, envs, autoreset_from_name(autoreset_mode)?, num_threads)?;
+        Ok(Self { venv, num_actions })
+    }
+
+    #[getter]
+    fn num_envs(&self) -> usize {
+        self.venv.num_envs()
+    }
+
+    #[getter]
+    fn obs_dim(&self) -> usize {
+        self.venv.obs_len()
+    }
+
+    #[getter]
+    fn num_actions(&self) -> usize {
+        self.num_actions
+    }
+
+    #[pyo3(signature = (obs, seeds=None, reset_mask=None))]
+    fn reset(
+        &self,
+        py: Python<'_>,
+        obs: &Bound<'_, PyAny>,
+        seeds: Option<&Bound<'_, PyAny>>,
+        reset_mask: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        self.venv.reset(py, obs, seeds, reset_mask)
+    }
+
+    #[pyo3(signature = (actions, obs, rewards, terminations, truncations, final_obs=None))]
+    #[expect(clippy::too_many_arguments, reason = "the arrays of a step")]
+    fn step(
+        &self,
+        py: Python<'_>,
+        actions: &Bound<'_, PyAny>,
+        obs: &Bound<'_, PyAny>,
+        rewards: &Bound<'_, PyAny>,
+        terminations: &Bound<'_, PyAny>,
+        truncations: &Bound<'_, PyAny>,
+        final_obs: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        self.venv.step(py, actions, obs, rewards, terminations, truncations, final_obs)
+    }
+
+    fn action_masks(&self, py: Python<'_>, out: &Bound<'_, PyAny>) -> PyResult<()> {
+        let out = writeable::<Flag>("out", out, &[self.num_envs(), self.num_actions])?;
+        // SAFETY: checked, and the caller's for the length of this call.
+        let out = unsafe { out.bytes_mut() };
+        self.venv.with(py, |venv| {
+            py.detach(|| {
+                for (env, mask) in venv.envs().zip(out.chunks_exact_mut(self.num_actions)) {
+                    env.action_mask(mask);
+                }
+            });
+            Ok(())
+        })
+    }
+
+    fn red_agents(&self, py: Python<'_>, out: &Bound<'_, PyAny>) -> PyResult<()> {
+        let out = writeable::<u8>("out", out, &[self.num_envs()])?;
+        // SAFETY: checked, and the caller's for the length of this call.
+        let out = unsafe { out.slice_mut() };
+        self.venv.with(py, |venv| {
+            for (env, kind) in venv.envs().zip(out) {
+                *kind = env.episode().agent.kind() as u8;
+            }
+            Ok(())
+        })
+    }
+
+    fn truth(
+        &self,
+        py: Python<'_>,
+        red_access: &Bound<'_, PyAny>,
+        red_sessions: &Bound<'_, PyAny>,
+        processes: &Bound<'_, PyAny>,
+        red_action: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        let n = self.num_envs();
+        let red_access = writeable::<u8>("red_access", red_access, &[n, NUM_HOSTS])?;
+        let red_sessions = writeable::<u8>("red_sessions", red_sessions, &[n, NUM_HOSTS])?;
+        let processes = writeable::<u8>("processes", processes, &[n, NUM_HOSTS])?;
+        let red_action = writeable::<i8>("red_action", red_action, &[n, 3])?;
+        disjoint(&[red_access.place(), red_sessions.place(), processes.place(), red_action.place()])?;
+        // SAFETY: checked, disjoint, and the caller's for the length of this call.
+        let (access, sessions, processes, action) = unsafe {
+            (red_access.slice_mut(), red_sessions.slice_mut(), processes.slice_mut(), red_action.slice_mut())
+        };
+        let count = |n: usize| u8::try_from(n).unwrap_or(u8::MAX);
+        self.venv.with(py, |venv| {
+            for (i, env) in venv.envs().enumerate() {
+                let episode = env.episode();
+                for host in 0..NUM_HOSTS {
+                    let at = i * NUM_HOSTS + host;
+                    access[at] = episode.network.red_access(host);
+                    sessions[at] = count(episode.network.sessions_on(host));
+                    processes[at] = count(episode.network.processes(host) as usize);
+                }
+                let red = episode.last_red;
+                action[3 * i..3 * i + 3].copy_from_slice(&[red.kind, red.target, red.success]);
+            }
+            Ok(())
+        })
+    }
+
+    fn render(&self, py: Python<'_>, index: usize) -> PyResult<String> {
+        if index >= self.num_envs() {
+            return Err(PyIndexError::new_err(format!("index: expected 0 to {}, got {index}", self.num_envs() - 1)));
+        }
+        self.venv.with(py, |venv| Ok(render::table(venv.env(index).episode())))
+    }
+
+    fn save_state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        let bytes = self.venv.with(py, |venv| Ok(py.detach(|| venv.save())))?;
+        Ok(PyBytes::new(py, &bytes))
+    }
+
+    fn load_state(&self, py: Python<'_>, state: &[u8]) -> PyResult<()> {
+        self.venv.with(py, |venv| py.detach(|| venv.load(state)))
+    }
+
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        self.venv.close(py)
+    }
+}
+
+/// Replays a trace. Returns steps, mismatches and the first difference as (episode, step or None, words).
+#[pyfunction]
+#[pyo3(signature = (mode, ruleset, red_agent, seed, arrays))]
+#[expect(clippy::type_complexity, reason = "a plain tuple for Python to name")]
+pub(crate) fn replay_cage2(
+    py: Python<'_>,
+    mode: &str,
+    ruleset: &str,
+    red_agent: &str,
+    seed: u64,
+    arrays: &Bound<'_, PyDict>,
+) -> PyResult<(usize, usize, Option<(usize, Option<usize>, String)>)> {
+    let mode = match mode {
+        "decisions" => Mode::Decisions,
+        "seed" => Mode::Seed,
+        _ => return Err(PyValueError::new_err(format!("mode: expected 'decisions' or 'seed', got '{mode}'"))),
+    };
+    let get = |name: &'static str| {
+        arrays.get_item(name)?.ok_or_else(|| PyKeyError::new_err(format!("the array {name} is missing")))
+    };
+    let length = get("length")?;
+    let reward = get("reward")?;
+    let episodes = length.len()?;
+    let steps = reward.len()?;
+    let objects = [
+        "reset_obs",
+        "obs",
+        "blue_action",
+        "red_kind",
+        "red_target",
+        "red_success",
+        "exploit",
+        "detected",
+        "session",
+        "red_access",
+        "red_sessions",
+        "processes",
+    ]
+    .map(get);
+    let [
+        reset_obs,
+        obs,
+        blue_action,
+        red_kind,
+        red_target,
+        red_success,
+        exploit,
+        detected,
+        session,
+        red_access,
+        red_sessions,
+        processes,
+    ] = objects;
+    // The slices borrow from these objects until the end of the call.
+    let (reset_obs, obs, blue_action) = (reset_obs?, obs?, blue_action?);
+    let (red_kind, red_target, red_success) = (red_kind?, red_target?, red_success?);
+    let (exploit, detected, session) = (exploit?, detected?, session?);
+    let (red_access, red_sessions, processes) = (red_access?, red_sessions?, processes?);
+    let trace = Trace {
+        ruleset: ruleset_from_name(ruleset)?,
+        red: red_from_name(red_agent)?,
+        seed,
+        length: read(readable("length", &length, &[episodes])?),
+        reset_obs: read(readable("reset_obs", &reset_obs, &[episodes, PACKED_OBS])?),
+        obs: read(readable("obs", &obs, &[steps, PACKED_OBS])?),
+        reward: read(readable("reward", &reward, &[steps])?),
+        blue_action: read(readable("blue_action", &blue_action, &[steps])?),
+        red_kind: read(readable("red_kind", &red_kind, &[steps])?),
+        red_target: read(readable("red_target", &red_target, &[steps])?),
+        red_success: read(readable("red_success", &red_success, &[steps])?),
+        exploit: read(readable("exploit", &exploit, &[steps])?),
+        detected: read(readable("detected", &detected, &[steps])?),
+        session: read(readable("session", &session, &[steps])?),
+        red_access: read(readable("red_access", &red_access, &[steps, NUM_HOSTS])?),
+        red_sessions: read(readable("red_sessions", &red_sessions, &[steps, NUM_HOSTS])?),
+        processes: read(readable("processes", &processes, &[steps, NUM_HOSTS])?),
+    };
+    trace.check().map_err(PyValueError::new_err)?;
+    let report = py.detach(|| trace.replay(mode));
+    Ok((report.steps, report.mismatches, report.first.map(|d| (d.episode, d.step, d.what))))
+}
+
+fn read<'a, T: Element>(array: Array<'a, '_, T>) -> &'a [T] {
+    // SAFETY: nothing here writes to any array, and they are the caller's for the length of the call.
+    unsafe { array.slice() }
+}

@@ -1,0 +1,195 @@
+//! What the bindings of every simulator share: one guarded `VecEnv`.
+
+use std::sync::{Mutex, TryLockError};
+
+use fastrl_core::env::Env;
+use fastrl_core::vec_env::{Autoreset, Error, Rows, VecEnv};
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+
+use crate::arrays::{Element, Flag, disjoint, readable, writeable};
+
+/// A vector environment that refuses, with a Python exception, to be used by two threads at once, after a fork or
+/// after its end.
+pub(crate) struct Guarded<E: Env> {
+    inner: Mutex<Option<VecEnv<E>>>,
+    /// The process that made it: threads do not survive a fork.
+    owner: u32,
+    num_envs: usize,
+    obs_len: usize,
+    autoreset: Autoreset,
+}
+
+/// An exception of `gymnasium.error`.
+fn gymnasium_error(py: Python<'_>, name: &str, message: String) -> PyErr {
+    match py.import("gymnasium.error").and_then(|module| module.getattr(name)?.call1((&message,))) {
+        Ok(exception) => PyErr::from_value(exception),
+        Err(_) => PyRuntimeError::new_err(message),
+    }
+}
+
+fn to_python(py: Python<'_>, error: Error) -> PyErr {
+    match &error {
+        Error::NeverReset { .. } | Error::Ended { .. } => gymnasium_error(py, "ResetNeeded", error.to_string()),
+        Error::Action { .. } | Error::State(_) => PyValueError::new_err(error.to_string()),
+        Error::Threads(_) => PyRuntimeError::new_err(error.to_string()),
+    }
+}
+
+pub(crate) fn autoreset_from_name(name: &str) -> PyResult<Autoreset> {
+    match name {
+        "next_step" => Ok(Autoreset::NextStep),
+        "same_step" => Ok(Autoreset::SameStep),
+        "disabled" => Ok(Autoreset::Disabled),
+        _ => Err(PyValueError::new_err(format!(
+            "autoreset_mode: expected 'next_step', 'same_step' or 'disabled', got '{name}'"
+        ))),
+    }
+}
+
+impl<E: Env> Guarded<E>
+where
+    E::Action: Element,
+    E::State: Clone,
+{
+    pub(crate) fn new(py: Python<'_>, envs: Vec<E>, autoreset: Autoreset, threads: usize) -> PyResult<Self> {
+        let venv = VecEnv::new(envs, autoreset, threads).map_err(|e| to_python(py, e))?;
+        let (num_envs, obs_len) = (venv.num_envs(), venv.obs_len());
+        Ok(Self { inner: Mutex::new(Some(venv)), owner: std::process::id(), num_envs, obs_len, autoreset })
+    }
+
+    pub(crate) fn num_envs(&self) -> usize {
+        self.num_envs
+    }
+
+    pub(crate) fn obs_len(&self) -> usize {
+        self.obs_len
+    }
+
+    pub(crate) fn with<R>(
+        &self,
+        py: Python<'_>,
+        use_it: impl FnOnce(&mut VecEnv<E>) -> Result<R, Error>,
+    ) -> PyResult<R> {
+        let owner = self.owner;
+        let me = std::process::id();
+        if me != owner {
+            return Err(PyRuntimeError::new_err(format!(
+                "this environment belongs to process {owner} and this is its fork {me}: make a new environment here"
+            )));
+        }
+        let mut inner = match self.inner.try_lock() {
+            Ok(inner) => inner,
+            Err(TryLockError::WouldBlock) => {
+                return Err(PyRuntimeError::new_err("this environment is being used by another thread right now"));
+            }
+            Err(TryLockError::Poisoned(_)) => {
+                return Err(PyRuntimeError::new_err("an earlier call failed inside this environment: make a new one"));
+            }
+        };
+        match inner.as_mut() {
+            Some(venv) => use_it(venv).map_err(|e| to_python(py, e)),
+            None => {
+                Err(gymnasium_error(py, "ClosedEnvironmentError", "this environment is closed: make a new one".into()))
+            }
+        }
+    }
+
+    pub(crate) fn close(&self, py: Python<'_>) -> PyResult<()> {
+        if std::process::id() != self.owner {
+            return Ok(());
+        }
+        match self.inner.try_lock() {
+            Ok(mut inner) => {
+                let venv = inner.take();
+                // Joining its threads may wait for them.
+                py.detach(|| drop(venv));
+                Ok(())
+            }
+            Err(TryLockError::Poisoned(_)) => Ok(()),
+            Err(TryLockError::WouldBlock) => {
+                Err(PyRuntimeError::new_err("this environment is being used by another thread right now"))
+            }
+        }
+    }
+
+    pub(crate) fn reset(
+        &self,
+        py: Python<'_>,
+        obs: &Bound<'_, PyAny>,
+        seeds: Option<&Bound<'_, PyAny>>,
+        mask: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        let n = self.num_envs;
+        let obs = writeable::<f32>("obs", obs, &[n, self.obs_len])?;
+        let seeds = seeds.map(|seeds| readable::<u64>("seeds", seeds, &[n])).transpose()?;
+        let mask = mask.map(|mask| readable::<Flag>("reset_mask", mask, &[n])).transpose()?;
+        let mut places = vec![obs.place()];
+        places.extend(seeds.iter().map(|a| a.place()));
+        places.extend(mask.iter().map(|a| a.place()));
+        disjoint(&places)?;
+        // SAFETY: checked, disjoint, and the caller's for the length of this call.
+        let (obs, seeds, mask) = unsafe { (obs.slice_mut(), seeds.map(|a| a.slice()), mask.map(|a| a.bytes())) };
+        if mask.is_some_and(|mask| mask.iter().all(|&m| m == 0)) {
+            return Err(PyValueError::new_err("reset_mask: expected at least one True, got none"));
+        }
+        self.with(py, |venv| {
+            if let Some(mask) = mask
+                && let Some(env) = (0..n).find(|&i| mask[i] == 0 && !venv.was_reset(i))
+            {
+                return Err(Error::NeverReset { env });
+            }
+            py.detach(|| venv.reset(seeds, mask, obs));
+            Ok(())
+        })
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the arrays of a step")]
+    pub(crate) fn step(
+        &self,
+        py: Python<'_>,
+        actions: &Bound<'_, PyAny>,
+        obs: &Bound<'_, PyAny>,
+        rewards: &Bound<'_, PyAny>,
+        terminations: &Bound<'_, PyAny>,
+        truncations: &Bound<'_, PyAny>,
+        final_obs: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        let n = self.num_envs;
+        let actions = readable::<E::Action>("actions", actions, &[n])?;
+        let obs = writeable::<f32>("obs", obs, &[n, self.obs_len])?;
+        let terminations = writeable::<Flag>("terminations", terminations, &[n])?;
+        let truncations = writeable::<Flag>("truncations", truncations, &[n])?;
+        if final_obs.is_some() && self.autoreset != Autoreset::SameStep {
+            return Err(PyValueError::new_err("final_obs: expected None unless autoreset_mode is 'same_step'"));
+        }
+        let final_obs = final_obs.map(|rows| writeable::<f32>("final_obs", rows, &[n, self.obs_len])).transpose()?;
+        // Empty where there is no such array: it overlaps nothing.
+        let last = final_obs.as_ref().map_or(("final_obs", 0..0), |a| a.place());
+        let places = |rewards| [actions.place(), obs.place(), terminations.place(), truncations.place(), last, rewards];
+        // SAFETY (each `unsafe` below): all arrays are checked, disjoint, and the caller's for the length of this call.
+        macro_rules! step_with {
+            ($rewards:expr) => {{
+                let rewards = $rewards;
+                disjoint(&places(rewards.place()))?;
+                // SAFETY: as said above.
+                let (actions, rows) = unsafe {
+                    let rows = Rows {
+                        obs: obs.slice_mut(),
+                        rewards: rewards.slice_mut(),
+                        terminated: terminations.bytes_mut(),
+                        truncated: truncations.bytes_mut(),
+                        final_obs: final_obs.as_ref().map(|a| a.slice_mut()),
+                    };
+                    (actions.slice(), rows)
+                };
+                self.with(py, |venv| py.detach(|| venv.step(actions, rows)))
+            }};
+        }
+        // float64 is what Gymnasium hands out, float32 what trainers store.
+        match writeable::<f32>("rewards", rewards, &[n]) {
+            Ok(rewards) => step_with!(rewards),
+            Err(_) => step_with!(writeable::<f64>("rewards", rewards, &[n])?),
+        }
+    }
+}
