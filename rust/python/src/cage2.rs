@@ -162,6 +162,21 @@ impl Cage2Vec {
         })
     }
 
+    fn alerts(&self, py: Python<'_>, out: &Bound<'_, PyAny>) -> PyResult<()> {
+        let out = writeable::<Flag>("out", out, &[self.num_envs(), NUM_HOSTS])?;
+        // SAFETY: checked, and the caller's for the length of this call.
+        let out = unsafe { out.bytes_mut() };
+        self.venv.with(py, |venv| {
+            for (env, flags) in venv.envs().zip(out.chunks_exact_mut(NUM_HOSTS)) {
+                let alerts = env.episode().view.alerts();
+                for (host, flag) in flags.iter_mut().enumerate() {
+                    *flag = (alerts >> host & 1) as u8;
+                }
+            }
+            Ok(())
+        })
+    }
+
     fn red_agents(&self, py: Python<'_>, out: &Bound<'_, PyAny>) -> PyResult<()> {
         let out = writeable::<u8>("out", out, &[self.num_envs()])?;
         // SAFETY: checked, and the caller's for the length of this call.
@@ -251,6 +266,7 @@ pub(crate) fn replay_cage2(
         arrays.get_item(name)?.ok_or_else(|| PyKeyError::new_err(format!("the array {name} is missing")))
     };
     let length = get("length")?;
+    let collided = get("collided")?;
     let reward = get("reward")?;
     let episodes = length.len()?;
     let steps = reward.len()?;
@@ -293,6 +309,8 @@ pub(crate) fn replay_cage2(
         red: red_from_name(red_agent)?,
         seed,
         length: read(readable("length", &length, &[episodes])?),
+        // SAFETY: as in `read`.
+        collided: unsafe { readable::<Flag>("collided", &collided, &[episodes])?.bytes() },
         reset_obs: read(readable("reset_obs", &reset_obs, &[episodes, PACKED_OBS])?),
         obs: read(readable("obs", &obs, &[steps, PACKED_OBS])?),
         reward: read(readable("reward", &reward, &[steps])?),

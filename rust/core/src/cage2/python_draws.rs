@@ -22,6 +22,8 @@ pub struct PythonDraws {
     labels: [Labels; NUM_HOSTS],
     addresses: [u8; NUM_HOSTS],
     hosts: [u8; NUM_HOSTS],
+    /// A process of red's has been given a marked id, since somebody last cleared this.
+    pub(super) collided: bool,
 }
 
 impl PythonDraws {
@@ -32,6 +34,7 @@ impl PythonDraws {
             labels: Default::default(),
             addresses: [0; NUM_HOSTS],
             hosts: [0; NUM_HOSTS],
+            collided: false,
         }
     }
 
@@ -93,7 +96,9 @@ impl Draws for PythonDraws {
 
     fn red_process(&mut self, host: Host) -> NewProcess {
         let pid = self.new_pid(host);
-        NewProcess { pid, marked: self.labels[host].marked.contains(&pid) }
+        let marked = self.labels[host].marked.contains(&pid);
+        self.collided |= marked;
+        NewProcess { pid, marked }
     }
 
     fn process_ended(&mut self, host: Host, pid: u16) {

@@ -108,7 +108,7 @@ pub struct Traces {
     /// Different local ports among them.
     ports: u32,
     /// A reverse shell was noticed.
-    shell: bool,
+    pub shell: bool,
 }
 
 impl Traces {

@@ -1,7 +1,7 @@
 //! Replays reference traces: from the recorded decisions, and from nothing but the seed.
 
 use super::blue::{BlueAction, NUM_ACTIONS};
-use super::draws::{Draws, split_top};
+use super::draws::{Draws, NewProcess, split_top};
 use super::python_draws::PythonDraws;
 use super::red_actions::RedAction;
 use super::red_agents::RedKind;
@@ -19,6 +19,8 @@ pub struct Trace<'a> {
     pub seed: u64,
     /// Steps of each episode, [E].
     pub length: &'a [i32],
+    /// [E], bytes: a process of red's was given an id that Monitor had marked before.
+    pub collided: &'a [u8],
     /// [E, 7] and [S, 7]: 52 bits, the first one highest in its byte.
     pub reset_obs: &'a [u8],
     pub obs: &'a [u8],
@@ -72,6 +74,7 @@ impl Trace<'_> {
         }
         let (steps, episodes) = (self.length.iter().map(|&n| n as usize).sum::<usize>(), self.length.len());
         let lengths = [
+            ("collided", self.collided.len(), episodes),
             ("reset_obs", self.reset_obs.len(), episodes * PACKED_OBS),
             ("obs", self.obs.len(), steps * PACKED_OBS),
             ("reward", self.reward.len(), steps),
@@ -99,19 +102,37 @@ impl Trace<'_> {
 
     /// Replays a checked trace.
     pub fn replay(&self, mode: Mode) -> Report {
+        // That an id collides is the one outcome which matters and is not among the recorded decisions: it is known
+        // of the episode, and the seed tells the step.
+        let mut collisions = vec![false; self.reward.len()];
+        let seeded = || PythonDraws::new(self.seed);
         match mode {
-            Mode::Seed => self.run(PythonDraws::new(self.seed), |_, _| {}, |_| None),
+            Mode::Seed => self.run(seeded(), |_, _, _| {}, |_, _| None),
             Mode::Decisions => {
-                self.run(Recorded::default(), |draws, i| *draws = Recorded::of(self, i), Recorded::complaint)
+                if self.collided.iter().any(|&c| c != 0) {
+                    self.run(
+                        seeded(),
+                        |draws, _, _| draws.collided = false,
+                        |draws, i| {
+                            collisions[i] = draws.collided;
+                            None
+                        },
+                    );
+                }
+                let recorded = |draws: &mut Recorded, episode: usize, i| {
+                    *draws = Recorded::of(self, i, self.collided[episode] != 0 && collisions[i]);
+                };
+                self.run(Recorded::default(), recorded, |draws, _| draws.complaint())
             }
         }
     }
 
+    /// Runs through the trace, calling `before` with the draws, the episode and the step, and `after` likewise.
     fn run<D: Draws>(
         &self,
         draws: D,
-        before: impl Fn(&mut D, usize),
-        complaint: impl Fn(&D) -> Option<String>,
+        before: impl Fn(&mut D, usize, usize),
+        mut after: impl FnMut(&D, usize) -> Option<String>,
     ) -> Report {
         let mut sim = Episode::new(draws);
         let mut report = Report { steps: 0, mismatches: 0, first: None };
@@ -121,9 +142,9 @@ impl Trace<'_> {
             report.note(episode, None, difference_in_obs(unpack(packed), sim.view.bits()));
             for step in 0..length as usize {
                 let i = report.steps;
-                before(&mut sim.draws, i);
+                before(&mut sim.draws, episode, i);
                 let tenths = sim.step(BlueAction::from_index(self.blue_action[i] as usize), self.ruleset);
-                let what = complaint(&sim.draws).or_else(|| self.difference(i, &sim, tenths));
+                let what = after(&sim.draws, i).or_else(|| self.difference(i, &sim, tenths));
                 report.note(episode, Some(step), what);
                 report.steps += 1;
             }
@@ -196,18 +217,20 @@ struct Recorded {
     exploit: i8,
     detected: i8,
     session: i8,
+    collision: bool,
     used: [bool; 3],
     complaint: Option<String>,
 }
 
 impl Recorded {
-    fn of(trace: &Trace<'_>, i: usize) -> Self {
+    fn of(trace: &Trace<'_>, i: usize, collision: bool) -> Self {
         Self {
             kind: trace.red_kind[i],
             target: trace.red_target[i],
             exploit: trace.exploit[i],
             detected: trace.detected[i],
             session: trace.session[i],
+            collision,
             used: [false; 3],
             complaint: None,
         }
@@ -234,6 +257,10 @@ impl Recorded {
 }
 
 impl Draws for Recorded {
+    fn red_process(&mut self, _host: Host) -> NewProcess {
+        NewProcess { pid: 0, marked: self.collision }
+    }
+
     fn red_agent(&mut self, _weights: &[f64]) -> usize {
         0
     }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::blue::BlueOutcome;
 use super::red_actions::Traces;
-use super::scenario::{Host, NUM_HOSTS};
+use super::scenario::{Host, Hosts, NUM_HOSTS};
 
 /// Bits of an observation.
 pub const OBS_BITS: usize = 4 * NUM_HOSTS;
@@ -36,12 +36,19 @@ pub struct View {
     bits: u64,
     /// Per [`SCAN_HOSTS`]: 0 never scanned, 1 scanned before, 2 scanned last.
     scans: [u8; SCAN_HOSTS.len()],
+    /// Where Monitor named a suspicious process in the last step. It is in CybORG's raw observation, but not among
+    /// the 52 bits; the scripted baselines of the challenge live on it.
+    alerts: Hosts,
 }
 
 impl View {
     /// The observation; bit `i` is its entry `i`.
     pub fn bits(&self) -> u64 {
         self.bits
+    }
+
+    pub fn alerts(&self) -> Hosts {
+        self.alerts
     }
 
     pub fn activity(&self, host: Host) -> Activity {
@@ -70,6 +77,7 @@ impl View {
     pub fn monitor(&mut self, traces: Traces, blue: BlueOutcome) {
         const ACTIVITY: u64 = 0x3_3333_3333_3333;
         self.bits &= !ACTIVITY;
+        self.alerts = Hosts::from(traces.shell) << traces.host;
         let activity = traces.activity(blue.decoy_on);
         self.bits |= (activity as u64) << (4 * traces.host);
         match activity {

@@ -1,0 +1,27 @@
+"""fastrl trains reinforcement-learning agents as fast as one machine allows."""
+
+from typing import TYPE_CHECKING, Any
+
+import gymnasium
+
+from fastrl._rust import __version__
+
+if TYPE_CHECKING:
+    from fastrl.policy import load_policy
+
+__all__ = ["__version__", "load_policy"]
+
+gymnasium.register(
+    "fastrl/Cage2-v0",
+    entry_point="fastrl.envs.cage2:Cage2Env",
+    vector_entry_point="fastrl.envs.cage2:Cage2VectorEnv",
+)
+
+
+def __getattr__(name: str) -> Any:
+    # Only a policy needs torch, which takes seconds to import.
+    if name == "load_policy":
+        from fastrl.policy import load_policy
+
+        return load_policy
+    raise AttributeError(f"module 'fastrl' has no attribute {name!r}")
