@@ -1,11 +1,50 @@
-"""Typed configuration: frozen sections that check themselves."""
+"""Typed configuration: frozen sections, read from TOML, presets and a command line made from their types.
 
-from typing import TypeVar, cast, dataclass_transform
+A configuration is a section whose fields are sections. Its leaves have dotted keys, such as
+``ppo.learning_rate``, the same in TOML files (``[ppo]``, then ``learning_rate = 0.001``), in presets and on
+the command line (``--ppo.learning_rate 0.001``). Layers of values go on top of each other::
 
-from pydantic import ConfigDict, Field
+    config = build(TrainConfig, read_toml(TrainConfig, path), read_arguments(TrainConfig, arguments))
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import difflib
+import tomllib
+import types
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    NoReturn,
+    TypeVar,
+    Union,
+    cast,
+    dataclass_transform,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+import tomli_w
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as pydantic_dataclass
+from pydantic.fields import FieldInfo
 
 T = TypeVar("T")
+
+# Values by dotted key, checked and converted.
+Values = dict[str, Any]
+
+# Unknown keys are errors, and so are NaN and infinity; defaults are checked like any other value.
+_RULES = ConfigDict(extra="forbid", allow_inf_nan=False, validate_default=True)
+
+
+class ConfigError(ValueError):
+    """A user's mistake. The message is one line that says where, what was expected and what came."""
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(Field,))
@@ -15,5 +54,343 @@ def section(cls: type[T]) -> type[T]:
     Unknown keys are errors, and so are NaN and infinity; defaults are checked like any other value. Fields
     carry their limits and their help text: ``lr: Annotated[float, Field(gt=0, description="...")] = 3e-4``.
     """
-    rules = ConfigDict(extra="forbid", allow_inf_nan=False, validate_default=True)
-    return cast("type[T]", pydantic_dataclass(frozen=True, kw_only=True, config=rules)(cls))
+    return cast("type[T]", pydantic_dataclass(frozen=True, kw_only=True, config=_RULES)(cls))
+
+
+@dataclasses.dataclass(frozen=True)
+class Leaf:
+    """One value of a configuration: its dotted key, its type (limits included), default and help text."""
+
+    key: str
+    type: Any
+    default: Any
+    description: str
+
+    def convert(self, value: Any, name: str, given: Any = None) -> Any:
+        """The value in the leaf's type. TOML has no null: the text ``none`` stands for None.
+
+        Raises:
+            ConfigError: it does not fit; the message calls the leaf ``name`` and shows ``given``, the value as
+                the user wrote it, if that is another.
+        """
+        if isinstance(value, str) and value.strip().lower() == "none" and None in _members(self.type):
+            return None
+        try:
+            return TypeAdapter(self.type, config=ConfigDict(allow_inf_nan=False)).validate_python(value)
+        except ValidationError as error:
+            raise ConfigError(
+                f"{name} {_complaint(error)}, got {_brief(value)}{_hint(error, value)}"
+            ) from None
+
+    def parse(self, text: str, name: str) -> Any:
+        """`convert` for text from a command line: lists as ``64,64`` or ``[64, 64]``, integers as ``1e6``
+        too."""
+        members = _members(self.type)
+        readings: list[Any] = [text]
+        if any(get_origin(member) is tuple for member in members):
+            inner = text.strip().removeprefix("[").removesuffix("]")
+            readings.append([item.strip(" '\"") for item in inner.split(",") if item.strip()])
+        elif int in members and _is_whole(text):
+            readings.append(int(float(text)))
+        for reading in readings[:-1]:
+            with contextlib.suppress(ConfigError):
+                return self.convert(reading, name)
+        return self.convert(readings[-1], name, text)
+
+    def metavar(self) -> str:
+        """What stands for the value in help texts, such as ``FLOAT`` or ``cpu|cuda``."""
+        return "|".join(_metavar(member) for member in _members(self.type))
+
+
+def leaves(config_type: type) -> dict[str, Leaf]:
+    """The leaves of a configuration by dotted key, in order of definition."""
+    return {leaf.key: leaf for leaf in _walk(config_type, "")}
+
+
+def sections(config_type: type) -> dict[str, type]:
+    """The sections of a configuration, by name."""
+    return {name: hint for name, hint in get_type_hints(config_type).items() if _is_section(hint)}
+
+
+def check(config_type: type, tree: Mapping[str, Any], source: str) -> Values:
+    """Checks nested values, as they stand in a TOML file, and flattens them.
+
+    Raises:
+        ConfigError: an unknown key or an ill-typed value; ``source`` says where.
+    """
+    known, tables = leaves(config_type), sections(config_type)
+    values: Values = {}
+    for key, value in _flattened(tree, set(tables)):
+        if key in tables:
+            raise ConfigError(f"{source}: {key} should be a table of settings, got {_brief(value)}")
+        if key not in known:
+            raise ConfigError(f"{source}: unknown key {key}; did you mean {nearest(key, [*known, *tables])}?")
+        values[key] = known[key].convert(value, f"{source}: {key}")
+    return values
+
+
+def read_toml(config_type: type, path: str | Path) -> Values:
+    """The values that a TOML file sets.
+
+    Raises:
+        ConfigError: the file cannot be read, is not TOML, or has an unknown key or an ill-typed value.
+    """
+    try:
+        tree = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} is not a TOML file: it is not UTF-8 text") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path} is not a TOML file: {error}") from None
+    return check(config_type, tree, str(path))
+
+
+def build(config_type: type[T], *layers: Values) -> T:
+    """The configuration: defaults, with the layers on top, later ones above earlier ones.
+
+    Raises:
+        ConfigError: values that do not go together.
+    """
+    tree: dict[str, Any] = {}
+    for layer in layers:
+        for key, value in layer.items():
+            *parents, name = key.split(".")
+            table = tree
+            for parent in parents:
+                table = table.setdefault(parent, {})
+            table[name] = value
+    try:
+        return config_type(**tree)
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in problem["loc"])
+        raise ConfigError(f"{where + ': ' if where else ''}{_message(problem)}") from None
+
+
+def to_tree(config: Any) -> dict[str, Any]:
+    """All values of a configuration as nested tables of what TOML and JSON can hold; `check` reads them."""
+    return {
+        name: to_tree(value) if dataclasses.is_dataclass(value) else _plain(value)
+        for name, value in ((field.name, getattr(config, field.name)) for field in dataclasses.fields(config))
+    }
+
+
+def to_toml(config: Any) -> str:
+    """The complete configuration as a TOML document that `read_toml` reads back to the same."""
+    return tomli_w.dumps(to_tree(config))
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The known name that ``name`` was most likely meant to be.
+
+    Dotted names are also compared by their last part, so that ``clip`` finds ``ppo.clip_range``; and by the
+    initials of it, so that ``lr`` finds ``ppo.learning_rate``.
+    """
+
+    def likeness(candidate: str) -> float:
+        leaf, own = candidate.rpartition(".")[2], name.rpartition(".")[2]
+        initials = "".join(word[:1] for word in leaf.split("_"))
+        return max(
+            difflib.SequenceMatcher(None, name, candidate).ratio(),
+            0.95 * difflib.SequenceMatcher(None, own, leaf).ratio(),
+            0.9 if len(own) > 1 and own == initials else 0,
+        )
+
+    return max(known, key=likeness)
+
+
+class ArgumentParser(argparse.ArgumentParser):
+    """argparse whose errors are one line that names the nearest valid option; exit code 2.
+
+    Hyphens and underscores in option names mean the same.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        options.setdefault("formatter_class", HelpFormatter)
+        super().__init__(allow_abbrev=False, **options)
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        arguments = [str(argument) for argument in args]
+        return super().parse_args([self._spelled(argument) for argument in arguments], namespace)
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: error: {message}\n")
+
+    def _spelled(self, argument: str) -> str:
+        """The argument with its option's name, if it has one, spelled as it was defined."""
+        option, equals, value = argument.partition("=")
+        if not option.startswith("--") or option == "--":
+            return argument
+        known = {_normal(name): name for name in self._option_string_actions if name.startswith("--")}
+        if _normal(option) not in known:
+            self.error(f"unknown option {option}; did you mean --{nearest(_normal(option), known)}?")
+        return known[_normal(option)] + equals + value
+
+
+def add_options(
+    parser: argparse.ArgumentParser, config_type: type, short: Mapping[str, str] | None = None
+) -> None:
+    """Adds an option ``--section.key`` for every leaf, a group of the help for every section.
+
+    Args:
+        parser: what to add to.
+        config_type: a section of sections.
+        short: other names for leaves, by dotted key, such as ``{"run.seed": "--seed"}``.
+    """
+    groups = {
+        name: parser.add_argument_group(name, (cls.__doc__ or "").strip().partition("\n")[0])
+        for name, cls in sections(config_type).items()
+    }
+    for key, leaf in leaves(config_type).items():
+        # A switch may stand alone: --ppo.compile is --ppo.compile true.
+        is_switch = bool in _members(leaf.type)
+        names = [(short or {}).get(key), f"--{key}"]
+        groups[key.partition(".")[0]].add_argument(
+            *[name for name in names if name],
+            dest=key,
+            metavar=leaf.metavar(),
+            help=f"{leaf.description} [{_shown(leaf.default)}]".replace("%", "%%"),
+            default=argparse.SUPPRESS,
+            nargs="?" if is_switch else None,
+            const="true" if is_switch else None,
+        )
+
+
+def read_arguments(
+    config_type: type, arguments: argparse.Namespace, short: Mapping[str, str] | None = None
+) -> Values:
+    """The values that options made by `add_options` set.
+
+    Raises:
+        ConfigError: an ill-typed value; the message names the option.
+    """
+    given = vars(arguments)
+    return {
+        key: leaf.parse(given[key], (short or {}).get(key, f"--{key}"))
+        for key, leaf in leaves(config_type).items()
+        if key in given
+    }
+
+
+class HelpFormatter(argparse.HelpFormatter):
+    """Names all spellings of an option before its value once: ``--seed, --run.seed INT``."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=34)
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        if not action.option_strings or action.nargs == 0:
+            return super()._format_action_invocation(action)
+        value = self._format_args(action, self._get_default_metavar_for_optional(action))
+        return f"{', '.join(action.option_strings)} {value}"
+
+
+def _walk(config_type: type, prefix: str) -> Iterable[Leaf]:
+    hints = get_type_hints(config_type, include_extras=True)
+    for field in dataclasses.fields(config_type):
+        hint, key = hints[field.name], prefix + field.name
+        if _is_section(hint):
+            yield from _walk(hint, key + ".")
+        else:
+            default = field.default.default if isinstance(field.default, FieldInfo) else field.default
+            yield Leaf(key, hint, default, _description(hint))
+
+
+def _is_section(hint: Any) -> bool:
+    return isinstance(hint, type) and dataclasses.is_dataclass(hint)
+
+
+def _description(hint: Any) -> str:
+    metadata = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
+    return next((item.description for item in metadata if getattr(item, "description", None)), "")
+
+
+def _flattened(tree: Mapping[str, Any], tables: set[str], prefix: str = "") -> Iterable[tuple[str, Any]]:
+    for name, value in tree.items():
+        key = prefix + name
+        # An unknown table is reported by its own name, not by that of a key in it.
+        if isinstance(value, Mapping) and key in tables:
+            yield from _flattened(value, tables, key + ".")
+        else:
+            yield key, value
+
+
+def _members(hint: Any) -> list[Any]:
+    """What a value may be: a union's members, the values of a Literal; None for the type of None."""
+    origin = get_origin(hint)
+    if origin is Annotated:
+        return _members(get_args(hint)[0])
+    if origin in (Union, types.UnionType):
+        return [each for member in get_args(hint) for each in _members(member)]
+    if origin is Literal:
+        return list(get_args(hint))
+    return [None if hint is types.NoneType else hint]
+
+
+def _metavar(member: Any) -> str:
+    if member is None:
+        return "none"
+    if get_origin(member) is tuple:
+        item = _metavar(_members(get_args(member)[0])[0])
+        return f"{item},{item},..."
+    names = {bool: "true|false", int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH"}
+    return names.get(member, str(member))
+
+
+def _is_whole(text: str) -> bool:
+    try:
+        return float(text).is_integer()
+    except (ValueError, OverflowError):
+        return False
+
+
+def _complaint(error: ValidationError) -> str:
+    """``should be greater than 0``, from what pydantic says."""
+    messages = dict.fromkeys(_message(problem) for problem in error.errors(include_url=False))
+    return " or ".join(messages).replace(" or should be ", " or ")
+
+
+def _hint(error: ValidationError, value: Any) -> str:
+    choices = [choice for problem in error.errors(include_url=False) for choice in _choices(problem)]
+    return f"; did you mean {nearest(value, choices)!r}?" if choices and isinstance(value, str) else ""
+
+
+def _message(problem: Any) -> str:
+    message: str = problem["msg"].removeprefix("Value error, ").removeprefix("Input ")
+    # What follows says how the conversion failed: "should be a valid integer, unable to parse ...".
+    message = message.partition(", unable to")[0].replace("valid tuple", "list")
+    item = next((part for part in problem["loc"] if isinstance(part, int)), None)
+    if item is None:
+        return message
+    return f"should be a list whose item {item + 1} {message.replace('should be', 'is')}"
+
+
+def _choices(problem: Any) -> list[str]:
+    if problem["type"] != "literal_error":
+        return []
+    return [part.strip("'") for part in problem["ctx"]["expected"].replace(" or ", ", ").split(", ")]
+
+
+def _brief(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _plain(value: Any) -> Any:
+    if value is None:
+        return "none"
+    if isinstance(value, Path):
+        return str(value)
+    return [_plain(item) for item in value] if isinstance(value, tuple) else value
+
+
+def _shown(value: Any) -> str:
+    plain = _plain(value)
+    if isinstance(plain, bool):
+        return str(plain).lower()
+    return ",".join(map(str, plain)) if isinstance(plain, list) else str(plain)
+
+
+def _normal(option: str) -> str:
+    return option.lstrip("-").replace("-", "_")
