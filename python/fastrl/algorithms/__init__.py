@@ -1,0 +1,1 @@
+"""Learning algorithms, one a file: its configuration, its pure loss functions, its update."""

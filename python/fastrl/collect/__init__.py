@@ -1,0 +1,1 @@
+"""Ways of collecting experience, one a file."""

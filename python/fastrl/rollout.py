@@ -1,0 +1,89 @@
+"""Storage of on-policy rollouts: arrays [T, N, ...] that environments write into and learners read."""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fastrl import _returns
+
+
+class Rollout:
+    """T steps of N environments, allocated once and overwritten by each collection.
+
+    Arrays are numpy, time-major and C-contiguous, so that row ``t`` of each can be handed to
+    ``NativeVectorEnv.step_into``. ``tensors[name]`` is a torch view of the same memory.
+
+    Attributes:
+        obs: float32 [T + 1, N, obs_dim]; row ``t`` is what action ``t`` was chosen on, row T what follows the
+            last.
+        actions: int64 [T, N].
+        log_probs: float32 [T, N], of the actions under the policy that chose them.
+        rewards: float32 [T, N].
+        terminations, truncations: bool [T, N].
+        final_obs: float32 [T, N, obs_dim], true last observations; meaningful only where an episode ended.
+            (Memory that is never written to costs address space only.)
+        values: float32 [T + 1, N], of ``obs``.
+        final_values: float32 [T, N], of ``final_obs``; meaningful only where `cut_off`.
+        advantages, returns: float32 [T, N], written by `compute_advantages`.
+        masks: bool [T + 1, N, num_actions], or None: which actions were allowed on ``obs``.
+
+    Args:
+        num_steps: T.
+        num_envs: N.
+        obs_dim: length of an observation.
+        num_actions: number of discrete actions.
+        masks: whether to keep action masks.
+    """
+
+    def __init__(
+        self, num_steps: int, num_envs: int, obs_dim: int, num_actions: int, masks: bool = False
+    ) -> None:
+        for name, size in {"num_steps": num_steps, "num_envs": num_envs, "obs_dim": obs_dim}.items():
+            if size < 1:
+                raise ValueError(f"{name} must be at least 1, got {size}")
+        self.num_steps = num_steps
+        self.num_envs = num_envs
+        steps = (num_steps, num_envs)
+        states = (num_steps + 1, num_envs)
+        self.obs = np.zeros((*states, obs_dim), np.float32)
+        self.actions = np.zeros(steps, np.int64)
+        self.log_probs = np.zeros(steps, np.float32)
+        self.rewards = np.zeros(steps, np.float32)
+        self.terminations = np.zeros(steps, np.bool_)
+        self.truncations = np.zeros(steps, np.bool_)
+        self.final_obs = np.zeros((*steps, obs_dim), np.float32)
+        self.values = np.zeros(states, np.float32)
+        self.final_values = np.zeros(steps, np.float32)
+        self.advantages = np.zeros(steps, np.float32)
+        self.returns = np.zeros(steps, np.float32)
+        self.masks = np.zeros((*states, num_actions), np.bool_) if masks else None
+        self.tensors: dict[str, Tensor] = {
+            name: torch.from_numpy(array)
+            for name, array in vars(self).items()
+            if isinstance(array, np.ndarray)
+        }
+
+    def __len__(self) -> int:
+        """Number of steps held, T * N."""
+        return self.num_steps * self.num_envs
+
+    def cut_off(self) -> NDArray[np.bool_]:
+        """Where an episode was truncated and not terminated, bool [T, N]."""
+        return self.truncations & ~self.terminations
+
+    def compute_advantages(self, gamma: float, gae_lambda: float, reward_scale: float = 1.0) -> None:
+        """Fills `advantages` and `returns` from rewards times ``reward_scale`` (``fastrl._returns.gae``)."""
+        rewards = self.rewards if reward_scale == 1.0 else self.rewards * np.float32(reward_scale)
+        _returns.gae(
+            rewards,
+            self.values[:-1],
+            self.terminations,
+            self.truncations,
+            self.final_values,
+            self.values[-1],
+            self.advantages,
+            self.returns,
+            gamma=gamma,
+            gae_lambda=gae_lambda,
+        )

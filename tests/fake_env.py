@@ -1,0 +1,146 @@
+"""Small vector environments in numpy with the native interface, whose best policies and values are known."""
+
+import pickle
+
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+from gymnasium.vector import AutoresetMode
+
+
+class FakeVectorEnv:
+    """What all of them share: SAME_STEP autoreset, fixed time limit, action masks, save and restore.
+
+    A subclass keeps its state in ``self.state`` (int64 [N], written in place), and says what a reset draws,
+    what a step does and what is observed.
+    """
+
+    autoreset_mode = AutoresetMode.SAME_STEP
+
+    def __init__(self, num_envs, obs_dim, num_actions, episode_length, *, stagger=False):
+        self.num_envs = num_envs
+        self.single_observation_space = Box(-np.inf, np.inf, (obs_dim,), np.float32)
+        self.single_action_space = Discrete(num_actions)
+        self.episode_length = episode_length
+        self.stagger = stagger
+        self.state = np.zeros(num_envs, np.int64)
+        self.age = np.zeros(num_envs, np.int64)
+        self.rng = None
+        self.seeds = None
+
+    def first_state(self, count):
+        return np.zeros(count, np.int64)
+
+    def advance(self, actions):
+        """Changes ``self.state``; returns rewards and terminations."""
+        raise NotImplementedError
+
+    def observe(self, out):
+        raise NotImplementedError
+
+    def allowed(self, out):
+        out[:] = True
+
+    def reset_into(self, obs, *, seed=None, reset_mask=None):
+        self.seeds = seed
+        self.rng = np.random.default_rng(seed)
+        self.state[:] = self.first_state(self.num_envs)
+        # Staggered episodes end at different times, the others all at once.
+        self.age[:] = np.arange(self.num_envs) % self.episode_length if self.stagger else 0
+        self.observe(obs)
+
+    def step_into(self, actions, obs, rewards, terminations, truncations, final_obs=None):
+        assert actions.dtype == np.int64
+        assert all(self.single_action_space.contains(action) for action in actions)
+        rewards[:], terminations[:] = self.advance(actions)
+        self.age += 1
+        truncations[:] = self.age >= self.episode_length
+        self.observe(obs)
+        ended = terminations | truncations
+        final_obs[ended] = obs[ended]
+        self.state[ended] = self.first_state(ended.sum())
+        self.age[ended] = 0
+        self.observe(obs)
+
+    def action_masks(self, out=None):
+        out = np.empty((self.num_envs, self.single_action_space.n), np.bool_) if out is None else out
+        self.allowed(out)
+        return out
+
+    def save_state(self):
+        return pickle.dumps((self.state, self.age, self.rng))
+
+    def load_state(self, state):
+        saved_state, saved_age, self.rng = pickle.loads(state)
+        self.state[:], self.age[:] = saved_state, saved_age
+
+
+class Bandit(FakeVectorEnv):
+    """A contextual bandit: each of ``contexts`` contexts has one right action, which gives 1, others nothing.
+
+    The best return is ``episode_length``. With ``masked``, half the actions are allowed in each context, and
+    the forbidden ones would give 10.
+    """
+
+    def __init__(self, num_envs=16, contexts=4, num_actions=6, episode_length=10, *, masked=False, **kwargs):
+        super().__init__(num_envs, contexts, num_actions, episode_length, **kwargs)
+        self.contexts = contexts
+        self.masked = masked
+
+    def first_state(self, count):
+        return self.rng.integers(self.contexts, size=count)
+
+    def forbidden(self):
+        """Bool [N, num_actions]; never the right action."""
+        distance = (np.arange(self.single_action_space.n) - self.state[:, None]) % self.single_action_space.n
+        return distance >= self.single_action_space.n // 2
+
+    def advance(self, actions):
+        rewards = (actions == self.state).astype(np.float64)
+        if self.masked:
+            rewards[self.forbidden()[np.arange(self.num_envs), actions]] = 10
+        self.state[:] = self.first_state(self.num_envs)
+        return rewards, np.zeros(self.num_envs, bool)
+
+    def observe(self, out):
+        out[:] = np.eye(self.contexts, dtype=np.float32)[self.state]
+
+    def allowed(self, out):
+        out[:] = ~self.forbidden() if self.masked else True
+
+
+class Corridor(FakeVectorEnv):
+    """A corridor of ``length`` places; each step costs 1; the episode terminates at the right end.
+
+    Actions: left, right. The best return is ``1 - length``. A learner that takes the end for a truncation, or
+    bootstraps there, sees no reason to go.
+    """
+
+    def __init__(self, num_envs=16, length=5, episode_length=30, **kwargs):
+        super().__init__(num_envs, length, 2, episode_length, **kwargs)
+        self.length = length
+
+    def advance(self, actions):
+        self.state += 2 * actions - 1
+        np.maximum(self.state, 0, out=self.state)
+        return -np.ones(self.num_envs), self.state == self.length - 1
+
+    def observe(self, out):
+        out[:] = np.eye(self.length, dtype=np.float32)[self.state]
+
+
+class Constant(FakeVectorEnv):
+    """Reward -1 each step. Observes 1; 3 right after a reset; 5 when a time limit or an end was met.
+
+    Environments of odd number terminate where the others are truncated.
+    """
+
+    def __init__(self, num_envs=4, episode_length=5, **kwargs):
+        super().__init__(num_envs, 1, 2, episode_length, **kwargs)
+
+    def advance(self, actions):
+        return -np.ones(self.num_envs), (self.age + 1 >= self.episode_length) & (
+            np.arange(self.num_envs) % 2 == 1
+        )
+
+    def observe(self, out):
+        out[:, 0] = np.where(self.age == 0, 3, np.where(self.age >= self.episode_length, 5, 1))

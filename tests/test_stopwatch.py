@@ -1,0 +1,31 @@
+import time
+
+import pytest
+
+from fastrl.stopwatch import Stopwatch
+
+
+def test_adds_up_by_name():
+    watch = Stopwatch()
+    for _ in range(2):
+        with watch("a"):
+            time.sleep(0.01)
+    with watch("b"):
+        pass
+    assert watch.seconds["a"] >= 0.02
+    assert 0 <= watch.seconds["b"] < watch.seconds["a"]
+
+
+def test_counts_blocks_that_fail():
+    watch = Stopwatch()
+    with pytest.raises(RuntimeError), watch("a"):
+        raise RuntimeError
+    assert "a" in watch.seconds
+
+
+def test_reset_forgets():
+    watch = Stopwatch()
+    with watch("a"):
+        pass
+    watch.reset()
+    assert watch.seconds == {}
