@@ -11,6 +11,7 @@ import argparse
 import contextlib
 import dataclasses
 import difflib
+import json
 import tomllib
 import types
 from collections.abc import Iterable, Mapping
@@ -66,36 +67,42 @@ class Leaf:
     default: Any
     description: str
 
-    def convert(self, value: Any, name: str, given: Any = None) -> Any:
-        """The value in the leaf's type. TOML has no null: the text ``none`` stands for None.
+    def convert(self, value: Any, name: str) -> Any:
+        """A value from a TOML file or a preset in the leaf's type. TOML has no null: ``none`` stands for it.
 
         Raises:
-            ConfigError: it does not fit; the message calls the leaf ``name`` and shows ``given``, the value as
-                the user wrote it, if that is another.
+            ConfigError: it does not fit; the message calls the leaf ``name``.
         """
         if isinstance(value, str) and value.strip().lower() == "none" and None in _members(self.type):
             return None
         try:
-            return TypeAdapter(self.type, config=ConfigDict(allow_inf_nan=False)).validate_python(value)
+            # As JSON, for there strict means what it does in TOML: a list may be a tuple, true is no number.
+            return self._adapter().validate_json(json.dumps(value, default=str), strict=True)
         except ValidationError as error:
-            raise ConfigError(
-                f"{name} {_complaint(error)}, got {_brief(value)}{_hint(error, value)}"
-            ) from None
+            raise ConfigError(_refusal(name, error, value)) from None
 
     def parse(self, text: str, name: str) -> Any:
         """`convert` for text from a command line: lists as ``64,64`` or ``[64, 64]``, integers as ``1e6``
         too."""
         members = _members(self.type)
         readings: list[Any] = [text]
+        if None in members and text.strip().lower() == "none":
+            return None
         if any(get_origin(member) is tuple for member in members):
             inner = text.strip().removeprefix("[").removesuffix("]")
             readings.append([item.strip(" '\"") for item in inner.split(",") if item.strip()])
         elif int in members and _is_whole(text):
             readings.append(int(float(text)))
         for reading in readings[:-1]:
-            with contextlib.suppress(ConfigError):
-                return self.convert(reading, name)
-        return self.convert(readings[-1], name, text)
+            with contextlib.suppress(ValidationError):
+                return self._adapter().validate_python(reading)
+        try:
+            return self._adapter().validate_python(readings[-1])
+        except ValidationError as error:
+            raise ConfigError(_refusal(name, error, text)) from None
+
+    def _adapter(self) -> TypeAdapter[Any]:
+        return TypeAdapter(self.type, config=ConfigDict(allow_inf_nan=False))
 
     def metavar(self) -> str:
         """What stands for the value in help texts, such as ``FLOAT`` or ``cpu|cuda``."""
@@ -345,21 +352,21 @@ def _is_whole(text: str) -> bool:
         return False
 
 
-def _complaint(error: ValidationError) -> str:
-    """``should be greater than 0``, from what pydantic says."""
-    messages = dict.fromkeys(_message(problem) for problem in error.errors(include_url=False))
-    return " or ".join(messages).replace(" or should be ", " or ")
-
-
-def _hint(error: ValidationError, value: Any) -> str:
-    choices = [choice for problem in error.errors(include_url=False) for choice in _choices(problem)]
-    return f"; did you mean {nearest(value, choices)!r}?" if choices and isinstance(value, str) else ""
+def _refusal(name: str, error: ValidationError, given: Any) -> str:
+    """``name should be greater than 0, got -1``, from what pydantic says."""
+    problems = error.errors(include_url=False)
+    expected = " or ".join(dict.fromkeys(map(_message, problems))).replace(" or should be ", " or ")
+    choices = [choice for problem in problems for choice in _choices(problem)]
+    hint = f"; did you mean {nearest(given, choices)!r}?" if choices and isinstance(given, str) else ""
+    return f"{name} {expected}, got {_brief(given)}{hint}"
 
 
 def _message(problem: Any) -> str:
     message: str = problem["msg"].removeprefix("Value error, ").removeprefix("Input ")
     # What follows says how the conversion failed: "should be a valid integer, unable to parse ...".
-    message = message.partition(", unable to")[0].replace("valid tuple", "list")
+    message = (
+        message.partition(", unable to")[0].replace("valid tuple", "list").replace("valid array", "list")
+    )
     item = next((part for part in problem["loc"] if isinstance(part, int)), None)
     if item is None:
         return message
