@@ -1,0 +1,201 @@
+"""What happened to each environment of a batch, told in the same way for every autoreset mode."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from gymnasium import Space
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import concatenate, create_empty_array
+
+
+class Event(NamedTuple):
+    """A reset, or a step with its true next observation."""
+
+    kind: str
+    obs: Any
+    reward: float = 0.0
+    terminated: bool = False
+    truncated: bool = False
+
+
+Trajectory = list[list[Event]]  # of each environment
+
+
+class Driver:
+    """Steps a vector environment and keeps the events of each row.
+
+    Row i acts by a random list of its own, one action for each step that counts, so that what it does depends
+    on neither the autoreset mode nor the other rows.
+
+    Args:
+        env: the environment; the driver reads the mode from ``mode`` alone.
+        mode: its autoreset mode.
+        seed: row i's actions are drawn with ``seed + lists[i]``.
+        num_actions: length of each list; it starts again at its end.
+        lists: which list each row acts by; its own by default.
+    """
+
+    def __init__(
+        self,
+        env: VectorEnv,
+        mode: AutoresetMode,
+        seed: int,
+        num_actions: int,
+        lists: Sequence[int] | None = None,
+    ) -> None:
+        self.env = env
+        self.mode = mode
+        self.events: Trajectory = [[] for _ in range(env.num_envs)]
+        self.ended = np.zeros(env.num_envs, np.bool_)
+        self.other_actions_at_resets = False
+        self._taken = [0] * env.num_envs
+        self._actions = [
+            sample(env.single_action_space, seed + i, num_actions) for i in lists or range(env.num_envs)
+        ]
+
+    def reset(self, seed: Any = None) -> tuple[Any, dict[str, Any]]:
+        result = self.env.reset(seed=seed)
+        self.note_reset(result[0], range(self.env.num_envs))
+        return result
+
+    def step(self) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """One call of ``step``, in DISABLED mode after a reset of the rows that ended; returns its result."""
+        if self.mode == AutoresetMode.DISABLED and self.ended.any():
+            obs, _ = self.env.reset(options={"reset_mask": self.ended.copy()})
+            self.note_reset(obs, np.flatnonzero(self.ended))
+        resetting = self.ended if self.mode == AutoresetMode.NEXT_STEP else np.zeros_like(self.ended)
+        result = self.env.step(self._next_actions(resetting))
+        obs, rewards, terminations, truncations, info = result
+        self.ended = np.logical_or(terminations, truncations) & ~resetting
+        same_step = self.mode == AutoresetMode.SAME_STEP
+        for i in np.flatnonzero(~resetting):
+            self._taken[i] += 1
+            in_info = same_step and self.ended[i] and "final_obs" in info
+            last = row_of(info["final_obs"] if in_info else obs, i)
+            flags = bool(terminations[i]), bool(truncations[i])
+            self.events[i].append(Event("step", copy.deepcopy(last), float(rewards[i]), *flags))
+        if not same_step:
+            self.note_reset(obs, np.flatnonzero(resetting))
+        else:
+            for i in np.flatnonzero(self.ended):
+                self.events[i].append(Event("reset", copy.deepcopy(row_of(obs, i))))
+        return result
+
+    def run(self, steps: int) -> Trajectory:
+        for _ in range(steps):
+            self.step()
+        return self.events
+
+    def run_to_an_end(self, limit: int) -> None:
+        """Steps until some episode has ended.
+
+        Raises:
+            AssertionError: none has within ``limit`` steps.
+        """
+        for _ in range(limit):
+            self.step()
+            if self.ended.any():
+                return
+        raise AssertionError(f"expected some episode to end within {limit} steps, got none")
+
+    def note_reset(self, obs: Any, rows: Iterable[Any]) -> None:
+        for i in rows:
+            self.events[i].append(Event("reset", copy.deepcopy(row_of(obs, i))))
+            self.ended[i] = False
+
+    def bookmark(self) -> tuple[list[int], npt.NDArray[np.bool_]]:
+        """Where the driver stands; it belongs to a saved state of the environment."""
+        return list(self._taken), self.ended.copy()
+
+    def future(self, bookmark: tuple[list[int], npt.NDArray[np.bool_]], steps: int) -> Trajectory:
+        """What happens from the bookmark on, in an environment whose state is of that moment."""
+        taken, ended = bookmark
+        self._taken, self.ended = list(taken), ended.copy()
+        self.events = [[] for _ in self._taken]
+        return self.run(steps)
+
+    def _next_actions(self, resetting: npt.NDArray[np.bool_]) -> Any:
+        actions = []
+        for acts, taken, is_resetting in zip(self._actions, self._taken, resetting, strict=True):
+            action = acts[taken % len(acts)]
+            if is_resetting and self.other_actions_at_resets:
+                action = next((other for other in acts if not equal(other, action)), action)
+            actions.append(action)
+        return batch(self.env.single_action_space, actions)
+
+
+def expect_same(expected: Trajectory, got: Trajectory, what: str) -> None:
+    """Compares two trajectories as far as both reach.
+
+    Raises:
+        AssertionError: they differ; the message says where first.
+    """
+    for i, (row_expected, row_got) in enumerate(zip(expected, got, strict=True)):
+        steps = 0
+        for event, other in zip(row_expected, row_got, strict=False):
+            steps += event.kind == "step"
+            for name in Event._fields:
+                a, b = getattr(event, name), getattr(other, name)
+                if not (equal(a, b) if name == "obs" else a == b):
+                    when = f"step {steps}" if event.kind == "step" else f"the reset after {steps} steps"
+                    raise AssertionError(f"{what}: environment {i}, {when}, {name}: expected {a}, got {b}")
+
+
+def differ(a: Trajectory, b: Trajectory) -> bool:
+    try:
+        expect_same(a, b, "")
+    except AssertionError:
+        return True
+    return False
+
+
+def sample(space: Space, seed: int, n: int) -> list[Any]:
+    """n members of a space; its own generator stays as it is."""
+    space = copy.deepcopy(space)
+    space.seed(seed)
+    return [space.sample() for _ in range(n)]
+
+
+def batch(space: Space, members: Sequence[Any]) -> Any:
+    """Members of a single space as one of the batched space."""
+    empty: Any = create_empty_array(space, len(members))
+    return concatenate(space, members, empty)
+
+
+def leaves(tree: Any, path: str = "") -> Iterator[tuple[str, npt.NDArray[Any]]]:
+    """The arrays of an observation, which may be dicts and tuples of others, each with its path."""
+    if isinstance(tree, dict):
+        for key in sorted(tree):
+            yield from leaves(tree[key], f"{path}[{key!r}]")
+    elif isinstance(tree, tuple):
+        for i, part in enumerate(tree):
+            yield from leaves(part, f"{path}[{i}]")
+    else:
+        yield path, np.asarray(tree)
+
+
+def row_of(tree: Any, i: Any) -> Any:
+    """Row i of a batch of observations, or of an array of objects."""
+    if isinstance(tree, dict):
+        return {key: row_of(part, i) for key, part in tree.items()}
+    if isinstance(tree, tuple):
+        return tuple(row_of(part, i) for part in tree)
+    return tree[i]
+
+
+def equal(a: Any, b: Any) -> bool:
+    """Whether two trees hold the same arrays: paths, shapes, dtypes and every bit, NaN included."""
+    ours, theirs = list(leaves(a)), list(leaves(b))
+    return len(ours) == len(theirs) and all(
+        path == other and x.dtype == y.dtype and x.shape == y.shape and x.tobytes() == y.tobytes()
+        for (path, x), (other, y) in zip(ours, theirs, strict=True)
+    )
+
+
+def shapes(tree: Any) -> str:
+    return ", ".join(f"{path} {leaf.dtype} {leaf.shape}".lstrip() for path, leaf in leaves(tree))
