@@ -27,14 +27,13 @@ def gae(
     equations 11 and 16::
 
         delta[t] = rewards[t] + gamma * V(next observation) - values[t]
-        advantages[t] = delta[t] + gamma * gae_lambda * advantages[t + 1]       (the second term only inside
-        an episode) returns[t] = advantages[t] + values[t]
+        advantages[t] = delta[t] + gamma * gae_lambda * advantages[t + 1]    (without the latter at an end)
+        returns[t] = advantages[t] + values[t]
 
     where V(next observation) is
 
     - 0 if ``terminations[t]`` (a step that is both terminated and truncated is terminated);
-    - ``final_values[t]`` if ``truncations[t]``: the episode was cut off, and goes on as far as its value is
-    concerned;
+    - ``final_values[t]`` if ``truncations[t]``: the episode was cut off, and its value goes on;
     - otherwise ``values[t + 1]``, or ``last_values`` in the last row.
 
     Args:

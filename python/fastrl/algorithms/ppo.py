@@ -183,7 +183,7 @@ def policy_gradient(
 
 
 def value_gradient(values: Tensor, batch: Minibatch, *, value_clip: float | None) -> tuple[Tensor, Tensor]:
-    """Gradient of the value loss, half a mean square, with respect to the predictions float32 [B]; and the loss.
+    """Gradient of the value loss (half a mean square) in the predictions, float32 [B], and that loss.
 
     With ``value_clip`` the loss of a row is the larger of that of the prediction and that of the prediction
     moved no further than ``value_clip`` from the old one.
