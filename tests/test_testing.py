@@ -316,15 +316,23 @@ class ResetsAll(WalkVectorEnv):
         return np.ones_like(super().checked_mask(options))
 
 
+@broken("DISABLED: expected reset_mask of row 0 to leave the observation of row 1 as it was, got another[")
+class BlanksTheOthers(WalkVectorEnv):
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        obs, info = super().reset(seed=seed, options=options)
+        return obs * self.checked_mask(options)[:, None] if options else obs, info
+
+
 @broken("DISABLED: reset_mask of row 0 is to leave the others alone")
 class DrawsForAll(WalkVectorEnv):
     def checked_mask(self, options: Any) -> Any:
-        for generator in self.generators:
-            generator.random()
-        return super().checked_mask(options)
+        mask = super().checked_mask(options)
+        for i in np.flatnonzero(~mask):
+            self.generators[i].random()
+        return mask
 
 
-@broken("DISABLED: reset_mask of row 0, and reset() of all rows")
+@broken("DISABLED: row 0, reset by mask or with all rows: environment 0")
 class ResetsTheObservationAlone(WalkVectorEnv):
     def reset(self, *, seed: Any = None, options: Any = None) -> Any:
         age = self.age.copy()

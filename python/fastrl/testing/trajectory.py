@@ -140,10 +140,10 @@ def expect_same(expected: Trajectory, got: Trajectory, what: str) -> None:
         for event, other in zip(row_expected, row_got, strict=False):
             steps += event.kind == "step"
             for name in Event._fields:
-                a, b = getattr(event, name), getattr(other, name)
-                if not (equal(a, b) if name == "obs" else a == b):
+                difference = first_difference(getattr(event, name), getattr(other, name))
+                if difference:
                     when = f"step {steps}" if event.kind == "step" else f"the reset after {steps} steps"
-                    raise AssertionError(f"{what}: environment {i}, {when}, {name}: expected {a}, got {b}")
+                    raise AssertionError(f"{what}: environment {i}, {when}, {name}{difference}")
 
 
 def differ(a: Trajectory, b: Trajectory) -> bool:
@@ -190,11 +190,23 @@ def row_of(tree: Any, i: Any) -> Any:
 
 def equal(a: Any, b: Any) -> bool:
     """Whether two trees hold the same arrays: paths, shapes, dtypes and every bit, NaN included."""
-    ours, theirs = list(leaves(a)), list(leaves(b))
-    return len(ours) == len(theirs) and all(
-        path == other and x.dtype == y.dtype and x.shape == y.shape and x.tobytes() == y.tobytes()
-        for (path, x), (other, y) in zip(ours, theirs, strict=True)
-    )
+    return first_difference(a, b) == ""
+
+
+def first_difference(expected: Any, got: Any) -> str:
+    """Where two trees of arrays differ first, and how; empty if they are equal to the bit."""
+    ours, theirs = dict(leaves(expected)), dict(leaves(got))
+    if list(ours) != list(theirs):
+        return f": expected the parts {list(ours)}, got {list(theirs)}"
+    for path, x in ours.items():
+        y = theirs[path]
+        if x.dtype != y.dtype or x.shape != y.shape:
+            return f"{path}: expected {x.dtype} {x.shape}, got {y.dtype} {y.shape}"
+        if x.tobytes() != y.tobytes():
+            differs = [index for index in np.ndindex(x.shape) if x[index].tobytes() != y[index].tobytes()]
+            element = str(list(differs[0])) if x.shape else ""
+            return f"{path}{element}: expected {x[differs[0]]}, got {y[differs[0]]}"
+    return ""
 
 
 def shapes(tree: Any) -> str:
