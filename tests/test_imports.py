@@ -1,0 +1,128 @@
+"""Imports point down only: the table of who may import whom, kept true."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "python" / "fastrl"
+
+# Each part of the package (a module or a folder of modules), from the top down: what it may import of the
+# others. Only what stands below it here, so that there are no circles.
+MAY_IMPORT = {
+    "__init__": {"policy", "_rust"},
+    "cli": {"train", "evaluate", "policy", "checkpoint", "metrics", "config", "envs"},
+    "train": {
+        "evaluate",
+        "policy",
+        "checkpoint",
+        "metrics",
+        "algorithms",
+        "collect",
+        "envs",
+        "stopwatch",
+        "config",
+    },
+    "evaluate": {"policy", "checkpoint", "metrics", "envs", "config"},
+    "policy": {"checkpoint", "networks"},
+    "checkpoint": set(),
+    "metrics": {"config"},
+    "algorithms": {"collect", "rollout", "networks", "stopwatch", "config", "envs"},
+    "collect": {"rollout", "stopwatch", "envs"},
+    "rollout": {"_returns"},
+    "networks": set(),
+    "stopwatch": set(),
+    "config": set(),
+    "testing": set(),
+    "envs": {"_rust"},
+    "_returns": set(),
+    "_rust": set(),
+}
+
+
+def part_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imported_parts(path: Path) -> set[str]:
+    """The parts of fastrl that a module imports anywhere, inside functions and for type checkers too."""
+    found = set()
+    module = ("fastrl", *path.relative_to(PACKAGE).with_suffix("").parts)
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = [*module[: len(module) - node.level]] if node.level else []
+            stem = ".".join([*base, *([node.module] if node.module else [])])
+            names = [f"{stem}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        for name in names:
+            parts = name.split(".")
+            if parts[0] == "fastrl":
+                found.add(parts[1] if len(parts) > 1 and parts[1] in MAY_IMPORT else "__init__")
+    return found - {part_of(path)}
+
+
+@pytest.mark.parametrize(
+    "path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE))
+)
+def test_a_module_imports_what_its_part_may(path: Path) -> None:
+    part = part_of(path)
+    assert part in MAY_IMPORT, f"fastrl.{part} is new: say in MAY_IMPORT what it may import"
+    allowed = MAY_IMPORT[part]
+    too_many = imported_parts(path) - allowed
+    assert not too_many, f"fastrl.{part} may import {sorted(allowed)}; {path.name} imports {sorted(too_many)}"
+
+
+def test_the_table_points_down_and_names_what_exists() -> None:
+    order = list(MAY_IMPORT)
+    for part, below in MAY_IMPORT.items():
+        assert all(order.index(part) < order.index(other) for other in below), part
+    compiled = {source.stem for source in (ROOT / "cython").glob("*.pyx")} | {"_rust"}
+    there = {part_of(path) for path in PACKAGE.rglob("*.py")} | compiled
+    assert there == set(MAY_IMPORT)
+
+
+def test_compiled_modules_import_nothing_of_ours() -> None:
+    for source in (ROOT / "cython").glob("*.p[yx]*"):
+        for line in source.read_text(encoding="utf-8").splitlines():
+            words = line.split()[:2]
+            ours = words and words[0] in ("from", "import", "cimport") and words[1].startswith("fastrl")
+            assert not ours, f"{source.name}: {line}"
+    core = (ROOT / "rust" / "core" / "Cargo.toml").read_text(encoding="utf-8")
+    assert "pyo3" not in core, "fastrl-core knows nothing of Python"
+
+
+@pytest.mark.parametrize("module", ["fastrl", "fastrl.envs", "fastrl.testing"])
+def test_importing_environments_loads_no_torch(module: str) -> None:
+    code = f"import sys, {module}; print(*{{'torch', 'stable_baselines3'}} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.split() == []
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("import numpy", set()),
+        ("from fastrl.train import run", {"train"}),
+        ("import fastrl.collect.native", {"collect"}),
+        ("def f():\n    from ..networks import ActorCritic", {"networks"}),
+        ("from .. import rollout", {"rollout"}),
+        ("from .replay_ratio import x", set()),
+        ("from fastrl import __version__", {"__init__"}),
+    ],
+)
+def test_the_reader_of_imports_finds_them(
+    source: str, expected: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "PACKAGE", tmp_path)
+    (tmp_path / "algorithms").mkdir()
+    module = tmp_path / "algorithms" / "some.py"
+    module.write_text(source)
+    assert imported_parts(module) == expected
