@@ -1,0 +1,286 @@
+"""Rows of metrics, and where they go: a console, a JSON Lines file, TensorBoard."""
+
+import dataclasses
+import json
+import math
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, Progress, TextColumn
+from rich.text import Text
+from tensorboardX import SummaryWriter
+
+from fastrl.checkpoint import write_atomically
+
+Number = float | int
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainRow:
+    """What one iteration of training, a collection and an update, did.
+
+    Attributes:
+        steps: environment steps since the beginning of the run, this iteration's included.
+        iteration: iterations since then.
+        episodes: episodes that have ended since then.
+        mean_return, mean_length: of the episodes that ended in this iteration; NaN if none did.
+        returns: mean return against each red agent that episodes ended against, by name.
+        losses: the algorithm's own numbers, by name.
+        seconds: wall-clock time of the run so far, without breaks between resumptions.
+        steps_per_second: of this iteration.
+        parts: seconds of this iteration, by what they were spent on.
+    """
+
+    steps: int
+    iteration: int
+    episodes: int
+    mean_return: float
+    mean_length: float
+    returns: Mapping[str, float]
+    losses: Mapping[str, Number]
+    seconds: float
+    steps_per_second: float
+    parts: Mapping[str, float]
+
+    def groups(self) -> dict[str, dict[str, Number]]:
+        """All numbers but ``steps``, by group and name."""
+        return {
+            "episode": {
+                "episodes": self.episodes,
+                "mean_return": self.mean_return,
+                "mean_length": self.mean_length,
+                **{f"mean_return_{name}": value for name, value in self.returns.items()},
+            },
+            "ppo": dict(self.losses),
+            "time": {
+                "iteration": self.iteration,
+                "seconds": self.seconds,
+                "steps_per_second": self.steps_per_second,
+                **{f"seconds_{name}": value for name, value in self.parts.items()},
+            },
+        }
+
+    def record(self) -> dict[str, Number]:
+        """All numbers in one dict, ``steps`` first."""
+        record: dict[str, Number] = {"steps": self.steps}
+        for group in self.groups().values():
+            record |= group
+        return record
+
+
+class Sink(Protocol):
+    """Takes the rows of a run, one after the other."""
+
+    def write(self, row: TrainRow) -> None: ...
+
+    def flush(self) -> None:
+        """Makes sure that what was written survives a crash."""
+        ...
+
+    def close(self) -> None: ...
+
+
+def to_json(value: Any, *, indent: int | None = None) -> str:
+    """Standard JSON, which has neither NaN nor infinity: they become null."""
+    return json.dumps(_finite(value), indent=indent, allow_nan=False, ensure_ascii=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value
+
+
+class JsonlSink:
+    """One JSON object a line.
+
+    A run that goes on from a checkpoint first drops the rows after it, and a half-written last line.
+
+    Args:
+        path: the file.
+        after: the step of the checkpoint; 0 begins a new file.
+    """
+
+    def __init__(self, path: Path, after: int = 0) -> None:
+        kept = list(_rows_until(path, after)) if path.exists() else []
+        write_atomically(path, "".join(kept).encode())
+        self._file = path.open("a", encoding="utf-8")
+
+    def write(self, row: TrainRow) -> None:
+        self._file.write(to_json(row.record()) + "\n")
+        self._file.flush()
+
+    def flush(self) -> None:
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _rows_until(path: Path, steps: int) -> Any:
+    with path.open(encoding="utf-8", errors="replace") as file:
+        for line in file:
+            try:
+                if not line.endswith("\n") or json.loads(line)["steps"] > steps:
+                    return
+            except (ValueError, KeyError, TypeError):
+                return
+            yield line
+
+
+class TensorBoardSink:
+    """Event files for TensorBoard. A run that goes on hides what was logged after its checkpoint.
+
+    Args:
+        directory: where the event files go.
+        after: the step of the checkpoint.
+    """
+
+    def __init__(self, directory: Path, after: int = 0) -> None:
+        self._writer = SummaryWriter(
+            str(directory), purge_step=after + 1 if after else None, write_to_disk=True, flush_secs=10
+        )
+
+    def write(self, row: TrainRow) -> None:
+        for group, numbers in row.groups().items():
+            for name, number in numbers.items():
+                if math.isfinite(number):
+                    self._writer.add_scalar(f"{group}/{name}", number, row.steps)
+
+    def flush(self) -> None:
+        self._writer.flush()
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class ConsoleSink:
+    """A progress bar with a line of numbers on a terminal; elsewhere a line now and then.
+
+    Args:
+        console: where to.
+        total_steps: at which the run ends.
+        done: where it begins.
+        interval: seconds between lines where there is no terminal.
+    """
+
+    def __init__(self, console: Console, total_steps: int, done: int = 0, interval: float = 10.0) -> None:
+        self._console = console
+        self._total = total_steps
+        self._interval = interval
+        self._told_at = -math.inf
+        self._untold: TrainRow | None = None
+        self._pace = Pace(done)
+        self._live: Live | None = None
+        if console.is_terminal and not console.is_dumb_terminal:
+            self._bar = Progress(
+                BarColumn(bar_width=None),
+                TextColumn("{task.percentage:>3.0f}%"),
+                TextColumn("{task.fields[steps]}"),
+                TextColumn("{task.fields[left]} left"),
+                console=console,
+                expand=True,
+            )
+            self._task = self._bar.add_task("", total=total_steps, **self._fields(done))
+            self._live = Live(self._bar, console=console, refresh_per_second=4)
+            self._live.start()
+
+    def write(self, row: TrainRow) -> None:
+        self._pace.add(row.steps)
+        if self._live is not None:
+            self._bar.update(self._task, **self._fields(row.steps))
+            line = Text("  ".join(self._numbers(row)), no_wrap=True, overflow="ellipsis")
+            self._live.update(Group(self._bar, line))
+        elif time.monotonic() - self._told_at >= self._interval:
+            self._tell(row)
+        else:
+            self._untold = row
+
+    def _tell(self, row: TrainRow) -> None:
+        self._told_at = time.monotonic()
+        self._untold = None
+        line = [
+            f"{row.steps:,} steps ({row.steps / self._total:.0%})",
+            *self._numbers(row),
+            f"{self._left(row.steps)} left",
+        ]
+        self._console.print("  ".join(line), highlight=False, soft_wrap=True)
+
+    def _fields(self, steps: int) -> dict[str, Any]:
+        return {
+            "completed": steps,
+            "steps": f"{count(steps)}/{count(self._total)} steps",
+            "left": self._left(steps),
+        }
+
+    def _left(self, steps: int) -> str:
+        return duration((self._total - steps) / self._pace.speed if self._pace.speed else math.nan)
+
+    def _numbers(self, row: TrainRow) -> list[str]:
+        labels = {"policy_loss": "policy", "value_loss": "value", "entropy": "entropy", "approx_kl": "kl"}
+        return [
+            f"{count(self._pace.speed)} steps/s",
+            f"return {brief(row.mean_return)}",
+            *(f"{label} {brief(row.losses[name])}" for name, label in labels.items() if name in row.losses),
+        ]
+
+    def flush(self) -> None:
+        pass
+
+    def close(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+        elif self._untold is not None:
+            self._tell(self._untold)
+
+
+class Pace:
+    """Steps a second over the last iterations.
+
+    Args:
+        steps: done at the beginning.
+    """
+
+    def __init__(self, steps: int) -> None:
+        self._points = [(time.monotonic(), steps)]
+        self.speed = 0.0
+
+    def add(self, steps: int) -> None:
+        """Takes in that as many steps are done by now."""
+        self._points = [*self._points[-20:], (time.monotonic(), steps)]
+        seconds = self._points[-1][0] - self._points[0][0]
+        self.speed = (steps - self._points[0][1]) / seconds if seconds > 0 else 0.0
+
+
+def brief(value: float) -> str:
+    """Three significant digits or so; ``-`` for NaN."""
+    if math.isnan(value):
+        return "-"
+    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}" if abs(value) >= 0.1 else f"{value:.2g}"
+
+
+def count(value: float) -> str:
+    """``1.2M``, ``45.3k``, ``678``."""
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= size:
+            return f"{value / size:.1f}{letter}"
+    return f"{value:.0f}"
+
+
+def duration(seconds: float) -> str:
+    """``1:02:03`` or ``2:03``; ``-:--`` for NaN."""
+    if not math.isfinite(seconds):
+        return "-:--"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -1,0 +1,142 @@
+"""Trained policies, ready to act anywhere: all they need is one checkpoint file."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fastrl.checkpoint import CheckpointError, load_newest
+from fastrl.networks import ActorCritic, mask_logits, sample_actions
+
+
+def load_policy(path: str | Path, *, device: str = "cpu", seed: int = 0) -> "Policy":
+    """The policy of a run directory (its newest checkpoint) or of a checkpoint file.
+
+    In the real CybORG, seen through the challenge's wrapper::
+
+        policy = fastrl.load_policy("runs/mine")
+        memory = fastrl.envs.ScanMemory() if policy.needs_scan_memory else None
+        obs = wrapper.reset()
+        for _ in range(100):
+            row = np.float32(obs)[None]
+            if memory is not None:
+                row = memory.observe(row)
+            obs, reward, done, info = wrapper.step(int(policy.act(row)[0]))
+
+    Call ``memory.reset()`` at the start of each episode.
+
+    Args:
+        path: a run directory or a checkpoint file; nothing else of the run is read.
+        device: where the network is to live, "cpu" or "cuda".
+        seed: of the draws of ``act(..., deterministic=False)``.
+
+    Raises:
+        CheckpointError: there is no checkpoint, or a damaged or foreign one.
+    """
+    file, state = load_newest(path)
+    try:
+        return Policy(state, device=device, seed=seed)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CheckpointError(f"{file} holds no policy that this fastrl can use: {error!r}") from None
+
+
+class Policy:
+    """Chooses actions for observations. Made by `load_policy`.
+
+    Args:
+        state: of a checkpoint.
+        device: "cpu" or "cuda".
+        seed: of random draws.
+
+    Attributes:
+        obs_dim: length of an observation.
+        num_actions: number of the environment's actions: 145 in CAGE 2, also if the policy uses some of them
+            only.
+        actions: int64 [A], those that it uses.
+        needs_scan_memory: it was trained on CAGE 2 observations of 62 values: feed the 52 plain ones through
+            a ``fastrl.envs.cage2.ScanMemory``.
+        needs_action_mask: it was trained on actions that may have an effect only: give it
+            ``env.action_masks()``. Without, it may choose actions that do nothing.
+        environment: the options of the environment that it was trained on.
+        steps: how many environment steps it was trained for.
+    """
+
+    def __init__(self, state: dict[str, Any], *, device: str = "cpu", seed: int = 0) -> None:
+        network = ActorCritic.from_state(state["policy"])
+        self.environment: dict[str, Any] = state["config"]["env"]
+        self.steps: int = state["steps"]
+        self.obs_dim = network.obs_dim
+        self.actions: NDArray[np.int64] = np.array(state["actions"], np.int64)
+        self.num_actions: int = state["num_actions"]
+        self.needs_scan_memory: bool = self.environment["scan_memory"]
+        self.needs_action_mask: bool = state["config"]["ppo"]["action_masks"]
+        if self.actions.shape != (network.num_actions,):
+            raise ValueError(f"{len(self.actions)} actions for a network of {network.num_actions}")
+        self._network = network.to(device).eval()
+        self._device = torch.device(device)
+        self._generator = torch.Generator().manual_seed(seed)
+
+    def act(
+        self,
+        obs: NDArray[np.float32],
+        deterministic: bool = True,
+        action_mask: NDArray[np.bool_] | None = None,
+    ) -> NDArray[np.int64]:
+        """The actions for observations, as indices into all of the environment's actions.
+
+        Args:
+            obs: float32 [N, obs_dim].
+            deterministic: the most probable action; otherwise one is drawn.
+            action_mask: bool [N, num_actions], True = allowed.
+
+        Returns:
+            int64 [N].
+
+        Raises:
+            TypeError: wrong dtype.
+            ValueError: wrong shape, NaN or infinity, or a row whose mask allows none of ``actions``.
+        """
+        self._check_obs(obs)
+        with torch.inference_mode():
+            logits = self._network.logits(torch.from_numpy(np.array(obs)).to(self._device)).float().cpu()
+            if action_mask is not None:
+                logits = mask_logits(logits, torch.from_numpy(self._own_mask(action_mask, len(obs))))
+            if deterministic:
+                chosen = logits.argmax(-1)
+            else:
+                chosen, _ = sample_actions(logits, torch.rand(len(obs), 1, generator=self._generator))
+        return self.actions[chosen.numpy()]
+
+    def _check_obs(self, obs: NDArray[np.float32]) -> None:
+        if not isinstance(obs, np.ndarray):
+            raise TypeError(f"obs should be a numpy array, got {type(obs).__name__}")
+        if obs.dtype != np.float32:
+            raise TypeError(f"obs should be float32, got {obs.dtype}")
+        if obs.ndim != 2 or obs.shape[1] != self.obs_dim:
+            hint = ""
+            if obs.shape == (self.obs_dim,):
+                hint = "; for one observation pass obs[None]"
+            elif self.needs_scan_memory and obs.shape[-1:] == (52,):
+                hint = "; feed plain observations through fastrl.envs.cage2.ScanMemory first"
+            raise ValueError(f"obs should have shape [N, {self.obs_dim}], got {list(obs.shape)}{hint}")
+        if not np.isfinite(obs).all():
+            row = int(np.argmin(np.isfinite(obs).all(axis=1)))
+            raise ValueError(f"obs should be finite, row {row} has NaN or infinity")
+
+    def _own_mask(self, mask: NDArray[np.bool_], rows: int) -> NDArray[np.bool_]:
+        """The columns of a mask over all actions that belong to the policy's own."""
+        if not isinstance(mask, np.ndarray) or mask.dtype != np.bool_:
+            raise TypeError(
+                f"action_mask should be a bool array, got {getattr(mask, 'dtype', type(mask).__name__)}"
+            )
+        if mask.shape != (rows, self.num_actions):
+            raise ValueError(
+                f"action_mask should have shape [{rows}, {self.num_actions}], got {list(mask.shape)}"
+            )
+        own = mask[:, self.actions]
+        if not own.any(axis=1).all():
+            row = int(np.argmin(own.any(axis=1)))
+            raise ValueError(f"action_mask should allow some action that the policy uses, row {row} does not")
+        return own
