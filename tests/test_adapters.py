@@ -16,7 +16,7 @@ from stable_baselines3 import DQN, PPO
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecMonitor, VecNormalize
 
-from fastrl.envs import Cage2Env, Cage2VectorEnv
+from fastrl.envs import Cage2Env, Cage2VectorEnv, adapters
 from fastrl.envs.adapters import SB3VecEnv
 
 
