@@ -1,0 +1,19 @@
+"""The stubs are the manual of the compiled modules: they must name what is there, with its arguments."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+# What Cython and PyO3 put into every module of theirs, and no manual needs.
+ALLOWED = r"fastrl\.\w+\.__(all|test)__"
+STUBS = (Path(__file__).resolve().parent.parent / "python" / "fastrl").glob("*.pyi")
+
+
+def test_stubs_fit_the_compiled_modules(tmp_path: Path) -> None:
+    (tmp_path / "allowed").write_text(ALLOWED)
+    modules = [f"fastrl.{stub.stem}" for stub in STUBS]
+    stubtest = [sys.executable, "-m", "mypy.stubtest", "--allowlist", "allowed", "--ignore-unused-allowlist"]
+    done = subprocess.run([*stubtest, *modules], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
