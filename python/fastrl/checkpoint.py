@@ -18,6 +18,8 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
+from fastrl.config import UserError
+
 FORMAT = "fastrl-checkpoint"
 VERSION = "1"
 
@@ -26,8 +28,10 @@ _TENSOR = "$tensor"
 # What stands for bytes: they are kept as a uint8 tensor.
 _BYTES = "$bytes"
 
+_NAME = re.compile(r"step-\d{12,}\.safetensors")
 
-class CheckpointError(ValueError):
+
+class CheckpointError(UserError, ValueError):
     """A file that is no checkpoint, a damaged one, or one of another version; one line that says which."""
 
 
@@ -129,10 +133,18 @@ class Checkpoints:
         """The files, oldest first."""
         if not self.directory.is_dir():
             return []
-        names = (
-            path for path in self.directory.iterdir() if re.fullmatch(r"step-\d{12,}\.safetensors", path.name)
-        )
-        return sorted(names, key=lambda path: int(path.stem.partition("-")[2]))
+        files = (path for path in self.directory.iterdir() if _NAME.fullmatch(path.name))
+        return sorted(files, key=_steps)
+
+    def drop_after(self, steps: int) -> None:
+        """Removes those of later steps: a run that goes on from an older one writes them anew."""
+        for path in self.paths():
+            if _steps(path) > steps:
+                path.unlink()
+
+
+def _steps(path: Path) -> int:
+    return int(path.stem.partition("-")[2])
 
 
 def find_checkpoint(path: str | Path) -> Path:

@@ -44,8 +44,12 @@ Values = dict[str, Any]
 _RULES = ConfigDict(extra="forbid", allow_inf_nan=False, validate_default=True)
 
 
-class ConfigError(ValueError):
-    """A user's mistake. The message is one line that says where, what was expected and what came."""
+class UserError(Exception):
+    """What a user can put right. The message is one line that says where, what was expected and what came."""
+
+
+class ConfigError(UserError, ValueError):
+    """An unknown or ill-typed setting."""
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(Field,))
@@ -219,7 +223,8 @@ class ArgumentParser(argparse.ArgumentParser):
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         arguments = [str(argument) for argument in args]
-        return super().parse_args([self._spelled(argument) for argument in arguments], namespace)
+        # Intermixed, for otherwise an argument that may be left out cannot stand behind options.
+        return self.parse_intermixed_args([self._spelled(argument) for argument in arguments], namespace)
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: error: {message}\n")
@@ -280,7 +285,7 @@ def read_arguments(
     }
 
 
-class HelpFormatter(argparse.HelpFormatter):
+class HelpFormatter(argparse.RawDescriptionHelpFormatter):
     """Names all spellings of an option before its value once: ``--seed, --run.seed INT``."""
 
     def __init__(self, prog: str) -> None:
@@ -396,6 +401,8 @@ def _shown(value: Any) -> str:
     plain = _plain(value)
     if isinstance(plain, bool):
         return str(plain).lower()
+    if isinstance(plain, int) and plain >= 10_000:
+        return f"{plain:_}"
     return ",".join(map(str, plain)) if isinstance(plain, list) else str(plain)
 
 

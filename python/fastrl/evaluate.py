@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,9 @@ from rich.table import Table
 
 from fastrl.envs.cage2 import RED_AGENTS, Cage2VectorEnv, Ruleset
 from fastrl.envs.cage2_blue import make_baseline
-from fastrl.policy import Policy
+
+if TYPE_CHECKING:
+    from fastrl.policy import Policy
 
 HORIZONS = (30, 50, 100)
 RULESETS: tuple[Ruleset, ...] = get_args(Ruleset)
@@ -108,7 +110,7 @@ PUBLISHED = (
 )
 
 
-def of_policy(policy: Policy, name: str, *, deterministic: bool = True) -> Contender:
+def of_policy(policy: "Policy", name: str, *, deterministic: bool = True) -> Contender:
     """A trained policy."""
 
     def enter(env: Cage2VectorEnv, seed: int) -> Act:
@@ -146,8 +148,7 @@ def evaluate(
 ) -> Evaluation:
     """Plays ``episodes`` against each red agent over each horizon.
 
-    A seed stands for the same episodes, as far as luck goes, for every contender; and it gives the same scores
-    again.
+    A seed stands for the same opponents' luck for every contender, and gives the same scores again.
     """
     scores = tuple(
         _score(contender, ruleset, red_agent, horizon, episodes, seed, num_threads)

@@ -210,7 +210,7 @@ class ConsoleSink:
         self._told_at = time.monotonic()
         self._untold = None
         line = [
-            f"{row.steps:,} steps ({row.steps / self._total:.0%})",
+            f"{row.steps:,} steps ({min(row.steps / self._total, 1):.0%})",
             *self._numbers(row),
             f"{self._left(row.steps)} left",
         ]

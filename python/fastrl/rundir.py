@@ -1,0 +1,60 @@
+"""The directory of a run: its settings, metrics, checkpoints and summary."""
+
+import fcntl
+import itertools
+import os
+import time
+from pathlib import Path
+
+from fastrl.config import UserError
+
+
+class RunDirectoryError(UserError, RuntimeError):
+    """A directory that cannot be used for a run; one line that says why."""
+
+
+class RunDirectory:
+    """The files of one run. While it is open, no other process can write to the same run.
+
+    Raises:
+        RunDirectoryError: another process holds it, or it cannot be made.
+    """
+
+    def __init__(self, path: Path) -> None:
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            # Locking the directory itself leaves no lock file behind, whatever happens.
+            self._lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        except OSError as error:
+            raise RunDirectoryError(f"cannot make the run directory {path}: {error.strerror}") from None
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._lock)
+            raise RunDirectoryError(f"{path} is in use: another process is training there") from None
+        self.path = path
+        self.config = path / "config.toml"
+        self.metrics = path / "metrics.jsonl"
+        self.summary = path / "summary.json"
+        self.tensorboard = path / "tensorboard"
+        self.checkpoints = path / "checkpoints"
+
+    def close(self) -> None:
+        os.close(self._lock)
+
+
+def new_directory(path: Path | None) -> RunDirectory:
+    """An unused directory for a new run: the given one, or one named by the time under ``runs``.
+
+    Raises:
+        RunDirectoryError: the given one has a run in it.
+    """
+    if path is None:
+        stem = f"cage2-{time.strftime('%Y%m%d-%H%M%S')}"
+        names = (stem if i == 1 else f"{stem}-{i}" for i in itertools.count(1))
+        path = next(path for name in names if not (path := Path("runs", name)).exists())
+    elif (path / "config.toml").exists() or (path / "checkpoints").exists():
+        raise RunDirectoryError(
+            f"{path} has a run in it: go on with --resume {path}, or choose another --run-dir"
+        )
+    return RunDirectory(path)

@@ -1,0 +1,111 @@
+"""What a run came to: how good, how fast, and where the time went."""
+
+import dataclasses
+import resource
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from fastrl.evaluate import Evaluation, score_table
+from fastrl.metrics import brief, count, duration
+
+# What the parts of the time are called, in this order; the rest is "other".
+PARTS = ("environment", "inference", "returns", "update")
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The end of a run, or of a session of it.
+
+    Attributes:
+        status: whether the run got to its end.
+        signal: what interrupted it, such as "SIGINT".
+        run: the run directory.
+        checkpoint: the newest checkpoint.
+        steps, episodes, iterations: done, earlier sessions included.
+        seconds: of wall-clock time in the loop, earlier sessions included.
+        mean_return: of the episodes of the last iteration; NaN if none ended.
+        device: where the network lived.
+        parts: seconds, by what they were spent on; with "other" they add up to ``seconds``.
+        peak_memory_mib: the most that this process has held, MiB.
+        peak_gpu_memory_mib: the most that PyTorch has held on the GPU; None on a CPU.
+        evaluation: None if it was not wanted, or not got to.
+    """
+
+    status: Literal["complete", "interrupted"]
+    signal: str | None
+    run: str
+    checkpoint: str
+    steps: int
+    episodes: int
+    iterations: int
+    seconds: float
+    mean_return: float
+    device: str
+    parts: Mapping[str, float]
+    peak_memory_mib: float
+    peak_gpu_memory_mib: float | None
+    evaluation: Evaluation | None
+
+    @property
+    def steps_per_second(self) -> float:
+        return self.steps / self.seconds if self.seconds else 0.0
+
+    def shares(self) -> dict[str, float]:
+        """The parts as shares of ``seconds``."""
+        return {name: seconds / self.seconds if self.seconds else 0.0 for name, seconds in self.parts.items()}
+
+    def to_tree(self) -> dict[str, Any]:
+        """All of it, for JSON."""
+        tree = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        shares = self.shares()
+        tree["parts"] = {
+            name: {"seconds": seconds, "share": shares[name]} for name, seconds in self.parts.items()
+        }
+        tree["steps_per_second"] = self.steps_per_second
+        tree["evaluation"] = None if self.evaluation is None else self.evaluation.to_tree()
+        return tree
+
+    def print(self, console: Console) -> None:
+        """Shows it to people."""
+        if self.evaluation is not None:
+            console.print(score_table(self.evaluation))
+            console.print()
+        if self.parts:
+            table = Table(title="where the time went", title_justify="left", title_style="bold")
+            for name in self.parts:
+                table.add_column(name, justify="right")
+            table.add_row(*(f"{seconds:.1f} s" for seconds in self.parts.values()))
+            table.add_row(*(f"{share:.1%}" for share in self.shares().values()))
+            console.print(table)
+        memory = f"peak memory {self.peak_memory_mib:,.0f} MiB"
+        if self.peak_gpu_memory_mib is not None:
+            memory += f" and {self.peak_gpu_memory_mib:,.0f} MiB on the GPU"
+        facts = [
+            f"{self.steps:,} steps, {self.episodes:,} episodes in {duration(self.seconds)}",
+            f"{count(self.steps_per_second)} steps/s on {self.device}",
+            f"last mean return {brief(self.mean_return)}",
+            memory,
+        ]
+        console.print("; ".join(facts) + ".", highlight=False, soft_wrap=True)
+
+
+def with_other(parts: Mapping[str, float], seconds: float) -> dict[str, float]:
+    """The parts in their order, and the rest of ``seconds`` as "other"."""
+    if not parts:
+        return {}
+    named = {name: parts.get(name, 0.0) for name in (*PARTS, *(part for part in parts if part not in PARTS))}
+    return named | {"other": max(seconds - sum(parts.values()), 0.0)}
+
+
+def peak_memory_mib() -> float:
+    """The most that this process has held in main memory, MiB. (Linux counts in KiB.)"""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def peak_gpu_memory_mib(device: str) -> float | None:
+    return torch.cuda.max_memory_allocated() / 2**20 if device == "cuda" else None

@@ -1,0 +1,454 @@
+"""One training run: builds the parts, loops, evaluates, saves."""
+
+import dataclasses
+import math
+import signal
+import threading
+import time
+import types
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import AfterValidator, BeforeValidator, Field
+from rich.console import Console
+
+from fastrl.algorithms.ppo import PPO, PPOConfig
+from fastrl.checkpoint import CheckpointError, Checkpoints, find_checkpoint, load_newest, write_atomically
+from fastrl.collect.native import CollectStats
+from fastrl.config import ConfigError, UserError, Values, build, check, section, to_toml, to_tree
+from fastrl.envs.cage2 import ACTIONS, RED_AGENTS, Cage2VectorEnv
+from fastrl.evaluate import Evaluation, evaluate, of_policy
+from fastrl.metrics import ConsoleSink, JsonlSink, Sink, TensorBoardSink, TrainRow, to_json
+from fastrl.policy import Policy
+from fastrl.rundir import RunDirectory, new_directory
+from fastrl.stopwatch import Stopwatch
+from fastrl.summary import Summary, peak_gpu_memory_mib, peak_memory_mib, with_other
+
+
+class TrainError(UserError, RuntimeError):
+    """A run that cannot begin or go on, for a reason that its user can act on; one line."""
+
+
+def parse_red_agent(value: Any) -> str:
+    """``"bline"``, ``"mix"``, ``"bline:0.5,meander:0.5"`` or a table of weights, in one spelling.
+
+    Raises:
+        ValueError: an unknown agent, or weights that are no weights.
+    """
+    if value == "mix":
+        value = {"bline": 0.5, "meander": 0.5}
+    if isinstance(value, str):
+        pairs = [part.partition(":") for part in value.replace(" ", "").split(",")]
+        weights = {name: weight or "1" for name, _, weight in pairs}
+        repeated = len(weights) != len(pairs)
+    else:
+        weights, repeated = dict(value) if isinstance(value, Mapping) else {}, False
+    try:
+        numbers = {name: float(weight) for name, weight in weights.items()}
+    except (TypeError, ValueError):
+        numbers = {}
+    good = all(math.isfinite(number) and number > 0 for number in numbers.values())
+    if not numbers or repeated or not good or not numbers.keys() <= set(RED_AGENTS):
+        raise ValueError(
+            f"should be mix, one of {', '.join(RED_AGENTS)}, or several with weights such as"
+            " bline:0.5,meander:0.5"
+        )
+    if len(numbers) == 1:
+        return next(iter(numbers))
+    return ",".join(f"{name}:{number:g}" for name, number in numbers.items())
+
+
+def _check_actions(actions: Any) -> Any:
+    if isinstance(actions, tuple):
+        in_range = all(0 <= action < len(ACTIONS) for action in actions)
+        if not actions or not in_range or len(set(actions)) != len(actions):
+            raise ValueError(f"should be different indices from 0 to {len(ACTIONS) - 1}")
+    return actions
+
+
+@section
+class RunConfig:
+    """How long, where and from which random numbers."""
+
+    seed: Annotated[int, Field(ge=0, lt=2**63, description="fixes everything random in the run")] = 0
+    device: Annotated[
+        Literal["auto", "cpu", "cuda"],
+        Field(description="where the network lives; auto: cuda if there is one, else cpu"),
+    ] = "auto"
+    total_steps: Annotated[
+        int, Field(ge=1, description="environment steps in all; whole rollouts are played to the end")
+    ] = 20_000_000
+    torch_threads: Annotated[
+        int, Field(ge=0, le=1024, description="threads of PyTorch; 0: its own choice")
+    ] = 0
+    checkpoint_seconds: Annotated[
+        float, Field(ge=0, description="time between checkpoints; 0: one after every update")
+    ] = 30.0
+    keep_checkpoints: Annotated[int, Field(ge=1, description="how many of the newest are kept")] = 3
+    eval_episodes: Annotated[
+        int,
+        Field(ge=0, description="for the summary, against each red agent over each horizon; 0: no scores"),
+    ] = 200
+
+
+@section
+class EnvConfig:
+    """CAGE Challenge 2, see fastrl.envs.cage2.Cage2VectorEnv."""
+
+    num_envs: Annotated[int, Field(ge=1, le=1_000_000, description="games that are played at a time")] = 256
+    red_agent: Annotated[
+        str,
+        BeforeValidator(parse_red_agent),
+        Field(
+            description="bline, meander, sleep, or weights from which each episode's is drawn; mix: bline and"
+            " meander, even"
+        ),
+    ] = "bline:0.5,meander:0.5"
+    ruleset: Annotated[
+        Literal["main", "leaderboard"],
+        Field(description="main: today's CybORG; leaderboard: the one that the leaderboard was scored on"),
+    ] = "main"
+    episode_length: Annotated[int, Field(ge=1, le=1_000_000, description="steps of an episode")] = 100
+    scan_memory: Annotated[
+        bool, Field(description="observe ten values more: which hosts were scanned in this episode")
+    ] = False
+    actions: Annotated[
+        Literal["effective"] | tuple[int, ...] | None,
+        AfterValidator(_check_actions),
+        Field(description="what the agent may choose: those that can have an effect, indices; none: all 145"),
+    ] = "effective"
+    num_threads: Annotated[
+        int, Field(ge=0, le=1024, description="threads of the simulator; 0: one a core")
+    ] = 0
+
+
+@section
+class TrainConfig:
+    """All of a run's settings."""
+
+    run: RunConfig = RunConfig()
+    env: EnvConfig = EnvConfig()
+    ppo: PPOConfig = PPOConfig()
+
+
+@dataclasses.dataclass(frozen=True)
+class Preset:
+    """Settings under a name."""
+
+    description: str
+    values: Mapping[str, Mapping[str, Any]]
+
+
+PRESETS: dict[str, Preset] = {
+    "smoke": Preset(
+        "a few seconds, to see that everything works; learns little",
+        {
+            "run": {"total_steps": 100_000, "eval_episodes": 20},
+            "env": {"num_envs": 64},
+            "ppo": {"minibatch_size": 1600, "hidden": [32, 32]},
+        },
+    ),
+    "challenge": Preset(
+        "as the challenge played it: 52 observation bits, all 145 actions, leaderboard's ruleset",
+        {"env": {"ruleset": "leaderboard", "scan_memory": False, "actions": "none"}},
+    ),
+}
+
+# What may differ when a run goes on: nothing that it has learnt depends on these.
+RESUMABLE = (
+    "run.total_steps",
+    "run.device",
+    "run.torch_threads",
+    "run.checkpoint_seconds",
+    "run.keep_checkpoints",
+    "run.eval_episodes",
+    "env.num_threads",
+)
+
+
+class Training:
+    """The parts of a run, and its loop.
+
+    Attributes:
+        config: as given.
+        steps, iteration, episodes: done so far.
+        seconds: spent so far in the loop, earlier sessions included; ``parts`` says on what.
+    """
+
+    def __init__(self, config: TrainConfig) -> None:
+        self.config = config
+        if config.run.torch_threads:
+            torch.set_num_threads(config.run.torch_threads)
+        self.device = choose_device(config.run.device)
+        self.env = Cage2VectorEnv(
+            config.env.num_envs,
+            ruleset=config.env.ruleset,
+            red_agent=red_weights(config.env.red_agent),
+            episode_length=config.env.episode_length,
+            scan_memory=config.env.scan_memory,
+            actions=config.env.actions,
+            num_threads=config.env.num_threads,
+            autoreset_mode="same_step",
+        )
+        self.ppo = PPO(
+            config.ppo,
+            self.env.single_observation_space,
+            self.env.single_action_space,
+            self.env.num_envs,
+            total_steps=config.run.total_steps,
+            seed=config.run.seed,
+            device=self.device,
+        )
+        self.iteration = 0
+        self.episodes = 0
+        self.seconds = 0.0
+        self.parts: dict[str, float] = {}
+
+    @property
+    def steps(self) -> int:
+        return self.ppo.steps
+
+    def rows(self) -> Iterator[TrainRow]:
+        """Trains; a row after every iteration. Between rows the state may be saved."""
+        watch = Stopwatch()
+        clock = time.perf_counter()
+        while self.steps < self.config.run.total_steps:
+            watch.reset()
+            stats = self.ppo.collect(self.env, watch)
+            losses = self.ppo.update(watch)
+            now = time.perf_counter()
+            passed, clock = now - clock, now
+            self.iteration += 1
+            self.episodes += stats.episodes
+            self.seconds += passed
+            for name, seconds in watch.seconds.items():
+                self.parts[name] = self.parts.get(name, 0.0) + seconds
+            yield TrainRow(
+                steps=self.steps,
+                iteration=self.iteration,
+                episodes=self.episodes,
+                mean_return=_mean(stats.returns),
+                mean_length=_mean(stats.lengths),
+                returns=_returns_by_red(stats),
+                losses=dataclasses.asdict(losses),
+                seconds=self.seconds,
+                steps_per_second=stats.steps / passed,
+                parts=dict(watch.seconds),
+            )
+
+    def state(self) -> dict[str, Any]:
+        """All that `restore` and `Policy` need, for a checkpoint."""
+        return {
+            "config": to_tree(self.config),
+            "steps": self.steps,
+            "iteration": self.iteration,
+            "episodes": self.episodes,
+            "seconds": self.seconds,
+            "parts": self.parts,
+            "env": self.env.save_state(),
+            "ppo": self.ppo.state_dict(),
+            "policy": self.ppo.policy_state(),
+            "actions": list(self.env.actions),
+            "num_actions": len(ACTIONS),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Goes on where the run that saved the state stood."""
+        self.env.load_state(state["env"])
+        self.ppo.load_state_dict(state["ppo"])
+        self.iteration = state["iteration"]
+        self.episodes = state["episodes"]
+        self.seconds = state["seconds"]
+        self.parts = dict(state["parts"])
+
+
+def choose_device(name: str) -> str:
+    """``cpu`` or ``cuda``.
+
+    Raises:
+        TrainError: CUDA was asked for and is not there.
+    """
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda" and not torch.cuda.is_available():
+        raise TrainError("--device cuda: PyTorch finds no CUDA device on this machine; use --device cpu")
+    return name
+
+
+def red_weights(red_agent: str) -> dict[str, float]:
+    """Weights by name from a spelling that `parse_red_agent` gives."""
+    pairs = (part.partition(":") for part in red_agent.split(","))
+    return {name: float(weight or 1) for name, _, weight in pairs}
+
+
+def _mean(values: NDArray[Any]) -> float:
+    return float(values.mean()) if len(values) else math.nan
+
+
+def _returns_by_red(stats: CollectStats) -> dict[str, float]:
+    if stats.red_agents is None:
+        return {}
+    return {
+        RED_AGENTS[i]: float(stats.returns[stats.red_agents == i].mean()) for i in np.unique(stats.red_agents)
+    }
+
+
+class StopSignals:
+    """Notes that the process was asked to stop, by Ctrl-C or SIGTERM; asked again, it stops at once."""
+
+    def __init__(self) -> None:
+        self.received: signal.Signals | None = None
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            self._before = {
+                number: signal.signal(number, self._note) for number in (signal.SIGINT, signal.SIGTERM)
+            }
+        return self
+
+    def _note(self, number: int, frame: types.FrameType | None) -> None:
+        self.received = signal.Signals(number)
+        self._put_back()
+
+    def _put_back(self) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def __exit__(self, *error: object) -> None:
+        self._put_back()
+
+
+def new_run(config: TrainConfig, path: Path | None, console: Console) -> Summary:
+    """Trains from the beginning, in a new run directory.
+
+    Raises:
+        TrainError, RunDirectoryError: it cannot begin; nothing has been written then.
+    """
+    training = Training(config)
+    directory = new_directory(path)
+    try:
+        return _train(training, directory, console)
+    finally:
+        directory.close()
+
+
+def resume_run(path: Path, changes: Values, new_path: Path | None, console: Console) -> Summary:
+    """Goes on exactly where a checkpoint stands, in its own run directory or in a new one.
+
+    Args:
+        path: a run directory, of which the newest checkpoint is meant, or a checkpoint file.
+        changes: other values for settings, of those in `RESUMABLE`.
+        new_path: a run directory for what follows; needed only for a checkpoint that lies in none.
+
+    Raises:
+        CheckpointError, TrainError, RunDirectoryError, ConfigError: it cannot go on; nothing has changed.
+    """
+    for key in changes:
+        if key not in RESUMABLE:
+            can = ", ".join(RESUMABLE)
+            raise ConfigError(f"{key} cannot change when a run goes on, it would be another run; {can} can")
+    own_directory = find_checkpoint(path).parent
+    if new_path is None and own_directory.name != "checkpoints":
+        raise TrainError(f"{path} lies in no run directory: name a new one with --run-dir")
+    # Nobody else may write to the run between reading its checkpoint and going on from it.
+    directory = RunDirectory(own_directory.parent) if new_path is None else None
+    try:
+        file, state = load_newest(path)
+        training = _restored(file, state, changes)
+        directory = directory or new_directory(new_path)
+        Checkpoints(directory.checkpoints).drop_after(training.steps)
+        console.print(f"going on from {file}", highlight=False, soft_wrap=True)
+        return _train(training, directory, console)
+    finally:
+        if directory is not None:
+            directory.close()
+
+
+def _restored(file: Path, state: dict[str, Any], changes: Values) -> Training:
+    try:
+        config = build(TrainConfig, check(TrainConfig, state["config"], str(file)), changes)
+        training = Training(config)
+        training.restore(state)
+    except (KeyError, TypeError, AttributeError, ValueError, RuntimeError) as error:
+        if isinstance(error, UserError):
+            raise
+        raise CheckpointError(
+            f"{file} is no checkpoint of a run that this fastrl can resume: {error!r}"
+        ) from None
+    return training
+
+
+def _train(training: Training, directory: RunDirectory, console: Console) -> Summary:
+    """The loop with all that consumes its rows."""
+    config = training.config
+    write_atomically(directory.config, to_toml(config).encode())
+    console.print(
+        f"training on {training.device}, run directory {directory.path}", highlight=False, soft_wrap=True
+    )
+    checkpoints = Checkpoints(directory.checkpoints, config.run.keep_checkpoints)
+    sinks: list[Sink] = [
+        JsonlSink(directory.metrics, after=training.steps),
+        TensorBoardSink(directory.tensorboard, after=training.steps),
+        ConsoleSink(console, config.run.total_steps, training.steps),
+    ]
+
+    def save() -> Path:
+        # The rows up to a checkpoint have to be there when it is.
+        for sink in sinks:
+            sink.flush()
+        return checkpoints.save(training.steps, training.state())
+
+    mean_return = math.nan
+    saved_at = time.monotonic()
+    with StopSignals() as stop:
+        try:
+            for row in training.rows():
+                mean_return = row.mean_return
+                for sink in sinks:
+                    sink.write(row)
+                if stop.received is not None:
+                    break
+                if time.monotonic() - saved_at >= config.run.checkpoint_seconds:
+                    save()
+                    saved_at = time.monotonic()
+            checkpoint = save()
+        finally:
+            for sink in sinks:
+                sink.close()
+    summary = Summary(
+        status="complete" if stop.received is None else "interrupted",
+        signal=None if stop.received is None else stop.received.name,
+        run=str(directory.path),
+        checkpoint=str(checkpoint),
+        steps=training.steps,
+        episodes=training.episodes,
+        iterations=training.iteration,
+        seconds=training.seconds,
+        mean_return=mean_return,
+        device=training.device,
+        parts=with_other(training.parts, training.seconds),
+        peak_memory_mib=peak_memory_mib(),
+        peak_gpu_memory_mib=peak_gpu_memory_mib(training.device),
+        evaluation=_scores(training, directory, console) if stop.received is None else None,
+    )
+    write_atomically(directory.summary, to_json(summary.to_tree(), indent=2).encode())
+    summary.print(console)
+    return summary
+
+
+def _scores(training: Training, directory: RunDirectory, console: Console) -> Evaluation | None:
+    config = training.config
+    if not config.run.eval_episodes:
+        return None
+    console.print("evaluating ...", highlight=False)
+    return evaluate(
+        of_policy(Policy(training.state()), directory.path.name),
+        ruleset=config.env.ruleset,
+        episodes=config.run.eval_episodes,
+        num_threads=config.env.num_threads,
+    )
