@@ -6,7 +6,6 @@ places, the name and version of the format, and a SHA-256 over all of it. Readin
 
 import hashlib
 import json
-import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,6 +18,7 @@ import torch
 from torch import Tensor
 
 from fastrl.config import UserError
+from fastrl.files import write_atomically
 
 FORMAT = "fastrl-checkpoint"
 VERSION = "1"
@@ -33,26 +33,6 @@ _NAME = re.compile(r"step-\d{12,}\.safetensors")
 
 class CheckpointError(UserError, ValueError):
     """A file that is no checkpoint, a damaged one, or one of another version; one line that says which."""
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Writes a file so that, whenever the machine stops, the old one or the new one is there, whole."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    # The new name is on disk once its directory is.
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
 
 
 def save_checkpoint(path: str | Path, state: Mapping[str, Any]) -> None:

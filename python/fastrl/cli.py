@@ -109,7 +109,7 @@ def _umbrella(prog: str, arguments: list[str]) -> int:
     if arguments and not arguments[0].startswith("-"):
         parser.error(f"unknown command {arguments[0]}; did you mean {nearest(arguments[0], COMMANDS)}?")
     if parser.parse_args(arguments).version:
-        from fastrl import __version__
+        from fastrl._rust import __version__
 
         print(f"fastrl {__version__}")
     else:
@@ -215,7 +215,7 @@ def evaluate(prog: str, arguments: list[str]) -> int:
 
     from fastrl.envs.cage2_blue import BASELINES
     from fastrl.evaluate import HORIZONS, RULESETS, evaluate, score_table
-    from fastrl.metrics import to_json
+    from fastrl.files import to_json
 
     parser = ArgumentParser(
         prog=prog,
@@ -321,7 +321,7 @@ def bench(prog: str, arguments: list[str]) -> int:
     from rich.console import Console
 
     from fastrl.bench import SIZES, measure, speed_table
-    from fastrl.metrics import to_json
+    from fastrl.files import to_json
 
     parser = ArgumentParser(
         prog=prog,

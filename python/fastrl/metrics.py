@@ -15,7 +15,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 from rich.text import Text
 from tensorboardX import SummaryWriter
 
-from fastrl.checkpoint import write_atomically
+from fastrl.files import to_json, write_atomically
 
 Number = float | int
 
@@ -83,21 +83,6 @@ class Sink(Protocol):
         ...
 
     def close(self) -> None: ...
-
-
-def to_json(value: Any, *, indent: int | None = None) -> str:
-    """Standard JSON, which has neither NaN nor infinity: they become null."""
-    return json.dumps(_finite(value), indent=indent, allow_nan=False, ensure_ascii=False)
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return value
 
 
 class JsonlSink:

@@ -17,12 +17,13 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from rich.console import Console
 
 from fastrl.algorithms.ppo import PPO, PPOConfig
-from fastrl.checkpoint import CheckpointError, Checkpoints, find_checkpoint, load_newest, write_atomically
+from fastrl.checkpoint import CheckpointError, Checkpoints, find_checkpoint, load_newest
 from fastrl.collect.native import CollectStats
 from fastrl.config import ConfigError, UserError, Values, build, check, section, to_toml, to_tree
 from fastrl.envs.cage2 import ACTIONS, RED_AGENTS, Cage2VectorEnv
 from fastrl.evaluate import Evaluation, evaluate, of_policy
-from fastrl.metrics import ConsoleSink, JsonlSink, Sink, TensorBoardSink, TrainRow, to_json
+from fastrl.files import to_json, write_atomically
+from fastrl.metrics import ConsoleSink, JsonlSink, Sink, TensorBoardSink, TrainRow
 from fastrl.policy import Policy
 from fastrl.rundir import RunDirectory, new_directory
 from fastrl.stopwatch import Stopwatch
