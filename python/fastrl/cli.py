@@ -295,15 +295,20 @@ def replay(prog: str, arguments: list[str]) -> int:
     reports = list(replay_files(parser.parse_args(arguments).files))
     good = [report for report in reports if report.error is None]
     if good:
-        table = Table()
-        table.add_column("trace", overflow="fold")
-        for column in ("steps", "mismatches", "steps from seed", "mismatches"):
-            table.add_column(column, justify="right")
-        for report in good:
-            numbers = (report.steps, report.mismatches, report.seed_steps, report.seed_mismatches)
-            table.add_row(
-                report.file, *(f"{number:,}" for number in numbers), style=None if report.ok else "red"
-            )
+        folder = os.path.commonpath([Path(report.file).parent for report in good]) or "."
+        columns = [
+            ("steps", [report.steps for report in good]),
+            ("differ", [report.mismatches for report in good]),
+            ("from seed", [report.seed_steps for report in good]),
+            ("differ", [report.seed_mismatches for report in good]),
+        ]
+        table = Table(title=f"traces in {folder}", title_justify="left", title_style="bold", show_footer=True)
+        table.add_column("trace", "total", overflow="fold")
+        for name, numbers in columns:
+            table.add_column(name, f"{sum(numbers):,}", justify="right", no_wrap=True)
+        for report, *row in zip(good, *(numbers for _, numbers in columns), strict=True):
+            name = os.path.relpath(report.file, folder)
+            table.add_row(name, *(f"{number:,}" for number in row), style=None if report.ok else "red")
         Console().print(table)
     for report in good:
         if report.first_difference is not None:
