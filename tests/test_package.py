@@ -134,19 +134,30 @@ def test_a_fresh_environment_trains_and_evaluates(installed: Path, tmp_path: Pat
     for file in json.loads(run(installed / "python", "-c", code, *names, cwd=tmp_path)):
         assert Path(file).is_relative_to(installed.parent), f"{file} is not of the fresh environment"
 
-    run(
-        *(installed / "fastrl-train", "cage2", "--total-steps", "2048", "--num-envs", "16", "--seed", "1"),
-        *("--run-dir", "smoke"),
+    settings = ["--preset", "smoke", "--total-steps", "4096", "--run.eval_episodes", "2", "--run-dir", "mine"]
+    run(installed / "fastrl-train", "cage2", *settings, cwd=tmp_path)
+    summary = json.loads((tmp_path / "mine" / "summary.json").read_text())
+    assert summary["status"] == "complete"
+    assert summary["steps"] >= 4096
+    told = run(
+        *(installed / "fastrl", "eval", "mine", "--episodes", "2", "--ruleset", "main", "--json"),
         cwd=tmp_path,
     )
-    summary = json.loads((tmp_path / "smoke" / "summary.json").read_text())
-    assert summary["steps"] == 2048
-    told = run(installed / "fastrl", "eval", "smoke", "--episodes", "2", "--json", cwd=tmp_path)
-    assert json.loads(told)
+    (evaluation,) = json.loads(told)
+    assert evaluation["ruleset"] == "main"
 
 
 def test_an_editable_install_imports_the_sources(sources: Path, wheel: Path, tmp_path: Path) -> None:
-    binaries = fresh_environment(tmp_path / "editable", "--editable", sources)
+    # What `pip install -e` asks of the backend. With pip itself the new environment's own interpreter would
+    # build, and PyO3 compiles everything anew for each.
+    code = (
+        "import pyproject_hooks, sys\n"
+        "hooks = pyproject_hooks.BuildBackendHookCaller(sys.argv[1], 'fastrl_backend', ['build_backend'])\n"
+        "hooks.build_editable(sys.argv[2])"
+    )
+    run(sys.executable, "-c", code, sources, tmp_path, cwd=tmp_path, CARGO_TARGET_DIR=str(ROOT / "target"))
+    (editable,) = tmp_path.glob("fastrl-*.whl")
+    binaries = fresh_environment(tmp_path / "fresh", editable)
     code = "import fastrl, fastrl._rust, fastrl._returns; print(fastrl.__file__, fastrl._returns.__file__)"
     for file in run(binaries / "python", "-c", code, cwd=tmp_path).split():
         assert Path(file).is_relative_to(sources / "python" / "fastrl")
