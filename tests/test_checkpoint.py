@@ -143,6 +143,13 @@ def test_every_truncation_is_noticed(path: Path) -> None:
     refusal(path)
 
 
+def test_what_was_loaded_does_not_depend_on_the_file_any_more(path: Path) -> None:
+    save_checkpoint(path, STATE)
+    state = load_checkpoint(path)
+    path.write_bytes(b"")
+    assert same(STATE, state)
+
+
 def test_foreign_files_are_refused(path: Path) -> None:
     for content in (
         b"",

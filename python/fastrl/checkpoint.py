@@ -58,22 +58,24 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
         CheckpointError: the file is missing, foreign, damaged or of another version.
     """
     try:
-        with safetensors.safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            if metadata.get("format") != FORMAT:
-                raise CheckpointError(f"{path} is not a fastrl checkpoint: it is some other safetensors file")
-            if metadata.get("version") != VERSION:
-                raise CheckpointError(
-                    f"{path} is a checkpoint of version {metadata.get('version')}; this fastrl reads version"
-                    f" {VERSION}"
-                )
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        # Not mapped into memory: a file that shrank meanwhile would kill the process.
+        data = Path(path).read_bytes()
+        tensors = safetensors.torch.load(data)
     except FileNotFoundError:
         raise CheckpointError(f"{path}: no such file") from None
     except OSError as error:
-        raise CheckpointError(f"cannot read {path}: {error.strerror or error}") from None
+        raise CheckpointError(f"cannot read {path}: {error.strerror}") from None
     except safetensors.SafetensorError as error:
         raise CheckpointError(f"{path} is not a checkpoint, or a damaged one: {error}") from None
+    # The file's first 8 bytes are the length of its header, which is JSON.
+    header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+    metadata = header.get("__metadata__") or {}
+    if metadata.get("format") != FORMAT:
+        raise CheckpointError(f"{path} is not a fastrl checkpoint: it is some other safetensors file")
+    if metadata.get("version") != VERSION:
+        raise CheckpointError(
+            f"{path} is a checkpoint of version {metadata.get('version')}, this fastrl reads {VERSION}"
+        )
     document = metadata.get("document", "")
     if _digest(document, tensors) != metadata.get("sha256"):
         raise CheckpointError(f"{path} is damaged: its contents do not match its checksum")

@@ -170,6 +170,7 @@ def train(prog: str, arguments: list[str]) -> int:
                 raise ConfigError(
                     f"--{name.replace('_', '-')} does not go with --resume, whose run has its settings"
                 )
+        _check_environment(options.environment or ENVIRONMENTS[0], prog)
         summary = resume_run(Path(options.resume), changes, run_dir, console)
     else:
         _check_environment(options.environment, prog)

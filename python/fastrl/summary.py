@@ -28,7 +28,7 @@ class Summary:
         checkpoint: the newest checkpoint.
         steps, episodes, iterations: done, earlier sessions included.
         seconds: of wall-clock time in the loop, earlier sessions included.
-        mean_return: of the episodes of the last iteration; NaN if none ended.
+        mean_return: of the last iteration in which episodes ended; NaN if none did.
         device: where the network lived.
         parts: seconds, by what they were spent on; with "other" they add up to ``seconds``.
         peak_memory_mib: the most that this process has held, MiB.
@@ -82,16 +82,15 @@ class Summary:
             table.add_row(*(f"{seconds:.1f} s" for seconds in self.parts.values()))
             table.add_row(*(f"{share:.1%}" for share in self.shares().values()))
             console.print(table)
-        memory = f"peak memory {self.peak_memory_mib:,.0f} MiB"
+        memory = f"{self.peak_memory_mib:,.0f} MiB"
         if self.peak_gpu_memory_mib is not None:
             memory += f" and {self.peak_gpu_memory_mib:,.0f} MiB on the GPU"
-        facts = [
-            f"{self.steps:,} steps, {self.episodes:,} episodes in {duration(self.seconds)}",
-            f"{count(self.steps_per_second)} steps/s on {self.device}",
-            f"last mean return {brief(self.mean_return)}",
-            memory,
-        ]
-        console.print("; ".join(facts) + ".", highlight=False, soft_wrap=True)
+        console.print(
+            f"{self.steps:,} steps, {self.episodes:,} episodes in {duration(self.seconds)}:"
+            f" {count(self.steps_per_second)} steps/s on {self.device}\n"
+            f"last mean return {brief(self.mean_return)}, peak memory {memory}",
+            highlight=False,
+        )
 
 
 def with_other(parts: Mapping[str, float], seconds: float) -> dict[str, float]:

@@ -44,7 +44,7 @@ def parse_red_agent(value: Any) -> str:
         value = {"bline": 0.5, "meander": 0.5}
     if isinstance(value, str):
         pairs = [part.partition(":") for part in value.replace(" ", "").split(",")]
-        weights = {name: weight or "1" for name, _, weight in pairs}
+        weights = {name: weight if colon else "1" for name, colon, weight in pairs}
         repeated = len(weights) != len(pairs)
     else:
         weights, repeated = dict(value) if isinstance(value, Mapping) else {}, False
@@ -177,6 +177,7 @@ class Training:
     Attributes:
         config: as given.
         steps, iteration, episodes: done so far.
+        mean_return: of the last iteration in which episodes ended; NaN if none did so far.
         seconds: spent so far in the loop, earlier sessions included; ``parts`` says on what.
     """
 
@@ -206,6 +207,7 @@ class Training:
         )
         self.iteration = 0
         self.episodes = 0
+        self.mean_return = math.nan
         self.seconds = 0.0
         self.parts: dict[str, float] = {}
 
@@ -225,6 +227,8 @@ class Training:
             passed, clock = now - clock, now
             self.iteration += 1
             self.episodes += stats.episodes
+            if stats.episodes:
+                self.mean_return = _mean(stats.returns)
             self.seconds += passed
             for name, seconds in watch.seconds.items():
                 self.parts[name] = self.parts.get(name, 0.0) + seconds
@@ -248,6 +252,7 @@ class Training:
             "steps": self.steps,
             "iteration": self.iteration,
             "episodes": self.episodes,
+            "mean_return": self.mean_return,
             "seconds": self.seconds,
             "parts": self.parts,
             "env": self.env.save_state(),
@@ -263,6 +268,7 @@ class Training:
         self.ppo.load_state_dict(state["ppo"])
         self.iteration = state["iteration"]
         self.episodes = state["episodes"]
+        self.mean_return = state["mean_return"]
         self.seconds = state["seconds"]
         self.parts = dict(state["parts"])
 
@@ -404,12 +410,10 @@ def _train(training: Training, directory: RunDirectory, console: Console) -> Sum
             sink.flush()
         return checkpoints.save(training.steps, training.state())
 
-    mean_return = math.nan
     saved_at = time.monotonic()
     with StopSignals() as stop:
         try:
             for row in training.rows():
-                mean_return = row.mean_return
                 for sink in sinks:
                     sink.write(row)
                 if stop.received is not None:
@@ -430,7 +434,7 @@ def _train(training: Training, directory: RunDirectory, console: Console) -> Sum
         episodes=training.episodes,
         iterations=training.iteration,
         seconds=training.seconds,
-        mean_return=mean_return,
+        mean_return=training.mean_return,
         device=training.device,
         parts=with_other(training.parts, training.seconds),
         peak_memory_mib=peak_memory_mib(),
