@@ -64,6 +64,9 @@ class Cage2Vec:
         [N, D]. `seeds` [N] start the streams anew. A mask without a True is a ValueError; one that leaves out an
         environment that was never reset raises `gymnasium.error.ResetNeeded`."""
 
+    def observe(self, obs: NDArray[np.float32]) -> None:
+        """Writes every game's present observation, [N, D]."""
+
     def step(
         self,
         actions: NDArray[Any],

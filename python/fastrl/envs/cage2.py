@@ -52,7 +52,9 @@ def action_indices(actions: Literal["effective"] | Sequence[int] | None) -> tupl
         return EFFECTIVE_ACTIONS
     indices = tuple(int(a) for a in actions)
     if not indices or not all(0 <= a < len(ACTIONS) for a in indices) or len(set(indices)) != len(indices):
-        raise ValueError(f"actions: expected different indices from 0 to {len(ACTIONS) - 1}, got {list(actions)}")
+        raise ValueError(
+            f"actions: expected different indices from 0 to {len(ACTIONS) - 1}, got {list(actions)}"
+        )
     return indices
 
 
@@ -197,7 +199,9 @@ class Cage2Env(gymnasium.Env[NDArray[np.float32], np.int64]):
     def __init__(self, *, render_mode: str | None = None, **options: Any) -> None:
         for name in ("num_envs", "autoreset_mode", "num_threads"):
             if name in options:
-                raise TypeError(f"{name} belongs to the vector environment: use gymnasium.make_vec or Cage2VectorEnv")
+                raise TypeError(
+                    f"{name} belongs to the vector environment: use gymnasium.make_vec or Cage2VectorEnv"
+                )
         self._vector = Cage2VectorEnv(
             1, num_threads=1, autoreset_mode=AutoresetMode.DISABLED, render_mode=render_mode, **options
         )

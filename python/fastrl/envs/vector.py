@@ -31,6 +31,7 @@ class NativeVec(Protocol):
         seeds: NDArray[np.uint64] | None = None,
         reset_mask: NDArray[np.bool_] | None = None,
     ) -> None: ...
+    def observe(self, obs: NDArray[np.float32]) -> None: ...
     def step(
         self,
         actions: NDArray[Any],
@@ -113,16 +114,17 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
         seed: int | Sequence[int | None] | None = None,
         options: dict[str, Any] | None = None,
     ) -> tuple[NDArray[np.float32], dict[str, Any]]:
-        """Starts new episodes; `options={"reset_mask": bool [N]}` selects the environments that do.
-
-        Rows that the mask leaves out are returned as they were only if the caller hands them to `reset_into`;
-        here they are zero.
-        """
+        """Starts new episodes; `options={"reset_mask": bool [N]}` selects the environments that do. The others go on,
+        and their rows show the observation that they stand at."""
         options = dict(options or {})
         mask = options.pop("reset_mask", None)
         if options:
-            raise ValueError(f"options: expected 'reset_mask' or nothing, got {', '.join(map(repr, options))}")
-        obs = np.zeros(self._obs_shape, np.float32)
+            raise ValueError(
+                f"options: expected 'reset_mask' or nothing, got {', '.join(map(repr, options))}"
+            )
+        obs = np.empty(self._obs_shape, np.float32)
+        if mask is not None:
+            self._native.observe(obs)
         self.reset_into(obs, seed=seed, reset_mask=mask)
         return obs, self._info()
 
@@ -143,7 +145,7 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
             if self._was_reset:
                 return None
             return self.np_random.integers(SEED_LIMIT, size=self.num_envs, dtype=np.uint64, endpoint=False)
-        if isinstance(seed, Sequence | np.ndarray):
+        if isinstance(seed, Sequence | np.ndarray) and not isinstance(seed, str):
             if len(seed) != self.num_envs:
                 raise ValueError(f"seed: expected {self.num_envs} seeds, got {len(seed)}")
             if any(s is None for s in seed):
@@ -156,7 +158,9 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
 
     def step(
         self, actions: Any
-    ) -> tuple[NDArray[np.float32], NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
+    ) -> tuple[
+        NDArray[np.float32], NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]
+    ]:
         """Steps every environment. In SAME_STEP mode, when episodes end, `info` has `final_obs` [N, obs_dim] with
         its mask `_final_obs`, and `final_info` with `_final_info`."""
         obs = np.empty(self._obs_shape, np.float32)
@@ -226,7 +230,9 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
     def _as_actions(self, actions: Any) -> NDArray[Any]:
         array = np.asarray(actions)
         if array.dtype.kind not in "iu":
-            raise TypeError(f"actions: expected integers of shape ({self.num_envs},), got dtype {array.dtype}")
+            raise TypeError(
+                f"actions: expected integers of shape ({self.num_envs},), got dtype {array.dtype}"
+            )
         if array.dtype == np.uint64 and array.size and array.max() >= SEED_LIMIT // 2:
             raise ValueError(f"actions: expected numbers below 2**63, got {array.max()}")
         return np.ascontiguousarray(array, np.int64)
@@ -277,7 +283,9 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
     def set_attr(self, name: str, values: Any) -> None:
         """Keeps a value an environment under a name of the caller's. Options of the simulator are fixed."""
         if hasattr(self, name) and name not in self._attributes:
-            raise AttributeError(f"{name!r} is fixed when the environment is made: make a new one to change it")
+            raise AttributeError(
+                f"{name!r} is fixed when the environment is made: make a new one to change it"
+            )
         if not isinstance(values, list | tuple):
             values = [values] * self.num_envs
         if len(values) != self.num_envs:

@@ -40,6 +40,9 @@ pub trait Env: Send {
     /// Starts the next episode and writes its first observation.
     fn reset(&mut self, obs: &mut [f32]);
 
+    /// Writes the observation of the present state again.
+    fn observe(&self, obs: &mut [f32]);
+
     /// Takes an accepted action and writes the observation that follows.
     fn step(&mut self, action: Self::Action, obs: &mut [f32]) -> Step;
 

@@ -207,6 +207,13 @@ impl<E: Env> VecEnv<E> {
         }
     }
 
+    /// Writes every environment's present observation.
+    pub fn observe(&self, obs: &mut [f32]) {
+        for (slot, obs) in self.slots.iter().zip(obs.chunks_exact_mut(self.obs_len)) {
+            slot.env.observe(obs);
+        }
+    }
+
     /// Steps every environment. All lengths must fit `num_envs`; otherwise it panics before anything has changed.
     pub fn step<R: Real>(&mut self, actions: &[E::Action], rows: Rows<'_, R>) -> Result<(), Error> {
         let n = self.slots.len();

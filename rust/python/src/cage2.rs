@@ -133,6 +133,10 @@ impl Cage2Vec {
         self.venv.reset(py, obs, seeds, reset_mask)
     }
 
+    fn observe(&self, py: Python<'_>, obs: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.venv.observe(py, obs)
+    }
+
     #[pyo3(signature = (actions, obs, rewards, terminations, truncations, final_obs=None))]
     #[expect(clippy::too_many_arguments, reason = "the arrays of a step")]
     fn step(

@@ -4,7 +4,7 @@ use std::sync::{Mutex, TryLockError};
 
 use fastrl_core::env::Env;
 use fastrl_core::vec_env::{Autoreset, Error, Rows, VecEnv};
-use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
 use crate::arrays::{Element, Flag, disjoint, readable, writeable};
@@ -144,6 +144,16 @@ where
         })
     }
 
+    pub(crate) fn observe(&self, py: Python<'_>, obs: &Bound<'_, PyAny>) -> PyResult<()> {
+        let obs = writeable::<f32>("obs", obs, &[self.num_envs, self.obs_len])?;
+        // SAFETY: checked, and the caller's for the length of this call.
+        let obs = unsafe { obs.slice_mut() };
+        self.with(py, |venv| {
+            venv.observe(obs);
+            Ok(())
+        })
+    }
+
     #[expect(clippy::too_many_arguments, reason = "the arrays of a step")]
     pub(crate) fn step(
         &self,
@@ -189,6 +199,7 @@ where
         // float64 is what Gymnasium hands out, float32 what trainers store.
         match writeable::<f32>("rewards", rewards, &[n]) {
             Ok(rewards) => step_with!(rewards),
+            Err(error) if !error.is_instance_of::<PyTypeError>(py) => Err(error),
             Err(_) => step_with!(writeable::<f64>("rewards", rewards, &[n])?),
         }
     }

@@ -198,13 +198,17 @@ impl Env for Cage2 {
             self.episode.draws.red_agent(&weights[..red.len()])
         };
         self.episode.begin(red[i].0);
+        self.observe(obs);
+    }
+
+    fn observe(&self, obs: &mut [f32]) {
         self.episode.view.write(obs);
     }
 
     fn step(&mut self, action: i64, obs: &mut [f32]) -> Step {
         let action = BlueAction::from_index(self.config.actions[action as usize].into());
         let tenths = self.episode.step(action, self.config.ruleset);
-        self.episode.view.write(obs);
+        self.observe(obs);
         let truncated = self.episode.time >= self.config.episode_length;
         Step { reward: f64::from(tenths) / 10.0, terminated: false, truncated }
     }
