@@ -98,7 +98,7 @@ class Cage2Vec:
         red_action: NDArray[np.int8],
     ) -> None:
         """Writes the true state, three times [N, 13] (access 0 none, 1 user, 2 root; counts up to 255), and red's
-        last action [N, 3]: index into `CAGE2_RED_KINDS`, target host or subnet (-1 none), success (1, 0, -1 unknown)."""
+        last action [N, 3]: index into `CAGE2_RED_KINDS`, target host or subnet (-1 none), success (1, 0, -1)."""
 
     def render(self, index: int) -> str:
         """A table of blue's view and the truth of one game. IndexError: there is no such game."""

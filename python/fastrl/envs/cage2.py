@@ -194,7 +194,7 @@ def _at_least(least: int, name: str, value: int) -> int:
 class Cage2Env(gymnasium.Env[NDArray[np.float32], np.int64]):
     """One game of CAGE Challenge 2. Options as in `Cage2VectorEnv`; the truth in `info` has no leading axis."""
 
-    metadata = {"render_modes": ["ansi"], "render_fps": 1}
+    metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012
 
     def __init__(self, *, render_mode: str | None = None, **options: Any) -> None:
         for name in ("num_envs", "autoreset_mode", "num_threads"):

@@ -67,7 +67,7 @@ class ReactPolicy:
         self._first_action = ACTIONS.index(f"{verb} {HOSTS[0]}")
         # Place of each host in the queue of its game, counted from 1; 0 is not queued.
         self._queue = np.zeros((num_envs, len(HOSTS)), np.int64)
-        self._monitored = np.zeros(num_envs, np.bool_)
+        self._monitored: NDArray[np.bool_] = np.zeros(num_envs, np.bool_)
 
     def reset(self, mask: NDArray[np.bool_] | None = None) -> None:
         rows = slice(None) if mask is None else mask
@@ -80,7 +80,7 @@ class ReactPolicy:
         places = self._queue.max(axis=1, keepdims=True) + np.cumsum(new, axis=1)
         self._queue[new] = places[new]
         waiting = self._queue > 0
-        self._monitored = ~waiting.any(axis=1)
+        self._monitored = np.logical_not(waiting.any(axis=1))
         host = np.where(waiting, self._queue, np.iinfo(np.int64).max).argmin(axis=1)
         self._queue[np.arange(len(host)), host] = 0
         return np.where(self._monitored, MONITOR, self._first_action + host)

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,7 +79,7 @@ class ReplayReport:
         return self.error is None and self.mismatches == 0 and self.seed_mismatches == 0
 
 
-def load_trace(path: str | Path) -> Trace:
+def load_trace(path: str | Path | BinaryIO) -> Trace:
     """Reads a trace file. Raises TraceError if it is missing, truncated, foreign or damaged."""
     try:
         file = np.load(path, allow_pickle=False)

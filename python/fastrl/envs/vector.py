@@ -145,7 +145,7 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
             if self._was_reset:
                 return None
             return self.np_random.integers(SEED_LIMIT, size=self.num_envs, dtype=np.uint64, endpoint=False)
-        if isinstance(seed, Sequence | np.ndarray) and not isinstance(seed, str):
+        if isinstance(seed, list | tuple | np.ndarray):
             if len(seed) != self.num_envs:
                 raise ValueError(f"seed: expected {self.num_envs} seeds, got {len(seed)}")
             if any(s is None for s in seed):
