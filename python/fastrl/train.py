@@ -1,7 +1,9 @@
 """One training run: builds the parts, loops, evaluates, saves."""
 
 import dataclasses
+import itertools
 import math
+import os
 import signal
 import threading
 import time
@@ -20,7 +22,7 @@ from fastrl.algorithms.ppo import PPO, PPOConfig
 from fastrl.checkpoint import CheckpointError, Checkpoints, find_checkpoint, load_newest
 from fastrl.collect.native import CollectStats
 from fastrl.config import ConfigError, UserError, Values, build, check, section, to_toml, to_tree
-from fastrl.envs.cage2 import ACTIONS, RED_AGENTS, Cage2VectorEnv
+from fastrl.envs.cage2 import ACTIONS, OBS_BITS, RED_AGENTS, SCAN_HOSTS, Cage2VectorEnv, action_indices
 from fastrl.evaluate import Evaluation, evaluate, of_policy
 from fastrl.files import to_json, write_atomically
 from fastrl.metrics import ConsoleSink, JsonlSink, Sink, TensorBoardSink, TrainRow
@@ -186,6 +188,7 @@ class Training:
         if config.run.torch_threads:
             torch.set_num_threads(config.run.torch_threads)
         self.device = choose_device(config.run.device)
+        _check_memory(config)
         self.env = Cage2VectorEnv(
             config.env.num_envs,
             ruleset=config.env.ruleset,
@@ -284,6 +287,24 @@ def choose_device(name: str) -> str:
     if name == "cuda" and not torch.cuda.is_available():
         raise TrainError("--device cuda: PyTorch finds no CUDA device on this machine; use --device cpu")
     return name
+
+
+def _check_memory(config: TrainConfig) -> None:
+    """Refuses what can only end in a process that the system kills for its memory."""
+    obs_dim = OBS_BITS + (len(SCAN_HOSTS) if config.env.scan_memory else 0)
+    num_actions = len(action_indices(config.env.actions))
+    # Of each step an observation, perhaps a mask, and ten numbers.
+    row = 4 * obs_dim + (num_actions if config.ppo.action_masks else 0) + 40
+    sizes = [obs_dim, *config.ppo.hidden, num_actions]
+    # Actor and critic; weights, gradients and Adam's two moments, of 4 bytes each.
+    network = 2 * 16 * sum(a * b for a, b in itertools.pairwise(sizes))
+    needed = row * config.env.num_envs * config.ppo.num_steps + network
+    there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if needed > there:
+        raise TrainError(
+            f"this takes at least {needed / 1e9:,.0f} GB of memory, the machine has {there / 1e9:,.0f}:"
+            " choose a smaller --num-envs, --ppo.num_steps or --ppo.hidden"
+        )
 
 
 def red_weights(red_agent: str) -> dict[str, float]:
