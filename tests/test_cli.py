@@ -308,7 +308,7 @@ def test_bench(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_reader_that_has_had_enough_is_no_error() -> None:
-    command = [sys.executable, "-m", "fastrl.cli", "bench", "--seconds", "0.001"]
+    command = [sys.executable, "-m", "fastrl", "bench", "--seconds", "0.001"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout is not None
     assert process.stderr is not None

@@ -16,6 +16,7 @@ PACKAGE = ROOT / "python" / "fastrl"
 # others. Only what stands below it here, so that there are no circles.
 MAY_IMPORT = {
     "__init__": {"policy", "_rust"},
+    "__main__": {"cli"},
     "cli": {"train", "evaluate", "policy", "bench", "config", "files", "envs", "_rust"},
     "train": {
         "summary",

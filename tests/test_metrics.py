@@ -137,6 +137,7 @@ def test_without_a_terminal_there_are_lines_now_and_then() -> None:
     # The first at once, the last at the end.
     assert [line.split("  ")[0] for line in lines] == ["10 steps (25%)", "45 steps (100%)"]
     assert "return -12.5  policy 0.50  value 0.25  entropy 4.50" in lines[0]
+    assert lines[1].endswith("  0:00 left")
     assert len(shown(terminal=False, steps=[10, 20, 30], interval=0).splitlines()) == 3
     assert shown(terminal=False, steps=[]) == ""
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from fastrl.checkpoint import Checkpoints, load_checkpoint, load_newest, save_checkpoint
 from fastrl.cli import SHORT, main
@@ -96,7 +97,7 @@ def test_restored_it_goes_on_as_if_never_stopped(tmp_path: Path, options: Sequen
 
 
 def command(*arguments: object) -> list[str]:
-    return [sys.executable, "-m", "fastrl.cli", "train", *map(str, arguments)]
+    return [sys.executable, "-m", "fastrl", "train", *map(str, arguments)]
 
 
 def wait_for_rows(run: Path, count: int, process: subprocess.Popen[Any]) -> None:
@@ -330,6 +331,8 @@ def test_what_is_no_red_agent(given: Any, capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_other_settings_that_make_no_sense(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    if not torch.cuda.is_available():
+        assert "PyTorch finds no CUDA device" in error_line(capsys, "cage2", "--device", "cuda")
     assert "different indices from 0 to 144" in error_line(capsys, "cage2", "--env.actions", "1,145")
     assert "different indices" in error_line(capsys, "cage2", "--env.actions", "1,1")
     assert "--num-envs should be greater" in error_line(capsys, "cage2", "--num-envs", "0")

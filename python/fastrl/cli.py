@@ -383,7 +383,3 @@ COMMANDS: dict[str, tuple[Callable[[str, list[str]], int], str]] = {
     "replay": (replay, "check the simulator against traces of the real CybORG"),
     "bench": (bench, "measure the simulator's speed on this machine"),
 }
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -209,7 +209,8 @@ class ConsoleSink:
         }
 
     def _left(self, steps: int) -> str:
-        return duration((self._total - steps) / self._pace.speed if self._pace.speed else math.nan)
+        # The last rollout may go beyond the total.
+        return duration(max(self._total - steps, 0) / self._pace.speed if self._pace.speed else math.nan)
 
     def _numbers(self, row: TrainRow) -> list[str]:
         labels = {"policy_loss": "policy", "value_loss": "value", "entropy": "entropy", "approx_kl": "kl"}
