@@ -17,7 +17,7 @@ def load_policy(path: str | Path, *, device: str = "cpu", seed: int = 0) -> "Pol
     In the real CybORG, seen through the challenge's wrapper::
 
         policy = fastrl.load_policy("runs/mine")
-        memory = fastrl.envs.ScanMemory() if policy.needs_scan_memory else None
+        memory = fastrl.envs.cage2.ScanMemory() if policy.needs_scan_memory else None
         obs = wrapper.reset()
         for _ in range(100):
             row = np.float32(obs)[None]
