@@ -4,8 +4,17 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
-from fastrl.networks import MASKED, ActorCritic, RunningNorm, mask_logits, sample_actions
+from fastrl.networks import (
+    MASKED,
+    ActorCritic,
+    RunningNorm,
+    flatten_parameters,
+    load_weights,
+    mask_logits,
+    sample_actions,
+)
 
 LARGEST_UNIFORM = 1 - 2**-24
 
@@ -71,6 +80,31 @@ class TestActorCritic:
     def test_refuses_empty_layers(self, arguments):
         with pytest.raises(ValueError, match="must be at least 1"):
             ActorCritic(*arguments)
+
+
+class TestFlattenParameters:
+    def test_one_vector_holds_parameters_and_gradients(self):
+        network = ActorCritic(5, 7, (9,), generator=seeded())
+        obs = torch.randn(4, 5)
+        logits, values = network(obs)
+        expected = torch.autograd.grad(logits.sum() + values.sum(), list(network.parameters()))
+        vector = flatten_parameters(network)
+        assert vector.numel() == sum(p.numel() for p in network.parameters())
+        torch.testing.assert_close(network(obs), (logits, values))
+        for _ in range(2):
+            vector.grad.zero_()
+            logits, values = network(obs)
+            (logits.sum() + values.sum()).backward()
+            torch.testing.assert_close(vector.grad, nn.utils.parameters_to_vector(expected))
+
+    def test_they_stay_connected(self):
+        network = ActorCritic(5, 7, (9,), generator=seeded())
+        vector = flatten_parameters(network)
+        load_weights(network, ActorCritic(5, 7, (9,), generator=seeded(1)).state_dict())
+        torch.testing.assert_close(vector.data, nn.utils.parameters_to_vector(network.parameters()))
+        with torch.no_grad():
+            vector.zero_()
+        assert not any(p.any() for p in network.parameters())
 
 
 @st.composite

@@ -115,6 +115,24 @@ def load_weights(network: nn.Module, weights: dict[str, Tensor]) -> None:
     network.load_state_dict(weights)
 
 
+def flatten_parameters(module: nn.Module) -> nn.Parameter:
+    """Makes the parameters of a module, and their gradients, views of one vector, which is returned.
+
+    An optimiser then has one tensor to step instead of many small ones, which for small networks costs a
+    tenth of a gradient step. Gradients add up in ``vector.grad``: zero it, do not set it to None. Moving the
+    module to another device breaks the connection.
+    """
+    parameters = list(module.parameters())
+    vector = nn.Parameter(nn.utils.parameters_to_vector(parameters).detach().clone())
+    vector.grad = torch.zeros_like(vector)
+    sizes = [parameter.numel() for parameter in parameters]
+    views = zip(parameters, vector.data.split(sizes), vector.grad.split(sizes), strict=True)
+    for parameter, data, gradient in views:
+        parameter.data = data.view_as(parameter)
+        parameter.grad = gradient.view_as(parameter)
+    return vector
+
+
 def _perceptron(
     sizes: Sequence[int], activation: Activation, last_gain: float, generator: torch.Generator | None
 ) -> nn.Sequential:

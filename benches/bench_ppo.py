@@ -1,0 +1,111 @@
+"""PPO end to end on CAGE 2: steps per second, where the time goes, and the same beside Stable-Baselines3.
+
+Run: ``pytest benches/bench_ppo.py -s`` on an otherwise idle machine. Both libraries train the same network on
+the same native environment with the same rollout, minibatches and epochs, in turns, and medians are compared.
+"""
+
+import statistics
+import time
+
+import pytest
+import torch
+
+from fastrl.algorithms.ppo import PPO, PPOConfig
+from fastrl.envs.cage2 import Cage2VectorEnv
+from fastrl.stopwatch import Stopwatch
+
+NUM_ENVS = 256
+ROUNDS = 5
+UPDATES = 4  # in a round
+
+
+def make_env():
+    return Cage2VectorEnv(NUM_ENVS, red_agent="mix", autoreset_mode="same_step")
+
+
+class Ours:
+    """A run of fastrl's PPO that goes on from round to round."""
+
+    def __init__(self, config):
+        self.env = make_env()
+        self.watch = Stopwatch()
+        self.ppo = PPO(
+            config,
+            self.env.single_observation_space,
+            self.env.single_action_space,
+            NUM_ENVS,
+            total_steps=100_000_000,
+            seed=0,
+        )
+
+    def round(self):
+        """Environment steps per second of some updates."""
+        start, steps = time.perf_counter(), self.ppo.steps
+        for _ in range(UPDATES):
+            self.ppo.collect(self.env, self.watch)
+            self.ppo.update(self.watch)
+        return (self.ppo.steps - steps) / (time.perf_counter() - start)
+
+
+class StableBaselines3:
+    """The same of Stable-Baselines3's PPO."""
+
+    def __init__(self, config):
+        sb3 = pytest.importorskip("stable_baselines3")
+        from fastrl.envs.adapters import SB3VecEnv
+
+        activation = {"tanh": torch.nn.Tanh, "relu": torch.nn.ReLU}[config.activation]
+        self.ppo = sb3.PPO(
+            "MlpPolicy",
+            SB3VecEnv(make_env()),
+            learning_rate=config.learning_rate,
+            n_steps=config.num_steps,
+            batch_size=config.minibatch_size,
+            n_epochs=config.num_epochs,
+            gamma=config.gamma,
+            gae_lambda=config.gae_lambda,
+            ent_coef=config.entropy_coef,
+            policy_kwargs={"net_arch": list(config.hidden), "activation_fn": activation},
+            seed=0,
+            device="cpu",
+        )
+        self.steps_a_round = UPDATES * config.num_steps * NUM_ENVS
+
+    def round(self):
+        start = time.perf_counter()
+        self.ppo.learn(self.steps_a_round, reset_num_timesteps=False)
+        return self.steps_a_round / (time.perf_counter() - start)
+
+
+@pytest.mark.parametrize("activation", ["relu", "tanh"])
+def test_ppo_beside_stable_baselines3(activation):
+    # A minibatch size that divides the rollout, so that both libraries take the same gradient steps.
+    config = PPOConfig(activation=activation, num_steps=100, minibatch_size=NUM_ENVS * 100 // 8)
+    ours, theirs = Ours(config), StableBaselines3(config)
+    for learner in (ours, theirs):
+        learner.round()  # warm-up
+    ours.watch.reset()
+    speeds = [(ours.round(), theirs.round()) for _ in range(ROUNDS)]
+    fast, slow = (statistics.median(column) for column in zip(*speeds, strict=True))
+    ratio = statistics.median(a / b for a, b in speeds)
+    total = sum(ours.watch.seconds.values())
+    print(f"\nPPO on CAGE 2, 2x64 {activation}, {NUM_ENVS} environments, {torch.get_num_threads()} threads")
+    print(f"  fastrl             {fast:10,.0f} steps/s")
+    for name, seconds in ours.watch.seconds.items():
+        print(f"    {name:<16} {seconds / total:10.1%}")
+    print(f"  Stable-Baselines3  {slow:10,.0f} steps/s")
+    print(f"  ratio              {ratio:10.1f}")
+    assert set(ours.watch.seconds) == {"environment", "inference", "returns", "update"}
+    assert fast > 0
+    assert slow > 0
+
+
+def test_ppo_defaults():
+    ours = Ours(PPOConfig())
+    ours.round()
+    ours.watch.reset()
+    speed = statistics.median(ours.round() for _ in range(ROUNDS))
+    total = sum(ours.watch.seconds.values())
+    shares = ", ".join(f"{name} {seconds / total:.1%}" for name, seconds in ours.watch.seconds.items())
+    print(f"\nPPO on CAGE 2, defaults, {NUM_ENVS} environments: {speed:,.0f} steps/s ({shares})")
+    assert speed > 0
