@@ -42,13 +42,14 @@ MAY_IMPORT = {
     "files": set(),
     "algorithms": {"collect", "rollout", "networks", "stopwatch", "config", "envs"},
     "collect": {"rollout", "stopwatch", "envs"},
-    "rollout": {"_returns"},
+    "rollout": {"_returns", "_rows"},
     "networks": set(),
     "stopwatch": set(),
     "config": set(),
     "testing": set(),
     "envs": {"_rust"},
     "_returns": set(),
+    "_rows": set(),
     "_rust": set(),
 }
 

@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from fake_env import Bandit, Constant, Corridor
-from fastrl.algorithms.ppo import PPO, Minibatch, PPOConfig, ReturnScale, ppo_gradients
+from fastrl.algorithms.ppo import PPO, Minibatch, PPOConfig, ppo_gradients
 from fastrl.networks import ActorCritic, mask_logits
-from fastrl.rollout import Rollout
 from fastrl.stopwatch import Stopwatch
 
 
 def plain_loss(logits, values, batch, clip_range, value_clip, value_coef, entropy_coef):
-    """The objective as the paper writes it, for automatic differentiation."""
-    distribution = torch.distributions.Categorical(logits=mask_logits(logits, batch.masks))
+    """The objective as the paper writes it, sample by sample, for automatic differentiation."""
+    values = values[batch.rows]
+    distribution = torch.distributions.Categorical(logits=mask_logits(logits, batch.masks)[batch.rows])
     ratio = (distribution.log_prob(batch.actions) - batch.log_probs).exp()
     policy_loss = -torch.min(
         ratio * batch.advantages, ratio.clamp(1 - clip_range, 1 + clip_range) * batch.advantages
@@ -38,19 +38,22 @@ def plain_loss(logits, values, batch, clip_range, value_clip, value_coef, entrop
 
 @st.composite
 def minibatches(draw, masked):
-    size, num_actions = draw(st.integers(1, 6)), draw(st.integers(1, 5))
+    num_rows, size, num_actions = draw(st.integers(1, 4)), draw(st.integers(1, 8)), draw(st.integers(1, 5))
 
     def floats(*shape):
         return torch.from_numpy(draw(hnp.arrays(np.float64, shape, elements=st.floats(-3, 3))))
 
+    rows = draw(hnp.arrays(np.int64, size, elements=st.integers(0, num_rows - 1)))
     actions = draw(hnp.arrays(np.int64, size, elements=st.integers(0, num_actions - 1)))
     masks = None
     if masked:
-        allowed = draw(hnp.arrays(np.bool_, (size, num_actions)))
-        allowed[np.arange(size), actions] = True
+        allowed = draw(hnp.arrays(np.bool_, (num_rows, num_actions)))
+        allowed[:, 0] = True
+        allowed[rows, actions] = True
         masks = torch.from_numpy(allowed)
     batch = Minibatch(
-        obs=torch.zeros(size, 1),
+        obs=torch.zeros(num_rows, 1),
+        rows=torch.from_numpy(rows),
         actions=torch.from_numpy(actions),
         log_probs=-floats(size).abs(),
         advantages=floats(size),
@@ -58,17 +61,18 @@ def minibatches(draw, masked):
         values=floats(size),
         masks=masks,
     )
-    return floats(size, num_actions), floats(size), batch
+    return floats(num_rows, num_actions), floats(num_rows), batch
 
 
 def check_gradients(case, value_clip=None):
     logits, values, batch = case
     if value_clip is not None:
         # At a kink of the loss any slope between those of the two sides is a gradient.
-        moved = values - batch.values
+        predictions = values[batch.rows]
+        moved = predictions - batch.values
         clipped = batch.values + moved.clamp(-value_clip, value_clip)
         beyond = moved.abs() >= value_clip
-        assume(not (beyond & ((clipped - batch.returns).abs() == (values - batch.returns).abs())).any())
+        assume(not (beyond & ((clipped - batch.returns).abs() == (predictions - batch.returns).abs())).any())
     coefficients = {"clip_range": 0.2, "value_clip": value_clip, "value_coef": 0.7, "entropy_coef": 0.3}
     logits.requires_grad_(), values.requires_grad_()
     loss, policy_loss, value_loss, entropy = plain_loss(logits, values, batch, **coefficients)
@@ -402,19 +406,18 @@ class TestUpdate:
 
     def test_minibatches_keep_samples_together(self):
         env = Bandit(masked=True)
-        ppo = ppo_for(env, action_masks=True, num_steps=11, minibatch_size=50)
+        ppo = ppo_for(env, action_masks=True, num_steps=11, minibatch_size=44)
         ppo.collect(env, Stopwatch())
         for batch in ppo._minibatches():
-            actions, context = batch.actions, batch.obs.argmax(1)
-            assert batch.masks.gather(1, actions.unsqueeze(1)).all()
-            assert batch.masks.gather(1, context.unsqueeze(1)).all()
-            torch.testing.assert_close(
-                batch.log_probs,
-                torch.log_softmax(mask_logits(ppo.policy.logits(batch.obs), batch.masks), -1)
-                .gather(1, actions.unsqueeze(1))
-                .squeeze(1),
-            )
-            torch.testing.assert_close(batch.values, ppo.policy.value(batch.obs))
+            assert len(batch.obs) == 4  # as many as there are contexts
+            assert len(batch.rows) == len(batch.actions) == 44
+            obs, masks = batch.obs[batch.rows], batch.masks[batch.rows]
+            actions, context = batch.actions.unsqueeze(1), obs.argmax(1, keepdim=True)
+            assert masks.gather(1, actions).all()
+            assert masks.gather(1, context).all()
+            log_probs = torch.log_softmax(mask_logits(ppo.policy.logits(obs), masks), -1)
+            torch.testing.assert_close(batch.log_probs, log_probs.gather(1, actions).squeeze(1))
+            torch.testing.assert_close(batch.values, ppo.policy.value(obs))
 
     def test_metrics_of_the_first_step(self):
         """Before anything has moved, the ratio is 1."""
@@ -454,24 +457,6 @@ class TestUpdate:
         network = ActorCritic.from_state(written_and_read(ppo.policy_state()))
         obs = torch.eye(4)
         assert torch.equal(network.logits(obs), ppo.policy.logits(obs))
-
-
-class TestReturnScale:
-    def test_is_one_over_the_deviation_of_discounted_returns(self):
-        rng = np.random.default_rng(0)
-        rollout = Rollout(50, 3, 1, 2)
-        scale = ReturnScale(3, gamma=0.9)
-        sums, all_sums = np.zeros(3), []
-        for _ in range(2):  # sums go on from one rollout to the next
-            rollout.rewards[:] = rng.normal(size=(50, 3)) * 100
-            rollout.terminations[:] = rng.random((50, 3)) < 0.05
-            rollout.truncations[:] = rng.random((50, 3)) < 0.05
-            factor = scale.update(rollout)
-            for t in range(50):
-                sums = 0.9 * sums + rollout.rewards[t]
-                all_sums.append(sums)
-                sums = np.where(rollout.terminations[t] | rollout.truncations[t], 0, sums)
-        assert factor == pytest.approx(1 / np.std(all_sums), rel=1e-5)
 
 
 class TestRefuses:

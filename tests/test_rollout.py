@@ -20,6 +20,7 @@ def test_shapes_and_dtypes():
         "advantages": ((5, 3), np.float32),
         "returns": ((5, 3), np.float32),
         "masks": ((6, 3, 7), np.bool_),
+        "groups": ((6, 3), np.int64),
     }
     assert rollout.tensors.keys() == expected.keys()
     for name, (shape, dtype) in expected.items():
@@ -53,6 +54,22 @@ def test_advantages_of_scaled_rewards():
     assert rollout.rewards[0, 0] == 1  # rewards themselves stay as they came
     np.testing.assert_allclose(rollout.returns[:, 0], [2 + 0.5 * (6 + 0.5 * 15), 6 + 0.5 * 15, 10 + 5])
     np.testing.assert_allclose(rollout.returns[:, 1], [4 + 0.5 * (8 + 50), 8 + 50, 12 + 10])
+
+
+@pytest.mark.parametrize("masks", [False, True])
+def test_groups_are_of_equal_states(masks):
+    rng = np.random.default_rng(0)
+    rollout = Rollout(20, 7, 3, 2, masks=masks)
+    rollout.obs[:] = rng.integers(2, size=rollout.obs.shape)
+    states = rollout.obs.reshape(-1, 3)
+    if masks:
+        rollout.masks[:] = rng.integers(2, size=rollout.masks.shape)
+        states = np.hstack([states, rollout.masks.reshape(-1, 2)])
+    rollout.find_groups()
+    assert len(rollout.distinct("obs")) == len(np.unique(states, axis=0)) == (32 if masks else 8)
+    np.testing.assert_array_equal(rollout.distinct("obs")[rollout.groups], rollout.obs)
+    if masks:
+        np.testing.assert_array_equal(rollout.distinct("masks")[rollout.groups], rollout.masks)
 
 
 def test_cut_off_is_truncated_and_not_terminated():

@@ -1,11 +1,13 @@
 """Storage of on-policy rollouts: arrays [T, N, ...] that environments write into and learners read."""
 
+from typing import Any
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fastrl import _returns
+from fastrl import _returns, _rows
 
 
 class Rollout:
@@ -27,6 +29,8 @@ class Rollout:
         final_values: float32 [T, N], of ``final_obs``; meaningful only where `cut_off`.
         advantages, returns: float32 [T, N], written by `compute_advantages`.
         masks: bool [T + 1, N, num_actions], or None: which actions were allowed on ``obs``.
+        groups: int64 [T + 1, N], written by `find_groups`: states with equal observations and masks have the
+            same number.
 
     Args:
         num_steps: T.
@@ -58,15 +62,31 @@ class Rollout:
         self.advantages = np.zeros(steps, np.float32)
         self.returns = np.zeros(steps, np.float32)
         self.masks = np.zeros((*states, num_actions), np.bool_) if masks else None
+        self.groups = np.zeros(states, np.int64)
         self.tensors: dict[str, Tensor] = {
             name: torch.from_numpy(array)
             for name, array in vars(self).items()
             if isinstance(array, np.ndarray)
         }
+        self._first = np.zeros(1, np.int64)
 
     def __len__(self) -> int:
         """Number of steps held, T * N."""
         return self.num_steps * self.num_envs
+
+    def find_groups(self) -> None:
+        """Fills `groups`, and finds the states that `distinct` gives."""
+        groups = self.groups.reshape(-1)
+        self._first = _rows.group_rows(_as_rows(self.obs), groups)
+        if self.masks is not None:
+            masks = np.empty_like(groups)
+            _rows.group_rows(_as_rows(self.masks), masks)
+            self._first = _rows.group_rows(np.stack([groups, masks], axis=1), groups)
+
+    def distinct(self, name: str) -> NDArray[Any]:
+        """``obs`` or ``masks`` with one row a group, [G, ...]: ``distinct(name)[groups]`` is the whole."""
+        rows: NDArray[Any] = _as_rows(getattr(self, name))[self._first]
+        return rows
 
     def cut_off(self) -> NDArray[np.bool_]:
         """Where an episode was truncated and not terminated, bool [T, N]."""
@@ -87,3 +107,8 @@ class Rollout:
             gamma=gamma,
             gae_lambda=gae_lambda,
         )
+
+
+def _as_rows(array: NDArray[Any]) -> NDArray[Any]:
+    """[T + 1, N, K] as [(T + 1) * N, K]."""
+    return array.reshape(-1, array.shape[-1])

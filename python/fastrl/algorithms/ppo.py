@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor, nn
 
+from fastrl.algorithms.return_scale import ReturnScale
 from fastrl.collect.native import CollectStats, NativeCollector
 from fastrl.config import section
 from fastrl.networks import (
     ActorCritic,
-    RunningNorm,
     flatten_parameters,
     load_weights,
     mask_logits,
@@ -126,15 +126,21 @@ class PPOMetrics:
 
 
 class Minibatch(NamedTuple):
-    """Samples that PPO learns from; B rows each."""
+    """B samples to learn from. Those of equal observation and mask share a row of the D different ones.
 
-    obs: Tensor  # float32 [B, obs_dim]
+    What the network does with a row is then done once for all its samples. Environments with discrete
+    observations repeat them a lot: a trained defender of CAGE 2 sees the same observation fifty times a
+        rollout.
+    """
+
+    obs: Tensor  # float32 [D, obs_dim], the different observations
+    rows: Tensor  # int64 [B], which of them each sample has
     actions: Tensor  # int64 [B]
     log_probs: Tensor  # float32 [B], when the actions were chosen
     advantages: Tensor  # float32 [B]
     returns: Tensor  # float32 [B]
     values: Tensor  # float32 [B], when the actions were chosen
-    masks: Tensor | None = None  # bool [B, num_actions], True = allowed
+    masks: Tensor | None = None  # bool [D, num_actions], True = allowed
 
 
 class Losses(NamedTuple):
@@ -152,62 +158,66 @@ def policy_gradient(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradient of ``policy_loss - entropy_coef * entropy`` with respect to the logits, in closed form.
 
-    With p = softmax(logits), H its entropy, a the action, A its advantage and r = p[a] / p_old[a], a row
-    gives (losses are means over rows)::
+    With p = softmax(logits), H its entropy, a the action, A its advantage and r = p[a] / p_old[a], a sample
+    gives (losses are means over samples)::
 
         d(-min(r A, clip(r) A)) / d logits[j] = -A r ([j = a] - p[j])   where the minimum is r A, else 0
         d(-H) / d logits[j]                   = p[j] (log p[j] + H)
 
-    That takes far fewer passes over [B, num_actions] than automatic differentiation, and for small networks
-    those passes are most of what a gradient step costs beside its matrix products.
+    and the gradient of a row is the sum over its samples. That takes far fewer passes over [D, num_actions]
+    than automatic differentiation.
 
     Args:
-        logits: float32 [B, num_actions], before masking.
+        logits: float32 [D, num_actions], before masking.
 
     Returns:
-        The gradient, float32 [B, num_actions], then policy_loss, entropy, approx_kl, clip_fraction.
+        The gradient, float32 [D, num_actions], then policy_loss, entropy, approx_kl, clip_fraction.
     """
-    size = len(logits)
-    actions = batch.actions.unsqueeze(1)
+    num_rows, num_actions = logits.shape
+    size = len(batch.actions)
     all_log_probs = torch.log_softmax(mask_logits(logits, batch.masks), -1)
     probs = all_log_probs.exp()
     entropies = -torch.linalg.vecdot(probs, all_log_probs)
-    log_ratio = all_log_probs.gather(1, actions).squeeze(1) - batch.log_probs
+    chosen = batch.rows * num_actions + batch.actions
+    log_ratio = all_log_probs.take(chosen) - batch.log_probs
     ratio = log_ratio.exp()
     unclipped = ratio * batch.advantages
     clipped = ratio.clamp(1 - clip_range, 1 + clip_range) * batch.advantages
     pull = torch.where(unclipped <= clipped, unclipped, 0.0) / size
 
-    bonus = entropy_coef / size
-    row_terms = torch.add(pull, entropies, alpha=bonus).unsqueeze(1)
-    gradient = torch.add(row_terms, all_log_probs, alpha=bonus).mul_(probs)
-    gradient.scatter_add_(1, actions, -pull.unsqueeze(1))
+    # What each row's samples weigh in the entropy, and how they pull at it together.
+    bonus = torch.bincount(batch.rows, minlength=num_rows) * (entropy_coef / size)
+    pulls = torch.zeros_like(entropies).index_add_(0, batch.rows, pull)
+    gradient = (all_log_probs * bonus.unsqueeze(1)).add_((pulls + bonus * entropies).unsqueeze(1)).mul_(probs)
+    gradient.view(-1).index_add_(0, chosen, -pull)
     return (
         gradient,
         -torch.minimum(unclipped, clipped).mean(),
-        entropies.mean(),
+        entropies.take(batch.rows).mean(),
         (ratio - 1 - log_ratio).mean(),
         ((ratio - 1).abs() > clip_range).float().mean(),
     )
 
 
 def value_gradient(values: Tensor, batch: Minibatch, *, value_clip: float | None) -> tuple[Tensor, Tensor]:
-    """Gradient of the value loss (half a mean square) in the predictions, float32 [B], and that loss.
+    """Gradient of the value loss (half a mean square) in the predictions, float32 [D], and that loss.
 
-    With ``value_clip`` the loss of a row is the larger of that of the prediction and that of the prediction
-    moved no further than ``value_clip`` from the old one.
+    With ``value_clip`` the loss of a sample is the larger of that of the prediction and that of the
+    prediction moved no further than ``value_clip`` from the old one.
     """
-    error = values - batch.returns
+    predictions = values.take(batch.rows)
+    error = predictions - batch.returns
     gradient = error
     if value_clip is not None:
-        moved = values - batch.values
+        moved = predictions - batch.values
         clipped_error = batch.values + moved.clamp(-value_clip, value_clip) - batch.returns
         # Beyond the clip the clipped loss does not depend on the prediction; within it the two differ by
         # rounding alone.
         larger = (moved.abs() > value_clip) & (clipped_error.square() > error.square())
         gradient = torch.where(larger, 0.0, error)
         error = torch.where(larger, clipped_error, error)
-    return gradient / len(values), error.square().mean() / 2
+    summed = torch.zeros_like(values).index_add_(0, batch.rows, gradient / len(gradient))
+    return summed, error.square().mean() / 2
 
 
 def ppo_gradients(
@@ -223,7 +233,7 @@ def ppo_gradients(
     """Gradients of ``policy_loss + value_coef * value_loss - entropy_coef * entropy``, and the losses.
 
     Returns:
-        The gradients with respect to logits float32 [B, num_actions] and values float32 [B], and the losses.
+        The gradients with respect to logits float32 [D, num_actions] and values float32 [D], and the losses.
     """
     grad_logits, policy_loss, entropy, approx_kl, clip_fraction = policy_gradient(
         logits, batch, clip_range=clip_range, entropy_coef=entropy_coef
@@ -231,42 +241,6 @@ def ppo_gradients(
     grad_values, value_loss = value_gradient(values, batch, value_clip=value_clip)
     losses = Losses(policy_loss, value_loss, entropy, approx_kl, clip_fraction)
     return grad_logits, grad_values * value_coef, losses
-
-
-class ReturnScale:
-    """Running scale of discounted returns, for environments whose rewards are large or small.
-
-    Rewards are divided by the standard deviation of ``R[t] = gamma * R[t - 1] + reward[t]``, which starts
-    anew with each episode (as ``gymnasium.wrappers.vector.NormalizeReward`` does).
-
-    Args:
-        num_envs: N.
-        gamma: the discount.
-    """
-
-    def __init__(self, num_envs: int, gamma: float) -> None:
-        self.gamma = gamma
-        self.discounted = np.zeros(num_envs)
-        self.norm = RunningNorm(1)
-
-    def update(self, rollout: Rollout) -> float:
-        """Takes in a rollout's rewards; returns what to multiply them by."""
-        sums = np.empty(rollout.rewards.shape)
-        for t in range(rollout.num_steps):
-            self.discounted *= self.gamma
-            self.discounted += rollout.rewards[t]
-            sums[t] = self.discounted
-            self.discounted[rollout.terminations[t] | rollout.truncations[t]] = 0
-        self.norm.update(torch.from_numpy(sums.reshape(-1, 1)))
-        return float(self.norm.scale())
-
-    def state_dict(self) -> dict[str, Tensor]:
-        return {"discounted": torch.from_numpy(self.discounted.copy()), **self.norm.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        norm = dict(state)
-        self.discounted[:] = norm.pop("discounted").numpy()
-        load_weights(self.norm, norm)
 
 
 class PPO:
@@ -344,8 +318,8 @@ class PPO:
         if not on_cuda:
             self._amp_dtype = None
         self._scaler = torch.amp.GradScaler(self.device.type, enabled=self._amp_dtype == torch.float16)
-        self._forward = torch.compile(self.policy) if config.compile and on_cuda else self.policy
-        self._buffers: dict[str, Tensor] = {}
+        compiled = config.compile and on_cuda
+        self._forward = torch.compile(self.policy, dynamic=True) if compiled else self.policy
         self._uniforms = torch.empty(0)
         _keep_freed_memory()
 
@@ -427,8 +401,9 @@ class PPO:
     def _evaluate(self) -> None:
         """Values of all observations of the rollout, and of the last ones of episodes that were cut off."""
         rollout = self.rollout
-        rollout.values[:] = self._values(rollout.obs)
-        cut_off = np.nonzero(rollout.cut_off())
+        rollout.find_groups()
+        rollout.values[:] = self._values(rollout.distinct("obs"))[rollout.groups]
+        cut_off = rollout.cut_off()
         rollout.final_values[cut_off] = self._values(rollout.final_obs[cut_off])
         if not (np.isfinite(rollout.log_probs).all() and np.isfinite(rollout.values).all()):
             self._check_parameters()
@@ -437,33 +412,35 @@ class PPO:
             )
 
     def _values(self, obs: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Values float32 [...] of observations [..., obs_dim]."""
-        rows = torch.from_numpy(obs).flatten(0, -2)
+        """Values float32 [B] of observations [B, obs_dim]."""
         with torch.inference_mode(), self._autocast():
-            chunks = [self.policy.value(chunk.to(self.device)).float() for chunk in rows.split(_VALUE_CHUNK)]
-            return torch.cat(chunks).cpu().numpy().reshape(obs.shape[:-1])
+            chunks = torch.from_numpy(obs).split(_VALUE_CHUNK)
+            values = [self.policy.value(chunk.to(self.device)).float() for chunk in chunks]
+            return torch.cat(values).cpu().numpy()
 
     def _minibatches(self) -> Iterator[Minibatch]:
-        """Each epoch's samples in a new order, in equal parts. Each part overwrites the one before."""
-        names = [name for name in Minibatch._fields if name in self.rollout.tensors]
-        flat = {name: self._flat(name).to(self.device) for name in names}
-        parts = -(-len(self.rollout) // self.config.minibatch_size)
+        """Each epoch's samples in a new order, in equal parts."""
+        rollout = self.rollout
+        names = ("actions", "log_probs", "advantages", "returns", "values")
+        samples = {name: self._flat(name).to(self.device) for name in names}
+        groups = self._flat("groups").to(self.device)
+        obs = torch.from_numpy(rollout.distinct("obs")).to(self.device)
+        masks = None if rollout.masks is None else torch.from_numpy(rollout.distinct("masks")).to(self.device)
+        parts = -(-len(rollout) // self.config.minibatch_size)
         for _ in range(self.config.num_epochs):
-            order = torch.randperm(len(self.rollout), generator=self._shuffling).to(self.device)
-            for rows in order.tensor_split(parts):
-                yield Minibatch(**{name: self._selected(name, flat[name], rows) for name in names})
+            order = torch.randperm(len(rollout), generator=self._shuffling).to(self.device)
+            for part in order.tensor_split(parts):
+                chosen, rows = groups[part].unique(return_inverse=True)
+                yield Minibatch(
+                    obs=obs[chosen],
+                    rows=rows,
+                    masks=None if masks is None else masks[chosen],
+                    **{name: sample[part] for name, sample in samples.items()},
+                )
 
     def _flat(self, name: str) -> Tensor:
         """An array of the rollout as [T * N, ...]."""
         return self.rollout.tensors[name][: self.rollout.num_steps].flatten(0, 1)
-
-    def _selected(self, name: str, source: Tensor, rows: Tensor) -> Tensor:
-        """``source[rows]`` in memory that is used again: fresh memory costs more than the copy."""
-        buffer = self._buffers.get(name)
-        if buffer is None:
-            largest = min(len(source), self.config.minibatch_size)
-            buffer = self._buffers[name] = source.new_empty((largest, *source.shape[1:]))
-        return torch.index_select(source, 0, rows, out=buffer[: len(rows)])
 
     def _gradient_step(self, batch: Minibatch, entropy_coef: float) -> tuple[Losses, Tensor]:
         """One step of the optimiser. Returns the losses and the gradient's norm before clipping."""

@@ -1,0 +1,44 @@
+"""Reward scaling by the running spread of returns."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fastrl.networks import RunningNorm, load_weights
+from fastrl.rollout import Rollout
+
+
+class ReturnScale:
+    """Running scale of discounted returns, for environments whose rewards are large or small.
+
+    Rewards are divided by the standard deviation of ``R[t] = gamma * R[t - 1] + reward[t]``, which starts
+    anew with each episode (as ``gymnasium.wrappers.vector.NormalizeReward`` does).
+
+    Args:
+        num_envs: N.
+        gamma: the discount.
+    """
+
+    def __init__(self, num_envs: int, gamma: float) -> None:
+        self.gamma = gamma
+        self.discounted = np.zeros(num_envs)
+        self.norm = RunningNorm(1)
+
+    def update(self, rollout: Rollout) -> float:
+        """Takes in a rollout's rewards; returns what to multiply them by."""
+        sums = np.empty(rollout.rewards.shape)
+        for t in range(rollout.num_steps):
+            self.discounted *= self.gamma
+            self.discounted += rollout.rewards[t]
+            sums[t] = self.discounted
+            self.discounted[rollout.terminations[t] | rollout.truncations[t]] = 0
+        self.norm.update(torch.from_numpy(sums.reshape(-1, 1)))
+        return float(self.norm.scale())
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {"discounted": torch.from_numpy(self.discounted.copy()), **self.norm.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        norm = dict(state)
+        self.discounted[:] = norm.pop("discounted").numpy()
+        load_weights(self.norm, norm)
