@@ -11,6 +11,7 @@ from fastrl.cli import main
 OPTIONS = [
     "--env.num_envs=8",
     "--env.num_threads=1",
+    "--env.scan_memory=false",
     "--env.episode_length=15",
     "--ppo.num_steps=10",
     "--ppo.minibatch_size=40",
@@ -36,12 +37,19 @@ def learnt(run: Path) -> dict[str, Any]:
     return {key: state[key] for key in state.keys() - {"seconds", "parts", "config"}}
 
 
+def differences(a: Any, b: Any, name: str = "") -> list[str]:
+    """Where two nested values differ, to the bit; empty if nowhere."""
+    if isinstance(a, dict) and isinstance(b, dict) and a.keys() == b.keys():
+        return [each for key in a for each in differences(a[key], b[key], f"{name}/{key}")]
+    if isinstance(a, list | tuple) and isinstance(b, list | tuple) and len(a) == len(b):
+        return [each for i, item in enumerate(a) for each in differences(item, b[i], f"{name}/{i}")]
+    if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
+        equal = a.dtype == b.dtype and torch.equal(a, b)
+    else:
+        equal = type(a) is type(b) and bool(a == b or (a != a and b != b))
+    return [] if equal else [name]
+
+
 def same(a: Any, b: Any) -> bool:
     """Equal to the bit."""
-    if isinstance(a, torch.Tensor):
-        return a.dtype == b.dtype and torch.equal(a, b)
-    if isinstance(a, dict):
-        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
-    if isinstance(a, list | tuple):
-        return len(a) == len(b) and all(map(same, a, b))
-    return bool(a == b or (a != a and b != b))
+    return differences(a, b) == []

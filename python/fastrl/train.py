@@ -118,7 +118,7 @@ class EnvConfig:
     episode_length: Annotated[int, Field(ge=1, le=1_000_000, description="steps of an episode")] = 100
     scan_memory: Annotated[
         bool, Field(description="observe ten values more: which hosts were scanned in this episode")
-    ] = False
+    ] = True
     actions: Annotated[
         Literal["effective"] | tuple[int, ...] | None,
         AfterValidator(_check_actions),
