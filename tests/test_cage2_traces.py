@@ -108,7 +108,7 @@ def test_bad_files_get_one_clear_line(tmp_path: Path) -> None:
     meta = json.loads(str(arrays["meta"]))
     files = {
         tmp_path / "missing.npz": "no such file",
-        tmp_path / "truncated.npz": "damaged",
+        tmp_path / "truncated.npz": "truncated",
         tmp_path / "empty.npz": "not a trace",
         tmp_path / "text.npz": "not a trace",
         tmp_path / "flipped.npz": "damaged",

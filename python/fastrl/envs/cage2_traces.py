@@ -8,6 +8,7 @@ give the recorded observation, reward, red action, success, access, sessions and
 from __future__ import annotations
 
 import json
+import zipfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,9 +83,11 @@ class ReplayReport:
 def load_trace(path: str | Path | BinaryIO) -> Trace:
     """Reads a trace file. Raises TraceError if it is missing, truncated, foreign or damaged."""
     try:
+        if isinstance(path, str | Path) and not Path(path).exists():
+            raise TraceError("no such file")
+        if not zipfile.is_zipfile(path):
+            raise TraceError("not a trace, or a truncated one: expected an .npz archive")
         file = np.load(path, allow_pickle=False)
-        if not isinstance(file, np.lib.npyio.NpzFile):
-            raise TraceError("not a trace: expected an .npz archive")
         with file:
             missing = [name for name in ("meta", *_COLUMNS) if name not in file.files]
             if missing:
@@ -93,8 +96,6 @@ def load_trace(path: str | Path | BinaryIO) -> Trace:
             arrays = {name: np.ascontiguousarray(file[name]) for name in _COLUMNS}
     except TraceError:
         raise
-    except FileNotFoundError:
-        raise TraceError("no such file") from None
     except Exception as error:
         # Depending on which byte is damaged, zipfile, zlib, numpy and json raise nearly anything.
         raise TraceError(f"not a trace, or a damaged one: {_one_line(error)}") from None
