@@ -32,10 +32,10 @@ fn any_actions(max: usize) -> impl Strategy<Value = Vec<usize>> {
 
 fn check_state(episode: &Episode<FastDraws>) -> Result<(), TestCaseError> {
     let network = &episode.network;
-    for host in 0..NUM_HOSTS {
+    for (host, name) in HOST_NAMES.iter().enumerate() {
         let mine = || network.sessions.iter().filter(|s| usize::from(s.host) == host);
-        prop_assert_eq!(network.red_on >> host & 1 == 1, mine().count() > 0, "{} red_on", HOST_NAMES[host]);
-        prop_assert_eq!(network.root_on >> host & 1 == 1, mine().any(|s| s.root), "{} root_on", HOST_NAMES[host]);
+        prop_assert_eq!(network.red_on >> host & 1 == 1, mine().count() > 0, "{} red_on", name);
+        prop_assert_eq!(network.root_on >> host & 1 == 1, mine().any(|s| s.root), "{} root_on", name);
         prop_assert!(network.processes(host) as usize >= mine().count());
     }
     // Red never loses its foothold, and never gets into Defender.
