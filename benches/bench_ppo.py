@@ -16,7 +16,7 @@ from fastrl.stopwatch import Stopwatch
 
 NUM_ENVS = 256
 ROUNDS = 5
-UPDATES = 4  # in a round
+UPDATES = 16  # in a round: five of them are two million steps, in which the defender learns most of its trade
 
 
 def make_env():

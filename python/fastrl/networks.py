@@ -168,15 +168,14 @@ def sample_actions(logits: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
         Actions int64 [B], and their log-probabilities float32 [B]. Where logits are NaN the action is some
         action, and its log-probability NaN.
     """
-    shifted = logits - logits.amax(-1, keepdim=True)
-    cumulative = shifted.exp().cumsum(-1)
+    all_log_probs = torch.log_softmax(logits, -1)
+    cumulative = all_log_probs.exp().cumsum(-1)
     total = cumulative[:, -1:]
     # The first action whose cumulative sum exceeds uniforms * total. There is one, for (1 - 2**-24) * total
     # rounds to less than total; and it is no masked one, which repeats the sum before it.
     actions = torch.searchsorted(cumulative, uniforms * total, right=True)
     actions.clamp_(max=logits.shape[-1] - 1)
-    log_probs = shifted.gather(-1, actions) - total.log()
-    return actions.squeeze(-1), log_probs.squeeze(-1)
+    return actions.squeeze(-1), all_log_probs.gather(-1, actions).squeeze(-1)
 
 
 class RunningNorm(nn.Module):

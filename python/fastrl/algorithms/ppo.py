@@ -297,7 +297,7 @@ class PPO:
         # All draws are made on the CPU: they are few, and a run may go on on another device.
         self._sampling = _generator(sampling_seed)
         self._shuffling = _generator(shuffling_seed)
-        self._env_seeds = [int(word >> 1) for word in env_seed.generate_state(num_envs, np.uint64)]
+        self._env_seeds = [int(word) >> 1 for word in env_seed.generate_state(num_envs, np.uint64)]
         self.policy = ActorCritic(
             obs_dim,
             num_actions,
@@ -562,7 +562,7 @@ def _keep_freed_memory() -> None:
 
 
 def _generator(seed: np.random.SeedSequence) -> torch.Generator:
-    return torch.Generator().manual_seed(int(seed.generate_state(1, np.uint64)[0] >> 1))
+    return torch.Generator().manual_seed(int(seed.generate_state(1, np.uint64)[0]) >> 1)
 
 
 def _explained_variance(rollout: Rollout) -> float:

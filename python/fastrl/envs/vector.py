@@ -273,7 +273,7 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
         value = getattr(self, name)
         if callable(value):
             value = value(*args, **kwargs)
-        if isinstance(value, np.ndarray | tuple | list) and len(value) == self.num_envs:
+        if isinstance(value, np.ndarray) and value.ndim and len(value) == self.num_envs:
             return tuple(value)
         return (value,) * self.num_envs
 
