@@ -19,6 +19,15 @@ from fastrl.networks import ActorCritic, mask_logits
 from fastrl.stopwatch import Stopwatch
 
 
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Networks this small gain nothing from more, and threads that wait for each other suffer on a busy machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 def plain_loss(logits, values, batch, clip_range, value_clip, value_coef, entropy_coef):
     """The objective as the paper writes it, sample by sample, for automatic differentiation."""
     values = values[batch.rows]
