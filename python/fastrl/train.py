@@ -86,8 +86,13 @@ class RunConfig:
         int, Field(ge=1, description="environment steps in all; whole rollouts are played to the end")
     ] = 20_000_000
     torch_threads: Annotated[
-        int, Field(ge=0, le=1024, description="threads of PyTorch; 0: its own choice")
-    ] = 0
+        int,
+        Field(
+            ge=0,
+            le=1024,
+            description="threads of PyTorch; 0: its own choice, for large networks on idle cores",
+        ),
+    ] = 1
     checkpoint_seconds: Annotated[
         float, Field(ge=0, description="time between checkpoints; 0: one after every update")
     ] = 30.0
