@@ -2,9 +2,14 @@
 //!
 //! [`env::Env`] is what a simulator offers, [`vec_env::VecEnv`] steps many of them in parallel into the
 //! caller's arrays, and [`cage2`] is the simulator of CAGE Challenge 2.
+//! [`queue::Queue`] carries experience from many producers to one consumer, [`bulletin::Bulletin`] the newest weights
+//! back to them; both live in memory that processes share ([`shm`]).
 
+pub mod bulletin;
 pub mod cage2;
 pub mod env;
 pub mod python_random;
+pub mod queue;
 pub mod rng;
+pub mod shm;
 pub mod vec_env;

@@ -1,0 +1,64 @@
+//! What can go wrong with queues and bulletins, each in one line for people.
+
+use std::{fmt, io};
+
+#[derive(Debug)]
+pub enum Error {
+    /// An argument that makes no sense.
+    Invalid(String),
+    /// More records at once than can ever fit.
+    TooMany(String),
+    /// No room, and the policy is not to wait.
+    Full,
+    /// The queue was shut down.
+    ShutDown,
+    /// Every lane has a living producer.
+    NoLane { lanes: usize },
+    /// Another consumer is attached and alive.
+    Consumer { pid: u32 },
+    /// Something shown or reserved has not been given back yet.
+    Borrowed(&'static str),
+    /// Used in a child process after a fork.
+    Forked(&'static str),
+    /// Only the process that made it may do this.
+    NotOwner(&'static str),
+    /// No segment of that name.
+    NotFound(String),
+    /// A segment of that name is there already.
+    Exists(String),
+    /// Not a segment of this version of this library, or a damaged one.
+    Foreign(String),
+    /// The operating system refused.
+    Io { what: String, source: io::Error },
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Invalid(what) | Error::TooMany(what) | Error::Foreign(what) => f.write_str(what),
+            Error::Full => f.write_str("the queue is full"),
+            Error::ShutDown => f.write_str("the queue was shut down"),
+            Error::NoLane { lanes } => {
+                write!(f, "all {lanes} lanes have a living producer: close one, or make the queue with more lanes")
+            }
+            Error::Consumer { pid } => {
+                write!(f, "the queue has a consumer already, in process {pid}: a queue has one at a time")
+            }
+            Error::Borrowed(what) | Error::Forked(what) | Error::NotOwner(what) => f.write_str(what),
+            Error::NotFound(name) => {
+                write!(f, "there is no shared memory named {name:?}: its owner may have closed it")
+            }
+            Error::Exists(name) => write!(f, "shared memory named {name:?} is there already: choose another name"),
+            Error::Io { what, source } => write!(f, "{what}: {source}"),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Error::Io { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+}
