@@ -18,6 +18,9 @@ gymnasium.register(
 )
 
 
+gymnasium.register("fastrl/Catch-v0", entry_point="fastrl.envs.catch:CatchEnv")
+
+
 def __getattr__(name: str) -> Any:
     # Only a policy needs torch, which takes seconds to import.
     if name == "load_policy":

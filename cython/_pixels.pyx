@@ -1,0 +1,196 @@
+# cython: boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+# cython: freethreading_compatible=True
+"""Frames of games, made small and grey. The manual is ``fastrl/_pixels.pyi``."""
+
+import numpy as np
+
+from libc.stdint cimport uint8_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy, memset
+
+# Luma of ITU-R BT.601 in fixed point, as OpenCV's COLOR_RGB2GRAY has it: they add up to 2**15.
+cdef enum:
+    RED = 9798
+    GREEN = 19235
+    BLUE = 3735
+    SHIFT = 15
+
+
+cdef class Shrinker:
+    cdef readonly tuple shape
+    cdef readonly tuple out_shape
+    cdef Py_ssize_t height, width, out_height, out_width
+    # The grey frame, and one row of it after the vertical pass.
+    cdef uint8_t* grey
+    cdef float* row
+    # For each index of the output: its first pixel, how many there are, and where their weights begin.
+    cdef Py_ssize_t* row_at
+    cdef Py_ssize_t* column_at
+    cdef float* row_weights
+    cdef float* column_weights
+    cdef Py_ssize_t row_taps, column_taps
+
+    def __cinit__(self, shape, out_shape=(84, 84)):
+        self.shape, self.out_shape = _size(shape, "shape"), _size(out_shape, "out_shape")
+        self.height, self.width = self.shape
+        self.out_height, self.out_width = self.out_shape
+        self.row_taps = _taps(self.height, self.out_height)
+        self.column_taps = _taps(self.width, self.out_width)
+        self.grey = <uint8_t*>malloc(self.height * self.width)
+        # As many more as a row's last taps may reach beyond its end, with weight 0.
+        self.row = <float*>malloc((self.width + self.column_taps) * sizeof(float))
+        self.row_at = <Py_ssize_t*>malloc(self.out_height * sizeof(Py_ssize_t))
+        self.column_at = <Py_ssize_t*>malloc(self.out_width * sizeof(Py_ssize_t))
+        self.row_weights = <float*>malloc(self.out_height * self.row_taps * sizeof(float))
+        self.column_weights = <float*>malloc(self.out_width * self.column_taps * sizeof(float))
+        if (self.grey == NULL or self.row == NULL or self.row_at == NULL or self.column_at == NULL
+                or self.row_weights == NULL or self.column_weights == NULL):
+            raise MemoryError(f"no memory to shrink frames of {list(self.shape)} to {list(self.out_shape)}")
+        memset(self.row, 0, (self.width + self.column_taps) * sizeof(float))
+        _areas(self.height, self.out_height, self.row_taps, self.row_at, self.row_weights)
+        _areas(self.width, self.out_width, self.column_taps, self.column_at, self.column_weights)
+
+    def __dealloc__(self):
+        free(self.grey)
+        free(self.row)
+        free(self.row_at)
+        free(self.column_at)
+        free(self.row_weights)
+        free(self.column_weights)
+
+    def __reduce__(self):
+        return Shrinker, (self.shape, self.out_shape)
+
+    def shrink(self, frame, out, previous=None):
+        self._check(frame, "frame")
+        if previous is not None:
+            self._check(previous, "previous")
+        if not isinstance(out, np.ndarray) or out.dtype != np.uint8:
+            raise TypeError(f"out must be a uint8 numpy array, got {_kind(out)}")
+        if out.shape != self.out_shape:
+            raise ValueError(f"out must have shape {list(self.out_shape)}, got {list(out.shape)}")
+        if not out.flags.c_contiguous or not out.flags.writeable:
+            raise ValueError("out must be C-contiguous and not read-only")
+        self._read(frame, False)
+        if previous is not None:
+            self._read(previous, True)
+        cdef uint8_t[:, ::1] result = out
+        with nogil:
+            if self.height == self.out_height and self.width == self.out_width:
+                memcpy(&result[0, 0], self.grey, self.height * self.width)
+            else:
+                self._resize(&result[0, 0])
+
+    def _check(self, frame, name):
+        if not isinstance(frame, np.ndarray) or frame.dtype != np.uint8:
+            raise TypeError(f"{name} must be a uint8 numpy array, got {_kind(frame)}")
+        if frame.shape != self.shape and frame.shape != (*self.shape, 3):
+            raise ValueError(
+                f"{name} must have shape {list(self.shape)} or {[*self.shape, 3]}, got {list(frame.shape)}"
+            )
+
+    cdef _read(self, frame, bint brighter):
+        """Takes a frame into ``grey``; ``brighter``: only where it is brighter than what is there."""
+        cdef const uint8_t[:, :] flat
+        cdef const uint8_t[:, :, :] colours
+        cdef Py_ssize_t width = self.width, x, y, step, red, green, blue
+        cdef uint8_t* target = self.grey
+        cdef const uint8_t* source
+        cdef uint8_t value
+        if frame.ndim == 2:
+            flat = frame
+            step = flat.strides[1]
+            with nogil:
+                for y in range(self.height):
+                    source = &flat[y, 0]
+                    if step == 1:
+                        _take(target, source, width, brighter)
+                    else:
+                        for x in range(width):
+                            value = source[x * step]
+                            target[x] = max(target[x], value) if brighter else value
+                    target += width
+            return
+        colours = frame
+        step, red = colours.strides[1], 0
+        green, blue = colours.strides[2], 2 * colours.strides[2]
+        with nogil:
+            for y in range(self.height):
+                source = &colours[y, 0, 0]
+                for x in range(width):
+                    value = (
+                        source[x * step + red] * RED + source[x * step + green] * GREEN
+                        + source[x * step + blue] * BLUE + (1 << (SHIFT - 1))
+                    ) >> SHIFT
+                    target[x] = max(target[x], value) if brighter else value
+                target += width
+
+    cdef void _resize(self, uint8_t* out) noexcept nogil:
+        cdef Py_ssize_t width = self.width, i, j, k, x
+        cdef const uint8_t* source
+        cdef const float* weights
+        cdef float weight, total
+        for i in range(self.out_height):
+            weights = self.row_weights + i * self.row_taps
+            for k in range(self.row_taps):
+                weight = weights[k]
+                if k and weight == 0:
+                    break
+                source = self.grey + (self.row_at[i] + k) * width
+                if k == 0:
+                    for x in range(width):
+                        self.row[x] = weight * source[x]
+                else:
+                    for x in range(width):
+                        self.row[x] += weight * source[x]
+            for j in range(self.out_width):
+                weights = self.column_weights + j * self.column_taps
+                total = 0.5
+                for k in range(self.column_taps):
+                    total += weights[k] * self.row[self.column_at[j] + k]
+                out[j] = <uint8_t>total
+            out += self.out_width
+
+
+cdef void _take(uint8_t* target, const uint8_t* source, Py_ssize_t count, bint brighter) noexcept nogil:
+    cdef Py_ssize_t x
+    if not brighter:
+        memcpy(target, source, count)
+        return
+    for x in range(count):
+        target[x] = source[x] if source[x] > target[x] else target[x]
+
+
+cdef Py_ssize_t _taps(Py_ssize_t size, Py_ssize_t out_size):
+    """The most pixels that one of the output can touch."""
+    return min(size, size // out_size + 2)
+
+
+cdef void _areas(Py_ssize_t size, Py_ssize_t out_size, Py_ssize_t taps, Py_ssize_t* at, float* weights) noexcept:
+    """Which share of output pixel i each input pixel covers; i spans [i, i + 1) * size / out_size."""
+    cdef double scale = <double>size / out_size, start, end, share
+    cdef Py_ssize_t i, k, first
+    for i in range(out_size):
+        # In integers where they decide which pixel comes first: (i * size) / out_size may round down.
+        first = i * size // out_size
+        start, end = i * scale, (i + 1) * scale
+        at[i] = first
+        for k in range(taps):
+            share = (min(end, <double>(first + k + 1)) - max(start, <double>(first + k))) / scale
+            weights[i * taps + k] = share if share > 1e-9 and first + k < size else 0
+
+
+def _size(size, name):
+    try:
+        height, width = size
+    except (TypeError, ValueError):
+        raise TypeError(f"{name} must be (height, width), got {size!r}") from None
+    if not all(isinstance(side, int | np.integer) for side in (height, width)):
+        raise TypeError(f"{name} must be two integers, got {size!r}")
+    if not (1 <= height <= 1 << 15 and 1 <= width <= 1 << 15):
+        raise ValueError(f"{name} must be from 1 to {1 << 15} each way, got {size!r}")
+    return int(height), int(width)
+
+
+def _kind(value):
+    return getattr(value, "dtype", type(value).__name__)

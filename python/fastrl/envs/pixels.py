@@ -1,0 +1,331 @@
+"""Games seen as small grey frames: the usual preprocessing of Atari, once, natively, for any game with a screen.
+
+One step here is ``frame_skip`` frames of the game with one action held (Mnih et al. 2015, Methods; Machado et al.
+2018): rewards are added up, of the last two frames the brighter pixels count, and what is left is one grey frame.
+Only the newest frame is delivered: stacking is for who stores and who acts, so that every frame exists once.
+"""
+
+import difflib
+from collections.abc import Mapping
+from typing import Any, Protocol, SupportsFloat
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+from numpy.typing import NDArray
+
+from fastrl._pixels import Shrinker
+
+Frame = NDArray[np.uint8]
+
+
+class Game(Protocol):
+    """What `PixelEnv` plays: one raw frame at a time.
+
+    Attributes:
+        shape: (H, W) of the screen.
+        num_actions: of which 0 does nothing, where the game has such a one.
+    """
+
+    shape: tuple[int, int]
+    num_actions: int
+
+    @property
+    def lives(self) -> int:
+        """How many are left; always the same where the game does not count them."""
+        ...
+
+    def reset(self, seed: int | None) -> None: ...
+
+    def act(self, action: int) -> tuple[float, bool, bool]:
+        """Plays a frame: reward, terminated, truncated."""
+        ...
+
+    def screen(self) -> Frame:
+        """uint8 [H, W] or [H, W, 3]; valid until the next call of any method."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class PixelEnv(gymnasium.Env[Any, Any]):
+    """A game as the pixel pipeline learns it. Made by `make_pixels`.
+
+    Observations are the newest frame, uint8 [h, w], a new array each. Where a game has ended, ``info["episode"]``
+    holds its undiscounted return before clipping, ``r``, and its length in steps of this environment, ``l``.
+
+    Args:
+        game: what is played; closed with this environment.
+        size: (h, w) of the observations.
+        frame_skip: frames of the game in a step.
+        max_of_two: of the last two frames of a step the brighter pixels count.
+        noop_max: an episode begins after 1 to this many frames of doing nothing (action 0); 0: at once.
+        life_loss_ends: losing a life ends the episode (``terminated``), and `reset` goes on with the same game
+            until it is over.
+        clip_reward: the reward of a step is clipped to -1, 0 or 1, its sign.
+        reward_scale: what the reward is multiplied by where it is not clipped.
+    """
+
+    def __init__(
+        self,
+        game: Game,
+        *,
+        size: tuple[int, int],
+        frame_skip: int = 4,
+        max_of_two: bool = True,
+        noop_max: int = 30,
+        life_loss_ends: bool = False,
+        clip_reward: bool = True,
+        reward_scale: float = 1.0,
+    ) -> None:
+        if frame_skip < 1:
+            raise ValueError(f"frame_skip should be at least 1, got {frame_skip}")
+        if noop_max < 0:
+            raise ValueError(f"noop_max should be at least 0, got {noop_max}")
+        self.observation_space: Box = Box(0, 255, size, np.uint8)
+        self.action_space: Discrete = Discrete(game.num_actions)
+        self.game = game
+        self.frame_skip = frame_skip
+        self.max_of_two = max_of_two and frame_skip > 1
+        self.noop_max = noop_max
+        self.life_loss_ends = life_loss_ends
+        self.clip_reward = clip_reward
+        self.reward_scale = reward_scale
+        self._shrinker = Shrinker(game.shape, size)
+        self._previous = np.empty((*game.shape, 3), np.uint8)
+        self._over = True
+        self._return = 0.0
+        self._length = 0
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Frame, dict[str, Any]]:
+        """Begins an episode: a new game, or the next life of one that is not over (see ``life_loss_ends``).
+
+        With a seed, or ``options={"new_game": True}``, always a new game.
+        """
+        super().reset(seed=seed)
+        if seed is not None or self._over or (options or {}).get("new_game"):
+            self._new_game(seed)
+        else:
+            # The first frame of the next life; in some games it is one of doing nothing that ends the game.
+            reward, terminated, truncated = self.game.act(0)
+            self._return += reward
+            if terminated or truncated:
+                self._new_game(None)
+        return self._observe(None), {}
+
+    def _new_game(self, seed: int | None) -> None:
+        self.game.reset(seed)
+        self._over, self._return, self._length = False, 0.0, 0
+        noops = int(self.np_random.integers(1, self.noop_max + 1)) if self.noop_max else 0
+        for _ in range(noops):
+            reward, terminated, truncated = self.game.act(0)
+            self._return += reward
+            if terminated or truncated:
+                self.game.reset(None)
+                self._return = 0.0
+
+    def step(self, action: SupportsFloat) -> tuple[Frame, float, bool, bool, dict[str, Any]]:
+        """Holds the action for ``frame_skip`` frames, fewer where the episode ends before."""
+        if self._over:
+            raise RuntimeError("the episode has ended: call reset() before the next step()")
+        game, lives, chosen = self.game, self.game.lives, int(action)  # type: ignore[call-overload]
+        total, previous = 0.0, None
+        for frame in range(self.frame_skip):
+            if frame == self.frame_skip - 1 and self.max_of_two:
+                previous = self._kept(game.screen())
+            reward, terminated, truncated = game.act(chosen)
+            total += reward
+            if terminated or truncated:
+                break
+        self._return += total
+        self._length += 1
+        info: dict[str, Any] = {}
+        self._over = terminated or truncated
+        if self._over:
+            info["episode"] = {"r": self._return, "l": self._length}
+        elif self.life_loss_ends and game.lives < lives:
+            terminated = True
+        if self.clip_reward:
+            total = float((total > 0) - (total < 0))
+        else:
+            total *= self.reward_scale
+        return self._observe(previous), total, terminated, truncated, info
+
+    def _kept(self, screen: Frame) -> Frame:
+        """A copy: the game draws over its screen."""
+        kept = self._previous if screen.ndim == 3 else self._previous[..., 0]
+        np.copyto(kept, screen)
+        return kept
+
+    def _observe(self, previous: Frame | None) -> Frame:
+        frame = np.empty(self._shrinker.out_shape, np.uint8)
+        self._shrinker.shrink(self.game.screen(), frame, previous)
+        return frame
+
+    def close(self) -> None:
+        self.game.close()
+
+
+class AtariGame:
+    """A game of the Arcade Learning Environment, by its own interface: only the frames that count are read.
+
+    Args:
+        env: an ``AtariEnv`` of ale-py, made with ``frameskip=1``.
+    """
+
+    def __init__(self, env: Any) -> None:
+        self._env = env
+        self._ale = env.ale
+        self._actions = list(env._action_set)
+        self.shape: tuple[int, int] = tuple(env.ale.getScreenDims())
+        self.num_actions = len(self._actions)
+        self._frame = np.empty(self.shape, np.uint8)
+
+    @property
+    def lives(self) -> int:
+        return int(self._ale.lives())
+
+    def reset(self, seed: int | None) -> None:
+        if seed is None:
+            self._ale.reset_game()
+        else:
+            self._env.reset(seed=seed)
+
+    def act(self, action: int) -> tuple[float, bool, bool]:
+        reward = self._ale.act(self._actions[action])
+        if not self._ale.game_over():
+            return reward, False, False
+        return reward, self._ale.game_over(with_truncation=False), self._ale.game_truncated()
+
+    def screen(self) -> Frame:
+        self._ale.getScreenGrayscale(self._frame)
+        return self._frame
+
+    def close(self) -> None:
+        self._env.close()
+
+
+class ImageGame:
+    """Any Gymnasium environment whose observations are images.
+
+    Args:
+        env: with uint8 [H, W], [H, W, 1] or [H, W, 3] observations and a Discrete action space from 0 on. Its
+            infos' ``lives`` counts lives, if it is there.
+    """
+
+    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+        space, actions = env.observation_space, env.action_space
+        name = env.spec.id if env.spec is not None else type(env).__name__
+        image = isinstance(space, Box) and space.dtype == np.uint8
+        if (
+            not image
+            or len(space.shape or ()) not in (2, 3)
+            or (space.shape or ())[2:] not in ((), (1,), (3,))
+        ):
+            raise ValueError(f"{name} has no image observations (uint8, [H, W] or [H, W, 3]) but {space}")
+        if not isinstance(actions, Discrete) or actions.start != 0:
+            raise ValueError(f"{name} has no Discrete actions from 0 on but {actions}")
+        assert space.shape is not None
+        self._env = env
+        self._frame: Frame = np.zeros(space.shape, np.uint8)
+        self.shape: tuple[int, int] = (space.shape[0], space.shape[1])
+        self.num_actions = int(actions.n)
+        self.lives = 0
+
+    def reset(self, seed: int | None) -> None:
+        self._frame, info = self._env.reset(seed=seed)
+        self._count_lives(info)
+
+    def act(self, action: int) -> tuple[float, bool, bool]:
+        self._frame, reward, terminated, truncated, info = self._env.step(action)
+        self._count_lives(info)
+        return float(reward), bool(terminated), bool(truncated)
+
+    def _count_lives(self, info: Mapping[str, Any]) -> None:
+        if "lives" in info:
+            self.lives = int(info["lives"])
+
+    def screen(self) -> Frame:
+        return self._frame[..., 0] if self._frame.shape[2:] == (1,) else self._frame
+
+    def close(self) -> None:
+        self._env.close()
+
+
+def make_pixels(
+    env_id: str,
+    *,
+    size: int | None = 84,
+    frame_skip: int = 4,
+    max_of_two: bool = True,
+    noop_max: int = 30,
+    life_loss_ends: bool = False,
+    clip_reward: bool = True,
+    reward_scale: float = 1.0,
+    **options: Any,
+) -> PixelEnv:
+    """A Gymnasium id as the pixel pipeline learns it.
+
+    Args:
+        env_id: ``ALE/Pong-v5`` and the like (needs the extra ``atari``), ``SuperMarioBros-v0`` and the like
+            (``mario``), or any other id whose observations are images.
+        size: of the frames, each way; None: as large as they come.
+        frame_skip, max_of_two, noop_max, life_loss_ends, clip_reward, reward_scale: see `PixelEnv`.
+        options: for the environment itself, such as ``repeat_action_probability=0.0`` for Atari,
+            ``actions="complex"`` for Mario (``fastrl.envs.adapters.mario``).
+
+    Raises:
+        ValueError: there is no such id (the message names the nearest), or it has no images or no Discrete
+            actions.
+        ImportError: it needs an extra that is not installed; the message says which.
+        TypeError: an option that the environment does not know.
+    """
+    game = make_game(env_id, **options)
+    return PixelEnv(
+        game,
+        size=game.shape if size is None else (size, size),
+        frame_skip=frame_skip,
+        max_of_two=max_of_two,
+        noop_max=noop_max,
+        life_loss_ends=life_loss_ends,
+        clip_reward=clip_reward,
+        reward_scale=reward_scale,
+    )
+
+
+def make_game(env_id: str, **options: Any) -> Game:
+    """The game behind an id, frame by frame. Arguments and errors are those of `make_pixels`."""
+    if env_id.startswith("SuperMarioBros"):
+        from fastrl.envs.adapters.mario import MarioEnv
+
+        return ImageGame(MarioEnv(env_id, **options))
+    if env_id.startswith("ALE/") and env_id not in gymnasium.registry:
+        _register_atari(env_id)
+    try:
+        spec = gymnasium.spec(env_id)
+    except (gymnasium.error.Error, ImportError) as error:
+        raise ValueError(f"there is no environment {env_id}{_nearest(env_id)}") from error
+    if spec.entry_point != "ale_py.env:AtariEnv":
+        return ImageGame(gymnasium.make(env_id, disable_env_checker=True, **options))
+    import ale_py
+
+    # Else every process begins with a banner.
+    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
+    return AtariGame(gymnasium.make(env_id, disable_env_checker=True, frameskip=1, **options).unwrapped)
+
+
+def _register_atari(env_id: str) -> None:
+    try:
+        import ale_py
+    except ModuleNotFoundError:
+        raise ImportError(
+            f"{env_id} needs ale-py, which is not installed: pip install 'fastrl[atari]'"
+        ) from None
+    gymnasium.register_envs(ale_py)
+
+
+def _nearest(env_id: str) -> str:
+    found = difflib.get_close_matches(env_id, gymnasium.registry, n=1, cutoff=0.5)
+    return f"; did you mean {found[0]}?" if found else ""
