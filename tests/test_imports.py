@@ -42,6 +42,8 @@ MAY_IMPORT = {
     "files": set(),
     "algorithms": {"collect", "rollout", "q_networks", "networks", "stopwatch", "config", "envs"},
     "collect": {"rollout", "stopwatch", "envs"},
+    "queue": {"_rust"},
+    "weights": {"_rust"},
     "rollout": {"_returns", "_rows"},
     "q_networks": {"networks"},
     "networks": set(),

@@ -6,10 +6,12 @@ ValueError says what was expected and what came, and nothing has changed. Long c
 may touch the arrays meanwhile. N is `num_envs`, D `obs_dim`, A `num_actions`.
 """
 
-from typing import Any, Literal, final
+import sys
+from typing import Any, Literal, Self, final
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import Buffer
 
 __version__: str
 
@@ -125,3 +127,193 @@ def replay_cage2(
     reset) and words. KeyError: an array is missing. TypeError, ValueError: one is of another dtype or shape, or
     holds an impossible value.
     """
+
+class QueueError(RuntimeError):
+    """A queue was used in a way that cannot work, or its memory is damaged; the text says how."""
+
+if sys.version_info >= (3, 13):
+    from queue import ShutDown as ShutDown
+else:
+    class ShutDown(Exception):  # noqa: N818 (its name in Python's queue)
+        """The queue was shut down; `queue.ShutDown` where Python has it."""
+
+@final
+class QueueMemory:
+    """A queue's memory, before Python knows the dtype of what lies in it; for `fastrl.queue`."""
+
+    @staticmethod
+    def create(
+        record_size: int,
+        schema: str,
+        capacity: int,
+        *,
+        lanes: int,
+        policy: str,
+        order: str,
+        shared: bool,
+        name: str | None,
+    ) -> QueueMemory: ...
+    @staticmethod
+    def attach(name: str) -> QueueMemory: ...
+    @property
+    def schema(self) -> str:
+        """What the creator says of its records."""
+
+    @property
+    def record_size(self) -> int: ...
+
+class Queue:
+    """What `fastrl.queue.Queue` inherits; that module explains it.
+
+    Whatever the call: `QueueError` when this queue is closed, another process or object consumes (for those that take
+    records), another thread is in such a call right now, or records are being shown by `peek`. A queue that is not
+    shared cannot be used in a forked child (`QueueError`). `timeout` is in seconds, None to wait for ever;
+    ValueError: it is negative or not a number.
+    """
+
+    def __new__(cls, memory: QueueMemory, dtype: np.dtype) -> Self: ...
+    @property
+    def name(self) -> str | None:
+        """By which `attach` finds it; None if it is not shared."""
+
+    @property
+    def dtype(self) -> np.dtype[np.void]: ...
+    @property
+    def capacity(self) -> int:
+        """Records in each lane, or in all with `order="total"`: a power of two."""
+
+    @property
+    def lanes(self) -> int: ...
+    @property
+    def policy(self) -> Literal["block", "error", "drop_newest", "drop_oldest"]: ...
+    @property
+    def order(self) -> Literal["lanes", "total"]: ...
+    def producer(self) -> Producer:
+        """A new producer, in a lane of its own. QueueError: all lanes have a living producer. `ShutDown` comes with
+        the first record."""
+
+    def get(self, block: bool = True, timeout: float | None = None) -> np.void:
+        """A copy of the next record. `Empty`: none came within `timeout`, or at once with `block=False`. `ShutDown`:
+        the queue was shut down, and is empty unless that was immediate."""
+
+    def get_many(
+        self,
+        max: int,  # noqa: A002
+        out: NDArray[np.void] | None = None,
+        timeout: float | None = None,
+    ) -> NDArray[np.void]:
+        """Copies of 1 to `max` records, as many as are there once one is. Written to the beginning of `out` ([at
+        least max], of the queue's dtype, C-contiguous), of which a view is returned; without it into a new array.
+        Exceptions as for `get`; TypeError, ValueError: an `out` of another kind."""
+
+    def peek(
+        self,
+        max: int | None = None,  # noqa: A002
+        timeout: float | None = None,
+    ) -> Peek:
+        """`with q.peek(max) as rows:` gives a read-only view [k] of 1 to `max` records that lie side by side in the
+        queue: all of one lane, up to where its ring begins anew. At the end of the block, however it ends, they are
+        consumed, and producers write over them: copy what is to stay. Nothing else can be taken meanwhile. With
+        policy "drop_oldest" none of them is dropped. Exceptions as for `get`."""
+
+    def counters(self) -> tuple[list[tuple[str, int]], list[list[tuple[str, int]]]]:
+        """What `stats` is made of: the queue's counters and each lane's."""
+
+    def shutdown(self, immediate: bool = False) -> None:
+        """From now on `put` raises `ShutDown`, and so does `get` once the queue is empty, or at once if `immediate`.
+        Whoever waits wakes up. For all processes, and for good."""
+
+    def close(self) -> None:
+        """Gives the consumer's role back, and if this process made the queue removes its name: nobody can attach any
+        more, who is attached goes on (`shutdown` is what stops them). Records that `peek` shows count as consumed.
+        Views of records stay valid memory. May be called again."""
+
+@final
+class Peek:
+    """What `Queue.peek` returns."""
+
+    def __enter__(self) -> NDArray[np.void]: ...
+    def __exit__(self, *exception: object) -> None: ...
+
+@final
+class Producer:
+    """One producer of a queue, for one thread at a time in the process that made it; otherwise `QueueError`, as when it
+    is closed or records are reserved. At the end of a `with` block, or when it is deleted, its lane becomes free.
+
+    `timeout` is in seconds, None to wait for ever; it matters only with policy "block". `ShutDown`: the queue was shut
+    down.
+    """
+
+    def put(self, row: Any, timeout: float | None = None) -> None:
+        """Puts one record: a scalar or array of one record of the queue's dtype (fast), or a tuple of its fields'
+        values or a mapping from their names (through numpy, slower). `Full`: there was no room. TypeError,
+        ValueError, OverflowError: the row is no such thing."""
+
+    def put_many(self, rows: NDArray[np.void], timeout: float | None = None) -> int:
+        """Puts the records of a C-contiguous array of the queue's dtype, of any shape, in C order. Returns how many.
+
+        Policy "block": they are put as room becomes free, so the consumer may see the first before the last are
+        there. If the time is over before all are put, how many were, less than `rows.size`; `Full` if none was.
+        "error": all or none; `Full`. "drop_newest", "drop_oldest": always `rows.size`; `stats` counts what was dropped.
+        TypeError: another dtype. ValueError: a strided view."""
+
+    def reserve(self, n: int, timeout: float | None = None) -> Reservation:
+        """`with p.reserve(n) as rows:` gives a writeable view [n] of memory in the queue, which holds whatever it held
+        before. At the end of the block the records are published, all at once; if the block ends with an exception,
+        not at all. After that the view is read-only: keep no view of a part of it to write through, since it would
+        write to what the consumer is reading.
+
+        n: at most half of the capacity (ValueError). `Full` as for `put`; with policies that drop, where there is no
+        room the view is one of other memory, and what is written there is dropped."""
+
+    def close(self) -> None:
+        """Gives the lane back; what is reserved is not published. May be called again."""
+
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *exception: object) -> None: ...
+
+@final
+class Reservation:
+    """What `Producer.reserve` returns."""
+
+    def __enter__(self) -> NDArray[np.void]: ...
+    def __exit__(self, exception: type[BaseException] | None, *rest: object) -> None: ...
+
+@final
+class Weights:
+    """A block of `nbytes` bytes, such as a network's weights, of which processes see the newest version.
+
+    Who creates it writes. It can be pickled for workers, or opened by name; they read. RuntimeError: it is closed.
+    ValueError: `nbytes` is less than 1 or more than memory can hold. OSError: there is no room in /dev/shm, which takes
+    twice `nbytes`.
+    """
+
+    def __new__(cls, nbytes: int) -> Self: ...
+    @classmethod
+    def attach(cls, name: str) -> Weights:
+        """Opens the weights of this name, to read. FileNotFoundError: there are none. RuntimeError: what is there is
+        damaged, of another version of fastrl, or something else."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def version(self) -> int:
+        """Of the newest; 0 before the first."""
+
+    def publish(self, data: Buffer) -> int:
+        """Makes a copy of these `nbytes` bytes the newest version; its number, one more than the last. Waits for
+        nobody. RuntimeError: this is not the object, or the process, that created it, or another thread is
+        publishing. ValueError: another size, or not contiguous. TypeError: no buffer."""
+
+    def read(self, out: Buffer, newer_than: int = 0) -> int:
+        """Copies the newest version into `out`, writeable and of `nbytes` bytes, and returns its number; or returns 0
+        and leaves `out` alone, if there is none newer than `newer_than`. ValueError, TypeError as for `publish`."""
+
+    def close(self) -> None:
+        """Lets go of the memory; the creator takes its name away, too. Who has it open goes on. May be called again."""
+
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *exception: object) -> None: ...
+    def __reduce__(self) -> tuple[Any, tuple[str]]: ...

@@ -2,7 +2,12 @@
 
 mod arrays;
 mod cage2;
+mod producer;
+mod queue;
+mod records;
+mod shm;
 mod vec_env;
+mod weights;
 
 use pyo3::prelude::*;
 
@@ -11,12 +16,19 @@ use pyo3::prelude::*;
 mod rust_module {
     #[pymodule_export]
     use crate::cage2::{Cage2Vec, replay_cage2};
+    #[pymodule_export]
+    use crate::producer::{Producer, Reservation};
+    #[pymodule_export]
+    use crate::queue::{Peek, Queue, QueueError, QueueMemory};
+    #[pymodule_export]
+    use crate::weights::Weights;
 
     use super::*;
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+        module.add("ShutDown", crate::queue::shut_down_type(module.py())?)?;
         crate::cage2::add_tables(module)
     }
 }

@@ -1,0 +1,237 @@
+//! The experience queue for Python: a producer's side.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use fastrl_core::queue::{self as core, Policy};
+use fastrl_core::shm::process;
+use numpy::{PyUntypedArray, PyUntypedArrayMethods};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+
+use crate::queue::{Anchor, Full, QueueError, lock, to_python};
+use crate::records::{RecordType, make_read_only};
+use crate::shm::{LARGE, Timeout, count};
+
+#[pyclass(frozen, module = "fastrl._rust")]
+pub(crate) struct Producer {
+    writing: Mutex<Option<Writing>>,
+    records: RecordType,
+    policy: Policy,
+    /// Room that is worth waking up for.
+    batch: usize,
+    /// How many forks lay behind the process that it belongs to.
+    forks: u64,
+}
+
+struct Writing {
+    producer: core::Producer,
+    anchor: Py<Anchor>,
+    reserved: Option<Reserved>,
+    reservations: u64,
+}
+
+/// What an open reservation gave.
+struct Reserved {
+    view: Py<PyUntypedArray>,
+    /// Not in the queue: there was no room, and the policy is to drop.
+    is_scratch: bool,
+    number: u64,
+}
+
+fn borrowed() -> PyErr {
+    QueueError::new_err("records are reserved: leave the reserve(...) block first")
+}
+
+fn full() -> PyErr {
+    Full::new_err("the queue is full")
+}
+
+impl Producer {
+    pub(crate) fn new(
+        producer: core::Producer,
+        records: RecordType,
+        anchor: Py<Anchor>,
+        policy: Policy,
+        capacity: usize,
+    ) -> Producer {
+        let writing = Writing { producer, anchor, reserved: None, reservations: 0 };
+        let batch = (capacity / 4).max(1);
+        Producer { writing: Mutex::new(Some(writing)), records, policy, batch, forks: process::forks() }
+    }
+
+    #[inline]
+    fn write<R>(&self, call: impl FnOnce(&mut Writing) -> PyResult<R>) -> PyResult<R> {
+        let mut writing = lock("producer", &self.writing)?;
+        call(writing.as_mut().ok_or_else(|| QueueError::new_err("this producer is closed"))?)
+    }
+
+    /// Puts records until all are put or the time is over; how many. `bytes` is asked again after each wait: other
+    /// threads may have changed the array meanwhile.
+    #[inline]
+    fn put_bytes<'a>(
+        &self,
+        py: Python<'_>,
+        bytes: impl Fn() -> PyResult<&'a [u8]>,
+        timeout: Option<f64>,
+    ) -> PyResult<usize> {
+        let mut timeout = Timeout::new(timeout)?;
+        let mut records = bytes()?;
+        let size = self.records.size();
+        let total = records.len() / size;
+        let mut done = 0;
+        self.write(|Writing { producer, reserved, .. }| {
+            if reserved.is_some() {
+                return Err(borrowed());
+            }
+            loop {
+                let rest = &records[done * size..];
+                let put = if rest.len() >= LARGE { py.detach(|| producer.offer(rest)) } else { producer.offer(rest) };
+                done += put.map_err(to_python)?;
+                if done == total {
+                    return Ok(done);
+                }
+                let room = self.batch.min(total - done);
+                if !timeout.wait(py, to_python, |slice| producer.wait(room, slice))? {
+                    return if done > 0 { Ok(done) } else { Err(full()) };
+                }
+                records = bytes()?;
+                if records.len() != total * size {
+                    return Err(PyValueError::new_err("rows: the array was changed during the call"));
+                }
+            }
+        })
+    }
+
+    fn reserve_view<'py>(
+        &self,
+        py: Python<'py>,
+        count: usize,
+        timeout: Option<f64>,
+    ) -> PyResult<(Bound<'py, PyUntypedArray>, u64)> {
+        let mut timeout = Timeout::new(timeout)?;
+        self.write(|writing| {
+            let producer = &mut writing.producer;
+            if writing.reserved.is_some() {
+                return Err(borrowed());
+            }
+            let records = loop {
+                if let Some(records) = producer.reserve(count).map_err(to_python)? {
+                    break Some(records);
+                }
+                if self.policy != Policy::Block {
+                    break None;
+                }
+                if !timeout.wait(py, to_python, |slice| producer.wait(count, slice))? {
+                    return Err(full());
+                }
+            };
+            let anchor = writing.anchor.clone_ref(py).into_bound(py).into_any();
+            let view = match records {
+                // SAFETY: the anchor keeps the memory mapped. Nobody reads reserved records before they are
+                // committed, and then this view is made read-only.
+                Some(records) => unsafe { self.records.view(records, count, anchor, true) },
+                None => self.records.empty(py, count),
+            };
+            if view.is_err() {
+                producer.abort();
+            }
+            let view = view?;
+            writing.reservations += 1;
+            writing.reserved = Some(Reserved {
+                view: view.clone().unbind(),
+                is_scratch: records.is_none(),
+                number: writing.reservations,
+            });
+            Ok((view, writing.reservations))
+        })
+    }
+
+    fn end_reservation(&self, py: Python<'_>, number: u64, commit: bool) -> PyResult<()> {
+        self.write(|writing| {
+            let Some(reserved) = writing.reserved.take_if(|reserved| reserved.number == number) else {
+                return Err(QueueError::new_err("this reservation is not open"));
+            };
+            make_read_only(reserved.view.bind(py));
+            if self.forks != process::forks() {
+                return Err(QueueError::new_err("this reservation belongs to the process that was forked"));
+            }
+            match (reserved.is_scratch, commit) {
+                (true, true) => writing.producer.drop_newest(reserved.view.bind(py).len()),
+                (true, false) => {}
+                (false, true) => writing.producer.commit(),
+                (false, false) => writing.producer.abort(),
+            }
+            Ok(())
+        })
+    }
+}
+
+#[pymethods]
+impl Producer {
+    #[pyo3(signature = (row, timeout=None))]
+    fn put(&self, py: Python<'_>, row: &Bound<'_, PyAny>, timeout: Option<f64>) -> PyResult<()> {
+        if let Some(bytes) = self.records.one(row)? {
+            // An array's memory could be another one after a wait, a scalar's not.
+            self.put_bytes(py, || Ok(self.records.one(row)?.unwrap_or(bytes)), timeout)?;
+        } else {
+            let array = self.records.array_from_python(row)?;
+            self.put_bytes(py, || self.records.bytes("row", &array), timeout)?;
+        }
+        Ok(())
+    }
+
+    #[pyo3(signature = (rows, timeout=None))]
+    fn put_many(&self, py: Python<'_>, rows: &Bound<'_, PyAny>, timeout: Option<f64>) -> PyResult<usize> {
+        self.put_bytes(py, || self.records.bytes("rows", rows), timeout)
+    }
+
+    #[pyo3(signature = (n, timeout=None))]
+    fn reserve(slf: Bound<'_, Self>, n: &Bound<'_, PyAny>, timeout: Option<f64>) -> PyResult<Reservation> {
+        let n = count("n", n)?;
+        Timeout::new(timeout)?;
+        Ok(Reservation { producer: slf.unbind(), count: n, timeout, number: AtomicU64::new(0) })
+    }
+
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        let writing = lock("producer", &self.writing)?.take();
+        if let Some(reserved) = writing.and_then(|writing| writing.reserved) {
+            make_read_only(reserved.view.bind(py));
+        }
+        Ok(())
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyTuple>) -> PyResult<()> {
+        self.close(py)
+    }
+}
+
+/// Room in the queue that is filled in place: a context manager.
+#[pyclass(frozen, module = "fastrl._rust")]
+pub(crate) struct Reservation {
+    producer: Py<Producer>,
+    count: usize,
+    timeout: Option<f64>,
+    /// Of the view that it gave last; zero before.
+    number: AtomicU64,
+}
+
+#[pymethods]
+impl Reservation {
+    fn __enter__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyUntypedArray>> {
+        let (view, number) = self.producer.get().reserve_view(py, self.count, self.timeout)?;
+        self.number.store(number, Ordering::Relaxed);
+        Ok(view)
+    }
+
+    #[pyo3(signature = (exception, *_rest))]
+    fn __exit__(&self, py: Python<'_>, exception: &Bound<'_, PyAny>, _rest: &Bound<'_, PyTuple>) -> PyResult<()> {
+        self.producer.get().end_reservation(py, self.number.load(Ordering::Relaxed), exception.is_none())
+    }
+}
