@@ -41,7 +41,7 @@ MAY_IMPORT = {
     "bench": {"envs"},
     "files": set(),
     "algorithms": {"collect", "rollout", "q_networks", "networks", "stopwatch", "config", "envs"},
-    "collect": {"rollout", "stopwatch", "envs"},
+    "collect": {"rollout", "stopwatch", "queue", "weights", "envs"},
     "queue": {"_rust"},
     "weights": {"_rust"},
     "rollout": {"_returns", "_rows"},

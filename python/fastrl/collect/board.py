@@ -1,0 +1,158 @@
+"""What collectors and their learner tell each other while they run: a few numbers in shared memory."""
+
+import ctypes
+from dataclasses import dataclass
+from multiprocessing.context import BaseContext
+from typing import Any
+
+import numpy as np
+
+# Ended games that a collector can note between two looks of the learner.
+GAMES = 256
+
+_LEARNER = np.dtype([("steps", np.int64), ("stop", np.int64)])
+_COLLECTOR = np.dtype(
+    [
+        ("steps", np.int64),
+        ("version", np.int64),
+        ("seconds", np.float64),
+        ("environment", np.float64),
+        ("inference", np.float64),
+        ("queue", np.float64),
+        ("games", np.int64),
+        ("returns", np.float64, GAMES),
+        ("lengths", np.int64, GAMES),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Game:
+    """One that has ended: its undiscounted return, before clipping, and its number of steps."""
+
+    value: float
+    length: int
+
+
+@dataclass(frozen=True)
+class Times:
+    """Seconds of all collectors together, since they were started.
+
+    Attributes:
+        seconds: in all.
+        environment, inference: in their environments; choosing actions, reading weights included.
+        queue: handing over experience: copying it and, which should be next to nothing, waiting for room.
+    """
+
+    seconds: float
+    environment: float
+    inference: float
+    queue: float
+
+    def since(self, earlier: "Times") -> "Times":
+        return Times(
+            self.seconds - earlier.seconds,
+            self.environment - earlier.environment,
+            self.inference - earlier.inference,
+            self.queue - earlier.queue,
+        )
+
+    def share(self, seconds: float) -> float:
+        """A part of it, such as ``queue``, as a share of ``seconds``; 0 of nothing."""
+        return seconds / self.seconds if self.seconds > 0 else 0.0
+
+
+class Board:
+    """Each number has one writer, and fits into a word, so nobody locks anything.
+
+    It lies in memory that has no name: it is handed to a process when that is started, and is gone with the last
+    of them.
+
+    Args:
+        context: that the processes are started with.
+        collectors: how many.
+    """
+
+    def __init__(self, context: BaseContext, collectors: int) -> None:
+        size = _LEARNER.itemsize + collectors * _COLLECTOR.itemsize
+        self._memory: Any = context.RawArray(ctypes.c_char, size)
+        self._attach()
+        self._seen = [0] * collectors
+
+    def _attach(self) -> None:
+        self._learner = np.frombuffer(self._memory, _LEARNER, 1)[0:1]
+        self._collectors = np.frombuffer(self._memory, _COLLECTOR, offset=_LEARNER.itemsize)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_memory": self._memory, "_seen": self._seen}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ |= state
+        self._attach()
+
+    @property
+    def steps(self) -> int:
+        """Environment steps that the learner has taken in, on which schedules depend."""
+        return int(self._learner["steps"][0])
+
+    @steps.setter
+    def steps(self, steps: int) -> None:
+        self._learner["steps"] = steps
+
+    @property
+    def stop(self) -> bool:
+        """Whether collectors are to leave."""
+        return bool(self._learner["stop"][0])
+
+    def set_stop(self) -> None:
+        self._learner["stop"] = 1
+
+    def report(self, collector: int, steps: int, version: int, times: Times) -> None:
+        """A collector tells what it has done since the run began, its predecessors included."""
+        mine = self._collectors[collector : collector + 1]
+        mine["steps"], mine["version"] = steps, version
+        mine["seconds"], mine["environment"] = times.seconds, times.environment
+        mine["inference"], mine["queue"] = times.inference, times.queue
+
+    def add_game(self, collector: int, game: Game) -> None:
+        mine = self._collectors[collector : collector + 1]
+        count = int(mine["games"][0])
+        mine["returns"][0, count % GAMES] = game.value
+        mine["lengths"][0, count % GAMES] = game.length
+        # After them: who sees the count finds them.
+        mine["games"] = count + 1
+
+    def steps_of(self, collector: int) -> int:
+        return int(self._collectors["steps"][collector])
+
+    def collected(self) -> int:
+        """Steps of all collectors, those on their way to the learner included."""
+        return int(self._collectors["steps"].sum())
+
+    def times_of(self, collector: int) -> Times:
+        return Times(
+            *(
+                float(self._collectors[part][collector])
+                for part in ("seconds", "environment", "inference", "queue")
+            )
+        )
+
+    def times(self) -> Times:
+        """Of all collectors together."""
+        return Times(
+            *(
+                float(self._collectors[part].sum())
+                for part in ("seconds", "environment", "inference", "queue")
+            )
+        )
+
+    def new_games(self) -> list[Game]:
+        """Those that have ended since the last call; of more than `GAMES` of one collector the newest."""
+        games = []
+        for i, seen in enumerate(self._seen):
+            mine = self._collectors[i]
+            count = int(mine["games"])
+            for k in range(max(seen, count - GAMES), count):
+                games.append(Game(float(mine["returns"][k % GAMES]), int(mine["lengths"][k % GAMES])))
+            self._seen[i] = count
+        return games
