@@ -102,7 +102,9 @@ class DQNConfig:
 
     def epsilon_at(self, steps: int) -> float:
         """The share of random actions after ``steps`` environment steps; 0 with noisy networks."""
-        return 0.0 if self.noisy else _linear(self.epsilon, self.final_epsilon, self.epsilon_steps, steps)
+        if self.noisy:
+            return 0.0
+        return _linear(self.epsilon, self.final_epsilon, self.epsilon_steps, steps)
 
     def beta_at(self, steps: int) -> float:
         """The exponent of the importance weights after ``steps`` environment steps."""
