@@ -264,7 +264,8 @@ class Producer:
         write to what the consumer is reading.
 
         n: at most half of the capacity (ValueError). `Full` as for `put`; with policies that drop, where there is no
-        room the view is one of other memory, and what is written there is dropped."""
+        room the view is one of other memory, and what is written there is dropped. With `order="total"` what was
+        reserved and not published takes room until the consumer comes by."""
 
     def close(self) -> None:
         """Gives the lane back; what is reserved is not published. May be called again."""

@@ -67,8 +67,8 @@ impl Producer {
         call(writing.as_mut().ok_or_else(|| QueueError::new_err("this producer is closed"))?)
     }
 
-    /// Puts records until all are put or the time is over; how many. `bytes` is asked again after each wait: other
-    /// threads may have changed the array meanwhile.
+    /// Puts records until all are put or the time is over; how many. `bytes` is asked again after each wait, because
+    /// while that lasted other threads had no reason to leave the array alone.
     #[inline]
     fn put_bytes<'a>(
         &self,
@@ -172,19 +172,23 @@ impl Producer {
 impl Producer {
     #[pyo3(signature = (row, timeout=None))]
     fn put(&self, py: Python<'_>, row: &Bound<'_, PyAny>, timeout: Option<f64>) -> PyResult<()> {
-        if let Some(bytes) = self.records.one(row)? {
-            // An array's memory could be another one after a wait, a scalar's not.
-            self.put_bytes(py, || Ok(self.records.one(row)?.unwrap_or(bytes)), timeout)?;
+        // SAFETY: nobody writes to the caller's record while it is being copied.
+        let bytes = unsafe { self.records.one(row)? };
+        if let Some(bytes) = bytes {
+            // SAFETY: as above.
+            self.put_bytes(py, || Ok(unsafe { self.records.one(row)? }.unwrap_or(bytes)), timeout)?;
         } else {
             let array = self.records.array_from_python(row)?;
-            self.put_bytes(py, || self.records.bytes("row", &array), timeout)?;
+            // SAFETY: as above.
+            self.put_bytes(py, || unsafe { self.records.bytes("row", &array) }, timeout)?;
         }
         Ok(())
     }
 
     #[pyo3(signature = (rows, timeout=None))]
     fn put_many(&self, py: Python<'_>, rows: &Bound<'_, PyAny>, timeout: Option<f64>) -> PyResult<usize> {
-        self.put_bytes(py, || self.records.bytes("rows", rows), timeout)
+        // SAFETY: nobody writes to the caller's array while it is being copied.
+        self.put_bytes(py, || unsafe { self.records.bytes("rows", rows) }, timeout)
     }
 
     #[pyo3(signature = (n, timeout=None))]

@@ -342,7 +342,8 @@ impl Queue {
         let max = count("max", max)?;
         let mut timeout = Timeout::new(timeout)?;
         if let Some(out) = &out {
-            self.records.bytes_mut("out", out, max)?;
+            // SAFETY: only checked, not used.
+            unsafe { self.records.bytes_mut("out", out, max)? };
         }
         self.consume(|consumer| {
             loop {
@@ -353,8 +354,9 @@ impl Queue {
                         (self.records.empty(py, waiting)?.into_any(), waiting)
                     }
                 };
-                // Checked anew after waiting: other threads may have changed the array meanwhile.
-                let bytes = self.records.bytes_mut("out", &array, room)?;
+                // SAFETY: the caller's for the length of this call; looked up anew after each wait, because while that
+                // lasted other threads had no reason to know that it is.
+                let bytes = unsafe { self.records.bytes_mut("out", &array, room)? };
                 let taken =
                     if bytes.len() >= LARGE { py.detach(|| consumer.take(bytes)) } else { consumer.take(bytes) };
                 match taken.map_err(to_python)? {

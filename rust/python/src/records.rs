@@ -59,8 +59,11 @@ impl RecordType {
     }
 
     /// The bytes of a structured scalar of this dtype; None if it is no scalar.
+    ///
+    /// # Safety
+    /// As for [`RecordType::bytes`].
     #[inline]
-    fn scalar_bytes<'a>(&self, row: &'a Bound<'_, PyAny>) -> PyResult<Option<&'a [u8]>> {
+    unsafe fn scalar_bytes<'a>(&self, row: &'a Bound<'_, PyAny>) -> PyResult<Option<&'a [u8]>> {
         let py = row.py();
         // SAFETY: a type check of a live object.
         let is_void =
@@ -78,8 +81,8 @@ impl RecordType {
                 row.getattr("dtype")?.str()?
             )));
         }
-        // SAFETY: a scalar holds one item of its descriptor, which is equivalent to ours, and never moves it. Nobody
-        // writes to it during the call, as with numpy's own functions.
+        // SAFETY: a scalar holds one item of its descriptor, which is equivalent to ours; the rest is the caller's
+        // promise.
         Ok(Some(unsafe { std::slice::from_raw_parts(data, self.size) }))
     }
 
@@ -114,18 +117,25 @@ impl RecordType {
     }
 
     /// The bytes of an array of records.
-    pub(crate) fn bytes<'a>(&self, name: &str, object: &'a Bound<'_, PyAny>) -> PyResult<&'a [u8]> {
+    ///
+    /// # Safety
+    /// While the slice lives nobody writes to the array or gives it other memory: other Python threads leave it alone
+    /// during the call, as they must for numpy's own functions that release the GIL.
+    pub(crate) unsafe fn bytes<'a>(&self, name: &str, object: &'a Bound<'_, PyAny>) -> PyResult<&'a [u8]> {
         let (array, count) = self.array(name, object)?;
         if count == 0 {
             return Ok(&[]);
         }
-        // SAFETY: checked to be contiguous and to hold that many records, and the caller's for the length of this
-        // call, as with numpy's own functions.
+        // SAFETY: checked to be contiguous and to hold that many records; the rest is the caller's promise.
         Ok(unsafe { std::slice::from_raw_parts(array.fields.data.cast(), count * self.size) })
     }
 
-    /// The bytes of a writeable one-dimensional array of at least `count` records.
-    pub(crate) fn bytes_mut<'a>(
+    /// The bytes of the first `count` records of a writeable one-dimensional array.
+    ///
+    /// # Safety
+    /// As for [`RecordType::bytes`], and nobody reads it either.
+    #[expect(clippy::mut_from_ref, reason = "numpy owns the memory; the reference only keeps it alive")]
+    pub(crate) unsafe fn bytes_mut<'a>(
         &self,
         name: &str,
         object: &'a Bound<'_, PyAny>,
@@ -146,15 +156,21 @@ impl RecordType {
     }
 
     /// The bytes of one record: a scalar or an array of one record.
+    ///
+    /// # Safety
+    /// As for [`RecordType::bytes`].
     #[inline]
-    pub(crate) fn one<'a>(&self, row: &'a Bound<'_, PyAny>) -> PyResult<Option<&'a [u8]>> {
-        if let Some(bytes) = self.scalar_bytes(row)? {
-            return Ok(Some(bytes));
+    pub(crate) unsafe fn one<'a>(&self, row: &'a Bound<'_, PyAny>) -> PyResult<Option<&'a [u8]>> {
+        // SAFETY: the caller's promise.
+        let scalar = unsafe { self.scalar_bytes(row)? };
+        if scalar.is_some() {
+            return Ok(scalar);
         }
         if row.cast::<PyUntypedArray>().is_err() {
             return Ok(None);
         }
-        let bytes = self.bytes("row", row)?;
+        // SAFETY: as above.
+        let bytes = unsafe { self.bytes("row", row)? };
         if bytes.len() != self.size {
             return Err(PyValueError::new_err(format!(
                 "row: expected one record, got an array of {}: put_many takes several",
