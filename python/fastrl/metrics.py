@@ -21,11 +21,36 @@ Number = float | int
 
 
 @dataclasses.dataclass(frozen=True)
-class TrainRow:
+class Row:
+    """What was done since the last row of a run, in numbers.
+
+    Attributes:
+        steps: environment steps since the beginning of the run.
+    """
+
+    steps: int
+
+    def groups(self) -> dict[str, dict[str, Number]]:
+        """All numbers but ``steps``, by group and name."""
+        raise NotImplementedError
+
+    def highlights(self) -> list[str]:
+        """Those that a line on a console shows, as text."""
+        raise NotImplementedError
+
+    def record(self) -> dict[str, Number]:
+        """All numbers in one dict, ``steps`` first."""
+        record: dict[str, Number] = {"steps": self.steps}
+        for group in self.groups().values():
+            record |= group
+        return record
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainRow(Row):
     """What one iteration of training, a collection and an update, did.
 
     Attributes:
-        steps: environment steps since the beginning of the run, this iteration's included.
         iteration: iterations since then.
         episodes: episodes that have ended since then.
         mean_return, mean_length: of the episodes that ended in this iteration; NaN if none did.
@@ -36,7 +61,6 @@ class TrainRow:
         parts: seconds of this iteration, by what they were spent on.
     """
 
-    steps: int
     iteration: int
     episodes: int
     mean_return: float
@@ -48,7 +72,6 @@ class TrainRow:
     parts: Mapping[str, float]
 
     def groups(self) -> dict[str, dict[str, Number]]:
-        """All numbers but ``steps``, by group and name."""
         return {
             "episode": {
                 "episodes": self.episodes,
@@ -65,18 +88,18 @@ class TrainRow:
             },
         }
 
-    def record(self) -> dict[str, Number]:
-        """All numbers in one dict, ``steps`` first."""
-        record: dict[str, Number] = {"steps": self.steps}
-        for group in self.groups().values():
-            record |= group
-        return record
+    def highlights(self) -> list[str]:
+        labels = {"policy_loss": "policy", "value_loss": "value", "entropy": "entropy", "approx_kl": "kl"}
+        return [
+            f"return {brief(self.mean_return)}",
+            *(f"{label} {brief(self.losses[name])}" for name, label in labels.items() if name in self.losses),
+        ]
 
 
 class Sink(Protocol):
     """Takes the rows of a run, one after the other."""
 
-    def write(self, row: TrainRow) -> None: ...
+    def write(self, row: Row) -> None: ...
 
     def flush(self) -> None:
         """Makes sure that what was written survives a crash."""
@@ -100,7 +123,7 @@ class JsonlSink:
         write_atomically(path, "".join(kept).encode())
         self._file = path.open("a", encoding="utf-8")
 
-    def write(self, row: TrainRow) -> None:
+    def write(self, row: Row) -> None:
         self._file.write(to_json(row.record()) + "\n")
         self._file.flush()
 
@@ -136,7 +159,7 @@ class TensorBoardSink:
             str(directory), purge_step=after + 1 if after else None, write_to_disk=True, flush_secs=10
         )
 
-    def write(self, row: TrainRow) -> None:
+    def write(self, row: Row) -> None:
         for group, numbers in row.groups().items():
             for name, number in numbers.items():
                 if math.isfinite(number):
@@ -164,7 +187,7 @@ class ConsoleSink:
         self._total = total_steps
         self._interval = interval
         self._told_at = -math.inf
-        self._untold: TrainRow | None = None
+        self._untold: Row | None = None
         self._pace = Pace(done)
         self._live: Live | None = None
         if console.is_terminal and not console.is_dumb_terminal:
@@ -180,7 +203,7 @@ class ConsoleSink:
             self._live = Live(self._bar, console=console, refresh_per_second=4)
             self._live.start()
 
-    def write(self, row: TrainRow) -> None:
+    def write(self, row: Row) -> None:
         self._pace.add(row.steps)
         if self._live is not None:
             self._bar.update(self._task, **self._fields(row.steps))
@@ -191,7 +214,7 @@ class ConsoleSink:
         else:
             self._untold = row
 
-    def _tell(self, row: TrainRow) -> None:
+    def _tell(self, row: Row) -> None:
         self._told_at = time.monotonic()
         self._untold = None
         line = [
@@ -212,13 +235,8 @@ class ConsoleSink:
         # The last rollout may go beyond the total.
         return duration(max(self._total - steps, 0) / self._pace.speed if self._pace.speed else math.nan)
 
-    def _numbers(self, row: TrainRow) -> list[str]:
-        labels = {"policy_loss": "policy", "value_loss": "value", "entropy": "entropy", "approx_kl": "kl"}
-        return [
-            f"{count(self._pace.speed)} steps/s",
-            f"return {brief(row.mean_return)}",
-            *(f"{label} {brief(row.losses[name])}" for name, label in labels.items() if name in row.losses),
-        ]
+    def _numbers(self, row: Row) -> list[str]:
+        return [f"{count(self._pace.speed)} steps/s", *row.highlights()]
 
     def flush(self) -> None:
         pass

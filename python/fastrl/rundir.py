@@ -43,14 +43,14 @@ class RunDirectory:
         os.close(self._lock)
 
 
-def new_directory(path: Path | None) -> RunDirectory:
-    """An unused directory for a new run: the given one, or one named by the time under ``runs``.
+def new_directory(path: Path | None, name: str) -> RunDirectory:
+    """An unused directory for a new run: the given one, or one under ``runs``, named ``name`` and the time.
 
     Raises:
         RunDirectoryError: the given one has a run in it.
     """
     if path is None:
-        stem = f"cage2-{time.strftime('%Y%m%d-%H%M%S')}"
+        stem = f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
         names = (stem if i == 1 else f"{stem}-{i}" for i in itertools.count(1))
         path = next(path for name in names if not (path := Path("runs", name)).exists())
     elif (path / "config.toml").exists() or (path / "checkpoints").exists():

@@ -4,13 +4,10 @@ import dataclasses
 import itertools
 import math
 import os
-import signal
-import threading
 import time
-import types
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -19,21 +16,17 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from rich.console import Console
 
 from fastrl.algorithms.ppo import PPO, PPOConfig
-from fastrl.checkpoint import CheckpointError, Checkpoints, find_checkpoint, load_newest
 from fastrl.collect.native import CollectStats
-from fastrl.config import ConfigError, UserError, Values, build, check, section, to_toml, to_tree
+from fastrl.config import Values, build, check, section, to_tree
 from fastrl.envs.cage2 import ACTIONS, OBS_BITS, RED_AGENTS, SCAN_HOSTS, Cage2VectorEnv, action_indices
 from fastrl.evaluate import Evaluation, evaluate, of_policy
 from fastrl.files import to_json, write_atomically
-from fastrl.metrics import ConsoleSink, JsonlSink, Sink, TensorBoardSink, TrainRow
+from fastrl.metrics import TrainRow
 from fastrl.policy import Policy
 from fastrl.rundir import RunDirectory, new_directory
+from fastrl.session import TrainError, check_resumable, choose_device, going_on, play
 from fastrl.stopwatch import Stopwatch
 from fastrl.summary import Summary, peak_gpu_memory_mib, peak_memory_mib, with_other
-
-
-class TrainError(UserError, RuntimeError):
-    """A run that cannot begin or go on, for a reason that its user can act on; one line."""
 
 
 def parse_red_agent(value: Any) -> str:
@@ -281,19 +274,6 @@ class Training:
         self.parts = dict(state["parts"])
 
 
-def choose_device(name: str) -> str:
-    """``cpu`` or ``cuda``.
-
-    Raises:
-        TrainError: CUDA was asked for and is not there.
-    """
-    if name == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    if name == "cuda" and not torch.cuda.is_available():
-        raise TrainError("--device cuda: PyTorch finds no CUDA device on this machine; use --device cpu")
-    return name
-
-
 def _check_memory(config: TrainConfig) -> None:
     """Refuses what can only end in a process that the system kills for its memory."""
     obs_dim = OBS_BITS + (len(SCAN_HOSTS) if config.env.scan_memory else 0)
@@ -330,32 +310,6 @@ def _returns_by_red(stats: CollectStats) -> dict[str, float]:
     }
 
 
-class StopSignals:
-    """Notes that the process was asked to stop, by Ctrl-C or SIGTERM; asked again, it stops at once."""
-
-    def __init__(self) -> None:
-        self.received: signal.Signals | None = None
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread():
-            self._before = {
-                number: signal.signal(number, self._note) for number in (signal.SIGINT, signal.SIGTERM)
-            }
-        return self
-
-    def _note(self, number: int, frame: types.FrameType | None) -> None:
-        self.received = signal.Signals(number)
-        self._put_back()
-
-    def _put_back(self) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def __exit__(self, *error: object) -> None:
-        self._put_back()
-
-
 def new_run(config: TrainConfig, path: Path | None, console: Console) -> Summary:
     """Trains from the beginning, in a new run directory.
 
@@ -363,7 +317,7 @@ def new_run(config: TrainConfig, path: Path | None, console: Console) -> Summary
         TrainError, RunDirectoryError: it cannot begin; nothing has been written then.
     """
     training = Training(config)
-    directory = new_directory(path)
+    directory = new_directory(path, "cage2")
     try:
         return _train(training, directory, console)
     finally:
@@ -381,79 +335,24 @@ def resume_run(path: Path, changes: Values, new_path: Path | None, console: Cons
     Raises:
         CheckpointError, TrainError, RunDirectoryError, ConfigError: it cannot go on; nothing has changed.
     """
-    for key in changes:
-        if key not in RESUMABLE:
-            can = ", ".join(RESUMABLE)
-            raise ConfigError(f"{key} cannot change when a run goes on, it would be another run; {can} can")
-    own_directory = find_checkpoint(path).parent
-    if new_path is None and own_directory.name != "checkpoints":
-        raise TrainError(f"{path} lies in no run directory: name a new one with --run-dir")
-    # Nobody else may write to the run between reading its checkpoint and going on from it.
-    directory = RunDirectory(own_directory.parent) if new_path is None else None
-    try:
-        file, state = load_newest(path)
-        training = _restored(file, state, changes)
-        directory = directory or new_directory(new_path)
-        Checkpoints(directory.checkpoints).drop_after(training.steps)
-        console.print(f"going on from {file}", highlight=False, soft_wrap=True)
-        return _train(training, directory, console)
-    finally:
-        if directory is not None:
-            directory.close()
+    check_resumable(changes, RESUMABLE)
 
-
-def _restored(file: Path, state: dict[str, Any], changes: Values) -> Training:
-    try:
+    def restore(file: Path, state: dict[str, Any]) -> Training:
         config = build(TrainConfig, check(TrainConfig, state["config"], str(file)), changes)
         training = Training(config)
         training.restore(state)
-    except (KeyError, TypeError, AttributeError, ValueError, RuntimeError) as error:
-        if isinstance(error, UserError):
-            raise
-        raise CheckpointError(
-            f"{file} is no checkpoint of a run that this fastrl can resume: {error!r}"
-        ) from None
-    return training
+        return training
+
+    with going_on(path, new_path, "cage2", restore, console) as (training, directory):
+        return _train(training, directory, console)
 
 
 def _train(training: Training, directory: RunDirectory, console: Console) -> Summary:
-    """The loop with all that consumes its rows."""
-    config = training.config
-    write_atomically(directory.config, to_toml(config).encode())
-    console.print(
-        f"training on {training.device}, run directory {directory.path}", highlight=False, soft_wrap=True
-    )
-    checkpoints = Checkpoints(directory.checkpoints, config.run.keep_checkpoints)
-    sinks: list[Sink] = [
-        JsonlSink(directory.metrics, after=training.steps),
-        TensorBoardSink(directory.tensorboard, after=training.steps),
-        ConsoleSink(console, config.run.total_steps, training.steps),
-    ]
-
-    def save() -> Path:
-        # The rows up to a checkpoint have to be there when it is.
-        for sink in sinks:
-            sink.flush()
-        return checkpoints.save(training.steps, training.state())
-
-    saved_at = time.monotonic()
-    with StopSignals() as stop:
-        try:
-            for row in training.rows():
-                for sink in sinks:
-                    sink.write(row)
-                if stop.received is not None:
-                    break
-                if time.monotonic() - saved_at >= config.run.checkpoint_seconds:
-                    save()
-                    saved_at = time.monotonic()
-            checkpoint = save()
-        finally:
-            for sink in sinks:
-                sink.close()
+    """The loop, and what it came to."""
+    checkpoint, stopped_by = play(training, directory, console)
     summary = Summary(
-        status="complete" if stop.received is None else "interrupted",
-        signal=None if stop.received is None else stop.received.name,
+        status="complete" if stopped_by is None else "interrupted",
+        signal=None if stopped_by is None else stopped_by.name,
         run=str(directory.path),
         checkpoint=str(checkpoint),
         steps=training.steps,
@@ -465,7 +364,7 @@ def _train(training: Training, directory: RunDirectory, console: Console) -> Sum
         parts=with_other(training.parts, training.seconds),
         peak_memory_mib=peak_memory_mib(),
         peak_gpu_memory_mib=peak_gpu_memory_mib(training.device),
-        evaluation=_scores(training, directory, console) if stop.received is None else None,
+        evaluation=_scores(training, directory, console) if stopped_by is None else None,
     )
     write_atomically(directory.summary, to_json(summary.to_tree(), indent=2).encode())
     summary.print(console)

@@ -1,0 +1,194 @@
+"""What every kind of run has in common: a device, signals, the loop with all that consumes its rows, going on."""
+
+import signal
+import threading
+import time
+import types
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol, Self, TypeVar
+
+import torch
+from rich.console import Console
+
+from fastrl.checkpoint import CheckpointError, Checkpoints, find_checkpoint, load_newest
+from fastrl.config import ConfigError, UserError, to_toml
+from fastrl.files import write_atomically
+from fastrl.metrics import ConsoleSink, JsonlSink, Row, Sink, TensorBoardSink
+from fastrl.rundir import RunDirectory, new_directory
+
+T = TypeVar("T", bound="Training")
+
+
+class TrainError(UserError, RuntimeError):
+    """A run that cannot begin or go on, for a reason that its user can act on; one line."""
+
+
+class RunSettings(Protocol):
+    """The settings in the table ``[run]`` that every kind of run has."""
+
+    @property
+    def total_steps(self) -> int: ...
+    @property
+    def checkpoint_seconds(self) -> float: ...
+    @property
+    def keep_checkpoints(self) -> int: ...
+
+
+class Settings(Protocol):
+    @property
+    def run(self) -> RunSettings: ...
+
+
+class Training(Protocol):
+    """The parts of a run, and its loop."""
+
+    @property
+    def config(self) -> Settings: ...
+    @property
+    def device(self) -> str: ...
+    @property
+    def steps(self) -> int: ...
+
+    def rows(self) -> Iterable[Row]:
+        """Trains. Between rows the state may be saved."""
+        ...
+
+    def state(self) -> dict[str, Any]: ...
+
+
+def choose_device(name: str) -> str:
+    """``cpu`` or ``cuda``.
+
+    Raises:
+        TrainError: CUDA was asked for and is not there.
+    """
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda" and not torch.cuda.is_available():
+        raise TrainError("--device cuda: PyTorch finds no CUDA device on this machine; use --device cpu")
+    return name
+
+
+class StopSignals:
+    """Notes that the process was asked to stop, by Ctrl-C or SIGTERM; asked again, it stops at once."""
+
+    def __init__(self) -> None:
+        self.received: signal.Signals | None = None
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            self._before = {
+                number: signal.signal(number, self._note) for number in (signal.SIGINT, signal.SIGTERM)
+            }
+        return self
+
+    def _note(self, number: int, frame: types.FrameType | None) -> None:
+        self.received = signal.Signals(number)
+        self._put_back()
+
+    def _put_back(self) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def __exit__(self, *error: object) -> None:
+        self._put_back()
+
+
+def play(training: Training, directory: RunDirectory, console: Console) -> tuple[Path, signal.Signals | None]:
+    """Trains to the end or until a signal; writes settings, metrics and checkpoints.
+
+    Returns:
+        The last checkpoint, and the signal.
+    """
+    run = training.config.run
+    write_atomically(directory.config, to_toml(training.config).encode())
+    console.print(
+        f"training on {training.device}, run directory {directory.path}", highlight=False, soft_wrap=True
+    )
+    checkpoints = Checkpoints(directory.checkpoints, run.keep_checkpoints)
+    sinks: list[Sink] = [
+        JsonlSink(directory.metrics, after=training.steps),
+        TensorBoardSink(directory.tensorboard, after=training.steps),
+        ConsoleSink(console, run.total_steps, training.steps),
+    ]
+
+    def save() -> Path:
+        # The rows up to a checkpoint have to be there when it is.
+        for sink in sinks:
+            sink.flush()
+        return checkpoints.save(training.steps, training.state())
+
+    saved_at = time.monotonic()
+    with StopSignals() as stop:
+        try:
+            for row in training.rows():
+                for sink in sinks:
+                    sink.write(row)
+                if stop.received is not None:
+                    break
+                if time.monotonic() - saved_at >= run.checkpoint_seconds:
+                    save()
+                    saved_at = time.monotonic()
+            checkpoint = save()
+        finally:
+            for sink in sinks:
+                sink.close()
+    return checkpoint, stop.received
+
+
+def check_resumable(changes: Iterable[str], resumable: Iterable[str]) -> None:
+    """Refuses changes of settings that would make another run of it.
+
+    Raises:
+        ConfigError
+    """
+    for key in changes:
+        if key not in resumable:
+            can = ", ".join(resumable)
+            raise ConfigError(f"{key} cannot change when a run goes on, it would be another run; {can} can")
+
+
+@contextmanager
+def going_on(
+    path: Path,
+    new_path: Path | None,
+    name: str,
+    restore: Callable[[Path, dict[str, Any]], T],
+    console: Console,
+) -> Iterator[tuple[T, RunDirectory]]:
+    """Opens a run where a checkpoint stands, in its own run directory or in a new one.
+
+    Args:
+        path: a run directory, of which the newest checkpoint is meant, or a checkpoint file.
+        new_path: a run directory for what follows; needed only for a checkpoint that lies in none.
+        name: what a new directory's name begins with.
+        restore: makes the training from the checkpoint's file and state.
+
+    Raises:
+        CheckpointError, TrainError, RunDirectoryError, ConfigError: it cannot go on; nothing has changed.
+    """
+    own_directory = find_checkpoint(path).parent
+    if new_path is None and own_directory.name != "checkpoints":
+        raise TrainError(f"{path} lies in no run directory: name a new one with --run-dir")
+    # Nobody else may write to the run between reading its checkpoint and going on from it.
+    directory = RunDirectory(own_directory.parent) if new_path is None else None
+    try:
+        file, state = load_newest(path)
+        try:
+            training = restore(file, state)
+        except (KeyError, TypeError, AttributeError, ValueError, RuntimeError) as error:
+            if isinstance(error, UserError):
+                raise
+            raise CheckpointError(
+                f"{file} is no checkpoint of a run that this fastrl can resume: {error!r}"
+            ) from None
+        directory = directory or new_directory(new_path, name)
+        Checkpoints(directory.checkpoints).drop_after(training.steps)
+        console.print(f"going on from {file}", highlight=False, soft_wrap=True)
+        yield training, directory
+    finally:
+        if directory is not None:
+            directory.close()
