@@ -46,6 +46,7 @@ MAY_IMPORT = {
     "queue": {"_rust"},
     "weights": {"_rust"},
     "rollout": {"_returns", "_rows"},
+    "prefetch": set(),
     "q_networks": {"networks"},
     "networks": set(),
     "stopwatch": set(),

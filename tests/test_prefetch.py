@@ -1,0 +1,170 @@
+"""fastrl.prefetch: the same batches, one ahead; priorities one later; errors reach the caller."""
+
+import gc
+import threading
+import weakref
+from types import SimpleNamespace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fastrl.prefetch import Prefetcher
+
+
+class Counting:
+    """A sampler that says what was asked of it, with two batches in rotation."""
+
+    def __init__(self, fail_at=()):
+        self.batches = [SimpleNamespace(obs=torch.zeros(3), indices=torch.zeros(3)) for _ in range(2)]
+        self.drawn = 0
+        self.log = []
+        self.threads = set()
+        self.fail_at = set(fail_at)
+
+    def sample(self):
+        self.threads.add(threading.current_thread().name)
+        self.drawn += 1
+        if self.drawn in self.fail_at:
+            raise IndexError(f"no draw {self.drawn}")
+        self.log.append(("sample", self.drawn))
+        batch = self.batches[self.drawn % 2]
+        batch.obs.fill_(self.drawn)
+        batch.indices.fill_(self.drawn)
+        return batch
+
+    def update_priorities(self, indices, priorities):
+        self.threads.add(threading.current_thread().name)
+        if priorities.isnan().any():
+            raise ValueError("priorities must be numbers")
+        self.log.append(("update", int(indices[0])))
+
+
+def settle(ahead):
+    """Waits until the batch ahead has been drawn."""
+    ahead._ahead.exception()
+
+
+def test_batches_are_the_samplers_in_order():
+    with Prefetcher(Counting()) as ahead:
+        for expected in range(1, 50):
+            batch = ahead.sample()
+            settle(ahead)  # the next one is in its place by now, and leaves this one alone
+            assert (batch.obs == expected).all()
+
+
+def test_is_one_batch_ahead_and_no_more():
+    sampler = Counting()
+    with Prefetcher(sampler) as ahead:
+        assert sampler.drawn == 0
+        for count in range(1, 5):
+            ahead.sample()
+            settle(ahead)
+            assert sampler.drawn == count + 1
+    assert sampler.drawn == 5
+
+
+def test_the_thread_alone_touches_the_sampler():
+    sampler = Counting()
+    with Prefetcher(sampler) as ahead:
+        for _ in range(5):
+            batch = ahead.sample()
+            ahead.update_priorities(batch.indices, torch.ones(3))
+        settle(ahead)
+        assert len(sampler.threads) == 1
+        assert threading.current_thread().name not in sampler.threads
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.lists(st.booleans(), max_size=12))
+def test_priorities_count_one_batch_later(updates):
+    """Whether the thread has drawn already makes no difference: run with and without waiting for it."""
+    logs = []
+    for wait in (False, True):
+        sampler = Counting()
+        with Prefetcher(sampler) as ahead:
+            for update in updates:
+                batch = ahead.sample()
+                if wait:
+                    settle(ahead)
+                if update:
+                    ahead.update_priorities(batch.indices, torch.ones(3))
+        logs.append(sampler.log)
+    expected = []
+    if updates:
+        expected.append(("sample", 1))
+    for k in range(1, len(updates) + 1):
+        # Batch k has been handed out: those of batch k - 1 count in batch k + 1.
+        if k > 1 and updates[k - 2]:
+            expected.append(("update", k - 1))
+        expected.append(("sample", k + 1))
+    if updates and updates[-1]:
+        expected.append(("update", len(updates)))  # by close()
+    assert logs == [expected, expected]
+
+
+def test_errors_reach_the_caller_who_may_try_again():
+    with Prefetcher(Counting(fail_at=[1, 3])) as ahead:
+        with pytest.raises(IndexError, match="no draw 1"):
+            ahead.sample()
+        assert (ahead.sample().obs == 2).all()
+        with pytest.raises(IndexError, match="no draw 3"):
+            ahead.sample()
+        assert (ahead.sample().obs == 4).all()
+
+
+def test_errors_of_priorities_reach_the_caller():
+    with Prefetcher(Counting()) as ahead:
+        batch = ahead.sample()
+        ahead.update_priorities(batch.indices, torch.full((3,), torch.nan))
+        ahead.sample()
+        with pytest.raises(ValueError, match="must be numbers"):
+            ahead.sample()
+        assert (ahead.sample().obs == 3).all()
+
+
+def test_close_ends_the_thread():
+    before = set(threading.enumerate())
+    ahead = Prefetcher(Counting())
+    ahead.sample()
+    assert set(threading.enumerate()) != before
+    ahead.close()
+    ahead.close()
+    assert set(threading.enumerate()) == before
+    with pytest.raises(RuntimeError, match="closed"):
+        ahead.sample()
+
+
+def test_close_before_the_first_batch():
+    sampler = Counting()
+    Prefetcher(sampler).close()
+    assert sampler.log == []
+
+
+def test_close_hands_on_the_last_priorities():
+    sampler = Counting()
+    ahead = Prefetcher(sampler)
+    batch = ahead.sample()
+    ahead.update_priorities(batch.indices, torch.ones(3))
+    ahead.close()
+    assert sampler.log[-1] == ("update", 1)
+
+
+def test_priorities_after_close_are_refused():
+    ahead = Prefetcher(Counting())
+    batch = ahead.sample()
+    ahead.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        ahead.update_priorities(batch.indices, torch.ones(3))
+
+
+def test_forgotten_prefetchers_are_freed():
+    sampler = Counting()
+    ahead = Prefetcher(sampler)
+    ahead.sample()
+    settle(ahead)
+    gone = weakref.ref(ahead)
+    del ahead
+    gc.collect()
+    assert gone() is None
