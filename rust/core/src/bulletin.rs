@@ -40,7 +40,7 @@ impl Pages {
     pub fn publish(&self, memory: &impl Memory, data: impl Fn(usize) -> u64) -> u64 {
         let version = memory.load(self.version, Site::Plain) + 1;
         let page = (version % 2) as usize;
-        memory.store(self.held[page], BEING_WRITTEN, Site::Plain);
+        memory.store(self.held[page], BEING_WRITTEN, Site::Mark);
         memory.fence(Site::Begin);
         for i in 0..self.words {
             memory.store(self.word(page, i), data(i), Site::Plain);
@@ -50,24 +50,37 @@ impl Pages {
         version
     }
 
-    /// Copies the newest version, if it is newer than `newer_than`; its number. What is copied before that is sure may
-    /// be a mixture.
-    pub fn read(&self, memory: &impl Memory, newer_than: u64, mut copy: impl FnMut(usize, u64)) -> Option<u64> {
-        loop {
-            let version = memory.load(self.version, Site::Newest);
-            if version <= newer_than {
-                return None;
-            }
-            let page = (version % 2) as usize;
-            for i in 0..self.words {
-                copy(i, memory.load(self.word(page, i), Site::Plain));
-            }
-            memory.fence(Site::Recheck);
-            if memory.load(self.held[page], Site::Plain) == version {
-                return Some(version);
-            }
+    /// Copies the newest version, if it is newer than `newer_than`. What is copied before that is sure may be a mixture.
+    pub fn read(&self, memory: &impl Memory, newer_than: u64, mut copy: impl FnMut(usize, u64)) -> Reading {
+        let version = memory.load(self.version, Site::Newest);
+        if version <= newer_than {
+            return Reading::Nothing;
+        }
+        let page = (version % 2) as usize;
+        for i in 0..self.words {
+            copy(i, memory.load(self.word(page, i), Site::Plain));
+        }
+        memory.fence(Site::Recheck);
+        if memory.load(self.held[page], Site::Marked) == version {
+            Reading::Version(version)
+        } else if memory.load(self.version, Site::Newest) > version {
+            Reading::Overtaken
+        } else {
+            Reading::Damaged
         }
     }
+}
+
+/// What came of reading.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reading {
+    Version(u64),
+    /// Nothing is newer.
+    Nothing,
+    /// The page was written meanwhile: there is something newer, read that.
+    Overtaken,
+    /// The page was written, but nothing newer is there: no writer does that.
+    Damaged,
 }
 
 /// A block of bytes in shared memory.
@@ -162,11 +175,22 @@ impl Bulletin {
         if out.len() != self.nbytes {
             return Err(Error::Invalid(format!("expected {} bytes to read into, got {}", self.nbytes, out.len())));
         }
-        Ok(self.pages.read(&self.memory, newer_than, |i, word| {
-            let rest = &mut out[8 * i..];
-            let count = rest.len().min(8);
-            rest[..count].copy_from_slice(&word.to_ne_bytes()[..count]);
-        }))
+        loop {
+            let reading = self.pages.read(&self.memory, newer_than, |i, word| {
+                let rest = &mut out[8 * i..];
+                let count = rest.len().min(8);
+                rest[..count].copy_from_slice(&word.to_ne_bytes()[..count]);
+            });
+            match reading {
+                Reading::Version(version) => return Ok(Some(version)),
+                Reading::Nothing => return Ok(None),
+                Reading::Overtaken => {}
+                Reading::Damaged => {
+                    let name = self.name();
+                    return Err(Error::Foreign(format!("shared memory {name:?} is damaged: make new weights")));
+                }
+            }
+        }
     }
 
     /// Takes the name away: nobody can attach any more.

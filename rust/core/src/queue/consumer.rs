@@ -5,7 +5,7 @@ use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 
 use super::lane::LaneReader;
-use super::layout::{Of, OfLane};
+use super::layout::Of;
 use super::ring::RingReader;
 use super::{Error, Order, Queue, State};
 use crate::queue::bell::Bell;
@@ -38,7 +38,7 @@ impl Consumer {
     pub(super) fn new(queue: Queue) -> Result<Consumer, Error> {
         queue.check_here()?;
         let (memory, layout) = (&queue.0.memory, &queue.0.layout);
-        queue.take_role(layout.word(Of::Consumer)).map_err(|process| Error::Consumer { pid: process.pid() })?;
+        queue.take_role(queue.consumer_role()).map_err(|process| Error::Consumer { pid: process.pid() })?;
         let reader = match layout.order {
             Order::Lanes => {
                 Reader::Lanes((0..layout.lanes).map(|lane| LaneReader::new(memory, layout.lane(lane))).collect())
@@ -112,13 +112,8 @@ impl Consumer {
             return Ok(taken);
         }
         // What was begun before the shutdown is still to come.
-        self.queue.0.memory.fence(Site::Shut);
-        let layout = &self.queue.0.layout;
-        let is_busy = (0..layout.lanes).any(|lane| {
-            self.queue.0.memory.load(layout.lane_word(lane, OfLane::Busy), Site::Intent) != 0
-                && self.queue.is_alive(lane)
-        });
-        if is_busy {
+        let queue = self.queue.clone();
+        if !queue.0.gate.is_quiet(&queue.0.memory, |lane| queue.is_alive(lane)) {
             return Ok(0);
         }
         // Looked for once more, because who is no longer busy has published before.
@@ -285,6 +280,6 @@ impl Drop for Consumer {
             return;
         }
         self.release();
-        self.queue.0.memory.store(self.queue.0.layout.word(Of::Consumer), 0, Site::HandOver);
+        self.queue.consumer_role().give(&self.queue.0.memory);
     }
 }

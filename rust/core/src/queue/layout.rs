@@ -1,6 +1,7 @@
 //! Where each word and record of a queue lies.
 
 use super::cursor::Cursor;
+use super::gate::Gate;
 use super::lane::Lane;
 use super::ring::Ring;
 use super::{Options, Order, Policy};
@@ -176,11 +177,10 @@ impl Layout {
         }
     }
 
-    /// Every word that a queue of this layout has.
-    pub fn all_words(&self) -> Vec<Word> {
-        let lines = WORDS_OF_LANE * (1 + self.lanes);
-        let marks = if self.order == Order::Total { self.capacity } else { 0 };
-        let lines = (0..lines).map(|i| Word(self.words + LINE * i));
-        lines.chain((0..marks).map(|i| Word(self.sequence + 8 * i))).collect()
+    pub fn gate(&self) -> Gate {
+        Gate {
+            state: self.word(Of::State),
+            busy: (0..self.lanes).map(|lane| self.lane_word(lane, OfLane::Busy)).collect(),
+        }
     }
 }

@@ -11,10 +11,12 @@
 pub mod bell;
 mod consumer;
 pub mod cursor;
+pub mod gate;
 pub mod lane;
 pub mod layout;
 mod producer;
 pub mod ring;
+pub mod role;
 mod stats;
 
 use std::sync::Arc;
@@ -30,6 +32,8 @@ use crate::shm::process::Process;
 pub use crate::shm::segment::Shared;
 use crate::shm::segment::{Kind, Segment};
 use bell::Bell;
+use gate::Gate;
+use role::Role;
 
 /// What a producer does when there is no room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,6 +94,7 @@ pub enum State {
 struct Inner {
     memory: Mapped,
     layout: Layout,
+    gate: Gate,
     schema: String,
     segment: Segment,
 }
@@ -121,7 +126,8 @@ impl Queue {
     fn over(segment: Segment, layout: Layout, schema: String) -> Queue {
         // SAFETY: the segment lives as long as the memory does, in the same struct; it is touched in no other way.
         let memory = unsafe { Mapped::new(segment.base(), segment.len(), layout.records, layout.record_size) };
-        Queue(Arc::new(Inner { memory, layout, schema, segment }))
+        let gate = layout.gate();
+        Queue(Arc::new(Inner { memory, layout, gate, schema, segment }))
     }
 
     /// Whether head, tail and state can be what a queue has written. Taken one after the other while others write,
@@ -196,21 +202,13 @@ impl Queue {
     }
 
     pub fn state(&self) -> State {
-        match self.0.memory.load(self.0.layout.word(Of::State), Site::StateSeen) {
-            0 => State::Open,
-            1 => State::Closing,
-            _ => State::Closed,
-        }
+        self.0.gate.state(&self.0.memory)
     }
 
     /// From now on nothing can be put; with `immediate` nothing can be taken either. Everybody who waits wakes up.
     pub fn shutdown(&self, immediate: bool) {
-        let (memory, layout) = (&self.0.memory, &self.0.layout);
-        let state = layout.word(Of::State);
-        let _ = memory.exchange(state, State::Open as u64, State::Closing as u64, Site::State);
-        if immediate {
-            memory.store(state, State::Closed as u64, Site::State);
-        }
+        let memory = &self.0.memory;
+        self.0.gate.close(memory, if immediate { State::Closed } else { State::Closing });
         Bell::after_change(memory);
         self.consumer_bell().ring(memory);
         self.ring_producers();
@@ -235,8 +233,25 @@ impl Queue {
         }
     }
 
+    fn lane_role(&self, lane: usize) -> Role {
+        Role(self.0.layout.lane_word(lane, OfLane::Owner))
+    }
+
+    fn consumer_role(&self) -> Role {
+        Role(self.0.layout.word(Of::Consumer))
+    }
+
+    /// Takes a role for this process; who had it.
+    fn take_role(&self, role: Role) -> Result<Option<Process>, Process> {
+        let is_alive = |word| Process::from_word(word).is_some_and(Process::is_alive);
+        match role.take(&self.0.memory, Process::own().word(), is_alive) {
+            Ok(before) => Ok(Process::from_word(before)),
+            Err(holder) => Err(Process::from_word(holder).unwrap_or_else(Process::own)),
+        }
+    }
+
     fn owner(&self, lane: usize) -> Option<Process> {
-        Process::from_word(self.0.memory.load(self.0.layout.lane_word(lane, OfLane::Owner), Site::TakeOver))
+        Process::from_word(self.lane_role(lane).holder(&self.0.memory))
     }
 
     fn is_alive(&self, lane: usize) -> bool {
@@ -248,23 +263,6 @@ impl Queue {
         if more > 0 {
             let memory = &self.0.memory;
             memory.store(word, memory.load(word, Site::Plain) + more, Site::Plain);
-        }
-    }
-
-    /// Takes a role for this process, if it is nobody's or a dead process's; who had it.
-    fn take_role(&self, word: Word) -> Result<Option<Process>, Process> {
-        let memory = &self.0.memory;
-        loop {
-            let found = memory.load(word, Site::TakeOver);
-            let before = Process::from_word(found);
-            if let Some(process) = before
-                && process.is_alive()
-            {
-                return Err(process);
-            }
-            if memory.exchange(word, found, Process::own().word(), Site::TakeOver).is_ok() {
-                return Ok(before);
-            }
         }
     }
 

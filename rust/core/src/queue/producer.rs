@@ -22,6 +22,8 @@ pub struct Producer {
     writer: Writer,
     /// Records reserved and not yet given back.
     reserved: usize,
+    /// Whether the last wait was in vain: the next one goes on with it.
+    waits: bool,
     forks: u64,
 }
 
@@ -34,25 +36,23 @@ impl Producer {
     pub(super) fn new(queue: Queue) -> Result<Producer, Error> {
         queue.check_here()?;
         let (memory, layout) = (&queue.0.memory, &queue.0.layout);
-        let lane = (0..layout.lanes)
-            .find_map(|lane| Some((lane, queue.take_role(layout.lane_word(lane, OfLane::Owner)).ok()?)));
+        let lane = (0..layout.lanes).find_map(|lane| Some((lane, queue.take_role(queue.lane_role(lane)).ok()?)));
         let Some((lane, before)) = lane else { return Err(Error::NoLane { lanes: layout.lanes }) };
-        let busy = layout.lane_word(lane, OfLane::Busy);
         if before.is_some() && layout.order == Order::Lanes {
             // In total order the consumer counts, where it passes them over.
-            let lost = memory.load(busy, Site::Plain);
+            let lost = queue.0.gate.begun(memory, lane);
             let abandoned = layout.word(Of::Abandoned);
             while let Err(_changed) = {
                 let count = memory.load(abandoned, Site::Plain);
                 memory.exchange(abandoned, count, count + lost, Site::Plain)
             } {}
         }
-        memory.store(busy, 0, Site::Intend);
+        queue.0.gate.leave(memory, lane);
         let writer = match layout.order {
             Order::Lanes => Writer::Lane(LaneWriter::new(memory, layout.lane(lane))),
             Order::Total => Writer::Ring(RingWriter::new(memory, layout.ring(), lane)),
         };
-        Ok(Producer { lane, writer, reserved: 0, forks: forks(), queue })
+        Ok(Producer { lane, writer, reserved: 0, waits: false, forks: forks(), queue })
     }
 
     pub fn lane(&self) -> usize {
@@ -79,21 +79,13 @@ impl Producer {
         self.queue.count(self.queue.0.layout.lane_word(self.lane, of), more);
     }
 
-    /// Says that records are about to be published, unless the queue was shut down. Either this sees the shutdown, or
-    /// the consumer sees that there is something to wait for.
     fn begin(&self, records: usize) -> Result<(), Error> {
-        let memory = &self.queue.0.memory;
-        memory.store(self.queue.0.layout.lane_word(self.lane, OfLane::Busy), records as u64, Site::Plain);
-        memory.fence(Site::Busy);
-        if self.queue.state() != State::Open {
-            self.end();
-            return Err(Error::ShutDown);
-        }
-        Ok(())
+        let is_open = self.queue.0.gate.enter(&self.queue.0.memory, self.lane, records as u64);
+        if is_open { Ok(()) } else { Err(Error::ShutDown) }
     }
 
     fn end(&self) {
-        self.queue.0.memory.store(self.queue.0.layout.lane_word(self.lane, OfLane::Busy), 0, Site::Intend);
+        self.queue.0.gate.leave(&self.queue.0.memory, self.lane);
     }
 
     fn ring_consumer(&self) {
@@ -270,7 +262,9 @@ impl Producer {
     pub fn wait(&mut self, count: usize, timeout: Duration) -> Result<bool, Error> {
         self.check()?;
         let start = Instant::now();
-        self.count(OfLane::FullWaits, 1);
+        if !self.waits {
+            self.count(OfLane::FullWaits, 1);
+        }
         let queue = self.queue.clone();
         let memory = &queue.0.memory;
         let bell = queue.producer_bell(self.lane);
@@ -292,6 +286,7 @@ impl Producer {
             }
             bell.sleep(memory, timeout - passed, || queue.state() != State::Open || self.room(needed) >= needed);
         };
+        self.waits = !is_ready;
         self.count(OfLane::WaitNs, start.elapsed().as_nanos() as u64);
         if is_ready && queue.state() != State::Open { Err(Error::ShutDown) } else { Ok(is_ready) }
     }
@@ -303,7 +298,6 @@ impl Drop for Producer {
             return;
         }
         self.abort();
-        let owner = self.queue.0.layout.lane_word(self.lane, OfLane::Owner);
-        self.queue.0.memory.store(owner, 0, Site::HandOver);
+        self.queue.lane_role(self.lane).give(&self.queue.0.memory);
     }
 }

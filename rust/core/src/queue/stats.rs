@@ -58,10 +58,9 @@ impl Stats {
         let dead = |lane: usize| queue.owner(lane).is_some_and(|process| !process.is_alive());
         // Lanes that nobody has taken over since their producer died.
         let lost: u64 = match layout.order {
-            Order::Lanes => (0..layout.lanes)
-                .filter(|&lane| memory.load(layout.lane_word(lane, OfLane::Busy), Site::Plain) > 0 && dead(lane))
-                .map(|lane| memory.load(layout.lane_word(lane, OfLane::Busy), Site::Plain))
-                .sum(),
+            Order::Lanes => {
+                (0..layout.lanes).filter(|&lane| dead(lane)).map(|lane| queue.0.gate.begun(memory, lane)).sum()
+            }
             Order::Total => 0,
         };
         let deepest = lanes.iter().map(|lane| lane.depth).max().unwrap_or(0);

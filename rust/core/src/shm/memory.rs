@@ -53,7 +53,11 @@ pub enum Site {
     State,
     /// The state of a queue is read.
     StateSeen,
-    /// A bulletin's page is marked as being written, before it is.
+    /// A bulletin's page is marked as being written; the version before it is out.
+    Mark,
+    /// A reader looks at that mark.
+    Marked,
+    /// The page is written after it was marked.
     Begin,
     /// The page is complete.
     Finish,
@@ -75,6 +79,7 @@ impl Site {
             | Site::Intend
             | Site::HandOver
             | Site::State
+            | Site::Mark
             | Site::Finish => Ordering::Release,
             Site::Collect
             | Site::Reuse
@@ -82,6 +87,7 @@ impl Site {
             | Site::Intent
             | Site::TakeOver
             | Site::StateSeen
+            | Site::Marked
             | Site::Newest => Ordering::Acquire,
             // Fences. Each of the first four is one half of a pair "I write mine, then I read yours".
             Site::Sleep | Site::Wake | Site::Busy | Site::Shut => Ordering::SeqCst,
@@ -142,7 +148,7 @@ impl Mapped {
 
     #[inline(always)]
     fn word(&self, word: Word) -> &AtomicU64 {
-        assert!(word.0.is_multiple_of(8) && word.0 + 8 <= self.records);
+        assert!(word.0 % 8 == 0 && word.0 + 8 <= self.records);
         // SAFETY: inside of the mapping, aligned, and only ever used as an atomic.
         unsafe { &*self.base.as_ptr().add(word.0).cast() }
     }

@@ -1,0 +1,490 @@
+//! The queue against an obvious model: a list per lane, or one list. One thread, so every outcome is known.
+
+use std::collections::VecDeque;
+use std::mem::MaybeUninit;
+use std::time::Duration;
+
+use fastrl_core::queue::{Consumer, Error, Options, Order, Policy, Producer, Queue, Shared};
+use proptest::prelude::*;
+
+const SIZE: usize = 12;
+
+fn record(producer: usize, number: u64) -> [u8; SIZE] {
+    let mut bytes = [0; SIZE];
+    bytes[..8].copy_from_slice(&number.to_ne_bytes());
+    bytes[8..].copy_from_slice(&(producer as u32).to_ne_bytes());
+    bytes
+}
+
+fn options(capacity: usize, lanes: usize, policy: Policy, order: Order) -> Options {
+    Options { record_size: SIZE, schema: "twelve bytes".into(), capacity, lanes, policy, order, shared: Shared::No }
+}
+
+fn take(consumer: &mut Consumer, max: usize) -> Result<Vec<[u8; SIZE]>, Error> {
+    let mut out = vec![MaybeUninit::<u8>::uninit(); max * SIZE];
+    let count = consumer.take(&mut out)?;
+    // SAFETY: the first `count` records were written.
+    let bytes: Vec<u8> = out[..count * SIZE].iter().map(|byte| unsafe { byte.assume_init() }).collect();
+    Ok(bytes.chunks_exact(SIZE).map(|chunk| chunk.try_into().unwrap()).collect())
+}
+
+fn show(consumer: &mut Consumer, max: usize) -> Vec<[u8; SIZE]> {
+    let Some((place, count)) = consumer.peek(max).unwrap() else { return Vec::new() };
+    // SAFETY: so many records are shown from there on, until they are released.
+    let bytes = unsafe { std::slice::from_raw_parts(place.as_ptr(), count * SIZE) };
+    let records = bytes.chunks_exact(SIZE).map(|chunk| chunk.try_into().unwrap()).collect();
+    consumer.release();
+    records
+}
+
+#[derive(Clone, Debug)]
+enum Action {
+    Offer(usize, usize),
+    Reserve(usize, usize, bool),
+    Take(usize),
+    Peek(usize),
+    NewProducer(usize),
+    NewConsumer,
+}
+
+fn actions(producers: usize) -> impl Strategy<Value = Vec<Action>> {
+    let action = prop_oneof![
+        4 => (0..producers, 0..12_usize).prop_map(|(p, n)| Action::Offer(p, n)),
+        3 => (0..producers, 1..5_usize, prop::bool::weighted(0.8)).prop_map(|(p, n, b)| Action::Reserve(p, n, b)),
+        3 => (1..12_usize).prop_map(Action::Take),
+        3 => (1..12_usize).prop_map(Action::Peek),
+        1 => (0..producers).prop_map(Action::NewProducer),
+        1 => Just(Action::NewConsumer),
+    ];
+    prop::collection::vec(action, 1..120)
+}
+
+/// What the consumer may get from a model of several lists: the next of any of them.
+struct Model {
+    lists: Vec<VecDeque<[u8; SIZE]>>,
+}
+
+impl Model {
+    fn expect(&mut self, got: &[[u8; SIZE]]) {
+        for record in got {
+            let list = self.lists.iter_mut().find(|list| list.front() == Some(record));
+            list.unwrap_or_else(|| panic!("{record:?} is not the next of any list")).pop_front();
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.lists.iter().map(VecDeque::len).sum()
+    }
+}
+
+fn play(order: Order, policy: Policy, producers: usize, actions: &[Action]) {
+    let capacity = 8;
+    let queue = Queue::create(&options(capacity, producers, policy, order)).unwrap();
+    let mut handles: Vec<Option<Producer>> = (0..producers).map(|_| Some(queue.producer().unwrap())).collect();
+    let mut consumer = Some(queue.consumer().unwrap());
+    let lists = if order == Order::Lanes { producers } else { 1 };
+    let mut model = Model { lists: vec![VecDeque::new(); lists] };
+    let mut number = 0;
+    let (mut put, mut newest, mut oldest, mut got) = (0, 0, 0, 0);
+    let mut gaps = false;
+    for action in actions {
+        match *action {
+            Action::Offer(p, n) => {
+                let producer = handles[p].as_mut().unwrap();
+                let records: Vec<[u8; SIZE]> = (0..n as u64).map(|i| record(p, number + i)).collect();
+                number += n as u64;
+                let list = &mut model.lists[if order == Order::Lanes { p } else { 0 }];
+                let free = capacity - list.len();
+                let result = producer.offer(records.as_flattened());
+                // Gaps before reserved records take room too, so then it may be less than the model has.
+                let taken = match (policy, result) {
+                    (Policy::Error, Err(Error::Full)) => {
+                        assert!(n > free || gaps);
+                        0
+                    }
+                    (Policy::Block, Ok(taken)) => {
+                        assert!(taken == n.min(free) || gaps && taken <= n.min(free));
+                        taken
+                    }
+                    (Policy::Error | Policy::DropOldest, Ok(taken)) => {
+                        assert_eq!(taken, n);
+                        n
+                    }
+                    (Policy::DropNewest, Ok(taken)) => {
+                        assert_eq!(taken, n);
+                        let dropped = queue.stats().lanes.iter().map(|lane| lane.dropped_newest).sum::<u64>() - newest;
+                        assert!(dropped as usize == n.saturating_sub(free) || gaps);
+                        newest += dropped;
+                        n - dropped as usize
+                    }
+                    (_, result) => panic!("{result:?}"),
+                };
+                if policy == Policy::DropOldest {
+                    list.extend(&records);
+                    put += n.min(capacity) as u64;
+                } else {
+                    list.extend(&records[..taken]);
+                    put += taken as u64;
+                }
+            }
+            Action::Reserve(p, n, is_filled) => {
+                let producer = handles[p].as_mut().unwrap();
+                let n = n.min(capacity / 2);
+                match producer.reserve(n) {
+                    Ok(Some(place)) => {
+                        assert!(matches!(producer.offer(&[0; SIZE]), Err(Error::Borrowed(_))));
+                        let list = &mut model.lists[if order == Order::Lanes { p } else { 0 }];
+                        for i in 0..n {
+                            let record = record(p, number);
+                            number += 1;
+                            // SAFETY: room for n records was reserved from there on.
+                            unsafe { place.add(i * SIZE).cast::<[u8; SIZE]>().write_unaligned(record) };
+                            if is_filled {
+                                list.push_back(record);
+                            }
+                        }
+                        gaps = true;
+                        if is_filled {
+                            producer.commit();
+                            put += n as u64;
+                        } else {
+                            producer.abort();
+                        }
+                    }
+                    Ok(None) => assert!(matches!(policy, Policy::Block | Policy::DropNewest)),
+                    Err(Error::Full) => assert_eq!(policy, Policy::Error),
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            Action::Take(max) => {
+                let records = take(consumer.as_mut().unwrap(), max).unwrap();
+                forget_dropped(&mut model, &queue, &mut oldest);
+                assert!(records.len() <= max);
+                assert!(records.len() == max || queue.depth() == 0);
+                got += records.len() as u64;
+                model.expect(&records);
+            }
+            Action::Peek(max) => {
+                let records = show(consumer.as_mut().unwrap(), max);
+                forget_dropped(&mut model, &queue, &mut oldest);
+                assert!(records.len() <= max && (!records.is_empty() || queue.depth() == 0));
+                got += records.len() as u64;
+                model.expect(&records);
+            }
+            Action::NewProducer(p) => {
+                handles[p] = None;
+                handles[p] = Some(queue.producer().unwrap());
+            }
+            Action::NewConsumer => {
+                assert!(matches!(queue.consumer(), Err(Error::Consumer { .. })));
+                drop(consumer.take());
+                consumer = Some(queue.consumer().unwrap());
+            }
+        }
+        forget_dropped(&mut model, &queue, &mut oldest);
+        let stats = queue.stats();
+        assert_eq!(stats.lanes.iter().map(|lane| lane.put).sum::<u64>(), put);
+        assert_eq!(stats.got, got);
+        if order == Order::Lanes {
+            assert_eq!(stats.depth as usize, model.len());
+        }
+    }
+    queue.shutdown(false);
+    assert!(matches!(handles[0].as_mut().unwrap().offer(&[0; SIZE]), Err(Error::ShutDown)));
+    let consumer = consumer.as_mut().unwrap();
+    let rest = loop {
+        match take(consumer, 3) {
+            Ok(records) => model.expect(&records),
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(rest, Error::ShutDown));
+    assert_eq!(model.len(), 0);
+}
+
+/// Takes from the model what the queue says that it has dropped of the oldest.
+fn forget_dropped(model: &mut Model, queue: &Queue, known: &mut u64) {
+    let stats = queue.stats();
+    let dropped: Vec<u64> = stats.lanes.iter().map(|lane| lane.dropped_oldest).collect();
+    let total: u64 = dropped.iter().sum();
+    let mut new = total - *known;
+    *known = total;
+    if new == 0 {
+        return;
+    }
+    // One lane acts at a time, so what is new is of the list that is longer than the queue has room for.
+    while new > 0 {
+        let list = model.lists.iter_mut().max_by_key(|list| list.len()).unwrap();
+        list.pop_front().unwrap();
+        new -= 1;
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+
+    #[test]
+    fn lanes_are_lists(actions in actions(2)) {
+        for policy in [Policy::Block, Policy::Error, Policy::DropNewest] {
+            play(Order::Lanes, policy, 2, &actions);
+        }
+    }
+
+    #[test]
+    fn the_ring_is_a_list(actions in actions(3)) {
+        for policy in [Policy::Block, Policy::Error, Policy::DropNewest] {
+            play(Order::Total, policy, 3, &actions);
+        }
+    }
+
+    #[test]
+    fn a_lane_that_drops_the_oldest_keeps_the_newest(actions in actions(1)) {
+        play(Order::Lanes, Policy::DropOldest, 1, &actions);
+    }
+
+    #[test]
+    fn a_ring_that_drops_the_oldest_keeps_the_newest(actions in actions(3)) {
+        play(Order::Total, Policy::DropOldest, 3, &actions);
+    }
+}
+
+#[test]
+fn who_waits_is_woken() {
+    for order in Order::ALL {
+        let queue = Queue::create(&options(2, 1, Policy::Block, order)).unwrap();
+        let mut producer = queue.producer().unwrap();
+        let mut consumer = queue.consumer().unwrap();
+        assert!(!consumer.wait(Duration::from_millis(1)).unwrap());
+        let total = 20_000_u64;
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                for number in 0..total {
+                    while producer.offer(&record(0, number)).unwrap() == 0 {
+                        producer.wait(1, Duration::from_secs(60)).unwrap();
+                    }
+                }
+            });
+            let mut next = 0;
+            while next < total {
+                assert!(consumer.wait(Duration::from_secs(60)).unwrap());
+                for got in take(&mut consumer, 2).unwrap() {
+                    assert_eq!(got, record(0, next));
+                    next += 1;
+                }
+            }
+        });
+        assert_eq!(queue.stats().got, total);
+    }
+}
+
+#[test]
+fn a_shutdown_wakes_everybody() {
+    let queue = Queue::create(&options(2, 2, Policy::Block, Order::Lanes)).unwrap();
+    let mut producer = queue.producer().unwrap();
+    let mut consumer = queue.consumer().unwrap();
+    producer.offer([record(0, 0), record(0, 1)].as_flattened()).unwrap();
+    let other = queue.clone();
+    std::thread::scope(|scope| {
+        let blocked = scope.spawn(move || producer.wait(1, Duration::from_secs(60)));
+        std::thread::sleep(Duration::from_millis(20));
+        other.shutdown(false);
+        assert!(matches!(blocked.join().unwrap(), Err(Error::ShutDown)));
+    });
+    assert_eq!(take(&mut consumer, 8).unwrap().len(), 2);
+    assert!(matches!(take(&mut consumer, 8), Err(Error::ShutDown)));
+}
+
+/// Many threads, every record accounted for by number and contents.
+fn soak(order: Order, policy: Policy) {
+    const PRODUCERS: usize = 3;
+    let total: u64 = if cfg!(debug_assertions) { 30_000 } else { 300_000 };
+    let queue = Queue::create(&options(64, PRODUCERS, policy, order)).unwrap();
+    let mut consumer = queue.consumer().unwrap();
+    let finished = std::sync::atomic::AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for p in 0..PRODUCERS {
+            let mut producer = queue.producer().unwrap();
+            let finished = &finished;
+            scope.spawn(move || {
+                let mut number = 0;
+                while number < total {
+                    let count = (number % 7 + 1).min(total - number) as usize;
+                    let records: Vec<_> = (0..count as u64).map(|i| record(p, number + i)).collect();
+                    if number % 3 == 0 && count <= 4 {
+                        if let Ok(Some(place)) = producer.reserve(count) {
+                            // SAFETY: room for `count` records was reserved there.
+                            unsafe {
+                                place.cast::<u8>().copy_from_nonoverlapping(
+                                    std::ptr::NonNull::from(records.as_flattened()).cast(),
+                                    count * SIZE,
+                                )
+                            };
+                            producer.commit();
+                            number += count as u64;
+                            continue;
+                        }
+                    }
+                    let taken = producer.offer(records.as_flattened()).unwrap();
+                    if taken == 0 {
+                        producer.wait(1, Duration::from_secs(60)).unwrap();
+                    }
+                    number += taken as u64;
+                }
+                finished.fetch_add(1, std::sync::atomic::Ordering::Release);
+            });
+        }
+        let mut next = [0; PRODUCERS];
+        let mut got = 0_u64;
+        loop {
+            let is_over = finished.load(std::sync::atomic::Ordering::Acquire) == PRODUCERS;
+            let records = if got % 2 == 0 { take(&mut consumer, 50).unwrap() } else { show(&mut consumer, 20) };
+            if records.is_empty() && is_over {
+                break;
+            }
+            if records.is_empty() {
+                consumer.wait(Duration::from_millis(10)).unwrap();
+            }
+            for bytes in records {
+                let number = u64::from_ne_bytes(bytes[..8].try_into().unwrap());
+                let p = u32::from_ne_bytes(bytes[8..].try_into().unwrap()) as usize;
+                assert!(number >= next[p] && (number == next[p] || policy != Policy::Block), "{p}: {number}");
+                next[p] = number + 1;
+                got += 1;
+            }
+        }
+        let stats = queue.stats();
+        let sum = |of: fn(&fastrl_core::queue::LaneStats) -> u64| stats.lanes.iter().map(of).sum::<u64>();
+        let (newest, oldest) = (sum(|lane| lane.dropped_newest), sum(|lane| lane.dropped_oldest));
+        assert_eq!(got + newest + oldest, total * PRODUCERS as u64, "{stats:?}");
+        assert_eq!(stats.got, got);
+        assert!(policy != Policy::Block || newest + oldest == 0);
+    });
+}
+
+#[test]
+fn nothing_is_lost_between_threads() {
+    for order in Order::ALL {
+        for policy in [Policy::Block, Policy::DropNewest, Policy::DropOldest] {
+            soak(order, policy);
+        }
+    }
+}
+
+#[test]
+fn sizes_that_make_no_sense_are_refused() {
+    let good = options(4, 1, Policy::Block, Order::Lanes);
+    let bad = [
+        Options { capacity: 0, ..good.clone() },
+        Options { capacity: usize::MAX, ..good.clone() },
+        Options { capacity: 1 << 50, record_size: 1 << 20, ..good.clone() },
+        Options { lanes: 0, ..good.clone() },
+        Options { lanes: 1 << 20, ..good.clone() },
+        Options { record_size: 0, ..good.clone() },
+        Options { shared: Shared::Named("a/b".into()), ..good.clone() },
+    ];
+    for options in bad {
+        assert!(matches!(Queue::create(&options), Err(Error::Invalid(_))), "{options:?}");
+    }
+    let queue = Queue::create(&good).unwrap();
+    let mut producer = queue.producer().unwrap();
+    assert!(matches!(producer.reserve(3), Err(Error::TooMany(_))));
+    assert!(matches!(producer.reserve(0), Err(Error::TooMany(_))));
+    assert!(matches!(queue.producer(), Err(Error::NoLane { lanes: 1 })));
+}
+
+#[cfg(target_os = "linux")]
+mod shared {
+    use super::*;
+
+    fn shared(name: &str) -> Options {
+        let name = format!("test-{}-{name}", std::process::id());
+        Options { shared: Shared::Named(name), ..options(8, 2, Policy::Block, Order::Lanes) }
+    }
+
+    fn name_of(options: &Options) -> &str {
+        match &options.shared {
+            Shared::Named(name) => name,
+            _ => panic!("no name"),
+        }
+    }
+
+    #[test]
+    fn a_name_leads_to_the_same_queue() {
+        let options = shared("same");
+        let queue = Queue::create(&options).unwrap();
+        assert!(matches!(Queue::create(&options), Err(Error::Exists(_))));
+        let other = Queue::attach(name_of(&options)).unwrap();
+        assert_eq!(other.schema(), "twelve bytes");
+        other.producer().unwrap().offer(&record(1, 2)).unwrap();
+        assert_eq!(take(&mut queue.consumer().unwrap(), 4).unwrap(), [record(1, 2)]);
+        drop(queue);
+        assert!(matches!(Queue::attach(name_of(&options)), Err(Error::NotFound(_))));
+        assert_eq!(other.producer().unwrap().offer(&record(1, 2)).unwrap(), 1);
+    }
+
+    #[test]
+    fn more_than_there_is_room_for_is_an_error() {
+        let huge = Options { capacity: 1 << 36, ..shared("huge") };
+        match Queue::create(&huge) {
+            Err(Error::Io { source, .. }) => assert_eq!(source.kind(), std::io::ErrorKind::StorageFull),
+            other => panic!("{:?}", other.err()),
+        }
+    }
+
+    #[test]
+    fn any_byte_of_the_header_is_checked() {
+        let options = shared("damaged");
+        let queue = Queue::create(&options).unwrap();
+        let path = format!("/dev/shm/fastrl-{}", name_of(&options));
+        let good = std::fs::read(&path).unwrap();
+        for (at, &byte) in good.iter().enumerate().take(256 + "twelve bytes".len()) {
+            use std::os::unix::fs::FileExt;
+            // Bytes 20 to 31 and those after the boot's name mean nothing.
+            let file = std::fs::File::options().write(true).open(&path).unwrap();
+            file.write_all_at(&[byte ^ 0x55], at as u64).unwrap();
+            let result = Queue::attach(name_of(&options)).map(|_| ());
+            file.write_all_at(&[byte], at as u64).unwrap();
+            assert!(matches!(result, Err(Error::Foreign(_))) || (20..32).contains(&at), "byte {at}: {result:?}");
+        }
+        for length in [0, 100, 4096, good.len() - 1, good.len() + 4096] {
+            let other = format!("/dev/shm/fastrl-{}-cut", name_of(&options));
+            let mut bytes = good.clone();
+            bytes.resize(length, 0);
+            std::fs::write(&other, &bytes).unwrap();
+            let result = Queue::attach(&format!("{}-cut", name_of(&options))).map(|_| ());
+            std::fs::remove_file(&other).unwrap();
+            assert!(matches!(result, Err(Error::Foreign(_))), "length {length}: {result:?}");
+        }
+        drop(queue);
+    }
+
+    #[test]
+    fn bulletins_show_the_newest_and_nothing_else() {
+        use fastrl_core::bulletin::Bulletin;
+        let mut writer = Bulletin::create(1003).unwrap();
+        let reader = Bulletin::attach(writer.name()).unwrap();
+        let mut out = vec![0; 1003];
+        assert_eq!(reader.read(&mut out, 0).unwrap(), None);
+        let versions = 20_000_u64;
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut seen = 0;
+                while seen < versions {
+                    let mut out = vec![0; 1003];
+                    if let Some(version) = reader.read(&mut out, seen).unwrap() {
+                        assert!(version > seen);
+                        assert!(out.iter().all(|&byte| byte == version as u8), "a mixture at {version}");
+                        seen = version;
+                    }
+                }
+            });
+            for version in 1..=versions {
+                assert_eq!(writer.publish(&vec![version as u8; 1003]).unwrap(), version);
+            }
+        });
+        assert!(matches!(writer.publish(&[0; 4]), Err(Error::Invalid(_))));
+        let mut other = Bulletin::attach(writer.name()).unwrap();
+        assert!(matches!(other.publish(&[0; 1003]), Err(Error::NotOwner(_))));
+        assert!(matches!(Queue::attach(writer.name()), Err(Error::Foreign(_))));
+    }
+}
