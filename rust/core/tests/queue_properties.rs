@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 use std::mem::MaybeUninit;
-use std::time::Duration;
 
 use fastrl_core::queue::{Consumer, Error, Options, Order, Policy, Producer, Queue, Shared};
 use proptest::prelude::*;
@@ -249,128 +248,6 @@ proptest! {
 }
 
 #[test]
-fn who_waits_is_woken() {
-    for order in Order::ALL {
-        let queue = Queue::create(&options(2, 1, Policy::Block, order)).unwrap();
-        let mut producer = queue.producer().unwrap();
-        let mut consumer = queue.consumer().unwrap();
-        assert!(!consumer.wait(Duration::from_millis(1)).unwrap());
-        let total = 20_000_u64;
-        std::thread::scope(|scope| {
-            scope.spawn(move || {
-                for number in 0..total {
-                    while producer.offer(&record(0, number)).unwrap() == 0 {
-                        producer.wait(1, Duration::from_secs(60)).unwrap();
-                    }
-                }
-            });
-            let mut next = 0;
-            while next < total {
-                assert!(consumer.wait(Duration::from_secs(60)).unwrap());
-                for got in take(&mut consumer, 2).unwrap() {
-                    assert_eq!(got, record(0, next));
-                    next += 1;
-                }
-            }
-        });
-        assert_eq!(queue.stats().got, total);
-    }
-}
-
-#[test]
-fn a_shutdown_wakes_everybody() {
-    let queue = Queue::create(&options(2, 2, Policy::Block, Order::Lanes)).unwrap();
-    let mut producer = queue.producer().unwrap();
-    let mut consumer = queue.consumer().unwrap();
-    producer.offer([record(0, 0), record(0, 1)].as_flattened()).unwrap();
-    let other = queue.clone();
-    std::thread::scope(|scope| {
-        let blocked = scope.spawn(move || producer.wait(1, Duration::from_secs(60)));
-        std::thread::sleep(Duration::from_millis(20));
-        other.shutdown(false);
-        assert!(matches!(blocked.join().unwrap(), Err(Error::ShutDown)));
-    });
-    assert_eq!(take(&mut consumer, 8).unwrap().len(), 2);
-    assert!(matches!(take(&mut consumer, 8), Err(Error::ShutDown)));
-}
-
-/// Many threads, every record accounted for by number and contents.
-fn soak(order: Order, policy: Policy) {
-    const PRODUCERS: usize = 3;
-    let total: u64 = if cfg!(debug_assertions) { 30_000 } else { 300_000 };
-    let queue = Queue::create(&options(64, PRODUCERS, policy, order)).unwrap();
-    let mut consumer = queue.consumer().unwrap();
-    let finished = std::sync::atomic::AtomicUsize::new(0);
-    std::thread::scope(|scope| {
-        for p in 0..PRODUCERS {
-            let mut producer = queue.producer().unwrap();
-            let finished = &finished;
-            scope.spawn(move || {
-                let mut number = 0;
-                while number < total {
-                    let count = (number % 7 + 1).min(total - number) as usize;
-                    let records: Vec<_> = (0..count as u64).map(|i| record(p, number + i)).collect();
-                    if number % 3 == 0 && count <= 4 {
-                        if let Ok(Some(place)) = producer.reserve(count) {
-                            // SAFETY: room for `count` records was reserved there.
-                            unsafe {
-                                place.cast::<u8>().copy_from_nonoverlapping(
-                                    std::ptr::NonNull::from(records.as_flattened()).cast(),
-                                    count * SIZE,
-                                )
-                            };
-                            producer.commit();
-                            number += count as u64;
-                            continue;
-                        }
-                    }
-                    let taken = producer.offer(records.as_flattened()).unwrap();
-                    if taken == 0 {
-                        producer.wait(1, Duration::from_secs(60)).unwrap();
-                    }
-                    number += taken as u64;
-                }
-                finished.fetch_add(1, std::sync::atomic::Ordering::Release);
-            });
-        }
-        let mut next = [0; PRODUCERS];
-        let mut got = 0_u64;
-        loop {
-            let is_over = finished.load(std::sync::atomic::Ordering::Acquire) == PRODUCERS;
-            let records = if got % 2 == 0 { take(&mut consumer, 50).unwrap() } else { show(&mut consumer, 20) };
-            if records.is_empty() && is_over {
-                break;
-            }
-            if records.is_empty() {
-                consumer.wait(Duration::from_millis(10)).unwrap();
-            }
-            for bytes in records {
-                let number = u64::from_ne_bytes(bytes[..8].try_into().unwrap());
-                let p = u32::from_ne_bytes(bytes[8..].try_into().unwrap()) as usize;
-                assert!(number >= next[p] && (number == next[p] || policy != Policy::Block), "{p}: {number}");
-                next[p] = number + 1;
-                got += 1;
-            }
-        }
-        let stats = queue.stats();
-        let sum = |of: fn(&fastrl_core::queue::LaneStats) -> u64| stats.lanes.iter().map(of).sum::<u64>();
-        let (newest, oldest) = (sum(|lane| lane.dropped_newest), sum(|lane| lane.dropped_oldest));
-        assert_eq!(got + newest + oldest, total * PRODUCERS as u64, "{stats:?}");
-        assert_eq!(stats.got, got);
-        assert!(policy != Policy::Block || newest + oldest == 0);
-    });
-}
-
-#[test]
-fn nothing_is_lost_between_threads() {
-    for order in Order::ALL {
-        for policy in [Policy::Block, Policy::DropNewest, Policy::DropOldest] {
-            soak(order, policy);
-        }
-    }
-}
-
-#[test]
 fn sizes_that_make_no_sense_are_refused() {
     let good = options(4, 1, Policy::Block, Order::Lanes);
     let bad = [
@@ -456,35 +333,5 @@ mod shared {
             assert!(matches!(result, Err(Error::Foreign(_))), "length {length}: {result:?}");
         }
         drop(queue);
-    }
-
-    #[test]
-    fn bulletins_show_the_newest_and_nothing_else() {
-        use fastrl_core::bulletin::Bulletin;
-        let mut writer = Bulletin::create(1003).unwrap();
-        let reader = Bulletin::attach(writer.name()).unwrap();
-        let mut out = vec![0; 1003];
-        assert_eq!(reader.read(&mut out, 0).unwrap(), None);
-        let versions = 20_000_u64;
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                let mut seen = 0;
-                while seen < versions {
-                    let mut out = vec![0; 1003];
-                    if let Some(version) = reader.read(&mut out, seen).unwrap() {
-                        assert!(version > seen);
-                        assert!(out.iter().all(|&byte| byte == version as u8), "a mixture at {version}");
-                        seen = version;
-                    }
-                }
-            });
-            for version in 1..=versions {
-                assert_eq!(writer.publish(&vec![version as u8; 1003]).unwrap(), version);
-            }
-        });
-        assert!(matches!(writer.publish(&[0; 4]), Err(Error::Invalid(_))));
-        let mut other = Bulletin::attach(writer.name()).unwrap();
-        assert!(matches!(other.publish(&[0; 1003]), Err(Error::NotOwner(_))));
-        assert!(matches!(Queue::attach(writer.name()), Err(Error::Foreign(_))));
     }
 }
