@@ -142,7 +142,6 @@ impl Consumer {
             Reader::Ring { reader, abandoned, .. } => {
                 self.queue.count(layout.word(Of::Abandoned), reader.abandoned - *abandoned);
                 *abandoned = reader.abandoned;
-                raise(&self.queue, reader.high_water);
             }
         }
     }
@@ -181,7 +180,7 @@ impl Consumer {
             }
             Reader::Ring { .. } => {
                 let is_alive = |lane| queue.is_alive(lane);
-                let is_stalled_long = self.is_stalled_long();
+                let is_stalled_long = self.look_at_ring();
                 let Reader::Ring { reader, .. } = &mut self.reader else { return 0 };
                 let is_alive: Option<&dyn Fn(usize) -> bool> = if is_stalled_long { Some(&is_alive) } else { None };
                 taken = reader.read(memory, out, size, is_alive) as usize;
@@ -197,7 +196,7 @@ impl Consumer {
     fn show(&mut self, max: u64) -> Option<(usize, u64)> {
         let queue = self.queue.clone();
         let memory = &queue.0.memory;
-        let is_stalled_long = self.is_stalled_long();
+        let is_stalled_long = self.look_at_ring();
         let shown = match &mut self.reader {
             Reader::Lanes(readers) => {
                 let lanes = readers.len();
@@ -218,10 +217,11 @@ impl Consumer {
         Some((slot, count))
     }
 
-    /// Whether the ring's oldest position has been taken but not published for so long that it is worth asking who
-    /// is alive, which takes microseconds.
-    fn is_stalled_long(&mut self) -> bool {
+    /// Before the ring is read: notes how full it is. Whether its oldest position has been taken but not published
+    /// for so long that it is worth asking who is alive, which takes microseconds.
+    fn look_at_ring(&mut self) -> bool {
         let Reader::Ring { reader, stalled, .. } = &mut self.reader else { return false };
+        raise(&self.queue, reader.depth(&self.queue.0.memory));
         *stalled = match (reader.stalled(&self.queue.0.memory), *stalled) {
             (Some(position), Some((before, since))) if position == before => Some((before, since)),
             (Some(position), _) => Some((position, Instant::now())),

@@ -200,7 +200,6 @@ pub struct RingReader {
     ring: Ring,
     position: u64,
     shown: Option<u64>,
-    pub high_water: u64,
     /// Positions that were taken by producers who died before they had published.
     pub abandoned: u64,
 }
@@ -208,7 +207,11 @@ pub struct RingReader {
 impl RingReader {
     pub fn new(memory: &impl Memory, ring: Ring) -> RingReader {
         let position = ring.cursor.resume(memory);
-        RingReader { ring, position, shown: None, high_water: 0, abandoned: 0 }
+        RingReader { ring, position, shown: None, abandoned: 0 }
+    }
+
+    pub fn depth(&self, memory: &impl Memory) -> u64 {
+        self.ring.depth(memory)
     }
 
     /// The position of the oldest record if it is taken but not published: its producer is at work, or dead.
@@ -292,7 +295,6 @@ impl RingReader {
         is_alive: Option<&dyn Fn(usize) -> bool>,
     ) -> u64 {
         let mut count = 0;
-        self.high_water = self.high_water.max(self.ring.depth(memory));
         while out.len() >= record_size {
             let Some((slot, shown)) = self.show(memory, (out.len() / record_size) as u64, is_alive) else { break };
             let (now, rest) = out.split_at_mut(shown as usize * record_size);
