@@ -149,14 +149,11 @@ class Queue(_rust.Queue):
         version of fastrl, or no queue."""
         memory = _rust.QueueMemory.attach(name)
         try:
-            dtype = _rebuild(json.loads(memory.schema))
-            if dtype.hasobject:
-                raise ValueError("it has Python objects")
+            return super().__new__(cls, memory, _rebuild(json.loads(memory.schema)))
         except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
             raise QueueError(
                 f"cannot attach to {name!r}: the dtype of its records is damaged: {error}"
             ) from error
-        return super().__new__(cls, memory, dtype)
 
     def __iter__(self) -> Iterator[np.void]:
         """Records, until the queue is shut down and empty."""
