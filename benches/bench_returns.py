@@ -1,5 +1,6 @@
-"""Compiled GAE against numpy. Run: ``pytest benches/bench_returns.py -s``."""
+"""Compiled returns and advantages against numpy. Run: ``pytest benches/bench_returns.py -s``."""
 
+import inspect
 import statistics
 import time
 
@@ -8,58 +9,116 @@ import pytest
 
 from fastrl import _returns
 
+SHAPES = [(128, 8), (100, 256), (100, 1024), (16, 4096)]
+REPEATS = 20
 
-def numpy_gae(
-    rewards,
-    values,
-    terminations,
-    truncations,
-    final_values,
-    last_values,
-    advantages,
-    returns,
-    gamma,
-    gae_lambda,
-):
-    """As numpy users write it: a loop over time, whole rows at once."""
+
+# The same as numpy users write it: a loop over time, whole rows at once.
+
+
+def after(arrays, t, goes_on):
+    """What follows row t is worth."""
+    return np.where(arrays["truncations"][t], arrays["final_values"][t], goes_on) * ~arrays["terminations"][t]
+
+
+def next_values(arrays, t):
+    return arrays["last_values"] if t == len(arrays["rewards"]) - 1 else arrays["values"][t + 1]
+
+
+def numpy_gae(arrays, advantages, returns, gamma, gae_lambda):
+    rewards, values = arrays["rewards"], arrays["values"]
     running = np.zeros(rewards.shape[1])
     for t in reversed(range(len(rewards))):
-        next_values = last_values if t == len(rewards) - 1 else values[t + 1]
-        bootstrap = np.where(truncations[t], final_values[t], next_values) * ~terminations[t]
-        goes_on = ~(terminations[t] | truncations[t])
-        running = rewards[t] + gamma * bootstrap - values[t] + gamma * gae_lambda * goes_on * running
+        goes_on = ~(arrays["terminations"][t] | arrays["truncations"][t])
+        delta = rewards[t] + gamma * after(arrays, t, next_values(arrays, t)) - values[t]
+        running = delta + gamma * gae_lambda * goes_on * running
         advantages[t] = running
     np.add(advantages, values, out=returns)
 
 
-def nanoseconds_per_step(function, arrays, repeats=20):
-    size = arrays["rewards"].size
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter_ns()
-        function(**arrays, gamma=0.99, gae_lambda=0.95)
-        times.append((time.perf_counter_ns() - start) / size)
-    return statistics.median(times)
+def numpy_discounted_returns(arrays, returns, gamma):
+    running = arrays["last_values"].astype(np.float64)
+    for t in reversed(range(len(arrays["rewards"]))):
+        running = arrays["rewards"][t] + gamma * after(arrays, t, running)
+        returns[t] = running
 
 
-@pytest.mark.parametrize(("num_steps", "num_envs"), [(128, 8), (100, 256), (100, 1024), (16, 4096)])
-def test_gae_against_numpy(num_steps, num_envs):
+def numpy_n_step_returns(arrays, returns, gamma, n_step):
+    num_steps = len(arrays["rewards"])
+    for t in range(num_steps):
+        end = min(t + n_step, num_steps)
+        running = next_values(arrays, end - 1).astype(np.float64)
+        for k in reversed(range(t, end)):
+            running = arrays["rewards"][k] + gamma * after(arrays, k, running)
+        returns[t] = running
+
+
+def numpy_lambda_returns(arrays, returns, gamma, return_lambda):
+    running = arrays["last_values"].astype(np.float64)
+    for t in reversed(range(len(arrays["rewards"]))):
+        mixed = (1 - return_lambda) * next_values(arrays, t) + return_lambda * running
+        running = arrays["rewards"][t] + gamma * after(arrays, t, mixed)
+        returns[t] = running
+
+
+def numpy_vtrace(arrays, advantages, returns, gamma):
+    rewards, values = arrays["rewards"], arrays["values"]
+    ratios = np.exp(arrays["log_ratios"].astype(np.float64))
+    clipped = np.minimum(ratios, 1)
+    running = np.zeros(rewards.shape[1])
+    for t in reversed(range(len(rewards))):
+        correction = ~(arrays["terminations"][t] | arrays["truncations"][t]) * running
+        follows = after(arrays, t, next_values(arrays, t))
+        advantages[t] = clipped[t] * (rewards[t] + gamma * (follows + correction) - values[t])
+        delta = clipped[t] * (rewards[t] + gamma * follows - values[t])
+        running = delta + gamma * clipped[t] * correction
+        returns[t] = running + values[t]
+
+
+FUNCTIONS = {
+    "gae": (numpy_gae, {"gamma": 0.99, "gae_lambda": 0.95}),
+    "discounted_returns": (numpy_discounted_returns, {"gamma": 0.99}),
+    "n_step_returns": (numpy_n_step_returns, {"gamma": 0.99, "n_step": 5}),
+    "lambda_returns": (numpy_lambda_returns, {"gamma": 0.99, "return_lambda": 0.95}),
+    "vtrace": (numpy_vtrace, {"gamma": 0.99}),
+}
+
+
+def rollout(shape):
     rng = np.random.default_rng(0)
-    shape = (num_steps, num_envs)
-    arrays = {
+    return {
         "rewards": rng.normal(size=shape).astype(np.float32),
         "values": rng.normal(size=shape).astype(np.float32),
+        "log_ratios": rng.normal(size=shape).astype(np.float32) / 3,
         "terminations": rng.random(shape) < 0.01,
         "truncations": rng.random(shape) < 0.01,
         "final_values": rng.normal(size=shape).astype(np.float32),
-        "last_values": rng.normal(size=num_envs).astype(np.float32),
-        "advantages": np.empty(shape, np.float32),
-        "returns": np.empty(shape, np.float32),
+        "last_values": rng.normal(size=shape[1]).astype(np.float32),
     }
-    slow = nanoseconds_per_step(numpy_gae, arrays)
-    expected = arrays["advantages"].copy()
-    fast = nanoseconds_per_step(_returns.gae, arrays)
-    np.testing.assert_allclose(arrays["advantages"], expected, rtol=1e-4, atol=1e-4)
-    print(
-        f"\nGAE [{num_steps}, {num_envs}]: compiled {fast:.2f} ns/step, numpy {slow:.2f}, {slow / fast:.1f} x"
-    )
+
+
+def nanoseconds(function):
+    times = []
+    for _ in range(REPEATS):
+        start = time.perf_counter_ns()
+        function()
+        times.append(time.perf_counter_ns() - start)
+    return statistics.median(times)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_compiled_against_numpy(name):
+    slow, numbers = FUNCTIONS[name]
+    fast = getattr(_returns, name)
+    print(f"\n{name:<20} {'compiled':>10} {'numpy':>10}   (ns a step)")
+    for shape in SHAPES:
+        everything = rollout(shape)
+        arrays = {key: everything[key] for key in inspect.signature(fast).parameters if key in everything}
+        names = [key for key in ("advantages", "returns") if key in inspect.signature(fast).parameters]
+        expected, results = ({key: np.empty(shape, np.float32) for key in names} for _ in range(2))
+        size = shape[0] * shape[1]
+        slow_time = nanoseconds(lambda out=expected, a=everything: slow(a, **out, **numbers)) / size
+        fast_time = nanoseconds(lambda out=results, a=arrays: fast(**a, **out, **numbers)) / size
+        for key in names:
+            np.testing.assert_allclose(results[key], expected[key], rtol=1e-4, atol=1e-4)
+        print(f"  {shape!s:<18} {fast_time:10.2f} {slow_time:10.2f}   {slow_time / fast_time:5.1f} x")

@@ -206,3 +206,368 @@ def test_read_only_inputs_are_welcome():
 def test_refuses_discounts_outside_0_to_1(name, value):
     with pytest.raises(ValueError, match=rf"{name} must lie in \[0, 1\]"):
         call(**{name: value})
+
+
+def after(arrays, t, i, goes_on):
+    """What follows step t of environment i is worth."""
+    if arrays["terminations"][t, i]:
+        return 0.0
+    return float(arrays["final_values"][t, i]) if arrays["truncations"][t, i] else goes_on
+
+
+def ends(arrays, t, i):
+    return arrays["terminations"][t, i] or arrays["truncations"][t, i]
+
+
+def next_value(arrays, t, i):
+    last = t == len(arrays["rewards"]) - 1
+    return float(arrays["last_values"][i] if last else arrays["values"][t + 1, i])
+
+
+def slow_discounted_returns(arrays, gamma):
+    """Forward from each step to the end of its episode or of the rollout, in float64."""
+
+    def one(t, i):
+        total, discount = 0.0, 1.0
+        for k in range(t, len(arrays["rewards"])):
+            total += discount * float(arrays["rewards"][k, i])
+            discount *= gamma
+            if ends(arrays, k, i):
+                return total + discount * after(arrays, k, i, None)
+        return total + discount * float(arrays["last_values"][i])
+
+    return each(arrays, one)
+
+
+def slow_n_step_returns(arrays, gamma, n_step):
+    def one(t, i):
+        total, discount = 0.0, 1.0
+        steps = range(t, min(t + n_step, len(arrays["rewards"])))
+        for k in steps:
+            total += discount * float(arrays["rewards"][k, i])
+            discount *= gamma
+            if ends(arrays, k, i):
+                return total + discount * after(arrays, k, i, None)
+        return total + discount * next_value(arrays, steps[-1], i)
+
+    return each(arrays, one)
+
+
+def slow_lambda_returns(arrays, gamma, return_lambda):
+    """The definition: n-step returns of all lengths, each weighted by lambda^(n-1) (1 - lambda), the longest
+    by what is left (Sutton and Barto, equation 12.3)."""
+
+    def one(t, i):
+        longest = 1
+        while t + longest < len(arrays["rewards"]) and not ends(arrays, t + longest - 1, i):
+            longest += 1
+        total = 0.0
+        for n in range(1, longest + 1):
+            weight = return_lambda ** (n - 1) * (1 if n == longest else 1 - return_lambda)
+            total += weight * lengths[n - 1][t, i]
+        return total
+
+    lengths = [slow_n_step_returns(arrays, gamma, n) for n in range(1, len(arrays["rewards"]) + 1)]
+    return each(arrays, one)
+
+
+def slow_vtrace(arrays, gamma, rho_clip, c_clip, trace_lambda):
+    """Equation 1 of the paper as a sum over the steps ahead, then the gradient's advantage from the targets."""
+    ratios = np.exp(arrays["log_ratios"].astype(np.float64))
+
+    def delta(t, i):
+        value = float(arrays["values"][t, i])
+        follows = after(arrays, t, i, next_value(arrays, t, i))
+        return min(rho_clip, ratios[t, i]) * (float(arrays["rewards"][t, i]) + gamma * follows - value)
+
+    def target(t, i):
+        total, weight = float(arrays["values"][t, i]), 1.0
+        for k in range(t, len(ratios)):
+            total += weight * delta(k, i)
+            if ends(arrays, k, i):
+                break
+            weight *= gamma * trace_lambda * min(c_clip, ratios[k, i])
+        return total
+
+    def advantage(t, i):
+        last = t == len(ratios) - 1
+        follows = after(arrays, t, i, next_value(arrays, t, i) if last else targets[t + 1, i])
+        error = float(arrays["rewards"][t, i]) + gamma * follows - float(arrays["values"][t, i])
+        return min(rho_clip, ratios[t, i]) * error
+
+    targets = each(arrays, target)
+    return each(arrays, advantage), targets
+
+
+def each(arrays, one):
+    num_steps, num_envs = arrays["rewards"].shape
+    return np.array([[one(t, i) for i in range(num_envs)] for t in range(num_steps)])
+
+
+def without(arrays, *names):
+    return {name: array for name, array in arrays.items() if name not in names}
+
+
+def check(arrays, results, expected):
+    """Relative to the largest number in the sums, of which rounding to float32 keeps 24 bits."""
+    scale = max(1.0, *(np.abs(array).max() for array in expected))
+    for result, right in zip(results, expected, strict=True):
+        assert result.dtype == np.float32
+        assert np.abs(result - right).max() <= 1e-6 * scale
+
+
+def untouched(function):
+    """Calls it with inputs that must be the same afterwards."""
+
+    def call_with(arrays, out, **options):
+        before = {name: array.copy() for name, array in arrays.items()}
+        function(**arrays, **out, **options)
+        for name, array in arrays.items():
+            np.testing.assert_array_equal(array, before[name])
+
+    return call_with
+
+
+FRACTIONS = st.floats(0, 1)
+
+
+class TestDiscountedReturns:
+    @given(rollouts(), FRACTIONS)
+    def test_are_the_obvious_loop(self, arrays, gamma):
+        out = without(outputs(*arrays["rewards"].shape), "advantages")
+        untouched(_returns.discounted_returns)(without(arrays, "values"), out, gamma=gamma)
+        check(arrays, [out["returns"]], [slow_discounted_returns(arrays, gamma)])
+
+    def test_known_answer(self):
+        """Reward -1 a step. Environment 0 ends after two steps, 1 is cut off there at a value of 10, 2 goes on
+        to a value of 20."""
+        terminations, truncations = np.zeros((2, 3, 3), bool)
+        terminations[1, 0] = truncations[1, 1] = True
+        returns = np.empty((3, 3), np.float32)
+        _returns.discounted_returns(
+            np.full((3, 3), -1, np.float32),
+            terminations,
+            truncations,
+            np.full((3, 3), 10, np.float32),
+            np.full(3, 20, np.float32),
+            returns,
+            gamma=0.5,
+        )
+        last = -1 + 0.5 * 20
+        expected = [[-1.5, -1.5 + 0.25 * 10, -1.75 + 0.125 * 20], [-1, -1 + 0.5 * 10, -1.5 + 0.25 * 20]]
+        np.testing.assert_allclose(returns, [*expected, [last] * 3], rtol=1e-6)
+
+
+class TestNStepReturns:
+    @given(rollouts(), FRACTIONS, st.integers(1, 15))
+    def test_are_the_obvious_loop(self, arrays, gamma, n_step):
+        out = without(outputs(*arrays["rewards"].shape), "advantages")
+        untouched(_returns.n_step_returns)(arrays, out, gamma=gamma, n_step=n_step)
+        check(arrays, [out["returns"]], [slow_n_step_returns(arrays, gamma, n_step)])
+
+    @pytest.mark.parametrize("n_step", [20, 21, 2**63 - 1])
+    def test_of_all_steps_are_discounted_returns(self, n_step):
+        arrays, (a, b) = rollout(20, 3), (np.empty((20, 3), np.float32) for _ in range(2))
+        _returns.n_step_returns(**arrays, returns=a, gamma=0.9, n_step=n_step)
+        _returns.discounted_returns(**without(arrays, "values"), returns=b, gamma=0.9)
+        np.testing.assert_array_equal(a, b)
+
+    @pytest.mark.parametrize("n_step", [0, -1])
+    def test_refuse_no_steps(self, n_step):
+        with pytest.raises(ValueError, match=f"n_step must be at least 1, got {n_step}"):
+            _returns.n_step_returns(
+                **rollout(4, 3), returns=np.empty((4, 3), np.float32), gamma=0.9, n_step=n_step
+            )
+
+
+class TestLambdaReturns:
+    @given(rollouts(), FRACTIONS, FRACTIONS)
+    def test_are_the_definition(self, arrays, gamma, return_lambda):
+        out = without(outputs(*arrays["rewards"].shape), "advantages")
+        untouched(_returns.lambda_returns)(arrays, out, gamma=gamma, return_lambda=return_lambda)
+        check(arrays, [out["returns"]], [slow_lambda_returns(arrays, gamma, return_lambda)])
+
+    def test_are_the_returns_of_gae(self):
+        arrays, out, returns = rollout(50, 7), outputs(50, 7), np.empty((50, 7), np.float32)
+        _returns.gae(**arrays, **out, gamma=0.9, gae_lambda=0.7)
+        _returns.lambda_returns(**arrays, returns=returns, gamma=0.9, return_lambda=0.7)
+        np.testing.assert_allclose(returns, out["returns"], rtol=1e-5, atol=1e-5)
+
+
+class TestVtrace:
+    @given(
+        rollouts(),
+        st.data(),
+        FRACTIONS,
+        st.floats(0.1, 3),
+        st.floats(0.1, 1),
+        FRACTIONS,
+    )
+    def test_is_the_sum_of_the_paper(self, arrays, data, gamma, rho_clip, share, trace_lambda):
+        shape = arrays["rewards"].shape
+        arrays["log_ratios"] = data.draw(hnp.arrays(np.float32, shape, elements=st.floats(-3, 3, width=32)))
+        options = {
+            "gamma": gamma,
+            "rho_clip": rho_clip,
+            "c_clip": share * rho_clip,
+            "trace_lambda": trace_lambda,
+        }
+        out = outputs(*shape)
+        untouched(_returns.vtrace)(arrays, out, **options)
+        # In float32 the largest of the sums' terms may be larger than all of the results.
+        terms = 300 * max(1, rho_clip)
+        expected = slow_vtrace(arrays, **options)
+        for result, right in zip((out["advantages"], out["returns"]), expected, strict=True):
+            assert np.abs(result - right).max() <= 1e-6 * max(terms, np.abs(right).max())
+
+    def test_of_the_same_policy_is_lambda_returns(self):
+        arrays, out, returns = rollout(50, 7), outputs(50, 7), np.empty((50, 7), np.float32)
+        _returns.vtrace(np.zeros((50, 7), np.float32), **arrays, **out, gamma=0.9, trace_lambda=0.7)
+        _returns.lambda_returns(**arrays, returns=returns, gamma=0.9, return_lambda=0.7)
+        np.testing.assert_allclose(out["returns"], returns, rtol=1e-5, atol=1e-5)
+
+    @pytest.mark.parametrize(
+        ("ratio", "rho"), [(0.25, 0.25), (1.0, 1.0), (2.0, 1.5), (np.inf, 1.5), (0.0, 0.0)]
+    )
+    @pytest.mark.parametrize(
+        ("terminated", "truncated", "target"),
+        [(True, False, -1), (False, True, -1 + 0.9 * 2), (False, False, -1 + 0.9 * 3)],
+    )
+    def test_known_answer(self, ratio, rho, terminated, truncated, target):
+        """One step, reward -1, value 1: both results are the clipped ratio times target - value. Where the
+        rollout ends the value of what follows is 2 if cut off, 3 if it goes on."""
+        one = np.ones((1, 1), np.float32)
+        out = outputs(1, 1)
+        with np.errstate(divide="ignore"):
+            log_ratios = np.log(np.full((1, 1), ratio, np.float32))
+        _returns.vtrace(
+            log_ratios,
+            -one,
+            one,
+            one == terminated,
+            one == truncated,
+            2 * one,
+            3 * one[0],
+            **out,
+            gamma=0.9,
+            rho_clip=1.5,
+        )
+        np.testing.assert_allclose(out["advantages"], rho * (target - 1), rtol=1e-6)
+        np.testing.assert_allclose(out["returns"], 1 + rho * (target - 1), rtol=1e-6)
+
+    @pytest.mark.parametrize(
+        "clips", [(0.0, 0.0), (1.0, 1.1), (-1.0, -1.0), (float("nan"), 1.0), (1.0, float("nan"))]
+    )
+    def test_refuses_clips_that_make_no_sense(self, clips):
+        rho_clip, c_clip = clips
+        with pytest.raises(ValueError, match="0 < c_clip <= rho_clip"):
+            _returns.vtrace(
+                np.zeros((4, 3), np.float32),
+                **rollout(4, 3),
+                **outputs(4, 3),
+                gamma=0.9,
+                rho_clip=rho_clip,
+                c_clip=c_clip,
+            )
+
+    def test_an_infinite_rho_clip_is_none(self):
+        log_ratios, out = np.full((4, 3), np.log(5), np.float32), outputs(4, 3)
+        arrays = rollout(4, 3)
+        _returns.vtrace(log_ratios, **arrays, **out, gamma=0.9, rho_clip=np.inf, c_clip=1.0)
+        expected = slow_vtrace(arrays | {"log_ratios": log_ratios}, 0.9, np.inf, 1.0, 1.0)
+        np.testing.assert_allclose(out["returns"], expected[1], rtol=1e-5, atol=1e-5)
+
+
+# Name: its inputs beside rewards, ends and values of ends; its outputs; its numbers.
+OTHERS = {
+    "discounted_returns": ([], ["returns"], {"gamma": 0.9}),
+    "n_step_returns": (["values"], ["returns"], {"gamma": 0.9, "n_step": 3}),
+    "lambda_returns": (["values"], ["returns"], {"gamma": 0.9, "return_lambda": 0.8}),
+    "vtrace": (["values", "log_ratios"], ["advantages", "returns"], {"gamma": 0.9, "trace_lambda": 0.8}),
+}
+
+
+def arguments_of(name, num_steps=4, num_envs=3):
+    inputs, outs, numbers = OTHERS[name]
+    arrays = rollout(num_steps, num_envs)
+    arrays["log_ratios"] = arrays["values"] / 2
+    unused = {"values", "log_ratios"} - set(inputs)
+    out = {n: np.full((num_steps, num_envs), np.nan, np.float32) for n in outs}
+    return without(arrays, *unused), out, numbers
+
+
+def call_other(name, **changes):
+    arrays, out, numbers = arguments_of(name)
+    getattr(_returns, name)(**(arrays | out | numbers | changes))
+
+
+EACH_ARRAY = [
+    (name, array) for name in OTHERS for array in {**arguments_of(name)[0], **arguments_of(name)[1]}
+]
+
+
+class TestOthersRefuse:
+    @pytest.mark.parametrize(("name", "array"), EACH_ARRAY)
+    def test_what_does_not_fit(self, name, array):
+        arrays, out, _ = arguments_of(name)
+        good = (arrays | out)[array]
+        with pytest.raises(TypeError, match=f"{array} must be a numpy array, got list"):
+            call_other(name, **{array: good.tolist()})
+        for dtype in (np.float64, np.int32, np.dtype(">f4"), object):
+            with pytest.raises(TypeError, match=f"{array} must have dtype"):
+                call_other(name, **{array: np.zeros(good.shape, dtype)})
+        for shape in [(5, 3), (4, 4), (12,), (4, 3, 1), (0, 3), ()]:
+            with pytest.raises(ValueError, match="must have shape"):
+                call_other(name, **{array: np.zeros(shape, good.dtype)})
+        with pytest.raises(ValueError, match=f"{array} must be C-contiguous"):
+            call_other(name, **{array: np.repeat(good, 2, axis=0)[::2]})
+        unaligned = np.zeros(good.nbytes + 1, np.uint8)[1:].view(good.dtype).reshape(good.shape)
+        if good.dtype != np.bool_:
+            with pytest.raises(ValueError, match=f"{array} must be aligned"):
+                call_other(name, **{array: unaligned})
+
+    @pytest.mark.parametrize("name", OTHERS)
+    def test_outputs_that_are_inputs_or_read_only(self, name):
+        arrays, out, _ = arguments_of(name)
+        for output in out:
+            frozen = np.zeros((4, 3), np.float32)
+            frozen.flags.writeable = False
+            with pytest.raises(ValueError, match=f"{output} is written to and must not be read-only"):
+                call_other(name, **{output: frozen})
+            for array in arrays:
+                if arrays[array].dtype == np.float32 and arrays[array].ndim == 2:
+                    with pytest.raises(ValueError, match=f"{output} must not share memory with {array}"):
+                        call_other(name, **{output: arrays[array], array: arrays[array]})
+
+    @pytest.mark.parametrize(
+        ("name", "number"),
+        [(name, number) for name in OTHERS for number in OTHERS[name][2] if number != "n_step"],
+    )
+    @pytest.mark.parametrize("value", [-0.1, 1.1, float("nan")])
+    def test_numbers_outside_0_to_1(self, name, number, value):
+        with pytest.raises(ValueError, match=rf"{number} must lie in \[0, 1\]"):
+            call_other(name, **{number: value})
+
+    def test_one_array_for_both_outputs_of_vtrace(self):
+        array = np.zeros((4, 3), np.float32)
+        with pytest.raises(ValueError, match="returns must not share memory with advantages"):
+            call_other("vtrace", advantages=array, returns=array)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_others_read_no_values_that_do_not_count(name):
+    arrays, out, numbers = arguments_of(name, 20, 7)
+    ended = arrays["terminations"] | arrays["truncations"]
+    arrays["final_values"][~arrays["truncations"] | arrays["terminations"]] = np.nan
+    arrays["last_values"][ended[-1]] = np.nan
+    getattr(_returns, name)(**arrays, **out, **numbers)
+    assert all(np.isfinite(array).all() for array in out.values())
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_others_write_every_element_and_take_read_only_inputs(name):
+    arrays, out, numbers = arguments_of(name, 1, 1)
+    for array in arrays.values():
+        array.flags.writeable = False
+    getattr(_returns, name)(**arrays, **out, **numbers)
+    assert all(np.isfinite(array).all() for array in out.values())
