@@ -10,8 +10,10 @@ import signal
 import sys
 import threading
 import time
+import tracemalloc
 from collections import deque
 from contextlib import contextmanager
+from itertools import repeat
 
 import hypothesis.extra.numpy as hnp
 import numpy as np
@@ -234,6 +236,16 @@ def test_blocking_producer_gives_up_after_its_timeout(order):
         assert stats.full_waits > 0 and stats.wait_seconds > 0.01
         assert ids_of(q.get_many(9)) == [0, 1, 2, 3]
         p.put(rows_of(4), timeout=0)
+
+
+def test_a_wait_in_slices_counts_once(order):
+    with Queue(RECORD, 4, order=order) as q, q.producer() as p:
+        p.put_many(rows_of(*range(4)))
+        with pytest.raises(Full):
+            p.put(rows_of(4), timeout=0.2)
+        stats = q.stats()
+        assert stats.full_waits == stats.per_lane[0].full_waits == 1
+        assert 0.15 < stats.wait_seconds < 5
 
 
 def test_error_takes_all_or_nothing(order):
@@ -542,6 +554,30 @@ def test_lanes_are_given_back():
         del p
         q.producer().close()
         assert ids_of(q.get_many(9)) == list(range(6))
+
+
+@pytest.mark.parametrize("copies_without_the_gil", [False, True])
+def test_batches_allocate_nothing(order, copies_without_the_gil):
+    """numpy reports all its memory to tracemalloc, as Python does."""
+    dtype = np.dtype([("data", np.uint8, 20_000 if copies_without_the_gil else 64)])
+    rows, out = np.zeros((2, 16), dtype)
+    with Queue(dtype, 64, order=order) as q, q.producer() as p:
+
+        def pass_on(count):
+            for _ in repeat(None, count):
+                p.put_many(rows)
+                q.get_many(16, out)
+
+        tracemalloc.start()
+        try:
+            pass_on(10)
+            tracemalloc.reset_peak()
+            before, _ = tracemalloc.get_traced_memory()
+            pass_on(100)
+            after, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert after - before < 100 and peak - before < 1000
 
 
 def test_nothing_is_leaked():

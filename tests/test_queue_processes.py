@@ -389,7 +389,7 @@ def test_the_accounting_would_notice(fault, words):
     rows = np.zeros(queue_kills.SHOWN * 2, queue_kills.RECORD)
     queue_kills.fill(rows, 0, 0)
     if fault == "torn":
-        rows["payload"][70, 3] ^= 1 << 40
+        rows["payload"][70, 3] ^= np.uint64(1 << 40)
     if fault == "lost":
         rows = np.delete(rows, queue_kills.SHOWN)
     if fault == "twice":
