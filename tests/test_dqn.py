@@ -392,6 +392,23 @@ class TestNoisy:
         assert not torch.equal(errors[0], errors[1])
         assert not torch.equal(errors[1], errors[2])
 
+    @pytest.mark.parametrize("double", [False, True])
+    def test_is_drawn_anew_for_each_use(self, double, monkeypatch):
+        """For the target, for what chooses its actions, and for what learns: none shares its noise."""
+        dqn = learner(noisy=True, double=double)
+        draws = []
+        for name, network in (("target", dqn.target), ("online", dqn.actor.network)):
+            monkeypatch.setattr(network, "draw_noise", lambda _, name=name: draws.append(name))
+            network.register_forward_hook(lambda *_, name=name: draws.append(f"use {name}"))
+        dqn.update(batch_of())
+        uses = [i for i, entry in enumerate(draws) if entry.startswith("use")]
+        assert len(uses) == 2 + double
+        for i in uses:
+            # Since the use before there was a draw of the same network.
+            name = draws[i].removeprefix("use ")
+            earlier = max((k for k in uses if k < i and draws[k] == draws[i]), default=0)
+            assert name in draws[earlier:i]
+
     def test_noise_of_the_target_is_its_own(self):
         dqn = learner(noisy=True)
         dqn.update(batch_of())

@@ -611,13 +611,11 @@ class DQN:
 
     @torch.no_grad()
     def _move_target(self) -> None:
-        """Weights and running statistics; counters, which are integers, are taken over as they are."""
+        """Weights and running statistics; BatchNorm's counters, which nothing reads, stay."""
         online = self.actor.network.state_dict()
         for name, tensor in self.target.state_dict().items():
             if tensor.is_floating_point():
                 tensor.lerp_(online[name], self.config.target_tau)
-            else:
-                tensor.copy_(online[name])
 
     def _autocast(self) -> contextlib.AbstractContextManager[None]:
         if self._amp_dtype is None:
