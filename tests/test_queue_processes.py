@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import multiprocessing
 import os
 import pickle
+import random
 import signal
 import subprocess
 import sys
@@ -349,6 +351,28 @@ def test_segments_of_killed_creators_are_swept():
     with Queue(RECORD, 8, shared=True):
         assert f"fastrl-{name}" not in segments()
     assert segments() <= before
+
+
+def test_creators_killed_at_any_instant_leave_nothing():
+    before = segments()
+    rng = random.Random(0)
+    for _ in range(30):
+        pid = os.fork()
+        if pid == 0:
+            kept = []
+            while True:
+                kept.append(Queue(RECORD, 64, lanes=2, shared=True))
+                if len(kept) > 5:
+                    kept.clear()
+        time.sleep(rng.uniform(0, 0.01))
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        for name in segments() - before:
+            # Whatever has a name is complete, as long as it has it.
+            with contextlib.suppress(FileNotFoundError), Queue.attach(name.removeprefix("fastrl-")) as q:
+                assert q.stats().put == 0
+    with Queue(RECORD, 8, shared=True) as q:
+        assert segments() - before == {f"fastrl-{q.name}"}
 
 
 def test_a_full_dev_shm_is_an_error_at_creation():

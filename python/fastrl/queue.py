@@ -27,7 +27,8 @@ dropped is counted in `stats()`; the last three never wait, whatever their timeo
 workers of any start method, and `Queue.attach(name)` opens it from a process that has nothing else to do with this
 one. Its creator removes the name with `close()` or when it ends; if it was killed, the next creator of any queue does.
 A killed producer takes nothing with it but the batch that it had not yet published. After a killed consumer any
-process may consume; it goes on where the dead one was, and may get again the batch that the dead one was taking.
+process may consume; it goes on where the dead one was, and may get again the batch that the dead one was taking or
+being shown. (What that one had taken before is gone with it; who cannot afford this uses `peek`.)
 
 **One consumer, one thread per producer.** The first call that takes records makes an object's process the consumer,
 until `close()`. A second consumer, two threads in one producer, or a producer or consumer that was inherited by a
