@@ -104,6 +104,23 @@ def test_priorities_count_one_batch_later(updates):
     assert logs == [expected, expected]
 
 
+def test_beta_is_set_before_the_next_draw():
+    class Recording(Counting):
+        beta = 0.4
+
+        def sample(self):
+            self.log.append(self.beta)
+            return super().sample()
+
+    sampler = Recording()
+    with Prefetcher(sampler) as ahead:
+        for beta in (None, 0.5, 0.6):
+            ahead.beta = beta
+            ahead.sample()
+            settle(ahead)
+    assert [entry for entry in sampler.log if isinstance(entry, float)] == [0.4, 0.4, 0.5, 0.6]
+
+
 def test_errors_reach_the_caller_who_may_try_again():
     with Prefetcher(Counting(fail_at=[1, 3])) as ahead:
         with pytest.raises(IndexError, match="no draw 1"):

@@ -10,6 +10,8 @@ from torch import Tensor
 BatchT = TypeVar("BatchT")
 BatchT_co = TypeVar("BatchT_co", covariant=True)
 
+# Indices, their priorities on the CPU, and the event after which these are there.
+Priorities = tuple[Tensor, Tensor, torch.cuda.Event | None]
 # What of a batch goes to the GPU: all but the indices, which are the sampler's.
 _LEARNT = ("obs", "actions", "rewards", "next_obs", "discounts", "terminated", "truncated", "weights")
 
@@ -50,14 +52,18 @@ class Prefetcher(Generic[BatchT]):
     Args:
         sampler: with ``sample()``, and ``update_priorities(indices, priorities)`` if that is to be used.
         device: of the learner.
+
+    Attributes:
+        beta: if not None, what the sampler's ``beta`` is set to before the next draw that begins.
     """
 
     def __init__(self, sampler: Sampler[BatchT], device: str | torch.device = "cpu") -> None:
         self._sampler = sampler
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="fastrl-prefetch")
         self._ahead: Future[BatchT] | None = None
-        self._priorities: list[tuple[Tensor, Tensor, torch.cuda.Event | None]] = []
+        self._priorities: list[Priorities] = []
         self._copies = _Copies(torch.device(device)) if torch.device(device).type == "cuda" else None
+        self.beta: float | None = None
         self._closed = False
 
     def sample(self) -> BatchT:
@@ -115,14 +121,16 @@ class Prefetcher(Generic[BatchT]):
         # Whoever asks for a batch has given the GPU all that it is to do with the one before the last.
         if self._copies is not None:
             self._copies.release()
-        return self._pool.submit(self._draw, priorities)
+        return self._pool.submit(self._draw, priorities, self.beta)
 
-    def _draw(self, priorities: list[tuple[Tensor, Tensor, torch.cuda.Event | None]]) -> Any:
+    def _draw(self, priorities: list[Priorities], beta: float | None) -> Any:
         self._hand_on(priorities)
+        if beta is not None:
+            self._sampler.beta = beta  # type: ignore[attr-defined]
         batch = self._sampler.sample()
         return batch if self._copies is None else self._copies.copy(batch)
 
-    def _hand_on(self, priorities: list[tuple[Tensor, Tensor, torch.cuda.Event | None]]) -> None:
+    def _hand_on(self, priorities: list[Priorities]) -> None:
         while priorities:
             indices, values, copied = priorities.pop(0)
             if copied is not None:
