@@ -1,0 +1,57 @@
+"""Draws from a `fastrl._replay.Storage` into the caller's arrays; `fastrl.replay` is its face.
+
+A batch's arrays come as a dict, C-contiguous and writeable, B = batch_size: obs, next_obs [B, ...] or
+[B, stack, ...]; actions [B, ...]; rewards, discounts, weights float32 [B]; terminated, truncated bool [B]; indices
+int64 [B]; and the storage's extra fields. All of it happens without the GIL, under the storage's lock.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+class Uniform:
+    """ValueError: batch_size or n_step below 1, gamma outside of [0, 1]."""
+
+    def __init__(self, storage: Any, batch_size: int, n_step: int, gamma: float, seed: int) -> None: ...
+    @property
+    def generator_state(self) -> list[int]:
+        """Four words of xoshiro256++. ValueError when set to something that is none."""
+
+    @generator_state.setter
+    def generator_state(self, words: list[int]) -> None: ...
+    def sample(self, arrays: dict[str, NDArray[Any]], replacement: bool) -> None:
+        """Fills the arrays, all but ``weights``. ValueError: too little is stored. TypeError, ValueError: arrays that
+        do not fit."""
+
+class Prioritized(Uniform):
+    """ValueError: also for alpha or beta that are negative or not finite."""
+
+    beta: float
+    stale: int
+
+    def __init__(
+        self,
+        storage: Any,
+        batch_size: int,
+        n_step: int,
+        gamma: float,
+        seed: int,
+        alpha: float,
+        beta: float,
+        by_buffer: bool,
+    ) -> None: ...
+    def sample(self, arrays: dict[str, NDArray[Any]], replacement: bool) -> None:
+        """Fills the arrays. ``replacement`` must be True."""
+
+    def update(self, indices: NDArray[np.int64], priorities: NDArray[np.float64]) -> None:
+        """Sets priorities [N] of the transitions [N]; those overwritten meanwhile are counted in ``stale``.
+
+        ValueError: NaN, infinite or negative. IndexError: not an index. Nothing has changed then.
+        """
+
+    def state(self) -> dict[str, Any]:
+        """``highest``, ``stale`` and ``priorities`` float64 [rows of the storage]."""
+
+    def set_state(self, highest: float, stale: int, priorities: NDArray[np.float64]) -> None:
+        """What `state` gave, over the same storage. ValueError: over another one."""

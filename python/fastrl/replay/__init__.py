@@ -1,0 +1,26 @@
+"""Circular replay: one storage of experience, several ways of drawing from it.
+
+```python
+replay = Replay(1_000_000, (84, 84), np.uint8, num_envs=8, stack=4)      # every frame is kept once
+sampler = PrioritizedSampler(replay, batch_size=256, n_step=3, gamma=0.99, seed=1)
+
+replay.add_many(frames, actions, rewards, next_frames, terminated, truncated)   # a row for each environment
+with queue.peek(1024) as records:                                              # or straight from a queue
+    replay.append(records)
+
+batch = sampler.sample()                       # torch tensors, valid until two more batches have been drawn
+sampler.update_priorities(batch.indices, errors)
+```
+
+**Storage.** Each environment has a ring of rows of its own, and each observation is stored once: the next observation
+of a step is the observation of the row after it. Where an episode ends, one more row, an end row, holds its true last
+observation. `terminated` and `truncated` are kept apart. What may be sampled is known when it is written, so drawing
+never tries until it is lucky.
+
+**Threads.** One thread may write while another one samples; the bulk of both happens without the GIL.
+"""
+
+from fastrl.replay.samplers import Batch, PrioritizedSampler, UniformSampler
+from fastrl.replay.storage import Replay, ReplayError
+
+__all__ = ["Batch", "PrioritizedSampler", "Replay", "ReplayError", "UniformSampler"]

@@ -1,0 +1,237 @@
+"""Samplers of single transitions: uniform and prioritized, with n-step returns."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fastrl import _replay_samplers
+from fastrl.replay.storage import Replay
+
+# A batch may be in use while the next one is drawn, and one more may wait.
+ROTATION = 3
+
+
+@dataclass(frozen=True)
+class Batch:
+    """B transitions of up to n steps, as tensors in the memory that the sampler writes.
+
+    Attributes:
+        obs: [B, ...], or [B, stack, ...] with stacked frames.
+        actions: [B, ...].
+        rewards: float32 [B], discounted sum of the k <= n rewards.
+        next_obs: as ``obs``, k steps later: the true last observation where the episode ended.
+        discounts: float32 [B], gamma**k, and 0 where the episode terminated: what the value of ``next_obs`` counts.
+        terminated, truncated: bool [B], of the last of the k steps.
+        indices: int64 [B], which transitions, for `PrioritizedSampler.update_priorities`.
+        weights: float32 [B], of importance sampling; ones where the sampler is uniform.
+        extra: the storage's extra fields of the first step.
+    """
+
+    obs: Tensor
+    actions: Tensor
+    rewards: Tensor
+    next_obs: Tensor
+    discounts: Tensor
+    terminated: Tensor
+    truncated: Tensor
+    indices: Tensor
+    weights: Tensor
+    extra: Mapping[str, Tensor]
+
+
+class UniformSampler:
+    """Every stored transition is as likely as any other.
+
+    Args:
+        replay: what to draw from.
+        batch_size: B.
+        n_step: rewards of up to so many steps are summed; fewer where the episode ends, or where the storage knows no
+            more yet: then the value of the newest observation is taken with its own power of gamma.
+        gamma: discount.
+        replacement: whether a transition may come twice in a batch.
+        seed: of the sampler's own generator.
+        pin_memory: batches in page-locked memory, from which copies to a GPU need not wait; None: if there is one.
+
+    Raises:
+        ValueError, TypeError: arguments that make no sense.
+    """
+
+    def __init__(
+        self,
+        replay: Replay,
+        batch_size: int,
+        *,
+        n_step: int = 1,
+        gamma: float = 0.99,
+        replacement: bool = True,
+        seed: int = 0,
+        pin_memory: bool | None = None,
+    ) -> None:
+        self._set_up(replay, batch_size, replacement, pin_memory)
+        self._core: Any = _replay_samplers.Uniform(replay, batch_size, n_step, gamma, _bits(seed))
+
+    def _set_up(self, replay: Replay, batch_size: int, replacement: bool, pin_memory: bool | None) -> None:
+        if not isinstance(replay, Replay):
+            raise TypeError(f"replay must be a Replay, got {type(replay).__name__}")
+        if isinstance(batch_size, bool) or not isinstance(batch_size, (int, np.integer)):
+            raise TypeError(f"batch_size must be an int, got {batch_size!r}")
+        if batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+        self.replay = replay
+        self.batch_size = int(batch_size)
+        self.replacement = replacement
+        pinned = torch.cuda.is_available() if pin_memory is None else pin_memory
+        self._sets = [_new_batch(replay, self.batch_size, pinned) for _ in range(ROTATION)]
+        self._next = 0
+
+    def sample(self) -> Batch:
+        """The next batch. Its tensors stay as they are until two more have been drawn.
+
+        Raises:
+            ValueError: nothing is stored yet, or, without replacement, less than a batch.
+        """
+        arrays, batch = self._sets[self._next]
+        self._core.sample(arrays, self.replacement)
+        self._next = (self._next + 1) % ROTATION
+        return batch
+
+    def state_dict(self) -> dict[str, Any]:
+        """The generator, in plain numbers; the storage is saved apart."""
+        return {"generator": [str(word) for word in self._core.generator_state]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on drawing as the sampler that gave the state would have, from the same storage."""
+        self._core.generator_state = [int(word) for word in state["generator"]]
+
+
+class PrioritizedSampler(UniformSampler):
+    """Transitions in proportion to priority**alpha (Schaul et al., "Prioritized Experience Replay", 2016).
+
+    One draw from each of B equal parts of the sum. New transitions have the highest priority that was ever set. Sums
+    are float64. Weights are (N P(i))**-beta, divided by their maximum.
+
+    Args:
+        alpha: 0 is uniform.
+        beta: 1 corrects the bias in full; the attribute may be set while training.
+        normalize: by which maximum: of the ``"batch"``, or of all that is stored (``"buffer"``).
+        others: as `UniformSampler`.
+    """
+
+    def __init__(
+        self,
+        replay: Replay,
+        batch_size: int,
+        *,
+        n_step: int = 1,
+        gamma: float = 0.99,
+        alpha: float = 0.6,
+        beta: float = 0.4,
+        normalize: Literal["batch", "buffer"] = "batch",
+        seed: int = 0,
+        pin_memory: bool | None = None,
+    ) -> None:
+        if normalize not in ("batch", "buffer"):
+            raise ValueError(f"normalize must be 'batch' or 'buffer', got {normalize!r}")
+        self._set_up(replay, batch_size, True, pin_memory)
+        by_buffer = normalize == "buffer"
+        self._core = _replay_samplers.Prioritized(
+            replay, batch_size, n_step, gamma, _bits(seed), alpha, beta, by_buffer
+        )
+
+    @property
+    def beta(self) -> float:
+        beta: float = self._core.beta
+        return beta
+
+    @beta.setter
+    def beta(self, beta: float) -> None:
+        self._core.beta = beta
+
+    @property
+    def stale(self) -> int:
+        """Updates that came too late: the transitions had been overwritten."""
+        stale: int = self._core.stale
+        return stale
+
+    def update_priorities(
+        self, indices: Tensor | NDArray[np.int64], priorities: Tensor | NDArray[Any]
+    ) -> None:
+        """Sets the priorities [N] of transitions [N] that this sampler gave, such as absolute TD errors.
+
+        Of a transition that comes twice the last priority holds; those that were overwritten meanwhile are passed
+        over and counted in `stale`.
+
+        Raises:
+            ValueError: a priority that is NaN, infinite or negative. IndexError: an index that no batch had.
+                TypeError: a wrong dtype. Nothing has changed then.
+        """
+        self._core.update(_flat(indices, np.int64, "indices"), _flat(priorities, np.float64, "priorities"))
+
+    def state_dict(self) -> dict[str, Any]:
+        """The generator and the priorities; the storage is saved apart."""
+        core = self._core.state()
+        return {
+            **super().state_dict(),
+            "beta": self.beta,
+            "highest": core["highest"],
+            "stale": core["stale"],
+            "priorities": torch.from_numpy(core["priorities"]),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on as the sampler that gave the state would have, over the same storage.
+
+        Raises:
+            ValueError: the priorities belong to another storage.
+        """
+        priorities = np.ascontiguousarray(state["priorities"].numpy(), np.float64)
+        self._core.set_state(state["highest"], state["stale"], priorities)
+        self.beta = state["beta"]
+        super().load_state_dict(state)
+
+
+def _bits(seed: int) -> int:
+    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)):
+        raise TypeError(f"seed must be an int, got {seed!r}")
+    if seed < 0:
+        raise ValueError(f"seed must not be negative, got {seed}")
+    return int(np.random.SeedSequence(int(seed)).generate_state(1, np.uint64)[0])
+
+
+def _flat(values: Tensor | NDArray[Any], dtype: Any, name: str) -> NDArray[Any]:
+    array = values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
+    wanted = "iu" if dtype is np.int64 else "f"
+    if array.dtype.kind not in wanted:
+        raise TypeError(f"{name} must be of dtype {np.dtype(dtype)}, got {array.dtype}")
+    return np.ascontiguousarray(array, dtype)
+
+
+def _new_batch(replay: Replay, size: int, pinned: bool) -> tuple[dict[str, NDArray[Any]], Batch]:
+    """Arrays that the compiled part writes, and the same memory as tensors."""
+    dtype = replay.dtype
+    obs = (size, *((replay.stack,) if replay.stack > 1 else ()), *dtype["obs"].shape)
+    kinds: dict[str, tuple[tuple[int, ...], Any]] = {
+        "obs": (obs, dtype["obs"].base),
+        "actions": ((size, *dtype["action"].shape), dtype["action"].base),
+        "rewards": ((size,), np.float32),
+        "next_obs": (obs, dtype["obs"].base),
+        "discounts": ((size,), np.float32),
+        "terminated": ((size,), np.bool_),
+        "truncated": ((size,), np.bool_),
+        "indices": ((size,), np.int64),
+        "weights": ((size,), np.float32),
+        **{name: ((size, *dtype[name].shape), dtype[name].base) for name in replay.extra},
+    }
+    tensors = {name: torch.from_numpy(np.zeros(shape, kind)) for name, (shape, kind) in kinds.items()}
+    tensors["weights"].fill_(1.0)
+    if pinned:
+        tensors = {name: tensor.pin_memory() for name, tensor in tensors.items()}
+    arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
+    extra = MappingProxyType({name: tensors.pop(name) for name in replay.extra})
+    return arrays, Batch(**tensors, extra=extra)
