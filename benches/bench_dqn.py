@@ -1,0 +1,191 @@
+"""DQN learns: CartPole-v1 to 475, and Catch from pixels to its known optimum. Three seeds each, on one thread.
+
+Run: ``pytest benches/bench_dqn.py -s``. A run is over when its policy passes: every few thousand steps it plays
+20 episodes, greedily; if the mean is good enough, that very policy plays 100 more, of other seeds, and the mean of
+these is what counts and is shown. If it falls short, training goes on. Seconds are those of the process, with all
+evaluations; on a machine that does nothing else those of the wall clock are the same.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box
+
+from fastrl.algorithms.dqn import DQN, DQNConfig
+from fastrl.envs.catch import CatchEnv
+from fastrl.replay import PrioritizedSampler, Replay, UniformSampler
+
+SEEDS = (0, 1, 2)
+SCREEN_EPISODES, EPISODES = 20, 100
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is learnt, and how: a run plays ``num_envs`` environments, one step of each in turn."""
+
+    name: str
+    make: Callable[[], gymnasium.Env]
+    config: DQNConfig
+    pass_mark: float
+    max_seconds: float
+    stack: int = 1  # newest frames that make up an observation, of images
+    num_envs: int = 1
+    starts: int = 1_000  # steps before the first update
+    steps_per_update: int = 2
+    eval_every: int = 2_500
+    max_steps: int = 100_000
+
+
+CARTPOLE = Task(
+    name="CartPole-v1",
+    make=lambda: gymnasium.make("CartPole-v1"),
+    config=DQNConfig(
+        n_step=10,
+        hidden=(256, 256),
+        learning_rate=3e-4,
+        batch_size=64,
+        target_every=250,
+        huber=10.0,
+        epsilon_steps=8_000,
+        final_epsilon=0.04,
+    ),
+    pass_mark=475,
+    max_seconds=180,
+)
+# 10 balls, caught is 1 and missed -1: the optimum is 10, within 10% of the range from -10 to it is 8.
+CATCH = Task(
+    name="Catch, pixels",
+    make=CatchEnv,
+    config=DQNConfig(
+        gamma=0.97,
+        n_step=3,
+        conv=("16x3/1",),
+        hidden=(64,),
+        learning_rate=1e-3,
+        batch_size=32,
+        target_every=200,
+        epsilon_steps=8_000,
+        final_epsilon=0.02,
+    ),
+    pass_mark=9,
+    max_seconds=180,
+    stack=2,
+    num_envs=4,
+    steps_per_update=4,
+)
+
+
+class Player:
+    """Plays several environments, in step, and stacks frames as the replay does: zeros before the first."""
+
+    def __init__(self, task: Task, count: int, seed: int) -> None:
+        self.envs = [task.make() for _ in range(count)]
+        self.shape, self.dtype = self.envs[0].observation_space.shape, self.envs[0].observation_space.dtype
+        self.stacked = task.stack > 1
+        self.obs = np.zeros((count, task.stack, *self.shape), self.dtype)
+        for i in range(count):
+            self.reset(i, seed + i)
+
+    def reset(self, i: int, seed: int | None = None) -> None:
+        self.obs[i] = 0
+        self.obs[i, -1] = self.envs[i].reset(seed=seed)[0]
+
+    def seen(self) -> np.ndarray:
+        """What the network is shown, [count, ...]."""
+        return self.obs if self.stacked else self.obs[:, 0]
+
+    def step(self, i: int, action: int) -> tuple[np.ndarray, float, bool, bool]:
+        obs, reward, terminated, truncated, _ = self.envs[i].step(action)
+        self.obs[i, :-1] = self.obs[i, 1:].copy()
+        self.obs[i, -1] = obs
+        return obs, float(reward), terminated, truncated
+
+
+def evaluate(task: Task, dqn: DQN, episodes: int, seed: int) -> float:
+    """Mean return of the greedy policy."""
+    player = Player(task, episodes, seed)
+    returns, playing = np.zeros(episodes), np.ones(episodes, bool)
+    while playing.any():
+        actions = dqn.greedy(player.seen()[playing])
+        for i, action in zip(np.flatnonzero(playing), actions, strict=True):
+            _, reward, terminated, truncated = player.step(i, int(action))
+            returns[i] += reward
+            playing[i] = not (terminated or truncated)
+    return float(returns.mean())
+
+
+def train(task: Task, config: DQNConfig, seed: int) -> dict[str, float]:
+    """Trains until the policy passes, or time or steps run out."""
+    start, start_cpu = time.perf_counter(), time.process_time()
+    player = Player(task, task.num_envs, seed=1_000_000 * (seed + 1))
+    space = player.envs[0].observation_space
+    if task.stack > 1:
+        space = Box(space.low.min(), space.high.max(), (task.stack, *player.shape), player.dtype)
+    dqn = DQN(config, space, player.envs[0].action_space, seed=seed)
+    replay = Replay(50_000, player.shape, player.dtype, num_envs=task.num_envs, stack=task.stack)
+    options = {"n_step": config.n_step, "gamma": config.gamma, "seed": seed}
+    if config.prioritized:
+        sampler = PrioritizedSampler(replay, config.batch_size, alpha=config.alpha, **options)
+    else:
+        sampler = UniformSampler(replay, config.batch_size, **options)
+    steps, screened, mean = 0, 0, float("nan")
+    while steps < task.max_steps and time.process_time() - start_cpu < task.max_seconds:
+        for i, action in enumerate(dqn.act(player.seen(), config.epsilon_at(steps))):
+            before = player.obs[i, -1].copy()
+            after, reward, terminated, truncated = player.step(i, int(action))
+            replay.add(before, action, reward, after, terminated, truncated, env=i)
+            if terminated or truncated:
+                player.reset(i)
+        steps += task.num_envs
+        if steps >= task.starts and steps % task.steps_per_update < task.num_envs:
+            if config.prioritized:
+                sampler.beta = config.beta_at(steps)
+            batch = sampler.sample()
+            errors = dqn.update(batch)
+            if config.prioritized:
+                sampler.update_priorities(batch.indices, errors)
+        if steps // task.eval_every > screened:
+            screened = steps // task.eval_every
+            dqn.metrics()  # raises if anything is not finite
+            mean = evaluate(task, dqn, SCREEN_EPISODES, 500_000_000 + 1_000 * screened)
+            if mean >= task.pass_mark:
+                mean = evaluate(task, dqn, EPISODES, 700_000_000 + 1_000 * screened)
+                if mean >= task.pass_mark:
+                    break
+    return {
+        "mean": mean,
+        "steps": steps,
+        "updates": dqn.updates,
+        "seconds": time.process_time() - start_cpu,
+        "wall": time.perf_counter() - start,
+    }
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("task", [CARTPOLE, CATCH], ids=lambda task: task.name)
+def test_learns(task):
+    print(f"\n{task.name}: mean of {EPISODES} episodes, to pass: {task.pass_mark}")
+    print(f"  {'seed':>4} {'mean':>8} {'steps':>9} {'updates':>9} {'seconds':>9} {'by the wall':>12}")
+    rows = []
+    for seed in SEEDS:
+        row = train(task, task.config, seed)
+        rows.append(row)
+        print(
+            f"  {seed:4} {row['mean']:8.1f} {row['steps']:9,} {row['updates']:9,} {row['seconds']:9.1f}"
+            f" {row['wall']:12.1f}",
+            flush=True,
+        )
+    assert all(row["mean"] >= task.pass_mark for row in rows)
+    assert all(row["seconds"] <= task.max_seconds for row in rows)
