@@ -5,12 +5,14 @@ import threading
 import weakref
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastrl.prefetch import Prefetcher
+from fastrl.replay import PrioritizedSampler, Replay, UniformSampler
 
 
 class Counting:
@@ -185,3 +187,55 @@ def test_forgotten_prefetchers_are_freed():
     del ahead
     gc.collect()
     assert gone() is None
+
+
+def filled_replay(steps=500):
+    """Observations count up, so that a transition says which one it is."""
+    replay = Replay(400, (1,), np.float32)
+    for i in range(steps):
+        add(replay, i)
+    return replay
+
+
+def add(replay, i):
+    replay.add(np.float32([i]), i % 3, i, np.float32([i + 1]), i % 17 == 16, False)
+
+
+@pytest.mark.parametrize("kind", [UniformSampler, PrioritizedSampler])
+def test_of_a_replay_the_batches_are_the_same(kind):
+    plain, ahead_of = (kind(filled_replay(), 32, n_step=3, seed=5) for _ in range(2))
+    names = ("obs", "actions", "rewards", "next_obs", "discounts", "indices", "weights", "terminated")
+    with Prefetcher(ahead_of) as ahead:
+        for _ in range(50):
+            ours = ahead.sample()
+            settle(ahead)
+            theirs = plain.sample()
+            for name in names:
+                assert torch.equal(getattr(ours, name), getattr(theirs, name)), name
+
+
+def test_of_a_prioritized_replay_priorities_count_one_batch_later():
+    """The same as a loop that is always one batch ahead."""
+    plain, ahead_of = (PrioritizedSampler(filled_replay(), 32, n_step=3, seed=5) for _ in range(2))
+    waiting, errors = plain.sample(), None
+    with Prefetcher(ahead_of) as ahead:
+        for _ in range(50):
+            ours, theirs = ahead.sample(), waiting
+            if errors is not None:
+                plain.update_priorities(*errors)
+            waiting = plain.sample()
+            assert torch.equal(ours.indices, theirs.indices)
+            assert torch.equal(ours.weights, theirs.weights)
+            errors = theirs.indices.clone(), theirs.obs[:, 0].remainder(7) + 0.1
+            ahead.update_priorities(ours.indices, ours.obs[:, 0].remainder(7) + 0.1)
+
+
+def test_while_others_write_batches_are_whole():
+    replay = filled_replay()
+    with Prefetcher(UniformSampler(replay, 64, seed=1)) as ahead:
+        for i in range(500, 5_000):
+            add(replay, i)
+            if i % 5 == 0:
+                batch = ahead.sample()
+                assert torch.equal(batch.next_obs[:, 0], batch.obs[:, 0] + 1)
+                assert torch.equal(batch.rewards, batch.obs[:, 0])
