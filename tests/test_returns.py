@@ -478,6 +478,29 @@ class TestVtrace:
         np.testing.assert_allclose(out["returns"], expected[1], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("name", "numbers"),
+    [
+        ("discounted_returns", {}),
+        ("n_step_returns", {"n_step": 10_000}),
+        ("lambda_returns", {"return_lambda": 1.0}),
+        ("vtrace", {}),
+    ],
+)
+def test_other_long_sums_keep_their_digits(name, numbers):
+    """All are those of GAE with lambda 1, in which float32 would be off by 1e-4 and more."""
+    arrays, expected = rollout(10_000, 1), outputs(10_000, 1)
+    for end in ("terminations", "truncations"):
+        arrays[end][:] = False
+    _returns.gae(**arrays, **expected, gamma=1.0, gae_lambda=1.0)
+    arrays["log_ratios"] = np.zeros((10_000, 1), np.float32)
+    names, outs, _ = OTHERS[name]
+    out = {key: np.empty((10_000, 1), np.float32) for key in outs}
+    arrays = without(arrays, *({"values", "log_ratios"} - set(names)))
+    getattr(_returns, name)(**arrays, **out, gamma=1.0, **numbers)
+    np.testing.assert_allclose(out["returns"], expected["returns"], rtol=1e-6, atol=1e-5)
+
+
 # Name: its inputs beside rewards, ends and values of ends; its outputs; its numbers.
 OTHERS = {
     "discounted_returns": ([], ["returns"], {"gamma": 0.9}),
