@@ -63,6 +63,14 @@ def section(cls: type[T]) -> type[T]:
 
 
 @dataclasses.dataclass(frozen=True)
+class Preset:
+    """Settings under a name."""
+
+    description: str
+    values: Mapping[str, Mapping[str, Any]]
+
+
+@dataclasses.dataclass(frozen=True)
 class Leaf:
     """One value of a configuration: its dotted key, its type (limits included), default and help text."""
 

@@ -96,6 +96,89 @@ class TrainRow(Row):
         ]
 
 
+@dataclasses.dataclass(frozen=True)
+class PixelRow(Row):
+    """What collectors and learner of a pixel run did since the last row; totals are since the beginning of the run.
+
+    Attributes:
+        games, batches: totals: games that have ended, batches learnt from.
+        mean_return, mean_length: of the games that ended since the last row, before clipping; NaN without any.
+        epsilon: share of random actions now.
+        losses: the algorithm's own numbers, by name.
+        seconds: wall-clock time of the run so far, without breaks between resumptions.
+        experience_per_second, batches_per_second: environment steps taken in; batches learnt from.
+        queue_depth: rows on their way from collectors to the learner.
+        dropped: rows lost on that way, in all.
+        replay_fill: share of the replay's capacity.
+        policy_lag: how many publications behind the newest weights the actions taken in were chosen; mean.
+        collectors: what the collectors spent their time on, as shares: ``environment``, ``inference``, ``queue``
+            (handing over, waiting for room included).
+        learner: the same of the learner's time: ``waiting`` for experience, ``sampling``, ``update``...
+        restarts: collectors that died and were replaced, in all.
+        gpu_use: share of the time in which the GPU computed; None without one.
+    """
+
+    games: int
+    batches: int
+    mean_return: float
+    mean_length: float
+    epsilon: float
+    losses: Mapping[str, Number]
+    seconds: float
+    experience_per_second: float
+    batches_per_second: float
+    queue_depth: int
+    dropped: int
+    replay_fill: float
+    policy_lag: float
+    collectors: Mapping[str, float]
+    learner: Mapping[str, float]
+    restarts: int
+    gpu_use: float | None
+
+    def groups(self) -> dict[str, dict[str, Number]]:
+        return {
+            "episode": {
+                "games": self.games,
+                "mean_return": self.mean_return,
+                "mean_length": self.mean_length,
+                "epsilon": self.epsilon,
+            },
+            "dqn": dict(self.losses),
+            "flow": {
+                "experience_per_second": self.experience_per_second,
+                "batches_per_second": self.batches_per_second,
+                "batches": self.batches,
+                "queue_depth": self.queue_depth,
+                "dropped": self.dropped,
+                "replay_fill": self.replay_fill,
+                "policy_lag": self.policy_lag,
+                "restarts": self.restarts,
+            },
+            "time": {
+                "seconds": self.seconds,
+                **{f"collectors_{name}": share for name, share in self.collectors.items()},
+                **{f"learner_{name}": share for name, share in self.learner.items()},
+                **({} if self.gpu_use is None else {"gpu_use": self.gpu_use}),
+            },
+        }
+
+    def highlights(self) -> list[str]:
+        numbers = [
+            f"{count(self.batches_per_second)} batches/s",
+            f"return {brief(self.mean_return)}",
+            f"loss {brief(self.losses.get('loss', math.nan))}",
+            f"epsilon {self.epsilon:.2f}",
+            f"replay {self.replay_fill:.0%}",
+            f"lag {brief(self.policy_lag)}",
+            f"queue {self.queue_depth} ({self.collectors.get('queue', 0.0):.1%} of collectors' time)",
+            f"learner waits {self.learner.get('waiting', 0.0):.0%}",
+        ]
+        if self.dropped:
+            numbers.append(f"dropped {self.dropped}")
+        return numbers if self.gpu_use is None else [*numbers, f"GPU {self.gpu_use:.0%}"]
+
+
 class Sink(Protocol):
     """Takes the rows of a run, one after the other."""
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import resource
+import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -91,6 +92,93 @@ class Summary:
             f"last mean return {brief(self.mean_return)}, peak memory {memory}",
             highlight=False,
         )
+
+
+@dataclass(frozen=True)
+class PixelSummary:
+    """The end of a run from pixels, or of a session of it; totals include earlier sessions, shares are of this one.
+
+    Attributes:
+        status, signal, run, checkpoint: as in `Summary`.
+        env: what was played.
+        steps, games, batches: done.
+        seconds: of wall-clock time in the loop.
+        experience_per_second, batches_per_second: of this session.
+        mean_return: of the last games, up to 100, before clipping; NaN without any.
+        device: where the network lived.
+        collectors, learner: what they spent their time on, as shares.
+        dropped, restarts: rows lost on the way to the learner; collectors that died and were replaced.
+        peak_memory_mib, peak_gpu_memory_mib: as in `Summary`, of the learner's process.
+        evaluation: returns of games without exploration; None if there were none.
+    """
+
+    status: Literal["complete", "interrupted"]
+    signal: str | None
+    run: str
+    checkpoint: str
+    env: str
+    steps: int
+    games: int
+    batches: int
+    seconds: float
+    experience_per_second: float
+    batches_per_second: float
+    mean_return: float
+    device: str
+    collectors: Mapping[str, float]
+    learner: Mapping[str, float]
+    dropped: int
+    restarts: int
+    peak_memory_mib: float
+    peak_gpu_memory_mib: float | None
+    evaluation: tuple[float, ...] | None
+
+    def to_tree(self) -> dict[str, Any]:
+        """All of it, for JSON."""
+        tree = dataclasses.asdict(self)
+        if self.evaluation is not None:
+            tree["evaluation"] = {
+                "games": len(self.evaluation),
+                "mean": statistics.fmean(self.evaluation),
+                "min": min(self.evaluation),
+                "max": max(self.evaluation),
+                "returns": list(self.evaluation),
+            }
+        return tree
+
+    def print(self, console: Console) -> None:
+        """Shows it to people."""
+        table = Table(title="where the time went", title_justify="left", title_style="bold")
+        for name in ("", *self._parts()):
+            table.add_column(name, justify="right" if name else "left")
+        for who, shares in (("collectors", self.collectors), ("learner", self.learner)):
+            table.add_row(who, *(f"{shares[name]:.1%}" if name in shares else "" for name in self._parts()))
+        console.print(table)
+        lost = f", {self.dropped:,} rows dropped" if self.dropped else ""
+        again = f", {self.restarts} collectors restarted" if self.restarts else ""
+        console.print(
+            f"{self.env}: {self.steps:,} steps, {self.games:,} games, {self.batches:,} batches in"
+            f" {duration(self.seconds)} on {self.device}: {count(self.experience_per_second)} steps/s,"
+            f" {count(self.batches_per_second)} batches/s{lost}{again}\n"
+            f"mean return of the last games {brief(self.mean_return)}, peak memory of the learner"
+            f" {self.peak_memory_mib:,.0f} MiB"
+            + (
+                ""
+                if self.peak_gpu_memory_mib is None
+                else f" and {self.peak_gpu_memory_mib:,.0f} MiB on the GPU"
+            ),
+            highlight=False,
+        )
+        if self.evaluation is not None:
+            console.print(
+                f"{len(self.evaluation)} games without exploration: mean return"
+                f" {brief(statistics.fmean(self.evaluation))}, from {brief(min(self.evaluation))} to"
+                f" {brief(max(self.evaluation))}",
+                highlight=False,
+            )
+
+    def _parts(self) -> list[str]:
+        return list(dict.fromkeys([*self.collectors, *self.learner]))
 
 
 def with_other(parts: Mapping[str, float], seconds: float) -> dict[str, float]:

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from fastrl.algorithms.ppo import PPO, PPOConfig
 from fastrl.collect.native import CollectStats
-from fastrl.config import Values, build, check, section, to_tree
+from fastrl.config import Preset, Values, build, check, section, to_tree
 from fastrl.envs.cage2 import ACTIONS, OBS_BITS, RED_AGENTS, SCAN_HOSTS, Cage2VectorEnv, action_indices
 from fastrl.evaluate import Evaluation, evaluate, of_policy
 from fastrl.files import to_json, write_atomically
@@ -134,14 +134,6 @@ class TrainConfig:
     run: RunConfig = RunConfig()
     env: EnvConfig = EnvConfig()
     ppo: PPOConfig = PPOConfig()
-
-
-@dataclasses.dataclass(frozen=True)
-class Preset:
-    """Settings under a name."""
-
-    description: str
-    values: Mapping[str, Mapping[str, Any]]
 
 
 PRESETS: dict[str, Preset] = {

@@ -44,10 +44,10 @@ class Times:
         queue: handing over experience: copying it and, which should be next to nothing, waiting for room.
     """
 
-    seconds: float
-    environment: float
-    inference: float
-    queue: float
+    seconds: float = 0.0
+    environment: float = 0.0
+    inference: float = 0.0
+    queue: float = 0.0
 
     def since(self, earlier: "Times") -> "Times":
         return Times(
@@ -57,9 +57,18 @@ class Times:
             self.queue - earlier.queue,
         )
 
-    def share(self, seconds: float) -> float:
-        """A part of it, such as ``queue``, as a share of ``seconds``; 0 of nothing."""
-        return seconds / self.seconds if self.seconds > 0 else 0.0
+    def plus(self, other: "Times") -> "Times":
+        return Times(
+            self.seconds + other.seconds,
+            self.environment + other.environment,
+            self.inference + other.inference,
+            self.queue + other.queue,
+        )
+
+    def shares(self) -> dict[str, float]:
+        """The parts by name, as shares of ``seconds``; of nothing, 0."""
+        parts = {"environment": self.environment, "inference": self.inference, "queue": self.queue}
+        return {name: part / self.seconds if self.seconds > 0 else 0.0 for name, part in parts.items()}
 
 
 class Board:

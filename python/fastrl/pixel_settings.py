@@ -1,0 +1,189 @@
+"""Settings of a run that learns from pixels, and presets."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from fastrl.algorithms import dqn
+from fastrl.algorithms.dqn import DQNConfig
+from fastrl.config import Preset, section
+
+
+@section
+class RunConfig:
+    """How long, where and from which random numbers."""
+
+    seed: Annotated[
+        int,
+        Field(
+            ge=0, lt=2**63, description="of environments, weights and exploration; when what happens is free"
+        ),
+    ] = 0
+    device: Annotated[
+        Literal["auto", "cpu", "cuda"],
+        Field(description="where the learner's network lives; auto: cuda if there is one, else cpu"),
+    ] = "auto"
+    total_steps: Annotated[
+        int, Field(ge=1, description="environment steps of all collectors together, a few more at the end")
+    ] = 10_000_000
+    torch_threads: Annotated[
+        int, Field(ge=0, le=1024, description="threads of PyTorch in the learner; 0: its own choice")
+    ] = 1
+    checkpoint_seconds: Annotated[float, Field(ge=0, description="time between checkpoints")] = 300.0
+    keep_checkpoints: Annotated[int, Field(ge=1, description="how many of the newest are kept")] = 3
+    save_replay: Annotated[
+        bool, Field(description="write the replay too when the run ends or is stopped, to go on with it")
+    ] = False
+    row_seconds: Annotated[float, Field(gt=0, description="time between rows of metrics")] = 2.0
+    eval_episodes: Annotated[
+        int, Field(ge=0, description="games for the summary, without exploration; 0: none")
+    ] = 10
+
+
+@section
+class EnvConfig:
+    """The game, see fastrl.envs.pixels."""
+
+    id: Annotated[
+        str,
+        Field(description="ALE/Pong-v5, SuperMarioBros-v0, fastrl/Catch-v0 or any Gymnasium id with images"),
+    ] = "ALE/Pong-v5"
+    size: Annotated[
+        int | None, Field(ge=1, le=1024, description="of the frames, each way; none: as they come")
+    ] = 84
+    stack: Annotated[int, Field(ge=1, le=64, description="newest frames that the network sees at once")] = 4
+    frame_skip: Annotated[
+        int, Field(ge=1, description="frames of the game in a step, one action for all")
+    ] = 4
+    max_of_two: Annotated[
+        bool, Field(description="of a step's last two frames the brighter pixels count")
+    ] = True
+    noop_max: Annotated[
+        int, Field(ge=0, description="a game begins after 1 to this many frames of action 0")
+    ] = 30
+    life_loss_ends: Annotated[
+        bool, Field(description="losing a life ends the episode for the learner, not the game")
+    ] = False
+    clip_reward: Annotated[bool, Field(description="learn from the rewards' signs")] = True
+    reward_scale: Annotated[
+        float, Field(gt=0, description="what rewards that are not clipped are multiplied by")
+    ] = 1.0
+    sticky: Annotated[
+        float | None,
+        Field(ge=0, le=1, description="Atari: chance that the last action is repeated; none: the id's own"),
+    ] = None
+    actions: Annotated[
+        Literal["right", "simple", "complex"], Field(description="Mario: which combinations of buttons")
+    ] = "simple"
+
+
+@section
+class ReplayConfig:
+    """What is kept to learn from."""
+
+    capacity: Annotated[int, Field(ge=1, description="steps; of 84x84 frames 7.1 kB each")] = 400_000
+    starts: Annotated[int, Field(ge=1, description="steps in it before learning begins")] = 10_000
+    path: Annotated[
+        Path | None, Field(description="file to keep it in, larger than memory if need be; none: in memory")
+    ] = None
+
+
+@section
+class CollectConfig:
+    """Who plays, and how learner and collectors keep pace."""
+
+    collectors: Annotated[int, Field(ge=1, le=256, description="processes that play, of one thread each")] = 2
+    envs: Annotated[int, Field(ge=1, le=4096, description="games in each")] = 4
+    fragment: Annotated[int, Field(ge=1, description="rows that a collector hands over at a time")] = 32
+    queue: Annotated[
+        int,
+        Field(ge=1, description="rows that each collector may have waiting, rounded up to a power of two"),
+    ] = 1024
+    publish_every: Annotated[int, Field(ge=1, description="gradient steps between new weights for them")] = (
+        100
+    )
+    weights_every: Annotated[int, Field(ge=1, description="steps between their looks at newer weights")] = 1
+    epsilon_spread: Annotated[
+        float,
+        Field(
+            ge=0,
+            description="exploration differs: the last game's epsilon is the schedule's to the power of 1 + this;"
+            " Ape-X has 7",
+        ),
+    ] = 0.0
+    updates_per_step: Annotated[
+        float | None,
+        Field(
+            gt=0, description="batches for each step of the environments at most; none: as fast as both go"
+        ),
+    ] = None
+    min_updates_per_step: Annotated[
+        float, Field(ge=0, description="and at least: collectors wait for the learner; 0: they never do")
+    ] = 0.0
+    prefetch: Annotated[
+        Literal["auto", "on", "off"],
+        Field(description="draw the next batch while one is learnt from; auto: with a GPU"),
+    ] = "auto"
+
+
+@section
+class PixelConfig:
+    """All of a run's settings."""
+
+    run: RunConfig = RunConfig()
+    env: EnvConfig = EnvConfig()
+    replay: ReplayConfig = ReplayConfig()
+    collect: CollectConfig = CollectConfig()
+    dqn: DQNConfig = DQNConfig()
+
+
+PRESETS: dict[str, Preset] = {
+    "atari": Preset(
+        "Rainbow's settings where they apply; what most environments begin with",
+        {"dqn": {**dqn.PRESETS["atari"], "batch_size": 32}},
+    ),
+    "mario": Preset(
+        "rewards of up to 1 a step, each life an episode; what SuperMarioBros... begins with",
+        {
+            "run": {"eval_episodes": 3},
+            "env": {"clip_reward": False, "reward_scale": 1 / 15, "life_loss_ends": True},
+            "dqn": {**dqn.PRESETS["atari"], "batch_size": 32, "learning_rate": 1e-4},
+        },
+    ),
+    "toy": Preset(
+        "small frames as they come, a small network, a minute; what fastrl/Catch-v0 begins with",
+        {
+            "run": {"total_steps": 200_000, "eval_episodes": 100},
+            "env": {
+                "id": "fastrl/Catch-v0",
+                "size": "none",
+                "stack": 2,
+                "frame_skip": 1,
+                "noop_max": 0,
+                "clip_reward": False,
+            },
+            "replay": {"capacity": 50_000, "starts": 2_000},
+            "collect": {"publish_every": 20, "updates_per_step": 0.1, "min_updates_per_step": 0.05},
+            "dqn": {
+                "conv": ["16x3/1"],
+                "hidden": [128],
+                "batch_size": 64,
+                "learning_rate": 1e-3,
+                "epsilon_steps": 50_000,
+                "target_every": 200,
+                "n_step": 3,
+            },
+        },
+    ),
+    "large-batch": Preset(
+        "512 transitions at a time, 2048 a gradient step; goes on top of what the environment begins with",
+        {"dqn": dict(dqn.PRESETS["large-batch"])},
+    ),
+}
+
+
+def preset_for(env_id: str) -> str:
+    """The preset that an environment begins with; others go on top."""
+    beginnings = {"SuperMarioBros": "mario", "fastrl/Catch": "toy"}
+    return next((preset for start, preset in beginnings.items() if env_id.startswith(start)), "atari")
