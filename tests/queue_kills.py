@@ -31,6 +31,8 @@ PRODUCERS = 3
 BATCH = 40
 SHOWN = 64
 CAPACITY = 256
+CHILDREN: set[int] = set()
+"""That run, or ended and are not yet waited for."""
 
 
 def checksums(rows):
@@ -50,11 +52,12 @@ class Ledger:
     """What is known of each incarnation of a producer, in memory that all processes share and no kill takes away."""
 
     def __init__(self, incarnations):
-        table = np.frombuffer(mmap.mmap(-1, 8 * (3 * incarnations + 3)), np.int64)
+        table = np.frombuffer(mmap.mmap(-1, 8 * (3 * incarnations + 4)), np.int64)
         self.published = table[:incarnations]  # written by the producer, after the call that put them
         self.tried = table[incarnations : 2 * incarnations]  # written by the producer, before that call
         self.seen = table[2 * incarnations : 3 * incarnations]  # written by the consumer
         self.stop, self.received, self.repeats = table[-3:-2], table[-2:-1], table[-1:]
+        self.failures = table[-4:-3]  # of any process, which may be killed before it can say more
 
 
 def produce(queue, ledger, incarnation, rng):
@@ -121,15 +124,17 @@ def consume(queue, ledger, rng):
             return
 
 
-def fork(call, *arguments):
+def fork(call, queue, ledger, *arguments):
     pid = os.fork()
     if pid:
+        CHILDREN.add(pid)
         return pid
     status = 1
     try:
-        call(*arguments)
+        call(queue, ledger, *arguments)
         status = 0
     except BaseException:
+        ledger.failures[0] += 1
         traceback.print_exc()
     finally:
         sys.stderr.flush()
@@ -138,6 +143,7 @@ def fork(call, *arguments):
 
 def end(pid, expected):
     _, status = os.waitpid(pid, 0)
+    CHILDREN.remove(pid)
     code = os.waitstatus_to_exitcode(status)
     if code not in expected:
         raise SystemExit(f"process {pid} ended with {code}")
@@ -161,29 +167,34 @@ def main(policy, order, kills, seed):
     producers = [new_producer() for _ in range(PRODUCERS)]
     consumer = new_consumer()
     consumers = 1
-    for _ in range(kills):
-        time.sleep(rng.uniform(0, 0.004))
-        if rng.random() < 0.25:
-            os.kill(consumer, signal.SIGKILL)
-            end(consumer, {-signal.SIGKILL})
-            consumer = new_consumer()
-            consumers += 1
-        else:
-            which = rng.randrange(PRODUCERS)
-            os.kill(producers[which], signal.SIGKILL)
-            if rng.random() < 0.5:
-                time.sleep(rng.uniform(0, 0.002))
-            end(producers[which], {-signal.SIGKILL})
-            producers[which] = new_producer()
-    time.sleep(0.05)
-    ledger.stop[0] = 1
-    for pid in producers:
-        end(pid, {0})
-    stats = queue.stats()
-    queue.shutdown()
-    end(consumer, {0})
-    last = queue.stats()
-    queue.close()
+    try:
+        for _ in range(kills):
+            time.sleep(rng.uniform(0, 0.004))
+            if rng.random() < 0.25:
+                os.kill(consumer, signal.SIGKILL)
+                end(consumer, {-signal.SIGKILL})
+                consumer = new_consumer()
+                consumers += 1
+            else:
+                which = rng.randrange(PRODUCERS)
+                os.kill(producers[which], signal.SIGKILL)
+                if rng.random() < 0.5:
+                    time.sleep(rng.uniform(0, 0.002))
+                end(producers[which], {-signal.SIGKILL})
+                producers[which] = new_producer()
+        time.sleep(0.05)
+        ledger.stop[0] = 1
+        for pid in producers:
+            end(pid, {0})
+        stats = queue.stats()
+        queue.shutdown()
+        end(consumer, {0})
+        last = queue.stats()
+    finally:
+        # Nobody is left behind where something failed.
+        for pid in CHILDREN:
+            os.kill(pid, signal.SIGKILL)
+        queue.close()
 
     published, tried, seen = (row[:incarnations] for row in (ledger.published, ledger.tried, ledger.seen))
     drops = policy.startswith("drop")
@@ -191,6 +202,7 @@ def main(policy, order, kills, seed):
     assert (seen <= np.maximum(tried, published)).all(), "records that nobody put"
     if not drops:
         assert (seen >= published).all(), f"lost: {published - seen}"
+    assert ledger.failures[0] == 0, "a process failed and was killed before it ended"
     assert last.depth == 0, last
     # Counters miss what somebody did between doing and counting it; nothing else is missing.
     missing = last.put - last.dropped_oldest - int(ledger.received[0])
