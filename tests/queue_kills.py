@@ -24,13 +24,13 @@ import numpy as np
 
 from fastrl.queue import Empty, Full, Queue, ShutDown
 
-WORDS = 13
+WORDS = 125
 RECORD = np.dtype([("producer", "u8"), ("number", "u8"), ("payload", "u8", WORDS), ("checksum", "u8")])
 FACTORS = np.random.default_rng(0).integers(2**63, size=WORDS + 2, dtype=np.uint64) * 2 + 1
 PRODUCERS = 3
-BATCH = 40
+BATCH = 30
 SHOWN = 64
-CAPACITY = 256
+CAPACITY = 64
 CHILDREN: set[int] = set()
 """That run, or ended and are not yet waited for."""
 

@@ -402,7 +402,7 @@ def test_kills_at_random_lose_and_double_nothing(policy, order):
     assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}{done.stderr}"
     report = json.loads(done.stdout)
     assert report["incarnations"] + report["consumers"] == queue_kills.PRODUCERS + 1 + KILLS
-    assert report["seen"] > 10_000 and not report["left"]
+    assert report["seen"] > 1000 and not report["left"]
 
 
 @pytest.mark.parametrize(
