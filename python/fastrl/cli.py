@@ -405,7 +405,11 @@ def replay(prog: str, arguments: list[str]) -> int:
 
 
 def bench(prog: str, arguments: list[str]) -> int:
-    """Measures the simulator's speed on this machine."""
+    """Measures on this machine: the simulator's speed, or the pixel pipeline beside others."""
+    if arguments and arguments[0] == "pixels":
+        return _bench_pixels(f"{prog} pixels", arguments[1:])
+    if arguments and arguments[0] == "cage2":
+        arguments = arguments[1:]
     from dataclasses import asdict
 
     from rich.console import Console
@@ -415,6 +419,7 @@ def bench(prog: str, arguments: list[str]) -> int:
 
     parser = ArgumentParser(
         prog=prog,
+        usage=f"{prog} [cage2] [options]\n       {prog} pixels [options], see {prog} pixels --help",
         description="Measures how many steps a second the simulator makes, on one thread and on all cores.",
     )
     parser.add_argument(
@@ -429,6 +434,48 @@ def bench(prog: str, arguments: list[str]) -> int:
         print(to_json([asdict(speed) for speed in speeds], indent=2))
     else:
         Console().print(speed_table(speeds))
+    return 0
+
+
+def _bench_pixels(prog: str, arguments: list[str]) -> int:
+    from dataclasses import asdict
+
+    from rich.console import Console
+
+    from fastrl.bench_pixels import compare, flow_table
+    from fastrl.files import to_json
+    from fastrl.pixel_settings import BENCH, PRESETS, PixelConfig, preset_for
+
+    parser = ArgumentParser(
+        prog=prog,
+        description="Compares the pixel pipeline with the same learner fed by multiprocessing.Queue, by a lock\n"
+        "around one buffer, and with collectors that hand over nothing, in turns.",
+        epilog="Every setting of fastrl train pixels can be given; actions are random unless\n"
+        "--dqn.epsilon says otherwise, so that collectors are as fast as their games.",
+    )
+    parser.add_argument(
+        "--seconds", type=_positive, default=5.0, metavar="FLOAT", help="of each measurement [5]"
+    )
+    parser.add_argument("--rounds", type=_at_least(1), default=3, metavar="INT", help="of all four [3]")
+    parser.add_argument("--json", action="store_true", help="print the results as JSON and nothing else")
+    add_options(parser, PixelConfig, SHORT_PIXELS)
+    options = parser.parse_args(arguments)
+    changes = read_arguments(PixelConfig, options, SHORT_PIXELS)
+    layers = [check(PixelConfig, BENCH, "bench"), changes]
+    env_id = build(PixelConfig, *layers).env.id
+    if env_id != BENCH["env"]["id"]:
+        layers[0] = _preset(PixelConfig, PRESETS, preset_for(env_id)) | {
+            key: value for key, value in layers[0].items() if not key.startswith("env.")
+        }
+    config = build(PixelConfig, *layers)
+    try:
+        flows = compare(config, options.seconds, options.rounds)
+    except (ValueError, ImportError, TypeError) as error:
+        raise ConfigError(str(error)) from error
+    if options.json:
+        print(to_json([asdict(flow) for flow in flows], indent=2))
+    else:
+        Console().print(flow_table(flows, config))
     return 0
 
 
@@ -465,5 +512,5 @@ COMMANDS: dict[str, tuple[Callable[[str, list[str]], int], str]] = {
     "train": (train, "train a defender for CAGE Challenge 2, or a player from pixels"),
     "eval": (evaluate, "score runs, checkpoints or baselines by the challenge's protocol"),
     "replay": (replay, "check the simulator against traces of the real CybORG"),
-    "bench": (bench, "measure the simulator's speed on this machine"),
+    "bench": (bench, "measure the simulator's speed, or the pixel pipeline, on this machine"),
 }

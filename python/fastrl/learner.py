@@ -1,6 +1,7 @@
 """The learner's side of a run with collectors: a thread that takes experience in, and batch after batch of DQN."""
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,11 @@ from fastrl.prefetch import Prefetcher
 from fastrl.replay import PrioritizedSampler, Replay, UniformSampler
 from fastrl.stopwatch import Stopwatch
 from fastrl.weights import Weights
+
+
+# Seconds between two looks at the feed. Each look takes the interpreter away from the learner, whose many small steps
+# suffer from it; rings are long enough for what comes in between.
+PAUSE = 0.005
 
 
 class Inflow:
@@ -49,11 +55,12 @@ class Inflow:
     def _run(self) -> None:
         try:
             while not self._ended:
+                time.sleep(PAUSE)
                 if self.steps >= self.limit:
-                    threading.Event().wait(0.002)
                     continue
                 with self._lock:
-                    self._feed.drain(self._receive, 0.02)
+                    while self._feed.drain(self._receive, 0.0) and self.steps < self.limit:
+                        pass
         except BaseException as error:
             self._error = error
         finally:

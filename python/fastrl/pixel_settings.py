@@ -1,7 +1,7 @@
 """Settings of a run that learns from pixels, and presets."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -154,7 +154,7 @@ PRESETS: dict[str, Preset] = {
     "toy": Preset(
         "small frames as they come, a small network, a minute; what fastrl/Catch-v0 begins with",
         {
-            "run": {"total_steps": 200_000, "eval_episodes": 100},
+            "run": {"total_steps": 100_000, "eval_episodes": 100},
             "env": {
                 "id": "fastrl/Catch-v0",
                 "size": "none",
@@ -180,6 +180,15 @@ PRESETS: dict[str, Preset] = {
         "512 transitions at a time, 2048 a gradient step; goes on top of what the environment begins with",
         {"dqn": dict(dqn.PRESETS["large-batch"])},
     ),
+}
+
+
+# What ``fastrl bench pixels`` measures unless it is told otherwise: frames of Atari's size from a game that costs next
+# to nothing, actions at random, a small learner: so that what counts is how experience gets there.
+BENCH: dict[str, dict[str, Any]] = {
+    "env": {"id": "fastrl/Catch-v0", "size": 84, "frame_skip": 1, "noop_max": 0, "clip_reward": False},
+    "replay": {"capacity": 50_000, "starts": 2_000},
+    "dqn": {"conv": ["8x8/8"], "hidden": [32], "batch_size": 32, "epsilon": 1.0, "final_epsilon": 1.0},
 }
 
 

@@ -148,12 +148,9 @@ class PixelSummary:
 
     def print(self, console: Console) -> None:
         """Shows it to people."""
-        table = Table(title="where the time went", title_justify="left", title_style="bold")
-        for name in ("", *self._parts()):
-            table.add_column(name, justify="right" if name else "left")
         for who, shares in (("collectors", self.collectors), ("learner", self.learner)):
-            table.add_row(who, *(f"{shares[name]:.1%}" if name in shares else "" for name in self._parts()))
-        console.print(table)
+            parts = ", ".join(f"{name} {share:.1%}" for name, share in shares.items())
+            console.print(f"time of the {who}: {parts}", highlight=False, soft_wrap=True)
         lost = f", {self.dropped:,} rows dropped" if self.dropped else ""
         again = f", {self.restarts} collectors restarted" if self.restarts else ""
         console.print(
@@ -176,9 +173,6 @@ class PixelSummary:
                 f" {brief(max(self.evaluation))}",
                 highlight=False,
             )
-
-    def _parts(self) -> list[str]:
-        return list(dict.fromkeys([*self.collectors, *self.learner]))
 
 
 def with_other(parts: Mapping[str, float], seconds: float) -> dict[str, float]:

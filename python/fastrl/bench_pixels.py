@@ -1,0 +1,356 @@
+"""The pixel pipeline measured beside two others that differ in one thing: how experience gets to the learner."""
+
+import contextlib
+import ctypes
+import queue
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from rich.table import Table
+
+from fastrl.algorithms.dqn import DQN
+from fastrl.collect.board import Board
+from fastrl.collect.feeds import Feed, FeedClosed, QueueFeed, Rows, Sender
+from fastrl.collect.pool import CONTEXT, Pool
+from fastrl.learner import Inflow, Learner
+from fastrl.pixel_settings import PixelConfig
+from fastrl.pixels import jobs_for, make_env, new_replay, new_sampler, obs_space
+from fastrl.weights import Weights
+
+# How often those who wait look whether they still should.
+SLICE = 0.1
+
+
+class PicklingFeed:
+    """`multiprocessing.Queue`: fragments are pickled, a thread of each sender writes them to one pipe."""
+
+    def __init__(self, row: np.dtype[Any], capacity: int, senders: int, fragment: int) -> None:
+        self._queue: Any = CONTEXT.Queue(max(1, capacity * senders // fragment))
+        self._closed: Any = CONTEXT.Event()
+        self._fragment = fragment
+
+    def sender(self) -> "PicklingSender":
+        return PicklingSender(self._queue, self._closed)
+
+    def drain(self, take: Callable[[Rows], object], timeout: float) -> int:
+        try:
+            rows = self._queue.get(timeout=timeout) if timeout else self._queue.get_nowait()
+        except queue.Empty:
+            return 0
+        take(rows)
+        return len(rows)
+
+    def depth(self) -> int:
+        return int(self._queue.qsize()) * self._fragment
+
+    def dropped(self) -> int:
+        return 0
+
+    def shutdown(self) -> None:
+        self._closed.set()
+
+    def close(self) -> None:
+        self._queue.close()
+        self._queue.cancel_join_thread()
+
+
+class PicklingSender:
+    def __init__(self, queue: Any, closed: Any) -> None:
+        self._queue = queue
+        self._closed = closed
+
+    def open(self) -> None:
+        pass
+
+    def put(self, rows: Rows) -> None:
+        # Pickled later, by another thread: the caller's array will be something else by then.
+        rows = rows.copy()
+        while not self._closed.is_set():
+            with contextlib.suppress(queue.Full):
+                self._queue.put(rows, timeout=SLICE)
+                return
+        raise FeedClosed
+
+    def close(self) -> None:
+        self._queue.cancel_join_thread()
+
+
+class LockedBuffer:
+    """One ring of rows in shared memory for all, and a lock that is held while rows are copied in or out."""
+
+    def __init__(self, row: np.dtype[Any], capacity: int) -> None:
+        self._row = row
+        self._memory: Any = CONTEXT.RawArray(ctypes.c_char, capacity * row.itemsize)
+        self._numbers: Any = CONTEXT.RawArray(ctypes.c_longlong, 3)  # written, read, closed
+        self.condition: Any = CONTEXT.Condition()
+
+    def _rows(self) -> Rows:
+        return np.frombuffer(self._memory, self._row)
+
+    def put(self, rows: Rows) -> None:
+        ring, numbers = self._rows(), self._numbers
+        with self.condition:
+            while not numbers[2] and numbers[0] + len(rows) - numbers[1] > len(ring):
+                self.condition.wait(SLICE)
+            if numbers[2]:
+                raise FeedClosed
+            at = numbers[0] % len(ring)
+            first = min(len(rows), len(ring) - at)
+            ring[at : at + first] = rows[:first]
+            ring[: len(rows) - first] = rows[first:]
+            numbers[0] += len(rows)
+            self.condition.notify_all()
+
+    def take(self, take: Callable[[Rows], object], timeout: float) -> int:
+        ring, numbers = self._rows(), self._numbers
+        with self.condition:
+            if numbers[0] == numbers[1] and timeout:
+                self.condition.wait(timeout)
+            at = numbers[1] % len(ring)
+            count = min(numbers[0] - numbers[1], len(ring) - at)
+            if count:
+                take(ring[at : at + count])
+                numbers[1] += count
+                self.condition.notify_all()
+            return int(count)
+
+    def depth(self) -> int:
+        return int(self._numbers[0] - self._numbers[1])
+
+    def shut_down(self) -> None:
+        self._numbers[2] = 1
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__
+
+
+class LockedFeed:
+    """A `LockedBuffer` between senders and learner."""
+
+    def __init__(self, row: np.dtype[Any], capacity: int, senders: int) -> None:
+        self._buffer = LockedBuffer(row, capacity * senders)
+
+    def sender(self) -> "LockedSender":
+        return LockedSender(self._buffer)
+
+    def drain(self, take: Callable[[Rows], object], timeout: float) -> int:
+        return self._buffer.take(take, timeout)
+
+    def depth(self) -> int:
+        return self._buffer.depth()
+
+    def dropped(self) -> int:
+        return 0
+
+    def shutdown(self) -> None:
+        self._buffer.shut_down()
+
+    def close(self) -> None:
+        pass
+
+
+class LockedSender:
+    def __init__(self, buffer: LockedBuffer) -> None:
+        self._buffer = buffer
+
+    def open(self) -> None:
+        pass
+
+    def put(self, rows: Rows) -> None:
+        self._buffer.put(rows)
+
+    def close(self) -> None:
+        pass
+
+
+class NoFeed:
+    """Nothing is handed over, and so nothing learnt: what collectors reach by themselves."""
+
+    def sender(self) -> Sender:
+        return NoSender()
+
+    def drain(self, take: Callable[[Rows], object], timeout: float) -> int:
+        return 0
+
+    def depth(self) -> int:
+        return 0
+
+    def dropped(self) -> int:
+        return 0
+
+    def shutdown(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class NoSender:
+    def open(self) -> None:
+        pass
+
+    def put(self, rows: Rows) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+@dataclass(frozen=True)
+class Flow:
+    """What one way reached; rates per second, medians over the rounds.
+
+    Attributes:
+        way: which.
+        experience: environment steps that the collectors made.
+        taken: those that the learner took in.
+        batches: learnt from.
+        handing_over: share of the collectors' time, waiting for room included.
+        dropped: rows.
+    """
+
+    way: str
+    experience: float
+    taken: float
+    batches: float
+    handing_over: float
+    dropped: int
+
+
+OURS = "fastrl.queue"
+
+
+def make_feed(way: str, config: PixelConfig, row: np.dtype[Any]) -> Feed:
+    """One of `WAYS`."""
+    capacity, senders = config.collect.queue, config.collect.collectors
+    if way == OURS:
+        return QueueFeed(row, capacity, senders)
+    if way == "multiprocessing.Queue":
+        return PicklingFeed(row, capacity, senders, config.collect.fragment)
+    return LockedFeed(row, capacity, senders) if way == "lock and buffer" else NoFeed()
+
+
+WAYS = (OURS, "multiprocessing.Queue", "lock and buffer", "no queue, no learner")
+
+
+def measure(way: str, config: PixelConfig, seconds: float) -> Flow:
+    """Lets collectors and learner run for ``seconds``, after all of them are at work.
+
+    Raises:
+        RuntimeError: a collector died.
+    """
+    if config.run.torch_threads:
+        torch.set_num_threads(config.run.torch_threads)
+    env = make_env(config.env)
+    frame, num_actions = env.observation_space.shape, int(env.action_space.n)
+    env.close()
+    assert frame is not None
+    shape = (config.env.stack, *frame)
+    dqn = DQN(config.dqn, obs_space(shape), gymnasium.spaces.Discrete(num_actions), seed=0)
+    replay = new_replay(config, frame)
+    board = Board(CONTEXT, config.collect.collectors)
+    feed = make_feed(way, config, replay.dtype)
+    weights = Weights(dqn.weights_nbytes)
+    inflow = Inflow(feed, replay.append, board)
+    learner = pool = None
+    try:
+        learner = Learner(
+            dqn,
+            replay,
+            new_sampler(config, replay),
+            inflow,
+            weights,
+            starts=config.replay.starts,
+            updates_per_step=config.collect.updates_per_step,
+            publish_every=config.collect.publish_every,
+        )
+        jobs = jobs_for(config, replay.dtype, shape, num_actions)
+        pool = Pool(jobs, [feed.sender() for _ in jobs], board, weights)
+        learns = not isinstance(feed, NoFeed)
+        for _ in _until(lambda: all(board.steps_of(job.index) for job in jobs), pool):
+            learner.learn()
+        for _ in _until(lambda: not learns or learner.batches > 0, pool):
+            learner.learn()
+        before = board.collected(), inflow.steps, learner.batches, board.times()
+        start = time.perf_counter()
+        while (passed := time.perf_counter() - start) < seconds:
+            learner.learn()
+        after = board.collected(), inflow.steps, learner.batches, board.times()
+        _check(pool)
+        return Flow(
+            way=way,
+            experience=(after[0] - before[0]) / passed,
+            taken=(after[1] - before[1]) / passed,
+            batches=(after[2] - before[2]) / passed,
+            handing_over=after[3].since(before[3]).shares()["queue"],
+            dropped=feed.dropped(),
+        )
+    finally:
+        feed.shutdown()
+        if pool is not None:
+            pool.close()
+        inflow.close()
+        if learner is not None:
+            learner.close()
+        feed.close()
+        weights.close()
+
+
+def _until(done: Callable[[], bool], pool: Pool) -> Iterator[None]:
+    while not done():
+        _check(pool)
+        yield
+
+
+def _check(pool: Pool) -> None:
+    for death in pool.dead():
+        raise RuntimeError(f"collector {death.index} died: {death.cause}\n{death.traceback}".rstrip())
+
+
+def compare(config: PixelConfig, seconds: float, rounds: int) -> list[Flow]:
+    """All `WAYS` in turns, ``rounds`` times; medians."""
+    flows: dict[str, list[Flow]] = {way: [] for way in WAYS}
+    for i in range(rounds):
+        for way in WAYS if i % 2 == 0 else reversed(WAYS):
+            flows[way].append(measure(way, config, seconds))
+    return [
+        Flow(
+            way=way,
+            experience=statistics.median(flow.experience for flow in several),
+            taken=statistics.median(flow.taken for flow in several),
+            batches=statistics.median(flow.batches for flow in several),
+            handing_over=statistics.median(flow.handing_over for flow in several),
+            dropped=sum(flow.dropped for flow in several),
+        )
+        for way, several in flows.items()
+    ]
+
+
+def flow_table(flows: list[Flow], config: PixelConfig) -> Table:
+    """The measurements, for people."""
+    ours = next(flow for flow in flows if flow.way == OURS)
+    table = Table(
+        title=f"{config.env.id}, {config.collect.collectors} collectors of {config.collect.envs} games,"
+        f" fragments of {config.collect.fragment}",
+        title_justify="left",
+        title_style="bold",
+    )
+    table.add_column("experience goes through")
+    for name in ("steps/s", "ours is", "handing over", "dropped", "batches/s"):
+        table.add_column(name, justify="right")
+    for flow in flows:
+        table.add_row(
+            flow.way,
+            f"{flow.experience:,.0f}",
+            f"{ours.experience / flow.experience:.2f} x" if flow.experience else "",
+            f"{flow.handing_over:.2%}",
+            f"{flow.dropped:,}",
+            f"{flow.batches:,.1f}",
+        )
+    return table
