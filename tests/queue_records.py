@@ -1,4 +1,8 @@
-"""What the tests of the queue put: records whose contents follow from their number."""
+"""What the tests of the queue put, records whose contents follow from their number; and what they leave behind."""
+
+import os
+import re
+from pathlib import Path
 
 import numpy as np
 
@@ -18,3 +22,15 @@ def rows_of(*ids):
 def ids_of(rows):
     np.testing.assert_array_equal(rows, rows_of(*rows["id"]))
     return rows["id"].tolist()
+
+
+def segments():
+    """Names of the shared memory that is there, but for what other living processes have made: a name that was made
+    up begins with the number of the process that made it."""
+
+    def is_others(name):
+        made_up = re.fullmatch(r"fastrl-([0-9a-f]{8})[0-9a-f]{8}-[0-9a-f]+", name)
+        pid = int(made_up[1], 16) if made_up else os.getpid()
+        return pid != os.getpid() and Path(f"/proc/{pid}").exists()
+
+    return {path.name for path in Path("/dev/shm").glob("fastrl-*") if not is_others(path.name)}

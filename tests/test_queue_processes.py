@@ -13,13 +13,13 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 import queue_kills
 from fastrl.queue import Empty, Full, Queue, QueueError, ShutDown
+from queue_records import segments
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memory shared between processes needs Linux")
 
@@ -33,10 +33,6 @@ def rows_of(*ids):
     rows["id"] = ids
     rows["obs"] = rows["id"][:, None]
     return rows
-
-
-def segments():
-    return {path.name for path in Path("/dev/shm").glob("fastrl-*")}
 
 
 @pytest.fixture(autouse=True)

@@ -12,12 +12,12 @@ import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from fastrl.weights import Weights
+from queue_records import segments
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memory shared between processes needs Linux")
 
@@ -26,9 +26,6 @@ START_METHODS = ["fork", "forkserver", "spawn"]
 
 @pytest.fixture(autouse=True)
 def _no_segments_left():
-    def segments():
-        return {path.name for path in Path("/dev/shm").glob("fastrl-*")}
-
     before = segments()
     yield
     assert segments() <= before
