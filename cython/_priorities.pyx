@@ -5,6 +5,7 @@
 import numpy as np
 
 cimport numpy as cnp
+from libc.float cimport DBL_MAX
 
 from _priority_tree cimport *
 
@@ -36,6 +37,9 @@ cdef class Priorities:
             raise IndexError(f"indices must be from 0 to {self.tree.capacity - 1}, got {at.min()} to {at.max()}")
         if not (np.isfinite(new) & (new >= 0)).all():
             raise ValueError("values must be finite and not negative")
+        largest = DBL_MAX / 2 / self.tree.capacity
+        if not (new <= largest).all():
+            raise ValueError(f"values must be at most {largest:.3g}, so that their sum is finite")
         cdef Py_ssize_t i, count = at.shape[0]
         cdef const int64_t* where = <const int64_t*>cnp.PyArray_DATA(at)
         cdef const double* what = <const double*>cnp.PyArray_DATA(new)

@@ -2,6 +2,8 @@
 # cython: freethreading_compatible=True
 """Circular storage of experience. The manual is ``fastrl/_replay.pyi``, the layout ``_replay_lanes.pxd``."""
 
+from operator import index
+
 import numpy as np
 
 cimport numpy as cnp
@@ -49,6 +51,9 @@ cdef class Storage:
         dtype = rows.dtype
         if dtype.names is None or dtype.names[: len(FIELDS)] != FIELDS or dtype.hasobject:
             raise TypeError(f"rows must have the fields {', '.join(FIELDS)} first and no objects, got {dtype}")
+        for name, kind in (("env", np.int32), ("reward", np.float32), *((name, np.bool_) for name in FIELDS[4:])):
+            if dtype[name] != kind:
+                raise TypeError(f"{name} must have dtype {np.dtype(kind)}, got {dtype[name]}")
         _check_memory("rows", rows, dtype, None)
         if rows.ndim != 2 or rows.shape[0] < 1 or rows.shape[1] < stack + 1:
             raise ValueError(
@@ -124,7 +129,8 @@ cdef class Storage:
         source.obs = self._one(obs, "obs", self.obs_dtype, self.obs_shape)
         source.next_obs = self._one(next_obs, "next_obs", self.obs_dtype, self.obs_shape)
         if self.action_int and not cnp.PyArray_Check(action):
-            number = action
+            # What has no exact integer of its own, a float for one, is refused.
+            number = action if isinstance(action, int) else index(action)
             if self.action_int < 8 and number != (number << (64 - 8 * self.action_int)) >> (64 - 8 * self.action_int):
                 raise ValueError(f"action must fit into {self.action_dtype}, got {number}")
             # The low bytes of a little-endian number are the smaller number.

@@ -248,8 +248,8 @@ cdef class Prioritized(Uniform):
             if position // lanes.per_lane != index[i] >> lanes.slot_bits or not self.tree.sums[slot] > 0:
                 self.stale += 1
                 continue
-            # An item of priority 0 would be lost for good; it is as unlikely as a float64 allows.
-            value = max(pow(priority[i], self.alpha), SMALLEST)
+            # An item of priority 0 would be lost for good; it is as unlikely as a float64 allows. The sum stays finite.
+            value = min(max(pow(priority[i], self.alpha), SMALLEST), LARGEST)
             self.highest = max(self.highest, value)
             set_leaf(&self.tree, slot, value)
             changed[kept] = slot
@@ -267,7 +267,7 @@ cdef class Prioritized(Uniform):
 
     def set_state(self, double highest, int64_t stale, priorities):
         cdef cnp.ndarray new = _vector(priorities, np.float64, "priorities", self.tree.capacity)
-        if not (np.isfinite(new) & (new >= 0)).all() or not 0 < highest < INFINITY or stale < 0:
+        if not (np.isfinite(new) & (new >= 0) & (new <= LARGEST)).all() or not 0 < highest <= LARGEST or stale < 0:
             raise ValueError("the saved priorities are damaged")
         cdef const double* value = <const double*>cnp.PyArray_DATA(new)
         everything = np.arange(self.tree.capacity)
@@ -288,6 +288,7 @@ cdef class Prioritized(Uniform):
 
 
 cdef double SMALLEST = 1e-300
+cdef double LARGEST = 1e290
 
 
 cdef inline void _fetch_row(const Lanes* lanes, int64_t slot) noexcept nogil:

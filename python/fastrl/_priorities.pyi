@@ -17,8 +17,9 @@ class Priorities:
     def set(self, indices: NDArray[np.int64], values: NDArray[np.float64]) -> None:
         """Sets priorities [N] at indices [N]; of an index that comes twice, the last value holds. 0 takes an item out.
 
-        TypeError: a wrong dtype. ValueError: a wrong shape, a value that is negative, infinite or NaN.
-        IndexError: an index out of range. Nothing has changed then.
+        TypeError: a wrong dtype. ValueError: a wrong shape, a value that is negative, infinite or NaN,
+        or so large that the sum of ``capacity`` of them is no float64. IndexError: an index out of range.
+        Nothing has changed then.
         """
 
     def get(self, indices: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -1,6 +1,7 @@
 """The storage: its memory, and how it is saved and opened again."""
 
 import json
+import math
 import mmap
 import os
 import shutil
@@ -32,7 +33,8 @@ class Replay(Storage):
 
     Args:
         capacity: transitions, of all environments together; each has an equal share, rounded up, and room for the
-            end row of one episode. Further episodes take a row each for their last observation.
+            end row of one episode. Further episodes take a row each for their last observation, and in a full ring
+            the oldest stack - 1 frames serve only as frames of later ones.
         obs_shape, obs_dtype: of one observation; with ``stack`` > 1, of one frame.
         action_shape, action_dtype: of one action; () and int64 for discrete ones.
         num_envs: environments, which write apart.
@@ -47,7 +49,7 @@ class Replay(Storage):
         dtype: of a row: env int32, obs, action, reward float32, terminated, truncated, end bool, and the extra fields.
             ``end`` marks a row that holds the last observation of an episode alone.
         num_envs, stack, extra, rows_per_env: as stored.
-        lost: steps that cannot be sampled because what followed them never came.
+        lost: steps that cannot be sampled because what followed them never came, since this object was made.
 
     Raises:
         ValueError, TypeError: arguments that make no sense.
@@ -145,7 +147,7 @@ class Replay(Storage):
         try:
             self._acquire()
             try:
-                checksums = {name: zlib.crc32(self._arrays[name].data) for name in _STATE}
+                checksums = {name: _checksum(array) for name, array in self._arrays.items()}
                 for name, array in self._arrays.items():
                     with (new / f"{name}.bin").open("wb") as file:
                         array.tofile(file)
@@ -200,8 +202,14 @@ class Replay(Storage):
             dtype: np.dtype[Any] = np.dtype(layout)
             shape = tuple(int(size) for size in description["shape"])
             stack, pad = int(description["stack"]), str(description["pad"])
-            checksums = description["checksums"]
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            if dtype.hasobject or dtype.itemsize < 1:
+                raise ValueError(f"rows cannot be {dtype}")
+            if len(shape) != 2 or min(shape) < 1:
+                raise ValueError(f"shape must be two positive numbers, got {list(shape)}")
+            if pad not in ("zero", "repeat"):
+                raise ValueError(f"pad must be 'zero' or 'repeat', got {pad!r}")
+            checksums = dict(description["checksums"] or {})
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError) as error:
             raise ReplayError(f"{folder}: replay.json is damaged ({error})") from error
         arrays: dict[str, NDArray[Any]] = {}
         kinds: dict[str, tuple[Any, tuple[int, ...]]] = {"rows": (dtype, shape)}
@@ -209,7 +217,7 @@ class Replay(Storage):
             kinds[name] = (np.dtype(kind), shape if is_per_row else (shape[0], 5))
         for name, (kind, sizes) in kinds.items():
             file = folder / f"{name}.bin"
-            count = int(np.prod(sizes))
+            count = math.prod(sizes)
             if not file.exists() or file.stat().st_size != count * kind.itemsize:
                 raise ReplayError(f"{file} is missing or not as long as replay.json says")
             if is_mapped:
@@ -218,15 +226,17 @@ class Replay(Storage):
                 arrays[name] = _zeros(sizes, kind)
                 with file.open("rb") as opened:
                     opened.readinto(arrays[name].reshape(-1).view(np.uint8).data)
-            checksum = None if is_mapped or checksums is None else checksums.get(name)
-            if checksum is not None and zlib.crc32(arrays[name].data) != checksum:
+            checksum = None if is_mapped else checksums.get(name)
+            if checksum is not None and _checksum(arrays[name]) != checksum:
                 raise ReplayError(f"{file} is damaged: its checksum differs")
-        if is_mapped and checksums is not None:
-            _write_description(folder, dtype, shape, stack, pad, None)
         try:
-            return cls._over(arrays, stack, pad, folder if is_mapped else None)
+            replay = cls._over(arrays, stack, pad, folder if is_mapped else None)
         except (ValueError, TypeError) as error:
             raise ReplayError(f"{folder}: {error}") from error
+        if is_mapped and checksums:
+            # What is added changes the files.
+            _write_description(folder, dtype, shape, stack, pad, None)
+        return replay
 
     def __reduce__(self) -> Any:
         raise TypeError("a replay is not pickled: save it and load it, or send its rows through a queue")
@@ -276,6 +286,10 @@ def _zeros(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
     # First use of a page costs more than the copy into it: once, here.
     array.reshape(-1).view(np.uint8)[:: mmap.PAGESIZE] = 0
     return array
+
+
+def _checksum(array: NDArray[Any]) -> int:
+    return zlib.crc32(array.reshape(-1).view(np.uint8).data)
 
 
 def _new_files(folder: Path, shape: tuple[int, int], dtype: np.dtype[Any]) -> dict[str, NDArray[Any]]:

@@ -1,0 +1,215 @@
+"""What a replay holds, said slowly and plainly: lists of episodes, one list for each environment."""
+
+from dataclasses import dataclass, field
+from itertools import cycle
+
+import numpy as np
+
+OBS_SHAPE = (3,)
+
+
+@dataclass
+class Episode:
+    """``obs`` has one more entry than ``steps``, or as many while the newest step waits for what came after it."""
+
+    start: int  # rows written to this environment before
+    obs: list
+    steps: list  # (action, reward, terminated, truncated, extra)
+
+
+@dataclass
+class Lane:
+    episodes: list = field(default_factory=list)
+    # Whether the next step may go on with the last episode: "no", "if same" observation, or "waits" for it.
+    goes_on: str = "no"
+
+    @property
+    def head(self):
+        return sum(len(episode.obs) for episode in self.episodes)
+
+
+class Model:
+    def __init__(self, num_envs, rows_per_env, stack=1, pad="zero"):
+        self.lanes = [Lane() for _ in range(num_envs)]
+        self.rows_per_env, self.stack, self.pad = rows_per_env, stack, pad
+        self.lost = 0
+
+    def add(self, obs, action, reward, next_obs, terminated, truncated, env, extra):
+        lane = self.lanes[env]
+        self._place(lane, obs)
+        episode = lane.episodes[-1]
+        episode.steps.append((action, reward, terminated, truncated, extra))
+        episode.obs.append(next_obs)
+        lane.goes_on = "no" if terminated or truncated else "if same"
+
+    def append(self, record):
+        lane = self.lanes[record["env"]]
+        if record["end"]:
+            if lane.goes_on == "waits":
+                lane.episodes[-1].obs.append(record["obs"].copy())
+            lane.goes_on = "no"
+            return
+        ended = lane.goes_on == "waits" and (lane.episodes[-1].steps[-1][2] or lane.episodes[-1].steps[-1][3])
+        if lane.goes_on == "waits" and not ended:
+            lane.episodes[-1].obs.append(record["obs"].copy())
+        else:
+            self._place(lane, record["obs"].copy())
+        step = (
+            record["action"],
+            record["reward"],
+            record["terminated"],
+            record["truncated"],
+            record["extra"],
+        )
+        lane.episodes[-1].steps.append(step)
+        lane.goes_on = "waits"
+
+    def cut(self, env):
+        lane = self.lanes[env]
+        self._lose(lane)
+        lane.goes_on = "no"
+
+    def _lose(self, lane):
+        if lane.goes_on == "waits":
+            lane.episodes[-1].steps.pop()
+            self.lost += 1
+
+    def _place(self, lane, obs):
+        self._lose(lane)
+        if lane.goes_on == "if same" and lane.episodes[-1].obs[-1].tobytes() == obs.tobytes():
+            return
+        lane.episodes.append(Episode(lane.head, [obs], []))
+
+    def starts(self):
+        """(env, episode, step) of what may be sampled: its frames are there, and what came after it."""
+        found = []
+        for env, lane in enumerate(self.lanes):
+            oldest = lane.head - self.rows_per_env
+            for episode in lane.episodes:
+                for i in range(min(len(episode.steps), len(episode.obs) - 1)):
+                    if episode.start + max(0, i - self.stack + 1) >= oldest:
+                        found.append((env, episode, i))
+        return found
+
+    def stacked(self, episode, i):
+        if self.stack == 1:
+            return episode.obs[i]
+        before = np.zeros_like(episode.obs[0]) if self.pad == "zero" else episode.obs[0]
+        return np.stack([episode.obs[j] if j >= 0 else before for j in range(i - self.stack + 1, i + 1)])
+
+    def transition(self, episode, i, n_step, gamma):
+        """As a batch has it: obs, action, reward, next_obs, discount, terminated, truncated, extra."""
+        total, discount, k = 0.0, 1.0, 0
+        while True:
+            _, reward, terminated, truncated, _ = episode.steps[i + k]
+            total += discount * float(reward)
+            discount *= gamma
+            k += 1
+            if k == n_step or terminated or truncated or i + k == len(episode.obs) - 1:
+                break
+        return (
+            self.stacked(episode, i).tobytes(),
+            int(episode.steps[i][0]),
+            np.float32(total).tobytes(),
+            self.stacked(episode, i + k).tobytes(),
+            np.float32(0 if terminated else discount).tobytes(),
+            bool(terminated),
+            bool(truncated),
+            float(episode.steps[i][4]),
+        )
+
+    def transitions(self, n_step=1, gamma=0.99):
+        return [self.transition(episode, i, n_step, gamma) for _, episode, i in self.starts()]
+
+
+def rows_of(batch):
+    """A batch as a list of what `Model.transition` gives."""
+    columns = (batch.obs, batch.actions, batch.rewards, batch.next_obs, batch.discounts)
+    obs, actions, rewards, next_obs, discounts = (column.numpy() for column in columns)
+    return [
+        (
+            obs[i].tobytes(),
+            int(actions[i]),
+            rewards[i].tobytes(),
+            next_obs[i].tobytes(),
+            discounts[i].tobytes(),
+            bool(batch.terminated[i]),
+            bool(batch.truncated[i]),
+            float(batch.extra["extra"][i]),
+        )
+        for i in range(len(actions))
+    ]
+
+
+class Writer:
+    """Does the same to a replay and to a model, with values that never come twice unless told."""
+
+    def __init__(self, replay, model):
+        self.replay, self.model = replay, model
+        self.count = 0
+        # What each environment would observe next, if its episode goes on.
+        self.now = [None] * replay.num_envs
+
+    def new_obs(self):
+        self.count += 1
+        dtype = self.replay.dtype["obs"].base
+        shape = self.replay.dtype["obs"].shape
+        return (np.arange(np.prod(shape)).reshape(shape) + self.count * 7).astype(dtype)
+
+    def step(self, env, follows):
+        """A step's observation and what came after it."""
+        obs = self.now[env] if follows and self.now[env] is not None else self.new_obs()
+        next_obs = self.new_obs()
+        action, reward = self.count % 11, np.float32(self.count * 0.37 - 3)
+        return obs, action, reward, next_obs, float(self.count)
+
+    def do(self, op):
+        kind, envs, flags, follows = op
+        envs = [env % self.replay.num_envs for env in envs]
+        getattr(self, kind)(envs, flags, follows)
+
+    def add(self, envs, flags, follows):
+        for env, (terminated, truncated, _) in zip(envs, cycle(flags), strict=False):
+            obs, action, reward, next_obs, extra = self.step(env, follows)
+            self.replay.add(obs, action, float(reward), next_obs, terminated, truncated, env, extra=extra)
+            self.model.add(obs, action, reward, next_obs, terminated, truncated, env, extra)
+            self.now[env] = None if terminated or truncated else next_obs
+
+    def add_many(self, envs, flags, follows):
+        rows = []
+        for env, (terminated, truncated, _) in zip(envs, cycle(flags), strict=False):
+            obs, action, reward, next_obs, extra = self.step(env, follows)
+            rows.append((obs, action, reward, next_obs, terminated, truncated, env, extra))
+            self.now[env] = None if terminated or truncated else next_obs
+        columns = list(zip(*rows, strict=True))
+        self.replay.add_many(
+            np.stack(columns[0]),
+            np.array(columns[1], np.int64),
+            np.array(columns[2], np.float32),
+            np.stack(columns[3]),
+            np.array(columns[4], bool),
+            np.array(columns[5], bool),
+            np.array(columns[6], np.int64),
+            extra=np.array(columns[7]),
+        )
+        for row in rows:
+            self.model.add(*row)
+
+    def append(self, envs, flags, follows):
+        records = np.zeros(len(envs), self.replay.dtype)
+        for record, env, (terminated, truncated, end) in zip(records, envs, cycle(flags), strict=False):
+            obs, action, reward, next_obs, extra = self.step(env, follows)
+            record["env"], record["obs"], record["end"] = env, obs, end
+            record["action"], record["reward"], record["extra"] = action, reward, extra
+            record["terminated"], record["truncated"] = terminated, truncated
+            self.now[env] = next_obs
+        records.flags.writeable = False
+        self.replay.append(records)
+        for record in records:
+            self.model.append(record)
+
+    def cut(self, envs, flags, follows):
+        for env in envs:
+            self.replay.cut(env)
+            self.model.cut(env)
+            self.now[env] = None
