@@ -5,7 +5,7 @@ import ctypes
 import queue
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,21 @@ from fastrl.weights import Weights
 SLICE = 0.1
 
 
+class _Waits:
+    """Seconds that each sender has waited, which it writes itself."""
+
+    def __init__(self, senders: int) -> None:
+        self._free = [CONTEXT.RawValue(ctypes.c_double, 0.0) for _ in range(senders)]
+        self._given: list[Any] = []
+
+    def one(self) -> Any:
+        self._given.append(self._free.pop())
+        return self._given[-1]
+
+    def total(self) -> float:
+        return float(sum(value.value for value in self._given))
+
+
 class PicklingFeed:
     """`multiprocessing.Queue`: fragments are pickled, a thread of each sender writes them to one pipe."""
 
@@ -34,9 +49,10 @@ class PicklingFeed:
         self._queue: Any = CONTEXT.Queue(max(1, capacity * senders // fragment))
         self._closed: Any = CONTEXT.Event()
         self._fragment = fragment
+        self._waits = _Waits(senders)
 
     def sender(self) -> "PicklingSender":
-        return PicklingSender(self._queue, self._closed)
+        return PicklingSender(self._queue, self._closed, self._waits.one())
 
     def drain(self, take: Callable[[Rows], object], timeout: float) -> int:
         try:
@@ -52,6 +68,9 @@ class PicklingFeed:
     def dropped(self) -> int:
         return 0
 
+    def waited(self) -> float:
+        return self._waits.total()
+
     def shutdown(self) -> None:
         self._closed.set()
 
@@ -61,9 +80,10 @@ class PicklingFeed:
 
 
 class PicklingSender:
-    def __init__(self, queue: Any, closed: Any) -> None:
+    def __init__(self, queue: Any, closed: Any, waited: Any) -> None:
         self._queue = queue
         self._closed = closed
+        self._waited = waited
 
     def open(self) -> None:
         pass
@@ -71,9 +91,11 @@ class PicklingSender:
     def put(self, rows: Rows) -> None:
         # Pickled later, by another thread: the caller's array will be something else by then.
         rows = rows.copy()
+        start = time.perf_counter()
         while not self._closed.is_set():
             with contextlib.suppress(queue.Full):
                 self._queue.put(rows, timeout=SLICE)
+                self._waited.value += time.perf_counter() - start
                 return
         raise FeedClosed
 
@@ -93,19 +115,23 @@ class LockedBuffer:
     def _rows(self) -> Rows:
         return np.frombuffer(self._memory, self._row)
 
-    def put(self, rows: Rows) -> None:
+    def put(self, rows: Rows) -> float:
+        """The seconds that it took to get at the buffer and to find room there."""
         ring, numbers = self._rows(), self._numbers
+        start = time.perf_counter()
         with self.condition:
             while not numbers[2] and numbers[0] + len(rows) - numbers[1] > len(ring):
                 self.condition.wait(SLICE)
             if numbers[2]:
                 raise FeedClosed
+            waited = time.perf_counter() - start
             at = numbers[0] % len(ring)
             first = min(len(rows), len(ring) - at)
             ring[at : at + first] = rows[:first]
             ring[: len(rows) - first] = rows[first:]
             numbers[0] += len(rows)
             self.condition.notify_all()
+        return waited
 
     def take(self, take: Callable[[Rows], object], timeout: float) -> int:
         ring, numbers = self._rows(), self._numbers
@@ -135,9 +161,10 @@ class LockedFeed:
 
     def __init__(self, row: np.dtype[Any], capacity: int, senders: int) -> None:
         self._buffer = LockedBuffer(row, capacity * senders)
+        self._waits = _Waits(senders)
 
     def sender(self) -> "LockedSender":
-        return LockedSender(self._buffer)
+        return LockedSender(self._buffer, self._waits.one())
 
     def drain(self, take: Callable[[Rows], object], timeout: float) -> int:
         return self._buffer.take(take, timeout)
@@ -148,6 +175,9 @@ class LockedFeed:
     def dropped(self) -> int:
         return 0
 
+    def waited(self) -> float:
+        return self._waits.total()
+
     def shutdown(self) -> None:
         self._buffer.shut_down()
 
@@ -156,21 +186,22 @@ class LockedFeed:
 
 
 class LockedSender:
-    def __init__(self, buffer: LockedBuffer) -> None:
+    def __init__(self, buffer: LockedBuffer, waited: Any) -> None:
         self._buffer = buffer
+        self._waited = waited
 
     def open(self) -> None:
         pass
 
     def put(self, rows: Rows) -> None:
-        self._buffer.put(rows)
+        self._waited.value += self._buffer.put(rows)
 
     def close(self) -> None:
         pass
 
 
 class NoFeed:
-    """Nothing is handed over, and so nothing learnt: what collectors reach by themselves."""
+    """Nothing is handed over: what collectors reach beside a learner that is as busy as in the other ways."""
 
     def sender(self) -> Sender:
         return NoSender()
@@ -183,6 +214,9 @@ class NoFeed:
 
     def dropped(self) -> int:
         return 0
+
+    def waited(self) -> float:
+        return 0.0
 
     def shutdown(self) -> None:
         pass
@@ -212,6 +246,7 @@ class Flow:
         taken: those that the learner took in.
         batches: learnt from.
         handing_over: share of the collectors' time, waiting for room included.
+        waiting: share of their time that they waited for room or a lock.
         dropped: rows.
     """
 
@@ -220,6 +255,7 @@ class Flow:
     taken: float
     batches: float
     handing_over: float
+    waiting: float
     dropped: int
 
 
@@ -236,7 +272,7 @@ def make_feed(way: str, config: PixelConfig, row: np.dtype[Any]) -> Feed:
     return LockedFeed(row, capacity, senders) if way == "lock and buffer" else NoFeed()
 
 
-WAYS = (OURS, "multiprocessing.Queue", "lock and buffer", "no queue, no learner")
+WAYS = (OURS, "multiprocessing.Queue", "lock and buffer", "nothing")
 
 
 def measure(way: str, config: PixelConfig, seconds: float) -> Flow:
@@ -272,23 +308,33 @@ def measure(way: str, config: PixelConfig, seconds: float) -> Flow:
         )
         jobs = jobs_for(config, replay.dtype, shape, num_actions)
         pool = Pool(jobs, [feed.sender() for _ in jobs], board, weights)
-        learns = not isinstance(feed, NoFeed)
-        for _ in _until(lambda: all(board.steps_of(job.index) for job in jobs), pool):
+        if isinstance(feed, NoFeed):
+            # Something to learn from, that nobody has to bring.
+            rows = np.zeros(config.replay.starts + len(jobs[0].envs), replay.dtype)
+            replay.append(rows)
+
+        def learn() -> None:
+            if isinstance(feed, NoFeed):
+                inflow.steps = board.collected()
             learner.learn()
-        for _ in _until(lambda: not learns or learner.batches > 0, pool):
-            learner.learn()
-        before = board.collected(), inflow.steps, learner.batches, board.times()
+
+        while learner.batches == 0 or not all(board.steps_of(job.index) for job in jobs):
+            learn()
+            _check(pool)
+        before = board.collected(), inflow.steps, learner.batches, board.times(), feed.waited()
         start = time.perf_counter()
         while (passed := time.perf_counter() - start) < seconds:
-            learner.learn()
-        after = board.collected(), inflow.steps, learner.batches, board.times()
+            learn()
+        after = board.collected(), inflow.steps, learner.batches, board.times(), feed.waited()
+        times = after[3].since(before[3])
         _check(pool)
         return Flow(
             way=way,
             experience=(after[0] - before[0]) / passed,
             taken=(after[1] - before[1]) / passed,
             batches=(after[2] - before[2]) / passed,
-            handing_over=after[3].since(before[3]).shares()["queue"],
+            handing_over=times.shares()["queue"],
+            waiting=(after[4] - before[4]) / max(times.seconds, 1e-9),
             dropped=feed.dropped(),
         )
     finally:
@@ -300,12 +346,6 @@ def measure(way: str, config: PixelConfig, seconds: float) -> Flow:
             learner.close()
         feed.close()
         weights.close()
-
-
-def _until(done: Callable[[], bool], pool: Pool) -> Iterator[None]:
-    while not done():
-        _check(pool)
-        yield
 
 
 def _check(pool: Pool) -> None:
@@ -326,6 +366,7 @@ def compare(config: PixelConfig, seconds: float, rounds: int) -> list[Flow]:
             taken=statistics.median(flow.taken for flow in several),
             batches=statistics.median(flow.batches for flow in several),
             handing_over=statistics.median(flow.handing_over for flow in several),
+            waiting=statistics.median(flow.waiting for flow in several),
             dropped=sum(flow.dropped for flow in several),
         )
         for way, several in flows.items()
@@ -342,7 +383,7 @@ def flow_table(flows: list[Flow], config: PixelConfig) -> Table:
         title_style="bold",
     )
     table.add_column("experience goes through")
-    for name in ("steps/s", "ours is", "handing over", "dropped", "batches/s"):
+    for name in ("steps/s", "ours is", "handing over", "waiting", "dropped", "batches/s"):
         table.add_column(name, justify="right")
     for flow in flows:
         table.add_row(
@@ -350,6 +391,7 @@ def flow_table(flows: list[Flow], config: PixelConfig) -> Table:
             f"{flow.experience:,.0f}",
             f"{ours.experience / flow.experience:.2f} x" if flow.experience else "",
             f"{flow.handing_over:.2%}",
+            f"{flow.waiting:.2%}",
             f"{flow.dropped:,}",
             f"{flow.batches:,.1f}",
         )

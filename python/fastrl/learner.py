@@ -16,7 +16,6 @@ from fastrl.replay import PrioritizedSampler, Replay, UniformSampler
 from fastrl.stopwatch import Stopwatch
 from fastrl.weights import Weights
 
-
 # Seconds between two looks at the feed. Each look takes the interpreter away from the learner, whose many small steps
 # suffer from it; rings are long enough for what comes in between.
 PAUSE = 0.005

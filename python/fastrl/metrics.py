@@ -112,7 +112,7 @@ class PixelRow(Row):
         replay_fill: share of the replay's capacity.
         policy_lag: how many publications behind the newest weights the actions taken in were chosen; mean.
         collectors: what the collectors spent their time on, as shares: ``environment``, ``inference``, ``queue``
-            (handing over, waiting for room included).
+            (handing over), of which ``waiting`` for room.
         learner: the same of the learner's time: ``waiting`` for experience, ``sampling``, ``update``...
         restarts: collectors that died and were replaced, in all.
         gpu_use: share of the time in which the GPU computed; None without one.
@@ -171,7 +171,7 @@ class PixelRow(Row):
             f"epsilon {self.epsilon:.2f}",
             f"replay {self.replay_fill:.0%}",
             f"lag {brief(self.policy_lag)}",
-            f"queue {self.queue_depth} ({self.collectors.get('queue', 0.0):.1%} of collectors' time)",
+            f"queue {self.queue_depth} (collectors wait {self.collectors.get('waiting', 0.0):.1%})",
             f"learner waits {self.learner.get('waiting', 0.0):.0%}",
         ]
         if self.dropped:

@@ -243,7 +243,7 @@ class Training:
         config, gpu = self.config, GpuMeter(self.device)
         batches_before, dropped_before = self.batches, self.dropped
         clock = looked = time.perf_counter()
-        mark = _Mark(inflow.steps, self.batches, board.times(), {})
+        mark = _Mark(inflow.steps, self.batches, board.times(), 0.0, {})
         while inflow.steps < config.run.total_steps:
             now = time.perf_counter()
             while now - clock < config.run.row_seconds and inflow.steps < config.run.total_steps:
@@ -259,10 +259,16 @@ class Training:
             ended = board.new_games()
             self.games += len(ended)
             self.returns.extend(game.value for game in ended)
-            before, mark = mark, _Mark(inflow.steps, self.batches, board.times(), dict(learner.watch.seconds))
+            before = mark
+            mark = _Mark(
+                inflow.steps, self.batches, board.times(), feed.waited(), dict(learner.watch.seconds)
+            )
+            waited = mark.waited - before.waited
             times = mark.times.since(before.times)
             spent = {name: seconds - before.spent.get(name, 0.0) for name, seconds in mark.spent.items()}
-            self.session.add(passed, mark.steps - before.steps, mark.batches - before.batches, times, spent)
+            self.session.add(
+                passed, mark.steps - before.steps, mark.batches - before.batches, times, waited, spent
+            )
             yield PixelRow(
                 steps=mark.steps,
                 games=self.games,
@@ -278,7 +284,7 @@ class Training:
                 dropped=self.dropped,
                 replay_fill=len(self.replay) / config.replay.capacity,
                 policy_lag=inflow.take_lag(),
-                collectors=times.shares(),
+                collectors=times.shares() | {"waiting": waited / times.seconds if times.seconds else 0.0},
                 learner={name: seconds / passed for name, seconds in spent.items()},
                 restarts=self.restarts,
                 gpu_use=gpu.use(),
@@ -346,6 +352,7 @@ class _Mark:
     steps: int
     batches: int
     times: Times
+    waited: float
     spent: dict[str, float]
 
 
@@ -357,15 +364,24 @@ class Session:
     steps: int = 0
     batches: int = 0
     times: Times = dataclasses.field(default_factory=Times)
+    waited: float = 0.0
     spent: dict[str, float] = dataclasses.field(default_factory=dict)
 
-    def add(self, seconds: float, steps: int, batches: int, times: Times, spent: dict[str, float]) -> None:
+    def add(
+        self, seconds: float, steps: int, batches: int, times: Times, waited: float, spent: dict[str, float]
+    ) -> None:
         self.seconds += seconds
         self.steps += steps
         self.batches += batches
         self.times = self.times.plus(times)
+        self.waited += waited
         for name, value in spent.items():
             self.spent[name] = self.spent.get(name, 0.0) + value
+
+    def collectors(self) -> dict[str, float]:
+        """Shares of the collectors' time."""
+        waiting = self.waited / self.times.seconds if self.times.seconds else 0.0
+        return self.times.shares() | {"waiting": waiting}
 
     def per_second(self, number: float) -> float:
         return number / self.seconds if self.seconds else 0.0
@@ -471,7 +487,7 @@ def _train(training: Training, directory: RunDirectory, console: Console) -> Pix
         batches_per_second=session.per_second(session.batches),
         mean_return=_mean(list(training.returns)),
         device=training.device,
-        collectors=session.times.shares(),
+        collectors=session.collectors(),
         learner={name: session.per_second(seconds) for name, seconds in session.spent.items()},
         dropped=training.dropped,
         restarts=training.restarts,

@@ -54,6 +54,10 @@ class Feed(Protocol):
         """Rows that were lost for want of room."""
         ...
 
+    def waited(self) -> float:
+        """Seconds that all senders together have waited for room."""
+        ...
+
     def shutdown(self) -> None:
         """Nobody waits for room any more."""
         ...
@@ -100,6 +104,9 @@ class QueueFeed:
     def dropped(self) -> int:
         stats = self._queue.stats()
         return stats.dropped_newest + stats.dropped_oldest + stats.abandoned
+
+    def waited(self) -> float:
+        return self._queue.stats().wait_seconds
 
     def shutdown(self) -> None:
         self._queue.shutdown(immediate=True)

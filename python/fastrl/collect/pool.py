@@ -1,5 +1,6 @@
 """The collectors' processes: started, watched, replaced when they die, and gone when their learner is."""
 
+import contextlib
 import dataclasses
 import multiprocessing
 import os
@@ -9,7 +10,6 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from multiprocessing import connection
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -63,6 +63,7 @@ class _Worker:
     process: BaseProcess
     report: Connection
     steps: int  # when it was started
+    told: str = ""  # its traceback, once it has died
 
 
 class Pool:
@@ -125,12 +126,10 @@ class Pool:
         return [self._death(worker) for worker in self._workers if not worker.process.is_alive()]
 
     def _death(self, worker: _Worker) -> Death:
-        told = ""
-        try:
+        with contextlib.suppress(EOFError, OSError):
             if worker.report.poll():
-                told = worker.report.recv()
-        except (EOFError, OSError):
-            pass
+                worker.told = worker.report.recv()
+        told = worker.told
         code = worker.process.exitcode or 0
         if told:
             cause = told.strip().splitlines()[-1]
@@ -217,7 +216,7 @@ def _end_with_parent(parent: int, names: Sequence[str]) -> None:
     os._exit(1)
 
 
-@contextmanager
+@contextlib.contextmanager
 def _environment(values: dict[str, str]) -> Iterator[None]:
     """Environment variables for processes that are started meanwhile, where they are not set already."""
     added = {name: value for name, value in values.items() if name not in os.environ}
@@ -229,7 +228,7 @@ def _environment(values: dict[str, str]) -> Iterator[None]:
             del os.environ[name]
 
 
-@contextmanager
+@contextlib.contextmanager
 def _without_interrupts() -> Iterator[None]:
     """A process that is started meanwhile is not interrupted by Ctrl-C, from its first moment on."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
