@@ -287,6 +287,190 @@ cdef class Prioritized(Uniform):
             self.storage._release()
 
 
+cdef class Sequences(Uniform):
+    cdef Py_ssize_t burn_in
+    cdef Py_ssize_t steps
+
+    def __cinit__(self, storage, Py_ssize_t batch_size, Py_ssize_t n_step, double gamma, uint64_t seed,
+                  Py_ssize_t length, Py_ssize_t burn_in):
+        if length < 1:
+            raise ValueError(f"length must be at least 1, got {length}")
+        if not 0 <= burn_in <= MAX_AGE:
+            raise ValueError(f"burn_in must be from 0 to {MAX_AGE}, got {burn_in}")
+        self.burn_in, self.steps = burn_in, burn_in + length
+
+    def sample(self, dict arrays, bint replacement):
+        cdef Py_ssize_t i, size = self.batch_size
+        cdef int64_t there
+        cdef char* out[8]
+        cdef char* extra[MAX_EXTRA]
+        dtype, steps = self.storage.dtype, (size, self.steps)
+        stack = (self.storage.stack,) if self.storage.stack > 1 else ()
+        out[0] = _bytes(arrays, "obs", dtype["obs"].base, (size, self.steps + 1, *stack, *dtype["obs"].shape))
+        out[1] = _bytes(arrays, "actions", dtype["action"].base, (*steps, *dtype["action"].shape))
+        out[2] = _bytes(arrays, "rewards", np.float32, steps)
+        out[3] = _bytes(arrays, "terminated", np.bool_, steps)
+        out[4] = _bytes(arrays, "truncated", np.bool_, steps)
+        out[5] = _bytes(arrays, "mask", np.bool_, steps)
+        out[6] = _bytes(arrays, "learn", np.bool_, steps)
+        out[7] = _bytes(arrays, "indices", np.int64, (size,))
+        for i, name in enumerate(self.storage.extra):
+            extra[i] = _bytes(arrays, name, dtype[name].base, (*steps, *dtype[name].shape))
+        with nogil:
+            pthread_mutex_lock(&self.lanes.mutex)
+            there = total_starts(self.lanes)
+            if there > 0 and (replacement or there >= size):
+                self._draw(there, replacement)
+                for i in range(size):
+                    self._copy(out, extra, i)
+            pthread_mutex_unlock(&self.lanes.mutex)
+        _check_enough(there, size, replacement)
+
+    cdef void _copy(self, char** out, char** extra, int64_t i) noexcept nogil:
+        """The steps around the one drawn, as far as its episode and the ring have them; zeros after them."""
+        cdef Lanes* lanes = self.lanes
+        cdef int64_t number = self.slot[i] // lanes.per_lane, base = number * lanes.per_lane
+        cdef int64_t slot = self.slot[i] - base, position = position_of(lanes, &lanes.lane[number], slot)
+        cdef int64_t oldest = lanes.lane[number].head - lanes.per_lane, newest = lanes.lane[number].head - 1
+        cdef int64_t before = min(self.burn_in, <int64_t>lanes.ages[base + slot]), first, count, t, at, j
+        cdef int64_t step = i * self.steps, size = lanes.obs.size * lanes.stack, limit
+        cdef char* obs = out[0] + i * (self.steps + 1) * size
+        cdef const char* row
+        (<int64_t*>out[7])[i] = (position // lanes.per_lane) << lanes.slot_bits | self.slot[i]
+        while before > 0:
+            first = position - before
+            if first >= oldest and first - min(
+                <int64_t>lanes.ages[base + first % lanes.per_lane], lanes.stack - 1
+            ) >= oldest:
+                break
+            before -= 1
+        first, count, limit = position - before, 0, self.steps - (self.burn_in - before)
+        while count < limit and first + count < newest:
+            at = (first + count) % lanes.per_lane
+            row = row_at(lanes, base + at)
+            if flag(row, lanes.end):
+                break
+            t = step + count
+            _stack(lanes, base, at, obs + count * size)
+            memcpy(out[1] + t * lanes.action.size, row + lanes.action.at, lanes.action.size)
+            memcpy(out[2] + t * sizeof(float), row + lanes.reward.at, sizeof(float))
+            out[3][t], out[4][t] = flag(row, lanes.terminated), flag(row, lanes.truncated)
+            out[5][t], out[6][t] = 1, count >= before
+            for j in range(lanes.extras):
+                memcpy(extra[j] + t * lanes.extra[j].size, row + lanes.extra[j].at, lanes.extra[j].size)
+            count += 1
+            if out[3][t] or out[4][t]:
+                break
+        _stack(lanes, base, (first + count) % lanes.per_lane, obs + count * size)
+        limit = self.steps - count
+        memset(obs + (count + 1) * size, 0, limit * size)
+        memset(out[1] + (step + count) * lanes.action.size, 0, limit * lanes.action.size)
+        memset(out[2] + (step + count) * sizeof(float), 0, limit * sizeof(float))
+        for j in range(3, 7):
+            memset(out[j] + step + count, 0, limit)
+        for j in range(lanes.extras):
+            memset(extra[j] + (step + count) * lanes.extra[j].size, 0, limit * lanes.extra[j].size)
+
+
+cdef enum:
+    FUTURE = 0
+    FINAL = 1
+    EPISODE = 2
+
+
+cdef class Hindsight(Uniform):
+    cdef cnp.ndarray begins
+    cdef cnp.ndarray counts
+    cdef int strategy
+    cdef Py_ssize_t relabelled
+    cdef int64_t achieved
+    cdef int64_t desired
+    cdef int64_t goal
+
+    def __cinit__(self, storage, Py_ssize_t batch_size, Py_ssize_t n_step, double gamma, uint64_t seed,
+                  int strategy, Py_ssize_t relabelled, Py_ssize_t achieved, Py_ssize_t desired, Py_ssize_t goal):
+        shape = storage.dtype["obs"].shape
+        if storage.stack != 1 or len(shape) != 1:
+            raise ValueError(f"hindsight needs observations that are vectors, got {list(shape)}, stack {storage.stack}")
+        if n_step != 1:
+            raise ValueError(f"hindsight needs n_step 1, got {n_step}")
+        if not FUTURE <= strategy <= EPISODE or not 0 <= relabelled <= batch_size:
+            raise ValueError(f"no such strategy or share: {strategy}, {relabelled} of {batch_size}")
+        if goal < 1 or min(achieved, desired) < 0 or max(achieved, desired) + goal > shape[0]:
+            raise ValueError(f"goals of {goal} at {achieved} and {desired} do not lie in observations of {shape[0]}")
+        itemsize = storage.dtype["obs"].base.itemsize
+        self.achieved, self.desired, self.goal = achieved * itemsize, desired * itemsize, goal * itemsize
+        self.strategy, self.relabelled = strategy, relabelled
+        # Where the episodes of each lane begin, oldest first, in a ring: positions; and what is known of the lane:
+        # the rows seen, entries ever taken and ever put.
+        self.begins = np.zeros((self.lanes.lanes, self.lanes.per_lane), np.int64)
+        self.counts = np.zeros((self.lanes.lanes, 3), np.int64)
+
+    def sample(self, dict arrays, bint replacement):
+        cdef Batch batch
+        cdef Py_ssize_t i
+        cdef int64_t there
+        _point(&batch, self.lanes, arrays, self.storage, self.batch_size)
+        with nogil:
+            pthread_mutex_lock(&self.lanes.mutex)
+            there = total_starts(self.lanes)
+            if there > 0 and (replacement or there >= self.batch_size):
+                self._follow()
+                self._draw(there, replacement)
+                _gather(self.lanes, &batch, self.slot, self.batch_size, 1, self.gamma)
+                for i in range(self.relabelled):
+                    self._relabel(&batch, i)
+            pthread_mutex_unlock(&self.lanes.mutex)
+        _check_enough(there, self.batch_size, replacement)
+
+    cdef void _follow(self) noexcept nogil:
+        """Takes over which episodes began since the last time, and forgets those that are gone."""
+        cdef Lanes* lanes = self.lanes
+        cdef int64_t* begins = <int64_t*>cnp.PyArray_DATA(self.begins)
+        cdef int64_t* known = <int64_t*>cnp.PyArray_DATA(self.counts)
+        cdef int64_t i, position, base, oldest
+        for i in range(lanes.lanes):
+            base, oldest = i * lanes.per_lane, lanes.lane[i].head - lanes.per_lane
+            while known[1] < known[2] and begins[base + known[1] % lanes.per_lane] < oldest:
+                known[1] += 1
+            for position in range(max(known[0], oldest), lanes.lane[i].head):
+                if lanes.ages[base + position % lanes.per_lane] == 0:
+                    begins[base + known[2] % lanes.per_lane] = position
+                    known[2] += 1
+            known[0] = lanes.lane[i].head
+            known += 3
+
+    cdef void _relabel(self, const Batch* batch, int64_t i) noexcept nogil:
+        """Another goal: what was achieved after this step, or anywhere in its episode."""
+        cdef Lanes* lanes = self.lanes
+        cdef int64_t lane = self.slot[i] // lanes.per_lane, base = lane * lanes.per_lane
+        cdef const int64_t* begins = <const int64_t*>cnp.PyArray_DATA(self.begins) + base
+        cdef const int64_t* known = <const int64_t*>cnp.PyArray_DATA(self.counts) + 3 * lane
+        cdef int64_t position = position_of(lanes, &lanes.lane[lane], self.slot[i] - base)
+        cdef int64_t low = known[1], high = known[2], middle, first, last, chosen
+        # The first episode that begins after this step.
+        while low < high:
+            middle = (low + high) // 2
+            if begins[middle % lanes.per_lane] > position:
+                high = middle
+            else:
+                low = middle + 1
+        last = begins[low % lanes.per_lane] - 1 if low < known[2] else lanes.lane[lane].head - 1
+        if self.strategy == FINAL:
+            chosen = last
+        else:
+            first = position
+            if self.strategy == EPISODE:
+                # Of an episode whose begin is overwritten, what is left.
+                first = max(lanes.lane[lane].head - lanes.per_lane, <int64_t>0)
+                if low > known[1]:
+                    first = begins[(low - 1) % lanes.per_lane]
+            chosen = first + 1 + <int64_t>below(&self.generator, last - first)
+        cdef const char* goal = row_at(lanes, base + chosen % lanes.per_lane) + lanes.obs.at + self.achieved
+        memcpy(batch.obs + i * lanes.obs.size + self.desired, goal, self.goal)
+        memcpy(batch.next_obs + i * lanes.obs.size + self.desired, goal, self.goal)
+
+
 cdef double SMALLEST = 1e-300
 cdef double LARGEST = 1e290
 

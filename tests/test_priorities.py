@@ -37,7 +37,7 @@ def test_is_what_numpy_says(data, capacity):
         shares = np.array([*shares, 0.0, np.nextafter(1, 0)])
         if model.any():
             found = priorities.find(shares)
-            assert ((0 <= found) & (found < capacity)).all()
+            assert ((found >= 0) & (found < capacity)).all()
             assert (model[found] > 0).all()
             # Its part of the sum, up to rounding.
             ends = np.cumsum(model)
@@ -87,7 +87,7 @@ def test_of_an_index_that_comes_twice_the_last_value_holds():
 
 
 @pytest.mark.parametrize(
-    "indices, new, error",
+    ("indices", "new", "error"),
     [
         ([0, 20], [1.0, 1.0], IndexError),
         ([0, -1], [1.0, 1.0], IndexError),

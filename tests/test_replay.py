@@ -9,10 +9,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from replay_model import OBS_SHAPE, Model, Writer, rows_of
 
 from fastrl.queue import Queue
 from fastrl.replay import PrioritizedSampler, Replay, ReplayError, UniformSampler
+from replay_model import OBS_SHAPE, Model, Writer, rows_of
 
 EXTRA = {"extra": (np.float64, ())}
 
@@ -265,7 +265,7 @@ def good(replay, count=2):
 
 
 @pytest.mark.parametrize(
-    "name, value, error",
+    ("name", "value", "error"),
     [
         ("obs", np.ones((2, 3)), TypeError),
         ("obs", np.ones((2, 3), ">f4"), TypeError),
@@ -299,7 +299,7 @@ def test_bad_rows_of_add_many_change_nothing(name, value, error):
 
 
 @pytest.mark.parametrize(
-    "name, value, error",
+    ("name", "value", "error"),
     [
         ("obs", np.ones(3), TypeError),
         ("obs", np.ones((1, 3), np.float32), ValueError),
@@ -380,7 +380,7 @@ def test_read_only_input_is_welcome():
 
 
 @pytest.mark.parametrize(
-    "options, error",
+    ("options", "error"),
     [
         ({"capacity": 0}, ValueError),
         ({"capacity": -5}, ValueError),

@@ -198,7 +198,7 @@ def test_duplicates_in_an_update_the_last_one_holds():
 
 
 @pytest.mark.parametrize(
-    "indices, priorities, error",
+    ("indices", "priorities", "error"),
     [
         (None, [1.0, np.nan], ValueError),
         (None, [1.0, -1.0], ValueError),
@@ -228,7 +228,7 @@ def test_bad_updates_change_nothing(indices, priorities, error):
 
 @pytest.mark.parametrize("sampler", [UniformSampler, PrioritizedSampler])
 @pytest.mark.parametrize(
-    "options, error",
+    ("options", "error"),
     [
         ({"batch_size": 0}, ValueError),
         ({"batch_size": -3}, ValueError),

@@ -55,3 +55,45 @@ class Prioritized(Uniform):
 
     def set_state(self, highest: float, stale: int, priorities: NDArray[np.float64]) -> None:
         """What `state` gave, over the same storage. ValueError: over another one."""
+
+class Sequences(Uniform):
+    """T = burn_in + length steps of one episode around each step drawn, left-aligned, zeros after them.
+
+    ValueError: a length below 1, burn_in outside of 0 to 255.
+    """
+
+    def __init__(
+        self,
+        storage: Any,
+        batch_size: int,
+        n_step: int,
+        gamma: float,
+        seed: int,
+        length: int,
+        burn_in: int,
+    ) -> None: ...
+    def sample(self, arrays: dict[str, NDArray[Any]], replacement: bool) -> None:
+        """Fills obs [B, T + 1, ...]; actions, rewards, terminated, truncated, mask, learn and the extra fields
+        [B, T, ...]; indices int64 [B]. Errors as of `Uniform.sample`."""
+
+class Hindsight(Uniform):
+    """The first ``relabelled`` of a batch get another goal: items ``desired`` to ``desired + goal`` of obs and
+    next_obs become items ``achieved`` to ``achieved + goal`` of another observation of the episode.
+
+    strategy: 0 one after the step, 1 the episode's last, 2 any but its first.
+    ValueError: observations that are no vectors, n_step above 1, items outside of them.
+    """
+
+    def __init__(
+        self,
+        storage: Any,
+        batch_size: int,
+        n_step: int,
+        gamma: float,
+        seed: int,
+        strategy: int,
+        relabelled: int,
+        achieved: int,
+        desired: int,
+        goal: int,
+    ) -> None: ...

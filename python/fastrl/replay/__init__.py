@@ -20,7 +20,18 @@ never tries until it is lucky.
 **Threads.** One thread may write while another one samples; the bulk of both happens without the GIL.
 """
 
+from fastrl.replay.hindsight import HindsightSampler
 from fastrl.replay.samplers import Batch, PrioritizedSampler, UniformSampler
+from fastrl.replay.sequences import SequenceBatch, SequenceSampler
 from fastrl.replay.storage import Replay, ReplayError
 
-__all__ = ["Batch", "PrioritizedSampler", "Replay", "ReplayError", "UniformSampler"]
+__all__ = [
+    "Batch",
+    "HindsightSampler",
+    "PrioritizedSampler",
+    "Replay",
+    "ReplayError",
+    "SequenceBatch",
+    "SequenceSampler",
+    "UniformSampler",
+]

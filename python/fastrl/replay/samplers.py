@@ -74,7 +74,7 @@ class UniformSampler:
         pin_memory: bool | None = None,
     ) -> None:
         self._set_up(replay, batch_size, replacement, pin_memory)
-        self._core: Any = _replay_samplers.Uniform(replay, batch_size, n_step, gamma, _bits(seed))
+        self._core: Any = _replay_samplers.Uniform(replay, batch_size, n_step, gamma, seed_bits(seed))
 
     def _set_up(self, replay: Replay, batch_size: int, replacement: bool, pin_memory: bool | None) -> None:
         if not isinstance(replay, Replay):
@@ -141,7 +141,7 @@ class PrioritizedSampler(UniformSampler):
         self._set_up(replay, batch_size, True, pin_memory)
         by_buffer = normalize == "buffer"
         self._core = _replay_samplers.Prioritized(
-            replay, batch_size, n_step, gamma, _bits(seed), alpha, beta, by_buffer
+            replay, batch_size, n_step, gamma, seed_bits(seed), alpha, beta, by_buffer
         )
 
     @property
@@ -196,7 +196,7 @@ class PrioritizedSampler(UniformSampler):
         super().load_state_dict(state)
 
 
-def _bits(seed: int) -> int:
+def seed_bits(seed: int) -> int:
     if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)):
         raise TypeError(f"seed must be an int, got {seed!r}")
     if seed < 0:
@@ -228,10 +228,14 @@ def _new_batch(replay: Replay, size: int, pinned: bool) -> tuple[dict[str, NDArr
         "weights": ((size,), np.float32),
         **{name: ((size, *dtype[name].shape), dtype[name].base) for name in replay.extra},
     }
-    tensors = {name: torch.from_numpy(np.zeros(shape, kind)) for name, (shape, kind) in kinds.items()}
+    tensors = new_tensors(kinds, pinned)
     tensors["weights"].fill_(1.0)
-    if pinned:
-        tensors = {name: tensor.pin_memory() for name, tensor in tensors.items()}
     arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
     extra = MappingProxyType({name: tensors.pop(name) for name in replay.extra})
     return arrays, Batch(**tensors, extra=extra)
+
+
+def new_tensors(kinds: Mapping[str, tuple[tuple[int, ...], Any]], pinned: bool) -> dict[str, Tensor]:
+    """Zeros of these shapes and numpy dtypes."""
+    tensors = {name: torch.from_numpy(np.zeros(shape, kind)) for name, (shape, kind) in kinds.items()}
+    return {name: tensor.pin_memory() for name, tensor in tensors.items()} if pinned else tensors

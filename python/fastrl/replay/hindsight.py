@@ -1,0 +1,110 @@
+"""Transitions with goals that were reached later (Andrychowicz et al., "Hindsight Experience Replay", 2017)."""
+
+from collections.abc import Callable
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fastrl import _replay_samplers
+from fastrl.replay.samplers import Batch, UniformSampler, seed_bits
+from fastrl.replay.storage import Replay
+
+_STRATEGIES = ("future", "final", "episode")
+
+
+class HindsightSampler(UniformSampler):
+    """Uniform draws; a share of each batch gets a goal that was achieved in its own episode.
+
+    Goals are parts of the observation, which is a vector: ``achieved`` says where an observation has what was
+    reached, ``desired`` where it has what was wanted. Of the first ``round(her_ratio * B)`` transitions of a batch,
+    ``desired`` is replaced in obs and next_obs, and the reward is computed anew.
+
+    Args:
+        achieved, desired: slices of the observation, of the same length.
+        reward_fn: (achieved [G, g] by the step, that is in next_obs; desired [G, g]) -> rewards [G].
+        terminated_fn: the same -> bool [G], whether a step that reaches its goal ends the episode; None: what is
+            stored stays.
+        her_ratio: share of a batch with another goal.
+        strategy: whose achieved goal: ``"future"``, of one of the observations after the step (of the last step, its
+            own next observation); ``"final"``, of the episode's last, or of the newest while it goes on;
+            ``"episode"``, of any after its first that is still there.
+        others: as `UniformSampler`.
+
+    Raises:
+        ValueError, TypeError: arguments that make no sense; observations that are no vectors, or stacked.
+    """
+
+    def __init__(
+        self,
+        replay: Replay,
+        batch_size: int,
+        *,
+        achieved: slice,
+        desired: slice,
+        reward_fn: Callable[[Tensor, Tensor], Tensor],
+        terminated_fn: Callable[[Tensor, Tensor], Tensor] | None = None,
+        her_ratio: float = 0.8,
+        strategy: Literal["future", "final", "episode"] = "future",
+        gamma: float = 0.99,
+        replacement: bool = True,
+        seed: int = 0,
+        pin_memory: bool | None = None,
+    ) -> None:
+        if strategy not in _STRATEGIES:
+            raise ValueError(f"strategy must be one of {', '.join(_STRATEGIES)}, got {strategy!r}")
+        if not 0 <= her_ratio <= 1:
+            raise ValueError(f"her_ratio must be from 0 to 1, got {her_ratio}")
+        self._set_up(replay, batch_size, replacement, pin_memory)
+        shape = replay.dtype["obs"].shape
+        if len(shape) != 1:
+            raise ValueError(f"hindsight needs observations that are vectors, got shape {list(shape)}")
+        self._achieved, self._desired = range(shape[0])[achieved], range(shape[0])[desired]
+        if self._achieved.step != 1 or self._desired.step != 1:
+            raise ValueError(f"achieved and desired must be slices of step 1, got {achieved} and {desired}")
+        if len(self._achieved) != len(self._desired) or not self._achieved:
+            raise ValueError(
+                "achieved and desired must be of the same length, at least 1,"
+                f" got {len(self._achieved)} and {len(self._desired)}"
+            )
+        self._reward_fn, self._terminated_fn, self._gamma = reward_fn, terminated_fn, gamma
+        self._relabelled = round(her_ratio * self.batch_size)
+        self._core = _replay_samplers.Hindsight(
+            replay,
+            self.batch_size,
+            1,
+            gamma,
+            seed_bits(seed),
+            _STRATEGIES.index(strategy),
+            self._relabelled,
+            self._achieved.start,
+            self._desired.start,
+            len(self._achieved),
+        )
+
+    def sample(self) -> Batch:
+        """As `UniformSampler.sample`.
+
+        Raises:
+            ValueError: also if the given functions do not give one value for each transition.
+        """
+        batch, count = super().sample(), self._relabelled
+        if count == 0:
+            return batch
+        after = batch.next_obs[:count]
+        reached = after[:, self._achieved.start : self._achieved.stop]
+        wanted = after[:, self._desired.start : self._desired.stop]
+        batch.rewards[:count] = _checked("reward_fn", self._reward_fn(reached, wanted), count)
+        if self._terminated_fn is not None:
+            ended = _checked("terminated_fn", self._terminated_fn(reached, wanted), count)
+            batch.terminated[:count] = ended
+            goes_on = (~batch.terminated[:count]).to(torch.float32)
+            batch.discounts[:count] = goes_on * float(np.float32(self._gamma))
+        return batch
+
+
+def _checked(name: str, values: Tensor, count: int) -> Tensor:
+    if tuple(values.shape) != (count,):
+        raise ValueError(f"{name} must give shape [{count}], got {list(values.shape)}")
+    return values
