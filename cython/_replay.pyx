@@ -9,7 +9,7 @@ import numpy as np
 cimport numpy as cnp
 from cpython.float cimport PyFloat_AsDouble
 from cpython.pycapsule cimport PyCapsule_New
-from libc.string cimport memcmp, memcpy, memset
+from libc.string cimport memcpy
 
 from _replay_lanes cimport *
 
@@ -36,6 +36,7 @@ cdef class Storage:
     cdef readonly tuple extra
     cdef Lanes lanes
     cdef object memory
+    cdef cnp.ndarray ends
     cdef tuple obs_shape, action_shape, extra_dtypes
     cdef object obs_dtype, action_dtype, reward_dtype, bool_dtype
     # How a Python number becomes an action: its bytes if it is an int of that size, or 0 for what numpy makes of it.
@@ -94,6 +95,8 @@ cdef class Storage:
         for i, name in enumerate(self.extra):
             mine.extra[i] = _field(dtype, name)
         _check_lanes(mine)
+        self.ends = np.ascontiguousarray(lanes[:, 2:4] % rows.shape[1])
+        mine.ends = <int64_t*>cnp.PyArray_DATA(self.ends)
 
     def __dealloc__(self):
         pthread_mutex_destroy(&self.lanes.mutex)
@@ -274,19 +277,20 @@ cdef void _step(Lanes* lanes, int64_t env, const Source* source, int64_t i) noex
     slot = _place(lanes, lane, base, obs)
     row = row_at(lanes, base + slot)
     memcpy(row + lanes.env.at, &number, sizeof(int))
-    memcpy(row + lanes.action.at, source.action + i * lanes.action.size, lanes.action.size)
+    copy_bytes(row + lanes.action.at, source.action + i * lanes.action.size, lanes.action.size)
     memcpy(row + lanes.reward.at, source.reward + i * sizeof(float), sizeof(float))
     row[lanes.terminated.at] = source.terminated[i]
     row[lanes.truncated.at] = source.truncated[i]
     row[lanes.end.at] = 0
     for j in range(lanes.extras):
-        memcpy(row + lanes.extra[j].at, source.extra[j] + i * lanes.extra[j].size, lanes.extra[j].size)
+        copy_bytes(row + lanes.extra[j].at, source.extra[j] + i * lanes.extra[j].size, lanes.extra[j].size)
     next_slot = _claim(lanes, lane, base)
     next_row = row_at(lanes, base + next_slot)
     # What an end row holds besides its observation means nothing; it is 0 so that files are the same each time.
-    memset(next_row, 0, lanes.stride)
+    clear_bytes(next_row, lanes.obs.at)
     memcpy(next_row + lanes.env.at, &number, sizeof(int))
-    memcpy(next_row + lanes.obs.at, source.next_obs + i * lanes.obs.size, lanes.obs.size)
+    copy_bytes(next_row + lanes.obs.at, source.next_obs + i * lanes.obs.size, lanes.obs.size)
+    clear_bytes(next_row + lanes.obs.at + lanes.obs.size, lanes.stride - lanes.obs.at - lanes.obs.size)
     next_row[lanes.end.at] = 1
     _join(lanes, lane, base, slot, next_slot)
     ended = source.terminated[i] or source.truncated[i]
@@ -333,15 +337,21 @@ cdef inline int64_t _claim(Lanes* lanes, Lane* lane, int64_t base) noexcept nogi
     """The slot of the next row. What needs the row that lay there can be sampled no more."""
     cdef int64_t slot = lane.cursor, gone = lane.head - lanes.per_lane, start, at, age
     cdef int64_t older = lanes.stack - 1
+    cdef int64_t* end = &lanes.ends[2 * (lane - lanes.lane)]
     while lane.first < lane.last:
-        start = lanes.starts[base + lane.first % lanes.per_lane]
+        start = lanes.starts[base + end[0]]
         at, age = position_of(lanes, lane, start), lanes.ages[base + start]
         if at - (age if age < older else older) > gone:
             break
         lane.first += 1
+        end[0] = end[0] + 1 if end[0] + 1 < lanes.per_lane else 0
     lane.head += 1
     lane.cursor = slot + 1 if slot + 1 < lanes.per_lane else 0
-    prefetch_write(row_at(lanes, base + lane.cursor))
+    # The next row will be written soon, and nothing has it in a cache.
+    at = 0
+    while at < lanes.stride and at < 512:
+        prefetch_write(row_at(lanes, base + lane.cursor) + at)
+        at += CACHE_LINE
     return slot
 
 
@@ -349,10 +359,12 @@ cdef inline void _join(Lanes* lanes, Lane* lane, int64_t base, int64_t slot, int
     """The observation after the step in ``slot`` is there, in ``next_slot``: the step may be sampled."""
     cdef uint8_t age = lanes.ages[base + slot]
     cdef int64_t older = lanes.stack - 1, at = position_of(lanes, lane, slot)
+    cdef int64_t* end = &lanes.ends[2 * (lane - lanes.lane)]
     lanes.ages[base + next_slot] = age + 1 if age < MAX_AGE else MAX_AGE
     if at - (age if age < older else older) >= lane.head - lanes.per_lane:
-        lanes.starts[base + lane.last % lanes.per_lane] = <uint32_t>slot
+        lanes.starts[base + end[1]] = <uint32_t>slot
         lane.last += 1
+        end[1] = end[1] + 1 if end[1] + 1 < lanes.per_lane else 0
 
 
 cdef inline int64_t _begin(Lanes* lanes, Lane* lane, int64_t base) noexcept nogil:
@@ -372,12 +384,12 @@ cdef inline int64_t _place(Lanes* lanes, Lane* lane, int64_t base, const char* o
     cdef int64_t slot
     if lane.state == PROVISIONAL:
         slot = _newest(lanes, lane)
-        if memcmp(row_at(lanes, base + slot) + lanes.obs.at, obs, lanes.obs.size) == 0:
+        if same_bytes(row_at(lanes, base + slot) + lanes.obs.at, obs, lanes.obs.size):
             return slot
     elif lane.state == PENDING:
         _cut(lanes, lane, base)
     slot = _begin(lanes, lane, base)
-    memcpy(row_at(lanes, base + slot) + lanes.obs.at, obs, lanes.obs.size)
+    copy_bytes(row_at(lanes, base + slot) + lanes.obs.at, obs, lanes.obs.size)
     return slot
 
 

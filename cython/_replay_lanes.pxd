@@ -32,8 +32,27 @@ cdef extern from "<pthread.h>" nogil:
 
 cdef extern from * nogil:
     """
+    #include <stdint.h>
+    #include <string.h>
     #define FASTRL_PREFETCH(at) __builtin_prefetch((at), 0, 3)
     #define FASTRL_PREFETCH_WRITE(at) __builtin_prefetch((at), 1, 3)
+    /* Of few bytes, without a call: most fields are small, and their sizes are known only here. */
+    static inline void fastrl_copy(char *to, const char *from, int64_t size) {
+        if (size == 8) memcpy(to, from, 8);
+        else if (size == 4) memcpy(to, from, 4);
+        else if (size == 16) memcpy(to, from, 16);
+        else memcpy(to, from, (size_t)size);
+    }
+    static inline void fastrl_clear(char *to, int64_t size) {
+        for (; size >= 8; size -= 8, to += 8) memset(to, 0, 8);
+        for (; size > 0; size--, to++) *to = 0;
+    }
+    static inline int fastrl_same(const char *a, const char *b, int64_t size) {
+        if (size > 64) return memcmp(a, b, (size_t)size) == 0;
+        for (; size >= 8; size -= 8, a += 8, b += 8) if (memcmp(a, b, 8) != 0) return 0;
+        for (; size > 0; size--, a++, b++) if (*a != *b) return 0;
+        return 1;
+    }
     /* The high half of a product of 64-bit numbers. */
     static inline uint64_t fastrl_high(uint64_t a, uint64_t b, uint64_t *low) {
         unsigned __int128 product = (unsigned __int128)a * b;
@@ -43,6 +62,9 @@ cdef extern from * nogil:
     """
     void prefetch "FASTRL_PREFETCH"(const void*)
     void prefetch_write "FASTRL_PREFETCH_WRITE"(const void*)
+    void copy_bytes "fastrl_copy"(char*, const char*, int64_t)
+    void clear_bytes "fastrl_clear"(char*, int64_t)
+    bint same_bytes "fastrl_same"(const char*, const char*, int64_t)
     uint64_t high_product "fastrl_high"(uint64_t, uint64_t, uint64_t*)
 
 
@@ -76,6 +98,7 @@ cdef struct Lanes:
     char* rows
     uint8_t* ages
     uint32_t* starts  # a ring of per_lane for each lane
+    int64_t* ends  # where in that ring its first and its next entry lie: first and last modulo per_lane
     int64_t lanes
     int64_t per_lane
     int64_t stride  # bytes of a row
