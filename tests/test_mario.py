@@ -152,3 +152,24 @@ def test_its_face_is_gymnasiums(python: Path) -> None:
         r"there is no environment SuperMarioBros-v9; did you mean SuperMarioBros-v\d\?", unknown
     )
     assert actions == "actions should be right, simple, complex, got 'left'"
+
+
+@pytest.mark.slow
+def test_the_pipeline_collects_from_it(python: Path, tmp_path: Path) -> None:
+    """`fastrl-train pixels --env SuperMarioBros-v0`, for a few hundred steps: collectors, queue, replay, learner."""
+    run_dir = tmp_path / "run"
+    settings = ["--collectors=2", "--collect.envs=1", "--replay.capacity=2000", "--replay.starts=200"]
+    small = ["--dqn.hidden=16", "--dqn.batch_size=8", "--run.eval_episodes=0", "--device=cpu"]
+    code, told = run(
+        *(python, "-m", "fastrl", "train", "pixels", "--env=SuperMarioBros-v0", "--total-steps=500"),
+        *settings,
+        *small,
+        f"--run-dir={run_dir}",
+        cwd=tmp_path,
+    )
+    assert code == 0, told
+    summary = json.loads((run_dir / "summary.json").read_text())
+    assert summary["status"] == "complete" and summary["env"] == "SuperMarioBros-v0"
+    assert summary["steps"] >= 500 and summary["batches"] > 0
+    assert summary["dropped"] == summary["restarts"] == 0
+    assert summary["collectors"]["environment"] > 0.05

@@ -223,7 +223,7 @@ def _kind(arguments: list[str]) -> str:
     """Whether pixels are to be trained on, which says what the other arguments mean; cage2 else."""
     if ENVIRONMENTS[1] in arguments:
         return ENVIRONMENTS[1]
-    for name, value in zip(arguments, [*arguments[1:], ""], strict=True):
+    for name, value in zip(arguments, [*arguments, ""][1:], strict=True):
         option, equals, own = name.partition("=")
         if option == "--resume":
             run = Path(own if equals else value)
