@@ -154,7 +154,7 @@ PRESETS: dict[str, Preset] = {
     "toy": Preset(
         "small frames as they come, a small network, a minute; what fastrl/Catch-v0 begins with",
         {
-            "run": {"total_steps": 100_000, "eval_episodes": 100},
+            "run": {"total_steps": 80_000, "eval_episodes": 100},
             "env": {
                 "id": "fastrl/Catch-v0",
                 "size": "none",

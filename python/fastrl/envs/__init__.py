@@ -1,6 +1,8 @@
 """Environments. Importing this package loads no torch."""
 
 from fastrl.envs.cage2 import Cage2Env, Cage2VectorEnv
+from fastrl.envs.catch import CatchEnv
+from fastrl.envs.pixels import PixelEnv, make_pixels
 from fastrl.envs.vector import NativeVectorEnv
 
-__all__ = ["Cage2Env", "Cage2VectorEnv", "NativeVectorEnv"]
+__all__ = ["Cage2Env", "Cage2VectorEnv", "CatchEnv", "NativeVectorEnv", "PixelEnv", "make_pixels"]

@@ -1,0 +1,68 @@
+"""The pixel pipeline: how experience gets to the learner, beside two other ways, and that it learns.
+
+`pytest benches/bench_pixels.py -s`, three to four minutes on two cores. `fastrl bench pixels` measures the first alone.
+"""
+
+import importlib.util
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from fastrl.bench_pixels import OURS, compare, flow_table
+from fastrl.cli import main
+from fastrl.config import build, check
+from fastrl.pixel_settings import BENCH, PRESETS, PixelConfig
+
+# So light that it leaves the cores to the collectors.
+LIGHT = {"collect.updates_per_step": 0.001}
+
+
+def show(config: PixelConfig, seconds: float, rounds: int) -> dict[str, Any]:
+    flows = compare(config, seconds, rounds)
+    Console(width=120).print(flow_table(flows, config))
+    return {flow.way: flow for flow in flows}
+
+
+def test_a_game_that_costs_nothing() -> None:
+    """Two collectors, frames of 84x84: what counts is how experience gets to the learner."""
+    config = build(PixelConfig, check(PixelConfig, BENCH, "bench"), LIGHT)
+    flows = show(config, seconds=2.0, rounds=3)
+    assert flows[OURS].dropped == 0
+    assert flows[OURS].waiting < 0.01
+    assert flows[OURS].experience > flows["multiprocessing.Queue"].experience
+
+
+@pytest.mark.skipif(importlib.util.find_spec("ale_py") is None, reason="ale-py is not installed")
+def test_atari() -> None:
+    """Where the game is the limit, the queue should cost next to nothing."""
+    game = check(PixelConfig, BENCH, "bench") | {
+        "env.id": "ALE/Pong-v5",
+        "env.frame_skip": 4,
+        "env.noop_max": 30,
+        "env.clip_reward": True,
+    }
+    flows = show(build(PixelConfig, game, LIGHT), seconds=2.0, rounds=3)
+    assert flows[OURS].waiting < 0.01
+    assert flows[OURS].experience > 0.8 * flows["nothing"].experience
+
+
+def test_learns_to_catch_every_ball(tmp_path: Path) -> None:
+    """The preset ``toy``, three seeds: at least 9 of the 10 balls that can be caught at most, net of those missed."""
+    total = str(PRESETS["toy"].values["run"]["total_steps"])
+    returns = []
+    for seed in range(3):
+        run = tmp_path / str(seed)
+        assert (
+            main(["train", "pixels", "--preset=toy", f"--seed={seed}", "--device=cpu", f"--run-dir={run}"])
+            == 0
+        )
+        summary = json.loads((run / "summary.json").read_text())
+        returns.append((summary["evaluation"]["mean"], summary["seconds"]))
+    for seed, (mean, seconds) in enumerate(returns):
+        print(f"fastrl/Catch-v0, seed {seed}: {mean:.2f} of 10 after {total} steps in {seconds:.0f} s")
+    assert min(mean for mean, _ in returns) >= 9
+    assert statistics.median(mean for mean, _ in returns) >= 9.5
