@@ -17,6 +17,9 @@ of a step is the observation of the row after it. Where an episode ends, one mor
 observation. `terminated` and `truncated` are kept apart. What may be sampled is known when it is written, so drawing
 never tries until it is lucky.
 
+**Sequences and goals.** `SequenceSampler` draws sequences of one episode each, with steps before them to warm up a
+recurrent network; `HindsightSampler` gives transitions goals that were reached later.
+
 **Threads.** One thread may write while another one samples; the bulk of both happens without the GIL.
 """
 
