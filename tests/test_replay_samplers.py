@@ -284,9 +284,11 @@ def test_states_of_others_are_refused():
         {**before, "highest": float("nan")},
         {**before, "priorities": -before["priorities"]},
         {**before, "priorities": before["priorities"] * 0},
-        {**before, "generator": ["0"] * 4},
+        {**before, "priorities": before["priorities"] * 2, "generator": ["0"] * 4},
         {**before, "generator": ["1"] * 3},
     ):
         with pytest.raises(ValueError):
             sampler.load_state_dict(state)
-    assert torch.equal(sampler.state_dict()["priorities"], before["priorities"])
+        after = sampler.state_dict()
+        assert torch.equal(after["priorities"], before["priorities"])
+        assert after["generator"] == before["generator"]

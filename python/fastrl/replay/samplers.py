@@ -188,12 +188,17 @@ class PrioritizedSampler(UniformSampler):
         """Goes on as the sampler that gave the state would have, over the same storage.
 
         Raises:
-            ValueError: the priorities belong to another storage.
+            ValueError: the priorities belong to another storage. Nothing has changed then.
         """
-        priorities = np.ascontiguousarray(state["priorities"].numpy(), np.float64)
-        self._core.set_state(state["highest"], state["stale"], priorities)
-        self.beta = state["beta"]
+        before = super().state_dict()
         super().load_state_dict(state)
+        try:
+            priorities = np.ascontiguousarray(state["priorities"].numpy(), np.float64)
+            self._core.set_state(state["highest"], state["stale"], priorities)
+        except BaseException:
+            super().load_state_dict(before)
+            raise
+        self.beta = state["beta"]
 
 
 def seed_bits(seed: int) -> int:
