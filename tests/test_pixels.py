@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from fastrl.checkpoint import load_newest
+from fastrl import load_policy
+from fastrl.checkpoint import CheckpointError, load_newest
 from fastrl.cli import SHORT_PIXELS, main
 from fastrl.config import ArgumentParser, add_options, build, check, leaves, read_arguments
 from fastrl.pixel_settings import BENCH, PRESETS, PixelConfig, preset_for
@@ -94,6 +95,10 @@ def test_a_run_leaves_its_settings_metrics_checkpoints_and_summary(tmp_path: Pat
     _, state = load_newest(run)
     assert state["steps"] == summary["steps"]
     assert not list(Path("/dev/shm").glob(f"fastrl-*{os.getpid():x}*"))
+
+    # What scores defenders has nothing to say about it.
+    with pytest.raises(CheckpointError, match="is of a run from pixels"):
+        load_policy(run)
 
     # It goes on where it stood, with all that was in its replay.
     assert main(["train", "--resume", str(run), "--total-steps=2500"]) == 0
@@ -205,6 +210,7 @@ def test_presets_come_with_the_environment(capsys: pytest.CaptureFixture[str]) -
     assert tomllib.loads(capsys.readouterr().out)["env"]["id"] == "fastrl/Catch-v0"
 
 
+@pytest.mark.slow
 def test_the_bench_compares_four_ways(capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--seconds=0.2", "--rounds=1", "--json", "--collectors=1", "--collect.envs=1"]
     assert main(["bench", "pixels", *options, "--replay.starts=100"]) == 0

@@ -36,6 +36,8 @@ def load_policy(path: str | Path, *, device: str = "cpu", seed: int = 0) -> "Pol
         CheckpointError: there is no checkpoint, or a damaged or foreign one.
     """
     file, state = load_newest(path)
+    if state.get("kind") == "pixels":
+        raise CheckpointError(f"{file} is of a run from pixels: its scores are in its run's summary.json")
     try:
         return Policy(state, device=device, seed=seed)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
