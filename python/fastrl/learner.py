@@ -55,11 +55,10 @@ class Inflow:
         try:
             while not self._ended:
                 time.sleep(PAUSE)
-                if self.steps >= self.limit:
-                    continue
-                with self._lock:
-                    while self._feed.drain(self._receive, 0.0) and self.steps < self.limit:
-                        pass
+                while not self._ended and self.steps < self.limit:
+                    with self._lock:
+                        if not self._feed.drain(self._receive, 0.0):
+                            break
         except BaseException as error:
             self._error = error
         finally:
@@ -98,10 +97,12 @@ class Inflow:
         return lag / rows if rows else float("nan")
 
     def flush(self) -> None:
-        """Takes in all that waits."""
+        """Takes in all that waits now. What others send meanwhile may come too, but is not waited for."""
         with self._lock:
-            while self._feed.drain(self._receive, 0.0):
-                pass
+            # Feeds take turns among senders: after so many, each sender's ring has been emptied.
+            for _ in range(8 * (self._board.collectors + 1)):
+                if not self._feed.drain(self._receive, 0.0):
+                    break
 
     def close(self) -> None:
         self._ended = True

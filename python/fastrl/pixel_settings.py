@@ -164,7 +164,12 @@ PRESETS: dict[str, Preset] = {
                 "clip_reward": False,
             },
             "replay": {"capacity": 50_000, "starts": 2_000},
-            "collect": {"publish_every": 20, "updates_per_step": 0.1, "min_updates_per_step": 0.05},
+            "collect": {
+                "queue": 256,
+                "publish_every": 20,
+                "updates_per_step": 0.1,
+                "min_updates_per_step": 0.05,
+            },
             "dqn": {
                 "conv": ["16x3/1"],
                 "hidden": [128],
@@ -178,7 +183,7 @@ PRESETS: dict[str, Preset] = {
     ),
     "large-batch": Preset(
         "512 transitions at a time, 2048 a gradient step; goes on top of what the environment begins with",
-        {"dqn": dict(dqn.PRESETS["large-batch"])},
+        {"collect": {"publish_every": 5}, "dqn": dict(dqn.PRESETS["large-batch"])},
     ),
 }
 

@@ -84,6 +84,7 @@ class Board:
 
     def __init__(self, context: BaseContext, collectors: int) -> None:
         size = _LEARNER.itemsize + collectors * _COLLECTOR.itemsize
+        self.collectors = collectors
         self._memory: Any = context.RawArray(ctypes.c_char, size)
         self._attach()
         self._seen = [0] * collectors
@@ -93,7 +94,7 @@ class Board:
         self._collectors = np.frombuffer(self._memory, _COLLECTOR, offset=_LEARNER.itemsize)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_memory": self._memory, "_seen": self._seen}
+        return {"_memory": self._memory, "_seen": self._seen, "collectors": self.collectors}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__ |= state
