@@ -87,7 +87,9 @@ def _run(command: Callable[[str, list[str]], int], prog: str, arguments: list[st
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
     except MemoryError as error:
-        return _fail(prog, f"not enough memory: {error}; a smaller --num-envs or --replay.capacity needs less", 1)
+        return _fail(
+            prog, f"not enough memory: {error}; a smaller --num-envs or --replay.capacity needs less", 1
+        )
     except FloatingPointError as error:
         return _fail(prog, error, 1)
     except OSError as error:
