@@ -276,7 +276,7 @@ def _check_resume(options: argparse.Namespace, others: Sequence[str]) -> None:
 def _check_environment(name: str | None, prog: str) -> None:
     if name is None:
         raise ConfigError(
-            f"what should be trained on? For CAGE Challenge 2: {prog} cage2; for Atari and other games: {prog} pixels"
+            f"what should be trained on? CAGE Challenge 2: {prog} cage2; Atari and others: {prog} pixels"
         )
     if name not in ENVIRONMENTS:
         raise ConfigError(f"unknown environment {name}; did you mean {nearest(name, ENVIRONMENTS)}?")
