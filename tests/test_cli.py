@@ -92,8 +92,10 @@ def test_commands_that_need_no_torch_do_not_load_it() -> None:
         (["--verison"], "fastrl: error: unknown option --verison; did you mean --version?"),
         (
             ["train"],
-            "fastrl train: error: what should be trained on? CAGE Challenge 2: fastrl train cage2;"
-            + " Atari and others: fastrl train pixels",
+            (
+                "fastrl train: error: what should be trained on? CAGE Challenge 2: fastrl train cage2;"
+                " Atari and others: fastrl train pixels"
+            ),
         ),
         (["train", "cage"], "fastrl train: error: unknown environment cage; did you mean cage2?"),
         (
