@@ -25,8 +25,6 @@ UNREACHABLE = r"No matching distribution|Failed to establish|Temporary failure|t
 
 def run(*command: str | Path, cwd: Path) -> tuple[int, str]:
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
-    # Where this fastrl is, which is not in every environment's own packages.
-    environment["PYTHONPATH"] = str(Path(fastrl.__file__).parent.parent)
     done = subprocess.run(
         [str(word) for word in command],
         cwd=cwd,
@@ -53,6 +51,8 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip(f"pip could not get the packages of the extra mario: {told.strip().splitlines()[-1]}")
     assert code == 0, told
     (site,) = where.glob("lib/python*/site-packages")
+    # This fastrl alone: what lies beside it, numpy 2 perhaps, must not come before the environment's own.
+    (site / "fastrl").symlink_to(Path(fastrl.__file__).parent)
     # Behind its own packages, so that its numpy counts.
     (site / "zzz_outer.pth").write_text(sysconfig.get_path("purelib"))
     return interpreter

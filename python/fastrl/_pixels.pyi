@@ -4,7 +4,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import disjoint_base
 
+@disjoint_base
 class Shrinker:
     """Turns frames into small grey ones, with scratch memory of its own: one thread at a time.
 

@@ -3,16 +3,20 @@
 A tree whose nodes have eight children, one cache line, in float64; a parent is always summed anew, so nothing drifts.
 """
 
+from typing import Self
+
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import disjoint_base
 
+@disjoint_base
 class Priorities:
     """``capacity`` priorities, all 0 at first: no item.
 
     ValueError: a capacity below 1.
     """
 
-    def __init__(self, capacity: int) -> None: ...
+    def __new__(cls, capacity: int) -> Self: ...
     def __len__(self) -> int: ...
     def set(self, indices: NDArray[np.int64], values: NDArray[np.float64]) -> None:
         """Sets priorities [N] at indices [N]; of an index that comes twice, the last value holds. 0 takes an item out.

@@ -9,9 +9,11 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import disjoint_base
 
 FIELDS: tuple[str, ...]
 
+@disjoint_base
 class Storage:
     """Over the caller's arrays, which it writes.
 

@@ -11,7 +11,7 @@ from typing import Any, Literal, Self, final
 
 import numpy as np
 from numpy.typing import NDArray
-from typing_extensions import Buffer
+from typing_extensions import Buffer, disjoint_base
 
 __version__: str
 
@@ -162,6 +162,7 @@ class QueueMemory:
     @property
     def record_size(self) -> int: ...
 
+@disjoint_base
 class Queue:
     """What `fastrl.queue.Queue` inherits; that module explains it.
 
