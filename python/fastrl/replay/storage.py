@@ -1,5 +1,6 @@
 """The storage: its memory, and how it is saved and opened again."""
 
+import contextlib
 import json
 import math
 import mmap
@@ -21,6 +22,7 @@ _STATE: dict[str, tuple[Any, bool]] = {
     "ages": (np.uint8, True),
     "starts": (np.uint32, True),
 }
+_LARGE_PAGE = 1 << 21
 _VERSION = 1
 
 
@@ -92,7 +94,7 @@ class Replay(Storage):
         if folder is None:
             arrays = {"rows": _zeros(shape, dtype)}
             for name, (kind, is_per_row) in _STATE.items():
-                arrays[name] = np.zeros(shape if is_per_row else (shape[0], 5), kind)
+                arrays[name] = _zeros(shape if is_per_row else (shape[0], 5), np.dtype(kind))
         else:
             arrays = _new_files(folder, shape, dtype)
             _write_description(folder, dtype, shape, int(stack), pad, None)
@@ -275,16 +277,21 @@ def _row_dtype(
 
 
 def _zeros(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Zeros whose pages are there, large ones where the system has them: rows are read at random."""
-    nbytes = int(np.prod(shape)) * dtype.itemsize
-    if nbytes < 1 << 22:
+    """Zeros whose pages are there, large ones where the system has them: many lanes are written and read at once, each
+    on pages of its own."""
+    count = int(np.prod(shape))
+    nbytes = count * dtype.itemsize
+    if nbytes < 1 << 18:
         return np.zeros(shape, dtype)
-    memory = mmap.mmap(-1, nbytes)
+    memory = mmap.mmap(-1, nbytes + 2 * _LARGE_PAGE)
     if hasattr(mmap, "MADV_HUGEPAGE"):
-        memory.madvise(mmap.MADV_HUGEPAGE)
-    array = np.frombuffer(memory, dtype, int(np.prod(shape))).reshape(shape)
+        with contextlib.suppress(OSError):  # a system without them
+            memory.madvise(mmap.MADV_HUGEPAGE)
+    # A large page begins at a multiple of its size.
+    offset = -np.frombuffer(memory, np.uint8).ctypes.data % _LARGE_PAGE
+    array = np.frombuffer(memory, dtype, count, offset).reshape(shape)
     # First use of a page costs more than the copy into it: once, here.
-    array.reshape(-1).view(np.uint8)[:: mmap.PAGESIZE] = 0
+    np.frombuffer(memory, np.uint8, nbytes, offset)[:: mmap.PAGESIZE] = 0
     return array
 
 
