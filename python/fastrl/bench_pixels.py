@@ -100,7 +100,9 @@ class PicklingSender:
         raise FeedClosed
 
     def close(self) -> None:
-        self._queue.cancel_join_thread()
+        # Leaving with half a message in the pipe would block the learner for good; it still takes what comes.
+        self._queue.close()
+        self._queue.join_thread()
 
 
 class LockedBuffer:
