@@ -8,6 +8,7 @@ use fastrl_core::cage2::red_agents::RedKind;
 use fastrl_core::cage2::{Cage2, Config};
 use fastrl_core::rng::Rng;
 use fastrl_core::vec_env::{Autoreset, Rows, VecEnv};
+use fastrl_core::world::Actions;
 
 /// Rounds of random actions, drawn beforehand; more than an episode has steps.
 const ROUNDS: usize = 128;
@@ -38,7 +39,8 @@ fn steps(c: &mut Criterion) {
                         truncated: &mut truncated,
                         final_obs: Some(&mut final_obs),
                     };
-                    venv.step(&actions[round * envs..(round + 1) * envs], rows).expect("actions are in range");
+                    venv.step(Actions::Discrete(&actions[round * envs..(round + 1) * envs]), rows)
+                        .expect("actions are in range");
                     black_box(&obs);
                 });
             });

@@ -53,6 +53,10 @@ class Cage2Vec:
     @property
     def num_envs(self) -> int: ...
     @property
+    def num_agents(self) -> int:
+        """Rows of one environment: 1."""
+
+    @property
     def obs_dim(self) -> int: ...
     @property
     def num_actions(self) -> int: ...

@@ -1,4 +1,5 @@
-//! What a simulator must offer to be stepped by [`crate::vec_env::VecEnv`].
+//! What a simulator of one agent with discrete actions must offer to be stepped by [`crate::vec_env::VecEnv`]; one of
+//! several agents or of other actions is a [`crate::world::World`].
 
 use serde::{Serialize, de::DeserializeOwned};
 
@@ -20,16 +21,14 @@ impl Step {
 
 /// One environment. It owns its random generator: equal states have equal futures.
 pub trait Env: Send {
-    /// What an agent sends each step.
-    type Action: Copy + Send + Sync;
     /// All that changes while an episode runs, the generator included.
-    type State: Serialize + DeserializeOwned;
+    type State: Serialize + DeserializeOwned + Clone;
 
     /// Number of `f32` in an observation.
     fn obs_len(&self) -> usize;
 
     /// Whether `step` may be called with this action.
-    fn accepts(&self, action: Self::Action) -> bool;
+    fn accepts(&self, action: i64) -> bool;
 
     /// Which actions are accepted, in words, for error messages.
     fn expected_action(&self) -> String;
@@ -44,7 +43,7 @@ pub trait Env: Send {
     fn observe(&self, obs: &mut [f32]);
 
     /// Takes an accepted action and writes the observation that follows.
-    fn step(&mut self, action: Self::Action, obs: &mut [f32]) -> Step;
+    fn step(&mut self, action: i64, obs: &mut [f32]) -> Step;
 
     /// Name and options in words: a saved state is only restored into an environment that says the same.
     fn fingerprint(&self) -> String;

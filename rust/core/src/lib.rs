@@ -1,7 +1,7 @@
 //! The compiled heart of fastrl. Nothing here knows Python.
 //!
-//! [`env::Env`] is what a simulator offers, [`vec_env::VecEnv`] steps many of them in parallel into the
-//! caller's arrays, and [`cage2`] is the simulator of CAGE Challenge 2.
+//! [`world::World`] is what a simulator offers ([`env::Env`] where it has one agent), [`vec_env::VecEnv`] steps many of
+//! them in parallel into the caller's arrays, and [`cage2`] is the simulator of CAGE Challenge 2.
 //! [`queue::Queue`] carries experience from many producers to one consumer, [`bulletin::Bulletin`] the newest weights
 //! back to them; both live in memory that processes share ([`shm`]).
 
@@ -13,3 +13,4 @@ pub mod queue;
 pub mod rng;
 pub mod shm;
 pub mod vec_env;
+pub mod world;

@@ -1,18 +1,19 @@
-//! Many environments stepped in parallel into arrays that the caller owns.
+//! Many worlds stepped in parallel into arrays that the caller owns.
 //!
 //! ```text
-//! actions[i]  ->  env i  ->  obs[i * obs_len ..], rewards[i], terminated[i], truncated[i] (, final_obs[i * obs_len ..])
+//! row = world * agents + agent
+//! actions[row]  ->  world  ->  obs[row * obs_len ..], rewards[row], terminated[row], truncated[row] (, final_obs[row * obs_len ..])
 //! ```
 //!
-//! Threads share the environments out in contiguous blocks. Each environment draws from its own stream, so
-//! results are the same for any number of threads and any batch size.
+//! Threads share the worlds out in contiguous blocks. Each world draws from its own stream, so results are the same for
+//! any number of threads and any batch size.
 
 use std::fmt;
 
 use rayon::{ThreadPool, ThreadPoolBuilder};
 use serde::{Deserialize, Serialize};
 
-use crate::env::Env;
+use crate::world::{Actions, AgentRows, Real, Refused, World};
 
 /// What follows the end of an episode (Gymnasium's `AutoresetMode`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,17 +30,17 @@ pub enum Autoreset {
 #[derive(Debug, PartialEq, Eq)]
 pub enum Error {
     /// `step` or `save` before the first `reset`.
-    NeverReset {
-        env: usize,
-    },
+    NeverReset { env: usize },
     /// `step` of an ended episode with `Autoreset::Disabled`.
-    Ended {
-        env: usize,
-    },
+    Ended { env: usize },
     Action {
         env: usize,
-        expected: String,
+        refused: Refused,
+        /// Whether a world has only that agent.
+        alone: bool,
     },
+    /// Actions of another kind or number than the worlds take.
+    Actions,
     /// A state that is damaged, foreign or of other options; in words.
     State(String),
     /// No threads could be started; in words.
@@ -55,7 +56,13 @@ impl fmt::Display for Error {
                 "the episode of environment {env} has ended and autoreset is disabled: \
                  reset it with options={{'reset_mask': mask}} before the next step"
             ),
-            Self::Action { env, expected } => write!(f, "action of environment {env}: expected {expected}"),
+            Self::Action { env, refused: Refused { expected, .. }, alone: true } => {
+                write!(f, "action of environment {env}: expected {expected}")
+            }
+            Self::Action { env, refused: Refused { agent, expected }, alone: false } => {
+                write!(f, "action of agent {agent} of environment {env}: expected {expected}")
+            }
+            Self::Actions => f.write_str("actions of another kind or number than these environments take"),
             Self::State(why) | Self::Threads(why) => f.write_str(why),
         }
     }
@@ -75,30 +82,13 @@ struct Slot<E> {
     phase: Phase,
 }
 
-/// A floating-point type that rewards may be written as.
-pub trait Real: Copy + Send {
-    fn from_f64(x: f64) -> Self;
-}
-
-impl Real for f32 {
-    fn from_f64(x: f64) -> Self {
-        x as f32
-    }
-}
-
-impl Real for f64 {
-    fn from_f64(x: f64) -> Self {
-        x
-    }
-}
-
-/// The arrays that a step fills, one row an environment. Flags are bytes, 0 or 1.
+/// The arrays that a step fills, one row an agent. Flags are bytes, 0 or 1.
 pub struct Rows<'a, R> {
     pub obs: &'a mut [f32],
     pub rewards: &'a mut [R],
     pub terminated: &'a mut [u8],
     pub truncated: &'a mut [u8],
-    /// With `SameStep`: rows that ended get their true last observation, the others stay as they are.
+    /// With `SameStep`: rows of worlds that ended get their true last observation, the others stay as they are.
     pub final_obs: Option<&'a mut [f32]>,
 }
 
@@ -128,12 +118,12 @@ impl<'a, R> Rows<'a, R> {
     }
 }
 
-/// Below this many environments a block, waking a thread costs more than it saves.
-const MIN_BLOCK: usize = 64;
-
-pub struct VecEnv<E> {
-    slots: Vec<Slot<E>>,
+pub struct VecEnv<W> {
+    slots: Vec<Slot<W>>,
+    /// One flag a row: whether its agent acts next.
+    alive: Vec<u8>,
     autoreset: Autoreset,
+    num_agents: usize,
     obs_len: usize,
     pool: Option<ThreadPool>,
     threads: usize,
@@ -142,31 +132,39 @@ pub struct VecEnv<E> {
 #[derive(Serialize, Deserialize)]
 struct Saved<S> {
     fingerprint: String,
+    alive: Vec<u8>,
     slots: Vec<(Phase, S)>,
 }
 
 /// First bytes of every saved state: the format and its version.
-const MAGIC: &[u8; 8] = b"fastrlv1";
+const MAGIC: &[u8; 8] = b"fastrlv2";
 
-impl<E: Env> VecEnv<E> {
+impl<W: World> VecEnv<W> {
     /// `threads` 0 means one a core. Panics if `envs` is empty.
-    pub fn new(envs: Vec<E>, autoreset: Autoreset, threads: usize) -> Result<Self, Error> {
-        let obs_len = envs.first().expect("at least one environment").obs_len();
+    pub fn new(envs: Vec<W>, autoreset: Autoreset, threads: usize) -> Result<Self, Error> {
+        let first = envs.first().expect("at least one environment");
+        let (num_agents, obs_len) = (first.num_agents(), first.obs_len());
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let wanted = if threads == 0 { cores } else { threads };
-        let threads = wanted.min(envs.len().div_ceil(MIN_BLOCK));
+        let threads = wanted.min(envs.len().div_ceil(W::MIN_BLOCK));
         let pool = (threads > 1)
             .then(|| ThreadPoolBuilder::new().num_threads(threads).thread_name(|i| format!("fastrl-env-{i}")).build())
             .transpose()
             .map_err(|e| {
                 Error::Threads(format!("could not start {threads} threads: {e}; pass a smaller num_threads"))
             })?;
+        let alive = vec![0; envs.len() * num_agents];
         let slots = envs.into_iter().map(|env| Slot { env, phase: Phase::NeverReset }).collect();
-        Ok(Self { slots, autoreset, obs_len, pool, threads })
+        Ok(Self { slots, alive, autoreset, num_agents, obs_len, pool, threads })
     }
 
     pub fn num_envs(&self) -> usize {
         self.slots.len()
+    }
+
+    /// Rows of one world.
+    pub fn num_agents(&self) -> usize {
+        self.num_agents
     }
 
     pub fn obs_len(&self) -> usize {
@@ -177,13 +175,23 @@ impl<E: Env> VecEnv<E> {
         self.autoreset
     }
 
+    /// One flag a row: whether its agent acts next.
+    pub fn alive(&self) -> &[u8] {
+        &self.alive
+    }
+
     /// Environment `i`, to look at.
-    pub fn env(&self, i: usize) -> &E {
+    pub fn env(&self, i: usize) -> &W {
         &self.slots[i].env
     }
 
-    pub fn envs(&self) -> impl Iterator<Item = &E> {
+    pub fn envs(&self) -> impl Iterator<Item = &W> {
         self.slots.iter().map(|slot| &slot.env)
+    }
+
+    /// To change what counts from their next episodes on.
+    pub fn envs_mut(&mut self) -> impl Iterator<Item = &mut W> {
+        self.slots.iter_mut().map(|slot| &mut slot.env)
     }
 
     /// Whether environment `i` has begun its first episode.
@@ -194,47 +202,59 @@ impl<E: Env> VecEnv<E> {
     /// Resets the environments that `mask` selects (all without one) and writes their rows of `obs`, no others.
     /// With `seeds`, each starts its stream anew; without, the streams run on.
     pub fn reset(&mut self, seeds: Option<&[u64]>, mask: Option<&[u8]>, obs: &mut [f32]) {
-        let rows = self.slots.iter_mut().zip(obs.chunks_exact_mut(self.obs_len));
-        for (i, (slot, obs)) in rows.enumerate() {
+        let rows =
+            self.alive.chunks_exact_mut(self.num_agents).zip(obs.chunks_exact_mut(self.num_agents * self.obs_len));
+        for (i, (slot, (alive, obs))) in self.slots.iter_mut().zip(rows).enumerate() {
             if mask.is_some_and(|mask| mask[i] == 0) {
                 continue;
             }
             if let Some(seeds) = seeds {
                 slot.env.seed(seeds[i]);
             }
-            slot.env.reset(obs);
+            slot.env.reset(obs, alive);
             slot.phase = Phase::Running;
         }
     }
 
-    /// Writes every environment's present observation.
-    pub fn observe(&self, obs: &mut [f32]) {
-        for (slot, obs) in self.slots.iter().zip(obs.chunks_exact_mut(self.obs_len)) {
-            slot.env.observe(obs);
+    /// Writes every row's present observation.
+    pub fn observe(&mut self, obs: &mut [f32]) {
+        let rows =
+            self.alive.chunks_exact_mut(self.num_agents).zip(obs.chunks_exact_mut(self.num_agents * self.obs_len));
+        for (slot, (alive, obs)) in self.slots.iter().zip(rows) {
+            slot.env.observe(obs, alive);
         }
     }
 
-    /// Steps every environment. All lengths must fit `num_envs`; otherwise it panics before anything has changed.
-    pub fn step<R: Real>(&mut self, actions: &[E::Action], rows: Rows<'_, R>) -> Result<(), Error> {
-        let n = self.slots.len();
-        assert!(
-            actions.len() == n && rows.rewards.len() == n && rows.terminated.len() == n && rows.truncated.len() == n
-        );
+    /// Steps every environment. All lengths must fit; otherwise it panics before anything has changed.
+    pub fn step<R: Real>(&mut self, actions: Actions<'_>, rows: Rows<'_, R>) -> Result<(), Error> {
+        let n = self.slots.len() * self.num_agents;
+        assert!(rows.rewards.len() == n && rows.terminated.len() == n && rows.truncated.len() == n);
         assert!(rows.obs.len() == n * self.obs_len);
         assert!(rows.final_obs.as_ref().is_none_or(|rows| rows.len() == n * self.obs_len));
-        for (i, (slot, &action)) in self.slots.iter().zip(actions).enumerate() {
+        if !actions.fit(self.slots[0].env.action_kind(), n) {
+            return Err(Error::Actions);
+        }
+        for (i, slot) in self.slots.iter().enumerate() {
             match slot.phase {
                 Phase::NeverReset => return Err(Error::NeverReset { env: i }),
                 Phase::Ended if self.autoreset == Autoreset::Disabled => return Err(Error::Ended { env: i }),
-                // The action of a row that is about to be reset is ignored.
+                // The actions of a world that is about to be reset are ignored.
                 Phase::Ended => {}
-                Phase::Running if !slot.env.accepts(action) => {
-                    return Err(Error::Action { env: i, expected: slot.env.expected_action() });
-                }
-                Phase::Running => {}
+                Phase::Running => slot
+                    .env
+                    .check(actions.of_world(i, self.num_agents, n))
+                    .map_err(|refused| Error::Action { env: i, refused, alone: self.num_agents == 1 })?,
             }
         }
-        let job = Job { slots: &mut self.slots, actions, rows, autoreset: self.autoreset, obs_len: self.obs_len };
+        let job = Job {
+            slots: &mut self.slots,
+            alive: &mut self.alive,
+            actions,
+            rows,
+            autoreset: self.autoreset,
+            agents: self.num_agents,
+            obs_len: self.obs_len,
+        };
         match &self.pool {
             Some(pool) => pool.install(|| job.run(self.threads)),
             None => job.run(1),
@@ -243,12 +263,10 @@ impl<E: Env> VecEnv<E> {
     }
 
     /// Everything that the future depends on, as bytes.
-    pub fn save(&self) -> Vec<u8>
-    where
-        E::State: Clone,
-    {
+    pub fn save(&self) -> Vec<u8> {
         let saved = Saved {
             fingerprint: self.fingerprint(),
+            alive: self.alive.clone(),
             slots: self.slots.iter().map(|slot| (slot.phase, slot.env.state().clone())).collect(),
         };
         let body = postcard::to_stdvec(&saved).expect("states serialise");
@@ -269,16 +287,17 @@ impl<E: Env> VecEnv<E> {
         if sum != crc32fast::hash(body).to_le_bytes() {
             return refuse("it is damaged (its checksum differs)");
         }
-        let Ok(saved) = postcard::from_bytes::<Saved<E::State>>(body) else {
+        let Ok(saved) = postcard::from_bytes::<Saved<W::State>>(body) else {
             return refuse("it is of another kind of environment");
         };
         if saved.fingerprint != self.fingerprint() {
             let (ours, theirs) = (self.fingerprint(), saved.fingerprint);
             return refuse(&format!("it was saved by {theirs}, this is {ours}"));
         }
-        if saved.slots.len() != self.slots.len() {
+        if saved.slots.len() != self.slots.len() || saved.alive.len() != self.alive.len() {
             return refuse(&format!("it holds {} environments, here are {}", saved.slots.len(), self.slots.len()));
         }
+        self.alive = saved.alive;
         for (slot, (phase, state)) in self.slots.iter_mut().zip(saved.slots) {
             slot.phase = phase;
             slot.env.set_state(state);
@@ -291,52 +310,66 @@ impl<E: Env> VecEnv<E> {
     }
 }
 
-/// A block of environments with its rows.
-struct Job<'a, E: Env, R> {
-    slots: &'a mut [Slot<E>],
-    actions: &'a [E::Action],
+/// A block of worlds with its rows.
+struct Job<'a, W: World, R> {
+    slots: &'a mut [Slot<W>],
+    alive: &'a mut [u8],
+    actions: Actions<'a>,
     rows: Rows<'a, R>,
     autoreset: Autoreset,
+    agents: usize,
     obs_len: usize,
 }
 
-impl<E: Env, R: Real> Job<'_, E, R> {
+impl<W: World, R: Real> Job<'_, W, R> {
     fn run(self, threads: usize) {
         if threads <= 1 {
             return self.run_here();
         }
+        let (autoreset, agents, obs_len) = (self.autoreset, self.agents, self.obs_len);
         let left = threads / 2;
-        let row = self.slots.len() * left / threads;
-        let (slots, slots2) = self.slots.split_at_mut(row);
-        let (actions, actions2) = self.actions.split_at(row);
-        let (rows, rows2) = self.rows.split(row, self.obs_len);
-        let (autoreset, obs_len) = (self.autoreset, self.obs_len);
+        let world = self.slots.len() * left / threads;
+        let (row, rows) = (world * agents, self.slots.len() * agents);
+        let (slots, slots2) = self.slots.split_at_mut(world);
+        let (alive, alive2) = self.alive.split_at_mut(row);
+        let (actions, actions2) = self.actions.split_at(row, rows);
+        let (rows, rows2) = self.rows.split(row, obs_len);
         rayon::join(
-            || Job { slots, actions, rows, autoreset, obs_len }.run(left),
-            || Job { slots: slots2, actions: actions2, rows: rows2, autoreset, obs_len }.run(threads - left),
+            || Job { slots, alive, actions, rows, autoreset, agents, obs_len }.run(left),
+            || {
+                Job { slots: slots2, alive: alive2, actions: actions2, rows: rows2, autoreset, agents, obs_len }
+                    .run(threads - left)
+            },
         );
     }
 
     fn run_here(self) {
         let Rows { obs, rewards, terminated, truncated, mut final_obs } = self.rows;
-        let envs = self.slots.iter_mut().zip(self.actions).zip(obs.chunks_exact_mut(self.obs_len)).enumerate();
-        for (i, ((slot, &action), obs)) in envs {
+        let agents = self.agents;
+        let rows = self.slots.len() * agents;
+        for (i, slot) in self.slots.iter_mut().enumerate() {
+            let own = i * agents..(i + 1) * agents;
+            let own_obs = own.start * self.obs_len..own.end * self.obs_len;
+            let obs = &mut obs[own_obs.clone()];
+            let alive = &mut self.alive[own.clone()];
+            let rewards = &mut rewards[own.clone()];
+            let (terminated, truncated) = (&mut terminated[own.clone()], &mut truncated[own]);
             if slot.phase == Phase::Ended {
-                slot.env.reset(obs);
+                slot.env.reset(obs, alive);
                 slot.phase = Phase::Running;
-                (rewards[i], terminated[i], truncated[i]) = (R::from_f64(0.0), 0, 0);
+                rewards.fill(R::from_f64(0.0));
+                terminated.fill(0);
+                truncated.fill(0);
                 continue;
             }
-            let step = slot.env.step(action, obs);
-            rewards[i] = R::from_f64(step.reward);
-            terminated[i] = u8::from(step.terminated);
-            truncated[i] = u8::from(step.truncated);
-            if step.ended() {
+            let actions = self.actions.of_world(i, agents, rows);
+            let fill = AgentRows { obs: &mut *obs, rewards, terminated, truncated, alive: &mut *alive };
+            if slot.env.step(actions, fill) {
                 if self.autoreset == Autoreset::SameStep {
                     if let Some(rows) = &mut final_obs {
-                        rows[i * self.obs_len..(i + 1) * self.obs_len].copy_from_slice(obs);
+                        rows[own_obs].copy_from_slice(obs);
                     }
-                    slot.env.reset(obs);
+                    slot.env.reset(obs, alive);
                 } else {
                     slot.phase = Phase::Ended;
                 }

@@ -12,6 +12,7 @@ use fastrl_core::cage2::{Cage2, Config, Episode, Ruleset};
 use fastrl_core::env::Env;
 use fastrl_core::rng::Rng;
 use fastrl_core::vec_env::{Autoreset, Error, Rows, VecEnv};
+use fastrl_core::world::{Actions, Refused};
 use proptest::prelude::*;
 
 fn any_ruleset() -> impl Strategy<Value = Ruleset> {
@@ -200,7 +201,7 @@ fn step_with(venv: &mut VecEnv<Cage2>, actions: &[i64]) -> Seen {
     let final_obs = (venv.autoreset() == Autoreset::SameStep).then_some(&mut seen.4[..]);
     let rows =
         Rows { obs: &mut seen.0, rewards: &mut seen.1, terminated: &mut seen.2, truncated: &mut seen.3, final_obs };
-    venv.step(actions, rows).unwrap();
+    venv.step(Actions::Discrete(actions), rows).unwrap();
     seen
 }
 
@@ -210,14 +211,18 @@ fn refused_calls_change_nothing() {
     let try_step = |venv: &mut VecEnv<Cage2>, actions: [i64; 2]| {
         let (mut obs, mut rewards, mut ends) = ([0.0; 104], [0.0f32; 2], [[0u8; 2]; 2]);
         let [terminated, truncated] = &mut ends;
-        venv.step(&actions, Rows { obs: &mut obs, rewards: &mut rewards, terminated, truncated, final_obs: None })
+        let rows = Rows { obs: &mut obs, rewards: &mut rewards, terminated, truncated, final_obs: None };
+        venv.step(Actions::Discrete(&actions), rows)
     };
     assert_eq!(try_step(&mut venv, [0, 0]), Err(Error::NeverReset { env: 0 }));
     venv.reset(Some(&[1, 2]), None, &mut [0.0; 104]);
     let before = venv.save();
-    let expected = "an integer from 0 to 144".to_string();
-    assert_eq!(try_step(&mut venv, [0, 145]), Err(Error::Action { env: 1, expected: expected.clone() }));
-    assert_eq!(try_step(&mut venv, [-1, 0]), Err(Error::Action { env: 0, expected }));
+    let refused = |env| {
+        let refused = Refused { agent: 0, expected: "an integer from 0 to 144".to_string() };
+        Err(Error::Action { env, refused, alone: true })
+    };
+    assert_eq!(try_step(&mut venv, [0, 145]), refused(1));
+    assert_eq!(try_step(&mut venv, [-1, 0]), refused(0));
     assert_eq!(venv.save(), before);
     assert_eq!(try_step(&mut venv, [0, 0]), Ok(()));
     assert_eq!(try_step(&mut venv, [0, 0]), Ok(()));

@@ -113,6 +113,11 @@ impl Cage2Vec {
     }
 
     #[getter]
+    fn num_agents(&self) -> usize {
+        self.venv.num_agents()
+    }
+
+    #[getter]
     fn obs_dim(&self) -> usize {
         self.venv.obs_len()
     }
@@ -130,11 +135,11 @@ impl Cage2Vec {
         seeds: Option<&Bound<'_, PyAny>>,
         reset_mask: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
-        self.venv.reset(py, obs, seeds, reset_mask)
+        self.venv.reset(py, obs, seeds, reset_mask, None)
     }
 
     fn observe(&self, py: Python<'_>, obs: &Bound<'_, PyAny>) -> PyResult<()> {
-        self.venv.observe(py, obs)
+        self.venv.observe(py, obs, None)
     }
 
     #[pyo3(signature = (actions, obs, rewards, terminations, truncations, final_obs=None))]
@@ -149,7 +154,7 @@ impl Cage2Vec {
         truncations: &Bound<'_, PyAny>,
         final_obs: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
-        self.venv.step(py, actions, obs, rewards, terminations, truncations, final_obs)
+        self.venv.step(py, actions, obs, rewards, terminations, truncations, final_obs, None)
     }
 
     fn action_masks(&self, py: Python<'_>, out: &Bound<'_, PyAny>) -> PyResult<()> {

@@ -2,21 +2,23 @@
 
 use std::sync::{Mutex, TryLockError};
 
-use fastrl_core::env::Env;
 use fastrl_core::vec_env::{Autoreset, Error, Rows, VecEnv};
+use fastrl_core::world::{ActionKind, Actions, World};
 use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
-use crate::arrays::{Element, Flag, disjoint, readable, writeable};
+use crate::arrays::{Flag, disjoint, readable, writeable};
 
 /// A vector environment that refuses, with a Python exception, to be used by two threads at once, after a fork or
 /// after its end.
-pub(crate) struct Guarded<E: Env> {
-    inner: Mutex<Option<VecEnv<E>>>,
+pub(crate) struct Guarded<W: World> {
+    inner: Mutex<Option<VecEnv<W>>>,
     /// The process that made it: threads do not survive a fork.
     owner: u32,
     num_envs: usize,
+    num_agents: usize,
     obs_len: usize,
+    action_kind: ActionKind,
     autoreset: Autoreset,
 }
 
@@ -31,7 +33,7 @@ fn gymnasium_error(py: Python<'_>, name: &str, message: String) -> PyErr {
 fn to_python(py: Python<'_>, error: Error) -> PyErr {
     match &error {
         Error::NeverReset { .. } | Error::Ended { .. } => gymnasium_error(py, "ResetNeeded", error.to_string()),
-        Error::Action { .. } | Error::State(_) => PyValueError::new_err(error.to_string()),
+        Error::Action { .. } | Error::Actions | Error::State(_) => PyValueError::new_err(error.to_string()),
         Error::Threads(_) => PyRuntimeError::new_err(error.to_string()),
     }
 }
@@ -47,19 +49,22 @@ pub(crate) fn autoreset_from_name(name: &str) -> PyResult<Autoreset> {
     }
 }
 
-impl<E: Env> Guarded<E>
-where
-    E::Action: Element,
-    E::State: Clone,
-{
-    pub(crate) fn new(py: Python<'_>, envs: Vec<E>, autoreset: Autoreset, threads: usize) -> PyResult<Self> {
+impl<W: World> Guarded<W> {
+    pub(crate) fn new(py: Python<'_>, envs: Vec<W>, autoreset: Autoreset, threads: usize) -> PyResult<Self> {
+        let action_kind = envs[0].action_kind();
         let venv = VecEnv::new(envs, autoreset, threads).map_err(|e| to_python(py, e))?;
-        let (num_envs, obs_len) = (venv.num_envs(), venv.obs_len());
-        Ok(Self { inner: Mutex::new(Some(venv)), owner: std::process::id(), num_envs, obs_len, autoreset })
+        let (num_envs, num_agents, obs_len) = (venv.num_envs(), venv.num_agents(), venv.obs_len());
+        let owner = std::process::id();
+        Ok(Self { inner: Mutex::new(Some(venv)), owner, num_envs, num_agents, obs_len, action_kind, autoreset })
     }
 
     pub(crate) fn num_envs(&self) -> usize {
         self.num_envs
+    }
+
+    /// Rows of one environment.
+    pub(crate) fn num_agents(&self) -> usize {
+        self.num_agents
     }
 
     pub(crate) fn obs_len(&self) -> usize {
@@ -69,7 +74,7 @@ where
     pub(crate) fn with<R>(
         &self,
         py: Python<'_>,
-        use_it: impl FnOnce(&mut VecEnv<E>) -> Result<R, Error>,
+        use_it: impl FnOnce(&mut VecEnv<W>) -> Result<R, Error>,
     ) -> PyResult<R> {
         let owner = self.owner;
         let me = std::process::id();
@@ -119,17 +124,22 @@ where
         obs: &Bound<'_, PyAny>,
         seeds: Option<&Bound<'_, PyAny>>,
         mask: Option<&Bound<'_, PyAny>>,
+        alive: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
         let n = self.num_envs;
-        let obs = writeable::<f32>("obs", obs, &[n, self.obs_len])?;
+        let rows = n * self.num_agents;
+        let obs = writeable::<f32>("obs", obs, &[rows, self.obs_len])?;
         let seeds = seeds.map(|seeds| readable::<u64>("seeds", seeds, &[n])).transpose()?;
         let mask = mask.map(|mask| readable::<Flag>("reset_mask", mask, &[n])).transpose()?;
+        let alive = alive.map(|alive| writeable::<Flag>("alive", alive, &[rows])).transpose()?;
         let mut places = vec![obs.place()];
         places.extend(seeds.iter().map(|a| a.place()));
-        places.extend(mask.iter().map(|a| a.place()));
+        places.extend(mask.iter().chain(&alive).map(|a| a.place()));
         disjoint(&places)?;
         // SAFETY: checked, disjoint, and the caller's for the length of this call.
-        let (obs, seeds, mask) = unsafe { (obs.slice_mut(), seeds.map(|a| a.slice()), mask.map(|a| a.bytes())) };
+        let (obs, seeds, mask, alive) = unsafe {
+            (obs.slice_mut(), seeds.map(|a| a.slice()), mask.map(|a| a.bytes()), alive.map(|a| a.bytes_mut()))
+        };
         if mask.is_some_and(|mask| mask.iter().all(|&m| m == 0)) {
             return Err(PyValueError::new_err("reset_mask: expected at least one True, got none"));
         }
@@ -140,16 +150,32 @@ where
                 return Err(Error::NeverReset { env });
             }
             py.detach(|| venv.reset(seeds, mask, obs));
+            if let Some(alive) = alive {
+                alive.copy_from_slice(venv.alive());
+            }
             Ok(())
         })
     }
 
-    pub(crate) fn observe(&self, py: Python<'_>, obs: &Bound<'_, PyAny>) -> PyResult<()> {
-        let obs = writeable::<f32>("obs", obs, &[self.num_envs, self.obs_len])?;
-        // SAFETY: checked, and the caller's for the length of this call.
-        let obs = unsafe { obs.slice_mut() };
+    pub(crate) fn observe(
+        &self,
+        py: Python<'_>,
+        obs: &Bound<'_, PyAny>,
+        alive: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        let rows = self.num_envs * self.num_agents;
+        let obs = writeable::<f32>("obs", obs, &[rows, self.obs_len])?;
+        let alive = alive.map(|alive| writeable::<Flag>("alive", alive, &[rows])).transpose()?;
+        let mut places = vec![obs.place()];
+        places.extend(alive.iter().map(|a| a.place()));
+        disjoint(&places)?;
+        // SAFETY: checked, disjoint, and the caller's for the length of this call.
+        let (obs, alive) = unsafe { (obs.slice_mut(), alive.map(|a| a.bytes_mut())) };
         self.with(py, |venv| {
             venv.observe(obs);
+            if let Some(alive) = alive {
+                alive.copy_from_slice(venv.alive());
+            }
             Ok(())
         })
     }
@@ -164,9 +190,21 @@ where
         terminations: &Bound<'_, PyAny>,
         truncations: &Bound<'_, PyAny>,
         final_obs: Option<&Bound<'_, PyAny>>,
+        alive: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
-        let n = self.num_envs;
-        let actions = readable::<E::Action>("actions", actions, &[n])?;
+        let n = self.num_envs * self.num_agents;
+        let (place, actions) = match self.action_kind {
+            ActionKind::Discrete => {
+                let actions = readable::<i64>("actions", actions, &[n])?;
+                // SAFETY: checked; disjoint from what is written to, as checked below before anything is.
+                (actions.place(), Actions::Discrete(unsafe { actions.slice() }))
+            }
+            ActionKind::Box(len) => {
+                let actions = readable::<f32>("actions", actions, &[n, len])?;
+                // SAFETY: as above.
+                (actions.place(), Actions::Box(unsafe { actions.slice() }))
+            }
+        };
         let obs = writeable::<f32>("obs", obs, &[n, self.obs_len])?;
         let terminations = writeable::<Flag>("terminations", terminations, &[n])?;
         let truncations = writeable::<Flag>("truncations", truncations, &[n])?;
@@ -174,16 +212,28 @@ where
             return Err(PyValueError::new_err("final_obs: expected None unless autoreset_mode is 'same_step'"));
         }
         let final_obs = final_obs.map(|rows| writeable::<f32>("final_obs", rows, &[n, self.obs_len])).transpose()?;
+        let alive = alive.map(|alive| writeable::<Flag>("alive", alive, &[n])).transpose()?;
         // Empty where there is no such array: it overlaps nothing.
         let last = final_obs.as_ref().map_or(("final_obs", 0..0), |a| a.place());
-        let places = |rewards| [actions.place(), obs.place(), terminations.place(), truncations.place(), last, rewards];
+        let lives = alive.as_ref().map_or(("alive", 0..0), |a| a.place());
+        let places = |rewards| {
+            [
+                place.clone(),
+                obs.place(),
+                terminations.place(),
+                truncations.place(),
+                last.clone(),
+                lives.clone(),
+                rewards,
+            ]
+        };
         // SAFETY (each `unsafe` below): all arrays are checked, disjoint, and the caller's for the length of this call.
         macro_rules! step_with {
             ($rewards:expr) => {{
                 let rewards = $rewards;
                 disjoint(&places(rewards.place()))?;
                 // SAFETY: as said above.
-                let (actions, rows) = unsafe {
+                let (rows, alive) = unsafe {
                     let rows = Rows {
                         obs: obs.slice_mut(),
                         rewards: rewards.slice_mut(),
@@ -191,9 +241,15 @@ where
                         truncated: truncations.bytes_mut(),
                         final_obs: final_obs.as_ref().map(|a| a.slice_mut()),
                     };
-                    (actions.slice(), rows)
+                    (rows, alive.as_ref().map(|a| a.bytes_mut()))
                 };
-                self.with(py, |venv| py.detach(|| venv.step(actions, rows)))
+                self.with(py, |venv| {
+                    py.detach(|| venv.step(actions, rows))?;
+                    if let Some(alive) = alive {
+                        alive.copy_from_slice(venv.alive());
+                    }
+                    Ok(())
+                })
             }};
         }
         // float64 is what Gymnasium hands out, float32 what trainers store.

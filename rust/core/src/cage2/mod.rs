@@ -165,7 +165,6 @@ impl Cage2 {
 }
 
 impl Env for Cage2 {
-    type Action = i64;
     type State = Episode<Source>;
 
     fn obs_len(&self) -> usize {

@@ -1,0 +1,195 @@
+//! What a simulator of several agents must offer to be stepped by [`crate::vec_env::VecEnv`].
+//!
+//! Agents are rows: a world has a fixed number of them, and a flag each that says whether its agent lives. A row that is
+//! not alive before a step has its action ignored and gets zeros. Every [`Env`] is a world of one agent.
+
+use serde::{Serialize, de::DeserializeOwned};
+
+use crate::env::Env;
+
+/// What the agents of one or of several worlds send, row after row.
+#[derive(Clone, Copy, Debug)]
+pub enum Actions<'a> {
+    /// One index a row.
+    Discrete(&'a [i64]),
+    /// As many numbers a row as [`ActionKind::Box`] says.
+    Box(&'a [f32]),
+}
+
+/// Which actions a world takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ActionKind {
+    Discrete,
+    /// That many numbers an agent.
+    Box(usize),
+}
+
+impl<'a> Actions<'a> {
+    /// Whether these are the actions of `rows` agents of that kind.
+    pub fn fit(&self, kind: ActionKind, rows: usize) -> bool {
+        match (self, kind) {
+            (Self::Discrete(all), ActionKind::Discrete) => all.len() == rows,
+            (Self::Box(all), ActionKind::Box(len)) => all.len() == rows * len,
+            _ => false,
+        }
+    }
+
+    /// Those of the first `row` rows out of `rows`, and the others.
+    pub fn split_at(self, row: usize, rows: usize) -> (Self, Self) {
+        match self {
+            Self::Discrete(all) => {
+                let (a, b) = all.split_at(row);
+                (Self::Discrete(a), Self::Discrete(b))
+            }
+            Self::Box(all) => {
+                let (a, b) = all.split_at(row * (all.len() / rows));
+                (Self::Box(a), Self::Box(b))
+            }
+        }
+    }
+
+    /// Those of world `i`, each world having `agents` of `rows` rows in all.
+    pub fn of_world(self, i: usize, agents: usize, rows: usize) -> Self {
+        match self {
+            Self::Discrete(all) => Self::Discrete(&all[i * agents..(i + 1) * agents]),
+            Self::Box(all) => {
+                let len = all.len() / rows * agents;
+                Self::Box(&all[i * len..(i + 1) * len])
+            }
+        }
+    }
+}
+
+/// The action of one agent that a world does not take.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Refused {
+    pub agent: usize,
+    /// Which actions are taken, in words.
+    pub expected: String,
+}
+
+/// A floating-point type that rewards may be written as.
+pub trait Real: Copy + Send {
+    fn from_f64(x: f64) -> Self;
+}
+
+impl Real for f32 {
+    fn from_f64(x: f64) -> Self {
+        x as f32
+    }
+}
+
+impl Real for f64 {
+    fn from_f64(x: f64) -> Self {
+        x
+    }
+}
+
+/// What a step of one world fills, a row an agent. Flags are bytes, 0 or 1; `alive` holds those before the step at first.
+pub struct AgentRows<'a, R> {
+    /// An agent whose part ends with this step still gets its true last observation.
+    pub obs: &'a mut [f32],
+    pub rewards: &'a mut [R],
+    pub terminated: &'a mut [u8],
+    pub truncated: &'a mut [u8],
+    /// Whether the row has an agent that acts next.
+    pub alive: &'a mut [u8],
+}
+
+/// Some agents in one world. It owns its random generator: equal states have equal futures.
+pub trait World: Send {
+    /// All that changes while an episode runs, the generator included.
+    type State: Serialize + DeserializeOwned + Clone;
+
+    /// Below this many worlds a thread, waking it costs more than it saves.
+    const MIN_BLOCK: usize = 64;
+
+    /// Rows of a world: the most agents that an episode can have.
+    fn num_agents(&self) -> usize;
+
+    /// Number of `f32` in the observation of one agent.
+    fn obs_len(&self) -> usize;
+
+    fn action_kind(&self) -> ActionKind;
+
+    /// Whether `step` may be called with these actions of all rows. Those of rows that are not alive are not looked at.
+    fn check(&self, actions: Actions<'_>) -> Result<(), Refused>;
+
+    /// Starts the random stream of `seed`; the next `reset` draws from it.
+    fn seed(&mut self, seed: u64);
+
+    /// Starts the next episode; writes the first observations and who lives.
+    fn reset(&mut self, obs: &mut [f32], alive: &mut [u8]);
+
+    /// Writes the observations of the present state again, and who lives.
+    fn observe(&self, obs: &mut [f32], alive: &mut [u8]);
+
+    /// Takes checked actions and writes what follows, all rows. Returns whether the episode has ended: nobody lives on,
+    /// or its time is up, and then those who lived are truncated.
+    fn step<R: Real>(&mut self, actions: Actions<'_>, rows: AgentRows<'_, R>) -> bool;
+
+    /// Name and options in words: a saved state is only restored into a world that says the same.
+    fn fingerprint(&self) -> String;
+
+    fn state(&self) -> &Self::State;
+
+    fn set_state(&mut self, state: Self::State);
+}
+
+impl<E: Env> World for E {
+    type State = E::State;
+
+    fn num_agents(&self) -> usize {
+        1
+    }
+
+    fn obs_len(&self) -> usize {
+        Env::obs_len(self)
+    }
+
+    fn action_kind(&self) -> ActionKind {
+        ActionKind::Discrete
+    }
+
+    fn check(&self, actions: Actions<'_>) -> Result<(), Refused> {
+        match actions {
+            Actions::Discrete(&[action]) if self.accepts(action) => Ok(()),
+            _ => Err(Refused { agent: 0, expected: self.expected_action() }),
+        }
+    }
+
+    fn seed(&mut self, seed: u64) {
+        Env::seed(self, seed);
+    }
+
+    fn reset(&mut self, obs: &mut [f32], alive: &mut [u8]) {
+        Env::reset(self, obs);
+        alive[0] = 1;
+    }
+
+    fn observe(&self, obs: &mut [f32], _alive: &mut [u8]) {
+        Env::observe(self, obs);
+    }
+
+    fn step<R: Real>(&mut self, actions: Actions<'_>, rows: AgentRows<'_, R>) -> bool {
+        let Actions::Discrete(&[action]) = actions else { unreachable!("actions are checked before a step") };
+        let step = Env::step(self, action, rows.obs);
+        rows.rewards[0] = R::from_f64(step.reward);
+        rows.terminated[0] = u8::from(step.terminated);
+        rows.truncated[0] = u8::from(step.truncated);
+        rows.alive[0] = u8::from(!step.ended());
+        step.ended()
+    }
+
+    fn fingerprint(&self) -> String {
+        Env::fingerprint(self)
+    }
+
+    fn state(&self) -> &Self::State {
+        Env::state(self)
+    }
+
+    fn set_state(&mut self, state: Self::State) {
+        Env::set_state(self, state);
+    }
+}
