@@ -18,12 +18,10 @@ MAY_IMPORT = {
     "__init__": {"policy", "_rust"},
     "__main__": {"cli"},
     "cli": {
-        "train",
-        "pixels",
+        "cli_train",
         "pixel_settings",
         "bench_pixels",
         "bench",
-        "summary",
         "evaluate",
         "policy",
         "config",
@@ -31,6 +29,7 @@ MAY_IMPORT = {
         "envs",
         "_rust",
     },
+    "cli_train": {"train", "pixels", "pixel_settings", "summary", "config"},
     "bench_pixels": {
         "pixels",
         "pixel_settings",

@@ -16,7 +16,8 @@ from rich.console import Console
 
 from fastrl import load_policy
 from fastrl.checkpoint import CheckpointError, load_newest
-from fastrl.cli import SHORT_PIXELS, main
+from fastrl.cli import main
+from fastrl.cli_train import SHORT_PIXELS
 from fastrl.config import ArgumentParser, add_options, build, check, leaves, read_arguments
 from fastrl.pixel_settings import BENCH, PRESETS, PixelConfig, preset_for
 from fastrl.pixels import Training

@@ -16,7 +16,8 @@ import pytest
 import torch
 
 from fastrl.checkpoint import Checkpoints, load_checkpoint, load_newest, save_checkpoint
-from fastrl.cli import SHORT, main
+from fastrl.cli import main
+from fastrl.cli_train import SHORT
 from fastrl.config import ArgumentParser, add_options, build, check, read_arguments, to_tree
 from fastrl.train import PRESETS, TrainConfig, Training, parse_red_agent, red_weights
 from small_runs import ITERATION, OPTIONS, differences, learnt, same, train_small

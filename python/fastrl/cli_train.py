@@ -1,0 +1,231 @@
+"""The command ``fastrl train``: a function for each kind of run, and what they have in common."""
+
+import argparse
+import contextlib
+import math
+import shlex
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fastrl.config import (
+    ArgumentParser,
+    ConfigError,
+    Preset,
+    Values,
+    add_options,
+    build,
+    check,
+    nearest,
+    read_arguments,
+    read_toml,
+    to_toml,
+)
+
+if TYPE_CHECKING:
+    from fastrl.summary import PixelSummary, Summary
+
+# Settings of `train` that have a shorter option too.
+SHORT = {
+    "run.seed": "--seed",
+    "run.device": "--device",
+    "run.total_steps": "--total-steps",
+    "env.num_envs": "--num-envs",
+    "env.red_agent": "--red-agent",
+    "env.ruleset": "--ruleset",
+}
+SHORT_PIXELS = {
+    "run.seed": "--seed",
+    "run.device": "--device",
+    "run.total_steps": "--total-steps",
+    "env.id": "--env",
+    "collect.collectors": "--collectors",
+}
+ENVIRONMENTS = ("cage2", "pixels")
+
+
+def train(prog: str, arguments: list[str]) -> int:
+    """Trains PPO on CAGE Challenge 2, or DQN from pixels."""
+    if _kind(arguments) == "pixels":
+        return _train_pixels(prog, arguments)
+    # Its help tells the defaults of all settings, for which PyTorch has to be there.
+    from rich.console import Console
+
+    from fastrl.train import PRESETS, TrainConfig, new_run, resume_run
+
+    parser = ArgumentParser(
+        prog=prog,
+        usage=f"{prog} cage2 [options]\n       {prog} pixels [options], see {prog} pixels --help"
+        f"\n       {prog} --resume RUN [options]",
+        description="Trains a defender for CAGE Challenge 2 with PPO.",
+        epilog=_settings_epilog(PRESETS, "ppo.gamma"),
+    )
+    _add_run_options(parser, "cage2")
+    parser.add_argument(
+        "--total-episodes",
+        metavar="INT",
+        type=at_least(1),
+        help="instead of --total-steps: that many times env.episode_length",
+    )
+    add_options(parser, TrainConfig, SHORT)
+    options = parser.parse_args(arguments)
+    changes = read_arguments(TrainConfig, options, SHORT)
+    if options.total_episodes is not None and "run.total_steps" in changes:
+        raise ConfigError("--total-steps and --total-episodes say the same thing: give one of them")
+    run_dir = None if options.run_dir is None else Path(options.run_dir)
+    console = Console()
+    if options.resume is not None:
+        _check_resume(options, ("preset", "config", "total_episodes"))
+        _check_environment(options.environment or "cage2", prog)
+        summary = resume_run(Path(options.resume), changes, run_dir, console)
+    else:
+        _check_environment(options.environment, prog)
+        layers = [changes]
+        if options.config is not None:
+            layers.insert(0, read_toml(TrainConfig, options.config))
+        if options.preset is not None:
+            layers.insert(0, preset(TrainConfig, PRESETS, options.preset))
+        config = build(TrainConfig, *layers)
+        if options.total_episodes is not None:
+            steps = options.total_episodes * config.env.episode_length
+            config = build(TrainConfig, *layers, {"run.total_steps": steps})
+        if options.print_config:
+            print(to_toml(config), end="")
+            return 0
+        summary = new_run(config, run_dir, console)
+    if summary.signal is None:
+        run = shlex.quote(summary.run)
+        say(console, f"To score it by the challenge's protocol: fastrl eval {run}")
+    return _ended(summary, prog, console)
+
+
+def _train_pixels(prog: str, arguments: list[str]) -> int:
+    from rich.console import Console
+
+    from fastrl.pixel_settings import PRESETS, PixelConfig, preset_for
+    from fastrl.pixels import new_run, resume_run
+
+    parser = ArgumentParser(
+        prog=prog,
+        usage=f"{prog} pixels --env ID [options]\n       {prog} --resume RUN [options]",
+        description="Trains DQN from pixels: collectors play in processes of their own, one learner learns.\n"
+        "Atari (ALE/Pong-v5) needs the extra atari, Mario (SuperMarioBros-v0) the extra mario.",
+        epilog=_settings_epilog(PRESETS, "dqn.gamma"),
+    )
+    _add_run_options(parser, "pixels")
+    add_options(parser, PixelConfig, SHORT_PIXELS)
+    options = parser.parse_args(arguments)
+    changes = read_arguments(PixelConfig, options, SHORT_PIXELS)
+    run_dir = None if options.run_dir is None else Path(options.run_dir)
+    console = Console()
+    if options.resume is not None:
+        _check_resume(options, ("preset", "config"))
+        summary = resume_run(Path(options.resume), changes, run_dir, console)
+        return _ended(summary, prog, console)
+    layers = [changes]
+    if options.config is not None:
+        # A whole file, such as a run's own, has all that a preset would set.
+        layers.insert(0, read_toml(PixelConfig, options.config))
+    if options.preset is not None:
+        layers.insert(0, preset(PixelConfig, PRESETS, options.preset))
+    layers.insert(0, preset(PixelConfig, PRESETS, preset_for(build(PixelConfig, *layers).env.id)))
+    config = build(PixelConfig, *layers)
+    if options.print_config:
+        print(to_toml(config), end="")
+        return 0
+    return _ended(new_run(config, run_dir, console), prog, console)
+
+
+def _kind(arguments: list[str]) -> str:
+    """Whether pixels are to be trained on, which says what the other arguments mean; cage2 else."""
+    if ENVIRONMENTS[1] in arguments:
+        return ENVIRONMENTS[1]
+    for name, value in zip(arguments, [*arguments, ""][1:], strict=True):
+        option, equals, own = name.partition("=")
+        if option == "--resume":
+            run = Path(own if equals else value)
+            for folder in (run, run.parent, run.parent.parent):
+                with contextlib.suppress(OSError):
+                    return "pixels" if "\n[dqn]" in (folder / "config.toml").read_text() else "cage2"
+    return ENVIRONMENTS[0]
+
+
+def _add_run_options(parser: ArgumentParser, environment: str) -> None:
+    """Those that every kind of run has."""
+    parser.add_argument("environment", nargs="?", metavar=environment, help="what to train on")
+    parser.add_argument("--preset", metavar="NAME", help="a named set of settings, see below")
+    parser.add_argument(
+        "--config", metavar="FILE", help="a TOML file of settings, such as a run's config.toml"
+    )
+    parser.add_argument(
+        "--resume", metavar="RUN", help="go on with a run (its directory) or a checkpoint file"
+    )
+    parser.add_argument(
+        "--run-dir", "--out", metavar="DIR", help=f"where the run is written [runs/{environment}-DATE-TIME]"
+    )
+    parser.add_argument("--print-config", action="store_true", help="print all settings as TOML and exit")
+
+
+def _settings_epilog(presets: Mapping[str, Preset], key: str) -> str:
+    table, _, name = key.partition(".")
+    return "\n".join(
+        [
+            "presets:",
+            *(f"  {name}: {preset.description}" for name, preset in presets.items()),
+            "",
+            "A setting comes from the command line, else from the file, else from the preset, else it is",
+            f"the default [in brackets]. What is --{key} here is {name} in the table [{table}] of a file.",
+            "Ctrl-C saves a checkpoint and leaves.",
+        ]
+    )
+
+
+def _check_resume(options: argparse.Namespace, others: Sequence[str]) -> None:
+    for name in others:
+        if getattr(options, name) is not None:
+            raise ConfigError(
+                f"--{name.replace('_', '-')} does not go with --resume, whose run has its settings"
+            )
+
+
+def _check_environment(name: str | None, prog: str) -> None:
+    if name is None:
+        raise ConfigError(
+            f"what should be trained on? CAGE Challenge 2: {prog} cage2; Atari and others: {prog} pixels"
+        )
+    if name not in ENVIRONMENTS:
+        raise ConfigError(f"unknown environment {name}; did you mean {nearest(name, ENVIRONMENTS)}?")
+
+
+def preset(config_type: type, presets: Mapping[str, Preset], name: str) -> Values:
+    if name not in presets:
+        raise ConfigError(f"--preset: unknown preset {name}; did you mean {nearest(name, presets)}?")
+    return check(config_type, presets[name].values, f"preset {name}")
+
+
+def _ended(summary: "Summary | PixelSummary", prog: str, console: Any) -> int:
+    """The exit code of a run, and how to go on with one that was interrupted."""
+    if summary.signal is None:
+        return 0
+    say(console, f"Interrupted; to go on: {prog} --resume {shlex.quote(summary.run)}")
+    return 128 + signal.Signals[summary.signal]
+
+
+def at_least(least: int) -> Callable[[str], int]:
+    """A type for argparse: integers from ``least`` on."""
+
+    def convert(text: str) -> int:
+        try:
+            number = float(text) if "e" in text.lower() else int(text)
+        except ValueError:
+            number = math.nan
+        if not number >= least or number != int(number):
+            raise argparse.ArgumentTypeError(f"should be an integer of at least {least}, got {text!r}")
+        return int(number)
+
+    return convert
+
+
+def say(console: Any, line: str) -> None:
+    console.print(f"\n{line}", highlight=False, soft_wrap=True, markup=False)
