@@ -93,6 +93,7 @@ MAY_IMPORT = {
     "q_networks": {"networks"},
     "networks": set(),
     "stopwatch": set(),
+    "curriculum": {"config"},
     "config": set(),
     "testing": set(),
     "envs": {"_rust", "_pixels"},
