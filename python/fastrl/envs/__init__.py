@@ -2,7 +2,17 @@
 
 from fastrl.envs.cage2 import Cage2Env, Cage2VectorEnv
 from fastrl.envs.catch import CatchEnv
+from fastrl.envs.multi import MultiAgentVectorEnv, make_multi
 from fastrl.envs.pixels import PixelEnv, make_pixels
 from fastrl.envs.vector import NativeVectorEnv
 
-__all__ = ["Cage2Env", "Cage2VectorEnv", "CatchEnv", "NativeVectorEnv", "PixelEnv", "make_pixels"]
+__all__ = [
+    "Cage2Env",
+    "Cage2VectorEnv",
+    "CatchEnv",
+    "MultiAgentVectorEnv",
+    "NativeVectorEnv",
+    "PixelEnv",
+    "make_multi",
+    "make_pixels",
+]

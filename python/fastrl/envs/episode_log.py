@@ -1,0 +1,98 @@
+"""What became of the episodes of many-agent worlds, for simulators that keep no account of their own."""
+
+from __future__ import annotations
+
+import zlib
+
+import numpy as np
+from numpy.typing import NDArray
+
+EPISODE_FIELDS = (
+    "finished",
+    "length",
+    "return_mean",
+    "num_agents",
+    "collision_rate",
+    "mean_speed",
+    "throughput",
+    "min_ttc",
+    "success",
+)
+"""Keys of `MultiAgentVectorEnv.episodes()`."""
+
+
+class EpisodeLog:
+    """Counts, for K worlds of A agents, from nothing but what their steps write.
+
+    An episode has ended when every agent that lived before a step ends with it: nobody lives on, or the time is up.
+    """
+
+    def __init__(self, num_envs: int, num_agents: int) -> None:
+        self._shape = (num_envs, num_agents)
+        self._alive = np.zeros(self._shape, np.bool_)
+        self._agents = np.zeros(num_envs, np.int64)
+        self._returns = np.zeros(num_envs, np.float64)
+        self._lengths = np.zeros(num_envs, np.int64)
+        self._last = np.full((3, num_envs), np.nan)
+        self._finished = np.zeros(num_envs, np.int64)
+
+    def begin(self, alive: NDArray[np.bool_], reset_mask: NDArray[np.bool_] | None) -> None:
+        """After a reset: `alive` bool [K*A], `reset_mask` bool [K] (None: all)."""
+        worlds = np.ones(len(self._agents), np.bool_) if reset_mask is None else reset_mask
+        self._begin(worlds, alive.reshape(self._shape))
+
+    def _begin(self, worlds: NDArray[np.bool_], alive: NDArray[np.bool_]) -> None:
+        self._alive[worlds] = alive[worlds]
+        self._agents[worlds] = alive[worlds].sum(axis=1)
+        self._returns[worlds] = 0.0
+        self._lengths[worlds] = 0
+
+    def step(
+        self,
+        rewards: NDArray[np.floating],
+        terminations: NDArray[np.bool_],
+        truncations: NDArray[np.bool_],
+        alive: NDArray[np.bool_],
+    ) -> None:
+        """After a step: all [K*A]."""
+        stepped = self._alive.any(axis=1)
+        self._returns += rewards.reshape(self._shape).sum(axis=1, dtype=np.float64)
+        self._lengths += stepped
+        ended = stepped & ~(self._alive & ~(terminations | truncations).reshape(self._shape)).any(axis=1)
+        for i in np.flatnonzero(ended):
+            self._last[:, i] = (self._lengths[i], self._returns[i] / self._agents[i], self._agents[i])
+        self._finished += ended
+        # With autoreset, the step after an end (or that one itself) begins the next episode.
+        self._begin(np.logical_or(ended, ~stepped), alive.reshape(self._shape))
+        self._alive[:] = alive.reshape(self._shape)
+
+    def episodes(self) -> dict[str, NDArray]:
+        """As `MultiAgentVectorEnv.episodes`; NaN for what only the simulator could know."""
+        out: dict[str, NDArray] = {key: np.full(len(self._agents), np.nan) for key in EPISODE_FIELDS}
+        out["length"], out["return_mean"], out["num_agents"] = self._last.copy()
+        out["finished"] = self._finished.copy()
+        return out
+
+    def _arrays(self) -> list[NDArray]:
+        return [self._alive, self._agents, self._returns, self._lengths, self._last, self._finished]
+
+    def save_state(self) -> bytes:
+        body = b"".join(array.tobytes() for array in self._arrays())
+        return zlib.crc32(body).to_bytes(4, "little") + body
+
+    @property
+    def state_size(self) -> int:
+        """Bytes of every `save_state`."""
+        return 4 + sum(array.nbytes for array in self._arrays())
+
+    def check_state(self, state: bytes) -> None:
+        """Raises ValueError if it is damaged."""
+        if len(state) != self.state_size or zlib.crc32(state[4:]).to_bytes(4, "little") != state[:4]:
+            raise ValueError("this environment state cannot be restored: its account of episodes is damaged")
+
+    def load_state(self, state: bytes) -> None:
+        """Restores a checked state."""
+        at = 4
+        for array in self._arrays():
+            array[...] = np.frombuffer(state[at : at + array.nbytes], array.dtype).reshape(array.shape)
+            at += array.nbytes
