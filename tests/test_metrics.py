@@ -122,7 +122,7 @@ def test_tensorboard_hides_what_came_after_the_checkpoint(tmp_path: Path) -> Non
 def shown(*, terminal: bool, steps: list[int], interval: float = 10.0) -> str:
     out = io.StringIO()
     console = Console(file=out, force_terminal=terminal, width=100, color_system=None)
-    sink = ConsoleSink(console, total_steps=40, interval=interval)
+    sink = ConsoleSink(console, total=40, interval=interval)
     for each in steps:
         sink.write(row(each))
     sink.close()

@@ -30,6 +30,11 @@ class Row:
 
     steps: int
 
+    @property
+    def done(self) -> int:
+        """What of the run's total is done; it counts steps, unless a kind of run says otherwise."""
+        return self.steps
+
     def groups(self) -> dict[str, dict[str, Number]]:
         """All numbers but ``steps``, by group and name."""
         raise NotImplementedError
@@ -260,14 +265,18 @@ class ConsoleSink:
 
     Args:
         console: where to.
-        total_steps: at which the run ends.
+        total: at which the run ends.
         done: where it begins.
         interval: seconds between lines where there is no terminal.
+        unit: what ``total`` and ``done`` count.
     """
 
-    def __init__(self, console: Console, total_steps: int, done: int = 0, interval: float = 10.0) -> None:
+    def __init__(
+        self, console: Console, total: int, done: int = 0, interval: float = 10.0, unit: str = "steps"
+    ) -> None:
         self._console = console
-        self._total = total_steps
+        self._total = total
+        self._unit = unit
         self._interval = interval
         self._told_at = -math.inf
         self._untold: Row | None = None
@@ -277,19 +286,19 @@ class ConsoleSink:
             self._bar = Progress(
                 BarColumn(bar_width=None),
                 TextColumn("{task.percentage:>3.0f}%"),
-                TextColumn("{task.fields[steps]}"),
+                TextColumn("{task.fields[done]}"),
                 TextColumn("{task.fields[left]} left"),
                 console=console,
                 expand=True,
             )
-            self._task = self._bar.add_task("", total=total_steps, **self._fields(done))
+            self._task = self._bar.add_task("", total=total, **self._fields(done))
             self._live = Live(self._bar, console=console, refresh_per_second=4)
             self._live.start()
 
     def write(self, row: Row) -> None:
-        self._pace.add(row.steps)
+        self._pace.add(row.done)
         if self._live is not None:
-            self._bar.update(self._task, **self._fields(row.steps))
+            self._bar.update(self._task, **self._fields(row.done))
             line = Text("  ".join(self._numbers(row)), no_wrap=True, overflow="ellipsis")
             self._live.update(Group(self._bar, line))
         elif time.monotonic() - self._told_at >= self._interval:
@@ -301,25 +310,25 @@ class ConsoleSink:
         self._told_at = time.monotonic()
         self._untold = None
         line = [
-            f"{row.steps:,} steps ({min(row.steps / self._total, 1):.0%})",
+            f"{row.done:,} {self._unit} ({min(row.done / self._total, 1):.0%})",
             *self._numbers(row),
-            f"{self._left(row.steps)} left",
+            f"{self._left(row.done)} left",
         ]
         self._console.print("  ".join(line), highlight=False, soft_wrap=True)
 
-    def _fields(self, steps: int) -> dict[str, Any]:
+    def _fields(self, done: int) -> dict[str, Any]:
         return {
-            "completed": steps,
-            "steps": f"{count(steps)}/{count(self._total)} steps",
-            "left": self._left(steps),
+            "completed": done,
+            "done": f"{count(done)}/{count(self._total)} {self._unit}",
+            "left": self._left(done),
         }
 
-    def _left(self, steps: int) -> str:
+    def _left(self, done: int) -> str:
         # The last rollout may go beyond the total.
-        return duration(max(self._total - steps, 0) / self._pace.speed if self._pace.speed else math.nan)
+        return duration(max(self._total - done, 0) / self._pace.speed if self._pace.speed else math.nan)
 
     def _numbers(self, row: Row) -> list[str]:
-        return [f"{count(self._pace.speed)} steps/s", *row.highlights()]
+        return [f"{count(self._pace.speed)} {self._unit}/s", *row.highlights()]
 
     def flush(self) -> None:
         pass
@@ -332,21 +341,21 @@ class ConsoleSink:
 
 
 class Pace:
-    """Steps a second over the last iterations.
+    """Steps, or whatever is counted, a second over the last iterations.
 
     Args:
-        steps: done at the beginning.
+        done: at the beginning.
     """
 
-    def __init__(self, steps: int) -> None:
-        self._points = [(time.monotonic(), steps)]
+    def __init__(self, done: int) -> None:
+        self._points = [(time.monotonic(), done)]
         self.speed = 0.0
 
-    def add(self, steps: int) -> None:
-        """Takes in that as many steps are done by now."""
-        self._points = [*self._points[-20:], (time.monotonic(), steps)]
+    def add(self, done: int) -> None:
+        """Takes in how many are done by now."""
+        self._points = [*self._points[-20:], (time.monotonic(), done)]
         seconds = self._points[-1][0] - self._points[0][0]
-        self.speed = (steps - self._points[0][1]) / seconds if seconds > 0 else 0.0
+        self.speed = (done - self._points[0][1]) / seconds if seconds > 0 else 0.0
 
 
 def brief(value: float) -> str:

@@ -30,7 +30,7 @@ from fastrl.metrics import PixelRow
 from fastrl.pixel_settings import EnvConfig, PixelConfig
 from fastrl.replay import PrioritizedSampler, Replay, UniformSampler
 from fastrl.rundir import RunDirectory, new_directory
-from fastrl.session import TrainError, check_resumable, choose_device, going_on, play
+from fastrl.session import Goal, TrainError, check_resumable, choose_device, going_on, play
 from fastrl.summary import PixelSummary, peak_gpu_memory_mib, peak_memory_mib
 from fastrl.weights import Weights
 
@@ -469,7 +469,8 @@ def _saved_replay(run: Path, config: PixelConfig) -> Replay | None:
 
 def _train(training: Training, directory: RunDirectory, console: Console) -> PixelSummary:
     """The loop, and what it came to."""
-    checkpoint, stopped_by = play(training, directory, console)
+    goal = Goal(training.config.run.total_steps, training.steps)
+    checkpoint, stopped_by = play(training, directory, console, goal)
     if training.config.run.save_replay:
         training.replay.save(directory.path / "replay")
     session = training.session

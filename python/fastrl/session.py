@@ -6,6 +6,7 @@ import time
 import types
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, Self, TypeVar
 
@@ -28,8 +29,6 @@ class TrainError(UserError, RuntimeError):
 class RunSettings(Protocol):
     """The settings in the table ``[run]`` that every kind of run has."""
 
-    @property
-    def total_steps(self) -> int: ...
     @property
     def checkpoint_seconds(self) -> float: ...
     @property
@@ -97,8 +96,33 @@ class StopSignals:
         self._put_back()
 
 
-def play(training: Training, directory: RunDirectory, console: Console) -> tuple[Path, signal.Signals | None]:
+@dataclass(frozen=True)
+class Goal:
+    """How far a run is to go.
+
+    Attributes:
+        total: of all sessions together.
+        done: in earlier sessions.
+        unit: what both count, which is also what ``Row.done`` counts.
+    """
+
+    total: int
+    done: int
+    unit: str = "steps"
+
+
+def play(
+    training: Training,
+    directory: RunDirectory,
+    console: Console,
+    goal: Goal,
+    due: Callable[[], bool] = lambda: False,
+) -> tuple[Path, signal.Signals | None]:
     """Trains to the end or until a signal; writes settings, metrics and checkpoints.
+
+    Args:
+        goal: for the console.
+        due: asked after every row whether there is to be a checkpoint, apart from those by time.
 
     Returns:
         The last checkpoint, and the signal.
@@ -112,7 +136,7 @@ def play(training: Training, directory: RunDirectory, console: Console) -> tuple
     sinks: list[Sink] = [
         JsonlSink(directory.metrics, after=training.steps),
         TensorBoardSink(directory.tensorboard, after=training.steps),
-        ConsoleSink(console, run.total_steps, training.steps),
+        ConsoleSink(console, goal.total, goal.done, unit=goal.unit),
     ]
 
     def save() -> Path:
@@ -129,7 +153,7 @@ def play(training: Training, directory: RunDirectory, console: Console) -> tuple
                     sink.write(row)
                 if stop.received is not None:
                     break
-                if time.monotonic() - saved_at >= run.checkpoint_seconds:
+                if due() or time.monotonic() - saved_at >= run.checkpoint_seconds:
                     save()
                     saved_at = time.monotonic()
             checkpoint = save()

@@ -24,7 +24,7 @@ from fastrl.files import to_json, write_atomically
 from fastrl.metrics import TrainRow
 from fastrl.policy import Policy
 from fastrl.rundir import RunDirectory, new_directory
-from fastrl.session import TrainError, check_resumable, choose_device, going_on, play
+from fastrl.session import Goal, TrainError, check_resumable, choose_device, going_on, play
 from fastrl.stopwatch import Stopwatch
 from fastrl.summary import Summary, peak_gpu_memory_mib, peak_memory_mib, with_other
 
@@ -341,7 +341,8 @@ def resume_run(path: Path, changes: Values, new_path: Path | None, console: Cons
 
 def _train(training: Training, directory: RunDirectory, console: Console) -> Summary:
     """The loop, and what it came to."""
-    checkpoint, stopped_by = play(training, directory, console)
+    goal = Goal(training.config.run.total_steps, training.steps)
+    checkpoint, stopped_by = play(training, directory, console, goal)
     summary = Summary(
         status="complete" if stopped_by is None else "interrupted",
         signal=None if stopped_by is None else stopped_by.name,
