@@ -93,6 +93,8 @@ MAY_IMPORT = {
     "q_networks": {"networks"},
     "networks": set(),
     "stopwatch": set(),
+    "traffic_scores": {"episodes", "envs"},
+    "episodes": {"envs"},
     "curriculum": {"config"},
     "config": set(),
     "testing": set(),
