@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 from gymnasium import Space
+from gymnasium.spaces import Box
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
@@ -41,7 +42,6 @@ class NativeVec(Protocol):
         truncations: NDArray[np.bool_],
         final_obs: NDArray[np.float32] | None = None,
     ) -> None: ...
-    def render(self, index: int) -> str: ...
     def save_state(self) -> bytes: ...
     def load_state(self, state: bytes) -> None: ...
     def close(self) -> None: ...
@@ -67,14 +67,30 @@ def as_autoreset_mode(mode: AutoresetMode | str) -> AutoresetMode:
     raise ValueError(f"autoreset_mode: expected {names} or gymnasium's AutoresetMode, got {mode!r}")
 
 
+def _of_rows(info: dict[str, Any], rows: NDArray[np.bool_]) -> dict[str, Any]:
+    """Gymnasium's form of what belongs to some environments: zero elsewhere, and a mask beside each key."""
+    shown: dict[str, Any] = {}
+    for key, value in info.items():
+        if isinstance(value, dict):
+            shown[key] = _of_rows(value, rows)
+        else:
+            shown[key] = np.zeros_like(value)
+            shown[key][rows] = value[rows]
+        shown[f"_{key}"] = rows.copy()
+    return shown
+
+
 class NativeVectorEnv(VectorEnv[Any, Any, Any]):
     """N environments of a compiled simulator.
 
     `native` builds the compiled object for the autoreset mode that it is given ("next_step", "same_step",
     "disabled"). With `info_of`, `info` carries what that function reads off the compiled object after each step: a
-    dict of arrays [N, ...].
+    dict of arrays [N, ...] or of such dicts. `render_modes` names what `render` offers; "ansi" asks the compiled
+    object for texts, other modes are a subclass's own.
 
-    Observations are float32 [N, obs_dim], rewards float64 [N], terminations and truncations bool [N]. Each
+    Observations are [N, *S] for the space's shape S and in its dtype, rewards float64 [N], terminations and
+    truncations bool [N]; actions are integers [N] where the action space is discrete, else float32 [N, n]. `reset_into`
+    and `step_into` write float32 [N, obs_dim], obs_dim being the product of S; [N, *S] will do as well. Each
     environment draws from its own stream: `reset(seed=s)` gives environment i the seed s + i, a list is taken as it
     is, no seed lets the streams run on. Results do not depend on the number of threads.
     """
@@ -87,13 +103,15 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
         *,
         autoreset_mode: AutoresetMode | str,
         render_mode: str | None,
-        info_of: Callable[[NativeVec], dict[str, NDArray[Any]]] | None = None,
+        info_of: Callable[[NativeVec], dict[str, Any]] | None = None,
+        render_modes: Sequence[str] = ("ansi",),
     ) -> None:
         self.autoreset_mode = as_autoreset_mode(autoreset_mode)
-        if render_mode not in (None, "ansi"):
-            raise ValueError(f"render_mode: expected None or 'ansi', got {render_mode!r}")
+        if render_mode is not None and render_mode not in render_modes:
+            names = ", ".join(map(repr, render_modes))
+            raise ValueError(f"render_mode: expected None or {names}, got {render_mode!r}")
         self.render_mode = render_mode
-        self.metadata = {"render_modes": ["ansi"], "autoreset_mode": self.autoreset_mode}
+        self.metadata = {"render_modes": list(render_modes), "autoreset_mode": self.autoreset_mode}
         self._info_of = info_of
         # The end of an episode can only be looked into before its environment is reset.
         self._resets_itself = self.autoreset_mode is AutoresetMode.SAME_STEP and info_of is not None
@@ -105,6 +123,8 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
         self.observation_space = batch_space(observation_space, self.num_envs)
         self.action_space = batch_space(action_space, self.num_envs)
         self._obs_shape = (self.num_envs, self._native.obs_dim)
+        self._shown_shape = (self.num_envs, *(observation_space.shape or ()))
+        self._shown_dtype = observation_space.dtype
         self._was_reset = False
         self._attributes: dict[str, tuple[Any, ...]] = {}
 
@@ -113,7 +133,7 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
         *,
         seed: int | Sequence[int | None] | None = None,
         options: dict[str, Any] | None = None,
-    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
+    ) -> tuple[NDArray[Any], dict[str, Any]]:
         """Starts new episodes; `options={"reset_mask": bool [N]}` selects the environments that do. The others go on,
         and their rows show the observation that they stand at."""
         options = dict(options or {})
@@ -126,7 +146,7 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
         if mask is not None:
             self._native.observe(obs)
         self.reset_into(obs, seed=seed, reset_mask=mask)
-        return obs, self._info()
+        return self._shown(obs), self._info()
 
     def reset_into(
         self,
@@ -136,8 +156,19 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
         reset_mask: NDArray[np.bool_] | None = None,
     ) -> None:
         """As `reset`; writes the rows of `obs` (float32 [N, obs_dim]) that it resets and leaves the others."""
-        self._native.reset(obs, self._seeds(seed), reset_mask)
+        self._native.reset(self._flat(obs), self._seeds(seed), reset_mask)
         self._was_reset = True
+
+    def _shown(self, obs: NDArray[np.float32]) -> NDArray[Any]:
+        """Rows as the observation space has them."""
+        return obs.reshape(self._shown_shape).astype(self._shown_dtype, copy=False)
+
+    def _flat(self, obs: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Rows as the compiled side writes them, in the same memory; it refuses what has neither shape."""
+        if self._shown_shape == self._obs_shape or not isinstance(obs, np.ndarray):
+            return obs
+        fits = obs.shape == self._shown_shape and obs.flags.c_contiguous
+        return obs.reshape(self._obs_shape) if fits else obs
 
     def _seeds(self, seed: int | Sequence[int | None] | None) -> NDArray[np.uint64] | None:
         if seed is None:
@@ -158,10 +189,8 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
 
     def step(
         self, actions: Any
-    ) -> tuple[
-        NDArray[np.float32], NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]
-    ]:
-        """Steps every environment. In SAME_STEP mode, when episodes end, `info` has `final_obs` [N, obs_dim] with
+    ) -> tuple[NDArray[Any], NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
+        """Steps every environment. In SAME_STEP mode, when episodes end, `info` has `final_obs` [N, *S] with
         its mask `_final_obs`, and `final_info` with `_final_info`."""
         obs = np.empty(self._obs_shape, np.float32)
         rewards = np.empty(self.num_envs, np.float64)
@@ -174,13 +203,12 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
         ended = terminations | truncations
         if final_obs is not None and ended.any():
             info |= {
-                "final_obs": final_obs,
+                "final_obs": self._shown(final_obs),
                 "_final_obs": ended,
-                "final_info": {key: value * self._over(ended, value) for key, value in final_info.items()},
+                "final_info": _of_rows(final_info, ended),
                 "_final_info": ended.copy(),
             }
-            info["final_info"] |= {f"_{key}": ended.copy() for key in final_info}
-        return obs, rewards, terminations, truncations, info
+        return self._shown(obs), rewards, terminations, truncations, info
 
     def step_into(
         self,
@@ -193,12 +221,15 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
     ) -> None:
         """As `step`, into the caller's arrays; nothing is allocated.
 
-        All are C-contiguous and share no memory: actions int64 [N], obs float32 [N, obs_dim], rewards float32 or
-        float64 [N], terminations and truncations bool [N]. `final_obs` float32 [N, obs_dim] belongs to SAME_STEP
-        mode: rows whose episode ended get its last observation, the others are left as they are. The GIL is
-        released meanwhile, so no other thread may touch the arrays. Raises TypeError (dtype), ValueError (shape,
-        strides, read-only, action out of range) or `gymnasium.error.ResetNeeded`, and then nothing has changed.
+        All are C-contiguous and share no memory: actions int64 [N] or float32 [N, n], obs float32 [N, obs_dim],
+        rewards float32 or float64 [N], terminations and truncations bool [N]. `final_obs` float32 [N, obs_dim]
+        belongs to SAME_STEP mode: rows whose episode ended get its last observation, the others are left as they
+        are. The GIL is released meanwhile, so no other thread may touch the arrays. Raises TypeError (dtype),
+        ValueError (shape, strides, read-only, action out of range) or `gymnasium.error.ResetNeeded`, and then nothing
+        has changed.
         """
+        obs = self._flat(obs)
+        final_obs = None if final_obs is None else self._flat(final_obs)
         if self._resets_itself:
             self._step(actions, obs, rewards, terminations, truncations, final_obs)
         else:
@@ -212,7 +243,7 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
         terminations: NDArray[np.bool_],
         truncations: NDArray[np.bool_],
         final_obs: NDArray[np.float32] | None,
-    ) -> dict[str, NDArray[Any]]:
+    ) -> dict[str, Any]:
         """Steps; returns the info of the episodes that ended, where it can be had."""
         if not self._resets_itself or self._info_of is None:
             self._native.step(actions, obs, rewards, terminations, truncations, final_obs)
@@ -229,6 +260,12 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
 
     def _as_actions(self, actions: Any) -> NDArray[Any]:
         array = np.asarray(actions)
+        if isinstance(self.single_action_space, Box):
+            expected = (self.num_envs, *self.single_action_space.shape)
+            if array.dtype.kind not in "iuf":
+                raise TypeError(f"actions: expected numbers of shape {expected}, got dtype {array.dtype}")
+            with np.errstate(over="ignore"):  # an infinity is refused with the others
+                return np.ascontiguousarray(array, np.float32)
         if array.dtype.kind not in "iu":
             raise TypeError(
                 f"actions: expected integers of shape ({self.num_envs},), got dtype {array.dtype}"
@@ -237,22 +274,17 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
             raise ValueError(f"actions: expected numbers below 2**63, got {array.max()}")
         return np.ascontiguousarray(array, np.int64)
 
-    @staticmethod
-    def _over(ended: NDArray[np.bool_], value: NDArray[Any]) -> NDArray[Any]:
-        """`ended` shaped to broadcast over `value`: other rows of a final info are zero."""
-        return ended.astype(value.dtype).reshape(-1, *[1] * (value.ndim - 1))
-
     def _info(self) -> dict[str, Any]:
         if self._info_of is None:
             return {}
-        info: dict[str, Any] = self._info_of(self._native)
-        return info | {f"_{key}": np.ones(self.num_envs, np.bool_) for key in info}
+        return _of_rows(self._info_of(self._native), np.ones(self.num_envs, np.bool_))
 
-    def render(self) -> tuple[str, ...] | None:  # type: ignore[override]
+    def render(self) -> tuple[Any, ...] | None:
         """With `render_mode="ansi"`: one text an environment."""
         if self.render_mode is None:
             return None
-        return tuple(self._native.render(i) for i in range(self.num_envs))
+        native: Any = self._native
+        return tuple(native.render(i) for i in range(self.num_envs))
 
     def save_state(self) -> bytes:
         """Everything that the future depends on, generators included; for `load_state` of an equal environment."""
