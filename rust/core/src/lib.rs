@@ -12,5 +12,6 @@ pub mod python_random;
 pub mod queue;
 pub mod rng;
 pub mod shm;
+pub mod traffic;
 pub mod vec_env;
 pub mod world;

@@ -1,0 +1,209 @@
+//! What a traffic simulator shows at one moment: lanes, cars, obstacles and where to look. Pictures and logs are made
+//! from this alone.
+//!
+//! Metres, seconds and radians. As in highway-env's pictures x points right and y down, and headings turn from x to y.
+
+/// A simulator that can be looked at.
+pub trait Scenic {
+    fn scene(&self) -> Scene;
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Scene {
+    /// Seconds since the episode began.
+    pub time: f64,
+    /// A lane's place in this list is its number.
+    pub lanes: Vec<LaneStrip>,
+    pub cars: Vec<Car>,
+    pub obstacles: Vec<Obstacle>,
+    pub camera: Camera,
+    /// The slowest and the fastest speed that colours tell apart, m/s.
+    pub speeds: [f64; 2],
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Camera {
+    /// Moves along with the car at that place in the list.
+    Follow(usize),
+    /// Keeps all agents in the picture, from farther away if need be.
+    Agents,
+    /// Shows the whole of the lanes.
+    Whole,
+}
+
+/// What is painted along a side of a lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Marking {
+    None,
+    Dashed,
+    Solid,
+}
+
+/// A lane as it lies on the ground.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LaneStrip {
+    /// Its centre line: straight pieces between these points, at least two.
+    pub centre: Vec<[f64; 2]>,
+    /// Whether the last point leads back to the first.
+    pub closed: bool,
+    /// Along the centre line, metres. The pieces of a curve are a little shorter.
+    pub length: f64,
+    pub width: f64,
+    /// To the left and to the right of who drives on it: smaller and larger y if the lane runs along x.
+    pub markings: [Marking; 2],
+}
+
+impl LaneStrip {
+    pub fn straight(start: [f64; 2], end: [f64; 2], width: f64, markings: [Marking; 2]) -> Self {
+        let length = (end[0] - start[0]).hypot(end[1] - start[1]);
+        Self { centre: vec![start, end], closed: false, length, width, markings }
+    }
+
+    /// A circle around `middle`, driven clockwise as seen on a screen, of that `length`. It begins at the right.
+    pub fn circle(middle: [f64; 2], length: f64, width: f64, markings: [Marking; 2]) -> Self {
+        const PIECES: usize = 180;
+        let centre =
+            (0..PIECES).map(|i| Self::on_circle(middle, length, length * i as f64 / PIECES as f64).0).collect();
+        Self { centre, closed: true, length, width, markings }
+    }
+
+    /// The place and the heading `along` metres from where [`LaneStrip::circle`] begins.
+    pub fn on_circle(middle: [f64; 2], length: f64, along: f64) -> ([f64; 2], f64) {
+        let turn = std::f64::consts::TAU;
+        let (radius, angle) = (length / turn, turn * (along / length));
+        ([middle[0] + radius * angle.cos(), middle[1] + radius * angle.sin()], angle + turn / 4.0)
+    }
+}
+
+/// Something that drives.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Car {
+    /// Tells it from the other cars of the episode.
+    pub id: u32,
+    /// Its centre.
+    pub x: f64,
+    pub y: f64,
+    pub heading: f64,
+    pub length: f64,
+    pub width: f64,
+    pub speed: f64,
+    /// Its lane, and how far along it.
+    pub lane: u32,
+    pub along: f64,
+    /// The number of the agent that drives it: its row in the world. None: background traffic.
+    pub agent: Option<u32>,
+    pub crashed: bool,
+}
+
+/// Something that stands on the road: the end of a ramp, say.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Obstacle {
+    pub x: f64,
+    pub y: f64,
+    pub heading: f64,
+    pub length: f64,
+    pub width: f64,
+}
+
+impl Scene {
+    /// The scene between this one (`share` 0) and a later one of the same episode (`share` 1), for pictures in between
+    /// two decisions: cars move along the curve that has the places, speeds and headings of both ends (cubic Hermite).
+    /// A car that only one of them has is shown by the nearer one.
+    pub fn between(&self, later: &Self, share: f64) -> Self {
+        let seconds = later.time - self.time;
+        let nearer = if share < 0.5 { self } else { later };
+        let mut scene = nearer.clone();
+        scene.time = self.time + share * seconds;
+        for car in &mut scene.cars {
+            let find = |scene: &Self| scene.cars.iter().find(|other| other.id == car.id).copied();
+            if let (Some(a), Some(b)) = (find(self), find(later)) {
+                *car = a.towards(&b, share, seconds, nearer.lanes.get(car.lane as usize));
+            }
+        }
+        scene
+    }
+}
+
+impl Car {
+    fn towards(&self, later: &Self, share: f64, seconds: f64, lane: Option<&LaneStrip>) -> Self {
+        let (t, t2, t3) = (share, share * share, share * share * share);
+        let curve = |a: f64, da: f64, b: f64, db: f64| {
+            (2.0 * t3 - 3.0 * t2 + 1.0) * a
+                + (t3 - 2.0 * t2 + t) * seconds * da
+                + (3.0 * t2 - 2.0 * t3) * b
+                + (t3 - t2) * seconds * db
+        };
+        let blend = |a: f64, b: f64| a + t * (b - a);
+        // The shorter way round.
+        let turn = std::f64::consts::TAU;
+        let mut along = later.along - self.along;
+        if let Some(lane) = lane.filter(|lane| lane.closed && lane.length > 0.0) {
+            along = (along + lane.length / 2.0).rem_euclid(lane.length) - lane.length / 2.0;
+        }
+        let turned = (later.heading - self.heading + turn / 2.0).rem_euclid(turn) - turn / 2.0;
+        let (vx, vy) = (self.speed * self.heading.cos(), self.speed * self.heading.sin());
+        let (wx, wy) = (later.speed * later.heading.cos(), later.speed * later.heading.sin());
+        let nearer = if share < 0.5 { self } else { later };
+        Self {
+            x: curve(self.x, vx, later.x, wx),
+            y: curve(self.y, vy, later.y, wy),
+            heading: self.heading + t * turned,
+            speed: blend(self.speed, later.speed),
+            along: self.along + t * along,
+            ..*nearer
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn car(x: f64, heading: f64, speed: f64) -> Car {
+        let (length, width) = (5.0, 2.0);
+        Car { id: 7, x, y: 0.0, heading, length, width, speed, lane: 0, along: x, agent: None, crashed: false }
+    }
+
+    fn scene(time: f64, cars: Vec<Car>) -> Scene {
+        let lane = LaneStrip::circle([0.0, 0.0], 100.0, 4.0, [Marking::Solid; 2]);
+        Scene { time, lanes: vec![lane], cars, obstacles: vec![], camera: Camera::Whole, speeds: [0.0, 30.0] }
+    }
+
+    #[test]
+    fn a_circle_has_its_length_and_drivers_face_along_it() {
+        let lane = LaneStrip::circle([3.0, -2.0], 100.0, 4.0, [Marking::Solid; 2]);
+        let n = lane.centre.len();
+        let round: f64 = (0..n)
+            .map(|i| {
+                let (a, b) = (lane.centre[i], lane.centre[(i + 1) % n]);
+                (b[0] - a[0]).hypot(b[1] - a[1])
+            })
+            .sum();
+        assert!((round - 100.0).abs() < 0.01, "{round}");
+        let (at, heading) = LaneStrip::on_circle([3.0, -2.0], 100.0, 20.0);
+        let (next, _) = LaneStrip::on_circle([3.0, -2.0], 100.0, 20.0 + 1e-4);
+        assert!((next[0] - at[0] - 1e-4 * heading.cos()).abs() < 1e-8);
+        assert!((next[1] - at[1] - 1e-4 * heading.sin()).abs() < 1e-8);
+    }
+
+    #[test]
+    fn between_two_scenes_cars_move_evenly_and_turn_the_shorter_way() {
+        let (a, b) = (scene(1.0, vec![car(99.0, 3.1, 10.0)]), scene(2.0, vec![car(1.0, -3.1, 12.0)]));
+        assert_eq!(a.between(&b, 0.0).cars, a.cars);
+        let middle = a.between(&b, 0.5);
+        assert_eq!(middle.time, 1.5);
+        let half = middle.cars[0];
+        assert!((half.along - 100.0).abs() < 1e-9 && (half.speed - 11.0).abs() < 1e-9);
+        assert!((half.heading - std::f64::consts::PI).abs() < 1e-9, "{}", half.heading);
+        // At constant speed it is simply a straight line.
+        let (a, b) = (scene(0.0, vec![car(0.0, 0.0, 20.0)]), scene(1.0, vec![car(20.0, 0.0, 20.0)]));
+        assert!((a.between(&b, 0.3).cars[0].x - 6.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_car_that_leaves_is_shown_until_half_way() {
+        let (a, b) = (scene(0.0, vec![car(0.0, 0.0, 20.0)]), scene(1.0, vec![]));
+        assert_eq!(a.between(&b, 0.4).cars, a.cars);
+        assert!(a.between(&b, 0.6).cars.is_empty());
+    }
+}
