@@ -6,6 +6,7 @@ from torch import Tensor
 
 from fastrl.networks import RunningNorm, load_weights
 from fastrl.rollout import Rollout
+from fastrl.team_rollout import TeamRollout
 
 
 class ReturnScale:
@@ -24,15 +25,16 @@ class ReturnScale:
         self.discounted = np.zeros(num_envs)
         self.norm = RunningNorm(1)
 
-    def update(self, rollout: Rollout) -> float:
-        """Takes in a rollout's rewards; returns what to multiply them by."""
+    def update(self, rollout: Rollout | TeamRollout) -> float:
+        """Takes in a rollout's rewards, those of living agents; returns what to multiply them by."""
         sums = np.empty(rollout.rewards.shape)
+        alive = rollout.alive[:-1] if isinstance(rollout, TeamRollout) else None
         for t in range(rollout.num_steps):
             self.discounted *= self.gamma
-            self.discounted += rollout.rewards[t]
+            self.discounted += rollout.rewards[t] if alive is None else rollout.rewards[t] * alive[t]
             sums[t] = self.discounted
             self.discounted[rollout.terminations[t] | rollout.truncations[t]] = 0
-        self.norm.update(torch.from_numpy(sums.reshape(-1, 1)))
+        self.norm.update(torch.from_numpy((sums if alive is None else sums[alive]).reshape(-1, 1)))
         return float(self.norm.scale())
 
     def state_dict(self) -> dict[str, Tensor]:

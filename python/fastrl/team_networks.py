@@ -1,0 +1,514 @@
+"""Networks of many agents: actors for discrete and continuous actions, critics of one agent and of a whole world.
+
+Rows are agents, row = world * A + agent, as in `fastrl.team_rollout`.
+"""
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, Self
+
+import gymnasium
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from fastrl.networks import RunningNorm, load_weights, sample_actions
+from fastrl.team_rollout import TeamRollout
+
+Activation = Literal["relu", "tanh", "elu", "silu"]
+Init = Literal["orthogonal", "he", "xavier"]
+
+# The deviation of a Gaussian policy stays between exp(-5) and exp(2).
+LOG_STD_RANGE = (-5.0, 2.0)
+
+# Chooses actions by rule: from observations float32 [B, obs_dim] and agent indices int64 [B], actions of the
+# environment, int64 [B] or float32 [B, n].
+Scripted = Callable[[NDArray[np.float32], NDArray[np.int64]], NDArray[Any]]
+
+
+class Actions:
+    """What an agent's actions are, and how a policy's draws become actions of the environment.
+
+    Discrete actions are drawn as they are. Of a ``Box`` a Gaussian is drawn, whose -1 and 1 are the bounds: a draw u
+    becomes ``low + (u + 1) / 2 * (high - low)``, clipped to the bounds. (Where a bound is infinite, the draw itself.)
+    Densities are those of the draw before clipping, so that ratios of probabilities are exact: the clipping belongs
+    to the environment.
+
+    Args:
+        space: ``Discrete`` starting at 0, or ``Box`` of one dimension, float32.
+
+    Attributes:
+        size: number of actions (Discrete), of numbers in an action (Box).
+        is_box: which of the two.
+
+    Raises:
+        ValueError: another space.
+    """
+
+    def __init__(self, space: gymnasium.Space) -> None:
+        self.space = space
+        if isinstance(space, gymnasium.spaces.Discrete) and space.start == 0:
+            self.size, self.is_box = int(space.n), False
+            return
+        if not isinstance(space, gymnasium.spaces.Box) or len(space.shape) != 1 or space.dtype != np.float32:
+            raise ValueError(
+                f"agents need a Discrete action space that starts at 0 or a one-dimensional float32 Box, got {space}"
+            )
+        self.size, self.is_box = space.shape[0], True
+        bounded = np.isfinite(space.low) & np.isfinite(space.high)
+        self._low, self._high = space.low, space.high
+        self._scale = np.where(bounded, (space.high - space.low) / 2, 1).astype(np.float32)
+        self._middle = np.where(bounded, (space.high + space.low) / 2, 0).astype(np.float32)
+
+    def to_env(self, draws: NDArray[Any]) -> NDArray[Any]:
+        """Actions of the environment, int64 [B] or float32 [B, n], from draws of the same shape."""
+        if not self.is_box:
+            return draws
+        return np.clip(draws * self._scale + self._middle, self._low, self._high)
+
+    def from_env(self, actions: NDArray[Any]) -> NDArray[Any]:
+        """Draws that become these actions."""
+        if not self.is_box:
+            return np.asarray(actions, np.int64)
+        return ((np.asarray(actions, np.float32) - self._middle) / self._scale).astype(np.float32)
+
+    def noise(self, shape: Sequence[int], generator: torch.Generator) -> Tensor:
+        """The random numbers that `Actor.draw` needs for rows [*shape]: float32 [*shape, 1] or [*shape, n]."""
+        if self.is_box:
+            return torch.randn((*shape, self.size), generator=generator)
+        return torch.rand((*shape, 1), generator=generator)
+
+    def state(self) -> dict[str, Any]:
+        """JSON-able; `from_state` reads it."""
+        if not self.is_box:
+            return {"kind": "discrete", "size": self.size}
+        # Infinite bounds are no JSON numbers.
+        return {"kind": "box", "low": [str(x) for x in self._low], "high": [str(x) for x in self._high]}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> Self:
+        if state["kind"] == "discrete":
+            return cls(gymnasium.spaces.Discrete(state["size"]))
+        low, high = (np.array([float(x) for x in state[name]], np.float32) for name in ("low", "high"))
+        return cls(gymnasium.spaces.Box(low, high, dtype=np.float32))
+
+
+class Perceptron(nn.Module):
+    """A multi-layer perceptron with initialisation by name, and dropout by masks that the caller draws.
+
+    Hidden weights are initialised ``orthogonal`` with gain sqrt(2) (Huang et al., 2022, detail 2), ``he`` (normal,
+    He et al., 2015, fan in) or ``xavier`` (uniform, Glorot and Bengio, 2010); the last layer's are orthogonal with
+    ``last_gain`` in every case, for its scale decides how random a fresh policy is. Biases are 0.
+
+    Args:
+        sizes: widths from input to output.
+        activation: after each hidden layer. On CPUs ReLU is many times cheaper than the others.
+        init: see above.
+        last_gain: of the last layer.
+        generator: where the initial weights come from.
+    """
+
+    def __init__(
+        self,
+        sizes: Sequence[int],
+        activation: Activation,
+        init: Init,
+        last_gain: float,
+        generator: torch.Generator,
+    ) -> None:
+        super().__init__()
+        if any(size < 1 for size in sizes):
+            raise ValueError(f"every width of a network must be at least 1, got {list(sizes)}")
+        self.activation = {
+            "relu": torch.relu,
+            "tanh": torch.tanh,
+            "elu": nn.functional.elu,
+            "silu": nn.functional.silu,
+        }[activation]
+        self.hidden = tuple(sizes[1:-1])
+        self.layers = nn.ModuleList()
+        for i, (fan_in, fan_out) in enumerate(itertools.pairwise(sizes)):
+            linear = nn.utils.skip_init(nn.Linear, fan_in, fan_out)
+            if i == len(sizes) - 2:
+                nn.init.orthogonal_(linear.weight, last_gain, generator=generator)
+            elif init == "orthogonal":
+                nn.init.orthogonal_(linear.weight, math.sqrt(2), generator=generator)
+            elif init == "he":
+                nn.init.kaiming_normal_(linear.weight, nonlinearity="relu", generator=generator)
+            else:
+                nn.init.xavier_uniform_(linear.weight, generator=generator)
+            nn.init.zeros_(linear.bias)
+            self.layers.append(linear)
+
+    def forward(self, x: Tensor, drops: Sequence[Tensor] = ()) -> Tensor:
+        """Outputs float [B, sizes[-1]] of inputs float [B, sizes[0]].
+
+        Args:
+            drops: what each hidden layer's outputs are multiplied by, as `dropout_masks` draws them; empty: nothing.
+        """
+        for i, layer in enumerate(self.layers):
+            x = layer(x)
+            if i < len(self.layers) - 1:
+                x = self.activation(x)
+                if drops:
+                    x = x * drops[i]
+        return x
+
+    def dropout_masks(self, rows: int, rate: float, generator: torch.Generator) -> list[Tensor]:
+        """For each hidden layer float32 [rows, width]: 0 with probability ``rate``, else 1 / (1 - rate)."""
+        return [
+            torch.rand((rows, width), generator=generator).ge_(rate).div_(1 - rate) for width in self.hidden
+        ]
+
+
+class _Network(nn.Module):
+    """A perceptron that may whiten observations."""
+
+    body: Perceptron
+    obs_norm: RunningNorm | None
+
+    def observe(self, obs: Tensor) -> None:
+        """Takes observations float [B, obs_dim] into the running statistics, if there are any."""
+        if self.obs_norm is not None:
+            self.obs_norm.update(obs)
+
+
+class Actor(_Network):
+    """A policy: what an agent does, from its own observation and perhaps its index.
+
+    Discrete actions have a categorical distribution. Continuous ones have a Gaussian, its mean the network's output
+    and its deviation a parameter of its own, the same everywhere.
+
+    Args:
+        obs_dim: length of an observation.
+        actions: what is chosen.
+        num_ids: of agents that are told apart by a one-hot index behind the observation; 0: they are not.
+        hidden, activation, init: of the `Perceptron`.
+        normalize_obs: whiten observations by the running statistics in ``obs_norm``.
+        initial_log_std: of the Gaussian, in units of half the range of an action.
+        generator: where the initial weights come from.
+
+    Attributes:
+        log_std: Parameter [n], or None for discrete actions; kept within `LOG_STD_RANGE` by the trainer.
+    """
+
+    log_std: nn.Parameter | None
+
+    def __init__(
+        self,
+        obs_dim: int,
+        actions: Actions,
+        *,
+        num_ids: int = 0,
+        hidden: Sequence[int] = (128, 64, 32),
+        activation: Activation = "relu",
+        init: Init = "orthogonal",
+        normalize_obs: bool = False,
+        initial_log_std: float = 0.0,
+        generator: torch.Generator,
+    ) -> None:
+        super().__init__()
+        self.actions = actions
+        self.num_ids = num_ids
+        self._architecture = {
+            "obs_dim": obs_dim,
+            "num_ids": num_ids,
+            "hidden": list(hidden),
+            "activation": activation,
+            "init": init,
+            "normalize_obs": normalize_obs,
+        }
+        self.obs_norm = RunningNorm(obs_dim) if normalize_obs else None
+        self.body = Perceptron([obs_dim + num_ids, *hidden, actions.size], activation, init, 0.01, generator)
+        log_std = torch.full((actions.size,), float(initial_log_std)) if actions.is_box else None
+        self.log_std = None if log_std is None else nn.Parameter(log_std.clamp_(*LOG_STD_RANGE))
+
+    def forward(self, obs: Tensor, agents: Tensor, drops: Sequence[Tensor] = ()) -> Tensor:
+        """Logits float [B, size], or means of the Gaussian.
+
+        Args:
+            obs: float [B, obs_dim].
+            agents: int64 [B], index of the agent in its world.
+            drops: as for `Perceptron`.
+        """
+        return self.body(_inputs(obs, agents, self.obs_norm, self.num_ids), drops)
+
+    def draw(self, obs: Tensor, agents: Tensor, noise: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Draws (see `Actions`) and their log-probabilities float [B]; without noise the likeliest ones."""
+        outputs = self(obs, agents)
+        if self.log_std is not None:
+            draws = outputs if noise is None else outputs + self.log_std.exp() * noise
+            return draws, gaussian_log_probs(outputs, self.log_std, draws)
+        if noise is not None:
+            return sample_actions(outputs, noise)
+        log_probs, chosen = torch.log_softmax(outputs, -1).max(-1)
+        return chosen, log_probs
+
+    def state(self) -> dict[str, Any]:
+        """All that `from_state` needs: ``architecture``, ``actions`` (JSON-able), ``weights`` (name -> tensor)."""
+        return {
+            "architecture": dict(self._architecture),
+            "actions": self.actions.state(),
+            "weights": self.state_dict(),
+        }
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> Self:
+        """The actor that `state` came from.
+
+        Raises:
+            ValueError: the weights do not fit the architecture, or are not finite.
+        """
+        # A generator of its own: building the network must not draw from torch's global one.
+        actor = cls(
+            actions=Actions.from_state(state["actions"]), generator=torch.Generator(), **state["architecture"]
+        )
+        load_weights(actor, state["weights"])
+        return actor
+
+
+class Critic(_Network):
+    """The value of an agent's own observation (independent learners).
+
+    Args: as those of `Actor`.
+    """
+
+    def __init__(
+        self,
+        obs_dim: int,
+        *,
+        num_ids: int,
+        hidden: Sequence[int],
+        activation: Activation,
+        init: Init,
+        normalize_obs: bool,
+        generator: torch.Generator,
+    ) -> None:
+        super().__init__()
+        self.num_ids = num_ids
+        self.obs_norm = RunningNorm(obs_dim) if normalize_obs else None
+        self.body = Perceptron([obs_dim + num_ids, *hidden, 1], activation, init, 1.0, generator)
+
+    def forward(self, obs: Tensor, agents: Tensor, drops: Sequence[Tensor] = ()) -> Tensor:
+        """Expected discounted returns float [B] at observations float [B, obs_dim] of agents int64 [B]."""
+        values: Tensor = self.body(_inputs(obs, agents, self.obs_norm, self.num_ids), drops)
+        return values.squeeze(-1)
+
+
+class CentralCritic(_Network):
+    """The values of all agents of a world, from what all of them observe and who lives (MAPPO).
+
+    The joint observation is the concatenation of the agents' observations, those of the dead as zeros, and a flag
+    each that says who lives. There is an output for each agent, so that one pass values a whole world.
+
+    Args:
+        obs_dim: D, of one agent.
+        num_agents: A.
+        hidden, activation, init, normalize_obs, generator: as those of `Actor`.
+    """
+
+    def __init__(
+        self,
+        obs_dim: int,
+        num_agents: int,
+        *,
+        hidden: Sequence[int],
+        activation: Activation,
+        init: Init,
+        normalize_obs: bool,
+        generator: torch.Generator,
+    ) -> None:
+        super().__init__()
+        self.num_agents = num_agents
+        self.obs_norm = RunningNorm(obs_dim) if normalize_obs else None
+        sizes = [num_agents * (obs_dim + 1), *hidden, num_agents]
+        self.body = Perceptron(sizes, activation, init, 1.0, generator)
+
+    def forward(self, obs: Tensor, alive: Tensor, drops: Sequence[Tensor] = ()) -> Tensor:
+        """Expected discounted returns float [B, A] at observations float [B, A, D] of agents alive bool [B, A].
+
+        Observations of the dead are not looked at.
+        """
+        if self.obs_norm is not None:
+            obs = self.obs_norm(obs)
+        obs = obs.masked_fill(~alive.unsqueeze(-1), 0)
+        values: Tensor = self.body(torch.cat([obs.flatten(1), alive.float()], 1), drops)
+        return values
+
+
+def gaussian_log_probs(means: Tensor, log_std: Tensor, draws: Tensor) -> Tensor:
+    """Log-densities float [B] of draws [B, n] under independent Gaussians."""
+    z = (draws - means) * (-log_std).exp()
+    return -0.5 * z.square().sum(-1) - (log_std.sum() + 0.5 * math.log(2 * math.pi) * len(log_std))
+
+
+class TeamPolicy:
+    """All agents of some worlds: which of them follows which policy, and how they act.
+
+    A policy is an `Actor` or a rule (`Scripted`).
+
+    ::
+
+        policy = TeamPolicy.from_state(learner.policy_state())
+        actions = policy.act(obs, alive)                    # obs [K * A, D], alive [K * A], any number of worlds
+
+    Args:
+        teams: name of the policy of each agent of a world, of length A.
+        policies: those, by name.
+        actions: of an agent.
+        device: of the actors.
+
+    Raises:
+        ValueError: a name without a policy, or an actor of other actions.
+    """
+
+    def __init__(
+        self,
+        teams: Sequence[str],
+        policies: Mapping[str, Actor | Scripted],
+        actions: Actions,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        missing = sorted(set(teams) - policies.keys())
+        if missing or not teams:
+            raise ValueError(
+                f"every agent needs a policy: there is none named {missing}, only {sorted(policies)}"
+            )
+        self.teams = tuple(teams)
+        self.policies = dict(policies)
+        self.actions = actions
+        self.device = torch.device(device)
+        for name, policy in policies.items():
+            if isinstance(policy, Actor) and policy.actions.state() != actions.state():
+                raise ValueError(
+                    f"policy {name!r} chooses {policy.actions.state()}, the agents' actions are {actions.state()}"
+                )
+        self._members = {name: np.array([each == name for each in teams]) for name in dict.fromkeys(teams)}
+
+    @property
+    def num_agents(self) -> int:
+        return len(self.teams)
+
+    def members(self, name: str) -> NDArray[np.bool_]:
+        """Which agents of a world follow a policy, bool [A]."""
+        return self._members[name]
+
+    def act(
+        self,
+        obs: NDArray[np.float32],
+        alive: NDArray[np.bool_],
+        deterministic: bool = True,
+        generator: torch.Generator | None = None,
+    ) -> NDArray[Any]:
+        """Actions of the environment, int64 [K * A] or float32 [K * A, n]; zeros where nobody lives.
+
+        Args:
+            obs: float32 [K * A, obs_dim].
+            alive: bool [K * A].
+            deterministic: the likeliest actions; otherwise drawn, for which a generator is needed.
+            generator: of the draws.
+
+        Raises:
+            ValueError: rows that are no whole number of worlds, or no generator.
+        """
+        if len(obs) % self.num_agents or len(obs) != len(alive):
+            raise ValueError(
+                f"expected rows of worlds of {self.num_agents} agents, got {len(obs)} observations"
+                f" and {len(alive)} flags"
+            )
+        noise = None
+        if not deterministic:
+            if generator is None:
+                raise ValueError("actions are to be drawn: give a generator")
+            noise = self.actions.noise((len(obs),), generator)
+        draws, _ = self.draw(torch.from_numpy(obs), alive, noise)
+        return self.actions.to_env(draws.numpy())
+
+    def act_into(self, rollout: TeamRollout, t: int, noise: Tensor | None) -> NDArray[Any]:
+        """Chooses the actions of step ``t`` and writes them and their log-probabilities; returns the environment's."""
+        draws, log_probs = self.draw(rollout.tensors["obs"][t], rollout.alive[t], noise)
+        rollout.tensors["actions"][t] = draws
+        rollout.tensors["log_probs"][t] = log_probs
+        return self.actions.to_env(rollout.actions[t])
+
+    def draw(self, obs: Tensor, alive: NDArray[np.bool_], noise: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Draws int64 [R] or float32 [R, n] and log-probabilities float32 [R]; zeros where nobody lives."""
+        rows = len(alive)
+        draws = torch.zeros((rows, self.actions.size) if self.actions.is_box else rows, dtype=self._dtype)
+        log_probs = torch.zeros(rows)
+        worlds = rows // self.num_agents
+        for name, members in self._members.items():
+            chosen = np.flatnonzero(alive & np.tile(members, worlds))
+            if not len(chosen):
+                continue
+            agents = chosen % self.num_agents
+            policy = self.policies[name]
+            index = torch.from_numpy(chosen)
+            if isinstance(policy, Actor):
+                with torch.inference_mode():
+                    drawn, log_prob = policy.draw(
+                        obs[index].to(self.device),
+                        torch.from_numpy(agents).to(self.device),
+                        None if noise is None else noise[index].to(self.device),
+                    )
+                draws[index], log_probs[index] = drawn.cpu(), log_prob.cpu()
+            else:
+                draws[index] = torch.from_numpy(self._scripted(name, policy, obs.numpy()[chosen], agents))
+        return draws, log_probs
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        return torch.float32 if self.actions.is_box else torch.int64
+
+    def _scripted(
+        self, name: str, rule: Scripted, obs: NDArray[np.float32], agents: NDArray[np.int64]
+    ) -> NDArray[Any]:
+        actions = np.asarray(rule(obs, agents))
+        shape = (len(obs), self.actions.size) if self.actions.is_box else (len(obs),)
+        if actions.shape != shape:
+            raise ValueError(
+                f"the scripted policy {name!r} should give actions {list(shape)}, gave {list(actions.shape)}"
+            )
+        return self.actions.from_env(actions)
+
+    def state(self) -> dict[str, Any]:
+        """What `from_state` needs: tensors and JSON-able values. Not a copy. Of rules only the names."""
+        return {
+            "teams": list(self.teams),
+            "actions": self.actions.state(),
+            "actors": {
+                name: policy.state() for name, policy in self.policies.items() if isinstance(policy, Actor)
+            },
+        }
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any], scripted: Mapping[str, Scripted] | None = None) -> Self:
+        """The policy that `state` came from; rules have to be given again.
+
+        Raises:
+            ValueError: a rule is missing, or weights do not fit or are not finite.
+        """
+        actors = {name: Actor.from_state(actor) for name, actor in state["actors"].items()}
+        return cls(state["teams"], {**(scripted or {}), **actors}, Actions.from_state(state["actions"]))
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Takes over the weights of another policy of the same shape, in place.
+
+        Raises:
+            ValueError: they do not fit or are not finite; nothing has changed for the actor that is named.
+        """
+        for name, actor in state["actors"].items():
+            own = self.policies.get(name)
+            if not isinstance(own, Actor):
+                raise ValueError(f"there is no actor named {name!r} here, only {sorted(self.policies)}")
+            load_weights(own, actor["weights"])
+
+
+def _inputs(obs: Tensor, agents: Tensor, norm: RunningNorm | None, num_ids: int) -> Tensor:
+    if norm is not None:
+        obs = norm(obs)
+    if num_ids:
+        obs = torch.cat([obs, nn.functional.one_hot(agents, num_ids).to(obs.dtype)], -1)
+    return obs
