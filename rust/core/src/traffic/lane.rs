@@ -1,0 +1,112 @@
+//! A lane: where it runs, how wide it is and what holds on it.
+//!
+//! Source: `highway_env/road/lane.py` (`AbstractLane`, `StraightLane`). All geometry is asked of [`Lane`], so that other
+//! shapes than the straight one need no change anywhere else. Coordinates along a lane are (longitudinal, lateral), the
+//! lateral one growing to the right (the world's y axis points down).
+
+use serde::{Deserialize, Serialize};
+
+/// Usual width, metres.
+pub const WIDTH: f64 = 4.0;
+/// A lane holds what is this far before its start or past its end, metres.
+const OVERHANG: f64 = 5.0;
+
+/// What is painted along one side of a lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Line {
+    None,
+    Striped,
+    Continuous,
+}
+
+/// A straight lane along the x axis, from `start` to `end` at lateral place `y`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Lane {
+    start: f64,
+    end: f64,
+    y: f64,
+    /// Metres.
+    pub width: f64,
+    /// Left and right.
+    pub lines: [Line; 2],
+    /// Drivers of the IDM keep to it, m/s.
+    pub speed_limit: Option<f64>,
+    /// Nobody may change to this lane; those who are on it may leave it.
+    pub forbidden: bool,
+}
+
+impl Lane {
+    /// From (start, y) to (end, y), 4 m wide, striped on both sides, 20 m/s, open to all. `end` must be past `start`.
+    pub fn straight(start: f64, end: f64, y: f64) -> Self {
+        assert!(end > start, "a lane has a length");
+        Self { start, end, y, width: WIDTH, lines: [Line::Striped; 2], speed_limit: Some(20.0), forbidden: false }
+    }
+
+    pub fn length(&self) -> f64 {
+        self.end - self.start
+    }
+
+    /// World to lane.
+    #[inline]
+    pub fn local(&self, x: f64, y: f64) -> (f64, f64) {
+        (x - self.start, y - self.y)
+    }
+
+    /// Lane to world.
+    #[inline]
+    pub fn position(&self, longitudinal: f64, lateral: f64) -> (f64, f64) {
+        (self.start + longitudinal, self.y + lateral)
+    }
+
+    /// Direction of travel there, radians.
+    #[inline]
+    pub fn heading_at(&self, _longitudinal: f64) -> f64 {
+        0.0
+    }
+
+    /// Whether the place is on the lane, widened by `margin` on either side.
+    #[inline]
+    pub fn holds(&self, x: f64, y: f64, margin: f64) -> bool {
+        let (s, lateral) = self.local(x, y);
+        lateral.abs() <= self.width / 2.0 + margin && -OVERHANG <= s && s < self.length() + OVERHANG
+    }
+
+    /// Whether a vehicle there may change to this lane.
+    #[inline]
+    pub fn reachable_from(&self, x: f64, y: f64) -> bool {
+        let (s, lateral) = self.local(x, y);
+        !self.forbidden && lateral.abs() <= 2.0 * self.width && 0.0 <= s && s < self.length() + OVERHANG
+    }
+
+    /// How far the place is from the lane: to its side plus past its ends, metres.
+    #[inline]
+    pub fn distance(&self, x: f64, y: f64) -> f64 {
+        let (s, lateral) = self.local(x, y);
+        lateral.abs() + (s - self.length()).max(0.0) + (-s).max(0.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lane_holds_what_hangs_over_its_ends() {
+        let lane = Lane::straight(100.0, 200.0, 4.0);
+        assert_eq!(lane.local(130.0, 5.0), (30.0, 1.0));
+        assert_eq!(lane.position(30.0, 1.0), (130.0, 5.0));
+        assert!(lane.holds(95.0, 6.0, 0.0) && !lane.holds(94.9, 6.0, 0.0) && !lane.holds(205.0, 4.0, 0.0));
+        assert!(lane.holds(150.0, 7.0, 1.0) && !lane.holds(150.0, 7.0, 0.5));
+    }
+
+    #[test]
+    fn a_lane_is_reached_from_beside_it_only() {
+        let mut lane = Lane::straight(100.0, 200.0, 4.0);
+        assert!(lane.reachable_from(100.0, 12.0) && lane.reachable_from(204.9, 4.0));
+        assert!(!lane.reachable_from(99.9, 4.0) && !lane.reachable_from(150.0, 12.1));
+        lane.forbidden = true;
+        assert!(!lane.reachable_from(150.0, 4.0));
+        assert_eq!(lane.distance(90.0, 1.0), 13.0);
+        assert_eq!(lane.distance(210.0, 4.0), 10.0);
+    }
+}

@@ -1,0 +1,151 @@
+//! A road: lanes side by side and what lies on them.
+//!
+//! Source: `highway_env/road/road.py` (`RoadNetwork.straight_road_network`), `highway_env/vehicle/objects.py` (`Obstacle`).
+
+use std::f64::consts::PI;
+
+use serde::{Deserialize, Serialize};
+
+use super::lane::{Lane, Line, WIDTH};
+
+/// Something solid that stands still on the road.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Obstacle {
+    /// Centre, metres.
+    pub x: f64,
+    pub y: f64,
+    /// Radians.
+    pub heading: f64,
+    /// Metres.
+    pub length: f64,
+    pub width: f64,
+}
+
+impl Obstacle {
+    /// 2 m by 2 m, as at the end of highway-env's access ramp.
+    pub fn new(x: f64, y: f64) -> Self {
+        Self { x, y, heading: 0.0, length: 2.0, width: 2.0 }
+    }
+}
+
+/// Lanes from left to right: lanes `i` and `i + 1` lie beside each other. A lane may exist over a part of the road only.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Road {
+    lanes: Vec<Lane>,
+    pub obstacles: Vec<Obstacle>,
+    /// Within this of a lane's middle, and between its ends, no other lane can be as near, metres.
+    clear: f64,
+}
+
+impl Road {
+    /// At least one lane.
+    pub fn new(lanes: Vec<Lane>, obstacles: Vec<Obstacle>) -> Self {
+        assert!(!lanes.is_empty(), "a road has lanes");
+        let middle = |lane: &Lane| lane.position(0.0, 0.0).1;
+        let gaps =
+            lanes.iter().enumerate().flat_map(|(i, a)| lanes[..i].iter().map(move |b| (middle(a) - middle(b)).abs()));
+        let nearest = gaps.fold(2.0 * WIDTH, f64::min);
+        Self { lanes, obstacles, clear: nearest / 2.0 - 1e-6 }
+    }
+
+    /// `lanes` lanes of that length beside each other from x = 0, the leftmost at y = 0.
+    pub fn straight(lanes: usize, length: f64, speed_limit: f64) -> Self {
+        let lane = |i: usize| {
+            let mut lane = Lane::straight(0.0, length, i as f64 * WIDTH);
+            lane.lines = [
+                if i == 0 { Line::Continuous } else { Line::Striped },
+                if i + 1 == lanes { Line::Continuous } else { Line::None },
+            ];
+            lane.speed_limit = Some(speed_limit);
+            lane
+        };
+        Self::new((0..lanes).map(lane).collect(), Vec::new())
+    }
+
+    pub fn lanes(&self) -> &[Lane] {
+        &self.lanes
+    }
+
+    #[inline]
+    pub fn lane(&self, i: usize) -> &Lane {
+        &self.lanes[i]
+    }
+
+    /// The lanes beside lane `i`, the left one first.
+    pub fn side_lanes(&self, i: usize) -> impl Iterator<Item = usize> + use<> {
+        let right = (i + 1 < self.lanes.len()).then_some(i + 1);
+        i.checked_sub(1).into_iter().chain(right)
+    }
+
+    /// The lane nearest in place and heading, the first of several (`RoadNetwork.get_closest_lane_index`).
+    pub fn closest_lane(&self, x: f64, y: f64, heading: f64) -> usize {
+        let mut best = (f64::INFINITY, 0);
+        for (i, lane) in self.lanes.iter().enumerate() {
+            let angle = wrap_to_pi(heading - lane.heading_at(lane.local(x, y).0)).abs();
+            let distance = lane.distance(x, y) + angle;
+            if distance < best.0 {
+                best = (distance, i);
+            }
+        }
+        best.1
+    }
+
+    /// `closest_lane`, quickly where the vehicle was on lane `lane` a frame ago.
+    #[inline]
+    pub fn still_closest_lane(&self, lane: usize, x: f64, y: f64, heading: f64) -> usize {
+        let here = &self.lanes[lane];
+        let (s, lateral) = here.local(x, y);
+        // All lanes are parallel: the heading makes no difference here.
+        if lateral.abs() < self.clear && s >= 0.0 && s <= here.length() {
+            return lane;
+        }
+        self.closest_lane(x, y, heading)
+    }
+}
+
+/// The angle in [-pi, pi) that is `angle` but for full turns.
+#[inline]
+pub fn wrap_to_pi(angle: f64) -> f64 {
+    let shifted = angle + PI;
+    if (0.0..2.0 * PI).contains(&shifted) { shifted - PI } else { shifted.rem_euclid(2.0 * PI) - PI }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lanes_are_side_by_side() {
+        let road = Road::straight(3, 1000.0, 30.0);
+        assert_eq!(road.side_lanes(0).collect::<Vec<_>>(), [1]);
+        assert_eq!(road.side_lanes(1).collect::<Vec<_>>(), [0, 2]);
+        assert_eq!(road.side_lanes(2).collect::<Vec<_>>(), [1]);
+    }
+
+    #[test]
+    fn the_quick_way_finds_the_closest_lane() {
+        let mut lanes = Road::straight(3, 500.0, 30.0).lanes().to_vec();
+        lanes.push(Lane::straight(100.0, 200.0, 12.0));
+        let road = Road::new(lanes, Vec::new());
+        for i in -20..140 {
+            for x in [-30.0, 50.0, 99.0, 150.0, 201.0, 600.0] {
+                let y = f64::from(i) * 0.17;
+                let slow = road.closest_lane(x, y, 0.3);
+                for lane in 0..4 {
+                    assert_eq!(road.still_closest_lane(lane, x, y, 0.3), slow, "({x}, {y}) from lane {lane}");
+                }
+            }
+        }
+        // Halfway between two lanes the first one counts.
+        assert_eq!(road.closest_lane(10.0, 2.0, 0.0), 0);
+    }
+
+    #[test]
+    fn angles_wrap() {
+        for angle in [-20.0, -3.2, -3.0, 0.0, 1e-3, 3.2, 9.5, 40.0] {
+            let wrapped = wrap_to_pi(angle);
+            assert!((-PI..PI).contains(&wrapped));
+            assert!(((angle - wrapped) / (2.0 * PI) - ((angle - wrapped) / (2.0 * PI)).round()).abs() < 1e-12);
+        }
+    }
+}

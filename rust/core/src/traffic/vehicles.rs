@@ -1,0 +1,234 @@
+//! The vehicles on a road, as arrays of their properties.
+//!
+//! The index of a vehicle is its place in highway-env's `road.vehicles`: who acts first and which of two equally near
+//! neighbours counts depend on it. Source: `highway_env/vehicle/{objects,kinematics,controller,behavior}.py`.
+
+use serde::{Deserialize, Serialize};
+
+/// Length of every vehicle, metres.
+pub const LENGTH: f64 = 5.0;
+/// Width of every vehicle, metres.
+pub const WIDTH: f64 = 2.0;
+/// Beyond this speed, in either direction, vehicles brake, m/s.
+pub const MAX_SPEED: f64 = 40.0;
+
+/// Who drives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Driver {
+    /// Speed and lane chosen from outside and held by its own controllers: highway-env's `MDPVehicle`.
+    Meta,
+    /// Acceleration and steering set from outside: highway-env's `Vehicle`.
+    Manual,
+    /// `IDMVehicle`.
+    Idm,
+    /// `LinearVehicle`.
+    Linear,
+    /// `AggressiveVehicle`.
+    Aggressive,
+    /// `DefensiveVehicle`.
+    Defensive,
+}
+
+impl Driver {
+    /// Whether it decides by itself where to drive, and how fast.
+    pub fn is_traffic(self) -> bool {
+        !matches!(self, Self::Meta | Self::Manual)
+    }
+
+    /// Whether it follows a target lane and a target speed: highway-env's `ControlledVehicle`.
+    pub fn has_targets(self) -> bool {
+        self != Self::Manual
+    }
+}
+
+/// Weights of the linear drivers (`ACCELERATION_PARAMETERS`, `STEERING_PARAMETERS`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Gains {
+    /// Of the target speed, the speed of the one in front, and the gap.
+    pub acceleration: [f64; 3],
+    /// Of the heading and the lateral offset.
+    pub steering: [f64; 2],
+}
+
+/// One vehicle, to be put on a road by [`super::Traffic::add`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct Vehicle {
+    pub driver: Driver,
+    /// Centre, metres.
+    pub x: f64,
+    pub y: f64,
+    /// Radians.
+    pub heading: f64,
+    /// m/s.
+    pub speed: f64,
+    /// The closest lane if `None`.
+    pub target_lane: Option<usize>,
+    /// The present speed if `None`. A `Meta` driver takes the nearest of the road's target speeds.
+    pub target_speed: Option<f64>,
+    /// Exponent of the IDM's free-road term.
+    pub delta: f64,
+    /// Seconds since the last thought about changing lanes; by place, as highway-env sets it, if `None`.
+    pub timer: Option<f64>,
+    pub gains: Gains,
+    /// Whether traffic of this kind may change lanes.
+    pub changes_lanes: bool,
+    /// Two vehicles collide if one of them looks.
+    pub checks_collisions: bool,
+}
+
+impl Vehicle {
+    /// As highway-env's constructors make one: target of lane and speed as it stands, exponent 4, the usual gains.
+    pub fn new(driver: Driver, x: f64, y: f64, speed: f64) -> Self {
+        Self {
+            driver,
+            x,
+            y,
+            heading: 0.0,
+            speed,
+            target_lane: None,
+            target_speed: None,
+            delta: 4.0,
+            timer: None,
+            gains: super::behaviour::gains(driver),
+            changes_lanes: true,
+            checks_collisions: true,
+        }
+    }
+}
+
+/// All vehicles of a road; every array has one entry a vehicle.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Vehicles {
+    pub driver: Vec<Driver>,
+    /// Centre, metres.
+    pub x: Vec<f64>,
+    pub y: Vec<f64>,
+    /// Radians. [`Vehicles::turn_to`] sets it together with `cos` and `sin`.
+    pub heading: Vec<f64>,
+    /// Of the heading.
+    pub cos: Vec<f64>,
+    pub sin: Vec<f64>,
+    /// m/s.
+    pub speed: Vec<f64>,
+    /// Last command, m/s².
+    pub acceleration: Vec<f64>,
+    /// Last command as the sine of the slip angle beta = atan(tan(steering) / 2); [`Vehicles::steering`] gives the angle.
+    pub slip: Vec<f64>,
+    /// The closest lane.
+    pub lane: Vec<usize>,
+    pub target_lane: Vec<usize>,
+    /// m/s.
+    pub target_speed: Vec<f64>,
+    /// Of a `Meta` driver: which of the target speeds it holds.
+    pub speed_index: Vec<usize>,
+    /// Exponent of the IDM's free-road term.
+    pub delta: Vec<f64>,
+    /// Seconds since the last thought about changing lanes.
+    pub timer: Vec<f64>,
+    pub crashed: Vec<bool>,
+    /// By how much a collision shifts it in the next frame, metres.
+    pub impact: Vec<Option<[f64; 2]>>,
+    pub gains: Vec<Gains>,
+    pub changes_lanes: Vec<bool>,
+    pub checks_collisions: Vec<bool>,
+    /// m/s.
+    pub min_speed: Vec<f64>,
+    pub max_speed: Vec<f64>,
+}
+
+/// Calls a method of every array: `each!(vehicles, clear())`.
+macro_rules! each {
+    ($vehicles:expr, $method:ident $arguments:tt) => {
+        each!($vehicles, $method $arguments:
+            driver x y heading cos sin speed acceleration slip lane target_lane target_speed speed_index delta timer
+            crashed impact gains changes_lanes checks_collisions min_speed max_speed)
+    };
+    ($vehicles:expr, $method:ident $arguments:tt: $($array:ident)*) => {{
+        $( $vehicles.$array.$method $arguments; )*
+    }};
+}
+
+impl Vehicles {
+    pub fn len(&self) -> usize {
+        self.x.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.x.is_empty()
+    }
+
+    pub fn clear(&mut self) {
+        each!(self, clear());
+    }
+
+    /// Takes vehicle `i` away; the later ones move up by one.
+    pub fn remove(&mut self, i: usize) {
+        each!(self, remove(i));
+    }
+
+    /// Sets the heading of vehicle `i`, radians.
+    pub fn turn_to(&mut self, i: usize, heading: f64) {
+        self.heading[i] = heading;
+        (self.sin[i], self.cos[i]) = heading.sin_cos();
+    }
+
+    /// Last steering command of vehicle `i`, radians.
+    pub fn steering(&self, i: usize) -> f64 {
+        (2.0 * self.slip[i].asin().tan()).atan()
+    }
+
+    /// (vx, vy) of vehicle `i` as highway-env gives it, slip left out, m/s.
+    #[inline]
+    pub fn velocity(&self, i: usize) -> [f64; 2] {
+        [self.speed[i] * self.cos[i], self.speed[i] * self.sin[i]]
+    }
+
+    /// Puts a vehicle, whose targets are decided, at the end.
+    pub(super) fn push(&mut self, vehicle: &Vehicle, lane: usize, target_speed: f64, speed_index: usize) {
+        let (sin, cos) = vehicle.heading.sin_cos();
+        self.driver.push(vehicle.driver);
+        self.x.push(vehicle.x);
+        self.y.push(vehicle.y);
+        self.heading.push(vehicle.heading);
+        self.cos.push(cos);
+        self.sin.push(sin);
+        self.speed.push(vehicle.speed);
+        self.acceleration.push(0.0);
+        self.slip.push(0.0);
+        self.lane.push(lane);
+        self.target_lane.push(vehicle.target_lane.unwrap_or(lane));
+        self.target_speed.push(target_speed);
+        self.speed_index.push(speed_index);
+        self.delta.push(vehicle.delta);
+        let by_place = || ((vehicle.x + vehicle.y) * std::f64::consts::PI).rem_euclid(1.0);
+        self.timer.push(vehicle.timer.unwrap_or_else(by_place));
+        self.crashed.push(false);
+        self.impact.push(None);
+        self.gains.push(vehicle.gains);
+        self.changes_lanes.push(vehicle.changes_lanes);
+        self.checks_collisions.push(vehicle.checks_collisions);
+        self.min_speed.push(-MAX_SPEED);
+        self.max_speed.push(MAX_SPEED);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_vehicle_comes_and_goes_with_all_its_properties() {
+        let mut vehicles = Vehicles::default();
+        for x in [1.0, 2.0, 3.0] {
+            vehicles.push(&Vehicle::new(Driver::Idm, x, 4.0, 20.0), 1, 20.0, 0);
+        }
+        let mut two = Vehicles::default();
+        for x in [1.0, 3.0] {
+            two.push(&Vehicle::new(Driver::Idm, x, 4.0, 20.0), 1, 20.0, 0);
+        }
+        vehicles.remove(1);
+        assert_eq!(vehicles, two);
+        vehicles.clear();
+        assert_eq!(vehicles, Vehicles::default());
+    }
+}
