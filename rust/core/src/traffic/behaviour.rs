@@ -1,6 +1,25 @@
-//! How traffic drives by itself.
+//! How traffic drives by itself: how fast, and in which lane.
+//!
+//! Source: `highway_env/vehicle/behavior.py`. The Intelligent Driver Model: M. Treiber, A. Hennecke, D. Helbing,
+//! "Congested traffic states in empirical observations and microscopic simulations", Phys. Rev. E 62 (2000). MOBIL:
+//! A. Kesting, M. Treiber, D. Helbing, "General lane-changing model MOBIL for car-following models", Transportation
+//! Research Record 1999 (2007). highway-env measures gaps from centre to centre and sets MOBIL's politeness to 0.
 
-use super::vehicles::{Driver, Gains};
+use super::controller::not_zero;
+use super::vehicles::{Driver, Gains, LENGTH};
+use super::{Neighbour, Traffic};
+
+/// Bound of what the models ask for, m/s² (`ACC_MAX`).
+const MAX_ACCELERATION: f64 = 6.0;
+/// m/s² (`COMFORT_ACC_MAX`, `COMFORT_ACC_MIN`).
+const COMFORTABLE_ACCELERATION: f64 = 3.0;
+const COMFORTABLE_BRAKING: f64 = 5.0;
+/// Gap to the one in front in a jam, centre to centre, metres (`DISTANCE_WANTED`).
+const JAM_DISTANCE: f64 = 5.0 + LENGTH;
+/// Time between thoughts about changing lanes, seconds (`LANE_CHANGE_DELAY`).
+const LANE_CHANGE_DELAY: f64 = 1.0;
+/// The new follower must not have to brake harder, m/s² (`LANE_CHANGE_MAX_BRAKING_IMPOSED`).
+const MAX_BRAKING_IMPOSED: f64 = 2.0;
 
 /// The usual weights of that kind of driver.
 pub(super) fn gains(driver: Driver) -> Gains {
@@ -12,4 +31,175 @@ pub(super) fn gains(driver: Driver) -> Gains {
         _ => [0.3, 0.3, 2.0],
     };
     Gains { acceleration, steering: [1.0 / 0.2, 1.0 / 0.2 * (1.0 / 0.6)] }
+}
+
+impl Driver {
+    fn is_linear(self) -> bool {
+        matches!(self, Self::Linear | Self::Aggressive | Self::Defensive)
+    }
+
+    /// Time gap to the one in front, seconds (`TIME_WANTED`).
+    fn time_gap(self) -> f64 {
+        if self.is_linear() { 2.5 } else { 1.5 }
+    }
+
+    /// What a change of lanes must bring, m/s² (`LANE_CHANGE_MIN_ACC_GAIN`).
+    fn min_gain(self) -> f64 {
+        if matches!(self, Self::Aggressive | Self::Defensive) { 1.0 } else { 0.2 }
+    }
+}
+
+/// Place and motion of whoever may be in front, on the axis of a lane.
+struct Motion {
+    s: f64,
+    speed: f64,
+    velocity: [f64; 2],
+}
+
+impl Traffic {
+    fn motion(&self, who: Neighbour, lane: usize) -> Motion {
+        let lane = self.road.lane(lane);
+        match who {
+            Neighbour::Vehicle(i) => {
+                let v = &self.vehicles;
+                Motion { s: lane.local(v.x[i], v.y[i]).0, speed: v.speed[i], velocity: v.velocity(i) }
+            }
+            Neighbour::Obstacle(i) => {
+                let o = &self.road.obstacles[i];
+                Motion { s: lane.local(o.x, o.y).0, speed: 0.0, velocity: [0.0; 2] }
+            }
+        }
+    }
+
+    /// Gap that `ego` wants to the one in front, in the eyes of a driver like `by` (`desired_gap`), metres.
+    fn desired_gap(&self, by: Driver, ego: usize, front: &Motion) -> f64 {
+        let v = &self.vehicles;
+        let [vx, vy] = v.velocity(ego);
+        let closing = (vx - front.velocity[0]) * v.cos[ego] + (vy - front.velocity[1]) * v.sin[ego];
+        let speed = v.speed[ego];
+        let braking = 2.0 * (COMFORTABLE_ACCELERATION * COMFORTABLE_BRAKING).sqrt();
+        JAM_DISTANCE + speed * by.time_gap() + speed * closing / braking
+    }
+
+    /// What driver `me` holds to be the acceleration of `ego` behind `front`, m/s² (`acceleration`).
+    fn acceleration(&self, me: usize, ego: Option<Neighbour>, front: Option<Neighbour>) -> f64 {
+        let v = &self.vehicles;
+        let driver = v.driver[me];
+        if driver.is_linear() {
+            return ego.map_or(0.0, |ego| self.linear_acceleration(me, ego, front));
+        }
+        match ego {
+            Some(Neighbour::Vehicle(ego)) => self.free_acceleration(me, ego) - self.interaction(driver, ego, front),
+            // Obstacles do not drive.
+            Some(Neighbour::Obstacle(_)) | None => 0.0,
+        }
+    }
+
+    /// The IDM's term of the free road.
+    fn free_acceleration(&self, me: usize, ego: usize) -> f64 {
+        let v = &self.vehicles;
+        let mut target = if v.driver[ego].has_targets() { v.target_speed[ego] } else { 0.0 };
+        if let Some(limit) = self.road.lane(v.lane[ego]).speed_limit {
+            target = target.clamp(0.0, limit);
+        }
+        let ratio = v.speed[ego].max(0.0) / not_zero(target).abs();
+        COMFORTABLE_ACCELERATION * (1.0 - ratio.powf(v.delta[me]))
+    }
+
+    /// The IDM's term of the one in front.
+    fn interaction(&self, by: Driver, ego: usize, front: Option<Neighbour>) -> f64 {
+        let Some(front) = front else { return 0.0 };
+        let v = &self.vehicles;
+        let lane = v.lane[ego];
+        let front = self.motion(front, lane);
+        let gap = front.s - self.road.lane(lane).local(v.x[ego], v.y[ego]).0;
+        let ratio = self.desired_gap(by, ego, &front) / not_zero(gap);
+        COMFORTABLE_ACCELERATION * (ratio * ratio)
+    }
+
+    /// `LinearVehicle.acceleration`.
+    fn linear_acceleration(&self, me: usize, ego: Neighbour, front: Option<Neighbour>) -> f64 {
+        let v = &self.vehicles;
+        let (lane, faster) = match ego {
+            Neighbour::Vehicle(i) if v.driver[i].has_targets() => (v.lane[i], v.target_speed[i] - v.speed[i]),
+            Neighbour::Vehicle(i) => (v.lane[i], 0.0),
+            Neighbour::Obstacle(i) => {
+                let o = &self.road.obstacles[i];
+                (self.road.closest_lane(o.x, o.y, o.heading), 0.0)
+            }
+        };
+        let (mut slower, mut further) = (0.0, 0.0);
+        if let Some(front) = front {
+            let (ego, front) = (self.motion(ego, lane), self.motion(front, lane));
+            let safe = JAM_DISTANCE + ego.speed.max(0.0) * v.driver[me].time_gap();
+            slower = (front.speed - ego.speed).min(0.0);
+            further = (front.s - ego.s - safe).min(0.0);
+        }
+        let [a, b, c] = v.gains[me].acceleration;
+        a * faster + b * slower + c * further
+    }
+
+    /// Acceleration that traffic vehicle `i` chooses (`IDMVehicle.act`), m/s².
+    pub(super) fn longitudinal(&self, i: usize) -> f64 {
+        let v = &self.vehicles;
+        let me = Some(Neighbour::Vehicle(i));
+        let mut acceleration = self.acceleration(i, me, self.neighbours(i, v.lane[i]).0);
+        if v.lane[i] != v.target_lane[i] {
+            let there = self.acceleration(i, me, self.neighbours(i, v.target_lane[i]).0);
+            acceleration = acceleration.min(there);
+        }
+        acceleration.clamp(-MAX_ACCELERATION, MAX_ACCELERATION)
+    }
+
+    /// Whether traffic vehicle `i` starts or gives up a change of lanes (`change_lane_policy`).
+    pub(super) fn choose_lane(&mut self, i: usize) {
+        let v = &self.vehicles;
+        let (lane, target) = (v.lane[i], v.target_lane[i]);
+        if lane != target {
+            if self.is_contested(i) {
+                self.vehicles.target_lane[i] = lane;
+            }
+            return;
+        }
+        if v.timer[i] <= LANE_CHANGE_DELAY {
+            return;
+        }
+        self.vehicles.timer[i] = 0.0;
+        for candidate in self.road.side_lanes(lane) {
+            let v = &self.vehicles;
+            if self.road.lane(candidate).reachable_from(v.x[i], v.y[i])
+                && v.speed[i].abs() >= 1.0
+                && self.is_better(i, candidate)
+            {
+                self.vehicles.target_lane[i] = candidate;
+            }
+        }
+    }
+
+    /// Whether somebody close in front is changing to the same lane.
+    fn is_contested(&self, i: usize) -> bool {
+        let v = &self.vehicles;
+        let (lane, target) = (v.lane[i], v.target_lane[i]);
+        let s = self.road.lane(lane).local(v.x[i], v.y[i]).0;
+        (0..v.len()).any(|j| {
+            if j == i || v.lane[j] == target || v.target_lane[j] != target || !v.driver[j].has_targets() {
+                return false;
+            }
+            let other = self.motion(Neighbour::Vehicle(j), lane);
+            let gap = other.s - s;
+            0.0 < gap && gap < self.desired_gap(v.driver[i], i, &other)
+        })
+    }
+
+    /// MOBIL: whether vehicle `i` gains enough from that lane, and the one behind it there need not brake hard.
+    fn is_better(&self, i: usize, lane: usize) -> bool {
+        let me = Some(Neighbour::Vehicle(i));
+        let (preceding, following) = self.neighbours(i, lane);
+        if self.acceleration(i, following, me) < -MAX_BRAKING_IMPOSED {
+            return false;
+        }
+        let old_preceding = self.neighbours(i, self.vehicles.lane[i]).0;
+        let gain = self.acceleration(i, me, preceding) - self.acceleration(i, me, old_preceding);
+        gain >= self.vehicles.driver[i].min_gain()
+    }
 }

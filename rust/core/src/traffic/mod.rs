@@ -3,8 +3,10 @@
 //! [`Traffic`] is what all simulators of traffic are built on: a [`road::Road`], its [`vehicles::Vehicles`], and the
 //! frame that moves them, in lockstep with highway-env 1.12.1.
 
-pub mod behaviour;
+mod behaviour;
+mod collision;
 pub mod controller;
+mod kinematics;
 pub mod lane;
 pub mod numpy_random;
 pub mod road;
@@ -13,7 +15,6 @@ pub mod vehicles;
 
 use serde::{Deserialize, Serialize};
 
-use controller::Meta;
 use road::Road;
 use vehicles::{Driver, Vehicle, Vehicles};
 
@@ -73,17 +74,6 @@ impl Traffic {
         (x * last as f64).round_ties_even().clamp(0.0, last as f64) as usize
     }
 
-    /// Tells `Meta` driver `i` what to do from the next frame on.
-    pub fn command(&mut self, i: usize, meta: Meta) {
-        let _ = (i, meta);
-    }
-
-    /// Sets what `Manual` driver `i` does from the next frame on: m/s² and radians.
-    pub fn drive(&mut self, i: usize, acceleration: f64, steering: f64) {
-        self.vehicles.acceleration[i] = acceleration;
-        self.vehicles.slip[i] = (0.5 * steering.tan()).atan().sin();
-    }
-
     /// The nearest before and behind vehicle `i` on a lane, which need not be its own.
     pub fn neighbours(&self, i: usize, lane: usize) -> (Option<Neighbour>, Option<Neighbour>) {
         let (lane, v) = (self.road.lane(lane), &self.vehicles);
@@ -106,8 +96,21 @@ impl Traffic {
         (front.1, rear.1)
     }
 
-    /// One frame of `dt` seconds: everyone decides, everyone moves, collisions are found.
+    /// One frame of `dt` seconds: everyone decides in the order of the list, everyone moves, collisions are found.
     pub fn frame(&mut self, dt: f64) {
-        let _ = dt;
+        for i in 0..self.vehicles.len() {
+            let driver = self.vehicles.driver[i];
+            // Whoever has crashed only brakes from now on.
+            if self.vehicles.crashed[i] || driver == Driver::Manual {
+                continue;
+            }
+            if driver.is_traffic() && self.vehicles.changes_lanes[i] {
+                self.choose_lane(i);
+            }
+            self.vehicles.slip[i] = self.hold_lane(i);
+            self.vehicles.acceleration[i] = if driver.is_traffic() { self.longitudinal(i) } else { self.hold_speed(i) };
+        }
+        self.advance(dt);
+        self.collide(dt);
     }
 }
