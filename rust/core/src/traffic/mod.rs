@@ -9,6 +9,7 @@ pub mod controller;
 mod kinematics;
 pub mod lane;
 pub mod numpy_random;
+pub mod raster;
 pub mod road;
 pub mod scene;
 pub mod vehicles;
