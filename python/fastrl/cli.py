@@ -106,7 +106,7 @@ def _umbrella(prog: str, arguments: list[str]) -> int:
 
 
 def evaluate(prog: str, arguments: list[str]) -> int:
-    """Scores defenders by the challenge's protocol."""
+    """Scores defenders by the challenge's protocol, and runs in traffic on fixed seeds."""
     from rich.console import Console
 
     from fastrl.envs.cage2_blue import BASELINES
@@ -116,14 +116,19 @@ def evaluate(prog: str, arguments: list[str]) -> int:
     parser = ArgumentParser(
         prog=prog,
         description="Scores defenders of CAGE Challenge 2 by its protocol, beside the published scores:\n"
-        f"episodes of {', '.join(map(str, HORIZONS))} steps against B_line, Meander and Sleep.",
+        f"episodes of {', '.join(map(str, HORIZONS))} steps against B_line, Meander and Sleep.\n"
+        "Runs in traffic are scored on fixed seeds, in their own traffic.",
         epilog=f"baselines: {', '.join(f'baseline:{name}' for name in BASELINES)}",
     )
     parser.add_argument(
         "subjects", nargs="+", metavar="RUN", help="run directory, checkpoint file or baseline"
     )
     parser.add_argument(
-        "--episodes", type=at_least(1), default=1000, metavar="INT", help="of each of the nine kinds [1000]"
+        "--episodes",
+        type=at_least(1),
+        default=1000,
+        metavar="INT",
+        help="of each of the nine kinds; in traffic: in all [1000]",
     )
     parser.add_argument(
         "--ruleset",
@@ -143,6 +148,11 @@ def evaluate(prog: str, arguments: list[str]) -> int:
     )
     parser.add_argument("--json", action="store_true", help="print the results as JSON and nothing else")
     options = parser.parse_args(arguments)
+    in_traffic = [_is_traffic(name) for name in options.subjects]
+    if all(in_traffic):
+        return _evaluate_traffic(options)
+    if any(in_traffic):
+        raise ConfigError("a run in traffic cannot be scored beside a defender of CAGE Challenge 2")
     contenders = [_contender(name, options) for name in options.subjects]
     rulesets = RULESETS if options.ruleset == "both" else [options.ruleset]
     console = Console()
@@ -156,6 +166,39 @@ def evaluate(prog: str, arguments: list[str]) -> int:
                 console.print()
     if options.json:
         print(to_json([evaluation.to_tree() for evaluation in evaluations], indent=2))
+    return 0
+
+
+def _is_traffic(name: str) -> bool:
+    if name.startswith("baseline:"):
+        return False
+    from fastrl.checkpoint import load_newest
+
+    return load_newest(name)[1].get("kind") == "traffic"
+
+
+def _evaluate_traffic(options: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from fastrl.files import to_json
+    from fastrl.traffic import evaluate_run
+    from fastrl.traffic_scores import score_table
+
+    given = {
+        "--ruleset": options.ruleset != "both",
+        "--stochastic": options.stochastic,
+        "--device cuda": options.device == "cuda",
+    }
+    for option in (option for option, is_given in given.items() if is_given):
+        raise ConfigError(f"{option} does not go with a run in traffic")
+    scores = [
+        evaluate_run(Path(name), episodes=options.episodes, seed=options.seed) for name in options.subjects
+    ]
+    if options.json:
+        print(to_json([each.to_tree() for each in scores], indent=2))
+    else:
+        title = f"{options.episodes:,} episodes on the seeds of {options.seed}, without exploration"
+        Console().print(score_table(scores, title))
     return 0
 
 
@@ -301,8 +344,8 @@ def _positive(text: str) -> float:
 
 
 COMMANDS: dict[str, tuple[Callable[[str, list[str]], int], str]] = {
-    "train": (train, "train a defender for CAGE Challenge 2, or a player from pixels"),
-    "eval": (evaluate, "score runs, checkpoints or baselines by the challenge's protocol"),
+    "train": (train, "train a defender for CAGE Challenge 2, a player from pixels, or vehicles"),
+    "eval": (evaluate, "score runs, checkpoints or baselines"),
     "replay": (replay, "check the simulator against traces of the real CybORG"),
     "bench": (bench, "measure the simulator's speed, or the pixel pipeline, on this machine"),
 }

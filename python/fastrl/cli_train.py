@@ -17,6 +17,7 @@ from fastrl.config import (
     add_options,
     build,
     check,
+    leaves,
     nearest,
     read_arguments,
     read_toml,
@@ -24,7 +25,7 @@ from fastrl.config import (
 )
 
 if TYPE_CHECKING:
-    from fastrl.summary import PixelSummary, Summary
+    from fastrl.summary import PixelSummary, Summary, TrafficSummary
 
 # Settings of `train` that have a shorter option too.
 SHORT = {
@@ -42,13 +43,29 @@ SHORT_PIXELS = {
     "env.id": "--env",
     "collect.collectors": "--collectors",
 }
-ENVIRONMENTS = ("cage2", "pixels")
+SHORT_TRAFFIC = {
+    "run.seed": "--seed",
+    "run.device": "--device",
+    "run.algorithm": "--algorithm",
+    "run.episodes": "--episodes",
+    "run.save_freq": "--save-freq",
+    "run.eval_freq": "--eval-freq",
+    "env.id": "--env",
+    "env.vehicles": "--vehicles",
+    "env.density": "--density",
+    "env.num_envs": "--num-envs",
+    "online.enabled": "--online",
+}
+ENVIRONMENTS = ("cage2", "pixels", "traffic")
+# Tables that only one kind of run has in its settings.
+_TABLES = {"dqn": "pixels", "curriculum": "traffic"}
 
 
 def train(prog: str, arguments: list[str]) -> int:
-    """Trains PPO on CAGE Challenge 2, or DQN from pixels."""
-    if _kind(arguments) == "pixels":
-        return _train_pixels(prog, arguments)
+    """Trains PPO on CAGE Challenge 2, DQN from pixels, or agents in traffic."""
+    kind = _kind(arguments)
+    if kind != "cage2":
+        return (_train_pixels if kind == "pixels" else _train_traffic)(prog, arguments)
     # Its help tells the defaults of all settings, for which PyTorch has to be there.
     from rich.console import Console
 
@@ -57,6 +74,7 @@ def train(prog: str, arguments: list[str]) -> int:
     parser = ArgumentParser(
         prog=prog,
         usage=f"{prog} cage2 [options]\n       {prog} pixels [options], see {prog} pixels --help"
+        f"\n       {prog} traffic [options], see {prog} traffic --help"
         f"\n       {prog} --resume RUN [options]",
         description="Trains a defender for CAGE Challenge 2 with PPO.",
         epilog=_settings_epilog(PRESETS, "ppo.gamma"),
@@ -137,17 +155,63 @@ def _train_pixels(prog: str, arguments: list[str]) -> int:
     return _ended(new_run(config, run_dir, console), prog, console)
 
 
+def _train_traffic(prog: str, arguments: list[str]) -> int:
+    from rich.console import Console
+
+    from fastrl.traffic import new_run, resume_run
+    from fastrl.traffic_settings import PRESETS, TrafficConfig
+
+    parser = ArgumentParser(
+        prog=prog,
+        usage=f"{prog} traffic [options]\n       {prog} --resume RUN [options]",
+        description="Trains vehicles that drive together, each an agent of its own, such as\n"
+        f"{prog} traffic --preset performance --vehicles 12 --episodes 800 --save-freq 100 --eval-freq 50",
+        epilog=_settings_epilog(PRESETS, "mappo.gamma"),
+    )
+    _add_run_options(parser, "traffic")
+    parser.add_argument("--lr", metavar="FLOAT", help="learning rate of the algorithm, whichever it is")
+    add_options(parser, TrafficConfig, SHORT_TRAFFIC)
+    options = parser.parse_args(arguments)
+    changes = read_arguments(TrafficConfig, options, SHORT_TRAFFIC)
+    run_dir = None if options.run_dir is None else Path(options.run_dir)
+    console = Console()
+    if options.resume is not None:
+        _check_resume(options, ("preset", "config", "lr"))
+        return _ended(resume_run(Path(options.resume), changes, run_dir, console), prog, console)
+    layers = [changes]
+    if options.config is not None:
+        layers.insert(0, read_toml(TrafficConfig, options.config))
+    if options.preset is not None:
+        layers.insert(0, preset(TrafficConfig, PRESETS, options.preset))
+    config = build(TrafficConfig, *layers)
+    if options.lr is not None:
+        key = f"{'reinforce' if config.run.algorithm == 'reinforce' else 'mappo'}.learning_rate"
+        if key in changes:
+            raise ConfigError(f"--lr and --{key} say the same thing: give one of them")
+        config = build(TrafficConfig, *layers, {key: leaves(TrafficConfig)[key].parse(options.lr, "--lr")})
+    if options.print_config:
+        print(to_toml(config), end="")
+        return 0
+    summary = new_run(config, run_dir, console)
+    if summary.signal is None:
+        say(console, f"To score it on other seeds: fastrl eval {shlex.quote(summary.run)}")
+    return _ended(summary, prog, console)
+
+
 def _kind(arguments: list[str]) -> str:
-    """Whether pixels are to be trained on, which says what the other arguments mean; cage2 else."""
-    if ENVIRONMENTS[1] in arguments:
-        return ENVIRONMENTS[1]
+    """What is to be trained on, which says what the other arguments mean; cage2 if they do not tell."""
+    for kind in ENVIRONMENTS[1:]:
+        if kind in arguments:
+            return kind
     for name, value in zip(arguments, [*arguments, ""][1:], strict=True):
         option, equals, own = name.partition("=")
         if option == "--resume":
             run = Path(own if equals else value)
             for folder in (run, run.parent, run.parent.parent):
                 with contextlib.suppress(OSError):
-                    return "pixels" if "\n[dqn]" in (folder / "config.toml").read_text() else "cage2"
+                    settings = (folder / "config.toml").read_text()
+                    kinds = (kind for table, kind in _TABLES.items() if f"\n[{table}]" in settings)
+                    return next(kinds, "cage2")
     return ENVIRONMENTS[0]
 
 
@@ -192,7 +256,8 @@ def _check_resume(options: argparse.Namespace, others: Sequence[str]) -> None:
 def _check_environment(name: str | None, prog: str) -> None:
     if name is None:
         raise ConfigError(
-            f"what should be trained on? CAGE Challenge 2: {prog} cage2; Atari and others: {prog} pixels"
+            f"what should be trained on? CAGE Challenge 2: {prog} cage2; Atari and others: {prog} pixels;"
+            f" vehicles: {prog} traffic"
         )
     if name not in ENVIRONMENTS:
         raise ConfigError(f"unknown environment {name}; did you mean {nearest(name, ENVIRONMENTS)}?")
@@ -204,7 +269,7 @@ def preset(config_type: type, presets: Mapping[str, Preset], name: str) -> Value
     return check(config_type, presets[name].values, f"preset {name}")
 
 
-def _ended(summary: "Summary | PixelSummary", prog: str, console: Any) -> int:
+def _ended(summary: "Summary | PixelSummary | TrafficSummary", prog: str, console: Any) -> int:
     """The exit code of a run, and how to go on with one that was interrupted."""
     if summary.signal is None:
         return 0

@@ -21,6 +21,16 @@ MEASURES = (
     "min_ttc",
     "success",
 )
+# What means over episodes are called, and the fields that they are taken of.
+MEANS = {
+    "mean_return": "return_mean",
+    "mean_length": "length",
+    "success_rate": "success",
+    "collision_rate": "collision_rate",
+    "mean_speed": "mean_speed",
+    "throughput": "throughput",
+    "min_ttc": "min_ttc",
+}
 EPISODE = np.dtype([*((name, np.float64) for name in MEASURES), ("level", np.int64)])
 
 # Chooses the actions of all rows: observations float32 [K*A, D] and alive bool [K*A] to int64 [K*A] or
@@ -80,6 +90,10 @@ class WatchedWorlds:
             rows["level"] = self._levels[ended]
             self._levels[ended] = self.level
             self._ended.append(rows)
+
+    def episodes(self) -> dict[str, NDArray[Any]]:
+        """As the environment's."""
+        return self.env.episodes()
 
     def take(self) -> NDArray[np.void]:
         """Those that have ended since the last call, `EPISODE` [E], in the order in which they ended."""

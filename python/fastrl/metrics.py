@@ -184,6 +184,92 @@ class PixelRow(Row):
         return numbers if self.gpu_use is None else [*numbers, f"GPU {self.gpu_use:.0%}"]
 
 
+@dataclasses.dataclass(frozen=True)
+class TrafficRow(Row):
+    """What one update of a run in traffic learnt from, and did. Totals are since the beginning of the run.
+
+    Attributes:
+        iteration, episodes: totals: updates, episodes that have ended.
+        ended: how many of them in this row.
+        played: means over these by name, such as ``mean_return``, ``success_rate`` and ``collision_rate``; NaN of what
+            is not known, and of everything where none has ended.
+        vehicles, density: of the episodes that begin now; ``level``, ``rises``, ``falls`` of the curriculum.
+        losses: the algorithm's own numbers, by name; empty where there was nothing to learn from.
+        evaluation: scores on fixed seeds, by name; empty where there was none. ``best`` is the best return so far.
+        online: how the simulation runs that is trained on; empty for a run that plays its own worlds.
+        seconds: wall-clock time of the run so far, without breaks between resumptions.
+        episodes_per_minute, steps_per_second: of this row; steps are of a world with all its agents.
+        memory_mib: the most that this process has held.
+        parts: seconds of this row, by what they were spent on.
+    """
+
+    iteration: int
+    episodes: int
+    ended: int
+    played: Mapping[str, float]
+    vehicles: int
+    density: float
+    level: int
+    rises: int
+    falls: int
+    losses: Mapping[str, Number]
+    evaluation: Mapping[str, float]
+    online: Mapping[str, Number]
+    seconds: float
+    episodes_per_minute: float
+    steps_per_second: float
+    memory_mib: float
+    parts: Mapping[str, float]
+
+    @property
+    def done(self) -> int:
+        return self.episodes
+
+    def groups(self) -> dict[str, dict[str, Number]]:
+        return {
+            "episode": {"episodes": self.episodes, "ended": self.ended, **self.played},
+            "curriculum": {
+                "vehicles": self.vehicles,
+                "density": self.density,
+                "level": self.level,
+                "rises": self.rises,
+                "falls": self.falls,
+            },
+            "algorithm": dict(self.losses),
+            "evaluation": {f"eval_{name}": value for name, value in self.evaluation.items()},
+            "online": dict(self.online),
+            "time": {
+                "iteration": self.iteration,
+                "seconds": self.seconds,
+                "episodes_per_minute": self.episodes_per_minute,
+                "steps_per_second": self.steps_per_second,
+                "memory_mib": self.memory_mib,
+                **{f"seconds_{name}": value for name, value in self.parts.items()},
+            },
+        }
+
+    def highlights(self) -> list[str]:
+        def percent(name: str) -> str:
+            value = self.played.get(name, math.nan)
+            return "-" if math.isnan(value) else f"{value:.0%}"
+
+        numbers = [
+            f"return {brief(self.played.get('mean_return', math.nan))}",
+            f"success {percent('success_rate')}",
+            f"collisions {percent('collision_rate')}",
+            f"{self.vehicles} vehicles",
+        ]
+        if self.evaluation:
+            numbers.append(f"evaluation {brief(self.evaluation['mean_return'])}")
+        if self.online:
+            numbers += [
+                f"policy age {brief(self.online['policy_age_seconds'])} s",
+                f"late {self.online['missed']:.0f} of {self.online['simulated']:.0f}",
+                f"dropped {self.online['dropped']:.0f}",
+            ]
+        return numbers
+
+
 class Sink(Protocol):
     """Takes the rows of a run, one after the other."""
 

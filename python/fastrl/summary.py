@@ -13,6 +13,8 @@ from rich.table import Table
 
 from fastrl.evaluate import Evaluation, score_table
 from fastrl.metrics import brief, count, duration
+from fastrl.traffic_scores import Scores
+from fastrl.traffic_scores import score_table as score_table_of_traffic
 
 # What the parts of the time are called, in this order; the rest is "other".
 PARTS = ("environment", "inference", "returns", "update")
@@ -77,15 +79,8 @@ class Summary:
             console.print(score_table(self.evaluation))
             console.print()
         if self.parts:
-            table = Table(title="where the time went", title_justify="left", title_style="bold")
-            for name in self.parts:
-                table.add_column(name, justify="right")
-            table.add_row(*(f"{seconds:.1f} s" for seconds in self.parts.values()))
-            table.add_row(*(f"{share:.1%}" for share in self.shares().values()))
-            console.print(table)
-        memory = f"{self.peak_memory_mib:,.0f} MiB"
-        if self.peak_gpu_memory_mib is not None:
-            memory += f" and {self.peak_gpu_memory_mib:,.0f} MiB on the GPU"
+            console.print(_times(self.parts, self.seconds))
+        memory = _memory(self.peak_memory_mib, self.peak_gpu_memory_mib)
         console.print(
             f"{self.steps:,} steps, {self.episodes:,} episodes in {duration(self.seconds)}:"
             f" {count(self.steps_per_second)} steps/s on {self.device}\n"
@@ -158,12 +153,7 @@ class PixelSummary:
             f" {duration(self.seconds)} on {self.device}: {count(self.experience_per_second)} steps/s,"
             f" {count(self.batches_per_second)} batches/s{lost}{again}\n"
             f"mean return of the last games {brief(self.mean_return)}, peak memory of the learner"
-            f" {self.peak_memory_mib:,.0f} MiB"
-            + (
-                ""
-                if self.peak_gpu_memory_mib is None
-                else f" and {self.peak_gpu_memory_mib:,.0f} MiB on the GPU"
-            ),
+            f" {_memory(self.peak_memory_mib, self.peak_gpu_memory_mib)}",
             highlight=False,
         )
         if self.evaluation is not None:
@@ -173,6 +163,84 @@ class PixelSummary:
                 f" {brief(max(self.evaluation))}",
                 highlight=False,
             )
+
+
+@dataclass(frozen=True)
+class TrafficSummary:
+    """The end of a run in traffic, or of a session of it; totals include earlier sessions.
+
+    Attributes:
+        status, signal, run, checkpoint: as in `Summary`.
+        best_checkpoint: that of the best evaluation; None without any.
+        env, algorithm: what was trained, and how.
+        steps, episodes, iterations: done; a step is one of a world with all its agents.
+        seconds: of wall-clock time in the loop, evaluations included.
+        episodes_per_minute: of this session.
+        mean_return: of the last update in which episodes ended; NaN if none did.
+        device: where the networks lived.
+        parts: seconds, by what they were spent on; with "other" they add up to ``seconds``.
+        peak_memory_mib, peak_gpu_memory_mib: as in `Summary`.
+        evaluation: scores of the policy at the end, or of the last evaluation before; None if there was none.
+        best, best_at: the best scores, and after how many episodes.
+    """
+
+    status: Literal["complete", "interrupted"]
+    signal: str | None
+    run: str
+    checkpoint: str
+    best_checkpoint: str | None
+    env: str
+    algorithm: str
+    steps: int
+    episodes: int
+    iterations: int
+    seconds: float
+    episodes_per_minute: float
+    mean_return: float
+    device: str
+    parts: Mapping[str, float]
+    peak_memory_mib: float
+    peak_gpu_memory_mib: float | None
+    evaluation: Scores | None
+    best: Scores | None
+    best_at: int
+
+    def to_tree(self) -> dict[str, Any]:
+        """All of it, for JSON."""
+        return dataclasses.asdict(self)
+
+    def print(self, console: Console) -> None:
+        """Shows it to people."""
+        rows = [] if self.evaluation is None else [self.evaluation]
+        if self.best is not None:
+            rows.append(dataclasses.replace(self.best, name=f"best (at {count(self.best_at)})"))
+        if rows:
+            title = f"{rows[0].episodes} episodes on fixed seeds, without exploration"
+            console.print(score_table_of_traffic(rows, title))
+            console.print()
+        if self.parts:
+            console.print(_times(self.parts, self.seconds))
+        console.print(
+            f"{self.algorithm} on {self.env}: {self.episodes:,} episodes, {self.steps:,} steps, {self.iterations:,}"
+            f" updates in {duration(self.seconds)} on {self.device}:"
+            f" {count(self.episodes_per_minute)} episodes/min\n"
+            f"last mean return {brief(self.mean_return)},"
+            f" peak memory {_memory(self.peak_memory_mib, self.peak_gpu_memory_mib)}",
+            highlight=False,
+        )
+
+
+def _times(parts: Mapping[str, float], seconds: float) -> Table:
+    table = Table(title="where the time went", title_justify="left", title_style="bold")
+    for name in parts:
+        table.add_column(name, justify="right")
+    table.add_row(*(f"{part:.1f} s" for part in parts.values()))
+    table.add_row(*(f"{part / seconds if seconds else 0:.1%}" for part in parts.values()))
+    return table
+
+
+def _memory(main: float, gpu: float | None) -> str:
+    return f"{main:,.0f} MiB" + ("" if gpu is None else f" and {gpu:,.0f} MiB on the GPU")
 
 
 def with_other(parts: Mapping[str, float], seconds: float) -> dict[str, float]:

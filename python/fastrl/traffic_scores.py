@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.table import Table
 
-from fastrl.episodes import Act, mean_of, play
+from fastrl.episodes import MEANS, Act, mean_of, play
 
 if TYPE_CHECKING:
     from fastrl.envs.multi import MultiAgentVectorEnv
@@ -46,6 +46,10 @@ class Scores:
     throughput: float
     min_ttc: float
     mean_length: float
+
+    def numbers(self) -> dict[str, float]:
+        """The means by name, and the standard error."""
+        return {name: getattr(self, name) for name in (*MEANS, "standard_error")}
 
     def to_tree(self) -> dict[str, Any]:
         """All of it, for JSON."""
@@ -84,22 +88,16 @@ def scores_of(played: NDArray[np.void], name: str, seed: int) -> Scores:
         name=name,
         episodes=len(played),
         seed=seed,
-        mean_return=mean_of(returns),
         standard_error=spread / math.sqrt(len(returns)),
-        success_rate=mean_of(played["success"]),
-        collision_rate=mean_of(played["collision_rate"]),
-        mean_speed=mean_of(played["mean_speed"]),
-        throughput=mean_of(played["throughput"]),
-        min_ttc=mean_of(played["min_ttc"]),
-        mean_length=mean_of(played["length"]),
+        **{mean: mean_of(played[field]) for mean, field in MEANS.items()},
     )
 
 
 def score_table(all_scores: Sequence[Scores], title: str) -> Table:
-    """A row for each."""
+    """A row for each; TTC is the mean of the episodes' shortest times to a collision."""
     table = Table(title=title, title_justify="left", title_style="bold")
     table.add_column("policy", overflow="fold")
-    for column in ("return", "success", "collisions", "speed m/s", "vehicles/h", "min TTC s", "steps"):
+    for column in ("return", "success", "crashed", "m/s", "veh/h", "TTC s", "steps"):
         table.add_column(column, justify="right")
     for it in all_scores:
         error = "" if math.isnan(it.standard_error) else f" ± {it.standard_error:.2f}"

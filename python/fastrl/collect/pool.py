@@ -1,4 +1,8 @@
-"""The collectors' processes: started, watched, replaced when they die, and gone when their learner is."""
+"""The collectors' processes: started, watched, replaced when they die, and gone when their learner is.
+
+What a process does is a function of a job, a board, a sender and weights: `fastrl.collect.collector.collect`, unless
+a pool is given another one.
+"""
 
 import contextlib
 import dataclasses
@@ -9,14 +13,15 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing import connection
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar
 
 from fastrl.collect.board import Board
-from fastrl.collect.collector import Job, collect
+from fastrl.collect.collector import collect
 from fastrl.collect.feeds import FeedClosed, Sender
 from fastrl.weights import Weights
 
@@ -34,6 +39,21 @@ WITHIN = 600.0
 
 # Where ``fastrl.queue`` and ``fastrl.weights`` keep the memory that processes share.
 SHARED_MEMORY = "/dev/shm/fastrl-"
+
+
+class AnyJob(Protocol):
+    """What a pool has to know of a job, a frozen dataclass: see `fastrl.collect.collector.Job`."""
+
+    @property
+    def index(self) -> int: ...
+    @property
+    def envs(self) -> range: ...
+    @property
+    def attempt(self) -> int: ...
+
+
+J = TypeVar("J", bound=AnyJob)
+Work = Callable[[J, Board, Sender, Weights | None], None]
 
 
 class CollectorError(RuntimeError):
@@ -58,15 +78,15 @@ class Death:
 
 
 @dataclasses.dataclass
-class _Worker:
-    job: Job
+class _Worker(Generic[J]):
+    job: J
     process: BaseProcess
     report: Connection
     steps: int  # when it was started
     told: str = ""  # its traceback, once it has died
 
 
-class Pool:
+class Pool(Generic[J]):
     """A process for each job.
 
     Args:
@@ -75,22 +95,25 @@ class Pool:
         board: made with `CONTEXT`.
         weights: where the learner publishes, if it does.
         names: of shared memory that is to be removed if the learner is killed.
+        work: what each process does, until `FeedClosed` or the board says stop.
     """
 
     def __init__(
         self,
-        jobs: Sequence[Job],
+        jobs: Sequence[J],
         senders: Sequence[Sender],
         board: Board,
         weights: Weights | None,
         names: Sequence[str] = (),
+        work: Work[Any] = collect,
     ) -> None:
+        self._do = work
         self._senders = list(senders)
         self._board = board
         self._weights = weights
         self._names = list(names)
         self._deaths: dict[int, list[float]] = {job.index: [] for job in jobs}
-        self._workers: list[_Worker] = []
+        self._workers: list[_Worker[J]] = []
         try:
             for job in jobs:
                 self._workers.append(self._start(job))
@@ -103,9 +126,10 @@ class Pool:
         """Of the processes, in the order of the jobs."""
         return [worker.process.pid or 0 for worker in self._workers]
 
-    def _start(self, job: Job) -> _Worker:
+    def _start(self, job: J) -> _Worker[J]:
         receiver, report = CONTEXT.Pipe(duplex=False)
         arguments = (
+            self._do,
             job,
             self._board,
             self._senders[job.index],
@@ -125,7 +149,7 @@ class Pool:
         """The collectors that have ended by themselves or were killed. They stay so until `restart`."""
         return [self._death(worker) for worker in self._workers if not worker.process.is_alive()]
 
-    def _death(self, worker: _Worker) -> Death:
+    def _death(self, worker: _Worker[J]) -> Death:
         with contextlib.suppress(EOFError, OSError):
             if worker.report.poll():
                 worker.told = worker.report.recv()
@@ -158,7 +182,7 @@ class Pool:
         worker.process.join()
         worker.report.close()
         self._workers[death.index] = self._start(
-            dataclasses.replace(worker.job, attempt=worker.job.attempt + 1)
+            dataclasses.replace(worker.job, attempt=worker.job.attempt + 1)  # type: ignore[type-var]
         )
 
     def close(self, patience: float = 5.0) -> None:
@@ -177,7 +201,8 @@ class Pool:
 
 
 def _work(
-    job: Job,
+    work: Work[Any],
+    job: AnyJob,
     board: Board,
     sender: Sender,
     weights: Weights | None,
@@ -196,7 +221,7 @@ def _work(
             torch.set_num_threads(1)
         sender.open()
         try:
-            collect(job, board, sender, weights)
+            work(job, board, sender, weights)
         finally:
             sender.close()
     except FeedClosed:

@@ -1,0 +1,239 @@
+"""Settings of a run that trains agents in traffic, and presets."""
+
+import ast
+import dataclasses
+import math
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field
+
+from fastrl.algorithms.mappo import MAPPOConfig
+from fastrl.algorithms.reinforce import REINFORCEConfig
+from fastrl.config import ConfigError, Preset, section
+from fastrl.curriculum import CurriculumConfig, Difficulty
+
+# How many worlds are played at a time, if that is left to us: so few that there are about as many updates as this.
+_UPDATES = 30
+_MOST_WORLDS = 256
+# Of a simulation that runs while its agents are trained.
+_ONLINE_WORLDS = 8
+
+
+def _check_options(options: tuple[str, ...]) -> tuple[str, ...]:
+    for option in options:
+        name, equals, value = option.partition("=")
+        if not name.strip().isidentifier() or not equals or not value.strip():
+            raise ValueError("should be pairs such as lanes=3")
+    return options
+
+
+@section
+class RunConfig:
+    """How long, where and from which random numbers."""
+
+    seed: Annotated[int, Field(ge=0, lt=2**63, description="fixes everything random in the run")] = 0
+    device: Annotated[
+        Literal["auto", "cpu", "cuda"],
+        Field(description="where the networks live; auto: cuda if there is one, else cpu"),
+    ] = "auto"
+    algorithm: Annotated[
+        Literal["mappo", "ippo", "reinforce"],
+        Field(
+            description="mappo: PPO whose critic sees all agents; ippo: each critic sees its own; reinforce: policy"
+            " gradient with a baseline"
+        ),
+    ] = "mappo"
+    episodes: Annotated[
+        int,
+        Field(
+            ge=1,
+            description="in all, each of one world with all its agents; the run ends with the update in which"
+            " the last one ends, so a few more may be played",
+        ),
+    ] = 300
+    save_freq: Annotated[int, Field(ge=0, description="episodes between checkpoints; 0: by time only")] = 100
+    eval_freq: Annotated[int, Field(ge=0, description="episodes between evaluations; 0: none")] = 50
+    eval_episodes: Annotated[
+        int,
+        Field(
+            ge=0,
+            description="of an evaluation, on fixed seeds in full traffic, without exploration; 0: no scores",
+        ),
+    ] = 20
+    torch_threads: Annotated[
+        int, Field(ge=0, le=1024, description="threads of PyTorch; 0: its own choice")
+    ] = 1
+    checkpoint_seconds: Annotated[
+        float, Field(ge=0, description="a checkpoint after so long too; 0: after every update")
+    ] = 30.0
+    keep_checkpoints: Annotated[
+        int, Field(ge=1, description="how many of the newest are kept, besides the best")
+    ] = 3
+
+
+@section
+class EnvConfig:
+    """The traffic, see fastrl.envs.multi."""
+
+    id: Annotated[
+        str,
+        Field(
+            description="fastrl/coop-highway-v0, fastrl/coop-merge-v0, fastrl/ring-v0 or fastrl/highway-v0"
+        ),
+    ] = "fastrl/coop-highway-v0"
+    vehicles: Annotated[int, Field(ge=1, le=64, description="that learn, in each world")] = 8
+    density: Annotated[
+        float | None, Field(ge=0, description="of the traffic around them; none: the environment's own, 1")
+    ] = None
+    num_envs: Annotated[
+        int | None,
+        Field(
+            ge=1,
+            le=1_000_000,
+            description="worlds that are played at a time; none: by the number of episodes",
+        ),
+    ] = None
+    duration: Annotated[
+        float | None, Field(gt=0, description="seconds of an episode; none: the environment's own")
+    ] = None
+    cooperation: Annotated[
+        float | None,
+        Field(
+            ge=0,
+            le=1,
+            description="how much the team's mean counts in a reward: 0 own, 1 team; none: the environment's own",
+        ),
+    ] = None
+    action_type: Annotated[
+        Literal["meta", "continuous"] | None,
+        Field(
+            description="meta: five manoeuvres; continuous: acceleration and steering; none: the environment's own"
+        ),
+    ] = None
+    options: Annotated[
+        tuple[str, ...],
+        AfterValidator(_check_options),
+        Field(description="others of the environment's, such as lanes=3,background=10"),
+    ] = ()
+    num_threads: Annotated[
+        int, Field(ge=0, le=1024, description="threads of the simulator; 0: one a core")
+    ] = 0
+
+
+@section
+class OnlineConfig:
+    """Training while a simulation runs on."""
+
+    enabled: Annotated[
+        bool,
+        Field(
+            description="the simulation runs in a process of its own, with the newest policy, and waits for nobody"
+        ),
+    ] = False
+    speed: Annotated[
+        float, Field(ge=0, description="simulated seconds a second: 1 is real time; 0: as fast as it can")
+    ] = 1.0
+    queue: Annotated[
+        int,
+        Field(
+            ge=1, le=1024, description="rollouts that may wait for the learner; then the oldest are dropped"
+        ),
+    ] = 2
+    row_seconds: Annotated[
+        float, Field(gt=0, description="time between rows of metrics while there is nothing to learn from")
+    ] = 2.0
+
+
+@section
+class TrafficConfig:
+    """All of a run's settings."""
+
+    run: RunConfig = RunConfig()
+    env: EnvConfig = EnvConfig()
+    curriculum: CurriculumConfig = CurriculumConfig()
+    online: OnlineConfig = OnlineConfig()
+    mappo: MAPPOConfig = MAPPOConfig()
+    reinforce: REINFORCEConfig = REINFORCEConfig()
+
+
+# Settings that only cooperative worlds have, and how many seconds an episode lasts if nothing else is said.
+_COOP = ("density", "duration", "cooperation", "action_type")
+_SECONDS = {"fastrl/coop-highway-v0": 40.0, "fastrl/coop-merge-v0": 60.0, "fastrl/ring-v0": 300.0}
+
+
+def settled(config: TrafficConfig) -> TrafficConfig:
+    """The same with everything decided that was left to us: how many worlds are played at a time."""
+    if config.env.num_envs is not None:
+        return config
+    fitting = _world_steps(config) / (_UPDATES * rollout_steps(config))
+    most = _ONLINE_WORLDS if config.online.enabled else _MOST_WORLDS
+    num_envs = min(2 ** math.ceil(math.log2(max(fitting, 2))), most)
+    return dataclasses.replace(config, env=dataclasses.replace(config.env, num_envs=num_envs))
+
+
+def rollout_steps(config: TrafficConfig) -> int:
+    """Of each world between two updates."""
+    return (config.reinforce if config.run.algorithm == "reinforce" else config.mappo).num_steps
+
+
+def expected_updates(config: TrafficConfig) -> int:
+    """How many a run takes whose episodes last as long as they can; schedules are as long as this."""
+    assert config.env.num_envs is not None
+    return max(math.ceil(_world_steps(config) / (config.env.num_envs * rollout_steps(config))), 1)
+
+
+def step_seconds(config: EnvConfig) -> float:
+    """Simulated seconds of a step."""
+    if config.id == "fastrl/ring-v0":
+        return 0.1
+    return 1.0 / float(environment_options(config).get("policy_frequency", 1.0))
+
+
+def _world_steps(config: TrafficConfig) -> float:
+    """Of all episodes together, if each lasts as long as it can; in ring worlds and such a guess."""
+    env = config.env
+    options = environment_options(env)
+    seconds = float(options.get("duration", _SECONDS.get(env.id, 40.0)))
+    return config.run.episodes * seconds / step_seconds(env)
+
+
+def full_traffic(config: EnvConfig) -> Difficulty:
+    """The traffic that a curriculum leads to."""
+    return Difficulty(config.vehicles, 1.0 if config.density is None else config.density)
+
+
+def environment_options(config: EnvConfig) -> dict[str, Any]:
+    """What ``fastrl.envs.multi.make_multi`` is to be given besides the id and the number of worlds.
+
+    Raises:
+        ConfigError: an option that this environment does not have.
+    """
+    given = {name: getattr(config, name) for name in _COOP if getattr(config, name) is not None}
+    options: dict[str, Any] = {"num_threads": config.num_threads}
+    if config.id.startswith("fastrl/coop-"):
+        options |= {"max_agents": config.vehicles, "num_agents": config.vehicles, **given}
+    elif given:
+        raise ConfigError(f"--env.{next(iter(given))} is not an option of {config.id}")
+    for option in config.options:
+        name, _, value = option.partition("=")
+        try:
+            options[name.strip()] = ast.literal_eval(value.strip())
+        except (ValueError, SyntaxError):
+            options[name.strip()] = value.strip()
+    return options
+
+
+def _preset(description: str, vehicles: int, episodes: int) -> Preset:
+    return Preset(
+        f"{vehicles} vehicles, {episodes} episodes: {description}",
+        {"run": {"episodes": episodes}, "env": {"vehicles": vehicles}},
+    )
+
+
+PRESETS: dict[str, Preset] = {
+    "fast": _preset("to see that everything works", 4, 100),
+    "stable": _preset("a little more of both", 6, 200),
+    "performance": _preset("what a run has anyway", 8, 300),
+    "large-scale": _preset("a first look at many vehicles", 10, 100),
+    "mega-scale": _preset("as many as fill the road", 12, 500),
+}

@@ -1,0 +1,61 @@
+"""Runs in traffic that take a second, on worlds in which agents walk on a line."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fastrl.traffic
+from fastrl.cli import main
+from fastrl.cli_train import SHORT_TRAFFIC
+from fastrl.config import ArgumentParser, add_options, build, read_arguments
+from fastrl.traffic_settings import TrafficConfig
+from team_env import TeamEnv
+
+OPTIONS = [
+    "--vehicles=3",
+    "--num-envs=4",
+    "--env.num_threads=1",
+    "--mappo.num_steps=16",
+    "--mappo.hidden=8",
+    "--mappo.minibatch_size=64",
+    "--reinforce.num_steps=16",
+    "--reinforce.hidden=8",
+    "--run.eval_episodes=5",
+    "--run.eval_freq=20",
+    "--device=cpu",
+]
+
+
+def line_worlds(
+    id: str,  # noqa: A002
+    num_envs: int,
+    *,
+    max_agents: int = 1,
+    num_agents: int = 1,
+    density: float = 0.0,
+    num_threads: int = 0,
+) -> TeamEnv:
+    """Instead of ``make_multi``: density is the chance that a move is blocked."""
+    if id != "fastrl/coop-highway-v0":
+        raise ValueError(f"id: expected 'fastrl/coop-highway-v0', got {id!r}")
+    env = TeamEnv(num_envs, max_agents)
+    env.set_difficulty(num_agents=num_agents, density=density)
+    return env
+
+
+@pytest.fixture
+def lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fastrl.traffic, "make_multi", line_worlds)
+
+
+def small_config(*options: str) -> TrafficConfig:
+    parser = ArgumentParser()
+    add_options(parser, TrafficConfig, SHORT_TRAFFIC)
+    given = read_arguments(TrafficConfig, parser.parse_args([*OPTIONS, *options]), SHORT_TRAFFIC)
+    return build(TrafficConfig, given)
+
+
+def train(run: Path, *options: Any) -> int:
+    """``fastrl train traffic`` in this process; the exit code."""
+    return main(["train", "traffic", *OPTIONS, f"--run-dir={run}", *map(str, options)])
