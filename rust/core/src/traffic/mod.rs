@@ -3,12 +3,14 @@
 //! [`Traffic`] is what all simulators of traffic are built on: a [`road::Road`], its [`vehicles::Vehicles`], and the
 //! frame that moves them, in lockstep with highway-env 1.12.1.
 
+pub mod action;
 mod behaviour;
 mod collision;
 pub mod controller;
 mod kinematics;
 pub mod lane;
 pub mod numpy_random;
+pub mod observation;
 pub mod raster;
 pub mod road;
 pub mod scene;

@@ -1,0 +1,194 @@
+//! What an agent sends, and what it makes its vehicle do.
+//!
+//! Source: `highway_env/envs/common/action.py` (`DiscreteMetaAction`, `ContinuousAction`, `DiscreteAction`).
+
+use super::Traffic;
+use super::controller::Meta;
+use super::vehicles::Driver;
+use crate::world::{ActionKind, Actions, Refused};
+
+const ALL: [Meta; 5] = [Meta::LaneLeft, Meta::Idle, Meta::LaneRight, Meta::Faster, Meta::Slower];
+const LONGITUDINAL: [Meta; 3] = [Meta::Slower, Meta::Idle, Meta::Faster];
+const LATERAL: [Meta; 3] = [Meta::LaneLeft, Meta::Idle, Meta::LaneRight];
+
+/// The numbers of a `ContinuousAction`: throttle and steering, or one of them, each in [-1, 1].
+#[derive(Clone, Debug, PartialEq)]
+pub struct Continuous {
+    pub longitudinal: bool,
+    pub lateral: bool,
+    /// What -1 and 1 stand for, m/s².
+    pub acceleration: [f64; 2],
+    /// What -1 and 1 stand for, radians.
+    pub steering: [f64; 2],
+    /// Whether numbers beyond [-1, 1] are clipped. They are refused otherwise.
+    pub clip: bool,
+    /// Speeds beyond which the vehicle brakes, m/s, if they are not the usual ones.
+    pub speed: Option<[f64; 2]>,
+}
+
+/// The actions that an agent has.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ActionType {
+    /// Lane changes, target speeds, or both.
+    Meta {
+        longitudinal: bool,
+        lateral: bool,
+    },
+    Continuous(Continuous),
+    /// A choice among pairs of acceleration (m/s²) and steering (radians).
+    Table(Vec<[f64; 2]>),
+}
+
+impl ActionType {
+    pub fn kind(&self) -> ActionKind {
+        match self {
+            Self::Continuous(c) => ActionKind::Box(usize::from(c.longitudinal) + usize::from(c.lateral)),
+            _ => ActionKind::Discrete,
+        }
+    }
+
+    /// Who drives a vehicle that is told such actions.
+    pub fn driver(&self) -> Driver {
+        match self {
+            Self::Meta { .. } => Driver::Meta,
+            _ => Driver::Manual,
+        }
+    }
+
+    /// The meta-actions in their order; empty for the other kinds.
+    pub fn metas(&self) -> &'static [Meta] {
+        match self {
+            Self::Meta { longitudinal: true, lateral: true } => &ALL,
+            Self::Meta { longitudinal: true, .. } => &LONGITUDINAL,
+            Self::Meta { .. } => &LATERAL,
+            _ => &[],
+        }
+    }
+
+    /// Number of discrete actions; 0 for numbers.
+    pub fn count(&self) -> usize {
+        match self {
+            Self::Meta { .. } => self.metas().len(),
+            Self::Continuous(_) => 0,
+            Self::Table(commands) => commands.len(),
+        }
+    }
+
+    /// The action that leaves everything as it is: "idle", the middle of a table, or zeros.
+    pub fn neutral(&self) -> i64 {
+        let idle = self.metas().iter().position(|&meta| meta == Meta::Idle);
+        idle.unwrap_or(self.count() / 2) as i64
+    }
+
+    /// Whether one agent may send this.
+    pub fn check(&self, actions: Actions<'_>) -> Result<(), Refused> {
+        let refuse = |expected: String| Err(Refused { agent: 0, expected });
+        match (self, actions) {
+            (Self::Continuous(c), Actions::Box(numbers)) => {
+                if !numbers.iter().all(|a| a.is_finite()) {
+                    return refuse(format!("finite numbers, got {numbers:?}"));
+                }
+                if !c.clip && !numbers.iter().all(|a| a.abs() <= 1.0) {
+                    return refuse(format!("numbers from -1 to 1 (clip is False), got {numbers:?}"));
+                }
+                Ok(())
+            }
+            (_, Actions::Discrete(&[action])) => {
+                if (0..self.count() as i64).contains(&action) {
+                    return Ok(());
+                }
+                refuse(format!("an integer from 0 to {}, got {action}", self.count() - 1))
+            }
+            _ => refuse("actions of the kind that the environment's action space has".into()),
+        }
+    }
+
+    /// Tells vehicle `i` what a checked action means, from the next frame on.
+    pub fn apply(&self, traffic: &mut Traffic, i: usize, actions: Actions<'_>) {
+        match (self, actions) {
+            (Self::Meta { .. }, Actions::Discrete(&[action])) => traffic.command(i, self.metas()[action as usize]),
+            (Self::Table(commands), Actions::Discrete(&[action])) => {
+                let [acceleration, steering] = commands[action as usize];
+                traffic.drive(i, acceleration, steering);
+            }
+            (Self::Continuous(c), Actions::Box(numbers)) => {
+                let [acceleration, steering] = c.command(numbers);
+                if let Some([low, high]) = c.speed {
+                    traffic.vehicles.min_speed[i] = low;
+                    traffic.vehicles.max_speed[i] = high;
+                }
+                traffic.drive(i, acceleration, steering);
+            }
+            _ => unreachable!("actions are checked before a step"),
+        }
+    }
+
+    /// Writes which meta-actions can have an effect on vehicle `i` now (`get_available_actions`); a byte, 0 or 1, each.
+    pub fn mask(&self, traffic: &Traffic, i: usize, out: &mut [u8]) {
+        let vehicles = &traffic.vehicles;
+        let lane = vehicles.lane[i];
+        let open = |side: usize| traffic.road.lane(side).reachable_from(vehicles.x[i], vehicles.y[i]);
+        let index = vehicles.speed_index[i];
+        for (meta, out) in self.metas().iter().zip(out) {
+            *out = u8::from(match meta {
+                Meta::Idle => true,
+                Meta::LaneLeft => lane > 0 && open(lane - 1),
+                Meta::LaneRight => lane + 1 < traffic.road.lanes().len() && open(lane + 1),
+                Meta::Faster => index + 1 < traffic.target_speeds().len(),
+                Meta::Slower => index > 0,
+            });
+        }
+    }
+}
+
+impl Continuous {
+    /// Acceleration (m/s²) and steering (radians) of an action.
+    fn command(&self, numbers: &[f32]) -> [f64; 2] {
+        let number = |i: usize| {
+            let a = f64::from(numbers[i]);
+            if self.clip { a.clamp(-1.0, 1.0) } else { a }
+        };
+        let scaled = |a: f64, [low, high]: [f64; 2]| low + (a + 1.0) * (high - low) / 2.0;
+        let acceleration = if self.longitudinal { scaled(number(0), self.acceleration) } else { 0.0 };
+        let steering = if self.lateral { scaled(number(usize::from(self.longitudinal)), self.steering) } else { 0.0 };
+        [acceleration, steering]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn continuous(longitudinal: bool, lateral: bool, clip: bool) -> Continuous {
+        Continuous { longitudinal, lateral, acceleration: [-5.0, 5.0], steering: [-0.5, 0.25], clip, speed: None }
+    }
+
+    #[test]
+    fn numbers_are_scaled_to_their_ranges() {
+        assert_eq!(continuous(true, true, true).command(&[1.0, -1.0]), [5.0, -0.5]);
+        assert_eq!(continuous(true, true, true).command(&[-3.0, 7.0]), [-5.0, 0.25]);
+        assert_eq!(continuous(true, false, true).command(&[0.5]), [2.5, 0.0]);
+        assert_eq!(continuous(false, true, true).command(&[0.0]), [0.0, -0.125]);
+    }
+
+    #[test]
+    fn what_cannot_be_done_is_refused() {
+        let meta = ActionType::Meta { longitudinal: true, lateral: false };
+        assert!(meta.check(Actions::Discrete(&[2])).is_ok());
+        assert_eq!(meta.check(Actions::Discrete(&[3])).unwrap_err().expected, "an integer from 0 to 2, got 3");
+        assert!(meta.check(Actions::Discrete(&[-1])).is_err());
+        assert!(meta.check(Actions::Box(&[0.0])).is_err());
+        let clipped = ActionType::Continuous(continuous(true, true, true));
+        assert!(clipped.check(Actions::Box(&[9.0, 0.0])).is_ok());
+        assert!(clipped.check(Actions::Box(&[f32::NAN, 0.0])).is_err());
+        let bounded = ActionType::Continuous(continuous(true, true, false));
+        assert!(bounded.check(Actions::Box(&[1.0, -1.0])).is_ok());
+        assert!(bounded.check(Actions::Box(&[1.1, 0.0])).is_err());
+    }
+
+    #[test]
+    fn the_neutral_action_is_idle() {
+        assert_eq!(ActionType::Meta { longitudinal: true, lateral: true }.neutral(), 1);
+        assert_eq!(ActionType::Table(vec![[0.0; 2]; 9]).neutral(), 4);
+    }
+}

@@ -1,0 +1,197 @@
+//! What an agent sees of the traffic around its vehicle.
+//!
+//! Source: `highway_env/envs/common/observation.py`, `highway_env/vehicle/kinematics.py` (`Vehicle.to_dict`).
+
+mod kinematics;
+mod occupancy_grid;
+mod time_to_collision;
+
+pub use kinematics::Kinematics;
+pub use occupancy_grid::{Layer, OccupancyGrid};
+pub use time_to_collision::TimeToCollision;
+
+use super::Traffic;
+use super::numpy_random::NumpyRandom;
+use super::road::wrap_to_pi;
+
+/// One property of a vehicle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Feature {
+    /// 1 where there is a vehicle.
+    Presence,
+    /// Centre, metres.
+    X,
+    Y,
+    /// m/s.
+    Vx,
+    Vy,
+    /// Radians.
+    Heading,
+    CosH,
+    SinH,
+    /// Direction to the end of its route; 0 without a route, and nobody on a straight road has one.
+    CosD,
+    SinD,
+    /// Place on its own lane, metres, and angle to it, radians.
+    LongOff,
+    LatOff,
+    AngOff,
+}
+
+impl Feature {
+    /// All of them, in the order of `NAMES`.
+    pub const ALL: [Self; 13] = [
+        Self::Presence,
+        Self::X,
+        Self::Y,
+        Self::Vx,
+        Self::Vy,
+        Self::Heading,
+        Self::CosH,
+        Self::SinH,
+        Self::CosD,
+        Self::SinD,
+        Self::LongOff,
+        Self::LatOff,
+        Self::AngOff,
+    ];
+    /// highway-env's names.
+    pub const NAMES: [&str; 13] = [
+        "presence", "x", "y", "vx", "vy", "heading", "cos_h", "sin_h", "cos_d", "sin_d", "long_off", "lat_off",
+        "ang_off",
+    ];
+
+    /// Of vehicle `i`; place and speed relative to vehicle `origin`, if there is one.
+    fn of(self, traffic: &Traffic, i: usize, origin: Option<usize>) -> f64 {
+        let v = &traffic.vehicles;
+        let relative = |value: f64, of: &dyn Fn(usize) -> f64| origin.map_or(value, |o| value - of(o));
+        let on_lane = || traffic.road.lane(v.lane[i]).local(v.x[i], v.y[i]);
+        match self {
+            Self::Presence => 1.0,
+            Self::X => relative(v.x[i], &|o| v.x[o]),
+            Self::Y => relative(v.y[i], &|o| v.y[o]),
+            Self::Vx => relative(v.velocity(i)[0], &|o| v.velocity(o)[0]),
+            Self::Vy => relative(v.velocity(i)[1], &|o| v.velocity(o)[1]),
+            Self::Heading => v.heading[i],
+            Self::CosH => v.cos[i],
+            Self::SinH => v.sin[i],
+            Self::CosD | Self::SinD => 0.0,
+            Self::LongOff => on_lane().0,
+            Self::LatOff => on_lane().1,
+            Self::AngOff => wrap_to_pi(v.heading[i] - traffic.road.lane(v.lane[i]).heading_at(on_lane().0)),
+        }
+    }
+}
+
+/// The limits of a feature that are mapped to -1 and 1.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Limits {
+    pub low: f64,
+    pub high: f64,
+}
+
+impl Limits {
+    fn scale(self, value: f64) -> f64 {
+        -1.0 + (value - self.low) * 2.0 / (self.high - self.low)
+    }
+
+    fn unscale(self, value: f64) -> f64 {
+        self.low + (value + 1.0) * (self.high - self.low) / 2.0
+    }
+}
+
+/// A feature with the limits that it is scaled by, if it is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Column {
+    pub feature: Feature,
+    pub limits: Option<Limits>,
+}
+
+impl Column {
+    fn of(self, traffic: &Traffic, i: usize, origin: Option<usize>) -> f64 {
+        let value = self.feature.of(traffic, i, origin);
+        self.limits.map_or(value, |limits| limits.scale(value))
+    }
+}
+
+/// A kind of observation with its options.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Observation {
+    Kinematics(Kinematics),
+    TimeToCollision(TimeToCollision),
+    OccupancyGrid(OccupancyGrid),
+}
+
+impl Observation {
+    /// Number of values.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Kinematics(o) => o.len(),
+            Self::TimeToCollision(o) => o.len(),
+            Self::OccupancyGrid(o) => o.len(),
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Draws what is random of the next observation: the order of the rows of others, to be kept for `write`.
+    pub fn draw(&self, rng: &mut NumpyRandom, order: &mut Vec<u32>) {
+        if let Self::Kinematics(o) = self {
+            o.draw(rng, order);
+        }
+    }
+
+    /// Writes what vehicle `observer` sees; `order` is what `draw` left.
+    pub fn write(&self, traffic: &Traffic, observer: usize, order: &[u32], out: &mut [f32]) {
+        match self {
+            Self::Kinematics(o) => o.write(traffic, observer, order, out),
+            Self::TimeToCollision(o) => o.write(traffic, observer, out),
+            Self::OccupancyGrid(o) => o.write(traffic, observer, out),
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::traffic::road::Road;
+    use crate::traffic::vehicles::{Driver, Vehicle};
+
+    /// Three lanes with an observer, vehicle 0, at x = 100 on the middle one; others by (x, lane, speed).
+    pub(crate) fn traffic(others: &[(f64, usize, f64)]) -> Traffic {
+        let mut traffic = Traffic::new(Road::straight(3, 10_000.0, 30.0), vec![20.0, 25.0, 30.0]);
+        traffic.add(&Vehicle::new(Driver::Meta, 100.0, 4.0, 25.0));
+        for &(x, lane, speed) in others {
+            traffic.add(&Vehicle::new(Driver::Idm, x, lane as f64 * 4.0, speed));
+        }
+        traffic
+    }
+
+    pub(crate) fn column(name: &str, limits: Option<(f64, f64)>) -> Column {
+        let place = Feature::NAMES.iter().position(|n| *n == name).unwrap();
+        Column { feature: Feature::ALL[place], limits: limits.map(|(low, high)| Limits { low, high }) }
+    }
+
+    #[test]
+    fn features_have_their_meaning() {
+        let mut traffic = traffic(&[(130.0, 2, 20.0)]);
+        traffic.vehicles.turn_to(1, 0.5);
+        traffic.vehicles.y[1] = 9.0;
+        let all = Feature::ALL.map(|feature| feature.of(&traffic, 1, Some(0)));
+        let (sin, cos) = 0.5f64.sin_cos();
+        let expected = [1.0, 30.0, 5.0, 20.0 * cos - 25.0, 20.0 * sin, 0.5, cos, sin, 0.0, 0.0, 130.0, 1.0, 0.5];
+        for (name, (value, expected)) in Feature::NAMES.iter().zip(all.iter().zip(expected)) {
+            assert!((value - expected).abs() < 1e-12, "{name}: {value}");
+        }
+        assert_eq!(Feature::X.of(&traffic, 1, None), 130.0);
+    }
+
+    #[test]
+    fn limits_map_to_one() {
+        let limits = Limits { low: 10.0, high: 30.0 };
+        assert_eq!([10.0, 20.0, 30.0].map(|v| limits.scale(v)), [-1.0, 0.0, 1.0]);
+        assert_eq!(limits.unscale(0.5), 25.0);
+    }
+}
