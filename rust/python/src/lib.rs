@@ -5,6 +5,7 @@ mod cage2;
 mod producer;
 mod queue;
 mod records;
+mod ring;
 mod shm;
 mod vec_env;
 mod weights;
@@ -20,6 +21,8 @@ mod rust_module {
     use crate::producer::{Producer, Reservation};
     #[pymodule_export]
     use crate::queue::{Peek, Queue, QueueError, QueueMemory};
+    #[pymodule_export]
+    use crate::ring::{IdmPlatoon, RingVec, ring_equilibrium_speed};
     #[pymodule_export]
     use crate::weights::Weights;
 

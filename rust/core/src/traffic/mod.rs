@@ -12,6 +12,7 @@ pub mod lane;
 pub mod numpy_random;
 pub mod observation;
 pub mod raster;
+pub mod ring;
 pub mod road;
 pub mod scene;
 pub mod vehicles;
