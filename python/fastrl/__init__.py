@@ -18,6 +18,13 @@ gymnasium.register(
 )
 
 
+gymnasium.register(
+    "fastrl/ring-v0",
+    entry_point="fastrl.envs.ring:RingEnv",
+    vector_entry_point="fastrl.envs.ring:RingVectorEnv",
+)
+
+
 gymnasium.register("fastrl/Catch-v0", entry_point="fastrl.envs.catch:CatchEnv")
 
 

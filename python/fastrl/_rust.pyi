@@ -132,6 +132,123 @@ def replay_cage2(
     holds an impossible value.
     """
 
+@final
+class RingVec:
+    """N of Flow's ring roads, n `num_vehicles`, A `num_agents`, rows N*A. `fastrl.envs.ring.RingOptions` explains the
+    options. Exceptions as for `Cage2Vec`, and ValueError for an action that is NaN or out of bounds."""
+
+    def __new__(
+        cls,
+        num_envs: int,
+        *,
+        num_vehicles: int,
+        num_agents: int,
+        ring_length: tuple[float, float],
+        dt: float,
+        ballistic: bool,
+        sims_per_step: int,
+        warmup_steps: int,
+        horizon: int,
+        noise: float,
+        bunching: float,
+        max_accel: float,
+        max_decel: float,
+        safe_speed: bool,
+        speed_weight: float,
+        action_weight: float,
+        drive: str,
+        desired_speed: float | None,
+        num_threads: int,
+        autoreset_mode: str,
+    ) -> RingVec: ...
+    @property
+    def num_envs(self) -> int: ...
+    @property
+    def num_agents(self) -> int: ...
+    @property
+    def obs_dim(self) -> int: ...
+    @property
+    def num_vehicles(self) -> int: ...
+    @property
+    def seats(self) -> list[int]:
+        """Which vehicle each agent sits in, [A]."""
+
+    def reset(
+        self,
+        obs: NDArray[np.float32],
+        seeds: NDArray[np.uint64] | None = None,
+        reset_mask: NDArray[np.bool_] | None = None,
+        alive: NDArray[np.bool_] | None = None,
+    ) -> None:
+        """As `Cage2Vec.reset`, the warm-up included: obs [N*A, 3], alive [N*A]."""
+
+    def observe(self, obs: NDArray[np.float32], alive: NDArray[np.bool_] | None = None) -> None:
+        """Writes every agent's present observation [N*A, 3] and who lives [N*A]."""
+
+    def step(
+        self,
+        actions: NDArray[Any],
+        obs: NDArray[np.float32],
+        rewards: NDArray[np.floating],
+        terminations: NDArray[np.bool_],
+        truncations: NDArray[np.bool_],
+        final_obs: NDArray[np.float32] | None = None,
+        alive: NDArray[np.bool_] | None = None,
+    ) -> None:
+        """Steps every ring with `actions` float32 [N*A, 1] and fills the rows, as `Cage2Vec.step`."""
+
+    def vehicles(
+        self,
+        positions: NDArray[np.float64],
+        speeds: NDArray[np.float64],
+        accelerations: NDArray[np.float64],
+        ring_lengths: NDArray[np.float64],
+    ) -> None:
+        """Writes where the vehicles are, m from where the ring begins, m/s and m/s^2, [N, n] each, and the
+        circumferences, m, [N]."""
+
+    def place(
+        self, index: int, ring_length: float, positions: NDArray[np.float64], speeds: NDArray[np.float64]
+    ) -> None:
+        """Puts the vehicles [n] of a ring elsewhere. ValueError: they are out of order or overlap. IndexError: there is
+        no such ring."""
+
+    def episodes(self) -> dict[str, NDArray[Any]]:
+        """As `fastrl.envs.MultiAgentVectorEnv.episodes`."""
+
+    def save_state(self) -> bytes: ...
+    def load_state(self, state: bytes) -> None: ...
+    def close(self) -> None: ...
+
+@final
+class IdmPlatoon:
+    """SUMO's IDM drivers one behind the other, on a ring or, with `ring_length` None, on an open road: no agents, no
+    noise. `positions` are the fronts, m, ascending (vehicle i follows i + 1); `speeds` m/s, from 0; `dt` s. ValueError:
+    they are out of order or overlap."""
+
+    def __new__(
+        cls,
+        positions: list[float],
+        speeds: list[float],
+        *,
+        ring_length: float | None = None,
+        dt: float = 0.1,
+        ballistic: bool = False,
+    ) -> IdmPlatoon: ...
+    def step(self, num_steps: int = 1, commands: list[float | None] | None = None) -> None:
+        """Moves them all. `commands`: a vehicle's speed after the step, m/s, or None for one that drives itself."""
+
+    @property
+    def positions(self) -> NDArray[np.float64]: ...
+    @property
+    def speeds(self) -> NDArray[np.float64]: ...
+    @property
+    def accelerations(self) -> NDArray[np.float64]:
+        """Of the last step, m/s^2."""
+
+def ring_equilibrium_speed(num_vehicles: int, ring_length: float) -> float:
+    """See `fastrl.envs.ring.equilibrium_speed`."""
+
 class QueueError(RuntimeError):
     """A queue was used in a way that cannot work, or its memory is damaged; the text says how."""
 

@@ -4,6 +4,7 @@ from fastrl.envs.cage2 import Cage2Env, Cage2VectorEnv
 from fastrl.envs.catch import CatchEnv
 from fastrl.envs.multi import MultiAgentVectorEnv, make_multi
 from fastrl.envs.pixels import PixelEnv, make_pixels
+from fastrl.envs.ring import RingEnv, RingVectorEnv, RingWorlds
 from fastrl.envs.vector import NativeVectorEnv
 
 __all__ = [
@@ -13,6 +14,9 @@ __all__ = [
     "MultiAgentVectorEnv",
     "NativeVectorEnv",
     "PixelEnv",
+    "RingEnv",
+    "RingVectorEnv",
+    "RingWorlds",
     "make_multi",
     "make_pixels",
 ]

@@ -290,7 +290,9 @@ class MultiAgentVectorEnv:
         self._native.close()
 
 
-MULTI_IDS: dict[str, str] = {}
+MULTI_IDS: dict[str, str] = {
+    "fastrl/ring-v0": "fastrl.envs.ring:RingWorlds",
+}
 """Simulators of many agents by their ids, and what makes them: called with `num_envs` and its options."""
 
 
