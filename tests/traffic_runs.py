@@ -1,5 +1,6 @@
 """Runs in traffic that take a second, on worlds in which agents walk on a line."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import fastrl.traffic
 from fastrl.cli import main
 from fastrl.cli_train import SHORT_TRAFFIC
 from fastrl.config import ArgumentParser, add_options, build, read_arguments
-from fastrl.traffic_settings import TrafficConfig
+from fastrl.traffic_settings import EnvConfig, TrafficConfig, environment_options
 from team_env import TeamEnv
 
 OPTIONS = [
@@ -59,3 +60,14 @@ def small_config(*options: str) -> TrafficConfig:
 def train(run: Path, *options: Any) -> int:
     """``fastrl train traffic`` in this process; the exit code."""
     return main(["train", "traffic", *OPTIONS, f"--run-dir={run}", *map(str, options)])
+
+
+def line_worlds_of(config: EnvConfig, num_envs: int) -> Any:
+    """Instead of ``fastrl.traffic.make_worlds``, for another process too."""
+    return line_worlds(config.id, num_envs, **environment_options(config))
+
+
+def command_line() -> None:
+    """``fastrl train`` on the lines, for a process of its own."""
+    fastrl.traffic.make_worlds = line_worlds_of  # type: ignore[assignment]
+    sys.exit(main(["train", *sys.argv[1:]]))
