@@ -118,6 +118,106 @@ class Cage2Vec:
     def close(self) -> None:
         """Ends it. May be called again."""
 
+@final
+class HighwayVec:
+    """N highways of highway-env 1.12.1, an agent each. `fastrl.envs.highway` explains the options and checks them.
+
+    `observation` and `action` are dicts as that module makes them. `all_collisions` False: only the controlled
+    vehicles look for collisions. Threads, forks and `close` as in `Cage2Vec`. V is the number of vehicles.
+    """
+
+    def __new__(
+        cls,
+        num_envs: int,
+        *,
+        lanes: int,
+        vehicles: int,
+        controlled_vehicles: int = 1,
+        vehicle_type: str,
+        initial_lane: int | None,
+        simulation_frequency: float,
+        policy_frequency: float,
+        frames: int,
+        duration: float,
+        ego_spacing: float,
+        density: float,
+        collision_reward: float,
+        right_lane_reward: float,
+        high_speed_reward: float,
+        speed_range: tuple[float, float],
+        normalize_reward: bool,
+        offroad_terminal: bool,
+        all_collisions: bool,
+        observation: dict[str, Any],
+        action: dict[str, Any],
+        num_threads: int,
+        autoreset_mode: str,
+    ) -> HighwayVec: ...
+    @property
+    def num_envs(self) -> int: ...
+    @property
+    def num_agents(self) -> int:
+        """Rows of one environment: 1."""
+
+    @property
+    def obs_dim(self) -> int: ...
+    def reset(
+        self,
+        obs: NDArray[np.float32],
+        seeds: NDArray[np.uint64] | None = None,
+        reset_mask: NDArray[np.bool_] | None = None,
+        alive: NDArray[np.bool_] | None = None,
+    ) -> None:
+        """As `Cage2Vec.reset`. `alive` [N] tells whose episode runs."""
+
+    def observe(self, obs: NDArray[np.float32], alive: NDArray[np.bool_] | None = None) -> None:
+        """Writes every highway's present observation, [N, D]."""
+
+    def step(
+        self,
+        actions: NDArray[Any],
+        obs: NDArray[np.float32],
+        rewards: NDArray[np.floating],
+        terminations: NDArray[np.bool_],
+        truncations: NDArray[np.bool_],
+        final_obs: NDArray[np.float32] | None = None,
+        alive: NDArray[np.bool_] | None = None,
+    ) -> None:
+        """As `Cage2Vec.step`. `actions` int64 [N], or float32 [N, n] where the actions are numbers. ValueError: an
+        action that is not taken."""
+
+    def action_masks(self, out: NDArray[np.bool_]) -> None:
+        """Writes, [N, actions], which meta-actions can have an effect now (`get_available_actions`); all False before
+        the first reset. ValueError: the actions are no meta-actions."""
+
+    def info(
+        self,
+        speed: NDArray[np.float64],
+        crashed: NDArray[np.bool_],
+        rewards: NDArray[np.float64],
+        action: NDArray[Any],
+    ) -> None:
+        """Writes of each agent: speed [N], m/s; whether it crashed [N]; the parts of its reward [N, 4] (collision,
+        right lane, high speed, on road); its last action, int64 [N] or float32 [N, n], the neutral one after a
+        reset."""
+
+    def vehicles(self, index: int) -> dict[str, NDArray[Any]]:
+        """Copies of what highway `index` knows of its vehicles, in highway-env's order: float64 [V] x, y (m), heading
+        (rad), speed, target_speed (m/s), the commands acceleration (m/s²) and steering (rad), timer (s), delta; int64
+        [V] lane, target_lane, speed_index; bool [V] crashed. IndexError: there is no such highway."""
+
+    def continue_streams(self, other: HighwayVec) -> None:
+        """Goes on with the random streams of another one. ValueError: it has another number of environments."""
+
+    def save_state(self) -> bytes:
+        """Everything that the future depends on, generators included."""
+
+    def load_state(self, state: bytes) -> None:
+        """Restores it. ValueError: damaged, of another version, of other options or another number of highways."""
+
+    def close(self) -> None:
+        """Ends it. May be called again."""
+
 def replay_cage2(
     mode: Literal["decisions", "seed"],
     ruleset: str,

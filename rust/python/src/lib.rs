@@ -2,6 +2,8 @@
 
 mod arrays;
 mod cage2;
+mod highway;
+mod highway_options;
 mod producer;
 mod queue;
 mod records;
@@ -17,6 +19,8 @@ use pyo3::prelude::*;
 mod rust_module {
     #[pymodule_export]
     use crate::cage2::{Cage2Vec, replay_cage2};
+    #[pymodule_export]
+    use crate::highway::HighwayVec;
     #[pymodule_export]
     use crate::producer::{Producer, Reservation};
     #[pymodule_export]

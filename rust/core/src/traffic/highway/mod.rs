@@ -1,0 +1,248 @@
+//! `highway-v0` and `highway-fast-v0` of highway-env 1.12.1: one agent in the traffic of a straight road.
+//!
+//! Source: `highway_env/envs/highway_env.py`, `highway_env/envs/common/abstract.py`.
+
+mod config;
+mod populate;
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+pub use config::Config;
+
+use super::Traffic;
+use super::numpy_random::NumpyRandom;
+use super::scene::{Camera, Car, LaneStrip, Marking, Scene, Scenic};
+use super::vehicles::{LENGTH, WIDTH};
+use crate::traffic::lane::Line;
+use crate::world::{ActionKind, Actions, AgentRows, Real, Refused, World};
+
+/// The agent's vehicle.
+const EGO: usize = 0;
+
+/// All that changes while an episode runs.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Episode {
+    pub traffic: Traffic,
+    pub rng: NumpyRandom,
+    /// Seconds.
+    pub time: f64,
+    /// What the agent did last; the neutral action after a reset.
+    pub action: LastAction,
+    /// Of the rows of others in the present observation, where it is random.
+    order: Vec<u32>,
+}
+
+/// An action as it came.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum LastAction {
+    Discrete(i64),
+    Box(Vec<f32>),
+}
+
+/// The parts of a reward, before they are weighed (`_rewards`).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Parts {
+    pub collision: f64,
+    pub right_lane: f64,
+    pub high_speed: f64,
+    pub on_road: f64,
+}
+
+pub struct Highway {
+    config: Arc<Config>,
+    episode: Episode,
+}
+
+impl Highway {
+    pub fn new(config: Arc<Config>) -> Self {
+        let traffic = populate::road(&config);
+        let action = neutral(&config);
+        let episode = Episode { traffic, rng: NumpyRandom::new(0), time: 0.0, action, order: Vec::new() };
+        Self { config, episode }
+    }
+
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    pub fn episode(&self) -> &Episode {
+        &self.episode
+    }
+
+    /// Draws from here on what another one would have drawn.
+    pub fn continue_stream(&mut self, rng: NumpyRandom) {
+        self.episode.rng = rng;
+    }
+
+    /// Writes which meta-actions can have an effect now, a byte each; other actions have no mask.
+    pub fn action_mask(&self, out: &mut [u8]) {
+        self.config.action.mask(&self.episode.traffic, EGO, out);
+    }
+
+    /// What the reward of the present state is made of.
+    pub fn parts(&self) -> Parts {
+        let v = &self.episode.traffic.vehicles;
+        let lane = if v.driver[EGO].has_targets() { v.target_lane[EGO] } else { v.lane[EGO] };
+        let [low, high] = self.config.reward_speed_range;
+        Parts {
+            collision: f64::from(v.crashed[EGO]),
+            right_lane: lane as f64 / (self.config.lanes - 1).max(1) as f64,
+            high_speed: ((v.speed[EGO] * v.cos[EGO] - low) / (high - low)).clamp(0.0, 1.0),
+            on_road: f64::from(self.is_on_road()),
+        }
+    }
+
+    fn is_on_road(&self) -> bool {
+        let Traffic { road, vehicles: v, .. } = &self.episode.traffic;
+        road.lane(v.lane[EGO]).holds(v.x[EGO], v.y[EGO], 0.0)
+    }
+
+    fn reward(&self) -> f64 {
+        let (c, parts) = (&self.config, self.parts());
+        let sum = c.collision_reward * parts.collision
+            + c.right_lane_reward * parts.right_lane
+            + c.high_speed_reward * parts.high_speed;
+        let scaled = if c.normalize_reward {
+            (sum - c.collision_reward) / (c.high_speed_reward + c.right_lane_reward - c.collision_reward)
+        } else {
+            sum
+        };
+        scaled * parts.on_road
+    }
+
+    fn is_terminated(&self) -> bool {
+        self.episode.traffic.vehicles.crashed[EGO] || self.config.offroad_terminal && !self.is_on_road()
+    }
+
+    fn write(&self, obs: &mut [f32]) {
+        self.config.observation.write(&self.episode.traffic, EGO, &self.episode.order, obs);
+    }
+
+    /// Writes an observation for the first time: it may be random.
+    fn draw(&mut self, obs: &mut [f32]) {
+        self.config.observation.draw(&mut self.episode.rng, &mut self.episode.order);
+        self.write(obs);
+    }
+}
+
+fn neutral(config: &Config) -> LastAction {
+    match config.action.kind() {
+        ActionKind::Discrete => LastAction::Discrete(config.action.neutral()),
+        ActionKind::Box(len) => LastAction::Box(vec![0.0; len]),
+    }
+}
+
+impl World for Highway {
+    type State = Episode;
+
+    /// A step is worth a thread.
+    const MIN_BLOCK: usize = 2;
+
+    fn num_agents(&self) -> usize {
+        1
+    }
+
+    fn obs_len(&self) -> usize {
+        self.config.observation.len()
+    }
+
+    fn action_kind(&self) -> ActionKind {
+        self.config.action.kind()
+    }
+
+    fn check(&self, actions: Actions<'_>) -> Result<(), Refused> {
+        self.config.action.check(actions)
+    }
+
+    fn seed(&mut self, seed: u64) {
+        self.episode.rng = NumpyRandom::new(seed);
+    }
+
+    fn reset(&mut self, obs: &mut [f32], alive: &mut [u8]) {
+        self.episode.time = 0.0;
+        self.episode.action = neutral(&self.config);
+        populate::populate(&mut self.episode.traffic, &self.config, &mut self.episode.rng);
+        self.draw(obs);
+        alive[0] = 1;
+    }
+
+    fn observe(&self, obs: &mut [f32], alive: &mut [u8]) {
+        // Without an episode there is nothing to see.
+        if self.episode.traffic.vehicles.is_empty() {
+            obs.fill(0.0);
+            alive[0] = 0;
+        } else {
+            self.write(obs);
+        }
+    }
+
+    fn step<R: Real>(&mut self, actions: Actions<'_>, rows: AgentRows<'_, R>) -> bool {
+        self.episode.time += 1.0 / self.config.policy_frequency;
+        match (&mut self.episode.action, actions) {
+            (LastAction::Discrete(last), Actions::Discrete(&[action])) => *last = action,
+            (LastAction::Box(last), Actions::Box(numbers)) => last.copy_from_slice(numbers),
+            _ => unreachable!("actions are checked before a step"),
+        }
+        self.config.action.apply(&mut self.episode.traffic, EGO, actions);
+        for _ in 0..self.config.frames {
+            self.episode.traffic.frame(1.0 / self.config.simulation_frequency);
+        }
+        self.draw(rows.obs);
+        let (terminated, truncated) = (self.is_terminated(), self.episode.time >= self.config.duration);
+        rows.rewards[0] = R::from_f64(self.reward());
+        rows.terminated[0] = u8::from(terminated);
+        rows.truncated[0] = u8::from(truncated);
+        rows.alive[0] = u8::from(!(terminated || truncated));
+        terminated || truncated
+    }
+
+    fn fingerprint(&self) -> String {
+        format!("highway {:?}", self.config)
+    }
+
+    fn state(&self) -> &Episode {
+        &self.episode
+    }
+
+    fn set_state(&mut self, state: Episode) {
+        self.episode = state;
+    }
+}
+
+impl Scenic for Highway {
+    fn scene(&self) -> Scene {
+        let Traffic { road, vehicles: v, .. } = &self.episode.traffic;
+        let marking = |line: Line| match line {
+            Line::None => Marking::None,
+            Line::Striped => Marking::Dashed,
+            Line::Continuous => Marking::Solid,
+        };
+        let strip = |lane: &super::lane::Lane| {
+            let ((x0, y0), (x1, y1)) = (lane.position(0.0, 0.0), lane.position(lane.length(), 0.0));
+            LaneStrip::straight([x0, y0], [x1, y1], lane.width, lane.lines.map(marking))
+        };
+        let car = |i: usize| Car {
+            id: i as u32,
+            x: v.x[i],
+            y: v.y[i],
+            heading: v.heading[i],
+            length: LENGTH,
+            width: WIDTH,
+            speed: v.speed[i],
+            lane: v.lane[i] as u32,
+            along: road.lane(v.lane[i]).local(v.x[i], v.y[i]).0,
+            agent: (i == EGO).then_some(0),
+            crashed: v.crashed[i],
+        };
+        Scene {
+            time: self.episode.time,
+            lanes: road.lanes().iter().map(strip).collect(),
+            cars: (0..v.len()).map(car).collect(),
+            obstacles: Vec::new(),
+            camera: Camera::Follow(EGO),
+            speeds: [0.0, populate::SPEED_LIMIT],
+        }
+    }
+}

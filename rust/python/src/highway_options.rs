@@ -1,0 +1,109 @@
+//! Observations and actions of a highway as Python describes them: dicts with highway-env's words.
+
+use fastrl_core::traffic::action::{ActionType, Continuous};
+use fastrl_core::traffic::observation::{
+    Column, Feature, Kinematics, Layer, Limits, Observation, OccupancyGrid, TimeToCollision,
+};
+use pyo3::exceptions::{PyKeyError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+/// The entry of a dict, which must be there.
+fn get<'py, T>(options: &Bound<'py, PyDict>, key: &str) -> PyResult<T>
+where
+    T: for<'a> FromPyObject<'a, 'py>,
+    for<'a> <T as FromPyObject<'a, 'py>>::Error: Into<PyErr>,
+{
+    let value = options.get_item(key)?.ok_or_else(|| PyKeyError::new_err(format!("the option {key} is missing")))?;
+    value.extract().map_err(Into::into)
+}
+
+fn limits(ranges: &Bound<'_, PyDict>, name: &str) -> PyResult<Option<Limits>> {
+    let Some(range) = ranges.get_item(name)? else { return Ok(None) };
+    let (low, high): (f64, f64) = range.extract()?;
+    Ok(Some(Limits { low, high }))
+}
+
+fn column(ranges: &Bound<'_, PyDict>, name: &str) -> PyResult<Column> {
+    let place = Feature::NAMES.iter().position(|n| *n == name).ok_or_else(|| {
+        PyValueError::new_err(format!("features: expected names out of {}, got '{name}'", Feature::NAMES.join(", ")))
+    })?;
+    Ok(Column { feature: Feature::ALL[place], limits: limits(ranges, name)? })
+}
+
+/// What an agent sees. `step` is the time of one step, seconds.
+pub(crate) fn observation(options: &Bound<'_, PyDict>, step: f64) -> PyResult<Observation> {
+    let kind: String = get(options, "type")?;
+    if kind == "TimeToCollision" {
+        return Ok(Observation::TimeToCollision(TimeToCollision { steps: get(options, "time_steps")?, step }));
+    }
+    let names: Vec<String> = get(options, "features")?;
+    let ranges: Bound<'_, PyDict> = get(options, "ranges")?;
+    match kind.as_str() {
+        "Kinematics" => Ok(Observation::Kinematics(Kinematics {
+            columns: names.iter().map(|name| column(&ranges, name)).collect::<PyResult<_>>()?,
+            rows: get(options, "vehicles_count")?,
+            absolute: get(options, "absolute")?,
+            shuffled: get(options, "shuffled")?,
+            clip: get(options, "clip")?,
+            see_behind: get(options, "see_behind")?,
+        })),
+        "OccupancyGrid" => {
+            let layer = |name: &String| {
+                if name == "on_road" { Ok(Layer::OnRoad) } else { column(&ranges, name).map(Layer::Vehicles) }
+            };
+            Ok(Observation::OccupancyGrid(OccupancyGrid {
+                layers: names.iter().map(layer).collect::<PyResult<_>>()?,
+                low: pair(options, "low")?,
+                step: pair(options, "step")?,
+                shape: get::<(usize, usize)>(options, "shape")?.into(),
+                places: [limits(&ranges, "x")?, limits(&ranges, "y")?],
+                align: get(options, "align_to_vehicle_axes")?,
+                clip: get(options, "clip")?,
+                image: get(options, "as_image")?,
+            }))
+        }
+        _ => Err(PyValueError::new_err(format!(
+            "observation: expected 'Kinematics', 'TimeToCollision' or 'OccupancyGrid', got '{kind}'"
+        ))),
+    }
+}
+
+/// What an agent sends, and the speeds of its meta-actions (m/s), if it has such.
+pub(crate) fn action(options: &Bound<'_, PyDict>) -> PyResult<(ActionType, Vec<f64>)> {
+    let kind: String = get(options, "type")?;
+    let unused = || vec![25.0];
+    match kind.as_str() {
+        "DiscreteMetaAction" => {
+            let (longitudinal, lateral) = (get(options, "longitudinal")?, get(options, "lateral")?);
+            let speeds: Vec<f64> = get(options, "target_speeds")?;
+            if speeds.is_empty() {
+                return Err(PyValueError::new_err("target_speeds: expected at least one speed, got none"));
+            }
+            Ok((ActionType::Meta { longitudinal, lateral }, speeds))
+        }
+        "ContinuousAction" => {
+            let continuous = Continuous {
+                longitudinal: get(options, "longitudinal")?,
+                lateral: get(options, "lateral")?,
+                acceleration: pair(options, "acceleration_range")?,
+                steering: pair(options, "steering_range")?,
+                clip: get(options, "clip")?,
+                speed: get::<Option<(f64, f64)>>(options, "speed_range")?.map(|(low, high)| [low, high]),
+            };
+            Ok((ActionType::Continuous(continuous), unused()))
+        }
+        "DiscreteAction" => {
+            let commands: Vec<(f64, f64)> = get(options, "commands")?;
+            Ok((ActionType::Table(commands.into_iter().map(|(a, b)| [a, b]).collect()), unused()))
+        }
+        _ => Err(PyValueError::new_err(format!(
+            "action: expected 'DiscreteMetaAction', 'ContinuousAction' or 'DiscreteAction', got '{kind}'"
+        ))),
+    }
+}
+
+fn pair(options: &Bound<'_, PyDict>, key: &str) -> PyResult<[f64; 2]> {
+    let (low, high): (f64, f64) = get(options, key)?;
+    Ok([low, high])
+}
