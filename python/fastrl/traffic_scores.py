@@ -96,21 +96,22 @@ def scores_of(played: NDArray[np.void], name: str, seed: int) -> Scores:
 def score_table(all_scores: Sequence[Scores], title: str) -> Table:
     """A row for each; TTC is the mean of the episodes' shortest times to a collision."""
     table = Table(title=title, title_justify="left", title_style="bold")
-    table.add_column("policy", overflow="fold")
+    table.add_column("policy", overflow="fold", min_width=13)
     for column in ("return", "success", "crashed", "m/s", "veh/h", "TTC s", "steps"):
         table.add_column(column, justify="right")
     for it in all_scores:
-        error = "" if math.isnan(it.standard_error) else f" ± {it.standard_error:.2f}"
+        digits = 2 if abs(it.mean_return) < 100 else 0
+        error = "" if math.isnan(it.standard_error) else f" ± {it.standard_error:.{digits}f}"
         table.add_row(
             it.name,
             # Adding 0.0 turns -0.0 into 0.0.
-            f"{it.mean_return + 0.0:.2f}{error}",
+            f"{it.mean_return + 0.0:.{digits}f}{error}",
             _text(it.success_rate, "{:.1%}"),
             _text(it.collision_rate, "{:.1%}"),
             _text(it.mean_speed, "{:.1f}"),
             _text(it.throughput, "{:,.0f}"),
             _text(it.min_ttc, "{:.2f}"),
-            _text(it.mean_length, "{:.1f}"),
+            _text(it.mean_length, "{:,.0f}"),
         )
     return table
 

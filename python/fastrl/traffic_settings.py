@@ -158,7 +158,9 @@ class TrafficConfig:
 
 # Settings that only cooperative worlds have, and how many seconds an episode lasts if nothing else is said.
 _COOP = ("density", "duration", "cooperation", "action_type")
-_SECONDS = {"fastrl/coop-highway-v0": 40.0, "fastrl/coop-merge-v0": 60.0, "fastrl/ring-v0": 300.0}
+_SECONDS = {"fastrl/coop-highway-v0": 40.0, "fastrl/coop-merge-v0": 60.0, "fastrl/highway-v0": 40.0}
+
+RING = "fastrl/ring-v0"
 
 
 def settled(config: TrafficConfig) -> TrafficConfig:
@@ -184,17 +186,19 @@ def expected_updates(config: TrafficConfig) -> int:
 
 def step_seconds(config: EnvConfig) -> float:
     """Simulated seconds of a step."""
-    if config.id == "fastrl/ring-v0":
-        return 0.1
-    return 1.0 / float(environment_options(config).get("policy_frequency", 1.0))
+    options = environment_options(config)
+    if config.id == RING:
+        return float(options.get("dt", 0.1)) * float(options.get("sims_per_step", 1))
+    return 1.0 / float(options.get("policy_frequency", 1.0))
 
 
 def _world_steps(config: TrafficConfig) -> float:
-    """Of all episodes together, if each lasts as long as it can; in ring worlds and such a guess."""
+    """Of all episodes together, if each lasts as long as it can."""
     env = config.env
     options = environment_options(env)
-    seconds = float(options.get("duration", _SECONDS.get(env.id, 40.0)))
-    return config.run.episodes * seconds / step_seconds(env)
+    if env.id == RING:
+        return config.run.episodes * float(options.get("horizon", 3000))
+    return config.run.episodes * float(options.get("duration", _SECONDS.get(env.id, 40.0))) / step_seconds(env)
 
 
 def full_traffic(config: EnvConfig) -> Difficulty:
@@ -214,6 +218,10 @@ def environment_options(config: EnvConfig) -> dict[str, Any]:
         options |= {"max_agents": config.vehicles, "num_agents": config.vehicles, **given}
     elif given:
         raise ConfigError(f"--env.{next(iter(given))} is not an option of {config.id}")
+    elif config.id == RING:
+        options["num_agents"] = config.vehicles
+    elif config.vehicles != 1:
+        raise ConfigError(f"{config.id} has one agent: --vehicles 1")
     for option in config.options:
         name, _, value = option.partition("=")
         try:
