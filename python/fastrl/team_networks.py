@@ -95,6 +95,19 @@ class Actions:
         return cls(gymnasium.spaces.Box(low, high, dtype=np.float32))
 
 
+class _Linear(nn.Module):
+    """``nn.Linear`` without values, which otherwise come from torch's global generator. (``skip_init`` would do, but
+    loads PyTorch's compiler, 50 MB.)"""
+
+    def __init__(self, fan_in: int, fan_out: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(fan_out, fan_in))
+        self.bias = nn.Parameter(torch.empty(fan_out))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.linear(x, self.weight, self.bias)
+
+
 class Perceptron(nn.Module):
     """A multi-layer perceptron with initialisation by name, and dropout by masks that the caller draws.
 
@@ -130,7 +143,7 @@ class Perceptron(nn.Module):
         self.hidden = tuple(sizes[1:-1])
         self.layers = nn.ModuleList()
         for i, (fan_in, fan_out) in enumerate(itertools.pairwise(sizes)):
-            linear = nn.utils.skip_init(nn.Linear, fan_in, fan_out)
+            linear = _Linear(fan_in, fan_out)
             if i == len(sizes) - 2:
                 nn.init.orthogonal_(linear.weight, last_gain, generator=generator)
             elif init == "orthogonal":

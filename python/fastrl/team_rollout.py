@@ -67,6 +67,10 @@ class TeamRollout:
             if isinstance(array, np.ndarray)
         }
 
+    def flat(self, name: str) -> Tensor:
+        """A view of an array's first T steps as [T * N, ...]."""
+        return self.tensors[name][: self.num_steps].flatten(0, 1)
+
     def cut_off(self) -> NDArray[np.bool_]:
         """Where an agent was truncated and not terminated, bool [T, N]."""
         return self.alive[:-1] & self.truncations & ~self.terminations

@@ -7,8 +7,9 @@ from typing import Annotated
 from pydantic import Field
 from torch import Tensor
 
-from fastrl.algorithms.team import PolicySums, TeamConfig, TeamLearner, Trained
-from fastrl.algorithms.team_losses import log_probs_of, surrogate_gradient
+from fastrl.algorithms.team import PolicySums, TeamLearner
+from fastrl.algorithms.team_settings import TeamConfig
+from fastrl.algorithms.trained import Trained, parts
 from fastrl.config import section
 from fastrl.team_networks import Actor
 
@@ -44,35 +45,19 @@ class MAPPO(TeamLearner):
         self, name: str, trained: Trained[Actor], rows: Tensor, learning_rate: float, entropy_coef: float
     ) -> list[PolicySums]:
         config = self.config
-        actor = trained.network
-        old = copy.deepcopy(actor).requires_grad_(False) if config.dropout else None
-        obs, actions, log_probs, advantages = (
-            self._flat(part) for part in ("obs", "actions", "log_probs", "advantages")
-        )
+        old = copy.deepcopy(trained.network).requires_grad_(False) if config.dropout else None
         steps = []
         for _ in range(config.num_epochs):
-            for part in self._parts(rows, config.minibatch_size, "policies"):
-                own_obs, agents = obs[part].to(self.device), self._agents(part)
-                drops = self._drops(actor.body, len(part), "policies")
-                outputs = actor(own_obs, agents, drops)
-                chosen = actions[part].to(self.device)
-                if old is None:
-                    old_log_probs = log_probs[part].to(self.device)
-                else:
-                    old_log_probs = log_probs_of(old(own_obs, agents, drops), old.log_std, chosen)
-                gradient = surrogate_gradient(
-                    outputs.detach(),
-                    actor.log_std,
-                    chosen,
-                    old_log_probs,
-                    advantages[part].to(self.device),
+            for part in parts(rows, config.minibatch_size, self._generators["policies"]):
+                sums = self._policy_step(
+                    trained,
+                    part,
+                    old,
                     clip_range=config.clip_range,
                     entropy_coef=entropy_coef,
+                    learning_rate=learning_rate,
                 )
-                trained.zero_grad()
-                gradient.backpropagate(outputs, actor.log_std)
-                norm = trained.step(learning_rate, config.max_grad_norm)
-                steps.append(PolicySums(*gradient.losses, norm))
-                if config.target_kl is not None and gradient.losses.approx_kl > config.target_kl:
+                steps.append(sums)
+                if config.target_kl is not None and sums.approx_kl > config.target_kl:
                     return steps
         return steps

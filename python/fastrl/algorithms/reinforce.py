@@ -2,12 +2,12 @@
 
 from typing import Annotated
 
-import torch
 from pydantic import Field
 from torch import Tensor
 
-from fastrl.algorithms.team import PolicySums, TeamConfig, TeamLearner, Trained
-from fastrl.algorithms.team_losses import log_probs_of, surrogate_gradient
+from fastrl.algorithms.team import PolicySums, TeamLearner
+from fastrl.algorithms.team_settings import TeamConfig
+from fastrl.algorithms.trained import Trained
 from fastrl.config import section
 from fastrl.team_networks import Actor
 
@@ -28,9 +28,8 @@ class REINFORCEConfig(TeamConfig):
 class REINFORCE(TeamLearner):
     """The policy gradient of whole returns less a baseline, see `TeamLearner`.
 
-    Each policy takes one step along the mean over all that it did in the rollout, however large; the minibatch size
-    bounds only how much is held at a time, and the parts that critics learn from. Episodes that the rollout's end
-    cuts in two are continued by the baseline's value there.
+    Each policy takes one step an update, along the mean over all that it did in the rollout; the minibatch size is
+    that of the critics. Episodes that the rollout's end cuts in two are continued by the baseline's value there.
 
     With dropout, gradients are those of thinned networks, at the actions that the whole network chose.
     """
@@ -42,29 +41,10 @@ class REINFORCE(TeamLearner):
     ) -> list[PolicySums]:
         if not len(rows):
             return []
-        actor = trained.network
-        obs, actions, advantages = (self._flat(part) for part in ("obs", "actions", "advantages"))
-        trained.zero_grad()
-        losses = []
-        for part in rows.split(self.config.minibatch_size):
-            share = len(part) / len(rows)
-            drops = self._drops(actor.body, len(part), "policies")
-            outputs = actor(obs[part].to(self.device), self._agents(part), drops)
-            chosen = actions[part].to(self.device)
-            with torch.no_grad():
-                # Its own log-probabilities: the ratio is 1, and the gradient of the ratio that of the logarithm.
-                own = log_probs_of(outputs, actor.log_std, chosen)
-            gradient = surrogate_gradient(
-                outputs.detach(),
-                actor.log_std,
-                chosen,
-                own,
-                advantages[part].to(self.device),
-                clip_range=1.0,
-                entropy_coef=entropy_coef,
+        # Against itself, the ratio is 1, and the gradient of the ratio that of the logarithm.
+        own = trained.network
+        return [
+            self._policy_step(
+                trained, rows, own, clip_range=1.0, entropy_coef=entropy_coef, learning_rate=learning_rate
             )
-            gradient.backpropagate(outputs, actor.log_std, share)
-            losses.append(torch.stack(gradient.losses) * share)
-        norm = trained.step(learning_rate, self.config.max_grad_norm)
-        policy_loss, entropy, approx_kl, clip_fraction = torch.stack(losses).sum(0)
-        return [PolicySums(policy_loss, entropy, approx_kl, clip_fraction, norm)]
+        ]

@@ -1,163 +1,26 @@
 """What learners of many agents have in common: policies, critics, collection, advantages, saving."""
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
 from fastrl.algorithms.return_scale import ReturnScale
-from fastrl.algorithms.schedules import Schedule, ScheduleName
+from fastrl.algorithms.schedules import Schedule
+from fastrl.algorithms.team_critics import CHUNK, CentralCritics, OwnCritics, Rows
+from fastrl.algorithms.team_losses import log_probs_of, surrogate_gradient
+from fastrl.algorithms.team_settings import TeamConfig, TeamMetrics
+from fastrl.algorithms.trained import Trained
 from fastrl.collect.team import TeamCollector, TeamEnv, TeamStats
-from fastrl.config import section
-from fastrl.networks import flatten_parameters, load_weights
 from fastrl.stopwatch import Stopwatch
-from fastrl.team_networks import (
-    LOG_STD_RANGE,
-    Actions,
-    Activation,
-    Actor,
-    CentralCritic,
-    Critic,
-    Init,
-    Perceptron,
-    Scripted,
-    TeamPolicy,
-)
+from fastrl.team_networks import Actions, Actor, CentralCritic, Critic, Scripted, TeamPolicy
 from fastrl.team_rollout import TeamRollout
-
-# Rows of a forward pass over a whole rollout: large enough to be cheap a row, small enough for caches.
-_CHUNK = 4096
-
-
-Network = TypeVar("Network", Actor, Critic, CentralCritic)
-
-
-@section
-class TeamConfig:
-    """Hyper-parameters that all learners of many agents share."""
-
-    num_steps: Annotated[int, Field(ge=1, description="steps of each world between updates")] = 64
-    minibatch_size: Annotated[
-        int, Field(ge=1, description="at most this many agent steps in a gradient step, in equal parts")
-    ] = 8192
-    gamma: Annotated[float, Field(ge=0, le=1, description="discount of future rewards")] = 0.99
-    gae_lambda: Annotated[
-        float,
-        Field(ge=0, le=1, description="advantage estimation: 0 trusts the value function, 1 the rewards"),
-    ] = 0.95
-    critic: Annotated[
-        Literal["own", "central"],
-        Field(description="what values are judged from: own observations, or those of the whole world"),
-    ] = "central"
-    share: Annotated[bool, Field(description="one policy for all agents; false: one for each")] = True
-    teams: Annotated[
-        tuple[str, ...],
-        Field(
-            description="mixed teams: the name of each agent's policy, as many as agents; empty: see share"
-        ),
-    ] = ()
-    agent_ids: Annotated[
-        bool, Field(description="tell policies (and own critics) the index of the agent, one-hot")
-    ] = False
-    hidden: Annotated[
-        tuple[Annotated[int, Field(ge=1)], ...],
-        Field(description="widths of the hidden layers of actors and critics, each of which has its own"),
-    ] = (128, 64, 32)
-    activation: Annotated[
-        Activation, Field(description="after each hidden layer; relu is much the fastest on CPUs")
-    ] = "relu"
-    init: Annotated[Init, Field(description="how hidden weights are drawn at first")] = "orthogonal"
-    dropout: Annotated[
-        float,
-        Field(ge=0, lt=1, description="share of hidden units left out while learning, never when acting"),
-    ] = 0.0
-    initial_log_std: Annotated[
-        float,
-        Field(
-            ge=LOG_STD_RANGE[0],
-            le=LOG_STD_RANGE[1],
-            description="Box actions: log of the deviation at first, in units of half an action's range",
-        ),
-    ] = -0.5
-    normalize_obs: Annotated[bool, Field(description="observations are whitened by running statistics")] = (
-        False
-    )
-    normalize_rewards: Annotated[
-        bool, Field(description="rewards are divided by the running deviation of the discounted return")
-    ] = True
-    normalize_advantages: Annotated[
-        bool, Field(description="each policy's advantages of a rollout are brought to mean 0, deviation 1")
-    ] = True
-    learning_rate: Annotated[float, Field(ge=0, description="Adam's learning rate at the start")] = 1e-3
-    critic_learning_rate: Annotated[
-        float | None, Field(ge=0, description="that of critics; none: the same as the policies'")
-    ] = None
-    lr_schedule: Annotated[
-        ScheduleName, Field(description="how learning rates change from update to update")
-    ] = "step"
-    lr_every: Annotated[int, Field(ge=1, description="step: updates between two steps")] = 100
-    lr_factor: Annotated[float, Field(gt=0, description="step: what a step multiplies by")] = 0.95
-    lr_final_share: Annotated[
-        float,
-        Field(
-            ge=0,
-            le=1,
-            description="linear, cosine, exponential: share of the learning rate that is left at the end;"
-            " step: at least",
-        ),
-    ] = 0.0
-    lr_warmup: Annotated[int, Field(ge=0, description="updates in which learning rates rise from 0")] = 0
-    entropy_coef: Annotated[float, Field(ge=0, description="weight of the entropy bonus at the start")] = 0.01
-    final_entropy_coef: Annotated[
-        float, Field(ge=0, description="weight of the entropy bonus at the end, linearly")
-    ] = 0.001
-    critic_epochs: Annotated[
-        int, Field(ge=1, description="passes of critics over the rollout in an update")
-    ] = 2
-    max_grad_norm: Annotated[
-        float, Field(gt=0, description="gradients of each network are scaled down to this norm")
-    ] = 1.0
-
-
-@dataclass(frozen=True)
-class TeamMetrics:
-    """What one update did: means over its gradient steps, unless noted; of living, learning agents alone.
-
-    Attributes:
-        policy_loss: what policies minimise, without the entropy bonus.
-        value_loss: half the mean squared error of critics.
-        entropy: of the policies, in nats; for Box actions, of the density before clipping.
-        approx_kl: KL(old, new), Schulman's estimator ``ratio - 1 - log(ratio)``.
-        clip_fraction: share of samples whose ratio was outside the clip range.
-        grad_norm, value_grad_norm: of policies and critics, before clipping.
-        explained_variance: 1 - var(returns - values) / var(returns) over the rollout, before the update.
-        reward_scale: what rewards were multiplied by.
-        alive: share of the rollout's rows that held a living agent.
-        learning_rate, entropy_coef: in force.
-        gradient_steps: of all policies.
-    """
-
-    policy_loss: float
-    value_loss: float
-    entropy: float
-    approx_kl: float
-    clip_fraction: float
-    grad_norm: float
-    value_grad_norm: float
-    explained_variance: float
-    reward_scale: float
-    alive: float
-    learning_rate: float
-    entropy_coef: float
-    gradient_steps: float
 
 
 class PolicySums(NamedTuple):
@@ -168,36 +31,6 @@ class PolicySums(NamedTuple):
     approx_kl: Tensor
     clip_fraction: Tensor
     grad_norm: Tensor
-
-
-class Trained(Generic[Network]):
-    """A network with its optimiser: one vector of parameters and gradients, Adam, clipping."""
-
-    def __init__(self, network: Network) -> None:
-        self.network: Network = network
-        self.vector = flatten_parameters(network)
-        self.optimizer = torch.optim.Adam([self.vector], eps=1e-5, fused=True)
-
-    def zero_grad(self) -> None:
-        self.optimizer.zero_grad(set_to_none=False)
-
-    def step(self, learning_rate: float, max_grad_norm: float) -> Tensor:
-        """Takes a step along the gradient; returns the gradient's norm before clipping."""
-        norm = nn.utils.clip_grad_norm_(self.vector, max_grad_norm)
-        self.optimizer.param_groups[0]["lr"] = learning_rate
-        self.optimizer.step()
-        if isinstance(self.network, Actor) and self.network.log_std is not None:
-            self.network.log_std.data.clamp_(*LOG_STD_RANGE)
-        return norm
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"weights": self.network.state_dict(), "optimizer": dict(self.optimizer.state[self.vector])}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        load_weights(self.network, state["weights"])
-        self.optimizer.state[self.vector] = {
-            key: value.to(self.vector.device, copy=True) for key, value in state["optimizer"].items()
-        }
 
 
 class TeamLearner:
@@ -302,14 +135,19 @@ class TeamLearner:
                 policy.to(self.device).requires_grad_(False)
         self.policy = TeamPolicy(teams, policies, actions, self.device)
         self._actors = {name: Trained(actor) for name, actor in actors.items()}
-        self._critics: dict[str, Trained[Critic] | Trained[CentralCritic]] = {}
+        members = {name: self.policy.members(name) for name in learning}
+        learns = np.any(list(members.values()), axis=0)
+        self._critics: OwnCritics | CentralCritics
         if config.critic == "central":
-            self._critics["central"] = Trained(CentralCritic(obs_dim, num_agents, **shape).to(self.device))
+            central = Trained(CentralCritic(obs_dim, num_agents, **shape).to(self.device))
+            self._critics = CentralCritics(config, central, learns, self._generators["critics"], self.device)
         else:
-            self._critics = {
+            own = {
                 name: Trained(Critic(obs_dim, num_ids=num_ids, **shape).to(self.device)) for name in learning
             }
-        self._learns = np.any([self.policy.members(name) for name in learning], axis=0)
+            self._critics = OwnCritics(config, own, members, self._generators["critics"], self.device)
+        # Which rows learn, bool [N].
+        self._learning = np.tile(learns, num_envs)
         self._schedules = {
             name: Schedule(
                 config.lr_schedule,
@@ -402,13 +240,13 @@ class TeamLearner:
                     if len(advantages):
                         flat[chosen] = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
         with watch("update"):
-            critics = self._pool.submit(self._update_critics, rows, critic_rate)
+            critics = self._pool.submit(self._critics.update, rollout, rows, critic_rate)
             sums = [
                 self._update_policy(name, trained, torch.from_numpy(rows[name]), actor_rate, entropy_coef)
                 for name, trained in self._actors.items()
             ]
             value_sums = critics.result()
-            self._update_norms(rows)
+            self._observe(rows)
             self._check_parameters()
         policy_rows = [torch.stack(row) for steps in sums for row in steps]
         means = torch.stack(policy_rows).mean(0).tolist() if policy_rows else [0.0] * 5
@@ -437,6 +275,55 @@ class TeamLearner:
     ) -> list[PolicySums]:
         """Learns from the rows int64 [B] (of T * N) of one policy; the losses of each step."""
 
+    def _policy_step(
+        self,
+        trained: Trained[Actor],
+        rows: Tensor,
+        old: Actor | None,
+        *,
+        clip_range: float,
+        entropy_coef: float,
+        learning_rate: float,
+    ) -> PolicySums:
+        """One step of a policy along the mean over rows int64 [B] (of [T * N]).
+
+        Args:
+            old: the policy that ratios compare with, under the same dropout; None: the rollout's log-probabilities.
+        """
+        actor, rollout = trained.network, self.rollout
+        obs, actions, log_probs, advantages = (
+            rollout.flat(name) for name in ("obs", "actions", "log_probs", "advantages")
+        )
+        losses = []
+        for part in rows.split(CHUNK):
+            weight = len(part) / len(rows)
+            own_obs, agents, chosen = (
+                obs[part].to(self.device),
+                self._agents(part),
+                actions[part].to(self.device),
+            )
+            drops = trained.drops(len(part), self.config.dropout, self._generators["policies"])
+            outputs = actor(own_obs, agents, drops)
+            if old is None:
+                old_log_probs = log_probs[part].to(self.device)
+            else:
+                old_outputs = outputs.detach() if old is actor else old(own_obs, agents, drops)
+                old_log_probs = log_probs_of(old_outputs, old.log_std, chosen)
+            gradient = surrogate_gradient(
+                outputs.detach(),
+                actor.log_std,
+                chosen,
+                old_log_probs,
+                advantages[part].to(self.device),
+                clip_range=clip_range,
+                entropy_coef=entropy_coef,
+            )
+            gradient.backpropagate(outputs, actor.log_std, weight)
+            losses.append(torch.stack(gradient.losses) * weight)
+        norm = trained.step(learning_rate, self.config.max_grad_norm)
+        policy_loss, entropy, approx_kl, clip_fraction = torch.stack(losses).sum(0)
+        return PolicySums(policy_loss, entropy, approx_kl, clip_fraction, norm)
+
     def act(
         self, obs: NDArray[np.float32], alive: NDArray[np.bool_], deterministic: bool = True
     ) -> NDArray[Any]:
@@ -451,156 +338,44 @@ class TeamLearner:
         chose = self.rollout.alive[:-1] & np.tile(self.policy.members(name), self.num_envs)
         return np.flatnonzero(chose)
 
-    def _flat(self, name: str) -> Tensor:
-        """An array of the rollout as [T * N, ...]."""
-        return self.rollout.tensors[name][: self.rollout.num_steps].flatten(0, 1)
+    def _observe(self, rows: Rows) -> None:
+        """Takes the rollout's observations into the running statistics; its log-probabilities were of the old ones."""
+        if self.config.normalize_obs:
+            self._critics.observe(self.rollout, rows)
+            for name, trained in self._actors.items():
+                if len(rows[name]):
+                    obs = self.rollout.flat("obs")[torch.from_numpy(rows[name])]
+                    trained.network.observe(obs.to(self.device))
 
     def _agents(self, rows: Tensor) -> Tensor:
         return (rows % self.num_agents).to(self.device)
 
-    # Values.
-
     def _evaluate(self) -> None:
         """Values of all observations of the rollout, and of the last ones of agents that were cut off."""
         rollout = self.rollout
-        cut_off = rollout.cut_off()
-        if self.config.critic == "central":
-            worlds = (-1, self.num_agents)
-            going_on = rollout.alive[:-1] & ~rollout.terminations
-            cut_worlds = np.flatnonzero(cut_off.reshape(worlds).any(1))
-            everywhere = np.arange(rollout.alive.size // self.num_agents)
-            rollout.values.reshape(worlds)[:] = self._world_values(rollout.obs, rollout.alive, everywhere)
-            rollout.final_values.reshape(worlds)[cut_worlds] = self._world_values(
-                rollout.final_obs, going_on, cut_worlds
-            )
-        else:
-            for name in self._actors:
-                members = np.tile(self.policy.members(name), self.num_envs)
-                for obs, chosen, values in (
-                    (rollout.obs, rollout.alive & members, rollout.values),
-                    (rollout.final_obs, cut_off & members, rollout.final_values),
-                ):
-                    rows = np.flatnonzero(chosen)
-                    values.reshape(-1)[rows] = self._row_values(name, obs, rows)
-        learning = rollout.alive & np.tile(self._learns, self.num_envs)
+        self._critics.evaluate(rollout)
+        acted = rollout.alive[:-1] & self._learning
         finite = (
-            np.isfinite(rollout.values[learning]).all()
-            and np.isfinite(rollout.log_probs[learning[:-1]]).all()
+            np.isfinite(rollout.values[rollout.alive & self._learning]).all()
+            and np.isfinite(rollout.log_probs[acted]).all()
+            and np.isfinite(rollout.final_values[rollout.cut_off() & self._learning]).all()
         )
-        if not finite or not np.isfinite(rollout.final_values[cut_off]).all():
+        if not finite:
             self._check_parameters()
             raise FloatingPointError(
                 "the networks gave NaN or infinity for observations of the environment; are those finite?"
             )
 
-    def _world_values(
-        self, obs: NDArray[np.float32], alive: NDArray[np.bool_], worlds: NDArray[np.int64]
-    ) -> NDArray[np.float32]:
-        """Values float32 [B, A] of worlds int64 [B], indices into [T * K]."""
-        all_obs = torch.from_numpy(obs).reshape(-1, self.num_agents, obs.shape[-1])
-        all_alive = torch.from_numpy(alive).reshape(-1, self.num_agents)
-        critic = self._critics["central"].network
-        with torch.inference_mode():
-            values = [
-                critic(all_obs[part].to(self.device), all_alive[part].to(self.device)).cpu()
-                for part in torch.from_numpy(worlds).split(max(_CHUNK // self.num_agents, 1))
-            ]
-            return torch.cat(values).numpy()
-
-    def _row_values(
-        self, name: str, obs: NDArray[np.float32], rows: NDArray[np.int64]
-    ) -> NDArray[np.float32]:
-        """Values float32 [B] of rows int64 [B], indices into [T * N]."""
-        all_obs = torch.from_numpy(obs).flatten(0, 1)
-        critic = self._critics[name].network
-        with torch.inference_mode():
-            values = [
-                critic(all_obs[part].to(self.device), self._agents(part)).cpu()
-                for part in torch.from_numpy(rows).split(_CHUNK)
-            ]
-            return torch.cat(values).numpy()
-
     def _explained_variance(self) -> float:
         """1: values are the returns; 0: they are no better than the mean return, or returns are constant."""
-        learning = self.rollout.alive[:-1] & np.tile(self._learns, self.num_envs)
-        returns, values = self.rollout.returns[learning], self.rollout.values[:-1][learning]
+        acted = self.rollout.alive[:-1] & self._learning
+        returns, values = self.rollout.returns[acted], self.rollout.values[:-1][acted]
         variance = float(returns.var()) if len(returns) else 0.0
         return 0.0 if variance == 0 else 1 - float((returns - values).var()) / variance
 
-    def _update_critics(self, rows: Mapping[str, NDArray[np.int64]], learning_rate: float) -> list[Tensor]:
-        """Regression of values on returns; loss and gradient norm [2] of each step."""
-        sums = []
-        central = self.config.critic == "central"
-        for name, trained in self._critics.items():
-            if central:
-                learning = self.rollout.alive[:-1] & np.tile(self._learns, self.num_envs)
-                samples = np.flatnonzero(learning.reshape(-1, self.num_agents).any(1))
-            else:
-                samples = rows[name]
-            size = self.config.minibatch_size // (self.num_agents if central else 1)
-            for _ in range(self.config.critic_epochs):
-                for part in self._parts(torch.from_numpy(samples), size, "critics"):
-                    loss = self._central_step(part) if central else self._own_step(name, part)
-                    norm = trained.step(learning_rate, self.config.max_grad_norm)
-                    sums.append(torch.stack([loss, norm]))
-        return sums
-
-    def _own_step(self, name: str, rows: Tensor) -> Tensor:
-        """Adds up the gradient of an own critic's loss over rows of [T * N]; the loss."""
-        trained = self._critics[name]
-        obs = self._flat("obs")[rows].to(self.device)
-        drops = self._drops(trained.network.body, len(rows), "critics")
-        values = trained.network(obs, self._agents(rows), drops)
-        errors = values.detach() - self._flat("returns")[rows].to(self.device)
-        trained.zero_grad()
-        values.backward(errors / len(errors))
-        return errors.square().mean() / 2
-
-    def _central_step(self, worlds: Tensor) -> Tensor:
-        """Adds up the gradient of the central critic's loss over worlds of [T * K]; the loss."""
-        trained = self._critics["central"]
-        shape = (-1, self.num_agents)
-        obs = self._flat("obs").unflatten(0, shape)[worlds].to(self.device)
-        alive = self._flat("alive").unflatten(0, shape)[worlds].to(self.device)
-        returns = self._flat("returns").unflatten(0, shape)[worlds].to(self.device)
-        values = trained.network(obs, alive, self._drops(trained.network.body, len(worlds), "critics"))
-        learning = alive & torch.from_numpy(self._learns).to(self.device)
-        errors = torch.where(learning, values.detach() - returns, 0.0)
-        count = learning.sum()
-        trained.zero_grad()
-        values.backward(errors / count)
-        return errors.square().sum() / (2 * count)
-
-    def _parts(self, samples: Tensor, size: int, generator: str) -> Iterator[Tensor]:
-        """Samples in a new order, in equal parts of at most ``size``."""
-        if len(samples):
-            order = torch.randperm(len(samples), generator=self._generators[generator])
-            yield from samples[order].tensor_split(-(-len(samples) // max(size, 1)))
-
-    def _drops(self, body: Perceptron, rows: int, generator: str) -> Sequence[Tensor]:
-        if self.config.dropout == 0:
-            return ()
-        masks = body.dropout_masks(rows, self.config.dropout, self._generators[generator])
-        return [mask.to(self.device) for mask in masks]
-
-    def _update_norms(self, rows: Mapping[str, NDArray[np.int64]]) -> None:
-        """Takes the rollout's observations into the running statistics; log-probabilities were of the old ones."""
-        if not self.config.normalize_obs:
-            return
-        obs = self._flat("obs")
-        everybody = np.flatnonzero(self.rollout.alive[:-1])
-        central = self.config.critic == "central"
-        seen: list[tuple[Actor | Critic | CentralCritic, NDArray[np.int64]]] = [
-            *((trained.network, rows[name]) for name, trained in self._actors.items()),
-            *((each.network, everybody if central else rows[name]) for name, each in self._critics.items()),
-        ]
-        for network, chosen in seen:
-            if len(chosen):
-                network.observe(obs[torch.from_numpy(chosen)].to(self.device))
-
     def _check_parameters(self) -> None:
-        for kind, all_trained in (("policy", self._actors), ("critic", self._critics)):
-            for name, trained in all_trained.items():
+        for kind, group in (("policy", self._actors), ("critic", self._critics.trained)):
+            for name, trained in group.items():
                 if not trained.vector.isfinite().all():
                     raise FloatingPointError(
                         f"the {kind} {name!r} is not finite (NaN or infinity) after {self.steps} steps;"
@@ -623,7 +398,7 @@ class TeamLearner:
             "updates": self.updates,
             "policy": self.policy.state(),
             "actors": {name: trained.state_dict() for name, trained in self._actors.items()},
-            "critics": {name: trained.state_dict() for name, trained in self._critics.items()},
+            "critics": {name: trained.state_dict() for name, trained in self._critics.trained.items()},
             "generators": {name: generator.get_state() for name, generator in self._generators.items()},
             "return_scale": None if self._return_scale is None else self._return_scale.state_dict(),
             "collector": collector,
@@ -639,14 +414,17 @@ class TeamLearner:
         own = _shape_of(self.policy.state())
         if _shape_of(state["policy"]) != own:
             raise ValueError(f"the saved policies are {_shape_of(state['policy'])}, this run's are {own}")
-        if state["critics"].keys() != self._critics.keys():
+        if state["critics"].keys() != self._critics.trained.keys():
             raise ValueError(
-                f"the saved critics are {sorted(state['critics'])}, this run's are {sorted(self._critics)}"
+                f"the saved critics are {sorted(state['critics'])}, this run's are {sorted(self._critics.trained)}"
             )
         if (state["return_scale"] is None) != (self._return_scale is None):
             raise ValueError("normalize_rewards of the saved run and of this one differ")
         self.policy.load(state["policy"])
-        for all_trained, saved in ((self._actors, state["actors"]), (self._critics, state["critics"])):
+        for all_trained, saved in (
+            (self._actors, state["actors"]),
+            (self._critics.trained, state["critics"]),
+        ):
             for name, trained in all_trained.items():
                 trained.load_state_dict(saved[name])
         for name, generator in self._generators.items():
