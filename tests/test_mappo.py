@@ -1,6 +1,5 @@
 """MAPPO and independent PPO: learning to a known optimum, dead rows, mixed teams, exact resumption, refusals."""
 
-
 import pytest
 import torch
 

@@ -14,7 +14,7 @@ import pytest
 from gymnasium.spaces import Discrete
 from pettingzoo.test import parallel_api_test, parallel_seed_test
 
-from fastrl.envs.adapters import PettingZooEnv
+from fastrl.envs.adapters import PettingZooEnv, parallel_env
 from stub_worlds import AGENTS, stub_env
 
 
@@ -22,7 +22,12 @@ def stub() -> PettingZooEnv:
     return PettingZooEnv(stub_env(1, "disabled"))
 
 
-GAMES: dict[str, Callable[[], PettingZooEnv]] = {"stub": stub}
+GAMES: dict[str, Callable[[], PettingZooEnv]] = {
+    "stub": stub,
+    "highway": lambda: parallel_env("fastrl/coop-highway-v0", max_agents=6, num_agents=5),
+    "merge": lambda: parallel_env("fastrl/coop-merge-v0", max_agents=4),
+    "continuous": lambda: parallel_env("fastrl/coop-merge-v0", max_agents=4, action_type="continuous"),
+}
 each_game = pytest.mark.parametrize("make", GAMES.values(), ids=GAMES.keys())
 
 

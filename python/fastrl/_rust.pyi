@@ -119,6 +119,94 @@ class Cage2Vec:
         """Ends it. May be called again."""
 
 @final
+class CoopVec:
+    """N worlds of cooperative driving, M rows each. `fastrl.envs.CoopVectorEnv` explains the options; None takes the
+    default of the task. Row = world * M + agent; K = N * M rows in all.
+
+    It may not be used by two threads at once (RuntimeError) nor in a process forked from its own (RuntimeError).
+    After `close` every method but `close` raises `gymnasium.error.ClosedEnvironmentError`.
+    """
+
+    def __new__(
+        cls,
+        num_envs: int,
+        *,
+        task: str,
+        autoreset_mode: str,
+        num_threads: int,
+        num_agents: int | None = None,
+        density: float | None = None,
+        lanes: int | None = None,
+        max_agents: int | None = None,
+        background: int | None = None,
+        action_type: str | None = None,
+        simulation_frequency: int | None = None,
+        policy_frequency: int | None = None,
+        duration: float | None = None,
+        cooperation: float | None = None,
+        collision_reward: float | None = None,
+        speed_reward: float | None = None,
+        lane_reward: float | None = None,
+        arrival_reward: float | None = None,
+        reward_speed_range: tuple[float, float] | None = None,
+    ) -> CoopVec: ...
+    @property
+    def num_envs(self) -> int: ...
+    @property
+    def num_agents(self) -> int:
+        """Rows of one world, M."""
+
+    @property
+    def obs_dim(self) -> int: ...
+    def reset(
+        self,
+        obs: NDArray[np.float32],
+        seeds: NDArray[np.uint64] | None = None,
+        reset_mask: NDArray[np.bool_] | None = None,
+        alive: NDArray[np.bool_] | None = None,
+    ) -> None:
+        """Starts new episodes where `reset_mask` [N] says so (everywhere without it) and writes these rows of `obs`
+        [K, D], and all of `alive` [K]. `seeds` [N] start the streams anew. A mask without a True is a ValueError; one
+        that leaves out a world that was never reset raises `gymnasium.error.ResetNeeded`."""
+
+    def observe(self, obs: NDArray[np.float32], alive: NDArray[np.bool_] | None = None) -> None:
+        """Writes every row's present observation, [K, D], zeros where nobody lives, and who lives, [K]."""
+
+    def step(
+        self,
+        actions: NDArray[Any],
+        obs: NDArray[np.float32],
+        rewards: NDArray[np.floating],
+        terminations: NDArray[np.bool_],
+        truncations: NDArray[np.bool_],
+        final_obs: NDArray[np.float32] | None = None,
+        alive: NDArray[np.bool_] | None = None,
+    ) -> None:
+        """One step of every world. `actions` int64 [K] or, where they are continuous, float32 [K, 2]; `obs` [K, D];
+        `rewards` float32 or float64 [K]; `terminations`, `truncations`, `alive` [K]; `final_obs` [K, D] only with
+        autoreset "same_step": rows of worlds whose episode ended get its last observations. ValueError: an action of a
+        living agent out of range or NaN. `gymnasium.error.ResetNeeded`: a world was never reset, or has ended with
+        autoreset "disabled"."""
+
+    def set_difficulty(
+        self, num_agents: NDArray[np.int64] | None = None, density: NDArray[np.float64] | None = None
+    ) -> None:
+        """Agents and density of each world's episodes to come, [N] each. ValueError: out of range."""
+
+    def episodes(self, finished: NDArray[np.int64], numbers: NDArray[np.float64]) -> None:
+        """Writes how many episodes each world finished, [N], and of the last one [8, N]: length, return_mean,
+        num_agents, collision_rate, mean_speed, throughput, min_ttc, success (NaN before the first)."""
+
+    def save_state(self) -> bytes:
+        """Everything that the future depends on, generators and difficulties included."""
+
+    def load_state(self, state: bytes) -> None:
+        """Restores it. ValueError: damaged, of another version, of other options or another number of worlds."""
+
+    def close(self) -> None:
+        """Ends it. May be called again."""
+
+@final
 class HighwayVec:
     """N highways of highway-env 1.12.1, an agent each. `fastrl.envs.highway` explains the options and checks them.
 

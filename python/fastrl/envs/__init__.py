@@ -2,6 +2,7 @@
 
 from fastrl.envs.cage2 import Cage2Env, Cage2VectorEnv
 from fastrl.envs.catch import CatchEnv
+from fastrl.envs.coop import CoopVectorEnv
 from fastrl.envs.multi import MultiAgentVectorEnv, make_multi
 from fastrl.envs.pixels import PixelEnv, make_pixels
 from fastrl.envs.ring import RingEnv, RingVectorEnv, RingWorlds
@@ -11,6 +12,7 @@ __all__ = [
     "Cage2Env",
     "Cage2VectorEnv",
     "CatchEnv",
+    "CoopVectorEnv",
     "MultiAgentVectorEnv",
     "NativeVectorEnv",
     "PixelEnv",

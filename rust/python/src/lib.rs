@@ -2,6 +2,7 @@
 
 mod arrays;
 mod cage2;
+mod coop;
 mod highway;
 mod highway_options;
 mod producer;
@@ -19,6 +20,8 @@ use pyo3::prelude::*;
 mod rust_module {
     #[pymodule_export]
     use crate::cage2::{Cage2Vec, replay_cage2};
+    #[pymodule_export]
+    use crate::coop::CoopVec;
     #[pymodule_export]
     use crate::highway::HighwayVec;
     #[pymodule_export]

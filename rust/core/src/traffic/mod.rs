@@ -7,6 +7,7 @@ pub mod action;
 mod behaviour;
 mod collision;
 pub mod controller;
+pub mod coop;
 pub mod highway;
 mod kinematics;
 pub mod lane;

@@ -1,0 +1,91 @@
+//! What became of an episode.
+
+use serde::{Deserialize, Serialize};
+
+/// The longest time to a collision that is told apart, s.
+pub const MAX_TTC: f64 = 100.0;
+
+/// An episode that is over. NaN before the first.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Episode {
+    /// Steps.
+    pub length: f64,
+    /// Mean over the agents of their sums of rewards.
+    pub return_mean: f64,
+    pub num_agents: f64,
+    /// Share of the agents that crashed.
+    pub collision_rate: f64,
+    /// Of the agents while they drove, m/s.
+    pub mean_speed: f64,
+    /// Vehicles an hour, background included, past the counter.
+    pub throughput: f64,
+    /// Shortest time to a collision of an agent with the vehicle ahead in its lane, at constant speeds, s: 0 after
+    /// a crash of an agent, and at most [`MAX_TTC`].
+    pub min_ttc: f64,
+    /// Share of the agents that ended well: arrived, or whole at the end of the time where the road has no end.
+    pub success: f64,
+}
+
+impl Episode {
+    pub const NONE: Self = Self {
+        length: f64::NAN,
+        return_mean: f64::NAN,
+        num_agents: f64::NAN,
+        collision_rate: f64::NAN,
+        mean_speed: f64::NAN,
+        throughput: f64::NAN,
+        min_ttc: f64::NAN,
+        success: f64::NAN,
+    };
+
+    /// In the order of the fields.
+    pub fn numbers(&self) -> [f64; 8] {
+        let Self { length, return_mean, num_agents, collision_rate, mean_speed, throughput, min_ttc, success } = *self;
+        [length, return_mean, num_agents, collision_rate, mean_speed, throughput, min_ttc, success]
+    }
+}
+
+/// The account of the episode that runs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Account {
+    pub agents: u32,
+    pub crashed: u32,
+    pub succeeded: u32,
+    pub rewards: f64,
+    /// Sum over steps and agents, and how many that are.
+    pub speed_sum: f64,
+    pub speed_count: u32,
+    pub min_ttc: f64,
+    /// Vehicles past the counter when they were taken from the road.
+    pub passed: u32,
+}
+
+impl Account {
+    pub fn new(agents: usize) -> Self {
+        Self {
+            agents: agents as u32,
+            crashed: 0,
+            succeeded: 0,
+            rewards: 0.0,
+            speed_sum: 0.0,
+            speed_count: 0,
+            min_ttc: MAX_TTC,
+            passed: 0,
+        }
+    }
+
+    /// Closes it: after `steps` steps, in `seconds`, with `beyond` vehicles of the road past the counter.
+    pub fn close(&self, steps: u32, seconds: f64, beyond: usize) -> Episode {
+        let agents = f64::from(self.agents);
+        Episode {
+            length: f64::from(steps),
+            return_mean: self.rewards / agents,
+            num_agents: agents,
+            collision_rate: f64::from(self.crashed) / agents,
+            mean_speed: self.speed_sum / f64::from(self.speed_count),
+            throughput: (f64::from(self.passed) + beyond as f64) / seconds * 3600.0,
+            min_ttc: if self.crashed > 0 { 0.0 } else { self.min_ttc },
+            success: f64::from(self.succeeded) / agents,
+        }
+    }
+}

@@ -1,0 +1,14 @@
+//! Cooperative driving: several agents among background traffic, on a highway or where a ramp ends.
+//!
+//! The physics is [`crate::traffic`]'s; the task (who begins where, what agents see, what they get, when their part
+//! ends) is this module's. `fastrl.envs.coop` tells users of it.
+
+pub mod config;
+pub mod metrics;
+pub mod observation;
+pub mod reward;
+mod scene;
+pub mod spawn;
+mod world;
+
+pub use world::{Coop, State};

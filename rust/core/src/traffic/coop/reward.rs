@@ -1,0 +1,40 @@
+//! What an agent gets for a step.
+
+use super::config::Config;
+
+/// How a step went for an agent.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Outcome {
+    pub crashed: bool,
+    pub on_road: bool,
+    pub arrived: bool,
+    /// Along the road, m/s.
+    pub forward_speed: f64,
+    /// From the left.
+    pub lane: usize,
+}
+
+/// Its own part.
+pub fn own(config: &Config, outcome: Outcome) -> f64 {
+    let weights = &config.weights;
+    let [low, high] = config.speed_range;
+    let mut reward = 0.0;
+    if outcome.crashed {
+        reward += weights.collision;
+    }
+    if outcome.on_road {
+        reward += weights.speed * ((outcome.forward_speed - low) / (high - low)).clamp(0.0, 1.0);
+        if outcome.lane < config.lanes {
+            reward += weights.lane * outcome.lane as f64 / (config.lanes - 1).max(1) as f64;
+        }
+    }
+    if outcome.arrived {
+        reward += weights.arrival;
+    }
+    reward
+}
+
+/// With the team's part: `mean` is that of all agents that acted.
+pub fn mixed(config: &Config, own: f64, mean: f64) -> f64 {
+    (1.0 - config.cooperation) * own + config.cooperation * mean
+}

@@ -1,0 +1,395 @@
+//! One cooperative world.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::config::{ActionType, Config, Difficulty, MAX_AGENTS, SPEED_LIMIT, TARGET_SPEEDS, Task};
+use super::metrics::{Account, Episode};
+use super::observation::{self, OnLane, obs_len};
+use super::reward::{self, Outcome};
+use super::spawn::{self, Start};
+use crate::rng::Rng;
+use crate::traffic::controller::Meta;
+use crate::traffic::lane::{self, Lane, Line};
+use crate::traffic::road::{Obstacle, Road, wrap_to_pi};
+use crate::traffic::vehicles::{Driver, LENGTH, MAX_SPEED, Vehicle};
+use crate::traffic::{Neighbour, Traffic};
+use crate::world::{ActionKind, Actions, AgentRows, Real, Refused, World};
+
+/// What 1 stands for in a continuous action: m/s² and radians.
+const ACCELERATION: f64 = 5.0;
+const STEERING: f64 = std::f64::consts::FRAC_PI_4;
+/// Exponents of the IDM's free-road term that background drivers have.
+const DELTA: [f64; 2] = [3.5, 4.5];
+/// The meta-actions by index.
+const META: [Meta; 5] = [Meta::LaneLeft, Meta::Idle, Meta::LaneRight, Meta::Faster, Meta::Slower];
+
+/// All that changes.
+#[derive(Clone, Serialize, Deserialize)]
+pub struct State {
+    rng: Rng,
+    /// Of the episodes to come.
+    difficulty: Difficulty,
+    pub(super) traffic: Traffic,
+    /// The vehicle of each row whose agent acts.
+    drivers: Vec<Option<usize>>,
+    /// The number of each vehicle in this episode: agents have that of their row, background vehicles the next ones.
+    pub(super) numbers: Vec<u32>,
+    /// What becomes of each vehicle before the next step.
+    fates: Vec<Fate>,
+    /// Steps of this episode so far.
+    pub(super) steps: u32,
+    pub(super) account: Account,
+    /// Episodes so far, and what became of the last.
+    pub finished: u64,
+    pub last: Episode,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+enum Fate {
+    Drives,
+    /// A wreck, for that many steps by now.
+    Lies(u32),
+    /// It has arrived, and leaves the road.
+    Leaves,
+}
+
+pub struct Coop {
+    config: Arc<Config>,
+    state: State,
+}
+
+fn road(config: &Config) -> Road {
+    let length = config.front() + MAX_SPEED * config.duration + 100.0;
+    let straight = Road::straight(config.lanes, length, SPEED_LIMIT);
+    let Some(end) = config.ramp_end() else { return straight };
+    let mut lanes = straight.lanes().to_vec();
+    lanes[config.lanes - 1].lines[1] = Line::Striped;
+    let y = config.lanes as f64 * lane::WIDTH;
+    let mut ramp = Lane::straight(0.0, end, y);
+    ramp.lines = [Line::None, Line::Continuous];
+    ramp.speed_limit = Some(SPEED_LIMIT);
+    // Who has left it does not come back.
+    ramp.forbidden = true;
+    lanes.push(ramp);
+    Road::new(lanes, vec![Obstacle::new(end, y)])
+}
+
+/// Where a vehicle is on the lane that it is nearest to.
+fn on_lane(traffic: &Traffic, vehicle: usize) -> OnLane {
+    let vehicles = &traffic.vehicles;
+    let lane = traffic.road.lane(vehicles.lane[vehicle]);
+    let (longitudinal, lateral) = lane.local(vehicles.x[vehicle], vehicles.y[vehicle]);
+    OnLane {
+        lane: vehicles.lane[vehicle],
+        lateral,
+        half_width: lane.width / 2.0,
+        heading_error: wrap_to_pi(vehicles.heading[vehicle] - lane.heading_at(longitudinal)),
+    }
+}
+
+/// Seconds until a vehicle runs into the one ahead in its lane, at the speeds that they have.
+fn time_to_collision(traffic: &Traffic, vehicle: usize) -> f64 {
+    let vehicles = &traffic.vehicles;
+    let (gap, front_speed) = match traffic.neighbours(vehicle, vehicles.lane[vehicle]).0 {
+        Some(Neighbour::Vehicle(front)) => {
+            (vehicles.x[front] - vehicles.x[vehicle] - LENGTH, vehicles.velocity(front)[0])
+        }
+        Some(Neighbour::Obstacle(front)) => {
+            let obstacle = &traffic.road.obstacles[front];
+            (obstacle.x - vehicles.x[vehicle] - (LENGTH + obstacle.length) / 2.0, 0.0)
+        }
+        None => return f64::INFINITY,
+    };
+    let closing = vehicles.velocity(vehicle)[0] - front_speed;
+    if closing > 0.0 { gap.max(0.0) / closing } else { f64::INFINITY }
+}
+
+impl Coop {
+    /// Panics if the difficulty does not fit the config.
+    pub fn new(config: Arc<Config>, difficulty: Difficulty) -> Self {
+        difficulty.check(&config).expect("a checked difficulty");
+        let state = State {
+            rng: Rng::new(0),
+            difficulty,
+            traffic: Traffic::new(road(&config), TARGET_SPEEDS.to_vec()),
+            drivers: vec![None; config.max_agents],
+            numbers: Vec::new(),
+            fates: Vec::new(),
+            steps: 0,
+            account: Account::new(0),
+            finished: 0,
+            last: Episode::NONE,
+        };
+        Self { config, state }
+    }
+
+    /// Of the episodes to come.
+    pub fn difficulty(&self) -> Difficulty {
+        self.state.difficulty
+    }
+
+    /// For the episodes to come. Panics if it does not fit the config.
+    pub fn set_difficulty(&mut self, difficulty: Difficulty) {
+        difficulty.check(&self.config).expect("a checked difficulty");
+        self.state.difficulty = difficulty;
+    }
+
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    pub fn traffic(&self) -> &Traffic {
+        &self.state.traffic
+    }
+
+    /// The vehicle of each row whose agent acts.
+    pub fn drivers(&self) -> &[Option<usize>] {
+        &self.state.drivers
+    }
+
+    /// Takes from the road who has arrived and the wrecks that have lain there long enough.
+    fn clear_road(&mut self) {
+        let State { traffic, drivers, numbers, fates, account, .. } = &mut self.state;
+        let goes = |fate: Fate| match fate {
+            Fate::Drives => false,
+            Fate::Lies(steps) => steps >= self.config.wreck_steps(),
+            Fate::Leaves => true,
+        };
+        for i in (0..fates.len()).rev() {
+            if !goes(fates[i]) {
+                continue;
+            }
+            account.passed += u32::from(traffic.vehicles.x[i] >= self.config.counter());
+            traffic.remove(i);
+            numbers.remove(i);
+            fates.remove(i);
+            for driver in drivers.iter_mut().flatten() {
+                *driver -= usize::from(*driver > i);
+            }
+        }
+    }
+
+    fn act(&mut self, actions: Actions<'_>) {
+        let State { traffic, drivers, .. } = &mut self.state;
+        for (row, driver) in drivers.iter().enumerate() {
+            let &Some(vehicle) = driver else { continue };
+            match actions {
+                Actions::Discrete(all) => traffic.command(vehicle, META[all[row] as usize]),
+                Actions::Box(all) => {
+                    let (acceleration, steering) = (f64::from(all[2 * row]), f64::from(all[2 * row + 1]));
+                    traffic.drive(vehicle, ACCELERATION * acceleration, STEERING * steering);
+                }
+            }
+        }
+    }
+
+    fn add(&mut self, start: Start, is_agent: bool) {
+        let State { rng, traffic, .. } = &mut self.state;
+        let driver = match (is_agent, self.config.actions) {
+            (false, _) => Driver::Idm,
+            (true, ActionType::Meta) => Driver::Meta,
+            (true, ActionType::Continuous) => Driver::Manual,
+        };
+        let lane = traffic.road.lane(start.lane);
+        let (x, y) = lane.position(start.x - lane.position(0.0, 0.0).0, 0.0);
+        let mut vehicle = Vehicle::new(driver, x, y, start.speed);
+        if driver == Driver::Idm {
+            vehicle.delta = DELTA[0] + (DELTA[1] - DELTA[0]) * rng.unit();
+        }
+        if driver == Driver::Manual {
+            vehicle.target_speed = Some(self.config.speed_range[1]);
+        }
+        traffic.add(&vehicle);
+    }
+
+    /// How the step went for the agent of a vehicle.
+    fn outcome(&self, vehicle: usize) -> Outcome {
+        let vehicles = &self.state.traffic.vehicles;
+        let on_lane = on_lane(&self.state.traffic, vehicle);
+        let beside = on_lane.lateral.abs() - on_lane.half_width;
+        let crashed = vehicles.crashed[vehicle] || beside > 2.0 * on_lane.half_width;
+        Outcome {
+            crashed,
+            on_road: beside <= 0.0,
+            arrived: !crashed && self.config.arrival().is_some_and(|end| vehicles.x[vehicle] >= end),
+            forward_speed: vehicles.speed[vehicle] * on_lane.heading_error.cos(),
+            lane: on_lane.lane,
+        }
+    }
+
+    /// Notes in the account, and in the fate of its vehicle, how a step went for an agent.
+    fn note(&mut self, vehicle: usize, outcome: Outcome, is_last: bool) {
+        let ttc = time_to_collision(&self.state.traffic, vehicle);
+        let State { traffic, fates, account, .. } = &mut self.state;
+        account.speed_sum += traffic.vehicles.speed[vehicle];
+        account.speed_count += 1;
+        account.min_ttc = account.min_ttc.min(ttc);
+        if outcome.crashed {
+            traffic.vehicles.crashed[vehicle] = true;
+            account.crashed += 1;
+        } else if outcome.arrived {
+            fates[vehicle] = Fate::Leaves;
+        }
+        let stayed_whole = is_last && self.config.task == Task::Highway && !outcome.crashed;
+        account.succeeded += u32::from(outcome.arrived || stayed_whole);
+    }
+
+    fn count_wrecks(&mut self) {
+        let State { traffic, fates, .. } = &mut self.state;
+        for (fate, _) in fates.iter_mut().zip(&traffic.vehicles.crashed).filter(|(_, crashed)| **crashed) {
+            *fate = match *fate {
+                Fate::Drives => Fate::Lies(1),
+                Fate::Lies(steps) => Fate::Lies(steps + 1),
+                Fate::Leaves => Fate::Leaves,
+            };
+        }
+    }
+
+    fn close_account(&mut self) {
+        let State { traffic, steps, account, .. } = &self.state;
+        let beyond = traffic.vehicles.x.iter().filter(|&&x| x >= self.config.counter()).count();
+        let seconds = f64::from(*steps) / f64::from(self.config.policy_frequency);
+        self.state.last = account.close(*steps, seconds, beyond);
+        self.state.finished += 1;
+    }
+
+    fn write_obs(&self, obs: &mut [f32]) {
+        let rows = obs.chunks_exact_mut(obs_len(&self.config));
+        for (driver, row) in self.state.drivers.iter().zip(rows) {
+            match *driver {
+                Some(vehicle) => {
+                    let on_lane = on_lane(&self.state.traffic, vehicle);
+                    observation::write(&self.config, &self.state.traffic.vehicles, vehicle, on_lane, row);
+                }
+                None => row.fill(0.0),
+            }
+        }
+    }
+
+    fn write_alive(&self, alive: &mut [u8]) {
+        for (flag, driver) in alive.iter_mut().zip(&self.state.drivers) {
+            *flag = u8::from(driver.is_some());
+        }
+    }
+}
+
+impl World for Coop {
+    type State = State;
+
+    // A step takes tens of microseconds.
+    const MIN_BLOCK: usize = 4;
+
+    fn num_agents(&self) -> usize {
+        self.config.max_agents
+    }
+
+    fn obs_len(&self) -> usize {
+        obs_len(&self.config)
+    }
+
+    fn action_kind(&self) -> ActionKind {
+        self.config.actions.kind()
+    }
+
+    fn check(&self, actions: Actions<'_>) -> Result<(), Refused> {
+        let fits = |row: usize| match actions {
+            Actions::Discrete(all) => (0..META.len() as i64).contains(&all[row]),
+            Actions::Box(all) => all[2 * row..2 * row + 2].iter().all(|x| (-1.0..=1.0).contains(x)),
+        };
+        let drivers = self.state.drivers.iter().enumerate();
+        let Some((agent, _)) = drivers.filter(|(_, driver)| driver.is_some()).find(|&(row, _)| !fits(row)) else {
+            return Ok(());
+        };
+        let expected = match self.config.actions {
+            ActionType::Meta => "an integer from 0 to 4",
+            ActionType::Continuous => "two numbers from -1 to 1",
+        };
+        Err(Refused { agent, expected: expected.into() })
+    }
+
+    fn seed(&mut self, seed: u64) {
+        self.state.rng = Rng::new(seed);
+    }
+
+    fn reset(&mut self, obs: &mut [f32], alive: &mut [u8]) {
+        let difficulty = self.state.difficulty;
+        let starts = spawn::starts(&self.config, difficulty, &mut self.state.rng);
+        self.state.traffic.vehicles.clear();
+        for (i, &start) in starts.iter().enumerate() {
+            self.add(start, i < difficulty.agents);
+        }
+        for (row, driver) in self.state.drivers.iter_mut().enumerate() {
+            *driver = (row < difficulty.agents).then_some(row);
+        }
+        self.state.numbers = (0..starts.len() as u32).collect();
+        self.state.fates.clear();
+        self.state.fates.resize(starts.len(), Fate::Drives);
+        self.state.steps = 0;
+        self.state.account = Account::new(difficulty.agents);
+        self.write_obs(obs);
+        self.write_alive(alive);
+    }
+
+    fn observe(&self, obs: &mut [f32], alive: &mut [u8]) {
+        self.write_obs(obs);
+        self.write_alive(alive);
+    }
+
+    fn step<R: Real>(&mut self, actions: Actions<'_>, rows: AgentRows<'_, R>) -> bool {
+        self.clear_road();
+        self.act(actions);
+        let dt = 1.0 / f64::from(self.config.simulation_frequency);
+        for _ in 0..self.config.frames_per_step() {
+            self.state.traffic.frame(dt);
+        }
+        self.state.steps += 1;
+        let is_last = self.state.steps >= self.config.steps();
+        // Who ends with this step still sees its end.
+        self.write_obs(rows.obs);
+
+        let mut own = [0.0; MAX_AGENTS];
+        let (mut acted, mut total) = (0, 0.0);
+        for (row, own) in own.iter_mut().enumerate().take(self.config.max_agents) {
+            (rows.terminated[row], rows.truncated[row]) = (0, 0);
+            let Some(vehicle) = self.state.drivers[row] else { continue };
+            let outcome = self.outcome(vehicle);
+            self.note(vehicle, outcome, is_last);
+            *own = reward::own(&self.config, outcome);
+            acted += 1;
+            total += *own;
+            let over = outcome.crashed || outcome.arrived;
+            rows.terminated[row] = u8::from(over);
+            rows.truncated[row] = u8::from(is_last && !over);
+        }
+        let mean = total / f64::from(acted);
+        for (row, driver) in self.state.drivers.iter_mut().enumerate() {
+            let reward = if driver.is_some() { reward::mixed(&self.config, own[row], mean) } else { 0.0 };
+            rows.rewards[row] = R::from_f64(reward);
+            self.state.account.rewards += reward;
+            if rows.terminated[row] + rows.truncated[row] > 0 {
+                *driver = None;
+            }
+        }
+        self.count_wrecks();
+        self.write_alive(rows.alive);
+        let ended = self.state.drivers.iter().all(Option::is_none);
+        if ended {
+            self.close_account();
+        }
+        ended
+    }
+
+    fn fingerprint(&self) -> String {
+        self.config.fingerprint()
+    }
+
+    fn state(&self) -> &State {
+        &self.state
+    }
+
+    fn set_state(&mut self, state: State) {
+        self.state = state;
+    }
+}

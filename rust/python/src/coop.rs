@@ -1,0 +1,217 @@
+//! Cooperative driving for Python.
+
+use std::sync::Arc;
+
+use fastrl_core::traffic::coop::Coop;
+use fastrl_core::traffic::coop::config::{ActionType, Config, Difficulty, Task};
+use fastrl_core::world::World;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+use crate::arrays::{disjoint, readable, writeable};
+use crate::vec_env::{Guarded, autoreset_from_name};
+
+fn task_from_name(name: &str) -> PyResult<Task> {
+    match name {
+        "highway" => Ok(Task::Highway),
+        "merge" => Ok(Task::Merge),
+        _ => Err(PyValueError::new_err(format!("task: expected 'highway' or 'merge', got '{name}'"))),
+    }
+}
+
+fn action_type_from_name(name: &str) -> PyResult<ActionType> {
+    match name {
+        "meta" => Ok(ActionType::Meta),
+        "continuous" => Ok(ActionType::Continuous),
+        _ => Err(PyValueError::new_err(format!("action_type: expected 'meta' or 'continuous', got '{name}'"))),
+    }
+}
+
+/// A count that Python may have given as any integer; what is too small or too large for its type is refused by name.
+fn count<T: TryFrom<i64>>(name: &str, value: Option<i64>, default: T) -> PyResult<T> {
+    let Some(value) = value else { return Ok(default) };
+    T::try_from(value).map_err(|_| PyValueError::new_err(format!("{name}: {value} is out of range")))
+}
+
+#[pyclass(frozen, module = "fastrl._rust")]
+pub(crate) struct CoopVec {
+    venv: Guarded<Coop>,
+    config: Arc<Config>,
+}
+
+#[pymethods]
+impl CoopVec {
+    #[new]
+    #[pyo3(signature = (num_envs, *, task, autoreset_mode, num_threads, num_agents=None, density=None, lanes=None,
+                        max_agents=None, background=None, action_type=None, simulation_frequency=None,
+                        policy_frequency=None, duration=None, cooperation=None, collision_reward=None,
+                        speed_reward=None, lane_reward=None, arrival_reward=None, reward_speed_range=None))]
+    #[expect(clippy::too_many_arguments, reason = "the options of the environment, by name")]
+    fn new(
+        py: Python<'_>,
+        num_envs: i64,
+        task: &str,
+        autoreset_mode: &str,
+        num_threads: i64,
+        num_agents: Option<i64>,
+        density: Option<f64>,
+        lanes: Option<i64>,
+        max_agents: Option<i64>,
+        background: Option<i64>,
+        action_type: Option<&str>,
+        simulation_frequency: Option<i64>,
+        policy_frequency: Option<i64>,
+        duration: Option<f64>,
+        cooperation: Option<f64>,
+        collision_reward: Option<f64>,
+        speed_reward: Option<f64>,
+        lane_reward: Option<f64>,
+        arrival_reward: Option<f64>,
+        reward_speed_range: Option<(f64, f64)>,
+    ) -> PyResult<Self> {
+        if !(1..=1 << 20).contains(&num_envs) {
+            return Err(PyValueError::new_err(format!("num_envs: expected 1 to {}, got {num_envs}", 1 << 20)));
+        }
+        if !(0..=1024).contains(&num_threads) {
+            let message = format!("num_threads: expected 0 (all cores) to 1024, got {num_threads}");
+            return Err(PyValueError::new_err(message));
+        }
+        let mut config = Config::new(task_from_name(task)?);
+        config.lanes = count("lanes", lanes, config.lanes)?;
+        config.max_agents = count("max_agents", max_agents, config.max_agents)?;
+        config.background = count("background", background, config.background)?;
+        config.simulation_frequency = count("simulation_frequency", simulation_frequency, config.simulation_frequency)?;
+        config.policy_frequency = count("policy_frequency", policy_frequency, config.policy_frequency)?;
+        if let Some(name) = action_type {
+            config.actions = action_type_from_name(name)?;
+        }
+        config.duration = duration.unwrap_or(config.duration);
+        config.cooperation = cooperation.unwrap_or(config.cooperation);
+        let weights = &mut config.weights;
+        weights.collision = collision_reward.unwrap_or(weights.collision);
+        weights.speed = speed_reward.unwrap_or(weights.speed);
+        weights.lane = lane_reward.unwrap_or(weights.lane);
+        weights.arrival = arrival_reward.unwrap_or(weights.arrival);
+        if let Some((low, high)) = reward_speed_range {
+            config.speed_range = [low, high];
+        }
+        config.check().map_err(PyValueError::new_err)?;
+        let agents = count("num_agents", num_agents, config.max_agents)?;
+        let difficulty = Difficulty { agents, density: density.unwrap_or(1.0) };
+        difficulty.check(&config).map_err(PyValueError::new_err)?;
+        let config = Arc::new(config);
+        let envs = (0..num_envs).map(|_| Coop::new(config.clone(), difficulty)).collect();
+        let venv = Guarded::new(py, envs, autoreset_from_name(autoreset_mode)?, num_threads as usize)?;
+        Ok(Self { venv, config })
+    }
+
+    #[getter]
+    fn num_envs(&self) -> usize {
+        self.venv.num_envs()
+    }
+
+    #[getter]
+    fn num_agents(&self) -> usize {
+        self.venv.num_agents()
+    }
+
+    #[getter]
+    fn obs_dim(&self) -> usize {
+        self.venv.obs_len()
+    }
+
+    #[pyo3(signature = (obs, seeds=None, reset_mask=None, alive=None))]
+    fn reset(
+        &self,
+        py: Python<'_>,
+        obs: &Bound<'_, PyAny>,
+        seeds: Option<&Bound<'_, PyAny>>,
+        reset_mask: Option<&Bound<'_, PyAny>>,
+        alive: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        self.venv.reset(py, obs, seeds, reset_mask, alive)
+    }
+
+    #[pyo3(signature = (obs, alive=None))]
+    fn observe(&self, py: Python<'_>, obs: &Bound<'_, PyAny>, alive: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
+        self.venv.observe(py, obs, alive)
+    }
+
+    #[pyo3(signature = (actions, obs, rewards, terminations, truncations, final_obs=None, alive=None))]
+    #[expect(clippy::too_many_arguments, reason = "the arrays of a step")]
+    fn step(
+        &self,
+        py: Python<'_>,
+        actions: &Bound<'_, PyAny>,
+        obs: &Bound<'_, PyAny>,
+        rewards: &Bound<'_, PyAny>,
+        terminations: &Bound<'_, PyAny>,
+        truncations: &Bound<'_, PyAny>,
+        final_obs: Option<&Bound<'_, PyAny>>,
+        alive: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        self.venv.step(py, actions, obs, rewards, terminations, truncations, final_obs, alive)
+    }
+
+    #[pyo3(signature = (num_agents=None, density=None))]
+    fn set_difficulty(
+        &self,
+        py: Python<'_>,
+        num_agents: Option<&Bound<'_, PyAny>>,
+        density: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        let n = self.num_envs();
+        let agents = num_agents.map(|a| readable::<i64>("num_agents", a, &[n])).transpose()?;
+        let density = density.map(|a| readable::<f64>("density", a, &[n])).transpose()?;
+        // SAFETY: checked, nothing here writes to any array, and they are the caller's for the length of this call.
+        let (agents, density) = unsafe { (agents.map(|a| a.slice()), density.map(|a| a.slice())) };
+        let whole = agents
+            .map(|all| all.iter().map(|&a| count("num_agents", Some(a), 0)).collect::<PyResult<Vec<usize>>>())
+            .transpose()?;
+        let change = |i: usize, old: Difficulty| Difficulty {
+            agents: whole.as_ref().map_or(old.agents, |all| all[i]),
+            density: density.map_or(old.density, |all| all[i]),
+        };
+        for i in 0..n {
+            change(i, Difficulty { agents: 1, density: 1.0 }).check(&self.config).map_err(PyValueError::new_err)?;
+        }
+        self.venv.with(py, |venv| {
+            for (i, env) in venv.envs_mut().enumerate() {
+                env.set_difficulty(change(i, env.difficulty()));
+            }
+            Ok(())
+        })
+    }
+
+    fn episodes(&self, py: Python<'_>, finished: &Bound<'_, PyAny>, numbers: &Bound<'_, PyAny>) -> PyResult<()> {
+        let n = self.num_envs();
+        let finished = writeable::<i64>("finished", finished, &[n])?;
+        let numbers = writeable::<f64>("numbers", numbers, &[8, n])?;
+        disjoint(&[finished.place(), numbers.place()])?;
+        // SAFETY: checked, disjoint, and the caller's for the length of this call.
+        let (finished, numbers) = unsafe { (finished.slice_mut(), numbers.slice_mut()) };
+        self.venv.with(py, |venv| {
+            for (i, env) in venv.envs().enumerate() {
+                finished[i] = env.state().finished as i64;
+                for (field, number) in env.state().last.numbers().into_iter().enumerate() {
+                    numbers[field * n + i] = number;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    fn save_state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        let bytes = self.venv.with(py, |venv| Ok(py.detach(|| venv.save())))?;
+        Ok(PyBytes::new(py, &bytes))
+    }
+
+    fn load_state(&self, py: Python<'_>, state: &[u8]) -> PyResult<()> {
+        self.venv.with(py, |venv| py.detach(|| venv.load(state)))
+    }
+
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        self.venv.close(py)
+    }
+}
