@@ -27,6 +27,14 @@ gymnasium.register(
 
 gymnasium.register("fastrl/Catch-v0", entry_point="fastrl.envs.catch:CatchEnv")
 
+for _id, _fast in (("fastrl/highway-v0", False), ("fastrl/highway-fast-v0", True)):
+    gymnasium.register(
+        _id,
+        entry_point="fastrl.envs.highway:HighwayEnv",
+        vector_entry_point="fastrl.envs.highway:HighwayVectorEnv",
+        kwargs={"fast": _fast},
+    )
+
 
 def __getattr__(name: str) -> Any:
     # Only a policy needs torch, which takes seconds to import.

@@ -3,6 +3,7 @@
 from fastrl.envs.cage2 import Cage2Env, Cage2VectorEnv
 from fastrl.envs.catch import CatchEnv
 from fastrl.envs.coop import CoopVectorEnv
+from fastrl.envs.highway import HighwayEnv, HighwayVectorEnv
 from fastrl.envs.multi import MultiAgentVectorEnv, make_multi
 from fastrl.envs.pixels import PixelEnv, make_pixels
 from fastrl.envs.ring import RingEnv, RingVectorEnv, RingWorlds
@@ -13,6 +14,8 @@ __all__ = [
     "Cage2VectorEnv",
     "CatchEnv",
     "CoopVectorEnv",
+    "HighwayEnv",
+    "HighwayVectorEnv",
     "MultiAgentVectorEnv",
     "NativeVectorEnv",
     "PixelEnv",

@@ -1,0 +1,233 @@
+"""highway-env's `highway-v0` and `highway-fast-v0`, compiled: the same config, spaces, rewards, ends and `info`.
+
+`reset(seed=s)` gives highway-env 1.12.1's initial state, and the episode runs on as it does there, within 1e-9. What
+differs, on purpose:
+
+- A config key that is unknown or not supported raises, where highway-env ignores it (`fastrl.envs.highway_config`).
+- Continuous actions are float32 and computed with in float64. highway-env computes in the precision of the action it
+  gets (NEP 50): pass it a float64 copy to see the same numbers.
+- NaN, and with `clip=False` numbers outside of [-1, 1], are refused. So is stepping an episode that has ended.
+- `info["action"]` after a reset is the action that changes nothing (highway-env draws one without a seed).
+- Kinematics with `vehicles_count=1` shows the vehicle itself, as its space says (highway-env then shows everybody).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Discrete
+from gymnasium.utils.env_checker import data_equivalence
+from gymnasium.vector import AutoresetMode
+from numpy.typing import NDArray
+
+from fastrl import _rust
+from fastrl.envs.highway_config import (
+    HIGHWAY_DEFAULTS,
+    HIGHWAY_FAST_DEFAULTS,
+    action_space,
+    checked,
+    native_options,
+    observation_space,
+)
+from fastrl.envs.vector import NativeVec, NativeVectorEnv, as_seed
+
+REWARDS = ("collision_reward", "right_lane_reward", "high_speed_reward", "on_road_reward")
+MOST_ENVS = 1 << 24
+
+
+def _integer(name: str, value: Any, least: int, most: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise TypeError(f"{name}: expected an integer, got {value!r}")
+    if not least <= value <= most:
+        raise ValueError(f"{name}: expected {least} to {most}, got {value}")
+    return int(value)
+
+
+def default_config(*, fast: bool = False) -> dict[str, Any]:
+    """highway-env's defaults of `highway-v0`, or of `highway-fast-v0`."""
+    return checked({}, HIGHWAY_FAST_DEFAULTS if fast else HIGHWAY_DEFAULTS)
+
+
+class HighwayVectorEnv(NativeVectorEnv):
+    """N straight roads of traffic with one controlled vehicle each, stepped natively.
+
+    Args:
+        num_envs: number of roads, N.
+        config: highway-env's keys, on top of the defaults; nested dicts are replaced as a whole, as there.
+        fast: the defaults of `highway-fast-v0`, and collisions of the controlled vehicle only.
+        num_threads: threads that share the roads out; 0 for one a core.
+        autoreset_mode: what follows the end of an episode, see `NativeVectorEnv`.
+        info: fills `info` as highway-env does: speed float64 [N], crashed bool [N], action [N, ...], rewards (a dict
+            of float64 [N]). Without it `info` is empty and steps are a little faster.
+
+    Raises ValueError or TypeError for an option out of its range, and says what was expected.
+    """
+
+    def __init__(
+        self,
+        num_envs: int = 1,
+        *,
+        config: Mapping[str, Any] | None = None,
+        fast: bool = False,
+        num_threads: int = 0,
+        autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
+        info: bool = True,
+        render_mode: str | None = None,
+    ) -> None:
+        num_envs = _integer("num_envs", num_envs, 1, MOST_ENVS)
+        num_threads = _integer("num_threads", num_threads, 0, 1024)
+        self.config = checked(config or {}, HIGHWAY_FAST_DEFAULTS if fast else HIGHWAY_DEFAULTS)
+        if self.config["offscreen_rendering"] is None:
+            self.config["offscreen_rendering"] = render_mode != "human"
+        options = native_options(self.config, fast=fast)
+
+        def native(mode: str) -> NativeVec:
+            return _rust.HighwayVec(num_envs, num_threads=num_threads, autoreset_mode=mode, **options)
+
+        super().__init__(
+            native,
+            observation_space(self.config),
+            action_space(self.config),
+            autoreset_mode=autoreset_mode,
+            render_mode=render_mode,
+            info_of=self._read_info if info else None,
+            render_modes=(),
+        )
+
+    @property
+    def _highway(self) -> _rust.HighwayVec:
+        return cast(_rust.HighwayVec, self._native)
+
+    def _read_info(self, native: NativeVec) -> dict[str, Any]:
+        n, space = self.num_envs, self.single_action_space
+        discrete = isinstance(space, Discrete)
+        speed, crashed, rewards = np.empty(n), np.empty(n, np.bool_), np.empty((n, len(REWARDS)))
+        action = np.empty(n, np.int64) if discrete else np.empty((n, *(space.shape or ())), np.float32)
+        cast(_rust.HighwayVec, native).info(speed, crashed, rewards, action)
+        parts = {name: rewards[:, i].copy() for i, name in enumerate(REWARDS)}
+        return {"speed": speed, "crashed": crashed, "action": action, "rewards": parts}
+
+    def action_masks(self, out: NDArray[np.bool_] | None = None) -> NDArray[np.bool_]:
+        """Bool [N, num_actions]: which actions can have an effect, as highway-env's `get_available_actions` lists
+        them: no lane change off the road, no target speed beyond the last. Only DiscreteMetaAction has such."""
+        if self.config["action"]["type"] != "DiscreteMetaAction":
+            raise ValueError(
+                f"action_masks: expected DiscreteMetaAction, got {self.config['action']['type']}"
+            )
+        if out is None:
+            out = np.empty((self.num_envs, int(cast(Discrete, self.single_action_space).n)), np.bool_)
+        self._highway.action_masks(out)
+        return out
+
+    def vehicles(self, index: int = 0) -> dict[str, NDArray[Any]]:
+        """All vehicles of one road in highway-env's order, the controlled one first: x, y, heading, speed float64
+        [V] (m, rad, m/s), lane, target_lane int64 [V], crashed bool [V]. For looking at: the arrays are copies."""
+        return self._highway.vehicles(_integer("index", index, 0, self.num_envs - 1))
+
+
+class HighwayEnv(gymnasium.Env[NDArray[Any], Any]):
+    """One road, for `gymnasium.make`.
+
+    `config` is as in `HighwayVectorEnv`, and as in highway-env it may be changed: edit `env.unwrapped.config`, call
+    `configure`, or pass `reset(options={"config": {...}})`. It counts from the next reset on, spaces included.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012
+
+    def __init__(
+        self, config: Mapping[str, Any] | None = None, render_mode: str | None = None, *, fast: bool = False
+    ) -> None:
+        self.render_mode = render_mode
+        self.fast = fast
+        self._build(config or {})
+
+    @classmethod
+    def default_config(cls) -> dict[str, Any]:
+        return default_config()
+
+    def _build(self, config: Mapping[str, Any]) -> None:
+        self._vector = HighwayVectorEnv(
+            1,
+            config=config,
+            fast=self.fast,
+            num_threads=1,
+            autoreset_mode=AutoresetMode.DISABLED,
+            render_mode=self.render_mode,
+        )
+        self.config = checked(self._vector.config, self._vector.config)
+        self.observation_space = self._vector.single_observation_space
+        self.action_space = self._vector.single_action_space
+        # highway-env's: films run at twice the speed of the road.
+        self.metadata = type(self).metadata | {"render_fps": 2 * self.config["policy_frequency"]}
+
+    def configure(self, config: Mapping[str, Any]) -> None:
+        """Changes the config from the next reset on."""
+        self.config = checked(config, self.config)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[Any], dict[str, Any]]:
+        """Starts an episode. `options={"config": {...}}` changes the config first, as `configure` does."""
+        super().reset(seed=seed)
+        options = dict(options or {})
+        self.configure(options.pop("config", {}))
+        if options:
+            raise ValueError(f"options: expected 'config' or nothing, got {', '.join(map(repr, options))}")
+        if not data_equivalence(self.config, self._vector.config):
+            old = self._vector
+            self._build(self.config)
+            if old._was_reset:
+                self._vector._highway.continue_streams(old._highway)
+                self._vector._was_reset = True
+            old.close()
+        if seed is None and not self._vector._was_reset:
+            seed = int(self.np_random.integers(2**63))
+        obs, info = self._vector.reset(seed=None if seed is None else as_seed(seed))
+        return obs[0], _single(info)
+
+    def step(self, action: Any) -> tuple[NDArray[Any], float, bool, bool, dict[str, Any]]:
+        shape = self.action_space.shape or ()
+        batch = np.asarray(action)
+        if batch.shape != shape and batch.size == 1:
+            batch = batch.reshape(shape)
+        obs, rewards, terminations, truncations, info = self._vector.step(batch[np.newaxis])
+        told = _single(info) | {"action": action}
+        return obs[0], float(rewards[0]), bool(terminations[0]), bool(truncations[0]), told
+
+    def get_available_actions(self) -> list[int]:
+        """Actions that can have an effect now, see `HighwayVectorEnv.action_masks`."""
+        return [int(action) for action in np.flatnonzero(self._vector.action_masks()[0])]
+
+    def action_masks(self) -> NDArray[np.bool_]:
+        """Bool [num_actions], see `HighwayVectorEnv.action_masks`."""
+        return self._vector.action_masks()[0]
+
+    def vehicles(self) -> dict[str, NDArray[Any]]:
+        """See `HighwayVectorEnv.vehicles`."""
+        return self._vector.vehicles()
+
+    def save_state(self) -> bytes:
+        """See `NativeVectorEnv.save_state`."""
+        return self._vector.save_state()
+
+    def load_state(self, state: bytes) -> None:
+        self._vector.load_state(state)
+
+    def close(self) -> None:
+        self._vector.close()
+
+
+def _single(info: dict[str, Any]) -> dict[str, Any]:
+    """The info of the only environment, in plain Python."""
+    told: dict[str, Any] = {}
+    for key, value in info.items():
+        if not key.startswith("_"):
+            told[key] = _single(value) if isinstance(value, dict) else _plain(value[0])
+    return told
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value
