@@ -10,8 +10,9 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode
 
-from fastrl.envs import MultiAgentVectorEnv, make_multi
+from fastrl.envs import HighwayVectorEnv, MultiAgentVectorEnv, make_multi
 from fastrl.envs.episode_log import EPISODE_FIELDS
+from fastrl.envs.multi import MULTI_IDS
 from stub_worlds import AGENTS, LIMIT, StubWorlds, stub_env
 
 K = 4
@@ -233,6 +234,52 @@ def test_disabled_asks_for_a_reset_of_what_ended() -> None:
     env.step(np.ones((K, AGENTS), np.int64))
     with pytest.raises(gymnasium.error.ResetNeeded):
         env.step(np.ones((K, AGENTS), np.int64))
+
+
+@pytest.mark.parametrize("env_id", MULTI_IDS)
+def test_every_simulator_is_stepped_the_same_way(env_id: str) -> None:
+    env, other = make_multi(env_id, 3), make_multi(env_id, 3, num_threads=1)
+    rng = np.random.default_rng(0)
+    first, alive = env.reset(seed=1)
+    again, _ = other.reset(seed=1)
+    np.testing.assert_array_equal(first, again)
+    assert first.shape == (3, env.num_agents, *env.single_observation_space.shape) and alive.any()
+    for _ in range(12):
+        space = env.single_action_space
+        shape = (3, env.num_agents, *(space.shape or ()))
+        actions = (
+            rng.integers(space.n, size=shape) if isinstance(space, Discrete) else rng.uniform(-1, 1, shape)
+        )
+        ours, theirs = env.step(actions), other.step(actions)
+        for a, b in zip(ours[:5], theirs[:5], strict=True):
+            np.testing.assert_array_equal(a, b)
+        assert all(env.single_observation_space.contains(row) for world in ours[0] for row in world)
+    assert list(env.episodes()) == list(EPISODE_FIELDS)
+    for key, values in env.episodes().items():
+        assert values.shape == (3,) and values.dtype == (np.int64 if key == "finished" else np.float64)
+    other.load_state(env.save_state())
+    assert other.save_state() == env.save_state()
+
+
+def test_worlds_of_one_highway_each_are_those_of_its_vector_env() -> None:
+    worlds = make_multi("fastrl/highway-fast-v0", 4)
+    roads = HighwayVectorEnv(4, fast=True, autoreset_mode="same_step")
+    obs, _ = worlds.reset(seed=0)
+    np.testing.assert_array_equal(obs.reshape(4, 5, 5), roads.reset(seed=0)[0])
+    returns, rng = np.zeros(4), np.random.default_rng(0)
+    for _ in range(31):
+        actions = rng.integers(5, size=4)
+        obs, rewards, terminations, truncations, _, info = worlds.step(actions[:, None])
+        expected = roads.step(actions)
+        np.testing.assert_array_equal(obs.reshape(4, 5, 5), expected[0])
+        np.testing.assert_allclose(rewards[:, 0], expected[1], rtol=1e-6)
+        np.testing.assert_array_equal(terminations[:, 0], expected[2])
+        np.testing.assert_array_equal(truncations[:, 0], expected[3])
+        returns += expected[1]
+        for i in np.flatnonzero(expected[2] | expected[3]):
+            np.testing.assert_allclose(info["episode"]["return_mean"][i], returns[i], rtol=1e-5)
+            returns[i] = 0
+    assert (worlds.episodes()["finished"] > 0).all()
 
 
 def test_make_multi_names_what_it_knows() -> None:

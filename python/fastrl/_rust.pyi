@@ -193,9 +193,8 @@ class CoopVec:
     ) -> None:
         """Agents and density of each world's episodes to come, [N] each. ValueError: out of range."""
 
-    def episodes(self, finished: NDArray[np.int64], numbers: NDArray[np.float64]) -> None:
-        """Writes how many episodes each world finished, [N], and of the last one [8, N]: length, return_mean,
-        num_agents, collision_rate, mean_speed, throughput, min_ttc, success (NaN before the first)."""
+    def episodes(self) -> dict[str, NDArray[Any]]:
+        """As `fastrl.envs.MultiAgentVectorEnv.episodes`."""
 
     def save_state(self) -> bytes:
         """Everything that the future depends on, generators and difficulties included."""

@@ -4,6 +4,7 @@ from fastrl.envs.cage2 import Cage2Env, Cage2VectorEnv
 from fastrl.envs.catch import CatchEnv
 from fastrl.envs.coop import CoopVectorEnv
 from fastrl.envs.highway import HighwayEnv, HighwayVectorEnv
+from fastrl.envs.highway_worlds import HighwayWorlds
 from fastrl.envs.multi import MultiAgentVectorEnv, make_multi
 from fastrl.envs.pixels import PixelEnv, make_pixels
 from fastrl.envs.ring import RingEnv, RingVectorEnv, RingWorlds
@@ -16,6 +17,7 @@ __all__ = [
     "CoopVectorEnv",
     "HighwayEnv",
     "HighwayVectorEnv",
+    "HighwayWorlds",
     "MultiAgentVectorEnv",
     "NativeVectorEnv",
     "PixelEnv",

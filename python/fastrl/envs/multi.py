@@ -15,7 +15,7 @@ from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode
 from numpy.typing import ArrayLike, NDArray
 
-from fastrl.envs.episode_log import EPISODE_FIELDS, EpisodeLog
+from fastrl.envs.episode_log import EpisodeLog
 from fastrl.envs.vector import SEED_LIMIT, as_autoreset_mode, as_seed
 
 
@@ -23,7 +23,7 @@ class NativeMultiVec(Protocol):
     """What the compiled class of a simulator offers; `_rust.pyi` says what each method takes.
 
     It may also have `set_difficulty(num_agents, density)`, which takes int64 [K] and float64 [K] or None, and
-    `episodes(finished, numbers)`, which writes int64 [K] and float64 [8, K]: the rows of `EPISODE_FIELDS`.
+    `episodes()`, which gives what `MultiAgentVectorEnv.episodes` says.
     """
 
     @property
@@ -266,10 +266,8 @@ class MultiAgentVectorEnv:
         """
         if self._log is not None:
             return self._log.episodes()
-        finished = np.empty(self.num_envs, np.int64)
-        numbers = np.empty((len(EPISODE_FIELDS) - 1, self.num_envs))
-        self._native.episodes(finished, numbers)
-        return dict(zip(EPISODE_FIELDS, (finished, *numbers), strict=True))
+        account: dict[str, NDArray[Any]] = self._native.episodes()
+        return account
 
     def save_state(self) -> bytes:
         """Everything that the future depends on, generators included; for `load_state` of an equal environment."""
@@ -296,6 +294,8 @@ class MultiAgentVectorEnv:
 MULTI_IDS: dict[str, str] = {
     "fastrl/coop-highway-v0": "fastrl.envs.coop:coop_highway",
     "fastrl/coop-merge-v0": "fastrl.envs.coop:coop_merge",
+    "fastrl/highway-v0": "fastrl.envs.highway_worlds:HighwayWorlds",
+    "fastrl/highway-fast-v0": "fastrl.envs.highway_worlds:highway_fast",
     "fastrl/ring-v0": "fastrl.envs.ring:RingWorlds",
 }
 """Simulators of many agents by their ids, and what makes them: called with `num_envs` and its options."""

@@ -4,12 +4,14 @@ use std::sync::Arc;
 
 use fastrl_core::traffic::coop::Coop;
 use fastrl_core::traffic::coop::config::{ActionType, Config, Difficulty, Task};
+use fastrl_core::traffic::coop::metrics::Episode;
 use fastrl_core::world::World;
+use numpy::PyArray1;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
+use pyo3::types::{PyBytes, PyDict};
 
-use crate::arrays::{disjoint, readable, writeable};
+use crate::arrays::readable;
 use crate::vec_env::{Guarded, autoreset_from_name};
 
 fn task_from_name(name: &str) -> PyResult<Task> {
@@ -184,22 +186,16 @@ impl CoopVec {
         })
     }
 
-    fn episodes(&self, py: Python<'_>, finished: &Bound<'_, PyAny>, numbers: &Bound<'_, PyAny>) -> PyResult<()> {
-        let n = self.num_envs();
-        let finished = writeable::<i64>("finished", finished, &[n])?;
-        let numbers = writeable::<f64>("numbers", numbers, &[8, n])?;
-        disjoint(&[finished.place(), numbers.place()])?;
-        // SAFETY: checked, disjoint, and the caller's for the length of this call.
-        let (finished, numbers) = unsafe { (finished.slice_mut(), numbers.slice_mut()) };
-        self.venv.with(py, |venv| {
-            for (i, env) in venv.envs().enumerate() {
-                finished[i] = env.state().finished as i64;
-                for (field, number) in env.state().last.numbers().into_iter().enumerate() {
-                    numbers[field * n + i] = number;
-                }
-            }
-            Ok(())
-        })
+    fn episodes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let (finished, last): (Vec<i64>, Vec<[f64; Episode::FIELDS.len()]>) = self.venv.with(py, |venv| {
+            Ok(venv.envs().map(|env| (env.state().finished as i64, env.state().last.numbers())).unzip())
+        })?;
+        let account = PyDict::new(py);
+        account.set_item("finished", PyArray1::from_vec(py, finished))?;
+        for (field, name) in Episode::FIELDS.into_iter().enumerate() {
+            account.set_item(name, PyArray1::from_iter(py, last.iter().map(|numbers| numbers[field])))?;
+        }
+        Ok(account)
     }
 
     fn save_state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {

@@ -27,6 +27,9 @@ pub struct Episode {
 }
 
 impl Episode {
+    pub const FIELDS: [&str; 8] =
+        ["length", "return_mean", "num_agents", "collision_rate", "mean_speed", "throughput", "min_ttc", "success"];
+
     pub const NONE: Self = Self {
         length: f64::NAN,
         return_mean: f64::NAN,
@@ -38,8 +41,8 @@ impl Episode {
         success: f64::NAN,
     };
 
-    /// In the order of the fields.
-    pub fn numbers(&self) -> [f64; 8] {
+    /// In the order of `FIELDS`.
+    pub fn numbers(&self) -> [f64; Self::FIELDS.len()] {
         let Self { length, return_mean, num_agents, collision_rate, mean_speed, throughput, min_ttc, success } = *self;
         [length, return_mean, num_agents, collision_rate, mean_speed, throughput, min_ttc, success]
     }
