@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from fastrl.networks import RunningNorm, load_weights, sample_actions
 from fastrl.team_rollout import TeamRollout
 
-Activation = Literal["relu", "tanh", "elu", "silu"]
+Activation = Literal["relu", "tanh", "elu"]
 Init = Literal["orthogonal", "he", "xavier"]
 
 # The deviation of a Gaussian policy stays between exp(-5) and exp(2).
@@ -134,12 +134,7 @@ class Perceptron(nn.Module):
         super().__init__()
         if any(size < 1 for size in sizes):
             raise ValueError(f"every width of a network must be at least 1, got {list(sizes)}")
-        self.activation = {
-            "relu": torch.relu,
-            "tanh": torch.tanh,
-            "elu": nn.functional.elu,
-            "silu": nn.functional.silu,
-        }[activation]
+        self.activation = activation
         self.hidden = tuple(sizes[1:-1])
         self.layers = nn.ModuleList()
         for i, (fan_in, fan_out) in enumerate(itertools.pairwise(sizes)):
@@ -155,18 +150,26 @@ class Perceptron(nn.Module):
             nn.init.zeros_(linear.bias)
             self.layers.append(linear)
 
-    def forward(self, x: Tensor, drops: Sequence[Tensor] = ()) -> Tensor:
+    def forward(self, x: Tensor, trace: "Trace | None" = None) -> Tensor:
         """Outputs float [B, sizes[-1]] of inputs float [B, sizes[0]].
 
         Args:
-            drops: what each hidden layer's outputs are multiplied by, as `dropout_masks` draws them; empty: nothing.
+            trace: remembers what `Trace.backpropagate` needs, and has the dropout; None: for outputs alone.
         """
+        activate = {"relu": torch.relu, "tanh": torch.tanh, "elu": nn.functional.elu}[self.activation]
+        last = len(self.layers) - 1
         for i, layer in enumerate(self.layers):
+            if trace is not None:
+                trace.inputs.append(x)
             x = layer(x)
-            if i < len(self.layers) - 1:
-                x = self.activation(x)
-                if drops:
-                    x = x * drops[i]
+            if i < last:
+                x = activate(x)
+                if trace is not None:
+                    trace.hidden.append(x)
+                    if trace.drops:
+                        x = x * trace.drops[i]
+        if trace is not None:
+            trace.body = self
         return x
 
     def dropout_masks(self, rows: int, rate: float, generator: torch.Generator) -> list[Tensor]:
@@ -174,6 +177,54 @@ class Perceptron(nn.Module):
         return [
             torch.rand((rows, width), generator=generator).ge_(rate).div_(1 - rate) for width in self.hidden
         ]
+
+
+class Trace:
+    """What a pass through a `Perceptron` leaves behind for the gradients of its parameters.
+
+    Backpropagation is spelled out: half of what autograd takes for networks this small is its own, and the first call
+    of ``backward`` loads PyTorch's compiler, 50 MB.
+
+    Args:
+        drops: what each hidden layer's outputs are multiplied by, as `Perceptron.dropout_masks` draws them; empty:
+            nothing.
+    """
+
+    body: Perceptron
+
+    def __init__(self, drops: Sequence[Tensor] = ()) -> None:
+        self.drops = drops
+        self.inputs: list[Tensor] = []  # of each layer
+        self.hidden: list[Tensor] = []  # outputs of each hidden layer, before dropout
+
+    @torch.no_grad()
+    def backpropagate(self, gradient: Tensor) -> None:
+        """Adds the gradients to those of the network's parameters, which must have some (zeros, to begin with).
+
+        Args:
+            gradient: of the outputs, float [B, sizes[-1]].
+        """
+        for i in reversed(range(len(self.inputs))):
+            layer = self.body.layers[i]
+            assert isinstance(layer, _Linear)
+            assert layer.weight.grad is not None and layer.bias.grad is not None
+            layer.weight.grad.addmm_(gradient.T, self.inputs[i])
+            layer.bias.grad.add_(gradient.sum(0))
+            if i == 0:
+                return
+            gradient = gradient @ layer.weight
+            if self.drops:
+                gradient = gradient * self.drops[i - 1]
+            gradient = _derivative(self.body.activation, gradient, self.hidden[i - 1])
+
+
+def _derivative(activation: Activation, gradient: Tensor, outputs: Tensor) -> Tensor:
+    """The gradient of an activation's inputs from that of its outputs."""
+    if activation == "relu":
+        return torch.ops.aten.threshold_backward(gradient, outputs, 0)
+    if activation == "tanh":
+        return torch.ops.aten.tanh_backward(gradient, outputs)
+    return torch.ops.aten.elu_backward(gradient, 1, 1, 1, True, outputs)
 
 
 class _Network(nn.Module):
@@ -238,15 +289,16 @@ class Actor(_Network):
         log_std = torch.full((actions.size,), float(initial_log_std)) if actions.is_box else None
         self.log_std = None if log_std is None else nn.Parameter(log_std.clamp_(*LOG_STD_RANGE))
 
-    def forward(self, obs: Tensor, agents: Tensor, drops: Sequence[Tensor] = ()) -> Tensor:
+    def forward(self, obs: Tensor, agents: Tensor, trace: Trace | None = None) -> Tensor:
         """Logits float [B, size], or means of the Gaussian.
 
         Args:
             obs: float [B, obs_dim].
             agents: int64 [B], index of the agent in its world.
-            drops: as for `Perceptron`.
+            trace: as for `Perceptron`.
         """
-        return self.body(_inputs(obs, agents, self.obs_norm, self.num_ids), drops)
+        outputs: Tensor = self.body(_inputs(obs, agents, self.obs_norm, self.num_ids), trace)
+        return outputs
 
     def draw(self, obs: Tensor, agents: Tensor, noise: Tensor | None) -> tuple[Tensor, Tensor]:
         """Draws (see `Actions`) and their log-probabilities float [B]; without noise the likeliest ones."""
@@ -304,9 +356,9 @@ class Critic(_Network):
         self.obs_norm = RunningNorm(obs_dim) if normalize_obs else None
         self.body = Perceptron([obs_dim + num_ids, *hidden, 1], activation, init, 1.0, generator)
 
-    def forward(self, obs: Tensor, agents: Tensor, drops: Sequence[Tensor] = ()) -> Tensor:
+    def forward(self, obs: Tensor, agents: Tensor, trace: Trace | None = None) -> Tensor:
         """Expected discounted returns float [B] at observations float [B, obs_dim] of agents int64 [B]."""
-        values: Tensor = self.body(_inputs(obs, agents, self.obs_norm, self.num_ids), drops)
+        values: Tensor = self.body(_inputs(obs, agents, self.obs_norm, self.num_ids), trace)
         return values.squeeze(-1)
 
 
@@ -339,7 +391,7 @@ class CentralCritic(_Network):
         sizes = [num_agents * (obs_dim + 1), *hidden, num_agents]
         self.body = Perceptron(sizes, activation, init, 1.0, generator)
 
-    def forward(self, obs: Tensor, alive: Tensor, drops: Sequence[Tensor] = ()) -> Tensor:
+    def forward(self, obs: Tensor, alive: Tensor, trace: Trace | None = None) -> Tensor:
         """Expected discounted returns float [B, A] at observations float [B, A, D] of agents alive bool [B, A].
 
         Observations of the dead are not looked at.
@@ -347,7 +399,7 @@ class CentralCritic(_Network):
         if self.obs_norm is not None:
             obs = self.obs_norm(obs)
         obs = obs.masked_fill(~alive.unsqueeze(-1), 0)
-        values: Tensor = self.body(torch.cat([obs.flatten(1), alive.float()], 1), drops)
+        values: Tensor = self.body(torch.cat([obs.flatten(1), alive.float()], 1), trace)
         return values
 
 

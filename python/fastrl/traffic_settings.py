@@ -198,7 +198,9 @@ def _world_steps(config: TrafficConfig) -> float:
     options = environment_options(env)
     if env.id == RING:
         return config.run.episodes * float(options.get("horizon", 3000))
-    return config.run.episodes * float(options.get("duration", _SECONDS.get(env.id, 40.0))) / step_seconds(env)
+    return (
+        config.run.episodes * float(options.get("duration", _SECONDS.get(env.id, 40.0))) / step_seconds(env)
+    )
 
 
 def full_traffic(config: EnvConfig) -> Difficulty:

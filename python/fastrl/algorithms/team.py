@@ -19,7 +19,7 @@ from fastrl.algorithms.team_settings import TeamConfig, TeamMetrics
 from fastrl.algorithms.trained import Trained
 from fastrl.collect.team import TeamCollector, TeamEnv, TeamStats
 from fastrl.stopwatch import Stopwatch
-from fastrl.team_networks import Actions, Actor, CentralCritic, Critic, Scripted, TeamPolicy
+from fastrl.team_networks import Actions, Actor, CentralCritic, Critic, Scripted, TeamPolicy, Trace
 from fastrl.team_rollout import TeamRollout
 
 
@@ -275,6 +275,7 @@ class TeamLearner:
     ) -> list[PolicySums]:
         """Learns from the rows int64 [B] (of T * N) of one policy; the losses of each step."""
 
+    @torch.no_grad()
     def _policy_step(
         self,
         trained: Trained[Actor],
@@ -302,15 +303,15 @@ class TeamLearner:
                 self._agents(part),
                 actions[part].to(self.device),
             )
-            drops = trained.drops(len(part), self.config.dropout, self._generators["policies"])
-            outputs = actor(own_obs, agents, drops)
+            trace = trained.trace(len(part), self.config.dropout, self._generators["policies"])
+            outputs = actor(own_obs, agents, trace)
             if old is None:
                 old_log_probs = log_probs[part].to(self.device)
             else:
-                old_outputs = outputs.detach() if old is actor else old(own_obs, agents, drops)
+                old_outputs = outputs if old is actor else old(own_obs, agents, Trace(trace.drops))
                 old_log_probs = log_probs_of(old_outputs, old.log_std, chosen)
             gradient = surrogate_gradient(
-                outputs.detach(),
+                outputs,
                 actor.log_std,
                 chosen,
                 old_log_probs,
@@ -318,7 +319,9 @@ class TeamLearner:
                 clip_range=clip_range,
                 entropy_coef=entropy_coef,
             )
-            gradient.backpropagate(outputs, actor.log_std, weight)
+            trace.backpropagate(gradient.outputs * weight)
+            if gradient.log_std is not None:
+                trained.log_std_gradient.add_(gradient.log_std, alpha=weight)
             losses.append(torch.stack(gradient.losses) * weight)
         norm = trained.step(learning_rate, self.config.max_grad_norm)
         policy_loss, entropy, approx_kl, clip_fraction = torch.stack(losses).sum(0)

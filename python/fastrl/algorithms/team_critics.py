@@ -68,6 +68,7 @@ class OwnCritics:
             ]
             return torch.cat(values).numpy()
 
+    @torch.no_grad()
     def update(self, rollout: TeamRollout, rows: Rows, learning_rate: float) -> list[Tensor]:
         """Learns from the rows int64 [B] (of [T * N]) of each policy; loss and gradient norm [2] of each step."""
         config = self.config
@@ -78,10 +79,10 @@ class OwnCritics:
                 for part in parts(torch.from_numpy(rows[name]), config.minibatch_size, self._generator):
                     loss = torch.zeros((), device=self.device)
                     for rows_ in part.split(CHUNK):
-                        drops = trained.drops(len(rows_), config.dropout, self._generator)
-                        values = trained.network(all_obs[rows_].to(self.device), self._agents(rows_), drops)
-                        errors = values.detach() - all_returns[rows_].to(self.device)
-                        values.backward(errors / len(part))
+                        trace = trained.trace(len(rows_), config.dropout, self._generator)
+                        values = trained.network(all_obs[rows_].to(self.device), self._agents(rows_), trace)
+                        errors = values - all_returns[rows_].to(self.device)
+                        trace.backpropagate((errors / len(part)).unsqueeze(1))
                         loss += errors.square().sum() / (2 * len(part))
                     norm = trained.step(learning_rate, config.max_grad_norm)
                     sums.append(torch.stack([loss, norm]))
@@ -150,6 +151,7 @@ class CentralCritics:
             ]
             return torch.cat(values).numpy()
 
+    @torch.no_grad()
     def update(self, rollout: TeamRollout, rows: Rows, learning_rate: float) -> list[Tensor]:
         """Learns from all worlds in which a learning agent acted; loss and gradient norm [2] of each step."""
         config, trained = self.config, self.trained["central"]
@@ -168,11 +170,11 @@ class CentralCritics:
                 learning = (all_alive[part] & learns).to(self.device)
                 count = learning.sum()
                 for worlds, counts in zip(part.split(chunk), learning.split(chunk), strict=True):
-                    drops = trained.drops(len(worlds), config.dropout, self._generator)
+                    trace = trained.trace(len(worlds), config.dropout, self._generator)
                     obs, alive = all_obs[worlds].to(self.device), all_alive[worlds].to(self.device)
-                    values = trained.network(obs, alive, drops)
-                    errors = torch.where(counts, values.detach() - all_returns[worlds].to(self.device), 0.0)
-                    values.backward(errors / count)
+                    values = trained.network(obs, alive, trace)
+                    errors = torch.where(counts, values - all_returns[worlds].to(self.device), 0.0)
+                    trace.backpropagate(errors / count)
                     loss += errors.square().sum() / (2 * count)
                 norm = trained.step(learning_rate, config.max_grad_norm)
                 sums.append(torch.stack([loss, norm]))

@@ -26,12 +26,6 @@ class PolicyGradient(NamedTuple):
     log_std: Tensor | None  # of a Gaussian, float32 [n]
     losses: PolicyLosses
 
-    def backpropagate(self, outputs: Tensor, log_std: Tensor | None, weight: float = 1.0) -> None:
-        """Adds it, times a weight, to the gradients of the parameters that the outputs came from."""
-        outputs.backward(self.outputs if weight == 1 else self.outputs * weight)
-        if log_std is not None and log_std.grad is not None and self.log_std is not None:
-            log_std.grad.add_(self.log_std, alpha=weight)
-
 
 def log_probs_of(outputs: Tensor, log_std: Tensor | None, actions: Tensor) -> Tensor:
     """Log-probabilities float32 [B] of actions: with ``log_std`` Gaussian, float32 [B, n]; else indices int64 [B]."""

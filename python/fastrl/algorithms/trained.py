@@ -1,13 +1,13 @@
 """A network that learns: one vector of parameters and gradients, Adam, clipping, dropout and the order of samples."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
 from fastrl.networks import flatten_parameters, load_weights
-from fastrl.team_networks import LOG_STD_RANGE, Actor, CentralCritic, Critic
+from fastrl.team_networks import LOG_STD_RANGE, Actor, CentralCritic, Critic, Trace
 
 Network = TypeVar("Network", bound=Actor | Critic | CentralCritic)
 
@@ -53,12 +53,19 @@ class Trained(Generic[Network]):
             self.network.log_std.clamp_(*LOG_STD_RANGE)
         return norm
 
-    def drops(self, rows: int, rate: float, generator: torch.Generator) -> Sequence[Tensor]:
-        """Dropout masks for so many rows (see `Perceptron`); none at a rate of 0."""
-        if rate == 0:
-            return ()
-        masks = self.network.body.dropout_masks(rows, rate, generator)
-        return [mask.to(self.vector.device) for mask in masks]
+    @property
+    def log_std_gradient(self) -> Tensor:
+        """That of a Gaussian actor's ``log_std``; add to it."""
+        assert isinstance(self.network, Actor) and self.network.log_std is not None
+        assert self.network.log_std.grad is not None
+        return self.network.log_std.grad
+
+    def trace(self, rows: int, dropout: float, generator: torch.Generator) -> Trace:
+        """For a pass of so many rows through the network, with dropout at that rate."""
+        if dropout == 0:
+            return Trace()
+        masks = self.network.body.dropout_masks(rows, dropout, generator)
+        return Trace([mask.to(self.vector.device) for mask in masks])
 
     def state_dict(self) -> dict[str, Any]:
         """Weights and moments, not copies."""
