@@ -85,7 +85,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         features=[*ALL_FEATURES, "on_road"],
         align_to_vehicle_axes=True,
         clip=False,
-        grid_size=[[-40, 100], [-12, 12]],
+        grid_size=[[-40.7, 100], [-11, 13]],
         grid_step=[3, 2],
         features_range={"x": [-100, 100], "y": [-30, 30], "vx": [-20, 20]},
     )

@@ -1,7 +1,8 @@
 """highway-env's `highway-v0` and `highway-fast-v0`, compiled: the same config, spaces, rewards, ends and `info`.
 
-`reset(seed=s)` gives highway-env 1.12.1's initial state, and the episode runs on as it does there, within 1e-9. What
-differs, on purpose:
+`reset(seed=s)` gives highway-env 1.12.1's initial state, and the episode runs on as it does there, within 1e-9 (so what
+is on the very edge of a cell of an occupancy grid or of times to collision may fall to either side). What differs, on
+purpose:
 
 - A config key that is unknown or not supported raises, where highway-env ignores it (`fastrl.envs.highway_config`).
 - Continuous actions are float32 and computed with in float64. highway-env computes in the precision of the action it
@@ -173,9 +174,10 @@ class HighwayEnv(gymnasium.Env[NDArray[Any], Any]):
         """Starts an episode. `options={"config": {...}}` changes the config first, as `configure` does."""
         super().reset(seed=seed)
         options = dict(options or {})
-        self.configure(options.pop("config", {}))
+        changes = options.pop("config", {})
         if options:
             raise ValueError(f"options: expected 'config' or nothing, got {', '.join(map(repr, options))}")
+        self.configure(changes)
         if not data_equivalence(self.config, self._vector.config):
             old = self._vector
             self._build(self.config)
@@ -189,10 +191,9 @@ class HighwayEnv(gymnasium.Env[NDArray[Any], Any]):
         return obs[0], _single(info)
 
     def step(self, action: Any) -> tuple[NDArray[Any], float, bool, bool, dict[str, Any]]:
-        shape = self.action_space.shape or ()
         batch = np.asarray(action)
-        if batch.shape != shape and batch.size == 1:
-            batch = batch.reshape(shape)
+        if batch.size == 1 and self.action_space.shape in ((), (1,)):
+            batch = batch.reshape(self.action_space.shape)
         obs, rewards, terminations, truncations, info = self._vector.step(batch[np.newaxis])
         told = _single(info) | {"action": action}
         return obs[0], float(rewards[0]), bool(terminations[0]), bool(truncations[0]), told
