@@ -1,0 +1,279 @@
+"""Training in traffic, end to end: episodes a minute and peak memory, beside Stable-Baselines3 and RLlib.
+
+Run: ``pytest benches/bench_traffic_training.py -s`` on an otherwise idle machine. Each trains the preset "performance"
+(8 vehicles) with more episodes, in a process of its own, one after the other, on the same compiled worlds, with the
+same network, rollouts, minibatches and epochs; all agents share a policy. fastrl's run is the whole command, with its
+metrics, evaluations and checkpoints; the others only train. Seconds are those of training, without imports.
+
+RLlib wants other versions of other things, so it comes from a virtual environment of its own, in which ``fastrl`` and
+``ray[rllib]`` are installed: name its Python in FASTRL_RLLIB_PYTHON.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+# Seconds that the others train for; fastrl's number of episodes takes about as long.
+SECONDS = 30.0
+EPISODES = 10_000
+ENV = "fastrl/coop-highway-v0"
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a contender has done: episodes of worlds, in how many seconds; the most memory that it held, MiB."""
+
+    name: str
+    episodes: int
+    seconds: float
+    memory: float
+
+    @property
+    def per_minute(self) -> float:
+        return 60 * self.episodes / self.seconds
+
+
+def settings() -> Any:
+    """Those of fastrl's run, for all."""
+    from fastrl.config import build, check
+    from fastrl.traffic_settings import PRESETS, TrafficConfig, settled
+
+    preset = check(TrafficConfig, PRESETS["performance"].values, "performance")
+    return settled(build(TrafficConfig, preset, {"run.episodes": EPISODES}))
+
+
+def run(command: list[str], name: str) -> Result:
+    """Runs a contender, which prints its episodes and seconds as JSON in its last line; watches its memory."""
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    peak = 0.0
+
+    def watch() -> None:
+        nonlocal peak
+        while process.poll() is None:
+            peak = max(peak, memory_of(process.pid))
+            time.sleep(0.2)
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    out, err = process.communicate()
+    watcher.join()
+    assert process.returncode == 0, err[-4000:]
+    told = json.loads(out.strip().splitlines()[-1])
+    return Result(name, told["episodes"], told["seconds"], peak)
+
+
+def memory_of(pid: int) -> float:
+    """Resident memory of a process and all that it has started, MiB."""
+    parents, sizes = {}, {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue  # it has just ended
+        parents[int(stat.parent.name)] = int(fields[1])
+        sizes[int(stat.parent.name)] = int(fields[21]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+    def is_ours(process: int) -> bool:
+        while process > 1:
+            if process == pid:
+                return True
+            process = parents.get(process, 0)
+        return False
+
+    return sum(size for process, size in sizes.items() if is_ours(process))
+
+
+def fastrl_run() -> dict[str, float]:
+    """The command itself, in a directory that goes away."""
+    from fastrl.cli import main_train
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "run"
+        sys.stdout = sys.stderr
+        assert (
+            main_train(["traffic", "--preset=performance", f"--episodes={EPISODES}", f"--run-dir={path}"])
+            == 0
+        )
+        sys.stdout = sys.__stdout__
+        summary = json.loads((path / "summary.json").read_text())
+    return {"episodes": summary["episodes"], "seconds": summary["seconds"]}
+
+
+def stable_baselines3() -> dict[str, float]:
+    """PPO with a row of a `VecEnv` for each agent. A dead agent's row goes on with zeros until its world ends."""
+    import stable_baselines3 as sb3
+    import torch
+    from stable_baselines3.common.callbacks import BaseCallback
+    from stable_baselines3.common.vec_env import VecEnv
+
+    from fastrl.traffic import make_worlds
+
+    config = settings()
+    worlds = make_worlds(config.env, config.env.num_envs)
+
+    class Rows(VecEnv):
+        def __init__(self) -> None:
+            rows = worlds.num_envs * worlds.num_agents
+            super().__init__(rows, worlds.single_observation_space, worlds.single_action_space)
+            self.obs = np.empty((rows, *worlds.single_observation_space.shape), np.float32)
+            self.final_obs = np.empty_like(self.obs)
+            self.rewards = np.empty(rows, np.float32)
+            self.terminated, self.truncated, self.alive = (np.empty(rows, np.bool_) for _ in range(3))
+            self.finished = worlds.episodes()["finished"]
+
+        def reset(self):
+            worlds.reset_into(self.obs, self.alive, seed=0)
+            return self.obs.copy()
+
+        def step_async(self, actions):
+            self.actions = actions
+
+        def step_wait(self):
+            worlds.step_into(
+                self.actions,
+                self.obs,
+                self.rewards,
+                self.terminated,
+                self.truncated,
+                self.alive,
+                self.final_obs,
+            )
+            finished = worlds.episodes()["finished"]
+            ended = np.repeat(finished != self.finished, worlds.num_agents)
+            self.finished = finished
+            infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
+            for row in np.flatnonzero(self.truncated):
+                infos[row] = {"TimeLimit.truncated": True, "terminal_observation": self.final_obs[row]}
+            return self.obs.copy(), self.rewards.copy(), self.terminated | self.truncated | ended, infos
+
+        def close(self):
+            worlds.close()
+
+        def get_attr(self, name, indices=None):
+            return [None] * self.num_envs
+
+        def set_attr(self, name, value, indices=None): ...
+
+        def env_method(self, name, *args, indices=None, **kwargs): ...
+
+        def env_is_wrapped(self, wrapper, indices=None):
+            return [False] * self.num_envs
+
+    class Until(BaseCallback):
+        def _on_rollout_start(self) -> None:
+            self.over = time.perf_counter() - start > SECONDS
+
+        def _on_step(self) -> bool:
+            return not self.over
+
+    mappo = config.mappo
+    torch.set_num_threads(os.cpu_count() or 1)
+    ppo = sb3.PPO(
+        "MlpPolicy",
+        Rows(),
+        learning_rate=mappo.learning_rate,
+        n_steps=mappo.num_steps,
+        batch_size=mappo.minibatch_size,
+        n_epochs=mappo.num_epochs,
+        gamma=mappo.gamma,
+        gae_lambda=mappo.gae_lambda,
+        policy_kwargs={"net_arch": list(mappo.hidden), "activation_fn": torch.nn.ReLU},
+        seed=0,
+        device="cpu",
+    )
+    start = time.perf_counter()
+    ppo.learn(10**12, Until())
+    return {"episodes": int(worlds.episodes()["finished"].sum()), "seconds": time.perf_counter() - start}
+
+
+def rllib() -> dict[str, float]:
+    """PPO on PettingZoo's face of one world, in as many processes as there are cores."""
+    import ray
+    from ray.rllib.algorithms.ppo import PPOConfig
+    from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
+    from ray.rllib.env.wrappers.pettingzoo_env import ParallelPettingZooEnv
+    from ray.tune.registry import register_env
+
+    config = settings()
+    options = {"max_agents": config.env.vehicles, "num_agents": config.env.vehicles, "num_threads": 1}
+
+    def make(_: object) -> ParallelPettingZooEnv:
+        from fastrl.envs.adapters import parallel_env
+
+        return ParallelPettingZooEnv(parallel_env(ENV, **options))
+
+    register_env("traffic", make)
+    ray.init(include_dashboard=False, log_to_driver=False, num_cpus=os.cpu_count())
+    mappo = config.mappo
+    algorithm = (
+        PPOConfig()
+        .environment("traffic")
+        .env_runners(num_env_runners=max((os.cpu_count() or 1) - 1, 1))
+        .multi_agent(policies={"shared"}, policy_mapping_fn=lambda *_, **__: "shared")
+        .rl_module(model_config=DefaultModelConfig(fcnet_hiddens=list(mappo.hidden), fcnet_activation="relu"))
+        .training(
+            lr=mappo.learning_rate,
+            gamma=mappo.gamma,
+            lambda_=mappo.gae_lambda,
+            num_epochs=mappo.num_epochs,
+            # World steps, as few as make a minibatch several times over.
+            train_batch_size_per_learner=mappo.minibatch_size,
+            minibatch_size=mappo.minibatch_size,
+        )
+        .build_algo()
+    )
+    start = time.perf_counter()
+    episodes = 0
+    while time.perf_counter() - start < SECONDS:
+        episodes = int(algorithm.train()["env_runners"]["num_episodes_lifetime"])
+    seconds = time.perf_counter() - start
+    algorithm.stop()
+    ray.shutdown()
+    return {"episodes": episodes, "seconds": seconds}
+
+
+CONTENDERS = {"fastrl": fastrl_run, "sb3": stable_baselines3, "rllib": rllib}
+
+
+def test_training_beside_stable_baselines3_and_rllib() -> None:
+    results, notes = [run([sys.executable, __file__, "fastrl"], "fastrl")], []
+    try:
+        import stable_baselines3  # noqa: F401
+
+        results.append(run([sys.executable, __file__, "sb3"], "Stable-Baselines3"))
+    except ImportError:
+        notes.append("Stable-Baselines3 is not installed: pip install 'fastrl[sb3]'")
+    python = os.environ.get("FASTRL_RLLIB_PYTHON")
+    if python:
+        results.append(run([python, __file__, "rllib"], "RLlib"))
+    else:
+        notes.append("RLlib left out: FASTRL_RLLIB_PYTHON names no Python that has ray[rllib] and fastrl")
+    config = settings()
+    print(
+        f"\npreset performance, {config.env.vehicles} vehicles, {config.run.episodes:,} episodes,"
+        f" {config.env.num_envs} worlds, {os.cpu_count()} cores"
+    )
+    print(f"  {'':<20}{'episodes/min':>14}{'ratio':>8}{'memory MiB':>12}{'episodes':>10}{'seconds':>9}")
+    ours = results[0]
+    for result in results:
+        print(
+            f"  {result.name:<20}{result.per_minute:>14,.0f}{ours.per_minute / result.per_minute:>8.1f}"
+            f"{result.memory:>12,.0f}{result.episodes:>10,}{result.seconds:>9.1f}"
+        )
+    for note in notes:
+        print(f"  {note}")
+    assert ours.episodes >= EPISODES
+    assert all(result.episodes > 0 for result in results)
+
+
+if __name__ == "__main__":
+    print(json.dumps(CONTENDERS[sys.argv[1]]()))
