@@ -98,6 +98,7 @@ def test_commands_that_need_no_torch_do_not_load_it() -> None:
             ),
         ),
         (["train", "cage"], "fastrl train: error: unknown environment cage; did you mean cage2?"),
+        (["train", "trafic"], "fastrl train: error: unknown environment trafic; did you mean traffic?"),
         (
             ["train", "cage2", "--lr", "1"],
             "fastrl train: error: unknown option --lr; did you mean --ppo.learning_rate?",

@@ -4,6 +4,10 @@ import dataclasses
 import json
 import math
 import pickle
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
@@ -93,7 +97,7 @@ def test_a_run_leaves_its_settings_metrics_checkpoints_and_summary(
     assert summary["best"]["mean_return"] == best
     assert load_checkpoint(run / "checkpoints" / BEST)["best"]["mean_return"] == best
     assert summary["best_checkpoint"] == str(run / "checkpoints" / BEST)
-    for text in ("episodes/min", "success", "best (at", "where the time went", f"fastrl eval {run}"):
+    for text in ("episodes/min", "success", "best: after", "where the time went", f"fastrl eval {run}"):
         assert text in out.replace("\n", " ")
 
 
@@ -259,6 +263,82 @@ def test_it_learns() -> None:
     list(training.rows())
     assert training.best is not None
     assert training.best.success_rate > max(0.9, before.success_rate)
+
+
+# Cooperative worlds, small ones, in processes of their own.
+COOP = [
+    *OPTIONS,
+    "--env.duration=5",
+    "--env.options=background=4,lanes=2",
+    "--curriculum.mode=auto",
+    "--curriculum.levels=2",
+    "--curriculum.window=8",
+    "--curriculum.up=0.3",
+    "--curriculum.down=0.1",
+    "--run.checkpoint_seconds=0",
+]
+
+
+def command(*arguments: object) -> list[str]:
+    return [sys.executable, "-m", "fastrl", "train", *map(str, arguments)]
+
+
+def wait_for_rows(run: Path, number: int, process: subprocess.Popen[Any]) -> None:
+    path = run / "metrics.jsonl"
+    while not path.exists() or path.read_bytes().count(b"\n") < number:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
+
+
+@pytest.mark.slow
+def test_killed_and_resumed_it_ends_with_the_same_parameters(tmp_path: Path) -> None:
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    options = ["traffic", *COOP, "--episodes=1500"]
+    subprocess.run(command(*options, f"--run-dir={whole}"), check=True, capture_output=True)
+    arguments = command(*options, f"--run-dir={killed}")
+    for rows in (20, 50):
+        process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        wait_for_rows(killed, rows, process)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        arguments = command("--resume", killed)
+    subprocess.run(arguments, check=True, capture_output=True)
+    states = [load_newest(run)[1] for run in (killed, whole)]
+    assert states[1]["curriculum"]["rises"] > 0
+    for state in states:
+        del state["seconds"], state["parts"], state["config"]
+    assert differences(*states) == []
+    best = [load_checkpoint(run / "checkpoints" / BEST) for run in (killed, whole)]
+    assert differences(best[0]["policy"], best[1]["policy"]) == []
+    measured = ("second", "memory", "minute")
+    kept = [
+        [
+            {name: row[name] for name in row if not any(word in name for word in measured)}
+            for row in rows_of(run)
+        ]
+        for run in (killed, whole)
+    ]
+    assert kept[0] == kept[1]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_asked_to_stop_it_saves_and_says_how_to_go_on(tmp_path: Path, number: signal.Signals) -> None:
+    run = tmp_path / "run"
+    process = subprocess.Popen(
+        command("traffic", *COOP, "--episodes=1000000", f"--run-dir={run}"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    wait_for_rows(run, 3, process)
+    process.send_signal(number)
+    out, err = process.communicate()
+    assert process.returncode == 128 + number
+    assert err == ""
+    assert f"--resume {run}" in out.replace("\n", " ")
+    summary = json.loads((run / "summary.json").read_text())
+    assert (summary["status"], summary["signal"]) == ("interrupted", number.name)
+    assert load_newest(run)[1]["steps"] == rows_of(run)[-1]["steps"]
 
 
 @pytest.mark.parametrize(

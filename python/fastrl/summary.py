@@ -213,10 +213,12 @@ class TrafficSummary:
         """Shows it to people."""
         rows = [] if self.evaluation is None else [self.evaluation]
         if self.best is not None:
-            rows.append(dataclasses.replace(self.best, name=f"best (at {count(self.best_at)})"))
+            rows.append(dataclasses.replace(self.best, name="best"))
         if rows:
             title = f"{rows[0].episodes} episodes on fixed seeds, without exploration"
             console.print(score_table_of_traffic(rows, title))
+            if self.best is not None:
+                console.print(f"best: after {self.best_at:,} episodes", highlight=False)
             console.print()
         if self.parts:
             console.print(_times(self.parts, self.seconds))

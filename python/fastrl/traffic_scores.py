@@ -96,7 +96,7 @@ def scores_of(played: NDArray[np.void], name: str, seed: int) -> Scores:
 def score_table(all_scores: Sequence[Scores], title: str) -> Table:
     """A row for each; TTC is the mean of the episodes' shortest times to a collision."""
     table = Table(title=title, title_justify="left", title_style="bold")
-    table.add_column("policy", overflow="fold", min_width=13)
+    table.add_column("policy", overflow="fold")
     for column in ("return", "success", "crashed", "m/s", "veh/h", "TTC s", "steps"):
         table.add_column(column, justify="right")
     for it in all_scores:
