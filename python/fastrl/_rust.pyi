@@ -196,6 +196,9 @@ class CoopVec:
     def episodes(self) -> dict[str, NDArray[Any]]:
         """As `fastrl.envs.MultiAgentVectorEnv.episodes`."""
 
+    def scene(self, env: int) -> TrafficScene:
+        """What a world shows, as `RingVec.scene`."""
+
     def save_state(self) -> bytes:
         """Everything that the future depends on, generators and difficulties included."""
 
@@ -296,6 +299,9 @@ class HighwayVec:
     def continue_streams(self, other: HighwayVec) -> None:
         """Goes on with the random streams of another one. ValueError: it has another number of environments."""
 
+    def scene(self, env: int) -> TrafficScene:
+        """What a highway shows, as `RingVec.scene`."""
+
     def save_state(self) -> bytes:
         """Everything that the future depends on, generators included."""
 
@@ -318,6 +324,47 @@ def replay_cage2(
     reset) and words. KeyError: an array is missing. TypeError, ValueError: one is of another dtype or shape, or
     holds an impossible value.
     """
+
+@final
+class TrafficScene:
+    """What a world of traffic shows at one moment: lanes, cars, obstacles and where to look. A simulator's `scene`
+    makes it; it does not change."""
+
+    @property
+    def time(self) -> float:
+        """Seconds since the episode began."""
+
+    @property
+    def speeds(self) -> tuple[float, float]:
+        """The slowest and the fastest speed that colours tell apart, m/s."""
+
+    @property
+    def lane_lengths(self) -> list[float]:
+        """Metres, of each lane."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether a lane leads back to its beginning."""
+
+    def cars(self) -> dict[str, NDArray[Any]]:
+        """The cars' properties, [V] each: id int64 (tells a car from the others of its episode), x, y, heading,
+        length, width, speed, along float64 (m, rad, m/s; the centre; along the lane), lane int64, agent int64 (the row
+        of the agent that drives it, -1 if none does), crashed bool."""
+
+    def draw(
+        self,
+        out: NDArray[np.uint8],
+        *,
+        scaling: float,
+        centering: tuple[float, float],
+        legend: bool,
+        trail: list[TrafficScene],
+    ) -> None:
+        """Draws it into `out` uint8 [height, width, 3] of any size, and faintly the cars of the scenes of `trail`.
+        `fastrl.envs.viewer.View` explains the options. ValueError if one of them is out of range."""
+
+    def between(self, later: TrafficScene, share: float) -> TrafficScene:
+        """The scene between this one (`share` 0) and a later one (`share` 1) of the same episode; cars move evenly."""
 
 @final
 class RingVec:
@@ -393,6 +440,10 @@ class RingVec:
     ) -> None:
         """Writes where the vehicles are, m from where the ring begins, m/s and m/s^2, [N, n] each, and the
         circumferences, m, [N]."""
+
+    def scene(self, env: int) -> TrafficScene:
+        """What a ring shows. IndexError if there is no such ring, `gymnasium.error.ResetNeeded` before its first
+        reset."""
 
     def place(
         self, index: int, ring_length: float, positions: NDArray[np.float64], speeds: NDArray[np.float64]

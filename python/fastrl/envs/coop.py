@@ -42,9 +42,11 @@ from gymnasium.vector import AutoresetMode
 from fastrl import _rust
 from fastrl.envs.multi import MultiAgentVectorEnv
 from fastrl.envs.vector import as_autoreset_mode
+from fastrl.envs.viewer import View
 
 ACTIONS = ("LANE_LEFT", "IDLE", "LANE_RIGHT", "FASTER", "SLOWER")
 """The meta-actions, by index."""
+VIEW = View(screen_width=1000, screen_height=160)
 
 
 class CoopVectorEnv(MultiAgentVectorEnv):
@@ -125,6 +127,8 @@ class CoopVectorEnv(MultiAgentVectorEnv):
             actions,
             autoreset_mode=autoreset_mode,
             name=f"fastrl/coop-{task}-v0",
+            view=VIEW,
+            fps=float(policy_frequency),
         )
 
 

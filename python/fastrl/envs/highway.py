@@ -34,6 +34,7 @@ from fastrl.envs.highway_config import (
     observation_space,
 )
 from fastrl.envs.vector import NativeVec, NativeVectorEnv, as_seed
+from fastrl.envs.viewer import RENDER_MODES, View
 
 REWARDS = ("collision_reward", "right_lane_reward", "high_speed_reward", "on_road_reward")
 MOST_ENVS = 1 << 24
@@ -96,6 +97,9 @@ class HighwayVectorEnv(NativeVectorEnv):
             render_mode=render_mode,
             info_of=self._read_info if info else None,
             render_modes=(),
+            view=View.of_config(self.config),
+            # highway-env's: films run at twice the speed of the road.
+            fps=2 * self.config["policy_frequency"],
         )
 
     @property
@@ -136,7 +140,7 @@ class HighwayEnv(gymnasium.Env[NDArray[Any], Any]):
     `configure`, or pass `reset(options={"config": {...}})`. It counts from the next reset on, spaces included.
     """
 
-    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012
+    metadata: dict[str, Any] = {"render_modes": list(RENDER_MODES), "render_fps": 2}  # noqa: RUF012
 
     def __init__(
         self, config: Mapping[str, Any] | None = None, render_mode: str | None = None, *, fast: bool = False
@@ -161,8 +165,7 @@ class HighwayEnv(gymnasium.Env[NDArray[Any], Any]):
         self.config = checked(self._vector.config, self._vector.config)
         self.observation_space = self._vector.single_observation_space
         self.action_space = self._vector.single_action_space
-        # highway-env's: films run at twice the speed of the road.
-        self.metadata = type(self).metadata | {"render_fps": 2 * self.config["policy_frequency"]}
+        self.metadata = type(self).metadata | {"render_fps": self._vector.metadata["render_fps"]}
 
     def configure(self, config: Mapping[str, Any]) -> None:
         """Changes the config from the next reset on."""
@@ -197,6 +200,11 @@ class HighwayEnv(gymnasium.Env[NDArray[Any], Any]):
         obs, rewards, terminations, truncations, info = self._vector.step(batch[np.newaxis])
         told = _single(info) | {"action": action}
         return obs[0], float(rewards[0]), bool(terminations[0]), bool(truncations[0]), told
+
+    def render(self) -> NDArray[np.uint8] | None:  # type: ignore[override]
+        """A picture, uint8 [screen_height, screen_width, 3], with `render_mode="rgb_array"`."""
+        pictures = self._vector.render()
+        return None if pictures is None else pictures[0]
 
     def get_available_actions(self) -> list[int]:
         """Actions that can have an effect now, see `HighwayVectorEnv.action_masks`."""

@@ -15,15 +15,17 @@ from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode
 from numpy.typing import ArrayLike, NDArray
 
+from fastrl._rust import TrafficScene
 from fastrl.envs.episode_log import EpisodeLog
 from fastrl.envs.vector import SEED_LIMIT, as_autoreset_mode, as_seed
+from fastrl.envs.viewer import View
 
 
 class NativeMultiVec(Protocol):
     """What the compiled class of a simulator offers; `_rust.pyi` says what each method takes.
 
-    It may also have `set_difficulty(num_agents, density)`, which takes int64 [K] and float64 [K] or None, and
-    `episodes()`, which gives what `MultiAgentVectorEnv.episodes` says.
+    It may also have `set_difficulty(num_agents, density)`, which takes int64 [K] and float64 [K] or None,
+    `episodes()`, which gives what `MultiAgentVectorEnv.episodes` says, and `scene(world)`, what a world shows.
     """
 
     @property
@@ -79,6 +81,8 @@ class MultiAgentVectorEnv:
         action_space: of one agent, `Discrete` or a `Box` float32 [n].
         autoreset_mode: Gymnasium's enum or the name of one.
         name: the environment's id, for messages.
+        view: how pictures are made; None: the usual way. It may be changed.
+        fps: steps in a second of the simulation.
     """
 
     def __init__(
@@ -89,9 +93,13 @@ class MultiAgentVectorEnv:
         *,
         autoreset_mode: AutoresetMode | str = AutoresetMode.SAME_STEP,
         name: str = "this environment",
+        view: View | None = None,
+        fps: float = 1.0,
     ) -> None:
         self.autoreset_mode = as_autoreset_mode(autoreset_mode)
         self.name = name
+        self.view = view or View()
+        self.fps = fps
         self.single_observation_space = observation_space
         self.single_action_space = action_space
         self._native: Any = native(self.autoreset_mode.name.lower())
@@ -268,6 +276,22 @@ class MultiAgentVectorEnv:
             return self._log.episodes()
         account: dict[str, NDArray[Any]] = self._native.episodes()
         return account
+
+    @property
+    def has_scenes(self) -> bool:
+        """Whether it can be looked at."""
+        return hasattr(self._native, "scene")
+
+    def scene(self, world: int = 0) -> TrafficScene:
+        """What a world shows now. Raises NotImplementedError if this simulator has nothing to show."""
+        if not self.has_scenes:
+            raise NotImplementedError(f"{self.name} has nothing to show")
+        scene: TrafficScene = self._native.scene(world)
+        return scene
+
+    def render(self) -> tuple[NDArray[np.uint8], ...]:
+        """A picture of each world, uint8 [H, W, 3], as `view` says."""
+        return tuple(self.view.draw(self.scene(world)) for world in range(self.num_envs))
 
     def save_state(self) -> bytes:
         """Everything that the future depends on, generators included; for `load_state` of an equal environment."""

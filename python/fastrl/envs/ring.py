@@ -25,10 +25,12 @@ from numpy.typing import ArrayLike, NDArray
 from fastrl import _rust
 from fastrl.envs.multi import MultiAgentVectorEnv
 from fastrl.envs.vector import NativeVectorEnv, as_seed
+from fastrl.envs.viewer import RENDER_MODES, View
 
 Drive = Literal["agents", "humans", "follower_stopper", "pi_saturation"]
 
 OBS_DIM = 3
+VIEW = View(screen_width=600, screen_height=600)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +102,11 @@ class RingOptions:
                 raise ValueError(f"ring_length: expected a number or two, got {length!r}")
             return as_number("ring_length", length[0]), as_number("ring_length", length[1])
         return as_number("ring_length", length), as_number("ring_length", length)
+
+    @property
+    def fps(self) -> float:
+        """Steps of the environment in a second of its time."""
+        return 1.0 / (self.dt * self.sims_per_step)
 
     def native(self, num_envs: int, num_threads: int) -> Callable[[str], _rust.RingVec]:
         """What builds the compiled rings."""
@@ -206,13 +213,15 @@ class RingVectorEnv(_Rings, NativeVectorEnv):
             autoreset_mode=autoreset_mode,
             render_mode=render_mode,
             render_modes=(),
+            view=VIEW,
+            fps=self.options.fps,
         )
 
 
 class RingEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
     """One ring with one agent. Options as in `RingOptions`."""
 
-    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012
+    metadata: dict[str, Any] = {"render_modes": list(RENDER_MODES), "render_fps": 10}  # noqa: RUF012
 
     def __init__(self, *, render_mode: str | None = None, **options: Any) -> None:
         for name in ("num_envs", "autoreset_mode", "num_threads"):
@@ -225,6 +234,7 @@ class RingEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
         )
         self.render_mode = render_mode
         self.options = self._vector.options
+        self.metadata = type(self).metadata | {"render_fps": self.options.fps}
         self.observation_space = self._vector.single_observation_space
         self.action_space = self._vector.single_action_space
 
@@ -240,6 +250,11 @@ class RingEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
     def step(self, action: Any) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
         obs, rewards, terminations, truncations, info = self._vector.step(np.asarray(action).reshape(1, 1))
         return obs[0], float(rewards[0]), bool(terminations[0]), bool(truncations[0]), info
+
+    def render(self) -> NDArray[np.uint8] | None:  # type: ignore[override]
+        """A picture, uint8 [H, W, 3], with `render_mode="rgb_array"`."""
+        pictures = self._vector.render()
+        return None if pictures is None else pictures[0]
 
     def vehicles(self) -> RingState:
         """Where the vehicles are, without the leading axis."""
@@ -280,6 +295,8 @@ class RingWorlds(_Rings, MultiAgentVectorEnv):
             *self.options.spaces(),
             autoreset_mode=autoreset_mode,
             name="fastrl/ring-v0",
+            view=VIEW,
+            fps=self.options.fps,
         )
 
 

@@ -16,6 +16,8 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
+from fastrl.envs.viewer import RENDER_MODES, View, Viewer
+
 SEED_LIMIT = 2**64
 
 
@@ -86,7 +88,8 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
     `native` builds the compiled object for the autoreset mode that it is given ("next_step", "same_step",
     "disabled"). With `info_of`, `info` carries what that function reads off the compiled object after each step: a
     dict of arrays [N, ...] or of such dicts. `render_modes` names what `render` offers; "ansi" asks the compiled
-    object for texts, other modes are a subclass's own.
+    object for texts. A simulator with scenes has a `view`: then there are "rgb_array" and "human" besides, and `fps`
+    says how many steps a second are as fast as time.
 
     Observations are [N, *S] for the space's shape S and in its dtype, rewards float64 [N], terminations and
     truncations bool [N]; actions are integers [N] where the action space is discrete, else float32 [N, n]. `reset_into`
@@ -105,13 +108,21 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
         render_mode: str | None,
         info_of: Callable[[NativeVec], dict[str, Any]] | None = None,
         render_modes: Sequence[str] = ("ansi",),
+        view: View | None = None,
+        fps: float = 1.0,
     ) -> None:
         self.autoreset_mode = as_autoreset_mode(autoreset_mode)
+        render_modes = [*render_modes, *(RENDER_MODES if view is not None else ())]
         if render_mode is not None and render_mode not in render_modes:
             names = ", ".join(map(repr, render_modes))
             raise ValueError(f"render_mode: expected None or {names}, got {render_mode!r}")
         self.render_mode = render_mode
-        self.metadata = {"render_modes": list(render_modes), "autoreset_mode": self.autoreset_mode}
+        self.metadata = {"render_modes": render_modes, "autoreset_mode": self.autoreset_mode}
+        self._viewer: Viewer | None = None
+        if view is not None:
+            self.metadata["render_fps"] = fps
+            if render_mode is not None:
+                self._viewer = Viewer(view, render_mode, fps=fps)
         self._info_of = info_of
         # The end of an episode can only be looked into before its environment is reset.
         self._resets_itself = self.autoreset_mode is AutoresetMode.SAME_STEP and info_of is not None
@@ -146,6 +157,8 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
         if mask is not None:
             self._native.observe(obs)
         self.reset_into(obs, seed=seed, reset_mask=mask)
+        if self.render_mode == "human":
+            self.render()
         return self._shown(obs), self._info()
 
     def reset_into(
@@ -199,6 +212,8 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
         same_step = self.autoreset_mode is AutoresetMode.SAME_STEP
         final_obs = np.zeros(self._obs_shape, np.float32) if same_step else None
         final_info = self._step(self._as_actions(actions), obs, rewards, terminations, truncations, final_obs)
+        if self.render_mode == "human":
+            self.render()
         info = self._info()
         ended = terminations | truncations
         if final_obs is not None and ended.any():
@@ -280,10 +295,13 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
         return _of_rows(self._info_of(self._native), np.ones(self.num_envs, np.bool_))
 
     def render(self) -> tuple[Any, ...] | None:
-        """With `render_mode="ansi"`: one text an environment."""
+        """With `render_mode="ansi"` one text an environment, with "rgb_array" one picture, uint8 [H, W, 3]; "human"
+        shows the first environment in a window, as `reset` and `step` do by themselves, and gives None."""
         if self.render_mode is None:
             return None
         native: Any = self._native
+        if self._viewer is not None:
+            return self._viewer.render(native)
         return tuple(native.render(i) for i in range(self.num_envs))
 
     def save_state(self) -> bytes:
@@ -326,3 +344,5 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
 
     def close_extras(self, **kwargs: Any) -> None:
         self._native.close()
+        if self._viewer is not None:
+            self._viewer.close()

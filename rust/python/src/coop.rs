@@ -12,6 +12,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
 use crate::arrays::readable;
+use crate::scene::{self, TrafficScene};
 use crate::vec_env::{Guarded, autoreset_from_name};
 
 fn task_from_name(name: &str) -> PyResult<Task> {
@@ -184,6 +185,10 @@ impl CoopVec {
             }
             Ok(())
         })
+    }
+
+    fn scene(&self, py: Python<'_>, env: usize) -> PyResult<TrafficScene> {
+        scene::of(py, &self.venv, env)
     }
 
     fn episodes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {

@@ -12,6 +12,7 @@ use pyo3::types::{PyBytes, PyDict};
 
 use crate::arrays::{Flag, disjoint, writeable};
 use crate::highway_options;
+use crate::scene::{self, TrafficScene};
 use crate::vec_env::{Guarded, autoreset_from_name};
 
 /// Numbers that `info` tells of each reward.
@@ -244,6 +245,10 @@ impl HighwayVec {
             }
             Ok(())
         })
+    }
+
+    fn scene(&self, py: Python<'_>, env: usize) -> PyResult<TrafficScene> {
+        scene::of(py, &self.venv, env)
     }
 
     fn vehicles<'py>(&self, py: Python<'py>, index: usize) -> PyResult<Bound<'py, PyDict>> {

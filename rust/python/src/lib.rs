@@ -9,6 +9,7 @@ mod producer;
 mod queue;
 mod records;
 mod ring;
+mod scene;
 mod shm;
 mod vec_env;
 mod weights;
@@ -30,6 +31,8 @@ mod rust_module {
     use crate::queue::{Peek, Queue, QueueError, QueueMemory};
     #[pymodule_export]
     use crate::ring::{IdmPlatoon, RingVec, ring_equilibrium_speed};
+    #[pymodule_export]
+    use crate::scene::TrafficScene;
     #[pymodule_export]
     use crate::weights::Weights;
 

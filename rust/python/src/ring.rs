@@ -12,6 +12,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
 use crate::arrays::{disjoint, readable, writeable};
+use crate::scene::{self, TrafficScene};
 use crate::vec_env::{Guarded, autoreset_from_name};
 
 fn integrator(ballistic: bool) -> Integrator {
@@ -207,6 +208,10 @@ impl RingVec {
             }
             venv.envs_mut().nth(index).expect("checked").place(ring_length, x, v).map_err(Error::State)
         })
+    }
+
+    fn scene(&self, py: Python<'_>, env: usize) -> PyResult<TrafficScene> {
+        scene::of(py, &self.venv, env)
     }
 
     fn episodes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from pettingzoo import ParallelEnv
 
 from fastrl.envs.multi import MultiAgentVectorEnv, make_multi
+from fastrl.envs.viewer import RENDER_MODES, Viewer
 
 
 class PettingZooEnv(ParallelEnv[str, NDArray[np.float32], Any]):
@@ -29,13 +30,15 @@ class PettingZooEnv(ParallelEnv[str, NDArray[np.float32], Any]):
 
     Args:
         worlds: one world, with autoreset disabled. `set_difficulty` and the state are its own business.
+        render_mode: "rgb_array": `render` gives a picture, uint8 [H, W, 3]; "human": a window shows each step.
 
     Raises:
         TypeError: `worlds` is not a `MultiAgentVectorEnv`.
-        ValueError: it has more than one world, or resets itself.
+        ValueError: it has more than one world, or resets itself, or there is no such `render_mode`.
+        ImportError: "human" without pygame.
     """
 
-    def __init__(self, worlds: MultiAgentVectorEnv) -> None:
+    def __init__(self, worlds: MultiAgentVectorEnv, *, render_mode: str | None = None) -> None:
         if not isinstance(worlds, MultiAgentVectorEnv):
             raise TypeError(
                 f"worlds: expected a fastrl.envs.MultiAgentVectorEnv, got {type(worlds).__name__}"
@@ -46,8 +49,15 @@ class PettingZooEnv(ParallelEnv[str, NDArray[np.float32], Any]):
                 f"with {worlds.autoreset_mode.name.lower()!r}"
             )
         self.worlds = worlds
-        self.metadata = {"name": worlds.name, "render_modes": [], "is_parallelizable": True}
-        self.render_mode = None
+        self.metadata = {"name": worlds.name, "render_modes": list(RENDER_MODES), "is_parallelizable": True}
+        self.render_mode = render_mode
+        self._viewer = None
+        if render_mode is not None:
+            if not worlds.has_scenes:
+                raise ValueError(
+                    f"render_mode: expected None, {worlds.name} has nothing to show; got {render_mode!r}"
+                )
+            self._viewer = Viewer(worlds.view, render_mode, fps=worlds.fps)
         self.possible_agents = [f"agent_{i}" for i in range(worlds.num_agents)]
         self.agents: list[str] = []
         self._rows = {agent: row for row, agent in enumerate(self.possible_agents)}
@@ -71,6 +81,7 @@ class PettingZooEnv(ParallelEnv[str, NDArray[np.float32], Any]):
         as PettingZoo's own test asks."""
         obs, alive = self.worlds.reset(seed=seed)
         self.agents = self._living(alive[0])
+        self._show()
         return {agent: obs[0, self._rows[agent]] for agent in self.agents}, {a: {} for a in self.agents}
 
     def step(
@@ -98,6 +109,7 @@ class PettingZooEnv(ParallelEnv[str, NDArray[np.float32], Any]):
             for agent in infos:
                 infos[agent]["episode"] = {key: values[0].item() for key, values in info["episode"].items()}
         self.agents = self._living(alive[0])
+        self._show()
         return (
             {agent: obs[0, row] for agent, row in acted},
             {agent: float(rewards[0, row]) for agent, row in acted},
@@ -135,8 +147,19 @@ class PettingZooEnv(ParallelEnv[str, NDArray[np.float32], Any]):
     def _living(self, alive: NDArray[np.bool_]) -> list[str]:
         return [agent for agent, is_alive in zip(self.possible_agents, alive, strict=True) if is_alive]
 
+    def render(self) -> NDArray[np.uint8] | None:
+        """A picture, uint8 [H, W, 3], with `render_mode="rgb_array"`; with "human" it goes into the window."""
+        pictures = None if self._viewer is None else self._viewer.render(self.worlds)
+        return None if pictures is None else pictures[0]
+
+    def _show(self) -> None:
+        if self.render_mode == "human":
+            self.render()
+
     def close(self) -> None:
         self.worlds.close()
+        if self._viewer is not None:
+            self._viewer.close()
 
 
 def _copy(space: Box | Discrete) -> Box | Discrete:

@@ -3,6 +3,11 @@
 //!
 //! Metres, seconds and radians. As in highway-env's pictures x points right and y down, and headings turn from x to y.
 
+use super::Traffic;
+pub use super::lane::Line;
+pub use super::road::Obstacle;
+use super::vehicles;
+
 /// A simulator that can be looked at.
 pub trait Scenic {
     fn scene(&self) -> Scene;
@@ -31,14 +36,6 @@ pub enum Camera {
     Whole,
 }
 
-/// What is painted along a side of a lane.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Marking {
-    None,
-    Dashed,
-    Solid,
-}
-
 /// A lane as it lies on the ground.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LaneStrip {
@@ -50,21 +47,21 @@ pub struct LaneStrip {
     pub length: f64,
     pub width: f64,
     /// To the left and to the right of who drives on it: smaller and larger y if the lane runs along x.
-    pub markings: [Marking; 2],
+    pub lines: [Line; 2],
 }
 
 impl LaneStrip {
-    pub fn straight(start: [f64; 2], end: [f64; 2], width: f64, markings: [Marking; 2]) -> Self {
+    pub fn straight(start: [f64; 2], end: [f64; 2], width: f64, lines: [Line; 2]) -> Self {
         let length = (end[0] - start[0]).hypot(end[1] - start[1]);
-        Self { centre: vec![start, end], closed: false, length, width, markings }
+        Self { centre: vec![start, end], closed: false, length, width, lines }
     }
 
     /// A circle around `middle`, driven clockwise as seen on a screen, of that `length`. It begins at the right.
-    pub fn circle(middle: [f64; 2], length: f64, width: f64, markings: [Marking; 2]) -> Self {
+    pub fn circle(middle: [f64; 2], length: f64, width: f64, lines: [Line; 2]) -> Self {
         const PIECES: usize = 180;
         let centre =
             (0..PIECES).map(|i| Self::on_circle(middle, length, length * i as f64 / PIECES as f64).0).collect();
-        Self { centre, closed: true, length, width, markings }
+        Self { centre, closed: true, length, width, lines }
     }
 
     /// The place and the heading `along` metres from where [`LaneStrip::circle`] begins.
@@ -95,16 +92,6 @@ pub struct Car {
     pub crashed: bool,
 }
 
-/// Something that stands on the road: the end of a ramp, say.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Obstacle {
-    pub x: f64,
-    pub y: f64,
-    pub heading: f64,
-    pub length: f64,
-    pub width: f64,
-}
-
 impl Scene {
     /// The scene between this one (`share` 0) and a later one of the same episode (`share` 1), for pictures in between
     /// two decisions: cars move along the curve that has the places, speeds and headings of both ends (cubic Hermite).
@@ -121,6 +108,47 @@ impl Scene {
             }
         }
         scene
+    }
+}
+
+impl Traffic {
+    /// Its scene. `who` gives a vehicle's [`Car::id`] and [`Car::agent`] by its place in the list.
+    pub fn scene(
+        &self,
+        time: f64,
+        camera: Camera,
+        speeds: [f64; 2],
+        who: impl Fn(usize) -> (u32, Option<u32>),
+    ) -> Scene {
+        let lanes = self.road.lanes().iter().map(|lane| {
+            let end = |s| <[f64; 2]>::from(lane.position(s, 0.0));
+            LaneStrip::straight(end(0.0), end(lane.length()), lane.width, lane.lines)
+        });
+        let v = &self.vehicles;
+        let cars = (0..v.len()).map(|i| {
+            let (id, agent) = who(i);
+            Car {
+                id,
+                x: v.x[i],
+                y: v.y[i],
+                heading: v.heading[i],
+                length: vehicles::LENGTH,
+                width: vehicles::WIDTH,
+                speed: v.speed[i],
+                lane: v.lane[i] as u32,
+                along: self.road.lane(v.lane[i]).local(v.x[i], v.y[i]).0,
+                agent,
+                crashed: v.crashed[i],
+            }
+        });
+        Scene {
+            time,
+            lanes: lanes.collect(),
+            cars: cars.collect(),
+            obstacles: self.road.obstacles.clone(),
+            camera,
+            speeds,
+        }
     }
 }
 
@@ -165,13 +193,13 @@ mod tests {
     }
 
     fn scene(time: f64, cars: Vec<Car>) -> Scene {
-        let lane = LaneStrip::circle([0.0, 0.0], 100.0, 4.0, [Marking::Solid; 2]);
+        let lane = LaneStrip::circle([0.0, 0.0], 100.0, 4.0, [Line::Continuous; 2]);
         Scene { time, lanes: vec![lane], cars, obstacles: vec![], camera: Camera::Whole, speeds: [0.0, 30.0] }
     }
 
     #[test]
     fn a_circle_has_its_length_and_drivers_face_along_it() {
-        let lane = LaneStrip::circle([3.0, -2.0], 100.0, 4.0, [Marking::Solid; 2]);
+        let lane = LaneStrip::circle([3.0, -2.0], 100.0, 4.0, [Line::Continuous; 2]);
         let n = lane.centre.len();
         let round: f64 = (0..n)
             .map(|i| {

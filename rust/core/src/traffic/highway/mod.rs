@@ -13,9 +13,7 @@ pub use config::Config;
 
 use super::Traffic;
 use super::numpy_random::NumpyRandom;
-use super::scene::{Camera, Car, LaneStrip, Marking, Scene, Scenic};
-use super::vehicles::{LENGTH, WIDTH};
-use crate::traffic::lane::Line;
+use super::scene::{Camera, Scene, Scenic};
 use crate::world::{ActionKind, Actions, AgentRows, Real, Refused, World};
 
 /// The agent's vehicle.
@@ -213,36 +211,7 @@ impl World for Highway {
 
 impl Scenic for Highway {
     fn scene(&self) -> Scene {
-        let Traffic { road, vehicles: v, .. } = &self.episode.traffic;
-        let marking = |line: Line| match line {
-            Line::None => Marking::None,
-            Line::Striped => Marking::Dashed,
-            Line::Continuous => Marking::Solid,
-        };
-        let strip = |lane: &super::lane::Lane| {
-            let ((x0, y0), (x1, y1)) = (lane.position(0.0, 0.0), lane.position(lane.length(), 0.0));
-            LaneStrip::straight([x0, y0], [x1, y1], lane.width, lane.lines.map(marking))
-        };
-        let car = |i: usize| Car {
-            id: i as u32,
-            x: v.x[i],
-            y: v.y[i],
-            heading: v.heading[i],
-            length: LENGTH,
-            width: WIDTH,
-            speed: v.speed[i],
-            lane: v.lane[i] as u32,
-            along: road.lane(v.lane[i]).local(v.x[i], v.y[i]).0,
-            agent: (i == EGO).then_some(0),
-            crashed: v.crashed[i],
-        };
-        Scene {
-            time: self.episode.time,
-            lanes: road.lanes().iter().map(strip).collect(),
-            cars: (0..v.len()).map(car).collect(),
-            obstacles: Vec::new(),
-            camera: Camera::Follow(EGO),
-            speeds: [0.0, populate::SPEED_LIMIT],
-        }
+        let Episode { traffic, time, .. } = &self.episode;
+        traffic.scene(*time, Camera::Follow(EGO), [0.0, populate::SPEED_LIMIT], |i| (i as u32, (i == EGO).then_some(0)))
     }
 }

@@ -9,7 +9,7 @@ mod font;
 
 use canvas::{Canvas, Colour, Rectangle};
 
-use super::scene::{Camera, Car, LaneStrip, Marking, Scene};
+use super::scene::{Camera, Car, LaneStrip, Line, Scene};
 
 const GROUND: Colour = [214, 222, 208];
 const ASPHALT: Colour = [76, 80, 88];
@@ -29,6 +29,8 @@ const SHOULDER: f64 = 0.6;
 const STRIPE_WIDTH: f64 = 0.3;
 const STRIPE_LENGTH: f64 = 3.0;
 const STRIPE_PERIOD: f64 = 4.33;
+/// Of the strip with the legend, pixels.
+const LEGEND: f64 = 15.0;
 /// Around all that [`Camera::Agents`] and [`Camera::Whole`] must show, metres.
 const MARGIN: f64 = 8.0;
 
@@ -102,7 +104,9 @@ impl Lens {
             scaling,
             size,
         };
-        let agents = || scene.cars.iter().filter(|car| car.agent.is_some());
+        // Wrecks are left behind.
+        let lives = scene.cars.iter().any(|car| car.agent.is_some() && !car.crashed);
+        let agents = || scene.cars.iter().filter(move |car| car.agent.is_some() && !(lives && car.crashed));
         let fit = |(low, high): ([f64; 2], [f64; 2]), most: f64| {
             let scale = |k: usize| size[k] / (high[k] - low[k] + 2.0 * MARGIN);
             let middle = std::array::from_fn(|k| (low[k] + high[k]) / 2.0);
@@ -113,7 +117,8 @@ impl Lens {
         let whole = || fit(bounds(scene.lanes.iter().flat_map(|lane| lane.centre.iter().copied())), f64::INFINITY);
         match scene.camera {
             Camera::Follow(i) if i < scene.cars.len() => {
-                around([scene.cars[i].x, scene.cars[i].y], view.scaling, view.centering)
+                let lens = around([scene.cars[i].x, scene.cars[i].y], view.scaling, view.centering);
+                if view.legend { lens.above_legend(&scene.lanes) } else { lens }
             }
             Camera::Whole => whole(),
             _ if agents().next().is_none() => match scene.cars.len() {
@@ -134,6 +139,21 @@ impl Lens {
                 fit((low, high), view.scaling)
             }
         }
+    }
+
+    /// Moved up or down so that the legend hides no straight road that fits above it.
+    fn above_legend(mut self, lanes: &[LaneStrip]) -> Self {
+        if lanes.iter().any(|lane| lane.centre.len() > 2) {
+            return self;
+        }
+        let (low, high) = bounds(lanes.iter().flat_map(|lane| lane.centre.iter().copied()));
+        let half = lanes.iter().map(|lane| lane.width).fold(0.0, f64::max) / 2.0 + 2.0 * SHOULDER;
+        let (top, bottom) = (low[1] - half, high[1] + half);
+        let tall = (self.size[1] - LEGEND) / self.scaling;
+        if bottom - top <= tall {
+            self.origin[1] = self.origin[1].max(bottom - tall).min(top);
+        }
+        self
     }
 
     fn point(&self, [x, y]: [f64; 2]) -> [f64; 2] {
@@ -204,8 +224,8 @@ impl Lens {
         }
         canvas.fill_mask(&mask, ASPHALT);
         for lane in lanes {
-            for (marking, side) in lane.markings.into_iter().zip([-0.5, 0.5]) {
-                self.draw_marking(canvas, lane, marking, side * lane.width);
+            for (line, side) in lane.lines.into_iter().zip([-0.5, 0.5]) {
+                self.draw_line(canvas, lane, line, side * lane.width);
             }
         }
     }
@@ -240,15 +260,15 @@ impl Lens {
     }
 
     /// Paints along a lane, `aside` metres to the right of its centre.
-    fn draw_marking(&self, canvas: &mut Canvas<'_>, lane: &LaneStrip, marking: Marking, aside: f64) {
-        if marking == Marking::None {
+    fn draw_line(&self, canvas: &mut Canvas<'_>, lane: &LaneStrip, line: Line, aside: f64) {
+        if line == Line::None {
             return;
         }
         let width = (STRIPE_WIDTH * self.scaling).max(1.0);
         let points = self.points(&beside(&lane.centre, lane.closed, aside));
         let period = STRIPE_PERIOD * self.scaling;
-        if marking == Marking::Solid || period < 4.0 {
-            let opacity = if marking == Marking::Solid { 1.0 } else { 0.4 };
+        if line == Line::Continuous || period < 4.0 {
+            let opacity = if line == Line::Continuous { 1.0 } else { 0.4 };
             for (a, b) in self.pieces(&points, lane.closed) {
                 canvas.rectangle(Rectangle::line(a, b, width), PAINT, opacity);
             }
@@ -311,11 +331,10 @@ fn write_centred(canvas: &mut Canvas<'_>, middle: [f64; 2], text: &str, colour: 
 
 /// A strip along the lower edge: time and mean speed, a distance, the colours of speeds.
 fn draw_legend(canvas: &mut Canvas<'_>, scene: &Scene, scaling: f64) {
-    const STRIP: f64 = 15.0;
     const BAR: f64 = 60.0;
     let (width, height) = (canvas.width as f64, canvas.height as f64);
-    let middle = height - STRIP / 2.0;
-    canvas.rectangle(Rectangle::line([0.0, middle], [width, middle], STRIP), PANEL, 0.8);
+    let middle = height - LEGEND / 2.0;
+    canvas.rectangle(Rectangle::line([0.0, middle], [width, middle], LEGEND), PANEL, 0.8);
     let line = height as i64 - 11;
     let mut status = format!("{:.1} s", scene.time);
     let moving: Vec<f64> = scene.cars.iter().map(|car| car.speed).collect();
@@ -373,7 +392,7 @@ mod tests {
     fn highway(cars: Vec<Car>, camera: Camera) -> Scene {
         let lane = |i: usize| {
             let y = 4.0 * i as f64;
-            LaneStrip::straight([0.0, y], [10_000.0, y], 4.0, [Marking::Dashed, Marking::Solid])
+            LaneStrip::straight([0.0, y], [10_000.0, y], 4.0, [Line::Striped, Line::Continuous])
         };
         Scene { time: 3.0, lanes: (0..4).map(lane).collect(), cars, obstacles: vec![], camera, speeds: [0.0, 30.0] }
     }
@@ -441,7 +460,7 @@ mod tests {
         let all = picture(&highway(cars, Camera::Agents), &VIEW);
         let columns: Vec<usize> = (0..600).filter(|x| (0..150).any(|y| near(all[y * 600 + x], AGENT))).collect();
         assert!(columns[0] > 0 && columns[columns.len() - 1] < 599);
-        let lane = LaneStrip::circle([0.0, 0.0], 250.0, 4.0, [Marking::Solid; 2]);
+        let lane = LaneStrip::circle([0.0, 0.0], 250.0, 4.0, [Line::Continuous; 2]);
         let mut ring = highway(vec![], Camera::Whole);
         ring.lanes = vec![lane];
         let view = View { height: 600, ..VIEW };
@@ -474,7 +493,7 @@ mod tests {
             scaling in prop_oneof![0.01..100.0, Just(5.5)],
             centering in [-2.0..3.0, -2.0..3.0],
         ) {
-            let strip = LaneStrip { centre: lane, closed, length: 100.0, width: 4.0, markings: [Marking::Dashed, Marking::Solid] };
+            let strip = LaneStrip { centre: lane, closed, length: 100.0, width: 4.0, lines: [Line::Striped, Line::Continuous] };
             let obstacles = vec![Obstacle { x: 0.0, y: f64::NAN, heading: 0.0, length: 1.0, width: 1.0 }];
             let scene = Scene { time: 1.0, lanes: vec![strip], cars, obstacles, camera, speeds: [0.0, 30.0] };
             let view = View { width, height, scaling, centering, legend: true };

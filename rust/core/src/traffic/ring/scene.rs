@@ -1,7 +1,7 @@
 //! What the ring road shows.
 
 use super::world::Ring;
-use crate::traffic::scene::{Camera, Car, LaneStrip, Marking, Scene, Scenic};
+use crate::traffic::scene::{Camera, Car, LaneStrip, Line, Scene, Scenic};
 
 const LANE_WIDTH: f64 = 4.0;
 const CAR_WIDTH: f64 = 2.0;
@@ -33,7 +33,7 @@ impl Scenic for Ring {
         };
         Scene {
             time: self.time(),
-            lanes: vec![LaneStrip::circle(middle, ring, LANE_WIDTH, [Marking::Solid; 2])],
+            lanes: vec![LaneStrip::circle(middle, ring, LANE_WIDTH, [Line::Continuous; 2])],
             cars: (0..platoon.len()).map(car).collect(),
             obstacles: Vec::new(),
             camera: Camera::Whole,

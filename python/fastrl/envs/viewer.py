@@ -1,0 +1,173 @@
+"""Looking at traffic: pictures by the compiled rasteriser, and a window.
+
+The compiled simulators of traffic offer `scene(env)`, what one world shows at this moment. `View` draws such scenes;
+`Viewer` is what an environment's `render` asks.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastrl._rust import TrafficScene
+
+RENDER_MODES = ("rgb_array", "human")
+MOST_PIXELS = 16_384
+# Of how many earlier pictures cars leave a trace with `show_trajectories`.
+TRAIL = 8
+
+
+class HasScenes(Protocol):
+    """A compiled simulator of traffic."""
+
+    @property
+    def num_envs(self) -> int: ...
+    def scene(self, env: int) -> TrafficScene: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class View:
+    """How pictures are made. All but `legend` are keys of highway-env's config, with its meaning and defaults.
+
+    Attributes:
+        screen_width, screen_height: pixels.
+        scaling: pixels a metre. A picture that must show all agents goes farther away if need be; one of a whole ring
+            fits the ring.
+        centering_position: where in the picture the followed vehicle is, as shares of width and height.
+        show_trajectories: cars leave a faint trace of where the last pictures showed them.
+        legend: time, mean speed, a distance and what the colours mean, along the lower edge.
+    """
+
+    screen_width: int = 600
+    screen_height: int = 150
+    scaling: float = 5.5
+    centering_position: Sequence[float] = (0.3, 0.5)
+    show_trajectories: bool = False
+    legend: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("screen_width", "screen_height"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | np.integer):
+                raise TypeError(f"{name}: expected an integer, got {value!r}")
+            if not 1 <= value <= MOST_PIXELS:
+                raise ValueError(f"{name}: expected 1 to {MOST_PIXELS} pixels, got {value}")
+        if not (0 < self.scaling < np.inf):
+            raise ValueError(f"scaling: expected pixels a metre above 0, got {self.scaling!r}")
+        if len(self.centering_position) != 2 or not np.isfinite(self.centering_position).all():
+            raise ValueError(
+                f"centering_position: expected two numbers such as (0.3, 0.5), got {self.centering_position!r}"
+            )
+
+    @classmethod
+    def of_config(cls, config: Mapping[str, Any]) -> View:
+        """The view that a config in highway-env's form asks for; what it does not say is as usual."""
+        names = ("screen_width", "screen_height", "scaling", "centering_position", "show_trajectories")
+        return cls(**{name: config[name] for name in names if name in config})
+
+    def draw(self, scene: TrafficScene, trail: Sequence[TrafficScene] = ()) -> NDArray[np.uint8]:
+        """A picture of the scene, uint8 [screen_height, screen_width, 3], with the traces of earlier ones."""
+        picture = np.empty((self.screen_height, self.screen_width, 3), np.uint8)
+        x, y = map(float, self.centering_position)
+        scene.draw(
+            picture, scaling=float(self.scaling), centering=(x, y), legend=self.legend, trail=list(trail)
+        )
+        return picture
+
+
+class Viewer:
+    """What `render` of an environment shows.
+
+    Args:
+        view: how.
+        render_mode: "rgb_array": pictures; "human": a window, which shows the first world.
+        fps: pictures a second that the window shows at most.
+
+    Raises:
+        ImportError: "human" without pygame; it says how to install it.
+    """
+
+    def __init__(self, view: View, render_mode: str, *, fps: float) -> None:
+        if render_mode not in RENDER_MODES:
+            names = ", ".join(map(repr, RENDER_MODES))
+            raise ValueError(f"render_mode: expected None, {names}, got {render_mode!r}")
+        self.view = view
+        self._window = Window(fps) if render_mode == "human" else None
+        self._trails: dict[int, deque[TrafficScene]] = {}
+
+    def render(self, native: HasScenes) -> tuple[NDArray[np.uint8], ...] | None:
+        """One picture a world, uint8 [screen_height, screen_width, 3] each; None where they go into a window."""
+        if self._window is not None:
+            self._window.show(self._picture(native.scene(0), 0))
+            return None
+        return tuple(self._picture(native.scene(i), i) for i in range(native.num_envs))
+
+    def _picture(self, scene: TrafficScene, world: int) -> NDArray[np.uint8]:
+        if not self.view.show_trajectories:
+            return self.view.draw(scene)
+        trail = self._trails.setdefault(world, deque(maxlen=TRAIL))
+        # Another episode, or the same moment again.
+        while trail and trail[-1].time >= scene.time:
+            trail.pop()
+        picture = self.view.draw(scene, tuple(trail))
+        trail.append(scene)
+        return picture
+
+    def close(self) -> None:
+        """Closes the window. May be called again."""
+        if self._window is not None:
+            self._window.close()
+
+
+class Window:
+    """A window on the screen, by pygame.
+
+    Args:
+        fps: `show` waits so that no more pictures a second are shown than this.
+
+    Raises:
+        ImportError: there is no pygame; it says how to install it.
+    """
+
+    def __init__(self, fps: float) -> None:
+        try:
+            import pygame
+        except ImportError:
+            raise ImportError(
+                'render_mode="human" needs pygame: install the extra, pip install "fastrl[render]"'
+            ) from None
+        self._pygame = pygame
+        self._fps = fps
+        self._screen: Any = None
+        self._clock: Any = None
+        self.is_closed = False
+
+    def show(self, picture: NDArray[np.uint8]) -> None:
+        """Shows a picture, uint8 [H, W, 3]. Once the user has closed the window nothing is shown any more."""
+        pygame = self._pygame
+        if self.is_closed:
+            return
+        size = (picture.shape[1], picture.shape[0])
+        if self._screen is None:
+            pygame.display.init()
+            pygame.display.set_caption("fastrl")
+            self._screen = pygame.display.set_mode(size)
+            self._clock = pygame.time.Clock()
+        for event in pygame.event.get():
+            if event.type == pygame.QUIT:
+                self.close()
+                return
+        self._screen.blit(pygame.image.frombuffer(picture.tobytes(), size, "RGB"), (0, 0))
+        pygame.display.flip()
+        self._clock.tick(self._fps)
+
+    def close(self) -> None:
+        """Closes it for good. May be called again."""
+        if self._screen is not None:
+            self._pygame.display.quit()
+        self._screen, self.is_closed = None, True
