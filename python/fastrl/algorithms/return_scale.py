@@ -31,7 +31,9 @@ class ReturnScale:
         alive = rollout.alive[:-1] if isinstance(rollout, TeamRollout) else None
         for t in range(rollout.num_steps):
             self.discounted *= self.gamma
-            self.discounted += rollout.rewards[t] if alive is None else rollout.rewards[t] * alive[t]
+            self.discounted += (
+                rollout.rewards[t] if alive is None else np.where(alive[t], rollout.rewards[t], 0)
+            )
             sums[t] = self.discounted
             self.discounted[rollout.terminations[t] | rollout.truncations[t]] = 0
         self.norm.update(torch.from_numpy((sums if alive is None else sums[alive]).reshape(-1, 1)))
