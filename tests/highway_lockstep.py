@@ -184,7 +184,7 @@ def play(case: Case) -> Report:
 
 def random_case(id: str, number: int) -> Case:  # noqa: A002
     """A config out of everything that is supported, small enough to be quick."""
-    rng = random.Random(number)
+    rng = random.Random(f"{id} {number}")
     meta = {
         "type": "DiscreteMetaAction",
         "longitudinal": rng.random() < 0.8,
@@ -244,6 +244,7 @@ def random_case(id: str, number: int) -> Case:  # noqa: A002
         + "Vehicle",
         "lanes_count": lanes,
         "vehicles_count": rng.randint(0, 14),
+        "controlled_vehicles": rng.choice([1, 1, 1, 2]),
         "initial_lane_id": rng.choice([None, rng.randrange(lanes)]),
         "duration": rng.randint(4, 15),
         "ego_spacing": rng.choice([0.5, 1.5, 2]),

@@ -275,6 +275,32 @@ def test_available_actions_follow_lane_and_speed() -> None:
         HighwayEnv(action("ContinuousAction")).action_masks()
 
 
+def test_scripts_find_what_they_look_for() -> None:
+    env = gymnasium.make("fastrl/highway-fast-v0", config=SMALL).unwrapped
+    env.reset(seed=0)
+    assert env.action_type.actions_indexes["FASTER"] == 3 and env.action_type.actions[1] == "IDLE"
+    assert env.action_type.get_available_actions() == env.get_available_actions()
+    before = env.vehicle
+    env.step(env.action_type.actions_indexes["IDLE"])
+    after = env.vehicle
+    assert after.position[0] > before.position[0] + 20 and after.lane_index == (
+        "0",
+        "1",
+        before.lane_index[2],
+    )
+    assert (after.speed, after.target_speed, after.crashed) == (25.0, 25.0, False)
+
+
+def test_a_copy_goes_its_own_way() -> None:
+    env = gymnasium.make("fastrl/highway-fast-v0", config=SMALL)
+    env.reset(seed=1)
+    copy = deepcopy(env)
+    theirs = [copy.step(action)[0] for action in (1, 3, 3)]
+    mine = [env.step(action)[0] for action in (1, 3, 4)]
+    assert all(np.array_equal(a, b) for a, b in zip(theirs[:2], mine[:2], strict=True))
+    assert not np.array_equal(theirs[2], mine[2])
+
+
 # Contracts
 
 

@@ -14,7 +14,9 @@ purpose:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from dataclasses import dataclass
 from typing import Any, cast
 
 import gymnasium
@@ -28,6 +30,7 @@ from fastrl import _rust
 from fastrl.envs.highway_config import (
     HIGHWAY_DEFAULTS,
     HIGHWAY_FAST_DEFAULTS,
+    action_names,
     action_space,
     checked,
     native_options,
@@ -133,6 +136,37 @@ class HighwayVectorEnv(NativeVectorEnv):
         return self._highway.vehicles(_integer("index", index, 0, self.num_envs - 1))
 
 
+@dataclass(frozen=True)
+class VehicleState:
+    """The controlled vehicle as it is now, in highway-env's words; changing it changes nothing.
+
+    Attributes:
+        position: x and y, m, float64 [2].
+        heading: rad.
+        speed: m/s.
+        lane_index, target_lane_index: the number of the lane comes last.
+        target_speed: m/s.
+        crashed: whether it has collided with another.
+    """
+
+    position: NDArray[np.float64]
+    heading: float
+    speed: float
+    lane_index: tuple[str, str, int]
+    target_lane_index: tuple[str, str, int]
+    target_speed: float
+    crashed: bool
+
+
+@dataclass(frozen=True)
+class ActionType:
+    """The actions by their names, which only DiscreteMetaAction has."""
+
+    actions: dict[int, str]
+    actions_indexes: dict[str, int]
+    get_available_actions: Callable[[], list[int]]
+
+
 class HighwayEnv(gymnasium.Env[NDArray[Any], Any]):
     """One road, for `gymnasium.make`.
 
@@ -205,6 +239,38 @@ class HighwayEnv(gymnasium.Env[NDArray[Any], Any]):
         """A picture, uint8 [screen_height, screen_width, 3], with `render_mode="rgb_array"`."""
         pictures = self._vector.render()
         return None if pictures is None else pictures[0]
+
+    @property
+    def vehicle(self) -> VehicleState:
+        """The controlled vehicle. All others are in `vehicles()`."""
+        first = {key: value[0].item() for key, value in self._vector.vehicles().items()}
+        lanes = {key: ("0", "1", int(first[key])) for key in ("lane", "target_lane")}
+        return VehicleState(
+            np.array([first["x"], first["y"]]),
+            first["heading"],
+            first["speed"],
+            lanes["lane"],
+            lanes["target_lane"],
+            first["target_speed"],
+            first["crashed"],
+        )
+
+    @property
+    def action_type(self) -> ActionType:
+        """Names of the actions: `env.unwrapped.action_type.actions_indexes["IDLE"]`."""
+        names = dict(enumerate(action_names(self._vector.config)))
+        return ActionType(names, {name: i for i, name in names.items()}, self.get_available_actions)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> HighwayEnv:
+        """Another environment in the same state, for planners that try out what would happen."""
+        twin = type(self)(self._vector.config, self.render_mode, fast=self.fast)
+        memo[id(self)] = twin
+        twin.config = deepcopy(self.config, memo)
+        twin.spec = deepcopy(self.spec, memo)
+        twin._np_random, twin._np_random_seed = deepcopy(self._np_random, memo), self._np_random_seed
+        if self._vector._was_reset:
+            twin.load_state(self.save_state())
+        return twin
 
     def get_available_actions(self) -> list[int]:
         """Actions that can have an effect now, see `HighwayVectorEnv.action_masks`."""

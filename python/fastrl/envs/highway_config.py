@@ -421,8 +421,11 @@ def observation_space(config: Mapping[str, Any]) -> Box:
     return Box(-np.inf, np.inf, shape, np.float32)
 
 
-def meta_actions(action: Mapping[str, Any]) -> tuple[str, ...]:
-    """Names of the meta-actions, in their order."""
+def action_names(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """Names of the meta-actions, in their order; none for other kinds of actions."""
+    action = filled(config["action"], ACTIONS)
+    if action["type"] != "DiscreteMetaAction":
+        return ()
     if action["longitudinal"] and action["lateral"]:
         return META_ACTIONS
     return LONGITUDINAL_META_ACTIONS if action["longitudinal"] else LATERAL_META_ACTIONS
@@ -431,7 +434,7 @@ def meta_actions(action: Mapping[str, Any]) -> tuple[str, ...]:
 def action_space(config: Mapping[str, Any]) -> Discrete | Box:
     action = filled(config["action"], ACTIONS)
     if action["type"] == "DiscreteMetaAction":
-        return Discrete(len(meta_actions(action)))
+        return Discrete(len(action_names(config)))
     size = int(action["longitudinal"]) + int(action["lateral"])
     if action["type"] == "ContinuousAction":
         return Box(-1.0, 1.0, (size,), np.float32)
