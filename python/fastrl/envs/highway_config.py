@@ -344,10 +344,15 @@ def checked(given: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]
         _integer(path("initial_lane_id"), config["initial_lane_id"], 0, config["lanes_count"] - 1)
     _choice(path("other_vehicles_type"), config["other_vehicles_type"], tuple(VEHICLE_TYPES))
     _range(path("reward_speed_range"), config["reward_speed_range"])
-    for key in ("normalize_reward", "offroad_terminal", "render_agent", "neighbour_vehicles_connected_lanes"):
+    for key in (
+        "normalize_reward",
+        "offroad_terminal",
+        "render_agent",
+        "show_trajectories",
+        "neighbour_vehicles_connected_lanes",
+    ):
         _flag(path(key), config[key])
     _only(path("manual_control"), config["manual_control"], False, "there is no keyboard control")
-    _only(path("show_trajectories"), config["show_trajectories"], False, "no trails are drawn")
     _only(path("real_time_rendering"), config["real_time_rendering"], False, "frames are drawn as asked for")
     if config["offscreen_rendering"] is not None:
         _flag(path("offscreen_rendering"), config["offscreen_rendering"])
