@@ -94,7 +94,7 @@ class CoopVectorEnv(MultiAgentVectorEnv):
         speed_reward: float = 0.4,
         lane_reward: float | None = None,
         arrival_reward: float = 1.0,
-        reward_speed_range: tuple[float, float] = (20.0, 30.0),
+        reward_speed_range: tuple[float, float] = (10.0, 30.0),
         autoreset_mode: AutoresetMode | str = AutoresetMode.SAME_STEP,
         num_threads: int = 0,
     ) -> None:

@@ -165,7 +165,7 @@ fn slow_reward(world: &Coop, me: usize) -> (f64, bool, bool) {
     let crashed = v.crashed[me] || lateral.abs() > 6.0;
     let arrived = !crashed && config.task == Task::Merge && v.x[me] >= config.ramp_end().unwrap() + 150.0;
     let speed = v.speed[me] * wrapped(v.heading[me]).cos();
-    let fast = if speed < 20.0 { 0.0 } else { ((speed - 20.0) / 10.0).min(1.0) };
+    let fast = if speed < 10.0 { 0.0 } else { ((speed - 10.0) / 20.0).min(1.0) };
     let right = if lane >= config.lanes || config.lanes == 1 { 0.0 } else { lane as f64 / (config.lanes - 1) as f64 };
     let road = if lateral.abs() <= 2.0 { 0.4 * fast + config.weights.lane * right } else { 0.0 };
     (road - f64::from(u8::from(crashed)) + f64::from(u8::from(arrived)), crashed, arrived)

@@ -102,7 +102,7 @@ impl Config {
             duration,
             cooperation: 0.5,
             weights: Weights { collision: -1.0, speed: 0.4, lane, arrival: 1.0 },
-            speed_range: [20.0, 30.0],
+            speed_range: [10.0, 30.0],
         }
     }
 
