@@ -49,6 +49,7 @@ class HighwayWorlds(MultiAgentVectorEnv):
             action_space(settings),
             autoreset_mode=autoreset_mode,
             name="fastrl/highway-fast-v0" if fast else "fastrl/highway-v0",
+            fps=float(settings["policy_frequency"]),
         )
 
 
