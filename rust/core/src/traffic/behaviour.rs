@@ -6,6 +6,7 @@
 //! Research Record 1999 (2007). highway-env measures gaps from centre to centre and sets MOBIL's politeness to 0.
 
 use super::controller::not_zero;
+use super::math::{bounded, power, vectorized};
 use super::vehicles::{Driver, Gains, LENGTH};
 use super::{Neighbour, Traffic};
 
@@ -16,6 +17,8 @@ const COMFORTABLE_ACCELERATION: f64 = 3.0;
 const COMFORTABLE_BRAKING: f64 = 5.0;
 /// Gap to the one in front in a jam, centre to centre, metres (`DISTANCE_WANTED`).
 const JAM_DISTANCE: f64 = 5.0 + LENGTH;
+/// Time gap to the one in front, seconds (`TIME_WANTED`).
+const IDM_TIME_GAP: f64 = 1.5;
 /// Time between thoughts about changing lanes, seconds (`LANE_CHANGE_DELAY`).
 const LANE_CHANGE_DELAY: f64 = 1.0;
 /// The new follower must not have to brake harder, m/s² (`LANE_CHANGE_MAX_BRAKING_IMPOSED`).
@@ -34,13 +37,13 @@ pub(super) fn gains(driver: Driver) -> Gains {
 }
 
 impl Driver {
-    fn is_linear(self) -> bool {
+    pub(super) fn is_linear(self) -> bool {
         matches!(self, Self::Linear | Self::Aggressive | Self::Defensive)
     }
 
     /// Time gap to the one in front, seconds (`TIME_WANTED`).
     fn time_gap(self) -> f64 {
-        if self.is_linear() { 2.5 } else { 1.5 }
+        if self.is_linear() { 2.5 } else { IDM_TIME_GAP }
     }
 
     /// What a change of lanes must bring, m/s² (`LANE_CHANGE_MIN_ACC_GAIN`).
@@ -89,31 +92,34 @@ impl Traffic {
             return ego.map_or(0.0, |ego| self.linear_acceleration(me, ego, front));
         }
         match ego {
-            Some(Neighbour::Vehicle(ego)) => self.free_acceleration(me, ego) - self.interaction(driver, ego, front),
+            Some(Neighbour::Vehicle(ego)) => self.free_acceleration(me, ego) - self.interaction(ego, front),
             // Obstacles do not drive.
             Some(Neighbour::Obstacle(_)) | None => 0.0,
         }
     }
 
+    /// Speed that the IDM takes a vehicle to want, not 0, m/s.
+    fn desired_speed(&self, i: usize) -> f64 {
+        let v = &self.vehicles;
+        let target = if v.driver[i].has_targets() { v.target_speed[i] } else { 0.0 };
+        let limit = self.road.lane(v.lane[i]).speed_limit;
+        not_zero(limit.map_or(target, |limit| bounded(target, 0.0, limit))).abs()
+    }
+
     /// The IDM's term of the free road.
     fn free_acceleration(&self, me: usize, ego: usize) -> f64 {
         let v = &self.vehicles;
-        let mut target = if v.driver[ego].has_targets() { v.target_speed[ego] } else { 0.0 };
-        if let Some(limit) = self.road.lane(v.lane[ego]).speed_limit {
-            target = target.clamp(0.0, limit);
-        }
-        let ratio = v.speed[ego].max(0.0) / not_zero(target).abs();
-        COMFORTABLE_ACCELERATION * (1.0 - ratio.powf(v.delta[me]))
+        free_road(v.speed[ego], self.desired_speed(ego), v.delta[me])
     }
 
     /// The IDM's term of the one in front.
-    fn interaction(&self, by: Driver, ego: usize, front: Option<Neighbour>) -> f64 {
+    fn interaction(&self, ego: usize, front: Option<Neighbour>) -> f64 {
         let Some(front) = front else { return 0.0 };
         let v = &self.vehicles;
         let lane = v.lane[ego];
         let front = self.motion(front, lane);
         let gap = front.s - self.road.lane(lane).local(v.x[ego], v.y[ego]).0;
-        let ratio = self.desired_gap(by, ego, &front) / not_zero(gap);
+        let ratio = self.desired_gap(Driver::Idm, ego, &front) / not_zero(gap);
         COMFORTABLE_ACCELERATION * (ratio * ratio)
     }
 
@@ -139,13 +145,46 @@ impl Traffic {
         a * faster + b * slower + c * further
     }
 
+    /// Computes both terms of the IDM for all vehicles behind those in front of them.
+    pub(super) fn follow(&mut self) {
+        let n = self.vehicles.len();
+        let (v, [vx, vy]) = (&self.vehicles, &mut self.scratch.velocity);
+        velocities(&v.speed, &v.cos, &v.sin, vx, vy);
+        for i in 0..n {
+            let v = &self.vehicles;
+            let lane = self.road.lane(v.lane[i]);
+            let [vx, vy] = &self.scratch.velocity;
+            let (at, velocity) = match self.scratch.front[i] {
+                // Nobody: so far away that it makes no difference.
+                None => (f64::INFINITY, [0.0; 2]),
+                Some(Neighbour::Vehicle(j)) => (lane.local(v.x[j], v.y[j]).0, [vx[j], vy[j]]),
+                Some(Neighbour::Obstacle(j)) => {
+                    let o = &self.road.obstacles[j];
+                    (lane.local(o.x, o.y).0, [0.0; 2])
+                }
+            };
+            let gap = at - lane.local(v.x[i], v.y[i]).0;
+            let desired = self.desired_speed(i);
+            self.scratch.gap[i] = gap;
+            self.scratch.desired[i] = desired;
+            self.scratch.front_velocity[0][i] = velocity[0];
+            self.scratch.front_velocity[1][i] = velocity[1];
+        }
+        let (v, s) = (&self.vehicles, &mut self.scratch);
+        let ([vx, vy], [fx, fy]) = (&s.velocity, &s.front_velocity);
+        let (speed, cos, sin) = (&v.speed, &v.cos, &v.sin);
+        terms(speed, cos, sin, &v.delta, vx, vy, fx, fy, &s.gap, &s.desired, &mut s.free, &mut s.interaction);
+    }
+
     /// Acceleration that traffic vehicle `i` chooses (`IDMVehicle.act`), m/s².
     pub(super) fn longitudinal(&self, i: usize) -> f64 {
-        let v = &self.vehicles;
+        let (v, s) = (&self.vehicles, &self.scratch);
         let me = Some(Neighbour::Vehicle(i));
-        let mut acceleration = self.acceleration(i, me, self.neighbours(i, v.lane[i]).0);
+        let linear = v.driver[i].is_linear();
+        let mut acceleration = if linear { self.acceleration(i, me, s.front[i]) } else { s.free[i] - s.interaction[i] };
         if v.lane[i] != v.target_lane[i] {
-            let there = self.acceleration(i, me, self.neighbours(i, v.target_lane[i]).0);
+            let front = self.in_front(i, v.target_lane[i]);
+            let there = if linear { self.acceleration(i, me, front) } else { s.free[i] - self.interaction(i, front) };
             acceleration = acceleration.min(there);
         }
         acceleration.clamp(-MAX_ACCELERATION, MAX_ACCELERATION)
@@ -193,13 +232,68 @@ impl Traffic {
 
     /// MOBIL: whether vehicle `i` gains enough from that lane, and the one behind it there need not brake hard.
     fn is_better(&self, i: usize, lane: usize) -> bool {
+        let v = &self.vehicles;
         let me = Some(Neighbour::Vehicle(i));
-        let (preceding, following) = self.neighbours(i, lane);
-        if self.acceleration(i, following, me) < -MAX_BRAKING_IMPOSED {
+        if self.acceleration(i, self.behind(i, lane), me) < -MAX_BRAKING_IMPOSED {
             return false;
         }
-        let old_preceding = self.neighbours(i, self.vehicles.lane[i]).0;
-        let gain = self.acceleration(i, me, preceding) - self.acceleration(i, me, old_preceding);
-        gain >= self.vehicles.driver[i].min_gain()
+        let (preceding, old_preceding) = (self.in_front(i, lane), self.scratch.front[i]);
+        let gain = if v.driver[i].is_linear() {
+            self.acceleration(i, me, preceding) - self.acceleration(i, me, old_preceding)
+        } else {
+            // The free road is the same on both.
+            self.scratch.interaction[i] - self.interaction(i, preceding)
+        };
+        gain >= v.driver[i].min_gain()
+    }
+}
+
+/// The IDM's term of the free road, m/s².
+#[inline(always)]
+fn free_road(speed: f64, desired: f64, delta: f64) -> f64 {
+    let speed = if speed > 0.0 { speed } else { 0.0 };
+    COMFORTABLE_ACCELERATION * (1.0 - power(speed / desired, delta))
+}
+
+vectorized! {
+    /// Velocities of all, m/s.
+    fn velocities(speed: &[f64], cos: &[f64], sin: &[f64], vx: &mut [f64], vy: &mut [f64]) {
+        let n = speed.len();
+        let (cos, sin, vx, vy) = (&cos[..n], &sin[..n], &mut vx[..n], &mut vy[..n]);
+        for i in 0..n {
+            vx[i] = speed[i] * cos[i];
+            vy[i] = speed[i] * sin[i];
+        }
+    }
+}
+
+vectorized! {
+    /// The terms of the IDM for all; `fx` and `fy` are the velocities of those in front.
+    fn terms(
+        speed: &[f64],
+        cos: &[f64],
+        sin: &[f64],
+        delta: &[f64],
+        vx: &[f64],
+        vy: &[f64],
+        fx: &[f64],
+        fy: &[f64],
+        gap: &[f64],
+        desired: &[f64],
+        free: &mut [f64],
+        interaction: &mut [f64],
+    ) {
+        let n = speed.len();
+        let (cos, sin, delta, gap, desired) = (&cos[..n], &sin[..n], &delta[..n], &gap[..n], &desired[..n]);
+        let (vx, vy, fx, fy) = (&vx[..n], &vy[..n], &fx[..n], &fy[..n]);
+        let (free, interaction) = (&mut free[..n], &mut interaction[..n]);
+        let braking = 0.5 / (COMFORTABLE_ACCELERATION * COMFORTABLE_BRAKING).sqrt();
+        for i in 0..n {
+            free[i] = free_road(speed[i], desired[i], delta[i]);
+            let closing = (vx[i] - fx[i]) * cos[i] + (vy[i] - fy[i]) * sin[i];
+            let wanted = JAM_DISTANCE + speed[i] * IDM_TIME_GAP + speed[i] * closing * braking;
+            let ratio = wanted / not_zero(gap[i]);
+            interaction[i] = COMFORTABLE_ACCELERATION * (ratio * ratio);
+        }
     }
 }

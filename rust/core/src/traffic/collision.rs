@@ -82,6 +82,23 @@ fn meet(a: &Body, b: &Body) -> (bool, Option<[f64; 2]>) {
     (overlap, will.then(|| [distance * axis[0], distance * axis[1]]))
 }
 
+/// Whether one of the first body's sides parts them now and a frame later, which settles the matter.
+fn apart(between: [f64; 2], approach: [f64; 2], a: [f64; 2], b: [f64; 2], half_a: [f64; 2], half_b: [f64; 2]) -> bool {
+    let ([cos, sin], turn_cos, turn_sin) = (a, dot(a, b).abs(), (a[0] * b[1] - a[1] * b[0]).abs());
+    let axes = [
+        ([cos, sin], half_a[0] + half_b[0] * turn_cos + half_b[1] * turn_sin),
+        ([-sin, cos], half_a[1] + half_b[0] * turn_sin + half_b[1] * turn_cos),
+    ];
+    axes.into_iter().any(|(axis, extent)| {
+        let (distance, along) = (dot(between, axis), dot(approach, axis));
+        // Away from what rounding could decide.
+        let extent = extent + 1e-9;
+        if distance > 0.0 { distance + along.min(0.0) > extent } else { -distance - along.max(0.0) > extent }
+    })
+}
+
+const HALF: [f64; 2] = [LENGTH / 2.0, WIDTH / 2.0];
+
 impl Traffic {
     fn body(&self, i: usize, dt: f64) -> Body {
         let v = &self.vehicles;
@@ -91,43 +108,111 @@ impl Traffic {
 
     /// Marks those that overlap as crashed, and pushes apart those that do or will within `dt` seconds.
     pub(super) fn collide(&mut self, dt: f64) {
-        let diagonal = LENGTH.hypot(WIDTH);
-        for i in 0..self.vehicles.len() {
-            let reach = diagonal + self.vehicles.speed[i] * dt;
-            for j in i + 1..self.vehicles.len() {
-                let v = &self.vehicles;
-                if !v.checks_collisions[i] && !v.checks_collisions[j]
-                    || (v.x[j] - v.x[i]).hypot(v.y[j] - v.y[i]) > reach
-                {
-                    continue;
+        self.find_pairs(dt);
+        let pairs = std::mem::take(&mut self.scratch.pairs);
+        let n = self.vehicles.len();
+        for &(i, j) in &pairs {
+            let (i, j) = (i as usize, j as usize);
+            let body = self.body(i, dt);
+            let (overlap, shift) = match j.checked_sub(n) {
+                None => meet(&body, &self.body(j, dt)),
+                Some(j) => {
+                    let o = &self.road.obstacles[j];
+                    let (sin, cos) = o.heading.sin_cos();
+                    meet(&body, &Body::new([o.x, o.y], [cos, sin], o.length, o.width, [0.0; 2]))
                 }
-                let (overlap, shift) = meet(&self.body(i, dt), &self.body(j, dt));
-                let v = &mut self.vehicles;
-                if let Some([x, y]) = shift {
+            };
+            let v = &mut self.vehicles;
+            match shift {
+                Some([x, y]) if j < n => {
                     v.impact[i] = Some([x / 2.0, y / 2.0]);
                     v.impact[j] = Some([-x / 2.0, -y / 2.0]);
                 }
-                if overlap {
-                    v.crashed[i] = true;
-                    v.crashed[j] = true;
-                }
+                Some(_) => v.impact[i] = shift,
+                None => {}
             }
-            for obstacle in &self.road.obstacles {
-                let v = &self.vehicles;
-                let reach = (diagonal + obstacle.length.hypot(obstacle.width)) / 2.0 + v.speed[i] * dt;
-                if (obstacle.x - v.x[i]).hypot(obstacle.y - v.y[i]) > reach {
+            v.crashed[i] |= overlap;
+            if j < n {
+                v.crashed[j] |= overlap;
+            }
+        }
+        self.scratch.pairs = pairs;
+    }
+
+    /// Lists who is near enough to whom, in the order in which highway-env looks at them.
+    fn find_pairs(&mut self, dt: f64) {
+        let Self { road, vehicles: v, scratch, .. } = self;
+        scratch.order.sort(v);
+        let pairs = &mut scratch.pairs;
+        pairs.clear();
+        let diagonal = (LENGTH * LENGTH + WIDTH * WIDTH).sqrt();
+        let fastest = v.speed.iter().fold(0.0f64, |a, &b| a.max(b));
+        let by_rank = scratch.order.by_rank();
+        for (rank, &a) in by_rank.iter().enumerate() {
+            for &b in &by_rank[rank + 1..] {
+                let (i, j) = (a.min(b) as usize, a.max(b) as usize);
+                let dx = v.x[i] - v.x[j];
+                if dx.abs() > diagonal + fastest * dt {
+                    break;
+                }
+                if !v.checks_collisions[i] && !v.checks_collisions[j] {
                     continue;
                 }
-                let (sin, cos) = obstacle.heading.sin_cos();
-                let still = Body::new([obstacle.x, obstacle.y], [cos, sin], obstacle.length, obstacle.width, [0.0; 2]);
-                let (overlap, shift) = meet(&self.body(i, dt), &still);
-                if shift.is_some() {
-                    self.vehicles.impact[i] = shift;
-                }
-                if overlap {
-                    self.vehicles.crashed[i] = true;
+                let dy = v.y[i] - v.y[j];
+                let ([vx, vy], [wx, wy]) = (v.velocity(i), v.velocity(j));
+                let approach = [(vx - wx) * dt, (vy - wy) * dt];
+                let (own, other) = ([v.cos[i], v.sin[i]], [v.cos[j], v.sin[j]]);
+                if (dx * dx + dy * dy).sqrt() <= diagonal + v.speed[i] * dt
+                    && !apart([dx, dy], approach, own, other, HALF, HALF)
+                {
+                    pairs.push((i as u32, j as u32));
                 }
             }
         }
+        for (j, o) in road.obstacles.iter().enumerate() {
+            let reach = (diagonal + (o.length * o.length + o.width * o.width).sqrt()) / 2.0;
+            for i in 0..v.len() {
+                let (dx, dy) = (o.x - v.x[i], o.y - v.y[i]);
+                if (dx * dx + dy * dy).sqrt() <= reach + v.speed[i] * dt {
+                    pairs.push((i as u32, (v.len() + j) as u32));
+                }
+            }
+        }
+        pairs.sort_unstable();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, cases: 20_000, ..ProptestConfig::default() })]
+
+        #[test]
+        fn who_is_apart_does_not_meet(
+            (dx, dy) in (-9.0f64..9.0, -9.0f64..9.0),
+            (a, b) in (-1.0f64..1.0, -1.0f64..1.0),
+            (v, w) in (-3.0f64..3.0, -3.0f64..3.0),
+        ) {
+            let (axis_a, axis_b) = ([a.cos(), a.sin()], [b.cos(), b.sin()]);
+            let (shift_a, shift_b) = ([v * a.cos(), v * a.sin()], [w * b.cos(), w * b.sin()]);
+            let body_a = Body::new([100.0 + dx, 4.0 + dy], axis_a, LENGTH, WIDTH, shift_a);
+            let body_b = Body::new([100.0, 4.0], axis_b, LENGTH, WIDTH, shift_b);
+            let approach = [shift_a[0] - shift_b[0], shift_a[1] - shift_b[1]];
+            if apart([dx, dy], approach, axis_a, axis_b, HALF, HALF) {
+                prop_assert_eq!(meet(&body_a, &body_b), (false, None));
+            }
+        }
+    }
+
+    #[test]
+    fn bodies_part_the_short_way() {
+        let body = |x: f64, y: f64, speed: f64| Body::new([x, y], [1.0, 0.0], LENGTH, WIDTH, [speed, 0.0]);
+        assert_eq!(meet(&body(0.0, 0.0, 0.0), &body(5.5, 0.0, 0.0)), (false, None));
+        // It will run into the other one by half a metre.
+        assert_eq!(meet(&body(0.0, 0.0, 1.0), &body(5.5, 0.0, 0.0)), (false, Some([-0.5, 0.0])));
+        assert_eq!(meet(&body(0.0, 0.0, 0.0), &body(1.0, 1.5, 0.0)), (true, Some([0.0, -0.5])));
     }
 }

@@ -2,9 +2,10 @@
 //!
 //! Source: `highway_env/vehicle/controller.py` (`ControlledVehicle`, `MDPVehicle`) and `LinearVehicle.steering_control`.
 
-use std::f64::consts::{FRAC_1_SQRT_2, FRAC_PI_3};
+use std::f64::consts::{FRAC_1_SQRT_2, FRAC_PI_3, PI};
 
 use super::Traffic;
+use super::math::{asin, bounded, vectorized};
 use super::road::wrap_to_pi;
 use super::vehicles::{Driver, LENGTH};
 
@@ -30,10 +31,11 @@ pub enum Meta {
 }
 
 /// `utils.not_zero`: to divide by.
-#[inline]
+#[inline(always)]
 pub(super) fn not_zero(x: f64) -> f64 {
     const SMALL: f64 = 1e-2;
-    if x.abs() > SMALL { x } else { SMALL.copysign(x + 0.0) }
+    let small = if x >= 0.0 { SMALL } else { -SMALL };
+    if x.abs() > SMALL { x } else { small }
 }
 
 /// Sine of the slip angle that a steering angle makes.
@@ -75,30 +77,78 @@ impl Traffic {
         self.vehicles.slip[i] = slip(steering);
     }
 
+    /// Everyone decides, in the order of the list where it matters: each sees the target lanes of those before it.
+    pub(super) fn decide(&mut self) {
+        self.find_fronts();
+        self.follow();
+        let n = self.vehicles.len();
+        for i in 0..n {
+            let v = &self.vehicles;
+            if v.driver[i].is_traffic() && v.changes_lanes[i] && !v.crashed[i] {
+                self.choose_lane(i);
+            }
+        }
+        self.hold_lanes();
+        for i in 0..n {
+            let v = &self.vehicles;
+            let driver = v.driver[i];
+            // Whoever has crashed only brakes from now on.
+            if v.crashed[i] || driver == Driver::Manual {
+                continue;
+            }
+            let acceleration = if driver.is_traffic() { self.longitudinal(i) } else { self.hold_speed(i) };
+            let slip = if driver.is_linear() { self.hold_lane_linearly(i) } else { self.scratch.slip[i] };
+            self.vehicles.acceleration[i] = acceleration;
+            self.vehicles.slip[i] = slip;
+        }
+    }
+
     /// Acceleration that holds the target speed of vehicle `i`, m/s².
-    pub(super) fn hold_speed(&self, i: usize) -> f64 {
+    fn hold_speed(&self, i: usize) -> f64 {
         KP_SPEED * (self.vehicles.target_speed[i] - self.vehicles.speed[i])
     }
 
-    /// Sine of the slip angle that holds vehicle `i` to its target lane (`steering_control`).
+    /// Computes the slip that holds each vehicle to its target lane (`steering_control`).
+    fn hold_lanes(&mut self) {
+        let (v, s) = (&self.vehicles, &mut self.scratch);
+        for i in 0..v.len() {
+            let lane = self.road.lane(v.target_lane[i]);
+            let (along, lateral) = lane.local(v.x[i], v.y[i]);
+            let turn = lane.heading_at(along + v.speed[i] * PURSUIT) - v.heading[i];
+            s.lateral[i] = lateral;
+            s.turn[i] = if turn.abs() > PI { wrap_to_pi(turn) } else { turn };
+        }
+        slips(&s.lateral, &s.turn, &v.speed, &mut s.slip);
+    }
+
+    /// `LinearVehicle.steering_control`, as the sine of the slip angle.
+    fn hold_lane_linearly(&self, i: usize) -> f64 {
+        let (v, s) = (&self.vehicles, &self.scratch);
+        let speed = not_zero(v.speed[i]);
+        let [a, b] = v.gains[i].steering;
+        let steering = a * (wrap_to_pi(s.turn[i]) * LENGTH / speed) + b * (-s.lateral[i] * LENGTH / (speed * speed));
+        slip(steering.clamp(-MAX_STEERING, MAX_STEERING))
+    }
+}
+
+vectorized! {
+    /// A lateral speed that leads to the lane, the heading that gives it (an eighth of a turn at most), the rate of
+    /// turning that leads to the heading, and the sine of the slip angle that makes it.
     ///
     /// Steering is arctan(2 tan(slip)), and the bicycle model undoes it: only its bound is left to take over.
-    pub(super) fn hold_lane(&self, i: usize) -> f64 {
-        let v = &self.vehicles;
-        let lane = self.road.lane(v.target_lane[i]);
-        let (s, lateral) = lane.local(v.x[i], v.y[i]);
-        let direction = lane.heading_at(s + v.speed[i] * PURSUIT);
-        let speed = not_zero(v.speed[i]);
-        if matches!(v.driver[i], Driver::Linear | Driver::Aggressive | Driver::Defensive) {
-            let [a, b] = v.gains[i].steering;
-            let steering =
-                a * (wrap_to_pi(direction - v.heading[i]) * LENGTH / speed) + b * (-lateral * LENGTH / (speed * speed));
-            return slip(steering.clamp(-MAX_STEERING, MAX_STEERING));
+    fn slips(lateral: &[f64], turn: &[f64], speed: &[f64], slip: &mut [f64]) {
+        let n = speed.len();
+        let (lateral, turn, slip) = (&lateral[..n], &turn[..n], &mut slip[..n]);
+        for i in 0..n {
+            let speed = not_zero(speed[i]);
+            let towards = asin(bounded(-KP_LATERAL * lateral[i] / speed, -FRAC_1_SQRT_2, FRAC_1_SQRT_2));
+            // Both are half a turn at most.
+            let shifted = towards + turn[i] + PI;
+            let shifted = if shifted >= 2.0 * PI { shifted - 2.0 * PI } else { shifted };
+            let shifted = if shifted < 0.0 { shifted + 2.0 * PI } else { shifted };
+            let turning = KP_HEADING * (shifted - PI);
+            slip[i] = bounded(LENGTH / 2.0 / speed * turning, -MAX_SLIP, MAX_SLIP);
         }
-        // An eighth of a turn at most.
-        let towards = (-KP_LATERAL * lateral / speed).clamp(-FRAC_1_SQRT_2, FRAC_1_SQRT_2).asin();
-        let turning = KP_HEADING * wrap_to_pi(direction + towards - v.heading[i]);
-        (LENGTH / 2.0 / speed * turning).clamp(-MAX_SLIP, MAX_SLIP)
     }
 }
 

@@ -4,6 +4,7 @@
 //! consistent model for planning feasible trajectories for autonomous vehicles?", IEEE Intelligent Vehicles (2017).
 
 use super::Traffic;
+use super::math::{SIN_COS_LIMIT, sin_cos, vectorized};
 use super::vehicles::LENGTH;
 
 impl Traffic {
@@ -11,9 +12,6 @@ impl Traffic {
     pub(super) fn advance(&mut self, dt: f64) {
         let v = &mut self.vehicles;
         for i in 0..v.len() {
-            if v.driver[i].is_traffic() {
-                v.timer[i] += dt;
-            }
             let speed = v.speed[i];
             if v.crashed[i] {
                 v.slip[i] = 0.0;
@@ -24,19 +22,50 @@ impl Traffic {
             } else if speed < v.min_speed[i] {
                 v.acceleration[i] = v.acceleration[i].max(v.min_speed[i] - speed);
             }
-            let slip = v.slip[i];
-            let straight = (1.0 - slip * slip).sqrt();
-            v.x[i] += speed * (v.cos[i] * straight - v.sin[i] * slip) * dt;
-            v.y[i] += speed * (v.sin[i] * straight + v.cos[i] * slip) * dt;
+        }
+        let (x, y, heading, speed) = (&mut v.x, &mut v.y, &mut v.heading, &mut v.speed);
+        bicycle(x, y, heading, speed, &mut v.cos, &mut v.sin, &mut v.timer, &v.slip, &v.acceleration, dt);
+        for i in 0..v.len() {
             if let Some([x, y]) = v.impact[i].take() {
                 v.x[i] += x;
                 v.y[i] += y;
                 v.crashed[i] = true;
             }
-            let heading = v.heading[i] + speed * slip / (LENGTH / 2.0) * dt;
-            v.turn_to(i, heading);
-            v.speed[i] += v.acceleration[i] * dt;
+            let heading = v.heading[i];
+            if heading.abs() > SIN_COS_LIMIT {
+                v.turn_to(i, heading);
+            }
             v.lane[i] = self.road.still_closest_lane(v.lane[i], v.x[i], v.y[i], heading);
+        }
+    }
+}
+
+vectorized! {
+    /// Moves all vehicles. The slip's sine is sin(beta), and the sine and cosine of heading + beta follow from those of
+    /// the heading.
+    fn bicycle(
+        x: &mut [f64],
+        y: &mut [f64],
+        heading: &mut [f64],
+        speed: &mut [f64],
+        cos: &mut [f64],
+        sin: &mut [f64],
+        timer: &mut [f64],
+        slip: &[f64],
+        acceleration: &[f64],
+        dt: f64,
+    ) {
+        let n = x.len();
+        let (y, heading, speed, timer) = (&mut y[..n], &mut heading[..n], &mut speed[..n], &mut timer[..n]);
+        let (cos, sin, slip, acceleration) = (&mut cos[..n], &mut sin[..n], &slip[..n], &acceleration[..n]);
+        for i in 0..n {
+            let straight = (1.0 - slip[i] * slip[i]).sqrt();
+            x[i] += speed[i] * (cos[i] * straight - sin[i] * slip[i]) * dt;
+            y[i] += speed[i] * (sin[i] * straight + cos[i] * slip[i]) * dt;
+            heading[i] += speed[i] * slip[i] / (LENGTH / 2.0) * dt;
+            speed[i] += acceleration[i] * dt;
+            timer[i] += dt;
+            (sin[i], cos[i]) = sin_cos(heading[i]);
         }
     }
 }

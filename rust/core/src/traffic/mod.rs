@@ -11,6 +11,8 @@ pub mod coop;
 pub mod highway;
 mod kinematics;
 pub mod lane;
+mod math;
+mod neighbours;
 pub mod numpy_random;
 pub mod observation;
 pub mod raster;
@@ -21,6 +23,7 @@ pub mod vehicles;
 
 use serde::{Deserialize, Serialize};
 
+pub use neighbours::Neighbour;
 use road::Road;
 use vehicles::{Driver, Vehicle, Vehicles};
 
@@ -31,20 +34,51 @@ pub struct Traffic {
     pub vehicles: Vehicles,
     /// Evenly spaced speeds, from low to high, that `Meta` drivers choose from, m/s.
     target_speeds: Vec<f64>,
+    #[serde(skip)]
+    scratch: Scratch,
 }
 
-/// Who is before or behind somebody on a lane.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Neighbour {
-    Vehicle(usize),
-    Obstacle(usize),
+/// What a frame is computed with; nothing of it lasts. Every array has one entry a vehicle.
+#[derive(Clone, Debug, Default)]
+struct Scratch {
+    order: neighbours::Order,
+    /// Who is in front, on the same lane.
+    front: Vec<Option<Neighbour>>,
+    /// Velocity along x and y, of the vehicle and of the one in front, m/s.
+    velocity: [Vec<f64>; 2],
+    front_velocity: [Vec<f64>; 2],
+    /// To the one in front, centre to centre, metres.
+    gap: Vec<f64>,
+    /// Speed that the IDM drives at on a free road, m/s.
+    desired: Vec<f64>,
+    /// The IDM's terms, m/s².
+    free: Vec<f64>,
+    interaction: Vec<f64>,
+    /// From the target lane's middle, metres, and from its direction, radians.
+    lateral: Vec<f64>,
+    turn: Vec<f64>,
+    /// Of the steering that holds the lane, see [`Vehicles::slip`].
+    slip: Vec<f64>,
+    /// Who may collide with whom; obstacles count from the number of vehicles on.
+    pairs: Vec<(u32, u32)>,
+}
+
+impl Scratch {
+    fn fit(&mut self, n: usize) {
+        let [vx, vy] = &mut self.velocity;
+        let [fx, fy] = &mut self.front_velocity;
+        let arrays = [vx, vy, fx, fy, &mut self.gap, &mut self.desired, &mut self.free, &mut self.interaction];
+        for array in arrays.into_iter().chain([&mut self.lateral, &mut self.turn, &mut self.slip]) {
+            array.resize(n, 0.0);
+        }
+    }
 }
 
 impl Traffic {
     /// A road without vehicles. `target_speeds`: at least one, evenly spaced, from low to high.
     pub fn new(road: Road, target_speeds: Vec<f64>) -> Self {
         assert!(!target_speeds.is_empty(), "there is a speed to hold");
-        Self { road, vehicles: Vehicles::default(), target_speeds }
+        Self { road, vehicles: Vehicles::default(), target_speeds, scratch: Scratch::default() }
     }
 
     pub fn target_speeds(&self) -> &[f64] {
@@ -80,42 +114,10 @@ impl Traffic {
         (x * last as f64).round_ties_even().clamp(0.0, last as f64) as usize
     }
 
-    /// The nearest before and behind vehicle `i` on a lane, which need not be its own.
-    pub fn neighbours(&self, i: usize, lane: usize) -> (Option<Neighbour>, Option<Neighbour>) {
-        let (lane, v) = (self.road.lane(lane), &self.vehicles);
-        let s = lane.local(v.x[i], v.y[i]).0;
-        let (mut front, mut rear) = ((f64::INFINITY, None), (f64::NEG_INFINITY, None));
-        let vehicles = (0..v.len()).filter(|&j| j != i).map(|j| (Neighbour::Vehicle(j), v.x[j], v.y[j]));
-        let obstacles = self.road.obstacles.iter().enumerate().map(|(j, o)| (Neighbour::Obstacle(j), o.x, o.y));
-        for (who, x, y) in vehicles.chain(obstacles) {
-            if !lane.holds(x, y, 1.0) {
-                continue;
-            }
-            let at = lane.local(x, y).0;
-            if s <= at && at <= front.0 {
-                front = (at, Some(who));
-            }
-            if at < s && at > rear.0 {
-                rear = (at, Some(who));
-            }
-        }
-        (front.1, rear.1)
-    }
-
     /// One frame of `dt` seconds: everyone decides in the order of the list, everyone moves, collisions are found.
     pub fn frame(&mut self, dt: f64) {
-        for i in 0..self.vehicles.len() {
-            let driver = self.vehicles.driver[i];
-            // Whoever has crashed only brakes from now on.
-            if self.vehicles.crashed[i] || driver == Driver::Manual {
-                continue;
-            }
-            if driver.is_traffic() && self.vehicles.changes_lanes[i] {
-                self.choose_lane(i);
-            }
-            self.vehicles.slip[i] = self.hold_lane(i);
-            self.vehicles.acceleration[i] = if driver.is_traffic() { self.longitudinal(i) } else { self.hold_speed(i) };
-        }
+        self.scratch.fit(self.vehicles.len());
+        self.decide();
         self.advance(dt);
         self.collide(dt);
     }

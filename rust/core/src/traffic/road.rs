@@ -7,6 +7,7 @@ use std::f64::consts::PI;
 use serde::{Deserialize, Serialize};
 
 use super::lane::{Lane, Line, WIDTH};
+use super::neighbours::MARGIN;
 
 /// Something solid that stands still on the road.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -35,6 +36,8 @@ pub struct Road {
     pub obstacles: Vec<Obstacle>,
     /// Within this of a lane's middle, and between its ends, no other lane can be as near, metres.
     clear: f64,
+    /// Within this of a lane's middle, and between its ends, one is on no other lane, metres.
+    alone: f64,
 }
 
 impl Road {
@@ -45,7 +48,9 @@ impl Road {
         let gaps =
             lanes.iter().enumerate().flat_map(|(i, a)| lanes[..i].iter().map(move |b| (middle(a) - middle(b)).abs()));
         let nearest = gaps.fold(2.0 * WIDTH, f64::min);
-        Self { lanes, obstacles, clear: nearest / 2.0 - 1e-6 }
+        let reach = lanes.iter().map(|lane| lane.width / 2.0 + MARGIN).fold(0.0, f64::max);
+        let least = lanes.iter().map(|lane| lane.width / 2.0 + MARGIN).fold(f64::INFINITY, f64::min);
+        Self { lanes, obstacles, clear: nearest / 2.0 - 1e-6, alone: (nearest - reach - 1e-6).min(least) }
     }
 
     /// `lanes` lanes of that length beside each other from x = 0, the leftmost at y = 0.
@@ -88,6 +93,14 @@ impl Road {
             }
         }
         best.1
+    }
+
+    /// Whether a vehicle on lane `lane` is certainly on it, as its neighbours see it, and on no other.
+    #[inline]
+    pub(super) fn only_lane_near(&self, lane: usize, x: f64, y: f64) -> bool {
+        let here = &self.lanes[lane];
+        let (s, lateral) = here.local(x, y);
+        lateral.abs() < self.alone && s >= 0.0 && s <= here.length()
     }
 
     /// `closest_lane`, quickly where the vehicle was on lane `lane` a frame ago.
@@ -136,6 +149,8 @@ mod tests {
                 }
             }
         }
+        let alone = |y: f64| road.only_lane_near(1, 150.0, y);
+        assert!(alone(4.9) && alone(3.1) && !alone(5.1) && !road.only_lane_near(1, -1.0, 4.0));
         // Halfway between two lanes the first one counts.
         assert_eq!(road.closest_lane(10.0, 2.0, 0.0), 0);
     }
