@@ -387,6 +387,7 @@ class RingVec:
         bunching: float,
         max_accel: float,
         max_decel: float,
+        memory: float,
         safe_speed: bool,
         speed_weight: float,
         action_weight: float,
@@ -414,10 +415,10 @@ class RingVec:
         reset_mask: NDArray[np.bool_] | None = None,
         alive: NDArray[np.bool_] | None = None,
     ) -> None:
-        """As `Cage2Vec.reset`, the warm-up included: obs [N*A, 3], alive [N*A]."""
+        """As `Cage2Vec.reset`, the warm-up included: obs [N*A, D], alive [N*A]."""
 
     def observe(self, obs: NDArray[np.float32], alive: NDArray[np.bool_] | None = None) -> None:
-        """Writes every agent's present observation [N*A, 3] and who lives [N*A]."""
+        """Writes every agent's present observation [N*A, D] and who lives [N*A]."""
 
     def step(
         self,

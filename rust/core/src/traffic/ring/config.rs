@@ -45,6 +45,8 @@ pub struct Config {
     /// Bounds of the action, m/s^2, both positive.
     pub max_accel: f64,
     pub max_decel: f64,
+    /// Time over which an agent's own speed is averaged for a fourth number of its observation, s; 0: there is none.
+    pub memory: f64,
     /// Whether SUMO bounds an agent's speed by that which keeps its distance ([`Idm::LEARNER`]). Without it agents can
     /// run into their leaders.
     pub safe_speed: bool,
@@ -72,6 +74,7 @@ impl Default for Config {
             bunching: 50.0,
             max_accel: 1.0,
             max_decel: 1.0,
+            memory: 0.0,
             safe_speed: true,
             speed_weight: 4.0,
             action_weight: 4.0,
@@ -119,6 +122,7 @@ impl Config {
         for (name, value) in [
             ("noise", self.noise),
             ("bunching", self.bunching),
+            ("memory", self.memory),
             ("speed_weight", self.speed_weight),
             ("action_weight", self.action_weight),
             ("headway of the humans", idm.headway),

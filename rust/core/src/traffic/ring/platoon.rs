@@ -114,8 +114,8 @@ impl Platoon {
         pairs.map(|(x, lead)| lead - x).fold(self.distance(last), |a, b| if b < a { b } else { a }) - vehicle_length
     }
 
-    /// Lets every driver plan on the present state. Returns the speeds that they plan, m/s, for the caller to change: a
-    /// negative one brings the vehicle to rest within the step.
+    /// Lets every driver plan on the present state. Returns the speeds that they plan, m/s, for the caller to change;
+    /// none may be negative.
     pub fn plan(&mut self, driver: &Driver) -> &mut [f64] {
         let last = self.x.len() - 1;
         self.next.resize(last + 1, 0.0);
@@ -137,11 +137,11 @@ impl Platoon {
         let n = self.x.len();
         let (x, v, next) = (&mut self.x[..n], &mut self.v[..n], &self.next[..n]);
         let acceleration = &mut self.acceleration[..n];
+        let per_dt = 1.0 / driver.dt;
         for i in 0..n {
-            let (way, speed) = driver.travel(v[i], next[i]);
-            acceleration[i] = (speed - v[i]) / driver.dt;
-            x[i] += way;
-            v[i] = speed;
+            acceleration[i] = (next[i] - v[i]) * per_dt;
+            x[i] += driver.travel(v[i], next[i]);
+            v[i] = next[i];
         }
         if let Some(ring) = self.ring
             && self.x[0] >= ring

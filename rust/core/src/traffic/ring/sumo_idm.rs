@@ -10,6 +10,8 @@ use serde::{Deserialize, Serialize};
 const STEPPING: f64 = 0.25;
 /// SUMO's `NUMERICAL_EPS`: the smallest gap that is divided by, m.
 const EPS: f64 = 1e-3;
+/// Ballistic steps: speeds below this, times the step's length, are rest, m/s^2 (SUMO's `NUMERICAL_EPS_SPEED`).
+const REST: f64 = 1e-4;
 /// The gap of a vehicle that follows nobody, m.
 const FAR: f64 = 1e6;
 
@@ -145,13 +147,14 @@ impl Driver {
     fn limited(&self, v: f64, wish: f64) -> f64 {
         let top = min(v + self.idm.accel * self.dt, self.idm.desired_speed);
         let safe = min(wish, top);
-        let floor = match self.integrator {
-            Integrator::Euler => 0.0,
-            Integrator::Ballistic => f64::NEG_INFINITY,
+        let (floor, rest) = match self.integrator {
+            Integrator::Euler => (0.0, 0.0),
+            Integrator::Ballistic => (f64::NEG_INFINITY, REST * self.dt),
         };
         let comfort = max(v - self.comfort_decel * self.dt, floor);
         let emergency = max(v - self.idm.emergency_decel * self.dt, floor);
-        max(min(comfort, max(safe, emergency)), safe)
+        let next = max(min(comfort, max(safe, emergency)), safe);
+        if next < rest { 0.0 } else { next }
     }
 
     /// The speed after this step, m/s, of a driver at speed `v`, `gap` m behind a leader at `lead_speed`.
@@ -193,17 +196,12 @@ impl Driver {
         }
     }
 
-    /// How far a vehicle comes while its speed goes from `v` to `next`, m, and its speed then. In ballistic steps a
-    /// negative `next` says that it comes to rest within the step.
+    /// How far a vehicle comes while its speed goes from `v` to `next`, m.
     #[inline(always)]
-    pub fn travel(&self, v: f64, next: f64) -> (f64, f64) {
+    pub fn travel(&self, v: f64, next: f64) -> f64 {
         match self.integrator {
-            Integrator::Euler => {
-                let next = max(next, 0.0);
-                (next * self.dt, next)
-            }
-            Integrator::Ballistic if next >= 0.0 => (0.5 * (v + next) * self.dt, next),
-            Integrator::Ballistic => (v * v * self.dt / (2.0 * (v - next)), 0.0),
+            Integrator::Euler => next * self.dt,
+            Integrator::Ballistic => 0.5 * (v + next) * self.dt,
         }
     }
 }

@@ -12,9 +12,7 @@ use super::sumo_idm::{Driver, Idm};
 use crate::rng::Rng;
 use crate::world::{ActionKind, Actions, AgentRows, Real, Refused, World};
 
-/// Numbers in an observation: own speed / 15 m/s, the leader's minus the own / 15 m/s, the distance to the leader (front
-/// to front) / the longest ring.
-pub const OBS_LEN: usize = 3;
+/// What observations divide speeds by, m/s.
 const OBS_SPEED: f64 = 15.0;
 /// What the reward divides the mean speed by, m/s.
 const REWARD_SPEED: f64 = 20.0;
@@ -42,6 +40,8 @@ pub struct Episode {
 pub struct State {
     rng: Rng,
     platoon: Platoon,
+    /// Each agent's own speed, averaged (exponentially) over `memory` seconds, m/s; empty without memory.
+    mean_speeds: Vec<f64>,
     /// One an agent, where that drives.
     pi_saturation: Vec<PiSaturation>,
     /// The episode that runs; `mean_speed` is a sum until it ends.
@@ -68,6 +68,7 @@ impl Ring {
         let state = State {
             rng: Rng::new(0),
             platoon: filled(&config, config.ring_length.1),
+            mean_speeds: Vec::new(),
             pi_saturation: Vec::new(),
             episode: Episode::default(),
             over: true,
@@ -141,7 +142,11 @@ impl Ring {
         {
             self.drive(actions);
         }
-        self.state.platoon.advance(&self.human);
+        let state = &mut self.state;
+        state.platoon.advance(&self.human);
+        for (mean, &i) in state.mean_speeds.iter_mut().zip(&self.seats) {
+            *mean += (state.platoon.v()[i] - *mean) * (self.config.dt / self.config.memory).min(1.0);
+        }
     }
 
     /// Plans for the vehicles that agents sit in.
@@ -169,18 +174,24 @@ impl Ring {
                 _ => wish.clamp(v - bounds.emergency_decel * dt, v + bounds.accel * dt),
             };
             let safe = if config.safe_speed { self.learner.safe_speed(v, gap, lead_speed) } else { f64::INFINITY };
-            platoon.planned()[i] = able.min(safe).min(bounds.desired_speed);
+            platoon.planned()[i] = able.min(safe).clamp(0.0, bounds.desired_speed);
         }
     }
 
+    /// Own speed / 15 m/s, the leader's minus the own / 15 m/s, the distance to the leader (front to front) / the longest
+    /// ring, and with memory the own mean speed / 15 m/s.
     fn write_obs(&self, obs: &mut [f32]) {
         let platoon = &self.state.platoon;
         let per_length = 1.0 / self.config.ring_length.1;
-        for (&i, row) in self.seats.iter().zip(obs.chunks_exact_mut(OBS_LEN)) {
+        for (k, row) in obs.chunks_exact_mut(World::obs_len(self)).enumerate() {
+            let i = self.seats[k];
             let v = platoon.v()[i];
             row[0] = (v / OBS_SPEED) as f32;
             row[1] = ((platoon.v()[platoon.leader(i)] - v) / OBS_SPEED) as f32;
             row[2] = (platoon.distance(i) * per_length) as f32;
+            if let Some(mean) = self.state.mean_speeds.get(k) {
+                row[3] = (mean / OBS_SPEED) as f32;
+            }
         }
     }
 
@@ -229,7 +240,7 @@ impl World for Ring {
     }
 
     fn obs_len(&self) -> usize {
-        OBS_LEN
+        3 + usize::from(self.config.memory > 0.0)
     }
 
     fn action_kind(&self) -> ActionKind {
@@ -260,6 +271,9 @@ impl World for Ring {
         let (low, high) = self.config.ring_length;
         let length = low + (high - low) * self.state.rng.unit();
         self.state.platoon = filled(&self.config, length);
+        if self.config.memory > 0.0 {
+            self.state.mean_speeds = vec![0.0; self.seats.len()];
+        }
         if self.config.drive == Drive::PiSaturation {
             self.state.pi_saturation = vec![PiSaturation::default(); self.seats.len()];
         }
