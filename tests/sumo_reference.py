@@ -169,10 +169,7 @@ def _run(folder: Path) -> None:
             if learner is not None:
                 command = max(vehicle.getSpeed(driven) + command * spec["dt"], 0.0)
             vehicle.setSpeed(driven, -1.0 if command is None else command)
-            vehicle.setSpeedMode(
-                driven,
-                SPEED_MODES["all" if command is None else "right of way" if learner is not None else "none"],
-            )
+            vehicle.setSpeedMode(driven, SPEED_MODES["all" if command is None else mode])
         start = time.perf_counter()
         libsumo.simulationStep()
         seconds += time.perf_counter() - start
