@@ -1,10 +1,9 @@
-"""The command line: ``fastrl train | eval | replay | bench``, and ``fastrl-train`` for the first.
+"""The command line: ``fastrl train | eval | render | replay | bench``, and ``fastrl-train`` for the first.
 
 Each command imports what it needs when it runs: PyTorch takes seconds, ``fastrl --help`` should not.
 """
 
 import argparse
-import math
 import os
 import signal
 import sys
@@ -12,7 +11,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fastrl.cli_train import SHORT_PIXELS, at_least, preset, train
+from fastrl.cli_render import render
+from fastrl.cli_train import SHORT_PIXELS, at_least, positive, preset, train
 from fastrl.config import (
     ArgumentParser,
     ConfigError,
@@ -277,7 +277,7 @@ def bench(prog: str, arguments: list[str]) -> int:
         description="Measures how many steps a second the simulator makes, on one thread and on all cores.",
     )
     parser.add_argument(
-        "--seconds", type=_positive, default=1.0, metavar="FLOAT", help="for each measurement [1]"
+        "--seconds", type=positive, default=1.0, metavar="FLOAT", help="for each measurement [1]"
     )
     parser.add_argument("--json", action="store_true", help="print the results as JSON and nothing else")
     options = parser.parse_args(arguments)
@@ -308,7 +308,7 @@ def _bench_pixels(prog: str, arguments: list[str]) -> int:
         "--dqn.epsilon says otherwise, so that collectors are as fast as their games.",
     )
     parser.add_argument(
-        "--seconds", type=_positive, default=5.0, metavar="FLOAT", help="of each measurement [5]"
+        "--seconds", type=positive, default=5.0, metavar="FLOAT", help="of each measurement [5]"
     )
     parser.add_argument("--rounds", type=at_least(1), default=3, metavar="INT", help="of all four [3]")
     parser.add_argument("--json", action="store_true", help="print the results as JSON and nothing else")
@@ -333,19 +333,10 @@ def _bench_pixels(prog: str, arguments: list[str]) -> int:
     return 0
 
 
-def _positive(text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not 0 < number < math.inf:
-        raise argparse.ArgumentTypeError(f"should be a number above 0, got {text!r}")
-    return number
-
-
 COMMANDS: dict[str, tuple[Callable[[str, list[str]], int], str]] = {
     "train": (train, "train a defender for CAGE Challenge 2, a player from pixels, or vehicles"),
     "eval": (evaluate, "score runs, checkpoints or baselines"),
+    "render": (render, "show episodes in traffic: a film, a log of trajectories, a diagram"),
     "replay": (replay, "check the simulator against traces of the real CybORG"),
     "bench": (bench, "measure the simulator's speed, or the pixel pipeline, on this machine"),
 }

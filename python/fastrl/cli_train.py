@@ -294,3 +294,14 @@ def at_least(least: int) -> Callable[[str], int]:
 
 def say(console: Any, line: str) -> None:
     console.print(f"\n{line}", highlight=False, soft_wrap=True, markup=False)
+
+
+def positive(text: str) -> float:
+    """An option's number above 0."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"should be a number above 0, got {text!r}")
+    return number

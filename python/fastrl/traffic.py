@@ -403,6 +403,24 @@ def _train(training: Training, directory: RunDirectory, console: Console) -> Tra
     return summary
 
 
+def load_policy(path: Path) -> tuple[TrafficConfig, TeamPolicy]:
+    """The settings of a run (its newest checkpoint) or of a checkpoint file, and the policy that it has learnt.
+
+    Raises:
+        CheckpointError: there is no checkpoint, or one of another kind of run.
+    """
+    file, state = load_newest(path)
+    if state.get("kind") != "traffic":
+        raise CheckpointError(f"{file} is of no run in traffic")
+    try:
+        config = build(TrafficConfig, check(TrafficConfig, state["config"], str(file)))
+        return config, TeamPolicy.from_state(state["policy"])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        if isinstance(error, UserError):
+            raise
+        raise CheckpointError(f"{file} holds no policy that this fastrl can use: {error!r}") from None
+
+
 def evaluate_run(path: Path, *, episodes: int, seed: int) -> Scores:
     """Scores of a run (its newest checkpoint) or a checkpoint file, on fixed seeds in the run's full traffic.
 
@@ -410,16 +428,7 @@ def evaluate_run(path: Path, *, episodes: int, seed: int) -> Scores:
         CheckpointError: there is no checkpoint, or one of another kind of run.
         TrainError: its environment is not there.
     """
-    file, state = load_newest(path)
-    if state.get("kind") != "traffic":
-        raise CheckpointError(f"{file} is of no run in traffic")
-    try:
-        config = build(TrafficConfig, check(TrafficConfig, state["config"], str(file)))
-        policy = TeamPolicy.from_state(state["policy"])
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        if isinstance(error, UserError):
-            raise
-        raise CheckpointError(f"{file} holds no policy that this fastrl can use: {error!r}") from None
+    config, policy = load_policy(path)
     return score(
         lambda num_envs: make_worlds(config.env, num_envs),
         policy.act,

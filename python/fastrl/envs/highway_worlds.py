@@ -18,6 +18,7 @@ from fastrl.envs.highway_config import (
     observation_space,
 )
 from fastrl.envs.multi import MultiAgentVectorEnv
+from fastrl.envs.viewer import View
 
 
 class HighwayWorlds(MultiAgentVectorEnv):
@@ -49,6 +50,7 @@ class HighwayWorlds(MultiAgentVectorEnv):
             action_space(settings),
             autoreset_mode=autoreset_mode,
             name="fastrl/highway-fast-v0" if fast else "fastrl/highway-v0",
+            view=View.of_config(settings),
             fps=float(settings["policy_frequency"]),
         )
 

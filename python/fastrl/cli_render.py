@@ -1,0 +1,109 @@
+"""The command ``fastrl render``."""
+
+import argparse
+import ast
+from pathlib import Path
+from typing import Any
+
+from fastrl.cli_train import at_least, positive
+from fastrl.config import ArgumentParser, ConfigError
+
+
+def render(prog: str, arguments: list[str]) -> int:
+    """Plays episodes of traffic, and makes a film, a log or a diagram of them."""
+    parser = ArgumentParser(
+        prog=prog,
+        usage=f"{prog} RUN [options]\n       {prog} --env ID [--policy idle|random] [options]",
+        description="Plays episodes in traffic and shows them: as a film, as a log of everybody's trajectory, or as a\n"
+        "diagram of time and space. RUN is a run directory (its best policy) or a checkpoint file.",
+        epilog=f"{prog} runs/merge --out episode.mp4 --log trajectory.npz\n"
+        f"{prog} --env fastrl/ring-v0 --world drive=humans --time-space diagram.png",
+    )
+    parser.add_argument("run", nargs="?", type=Path, metavar="RUN", help="of fastrl train traffic")
+    parser.add_argument(
+        "--env", metavar="ID", help="without a run: fastrl/highway-v0, fastrl/coop-merge-v0, ..."
+    )
+    parser.add_argument(
+        "--policy", choices=("idle", "random"), metavar="idle|random", help="without a run [idle]"
+    )
+    parser.add_argument(
+        "--world",
+        nargs="+",
+        default=[],
+        metavar="KEY=VALUE",
+        help="options of the environment, such as num_agents=4",
+    )
+    parser.add_argument("--out", type=Path, metavar="FILE", help="the film, .mp4 or .gif")
+    parser.add_argument("--log", type=Path, metavar="FILE", help="the trajectories, .npz")
+    parser.add_argument(
+        "--time-space", type=Path, metavar="FILE", help="the diagram of the first episode, .png"
+    )
+    parser.add_argument("--episodes", type=at_least(1), default=1, metavar="INT", help="how many [1]")
+    parser.add_argument("--seed", type=at_least(0), default=0, metavar="INT", help="of the episodes [0]")
+    parser.add_argument("--fps", type=positive, default=25.0, metavar="FLOAT", help="pictures a second [25]")
+    parser.add_argument(
+        "--speed",
+        type=positive,
+        default=1.0,
+        metavar="FLOAT",
+        help="how many times as fast as time it runs [1]",
+    )
+    parser.add_argument(
+        "--size", type=_size, metavar="WxH", help="of the pictures, pixels [the environment's]"
+    )
+    parser.add_argument("--scaling", type=positive, metavar="FLOAT", help="pixels a metre, at most [5.5]")
+    options = parser.parse_args(arguments)
+    if (options.run is None) == (options.env is None):
+        raise ConfigError("expected either a run in traffic or --env ID")
+    if options.run is not None and options.policy is not None:
+        raise ConfigError("--policy does not go with a run, which has its own")
+
+    from fastrl.render import Outputs, make_world, render, run_world, scripted
+
+    outputs = Outputs(video=options.out, log=options.log, time_space=options.time_space)
+    outputs.check()
+    world = dict(_option(text) for text in options.world)
+    if options.run is not None:
+        env, act = run_world(options.run, world)
+        title = f"{env.name}, {options.run}"
+    else:
+        env = make_world(options.env, world)
+        policy = options.policy or "idle"
+        act, title = scripted(policy, env, options.seed), f"{env.name}, {policy}"
+    view: dict[str, Any] = {} if options.scaling is None else {"scaling": options.scaling}
+    if options.size is not None:
+        view["screen_width"], view["screen_height"] = options.size
+    render(
+        env,
+        act,
+        outputs,
+        title=title,
+        episodes=options.episodes,
+        seed=options.seed,
+        fps=options.fps,
+        speed=options.speed,
+        view=view,
+    )
+    env.close()
+    return 0
+
+
+def _option(text: str) -> tuple[str, Any]:
+    name, equals, value = text.partition("=")
+    if not equals or not name.isidentifier():
+        raise ConfigError(f"--world: expected KEY=VALUE such as num_agents=4, got {text!r}")
+    try:
+        return name, ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        return name, value
+
+
+def _size(text: str) -> tuple[int, int]:
+    width, _, height = text.partition("x")
+    if not (
+        width.isdecimal() and height.isdecimal() and 16 <= int(width) <= 8192 and 16 <= int(height) <= 8192
+    ):
+        raise argparse.ArgumentTypeError(
+            f"should be two numbers from 16 to 8192 such as 600x150, got {text!r}"
+        )
+    return int(width), int(height)
