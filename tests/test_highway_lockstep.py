@@ -107,7 +107,16 @@ CONFIGS: dict[str, dict[str, Any]] = {
 CASES = [
     Case("highway-v0", {}, (3,), ("idle",), "as it is, to its end"),
     Case("highway-v0", {"duration": 5}, (0, 1), ("changing", "random"), "as it is"),
-    Case("highway-v0", {"vehicles_count": 5, "duration": 4}, tuple(range(100, 152)), name="52 seeds"),
+    *(
+        Case(
+            "highway-v0",
+            {"vehicles_count": 5, "duration": 4},
+            tuple(range(50)),
+            (policy,),
+            f"50 seeds, {policy}",
+        )
+        for policy in POLICIES
+    ),
     Case("highway-fast-v0", {}, tuple(range(8)), name="as it is"),
     *(
         Case("highway-fast-v0", SMALL, tuple(range(50)), (policy,), f"50 seeds, {policy}")

@@ -261,6 +261,11 @@ class HighwayEnv(gymnasium.Env[NDArray[Any], Any]):
         names = dict(enumerate(action_names(self._vector.config)))
         return ActionType(names, {name: i for i, name in names.items()}, self.get_available_actions)
 
+    def set_record_video_wrapper(self, wrapper: Any) -> None:
+        """Tells `gymnasium.wrappers.RecordVideo` how many pictures a second are as fast as highway-env's films. They
+        show the moments of decisions, not the frames in between."""
+        wrapper.frames_per_sec = self.metadata["render_fps"]
+
     def __deepcopy__(self, memo: dict[int, Any]) -> HighwayEnv:
         """Another environment in the same state, for planners that try out what would happen."""
         twin = type(self)(self._vector.config, self.render_mode, fast=self.fast)
