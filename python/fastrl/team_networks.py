@@ -59,8 +59,9 @@ class Actions:
         self.size, self.is_box = space.shape[0], True
         bounded = np.isfinite(space.low) & np.isfinite(space.high)
         self._low, self._high = space.low, space.high
-        self._scale = np.where(bounded, (space.high - space.low) / 2, 1).astype(np.float32)
-        self._middle = np.where(bounded, (space.high + space.low) / 2, 0).astype(np.float32)
+        low, high = np.where(bounded, space.low, -1), np.where(bounded, space.high, 1)
+        self._scale = ((high - low) / 2).astype(np.float32)
+        self._middle = ((high + low) / 2).astype(np.float32)
 
     def to_env(self, draws: NDArray[Any]) -> NDArray[Any]:
         """Actions of the environment, int64 [B] or float32 [B, n], from draws of the same shape."""
@@ -467,7 +468,7 @@ class TeamPolicy:
         deterministic: bool = True,
         generator: torch.Generator | None = None,
     ) -> NDArray[Any]:
-        """Actions of the environment, int64 [K * A] or float32 [K * A, n]; zeros where nobody lives.
+        """Actions of the environment, int64 [K * A] or float32 [K * A, n]; where nobody lives, any.
 
         Args:
             obs: float32 [K * A, obs_dim].

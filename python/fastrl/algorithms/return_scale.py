@@ -2,6 +2,7 @@
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fastrl.networks import RunningNorm, load_weights
@@ -25,18 +26,21 @@ class ReturnScale:
         self.discounted = np.zeros(num_envs)
         self.norm = RunningNorm(1)
 
-    def update(self, rollout: Rollout | TeamRollout) -> float:
-        """Takes in a rollout's rewards, those of living agents; returns what to multiply them by."""
+    def update(self, rollout: Rollout | TeamRollout, counts: NDArray[np.bool_] | None = None) -> float:
+        """Takes in a rollout's rewards, those where ``counts`` (bool [T, N]; None: all); returns what to multiply them
+        by."""
         sums = np.empty(rollout.rewards.shape)
-        alive = rollout.alive[:-1] if isinstance(rollout, TeamRollout) else None
         for t in range(rollout.num_steps):
             self.discounted *= self.gamma
             self.discounted += (
-                rollout.rewards[t] if alive is None else np.where(alive[t], rollout.rewards[t], 0)
+                rollout.rewards[t] if counts is None else np.where(counts[t], rollout.rewards[t], 0)
             )
             sums[t] = self.discounted
             self.discounted[rollout.terminations[t] | rollout.truncations[t]] = 0
-        self.norm.update(torch.from_numpy((sums if alive is None else sums[alive]).reshape(-1, 1)))
+        if counts is not None:
+            sums = sums[counts]
+        if sums.size:
+            self.norm.update(torch.from_numpy(sums.reshape(-1, 1)))
         return float(self.norm.scale())
 
     def state_dict(self) -> dict[str, Tensor]:

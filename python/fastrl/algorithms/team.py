@@ -229,7 +229,7 @@ class TeamLearner:
         actor_rate, critic_rate = (self._schedules[name](self.updates) for name in ("actor", "critic"))
         with watch("returns"):
             if self._return_scale is not None:
-                self._reward_scale = self._return_scale.update(rollout)
+                self._reward_scale = self._return_scale.update(rollout, rollout.alive[:-1] & self._learning)
             rollout.compute_advantages(config.gamma, config.gae_lambda, self._reward_scale)
             explained_variance = self._explained_variance()
             rows = {name: self._rows(name) for name in self._actors}
