@@ -312,6 +312,34 @@ proptest! {
     }
 
     #[test]
+    fn nobody_passes_through_another_unnoticed(
+        config in any_config(), difficulty in any_difficulty(), seed: u64,
+    ) {
+        // Every step is a frame.
+        let config = Config { policy_frequency: config.simulation_frequency, ..config };
+        let mut played = Played::new(&config, difficulty, seed);
+        loop {
+            let before = played.world.traffic().vehicles.clone();
+            let ended = played.step();
+            let after = &played.world.traffic().vehicles;
+            if after.x.len() == before.x.len() {
+                for i in 0..after.x.len() {
+                    for j in 0..i {
+                        let swapped = (before.x[i] - before.x[j]) * (after.x[i] - after.x[j]) < 0.0;
+                        let beside = |y: &[f64]| (y[i] - y[j]).abs() > 1.9;
+                        if swapped && !beside(&before.y) && !beside(&after.y) {
+                            prop_assert!(after.crashed[i] && after.crashed[j], "{} {}", i, j);
+                        }
+                    }
+                }
+            }
+            if ended {
+                break;
+            }
+        }
+    }
+
+    #[test]
     fn a_saved_world_has_the_same_future(
         config in any_config(), difficulty in any_difficulty(), seed: u64, before in 0usize..30, after in 1usize..40,
     ) {

@@ -1,0 +1,63 @@
+"""Cooperative driving: world steps a second of one core, autoreset included. Run: ``pytest benches/bench_coop.py -s``"""
+
+import time
+
+import numpy as np
+import pytest
+
+from fastrl.envs import make_multi
+
+WORLDS = 64
+AGENTS = 15
+STEPS = 40
+REPEATS = 8
+
+
+def idle(obs, rng):
+    return np.ones(len(obs), np.int64)
+
+
+def random(obs, rng):
+    return rng.integers(5, size=len(obs))
+
+
+def careful(obs, rng):
+    """Keeps its distance: on the highway all agents live to the end, so that every row costs what it can cost."""
+    speed, lanes = obs[:, 2] * 40, obs.shape[1] - 61
+    seen = obs[:, 5 + lanes :].reshape(len(obs), 8, 7)
+    dx, dy, dvx = seen[..., 1] * 150, seen[..., 2] * 12, seen[..., 3] * 40
+    ahead = (seen[..., 0] == 1) & (np.abs(dy) < 3) & (dx > 0)
+    blocked = (ahead & (dx < 10 + 0.8 * speed[:, None] + 2 * np.maximum(-dvx, 0))).any(axis=1)
+    return np.where(blocked, 4, np.where(speed < 22.5, 3, 1))
+
+
+def measure(env_id, policy):
+    """World steps per CPU-second in the best of some repeats, and the mean number of agents that acted."""
+    env = make_multi(env_id, WORLDS, max_agents=AGENTS, num_threads=1)
+    rows = WORLDS * AGENTS
+    obs, final_obs = np.zeros((2, rows, env.single_observation_space.shape[0]), np.float32)
+    rewards = np.zeros(rows, np.float32)
+    terminations, truncations, alive = np.zeros((3, rows), np.bool_)
+    rng = np.random.default_rng(0)
+    env.reset_into(obs, alive, seed=0)
+    seconds, acted = [], 0
+    for _ in range(REPEATS):
+        spent = 0.0
+        for _ in range(STEPS):
+            actions = policy(obs, rng)
+            acted += int(alive.sum())
+            start = time.thread_time()
+            env.step_into(actions, obs, rewards, terminations, truncations, alive, final_obs)
+            spent += time.thread_time() - start
+        seconds.append(spent)
+    env.close()
+    return WORLDS * STEPS / min(seconds), acted / (REPEATS * STEPS * WORLDS)
+
+
+@pytest.mark.parametrize("env_id", ["fastrl/coop-highway-v0", "fastrl/coop-merge-v0"])
+def test_steps_of_worlds(env_id):
+    print(f"\n{env_id}, {WORLDS} worlds, {AGENTS} agents each at the start")
+    print(f"{'policy':<10}{'agents that act':>16}{'world steps/s':>15}{'agent steps/s':>15}")
+    for policy in (careful, idle, random):
+        speed, acting = measure(env_id, policy)
+        print(f"{policy.__name__:<10}{acting:>16.1f}{speed:>15,.0f}{speed * acting:>15,.0f}")
