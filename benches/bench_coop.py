@@ -1,4 +1,4 @@
-"""Cooperative driving: world steps a second of one core, autoreset included. Run: ``pytest benches/bench_coop.py -s``"""
+"""Cooperative driving: world steps a second on one core, autoresets too. Run: ``pytest benches/bench_coop.py -s``."""
 
 import time
 
