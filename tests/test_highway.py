@@ -304,6 +304,7 @@ def test_a_copy_goes_its_own_way() -> None:
 # Contracts
 
 
+@pytest.mark.filterwarnings("ignore:.*A Box observation space m")
 @pytest.mark.parametrize("id", IDS)
 @pytest.mark.parametrize("config", [{}, action("ContinuousAction"), observation("TimeToCollision")], ids=str)
 def test_gymnasium_takes_it(id: str, config: dict[str, Any]) -> None:  # noqa: A002

@@ -98,6 +98,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "by hand, off the road": action("ContinuousAction", steering_range=[-0.3, 0.3])
     | {"offroad_terminal": True},
     "by hand, within speeds": action("ContinuousAction", speed_range=[22, 26], acceleration_range=[-3, 4.5]),
+    "by hand, backwards": action("ContinuousAction", acceleration_range=[-5, -3]) | {"duration": 16},
     "throttle only": action("ContinuousAction", lateral=False),
     "steering only": action("ContinuousAction", longitudinal=False, steering_range=[-0.1, 0.05]),
     "a grid of actions": action("DiscreteAction"),
@@ -118,6 +119,13 @@ CASES = [
         for policy in POLICIES
     ),
     Case("highway-fast-v0", {}, tuple(range(8)), name="as it is"),
+    Case(
+        "highway-fast-v0",
+        {"vehicles_count": 1, "duration": 345},
+        (1,),
+        ("faster",),
+        "beyond the end of the road",
+    ),
     *(
         Case("highway-fast-v0", SMALL, tuple(range(50)), (policy,), f"50 seeds, {policy}")
         for policy in POLICIES
