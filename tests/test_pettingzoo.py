@@ -26,6 +26,8 @@ GAMES: dict[str, Callable[[], PettingZooEnv]] = {
     "stub": stub,
     "highway": lambda: parallel_env("fastrl/coop-highway-v0", max_agents=6, num_agents=5),
     "merge": lambda: parallel_env("fastrl/coop-merge-v0", max_agents=4),
+    "one highway": lambda: parallel_env("fastrl/highway-fast-v0"),
+    "ring": lambda: parallel_env("fastrl/ring-v0", horizon=30, warmup_steps=10, num_agents=3),
     "continuous": lambda: parallel_env("fastrl/coop-merge-v0", max_agents=4, action_type="continuous"),
 }
 each_game = pytest.mark.parametrize("make", GAMES.values(), ids=GAMES.keys())
@@ -85,7 +87,7 @@ def same(a: Any, b: Any) -> bool:
 
 def by_generator(seed: int) -> Any:
     rng = np.random.default_rng(seed)
-    return lambda space: rng.integers(space.n) if isinstance(space, Discrete) else rng.uniform(-1, 1, 2)
+    return lambda space: rng.integers(space.n) if isinstance(space, Discrete) else rng.uniform(space.low, space.high)
 
 
 @each_game
