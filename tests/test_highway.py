@@ -101,6 +101,7 @@ def test_spaces_and_info_are_those_of_highway_env() -> None:
 
 
 WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ([], TypeError, "config: expected a dict, got list"),  # type: ignore[list-item]
     ({"lane_count": 3}, ValueError, r"config: unknown key 'lane_count'; did you mean 'lanes_count'\?"),
     ({"weather": "rain"}, ValueError, "config: unknown key 'weather': known are observation, action"),
     ({"lanes_count": 0}, ValueError, r"config\['lanes_count'\]: expected 1 to"),
@@ -350,6 +351,16 @@ def test_it_passes_without_info_and_made_by_gymnasium() -> None:
         )
 
     check_vector_env(make, steps=20, time_limit=6)
+
+
+def test_a_time_limit_in_steps_ends_episodes_too() -> None:
+    def make(**options: Any) -> VectorEnv:
+        config = SMALL | {"policy_frequency": 5}
+        return gymnasium.make_vec("fastrl/highway-fast-v0", config=config, max_episode_steps=7, **options)
+
+    check_vector_env(make, steps=20, time_limit=7)
+    with pytest.raises(ValueError, match="max_episode_steps"):
+        HighwayVectorEnv(1, max_episode_steps=0)
 
 
 def test_rollouts_may_have_the_shape_of_observations() -> None:

@@ -63,6 +63,7 @@ class HighwayVectorEnv(NativeVectorEnv):
         num_envs: number of roads, N.
         config: highway-env's keys, on top of the defaults; nested dicts are replaced as a whole, as there.
         fast: the defaults of `highway-fast-v0`, and collisions of the controlled vehicle only.
+        max_episode_steps: Gymnasium's time limit; an episode is truncated by it or by the config's `duration`.
         num_threads: threads that share the roads out; 0 for one a core.
         autoreset_mode: what follows the end of an episode, see `NativeVectorEnv`.
         info: fills `info` as highway-env does: speed float64 [N], crashed bool [N], action [N, ...], rewards (a dict
@@ -77,6 +78,7 @@ class HighwayVectorEnv(NativeVectorEnv):
         *,
         config: Mapping[str, Any] | None = None,
         fast: bool = False,
+        max_episode_steps: int | None = None,
         num_threads: int = 0,
         autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
         info: bool = True,
@@ -84,10 +86,15 @@ class HighwayVectorEnv(NativeVectorEnv):
     ) -> None:
         num_envs = _integer("num_envs", num_envs, 1, MOST_ENVS)
         num_threads = _integer("num_threads", num_threads, 0, 1024)
-        self.config = checked(config or {}, HIGHWAY_FAST_DEFAULTS if fast else HIGHWAY_DEFAULTS)
+        self.config = checked(
+            {} if config is None else config, HIGHWAY_FAST_DEFAULTS if fast else HIGHWAY_DEFAULTS
+        )
         if self.config["offscreen_rendering"] is None:
             self.config["offscreen_rendering"] = render_mode != "human"
         options = native_options(self.config, fast=fast)
+        if max_episode_steps is not None:
+            steps = _integer("max_episode_steps", max_episode_steps, 1, 2**31)
+            options["duration"] = min(options["duration"], (steps - 0.5) / self.config["policy_frequency"])
 
         def native(mode: str) -> NativeVec:
             return _rust.HighwayVec(num_envs, num_threads=num_threads, autoreset_mode=mode, **options)
@@ -181,13 +188,13 @@ class HighwayEnv(gymnasium.Env[NDArray[Any], Any]):
     ) -> None:
         self.render_mode = render_mode
         self.fast = fast
-        self._build(config or {})
+        self._build(config)
 
     @classmethod
     def default_config(cls) -> dict[str, Any]:
         return default_config()
 
-    def _build(self, config: Mapping[str, Any]) -> None:
+    def _build(self, config: Mapping[str, Any] | None) -> None:
         self._vector = HighwayVectorEnv(
             1,
             config=config,
