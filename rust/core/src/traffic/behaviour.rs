@@ -6,6 +6,7 @@
 //! Research Record 1999 (2007). highway-env measures gaps from centre to centre and sets MOBIL's politeness to 0.
 
 use super::controller::not_zero;
+use super::lane::Lane;
 use super::math::{bounded, power, vectorized};
 use super::vehicles::{Driver, Gains, LENGTH};
 use super::{Neighbour, Traffic};
@@ -98,18 +99,11 @@ impl Traffic {
         }
     }
 
-    /// Speed that the IDM takes a vehicle to want, not 0, m/s.
-    fn desired_speed(&self, i: usize) -> f64 {
-        let v = &self.vehicles;
-        let target = if v.driver[i].has_targets() { v.target_speed[i] } else { 0.0 };
-        let limit = self.road.lane(v.lane[i]).speed_limit;
-        not_zero(limit.map_or(target, |limit| bounded(target, 0.0, limit))).abs()
-    }
-
     /// The IDM's term of the free road.
     fn free_acceleration(&self, me: usize, ego: usize) -> f64 {
         let v = &self.vehicles;
-        free_road(v.speed[ego], self.desired_speed(ego), v.delta[me])
+        let desired = desired_speed(v.driver[ego], v.target_speed[ego], self.road.lane(v.lane[ego]));
+        free_road(v.speed[ego], desired, v.delta[me])
     }
 
     /// The IDM's term of the one in front.
@@ -147,28 +141,27 @@ impl Traffic {
 
     /// Computes both terms of the IDM for all vehicles behind those in front of them.
     pub(super) fn follow(&mut self) {
-        let n = self.vehicles.len();
-        let (v, [vx, vy]) = (&self.vehicles, &mut self.scratch.velocity);
+        let Self { road, vehicles: v, scratch: s, .. } = self;
+        let n = v.len();
+        let ([vx, vy], [fx, fy]) = (&mut s.velocity, &mut s.front_velocity);
         velocities(&v.speed, &v.cos, &v.sin, vx, vy);
+        let (vx, vy, fx, fy) = (&vx[..n], &vy[..n], &mut fx[..n], &mut fy[..n]);
+        let (gap, desired) = (&mut s.gap[..n], &mut s.desired[..n]);
+        let (x, y, lane, front) = (&v.x[..n], &v.y[..n], &v.lane[..n], &s.front[..n]);
+        let (driver, target) = (&v.driver[..n], &v.target_speed[..n]);
         for i in 0..n {
-            let v = &self.vehicles;
-            let lane = self.road.lane(v.lane[i]);
-            let [vx, vy] = &self.scratch.velocity;
-            let (at, velocity) = match self.scratch.front[i] {
-                // Nobody: so far away that it makes no difference.
-                None => (f64::INFINITY, [0.0; 2]),
-                Some(Neighbour::Vehicle(j)) => (lane.local(v.x[j], v.y[j]).0, [vx[j], vy[j]]),
-                Some(Neighbour::Obstacle(j)) => {
-                    let o = &self.road.obstacles[j];
-                    (lane.local(o.x, o.y).0, [0.0; 2])
-                }
+            let lane = road.lane(lane[i]);
+            let j = front[i] as usize;
+            let at = if j < n {
+                (fx[i], fy[i]) = (vx[j], vy[j]);
+                lane.local(x[j], y[j]).0
+            } else {
+                (fx[i], fy[i]) = (0.0, 0.0);
+                // Nobody is so far away that it makes no difference.
+                road.obstacles.get(j - n).map_or(f64::INFINITY, |o| lane.local(o.x, o.y).0)
             };
-            let gap = at - lane.local(v.x[i], v.y[i]).0;
-            let desired = self.desired_speed(i);
-            self.scratch.gap[i] = gap;
-            self.scratch.desired[i] = desired;
-            self.scratch.front_velocity[0][i] = velocity[0];
-            self.scratch.front_velocity[1][i] = velocity[1];
+            gap[i] = at - lane.local(x[i], y[i]).0;
+            desired[i] = desired_speed(driver[i], target[i], lane);
         }
         let (v, s) = (&self.vehicles, &mut self.scratch);
         let ([vx, vy], [fx, fy]) = (&s.velocity, &s.front_velocity);
@@ -177,11 +170,13 @@ impl Traffic {
     }
 
     /// Acceleration that traffic vehicle `i` chooses (`IDMVehicle.act`), m/s².
+    #[inline]
     pub(super) fn longitudinal(&self, i: usize) -> f64 {
         let (v, s) = (&self.vehicles, &self.scratch);
         let me = Some(Neighbour::Vehicle(i));
         let linear = v.driver[i].is_linear();
-        let mut acceleration = if linear { self.acceleration(i, me, s.front[i]) } else { s.free[i] - s.interaction[i] };
+        let mut acceleration =
+            if linear { self.acceleration(i, me, self.front(i)) } else { s.free[i] - s.interaction[i] };
         if v.lane[i] != v.target_lane[i] {
             let front = self.in_front(i, v.target_lane[i]);
             let there = if linear { self.acceleration(i, me, front) } else { s.free[i] - self.interaction(i, front) };
@@ -234,18 +229,22 @@ impl Traffic {
     fn is_better(&self, i: usize, lane: usize) -> bool {
         let v = &self.vehicles;
         let me = Some(Neighbour::Vehicle(i));
-        if self.acceleration(i, self.behind(i, lane), me) < -MAX_BRAKING_IMPOSED {
-            return false;
-        }
-        let (preceding, old_preceding) = (self.in_front(i, lane), self.scratch.front[i]);
+        let preceding = self.in_front(i, lane);
         let gain = if v.driver[i].is_linear() {
-            self.acceleration(i, me, preceding) - self.acceleration(i, me, old_preceding)
+            self.acceleration(i, me, preceding) - self.acceleration(i, me, self.front(i))
         } else {
             // The free road is the same on both.
             self.scratch.interaction[i] - self.interaction(i, preceding)
         };
-        gain >= v.driver[i].min_gain()
+        gain >= v.driver[i].min_gain() && self.acceleration(i, self.behind(i, lane), me) >= -MAX_BRAKING_IMPOSED
     }
+}
+
+/// Speed that the IDM takes a vehicle to want, not 0, m/s.
+#[inline]
+fn desired_speed(driver: Driver, target: f64, lane: &Lane) -> f64 {
+    let target = if driver.has_targets() { target } else { 0.0 };
+    not_zero(lane.speed_limit.map_or(target, |limit| bounded(target, 0.0, limit))).abs()
 }
 
 /// The IDM's term of the free road, m/s².

@@ -146,13 +146,13 @@ impl Traffic {
         let pairs = &mut scratch.pairs;
         pairs.clear();
         let diagonal = (LENGTH * LENGTH + WIDTH * WIDTH).sqrt();
-        let fastest = v.speed.iter().fold(0.0f64, |a, &b| a.max(b));
+        let farthest = diagonal + v.speed.iter().fold(0.0, |a, &b| if b > a { b } else { a }) * dt;
         let by_rank = scratch.order.by_rank();
         for (rank, &a) in by_rank.iter().enumerate() {
             for &b in &by_rank[rank + 1..] {
                 let (i, j) = (a.min(b) as usize, a.max(b) as usize);
                 let dx = v.x[i] - v.x[j];
-                if dx.abs() > diagonal + fastest * dt {
+                if dx.abs() > farthest {
                     break;
                 }
                 if !v.checks_collisions[i] && !v.checks_collisions[j] {

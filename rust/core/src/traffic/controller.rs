@@ -111,12 +111,15 @@ impl Traffic {
     /// Computes the slip that holds each vehicle to its target lane (`steering_control`).
     fn hold_lanes(&mut self) {
         let (v, s) = (&self.vehicles, &mut self.scratch);
-        for i in 0..v.len() {
-            let lane = self.road.lane(v.target_lane[i]);
-            let (along, lateral) = lane.local(v.x[i], v.y[i]);
-            let turn = lane.heading_at(along + v.speed[i] * PURSUIT) - v.heading[i];
-            s.lateral[i] = lateral;
-            s.turn[i] = if turn.abs() > PI { wrap_to_pi(turn) } else { turn };
+        let n = v.len();
+        let (x, y, heading, speed) = (&v.x[..n], &v.y[..n], &v.heading[..n], &v.speed[..n]);
+        let (target, laterals, turns) = (&v.target_lane[..n], &mut s.lateral[..n], &mut s.turn[..n]);
+        for i in 0..n {
+            let lane = self.road.lane(target[i]);
+            let (along, lateral) = lane.local(x[i], y[i]);
+            let turn = lane.heading_at(along + speed[i] * PURSUIT) - heading[i];
+            laterals[i] = lateral;
+            turns[i] = if turn.abs() > PI { wrap_to_pi(turn) } else { turn };
         }
         slips(&s.lateral, &s.turn, &v.speed, &mut s.slip);
     }

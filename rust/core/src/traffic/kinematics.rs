@@ -11,21 +11,24 @@ impl Traffic {
     /// Everybody moves on by `dt` seconds.
     pub(super) fn advance(&mut self, dt: f64) {
         let v = &mut self.vehicles;
-        for i in 0..v.len() {
-            let speed = v.speed[i];
-            if v.crashed[i] {
-                v.slip[i] = 0.0;
-                v.acceleration[i] = -speed;
+        let n = v.len();
+        let (speed, crashed) = (&v.speed[..n], &v.crashed[..n]);
+        let (lowest, highest) = (&v.min_speed[..n], &v.max_speed[..n]);
+        let (slip, acceleration) = (&mut v.slip[..n], &mut v.acceleration[..n]);
+        for i in 0..n {
+            if crashed[i] {
+                slip[i] = 0.0;
+                acceleration[i] = -speed[i];
             }
-            if speed > v.max_speed[i] {
-                v.acceleration[i] = v.acceleration[i].min(v.max_speed[i] - speed);
-            } else if speed < v.min_speed[i] {
-                v.acceleration[i] = v.acceleration[i].max(v.min_speed[i] - speed);
+            if speed[i] > highest[i] {
+                acceleration[i] = acceleration[i].min(highest[i] - speed[i]);
+            } else if speed[i] < lowest[i] {
+                acceleration[i] = acceleration[i].max(lowest[i] - speed[i]);
             }
         }
         let (x, y, heading, speed) = (&mut v.x, &mut v.y, &mut v.heading, &mut v.speed);
         bicycle(x, y, heading, speed, &mut v.cos, &mut v.sin, &mut v.timer, &v.slip, &v.acceleration, dt);
-        for i in 0..v.len() {
+        for i in 0..n {
             if let Some([x, y]) = v.impact[i].take() {
                 v.x[i] += x;
                 v.y[i] += y;

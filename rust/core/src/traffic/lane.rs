@@ -42,6 +42,7 @@ impl Lane {
         Self { start, end, y, width: WIDTH, lines: [Line::Striped; 2], speed_limit: Some(20.0), forbidden: false }
     }
 
+    #[inline]
     pub fn length(&self) -> f64 {
         self.end - self.start
     }

@@ -42,8 +42,8 @@ pub struct Traffic {
 #[derive(Clone, Debug, Default)]
 struct Scratch {
     order: neighbours::Order,
-    /// Who is in front, on the same lane.
-    front: Vec<Option<Neighbour>>,
+    /// Who is in front, on the same lane: a vehicle, an obstacle (these count from the number of vehicles on), or nobody.
+    front: Vec<u32>,
     /// Velocity along x and y, of the vehicle and of the one in front, m/s.
     velocity: [Vec<f64>; 2],
     front_velocity: [Vec<f64>; 2],
@@ -71,6 +71,7 @@ impl Scratch {
         for array in arrays.into_iter().chain([&mut self.lateral, &mut self.turn, &mut self.slip]) {
             array.resize(n, 0.0);
         }
+        self.front.resize(n, neighbours::NOBODY);
     }
 }
 

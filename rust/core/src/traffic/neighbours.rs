@@ -10,7 +10,7 @@ use super::vehicles::Vehicles;
 /// How far off a lane somebody still counts as being on it, metres.
 pub(super) const MARGIN: f64 = 1.0;
 /// Nobody, as an index.
-const NOBODY: u32 = u32::MAX;
+pub(super) const NOBODY: u32 = u32::MAX;
 
 /// Who is before or behind somebody on a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -153,37 +153,55 @@ impl Traffic {
     pub(super) fn find_fronts(&mut self) {
         let Self { road, vehicles: v, scratch, .. } = self;
         scratch.order.sort(v);
-        scratch.front.clear();
-        scratch.front.resize(v.len(), None);
-        let (order, front) = (&mut scratch.order, &mut scratch.front[..]);
+        let n = v.len();
+        let (order, front) = (&mut scratch.order, &mut scratch.front[..n]);
+        let (x, y, lane) = (&v.x[..n], &v.y[..n], &v.lane[..n]);
         order.last.clear();
         order.last.resize(road.lanes().len(), NOBODY);
         let mut tied = false;
         let mut before = f64::NAN;
-        for &i in order.by_rank.iter().rev() {
-            let i = i as usize;
-            let (x, y, lane) = (v.x[i], v.y[i], v.lane[i]);
+        for &who in order.by_rank.iter().rev() {
+            let i = who as usize;
+            let (x, y, lane) = (x[i], y[i], lane[i]);
             tied |= x == before;
             before = x;
-            let first = order.last[lane];
-            front[i] = (first != NOBODY).then_some(Neighbour::Vehicle(first as usize));
+            front[i] = order.last[lane];
             if road.only_lane_near(lane, x, y) {
-                order.last[lane] = i as u32;
+                order.last[lane] = who;
             } else {
                 for (other, last) in road.lanes().iter().zip(&mut order.last) {
                     if other.holds(x, y, MARGIN) {
-                        *last = i as u32;
+                        *last = who;
                     }
                 }
             }
         }
-        for i in 0..self.vehicles.len() {
+        if !tied && self.road.obstacles.is_empty() {
+            return;
+        }
+        for i in 0..n {
             let lane = self.vehicles.lane[i];
-            if tied && self.scratch.order.is_tied(i, &self.vehicles.x) {
-                self.scratch.front[i] = self.neighbours(i, lane).0;
-            } else if !self.road.obstacles.is_empty() {
-                self.scratch.front[i] = self.obstacle_before(i, lane, self.scratch.front[i]);
-            }
+            let front = if self.scratch.order.is_tied(i, &self.vehicles.x) {
+                self.neighbours(i, lane).0
+            } else {
+                self.obstacle_before(i, lane, self.front(i))
+            };
+            self.scratch.front[i] = match front {
+                None => NOBODY,
+                Some(Neighbour::Vehicle(j)) => j as u32,
+                Some(Neighbour::Obstacle(j)) => (n + j) as u32,
+            };
+        }
+    }
+
+    /// What `find_fronts` found for vehicle `i`.
+    #[inline]
+    pub(super) fn front(&self, i: usize) -> Option<Neighbour> {
+        let (n, front) = (self.vehicles.len(), self.scratch.front[i]);
+        match front as usize {
+            j if j < n => Some(Neighbour::Vehicle(j)),
+            _ if front == NOBODY => None,
+            j => Some(Neighbour::Obstacle(j - n)),
         }
     }
 }
@@ -220,7 +238,7 @@ mod tests {
                 traffic.find_fronts();
                 for i in 0..places.len() {
                     let lane = traffic.vehicles.lane[i];
-                    prop_assert_eq!(traffic.scratch.front[i], traffic.neighbours(i, lane).0);
+                    prop_assert_eq!(traffic.front(i), traffic.neighbours(i, lane).0);
                     for lane in 0..4 {
                         let found = (traffic.in_front(i, lane), traffic.behind(i, lane));
                         prop_assert_eq!(found, traffic.neighbours(i, lane), "vehicle {} on lane {}", i, lane);

@@ -31,11 +31,13 @@ pub enum Driver {
 
 impl Driver {
     /// Whether it decides by itself where to drive, and how fast.
+    #[inline]
     pub fn is_traffic(self) -> bool {
         !matches!(self, Self::Meta | Self::Manual)
     }
 
     /// Whether it follows a target lane and a target speed: highway-env's `ControlledVehicle`.
+    #[inline]
     pub fn has_targets(self) -> bool {
         self != Self::Manual
     }
@@ -149,6 +151,7 @@ macro_rules! each {
 }
 
 impl Vehicles {
+    #[inline]
     pub fn len(&self) -> usize {
         self.x.len()
     }
