@@ -69,7 +69,7 @@ def test_worlds_suit_the_number_of_episodes(
     assert num_envs is not None
     assert rollout_steps(it) == num_steps
     # A power of two, so that it is no different for a few episodes more.
-    assert 2 <= num_envs <= (8 if online else 256)
+    assert 2 <= num_envs <= (8 if online else 128)
     assert num_envs & (num_envs - 1) == 0
     # No fewer updates than half of what is aimed at, unless there are too few steps for that.
     assert expected_updates(it) >= min(14, episodes * 40 / (2 * num_steps))

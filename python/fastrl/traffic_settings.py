@@ -14,7 +14,7 @@ from fastrl.curriculum import CurriculumConfig, Difficulty
 
 # How many worlds are played at a time, if that is left to us: so few that there are about as many updates as this.
 _UPDATES = 30
-_MOST_WORLDS = 256
+_MOST_WORLDS = 128
 # Of a simulation that runs while its agents are trained.
 _ONLINE_WORLDS = 8
 
