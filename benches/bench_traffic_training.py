@@ -230,9 +230,9 @@ def rllib() -> dict[str, float]:
             gamma=mappo.gamma,
             lambda_=mappo.gae_lambda,
             num_epochs=mappo.num_epochs,
-            # Steps of worlds, enough for two minibatches of agents' steps.
+            # Steps of worlds, in which each agent makes one: two minibatches of agents' steps.
             train_batch_size_per_learner=2 * mappo.minibatch_size // config.env.vehicles,
-            minibatch_size=mappo.minibatch_size,
+            minibatch_size=mappo.minibatch_size // config.env.vehicles,
         )
         .build_algo()
     )

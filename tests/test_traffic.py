@@ -349,7 +349,7 @@ def test_asked_to_stop_it_saves_and_says_how_to_go_on(tmp_path: Path, number: si
         (["--episodes=0"], "--episodes should be greater than or equal to 1, got '0'"),
         (
             ["--algorithm=mapo"],
-            ("--algorithm should be 'mappo', 'ippo' or 'reinforce', got 'mapo'; did you mean 'mappo'?"),
+            ("--algorithm should be 'ippo', 'mappo' or 'reinforce', got 'mapo'; did you mean 'mappo'?"),
         ),
         (["--env.options=lanes"], "--env.options should be pairs such as lanes=3, got 'lanes'"),
         (
@@ -357,7 +357,7 @@ def test_asked_to_stop_it_saves_and_says_how_to_go_on(tmp_path: Path, number: si
             "--env fastrl/coop-highwey-v0: id: expected 'fastrl/coop-highway-v0', got 'fastrl/coop-highwey-v0'",
         ),
         (
-            [*OPTIONS, "--mappo.critic=own"],
+            [*OPTIONS, "--algorithm=mappo", "--mappo.critic=own"],
             "--mappo.critic own is what --algorithm ippo means: choose that",
         ),
         (
