@@ -132,9 +132,9 @@ impl Ring {
         let next = state.platoon.plan(&self.human);
         if config.noise > 0.0 {
             standard_normals(&mut state.rng, &mut self.normals);
-            let scale = config.noise * dt.sqrt() * dt;
+            let (scale, top) = (config.noise * dt.sqrt() * dt, config.human.desired_speed);
             for (next, z) in next.iter_mut().zip(&self.normals) {
-                *next = (*next + scale * z).max(0.0);
+                *next = (*next + scale * z).clamp(0.0, top);
             }
         }
         if let Some(actions) = actions
