@@ -252,4 +252,40 @@ PRESETS: dict[str, Preset] = {
     "performance": _preset("what speed is measured with; with 5,000 episodes they drive well", 8, 300),
     "large-scale": _preset("a first look at many vehicles", 10, 100),
     "mega-scale": _preset("as many as fill the road", 12, 500),
+    # An action holds for a second, for in a tenth it does nothing that could be told from noise. An agent that is paid
+    # for driving evenly dissolves the wave by that alone; exploring widely, it would first learn to drive like a human.
+    "ring": Preset(
+        "1 vehicle, 4800 episodes: one agent on Flow's ring road dissolves the wave",
+        {
+            "run": {"algorithm": "ippo", "episodes": 4800, "eval_freq": 1200, "save_freq": 1200},
+            "env": {
+                "id": RING,
+                "vehicles": 1,
+                "num_envs": 128,
+                "options": (
+                    "sims_per_step=10",
+                    "horizon=300",
+                    "warmup_steps=75",
+                    "memory=20",
+                    "action_weight=2",
+                ),
+            },
+            "mappo": {
+                "num_steps": 100,
+                "minibatch_size": 1600,
+                "num_epochs": 5,
+                "critic_epochs": 5,
+                "gamma": 0.99,
+                "gae_lambda": 0.97,
+                "hidden": (64, 64),
+                "activation": "tanh",
+                "initial_log_std": -1.5,
+                "normalize_obs": True,
+                "learning_rate": 1e-3,
+                "lr_schedule": "linear",
+                "entropy_coef": 0.0,
+                "final_entropy_coef": 0.0,
+            },
+        },
+    ),
 }

@@ -95,6 +95,10 @@ class RingOptions:
                 as_number(field.name, value)
         if not isinstance(self.drive, str):
             raise TypeError(f"drive: expected a name, got {self.drive!r}")
+        # The compiled side checks the rest; on these two the speed of pictures depends before it is asked.
+        for name in ("dt", "sims_per_step"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name}: expected a positive number, got {getattr(self, name)}")
         self.length_range()
 
     def length_range(self) -> tuple[float, float]:
