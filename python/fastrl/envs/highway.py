@@ -105,7 +105,7 @@ class HighwayVectorEnv(NativeVectorEnv):
             action_space(self.config),
             autoreset_mode=autoreset_mode,
             render_mode=render_mode,
-            info_of=self._read_info if info else None,
+            info_of=(lambda _: self.read_info()) if info else None,
             render_modes=(),
             view=View.of_config(self.config),
             # highway-env's: films run at twice the speed of the road.
@@ -116,14 +116,19 @@ class HighwayVectorEnv(NativeVectorEnv):
     def _highway(self) -> _rust.HighwayVec:
         return cast(_rust.HighwayVec, self._native)
 
-    def _read_info(self, native: NativeVec) -> dict[str, Any]:
+    def read_info(self) -> dict[str, Any]:
+        """What `info` says, without Gymnasium's masks."""
         n, space = self.num_envs, self.single_action_space
         discrete = isinstance(space, Discrete)
         speed, crashed, rewards = np.empty(n), np.empty(n, np.bool_), np.empty((n, len(REWARDS)))
         action = np.empty(n, np.int64) if discrete else np.empty((n, *(space.shape or ())), np.float32)
-        cast(_rust.HighwayVec, native).info(speed, crashed, rewards, action)
-        parts = {name: rewards[:, i].copy() for i, name in enumerate(REWARDS)}
-        return {"speed": speed, "crashed": crashed, "action": action, "rewards": parts}
+        self._highway.info(speed, crashed, rewards, action)
+        return {
+            "speed": speed,
+            "crashed": crashed,
+            "action": action,
+            "rewards": dict(zip(REWARDS, rewards.T.copy(), strict=True)),
+        }
 
     def action_masks(self, out: NDArray[np.bool_] | None = None) -> NDArray[np.bool_]:
         """Bool [N, num_actions]: which actions can have an effect, as highway-env's `get_available_actions` lists
@@ -201,6 +206,7 @@ class HighwayEnv(gymnasium.Env[NDArray[Any], Any]):
             fast=self.fast,
             num_threads=1,
             autoreset_mode=AutoresetMode.DISABLED,
+            info=False,
             render_mode=self.render_mode,
         )
         self.config = checked(self._vector.config, self._vector.config)
@@ -231,16 +237,28 @@ class HighwayEnv(gymnasium.Env[NDArray[Any], Any]):
             old.close()
         if seed is None and not self._vector._was_reset:
             seed = int(self.np_random.integers(2**63))
-        obs, info = self._vector.reset(seed=None if seed is None else as_seed(seed))
-        return obs[0], _single(info)
+        obs, _ = self._vector.reset(seed=None if seed is None else as_seed(seed))
+        return obs[0], self._info()
 
     def step(self, action: Any) -> tuple[NDArray[Any], float, bool, bool, dict[str, Any]]:
         batch = np.asarray(action)
         if batch.size == 1 and self.action_space.shape in ((), (1,)):
             batch = batch.reshape(self.action_space.shape)
-        obs, rewards, terminations, truncations, info = self._vector.step(batch[np.newaxis])
-        told = _single(info) | {"action": action}
+        obs, rewards, terminations, truncations, _ = self._vector.step(batch[np.newaxis])
+        told = self._info() | {"action": action}
         return obs[0], float(rewards[0]), bool(terminations[0]), bool(truncations[0]), told
+
+    def _info(self) -> dict[str, Any]:
+        """highway-env's info in plain Python."""
+        info = self._vector.read_info()
+        rewards = {name: float(part[0]) for name, part in info["rewards"].items()}
+        action = info["action"][0]
+        return {
+            "speed": float(info["speed"][0]),
+            "crashed": bool(info["crashed"][0]),
+            "action": action if action.ndim else int(action),
+            "rewards": rewards,
+        }
 
     def render(self) -> NDArray[np.uint8] | None:  # type: ignore[override]
         """A picture, uint8 [screen_height, screen_width, 3], with `render_mode="rgb_array"`."""
@@ -305,16 +323,3 @@ class HighwayEnv(gymnasium.Env[NDArray[Any], Any]):
 
     def close(self) -> None:
         self._vector.close()
-
-
-def _single(info: dict[str, Any]) -> dict[str, Any]:
-    """The info of the only environment, in plain Python."""
-    told: dict[str, Any] = {}
-    for key, value in info.items():
-        if not key.startswith("_"):
-            told[key] = _single(value) if isinstance(value, dict) else _plain(value[0])
-    return told
-
-
-def _plain(value: Any) -> Any:
-    return value.item() if isinstance(value, np.generic) else value
