@@ -22,7 +22,7 @@ def draw(env: MultiAgentVectorEnv, rng: np.random.Generator) -> np.ndarray:
     shape = (env.num_envs, env.num_agents)
     if isinstance(env.single_action_space, Discrete):
         return rng.integers(len(ACTIONS), size=shape)
-    return rng.uniform(-1, 1, (*shape, 2)).astype(np.float32) * [1, 0.1]
+    return rng.uniform(-1, 1, (*shape, 2)).astype(np.float32)
 
 
 def play(env: MultiAgentVectorEnv, steps: int, seed: int = 0) -> list[Any]:
@@ -62,7 +62,14 @@ def test_spaces(env_id: str, action_type: str) -> None:
 @each_type
 def test_rows_keep_to_the_rules(env_id: str, mode: str, action_type: str) -> None:
     env = make_multi(
-        env_id, 8, max_agents=7, num_agents=5, duration=20, autoreset_mode=mode, action_type=action_type
+        env_id,
+        8,
+        max_agents=7,
+        num_agents=5,
+        duration=20,
+        policy_frequency=1,
+        autoreset_mode=mode,
+        action_type=action_type,
     )
     _, before = env.reset(seed=1)
     rng = np.random.default_rng(2)

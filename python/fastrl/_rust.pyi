@@ -157,6 +157,10 @@ class CoopVec:
         """Rows of one world, M."""
 
     @property
+    def policy_frequency(self) -> int:
+        """Steps a second."""
+
+    @property
     def obs_dim(self) -> int: ...
     def reset(
         self,

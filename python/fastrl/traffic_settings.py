@@ -189,7 +189,9 @@ def step_seconds(config: EnvConfig) -> float:
     options = environment_options(config)
     if config.id == RING:
         return float(options.get("dt", 0.1)) * float(options.get("sims_per_step", 1))
-    return 1.0 / float(options.get("policy_frequency", 1.0))
+    # Cooperative worlds with continuous actions are stepped frame by frame.
+    usual = options.get("simulation_frequency", 5) if options.get("action_type") == "continuous" else 1
+    return 1.0 / float(options.get("policy_frequency", usual))
 
 
 def _world_steps(config: TrafficConfig) -> float:

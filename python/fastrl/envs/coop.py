@@ -13,8 +13,8 @@ end, and its reward is mixed with the team's.
   and dvy (in 40 m/s) relative to the agent, cosine and sine of the heading.
 
 **Actions**: `Discrete(5)`, 0 lane left, 1 idle, 2 lane right, 3 faster, 4 slower (target speeds of 10, 15, 20, 25 and
-30 m/s), or with `action_type="continuous"` `Box(-1, 1, (2,))`: acceleration (in 5 m/s^2) and steering (in pi/4, by
-its sign to the right, as y grows).
+30 m/s), or with `action_type="continuous"` `Box(-1, 1, (2,))`: acceleration (in 5 m/s^2) and steering (in 0.1 rad,
+positive to the right).
 
 **Reward** of an agent in a step: (1 - cooperation) x its own + cooperation x the mean of those of all agents that
 acted. Its own is `collision_reward` if it crashed in this step, plus, on the road, `speed_reward` x where its forward
@@ -62,7 +62,7 @@ class CoopVectorEnv(MultiAgentVectorEnv):
         background: background vehicles at density 1, 0 to 200; None: 20 on the highway, 10 at the merge.
         action_type: "meta" (`Discrete(5)`) or "continuous" (`Box(2)`).
         simulation_frequency: frames of the physics a second.
-        policy_frequency: steps a second, a divisor of it.
+        policy_frequency: steps a second, a divisor of it; None: 1, and every frame where actions are continuous.
         duration: seconds of an episode; None: 40 on the highway, 60 at the merge.
         cooperation: share of the team's mean in an agent's reward, 0 to 1.
         collision_reward, speed_reward, lane_reward, arrival_reward: weights of an agent's own reward; None for the
@@ -87,7 +87,7 @@ class CoopVectorEnv(MultiAgentVectorEnv):
         background: int | None = None,
         action_type: Literal["meta", "continuous"] = "meta",
         simulation_frequency: int = 5,
-        policy_frequency: int = 1,
+        policy_frequency: int | None = None,
         duration: float | None = None,
         cooperation: float = 0.5,
         collision_reward: float = -1.0,
@@ -128,7 +128,7 @@ class CoopVectorEnv(MultiAgentVectorEnv):
             autoreset_mode=autoreset_mode,
             name=f"fastrl/coop-{task}-v0",
             view=VIEW,
-            fps=float(policy_frequency),
+            fps=float(native.policy_frequency),
         )
 
 

@@ -85,10 +85,12 @@ impl CoopVec {
         config.max_agents = count("max_agents", max_agents, config.max_agents)?;
         config.background = count("background", background, config.background)?;
         config.simulation_frequency = count("simulation_frequency", simulation_frequency, config.simulation_frequency)?;
-        config.policy_frequency = count("policy_frequency", policy_frequency, config.policy_frequency)?;
         if let Some(name) = action_type {
             config.actions = action_type_from_name(name)?;
         }
+        // Whoever steers needs to look more often than whoever chooses a manoeuvre.
+        let usual = if config.actions == ActionType::Continuous { config.simulation_frequency } else { 1 };
+        config.policy_frequency = count("policy_frequency", policy_frequency, usual)?;
         config.duration = duration.unwrap_or(config.duration);
         config.cooperation = cooperation.unwrap_or(config.cooperation);
         let weights = &mut config.weights;
@@ -117,6 +119,11 @@ impl CoopVec {
     #[getter]
     fn num_agents(&self) -> usize {
         self.venv.num_agents()
+    }
+
+    #[getter]
+    fn policy_frequency(&self) -> u32 {
+        self.config.policy_frequency
     }
 
     #[getter]
