@@ -151,6 +151,7 @@ def reports() -> Iterator[dict[int, Future[Report]]]:
 def test_episodes_run_as_in_highway_env(reports: dict[int, Future[Report]], i: int) -> None:
     report = reports[i].result()
     assert not report.differences, "\n".join(report.differences)
+    assert not report.unstable, "choose another seed: highway-env parts from itself here"
     assert report.episodes == len(CASES[i].seeds) + 1
     assert report.steps > report.episodes
 

@@ -27,6 +27,9 @@ VEHICLE_TYPES = {
 MOST_LANES = 1000
 MOST_VEHICLES = 100_000
 MOST_CELLS = 10_000_000
+MOST_FRAMES = 100_000
+# No simulation stays finite with just any finite numbers.
+LARGEST = 1e9
 
 HIGHWAY_DEFAULTS: dict[str, Any] = {
     "observation": {"type": "Kinematics"},
@@ -135,15 +138,11 @@ def _known(path: str, given: Any, known: Mapping[str, Any]) -> None:
 def _number(path: str, value: Any, *, least: float = -math.inf, above: float = -math.inf) -> None:
     if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.integer | np.floating):
         raise TypeError(f"{path}: expected a number, got {value!r}")
-    if not math.isfinite(value) or value < least or value <= above:
-        bound = (
-            f" above {above:g}"
-            if above > -math.inf
-            else f" of at least {least:g}"
-            if least > -math.inf
-            else ""
-        )
-        raise ValueError(f"{path}: expected a finite number{bound}, got {value!r}")
+    positive = above == 0.0
+    size: Any = abs(value)
+    if not size <= LARGEST or value < least or value <= above or (positive and value < 1 / LARGEST):
+        bound = " above 0" if positive else f" of at least {least:g}" if least > -math.inf else ""
+        raise ValueError(f"{path}: expected a finite number{bound}, at most {LARGEST:g}, got {value!r}")
 
 
 def _integer(path: str, value: Any, least: int, most: int) -> None:
@@ -305,6 +304,8 @@ def _check_nested(path: str, given: Any, kinds: Mapping[str, dict[str, Any]], no
         raise TypeError(f"{path}: expected a dict, got {type(given).__name__}")
     if "type" not in given:
         raise ValueError(f"{path}: expected a 'type', one of {', '.join(kinds)}")
+    if not isinstance(given["type"], str):
+        raise TypeError(f"{path}['type']: expected a name, got {given['type']!r}")
     if given["type"] not in kinds:
         many = (
             "; several agents are the business of fastrl/coop-highway-v0"
@@ -359,10 +360,10 @@ def checked(given: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]
     _integer(path("screen_width"), config["screen_width"], 1, 10_000)
     _integer(path("screen_height"), config["screen_height"], 1, 10_000)
     _numbers(path("centering_position"), config["centering_position"], 2)
-    if frames_per_step(config) < 1:
+    if not 1 <= frames_per_step(config) <= MOST_FRAMES:
         raise ValueError(
-            "config['policy_frequency']: expected at most the simulation_frequency"
-            f" {config['simulation_frequency']}, got {config['policy_frequency']}"
+            f"config['policy_frequency']: expected 1 to {MOST_FRAMES} frames of the simulation_frequency"
+            f" {config['simulation_frequency']} a step, got {config['policy_frequency']}"
         )
     best = config["high_speed_reward"] + config["right_lane_reward"]
     if config["normalize_reward"] and best == config["collision_reward"]:
