@@ -8,7 +8,7 @@ end, and its reward is mixed with the team's.
 
 - the agent itself: offset from the middle of its lane (in half lanes), heading error (in quarter turns), speed and
   target speed (in 40 m/s), one number a lane that is 1 for its own, distance to the end of the ramp (in 300 m,
-  negative behind it; 1 on the highway, which has none);
+  negative past it; 1 on the highway, which has none);
 - the 8 nearest vehicles within 150 m, the nearest first, others zeros: present (1), dx (in 150 m), dy (in 12 m), dvx
   and dvy (in 40 m/s) relative to the agent, cosine and sine of the heading.
 
@@ -22,13 +22,14 @@ speed lies in `reward_speed_range` (clipped to 0 to 1) and `lane_reward` x its l
 the rightmost; 0 on the ramp), plus `arrival_reward` when it arrives.
 
 **Ends**: an agent terminates when it crashes, or drives off the road by more than a lane's width, which counts as a
-crash. At the merge it also terminates 150 m behind the ramp's end: it has arrived, and leaves the world. When the time
+crash. At the merge it also terminates 150 m past the ramp's end: it has arrived, and leaves the world. When the time
 is up, those who still drive are truncated; on the highway that is success, at the merge it is none. A wreck, of an
 agent or not, lies on the road for 3 seconds (an obstacle to all), then it is taken away.
 
-**Start**: a third of the agents at the merge begin on the ramp, all other vehicles lie in random order on the lanes of
-the main road, 50 m apart at density 1; `density` changes the number of background vehicles on the same stretch. Agents
-begin at 25 m/s, the others at 21 to 24 m/s.
+**Start**: at the merge, a third of the agents (rounded up) begin on the ramp at 20 m/s, the foremost about 200 m before
+its end. All other vehicles stand in random order on the lanes of the main road, 50 m apart in the mean at density 1;
+`density` changes the number of background vehicles on the same stretch. Agents on the main road begin at 25 m/s,
+background vehicles at 21 to 24 m/s, the speed that they want.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ use fastrl_core::rng::Rng;
 use fastrl_core::traffic::coop::Coop;
 use fastrl_core::traffic::coop::config::{ActionType, Config, Difficulty, Task};
 use fastrl_core::traffic::coop::metrics::MAX_TTC;
+use fastrl_core::traffic::scene::Scenic;
 use fastrl_core::vec_env::{Autoreset, Rows, VecEnv};
 use fastrl_core::world::{Actions, AgentRows, World};
 use proptest::prelude::*;
@@ -283,6 +284,7 @@ proptest! {
         let mut lain = vec![0u32; start];
         let limit = 3 * config.policy_frequency;
         let mut arrived = vec![false; start];
+        let mut numbers: Vec<u32> = (0..start as u32).collect();
         loop {
             let acting = played.world.drivers().to_vec();
             // Agents move up in the list where somebody before them leaves.
@@ -290,6 +292,14 @@ proptest! {
             let ended = played.step();
             let mut keep = leaves.iter().map(|l| !l);
             lain.retain(|_| keep.next().unwrap());
+            let mut keep = leaves.iter().map(|l| !l);
+            numbers.retain(|_| keep.next().unwrap());
+            let scene = played.world.scene();
+            prop_assert_eq!(&scene.cars.iter().map(|car| car.id).collect::<Vec<_>>(), &numbers);
+            for car in &scene.cars {
+                let row = Some(car.id).filter(|&id| (id as usize) < difficulty.agents);
+                prop_assert_eq!(car.agent, row, "agents are known by their rows, dead ones too");
+            }
             arrived = vec![false; lain.len()];
             let v = &played.world.traffic().vehicles;
             prop_assert_eq!(v.x.len(), lain.len());
