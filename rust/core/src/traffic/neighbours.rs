@@ -40,7 +40,8 @@ impl Order {
         let x = &vehicles.x[..];
         let n = x.len();
         if self.by_rank.len() != n {
-            self.by_rank = (0..n as u32).collect();
+            self.by_rank = (0..n as u32).rev().collect();
+            self.by_rank.sort_by(|&a, &b| x[a as usize].total_cmp(&x[b as usize]));
             self.rank.resize(n, 0);
         }
         for k in 1..n {
