@@ -13,9 +13,10 @@ use super::{Neighbour, Traffic};
 
 /// Bound of what the models ask for, m/s² (`ACC_MAX`).
 const MAX_ACCELERATION: f64 = 6.0;
-/// m/s² (`COMFORT_ACC_MAX`, `COMFORT_ACC_MIN`).
+/// m/s² (`COMFORT_ACC_MAX`).
 const COMFORTABLE_ACCELERATION: f64 = 3.0;
-const COMFORTABLE_BRAKING: f64 = 5.0;
+/// 1 / (2 sqrt(a b)) with that and the comfortable braking of 5 m/s² (`COMFORT_ACC_MIN`), s²/m.
+const BRAKING: f64 = 0.129_099_444_873_580_56;
 /// Gap to the one in front in a jam, centre to centre, metres (`DISTANCE_WANTED`).
 const JAM_DISTANCE: f64 = 5.0 + LENGTH;
 /// Time gap to the one in front, seconds (`TIME_WANTED`).
@@ -80,9 +81,7 @@ impl Traffic {
         let v = &self.vehicles;
         let [vx, vy] = v.velocity(ego);
         let closing = (vx - front.velocity[0]) * v.cos[ego] + (vy - front.velocity[1]) * v.sin[ego];
-        let speed = v.speed[ego];
-        let braking = 2.0 * (COMFORTABLE_ACCELERATION * COMFORTABLE_BRAKING).sqrt();
-        JAM_DISTANCE + speed * by.time_gap() + speed * closing / braking
+        wanted_gap(v.speed[ego], by.time_gap(), closing)
     }
 
     /// What driver `me` holds to be the acceleration of `ego` behind `front`, m/s² (`acceleration`).
@@ -113,8 +112,7 @@ impl Traffic {
         let lane = v.lane[ego];
         let front = self.motion(front, lane);
         let gap = front.s - self.road.lane(lane).local(v.x[ego], v.y[ego]).0;
-        let ratio = self.desired_gap(Driver::Idm, ego, &front) / not_zero(gap);
-        COMFORTABLE_ACCELERATION * (ratio * ratio)
+        repulsion(self.desired_gap(Driver::Idm, ego, &front), gap)
     }
 
     /// `LinearVehicle.acceleration`.
@@ -254,6 +252,19 @@ fn free_road(speed: f64, desired: f64, delta: f64) -> f64 {
     COMFORTABLE_ACCELERATION * (1.0 - power(speed / desired, delta))
 }
 
+/// Gap that the IDM wants at a speed, closing in on the one in front, metres.
+#[inline(always)]
+fn wanted_gap(speed: f64, time_gap: f64, closing: f64) -> f64 {
+    JAM_DISTANCE + speed * time_gap + speed * closing * BRAKING
+}
+
+/// The IDM's term of the one in front, m/s².
+#[inline(always)]
+fn repulsion(wanted: f64, gap: f64) -> f64 {
+    let ratio = wanted / not_zero(gap);
+    COMFORTABLE_ACCELERATION * (ratio * ratio)
+}
+
 vectorized! {
     /// Velocities of all, m/s.
     fn velocities(speed: &[f64], cos: &[f64], sin: &[f64], vx: &mut [f64], vy: &mut [f64]) {
@@ -286,13 +297,75 @@ vectorized! {
         let (cos, sin, delta, gap, desired) = (&cos[..n], &sin[..n], &delta[..n], &gap[..n], &desired[..n]);
         let (vx, vy, fx, fy) = (&vx[..n], &vy[..n], &fx[..n], &fy[..n]);
         let (free, interaction) = (&mut free[..n], &mut interaction[..n]);
-        let braking = 0.5 / (COMFORTABLE_ACCELERATION * COMFORTABLE_BRAKING).sqrt();
         for i in 0..n {
             free[i] = free_road(speed[i], desired[i], delta[i]);
             let closing = (vx[i] - fx[i]) * cos[i] + (vy[i] - fy[i]) * sin[i];
-            let wanted = JAM_DISTANCE + speed[i] * IDM_TIME_GAP + speed[i] * closing * braking;
-            let ratio = wanted / not_zero(gap[i]);
-            interaction[i] = COMFORTABLE_ACCELERATION * (ratio * ratio);
+            interaction[i] = repulsion(wanted_gap(speed[i], IDM_TIME_GAP, closing), gap[i]);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::traffic::road::Road;
+    use crate::traffic::vehicles::Vehicle;
+    use proptest::prelude::*;
+
+    fn road(vehicles: &[(f64, usize, f64, f64)]) -> Traffic {
+        let mut traffic = Traffic::new(Road::straight(3, 1000.0, 30.0), vec![20.0, 25.0, 30.0]);
+        for &(x, lane, speed, delta) in vehicles {
+            let mut vehicle = Vehicle::new(Driver::Idm, x, lane as f64 * 4.0, speed);
+            vehicle.delta = delta;
+            traffic.add(&vehicle);
+        }
+        traffic.scratch.fit(vehicles.len());
+        traffic.find_fronts();
+        traffic.follow();
+        traffic
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, cases: 500, ..ProptestConfig::default() })]
+
+        /// Whichever instructions it runs with, the loop over all gives what one alone gets, to the last bit; and that
+        /// is the formula of the paper.
+        #[test]
+        fn all_at_once_is_one_by_one(
+            vehicles in prop::collection::vec((0.0f64..300.0, 0usize..3, 0.5f64..40.0, 3.5f64..4.5), 1..12),
+        ) {
+            let traffic = road(&vehicles);
+            let (v, s) = (&traffic.vehicles, &traffic.scratch);
+            for i in 0..v.len() {
+                prop_assert_eq!(s.free[i], traffic.free_acceleration(i, i));
+                prop_assert_eq!(s.interaction[i], traffic.interaction(i, traffic.front(i)));
+                let mut expected = 1.0 - (v.speed[i] / v.target_speed[i].min(30.0)).powf(v.delta[i]);
+                if let Some(Neighbour::Vehicle(j)) = traffic.front(i) {
+                    let closing = v.speed[i] - v.speed[j];
+                    let wanted = 10.0 + 1.5 * v.speed[i] + v.speed[i] * closing / (2.0 * 15f64.sqrt());
+                    expected -= (wanted / (v.x[j] - v.x[i]).max(0.01)).powi(2);
+                }
+                let error = (s.free[i] - s.interaction[i] - 3.0 * expected).abs();
+                prop_assert!(error <= 1e-13 * (1.0 + expected.abs()), "vehicle {}: off by {}", i, error);
+            }
+        }
+    }
+
+    #[test]
+    fn a_free_lane_is_worth_a_change_unless_somebody_must_brake() {
+        // Behind a slow one on lane 0; lane 1 is free, or somebody fast comes up on it.
+        let mut free = road(&[(100.0, 0, 25.0, 4.0), (130.0, 0, 15.0, 4.0)]);
+        free.vehicles.timer[0] = 1.5;
+        free.choose_lane(0);
+        assert_eq!((free.vehicles.target_lane[0], free.vehicles.timer[0]), (1, 0.0));
+        let mut taken = road(&[(100.0, 0, 25.0, 4.0), (130.0, 0, 15.0, 4.0), (80.0, 1, 30.0, 4.0)]);
+        taken.vehicles.timer[0] = 1.5;
+        taken.choose_lane(0);
+        assert_eq!(taken.vehicles.target_lane[0], 0);
+        // Not every frame.
+        let mut early = road(&[(100.0, 0, 25.0, 4.0), (130.0, 0, 15.0, 4.0)]);
+        early.vehicles.timer[0] = 0.9;
+        early.choose_lane(0);
+        assert_eq!(early.vehicles.target_lane[0], 0);
     }
 }

@@ -158,6 +158,32 @@ vectorized! {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, cases: 5000, ..ProptestConfig::default() })]
+
+        /// highway-env's chain of steering angle and slip angle, with all its trigonometry.
+        #[test]
+        fn the_short_way_is_the_long_way(
+            lateral in -8.0f64..8.0,
+            heading in -7.0f64..7.0,
+            speed in prop_oneof![-40.0f64..40.0, -0.02f64..0.02, Just(0.0)],
+        ) {
+            let v = not_zero(speed);
+            let command = (-KP_LATERAL * lateral / v).clamp(-1.0, 1.0).asin();
+            let reference = command.clamp(-PI / 4.0, PI / 4.0);
+            let rate = KP_HEADING * wrap_to_pi(reference - heading);
+            let angle = (LENGTH / 2.0 / v * rate).clamp(-1.0, 1.0).asin();
+            let steering = (2.0 * angle.tan()).atan().clamp(-MAX_STEERING, MAX_STEERING);
+            let turn = if heading.abs() > PI { wrap_to_pi(-heading) } else { -heading };
+            let mut found = [0.0];
+            slips(&[lateral], &[turn], &[speed], &mut found);
+            // Where it turns the other way round at the very back, either way is right.
+            prop_assume!((wrap_to_pi(reference - heading).abs() - PI).abs() > 1e-9);
+            prop_assert!((found[0] - slip(steering)).abs() < 1e-12, "{} not {}", found[0], slip(steering));
+        }
+    }
 
     #[test]
     fn the_bound_of_the_slip_is_that_of_the_steering() {

@@ -72,3 +72,52 @@ vectorized! {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::traffic::Traffic;
+    use crate::traffic::road::Road;
+    use crate::traffic::vehicles::{Driver, Vehicle};
+    use proptest::prelude::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, cases: 2000, ..ProptestConfig::default() })]
+
+        /// `Vehicle.step`, line by line.
+        #[test]
+        fn a_vehicle_moves_as_the_bicycle_does(
+            heading in -4.0f64..4.0,
+            speed in -45.0f64..45.0,
+            acceleration in -6.0f64..6.0,
+            steering in -1.0f64..1.0,
+            impact in prop::option::of((-1.0f64..1.0, -1.0f64..1.0)),
+            crashed: bool,
+        ) {
+            let mut traffic = Traffic::new(Road::straight(2, 1000.0, 30.0), vec![20.0]);
+            traffic.add(&Vehicle { heading, ..Vehicle::new(Driver::Manual, 500.0, 2.0, speed) });
+            traffic.drive(0, acceleration, steering);
+            traffic.vehicles.impact[0] = impact.map(|(x, y)| [x, y]);
+            traffic.vehicles.crashed[0] = crashed;
+            traffic.advance(0.2);
+            let (steering, mut acceleration) = if crashed { (0.0, -speed) } else { (steering, acceleration) };
+            if speed > 40.0 {
+                acceleration = acceleration.min(40.0 - speed);
+            } else if speed < -40.0 {
+                acceleration = acceleration.max(-40.0 - speed);
+            }
+            let beta = (0.5 * steering.tan()).atan();
+            let (dx, dy) = impact.unwrap_or_default();
+            let x = 500.0 + speed * (heading + beta).cos() * 0.2 + dx;
+            let y = 2.0 + speed * (heading + beta).sin() * 0.2 + dy;
+            let turned = heading + speed * beta.sin() / 2.5 * 0.2;
+            let v = &traffic.vehicles;
+            let expected = [x, y, turned, speed + acceleration * 0.2, turned.cos(), turned.sin()];
+            let found = [v.x[0], v.y[0], v.heading[0], v.speed[0], v.cos[0], v.sin[0]];
+            for (found, expected) in found.into_iter().zip(expected) {
+                prop_assert!((found - expected).abs() < 1e-12, "{} not {}", found, expected);
+            }
+            prop_assert_eq!(v.crashed[0], crashed || impact.is_some());
+            prop_assert_eq!(v.lane[0], usize::from(y > 2.0));
+        }
+    }
+}
