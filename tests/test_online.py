@@ -208,6 +208,7 @@ def test_the_newest_policy_acts(start: Start) -> None:
     assert online.numbers()["policy_age_updates"] == 0
 
 
+@pytest.mark.slow
 def test_the_difficulty_reaches_the_simulation(start: Start) -> None:
     learner, online = start(adjusts=True)
     online.publish(1, Difficulty(1, 0.0))
@@ -219,6 +220,7 @@ def test_the_difficulty_reaches_the_simulation(start: Start) -> None:
     assert learner.rollout.alive.reshape(STEPS + 1, WORLDS, AGENTS).sum(2).max() == 1
 
 
+@pytest.mark.slow
 def test_in_real_time_steps_come_one_by_one(start: Start) -> None:
     _, online = start(period=0.05)
     take(online)
@@ -246,6 +248,7 @@ def test_a_killed_simulation_is_started_again(start: Start) -> None:
     assert online.numbers()["restarts"] == 1
 
 
+@pytest.mark.slow
 def test_a_simulation_that_cannot_run_ends_with_its_reason(start: Start) -> None:
     _, online = start(broken)
     with pytest.raises(CollectorError, match="this simulation is broken"):
@@ -303,7 +306,7 @@ def running(group: int) -> list[str]:
     return there
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_asked_to_stop_it_leaves_no_process_and_no_memory(tmp_path: Path, number: signal.Signals) -> None:
     run = tmp_path / "run"
     options = ["traffic", *OPTIONS, "--episodes=1000000", "--online", f"--online.speed={1000}"]
