@@ -87,7 +87,9 @@ def same(a: Any, b: Any) -> bool:
 
 def by_generator(seed: int) -> Any:
     rng = np.random.default_rng(seed)
-    return lambda space: rng.integers(space.n) if isinstance(space, Discrete) else rng.uniform(space.low, space.high)
+    return lambda space: (
+        rng.integers(space.n) if isinstance(space, Discrete) else rng.uniform(space.low, space.high)
+    )
 
 
 @each_game
@@ -164,6 +166,17 @@ def test_spaces_are_one_object_an_agent() -> None:
     spaces[0].seed(1)
     spaces[1].seed(1)
     assert [spaces[0].sample() for _ in range(9)] == [spaces[1].sample() for _ in range(9)]
+
+
+def test_a_picture_of_the_agents() -> None:
+    env = parallel_env("fastrl/coop-merge-v0", max_agents=3, render_mode="rgb_array")
+    env.reset(seed=0)
+    before = env.render()
+    assert before is not None and before.dtype == np.uint8 and before.shape == (160, 1000, 3)
+    env.step(dict.fromkeys(env.agents, 1))
+    assert not np.array_equal(env.render(), before)
+    with pytest.raises(ValueError, match="render_mode"):
+        parallel_env("fastrl/coop-merge-v0", render_mode="ansi")
 
 
 def test_one_world_that_does_not_reset_itself() -> None:

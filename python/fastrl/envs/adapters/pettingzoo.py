@@ -169,6 +169,6 @@ def _copy(space: Box | Discrete) -> Box | Discrete:
     return Box(space.low, space.high, dtype=np.float32)
 
 
-def parallel_env(id: str, **options: Any) -> PettingZooEnv:  # noqa: A002 (the name that `make_multi` has)
+def parallel_env(id: str, *, render_mode: str | None = None, **options: Any) -> PettingZooEnv:  # noqa: A002
     """One world of a simulator by its id, as PettingZoo's games call their constructor; options as for `make_multi`."""
-    return PettingZooEnv(make_multi(id, 1, autoreset_mode="disabled", **options))
+    return PettingZooEnv(make_multi(id, 1, autoreset_mode="disabled", **options), render_mode=render_mode)
