@@ -75,6 +75,69 @@ def test_gymnasium_makes_it_with_a_render_mode() -> None:
     env.close()
 
 
+@pytest.mark.parametrize("env_id", ["fastrl/highway-v0", "fastrl/highway-fast-v0"])
+def test_the_highway_is_seen_as_its_config_says(env_id: str) -> None:
+    config = {"screen_width": 700, "screen_height": 200, "scaling": 6.0, "centering_position": [0.5, 0.5]}
+    env = gymnasium.make(env_id, render_mode="rgb_array", config=config)
+    env.reset(seed=3)
+    env.step(1)
+    picture = env.render()
+    assert isinstance(picture, np.ndarray) and picture.shape == (200, 700, 3)
+    green = places(picture, GREEN)
+    assert abs(green[:, 1].mean() - 350) < 6, "the agent is where centering_position says"
+    # Five metres by two at six pixels a metre, with its frame.
+    assert 30 <= np.ptp(green[:, 1]) <= 40 and 12 <= np.ptp(green[:, 0]) <= 22
+    env.close()
+
+
+def test_the_highways_picture_moves_with_its_config() -> None:
+    env = gymnasium.make("fastrl/highway-v0", render_mode="rgb_array")
+    env.reset(seed=3)
+    small = env.render()
+    env.reset(seed=3, options={"config": {"screen_width": 300, "show_trajectories": True}})
+    first = env.render()
+    env.step(1)
+    second = env.render()
+    assert isinstance(small, np.ndarray) and isinstance(first, np.ndarray) and isinstance(second, np.ndarray)
+    assert [picture.shape for picture in (small, first, second)] == [
+        (150, 600, 3),
+        (150, 300, 3),
+        (150, 300, 3),
+    ]
+    env.close()
+
+
+@pytest.mark.parametrize("env_id", ["fastrl/coop-highway-v0", "fastrl/coop-merge-v0"])
+def test_all_agents_of_a_team_are_in_the_picture(env_id: str) -> None:
+    env = make_multi(env_id, 2, num_threads=1, max_agents=6)
+    env.reset(seed=1)
+    for picture, world in zip(env.render(), range(2), strict=True):
+        green = np.unique(places(picture, GREEN)[:, 1])
+        assert green.min() > 0 and green.max() < picture.shape[1] - 1
+        assert np.count_nonzero(env.scene(world).cars()["agent"] >= 0) == 6
+        groups = 1 + np.count_nonzero(np.diff(green) > 3)
+        assert 2 <= groups <= 12
+    env.close()
+
+
+def test_pettingzoo_shows_its_world() -> None:
+    pettingzoo = pytest.importorskip("fastrl.envs.adapters.pettingzoo")
+
+    def world() -> Any:
+        return make_multi("fastrl/coop-merge-v0", 1, num_threads=1, max_agents=4, autoreset_mode="disabled")
+
+    env = pettingzoo.PettingZooEnv(world(), render_mode="rgb_array")
+    env.reset(seed=0)
+    first = env.render()
+    env.step(dict.fromkeys(env.agents, 1))
+    second = env.render()
+    assert first.shape == second.shape == (160, 1000, 3) and not np.array_equal(first, second)
+    env.close()
+    assert pettingzoo.PettingZooEnv(world()).render() is None
+    with pytest.raises(ValueError, match="render_mode"):
+        pettingzoo.PettingZooEnv(world(), render_mode="ansi")
+
+
 def test_an_unknown_render_mode_is_refused() -> None:
     with pytest.raises(ValueError, match="expected None or 'rgb_array', 'human', got 'ascii'"):
         ring(num_envs=1, render_mode="ascii")

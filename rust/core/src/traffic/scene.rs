@@ -26,12 +26,14 @@ pub struct Scene {
     pub speeds: [f64; 2],
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Camera {
     /// Moves along with the car at that place in the list.
     Follow(usize),
     /// Keeps all agents in the picture, from farther away if need be.
     Agents,
+    /// Keeps the places between these two corners in the picture.
+    Box([f64; 2], [f64; 2]),
     /// Shows the whole of the lanes.
     Whole,
 }
@@ -93,6 +95,23 @@ pub struct Car {
 }
 
 impl Scene {
+    /// What [`Camera::Agents`] looks at, from corner to corner: the agents that have not crashed, else all agents, else
+    /// all cars. Across straight roads, their lanes too.
+    pub(super) fn focus(&self) -> Option<([f64; 2], [f64; 2])> {
+        let place = |car: &Car| [car.x, car.y];
+        let agents = || self.cars.iter().filter(|car| car.agent.is_some());
+        let (mut low, mut high) = bounds(agents().filter(|car| !car.crashed).map(place))
+            .or_else(|| bounds(agents().map(place)))
+            .or_else(|| bounds(self.cars.iter().map(place)))?;
+        for [x, y] in self.lanes.iter().filter(|lane| !lane.closed).flat_map(|lane| &lane.centre) {
+            let beside = self.lanes.iter().all(|lane| lane.centre.len() == 2) || (low[0]..=high[0]).contains(x);
+            if beside && y.is_finite() {
+                (low[1], high[1]) = (low[1].min(*y), high[1].max(*y));
+            }
+        }
+        Some((low, high))
+    }
+
     /// The scene between this one (`share` 0) and a later one of the same episode (`share` 1), for pictures in between
     /// two decisions: cars move along the curve that has the places, speeds and headings of both ends (cubic Hermite).
     /// A car that only one of them has is shown by the nearer one.
@@ -100,6 +119,13 @@ impl Scene {
         let seconds = later.time - self.time;
         let nearer = if share < 0.5 { self } else { later };
         let mut scene = nearer.clone();
+        if self.camera == Camera::Agents
+            && let (Some((low, high)), Some((later_low, later_high))) = (self.focus(), later.focus())
+        {
+            // Or it would jump where an agent leaves.
+            let blend = |a: [f64; 2], b: [f64; 2]| std::array::from_fn(|k| a[k] + share * (b[k] - a[k]));
+            scene.camera = Camera::Box(blend(low, later_low), blend(high, later_high));
+        }
         scene.time = self.time + share * seconds;
         for car in &mut scene.cars {
             let find = |scene: &Self| scene.cars.iter().find(|other| other.id == car.id).copied();
@@ -150,6 +176,14 @@ impl Traffic {
             speeds,
         }
     }
+}
+
+/// The smallest and largest coordinates of points, those left out that are not finite.
+pub(super) fn bounds(points: impl Iterator<Item = [f64; 2]>) -> Option<([f64; 2], [f64; 2])> {
+    points.filter(|at| at.iter().all(|x| x.is_finite())).fold(None, |all, at| {
+        let (low, high): ([f64; 2], [f64; 2]) = all.unwrap_or((at, at));
+        Some((std::array::from_fn(|k| low[k].min(at[k])), std::array::from_fn(|k| high[k].max(at[k]))))
+    })
 }
 
 impl Car {
@@ -226,6 +260,20 @@ mod tests {
         // At constant speed it is simply a straight line.
         let (a, b) = (scene(0.0, vec![car(0.0, 0.0, 20.0)]), scene(1.0, vec![car(20.0, 0.0, 20.0)]));
         assert!((a.between(&b, 0.3).cars[0].x - 6.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn the_camera_moves_evenly_where_an_agent_leaves() {
+        let agents = |places: &[f64]| {
+            let cars = places.iter().map(|&x| Car { agent: Some(0), id: x as u32, ..car(x, 0.0, 20.0) });
+            Scene { camera: Camera::Agents, ..scene(0.0, cars.collect()) }
+        };
+        let (a, b) = (agents(&[0.0, 100.0]), agents(&[20.0]));
+        let corners = |share: f64| match a.between(&b, share).camera {
+            Camera::Box(low, high) => [low[0], high[0]],
+            other => panic!("{other:?}"),
+        };
+        assert_eq!([corners(0.0), corners(0.5), corners(1.0)], [[0.0, 100.0], [10.0, 60.0], [20.0, 20.0]]);
     }
 
     #[test]

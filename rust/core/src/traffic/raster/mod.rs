@@ -9,7 +9,7 @@ mod font;
 
 use canvas::{Canvas, Colour, Rectangle};
 
-use super::scene::{Camera, Car, LaneStrip, Line, Scene};
+use super::scene::{Camera, Car, LaneStrip, Line, Scene, bounds};
 
 const GROUND: Colour = [214, 222, 208];
 const ASPHALT: Colour = [76, 80, 88];
@@ -104,9 +104,6 @@ impl Lens {
             scaling,
             size,
         };
-        // Wrecks are left behind.
-        let lives = scene.cars.iter().any(|car| car.agent.is_some() && !car.crashed);
-        let agents = || scene.cars.iter().filter(move |car| car.agent.is_some() && !(lives && car.crashed));
         let fit = |(low, high): ([f64; 2], [f64; 2]), most: f64| {
             let scale = |k: usize| size[k] / (high[k] - low[k] + 2.0 * MARGIN);
             let middle = std::array::from_fn(|k| (low[k] + high[k]) / 2.0);
@@ -114,30 +111,20 @@ impl Lens {
             let centering = if view.legend && size[1] > 300.0 { [0.5, 0.48] } else { [0.5, 0.5] };
             around(middle, scale(0).min(scale(1)).min(most), centering)
         };
-        let whole = || fit(bounds(scene.lanes.iter().flat_map(|lane| lane.centre.iter().copied())), f64::INFINITY);
+        let lanes = || bounds(scene.lanes.iter().flat_map(|lane| lane.centre.iter().copied()));
+        let whole = || fit(lanes().unwrap_or(([0.0; 2], [0.0; 2])), f64::INFINITY);
+        // The lanes are in it already: across them less room is needed.
+        let close = |(low, high): ([f64; 2], [f64; 2])| {
+            fit(([low[0], low[1] + MARGIN / 2.0], [high[0], high[1] - MARGIN / 2.0]), view.scaling)
+        };
         match scene.camera {
             Camera::Follow(i) if i < scene.cars.len() => {
                 let lens = around([scene.cars[i].x, scene.cars[i].y], view.scaling, view.centering);
                 if view.legend { lens.above_legend(&scene.lanes) } else { lens }
             }
             Camera::Whole => whole(),
-            _ if agents().next().is_none() => match scene.cars.len() {
-                0 => whole(),
-                _ => fit(bounds(scene.cars.iter().map(|car| [car.x, car.y])), view.scaling),
-            },
-            _ => {
-                let (mut low, mut high) = bounds(agents().map(|car| [car.x, car.y]));
-                // Across the road, all lanes beside the agents stay in the picture.
-                for lane in scene.lanes.iter().filter(|lane| !lane.closed) {
-                    for [x, y] in &lane.centre {
-                        if (low[0]..=high[0]).contains(x) || lane.centre.len() == 2 {
-                            (low[1], high[1]) = (low[1].min(*y), high[1].max(*y));
-                        }
-                    }
-                }
-                (low[1], high[1]) = (low[1] + MARGIN / 2.0, high[1] - MARGIN / 2.0);
-                fit((low, high), view.scaling)
-            }
+            Camera::Box(low, high) => close((low, high)),
+            Camera::Agents | Camera::Follow(_) => scene.focus().map_or_else(whole, close),
         }
     }
 
@@ -146,7 +133,7 @@ impl Lens {
         if lanes.iter().any(|lane| lane.centre.len() > 2) {
             return self;
         }
-        let (low, high) = bounds(lanes.iter().flat_map(|lane| lane.centre.iter().copied()));
+        let Some((low, high)) = bounds(lanes.iter().flat_map(|lane| lane.centre.iter().copied())) else { return self };
         let half = lanes.iter().map(|lane| lane.width).fold(0.0, f64::max) / 2.0 + 2.0 * SHOULDER;
         let (top, bottom) = (low[1] - half, high[1] + half);
         let tall = (self.size[1] - LEGEND) / self.scaling;
@@ -297,16 +284,6 @@ impl Lens {
             start += length;
         }
     }
-}
-
-/// The smallest and largest coordinates of some finite points; around the origin if there is none.
-fn bounds(points: impl Iterator<Item = [f64; 2]>) -> ([f64; 2], [f64; 2]) {
-    let finite = points.filter(|at| at.iter().all(|x| x.is_finite()));
-    let folded = finite.fold(None, |all: Option<([f64; 2], [f64; 2])>, at| {
-        let (low, high) = all.unwrap_or((at, at));
-        Some((std::array::from_fn(|k| low[k].min(at[k])), std::array::from_fn(|k| high[k].max(at[k]))))
-    });
-    folded.unwrap_or(([0.0; 2], [0.0; 2]))
 }
 
 /// A line moved `aside` metres to its right.
