@@ -515,9 +515,9 @@ class TeamPolicy:
             if isinstance(policy, Actor):
                 with torch.inference_mode():
                     drawn, log_prob = policy.draw(
-                        obs[index].to(self.device),
+                        obs.index_select(0, index).to(self.device),
                         torch.from_numpy(agents).to(self.device),
-                        None if noise is None else noise[index].to(self.device),
+                        None if noise is None else noise.index_select(0, index).to(self.device),
                     )
                 draws[index], log_probs[index] = drawn.cpu(), log_prob.cpu()
             else:

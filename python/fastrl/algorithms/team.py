@@ -299,14 +299,14 @@ class TeamLearner:
         for part in rows.split(CHUNK):
             weight = len(part) / len(rows)
             own_obs, agents, chosen = (
-                obs[part].to(self.device),
+                obs.index_select(0, part).to(self.device),
                 self._agents(part),
-                actions[part].to(self.device),
+                actions.index_select(0, part).to(self.device),
             )
             trace = trained.trace(len(part), self.config.dropout, self._generators["policies"])
             outputs = actor(own_obs, agents, trace)
             if old is None:
-                old_log_probs = log_probs[part].to(self.device)
+                old_log_probs = log_probs.index_select(0, part).to(self.device)
             else:
                 old_outputs = outputs if old is actor else old(own_obs, agents, Trace(trace.drops))
                 old_log_probs = log_probs_of(old_outputs, old.log_std, chosen)
@@ -315,7 +315,7 @@ class TeamLearner:
                 actor.log_std,
                 chosen,
                 old_log_probs,
-                advantages[part].to(self.device),
+                advantages.index_select(0, part).to(self.device),
                 clip_range=clip_range,
                 entropy_coef=entropy_coef,
             )

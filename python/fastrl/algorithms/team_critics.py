@@ -13,7 +13,8 @@ from fastrl.team_networks import CentralCritic, Critic
 from fastrl.team_rollout import TeamRollout
 
 # Rows of one pass through a network; the gradients of a minibatch add up over its chunks. Large enough to be cheap a
-# row, small enough that what lies between the layers stays in caches and out of the process's memory.
+# row, small enough that what lies between the layers stays in caches and out of the process's memory. (Rows are gathered
+# by index_select, which copies whole rows, several times as fast as indexing.)
 CHUNK = 2048
 
 Rows = Mapping[str, NDArray[np.int64]]
@@ -63,7 +64,7 @@ class OwnCritics:
         all_obs = torch.from_numpy(obs).flatten(0, 1)
         with torch.inference_mode():
             values = [
-                critic(all_obs[part].to(self.device), self._agents(part)).cpu()
+                critic(all_obs.index_select(0, part).to(self.device), self._agents(part)).cpu()
                 for part in torch.from_numpy(rows).split(CHUNK)
             ]
             return torch.cat(values).numpy()
@@ -78,10 +79,12 @@ class OwnCritics:
             for _ in range(config.critic_epochs):
                 for part in parts(torch.from_numpy(rows[name]), config.minibatch_size, self._generator):
                     loss = torch.zeros((), device=self.device)
-                    for rows_ in part.split(CHUNK):
-                        trace = trained.trace(len(rows_), config.dropout, self._generator)
-                        values = trained.network(all_obs[rows_].to(self.device), self._agents(rows_), trace)
-                        errors = values - all_returns[rows_].to(self.device)
+                    for chunk in part.split(CHUNK):
+                        trace = trained.trace(len(chunk), config.dropout, self._generator)
+                        values = trained.network(
+                            all_obs.index_select(0, chunk).to(self.device), self._agents(chunk), trace
+                        )
+                        errors = values - all_returns.index_select(0, chunk).to(self.device)
                         trace.backpropagate((errors / len(part)).unsqueeze(1))
                         loss += errors.square().sum() / (2 * len(part))
                     norm = trained.step(learning_rate, config.max_grad_norm)
@@ -146,7 +149,10 @@ class CentralCritics:
         critic = self.trained["central"].network
         with torch.inference_mode():
             values = [
-                critic(all_obs[part].to(self.device), all_alive[part].to(self.device)).cpu()
+                critic(
+                    all_obs.index_select(0, part).to(self.device),
+                    all_alive.index_select(0, part).to(self.device),
+                ).cpu()
                 for part in torch.from_numpy(worlds).split(max(CHUNK // num_agents, 1))
             ]
             return torch.cat(values).numpy()
@@ -162,18 +168,23 @@ class CentralCritics:
         learns = torch.from_numpy(self._learns)
         samples = (all_alive & learns).any(1).nonzero().squeeze(1)
         size = config.minibatch_size // len(self._learns)
-        chunk = max(CHUNK // len(self._learns), 1)
+        chunk_size = max(CHUNK // len(self._learns), 1)
         sums = []
         for _ in range(config.critic_epochs):
             for part in parts(samples, size, self._generator):
                 loss = torch.zeros((), device=self.device)
-                learning = (all_alive[part] & learns).to(self.device)
+                learning = (all_alive.index_select(0, part) & learns).to(self.device)
                 count = learning.sum()
-                for worlds, counts in zip(part.split(chunk), learning.split(chunk), strict=True):
+                for worlds, counts in zip(part.split(chunk_size), learning.split(chunk_size), strict=True):
                     trace = trained.trace(len(worlds), config.dropout, self._generator)
-                    obs, alive = all_obs[worlds].to(self.device), all_alive[worlds].to(self.device)
+                    obs, alive = (
+                        all_obs.index_select(0, worlds).to(self.device),
+                        all_alive.index_select(0, worlds).to(self.device),
+                    )
                     values = trained.network(obs, alive, trace)
-                    errors = torch.where(counts, values - all_returns[worlds].to(self.device), 0.0)
+                    errors = torch.where(
+                        counts, values - all_returns.index_select(0, worlds).to(self.device), 0.0
+                    )
                     trace.backpropagate(errors / count)
                     loss += errors.square().sum() / (2 * count)
                 norm = trained.step(learning_rate, config.max_grad_norm)
