@@ -139,6 +139,12 @@ class TestFormulas:
         state = env.vehicles()
         assert ((state.positions[:, 0] - state.positions[:, -1]) % state.ring_lengths > 5.0).all()
 
+    def test_one_ring_of_a_range_can_be_shown_as_it_looks_there(self) -> None:
+        one, range_ = quick(ring_length=220.0), quick(ring_length=220.0, distance_scale=270.0)
+        one.reset(seed=0), range_.reset(seed=0)
+        distances = [env.step(push(1, 0.5))[0][0, 2] for env in (one, range_)]
+        assert distances[0] * 220 == pytest.approx(distances[1] * 270)
+
     def test_lengths_are_drawn_from_the_range(self) -> None:
         env = quick(500, warmup_steps=0)
         env.reset(seed=0)
@@ -271,6 +277,7 @@ class TestErrors:
             ({"horizon": 0}, ValueError, "horizon: expected at least 1"),
             ({"max_decel": -1.0}, ValueError, "max_decel: expected a positive number"),
             ({"desired_speed": -3.0}, ValueError, "desired_speed: expected a number from 0"),
+            ({"distance_scale": 0.0}, ValueError, "distance_scale: expected a positive number"),
             ({"safe_speed": 1}, TypeError, "safe_speed: expected True or False"),
             ({"drive": "robots"}, ValueError, "drive: expected 'agents', 'humans'"),
             ({"drive": None}, TypeError, "drive: expected a name"),
@@ -370,6 +377,7 @@ def test_an_agent_learns_to_dissolve_the_wave() -> None:
         learner.collect(env, Stopwatch())
         learner.update(Stopwatch())
     options = {"ring_length": 240.0, "sims_per_step": 10, "horizon": 301, "warmup_steps": 75, "memory": 20.0}
+    options["distance_scale"] = 270.0
     held_out = RingVectorEnv(8, **options)
     obs, _ = held_out.reset(seed=1_000_000)
     speeds = []

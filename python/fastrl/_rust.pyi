@@ -391,6 +391,7 @@ class RingVec:
         bunching: float,
         max_accel: float,
         max_decel: float,
+        distance_scale: float | None,
         memory: float,
         safe_speed: bool,
         speed_weight: float,

@@ -51,6 +51,8 @@ class RingOptions:
             evenly spaced, and the wave forms in minutes rather than at once.
         max_accel: bound of the action, m/s^2.
         max_decel: the other, positive.
+        distance_scale: what observed distances are divided by, m; None for the longest of `ring_length`. To show a
+            policy one ring of the range that it has learned on, give it the longest of these.
         memory: time over which an agent's own speed is averaged (exponentially) for a fourth number of its
             observation, own mean speed / 15, s; 0 for Flow's three. A reflex on those three cannot tell a slow moment
             of the wave from a crowded ring; with the mean it can.
@@ -77,6 +79,7 @@ class RingOptions:
     bunching: float = 50.0
     max_accel: float = 1.0
     max_decel: float = 1.0
+    distance_scale: float | None = None
     memory: float = 0.0
     safe_speed: bool = True
     speed_weight: float = 4.0
@@ -91,7 +94,7 @@ class RingOptions:
                 as_count(field.name, value)
             elif field.type == "bool" and not isinstance(value, bool | np.bool_):
                 raise TypeError(f"{field.name}: expected True or False, got {value!r}")
-            elif field.type == "float" or (field.name == "desired_speed" and value is not None):
+            elif field.type == "float" or (field.type == "float | None" and value is not None):
                 as_number(field.name, value)
         if not isinstance(self.drive, str):
             raise TypeError(f"drive: expected a name, got {self.drive!r}")

@@ -37,7 +37,7 @@ pub(crate) struct RingVec {
 impl RingVec {
     #[new]
     #[pyo3(signature = (num_envs, *, num_vehicles, num_agents, ring_length, dt, ballistic, sims_per_step, warmup_steps,
-                        horizon, noise, bunching, max_accel, max_decel, memory, safe_speed, speed_weight, action_weight, drive,
+                        horizon, noise, bunching, max_accel, max_decel, distance_scale, memory, safe_speed, speed_weight, action_weight, drive,
                         desired_speed, num_threads, autoreset_mode))]
     #[expect(clippy::too_many_arguments, reason = "the options of the environment, by name")]
     fn new(
@@ -55,6 +55,7 @@ impl RingVec {
         bunching: f64,
         max_accel: f64,
         max_decel: f64,
+        distance_scale: Option<f64>,
         memory: f64,
         safe_speed: bool,
         speed_weight: f64,
@@ -84,6 +85,7 @@ impl RingVec {
             bunching,
             max_accel,
             max_decel,
+            distance_scale,
             memory,
             safe_speed,
             speed_weight,

@@ -45,6 +45,8 @@ pub struct Config {
     /// Bounds of the action, m/s^2, both positive.
     pub max_accel: f64,
     pub max_decel: f64,
+    /// What observed distances are divided by, m; none: the longest ring.
+    pub distance_scale: Option<f64>,
     /// Time over which an agent's own speed is averaged for a fourth number of its observation, s; 0: there is none.
     pub memory: f64,
     /// Whether SUMO bounds an agent's speed by that which keeps its distance ([`Idm::LEARNER`]). Without it agents can
@@ -74,6 +76,7 @@ impl Default for Config {
             bunching: 50.0,
             max_accel: 1.0,
             max_decel: 1.0,
+            distance_scale: None,
             memory: 0.0,
             safe_speed: true,
             speed_weight: 4.0,
@@ -110,6 +113,7 @@ impl Config {
             ("dt", self.dt),
             ("max_accel", self.max_accel),
             ("max_decel", self.max_decel),
+            ("distance_scale", self.distance_scale.unwrap_or(1.0)),
             ("length of a vehicle", idm.length),
             ("desired speed of the humans", idm.desired_speed),
             ("accel of the humans", idm.accel),

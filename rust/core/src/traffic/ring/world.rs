@@ -178,11 +178,11 @@ impl Ring {
         }
     }
 
-    /// Own speed / 15 m/s, the leader's minus the own / 15 m/s, the distance to the leader (front to front) / the longest
-    /// ring, and with memory the own mean speed / 15 m/s.
+    /// Own speed / 15 m/s, the leader's minus the own / 15 m/s, the distance to the leader (front to front) / the
+    /// longest ring, and with memory the own mean speed / 15 m/s.
     fn write_obs(&self, obs: &mut [f32]) {
         let platoon = &self.state.platoon;
-        let per_length = 1.0 / self.config.ring_length.1;
+        let per_length = 1.0 / self.config.distance_scale.unwrap_or(self.config.ring_length.1);
         for (k, row) in obs.chunks_exact_mut(World::obs_len(self)).enumerate() {
             let i = self.seats[k];
             let v = platoon.v()[i];
@@ -232,8 +232,6 @@ fn filled(config: &Config, length: f64) -> Platoon {
 
 impl World for Ring {
     type State = State;
-
-    const MIN_BLOCK: usize = 16;
 
     fn num_agents(&self) -> usize {
         self.seats.len()
