@@ -90,6 +90,12 @@ class TestLearns:
         a, b = (learner.policy_state()["actors"][f"agent{i}"]["weights"] for i in (0, 1))
         assert not torch.equal(a["body.layers.0.weight"], b["body.layers.0.weight"])
 
+    def test_worlds_of_one_agent(self):
+        env = TeamEnv(64, 1, box=True)
+        learner = mappo_for(env, critic="own", normalize_obs=True, initial_log_std=-1.0, gamma=0.999)
+        stats, _ = train(learner, env)
+        assert stats.returns.mean() == pytest.approx(env.best_return(), abs=0.06)
+
     def test_with_dropout_and_everything_else(self):
         env = TeamEnv(32, 3)
         options = {
@@ -505,6 +511,20 @@ def test_learning_rates_follow_their_schedule():
     assert [row.entropy_coef for row in rows][:4] == pytest.approx(
         [0.3, 0.2 + 0.001 / 3, 0.1 + 0.002 / 3, 0.001]
     )
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("critic", ["own", "central"])
+@pytest.mark.parametrize("box", [False, True])
+def test_on_a_gpu(critic, box):
+    env = TeamEnv(32, 3, box=box)
+    config = MAPPOConfig(**SMALL, critic=critic, dropout=0.1, normalize_obs=True, agent_ids=True)
+    spaces = env.single_observation_space, env.single_action_space
+    learner = MAPPO(config, *spaces, 32, 3, total_updates=60, seed=0, device="cuda")
+    train(learner, env, 30)
+    learner.load_state_dict(written_and_read(learner.state_dict()))
+    stats, _ = train(learner, env, 30)
+    assert stats.returns.mean() == pytest.approx(env.best_return(), abs=0.1)
 
 
 def test_time_has_four_names():

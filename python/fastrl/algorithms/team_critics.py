@@ -13,8 +13,8 @@ from fastrl.team_networks import CentralCritic, Critic
 from fastrl.team_rollout import TeamRollout
 
 # Rows of one pass through a network; the gradients of a minibatch add up over its chunks. Large enough to be cheap a
-# row, small enough that what lies between the layers stays in caches and out of the process's memory. (Rows are gathered
-# by index_select, which copies whole rows, several times as fast as indexing.)
+# row, small enough that what lies between the layers stays in caches and out of the process's memory. (`index_select`
+# gathers whole rows, several times as fast as indexing.)
 CHUNK = 2048
 
 Rows = Mapping[str, NDArray[np.int64]]
