@@ -282,6 +282,8 @@ def test_available_actions_follow_lane_and_speed() -> None:
 
 def test_scripts_find_what_they_look_for() -> None:
     env = gymnasium.make("fastrl/highway-fast-v0", config=SMALL).unwrapped
+    with pytest.raises(gymnasium.error.ResetNeeded):
+        _ = env.vehicle
     env.reset(seed=0)
     assert env.action_type.actions_indexes["FASTER"] == 3 and env.action_type.actions[1] == "IDLE"
     assert env.action_type.get_available_actions() == env.get_available_actions()

@@ -268,6 +268,8 @@ class HighwayEnv(gymnasium.Env[NDArray[Any], Any]):
     @property
     def vehicle(self) -> VehicleState:
         """The controlled vehicle. All others are in `vehicles()`."""
+        if not self._vector._was_reset:
+            raise gymnasium.error.ResetNeeded("there is no vehicle yet: call reset() first")
         first = {key: value[0].item() for key, value in self._vector.vehicles().items()}
         lanes = {key: ("0", "1", int(first[key])) for key in ("lane", "target_lane")}
         return VehicleState(
