@@ -105,13 +105,18 @@ impl<'a> Canvas<'a> {
     }
 
     pub(super) fn fill(&mut self, colour: Colour) {
-        for pixel in self.pixels.chunks_exact_mut(3) {
-            pixel.copy_from_slice(&colour);
+        let row = colour.repeat(self.width);
+        for pixels in self.pixels.chunks_exact_mut(row.len().max(1)) {
+            pixels.copy_from_slice(&row);
         }
     }
 
     /// Lays `colour` over a pixel; `alpha` from 0 (nothing) to 256 (nothing but it).
     fn blend(&mut self, place: usize, colour: Colour, alpha: u32) {
+        if alpha == 256 {
+            self.pixels[3 * place..3 * place + 3].copy_from_slice(&colour);
+            return;
+        }
         for (channel, new) in self.pixels[3 * place..3 * place + 3].iter_mut().zip(colour) {
             *channel = ((u32::from(*channel) * (256 - alpha) + u32::from(new) * alpha) >> 8) as u8;
         }
@@ -134,9 +139,14 @@ impl<'a> Canvas<'a> {
     }
 
     pub(super) fn fill_mask(&mut self, mask: &Mask, colour: Colour) {
-        for (place, &cover) in mask.cover.iter().enumerate() {
-            if cover > 0 {
-                self.blend(place, colour, u32::from(cover) + 1);
+        const RUN: usize = 64;
+        for (run, covers) in mask.cover.chunks(RUN).enumerate() {
+            // Most of a picture has none of it.
+            if covers.iter().fold(0, |all, cover| all | cover) == 0 {
+                continue;
+            }
+            for (i, &cover) in covers.iter().enumerate().filter(|(_, cover)| **cover > 0) {
+                self.blend(run * RUN + i, colour, u32::from(cover) + 1);
             }
         }
     }
