@@ -30,17 +30,24 @@ ENV = "fastrl/coop-highway-v0"
 
 @dataclass(frozen=True)
 class Result:
-    """What a contender has done: episodes and steps of worlds, in how many seconds; the most memory it held, MiB."""
+    """What a contender has done: episodes and steps of worlds, in how many seconds; the most memory that it held, and
+    the most of its own (see `memory_of`), MiB."""
 
     name: str
     episodes: int
     steps: int
     seconds: float
     memory: float
+    own: float
 
     @property
     def per_minute(self) -> float:
         return 60 * self.episodes / self.seconds
+
+    @property
+    def speed(self) -> float:
+        """Steps of worlds a second, which does not depend on how long a policy's episodes last."""
+        return self.steps / self.seconds
 
 
 def settings() -> Any:
@@ -55,12 +62,13 @@ def settings() -> Any:
 def run(command: list[str], name: str) -> Result:
     """Runs a contender, which prints its episodes, steps and seconds as JSON in its last line; watches its memory."""
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    peak = 0.0
+    memory = own = 0.0
 
     def watch() -> None:
-        nonlocal peak
+        nonlocal memory, own
         while process.poll() is None:
-            peak = max(peak, memory_of(process.pid))
+            now, own_now = memory_of(process.pid)
+            memory, own = max(memory, now), max(own, own_now)
             time.sleep(0.2)
 
     watcher = threading.Thread(target=watch, daemon=True)
@@ -69,19 +77,23 @@ def run(command: list[str], name: str) -> Result:
     watcher.join()
     assert process.returncode == 0, err[-4000:]
     told = json.loads(out.strip().splitlines()[-1])
-    return Result(name, told["episodes"], told["steps"], told["seconds"], peak)
+    return Result(name, told["episodes"], told["steps"], told["seconds"], memory, own)
 
 
-def memory_of(pid: int) -> float:
-    """Resident memory of a process and all that it has started, MiB."""
-    parents, sizes = {}, {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
+def memory_of(pid: int) -> tuple[float, float]:
+    """Memory of a process and all that it has started, MiB: all that is resident, and what is its own of that (the rest
+    are pages of files, mostly libraries, of which the system keeps as many as it likes)."""
+    parents: dict[int, int] = {}
+    sizes: dict[int, tuple[float, float]] = {}
+    for status in Path("/proc").glob("[0-9]*/status"):
         try:
-            fields = stat.read_text().rpartition(")")[2].split()
+            fields = dict(line.split(":", 1) for line in status.read_text().splitlines())
         except OSError:
             continue  # it has just ended
-        parents[int(stat.parent.name)] = int(fields[1])
-        sizes[int(stat.parent.name)] = int(fields[21]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+        process = int(status.parent.name)
+        parents[process] = int(fields["PPid"])
+        all_of_it, own = (int(fields.get(name, "0 kB").split()[0]) / 1024 for name in ("VmRSS", "RssAnon"))
+        sizes[process] = (all_of_it, own)
 
     def is_ours(process: int) -> bool:
         while process > 1:
@@ -90,7 +102,8 @@ def memory_of(pid: int) -> float:
             process = parents.get(process, 0)
         return False
 
-    return sum(size for process, size in sizes.items() if is_ours(process))
+    ours = [size for process, size in sizes.items() if is_ours(process)]
+    return sum(size for size, _ in ours), sum(own for _, own in ours)
 
 
 def fastrl_run() -> dict[str, float]:
@@ -277,18 +290,17 @@ def test_training_beside_stable_baselines3_and_rllib() -> None:
         f" {config.env.num_envs} worlds, {os.cpu_count()} cores"
     )
     print(
-        f"  {'':<20}{'episodes/min':>14}{'ratio':>8}{'steps/s':>10}{'memory MiB':>12}{'episodes':>10}{'seconds':>9}"
+        f"  {'':<20}{'episodes/min':>14}{'steps/s':>10}{'ratio':>8}{'memory MiB':>12}{'its own':>9}"
+        f"{'episodes':>10}{'seconds':>9}"
     )
     ours = results[0]
-    for result in results:
-        numbers = (
-            f"{result.per_minute:>14,.0f}{ours.per_minute / result.per_minute:>8.1f}"
-            f"{result.steps / result.seconds:>10,.0f}{result.memory:>12,.0f}"
-            f"{result.episodes:>10,}{result.seconds:>9.1f}"
+    for it in results:
+        print(
+            f"  {it.name:<20}{it.per_minute:>14,.0f}{it.speed:>10,.0f}{ours.speed / it.speed:>8.1f}"
+            f"{it.memory:>12,.0f}{it.own:>9,.0f}{it.episodes:>10,}{it.seconds:>9.1f}"
         )
-        print(f"  {result.name:<20}{numbers}")
     torch = run([sys.executable, __file__, "torch"], "PyTorch")
-    print(f"  importing PyTorch alone takes {torch.memory:,.0f} MiB here")
+    print(f"  importing PyTorch alone takes {torch.memory:,.0f} MiB here, {torch.own:,.0f} of it its own")
     for note in notes:
         print(f"  {note}")
     assert ours.episodes >= EPISODES
