@@ -75,13 +75,21 @@ def towards_goal(obs, agents):
 
 
 class TestLearns:
-    @pytest.mark.parametrize("critic", ["own", "central"])
-    @pytest.mark.parametrize("box", [False, True])
+    @pytest.mark.parametrize(
+        ("critic", "box"),
+        [
+            ("own", True),
+            ("central", False),
+            pytest.param("own", False, marks=pytest.mark.slow),
+            pytest.param("central", True, marks=pytest.mark.slow),
+        ],
+    )
     def test_to_the_known_optimum(self, critic, box):
         env = TeamEnv(32, 3, box=box)
         stats, _ = train(mappo_for(env, critic=critic), env)
         assert stats.returns.mean() == pytest.approx(env.best_return(), abs=0.06)
 
+    @pytest.mark.slow
     def test_one_policy_for_each_agent(self):
         env = TeamEnv(32, 2)
         learner = mappo_for(env, share=False, critic="own", total_updates=80)
@@ -90,12 +98,14 @@ class TestLearns:
         a, b = (learner.policy_state()["actors"][f"agent{i}"]["weights"] for i in (0, 1))
         assert not torch.equal(a["body.layers.0.weight"], b["body.layers.0.weight"])
 
+    @pytest.mark.slow
     def test_worlds_of_one_agent(self):
         env = TeamEnv(64, 1, box=True)
         learner = mappo_for(env, critic="own", normalize_obs=True, initial_log_std=-1.0, gamma=0.999)
         stats, _ = train(learner, env)
         assert stats.returns.mean() == pytest.approx(env.best_return(), abs=0.06)
 
+    @pytest.mark.slow
     def test_with_dropout_and_everything_else(self):
         env = TeamEnv(32, 3)
         options = {

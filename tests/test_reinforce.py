@@ -40,8 +40,15 @@ def train(learner, env, updates):
     return stats, metrics
 
 
-@pytest.mark.parametrize("critic", ["own", "central"])
-@pytest.mark.parametrize("box", [False, True])
+@pytest.mark.parametrize(
+    ("critic", "box"),
+    [
+        ("own", True),
+        ("central", False),
+        pytest.param("own", False, marks=pytest.mark.slow),
+        pytest.param("central", True, marks=pytest.mark.slow),
+    ],
+)
 def test_learns_to_the_known_optimum(critic, box):
     env = TeamEnv(32, 3, box=box)
     # Discounted little, walking any one way would be better than dithering, and whole returns soon find that.
