@@ -24,7 +24,7 @@ LENGTHS = (220, 230, 240, 250, 260, 270)
 # Measured with SUMO 1.28; the spread of speeds falls from about 3 to under 0.05 m/s.
 SUMO_HUMANS = (2.11, 2.42, 2.75, 3.11, 3.55, 4.10)
 SUMO_FOLLOWER_STOPPER = (2.97, 3.44, 3.91, 4.36, 4.82, 5.27)
-HELD_OUT = (225, 235, 245, 255, 265)
+HELD_OUT = (220, 225, 235, 245, 255, 265, 270)
 NUM_SEEDS = 3
 
 

@@ -270,6 +270,9 @@ PRESETS: dict[str, Preset] = {
                     "warmup_steps=75",
                     "memory=20",
                     "action_weight=2",
+                    # Beyond Flow's shortest ring: the most crowded ones are the hardest.
+                    "ring_length=(208, 270)",
+                    "distance_scale=270",
                 ),
             },
             "mappo": {
