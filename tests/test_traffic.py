@@ -16,9 +16,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+import fastrl.traffic
 from fastrl.checkpoint import load_checkpoint, load_newest, save_checkpoint
 from fastrl.cli import main
 from fastrl.curriculum import Difficulty
+from fastrl.envs.multi import make_multi
 from fastrl.episodes import MEANS
 from fastrl.metrics import TrafficRow
 from fastrl.session import TrainError
@@ -339,6 +341,29 @@ def test_asked_to_stop_it_saves_and_says_how_to_go_on(tmp_path: Path, number: si
     summary = json.loads((run / "summary.json").read_text())
     assert (summary["status"], summary["signal"]) == ("interrupted", number.name)
     assert load_newest(run)[1]["steps"] == rows_of(run)[-1]["steps"]
+
+
+@pytest.mark.slow
+def test_it_learns_to_drive(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three cars in light traffic."""
+    monkeypatch.setattr(fastrl.traffic, "make_multi", make_multi)
+    config = small_config(
+        "--episodes=3000",
+        "--num-envs=32",
+        "--env.duration=20",
+        "--env.options=lanes=3,background=4",
+        "--mappo.num_steps=20",
+        "--mappo.hidden=64,32",
+        "--mappo.minibatch_size=1024",
+        "--run.eval_freq=0",
+    )
+    rows = list(Training(config, CONSOLE).rows())
+
+    def mean(name: str, some: list[TrafficRow]) -> float:
+        return sum(row.played[name] for row in some) / len(some)
+
+    assert mean("mean_return", rows[-10:]) > mean("mean_return", rows[:10]) + 1
+    assert mean("collision_rate", rows[-10:]) < mean("collision_rate", rows[:10]) / 2
 
 
 @pytest.mark.parametrize(

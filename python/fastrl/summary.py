@@ -213,7 +213,7 @@ class TrafficSummary:
         """Shows it to people."""
         rows = [] if self.evaluation is None else [self.evaluation]
         if self.best is not None:
-            rows.append(dataclasses.replace(self.best, name="best"))
+            rows.append(self.best)
         if rows:
             title = f"{rows[0].episodes} episodes on fixed seeds, without exploration"
             console.print(score_table_of_traffic(rows, title))

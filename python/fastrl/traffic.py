@@ -259,7 +259,7 @@ class Training:
             self.evaluated_at = self.episodes
             scores = self.evaluate()
             if self.best is None or scores.mean_return > self.best.mean_return:
-                self.best, self.best_at = scores, self.episodes
+                self.best, self.best_at = dataclasses.replace(scores, name="best"), self.episodes
                 if self.best_file is not None:
                     self.best_file.parent.mkdir(exist_ok=True)
                     save_checkpoint(self.best_file, self.state())
