@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from fastrl._rust import IdmPlatoon
 from fastrl.envs import RingVectorEnv, RingWorlds, make_multi
-from fastrl.envs.ring import equilibrium_speed, record_episode
+from fastrl.envs.ring import equilibrium_speed
 from fastrl.testing import check_vector_env
 
 LENGTH = 13
@@ -346,19 +346,6 @@ class TestErrors:
             IdmPlatoon([0.0], [1.0], dt=-1.0)
         with pytest.raises(ValueError, match="commands: expected 1 speeds"):
             IdmPlatoon([0.0], [1.0]).step(commands=[-1.0])
-
-
-def test_an_episode_can_be_recorded_for_its_diagram() -> None:
-    env = quick(2, horizon=200, ring_length=240.0, warmup_steps=500)
-    episode = record_episode(env, lambda obs: np.zeros(2), seed=1)
-    assert episode.positions.shape == episode.speeds.shape == (200, 22)
-    assert episode.ring_length == 240.0 and episode.seats == (21,)
-    assert episode.times[[0, -1]].tolist() == pytest.approx([0.0, 19.9])
-    moved = np.diff(episode.positions, axis=0) % 240.0
-    np.testing.assert_allclose(moved, episode.speeds[1:] * 0.1, atol=1e-9)
-    worlds = make_multi("fastrl/ring-v0", 2, num_agents=2, horizon=30, drive="humans", warmup_steps=0)
-    assert isinstance(worlds, RingWorlds)
-    assert record_episode(worlds, seed=1).positions.shape == (30, 22)
 
 
 @pytest.mark.slow
