@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 const STEPPING: f64 = 0.25;
 /// SUMO's `NUMERICAL_EPS`: the smallest gap that is divided by, m.
 const EPS: f64 = 1e-3;
-/// Ballistic steps: speeds below this, times the step's length, are rest, m/s^2 (SUMO's `NUMERICAL_EPS_SPEED`).
+/// Speeds below this, times the step's length, are rest, m/s^2 (SUMO's `NUMERICAL_EPS_SPEED`).
 const REST: f64 = 1e-4;
 /// The gap of a vehicle that follows nobody, m.
 const FAR: f64 = 1e6;
@@ -147,14 +147,14 @@ impl Driver {
     fn limited(&self, v: f64, wish: f64) -> f64 {
         let top = min(v + self.idm.accel * self.dt, self.idm.desired_speed);
         let safe = min(wish, top);
-        let (floor, rest) = match self.integrator {
-            Integrator::Euler => (0.0, 0.0),
-            Integrator::Ballistic => (f64::NEG_INFINITY, REST * self.dt),
+        let floor = match self.integrator {
+            Integrator::Euler => 0.0,
+            Integrator::Ballistic => f64::NEG_INFINITY,
         };
         let comfort = max(v - self.comfort_decel * self.dt, floor);
         let emergency = max(v - self.idm.emergency_decel * self.dt, floor);
         let next = max(min(comfort, max(safe, emergency)), safe);
-        if next < rest { 0.0 } else { next }
+        if next < REST * self.dt { 0.0 } else { next }
     }
 
     /// The speed after this step, m/s, of a driver at speed `v`, `gap` m behind a leader at `lead_speed`.
