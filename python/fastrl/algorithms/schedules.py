@@ -14,7 +14,7 @@ class Schedule:
         constant      start
         linear        start + (end - start) p
         cosine        end + (start - end) (1 + cos(pi p)) / 2        (Loshchilov and Hutter, 2017, without restarts)
-        exponential   start (end / start) ** p
+        exponential   start ** (1 - p) * end ** p
         step          start * factor ** (updates // every), not below end
 
     A warm-up of w updates comes first: update i < w has ``start * (i + 1) / (w + 1)``. The step schedule counts from
@@ -76,4 +76,4 @@ class Schedule:
             return self.start + (self.end - self.start) * p
         if self.name == "cosine":
             return self.end + (self.start - self.end) * (1 + math.cos(math.pi * p)) / 2
-        return float(self.start * (self.end / self.start) ** p)
+        return float(self.start ** (1 - p) * self.end**p)
