@@ -6,7 +6,7 @@ same network, rollouts, minibatches and epochs; all agents share a policy. fastr
 metrics, evaluations and checkpoints; the others only train. Seconds are those of training, without imports.
 
 RLlib wants other versions of other things, so it comes from a virtual environment of its own, in which ``fastrl`` and
-``ray[rllib]`` are installed: name its Python in FASTRL_RLLIB_PYTHON.
+``ray[rllib]`` are installed (``pip install ".[pettingzoo]" "ray[rllib]"``): name its Python in FASTRL_RLLIB_PYTHON.
 """
 
 import json
