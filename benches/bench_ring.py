@@ -9,12 +9,12 @@ import time
 from pathlib import Path
 
 import numpy as np
+from rich.console import Console
 
 from fastrl.config import build, check
 from fastrl.envs import RingVectorEnv, make_multi
 from fastrl.envs.ring import equilibrium_speed
-from fastrl.stopwatch import Stopwatch
-from fastrl.traffic import make_learner, make_worlds
+from fastrl.traffic import Training, load_policy
 from fastrl.traffic_settings import PRESETS, TrafficConfig
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
@@ -24,8 +24,8 @@ LENGTHS = (220, 230, 240, 250, 260, 270)
 # Measured with SUMO 1.28; the spread of speeds falls from about 3 to under 0.05 m/s.
 SUMO_HUMANS = (2.11, 2.42, 2.75, 3.11, 3.55, 4.10)
 SUMO_FOLLOWER_STOPPER = (2.97, 3.44, 3.91, 4.36, 4.82, 5.27)
-HELD_OUT = (220, 225, 235, 245, 255, 265, 270)
-NUM_SEEDS = 3
+HELD_OUT = (220, 222, 231, 243, 251, 263, 270)
+SEEDS = (10, 11, 12)
 
 
 def row(name, values, digits=2):
@@ -116,7 +116,7 @@ def test_steps_per_second(tmp_path):
     print(f"  libsumo 1.28, simulationStep alone: {sumo / 1e6:.4f}; ratio {best[64, 1] * 1e6 / sumo:.0f}")
 
 
-def held_out(learner, length):
+def held_out(policy, length):
     """Mean speed over the last 100 s of episodes of 300 s, in equilibrium speeds, without exploration."""
     env = RingVectorEnv(
         8,
@@ -130,14 +130,17 @@ def held_out(learner, length):
     obs, _ = env.reset(seed=1_000_000)
     speeds = []
     for step in range(300):
-        obs, *_ = env.step(learner.act(obs, np.ones(8, np.bool_), deterministic=True))
+        obs, *_ = env.step(policy.act(obs, np.ones(8, np.bool_), deterministic=True))
         if step >= 200:
             speeds.append(env.vehicles().speeds.mean())
     return np.mean(speeds) / equilibrium_speed(length)
 
 
-def test_an_agent_learns_to_dissolve_the_wave():
-    """The preset `ring` from Flow's start, a wave that has formed; held-out lengths and seeds."""
+def test_an_agent_learns_to_dissolve_the_wave(tmp_path):
+    """The preset `ring` from Flow's start, a wave that has formed; held-out lengths and seeds.
+
+    Each run's policy is the best by its own evaluations, by return and on seeds of its own, as its best checkpoint;
+    the last one is shown beside it. About 2 minutes."""
     print("\nmean speed in equilibrium speeds, last 100 s of 300 s; held-out lengths, m")
     row("", HELD_OUT, 0)
     row(
@@ -146,17 +149,16 @@ def test_an_agent_learns_to_dissolve_the_wave():
         3,
     )
     worst = []
-    for seed in range(NUM_SEEDS):
+    for seed in SEEDS:
         values = check(TrafficConfig, PRESETS["ring"].values, "ring")
-        config = build(TrafficConfig, values, {"run.seed": seed})
-        env = make_worlds(config.env, 128)
-        learner = make_learner(config, env, "cpu")
-        start = time.perf_counter()
-        while learner.updates < learner.total_updates:
-            learner.collect(env, Stopwatch())
-            learner.update(Stopwatch())
-        seconds = time.perf_counter() - start
-        ratios = [held_out(learner, length) for length in HELD_OUT]
-        row(f"learned, seed {seed}, {seconds:.0f} s", ratios, 3)
-        worst.append(min(ratios))
-    assert np.median(worst) > 0.95
+        training = Training(build(TrafficConfig, values, {"run.seed": seed}), Console())
+        training.best_file = tmp_path / str(seed) / "best.safetensors"
+        for _ in training.rows():
+            pass
+        last = [held_out(training.learner.policy, length) for length in HELD_OUT]
+        _, policy = load_policy(training.best_file)
+        best = [held_out(policy, length) for length in HELD_OUT]
+        row(f"learned, seed {seed}, {training.seconds:.0f} s: best", best, 3)
+        row(f"  last (best was at {training.best_at} of {training.episodes})", last, 3)
+        worst.append(min(best))
+    assert min(worst) > 0.95

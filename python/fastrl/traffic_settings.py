@@ -256,10 +256,18 @@ PRESETS: dict[str, Preset] = {
     "mega-scale": _preset("as many as fill the road", 12, 500),
     # An action holds for a second, for in a tenth it does nothing that could be told from noise. An agent that is paid
     # for driving evenly dissolves the wave by that alone; exploring widely, it would first learn to drive like a human.
+    # Late in a run policies come and go that give up the most crowded rings: evaluations are as frequent as ends of
+    # episodes, on enough rings to tell, and the policy to use is that of checkpoints/best.safetensors.
     "ring": Preset(
-        "1 vehicle, 4800 episodes: one agent on Flow's ring road dissolves the wave",
+        "1 vehicle, 7680 episodes: one agent on Flow's ring road dissolves the wave; use the best checkpoint",
         {
-            "run": {"algorithm": "ippo", "episodes": 4800, "eval_freq": 1200, "save_freq": 1200},
+            "run": {
+                "algorithm": "ippo",
+                "episodes": 7680,
+                "eval_freq": 384,
+                "eval_episodes": 64,
+                "save_freq": 1920,
+            },
             "env": {
                 "id": RING,
                 "vehicles": 1,
@@ -288,6 +296,7 @@ PRESETS: dict[str, Preset] = {
                 "normalize_obs": True,
                 "learning_rate": 1e-3,
                 "lr_schedule": "linear",
+                "lr_final_share": 0.33,
                 "entropy_coef": 0.0,
                 "final_entropy_coef": 0.0,
             },
