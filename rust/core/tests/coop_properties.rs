@@ -17,7 +17,7 @@ const AGENTS: usize = 7;
 fn any_config() -> impl Strategy<Value = Config> {
     let task = prop_oneof![Just(Task::Highway), Just(Task::Merge)];
     let actions = prop_oneof![Just(ActionType::Meta), Just(ActionType::Continuous)];
-    (task, actions, 1usize..5, 0usize..16, prop_oneof![Just(1u32), Just(5)], 0.0..=1.0).prop_map(
+    (task, actions, 1usize..5, 0usize..16, prop_oneof![Just(1u32), Just(5)], 0.0..0.99).prop_map(
         |(task, actions, lanes, background, policy_frequency, cooperation)| Config {
             actions,
             lanes,
@@ -211,10 +211,15 @@ proptest! {
                     successes += usize::from(arrived || (late && !crashed && config.task == Task::Highway));
                 }
             } else {
+                // Numbers have changed: an agent's own reward, taken out of the mix, tells a crash (-1 and at most 0.45)
+                // from an arrival (1 at least). The mean of the mixed rewards is that of the own ones.
+                let acted = before.iter().flatten().count() as f64;
+                let mean = played.rewards.iter().sum::<f64>() / acted;
                 for (row, driver) in before.iter().enumerate() {
                     let (terminated, truncated) = (played.terminated[row] == 1, played.truncated[row] == 1);
                     if driver.is_some() && terminated {
-                        let me_crashed = played.row(row)[4 + config.all_lanes()] > -0.5 || config.task == Task::Highway;
+                        let own = (played.rewards[row] - mean * config.cooperation) / (1.0 - config.cooperation);
+                        let me_crashed = own < 0.0;
                         crashes += usize::from(me_crashed);
                         successes += usize::from(!me_crashed);
                     }
