@@ -201,7 +201,7 @@ def slow_idm(
     if not ballistic:
         slowest = [max(speed, 0.0) for speed in slowest]
     speed = max(min(slowest[0], max(safe, slowest[1])), safe)
-    return 0.0 if ballistic and speed < 1e-4 * dt else speed
+    return 0.0 if speed < 1e-4 * dt else speed
 
 
 @settings(max_examples=200, deadline=None)
