@@ -7,7 +7,7 @@ may touch the arrays meanwhile. N is `num_envs`, D `obs_dim`, A `num_actions`.
 """
 
 import sys
-from typing import Any, Literal, Self, final
+from typing import Any, Literal, Self, final, type_check_only
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,12 +28,72 @@ CAGE2_SCAN_HOSTS: list[int]
 CAGE2_EFFECTIVE_ACTIONS: list[int]
 """Actions that can ever have an effect."""
 
+@type_check_only
+class _Vec:
+    """What the vector classes below have in common (there is no such class when the program runs). N environments of A
+    agents each have K = N * A rows, row = environment * A + agent.
+
+    None may be used by two threads at once (RuntimeError) nor in a process forked from its own (RuntimeError). After
+    `close` every method but `close` raises `gymnasium.error.ClosedEnvironmentError`.
+    """
+
+    @property
+    def num_envs(self) -> int:
+        """Environments, N."""
+
+    @property
+    def num_agents(self) -> int:
+        """Rows of one environment, A."""
+
+    @property
+    def obs_dim(self) -> int:
+        """Length of an observation, D."""
+
+    def reset(
+        self,
+        obs: NDArray[np.float32],
+        seeds: NDArray[np.uint64] | None = None,
+        reset_mask: NDArray[np.bool_] | None = None,
+        alive: NDArray[np.bool_] | None = None,
+    ) -> None:
+        """Starts new episodes where `reset_mask` [N] says so (everywhere without it) and writes these rows of `obs`
+        [K, D], and all of `alive` [K]: whose agents act next. `seeds` [N] start the streams anew. A mask without a True
+        is a ValueError; one that leaves out an environment that was never reset raises
+        `gymnasium.error.ResetNeeded`."""
+
+    def observe(self, obs: NDArray[np.float32], alive: NDArray[np.bool_] | None = None) -> None:
+        """Writes every row's present observation, [K, D], zeros where nobody lives, and who lives, [K]."""
+
+    def step(
+        self,
+        actions: NDArray[Any],
+        obs: NDArray[np.float32],
+        rewards: NDArray[np.floating],
+        terminations: NDArray[np.bool_],
+        truncations: NDArray[np.bool_],
+        final_obs: NDArray[np.float32] | None = None,
+        alive: NDArray[np.bool_] | None = None,
+    ) -> None:
+        """One step of every environment. `actions` int64 [K] or, where they are numbers, float32 [K, n]; `obs` [K, D];
+        `rewards` float32 or float64 [K]; `terminations`, `truncations`, `alive` [K]; `final_obs` [K, D] only with
+        autoreset "same_step": rows of environments whose episode ended get its last observations. ValueError: an action
+        of a living agent out of range or NaN. `gymnasium.error.ResetNeeded`: an environment was never reset, or has
+        ended with autoreset "disabled"."""
+
+    def save_state(self) -> bytes:
+        """Everything that the future depends on, generators included."""
+
+    def load_state(self, state: bytes) -> None:
+        """Restores it. ValueError: damaged, of another version, of other options or another number of environments."""
+
+    def close(self) -> None:
+        """Ends it. May be called again."""
+
 @final
-class Cage2Vec:
+class Cage2Vec(_Vec):
     """N games of CAGE Challenge 2. `fastrl.envs.Cage2VectorEnv` explains the options.
 
-    It may not be used by two threads at once (RuntimeError) nor in a process forked from its own (RuntimeError).
-    After `close` every method but `close` raises `gymnasium.error.ClosedEnvironmentError`.
+    Threads, forks and `close` as in `_Vec`.
     """
 
     def __new__(
@@ -51,42 +111,7 @@ class Cage2Vec:
         python_random: bool,
     ) -> Cage2Vec: ...
     @property
-    def num_envs(self) -> int: ...
-    @property
-    def num_agents(self) -> int:
-        """Rows of one environment: 1."""
-
-    @property
-    def obs_dim(self) -> int: ...
-    @property
     def num_actions(self) -> int: ...
-    def reset(
-        self,
-        obs: NDArray[np.float32],
-        seeds: NDArray[np.uint64] | None = None,
-        reset_mask: NDArray[np.bool_] | None = None,
-    ) -> None:
-        """Starts new episodes where `reset_mask` [N] says so (everywhere without it) and writes these rows of `obs`
-        [N, D]. `seeds` [N] start the streams anew. A mask without a True is a ValueError; one that leaves out an
-        environment that was never reset raises `gymnasium.error.ResetNeeded`."""
-
-    def observe(self, obs: NDArray[np.float32]) -> None:
-        """Writes every game's present observation, [N, D]."""
-
-    def step(
-        self,
-        actions: NDArray[Any],
-        obs: NDArray[np.float32],
-        rewards: NDArray[np.floating],
-        terminations: NDArray[np.bool_],
-        truncations: NDArray[np.bool_],
-        final_obs: NDArray[np.float32] | None = None,
-    ) -> None:
-        """One step of every game. `actions` int64 [N]; `obs` [N, D]; `rewards` float32 or float64 [N];
-        `terminations`, `truncations` [N]; `final_obs` [N, D] only with autoreset "same_step": rows whose episode
-        ended get its last observation. ValueError: an action out of range. `gymnasium.error.ResetNeeded`: a game
-        was never reset, or has ended with autoreset "disabled"."""
-
     def action_masks(self, out: NDArray[np.bool_]) -> None:
         """Writes, [N, A], which actions may have an effect now, as far as blue can know."""
 
@@ -109,22 +134,12 @@ class Cage2Vec:
     def render(self, index: int) -> str:
         """A table of blue's view and the truth of one game. IndexError: there is no such game."""
 
-    def save_state(self) -> bytes:
-        """Everything that the future depends on, generators included."""
-
-    def load_state(self, state: bytes) -> None:
-        """Restores it. ValueError: damaged, of another version, of other options or another number of games."""
-
-    def close(self) -> None:
-        """Ends it. May be called again."""
-
 @final
-class CoopVec:
+class CoopVec(_Vec):
     """N worlds of cooperative driving, M rows each. `fastrl.envs.CoopVectorEnv` explains the options; None takes the
     default of the task. Row = world * M + agent; K = N * M rows in all.
 
-    It may not be used by two threads at once (RuntimeError) nor in a process forked from its own (RuntimeError).
-    After `close` every method but `close` raises `gymnasium.error.ClosedEnvironmentError`.
+    Threads, forks and `close` as in `_Vec`.
     """
 
     def __new__(
@@ -151,46 +166,8 @@ class CoopVec:
         reward_speed_range: tuple[float, float] | None = None,
     ) -> CoopVec: ...
     @property
-    def num_envs(self) -> int: ...
-    @property
-    def num_agents(self) -> int:
-        """Rows of one world, M."""
-
-    @property
     def policy_frequency(self) -> int:
         """Steps a second."""
-
-    @property
-    def obs_dim(self) -> int: ...
-    def reset(
-        self,
-        obs: NDArray[np.float32],
-        seeds: NDArray[np.uint64] | None = None,
-        reset_mask: NDArray[np.bool_] | None = None,
-        alive: NDArray[np.bool_] | None = None,
-    ) -> None:
-        """Starts new episodes where `reset_mask` [N] says so (everywhere without it) and writes these rows of `obs`
-        [K, D], and all of `alive` [K]. `seeds` [N] start the streams anew. A mask without a True is a ValueError; one
-        that leaves out a world that was never reset raises `gymnasium.error.ResetNeeded`."""
-
-    def observe(self, obs: NDArray[np.float32], alive: NDArray[np.bool_] | None = None) -> None:
-        """Writes every row's present observation, [K, D], zeros where nobody lives, and who lives, [K]."""
-
-    def step(
-        self,
-        actions: NDArray[Any],
-        obs: NDArray[np.float32],
-        rewards: NDArray[np.floating],
-        terminations: NDArray[np.bool_],
-        truncations: NDArray[np.bool_],
-        final_obs: NDArray[np.float32] | None = None,
-        alive: NDArray[np.bool_] | None = None,
-    ) -> None:
-        """One step of every world. `actions` int64 [K] or, where they are continuous, float32 [K, 2]; `obs` [K, D];
-        `rewards` float32 or float64 [K]; `terminations`, `truncations`, `alive` [K]; `final_obs` [K, D] only with
-        autoreset "same_step": rows of worlds whose episode ended get its last observations. ValueError: an action of a
-        living agent out of range or NaN. `gymnasium.error.ResetNeeded`: a world was never reset, or has ended with
-        autoreset "disabled"."""
 
     def set_difficulty(
         self, num_agents: NDArray[np.int64] | None = None, density: NDArray[np.float64] | None = None
@@ -203,21 +180,12 @@ class CoopVec:
     def scene(self, env: int) -> TrafficScene:
         """What a world shows, as `RingVec.scene`."""
 
-    def save_state(self) -> bytes:
-        """Everything that the future depends on, generators and difficulties included."""
-
-    def load_state(self, state: bytes) -> None:
-        """Restores it. ValueError: damaged, of another version, of other options or another number of worlds."""
-
-    def close(self) -> None:
-        """Ends it. May be called again."""
-
 @final
-class HighwayVec:
+class HighwayVec(_Vec):
     """N highways of highway-env 1.12.1, an agent each. `fastrl.envs.highway` explains the options and checks them.
 
     `observation` and `action` are dicts as that module makes them. `all_collisions` False: only the controlled
-    vehicles look for collisions. Threads, forks and `close` as in `Cage2Vec`. V is the number of vehicles.
+    vehicles look for collisions. Threads, forks and `close` as in `_Vec`. V is the number of vehicles.
     """
 
     def __new__(
@@ -247,39 +215,6 @@ class HighwayVec:
         num_threads: int,
         autoreset_mode: str,
     ) -> HighwayVec: ...
-    @property
-    def num_envs(self) -> int: ...
-    @property
-    def num_agents(self) -> int:
-        """Rows of one environment: 1."""
-
-    @property
-    def obs_dim(self) -> int: ...
-    def reset(
-        self,
-        obs: NDArray[np.float32],
-        seeds: NDArray[np.uint64] | None = None,
-        reset_mask: NDArray[np.bool_] | None = None,
-        alive: NDArray[np.bool_] | None = None,
-    ) -> None:
-        """As `Cage2Vec.reset`. `alive` [N] tells whose episode runs."""
-
-    def observe(self, obs: NDArray[np.float32], alive: NDArray[np.bool_] | None = None) -> None:
-        """Writes every highway's present observation, [N, D]."""
-
-    def step(
-        self,
-        actions: NDArray[Any],
-        obs: NDArray[np.float32],
-        rewards: NDArray[np.floating],
-        terminations: NDArray[np.bool_],
-        truncations: NDArray[np.bool_],
-        final_obs: NDArray[np.float32] | None = None,
-        alive: NDArray[np.bool_] | None = None,
-    ) -> None:
-        """As `Cage2Vec.step`. `actions` int64 [N], or float32 [N, n] where the actions are numbers. ValueError: an
-        action that is not taken."""
-
     def action_masks(self, out: NDArray[np.bool_]) -> None:
         """Writes, [N, actions], which meta-actions can have an effect now (`get_available_actions`); all False before
         the first reset. ValueError: the actions are no meta-actions."""
@@ -305,15 +240,6 @@ class HighwayVec:
 
     def scene(self, env: int) -> TrafficScene:
         """What a highway shows, as `RingVec.scene`."""
-
-    def save_state(self) -> bytes:
-        """Everything that the future depends on, generators included."""
-
-    def load_state(self, state: bytes) -> None:
-        """Restores it. ValueError: damaged, of another version, of other options or another number of highways."""
-
-    def close(self) -> None:
-        """Ends it. May be called again."""
 
 def replay_cage2(
     mode: Literal["decisions", "seed"],
@@ -371,9 +297,9 @@ class TrafficScene:
         """The scene between this one (`share` 0) and a later one (`share` 1) of the same episode; cars move evenly."""
 
 @final
-class RingVec:
+class RingVec(_Vec):
     """N of Flow's ring roads, n `num_vehicles`, A `num_agents`, rows N*A. `fastrl.envs.ring.RingOptions` explains the
-    options. Exceptions as for `Cage2Vec`, and ValueError for an action that is NaN or out of bounds."""
+    options. Exceptions as for `_Vec`, and ValueError for an action that is NaN or out of bounds."""
 
     def __new__(
         cls,
@@ -402,40 +328,10 @@ class RingVec:
         autoreset_mode: str,
     ) -> RingVec: ...
     @property
-    def num_envs(self) -> int: ...
-    @property
-    def num_agents(self) -> int: ...
-    @property
-    def obs_dim(self) -> int: ...
-    @property
     def num_vehicles(self) -> int: ...
     @property
     def seats(self) -> list[int]:
         """Which vehicle each agent sits in, [A]."""
-
-    def reset(
-        self,
-        obs: NDArray[np.float32],
-        seeds: NDArray[np.uint64] | None = None,
-        reset_mask: NDArray[np.bool_] | None = None,
-        alive: NDArray[np.bool_] | None = None,
-    ) -> None:
-        """As `Cage2Vec.reset`, the warm-up included: obs [N*A, D], alive [N*A]."""
-
-    def observe(self, obs: NDArray[np.float32], alive: NDArray[np.bool_] | None = None) -> None:
-        """Writes every agent's present observation [N*A, D] and who lives [N*A]."""
-
-    def step(
-        self,
-        actions: NDArray[Any],
-        obs: NDArray[np.float32],
-        rewards: NDArray[np.floating],
-        terminations: NDArray[np.bool_],
-        truncations: NDArray[np.bool_],
-        final_obs: NDArray[np.float32] | None = None,
-        alive: NDArray[np.bool_] | None = None,
-    ) -> None:
-        """Steps every ring with `actions` float32 [N*A, 1] and fills the rows, as `Cage2Vec.step`."""
 
     def vehicles(
         self,
@@ -459,10 +355,6 @@ class RingVec:
 
     def episodes(self) -> dict[str, NDArray[Any]]:
         """As `fastrl.envs.MultiAgentVectorEnv.episodes`."""
-
-    def save_state(self) -> bytes: ...
-    def load_state(self, state: bytes) -> None: ...
-    def close(self) -> None: ...
 
 @final
 class IdmPlatoon:

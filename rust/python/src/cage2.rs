@@ -11,10 +11,10 @@ use fastrl_core::cage2::view::SCAN_HOSTS;
 use fastrl_core::cage2::{Cage2, Config, Ruleset, effective_actions, render};
 use pyo3::exceptions::{PyIndexError, PyKeyError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict};
+use pyo3::types::PyDict;
 
 use crate::arrays::{Array, Element, Flag, disjoint, readable, writeable};
-use crate::vec_env::{Guarded, autoreset_from_name};
+use crate::vec_env::{Guarded, autoreset_from_name, vec_methods};
 
 fn ruleset_from_name(name: &str) -> PyResult<Ruleset> {
     match name {
@@ -49,6 +49,8 @@ pub(crate) struct Cage2Vec {
     venv: Guarded<Cage2>,
     num_actions: usize,
 }
+
+vec_methods!(Cage2Vec);
 
 #[pymethods]
 impl Cage2Vec {
@@ -108,53 +110,8 @@ impl Cage2Vec {
     }
 
     #[getter]
-    fn num_envs(&self) -> usize {
-        self.venv.num_envs()
-    }
-
-    #[getter]
-    fn num_agents(&self) -> usize {
-        self.venv.num_agents()
-    }
-
-    #[getter]
-    fn obs_dim(&self) -> usize {
-        self.venv.obs_len()
-    }
-
-    #[getter]
     fn num_actions(&self) -> usize {
         self.num_actions
-    }
-
-    #[pyo3(signature = (obs, seeds=None, reset_mask=None))]
-    fn reset(
-        &self,
-        py: Python<'_>,
-        obs: &Bound<'_, PyAny>,
-        seeds: Option<&Bound<'_, PyAny>>,
-        reset_mask: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<()> {
-        self.venv.reset(py, obs, seeds, reset_mask, None)
-    }
-
-    fn observe(&self, py: Python<'_>, obs: &Bound<'_, PyAny>) -> PyResult<()> {
-        self.venv.observe(py, obs, None)
-    }
-
-    #[pyo3(signature = (actions, obs, rewards, terminations, truncations, final_obs=None))]
-    #[expect(clippy::too_many_arguments, reason = "the arrays of a step")]
-    fn step(
-        &self,
-        py: Python<'_>,
-        actions: &Bound<'_, PyAny>,
-        obs: &Bound<'_, PyAny>,
-        rewards: &Bound<'_, PyAny>,
-        terminations: &Bound<'_, PyAny>,
-        truncations: &Bound<'_, PyAny>,
-        final_obs: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<()> {
-        self.venv.step(py, actions, obs, rewards, terminations, truncations, final_obs, None)
     }
 
     fn action_masks(&self, py: Python<'_>, out: &Bound<'_, PyAny>) -> PyResult<()> {
@@ -238,19 +195,6 @@ impl Cage2Vec {
             return Err(PyIndexError::new_err(format!("index: expected 0 to {}, got {index}", self.num_envs() - 1)));
         }
         self.venv.with(py, |venv| Ok(render::table(venv.env(index).episode())))
-    }
-
-    fn save_state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
-        let bytes = self.venv.with(py, |venv| Ok(py.detach(|| venv.save())))?;
-        Ok(PyBytes::new(py, &bytes))
-    }
-
-    fn load_state(&self, py: Python<'_>, state: &[u8]) -> PyResult<()> {
-        self.venv.with(py, |venv| py.detach(|| venv.load(state)))
-    }
-
-    fn close(&self, py: Python<'_>) -> PyResult<()> {
-        self.venv.close(py)
     }
 }
 

@@ -9,11 +9,11 @@ use fastrl_core::world::World;
 use numpy::PyArray1;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict};
+use pyo3::types::PyDict;
 
 use crate::arrays::readable;
 use crate::scene::{self, TrafficScene};
-use crate::vec_env::{Guarded, autoreset_from_name};
+use crate::vec_env::{Guarded, autoreset_from_name, vec_methods};
 
 fn task_from_name(name: &str) -> PyResult<Task> {
     match name {
@@ -42,6 +42,8 @@ pub(crate) struct CoopVec {
     venv: Guarded<Coop>,
     config: Arc<Config>,
 }
+
+vec_methods!(CoopVec);
 
 #[pymethods]
 impl CoopVec {
@@ -112,56 +114,8 @@ impl CoopVec {
     }
 
     #[getter]
-    fn num_envs(&self) -> usize {
-        self.venv.num_envs()
-    }
-
-    #[getter]
-    fn num_agents(&self) -> usize {
-        self.venv.num_agents()
-    }
-
-    #[getter]
     fn policy_frequency(&self) -> u32 {
         self.config.policy_frequency
-    }
-
-    #[getter]
-    fn obs_dim(&self) -> usize {
-        self.venv.obs_len()
-    }
-
-    #[pyo3(signature = (obs, seeds=None, reset_mask=None, alive=None))]
-    fn reset(
-        &self,
-        py: Python<'_>,
-        obs: &Bound<'_, PyAny>,
-        seeds: Option<&Bound<'_, PyAny>>,
-        reset_mask: Option<&Bound<'_, PyAny>>,
-        alive: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<()> {
-        self.venv.reset(py, obs, seeds, reset_mask, alive)
-    }
-
-    #[pyo3(signature = (obs, alive=None))]
-    fn observe(&self, py: Python<'_>, obs: &Bound<'_, PyAny>, alive: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
-        self.venv.observe(py, obs, alive)
-    }
-
-    #[pyo3(signature = (actions, obs, rewards, terminations, truncations, final_obs=None, alive=None))]
-    #[expect(clippy::too_many_arguments, reason = "the arrays of a step")]
-    fn step(
-        &self,
-        py: Python<'_>,
-        actions: &Bound<'_, PyAny>,
-        obs: &Bound<'_, PyAny>,
-        rewards: &Bound<'_, PyAny>,
-        terminations: &Bound<'_, PyAny>,
-        truncations: &Bound<'_, PyAny>,
-        final_obs: Option<&Bound<'_, PyAny>>,
-        alive: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<()> {
-        self.venv.step(py, actions, obs, rewards, terminations, truncations, final_obs, alive)
     }
 
     #[pyo3(signature = (num_agents=None, density=None))]
@@ -208,18 +162,5 @@ impl CoopVec {
             account.set_item(name, PyArray1::from_iter(py, last.iter().map(|numbers| numbers[field])))?;
         }
         Ok(account)
-    }
-
-    fn save_state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
-        let bytes = self.venv.with(py, |venv| Ok(py.detach(|| venv.save())))?;
-        Ok(PyBytes::new(py, &bytes))
-    }
-
-    fn load_state(&self, py: Python<'_>, state: &[u8]) -> PyResult<()> {
-        self.venv.with(py, |venv| py.detach(|| venv.load(state)))
-    }
-
-    fn close(&self, py: Python<'_>) -> PyResult<()> {
-        self.venv.close(py)
     }
 }

@@ -8,12 +8,12 @@ use fastrl_core::world::ActionKind;
 use numpy::PyArray1;
 use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict};
+use pyo3::types::PyDict;
 
 use crate::arrays::{Flag, disjoint, writeable};
 use crate::highway_options;
 use crate::scene::{self, TrafficScene};
-use crate::vec_env::{Guarded, autoreset_from_name};
+use crate::vec_env::{Guarded, autoreset_from_name, vec_methods};
 
 /// Numbers that `info` tells of each reward.
 const PARTS: usize = 4;
@@ -35,6 +35,8 @@ pub(crate) struct HighwayVec {
     venv: Guarded<Highway>,
     config: Arc<Config>,
 }
+
+vec_methods!(HighwayVec);
 
 #[pymethods]
 impl HighwayVec {
@@ -120,54 +122,6 @@ impl HighwayVec {
         let envs = (0..num_envs).map(|_| Highway::new(config.clone())).collect();
         let venv = Guarded::new(py, envs, autoreset_from_name(autoreset_mode)?, num_threads)?;
         Ok(Self { venv, config })
-    }
-
-    #[getter]
-    fn num_envs(&self) -> usize {
-        self.venv.num_envs()
-    }
-
-    #[getter]
-    fn num_agents(&self) -> usize {
-        self.venv.num_agents()
-    }
-
-    #[getter]
-    fn obs_dim(&self) -> usize {
-        self.venv.obs_len()
-    }
-
-    #[pyo3(signature = (obs, seeds=None, reset_mask=None, alive=None))]
-    fn reset(
-        &self,
-        py: Python<'_>,
-        obs: &Bound<'_, PyAny>,
-        seeds: Option<&Bound<'_, PyAny>>,
-        reset_mask: Option<&Bound<'_, PyAny>>,
-        alive: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<()> {
-        self.venv.reset(py, obs, seeds, reset_mask, alive)
-    }
-
-    #[pyo3(signature = (obs, alive=None))]
-    fn observe(&self, py: Python<'_>, obs: &Bound<'_, PyAny>, alive: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
-        self.venv.observe(py, obs, alive)
-    }
-
-    #[pyo3(signature = (actions, obs, rewards, terminations, truncations, final_obs=None, alive=None))]
-    #[expect(clippy::too_many_arguments, reason = "the arrays of a step")]
-    fn step(
-        &self,
-        py: Python<'_>,
-        actions: &Bound<'_, PyAny>,
-        obs: &Bound<'_, PyAny>,
-        rewards: &Bound<'_, PyAny>,
-        terminations: &Bound<'_, PyAny>,
-        truncations: &Bound<'_, PyAny>,
-        final_obs: Option<&Bound<'_, PyAny>>,
-        alive: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<()> {
-        self.venv.step(py, actions, obs, rewards, terminations, truncations, final_obs, alive)
     }
 
     fn action_masks(&self, py: Python<'_>, out: &Bound<'_, PyAny>) -> PyResult<()> {
@@ -294,18 +248,5 @@ impl HighwayVec {
             venv.envs_mut().zip(streams).for_each(|(env, rng)| env.continue_stream(rng));
             Ok(())
         })
-    }
-
-    fn save_state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
-        let bytes = self.venv.with(py, |venv| Ok(py.detach(|| venv.save())))?;
-        Ok(PyBytes::new(py, &bytes))
-    }
-
-    fn load_state(&self, py: Python<'_>, state: &[u8]) -> PyResult<()> {
-        self.venv.with(py, |venv| py.detach(|| venv.load(state)))
-    }
-
-    fn close(&self, py: Python<'_>) -> PyResult<()> {
-        self.venv.close(py)
     }
 }

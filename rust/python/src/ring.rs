@@ -9,11 +9,11 @@ use fastrl_core::traffic::ring::world::Ring;
 use fastrl_core::vec_env::{Error, VecEnv};
 use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict};
+use pyo3::types::PyDict;
 
 use crate::arrays::{disjoint, readable, writeable};
 use crate::scene::{self, TrafficScene};
-use crate::vec_env::{Guarded, autoreset_from_name};
+use crate::vec_env::{Guarded, autoreset_from_name, vec_methods};
 
 fn integrator(ballistic: bool) -> Integrator {
     if ballistic { Integrator::Ballistic } else { Integrator::Euler }
@@ -32,6 +32,8 @@ pub(crate) struct RingVec {
     venv: Guarded<Ring>,
     num_vehicles: usize,
 }
+
+vec_methods!(RingVec);
 
 #[pymethods]
 impl RingVec {
@@ -102,56 +104,8 @@ impl RingVec {
     }
 
     #[getter]
-    fn num_envs(&self) -> usize {
-        self.venv.num_envs()
-    }
-
-    #[getter]
-    fn num_agents(&self) -> usize {
-        self.venv.num_agents()
-    }
-
-    #[getter]
-    fn obs_dim(&self) -> usize {
-        self.venv.obs_len()
-    }
-
-    #[getter]
     fn num_vehicles(&self) -> usize {
         self.num_vehicles
-    }
-
-    #[pyo3(signature = (obs, seeds=None, reset_mask=None, alive=None))]
-    fn reset(
-        &self,
-        py: Python<'_>,
-        obs: &Bound<'_, PyAny>,
-        seeds: Option<&Bound<'_, PyAny>>,
-        reset_mask: Option<&Bound<'_, PyAny>>,
-        alive: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<()> {
-        self.venv.reset(py, obs, seeds, reset_mask, alive)
-    }
-
-    #[pyo3(signature = (obs, alive=None))]
-    fn observe(&self, py: Python<'_>, obs: &Bound<'_, PyAny>, alive: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
-        self.venv.observe(py, obs, alive)
-    }
-
-    #[pyo3(signature = (actions, obs, rewards, terminations, truncations, final_obs=None, alive=None))]
-    #[expect(clippy::too_many_arguments, reason = "the arrays of a step")]
-    fn step(
-        &self,
-        py: Python<'_>,
-        actions: &Bound<'_, PyAny>,
-        obs: &Bound<'_, PyAny>,
-        rewards: &Bound<'_, PyAny>,
-        terminations: &Bound<'_, PyAny>,
-        truncations: &Bound<'_, PyAny>,
-        final_obs: Option<&Bound<'_, PyAny>>,
-        alive: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<()> {
-        self.venv.step(py, actions, obs, rewards, terminations, truncations, final_obs, alive)
     }
 
     fn vehicles(
@@ -252,19 +206,6 @@ impl RingVec {
         }
         account.set_item("success", numpy::PyArray1::from_vec(py, success))?;
         Ok(account)
-    }
-
-    fn save_state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
-        let bytes = self.venv.with(py, |venv| Ok(py.detach(|| venv.save())))?;
-        Ok(PyBytes::new(py, &bytes))
-    }
-
-    fn load_state(&self, py: Python<'_>, state: &[u8]) -> PyResult<()> {
-        self.venv.with(py, |venv| py.detach(|| venv.load(state)))
-    }
-
-    fn close(&self, py: Python<'_>) -> PyResult<()> {
-        self.venv.close(py)
     }
 }
 

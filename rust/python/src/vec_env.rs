@@ -260,3 +260,79 @@ impl<W: World> Guarded<W> {
         }
     }
 }
+
+/// The methods that every vector class has, over its `venv: Guarded<_>`; `_rust.pyi` says what they do.
+macro_rules! vec_methods {
+    ($class:ident) => {
+        #[pymethods]
+        impl $class {
+            #[getter]
+            fn num_envs(&self) -> usize {
+                self.venv.num_envs()
+            }
+
+            #[getter]
+            fn num_agents(&self) -> usize {
+                self.venv.num_agents()
+            }
+
+            #[getter]
+            fn obs_dim(&self) -> usize {
+                self.venv.obs_len()
+            }
+
+            #[pyo3(signature = (obs, seeds=None, reset_mask=None, alive=None))]
+            fn reset(
+                &self,
+                py: Python<'_>,
+                obs: &Bound<'_, PyAny>,
+                seeds: Option<&Bound<'_, PyAny>>,
+                reset_mask: Option<&Bound<'_, PyAny>>,
+                alive: Option<&Bound<'_, PyAny>>,
+            ) -> PyResult<()> {
+                self.venv.reset(py, obs, seeds, reset_mask, alive)
+            }
+
+            #[pyo3(signature = (obs, alive=None))]
+            fn observe(
+                &self,
+                py: Python<'_>,
+                obs: &Bound<'_, PyAny>,
+                alive: Option<&Bound<'_, PyAny>>,
+            ) -> PyResult<()> {
+                self.venv.observe(py, obs, alive)
+            }
+
+            #[pyo3(signature = (actions, obs, rewards, terminations, truncations, final_obs=None, alive=None))]
+            #[expect(clippy::too_many_arguments, reason = "the arrays of a step")]
+            fn step(
+                &self,
+                py: Python<'_>,
+                actions: &Bound<'_, PyAny>,
+                obs: &Bound<'_, PyAny>,
+                rewards: &Bound<'_, PyAny>,
+                terminations: &Bound<'_, PyAny>,
+                truncations: &Bound<'_, PyAny>,
+                final_obs: Option<&Bound<'_, PyAny>>,
+                alive: Option<&Bound<'_, PyAny>>,
+            ) -> PyResult<()> {
+                self.venv.step(py, actions, obs, rewards, terminations, truncations, final_obs, alive)
+            }
+
+            fn save_state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, pyo3::types::PyBytes>> {
+                let bytes = self.venv.with(py, |venv| Ok(py.detach(|| venv.save())))?;
+                Ok(pyo3::types::PyBytes::new(py, &bytes))
+            }
+
+            fn load_state(&self, py: Python<'_>, state: &[u8]) -> PyResult<()> {
+                self.venv.with(py, |venv| py.detach(|| venv.load(state)))
+            }
+
+            fn close(&self, py: Python<'_>) -> PyResult<()> {
+                self.venv.close(py)
+            }
+        }
+    };
+}
+
+pub(crate) use vec_methods;
