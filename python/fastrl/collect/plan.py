@@ -1,0 +1,195 @@
+"""What is to be collected, and the one protocol of those who collect it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
+
+import numpy as np
+from gymnasium.spaces import Box, Discrete, Space
+
+from fastrl.collect.fragment import Fragment
+
+if TYPE_CHECKING:
+    from fastrl.actor import Actor
+    from fastrl.envs.spec import EnvSpec
+
+Unit = Literal["steps", "episodes"]
+
+
+class CollectError(RuntimeError):
+    """Nothing can be collected, for a reason that is told; ``traceback`` is that of the worker, if it had one."""
+
+    def __init__(self, message: str, traceback: str = "") -> None:
+        super().__init__(message)
+        self.traceback = traceback
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to collect. It pickles, for processes that collect.
+
+    Attributes:
+        env: how an environment is built.
+        make_actor: makes what chooses the actions.
+        obs_space, action_space: of one environment, as the learner expects them.
+        num_envs: rows, R: environments that are played, wherever they are.
+        num_steps: T. With unit "steps", of a fragment; with "episodes", the longest episode: a longer one is truncated.
+        unit: whether rows are played on for T steps at a time, or whole episodes, one after the other.
+        episodes: with unit "episodes", how many make one update's worth.
+        seed: of everything random.
+
+    Raises:
+        ValueError: a size below 1, or spaces that cannot be collected from; the message says what can.
+    """
+
+    env: EnvSpec
+    make_actor: Callable[[], Actor]
+    obs_space: Space[Any]
+    action_space: Space[Any]
+    num_envs: int
+    num_steps: int
+    unit: Unit = "steps"
+    episodes: int = 0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("num_envs", "num_steps", *(("episodes",) if self.unit == "episodes" else ())):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} should be at least 1, got {getattr(self, name)}")
+        if self.unit not in ("steps", "episodes"):
+            raise ValueError(f"unit should be 'steps' or 'episodes', got {self.unit!r}")
+        if not 0 <= self.seed < 2**63:
+            raise ValueError(f"seed should be from 0 to 2**63 - 1, got {self.seed}")
+        check_spaces(self.obs_space, self.action_space)
+
+    @property
+    def obs_dim(self) -> int:
+        """D: observations are flattened to float32 [D]."""
+        return int(np.prod(self.obs_space.shape or ()))
+
+    @property
+    def action_shape(self) -> tuple[int, ...]:
+        """Of one action: () for discrete ones (int64), (n,) for float32 [n]."""
+        return () if isinstance(self.action_space, Discrete) else tuple(self.action_space.shape or ())
+
+
+def check_spaces(obs_space: Space[Any], action_space: Space[Any]) -> None:
+    """Refuses spaces that no collector handles.
+
+    Raises:
+        ValueError
+    """
+    if not isinstance(obs_space, Box):
+        raise ValueError(
+            f"observations should be a Box, of any shape; the environment's are {obs_space}:"
+            " gymnasium.wrappers.FlattenObservation makes one of them"
+        )
+    discrete = isinstance(action_space, Discrete) and action_space.start == 0
+    numbers = (
+        isinstance(action_space, Box) and action_space.dtype == np.float32 and len(action_space.shape) == 1
+    )
+    if not (discrete or numbers):
+        raise ValueError(
+            "actions should be Discrete from 0 on, or a one-dimensional float32 Box; the environment's are"
+            f" {action_space}: wrap it in a gymnasium.ActionWrapper that offers one of those"
+        )
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Something that went wrong in a worker, and cost a task.
+
+    Attributes:
+        worker: which.
+        task: what it was doing, in words.
+        cause: one line: an exception, "killed by SIGKILL", "no answer for 30 s".
+        traceback: the worker's own; empty if it could not tell.
+        at: seconds since the collector began.
+    """
+
+    worker: int
+    task: str
+    cause: str
+    traceback: str
+    at: float
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a collector has done since it was made.
+
+    Attributes:
+        steps, episodes: collected; an episode counts when it has ended.
+        workers: processes or actors that play; 0 where the learner's own process does.
+        failures: in order; restarts: workers that were replaced.
+        cold_start: seconds from the beginning until the first worker could play, with its environment built.
+        memory_mib: of each worker's process, now; empty without any.
+        seconds: what workers spent their time on, summed over them: ``environment``, ``inference`` (choosing
+            actions), ``buffer`` (rewards and storing), ``weights`` (reading them), ``waiting``.
+    """
+
+    steps: int = 0
+    episodes: int = 0
+    workers: int = 0
+    failures: tuple[Failure, ...] = ()
+    restarts: int = 0
+    cold_start: float = 0.0
+    memory_mib: tuple[float, ...] = ()
+    seconds: Mapping[str, float] = field(default_factory=dict)
+
+
+class Collector(Protocol):
+    """Plays a plan. Which episodes come out depends on the plan and the published weights alone, as long as they are
+    asked for by `collect`; not on which collector it is, nor on its workers.
+    """
+
+    name: str
+    plan: Plan
+    version: int
+
+    def publish(self, weights: Any) -> int:
+        """Gives the actors new weights, a contiguous buffer that their ``load`` takes. Returns the version: 1, 2, ..."""
+        ...
+
+    def collect(self) -> list[Fragment]:
+        """One update's worth, by the newest version, ordered by lane and number. Arrays are valid until the next call.
+
+        Unit "steps": T steps of every row, whose episodes go on from one call to the next. Unit "episodes": the next
+        ``plan.episodes`` episodes.
+
+        Raises:
+            CollectError: the same task failed again and again.
+        """
+        ...
+
+    def take(self, timeout: float | None = None) -> Fragment | None:
+        """The next fragment that is finished, while the collector goes on, each by the newest version at its start. The
+        caller owns its arrays. None if there is none within ``timeout`` seconds.
+
+        Raises:
+            CollectError: the same task failed again and again.
+        """
+        ...
+
+    def report(self) -> Report: ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """The number of the next episode in each lane: ``{"numbers": {lane: number}}``, and the version."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on where another collector stood, before anything was collected. Episodes that ran there begin anew."""
+        ...
+
+    def close(self) -> None:
+        """Ends workers, frees shared memory. May be called again."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...

@@ -1,0 +1,111 @@
+"""Environments by name: what a process needs to build one for itself."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import importlib
+import pickle
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import gymnasium
+
+Factory = Callable[..., gymnasium.Env[Any, Any]]
+
+
+@dataclass(frozen=True)
+class EnvSpec:
+    """A way to build an environment, which pickles.
+
+    Attributes:
+        id: a Gymnasium id such as ``"CartPole-v1"`` or ``"my_module:MyEnv-v0"``, or the import path of a function or
+            class, ``"my_module:make_env"``.
+        options: keyword arguments.
+    """
+
+    id: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def make(self) -> gymnasium.Env[Any, Any]:
+        """Builds one.
+
+        Raises:
+            ValueError: there is no such id, module or factory; the message names the nearest id.
+            Whatever the environment raises for its options.
+        """
+        factory = self._factory()
+        if factory is not None:
+            return factory(**self.options)
+        try:
+            return gymnasium.make(self.id, **self.options)
+        except (gymnasium.error.UnregisteredEnv, gymnasium.error.NamespaceNotFound) as error:
+            near = difflib.get_close_matches(self.id, gymnasium.registry, 1, 0.3)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise ValueError(f"env: Gymnasium knows no {self.id!r}{hint}") from error
+        except ModuleNotFoundError as error:
+            raise ValueError(f"env: {self.id!r}: {error}") from error
+
+    def _factory(self) -> Factory | None:
+        """What the id is the import path of; None for a Gymnasium id."""
+        module_name, colon, name = self.id.partition(":")
+        if not colon or not name.isidentifier():
+            return None
+        try:
+            module = importlib.import_module(module_name)
+        except ModuleNotFoundError as error:
+            raise ValueError(
+                f"env: {self.id!r}: {error}; it should be importable in every process"
+            ) from error
+        factory = getattr(module, name, None)
+        if factory is None:
+            near = difflib.get_close_matches(name, dir(module), 1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise ValueError(f"env: module {module_name} has no {name!r}{hint}")
+        if not callable(factory):
+            raise ValueError(f"env: {self.id} should be a function or class that makes an environment")
+        return factory
+
+
+@dataclass(frozen=True)
+class _FactorySpec(EnvSpec):
+    """As `EnvSpec`, of a function or class that was given itself."""
+
+    factory: Factory | None = None
+
+    def _factory(self) -> Factory | None:
+        return self.factory
+
+
+def as_spec(env: str | EnvSpec | Factory, **options: Any) -> EnvSpec:
+    """A spec from an id, a spec, or a function or class that makes an environment.
+
+    Raises:
+        TypeError: it does not pickle, so no other process could build it.
+    """
+    if isinstance(env, EnvSpec):
+        spec: EnvSpec = dataclasses.replace(env, options={**env.options, **options}) if options else env
+    elif isinstance(env, str):
+        spec = EnvSpec(env, options)
+    elif isinstance(env, gymnasium.Env):
+        raise TypeError(
+            f"env: got an environment ({type(env).__name__}); other processes have to build their own: give"
+            " its id ('CartPole-v1') or the import path of what makes it ('my_module:make_env')"
+        )
+    elif callable(env):
+        name = f"{getattr(env, '__module__', '?')}:{getattr(env, '__qualname__', type(env).__name__)}"
+        spec = _FactorySpec(name, options, env)
+    else:
+        raise TypeError(
+            f"env: expected an id, an import path or a function, got {type(env).__name__}: {env!r}"
+        )
+    try:
+        pickle.dumps(spec)
+    except Exception as error:
+        raise TypeError(
+            f"env: {spec.id} does not pickle ({error}), so other processes cannot build it: give an id"
+            " ('CartPole-v1'), or put the function at the top of a module and give it or its import path"
+            " ('my_module:make_env'); lambdas and functions inside functions will not do"
+        ) from None
+    return spec

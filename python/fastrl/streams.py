@@ -1,0 +1,59 @@
+"""Random numbers that do not depend on who draws them: each is a function of the seed and of what it is for.
+
+An episode is known by its lane and its number in that lane. Its environment is reset with `env_seed` of the two, its
+actions are drawn from `act_stream`, one number a step. So an episode is the same in whichever process it is played,
+beside whichever others, and in whichever batch its actions are chosen. The hash is splitmix64's (Steele, Lea and Flood,
+"Fast splittable pseudorandom number generators", 2014); compiled code draws the same numbers.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+# The lane of episodes that belong to no row: whole episodes, numbered over the run.
+EPISODES = 2**32
+
+_ENV, _ACT = 1, 2
+
+
+def mix(x: Any) -> Any:
+    """splitmix64's finaliser: a bijection of uint64, an array or a scalar."""
+    with np.errstate(over="ignore"):
+        x = np.asarray(x, np.uint64)
+        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return x ^ (x >> np.uint64(31))
+
+
+def stream(seed: int, *indices: Any) -> Any:
+    """A uint64 for a seed (0 to 2**64 - 1) and indices (not negative), which may be arrays of one shape."""
+    with np.errstate(over="ignore"):
+        state = mix(np.uint64(seed) + GOLDEN)
+        for index in indices:
+            state = mix(state ^ mix(np.asarray(index, np.uint64) + GOLDEN))
+        return state
+
+
+def env_seed(seed: int, lane: int, number: int) -> int:
+    """What ``env.reset(seed=...)`` is given at the start of an episode: 31 bits, which every environment takes."""
+    return int(stream(seed, _ENV, lane, number)) >> 33
+
+
+def act_stream(seed: int, lane: int, number: int) -> int:
+    """Where the actions of an episode are drawn from, for `uniforms`."""
+    return int(stream(seed, _ACT, lane, number))
+
+
+def uniforms(streams: NDArray[np.uint64], steps: NDArray[np.int64]) -> NDArray[np.float32]:
+    """The number that each stream has for a step, float32 [K] in [0, 1 - 2**-24].
+
+    Args:
+        streams: uint64 [K].
+        steps: int64 [K], of the episode, from 0 on.
+    """
+    with np.errstate(over="ignore"):
+        bits = mix(streams + (steps.astype(np.uint64) + np.uint64(1)) * GOLDEN)
+    return (bits >> np.uint64(40)).astype(np.float32) * np.float32(2.0**-24)

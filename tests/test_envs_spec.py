@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import functools
+import pickle
+
+import gymnasium
+import pytest
+
+import fastrl  # noqa: F401 - registers the ids
+from fastrl.envs.spec import EnvSpec, as_spec
+
+
+def make_cart(length: float = 1.0) -> gymnasium.Env:
+    env = gymnasium.make("CartPole-v1")
+    env.unwrapped.length = length
+    return env
+
+
+@pytest.mark.parametrize(
+    "env",
+    [
+        "CartPole-v1",
+        "fastrl/Cage2-v0",
+        "gymnasium.envs.classic_control:CartPole-v1",
+        "gymnasium.envs.classic_control:CartPoleEnv",
+        EnvSpec("CartPole-v1"),
+        make_cart,
+        functools.partial(make_cart, length=2.0),
+    ],
+)
+def test_what_it_makes_survives_pickling(env: object) -> None:
+    spec = pickle.loads(pickle.dumps(as_spec(env)))
+    with spec.make() as made:
+        assert isinstance(made, gymnasium.Env)
+        made.reset(seed=0)
+
+
+def test_options_reach_the_environment() -> None:
+    assert as_spec("fastrl/Cage2-v0", scan_memory=True).make().observation_space.shape == (62,)
+    assert as_spec(make_cart, length=3.0).make().unwrapped.length == 3.0
+    spec = as_spec(as_spec("fastrl/Cage2-v0", scan_memory=True), episode_length=7)
+    assert spec.options == {"scan_memory": True, "episode_length": 7}
+
+
+def test_what_does_not_pickle_is_refused_with_advice() -> None:
+    local = gymnasium.make("CartPole-v1")
+    with pytest.raises(TypeError, match=r"does not pickle.*my_module:make_env"):
+        as_spec(lambda: local)
+    with pytest.raises(TypeError, match=r"got an environment.*have to build their own"):
+        as_spec(local)
+    with pytest.raises(TypeError, match="expected an id, an import path or a function, got int"):
+        as_spec(3)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("CartPol-v1", "did you mean CartPole-v1"),
+        ("no_such_module:make", "No module named 'no_such_module'.*importable in every process"),
+        ("no_such_module:Thing-v0", "No module named"),
+        ("gymnasium.envs.classic_control:CartPolEnv", "has no 'CartPolEnv'; did you mean CartPoleEnv"),
+        ("gymnasium.envs.registration:__name__", "should be a function or class"),
+    ],
+)
+def test_unknown_names_are_refused(name: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        as_spec(name).make()
