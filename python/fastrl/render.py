@@ -243,8 +243,5 @@ def render(
             f"{outputs.log}: {len(seen.time)} moments, {cars} cars", highlight=False, soft_wrap=True
         )
     if outputs.time_space is not None:
-        try:
-            draw_time_space(seen, outputs.time_space, title=title)
-        except ImportError as error:
-            raise RenderError(str(error)) from None
+        draw_time_space(seen, outputs.time_space, title=title)
         console.print(f"{outputs.time_space}", highlight=False, soft_wrap=True)

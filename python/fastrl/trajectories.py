@@ -194,18 +194,14 @@ def draw_time_space(trajectories: Trajectories, path: Path, *, episode: int = 0,
     car, coloured by speed; agents have a black edge.
 
     Raises:
-        ImportError: there is no matplotlib; it says how to install it.
         TrajectoryError: the format is not known, or nobody has driven in that episode.
     """
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.collections import LineCollection
-        from matplotlib.colors import LinearSegmentedColormap
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ImportError(
-            'the diagram needs matplotlib: install the extra, pip install "fastrl[render]"'
-        ) from None
+    # Takes a while to import, which only who draws should wait for.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.collections import LineCollection
+    from matplotlib.colors import LinearSegmentedColormap
+    from matplotlib.figure import Figure
+
     lanes = lanes_with_traffic(trajectories, episode)
     if not lanes:
         raise TrajectoryError(f"nobody has driven in episode {episode}")

@@ -151,7 +151,7 @@ class Collector(Protocol):
     version: int
 
     def publish(self, weights: Any) -> int:
-        """Gives the actors new weights, a contiguous buffer that their ``load`` takes. Returns the version: 1, 2, ..."""
+        """Gives the actors new weights, a contiguous buffer their ``load`` takes. Returns the version: 1, 2, ..."""
         ...
 
     def collect(self) -> list[Fragment]:
