@@ -123,6 +123,7 @@ MAY_IMPORT = {
         "stopwatch",
         "config",
     },
+    "permutation_gp": set(),
     "session": {"rundir", "checkpoint", "metrics", "files", "config"},
     "summary": {"evaluate", "traffic_scores", "metrics"},
     "evaluate": {"policy", "envs"},

@@ -1,0 +1,143 @@
+"""A Gaussian process over permutations: what is known of all orders from a few that were tried.
+
+Two orders are as far apart as there are pairs that they put the other way round (Kendall's distance), and outcomes
+correlate by exp(-distance / length scale), the Mallows kernel. It is positive definite: Jiao and Vert, "The Kendall
+and Mallows kernels for permutations", ICML 2015, IEEE TPAMI 2018. (Each pair is a bit that says which of the two comes
+first; the kernel is the product over pairs of [[1, e], [e, 1]] with e = exp(-1 / length scale) < 1.)
+"""
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.exceptions import ConvergenceWarning  # type: ignore[import-untyped]
+from sklearn.gaussian_process import GaussianProcessRegressor  # type: ignore[import-untyped]
+from sklearn.gaussian_process.kernels import (  # type: ignore[import-untyped]
+    ConstantKernel,
+    Hyperparameter,
+    Kernel,
+    NormalizedKernelMixin,
+    WhiteKernel,
+)
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+Order = Sequence[int]
+
+
+def kendall_distances(orders: ArrayLike, others: ArrayLike) -> NDArray[np.float64]:
+    """How many pairs two orders put the other way round, of all of one list with all of another.
+
+    Args:
+        orders: int [n, k]; each row has 0 to k - 1 in an order, the first one first.
+        others: int [m, k].
+
+    Returns:
+        float64 [n, m], whole numbers from 0 (equal) to k (k - 1) / 2 (reversed).
+
+    Raises:
+        ValueError: a row is no order.
+    """
+    signs, other_signs = _pair_signs(orders), _pair_signs(others)
+    if signs.shape[1] != other_signs.shape[1]:
+        raise ValueError("orders should be of equally many things")
+    # Of signs +1 and -1, agreeing pairs less disagreeing ones.
+    return (signs.shape[1] - signs @ other_signs.T) / 2
+
+
+def _pair_signs(orders: ArrayLike) -> NDArray[np.float64]:
+    """Which of each pair comes first: +1 or -1, float64 [n, k (k - 1) / 2]."""
+    rows = np.asarray(orders, np.int64)
+    if rows.ndim != 2 or not (np.sort(rows, axis=1) == np.arange(rows.shape[1])).all():
+        raise ValueError("orders should be rows that have 0 to k - 1 once each")
+    places = np.argsort(rows, axis=1)
+    first, second = np.triu_indices(rows.shape[1], k=1)
+    return np.sign(places[:, second] - places[:, first]).astype(np.float64)
+
+
+class MallowsKernel(NormalizedKernelMixin, Kernel):
+    """exp(-Kendall distance / length_scale), a kernel of scikit-learn for orders int [n, k].
+
+    Args:
+        length_scale: the distance over which correlation falls to 1/e.
+        length_scale_bounds: between which it is fitted.
+    """
+
+    def __init__(
+        self, length_scale: float = 3.0, length_scale_bounds: tuple[float, float] = (0.3, 30.0)
+    ) -> None:
+        self.length_scale = length_scale
+        self.length_scale_bounds = length_scale_bounds
+
+    @property
+    def hyperparameter_length_scale(self) -> Hyperparameter:
+        return Hyperparameter("length_scale", "numeric", self.length_scale_bounds)
+
+    def __call__(self, X: Any, Y: Any = None, eval_gradient: bool = False) -> Any:  # noqa: N803
+        """The kernel's values, float64 [n, m]; and their gradient by log(length_scale), float64 [n, n, 1]."""
+        scaled = kendall_distances(X, X if Y is None else Y) / self.length_scale
+        values = np.exp(-scaled)
+        return (values, (values * scaled)[:, :, None]) if eval_gradient else values
+
+    def is_stationary(self) -> bool:
+        """Renaming the things in both orders alike changes nothing."""
+        return True
+
+
+class PermutationGP:
+    """Regression over orders. All its parameters are fitted by marginal likelihood, each time that it is given data.
+
+    An observation is mean + f(order) + noise + its own known error, with f drawn from a Gaussian process with variance
+    ``signal``^2 and the Mallows kernel.
+
+    Attributes:
+        length_scale: of the kernel, in discordant pairs.
+        signal, noise: deviations, in the values' unit. The noise is that beyond the known errors.
+        log_marginal_likelihood: of the observations, standardised.
+    """
+
+    def __init__(self) -> None:
+        self.length_scale = self.signal = self.noise = self.log_marginal_likelihood = float("nan")
+
+    def fit(self, orders: Sequence[Order], values: ArrayLike, errors: ArrayLike) -> "PermutationGP":
+        """Learns from observations, and forgets earlier ones.
+
+        Args:
+            orders: int [n, k]; an order may come several times.
+            values: float [n].
+            errors: float [n], the known standard error of each.
+
+        Returns:
+            Itself.
+
+        Raises:
+            ValueError: no observations, or one that is no number.
+        """
+        y, own = np.asarray(values, np.float64), np.asarray(errors, np.float64)
+        if not len(y) or not (np.isfinite(y).all() and np.isfinite(own).all()):
+            raise ValueError("values and errors should be finite, and at least one of each")
+        self._mean = float(y.mean())
+        self._scale = float(y.std()) or float(own.max()) or 1.0
+        kernel = ConstantKernel(1.0, (1e-2, 1e2)) * MallowsKernel() + WhiteKernel(0.1, (1e-6, 1e1))
+        self._model = GaussianProcessRegressor(
+            kernel, alpha=(own / self._scale) ** 2 + 1e-8, n_restarts_optimizer=4, random_state=0
+        )
+        # Several threads would only wait for each other over matrices as small as these.
+        with threadpool_limits(1, "blas"), warnings.catch_warnings():
+            # It may be that there is no noise, or nothing but noise: then a parameter ends at its bound.
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            self._model.fit(np.asarray(orders, np.int64), (y - self._mean) / self._scale)
+        fitted = self._model.kernel_
+        self.length_scale = float(fitted.k1.k2.length_scale)
+        self.signal = float(np.sqrt(fitted.k1.k1.constant_value)) * self._scale
+        self.noise = float(np.sqrt(fitted.k2.noise_level)) * self._scale
+        self.log_marginal_likelihood = float(self._model.log_marginal_likelihood_value_)
+        return self
+
+    def predict(self, orders: Sequence[Order]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Mean and deviation of mean + f, without noise, float64 [m] each."""
+        mean, deviation = self._model.predict(np.asarray(orders, np.int64), return_std=True)
+        # scikit-learn counts the noise in.
+        variance = deviation**2 - self._model.kernel_.k2.noise_level
+        return mean * self._scale + self._mean, np.sqrt(np.maximum(variance, 0.0)) * self._scale
