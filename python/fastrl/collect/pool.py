@@ -7,19 +7,15 @@ a pool is given another one.
 import contextlib
 import dataclasses
 import multiprocessing
-import os
-import signal
 import sys
-import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from multiprocessing import connection, resource_tracker
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
+from fastrl import processes
 from fastrl.collect.board import Board
 from fastrl.collect.collector import collect
 from fastrl.collect.feeds import FeedClosed, Sender
@@ -28,17 +24,9 @@ from fastrl.weights import Weights
 # Forked processes would share locks, threads and a GPU with the learner.
 CONTEXT = multiprocessing.get_context("spawn")
 
-# Each collector is to keep to one core: these are read when the libraries are loaded.
-ONE_THREAD = dict.fromkeys(
-    ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1"
-)
-
 # A collector that dies more often than this within so many seconds is not started again.
 DEATHS = 5
 WITHIN = 600.0
-
-# Where ``fastrl.queue`` and ``fastrl.weights`` keep the memory that processes share.
-SHARED_MEMORY = "/dev/shm/fastrl-"
 
 
 class AnyJob(Protocol):
@@ -136,11 +124,10 @@ class Pool(Generic[J]):
             self._weights,
             self._names,
             report,
-            os.getpid(),
         )
         # Not daemonic in multiprocessing's sense, whose environments could not start processes themselves.
         process = CONTEXT.Process(target=_work, args=arguments, name=f"collector {job.index}")
-        with _environment(ONE_THREAD), _without_interrupts():
+        with processes.starting():
             process.start()
         report.close()
         return _Worker(job, process, receiver, self._board.steps_of(job.index))
@@ -154,11 +141,8 @@ class Pool(Generic[J]):
             if worker.report.poll():
                 worker.told = worker.report.recv()
         told = worker.told
-        code = worker.process.exitcode or 0
-        if told:
-            cause = told.strip().splitlines()[-1]
-        else:
-            cause = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        last = told.strip().splitlines()[-1] if told else ""
+        cause = last or processes.cause_of_death(worker.process.exitcode)
         return Death(worker.job.index, worker.job.envs, cause, told)
 
     def restart(self, death: Death) -> None:
@@ -189,13 +173,8 @@ class Pool(Generic[J]):
         """Stops all collectors; those that do not listen are killed. The feed should be shut down before, so that
         none waits for room."""
         self._board.set_stop()
-        end = time.monotonic() + patience
+        processes.end([worker.process for worker in self._workers], patience)
         for worker in self._workers:
-            worker.process.join(max(end - time.monotonic(), 0))
-        for worker in self._workers:
-            if worker.process.is_alive():
-                worker.process.kill()
-                worker.process.join()
             worker.report.close()
         self._workers = []
 
@@ -208,17 +187,10 @@ def _work(
     weights: Weights | None,
     names: Sequence[str],
     report: Connection,
-    parent: int,
 ) -> None:
     """What a collector's process does."""
-    # Ctrl-C reaches every process of a terminal: it is for the learner to say what happens then.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    threading.Thread(target=_end_with_parent, args=(parent, names), daemon=True).start()
+    processes.begin(names)
     try:
-        torch = sys.modules.get("torch")
-        if torch is not None:
-            torch.set_num_threads(1)
         sender.open()
         try:
             work(job, board, sender, weights)
@@ -229,37 +201,3 @@ def _work(
     except BaseException:
         report.send(traceback.format_exc())
         sys.exit(1)
-
-
-def _end_with_parent(parent: int, names: Sequence[str]) -> None:
-    """Waits until the learner's process is gone; if it could not clear away its shared memory, does so."""
-    process = multiprocessing.parent_process()
-    if process is not None and os.getppid() == parent:
-        connection.wait([process.sentinel])
-    for name in names:
-        Path(SHARED_MEMORY + name).unlink(missing_ok=True)
-    os._exit(1)
-
-
-@contextlib.contextmanager
-def _environment(values: dict[str, str]) -> Iterator[None]:
-    """Environment variables for processes that are started meanwhile, where they are not set already."""
-    added = {name: value for name, value in values.items() if name not in os.environ}
-    os.environ.update(added)
-    try:
-        yield
-    finally:
-        for name in added:
-            del os.environ[name]
-
-
-@contextlib.contextmanager
-def _without_interrupts() -> Iterator[None]:
-    """A process that is started meanwhile is not interrupted by Ctrl-C, from its first moment on."""
-    # Would be started along with the first process, and lets interrupts through again when it is.
-    resource_tracker.ensure_running()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

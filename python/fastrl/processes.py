@@ -1,0 +1,95 @@
+"""What every kind of worker process needs: quiet at Ctrl-C, one core each, gone when its parent is. Loads no torch."""
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from multiprocessing import connection, resource_tracker
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+# Each worker is to keep to one core: these are read when the libraries are loaded.
+ONE_THREAD = dict.fromkeys(
+    ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1"
+)
+
+# Where ``fastrl.queue`` and ``fastrl.weights`` keep the memory that processes share.
+SHARED_MEMORY = "/dev/shm/fastrl-"
+
+
+@contextlib.contextmanager
+def starting() -> Iterator[None]:
+    """Processes that are started meanwhile keep to one thread, and are not interrupted by Ctrl-C, from their first
+    moment on. They are to call `begin`."""
+    with _environment(ONE_THREAD), _without_interrupts():
+        yield
+
+
+def begin(names: Sequence[str] = ()) -> None:
+    """What a worker does first: Ctrl-C is left to its parent, and it ends when that does.
+
+    Args:
+        names: of shared memory that is to be removed if the parent is killed and cannot.
+    """
+    # Ctrl-C reaches every process of a terminal: it is for the parent to say what happens then.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    threading.Thread(target=_end_with_parent, args=(list(names),), daemon=True).start()
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.set_num_threads(1)
+
+
+def cause_of_death(exitcode: int | None) -> str:
+    """Of a process that said nothing itself, one line: ``"killed by SIGKILL"``, ``"exit code 3"``."""
+    code = exitcode or 0
+    return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+
+
+def end(processes: Sequence[BaseProcess], patience: float = 5.0) -> None:
+    """Waits for processes that were told to end; those that have not after ``patience`` seconds are killed."""
+    until = time.monotonic() + patience
+    for process in processes:
+        process.join(max(until - time.monotonic(), 0))
+    for process in processes:
+        if process.is_alive():
+            process.kill()
+            process.join()
+
+
+def _end_with_parent(names: Sequence[str]) -> None:
+    """Waits until the parent is gone; if it could not clear away its shared memory, does so."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        connection.wait([parent.sentinel])
+    for name in names:
+        Path(SHARED_MEMORY + name).unlink(missing_ok=True)
+    os._exit(1)
+
+
+@contextlib.contextmanager
+def _environment(values: dict[str, str]) -> Iterator[None]:
+    """Environment variables for processes that are started meanwhile, where they are not set already."""
+    added = {name: value for name, value in values.items() if name not in os.environ}
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        for name in added:
+            del os.environ[name]
+
+
+@contextlib.contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """A process that is started meanwhile is not interrupted by Ctrl-C, from its first moment on."""
+    # Would be started along with the first process, and lets interrupts through again when it is.
+    resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

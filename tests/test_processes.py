@@ -1,0 +1,97 @@
+"""What worker processes have in common: one thread, no interrupts, an end with their parent."""
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import pytest
+
+from fastrl import processes
+
+METHODS = ["spawn", "forkserver"]
+
+
+def tell(report: Connection, names: list[str]) -> None:
+    """A worker: what it finds, then it waits for ever."""
+    processes.begin(names)
+    blocked = signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    threads = [os.environ.get(name) for name in processes.ONE_THREAD]
+    report.send((os.getpid(), threads, blocked or signal.getsignal(signal.SIGINT) is signal.SIG_IGN))
+    time.sleep(600)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_worker_keeps_to_one_thread_and_is_not_interrupted(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in processes.ONE_THREAD:
+        monkeypatch.delenv(name, raising=False)
+    context = multiprocessing.get_context(method)
+    receiver, report = context.Pipe(duplex=False)
+    process = context.Process(target=tell, args=(report, []))
+    with processes.starting():
+        process.start()
+    pid, threads, quiet = receiver.recv()
+    os.kill(pid, signal.SIGINT)
+    process.join(0.2)
+    assert process.is_alive()
+    assert quiet
+    if method == "spawn":  # a fork server that runs already has the environment that it was started with
+        assert threads == ["1"] * len(processes.ONE_THREAD)
+    assert not set(processes.ONE_THREAD) & set(os.environ)
+    before = time.monotonic()
+    processes.end([process], patience=0.1)
+    assert not process.is_alive() and time.monotonic() - before < 30
+    assert processes.cause_of_death(process.exitcode) == "killed by SIGKILL"
+
+
+def test_causes_of_death() -> None:
+    assert processes.cause_of_death(3) == "exit code 3"
+    assert processes.cause_of_death(-signal.SIGSEGV) == "killed by SIGSEGV"
+
+
+PARENT = """
+import multiprocessing, sys, time
+sys.path.insert(0, sys.argv[1])
+from pathlib import Path
+from fastrl import processes
+from test_processes import tell
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context(sys.argv[2])
+    receiver, report = context.Pipe(duplex=False)
+    with processes.starting():
+        context.Process(target=tell, args=(report, [sys.argv[3]])).start()
+    print(receiver.recv()[0], flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_worker_ends_with_a_parent_that_is_killed_and_clears_up(method: str, tmp_path: Path) -> None:
+    script = tmp_path / "parent.py"
+    script.write_text(PARENT)
+    name = f"test-{os.getpid()}-{method}"
+    memory = Path(processes.SHARED_MEMORY + name)
+    memory.write_bytes(b"left behind")
+    arguments = [sys.executable, str(script), str(Path(__file__).parent), method, name]
+    parent = subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True)
+    try:
+        assert parent.stdout is not None
+        worker = int(parent.stdout.readline())
+        assert memory.exists() and Path(f"/proc/{worker}").exists()
+        parent.kill()
+        parent.wait()
+        until = time.monotonic() + 30
+        while memory.exists() or Path(f"/proc/{worker}").exists():
+            assert time.monotonic() < until, "the worker or its memory is still there"
+            time.sleep(0.02)
+    finally:
+        parent.kill()
+        parent.wait()
+        memory.unlink(missing_ok=True)
