@@ -17,6 +17,10 @@ gymnasium.register(
     vector_entry_point="fastrl.envs.cage2:Cage2VectorEnv",
 )
 
+gymnasium.register(
+    "fastrl/Cage2Workflow-v0",
+    vector_entry_point="fastrl.envs.cage2_workflow:Cage2WorkflowVectorEnv",
+)
 
 gymnasium.register(
     "fastrl/ring-v0",

@@ -25,6 +25,9 @@ CAGE2_RED_KINDS: list[str]
 CAGE2_RED_AGENTS: list[str]
 CAGE2_SCAN_HOSTS: list[int]
 """Hosts, in order, that the ten scan values of an observation speak of."""
+CAGE2_UNIT_TYPES: list[str]
+CAGE2_TYPE_OF_HOST: list[int]
+"""Index into `CAGE2_UNIT_TYPES` of each host."""
 CAGE2_EFFECTIVE_ACTIONS: list[int]
 """Actions that can ever have an effect."""
 
@@ -133,6 +136,56 @@ class Cage2Vec(_Vec):
 
     def render(self, index: int) -> str:
         """A table of blue's view and the truth of one game. IndexError: there is no such game."""
+
+@final
+class Cage2WorkflowVec(_Vec):
+    """N games of CAGE Challenge 2 with workflows. `fastrl.envs.cage2_workflow` explains them and the options.
+
+    Threads, forks and `close` as in `_Vec`. A workflow is a row of 5: indices into `CAGE2_UNIT_TYPES`, the most
+    urgent type first.
+    """
+
+    def __new__(
+        cls,
+        num_envs: int,
+        *,
+        ruleset: str,
+        red_agents: list[str],
+        red_weights: list[float],
+        episode_length: int,
+        scan_memory: bool,
+        actions: list[int],
+        compliance_weight: float,
+        num_threads: int,
+        autoreset_mode: str,
+    ) -> Cage2WorkflowVec: ...
+    @property
+    def num_actions(self) -> int: ...
+    def action_masks(self, out: NDArray[np.bool_]) -> None:
+        """As `Cage2Vec.action_masks`."""
+
+    def red_agents(self, out: NDArray[np.uint8]) -> None:
+        """As `Cage2Vec.red_agents`."""
+
+    def set_workflows(self, workflows: NDArray[np.int8]) -> None:
+        """The workflow of each game, [N, 5], from its next episode on; already in the present one if it has not made
+        a step. ValueError: a row that is no order of the five types; nothing has changed then."""
+
+    def workflows(self, out: NDArray[np.int8]) -> None:
+        """Writes the workflows of the present episodes, [N, 5]."""
+
+    def episodes(
+        self,
+        finished: NDArray[np.int64],
+        returns: NDArray[np.float64],
+        compliance: NDArray[np.float64],
+        fixes: NDArray[np.int64],
+        red_agent: NDArray[np.uint8],
+        workflow: NDArray[np.int8],
+    ) -> None:
+        """Writes how many episodes of each game have ended, [N], and of the last of them: the game's return, the
+        compliance, the fixes, the red agent's index, [N] each, and the workflow, [N, 5]. Where none has ended the
+        others mean nothing."""
 
 @final
 class CoopVec(_Vec):

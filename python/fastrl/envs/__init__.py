@@ -1,6 +1,7 @@
 """Environments. Importing this package loads no torch."""
 
 from fastrl.envs.cage2 import Cage2Env, Cage2VectorEnv
+from fastrl.envs.cage2_workflow import Cage2WorkflowVectorEnv
 from fastrl.envs.catch import CatchEnv
 from fastrl.envs.coop import CoopVectorEnv
 from fastrl.envs.highway import HighwayEnv, HighwayVectorEnv
@@ -13,6 +14,7 @@ from fastrl.envs.vector import NativeVectorEnv
 __all__ = [
     "Cage2Env",
     "Cage2VectorEnv",
+    "Cage2WorkflowVectorEnv",
     "CatchEnv",
     "CoopVectorEnv",
     "HighwayEnv",

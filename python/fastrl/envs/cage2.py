@@ -118,13 +118,13 @@ class Cage2VectorEnv(NativeVectorEnv):
             raise ValueError(f"random: expected 'fast' or 'python', got {random!r}")
         self.ruleset = ruleset
         self.red_agent = red_mix(red_agent)
-        self.episode_length = _at_least(
+        self.episode_length = at_least(
             1, "episode_length", episode_length if max_episode_steps is None else max_episode_steps
         )
         self.scan_memory = bool(scan_memory)
         self.actions = action_indices(actions)
-        self.num_threads = _at_least(0, "num_threads", num_threads)
-        num_envs = _at_least(1, "num_envs", num_envs)
+        self.num_threads = at_least(0, "num_threads", num_threads)
+        num_envs = at_least(1, "num_envs", num_envs)
 
         def native(mode: str) -> NativeVec:
             return _rust.Cage2Vec(
@@ -182,7 +182,7 @@ class Cage2VectorEnv(NativeVectorEnv):
         return out
 
 
-def _at_least(least: int, name: str, value: int) -> int:
+def at_least(least: int, name: str, value: int) -> int:
     """An integer option that fits the compiled side, or an error that names it."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise TypeError(f"{name}: expected an integer, got {value!r}")

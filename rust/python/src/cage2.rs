@@ -8,6 +8,7 @@ use fastrl_core::cage2::red_agents::RedKind;
 use fastrl_core::cage2::replay::{Mode, PACKED_OBS, Trace};
 use fastrl_core::cage2::scenario::{EXPLOIT_NAMES, HOST_NAMES, NUM_HOSTS, SUBNET_NAMES};
 use fastrl_core::cage2::view::SCAN_HOSTS;
+use fastrl_core::cage2::workflow::{UNIT_TYPES, type_of};
 use fastrl_core::cage2::{Cage2, Config, Ruleset, effective_actions, render};
 use pyo3::exceptions::{PyIndexError, PyKeyError, PyValueError};
 use pyo3::prelude::*;
@@ -31,6 +32,58 @@ fn red_from_name(name: &str) -> PyResult<RedKind> {
     })
 }
 
+/// What every game of CAGE 2 is asked for.
+pub(crate) struct Options<'a> {
+    pub(crate) num_envs: usize,
+    pub(crate) ruleset: &'a str,
+    pub(crate) red_agents: Vec<String>,
+    pub(crate) red_weights: Vec<f64>,
+    pub(crate) episode_length: u32,
+    pub(crate) scan_memory: bool,
+    pub(crate) actions: Vec<u8>,
+    pub(crate) num_threads: usize,
+    pub(crate) python_random: bool,
+}
+
+impl Options<'_> {
+    pub(crate) fn check(self) -> PyResult<Arc<Config>> {
+        let Self { num_envs, ruleset, red_agents, red_weights, episode_length, .. } = self;
+        let Self { scan_memory, actions, num_threads, python_random, .. } = self;
+        let refuse = |message: String| Err(PyValueError::new_err(message));
+        if !(1..=1 << 24).contains(&num_envs) {
+            return refuse(format!("num_envs: expected 1 to {}, got {num_envs}", 1 << 24));
+        }
+        if episode_length == 0 {
+            return refuse("episode_length: expected at least 1, got 0".into());
+        }
+        if num_threads > 1024 {
+            return refuse(format!("num_threads: expected 0 (all cores) to 1024, got {num_threads}"));
+        }
+        if red_agents.is_empty() || red_agents.len() > RedKind::ALL.len() || red_agents.len() != red_weights.len() {
+            return refuse(format!("red_agent: expected one to three agents, got {red_agents:?} with {red_weights:?}"));
+        }
+        let total: f64 = red_weights.iter().sum();
+        if red_weights.iter().any(|w| w.is_nan() || *w <= 0.0) || !total.is_finite() {
+            return refuse(format!("red_agent: expected positive weights, got {red_weights:?}"));
+        }
+        if python_random && red_agents.len() > 1 {
+            return refuse("random='python' plays a single red agent, as the challenge does: name one".into());
+        }
+        if actions.is_empty() || actions.iter().any(|&a| usize::from(a) >= NUM_ACTIONS) {
+            return refuse(format!("actions: expected indices from 0 to {}, got {actions:?}", NUM_ACTIONS - 1));
+        }
+        let kinds = red_agents.iter().map(|name| red_from_name(name)).collect::<PyResult<Vec<_>>>()?;
+        Ok(Arc::new(Config {
+            ruleset: ruleset_from_name(ruleset)?,
+            red: kinds.into_iter().zip(red_weights.iter().map(|w| w / total)).collect(),
+            episode_length,
+            scan_memory,
+            actions,
+            python_random,
+        }))
+    }
+}
+
 /// The tables that indices point into.
 pub(crate) fn add_tables(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let actions: Vec<String> = (0..NUM_ACTIONS).map(|i| BlueAction::from_index(i).name()).collect();
@@ -41,6 +94,8 @@ pub(crate) fn add_tables(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("CAGE2_RED_KINDS", RED_KIND_NAMES.to_vec())?;
     module.add("CAGE2_RED_AGENTS", RedKind::NAMES.to_vec())?;
     module.add("CAGE2_SCAN_HOSTS", SCAN_HOSTS.to_vec())?;
+    module.add("CAGE2_UNIT_TYPES", UNIT_TYPES.to_vec())?;
+    module.add("CAGE2_TYPE_OF_HOST", (0..NUM_HOSTS).map(type_of).collect::<Vec<_>>())?;
     module.add("CAGE2_EFFECTIVE_ACTIONS", effective_actions().into_iter().map(u32::from).collect::<Vec<_>>())
 }
 
@@ -71,39 +126,19 @@ impl Cage2Vec {
         autoreset_mode: &str,
         python_random: bool,
     ) -> PyResult<Self> {
-        let refuse = |message: String| Err(PyValueError::new_err(message));
-        if !(1..=1 << 24).contains(&num_envs) {
-            return refuse(format!("num_envs: expected 1 to {}, got {num_envs}", 1 << 24));
-        }
-        if episode_length == 0 {
-            return refuse("episode_length: expected at least 1, got 0".into());
-        }
-        if num_threads > 1024 {
-            return refuse(format!("num_threads: expected 0 (all cores) to 1024, got {num_threads}"));
-        }
-        if red_agents.is_empty() || red_agents.len() > RedKind::ALL.len() || red_agents.len() != red_weights.len() {
-            return refuse(format!("red_agent: expected one to three agents, got {red_agents:?} with {red_weights:?}"));
-        }
-        let total: f64 = red_weights.iter().sum();
-        if red_weights.iter().any(|w| w.is_nan() || *w <= 0.0) || !total.is_finite() {
-            return refuse(format!("red_agent: expected positive weights, got {red_weights:?}"));
-        }
-        if python_random && red_agents.len() > 1 {
-            return refuse("random='python' plays a single red agent, as the challenge does: name one".into());
-        }
-        if actions.is_empty() || actions.iter().any(|&a| usize::from(a) >= NUM_ACTIONS) {
-            return refuse(format!("actions: expected indices from 0 to {}, got {actions:?}", NUM_ACTIONS - 1));
-        }
-        let num_actions = actions.len();
-        let kinds = red_agents.iter().map(|name| red_from_name(name)).collect::<PyResult<Vec<_>>>()?;
-        let config = Arc::new(Config {
-            ruleset: ruleset_from_name(ruleset)?,
-            red: kinds.into_iter().zip(red_weights.iter().map(|w| w / total)).collect(),
+        let options = Options {
+            num_envs,
+            ruleset,
+            red_agents,
+            red_weights,
             episode_length,
             scan_memory,
             actions,
+            num_threads,
             python_random,
-        });
+        };
+        let config = options.check()?;
+        let num_actions = config.actions.len();
         let envs = (0..num_envs).map(|_| Cage2::new(config.clone())).collect();
         let venv = Guarded::new(py, envs, autoreset_from_name(autoreset_mode)?, num_threads)?;
         Ok(Self { venv, num_actions })

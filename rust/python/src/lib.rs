@@ -2,6 +2,7 @@
 
 mod arrays;
 mod cage2;
+mod cage2_workflow;
 mod coop;
 mod highway;
 mod highway_options;
@@ -21,6 +22,8 @@ use pyo3::prelude::*;
 mod rust_module {
     #[pymodule_export]
     use crate::cage2::{Cage2Vec, replay_cage2};
+    #[pymodule_export]
+    use crate::cage2_workflow::Cage2WorkflowVec;
     #[pymodule_export]
     use crate::coop::CoopVec;
     #[pymodule_export]

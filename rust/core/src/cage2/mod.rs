@@ -13,6 +13,7 @@ pub mod render;
 pub mod replay;
 pub mod scenario;
 pub mod view;
+pub mod workflow;
 
 use std::sync::Arc;
 
@@ -49,6 +50,54 @@ pub struct Config {
     pub actions: Vec<u8>,
     /// Draw as CPython does; asks for a single red agent.
     pub python_random: bool,
+}
+
+impl Config {
+    /// Length of the challenge's observation, with the scan values if they are asked for.
+    pub fn obs_len(&self) -> usize {
+        OBS_BITS + if self.scan_memory { SCAN_HOSTS.len() } else { 0 }
+    }
+
+    /// The action on offer under this index.
+    pub fn action(&self, index: usize) -> BlueAction {
+        BlueAction::from_index(self.actions[index].into())
+    }
+
+    /// The random stream of `seed`.
+    pub fn draws(&self, seed: u64) -> Source {
+        if self.python_random {
+            Source::Python(Box::new(PythonDraws::new(seed)))
+        } else {
+            Source::Fast(FastDraws(Rng::new(seed)))
+        }
+    }
+
+    /// Begins the next episode, against a red agent that is drawn for it.
+    pub fn begin(&self, episode: &mut Episode<Source>) {
+        let i = if self.red.len() == 1 {
+            0
+        } else {
+            let weights: [f64; RedKind::ALL.len()] =
+                std::array::from_fn(|i| self.red.get(i).map_or(0.0, |(_, weight)| *weight));
+            episode.draws.red_agent(&weights[..self.red.len()])
+        };
+        episode.begin(self.red[i].0);
+    }
+
+    /// Marks with 1 the actions on offer that may have an effect now, as far as blue can know.
+    pub fn action_mask(&self, network: &Network, mask: &mut [u8]) {
+        for (i, entry) in mask.iter_mut().enumerate().take(self.actions.len()) {
+            *entry = u8::from(may_have_effect(network, self.action(i)));
+        }
+    }
+
+    pub fn accepts(&self, action: i64) -> bool {
+        usize::try_from(action).is_ok_and(|action| action < self.actions.len())
+    }
+
+    pub fn expected_action(&self) -> String {
+        format!("an integer from 0 to {}", self.actions.len() - 1)
+    }
 }
 
 impl Default for Config {
@@ -143,9 +192,8 @@ pub struct Cage2 {
 
 impl Cage2 {
     pub fn new(config: Arc<Config>) -> Self {
-        let mut env = Self { config, episode: Episode::new(Source::Fast(FastDraws(Rng::new(0)))) };
-        env.seed(0);
-        env
+        let episode = Episode::new(config.draws(0));
+        Self { config, episode }
     }
 
     pub fn config(&self) -> &Config {
@@ -158,9 +206,7 @@ impl Cage2 {
 
     /// Marks with 1 the actions on offer that may have an effect now, as far as blue can know.
     pub fn action_mask(&self, mask: &mut [u8]) {
-        for (entry, &action) in mask.iter_mut().zip(&self.config.actions) {
-            *entry = u8::from(may_have_effect(&self.episode.network, BlueAction::from_index(action.into())));
-        }
+        self.config.action_mask(&self.episode.network, mask);
     }
 }
 
@@ -168,35 +214,23 @@ impl Env for Cage2 {
     type State = Episode<Source>;
 
     fn obs_len(&self) -> usize {
-        OBS_BITS + if self.config.scan_memory { SCAN_HOSTS.len() } else { 0 }
+        self.config.obs_len()
     }
 
     fn accepts(&self, action: i64) -> bool {
-        usize::try_from(action).is_ok_and(|action| action < self.config.actions.len())
+        self.config.accepts(action)
     }
 
     fn expected_action(&self) -> String {
-        format!("an integer from 0 to {}", self.config.actions.len() - 1)
+        self.config.expected_action()
     }
 
     fn seed(&mut self, seed: u64) {
-        self.episode.draws = if self.config.python_random {
-            Source::Python(Box::new(PythonDraws::new(seed)))
-        } else {
-            Source::Fast(FastDraws(Rng::new(seed)))
-        };
+        self.episode.draws = self.config.draws(seed);
     }
 
     fn reset(&mut self, obs: &mut [f32]) {
-        let red = &self.config.red;
-        let i = if red.len() == 1 {
-            0
-        } else {
-            let weights: [f64; RedKind::ALL.len()] =
-                std::array::from_fn(|i| red.get(i).map_or(0.0, |(_, weight)| *weight));
-            self.episode.draws.red_agent(&weights[..red.len()])
-        };
-        self.episode.begin(red[i].0);
+        self.config.begin(&mut self.episode);
         self.observe(obs);
     }
 
@@ -205,8 +239,7 @@ impl Env for Cage2 {
     }
 
     fn step(&mut self, action: i64, obs: &mut [f32]) -> Step {
-        let action = BlueAction::from_index(self.config.actions[action as usize].into());
-        let tenths = self.episode.step(action, self.config.ruleset);
+        let tenths = self.episode.step(self.config.action(action as usize), self.config.ruleset);
         self.observe(obs);
         let truncated = self.episode.time >= self.config.episode_length;
         Step { reward: f64::from(tenths) / 10.0, terminated: false, truncated }
