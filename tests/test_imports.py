@@ -140,6 +140,7 @@ MAY_IMPORT = {
         "team_networks",
         "team_rollout",
         "rollout",
+        "streams",
         "q_networks",
         "networks",
         "stopwatch",

@@ -1,8 +1,13 @@
 import numpy as np
 import pytest
+import torch
 
+from fake_env import Constant
 from fastrl.algorithms.return_scale import ReturnScale
+from fastrl.collect.layout import lay_out
+from fastrl.networks import ActorCritic
 from fastrl.rollout import Rollout
+from fragments import Rows, parts, whole_episodes
 
 
 def test_is_one_over_the_deviation_of_discounted_returns():
@@ -31,3 +36,28 @@ def test_saved_and_restored_it_goes_on_exactly():
         scale.update(rollout)
     second.load_state_dict(first.state_dict())
     assert second.update(rollout) == first.update(rollout)
+
+
+def test_fragments_are_one_long_walk_of_each_lane():
+    """Rows go on from fragment to fragment, whatever fragments they come in."""
+    rng = np.random.default_rng(1)
+    rows, scale, slow = Rows(Constant(num_envs=3, episode_length=4)), ReturnScale(3, 0.9), ReturnScale(3, 0.9)
+    policy = ActorCritic(1, 2, (), generator=torch.Generator())
+    for _ in range(3):
+        fragment = rows.play(policy, 6)
+        fragment.rewards[:] = rng.normal(size=(6, 3)) * 50
+        rollout = lay_out([fragment], Rollout(6, 3, 1, 2))
+        assert scale.take_in(parts(fragment, 2, 1)) == pytest.approx(slow.update(rollout), rel=1e-5)
+    np.testing.assert_allclose(scale.discounted, slow.discounted, rtol=1e-5)
+
+
+def test_whole_episodes_begin_with_nothing():
+    rng = np.random.default_rng(2)
+    scale, slow = ReturnScale(1, 0.9), ReturnScale(1, 0.9)
+    policy = ActorCritic(1, 2, (), generator=torch.Generator())
+    fragment = Rows(Constant(num_envs=2, episode_length=5)).play(policy, 10)
+    fragment.rewards[:] = rng.normal(size=(10, 2))
+    episodes = whole_episodes(fragment)
+    expected = [slow.update(episode) for episode in episodes][-1]
+    assert scale.take_in(episodes) == pytest.approx(expected, rel=1e-5)
+    assert not scale.discounted.any()

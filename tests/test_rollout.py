@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from fastrl.rollout import Rollout
+from fastrl.rollout import Rollout, discounted_sums
 
 
 def test_shapes_and_dtypes():
@@ -85,3 +85,17 @@ def test_cut_off_is_truncated_and_not_terminated():
 def test_refuses_empty_sizes(sizes, name):
     with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
         Rollout(*sizes, 7)
+
+
+@pytest.mark.parametrize("num_steps", [1, 2, 30])
+def test_discounted_sums_are_the_obvious_loop(num_steps):
+    rng = np.random.default_rng(num_steps)
+    rewards = rng.normal(size=(num_steps, 4)).astype(np.float32)
+    ended = rng.random((num_steps, 4)) < 0.3
+    before = sums = rng.normal(size=4).astype(np.float32)
+    expected = []
+    for t in range(num_steps):
+        sums = 0.9 * sums + rewards[t]
+        expected.append(sums)
+        sums = np.where(ended[t], 0, sums)
+    np.testing.assert_allclose(discounted_sums(rewards, ended, before, 0.9), expected, rtol=1e-5)

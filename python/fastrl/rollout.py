@@ -1,4 +1,4 @@
-"""Storage of on-policy rollouts: arrays [T, N, ...] that environments write into and learners read."""
+"""Storage of rollouts: arrays [T, N, ...] that environments write into and learners read."""
 
 from typing import Any
 
@@ -48,6 +48,7 @@ class Rollout:
                 raise ValueError(f"{name} must be at least 1, got {size}")
         self.num_steps = num_steps
         self.num_envs = num_envs
+        self.num_actions = num_actions
         steps = (num_steps, num_envs)
         states = (num_steps + 1, num_envs)
         self.obs = np.zeros((*states, obs_dim), np.float32)
@@ -107,6 +108,64 @@ class Rollout:
             gamma=gamma,
             gae_lambda=gae_lambda,
         )
+
+    def compute_vtrace(
+        self,
+        log_ratios: NDArray[np.float32],
+        gamma: float,
+        *,
+        trace_lambda: float = 1.0,
+        rho_clip: float = 1.0,
+        c_clip: float = 1.0,
+        reward_scale: float = 1.0,
+    ) -> None:
+        """Fills `advantages` and `returns` from what other policies did (``fastrl._returns.vtrace``).
+
+        Args:
+            log_ratios: float32 [T, N], log-probabilities of the actions under the policy to be learnt less those under
+                the policies that took them.
+        """
+        rewards = self.rewards if reward_scale == 1.0 else self.rewards * np.float32(reward_scale)
+        _returns.vtrace(
+            log_ratios,
+            rewards,
+            self.values[:-1],
+            self.terminations,
+            self.truncations,
+            self.final_values,
+            self.values[-1],
+            self.advantages,
+            self.returns,
+            gamma=gamma,
+            rho_clip=rho_clip,
+            c_clip=c_clip,
+            trace_lambda=trace_lambda,
+        )
+
+
+def discounted_sums(
+    rewards: NDArray[np.float32], ended: NDArray[np.bool_], before: NDArray[np.float32], gamma: float
+) -> NDArray[np.float32]:
+    """Sums of the rewards so far, ``sums[t] = gamma * sums[t - 1] + rewards[t]``, which start anew with each episode.
+
+    Args:
+        rewards: float32 [T, N].
+        ended: bool [T, N], whether an episode ended at the step.
+        before: float32 [N], the sums before the first step.
+        gamma: discount, 0 to 1.
+
+    Returns:
+        float32 [T, N].
+    """
+    # Seen from the last step to the first they are discounted returns, which the compiled module knows.
+    sums = np.empty(rewards.shape, np.float32)
+    begins = np.zeros(ended.shape, np.bool_)
+    begins[:-1] = ended[-2::-1]
+    nowhere, unread = np.zeros_like(begins), np.zeros_like(sums)
+    _returns.discounted_returns(
+        np.ascontiguousarray(rewards[::-1]), begins, nowhere, unread, before, sums, gamma=gamma
+    )
+    return sums[::-1]
 
 
 def _as_rows(array: NDArray[Any]) -> NDArray[Any]:

@@ -1,7 +1,6 @@
 """Proximal policy optimisation with a clipped objective (Schulman et al., 2017, arXiv:1707.06347)."""
 
-import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
@@ -10,27 +9,18 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
-from fastrl.algorithms.return_scale import ReturnScale
+from fastrl.algorithms.actor_critic import VALUE_CHUNK, ActorCriticLearner, explained_variance, generator_of
+from fastrl.collect.fragment import Fragment
 from fastrl.collect.native import CollectStats, NativeCollector
 from fastrl.config import section
-from fastrl.networks import (
-    ActorCritic,
-    flatten_parameters,
-    load_weights,
-    mask_logits,
-    sample_actions,
-)
+from fastrl.networks import mask_logits, sample_actions
 from fastrl.rollout import Rollout
 from fastrl.stopwatch import Stopwatch
 
 if TYPE_CHECKING:
     from fastrl.envs.vector import NativeVectorEnv
-
-# Rows of the critic's forward passes over a whole rollout: large enough to be cheap a row, small enough for
-# caches.
-_VALUE_CHUNK = 4096
 
 
 @section
@@ -243,8 +233,8 @@ def ppo_gradients(
     return grad_logits, grad_values * value_coef, losses
 
 
-class PPO:
-    """A policy that learns from a vector environment.
+class PPO(ActorCriticLearner):
+    """A policy that learns from a vector environment, or from fragments of any collector.
 
     ::
 
@@ -255,24 +245,14 @@ class PPO:
             stats = ppo.collect(env, watch)
             metrics = ppo.update(watch)
 
+    With a collector, ``ppo.take_in(collector.collect(), watch)`` stands in place of ``collect``, once the collector has
+    the policy's weights.
+
     Everything random comes from ``seed``: the initial weights, the actions, the order of samples and the
     seeds of the environments. On a CPU, for a given number of torch threads, the same seed gives the same
     parameters to the bit, also across `state_dict` and `load_state_dict`.
 
-    Args:
-        config: hyper-parameters.
-        obs_space: ``Box`` float32 of one dimension, of one environment.
-        action_space: ``Discrete`` starting at 0, of one environment.
-        num_envs: N.
-        total_steps: environment steps of the whole training, over which schedules run; one update more or
-            less is no error, and past the end the final values hold.
-        seed: not negative.
-        device: where the network lives; "cpu" or "cuda". Rollouts stay in main memory.
-
-    Attributes:
-        policy: the network.
-        rollout: what `collect` fills.
-        steps: environment steps collected so far.
+    Args and attributes: as of `ActorCriticLearner`; ``num_envs`` are those of ``env``, or the collector's rows.
     """
 
     def __init__(
@@ -286,42 +266,30 @@ class PPO:
         seed: int,
         device: str = "cpu",
     ) -> None:
-        obs_dim, num_actions = _sizes(obs_space, action_space)
-        if total_steps < 1:
-            raise ValueError(f"total_steps must be at least 1, got {total_steps}")
+        super().__init__(
+            config,
+            obs_space,
+            action_space,
+            num_envs,
+            num_steps=config.num_steps,
+            total_steps=total_steps,
+            seed=seed,
+            device=device,
+            masks=config.action_masks,
+            precision=config.precision,
+            compiled=config.compile,
+        )
         self.config = config
-        self.total_steps = total_steps
-        self.steps = 0
-        self.device = torch.device(device)
-        weights_seed, sampling_seed, shuffling_seed, env_seed = np.random.SeedSequence(seed).spawn(4)
+        _, sampling_seed, shuffling_seed, env_seed = np.random.SeedSequence(seed).spawn(4)
         # All draws are made on the CPU: they are few, and a run may go on on another device.
-        self._sampling = _generator(sampling_seed)
-        self._shuffling = _generator(shuffling_seed)
+        self._sampling = generator_of(sampling_seed)
+        self._shuffling = generator_of(shuffling_seed)
         self._env_seeds = [int(word) >> 1 for word in env_seed.generate_state(num_envs, np.uint64)]
-        self.policy = ActorCritic(
-            obs_dim,
-            num_actions,
-            config.hidden,
-            config.activation,
-            normalize_obs=config.normalize_obs,
-            generator=_generator(weights_seed),
-        ).to(self.device)
-        self._parameters = flatten_parameters(self.policy)
-        self._optimizer = torch.optim.Adam([self._parameters], eps=1e-5, fused=True)
-        self._return_scale = ReturnScale(num_envs, config.gamma) if config.normalize_returns else None
-        self.rollout = Rollout(config.num_steps, num_envs, obs_dim, num_actions, masks=config.action_masks)
         self._collector: NativeCollector | None = None
         self._collector_state: dict[str, Any] = {}
-
-        on_cuda = self.device.type == "cuda"
-        self._amp_dtype = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}[config.precision]
-        if not on_cuda:
-            self._amp_dtype = None
-        self._scaler = torch.amp.GradScaler(self.device.type, enabled=self._amp_dtype == torch.float16)
-        compiled = config.compile and on_cuda
-        self._forward = torch.compile(self.policy, dynamic=True) if compiled else self.policy
         self._uniforms = torch.empty(0)
-        _keep_freed_memory()
+        # Float32 [T, N]: the policy's log-probabilities less those of the policies that acted; None: it acted itself.
+        self._log_ratios: NDArray[np.float32] | None = None
 
     def collect(self, env: "NativeVectorEnv", watch: Stopwatch) -> CollectStats:
         """Fills the rollout, acting with the current policy; the first time, after a reset of ``env``.
@@ -341,11 +309,39 @@ class PPO:
         stats = self._collector.collect(watch)
         with watch("inference"):
             self._evaluate()
+        with watch("returns"):
+            if self._return_scale is not None:
+                self._reward_scale = self.config.reward_scale * self._return_scale.update(self.rollout)
         self.steps += stats.steps
         return stats
 
+    def take_in(
+        self, fragments: Sequence[Fragment], watch: Stopwatch, *, correct_off_policy: bool = False
+    ) -> None:
+        """Makes fragments, from any collector, what the next update learns from; they are copied.
+
+        Args:
+            correct_off_policy: what older policies did counts by V-trace, see ``fastrl.rollout.Rollout``, and the
+                update is clipped around the policy as it is, not as it was when it acted (Hilton, Cobbe and Schulman,
+                "Batch size-invariance for policy optimization", 2021, part the two in the same way).
+
+        Raises:
+            ValueError: they do not fit together, or not the network; see `fastrl.collect.layout.lay_out`.
+            FloatingPointError: the policy gave NaN or infinity.
+        """
+        if self.rollout.masks is not None:
+            raise ValueError("action masks were asked for, and fragments have none")
+        super().take_in(fragments, watch)
+        with watch("inference"):
+            self._evaluate()
+            self._log_ratios = None
+            if correct_off_policy:
+                log_probs = self._log_probs()
+                self._log_ratios = log_probs - self.rollout.log_probs
+                self.rollout.log_probs[:] = log_probs
+
     def update(self, watch: Stopwatch) -> PPOMetrics:
-        """Learns from the rollout that `collect` has filled.
+        """Learns from the rollout that `collect` or `take_in` has filled.
 
         Raises:
             FloatingPointError: parameters have become NaN or infinite; they are of no use any more.
@@ -354,11 +350,16 @@ class PPO:
         learning_rate = self._scheduled(config.learning_rate, config.final_learning_rate)
         entropy_coef = self._scheduled(config.entropy_coef, config.final_entropy_coef)
         with watch("returns"):
-            reward_scale = config.reward_scale
-            if self._return_scale is not None:
-                reward_scale *= self._return_scale.update(self.rollout)
-            self.rollout.compute_advantages(config.gamma, config.gae_lambda, reward_scale)
-            explained_variance = _explained_variance(self.rollout)
+            if self._log_ratios is None:
+                self.rollout.compute_advantages(config.gamma, config.gae_lambda, self._reward_scale)
+            else:
+                self.rollout.compute_vtrace(
+                    self._log_ratios,
+                    config.gamma,
+                    trace_lambda=config.gae_lambda,
+                    reward_scale=self._reward_scale,
+                )
+            explained = explained_variance(self.rollout)
             if config.normalize_advantages:
                 advantages = self.rollout.advantages
                 advantages -= advantages.mean()
@@ -383,7 +384,7 @@ class PPO:
             approx_kl=approx_kl,
             clip_fraction=clip_fraction,
             grad_norm=grad_norm,
-            explained_variance=explained_variance,
+            explained_variance=explained,
             learning_rate=learning_rate,
             entropy_coef=entropy_coef,
             gradient_steps=len(rows),
@@ -405,18 +406,17 @@ class PPO:
         rollout.values[:] = self._values(rollout.distinct("obs"))[rollout.groups]
         cut_off = rollout.cut_off()
         rollout.final_values[cut_off] = self._values(rollout.final_obs[cut_off])
-        if not (np.isfinite(rollout.log_probs).all() and np.isfinite(rollout.values).all()):
-            self._check_parameters()
-            raise FloatingPointError(
-                "the policy gave NaN or infinity for observations of the environment; are those finite?"
-            )
+        self._check_outputs()
 
-    def _values(self, obs: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Values float32 [B] of observations [B, obs_dim]."""
+    def _log_probs(self) -> NDArray[np.float32]:
+        """Of the rollout's actions under the policy as it is, float32 [T, N]; after `_evaluate`."""
+        rollout = self.rollout
         with torch.inference_mode(), self._autocast():
-            chunks = torch.from_numpy(obs).split(_VALUE_CHUNK)
-            values = [self.policy.value(chunk.to(self.device)).float() for chunk in chunks]
-            return torch.cat(values).cpu().numpy()
+            chunks = torch.from_numpy(rollout.distinct("obs")).split(VALUE_CHUNK)
+            logits = torch.cat([self.policy.logits(chunk.to(self.device)).float() for chunk in chunks]).cpu()
+        log_probs = torch.log_softmax(logits, -1).numpy()
+        chosen: NDArray[np.float32] = log_probs[rollout.groups[:-1], rollout.actions]
+        return chosen
 
     def _minibatches(self) -> Iterator[Minibatch]:
         """Each epoch's samples in a new order, in equal parts."""
@@ -438,10 +438,6 @@ class PPO:
                     **{name: sample[part] for name, sample in samples.items()},
                 )
 
-    def _flat(self, name: str) -> Tensor:
-        """An array of the rollout as [T * N, ...]."""
-        return self.rollout.tensors[name][: self.rollout.num_steps].flatten(0, 1)
-
     def _gradient_step(self, batch: Minibatch, entropy_coef: float) -> tuple[Losses, Tensor]:
         """One step of the optimiser. Returns the losses and the gradient's norm before clipping."""
         with self._autocast():
@@ -457,35 +453,8 @@ class PPO:
                 value_coef=self.config.value_coef,
                 entropy_coef=entropy_coef,
             )
-        self._optimizer.zero_grad(set_to_none=False)
-        torch.autograd.backward((logits, values), self._scaler.scale((grad_logits, grad_values)))
-        self._scaler.unscale_(self._optimizer)
-        grad_norm = nn.utils.clip_grad_norm_(self._parameters, self.config.max_grad_norm)
-        self._scaler.step(self._optimizer)
-        self._scaler.update()
+        grad_norm = self._descend((logits, values), (grad_logits, grad_values))
         return losses, grad_norm
-
-    def _autocast(self) -> contextlib.AbstractContextManager[None]:
-        if self._amp_dtype is None:
-            return contextlib.nullcontext()
-        return torch.autocast(self.device.type, self._amp_dtype)
-
-    def _scheduled(self, start: float, end: float) -> float:
-        """Linear from the first rollout to ``total_steps``."""
-        progress = min(max(self.steps - len(self.rollout), 0) / self.total_steps, 1.0)
-        return start + (end - start) * progress
-
-    def _check_parameters(self) -> None:
-        for name, parameter in self.policy.named_parameters():
-            if not parameter.isfinite().all():
-                raise FloatingPointError(
-                    f"the network's {name} is not finite (NaN or infinity) after {self.steps} steps;"
-                    " go back to a checkpoint, and lower the learning rate or check the rewards"
-                )
-
-    def policy_state(self) -> dict[str, Any]:
-        """What inference needs (see `ActorCritic.from_state`): weights and architecture. Not a copy."""
-        return self.policy.state()
 
     def state_dict(self) -> dict[str, Any]:
         """All that `load_state_dict` needs to go on exactly, apart from the environment's state.
@@ -495,18 +464,8 @@ class PPO:
             `collect`.
         """
         collector = self._collector_state if self._collector is None else self._collector.state_dict()
-        return {
-            "steps": self.steps,
-            "policy": self.policy.state(),
-            "optimizer": dict(self._optimizer.state[self._parameters]),
-            "scaler": self._scaler.state_dict(),
-            "generators": {
-                "sampling": self._sampling.get_state(),
-                "shuffling": self._shuffling.get_state(),
-            },
-            "return_scale": None if self._return_scale is None else self._return_scale.state_dict(),
-            "collector": collector,
-        }
+        generators = {"sampling": self._sampling.get_state(), "shuffling": self._shuffling.get_state()}
+        return super().state_dict() | {"generators": generators, "collector": collector}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on where the other run stood; ``env.load_state`` does the same for the environment.
@@ -515,57 +474,9 @@ class PPO:
             ValueError: the state is of another network, number of environments or kind of normalisation, or
                 is not finite.
         """
-        architecture = self.policy.state()["architecture"]
-        if state["policy"]["architecture"] != architecture:
-            raise ValueError(
-                f"the saved network is {state['policy']['architecture']}, this run's is {architecture}"
-            )
-        if (state["return_scale"] is None) != (self._return_scale is None):
-            raise ValueError("normalize_returns of the saved run and of this one differ")
-        load_weights(self.policy, state["policy"]["weights"])
-        self._optimizer.state[self._parameters] = {
-            key: value.to(self.device, copy=True) for key, value in state["optimizer"].items()
-        }
-        if self._scaler.is_enabled() and state["scaler"]:
-            self._scaler.load_state_dict(state["scaler"])
+        super().load_state_dict(state)
         self._sampling.set_state(state["generators"]["sampling"])
         self._shuffling.set_state(state["generators"]["shuffling"])
-        if self._return_scale is not None:
-            self._return_scale.load_state_dict(state["return_scale"])
         self._collector_state = state["collector"]
         if self._collector is not None:
             self._collector.load_state_dict(self._collector_state)
-        self.steps = state["steps"]
-
-
-def _sizes(obs_space: gymnasium.Space, action_space: gymnasium.Space) -> tuple[int, int]:
-    """obs_dim and num_actions; other spaces than PPO handles are refused."""
-    if (
-        not isinstance(obs_space, gymnasium.spaces.Box)
-        or len(obs_space.shape) != 1
-        or obs_space.dtype != np.float32
-    ):
-        raise ValueError(f"PPO needs observations of a one-dimensional float32 Box, got {obs_space}")
-    if not isinstance(action_space, gymnasium.spaces.Discrete) or action_space.start != 0:
-        raise ValueError(f"PPO needs a Discrete action space that starts at 0, got {action_space}")
-    return obs_space.shape[0], int(action_space.n)
-
-
-def _keep_freed_memory() -> None:
-    """Stops glibc from returning each minibatch's memory to the system.
-
-    It returns what is above twice the largest mapped block that it has seen freed, and minibatches are at
-    that border: fetching the memory again would cost a quarter of an update. 32 MiB is the largest block that
-    counts; nothing is written to it, so it costs nothing. Elsewhere this has no effect.
-    """
-    torch.empty(2**25 - 2**16, dtype=torch.uint8)
-
-
-def _generator(seed: np.random.SeedSequence) -> torch.Generator:
-    return torch.Generator().manual_seed(int(seed.generate_state(1, np.uint64)[0]) >> 1)
-
-
-def _explained_variance(rollout: Rollout) -> float:
-    """1: values are the returns; 0: they are no better than the mean return, or returns are constant."""
-    variance = float(rollout.returns.var())
-    return 0.0 if variance == 0 else 1 - float((rollout.returns - rollout.values[:-1]).var()) / variance

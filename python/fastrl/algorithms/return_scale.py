@@ -1,12 +1,16 @@
 """Reward scaling by the running spread of returns."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fastrl.collect.fragment import Fragment
 from fastrl.networks import RunningNorm, load_weights
-from fastrl.rollout import Rollout
+from fastrl.rollout import Rollout, discounted_sums
+from fastrl.streams import EPISODES
 from fastrl.team_rollout import TeamRollout
 
 
@@ -41,6 +45,21 @@ class ReturnScale:
             sums = sums[counts]
         if sums.size:
             self.norm.update(torch.from_numpy(sums.reshape(-1, 1)))
+        return float(self.norm.scale())
+
+    def take_in(self, fragments: Sequence[Fragment]) -> float:
+        """Takes in the rewards of fragments, one after the other; returns what to multiply rewards by."""
+        all_sums = []
+        for fragment in fragments:
+            whole = bool(fragment.lanes[0] == EPISODES)
+            # A whole episode begins with nothing; rows go on where they were.
+            before = np.zeros(1) if whole else self.discounted[fragment.lanes]
+            ended = fragment.terminations | fragment.truncations
+            sums = discounted_sums(fragment.rewards, ended, before.astype(np.float32), self.gamma)
+            if not whole:
+                self.discounted[fragment.lanes] = np.where(ended[-1], 0, sums[-1])
+            all_sums.append(sums.reshape(-1, 1))
+        self.norm.update(torch.from_numpy(np.concatenate(all_sums)))
         return float(self.norm.scale())
 
     def state_dict(self) -> dict[str, Tensor]:

@@ -1,0 +1,118 @@
+"""What a learner gets from a collector: fragments for one update after another, none of them too old."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fastrl.collect.fragment import Fragment
+from fastrl.collect.plan import Collector, Plan
+from fastrl.stopwatch import Stopwatch
+
+# Parts of a collector's seconds that are the learner's own where it plays in the learner's process.
+OWN_PARTS = ("environment", "inference", "buffer")
+
+
+def ahead_for(plan: Plan, workers: int, max_lag: int) -> int:
+    """How many fragments a collector may have running or waiting so that few get older than ``max_lag`` versions.
+
+    An update takes so many fragments as there are workers with rows of their own, or episodes; those that were begun
+    before it are one version behind after it.
+    """
+    an_update = plan.episodes if plan.unit == "episodes" else workers
+    return max(workers, min(max_lag, 2) * an_update)
+
+
+@dataclass(frozen=True)
+class Lag:
+    """How many versions behind the newest one the policies were that chose actions.
+
+    Attributes:
+        steps: that were learnt from.
+        total: versions behind, summed over them.
+        highest: of any of them.
+        dropped: fragments that were older than allowed, and were not learnt from.
+    """
+
+    steps: int = 0
+    total: int = 0
+    highest: int = 0
+    dropped: int = 0
+
+    @property
+    def mean(self) -> float:
+        """NaN without any steps."""
+        return self.total / self.steps if self.steps else math.nan
+
+    def plus(self, other: "Lag") -> "Lag":
+        return Lag(
+            self.steps + other.steps,
+            self.total + other.total,
+            max(self.highest, other.highest),
+            self.dropped + other.dropped,
+        )
+
+
+class Intake:
+    """Takes an update's worth of fragments at a time.
+
+    Args:
+        collector: has, or needs, no weights published before; whoever learns publishes.
+        max_lag: most versions that a fragment may be behind the newest one; older ones are dropped. 0: synchronous,
+            the collector plays with the newest version, and nothing while the learner learns.
+
+    Attributes:
+        lag: of all so far.
+    """
+
+    def __init__(self, collector: Collector, max_lag: int = 0) -> None:
+        if max_lag < 0:
+            raise ValueError(f"max_lag should be at least 0, got {max_lag}")
+        self.lag = Lag()
+        self._collector = collector
+        self._max_lag = max_lag
+
+    def next(self, watch: Stopwatch) -> list[Fragment]:
+        """Fragments of ``num_envs`` rows or ``episodes`` episodes, as the plan says. With lag allowed they are those
+        that are there first, of any rows; without, they are valid until the next call."""
+        if self._max_lag == 0:
+            fragments = self._collect(watch)
+        else:
+            with watch("waiting"):
+                fragments = self._take()
+        newest = self._collector.version
+        for fragment in fragments:
+            behind, steps = newest - fragment.version, len(fragment)
+            self.lag = self.lag.plus(Lag(steps, behind * steps, behind))
+        return fragments
+
+    def _collect(self, watch: Stopwatch) -> list[Fragment]:
+        before = self._collector.report()
+        with watch("waiting"):
+            fragments = self._collector.collect()
+        if before.workers:
+            return fragments
+        # Played in this process: the time was spent on what the collector says.
+        own = _since(before.seconds, self._collector.report().seconds)
+        for part, seconds in own.items():
+            watch.seconds[part] = watch.seconds.get(part, 0.0) + seconds
+        watch.seconds["waiting"] = max(watch.seconds["waiting"] - sum(own.values()), 0.0)
+        return fragments
+
+    def _take(self) -> list[Fragment]:
+        plan = self._collector.plan
+        wanted = plan.episodes if plan.unit == "episodes" else plan.num_envs
+        fragments: list[Fragment] = []
+        rows = 0
+        while rows < wanted:
+            fragment = self._collector.take()
+            assert fragment is not None, "without a timeout there is always one"
+            if self._collector.version - fragment.version > self._max_lag:
+                self.lag = self.lag.plus(Lag(dropped=1))
+                continue
+            fragments.append(fragment)
+            rows += fragment.num_rows
+        return fragments
+
+
+def _since(before: Mapping[str, float], now: Mapping[str, float]) -> dict[str, float]:
+    return {part: now.get(part, 0.0) - before.get(part, 0.0) for part in OWN_PARTS}
