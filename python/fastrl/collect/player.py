@@ -1,0 +1,289 @@
+"""Plays Python environments with an actor: what every collector of such environments does, in whichever process."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import gymnasium
+import numpy as np
+from numpy.typing import NDArray
+
+from fastrl.actor import Actor
+from fastrl.collect.fragment import Fragment, allocate
+from fastrl.collect.plan import CollectError, Plan
+from fastrl.streams import EPISODES, act_stream, env_seed
+
+PARTS = ("environment", "inference", "buffer", "weights", "waiting")
+"""What players spend their time on, as in `fastrl.collect.plan.Report`."""
+
+UNPUBLISHED = "no weights yet: publish some before anything is collected with them"
+
+Arrays = dict[str, NDArray[Any]]
+
+
+class Stopped(Exception):  # noqa: N818 - no error: it is how a player ends
+    """Nobody wants what is being played any more."""
+
+
+class Played(NamedTuple):
+    """What a fragment's arrays do not tell.
+
+    Attributes:
+        num_steps: T.
+        returns, lengths: of the episodes that ended.
+        episodes: their lanes and numbers.
+    """
+
+    num_steps: int
+    returns: list[float]
+    lengths: list[int]
+    episodes: list[tuple[int, int]]
+
+
+def arrays_for(plan: Plan, rows: int) -> Arrays:
+    """Arrays for a `Player` to write into: those of a fragment, but for ``final_obs`` if it is a whole episode."""
+    arrays = allocate(plan.num_steps, rows, plan.obs_dim, plan.action_shape)
+    if plan.unit == "episodes":
+        del arrays["final_obs"]
+    return arrays
+
+
+def fragment_of(
+    plan: Plan, arrays: Arrays, played: Played, version: int, lanes: NDArray[np.int64]
+) -> Fragment:
+    """What was played into the arrays, which it shows, not copies."""
+    steps = played.num_steps
+    cut = {name: array[:steps] for name, array in arrays.items()}
+    cut["obs"] = arrays["obs"][: steps + 1]
+    if plan.unit == "episodes":
+        cut["final_obs"] = np.zeros_like(cut["obs"][:steps])
+        cut["final_obs"][-1] = cut["obs"][-1]
+    return Fragment(
+        **cut,
+        version=version,
+        lanes=lanes,
+        returns=np.asarray(played.returns, np.float64),
+        lengths=np.asarray(played.lengths, np.int64),
+        episodes=np.asarray(played.episodes, np.int64).reshape(-1, 2),
+    )
+
+
+class Player:
+    """Plays the rows of some lanes, T steps at a time, or whole episodes, as the plan's unit says.
+
+    Episodes are those that ``fastrl.streams`` tells, whoever plays them. Environments and actor are built at the first
+    use, and the environments again after one has raised: what was played since the last fragment is then lost, and
+    the episodes that ran begin anew.
+
+    A return is the sum of the float32 rewards, in float64. Box actions are given to the environment as the actor chose
+    them; who wants them clipped wraps it in ``gymnasium.wrappers.ClipAction``.
+
+    Args:
+        lanes: the rows to play; with unit "episodes" none, one environment plays whatever number it is given.
+        stop: a byte in memory; `Stopped` is raised before the next step once it is not 0.
+
+    Attributes:
+        lanes: int64 [R].
+        numbers: of the episodes that run in them; may be set before the first fragment.
+        seconds: spent, by `PARTS`.
+    """
+
+    def __init__(self, plan: Plan, lanes: Sequence[int] = (), stop: memoryview | None = None) -> None:
+        self.plan = plan
+        self.lanes = np.asarray(lanes if plan.unit == "steps" else (EPISODES,), np.int64)
+        self.numbers = [0] * len(self.lanes)
+        self.seconds = dict.fromkeys(PARTS, 0.0)
+        self._stop = memoryview(b"\0") if stop is None else stop
+        self._envs: list[gymnasium.Env[Any, Any]] = []
+        self._actor: Actor | None = None
+        self._running = False
+        rows = len(self.lanes)
+        self._obs = np.zeros((rows, plan.obs_dim), np.float32)
+        self._returns, self._lengths = [0.0] * rows, [0] * rows
+        self._streams, self._steps = np.zeros(rows, np.uint64), np.zeros(rows, np.int64)
+
+    @property
+    def actor(self) -> Actor:
+        if self._actor is None:
+            self._actor = self.plan.make_actor()
+        return self._actor
+
+    def build(self) -> None:
+        """Builds environments and actor, if there are none; a fragment does so by itself.
+
+        Raises:
+            CollectError: the environment's spaces are not those that the learner expects.
+            Whatever environment and actor raise.
+        """
+        start = perf_counter()
+        assert self.actor is not None
+        try:
+            while len(self._envs) < len(self.lanes):
+                env = self.plan.env.make()
+                self._envs.append(env)
+                _check_spaces(self.plan, env)
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            self.seconds["environment"] += perf_counter() - start
+
+    def load(self, weights: Any) -> None:
+        """Gives the actor weights, a buffer of as many bytes as it says."""
+        start = perf_counter()
+        self.actor.load(weights)
+        self.seconds["weights"] += perf_counter() - start
+
+    def steps(self, version: int = 0, out: Arrays | None = None) -> Fragment:
+        """The next T steps of every row.
+
+        Args:
+            version: of the actor's weights.
+            out: the fragment's arrays, of `arrays_for`; None allocates them.
+        """
+        arrays = arrays_for(self.plan, len(self.lanes)) if out is None else out
+        return fragment_of(self.plan, arrays, self.play_steps(arrays), version, self.lanes.copy())
+
+    def episode(self, number: int, version: int = 0, out: Arrays | None = None) -> Fragment:
+        """A whole episode, otherwise as `steps`."""
+        arrays = arrays_for(self.plan, 1) if out is None else out
+        return fragment_of(self.plan, arrays, self.play_episode(number, arrays), version, self.lanes.copy())
+
+    def play_steps(self, out: Arrays) -> Played:
+        """As `steps`, into arrays alone."""
+        self.build()
+        begun = self.numbers.copy()
+        try:
+            if not self._running:
+                for row in range(len(self.lanes)):
+                    self._reset(row)
+                self._running = True
+            return self._play(out)
+        except BaseException:
+            self.close()
+            self.numbers = begun
+            raise
+
+    def play_episode(self, number: int, out: Arrays) -> Played:
+        """As `episode`, into arrays alone."""
+        self.build()
+        self.numbers[0] = number
+        try:
+            self._reset(0)
+            return self._play(out)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Closes the environments. What is played next begins with others, where the running episodes began."""
+        self._running = False
+        for env in self._envs:
+            # One that raised may not be able to close, either.
+            with contextlib.suppress(Exception):
+                env.close()
+        self._envs = []
+
+    def _reset(self, row: int) -> None:
+        """Begins the row's episode."""
+        start = perf_counter()
+        plan, lane, number = self.plan, int(self.lanes[row]), self.numbers[row]
+        obs, _ = self._envs[row].reset(seed=env_seed(plan.seed, lane, number))
+        self._obs[row] = np.asarray(obs).reshape(plan.obs_dim)
+        self._returns[row], self._lengths[row] = 0.0, 0
+        self._streams[row], self._steps[row] = act_stream(plan.seed, lane, number), 0
+        self.seconds["environment"] += perf_counter() - start
+
+    def _play(self, out: Arrays) -> Played:
+        """T steps of all rows, or until the end of the episode.
+
+        Time is read once where one part ends and the next begins.
+        """
+        plan, envs, act, stop = self.plan, self._envs, self.actor.act, self._stop
+        whole, dim, longest = plan.unit == "episodes", plan.obs_dim, plan.num_steps
+        discrete, rows = not plan.action_shape, range(len(envs))
+        obs, actions, log_probs, rewards = out["obs"], out["actions"], out["log_probs"], out["rewards"]
+        terminations, truncations, final_obs = out["terminations"], out["truncations"], out.get("final_obs")
+        current, streams, steps = self._obs, self._streams, self._steps
+        returns, lengths = self._returns, self._lengths
+        ended = Played(longest, [], [], [])
+        environment = inference = buffer = 0.0
+        clock = perf_counter()
+        terminations[...] = truncations[...] = False
+        if final_obs is not None:
+            final_obs[...] = 0
+        obs[0] = current
+        for t in range(longest):
+            if stop[0]:
+                raise Stopped
+            act(obs[t], streams, steps, actions[t], log_probs[t])
+            # Environments get numbers of Python, and arrays that nobody writes to later.
+            chosen = actions[t].tolist() if discrete else actions[t].copy()
+            steps += 1
+            now = perf_counter()
+            inference += now - clock
+            clock = now
+            for row in rows:
+                seen, reward, terminated, truncated, _ = envs[row].step(chosen[row])
+                now = perf_counter()
+                environment += now - clock
+                rewards[t, row] = reward
+                returns[row] += float(rewards[t, row])
+                lengths[row] += 1
+                current[row] = np.asarray(seen).reshape(dim)
+                if whole and t == longest - 1 and not terminated:
+                    truncated = True
+                if terminated or truncated:
+                    terminations[t, row], truncations[t, row] = terminated, truncated
+                    ended.returns.append(returns[row])
+                    ended.lengths.append(lengths[row])
+                    ended.episodes.append((int(self.lanes[row]), self.numbers[row]))
+                    if not whole:
+                        assert final_obs is not None
+                        final_obs[t, row] = current[row]
+                        self.numbers[row] += 1
+                        clock = perf_counter()
+                        buffer += clock - now
+                        self._reset(row)
+                        now = perf_counter()
+                clock = perf_counter()
+                buffer += clock - now
+            obs[t + 1] = current
+            if whole and ended.lengths:
+                ended = ended._replace(num_steps=t + 1)
+                break
+        now = perf_counter()
+        self.seconds["buffer"] += buffer + now - clock
+        self.seconds["environment"] += environment
+        self.seconds["inference"] += inference
+        return ended
+
+
+def resumed(state: Mapping[str, Any], lanes: Iterable[int]) -> list[int]:
+    """The numbers that a collector's state has for lanes.
+
+    Raises:
+        ValueError: it has none, as it is of another plan.
+    """
+    numbers = state["numbers"]
+    lanes = list(lanes)
+    if set(numbers) != set(lanes):
+        raise ValueError(
+            f"the state has {len(numbers)} lanes, the plan {len(lanes)}: unit and num_envs should be as they were"
+        )
+    return [numbers[lane] for lane in lanes]
+
+
+def _check_spaces(plan: Plan, env: gymnasium.Env[Any, Any]) -> None:
+    for what, expected, found in (
+        ("observation", plan.obs_space, env.observation_space),
+        ("action", plan.action_space, env.action_space),
+    ):
+        if found != expected:
+            raise CollectError(
+                f"env: the {what} space of {plan.env.id} is {found}, but the learner expects {expected};"
+                " it should be built from the same environment, with the same options"
+            )
