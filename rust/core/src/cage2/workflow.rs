@@ -71,11 +71,13 @@ impl Order {
         self.most_urgent(network).is_none_or(|urgent| urgent == type_of(target))
     }
 
-    fn write(self, obs: &mut [f32]) {
-        for (place, &t) in obs.chunks_exact_mut(NUM_TYPES).zip(&self.0) {
-            place.fill(0.0);
-            place[usize::from(t)] = 1.0;
+    /// As it stands in an observation.
+    fn code(self) -> [f32; ORDER_LEN] {
+        let mut code = [0.0; ORDER_LEN];
+        for (place, t) in self.0.into_iter().enumerate() {
+            code[NUM_TYPES * place + usize::from(t)] = 1.0;
         }
+        code
     }
 }
 
@@ -119,6 +121,8 @@ pub struct WorkflowCage2 {
     /// Of compliance in the reward, lambda.
     weight: f64,
     state: State,
+    /// That of the present episode's order.
+    code: [f32; ORDER_LEN],
 }
 
 impl WorkflowCage2 {
@@ -129,7 +133,7 @@ impl WorkflowCage2 {
             next: Order::default(),
             finished: Finished { number: 0, account: Account::default(), red: RedKind::Sleep as u8 },
         };
-        Self { config, weight, state }
+        Self { config, weight, code: state.account.order.code(), state }
     }
 
     pub fn config(&self) -> &Config {
@@ -141,6 +145,7 @@ impl WorkflowCage2 {
         self.state.next = order;
         if self.state.episode.time == 0 {
             self.state.account.order = order;
+            self.code = order.code();
         }
     }
 }
@@ -167,26 +172,29 @@ impl Env for WorkflowCage2 {
     fn reset(&mut self, obs: &mut [f32]) {
         self.config.begin(&mut self.state.episode);
         self.state.account = Account { order: self.state.next, ..Account::default() };
+        self.code = self.state.next.code();
         self.observe(obs);
     }
 
     fn observe(&self, obs: &mut [f32]) {
         let (game, order) = obs.split_at_mut(self.config.obs_len());
         self.state.episode.view.write(game);
-        self.state.account.order.write(order);
+        order.copy_from_slice(&self.code);
     }
 
     fn step(&mut self, action: i64, obs: &mut [f32]) -> Step {
         let State { episode, account, finished, .. } = &mut self.state;
         let action = self.config.action(action as usize);
-        let before = if episode.time == 0 { 0.0 } else { account.compliance() };
+        let mut change = if episode.time == 0 { NO_FIX } else { 0.0 };
         if let BlueAction::Remove(host) | BlueAction::Restore(host) = action {
+            let before = account.compliance();
             account.fixes += 1;
             account.complying += u32::from(account.order.complies(&episode.network, host));
+            change += account.compliance() - before;
         }
         let tenths = episode.step(action, self.config.ruleset);
         account.return_tenths += tenths;
-        let reward = f64::from(tenths) / 10.0 + self.weight * (account.compliance() - before);
+        let reward = f64::from(tenths) / 10.0 + self.weight * change;
         let terminated = episode.time >= self.config.episode_length;
         if terminated {
             *finished = Finished { number: finished.number + 1, account: *account, red: episode.agent.kind() as u8 };
@@ -204,6 +212,7 @@ impl Env for WorkflowCage2 {
     }
 
     fn set_state(&mut self, state: State) {
+        self.code = state.account.order.code();
         self.state = state;
     }
 }
