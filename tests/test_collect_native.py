@@ -181,7 +181,7 @@ def test_refuses_masks_where_there_are_none():
         collector_for(WithoutMasks(), masks=True)
 
 
-def test_time_goes_to_inference_and_environment():
+def test_time_goes_to_its_parts():
     watch = Stopwatch()
     collector_for(Bandit()).collect(watch)
-    assert set(watch.seconds) == {"inference", "environment"}
+    assert set(watch.seconds) == {"inference", "environment", "buffer"}

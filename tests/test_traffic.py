@@ -40,7 +40,14 @@ def rows_of(run: Path) -> list[dict[str, Any]]:
 
 def unmeasured(row: TrafficRow) -> str:
     """A row without what a clock or the system has measured."""
-    changes = {"seconds": 0, "steps_per_second": 0, "episodes_per_minute": 0, "memory_mib": 0, "parts": {}}
+    changes = {
+        "seconds": 0,
+        "steps_per_second": 0,
+        "episodes_per_minute": 0,
+        "memory_mib": 0,
+        "parts": {},
+        "shares": {},
+    }
     return repr(dataclasses.replace(row, **changes))  # type: ignore[arg-type]
 
 
@@ -312,7 +319,7 @@ def test_killed_and_resumed_it_ends_with_the_same_parameters(tmp_path: Path) -> 
     assert differences(*states) == []
     best = [load_checkpoint(run / "checkpoints" / BEST) for run in (killed, whole)]
     assert differences(best[0]["policy"], best[1]["policy"]) == []
-    measured = ("second", "memory", "minute")
+    measured = ("second", "share", "memory", "minute")
     kept = [
         [
             {name: row[name] for name in row if not any(word in name for word in measured)}

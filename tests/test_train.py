@@ -2,6 +2,7 @@ import dataclasses
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -33,7 +34,8 @@ def rows_of(run: Path) -> list[dict[str, Any]]:
     """The rows of a run's metrics without what was measured by a clock."""
     lines = (run / "metrics.jsonl").read_text().splitlines()
     return [
-        {name: value for name, value in json.loads(line).items() if "second" not in name} for line in lines
+        {name: value for name, value in json.loads(line).items() if not re.search("second|share", name)}
+        for line in lines
     ]
 
 
@@ -59,7 +61,8 @@ def test_rows_tell_what_was_done() -> None:
     assert rows[1].returns.keys() <= {"bline", "meander"}
     assert rows[2].losses["entropy"] > 0
     assert 0 < sum(rows[2].parts.values()) < rows[2].seconds
-    assert set(rows[2].parts) == {"environment", "inference", "returns", "update"}
+    assert set(rows[2].parts) == {"environment", "inference", "buffer", "returns", "update"}
+    assert sum(rows[2].shares.values()) == pytest.approx(1)
     assert sum(training.parts.values()) < training.seconds
 
 
@@ -91,7 +94,7 @@ def test_restored_it_goes_on_as_if_never_stopped(tmp_path: Path, options: Sequen
     second.restore(load_checkpoint(tmp_path / "c"))
     rows = list(second.rows())
     for row, other in zip(rows, expected[2:], strict=True):
-        changes = {"seconds": 0, "steps_per_second": 0, "parts": {}}
+        changes = {"seconds": 0, "steps_per_second": 0, "parts": {}, "shares": {}}
         assert repr(dataclasses.replace(row, **changes)) == repr(dataclasses.replace(other, **changes))
     for part in ("ppo", "policy", "env"):
         assert same(second.state()[part], whole.state()[part])
@@ -162,13 +165,14 @@ def test_a_run_directory_holds_it_all(tmp_path: Path) -> None:
         "tensorboard",
         "checkpoints",
         "summary.json",
+        "profile.json",
     }
     steps = [int(path.stem.partition("-")[2]) for path in Checkpoints(run / "checkpoints").paths()]
     assert steps == [4 * ITERATION, 5 * ITERATION]
     summary = json.loads((run / "summary.json").read_text())
     assert summary["status"] == "complete"
     assert summary["steps"] == 5 * ITERATION
-    assert list(summary["parts"]) == ["environment", "inference", "returns", "update", "other"]
+    assert list(summary["parts"]) == ["environment", "inference", "buffer", "returns", "update", "other"]
     assert sum(part["share"] for part in summary["parts"].values()) == pytest.approx(1)
     assert sum(part["seconds"] for part in summary["parts"].values()) == pytest.approx(summary["seconds"])
     assert summary["peak_memory_mib"] > 10

@@ -115,7 +115,7 @@ def train(prog: str, arguments: list[str]) -> int:
     if summary.signal is None:
         run = shlex.quote(summary.run)
         say(console, f"To score it by the challenge's protocol: fastrl eval {run}")
-    return _ended(summary, prog, console)
+    return _ended(summary, options, prog, console)
 
 
 def _train_pixels(prog: str, arguments: list[str]) -> int:
@@ -140,7 +140,7 @@ def _train_pixels(prog: str, arguments: list[str]) -> int:
     if options.resume is not None:
         _check_resume(options, ("preset", "config"))
         summary = resume_run(Path(options.resume), changes, run_dir, console)
-        return _ended(summary, prog, console)
+        return _ended(summary, options, prog, console)
     layers = [changes]
     if options.config is not None:
         # A whole file, such as a run's own, has all that a preset would set.
@@ -152,7 +152,7 @@ def _train_pixels(prog: str, arguments: list[str]) -> int:
     if options.print_config:
         print(to_toml(config), end="")
         return 0
-    return _ended(new_run(config, run_dir, console), prog, console)
+    return _ended(new_run(config, run_dir, console), options, prog, console)
 
 
 def _train_traffic(prog: str, arguments: list[str]) -> int:
@@ -177,7 +177,8 @@ def _train_traffic(prog: str, arguments: list[str]) -> int:
     console = Console()
     if options.resume is not None:
         _check_resume(options, ("preset", "config", "lr"))
-        return _ended(resume_run(Path(options.resume), changes, run_dir, console), prog, console)
+        summary = resume_run(Path(options.resume), changes, run_dir, console)
+        return _ended(summary, options, prog, console)
     layers = [changes]
     if options.config is not None:
         layers.insert(0, read_toml(TrafficConfig, options.config))
@@ -195,7 +196,7 @@ def _train_traffic(prog: str, arguments: list[str]) -> int:
     summary = new_run(config, run_dir, console)
     if summary.signal is None:
         say(console, f"To score it on other seeds: fastrl eval {shlex.quote(summary.run)}")
-    return _ended(summary, prog, console)
+    return _ended(summary, options, prog, console)
 
 
 def _kind(arguments: list[str]) -> str:
@@ -229,6 +230,11 @@ def _add_run_options(parser: ArgumentParser, environment: str) -> None:
         "--run-dir", "--out", metavar="DIR", help=f"where the run is written [runs/{environment}-DATE-TIME]"
     )
     parser.add_argument("--print-config", action="store_true", help="print all settings as TOML and exit")
+    parser.add_argument(
+        "--profile",
+        action="store_true",
+        help="at the end, show where the time went; a picture is in the run directory, profile.png",
+    )
 
 
 def _settings_epilog(presets: Mapping[str, Preset], key: str) -> str:
@@ -269,8 +275,18 @@ def preset(config_type: type, presets: Mapping[str, Preset], name: str) -> Value
     return check(config_type, presets[name].values, f"preset {name}")
 
 
-def _ended(summary: "Summary | PixelSummary | TrafficSummary", prog: str, console: Any) -> int:
-    """The exit code of a run, and how to go on with one that was interrupted."""
+def _ended(
+    summary: "Summary | PixelSummary | TrafficSummary",
+    options: argparse.Namespace,
+    prog: str,
+    console: Any,
+) -> int:
+    """The exit code of a run, where its time went if that was asked for, and how to go on with one that was
+    interrupted."""
+    if options.profile:
+        from fastrl.profile import show
+
+        show(Path(summary.run), console)
     if summary.signal is None:
         return 0
     say(console, f"Interrupted; to go on: {prog} --resume {shlex.quote(summary.run)}")

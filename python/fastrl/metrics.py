@@ -64,6 +64,7 @@ class TrainRow(Row):
         seconds: wall-clock time of the run so far, without breaks between resumptions.
         steps_per_second: of this iteration.
         parts: seconds of this iteration, by what they were spent on.
+        shares: of this iteration's time, as ``fastrl.profile.Profile.lap`` tells them.
     """
 
     iteration: int
@@ -75,6 +76,7 @@ class TrainRow(Row):
     seconds: float
     steps_per_second: float
     parts: Mapping[str, float]
+    shares: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     def groups(self) -> dict[str, dict[str, Number]]:
         return {
@@ -90,6 +92,7 @@ class TrainRow(Row):
                 "seconds": self.seconds,
                 "steps_per_second": self.steps_per_second,
                 **{f"seconds_{name}": value for name, value in self.parts.items()},
+                **_named_shares(self.shares),
             },
         }
 
@@ -121,6 +124,7 @@ class PixelRow(Row):
         learner: the same of the learner's time: ``waiting`` for experience, ``sampling``, ``update``...
         restarts: collectors that died and were replaced, in all.
         gpu_use: share of the time in which the GPU computed; None without one.
+        shares: of the time since the last row, as ``fastrl.profile.Profile.lap`` tells them.
     """
 
     games: int
@@ -140,6 +144,7 @@ class PixelRow(Row):
     learner: Mapping[str, float]
     restarts: int
     gpu_use: float | None
+    shares: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     def groups(self) -> dict[str, dict[str, Number]]:
         return {
@@ -165,6 +170,7 @@ class PixelRow(Row):
                 **{f"collectors_{name}": share for name, share in self.collectors.items()},
                 **{f"learner_{name}": share for name, share in self.learner.items()},
                 **({} if self.gpu_use is None else {"gpu_use": self.gpu_use}),
+                **_named_shares(self.shares),
             },
         }
 
@@ -201,6 +207,7 @@ class TrafficRow(Row):
         episodes_per_minute, steps_per_second: of this row; steps are of a world with all its agents.
         memory_mib: the most that this process has held.
         parts: seconds of this row, by what they were spent on.
+        shares: of this row's time, as ``fastrl.profile.Profile.lap`` tells them.
     """
 
     iteration: int
@@ -220,6 +227,7 @@ class TrafficRow(Row):
     steps_per_second: float
     memory_mib: float
     parts: Mapping[str, float]
+    shares: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     @property
     def done(self) -> int:
@@ -245,6 +253,7 @@ class TrafficRow(Row):
                 "steps_per_second": self.steps_per_second,
                 "memory_mib": self.memory_mib,
                 **{f"seconds_{name}": value for name, value in self.parts.items()},
+                **_named_shares(self.shares),
             },
         }
 
@@ -268,6 +277,10 @@ class TrafficRow(Row):
                 f"dropped {self.online['dropped']:.0f}",
             ]
         return numbers
+
+
+def _named_shares(shares: Mapping[str, float]) -> dict[str, Number]:
+    return {f"share_{name}": share for name, share in shares.items()}
 
 
 class Sink(Protocol):

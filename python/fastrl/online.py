@@ -20,6 +20,7 @@ from rich.console import Console
 from fastrl.algorithms.team import TeamLearner
 from fastrl.collect.board import Board, Times
 from fastrl.collect.feeds import FeedClosed, QueueSender, Sender
+from fastrl.collect.plan import Report
 from fastrl.collect.pool import CONTEXT, Pool
 from fastrl.collect.team import TeamCollector
 from fastrl.curriculum import Difficulty
@@ -64,6 +65,7 @@ class Pace:
     Attributes:
         steps, missed: taken so far, and how many of them were not done when the next was due.
         late: seconds that these came late, all together; latest: the most of one.
+        waited: seconds, for steps to be due.
     """
 
     def __init__(
@@ -74,7 +76,7 @@ class Pace:
     ) -> None:
         self.period = period
         self.steps = self.missed = 0
-        self.late = self.latest = 0.0
+        self.late = self.latest = self.waited = 0.0
         self._wait, self._clock = wait, clock
         self._due: float | None = None
 
@@ -91,6 +93,7 @@ class Pace:
                 self._due = now
             while (left := self._due - self._clock()) > 0 and not stop():
                 self._wait(min(left, _LOOK))
+            self.waited += max(self._clock() - now, 0.0)
         else:
             self._due = now
         self.steps += 1
@@ -150,7 +153,7 @@ def simulate(job: Simulation, board: Board, sender: Sender, weights: Weights | N
     newest.read()
     collector = TeamCollector(worlds, act, [int(seed) for seed in seeds[:-1]])
     watch = Stopwatch()
-    steps = board.steps_of(job.index)
+    steps, before = board.steps_of(job.index), board.times_of(job.index)
     start = time.monotonic()
     while True:
         steps += collector.collect(rollout, watch).steps
@@ -167,8 +170,14 @@ def simulate(job: Simulation, board: Board, sender: Sender, weights: Weights | N
         )
         with watch("queue"):
             sender.put(fragment)
-        spent = {name: watch.seconds.get(name, 0.0) for name in ("environment", "inference", "queue")}
-        board.report(job.index, steps, newest.version, Times(time.monotonic() - start, **spent))
+        spent = watch.seconds
+        times = Times(
+            seconds=time.monotonic() - start,
+            environment=spent["environment"],
+            inference=spent["inference"] - pace.waited,
+            queue=spent["queue"] + spent["buffer"],
+        )
+        board.report(job.index, steps, newest.version, before.plus(times))
 
 
 class _Newest:
@@ -377,6 +386,13 @@ class OnlineWorlds:
             "waiting": stats.depth,
             "restarts": self.restarts,
         }
+
+    def report(self) -> Report:
+        """Where the simulation's time went; what it does nothing in, it waits for steps to be due."""
+        times = self._board.times()
+        spent = {"environment": times.environment, "inference": times.inference, "buffer": times.queue}
+        waiting = max(times.seconds - sum(spent.values()), 0.0)
+        return Report(workers=1, restarts=self.restarts, seconds=spent | {"waiting": waiting})
 
     def close(self) -> None:
         """Ends the simulation; leaves no process and no shared memory."""

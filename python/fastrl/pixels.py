@@ -20,6 +20,7 @@ from fastrl.algorithms.dqn import DQN, Actor, DQNConfig
 from fastrl.collect.board import Board, Times
 from fastrl.collect.collector import Job, Stacks
 from fastrl.collect.feeds import QueueFeed
+from fastrl.collect.plan import Report
 from fastrl.collect.pool import CONTEXT, CollectorError, Pool
 from fastrl.config import Values, build, check, to_tree
 from fastrl.envs.pixels import PixelEnv, make_pixels
@@ -28,6 +29,7 @@ from fastrl.gpu import GpuMeter
 from fastrl.learner import Inflow, Learner
 from fastrl.metrics import PixelRow
 from fastrl.pixel_settings import EnvConfig, PixelConfig
+from fastrl.profile import Profile
 from fastrl.replay import PrioritizedSampler, Replay, UniformSampler
 from fastrl.rundir import RunDirectory, new_directory
 from fastrl.session import Goal, TrainError, check_resumable, choose_device, going_on, play
@@ -186,6 +188,7 @@ class Training:
         self.returns: deque[float] = deque(maxlen=100)
         self.seconds = 0.0
         self.session = Session()
+        self.profile = Profile(GpuMeter(self.device).use)
         self._steps = 0
         self._inflow: Inflow | None = None
 
@@ -240,7 +243,7 @@ class Training:
     def _loop(
         self, learner: Learner, inflow: Inflow, pool: Pool, board: Board, feed: QueueFeed
     ) -> Iterator[PixelRow]:
-        config, gpu = self.config, GpuMeter(self.device)
+        config = self.config
         batches_before, dropped_before = self.batches, self.dropped
         clock = looked = time.perf_counter()
         mark = _Mark(inflow.steps, self.batches, board.times(), 0.0, {})
@@ -260,15 +263,24 @@ class Training:
             self.games += len(ended)
             self.returns.extend(game.value for game in ended)
             before = mark
-            mark = _Mark(
-                inflow.steps, self.batches, board.times(), feed.waited(), dict(learner.watch.seconds)
-            )
+            mark = _Mark(inflow.steps, self.batches, board.times(), feed.waited(), learner.watch.seconds)
             waited = mark.waited - before.waited
             times = mark.times.since(before.times)
             spent = {name: seconds - before.spent.get(name, 0.0) for name, seconds in mark.spent.items()}
             self.session.add(
                 passed, mark.steps - before.steps, mark.batches - before.batches, times, waited, spent
             )
+            collected = Report(
+                workers=config.collect.collectors,
+                seconds={
+                    "environment": mark.times.environment,
+                    "inference": mark.times.inference,
+                    # Collectors tell of their time now and then, the queue at once.
+                    "buffer": max(mark.times.queue - mark.waited, 0.0),
+                    "waiting": min(mark.waited, mark.times.queue),
+                },
+            )
+            shares = self.profile.lap(passed, spent, mark.steps - before.steps, len(ended), collected)
             yield PixelRow(
                 steps=mark.steps,
                 games=self.games,
@@ -287,7 +299,8 @@ class Training:
                 collectors=times.shares() | {"waiting": waited / times.seconds if times.seconds else 0.0},
                 learner={name: seconds / passed for name, seconds in spent.items()},
                 restarts=self.restarts,
-                gpu_use=gpu.use(),
+                gpu_use=self.profile.gpu_use,
+                shares=shares,
             )
 
     def _replace_dead(self, pool: Pool, inflow: Inflow) -> None:

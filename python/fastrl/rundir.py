@@ -37,6 +37,7 @@ class RunDirectory:
         self.metrics = path / "metrics.jsonl"
         self.summary = path / "summary.json"
         self.tensorboard = path / "tensorboard"
+        self.profile = path / "profile.json"
         self.checkpoints = path / "checkpoints"
 
     def close(self) -> None:

@@ -17,6 +17,7 @@ from fastrl.checkpoint import CheckpointError, Checkpoints, find_checkpoint, loa
 from fastrl.config import ConfigError, UserError, to_toml
 from fastrl.files import write_atomically
 from fastrl.metrics import ConsoleSink, JsonlSink, Row, Sink, TensorBoardSink
+from fastrl.profile import Profile
 from fastrl.rundir import RunDirectory, new_directory
 
 T = TypeVar("T", bound="Training")
@@ -49,6 +50,8 @@ class Training(Protocol):
     def device(self) -> str: ...
     @property
     def steps(self) -> int: ...
+    @property
+    def profile(self) -> Profile: ...
 
     def rows(self) -> Iterable[Row]:
         """Trains. Between rows the state may be saved."""
@@ -118,7 +121,7 @@ def play(
     goal: Goal,
     due: Callable[[], bool] = lambda: False,
 ) -> tuple[Path, signal.Signals | None]:
-    """Trains to the end or until a signal; writes settings, metrics and checkpoints.
+    """Trains to the end or until a signal; writes settings, metrics, checkpoints and where the time went.
 
     Args:
         goal: for the console.
@@ -160,6 +163,7 @@ def play(
         finally:
             for sink in sinks:
                 sink.close()
+    training.profile.save(directory.profile)
     return checkpoint, stop.received
 
 

@@ -17,7 +17,7 @@ from fastrl.traffic_scores import Scores
 from fastrl.traffic_scores import score_table as score_table_of_traffic
 
 # What the parts of the time are called, in this order; the rest is "other".
-PARTS = ("environment", "inference", "returns", "update")
+PARTS = ("environment", "inference", "buffer", "returns", "update")
 
 
 @dataclass(frozen=True)

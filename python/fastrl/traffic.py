@@ -24,8 +24,10 @@ from fastrl.curriculum import Curriculum
 from fastrl.envs.multi import MultiAgentVectorEnv, make_multi
 from fastrl.episodes import EPISODE, MEANS, WatchedWorlds, mean_of, play
 from fastrl.files import to_json, write_atomically
+from fastrl.gpu import GpuMeter
 from fastrl.metrics import TrafficRow
 from fastrl.online import OnlineWorlds
+from fastrl.profile import Profile
 from fastrl.rundir import RunDirectory, new_directory
 from fastrl.session import Goal, TrainError, check_resumable, choose_device, going_on
 from fastrl.session import play as play_run
@@ -137,6 +139,7 @@ class Training:
         self.mean_return = math.nan
         self.seconds = 0.0
         self.parts: dict[str, float] = {}
+        self.profile = Profile(GpuMeter(self.device).use)
 
     @property
     def steps(self) -> int:
@@ -192,7 +195,8 @@ class Training:
                 self.mean_return = mean_of(ended["return_mean"])
             self._adjust(ended)
             if online is not None and came:
-                online.publish(self.curriculum.level, self.curriculum.difficulty())
+                with watch("publishing"):
+                    online.publish(self.curriculum.level, self.curriculum.difficulty())
             scores = self._evaluate_if_due(watch) if came else None
             now = time.perf_counter()
             passed, clock = now - clock, now
@@ -218,7 +222,14 @@ class Training:
                 episodes_per_minute=60 * len(ended) / passed,
                 steps_per_second=(self.steps - before) / passed,
                 memory_mib=peak_memory_mib(),
-                parts=dict(watch.seconds),
+                parts=watch.seconds,
+                shares=self.profile.lap(
+                    passed,
+                    watch.seconds,
+                    self.steps - before,
+                    len(ended),
+                    None if online is None else online.report(),
+                ),
             )
 
     def _adjust(self, ended: NDArray[Any]) -> None:

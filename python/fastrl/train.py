@@ -21,8 +21,10 @@ from fastrl.config import Preset, Values, build, check, section, to_tree
 from fastrl.envs.cage2 import ACTIONS, OBS_BITS, RED_AGENTS, SCAN_HOSTS, Cage2VectorEnv, action_indices
 from fastrl.evaluate import Evaluation, evaluate, of_policy
 from fastrl.files import to_json, write_atomically
+from fastrl.gpu import GpuMeter
 from fastrl.metrics import TrainRow
 from fastrl.policy import Policy
+from fastrl.profile import Profile
 from fastrl.rundir import RunDirectory, new_directory
 from fastrl.session import Goal, TrainError, check_resumable, choose_device, going_on, play
 from fastrl.stopwatch import Stopwatch
@@ -171,6 +173,7 @@ class Training:
         steps, iteration, episodes: done so far.
         mean_return: of the last iteration in which episodes ended; NaN if none did so far.
         seconds: spent so far in the loop, earlier sessions included; ``parts`` says on what.
+        profile: where the time of this session goes.
     """
 
     def __init__(self, config: TrainConfig) -> None:
@@ -203,6 +206,7 @@ class Training:
         self.mean_return = math.nan
         self.seconds = 0.0
         self.parts: dict[str, float] = {}
+        self.profile = Profile(GpuMeter(self.device).use)
 
     @property
     def steps(self) -> int:
@@ -235,7 +239,8 @@ class Training:
                 losses=dataclasses.asdict(losses),
                 seconds=self.seconds,
                 steps_per_second=stats.steps / passed,
-                parts=dict(watch.seconds),
+                parts=watch.seconds,
+                shares=self.profile.lap(passed, watch.seconds, stats.steps, stats.episodes),
             )
 
     def state(self) -> dict[str, Any]:

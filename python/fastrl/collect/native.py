@@ -109,6 +109,7 @@ class NativeCollector:
                     rollout.final_obs[t],
                 )
                 self._read_masks(t + 1)
+            with watch("buffer"):
                 self.episode_returns += rollout.rewards[t]
                 self.episode_lengths += 1
                 ended = rollout.terminations[t] | rollout.truncations[t]
@@ -120,7 +121,8 @@ class NativeCollector:
                     if self.episode_red_agents is not None:
                         red_agents.append(self.episode_red_agents[ended])
                         self.episode_red_agents = self._current_red_agents()
-        self._check_masks()
+        with watch("buffer"):
+            self._check_masks()
         all_returns = np.concatenate([np.empty(0), *returns])
         return CollectStats(
             steps=len(rollout),

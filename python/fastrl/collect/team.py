@@ -128,6 +128,7 @@ class TeamCollector:
                     rollout.alive[t + 1],
                     rollout.final_obs[t],
                 )
+            with watch("buffer"):
                 ended = self._settle(rollout, t)
                 self._sums += np.where(rollout.alive[t], rollout.rewards[t], 0)
                 self._present |= rollout.alive[t]
@@ -137,7 +138,8 @@ class TeamCollector:
                     lengths.append(self._lengths[ended])
                     self._lengths[ended] = 0
         self._obs, self._alive = rollout.obs[-1], rollout.alive[-1]
-        self._check(rollout)
+        with watch("buffer"):
+            self._check(rollout)
         all_returns = np.concatenate(returns)
         return TeamStats(
             steps=rollout.num_steps * env.num_envs,
