@@ -66,7 +66,7 @@ def count_workers(
     asked: WorkerCount,
     *,
     useful: int,
-    measure: Callable[[], int],
+    measure: Callable[[], int] | None = None,
     available: int | None = None,
     num_cores: int | None = None,
 ) -> int:
@@ -75,7 +75,8 @@ def count_workers(
     Args:
         asked: a number, which is taken or refused, never changed; or "auto": one a core, if memory allows them.
         useful: more than this would have nothing to do: rows, or episodes of an update.
-        measure: tells the bytes that one worker takes. It is called only where memory could be short.
+        measure: tells the bytes that one worker takes. It is called only where memory could be short. None: memory is
+            not looked at.
         available: bytes that are free; by default, those of this machine now.
         num_cores: by default, those of this machine.
 
@@ -92,9 +93,9 @@ def count_workers(
             f"n_workers should be at most {useful}, for there is no work for more: got {asked};"
             " collect from more environments, or use fewer workers"
         )
-    free = available_memory() if available is None else available
     wanted = min(cores() if num_cores is None else num_cores, useful) if asked == "auto" else asked
-    if wanted * AMPLE <= USABLE * free:
+    free = available_memory() if available is None else available
+    if measure is None or wanted * AMPLE <= USABLE * free:
         return wanted
     each = max(1, measure())
     fit = int(USABLE * free / each)

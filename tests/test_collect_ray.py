@@ -1,0 +1,239 @@
+"""Collection on Ray actors: a local Ray with two processors, which the tests of this module share."""
+
+import os
+import signal
+import socket
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+from collect_cases import ACTIONS, Broken, Chooser, chooser, plan, rows
+from fastrl.collect import ray_actors
+from fastrl.collect.plan import CollectError, Plan
+from fastrl.collect.ray_actors import RayCollector, connect
+from fastrl.collect.sequential import SequentialCollector
+from fastrl.streams import EPISODES
+
+ray = pytest.importorskip("ray")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def address() -> Iterator[str]:
+    ray_actors.start_ray(ray, 2, 100 * 2**20)
+    yield ray.get_runtime_context().gcs_address
+    ray.shutdown()
+
+
+def updates(collector: Any, count: int = 3) -> list[dict[int, Any]]:
+    """What some updates bring, each with other weights."""
+    found = []
+    for update in range(count):
+        collector.publish(chooser(update))
+        found.append(rows(collector.collect()))
+    return found
+
+
+@pytest.mark.parametrize("unit", ["steps", "episodes"])
+def test_it_plays_what_one_process_plays(unit: Any) -> None:
+    same = plan(unit, forces=unit == "steps")
+    with SequentialCollector(same) as sequential:
+        expected = updates(sequential)
+    with RayCollector(same, n_workers=2, max_failures=1) as collector:
+        collector.publish(chooser(0.0))
+        fragments = collector.collect()
+        assert rows(fragments) == expected[0]
+        places = [(int(each.lanes[0]), int(each.episodes[0, 1])) for each in fragments]
+        assert places == sorted(places)
+        assert all(each.obs.flags.writeable for each in fragments)
+        collector.publish(chooser(1.0))
+        assert rows(collector.collect()) == expected[1]
+        state, report = collector.state_dict(), collector.report()
+        with pytest.raises(ValueError, match="4 bytes, got 12"):
+            collector.publish(np.zeros(3, np.float32))
+        with pytest.raises(CollectError, match="of its own"):
+            collector.take()
+    assert (report.workers, report.restarts, report.failures) == (2, 0, ())
+    assert report.steps == sum(len(each[6]) for update in expected[:2] for each in update.values())
+    assert len(report.memory_mib) == 2 and all(20 < mib < 300 for mib in report.memory_mib)
+    assert report.cold_start > 0 and report.seconds["environment"] > 0
+    with SequentialCollector(same) as sequential, RayCollector(same, n_workers=1) as collector:
+        for other in (sequential, collector):
+            other.load_state_dict(state)
+            assert other.version == 2
+        assert updates(collector, 1) == updates(sequential, 1)
+
+
+@pytest.mark.parametrize("unit", ["steps", "episodes"])
+def test_a_killed_worker_costs_its_task_only(unit: Any) -> None:
+    with SequentialCollector(plan(unit)) as sequential:
+        expected = updates(sequential)
+    with RayCollector(plan(unit), n_workers=2) as collector:
+        found = []
+        for update in range(3):
+            collector.publish(chooser(update))
+            if update == 1:
+                os.kill(collector.pids[1], signal.SIGKILL)
+            found.append(rows(collector.collect()))
+        report = collector.report()
+        assert len(set(collector.pids)) == 2
+    # Rows that a worker played begin their episodes anew; whole episodes are the same, whoever plays them.
+    kept = range(2) if unit == "steps" else range(3 * 17)
+    for mine, wanted in zip(found, expected, strict=True):
+        assert mine.keys() == wanted.keys()
+        assert all(mine[key] == wanted[key] for key in kept if key in wanted)
+    [failure] = report.failures
+    assert report.restarts == 1
+    assert (failure.worker, failure.cause) == (1, "its process died")
+    assert failure.task.startswith("a fragment of rows 2 to 4" if unit == "steps" else "episode")
+
+
+@pytest.mark.parametrize("what", ["raise", "hang"])
+def test_what_goes_wrong_costs_its_task_only(what: str, tmp_path: Path) -> None:
+    broken = plan("episodes", Broken, share=0.15, what=what, once=str(tmp_path), episodes=20)
+    with RayCollector(broken, n_workers=2, task_timeout=0.3, max_failures=4) as collector:
+        ended = [episode for update in updates(collector, 1) for episode in update]
+        report = collector.report()
+    assert ended == list(range(20))
+    assert len(report.failures) >= 1
+    assert report.restarts == (len(report.failures) if what == "hang" else 0)
+    for failure in report.failures:
+        cause = {"raise": "ValueError: this game is broken", "hang": "no answer for "}[what]
+        assert failure.cause.startswith(cause)
+        assert "collect_cases.py" in failure.traceback
+        assert "episode" in failure.task
+
+
+@pytest.mark.parametrize(
+    ("unit", "what", "cause"),
+    [
+        ("episodes", "raise", "ValueError: this game is broken"),
+        ("steps", "kill", "its process died"),
+        ("episodes", "build", "RuntimeError: this one cannot be built"),
+    ],
+)
+def test_repeated_failure_stops_the_run(unit: Any, what: str, cause: str) -> None:
+    broken = plan(unit, Broken, share=0.3, what=what)
+    with (
+        RayCollector(broken, n_workers=1, max_failures=2) as collector,
+        pytest.raises(CollectError, match=f"failed 2 times at .*{cause}") as caught,
+    ):
+        updates(collector, 20)
+    if what != "kill":
+        assert "collect_cases.py" in caught.value.traceback
+
+
+@pytest.mark.parametrize("unit", ["steps", "episodes"])
+def test_asynchronous_collection_goes_on_with_the_newest_weights(unit: Any) -> None:
+    with RayCollector(plan(unit), n_workers=2, ahead=6) as collector:
+        collector.publish(chooser(0.0))
+        ended: Counter[tuple[int, int]] = Counter()
+        versions, lanes = [], set()
+        for taken in range(60):
+            if taken % 10 == 9:
+                collector.publish(chooser(taken))
+            fragment = collector.take(60.0)
+            assert fragment is not None
+            versions.append(fragment.version)
+            lanes |= set(fragment.lanes.tolist())
+            ended.update(map(tuple, fragment.episodes.tolist()))
+            # At most 6 fragments were running or waiting when newer weights came.
+            assert taken // 10 + 1 - fragment.version <= 1
+    assert versions[0] == 1
+    assert versions[-1] >= 5
+    assert lanes == ({EPISODES} if unit == "episodes" else set(range(5)))
+    assert set(ended.values()) == {1}
+
+
+def test_tasks_that_wait_get_the_weights_that_are_newest_when_they_begin() -> None:
+    with RayCollector(plan("episodes", sleep=0.02), n_workers=1, ahead=20) as collector:
+        collector.publish(chooser(0.0))
+        assert collector.take(0.0) is None
+        assert collector.take(60.0) is not None
+        # Handed out with version 1, all of them.
+        collector.publish(chooser(1.0))
+        versions = [fragment.version for _ in range(19) if (fragment := collector.take(60.0)) is not None]
+        assert versions[-1] == 2
+
+
+def test_spaces_that_the_learner_does_not_expect_are_refused() -> None:
+    other = gymnasium.spaces.Box(-1, 1, (2, 2), np.float64)
+    wrong = Plan(plan().env, Chooser, other, ACTIONS, num_envs=2, num_steps=3)
+    with (
+        RayCollector(wrong, n_workers=1) as collector,
+        pytest.raises(CollectError, match=r"observation space .* learner expects"),
+    ):
+        updates(collector)
+
+
+def test_a_cluster_has_so_many_processors() -> None:
+    with RayCollector(plan(), n_workers="auto") as collector:
+        assert len(collector.pids) == 2
+    with pytest.raises(CollectError, match=r"3 workers need 3 processors.* has 2.*smaller n_workers"):
+        RayCollector(plan(), n_workers=3)
+    with RayCollector(plan(), n_workers=3, cpus_per_worker=0.5) as collector:
+        assert len(collector.pids) == 3
+    with pytest.raises(ValueError, match="100 workers do not fit into memory"):
+        RayCollector(plan(num_envs=100), n_workers=100, cpus_per_worker=0.02, measure=lambda: 2**32)
+    assert ray.is_initialized(), "it was not started by a collector, and none may end it"
+
+
+def test_arguments_that_make_no_sense_are_refused() -> None:
+    for options, message in (
+        ({"n_workers": 0}, "n_workers should be at least 1"),
+        ({"n_workers": 6}, "n_workers should be at most 5"),
+        ({"ahead": 0}, "ahead should be at least 1, got 0"),
+        ({"task_timeout": 0.0}, "task_timeout should be more than 0 s"),
+        ({"cpus_per_worker": -1.0}, "cpus_per_worker should be more than 0"),
+        ({"max_failures": 0}, "max_failures should be at least 1"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            RayCollector(plan(), **options)
+
+
+def test_a_collector_needs_weights_and_to_be_open() -> None:
+    collector = RayCollector(plan(), n_workers=1)
+    with pytest.raises(CollectError, match="no weights yet"):
+        collector.collect()
+    collector.close()
+    collector.close()
+    with pytest.raises(CollectError, match="closed"):
+        collector.collect()
+
+
+def test_ray_that_is_not_installed_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(CollectError, match=r"not installed: pip install 'fastrl\[ray\]'$"):
+        RayCollector(plan())
+
+
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [
+        ("nonsense", r"ray_address should be 'host:port' or 'auto', got 'nonsense'"),
+        ("127.0.0.1:1", r"no Ray cluster answers at 127\.0\.0\.1:1: .*refused; give the address"),
+        ("nowhere.invalid:6379", r"no Ray cluster answers at nowhere\.invalid:6379: "),
+    ],
+)
+def test_an_address_where_nothing_is_gets_one_line(address: str, message: str) -> None:
+    with pytest.raises(CollectError, match=message) as caught:
+        connect(address, 1.0)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_address_that_does_not_answer_is_given_up_in_time() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent_address = f"127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(CollectError, match=r"no Ray cluster answers.*no answer within 1 s") as caught:
+            connect(silent_address, 1.0)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_cluster_that_answers_is_found(address: str) -> None:
+    """As far as that can be told from a process that is connected already."""
+    ray_actors.try_out(address, 20.0)
