@@ -30,6 +30,8 @@ gymnasium.register(
 
 
 gymnasium.register("fastrl/Catch-v0", entry_point="fastrl.envs.catch:CatchEnv")
+gymnasium.register("fastrl/Uneven-v0", entry_point="fastrl.envs.uneven:UnevenEnv")
+gymnasium.register("fastrl/CybORG-v0", entry_point="fastrl.envs.adapters.cyborg:CyborgEnv")
 
 for _id, _fast in (("fastrl/highway-v0", False), ("fastrl/highway-fast-v0", True)):
     gymnasium.register(

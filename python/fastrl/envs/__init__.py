@@ -9,6 +9,7 @@ from fastrl.envs.highway_worlds import HighwayWorlds
 from fastrl.envs.multi import MultiAgentVectorEnv, make_multi
 from fastrl.envs.pixels import PixelEnv, make_pixels
 from fastrl.envs.ring import RingEnv, RingVectorEnv, RingWorlds
+from fastrl.envs.uneven import UnevenEnv
 from fastrl.envs.vector import NativeVectorEnv
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "RingEnv",
     "RingVectorEnv",
     "RingWorlds",
+    "UnevenEnv",
     "make_multi",
     "make_pixels",
 ]
