@@ -294,6 +294,64 @@ class HighwayVec(_Vec):
     def scene(self, env: int) -> TrafficScene:
         """What a highway shows, as `RingVec.scene`."""
 
+@final
+class Mlp:
+    """Chooses actions with a multi-layer perceptron on the CPU: `fastrl.actor.MlpActor` without its dict. K rows, D
+    `obs_dim`, A `outputs`.
+
+    A row's result is the same to the last bit whatever the batch, the row's place in it and the number of threads. All
+    methods may be called by several threads at once; each call uses the weights that were the newest when it began.
+
+    `kind` "discrete": outputs are logits of A actions; "gaussian": means of A independent normal numbers, whose
+    standard deviations do not depend on the observation. `hidden`: widths of the hidden layers, `activation` after
+    each. `obs_clip`: observations are whitened, `(obs - mean) * scale`, and clipped to plus and minus this; None: they
+    are taken as they are. `num_threads`: how many share out large batches. ValueError: an option is out of range.
+    """
+
+    def __new__(
+        cls,
+        *,
+        kind: Literal["discrete", "gaussian"],
+        obs_dim: int,
+        outputs: int,
+        hidden: list[int],
+        activation: Literal["tanh", "relu"],
+        obs_clip: float | None = None,
+        num_threads: int = 1,
+    ) -> Mlp: ...
+    @property
+    def num_weights(self) -> int:
+        """Numbers that `load` reads."""
+
+    def load(self, buffer: Buffer) -> None:
+        """Copies new weights from a contiguous buffer of `num_weights` float32: with `obs_clip` mean [D] and scale [D];
+        then of each layer the weights [inputs, outputs] and biases [outputs]; then with "gaussian" the logarithms of
+        the standard deviations [A]. TypeError: no buffer. ValueError: another size, or NaN or infinity in it; the
+        weights are those from before then."""
+
+    def act(
+        self,
+        obs: NDArray[np.float32],
+        streams: NDArray[np.uint64],
+        steps: NDArray[np.int64],
+        actions: NDArray[Any],
+        log_probs: NDArray[np.float32],
+        masks: NDArray[np.bool_] | None = None,
+        *,
+        greedy: bool = False,
+    ) -> None:
+        """Writes an action for each row of `obs` [K, D] into `actions` (int64 [K]; with "gaussian" float32 [K, A], not
+        bounded), and its log-probability (log-density) into `log_probs` [K].
+
+        Drawn with the random numbers of step `steps` [K] in `streams` [K], those of `fastrl.streams.uniforms`, by
+        inverting the cumulative distribution as `fastrl.networks.sample_actions` does; normal numbers after Box and
+        Muller. `greedy`: the first of the most probable actions, the mean. `masks` [K, A], discrete only: which actions
+        are allowed; with none, all are. Where observations are NaN the action is some action, and its log-probability
+        NaN. RuntimeError: `load` was never called."""
+
+    def outputs(self, obs: NDArray[np.float32], out: NDArray[np.float32]) -> None:
+        """Writes logits or means [K, A] at `obs` [K, D]. RuntimeError: `load` was never called."""
+
 def replay_cage2(
     mode: Literal["decisions", "seed"],
     ruleset: str,

@@ -4,7 +4,9 @@ import math
 from collections.abc import Sequence
 from typing import Any, Literal, Self
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 Activation = Literal["tanh", "relu"]
@@ -82,6 +84,38 @@ class ActorCritic(nn.Module):
             },
             "weights": self.state_dict(),
         }
+
+    def actor_architecture(self) -> dict[str, Any]:
+        """What `fastrl.actor.MlpActor` needs to be the policy of this network without torch."""
+        return {
+            "kind": "discrete",
+            "obs_dim": self.obs_dim,
+            "outputs": self.num_actions,
+            "hidden": list(self.hidden),
+            "activation": self.activation,
+            "obs_clip": None if self.obs_norm is None else self.obs_norm.clip,
+        }
+
+    def actor_weights(self, out: NDArray[np.float32]) -> None:
+        """Writes what ``MlpActor.load`` reads: the policy's weights, as they are now.
+
+        Args:
+            out: float32 [``MlpActor.weights_nbytes`` / 4].
+
+        Raises:
+            ValueError: ``out`` is not such an array.
+        """
+        parts = [] if self.obs_norm is None else [self.obs_norm.mean, self.obs_norm.scale()]
+        for layer in self.actor:
+            if isinstance(layer, nn.Linear):
+                parts += [layer.weight.t(), layer.bias]
+        size = sum(part.numel() for part in parts)
+        if out.shape != (size,) or out.dtype != np.float32:
+            raise ValueError(f"out: expected float32 [{size}], got {out.dtype} {list(out.shape)}")
+        end = 0
+        for part in parts:
+            start, end = end, end + part.numel()
+            out[start:end] = part.detach().cpu().numpy().reshape(-1)
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Self:

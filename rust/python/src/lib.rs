@@ -6,6 +6,7 @@ mod cage2_workflow;
 mod coop;
 mod highway;
 mod highway_options;
+mod mlp;
 mod producer;
 mod queue;
 mod records;
@@ -28,6 +29,8 @@ mod rust_module {
     use crate::coop::CoopVec;
     #[pymodule_export]
     use crate::highway::HighwayVec;
+    #[pymodule_export]
+    use crate::mlp::Mlp;
     #[pymodule_export]
     use crate::producer::{Producer, Reservation};
     #[pymodule_export]

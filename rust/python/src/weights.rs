@@ -12,10 +12,10 @@ use pyo3::types::{PyTuple, PyType};
 use crate::shm::{LARGE, count, to_python};
 
 /// The contiguous bytes of an object that speaks the buffer protocol, for as long as this lives.
-struct Bytes(ffi::Py_buffer);
+pub(crate) struct Bytes(ffi::Py_buffer);
 
 impl Bytes {
-    fn of(name: &str, object: &Bound<'_, PyAny>, nbytes: usize, writeable: bool) -> PyResult<Bytes> {
+    pub(crate) fn of(name: &str, object: &Bound<'_, PyAny>, nbytes: usize, writeable: bool) -> PyResult<Bytes> {
         let py = object.py();
         let kind = if writeable { "writeable" } else { "readable" };
         let expected = format!("{name}: expected a {kind}, contiguous buffer of {nbytes} bytes");
@@ -42,7 +42,7 @@ impl Bytes {
         Ok(bytes)
     }
 
-    fn pointer(&self) -> *mut u8 {
+    pub(crate) fn pointer(&self) -> *mut u8 {
         if self.0.len == 0 { std::ptr::NonNull::dangling().as_ptr() } else { self.0.buf.cast() }
     }
 }

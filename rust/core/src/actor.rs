@@ -1,0 +1,316 @@
+//! Chooses actions with a network's newest weights: the compiled twin of `fastrl.networks.sample_actions`.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rayon::{ThreadPool, ThreadPoolBuilder};
+
+#[cfg(target_arch = "x86_64")]
+use crate::mlp::has_fma;
+use crate::mlp::{Architecture, LANES, Lanes, Mlp, exp};
+use crate::streams::{bits, normal_pair, unit};
+
+/// The logit of a masked action, as in `fastrl.networks`.
+const MASKED: f32 = -1e9;
+
+/// Fewer rows are not worth waking a thread for.
+const MIN_ROWS: usize = 32;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// The network's outputs are logits of actions.
+    Discrete,
+    /// They are means of independent normal numbers, whose logarithms of standard deviations follow its weights.
+    Gaussian,
+}
+
+/// Why weights or a call were refused. Nothing has changed then.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Error {
+    NoWeights,
+    NotFinite { place: usize },
+    Threads(String),
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoWeights => f.write_str("this actor has no weights yet: call load() first"),
+            Self::NotFinite { place } => {
+                write!(f, "buffer: expected finite weights, got NaN or infinity at place {place}")
+            }
+            Self::Threads(why) => f.write_str(why),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// Where the actions go.
+pub enum ActionsOut<'a> {
+    /// One a row.
+    Discrete(&'a mut [i64]),
+    /// As many a row as the network has outputs.
+    Gaussian(&'a mut [f32]),
+}
+
+/// What rows act on and what they choose. Lengths fit each other and the network.
+pub struct Rows<'a> {
+    pub obs: &'a [f32],
+    /// Of each row's episode.
+    pub streams: &'a [u64],
+    /// Of each row's episode.
+    pub steps: &'a [i64],
+    /// Which actions are allowed, a byte each.
+    pub masks: Option<&'a [u8]>,
+    pub actions: ActionsOut<'a>,
+    pub log_probs: &'a mut [f32],
+}
+
+impl<'a> Rows<'a> {
+    fn split_at(self, row: usize) -> (Self, Self) {
+        let rows = self.streams.len();
+        let (obs, obs2) = self.obs.split_at(row * (self.obs.len() / rows));
+        let (streams, streams2) = self.streams.split_at(row);
+        let (steps, steps2) = self.steps.split_at(row);
+        let (masks, masks2) = self.masks.map(|masks| masks.split_at(row * (masks.len() / rows))).unzip();
+        let (actions, actions2) = match self.actions {
+            ActionsOut::Discrete(actions) => {
+                let (a, b) = actions.split_at_mut(row);
+                (ActionsOut::Discrete(a), ActionsOut::Discrete(b))
+            }
+            ActionsOut::Gaussian(actions) => {
+                let (a, b) = actions.split_at_mut(row * (actions.len() / rows));
+                (ActionsOut::Gaussian(a), ActionsOut::Gaussian(b))
+            }
+        };
+        let (log_probs, log_probs2) = self.log_probs.split_at_mut(row);
+        (
+            Rows { obs, streams, steps, masks, actions, log_probs },
+            Rows {
+                obs: obs2,
+                streams: streams2,
+                steps: steps2,
+                masks: masks2,
+                actions: actions2,
+                log_probs: log_probs2,
+            },
+        )
+    }
+}
+
+/// One version of the weights. Reading it needs no lock.
+pub struct Policy {
+    mlp: Mlp,
+    /// Of each output, with [`Kind::Gaussian`].
+    log_std: Vec<f32>,
+}
+
+pub struct Actor {
+    kind: Kind,
+    architecture: Architecture,
+    newest: Mutex<Option<Arc<Policy>>>,
+    pool: Option<ThreadPool>,
+    /// The process that made it: threads do not survive a fork.
+    owner: u32,
+}
+
+impl Actor {
+    /// With `threads` 1 rows are computed by the thread that calls.
+    pub fn new(kind: Kind, architecture: Architecture, threads: usize) -> Result<Self, Error> {
+        let pool = (threads > 1)
+            .then(|| ThreadPoolBuilder::new().num_threads(threads).thread_name(|i| format!("fastrl-act-{i}")).build())
+            .transpose()
+            .map_err(|e| Error::Threads(format!("could not start {threads} threads: {e}")))?;
+        Ok(Self { kind, architecture, newest: Mutex::new(None), pool, owner: std::process::id() })
+    }
+
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    pub fn architecture(&self) -> &Architecture {
+        &self.architecture
+    }
+
+    pub fn num_weights(&self) -> usize {
+        self.architecture.num_weights() + if self.kind == Kind::Gaussian { self.architecture.outputs } else { 0 }
+    }
+
+    /// Takes new weights, [`Actor::num_weights`] of them, for the calls that begin from now on.
+    pub fn load(&self, weights: &[f32]) -> Result<(), Error> {
+        if let Some(place) = weights.iter().position(|w| !w.is_finite()) {
+            return Err(Error::NotFinite { place });
+        }
+        let (weights, log_std) = weights.split_at(self.architecture.num_weights());
+        let mlp = Mlp::new(&self.architecture, weights, f32::NEG_INFINITY);
+        let policy = Arc::new(Policy { mlp, log_std: log_std.to_vec() });
+        *self.newest.lock().unwrap_or_else(PoisonError::into_inner) = Some(policy);
+        Ok(())
+    }
+
+    pub fn policy(&self) -> Result<Arc<Policy>, Error> {
+        self.newest.lock().unwrap_or_else(PoisonError::into_inner).clone().ok_or(Error::NoWeights)
+    }
+
+    /// Chooses an action in each row: draws it, or takes the most probable one if `greedy`.
+    pub fn act(&self, rows: Rows<'_>, greedy: bool) -> Result<(), Error> {
+        let policy = self.policy()?;
+        let tasks = rows.streams.len() / MIN_ROWS;
+        match &self.pool {
+            Some(pool) if tasks > 1 && std::process::id() == self.owner => {
+                let tasks = tasks.min(pool.current_num_threads());
+                pool.install(|| policy.act_parallel(rows, greedy, tasks));
+            }
+            _ => policy.act(rows, greedy),
+        }
+        Ok(())
+    }
+}
+
+impl Policy {
+    fn act_parallel(&self, rows: Rows<'_>, greedy: bool, tasks: usize) {
+        if tasks <= 1 {
+            return self.act(rows, greedy);
+        }
+        let left = tasks / 2;
+        let middle = rows.streams.len() * left / tasks;
+        let (rows, rows2) = rows.split_at(middle);
+        rayon::join(|| self.act_parallel(rows, greedy, left), || self.act_parallel(rows2, greedy, tasks - left));
+    }
+
+    /// As [`Actor::act`], by the thread that calls.
+    pub fn act(&self, rows: Rows<'_>, greedy: bool) {
+        on_widest(
+            #[inline(always)]
+            || self.act_here(rows, greedy),
+        );
+    }
+
+    /// The network's outputs of each row of `obs`, before any mask.
+    pub fn outputs(&self, obs: &[f32], out: &mut [f32]) {
+        let Architecture { inputs, outputs, .. } = *self.mlp.architecture();
+        on_widest(
+            #[inline(always)]
+            || {
+                let mut scratch = self.mlp.scratch();
+                for (row, out) in obs.chunks_exact(inputs).zip(out.chunks_exact_mut(outputs)) {
+                    self.mlp.forward(row, &mut scratch);
+                    for (out, lanes) in out.chunks_mut(LANES).zip(scratch.outputs()) {
+                        out.copy_from_slice(&lanes.0[..out.len()]);
+                    }
+                }
+            },
+        );
+    }
+
+    #[inline(always)]
+    fn act_here(&self, rows: Rows<'_>, greedy: bool) {
+        let Architecture { inputs, outputs, .. } = *self.mlp.architecture();
+        let Rows { obs, streams, steps, masks, actions, log_probs } = rows;
+        let mut scratch = self.mlp.scratch();
+        let mut bits = streams.iter().zip(steps).map(|(&stream, &step)| bits(stream, step));
+        match actions {
+            ActionsOut::Discrete(actions) => {
+                let lanes = outputs.div_ceil(LANES);
+                let mut sums = vec![Lanes([0.0; LANES]); lanes];
+                let rows = obs.chunks_exact(inputs).zip(&mut bits).zip(actions.iter_mut().zip(log_probs));
+                for (i, ((row, bits), (action, log_prob))) in rows.enumerate() {
+                    self.mlp.forward(row, &mut scratch);
+                    let logits = &mut scratch.outputs()[..lanes];
+                    if let Some(masks) = masks {
+                        mask_logits(logits, &masks[i * outputs..(i + 1) * outputs]);
+                    }
+                    let chosen = choose(logits, &mut sums, outputs, (!greedy).then(|| unit(bits)));
+                    (*action, *log_prob) = (chosen.0 as i64, chosen.1);
+                }
+            }
+            ActionsOut::Gaussian(actions) => {
+                let rows = obs.chunks_exact(inputs).zip(&mut bits).zip(actions.chunks_exact_mut(outputs));
+                for (((row, bits), action), log_prob) in rows.zip(log_probs) {
+                    self.mlp.forward(row, &mut scratch);
+                    *log_prob = self.draw(scratch.outputs(), (!greedy).then_some(bits), action);
+                }
+            }
+        }
+    }
+
+    /// Writes a normal draw, or the mean without `bits`; returns its log-density.
+    #[inline(always)]
+    fn draw(&self, means: &[Lanes], bits: Option<u64>, action: &mut [f32]) -> f32 {
+        let half_log_2pi = 0.5 * std::f32::consts::TAU.ln();
+        let mut log_prob = 0.0;
+        for (pair, (action, log_std)) in action.chunks_mut(2).zip(self.log_std.chunks(2)).enumerate() {
+            let (first, second) = bits.map_or((0.0, 0.0), |bits| normal_pair(bits, pair));
+            for (i, ((action, log_std), z)) in action.iter_mut().zip(log_std).zip([first, second]).enumerate() {
+                let place = 2 * pair + i;
+                *action = means[place / LANES].0[place % LANES] + log_std.exp() * z;
+                log_prob -= 0.5 * z * z + log_std + half_log_2pi;
+            }
+        }
+        log_prob
+    }
+}
+
+/// Runs `work`, compiled for the widest registers that this processor has. The numbers are the same.
+#[inline(always)]
+fn on_widest(work: impl FnOnce()) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        #[target_feature(enable = "avx2,fma")]
+        unsafe fn wide(work: impl FnOnce()) {
+            work();
+        }
+        if has_fma() {
+            // SAFETY: this processor has AVX2 and FMA.
+            return unsafe { wide(work) };
+        }
+    }
+    work();
+}
+
+#[inline(always)]
+fn mask_logits(logits: &mut [Lanes], mask: &[u8]) {
+    for (lanes, mask) in logits.iter_mut().zip(mask.chunks(LANES)) {
+        for (logit, &allowed) in lanes.0.iter_mut().zip(mask) {
+            *logit = if allowed != 0 { *logit } else { MASKED };
+        }
+    }
+}
+
+/// The action that inverts the cumulative distribution at `uniform`, or the first of the most probable ones; and its
+/// log-probability. Where logits are NaN it is some action, and its log-probability NaN. `sums` is memory.
+#[inline(always)]
+fn choose(logits: &[Lanes], sums: &mut [Lanes], actions: usize, uniform: Option<f32>) -> (usize, f32) {
+    let mut highest = Lanes([f32::NEG_INFINITY; LANES]);
+    for lanes in logits {
+        for (highest, &logit) in highest.0.iter_mut().zip(&lanes.0) {
+            *highest = if logit > *highest { logit } else { *highest };
+        }
+    }
+    let highest = highest.0.into_iter().fold(f32::NEG_INFINITY, f32::max);
+    for (sums, logits) in sums.iter_mut().zip(logits) {
+        for (sum, &logit) in sums.0.iter_mut().zip(&logits.0) {
+            *sum = exp(logit - highest);
+        }
+    }
+    let mut total = 0.0;
+    for lanes in sums.iter_mut() {
+        for sum in &mut lanes.0 {
+            total += *sum;
+            *sum = total;
+        }
+    }
+    let action = match uniform {
+        // The first whose cumulative sum exceeds the share: as the sums grow, as many as do not come before it.
+        Some(uniform) => {
+            let share = uniform * total;
+            sums.iter().map(|lanes| lanes.0.iter().map(|&sum| u32::from(sum <= share)).sum::<u32>()).sum::<u32>()
+                as usize
+        }
+        None => logits.iter().flat_map(|lanes| &lanes.0).take_while(|&&logit| logit < highest).count(),
+    };
+    // Without weights that overflow there is one.
+    let action = action.min(actions - 1);
+    (action, logits[action / LANES].0[action % LANES] - highest - total.ln())
+}

@@ -1,0 +1,72 @@
+//! The random numbers of action selection: each a function of the episode's stream and the step, so that it does not
+//! matter who draws it, where, or in which batch. `fastrl/streams.py` is the same in Python.
+//!
+//! Source: SplitMix64 (G. Steele, D. Lea, C. Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014).
+
+const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// SplitMix64's function of a counter.
+#[inline(always)]
+pub fn mix(x: u64) -> u64 {
+    let z = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+/// 64 random bits for step `step` of an episode.
+#[inline(always)]
+pub fn bits(stream: u64, step: i64) -> u64 {
+    mix(stream.wrapping_add((step as u64).wrapping_add(1).wrapping_mul(GOLDEN)))
+}
+
+/// The upper 24 bits as a number in `[0, 1 - 2^-24]`.
+#[inline(always)]
+pub fn unit(bits: u64) -> f32 {
+    (bits >> 40) as f32 * (1.0 / (1 << 24) as f32)
+}
+
+/// Two independent normal numbers, the `pair`-th of those that the bits of a step give. (G. Box, M. Muller, "A note on
+/// the generation of random normal deviates", 1958.)
+#[inline]
+pub fn normal_pair(bits: u64, pair: usize) -> (f32, f32) {
+    let bits = mix(bits.wrapping_add((pair as u64 + 1).wrapping_mul(GOLDEN)));
+    let (a, b) = (f64::from(unit(bits)), f64::from(unit(bits << 24)));
+    let radius = (-2.0 * (1.0 - a).ln()).sqrt();
+    let (sin, cos) = (std::f64::consts::TAU * b).sin_cos();
+    ((radius * cos) as f32, (radius * sin) as f32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn follows_splitmix64() {
+        // First outputs of the authors' C code from the state 1234567.
+        let got: Vec<u64> = (0..3).map(|step| bits(1234567, step)).collect();
+        assert_eq!(got, [6457827717110365317, 3203168211198807973, 9817491932198370423]);
+    }
+
+    #[test]
+    fn units_stay_in_range() {
+        assert_eq!(unit(0), 0.0);
+        assert_eq!(unit(u64::MAX), 1.0 - 1.0 / (1 << 24) as f32);
+    }
+
+    #[test]
+    fn normal_numbers_have_the_right_moments_and_are_uncorrelated() {
+        let draws: Vec<f64> = (0..50_000)
+            .flat_map(|step| (0..2).map(move |pair| normal_pair(bits(7, step), pair)))
+            .flat_map(|(a, b)| [f64::from(a), f64::from(b)])
+            .collect();
+        let n = draws.len() as f64;
+        let mean = |f: &dyn Fn(f64) -> f64| draws.iter().map(|&z| f(z)).sum::<f64>() / n;
+        assert!(mean(&|z| z).abs() < 0.01);
+        assert!((mean(&|z| z * z) - 1.0).abs() < 0.02);
+        assert!((mean(&|z| z.powi(4)) - 3.0).abs() < 0.1);
+        for lag in 1..4 {
+            let product = draws.windows(lag + 1).map(|w| w[0] * w[lag]).sum::<f64>() / n;
+            assert!(product.abs() < 0.01, "lag {lag}: {product}");
+        }
+    }
+}
