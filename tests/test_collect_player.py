@@ -6,8 +6,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from collect_cases import ACTIONS, OBS, Broken, Chooser, Noise, chooser, plan, rows
 
+from collect_cases import ACTIONS, OBS, Broken, Chooser, Noise, chooser, plan, rows
 from fastrl.collect.plan import CollectError, Plan
 from fastrl.collect.player import PARTS, Player
 from fastrl.collect.sequential import SequentialCollector
@@ -205,7 +205,7 @@ def test_a_state_goes_on_in_another_collector(unit: Any) -> None:
 def test_repeated_failure_stops_the_sequential_collector() -> None:
     collector = SequentialCollector(plan("episodes", Broken, share=0.2, what="raise"), max_failures=4)
     collector.publish(chooser(0.0))
-    with pytest.raises(CollectError, match="failed 4 times at episode .*this game is broken") as caught:
+    with pytest.raises(CollectError, match=r"failed 4 times at episode .*this game is broken") as caught:
         collector.collect()
     assert "collect_cases.py" in caught.value.traceback
     assert len(collector.report().failures) == 4

@@ -1,0 +1,145 @@
+"""A worker as its learner sees it: a process with an executor to itself, in whose place another one can be put."""
+
+import contextlib
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from multiprocessing.connection import Connection
+from multiprocessing.context import BaseContext
+from multiprocessing.process import BaseProcess
+from queue import SimpleQueue
+from typing import Any
+
+import psutil
+
+from fastrl import processes
+from fastrl.collect import tasks
+from fastrl.collect.tasks import Outcome, Slots, Task
+
+# Seconds in which a process that hangs should have told where.
+_TELL = 2.0
+
+
+class Worker:
+    """One process, and what it has to do.
+
+    ``ProcessPoolExecutor`` gives up all its processes where one is killed. So each has one, and only that is replaced;
+    what belongs to the rows that it plays stays.
+
+    Args:
+        index: which.
+        lanes: the rows that it plays, if it does.
+        slots: memory for what it plays.
+        arguments: of `fastrl.collect.tasks.begin`, but for the report; where the worker is started anew, again.
+        done: gets ``(worker, generation, future)`` of each task that is done, in order.
+
+    Attributes:
+        numbers: of the episodes that its rows are in, as far as is known.
+        tasks: that it has not done, in order; None is its start.
+        generation: how many processes it had before.
+        turn: when it was last given a task.
+        due: fragments that it should still be asked for.
+        failed_starts: in a row.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        lanes: Sequence[int],
+        slots: Slots,
+        context: BaseContext,
+        arguments: Callable[["Worker", Connection], tuple[Any, ...]],
+        done: "SimpleQueue[tuple[Worker, int, Future[Outcome]]]",
+    ) -> None:
+        self.index = index
+        self.lanes = list(lanes)
+        self.numbers = [0] * len(self.lanes)
+        self.slots = slots
+        self.tasks: deque[Task | None] = deque()
+        self.generation = -1
+        self.turn = self.due = self.failed_starts = 0
+        self._context = context
+        self._arguments = arguments
+        self._done = done
+        self.start()
+
+    def start(self) -> None:
+        """Starts a process, in place of one that has ended, with nothing to do but to build its environment."""
+        self.generation += 1
+        self.begun = False
+        self.hung = ""
+        self.since = time.monotonic()
+        self.tasks.clear()
+        self._report, report = self._context.Pipe(duplex=False)
+        self._executor = ProcessPoolExecutor(
+            1, self._context, initializer=tasks.begin, initargs=self._arguments(self, report)
+        )
+        with processes.starting():
+            self._submit(None)
+        # There is no other way to know it, before ``kill_workers`` of Python 3.14.
+        self.process: BaseProcess = next(iter(self._executor._processes.values()))
+        report.close()
+
+    def submit(self, task: Task) -> None:
+        """Has it play.
+
+        Raises:
+            BrokenProcessPool: it has died.
+        """
+        self._submit(task)
+
+    def _submit(self, task: Task | None) -> None:
+        future = (
+            self._executor.submit(tasks.start) if task is None else self._executor.submit(tasks.play, task)
+        )
+        if not self.tasks:
+            self.since = time.monotonic()
+        self.tasks.append(task)
+        generation = self.generation
+        future.add_done_callback(lambda future: self._done.put((self, generation, future)))
+
+    def free_slot(self) -> int:
+        """A slot that no task has."""
+        return min(
+            set(range(len(self.slots.arrays))).difference(
+                task.slot for task in self.tasks if task is not None
+            )
+        )
+
+    def next_task(self) -> Task | None:
+        """The first task is done: takes it from the list."""
+        self.since = time.monotonic()
+        return self.tasks.popleft()
+
+    def kill(self, why: str) -> None:
+        """Ends a process that hangs, after it told where, if it can."""
+        self.hung = why
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.process.pid or 0, tasks.TELL)
+            self._report.poll(_TELL)
+            # The text comes in pieces.
+            time.sleep(0.05)
+        self.process.kill()
+
+    def obituary(self) -> tuple[str, str]:
+        """Of a process that has died: the cause in one line, and its traceback, if it left one."""
+        # Of two who ask a server's process for its exit code at the same time only one is told: first the executor.
+        self._executor.shutdown(wait=True)
+        told = bytearray()
+        with contextlib.suppress(OSError, EOFError):
+            while self._report.poll(0) and (piece := os.read(self._report.fileno(), 65536)):
+                told += piece
+        return self.hung or processes.cause_of_death(self.process.exitcode), told.decode(errors="replace")
+
+    def memory_mib(self) -> float:
+        """Of its process; 0 if it has just died."""
+        with contextlib.suppress(psutil.Error):
+            return float(psutil.Process(self.process.pid).memory_info().rss / 2**20)
+        return 0.0
+
+    def retire(self) -> None:
+        """Nothing more will be asked of the process. Does not wait for it."""
+        self._executor.shutdown(wait=False, cancel_futures=True)
+        self._report.close()
