@@ -119,6 +119,7 @@ MAY_IMPORT = {
         "team_rollout",
         "weights",
     },
+    "workflow_training": {"algorithms", "envs", "networks", "stopwatch", "config"},
     "learner": {"algorithms", "collect", "replay", "prefetch", "weights", "stopwatch"},
     "train": {
         "session",

@@ -298,15 +298,11 @@ class PPO(ActorCriticLearner):
             ValueError: ``env`` is of the wrong kind or size, or another one than before.
             FloatingPointError: the policy gave NaN or infinity.
         """
-        if self._collector is None:
-            self._collector = NativeCollector(env, self.rollout, self._act, self._env_seeds)
-            self._collector.load_state_dict(self._collector_state)
-        elif self._collector.env is not env:
-            raise ValueError("collect() was given another environment than before; make a new PPO for it")
+        collector = self._collector_of(env)
         with watch("inference"):
             shape = (self.config.num_steps, self.rollout.num_envs, 1)
             self._uniforms = torch.rand(shape, generator=self._sampling).to(self.device)
-        stats = self._collector.collect(watch)
+        stats = collector.collect(watch)
         with watch("inference"):
             self._evaluate()
         with watch("returns"):
@@ -314,6 +310,22 @@ class PPO(ActorCriticLearner):
                 self._reward_scale = self.config.reward_scale * self._return_scale.update(self.rollout)
         self.steps += stats.steps
         return stats
+
+    def look(self, env: "NativeVectorEnv") -> None:
+        """Has the next `collect` go on from what ``env`` shows now: it has been changed, by other workflows say.
+
+        Raises:
+            ValueError: as `collect`.
+        """
+        self._collector_of(env).look()
+
+    def _collector_of(self, env: "NativeVectorEnv") -> NativeCollector:
+        if self._collector is None:
+            self._collector = NativeCollector(env, self.rollout, self._act, self._env_seeds)
+            self._collector.load_state_dict(self._collector_state)
+        elif self._collector.env is not env:
+            raise ValueError("collect() was given another environment than before; make a new PPO for it")
+        return self._collector
 
     def take_in(
         self, fragments: Sequence[Fragment], watch: Stopwatch, *, correct_off_policy: bool = False

@@ -136,6 +136,11 @@ class NativeCollector:
             ),
         )
 
+    def look(self) -> None:
+        """Reads anew what the environment shows, for it has been changed since its last step."""
+        if self.started:
+            self.env.observe_into(self.rollout.obs[-1])
+
     def _read_masks(self, t: int) -> None:
         if self.rollout.masks is not None and self._action_masks is not None:
             self._action_masks(out=self.rollout.masks[t])

@@ -192,10 +192,6 @@ class Cage2WorkflowVectorEnv(NativeVectorEnv):
         self._games.workflows(out)
         return out
 
-    def observe_into(self, obs: NDArray[np.float32]) -> None:
-        """Writes what every game sees now, float32 [N, obs_dim]."""
-        self._native.observe(obs)
-
     def episodes(self) -> dict[str, NDArray[Any]]:
         """What became of the last episode that ended in each game, [N]:
 

@@ -172,6 +172,10 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
         self._native.reset(self._flat(obs), self._seeds(seed), reset_mask)
         self._was_reset = True
 
+    def observe_into(self, obs: NDArray[np.float32]) -> None:
+        """Writes what every environment shows now, float32 [N, obs_dim]."""
+        self._native.observe(self._flat(obs))
+
     def _shown(self, obs: NDArray[np.float32]) -> NDArray[Any]:
         """Rows as the observation space has them."""
         return obs.reshape(self._shown_shape).astype(self._shown_dtype, copy=False)
