@@ -11,30 +11,22 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import heapq
-import importlib
-import logging
 import math
-import os
-import socket
-import subprocess
-import sys
-import threading
 import time
-import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
-from time import perf_counter
 from types import TracebackType
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fastrl.collect.failures import Failures, last_line
 from fastrl.collect.fragment import Fragment
 from fastrl.collect.plan import CollectError, Plan, Report
-from fastrl.collect.player import PARTS, UNPUBLISHED, Arrays, Played, Player, arrays_for, fragment_of, resumed
-from fastrl.collect.workers import MIB, WorkerCount, count_workers, memory_of
+from fastrl.collect.player import PARTS, UNPUBLISHED, Arrays, Played, arrays_for, fragment_of, resumed
+from fastrl.collect.ray_cluster import connect, import_ray, start
+from fastrl.collect.ray_player import PlayerActor
+from fastrl.collect.workers import MIB, WorkerCount, count_workers
 from fastrl.streams import EPISODES
 
 # A task of several short episodes takes about so many seconds, beside which handing it over is next to nothing.
@@ -57,112 +49,6 @@ _LOOK = 0.5
 _AGAIN = 0.1
 
 _DIED = "its process died"
-
-MISSING = "the collector 'ray' needs Ray, which is not installed: pip install 'fastrl[ray]'"
-
-
-class Answer(NamedTuple):
-    """What came of a task.
-
-    Attributes:
-        fragments: arrays and the rest of each, up to one that failed; the arrays as `arrays_for` has them, cut.
-        version: of the weights.
-        seconds: by `PARTS`, since the last answer.
-        cause: what was raised, in one line; empty: all went well. ``traceback``: of it.
-        refused: whether it is of no use to try again.
-    """
-
-    fragments: list[tuple[Arrays, Played]]
-    version: int
-    seconds: dict[str, float]
-    cause: str = ""
-    traceback: str = ""
-    refused: bool = False
-
-
-class PlayerActor:
-    """What runs in a worker. Ray calls `begin` and `play` one after the other, the rest meanwhile."""
-
-    def __init__(self, plan: Plan, lanes: Sequence[int]) -> None:
-        self._player = Player(plan, lanes)
-        self._life = self._version = -1
-        self._offered: tuple[int, NDArray[np.uint8] | None] = (-1, None)
-        self._thread = 0
-        self._told = perf_counter()
-
-    def begin(self, life: int, numbers: list[int]) -> int:
-        """What is asked of it first. Returns its process's id.
-
-        Args:
-            life: how often it has died.
-            numbers: of the episodes that its rows begin with, if it has rows.
-        """
-        self._thread = threading.get_ident()
-        self._life = life
-        if numbers:
-            self._player.numbers = numbers
-        return os.getpid()
-
-    def build(self, life: int) -> Answer | None:
-        """Builds what it plays with. None if it has died since it began."""
-        return self._answer([], self._player.build) if life == self._life else None
-
-    def play(
-        self, life: int, numbers: Sequence[int], version: int, weights: NDArray[np.uint8] | None
-    ) -> Answer | None:
-        """Plays the episodes of these numbers, or T steps of its rows, by these weights or newer ones on offer.
-        None if it has died since it began."""
-        if life != self._life:
-            return None
-        player = self._player
-        player.seconds["waiting"] += perf_counter() - self._told
-        fragments: list[tuple[Arrays, Played]] = []
-        newest, buffer = max((version, weights), self._offered, key=lambda each: each[0])
-
-        def work() -> None:
-            if buffer is not None and newest != self._version:
-                player.load(buffer)
-            self._version = newest
-            for number in numbers or (None,):
-                arrays = arrays_for(player.plan, len(player.lanes))
-                played = player.play_steps(arrays) if number is None else player.play_episode(number, arrays)
-                steps = played.num_steps
-                cut = {
-                    name: array[: steps + 1] if name == "obs" else array[:steps]
-                    for name, array in arrays.items()
-                }
-                fragments.append((cut, played))
-
-        return self._answer(fragments, work)
-
-    def _answer(self, fragments: list[tuple[Arrays, Played]], work: Any) -> Answer:
-        """Does some work, and tells how it went."""
-        cause, told, refused = "", "", False
-        try:
-            work()
-        except CollectError as error:
-            cause, told, refused = str(error), traceback.format_exc(), True
-        except BaseException:  # an environment that calls sys.exit() has failed, too
-            told = traceback.format_exc()
-            cause = last_line(told)
-        seconds = dict(self._player.seconds)
-        self._player.seconds.update(dict.fromkeys(PARTS, 0.0))
-        self._told = perf_counter()
-        return Answer(fragments, self._version, seconds, cause, told, refused)
-
-    def offer(self, version: int, weights: NDArray[np.uint8] | None) -> None:
-        """Newer weights, for tasks that were handed out before."""
-        self._offered = version, weights
-
-    def where(self) -> str:
-        """The traceback of what it is doing now."""
-        frame = sys._current_frames().get(self._thread)
-        return "" if frame is None else "".join(traceback.format_stack(frame))
-
-    def memory(self) -> float:
-        """MiB that its process takes."""
-        [mine] = memory_of([os.getpid()])
-        return mine
 
 
 @dataclasses.dataclass
@@ -190,7 +76,7 @@ class _Worker:
         calls: that were not answered, oldest first.
         since: when it began with the oldest of them, as far as is known.
         life: how often it was started again.
-        pid: of its process; 0 until it is known. ``ready``: whether it has built what it needs.
+        pid: of its process, once it is known. ``ready``: whether it has built what it needs.
         due: fragments that it should still be asked for.
         failed_starts: in a row.
     """
@@ -202,7 +88,7 @@ class _Worker:
     calls: deque[_Call] = dataclasses.field(default_factory=deque)
     since: float = 0.0
     life: int = 0
-    pid: int = 0
+    pid: int | None = None
     ready: bool = False
     due: int = 0
     failed_starts: int = 0
@@ -268,17 +154,14 @@ class RayCollector:
         self._wanted = 0
         self._ready: deque[Fragment] = deque()
         self._workers: list[_Worker] = []
-        try:
-            self._ray: Any = importlib.import_module("ray")
-        except ImportError:
-            raise CollectError(MISSING) from None
+        self._ray: Any = import_ray()
         useful = plan.episodes if self._whole else plan.num_envs
         # On this machine Ray is told how many processors there are, so the workers have to be counted first.
         self._ends_ray = not self._ray.is_initialized()
         local = address is None and self._ends_ray
         if local:
             count = count_workers(n_workers, useful=useful, measure=measure)
-            start_ray(self._ray, count, self._store(count, ahead))
+            start(count, self._store(count, ahead))
         elif self._ends_ray:
             assert address is not None
             connect(address, connect_timeout)
@@ -301,8 +184,8 @@ class RayCollector:
             raise
 
     @property
-    def pids(self) -> list[int]:
-        """Of the workers' processes, on whichever machines; 0 for one that has not begun."""
+    def pids(self) -> list[int | None]:
+        """Of the workers' processes, on whichever machines; None for one that has not begun."""
         return [worker.pid for worker in self._workers]
 
     def _store(self, count: int, ahead: int | None) -> int:
@@ -400,7 +283,7 @@ class RayCollector:
 
     def _begin(self, worker: _Worker) -> None:
         """Asks a worker that is new, or was started again, to build what it needs."""
-        worker.pid, worker.ready = 0, False
+        worker.pid, worker.ready = None, False
         worker.since = time.monotonic()
         worker.calls = deque([_Call("begin", worker.actor.begin.remote(worker.life, worker.numbers))])
 
@@ -468,8 +351,13 @@ class RayCollector:
             self._restarted(worker, _DIED, str(error))
             return
         except self._ray.exceptions.RayError as error:
-            self._restarted(worker, _DIED, str(error))
-            return
+            # Workers that die come back. What does not come back has failed at making its actor.
+            told = str(error).strip()
+            raise CollectError(
+                f"Ray cannot make worker {worker.index}: {last_line(told)}; each machine of the cluster should"
+                f" have fastrl, and what makes the environment\n\n{told}",
+                told,
+            ) from None
         if answer is None:
             self._restarted(worker, _DIED, "")
             return
@@ -647,91 +535,6 @@ class RayCollector:
         self.close()
 
 
-def connect(address: str, timeout: float) -> None:
-    """Connects to a Ray cluster.
-
-    Args:
-        timeout: seconds in which it should answer.
-
-    Raises:
-        CollectError: it does not, or not as Ray does.
-    """
-    ray = importlib.import_module("ray")
-    host, colon, port = address.removeprefix("ray://").rpartition(":")
-    if address != "auto":
-        if not colon or not port.isdigit():
-            raise CollectError(f"ray_address should be 'host:port' or 'auto', got {address!r}")
-        start = time.monotonic()
-        try:
-            socket.create_connection((host, int(port)), timeout).close()
-        except OSError as error:
-            why = f"no answer within {timeout:g} s" if isinstance(error, TimeoutError) else str(error)
-            raise CollectError(_no_cluster(address, why)) from None
-        if not address.startswith("ray://"):
-            try_out(address, max(timeout - (time.monotonic() - start), 1.0))
-    try:
-        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
-    except Exception as error:
-        raise CollectError(_no_cluster(address, _first_line(error))) from None
-
-
-# Ray waits for minutes for a cluster that accepts connections and then does not answer, and ends the process that has
-# asked. So another one asks first.
-_TRY = """
-import logging, os, sys, threading
-import ray
-timer = threading.Timer(float(sys.argv[2]), os._exit, (3,))
-timer.daemon = True
-timer.start()
-try:
-    ray.init(address=sys.argv[1], log_to_driver=False, logging_level=logging.ERROR)
-except Exception as error:
-    sys.stdout.write(str(error).strip().partition("\\n")[0])
-    sys.stdout.flush()
-    os._exit(4)
-os._exit(0)
-"""
-
-
-def try_out(address: str, timeout: float) -> None:
-    try:
-        done = subprocess.run(
-            [sys.executable, "-c", _TRY, address, str(timeout)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            timeout=timeout + START_SECONDS,
-        )
-    except subprocess.TimeoutExpired:
-        raise CollectError(_no_cluster(address, f"no answer within {timeout:g} s")) from None
-    if done.returncode:
-        why = f"no answer within {timeout:g} s" if done.returncode != 4 else done.stdout.strip()
-        raise CollectError(_no_cluster(address, why))
-
-
-def _no_cluster(address: str, why: str) -> str:
-    return (
-        f"no Ray cluster answers at {address}: {why}; give the address that `ray start --head` printed, or none to"
-        " start Ray on this machine"
-    )
-
-
-def start_ray(ray: Any, count: int, store: int) -> None:
-    """Starts Ray on this machine, quietly, with room for so many workers."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    try:
-        ray.init(
-            address="local",
-            num_cpus=count,
-            object_store_memory=store,
-            include_dashboard=False,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-        )
-    except Exception as error:
-        raise CollectError(f"Ray could not be started on this machine: {_first_line(error)}") from error
-
-
 def _check(
     cpus_per_worker: float, connect_timeout: float, task_timeout: float | None, ahead: int | None
 ) -> None:
@@ -758,7 +561,3 @@ def _place(fragment: Fragment) -> tuple[int, int]:
     """Where a fragment stands among those of an update."""
     whole = int(fragment.lanes[0]) == EPISODES
     return int(fragment.lanes[0]), int(fragment.episodes[0, 1]) if whole else 0
-
-
-def _first_line(error: Exception) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -1,0 +1,135 @@
+"""Ray itself: started on this machine, or reached where it runs already."""
+
+import importlib
+import logging
+import os
+import socket
+import subprocess
+import sys
+import time
+from typing import Any
+
+from fastrl.collect.plan import CollectError
+
+# Which importing Ray takes at most, on a machine that has other things to do.
+IMPORT_SECONDS = 60.0
+
+
+def import_ray() -> Any:
+    """The module.
+
+    Raises:
+        CollectError: it is not installed.
+    """
+    try:
+        return importlib.import_module("ray")
+    except ImportError:
+        raise CollectError(
+            "the collector 'ray' needs Ray, which is not installed: pip install 'fastrl[ray]'"
+        ) from None
+
+
+def connect(address: str, timeout: float) -> None:
+    """Connects to a Ray cluster.
+
+    Args:
+        timeout: seconds in which it should answer.
+
+    Raises:
+        CollectError: it does not, or not as Ray does.
+    """
+    ray = import_ray()
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if address != "auto":
+        if not colon or not port.isdigit():
+            raise CollectError(f"ray_address should be 'host:port' or 'auto', got {address!r}")
+        began = time.monotonic()
+        try:
+            socket.create_connection((host, int(port)), timeout).close()
+        except OSError as error:
+            why = f"no answer within {timeout:.0f} s" if isinstance(error, TimeoutError) else str(error)
+            raise CollectError(_no_cluster(address, why)) from None
+        if not address.startswith("ray://"):
+            try_out(address, max(timeout - (time.monotonic() - began), 1.0))
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+    except Exception as error:
+        raise CollectError(_no_cluster(address, _first_line(error))) from None
+
+
+# Ray waits for minutes for a cluster that accepts connections and then does not answer, and ends the process that has
+# asked. So another one asks first.
+_TRY = """
+import logging, os, sys, threading
+import ray
+timer = threading.Timer(float(sys.argv[2]), os._exit, (3,))
+timer.daemon = True
+timer.start()
+try:
+    ray.init(address=sys.argv[1], log_to_driver=False, logging_level=logging.ERROR)
+except Exception as error:
+    sys.stdout.write(str(error).strip().partition("\\n")[0])
+    sys.stdout.flush()
+    os._exit(4)
+os._exit(0)
+"""
+
+
+def try_out(address: str, timeout: float) -> None:
+    """Has another process connect.
+
+    Raises:
+        CollectError: it could not.
+    """
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", _TRY, address, str(timeout)],
+            capture_output=True,
+            text=True,
+            timeout=timeout + IMPORT_SECONDS,
+        )
+    except subprocess.TimeoutExpired:
+        raise CollectError(_no_cluster(address, f"no answer within {timeout:.0f} s")) from None
+    if done.returncode and "InvalidAuthToken" in done.stderr:
+        raise CollectError(
+            _no_cluster(address, "it asks for a token, see RAY_AUTH_MODE=token in Ray's manual")
+        )
+    if done.returncode:
+        why = done.stdout.strip() or f"no answer within {timeout:.0f} s"
+        raise CollectError(_no_cluster(address, why))
+
+
+def _no_cluster(address: str, why: str) -> str:
+    return (
+        f"no Ray cluster answers at {address}: {why}; give the address that `ray start --head` printed, or none to"
+        " start Ray on this machine"
+    )
+
+
+def start(count: int, store: int) -> None:
+    """Starts Ray on this machine, quietly.
+
+    Args:
+        count: of the workers that it has processors for.
+        store: bytes of shared memory for its objects; it takes no less than 75 MiB.
+
+    Raises:
+        CollectError: it does not start.
+    """
+    ray = import_ray()
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        ray.init(
+            address="local",
+            num_cpus=count,
+            object_store_memory=store,
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+        )
+    except Exception as error:
+        raise CollectError(f"Ray could not be started on this machine: {_first_line(error)}") from error
+
+
+def _first_line(error: Exception) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
