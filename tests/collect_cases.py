@@ -49,6 +49,7 @@ class Noise(gymnasium.Env[Any, Any]):
     def step(self, action: Any) -> Any:
         if self.sleep:
             time.sleep(self.sleep)
+        assert self.action_space.contains(np.asarray(action))
         self.left -= 1
         over = self.left == 0
         reward = float(np.sum(action)) + self.np_random.normal()
@@ -124,7 +125,7 @@ class Chooser:
         drawn = uniforms(streams, steps)
         log_probs[...] = drawn + self.weight
         if self.forces:
-            actions[...] = (drawn * 2 - 1)[:, None]
+            actions[...] = (drawn * 4 - 2)[:, None]
         else:
             actions[...] = (drawn * 3 + self.weight + np.abs(obs[:, 0])).astype(np.int64) % 3
 

@@ -27,7 +27,7 @@ def episode(lane: int, number: int, most: int, weight: float = 0.0, forces: bool
         log_prob = np.zeros(1, np.float32)
         streams = np.array([act_stream(3, lane, number)], np.uint64)
         actor.act(seen["obs"][-1][None], streams, np.array([step]), action, log_prob)
-        obs, reward, terminated, truncated, _ = env.step(action[0])
+        obs, reward, terminated, truncated, _ = env.step(np.clip(action[0], -1, 1) if forces else action[0])
         truncated = truncated or (step == most - 1 and not terminated)
         seen["obs"].append(np.float32(obs).ravel())
         seen["actions"].append(action[0])

@@ -17,7 +17,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import Connection
@@ -35,6 +35,7 @@ from fastrl.collect.plan import CollectError, Plan, Report
 from fastrl.collect.player import PARTS, UNPUBLISHED, Arrays, Played, arrays_for, fragment_of, resumed
 from fastrl.collect.process_worker import Worker
 from fastrl.collect.tasks import Outcome, Slots, Task, nbytes_of
+from fastrl.collect.workers import WorkerCount, check_start_method, count_workers, memory_of
 from fastrl.streams import EPISODES
 from fastrl.weights import Weights
 
@@ -59,7 +60,7 @@ class ExecutorCollector:
     Use ``collect`` or ``take``, not both.
 
     Args:
-        n_workers: processes; with unit "steps" at most as many as there are rows, which they share evenly.
+        n_workers: processes, or "auto": one a core, if memory allows. With unit "steps" they share the rows evenly.
         task_timeout: seconds for a task; None: for ever.
         max_failures: as soon as a worker has failed so often at the same episode, the run stops.
         ahead: for `take`, fragments that may be running or wait to be taken, which bounds the policy's lag. By default
@@ -68,6 +69,8 @@ class ExecutorCollector:
             share the memory of what they have loaded.
         rebuild: environment and actor are built for each task, to see what that costs; with unit "episodes" alone.
         pickle_weights: weights are sent along with each task, to see what that costs.
+        measure: tells the bytes of memory that one worker takes; asked only where memory could be short. None: memory
+            is not looked at.
 
     Raises:
         ValueError: an argument that makes no sense.
@@ -80,16 +83,21 @@ class ExecutorCollector:
         self,
         plan: Plan,
         *,
-        n_workers: int,
+        n_workers: WorkerCount = "auto",
         task_timeout: float | None = 300.0,
         max_failures: int = 3,
         ahead: int | None = None,
         start_method: Literal["spawn", "forkserver"] = "forkserver",
         rebuild: bool = False,
         pickle_weights: bool = False,
+        measure: Callable[[], int] | None = None,
     ) -> None:
         self._whole = plan.unit == "episodes"
-        _check(plan, n_workers, task_timeout, ahead, start_method, rebuild)
+        _check(plan, task_timeout, ahead, rebuild)
+        check_start_method(start_method)
+        n_workers = count_workers(
+            n_workers, useful=plan.episodes if self._whole else plan.num_envs, measure=measure
+        )
         self.plan = plan
         self.version = 0
         self._failures = Failures(max_failures)
@@ -382,7 +390,7 @@ class ExecutorCollector:
             failures=tuple(self._failures.all),
             restarts=self._restarts,
             cold_start=self._cold_start,
-            memory_mib=tuple(worker.memory_mib() for worker in self._workers),
+            memory_mib=memory_of(self.pids),
             seconds=dict(self._seconds),
         )
 
@@ -427,29 +435,11 @@ class ExecutorCollector:
         self.close()
 
 
-def _check(
-    plan: Plan,
-    n_workers: int,
-    task_timeout: float | None,
-    ahead: int | None,
-    start_method: str,
-    rebuild: bool,
-) -> None:
-    if n_workers < 1:
-        raise ValueError(f"n_workers should be at least 1, got {n_workers}")
-    if plan.unit == "steps" and n_workers > plan.num_envs:
-        raise ValueError(
-            f"n_workers should be at most num_envs, as they share the rows; got {n_workers} for {plan.num_envs} rows"
-        )
+def _check(plan: Plan, task_timeout: float | None, ahead: int | None, rebuild: bool) -> None:
     if task_timeout is not None and not task_timeout > 0:
         raise ValueError(f"task_timeout should be more than 0 s, got {task_timeout}")
     if ahead is not None and ahead < 1:
         raise ValueError(f"ahead should be at least 1, got {ahead}")
-    if start_method not in ("spawn", "forkserver"):
-        raise ValueError(
-            f"start_method should be 'spawn' or 'forkserver', got {start_method!r}: forked processes"
-            " share locks, threads and a GPU with the learner"
-        )
     if rebuild and plan.unit == "steps":
         raise ValueError('rebuild needs unit "episodes": with "steps", environments go on from task to task')
 

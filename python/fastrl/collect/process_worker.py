@@ -12,8 +12,6 @@ from multiprocessing.process import BaseProcess
 from queue import SimpleQueue
 from typing import Any
 
-import psutil
-
 from fastrl import processes
 from fastrl.collect import tasks
 from fastrl.collect.tasks import Outcome, Slots, Task
@@ -132,12 +130,6 @@ class Worker:
             while self._report.poll(0) and (piece := os.read(self._report.fileno(), 65536)):
                 told += piece
         return self.hung or processes.cause_of_death(self.process.exitcode), told.decode(errors="replace")
-
-    def memory_mib(self) -> float:
-        """Of its process; 0 if it has just died."""
-        with contextlib.suppress(psutil.Error):
-            return float(psutil.Process(self.process.pid).memory_info().rss / 2**20)
-        return 0.0
 
     def retire(self) -> None:
         """Nothing more will be asked of the process. Does not wait for it."""
