@@ -39,10 +39,12 @@ from fastrl.collect.workers import WorkerCount, check_start_method, count_worker
 from fastrl.streams import EPISODES
 from fastrl.weights import Weights
 
-# Short episodes are handed out several at a time: so many seconds of work, so many at most, and so much memory.
+# Short episodes are handed out several at a time: so many seconds of work, so many at most.
 TASK_SECONDS = 0.01
 TASK_EPISODES = 16
-TASK_BYTES = 2**23
+
+# Memory that a worker's slots may take, beyond those that it needs.
+SLOT_BYTES = 2**24
 
 # Seconds that a process may take to start and build its environment, beyond a task's.
 START_SECONDS = 60.0
@@ -64,7 +66,7 @@ class ExecutorCollector:
         task_timeout: seconds for a task; None: for ever.
         max_failures: as soon as a worker has failed so often at the same episode, the run stops.
         ahead: for `take`, fragments that may be running or wait to be taken, which bounds the policy's lag. By default
-            two for each worker.
+            two for each worker, or an update's worth of episodes, if that is more.
         start_method: of ``multiprocessing``. From a server, processes start ten times as fast as by themselves, and
             share the memory of what they have loaded.
         rebuild: environment and actor are built for each task, to see what that costs; with unit "episodes" alone.
@@ -102,7 +104,7 @@ class ExecutorCollector:
         self.version = 0
         self._failures = Failures(max_failures)
         self._timeout = math.inf if task_timeout is None else task_timeout
-        self._ahead = 2 * n_workers if ahead is None else ahead
+        self._ahead = max(2 * n_workers, plan.episodes) if ahead is None else ahead
         self._payload = _pickled(plan)
         self._rebuild = rebuild
         self._sent: tuple[int, bytes] | None = None
@@ -116,6 +118,8 @@ class ExecutorCollector:
         self._next = self._end = 0
         self._episode_seconds = math.inf
         self._mode: Literal["", "collect", "take"] = ""
+        # Fragments that were handed out.
+        self._running = 0
         self._wanted = 0
         self._ready: deque[Fragment] = deque()
         self._done: SimpleQueue[tuple[Worker, int, Future[Outcome]]] = SimpleQueue()
@@ -128,19 +132,22 @@ class ExecutorCollector:
         self._nbytes = plan.make_actor().weights_nbytes
         self._weights = Weights(self._nbytes) if self._nbytes and not pickle_weights else None
         self._stop: Any = context.RawArray(ctypes.c_ubyte, 1)
-        self._slots = max(2, -(-self._ahead // n_workers))
         self._workers: list[Worker] = []
         _open.add(self)
         try:
             for index, lanes in enumerate(_shares(plan, n_workers)):
                 rows = len(lanes) if not self._whole else 1
-                fit = TASK_BYTES // nbytes_of(arrays_for(plan, rows))
-                self._task_episodes = max(1, min(TASK_EPISODES, fit)) if self._whole else 1
-                slots = Slots(context, plan, rows, self._slots, self._task_episodes)
+                slots = Slots(context, plan, rows, self._count_slots(n_workers, rows))
                 self._workers.append(Worker(index, lanes, slots, context, self._arguments, self._done))
         except BaseException:
             self.close()
             raise
+
+    def _count_slots(self, n_workers: int, rows: int) -> int:
+        """Slots of a worker: for what it plays, and for what it is to play next."""
+        needed = max(2, -(-self._ahead // n_workers))
+        fit = SLOT_BYTES // nbytes_of(arrays_for(self.plan, rows))
+        return max(needed, min(fit, 2 * TASK_EPISODES)) if self._whole else needed
 
     def _arguments(self, worker: Worker, report: Connection) -> tuple[Any, ...]:
         """Of `fastrl.collect.tasks.begin`."""
@@ -205,60 +212,64 @@ class ExecutorCollector:
 
     def _hand_out(self) -> None:
         """Gives tasks to workers: to each one, before any has two, and who waited longest comes first."""
-        for depth in range(1, self._slots + 1):
-            for worker in sorted(self._workers, key=lambda worker: worker.turn):
-                if len(worker.tasks) < depth and (task := self._task_for(worker, depth)):
+        workers = sorted(self._workers, key=lambda worker: worker.turn)
+        # One more than it has slots, as its start is a task without.
+        for depth in range(1, len(workers[0].slots.arrays) + 2):
+            if self._left() < 1:
+                break
+            for worker in workers:
+                if len(worker.tasks) < depth and worker.free and (task := self._task_for(worker, depth)):
                     self._submit(worker, task)
+
+    def _left(self) -> int:
+        """Fragments that may be handed out now."""
+        if self._mode == "take":
+            return self._ahead - self._running - len(self._ready)
+        if self._whole:
+            return len(self._again) + self._end - self._next
+        return sum(worker.due for worker in self._workers)
+
+    def _task_for(self, worker: Worker, depth: int) -> Task | None:
+        """What a worker is given as its ``depth``-th task, if there is something for it."""
+        numbers: tuple[int, ...] = ()
+        if self._whole:
+            numbers = self._numbers(len(worker.free), depth)
+            if not numbers:
+                return None
+        elif self._mode == "collect":
+            if not worker.due:
+                return None
+            worker.due -= 1
+        elif self._left() < 1:
+            return None
+        begin = () if self._whole or worker.begun else tuple(worker.numbers)
+        return Task(tuple(worker.free[: len(numbers) or 1]), numbers, begin, self._sent)
+
+    def _numbers(self, most: int, depth: int) -> tuple[int, ...]:
+        """Episodes for a task: one that failed by itself, of others as many as fit into the time of a task."""
+        left, workers = self._left(), len(self._workers)
+        # The last ones of an update are left to who is free first.
+        if left < 1 or (depth > 1 and self._mode == "collect" and left <= workers):
+            return ()
+        if self._again:
+            return (heapq.heappop(self._again),)
+        fit = TASK_SECONDS / max(self._episode_seconds, 1e-6)
+        count = int(max(1, min(fit, TASK_EPISODES, most, left // (2 * workers))))
+        self._next += count
+        return tuple(range(self._next - count, self._next))
 
     def _submit(self, worker: Worker, task: Task) -> None:
         self._turns += 1
         worker.turn = self._turns
+        self._running += len(task.slots)
         try:
             worker.submit(task)
         except BrokenProcessPool:
-            self._put_back(worker, task)
+            self._running -= len(task.slots)
+            self._put_back(worker, task.numbers)
             self._replace(worker)
         else:
             worker.begun = True
-
-    def _task_for(self, worker: Worker, depth: int) -> Task | None:
-        numbers: tuple[int, ...] = ()
-        if self._whole:
-            numbers = self._numbers(depth)
-            if not numbers:
-                return None
-        elif self._mode == "take":
-            if self._room() < 1:
-                return None
-        elif worker.due:
-            worker.due -= 1
-        else:
-            return None
-        begin = () if self._whole or worker.begun else tuple(worker.numbers)
-        return Task(worker.free_slot(), numbers, begin, self._sent)
-
-    def _numbers(self, depth: int) -> tuple[int, ...]:
-        """Episodes for a task: one that failed by itself, of others as many as fit into the time of a task."""
-        room = self._room() if self._mode == "take" else len(self._again) + self._end - self._next
-        if room < 1:
-            return ()
-        if self._again:
-            return (heapq.heappop(self._again),)
-        workers = len(self._workers)
-        if depth > 1 and self._mode == "collect" and room <= workers:
-            # The last ones are left to who is free first.
-            return ()
-        fit = TASK_SECONDS / max(self._episode_seconds, 1e-6)
-        count = int(max(1, min(fit, self._task_episodes, room // (2 * workers))))
-        self._next += count
-        return tuple(range(self._next - count, self._next))
-
-    def _room(self) -> int:
-        """Fragments that may be begun beside those that run or wait."""
-        running = sum(
-            len(task.numbers) or 1 for worker in self._workers for task in worker.tasks if task is not None
-        )
-        return self._ahead - running - len(self._ready)
 
     # What comes back
 
@@ -288,7 +299,7 @@ class ExecutorCollector:
             self._replace(worker)
             return
         outcome = future.result()
-        task = worker.next_task()
+        task = worker.done()
         for part, seconds in zip(PARTS, outcome.seconds, strict=False):
             self._seconds[part] += seconds
         if outcome.refused:
@@ -301,17 +312,17 @@ class ExecutorCollector:
                 ready = outcome.ready - self._failures.began
                 self._cold_start = self._cold_start or ready
             return
+        self._running -= len(task.slots)
         version = self._base + outcome.version if self._nbytes else self.version
-        for arrays, played in zip(worker.slots.arrays[task.slot], outcome.played, strict=False):
-            self._deliver(worker, arrays, played, version)
+        for slot, played in zip(task.slots, outcome.played, strict=False):
+            self._deliver(worker, worker.slots.arrays[slot], played, version)
         if outcome.played and self._whole:
             spent = sum(outcome.seconds[PARTS.index(part)] for part in ("environment", "inference", "buffer"))
             self._episode_seconds = spent / len(outcome.played)
         if outcome.cause:
-            left = task._replace(numbers=task.numbers[len(outcome.played) :])
+            left = task.numbers[len(outcome.played) :]
             self._put_back(worker, left)
-            first = left._replace(numbers=left.numbers[:1])
-            self._failed(worker, first, outcome.cause, outcome.traceback)
+            self._failed(worker, left[:1], outcome.cause, outcome.traceback)
 
     def _deliver(self, worker: Worker, arrays: Arrays, played: Played, version: int) -> None:
         lanes = np.asarray([EPISODES] if self._whole else worker.lanes, np.int64)
@@ -329,11 +340,11 @@ class ExecutorCollector:
 
     # What goes wrong
 
-    def _failed(self, worker: Worker, task: Task, cause: str, told: str) -> None:
+    def _failed(self, worker: Worker, numbers: Sequence[int], cause: str, told: str) -> None:
         episodes: list[Episode]
         if self._whole:
-            episodes = [(EPISODES, number) for number in task.numbers]
-            what = f"episode{'s' * (len(task.numbers) > 1)} {', '.join(map(str, task.numbers))}"
+            episodes = [(EPISODES, number) for number in numbers]
+            what = f"episode{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
         else:
             episodes = list(zip(worker.lanes, worker.numbers, strict=True))
             what = f"a fragment of rows {worker.lanes[0]} to {worker.lanes[-1]}"
@@ -349,9 +360,9 @@ class ExecutorCollector:
                 told,
             )
 
-    def _put_back(self, worker: Worker, task: Task) -> None:
-        """What is left of a task has to be handed out again."""
-        for number in task.numbers:
+    def _put_back(self, worker: Worker, numbers: Sequence[int]) -> None:
+        """What is left of a task, with unit "steps" all of it, has to be handed out again."""
+        for number in numbers:
             heapq.heappush(self._again, number)
         if not self._whole and self._mode == "collect":
             worker.due += 1
@@ -362,7 +373,8 @@ class ExecutorCollector:
         given = list(worker.tasks)
         for task in given:
             if task is not None:
-                self._put_back(worker, task)
+                self._running -= len(task.slots)
+                self._put_back(worker, task.numbers)
         worker.retire()
         worker.start()
         self._restarts += 1
@@ -371,7 +383,7 @@ class ExecutorCollector:
         elif given[0] is None:
             self._failed_to_start(worker, cause, told)
         else:
-            self._failed(worker, given[0], cause, told)
+            self._failed(worker, given[0].numbers, cause, told)
 
     def _end_hanging(self, now: float) -> None:
         for worker in self._workers:

@@ -36,6 +36,7 @@ class Worker:
     Attributes:
         numbers: of the episodes that its rows are in, as far as is known.
         tasks: that it has not done, in order; None is its start.
+        free: slots that no task has.
         generation: how many processes it had before.
         turn: when it was last given a task.
         due: fragments that it should still be asked for.
@@ -70,6 +71,7 @@ class Worker:
         self.hung = ""
         self.since = time.monotonic()
         self.tasks.clear()
+        self.free = list(range(len(self.slots.arrays)))
         self._report, report = self._context.Pipe(duplex=False)
         self._executor = ProcessPoolExecutor(
             1, self._context, initializer=tasks.begin, initargs=self._arguments(self, report)
@@ -95,21 +97,17 @@ class Worker:
         if not self.tasks:
             self.since = time.monotonic()
         self.tasks.append(task)
+        if task is not None:
+            self.free = [slot for slot in self.free if slot not in task.slots]
         generation = self.generation
         future.add_done_callback(lambda future: self._done.put((self, generation, future)))
 
-    def free_slot(self) -> int:
-        """A slot that no task has."""
-        return min(
-            set(range(len(self.slots.arrays))).difference(
-                task.slot for task in self.tasks if task is not None
-            )
-        )
-
-    def next_task(self) -> Task | None:
-        """The first task is done: takes it from the list."""
+    def done(self) -> Task | None:
+        """The first task is done, and what it left in its slots is taken. Which it was."""
         self.since = time.monotonic()
-        return self.tasks.popleft()
+        task = self.tasks.popleft()
+        self.free += task.slots if task is not None else ()
+        return task
 
     def kill(self, why: str) -> None:
         """Ends a process that hangs, after it told where, if it can."""

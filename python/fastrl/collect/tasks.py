@@ -35,39 +35,37 @@ _LINE = 64
 
 
 class Slots:
-    """A worker's memory for what it plays: some slots, each for the fragments of a task.
+    """A worker's memory for what it plays, a fragment in each slot.
 
     It has no name: a process is handed it when it is started, and it is gone with the last of them.
 
     Args:
         rows: of a fragment.
-        slots: tasks whose fragments it holds at a time.
-        fragments: that a task may have.
+        count: how many slots.
 
     Attributes:
-        arrays: ``[slot][fragment]``, of `arrays_for`.
+        arrays: of each slot, as of `arrays_for`.
     """
 
-    def __init__(self, context: BaseContext, plan: Plan, rows: int, slots: int, fragments: int) -> None:
+    def __init__(self, context: BaseContext, plan: Plan, rows: int, count: int) -> None:
         like = arrays_for(plan, rows)
         self._layout = {name: (array.shape, array.dtype) for name, array in like.items()}
-        self._counts = slots, fragments
+        self._count = count
         # A line more, as the memory need not begin with one.
-        self._memory: Any = context.RawArray(ctypes.c_char, slots * fragments * nbytes_of(like) + _LINE)
+        self._memory: Any = context.RawArray(ctypes.c_char, count * nbytes_of(like) + _LINE)
         self._attach()
 
     def _attach(self) -> None:
-        slots, fragments = self._counts
         at = -np.frombuffer(self._memory, np.uint8).ctypes.data % _LINE
-        self.arrays: list[list[Arrays]] = [[{} for _ in range(fragments)] for _ in range(slots)]
-        for views in (views for slot in self.arrays for views in slot):
+        self.arrays: list[Arrays] = [{} for _ in range(self._count)]
+        for views in self.arrays:
             for name, (shape, dtype) in self._layout.items():
                 size = math.prod(shape)
                 views[name] = np.frombuffer(self._memory, dtype, size, at).reshape(shape)
                 at += _whole_lines(size * dtype.itemsize)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_layout": self._layout, "_counts": self._counts, "_memory": self._memory}
+        return {"_layout": self._layout, "_count": self._count, "_memory": self._memory}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__ |= state
@@ -84,15 +82,16 @@ def _whole_lines(nbytes: int) -> int:
 
 
 class Task(NamedTuple):
-    """What a process is to play next, into a slot.
+    """What a process is to play next.
 
     Attributes:
+        slots: into which ones, one for each fragment.
         numbers: with unit "episodes", which ones; otherwise empty: T steps of its rows.
         begin: for a process that has not played yet, the numbers that its rows begin with.
         weights: pickled along, with their version; None: they are read from shared memory.
     """
 
-    slot: int
+    slots: tuple[int, ...]
     numbers: tuple[int, ...] = ()
     begin: tuple[int, ...] = ()
     weights: tuple[int, bytes] | None = None
@@ -155,10 +154,10 @@ class _Process:
             if task.begin:
                 self.player.numbers = list(task.begin)
             self._update(task)
-            fragments = self._slots.arrays[task.slot]
+            slots = [self._slots.arrays[slot] for slot in task.slots]
             if not task.numbers:
-                played.append(self.player.play_steps(fragments[0]))
-            for number, arrays in zip(task.numbers, fragments, strict=False):
+                played.append(self.player.play_steps(slots[0]))
+            for number, arrays in zip(task.numbers, slots, strict=False):
                 played.append(self.player.play_episode(number, arrays))
 
         return self._answer(work)
