@@ -79,6 +79,7 @@ class _Worker:
         pid: of its process, once it is known. ``ready``: whether it has built what it needs.
         due: fragments that it should still be asked for.
         failed_starts: in a row.
+        memory_mib: of its process, as it told last.
     """
 
     index: int
@@ -92,6 +93,7 @@ class _Worker:
     ready: bool = False
     due: int = 0
     failed_starts: int = 0
+    memory_mib: float = 0.0
 
 
 class RayCollector:
@@ -103,7 +105,7 @@ class RayCollector:
 
     Args:
         n_workers: a number, or "auto": as many as have a processor and memory, here or on the cluster.
-        address: of a Ray cluster, ``"host:6379"``, or ``"auto"`` for the one that runs on this machine. None: Ray is
+        ray_address: of a Ray cluster, ``"host:6379"``; or "auto" for the one that runs on this machine. None: Ray is
             started here for this collector, unless the program has called ``ray.init`` itself. On each machine of a
             cluster there should be fastrl, and what makes the environment.
         connect_timeout: seconds in which the cluster should answer.
@@ -127,7 +129,7 @@ class RayCollector:
         plan: Plan,
         *,
         n_workers: WorkerCount = "auto",
-        address: str | None = None,
+        ray_address: str | None = None,
         connect_timeout: float = 10.0,
         cpus_per_worker: float = 1.0,
         task_timeout: float | None = 300.0,
@@ -158,13 +160,13 @@ class RayCollector:
         useful = plan.episodes if self._whole else plan.num_envs
         # On this machine Ray is told how many processors there are, so the workers have to be counted first.
         self._ends_ray = not self._ray.is_initialized()
-        local = address is None and self._ends_ray
+        local = ray_address is None and self._ends_ray
         if local:
             count = count_workers(n_workers, useful=useful, measure=measure)
             start(count, self._store(count, ahead))
         elif self._ends_ray:
-            assert address is not None
-            connect(address, connect_timeout)
+            assert ray_address is not None
+            connect(ray_address, connect_timeout)
         try:
             if not local:
                 count = self._count_on_cluster(n_workers, useful, cpus_per_worker, measure)
@@ -367,6 +369,7 @@ class RayCollector:
             worker.pid = answer
             worker.calls.append(_Call("build", worker.actor.build.remote(worker.life)))
             return
+        worker.memory_mib = answer.memory_mib
         for part, seconds in answer.seconds.items():
             self._seconds[part] += seconds
         if answer.refused:
@@ -475,24 +478,9 @@ class RayCollector:
             failures=tuple(self._failures.all),
             restarts=self._restarts,
             cold_start=self._cold_start,
-            memory_mib=self._memory_mib(),
+            memory_mib=tuple(worker.memory_mib for worker in self._workers if worker.memory_mib),
             seconds=dict(self._seconds),
         )
-
-    def _memory_mib(self) -> tuple[float, ...]:
-        """Of each worker that can tell at once."""
-        refs = [
-            worker.actor.memory.options(concurrency_group=_ASIDE).remote()
-            for worker in self._workers
-            if worker.pid
-        ]
-        told = []
-        if refs:
-            ready, _ = self._ray.wait(refs, num_returns=len(refs), timeout=TELL_SECONDS)
-            for ref in ready:
-                with contextlib.suppress(self._ray.exceptions.RayError):
-                    told.append(self._ray.get(ref))
-        return tuple(told)
 
     def state_dict(self) -> dict[str, Any]:
         """See `fastrl.collect.plan.Collector`. Whole episodes that were begun and not taken are not played again."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import threading
@@ -18,6 +19,9 @@ from fastrl.collect.plan import CollectError, Plan
 from fastrl.collect.player import PARTS, Arrays, Played, Player, arrays_for
 from fastrl.collect.workers import memory_of
 
+# Seconds between looks at the memory of a worker.
+_MEMORY_EVERY = 5.0
+
 
 class Answer(NamedTuple):
     """What came of a task.
@@ -28,6 +32,7 @@ class Answer(NamedTuple):
         seconds: by `PARTS`, since the last answer.
         cause: what was raised, in one line; empty: all went well. ``traceback``: of it.
         refused: whether it is of no use to try again.
+        memory_mib: that its process takes.
     """
 
     fragments: list[tuple[Arrays, Played]]
@@ -36,6 +41,7 @@ class Answer(NamedTuple):
     cause: str = ""
     traceback: str = ""
     refused: bool = False
+    memory_mib: float = 0.0
 
 
 class PlayerActor:
@@ -47,6 +53,7 @@ class PlayerActor:
         self._offered: tuple[int, NDArray[np.uint8] | None] = (-1, None)
         self._thread = 0
         self._told = perf_counter()
+        self._memory_mib, self._measured = 0.0, -math.inf
 
     def begin(self, life: int, numbers: list[int]) -> int:
         """What is asked of it first. Returns its process's id.
@@ -105,8 +112,10 @@ class PlayerActor:
             cause = last_line(told)
         seconds = dict(self._player.seconds)
         self._player.seconds.update(dict.fromkeys(PARTS, 0.0))
-        self._told = perf_counter()
-        return Answer(fragments, self._version, seconds, cause, told, refused)
+        self._told = now = perf_counter()
+        if now - self._measured > _MEMORY_EVERY:
+            [self._memory_mib], self._measured = memory_of([os.getpid()]), now
+        return Answer(fragments, self._version, seconds, cause, told, refused, self._memory_mib)
 
     def offer(self, version: int, weights: NDArray[np.uint8] | None) -> None:
         """Newer weights, for tasks that were handed out before."""
@@ -116,8 +125,3 @@ class PlayerActor:
         """The traceback of what it is doing now."""
         frame = sys._current_frames().get(self._thread)
         return "" if frame is None else "".join(traceback.format_stack(frame))
-
-    def memory(self) -> float:
-        """MiB that its process takes."""
-        [mine] = memory_of([os.getpid()])
-        return mine
