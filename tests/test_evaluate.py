@@ -61,7 +61,7 @@ def test_statistics_are_those_of_single_episodes(monkeypatch: pytest.MonkeyPatch
         return returns
 
     monkeypatch.setattr(fastrl.evaluate, "_play", record)
-    monkeypatch.setattr(fastrl.evaluate, "_BATCH", 7)
+    monkeypatch.setattr(fastrl.evaluate, "BATCH", 7)
     (score,) = evaluate(
         always("Sleep"), ruleset="main", episodes=20, horizons=[30], red_agents=["bline"]
     ).scores
@@ -77,7 +77,7 @@ def test_episodes_do_not_depend_on_how_many_are_played_at_a_time(monkeypatch: py
     options: dict[str, Any] = {"ruleset": "main", "episodes": 30, "seed": 4}
     expected = evaluate(of_baseline("react-restore"), **options)
     assert evaluate(of_baseline("react-restore"), num_threads=1, **options) == expected
-    monkeypatch.setattr(fastrl.evaluate, "_BATCH", 8)
+    monkeypatch.setattr(fastrl.evaluate, "BATCH", 8)
     split = evaluate(of_baseline("react-restore"), **options)
     assert [score.mean for score in split.scores] == pytest.approx([score.mean for score in expected.scores])
     options["seed"] = 5

@@ -119,6 +119,7 @@ MAY_IMPORT = {
         "team_rollout",
         "weights",
     },
+    "workflow_scores": {"evaluate", "policy", "envs"},
     "workflow_training": {"algorithms", "envs", "networks", "stopwatch", "config"},
     "learner": {"algorithms", "collect", "replay", "prefetch", "weights", "stopwatch"},
     "train": {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,15 @@ from fastrl.workflow_training import (
 
 FIRST, SECOND = parse_workflow("op_server,enterprise,op_host,defender,user"), WORKFLOWS[60]
 NETWORKS = ["shared", "separate"]
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Networks this small gain nothing from more, and threads that wait for each other suffer on a busy machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def make(

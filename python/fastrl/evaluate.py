@@ -21,7 +21,7 @@ RULESETS: tuple[Ruleset, ...] = get_args(Ruleset)
 RED_TITLES = {"bline": "B_line", "meander": "Meander", "sleep": "Sleep"}
 
 # Games that are played at a time: enough to be fast, few enough to stay in caches.
-_BATCH = 1024
+BATCH = 1024
 
 # What chooses the actions int64 [N] among the 145 for observations float32 [N, obs_dim].
 Act = Callable[[NDArray[np.float32]], NDArray[np.int64]]
@@ -167,11 +167,10 @@ def _score(
     seed: int,
     threads: int,
 ) -> Score:
-    stream = np.random.SeedSequence([seed, RED_AGENTS.index(red_agent), horizon])
-    own_seed, *seeds = map(int, stream.generate_state(episodes + 1, np.uint64))
+    own_seed, seeds = luck(seed, red_agent, horizon, episodes)
     returns = np.empty(episodes)
-    for start in range(0, episodes, _BATCH):
-        batch = seeds[start : start + _BATCH]
+    for start in range(0, episodes, BATCH):
+        batch = seeds[start : start + BATCH]
         env = Cage2VectorEnv(
             len(batch),
             ruleset=ruleset,
@@ -181,10 +180,22 @@ def _score(
             num_threads=threads,
             autoreset_mode="disabled",
         )
-        returns[start : start + _BATCH] = _play(env, contender.enter(env, own_seed + start), batch)
+        returns[start : start + BATCH] = _play(env, contender.enter(env, own_seed + start), batch)
         env.close()
-    spread = float(returns.std(ddof=1)) if episodes > 1 else math.nan
-    return Score(red_agent, horizon, episodes, float(returns.mean()), spread / math.sqrt(episodes))
+    return Score(red_agent, horizon, episodes, *mean_and_error(returns))
+
+
+def luck(seed: int, red_agent: str, horizon: int, episodes: int) -> tuple[int, list[int]]:
+    """A seed for the contender's own draws, and those of the games it plays against a red agent over a horizon."""
+    stream = np.random.SeedSequence([seed, RED_AGENTS.index(red_agent), horizon])
+    own_seed, *seeds = map(int, stream.generate_state(episodes + 1, np.uint64))
+    return own_seed, seeds
+
+
+def mean_and_error(values: NDArray[np.float64]) -> tuple[float, float]:
+    """Mean and standard error, NaN of a single value."""
+    spread = float(values.std(ddof=1)) if len(values) > 1 else math.nan
+    return float(values.mean()), spread / math.sqrt(len(values))
 
 
 def _play(env: Cage2VectorEnv, act: Act, seeds: list[int]) -> NDArray[np.float64]:
