@@ -687,3 +687,56 @@ class Weights:
     def __enter__(self) -> Self: ...
     def __exit__(self, *exception: object) -> None: ...
     def __reduce__(self) -> tuple[Any, tuple[str]]: ...
+
+@final
+class Rounds:
+    """Rounds of work in lockstep: the process that creates this leads, `members` others each do their part of every
+    round. `nbytes` bytes that they work on lie beside. A round takes a few microseconds where nobody has to be woken;
+    who waits lets others run, and sleeps after a tenth of a millisecond.
+
+    It can be pickled for members, or opened by name. ValueError: a number below 1, or more than memory can hold.
+    OSError: there is no room in /dev/shm. RuntimeError, in every method: two threads use it at once.
+    """
+
+    def __new__(cls, members: int, nbytes: int) -> Self: ...
+    @classmethod
+    def attach(cls, name: str) -> Rounds:
+        """Opens the rounds of this name, to be a member. FileNotFoundError: there are none. RuntimeError: what is there
+        is damaged, of another version of fastrl, or something else."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def members(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+    def data(self) -> NDArray[np.uint8]:
+        """The bytes [nbytes] that all share, aligned to a page, zeros at first; a view that stays valid. The leader may
+        touch them between rounds, members within one."""
+
+    def begin(self) -> None:
+        """For the leader: begins a round. RuntimeError: the last one is not complete, or this process does not lead."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """For the leader: waits, without the GIL, until all members are done, at most `timeout` seconds; whether they
+        are. Signals are handled meanwhile: an exception of their handlers comes out, the round goes on."""
+
+    def missing(self) -> list[int]:
+        """Members that are not done with the round that is on."""
+
+    def give_up(self, member: int) -> None:
+        """For the leader: a member that is missing has died, and its part counts as done."""
+
+    def join(self, member: int) -> None:
+        """For a member, also in place of one that was given up: takes part from the next round on."""
+
+    def done(self) -> None:
+        """For a member: its part is done. It may not touch the shared bytes any more."""
+
+    def next(self) -> None:
+        """For a member: as `done`; then waits, without the GIL, for the next round. RuntimeError: not joined."""
+
+    def close(self) -> None:
+        """Takes the name away. Who has it open goes on; the memory goes with the last one."""
+
+    def __reduce__(self) -> tuple[Any, tuple[str]]: ...

@@ -33,12 +33,13 @@ def begin(names: Sequence[str] = ()) -> None:
     """What a worker does first: Ctrl-C is left to its parent, and it ends when that does.
 
     Args:
-        names: of shared memory that is to be removed if the parent is killed and cannot.
+        names: of shared memory that is to be removed if the parent is killed and cannot; read when that happens, so
+            more can be added to a list later.
     """
     # Ctrl-C reaches every process of a terminal: it is for the parent to say what happens then.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    threading.Thread(target=_end_with_parent, args=(list(names),), daemon=True).start()
+    threading.Thread(target=_end_with_parent, args=(names,), daemon=True).start()
     torch = sys.modules.get("torch")
     if torch is not None:
         torch.set_num_threads(1)

@@ -8,6 +8,7 @@ from fastrl.envs.highway import HighwayEnv, HighwayVectorEnv
 from fastrl.envs.highway_worlds import HighwayWorlds
 from fastrl.envs.multi import MultiAgentVectorEnv, make_multi
 from fastrl.envs.pixels import PixelEnv, make_pixels
+from fastrl.envs.process_vector import ProcessVectorEnv
 from fastrl.envs.ring import RingEnv, RingVectorEnv, RingWorlds
 from fastrl.envs.uneven import UnevenEnv
 from fastrl.envs.vector import NativeVectorEnv
@@ -24,6 +25,7 @@ __all__ = [
     "MultiAgentVectorEnv",
     "NativeVectorEnv",
     "PixelEnv",
+    "ProcessVectorEnv",
     "RingEnv",
     "RingVectorEnv",
     "RingWorlds",

@@ -3,8 +3,9 @@
 //! [`world::World`] is what a simulator offers ([`env::Env`] where it has one agent), [`vec_env::VecEnv`] steps many of
 //! them in parallel into the caller's arrays, and [`cage2`] is the simulator of CAGE Challenge 2.
 //! [`queue::Queue`] carries experience from many producers to one consumer, [`bulletin::Bulletin`] the newest weights
-//! back to them; both live in memory that processes share ([`shm`]). [`actor::Actor`] chooses actions with a small
-//! network ([`mlp`]) from random numbers that depend on episode and step alone ([`streams`]).
+//! back to them, [`rounds::Rounds`] lets processes work in lockstep; all live in memory that processes share ([`shm`]).
+//! [`actor::Actor`] chooses actions with a small network ([`mlp`]) from random numbers that depend on episode and step
+//! alone ([`streams`]).
 
 pub mod actor;
 pub mod bulletin;
@@ -14,6 +15,7 @@ pub mod mlp;
 pub mod python_random;
 pub mod queue;
 pub mod rng;
+pub mod rounds;
 pub mod shm;
 pub mod streams;
 pub mod traffic;

@@ -1,4 +1,4 @@
-//! The queue and the bulletin between threads, every record accounted for. `.ci/run` runs this under ThreadSanitizer too.
+//! The queue, the bulletin and the rounds between threads, every record accounted for. `.ci/run` runs this under ThreadSanitizer too.
 
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use fastrl_core::bulletin::Bulletin;
 use fastrl_core::queue::{Consumer, Error, LaneStats, Options, Order, Policy, Queue, Shared};
+use fastrl_core::rounds::Rounds;
 
 const SIZE: usize = 12;
 
@@ -188,4 +189,60 @@ fn bulletins_show_the_newest_and_nothing_else() {
     let mut other = Bulletin::attach(writer.name()).unwrap();
     assert!(matches!(other.publish(&[0; 1003]), Err(Error::NotOwner(_))));
     assert!(matches!(Queue::attach(writer.name()), Err(Error::Foreign(_))));
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn rounds_keep_step() {
+    const MEMBERS: usize = 3;
+    let rounds = Rounds::create(MEMBERS, 8 * (MEMBERS + 1)).unwrap();
+    let members: Vec<Rounds> = (0..MEMBERS).map(|_| Rounds::attach(rounds.name()).unwrap()).collect();
+    let words = |rounds: &Rounds, i: usize| {
+        // SAFETY: inside of the data, aligned; the rounds order who reads and who writes.
+        unsafe { rounds.data().as_ptr().cast::<u64>().add(i) }
+    };
+    let turns = 5_000_u64;
+    std::thread::scope(|scope| {
+        for (member, mine) in members.iter().enumerate() {
+            let mut round = mine.join(member).unwrap();
+            scope.spawn(move || {
+                for _ in 0..turns {
+                    round = mine.next(member, round, Duration::from_secs(60)).expect("a round");
+                    // SAFETY: as above.
+                    unsafe { *words(mine, member) += *words(mine, MEMBERS) };
+                    mine.finish(member, round);
+                }
+            });
+        }
+        let mut sum = 0;
+        for turn in 1..=turns {
+            // SAFETY: as above.
+            unsafe { *words(&rounds, MEMBERS) = turn };
+            rounds.begin().unwrap();
+            if turn == 1 {
+                assert!(matches!(members[0].begin(), Err(Error::NotOwner(_))));
+            }
+            assert!(rounds.wait(Duration::from_secs(60)).unwrap());
+            sum += turn;
+            // SAFETY: as above.
+            assert!((0..MEMBERS).all(|member| unsafe { *words(&rounds, member) } == sum));
+        }
+    });
+    rounds.begin().unwrap();
+    assert!(!rounds.wait(Duration::from_millis(5)).unwrap());
+    assert!(matches!(rounds.begin(), Err(Error::Borrowed(_))));
+    assert_eq!(members[1].next(1, turns + 1, Duration::from_millis(5)), None);
+    for member in 0..MEMBERS {
+        assert!(!rounds.is_done(member).unwrap());
+        rounds.give_up(member).unwrap();
+    }
+    assert!(rounds.wait(Duration::from_secs(60)).unwrap());
+    // Who takes a seat that was given up begins after the round that is on.
+    assert_eq!(members[2].join(2).unwrap(), turns + 1);
+    assert!(matches!(rounds.give_up(MEMBERS), Err(Error::Invalid(_))));
+    assert!(matches!(Bulletin::attach(rounds.name()), Err(Error::Foreign(_))));
+    let name = rounds.name().to_owned();
+    drop(rounds);
+    assert!(matches!(Rounds::attach(&name), Err(Error::NotFound(_))));
+    assert!(matches!(Rounds::create(0, 8), Err(Error::Invalid(_))));
 }

@@ -11,6 +11,7 @@ mod producer;
 mod queue;
 mod records;
 mod ring;
+mod rounds;
 mod scene;
 mod shm;
 mod vec_env;
@@ -37,6 +38,8 @@ mod rust_module {
     use crate::queue::{Peek, Queue, QueueError, QueueMemory};
     #[pymodule_export]
     use crate::ring::{IdmPlatoon, RingVec, ring_equilibrium_speed};
+    #[pymodule_export]
+    use crate::rounds::Rounds;
     #[pymodule_export]
     use crate::scene::TrafficScene;
     #[pymodule_export]

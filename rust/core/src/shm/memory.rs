@@ -1,7 +1,7 @@
 //! Words and records in memory that several threads or processes share, and the one place that says with which
 //! memory ordering each of them is touched.
 //!
-//! The algorithms of [`crate::queue`] and [`crate::bulletin`] are written against [`Memory`], so that the same code
+//! The algorithms of [`crate::queue`], [`crate::bulletin`] and [`crate::rounds`] are written against [`Memory`], so that the same code
 //! runs on mapped memory ([`Mapped`]) and, in `tests/loom_models.rs`, on a model that explores every interleaving
 //! and every value that a weak memory may show. Each [`Site`] can be weakened there, and then a model must fail.
 
@@ -65,6 +65,14 @@ pub enum Site {
     Newest,
     /// A reader has copied a page, then looks whether it was written meanwhile.
     Recheck,
+    /// A leader begins a round; what it wrote before is there.
+    Begun,
+    /// A member sees that round.
+    BegunSeen,
+    /// A member has done its part of a round; what it wrote is there.
+    Done,
+    /// The leader sees that.
+    DoneSeen,
 }
 
 impl Site {
@@ -80,7 +88,9 @@ impl Site {
             | Site::HandOver
             | Site::State
             | Site::Mark
-            | Site::Finish => Ordering::Release,
+            | Site::Finish
+            | Site::Begun
+            | Site::Done => Ordering::Release,
             Site::Collect
             | Site::Reuse
             | Site::Taken
@@ -88,7 +98,9 @@ impl Site {
             | Site::TakeOver
             | Site::StateSeen
             | Site::Marked
-            | Site::Newest => Ordering::Acquire,
+            | Site::Newest
+            | Site::BegunSeen
+            | Site::DoneSeen => Ordering::Acquire,
             // Fences. Each of the first four is one half of a pair "I write mine, then I read yours".
             Site::Sleep | Site::Wake | Site::Busy | Site::Shut => Ordering::SeqCst,
             Site::Begin => Ordering::Release,

@@ -47,6 +47,7 @@ pub enum Shared {
 pub enum Kind {
     Queue = 1,
     Bulletin = 2,
+    Rounds = 3,
 }
 
 /// Words in which the processes that use a segment are written, for who sweeps it.
@@ -120,6 +121,7 @@ impl Header {
         let kind = match half(12) {
             1 => Kind::Queue,
             2 => Kind::Bulletin,
+            3 => Kind::Rounds,
             _ => return Err("its header is damaged"),
         };
         if word(32) != length {
@@ -197,6 +199,7 @@ impl Segment {
             return Err(foreign(match header.kind {
                 Kind::Queue => "it is a queue",
                 Kind::Bulletin => "it is a bulletin of weights",
+                Kind::Rounds => "it is a table of rounds",
             }));
         }
         let map = MmapOptions::new()

@@ -1,4 +1,4 @@
-//! Every interleaving, and every value that a weak memory may show, of the queue's and the bulletin's own code.
+//! Every interleaving, and every value that a weak memory may show, of the own code of queue, bulletin and rounds.
 //!
 //! Each model is run as it is, and once for every memory ordering that it depends on with that one taken away: then
 //! it must fail, or the ordering, or the model, would be for nothing.
@@ -16,6 +16,7 @@ use fastrl_core::queue::gate::Gate;
 use fastrl_core::queue::lane::{Lane, LaneReader, LaneWriter};
 use fastrl_core::queue::ring::{Ring, RingReader, RingWriter};
 use fastrl_core::queue::role::Role;
+use fastrl_core::rounds::{Seat, Table};
 use fastrl_core::shm::memory::{Memory, Site, Word};
 use loom::sync::Arc;
 use loom::thread;
@@ -393,5 +394,47 @@ fn a_bulletin_never_shows_a_mixture() {
         }
         assert_ne!(reading, Reading::Damaged);
         writer.join().unwrap();
+    });
+}
+
+#[test]
+fn rounds_have_an_order_and_nobody_oversleeps() {
+    let sites = [Site::Begun, Site::BegunSeen, Site::Done, Site::DoneSeen, Site::Sleep, Site::Wake];
+    check(2, &sites, |weakened| {
+        let word = |i: usize| Word(8 * i);
+        let seat = |i: usize| Seat { done: word(2 + 2 * i), bell: Bell(word(3 + 2 * i)) };
+        let table = Arc::new(Table { round: word(0), leader: Bell(word(1)), seats: vec![seat(0), seat(1)] });
+        let memory = model(weakened);
+        // SAFETY (all three): loom checks that no two touch a record at once.
+        let write = |memory: &Model, slot, value| unsafe { memory.write(slot, &bytes(value)) };
+        let read = |memory: &Model, slot| {
+            take_one(|out| {
+                // SAFETY: as above.
+                unsafe { memory.read(slot, out) };
+                1
+            })
+        };
+        // Slot 2 is the leader's, to be read by all members; slots 0 and 1 are theirs.
+        write(&memory, 2, 7);
+        let members: Vec<_> = (0..2)
+            .map(|member| {
+                let (memory, table) = (memory.clone(), table.clone());
+                thread::spawn(move || {
+                    while table.other(&*memory, 0).is_none() {
+                        table.seats[member].bell.sleep(&*memory, Duration::MAX, || table.other(&*memory, 0).is_some());
+                    }
+                    let given = read(&memory, 2).unwrap();
+                    write(&memory, member, given + member as u64);
+                    table.finish(&*memory, member, 1);
+                })
+            })
+            .collect();
+        table.begin(&*memory);
+        while !table.is_complete(&*memory) {
+            table.leader.sleep(&*memory, Duration::MAX, || table.is_complete(&*memory));
+        }
+        assert_eq!([read(&memory, 0), read(&memory, 1)], [Some(7), Some(8)]);
+        write(&memory, 2, 9);
+        members.into_iter().for_each(|member| member.join().unwrap());
     });
 }

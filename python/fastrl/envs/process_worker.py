@@ -1,0 +1,300 @@
+"""What a worker of `ProcessVectorEnv` does, and the memory that it shares with the learner's process."""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import AutoresetMode
+from numpy.typing import NDArray
+
+from fastrl import processes
+from fastrl._rust import Rounds
+from fastrl.envs.spec import EnvSpec
+
+# Arrays begin at multiples of it, so that no two lie on one line of a core's cache.
+ALIGNED = 128
+
+
+class Command(enum.IntEnum):
+    """What a round is for."""
+
+    STEP = 0
+    RESET = 1
+    CALL = 2
+    CLOSE = 3
+
+
+class Told(enum.IntEnum):
+    """Whether a worker sends something through its pipe after a round."""
+
+    NOTHING = 0
+    INFOS = 1
+    FAILED = 2
+
+
+# Of `Memory.seeds`: as `env.reset()` without a seed; and no reset at all.
+NO_SEED = -1
+STAY = -2
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What `Memory` holds: N environments in W workers, observations and actions as their spaces have them."""
+
+    num_envs: int
+    num_workers: int
+    obs_shape: tuple[int, ...]
+    obs_dtype: np.dtype[Any]
+    action_shape: tuple[int, ...]
+    action_dtype: np.dtype[Any]
+
+    def arrays(self) -> dict[str, tuple[tuple[int, ...], Any]]:
+        n, w = self.num_envs, self.num_workers
+        return {
+            "command": ((1,), np.int64),
+            "mask": ((n,), np.bool_),
+            "seeds": ((n,), np.int64),
+            "actions": ((n, *self.action_shape), self.action_dtype),
+            "obs": ((n, *self.obs_shape), self.obs_dtype),
+            "final_obs": ((n, *self.obs_shape), self.obs_dtype),
+            "rewards": ((n,), np.float64),
+            "terminations": ((n,), np.bool_),
+            "truncations": ((n,), np.bool_),
+            "told": ((w,), np.uint8),
+            "times": ((w, 2), np.float64),
+        }
+
+    @property
+    def nbytes(self) -> int:
+        return sum(_room(shape, dtype) for shape, dtype in self.arrays().values())
+
+
+def _room(shape: tuple[int, ...], dtype: Any) -> int:
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    return -(-max(size, 1) // ALIGNED) * ALIGNED
+
+
+class Memory:
+    """Views of the bytes beside the rounds.
+
+    Attributes:
+        command: int64 [1], what the round is for.
+        mask: bool [N], the environments that it is for.
+        seeds: int64 [N], what ``reset`` is given next, or `NO_SEED`, which it is set to then.
+        actions, obs, final_obs: [N, ...], as the spaces have them.
+        rewards: float64 [N]; terminations, truncations: bool [N].
+        told: uint8 [W], `Told`.
+        times: float64 [W, 2], seconds that each worker spent on its part, and waiting, in all.
+    """
+
+    command: NDArray[np.int64]
+    mask: NDArray[np.bool_]
+    seeds: NDArray[np.int64]
+    actions: NDArray[Any]
+    obs: NDArray[Any]
+    final_obs: NDArray[Any]
+    rewards: NDArray[np.float64]
+    terminations: NDArray[np.bool_]
+    truncations: NDArray[np.bool_]
+    told: NDArray[np.uint8]
+    times: NDArray[np.float64]
+
+    def __init__(self, rounds: Rounds, layout: Layout) -> None:
+        data, at = rounds.data(), 0
+        for name, (shape, dtype) in layout.arrays().items():
+            size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+            setattr(self, name, data[at : at + size].view(dtype).reshape(shape))
+            at += _room(shape, dtype)
+
+
+@dataclass(frozen=True)
+class Task:
+    """A worker's: it is pickled into its process.
+
+    Attributes:
+        index: which worker.
+        envs: the numbers of its environments.
+        spec: how to build them.
+        mode: what follows an end.
+        max_episode_steps: after which an episode is truncated, if it has not ended.
+        info: whether infos are sent.
+    """
+
+    index: int
+    envs: range
+    spec: EnvSpec
+    mode: AutoresetMode
+    max_episode_steps: int | None
+    info: bool
+
+
+@dataclass(frozen=True)
+class Built:
+    """What a worker tells of its environments when it has built them.
+
+    Attributes:
+        spaces: of observations and actions, of each.
+        metadata, render_mode: of the first.
+    """
+
+    spaces: list[tuple[gymnasium.Space[Any], gymnasium.Space[Any]]]
+    metadata: dict[str, Any]
+    render_mode: str | None
+
+
+class _Worker:
+    """The environments of one worker, and its views of the memory."""
+
+    def __init__(self, task: Task, envs: list[gymnasium.Env[Any, Any]], memory: Memory) -> None:
+        self.task, self.envs = task, envs
+        rows = slice(task.envs.start, task.envs.stop)
+        self.seeds, self.mask, self.actions = memory.seeds[rows], memory.mask[rows], memory.actions[rows]
+        self.obs, self.final_obs, self.rewards = (
+            memory.obs[rows],
+            memory.final_obs[rows],
+            memory.rewards[rows],
+        )
+        self.terminations, self.truncations = memory.terminations[rows], memory.truncations[rows]
+        self.lengths = [0] * len(envs)
+        self.ended = [False] * len(envs)
+        self.limit = task.max_episode_steps or sys.maxsize
+        self.infos: list[tuple[int, dict[str, Any]]] = []
+
+    def reset_one(self, k: int, options: dict[str, Any] | None = None) -> dict[str, Any]:
+        seed = int(self.seeds[k])
+        self.seeds[k] = NO_SEED
+        self.obs[k], info = self.envs[k].reset(seed=None if seed == NO_SEED else seed, options=options)
+        self.lengths[k], self.ended[k] = 0, False
+        return info
+
+    def reset(self, options: dict[str, Any] | None) -> None:
+        for k in np.flatnonzero(self.mask).tolist():
+            self.tell(k, self.reset_one(k, options))
+
+    def tell(self, k: int, info: dict[str, Any]) -> None:
+        if self.task.info and info:
+            self.infos.append((self.task.envs[k], info))
+
+    def step(self) -> None:
+        mode, rewards, terminations, truncations = (
+            self.task.mode,
+            self.rewards,
+            self.terminations,
+            self.truncations,
+        )
+        for k, (env, takes_part) in enumerate(zip(self.envs, self.mask.tolist(), strict=True)):
+            if not takes_part:
+                continue
+            if self.ended[k] and mode is AutoresetMode.NEXT_STEP:
+                self.tell(k, self.reset_one(k))
+                rewards[k], terminations[k], truncations[k] = 0.0, False, False
+                continue
+            action = self.actions[k]
+            # Environments may keep what they are given, and these bytes change.
+            obs, reward, terminated, truncated, info = env.step(action if action.ndim == 0 else action.copy())
+            self.lengths[k] += 1
+            if self.lengths[k] >= self.limit and not terminated:
+                truncated = True
+            rewards[k], terminations[k], truncations[k] = reward, terminated, truncated
+            if not (terminated or truncated):
+                self.obs[k] = obs
+                self.tell(k, info)
+            elif mode is AutoresetMode.SAME_STEP:
+                self.obs[k] = self.final_obs[k] = obs
+                began = {} if self.seeds[k] == STAY else self.reset_one(k)
+                self.tell(k, {"final_info": info, **began})
+            else:
+                self.obs[k], self.ended[k] = obs, True
+                self.tell(k, info)
+
+    def call(self, name: str, values: Sequence[Any] | None, args: Any, kwargs: Any) -> list[Any]:
+        """An attribute of each environment, called if it can be; or, with values, set."""
+        if values is not None:
+            for env, i in zip(self.envs, self.task.envs, strict=True):
+                env.set_wrapper_attr(name, values[i])
+            return []
+        results = []
+        for env in self.envs:
+            attribute = env.get_wrapper_attr(name)
+            results.append(attribute(*args, **kwargs) if callable(attribute) else attribute)
+        return results
+
+
+def work(task: Task, pipe: Connection) -> None:
+    """What a worker's process does. It ends with its parent, or when that closes its environments."""
+    names: list[str] = []
+    processes.begin(names)
+    envs: list[gymnasium.Env[Any, Any]] = []
+    rounds: Rounds | None = None
+    memory: Memory | None = None
+    try:
+        envs = [task.spec.make() for _ in task.envs]
+        spaces = [(env.observation_space, env.action_space) for env in envs]
+        pipe.send(Built(spaces, dict(envs[0].metadata), envs[0].render_mode))
+        rounds, layout = pipe.recv()
+        names.append(rounds.name)
+        memory = Memory(rounds, layout)
+        rounds.join(task.index)
+        pipe.send(None)
+        _play(_Worker(task, envs, memory), rounds, memory, pipe)
+    except BaseException:
+        text = traceback.format_exc()
+        if rounds is not None and memory is not None:
+            memory.told[task.index] = Told.FAILED
+            rounds.done()
+        # Nobody listens if the parent was done with this worker.
+        with contextlib.suppress(OSError):
+            pipe.send(text)
+        sys.exit(1)
+    finally:
+        for env in envs:
+            with contextlib.suppress(Exception):
+                env.close()
+
+
+def _play(worker: _Worker, rounds: Rounds, memory: Memory, pipe: Connection) -> None:
+    index = worker.task.index
+    told, times, command = memory.told, memory.times[index], memory.command
+    spent = waited = 0.0
+    end = time.perf_counter()
+    while True:
+        rounds.next()
+        start = time.perf_counter()
+        match int(command[0]):
+            case Command.STEP:
+                worker.step()
+            case Command.RESET:
+                worker.reset(pipe.recv() if pipe.poll() else None)
+            case Command.CALL:
+                told[index] = Told.NOTHING
+                rounds.done()
+                pipe.send(_answer(worker, *pipe.recv()))
+                continue
+            case Command.CLOSE:
+                return
+        waited, spent = waited + start - end, spent + (end := time.perf_counter()) - start
+        times[0], times[1] = spent, waited
+        told[index] = Told.INFOS if worker.infos else Told.NOTHING
+        if worker.infos:
+            # First the round, then what may have to wait until the parent reads it.
+            rounds.done()
+            pipe.send(worker.infos)
+            worker.infos = []
+
+
+def _answer(worker: _Worker, *question: Any) -> tuple[Any, str]:
+    """What `_Worker.call` gives, or the traceback of what went wrong."""
+    try:
+        return worker.call(*question), ""
+    except Exception:
+        return None, traceback.format_exc()
