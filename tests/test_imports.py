@@ -22,6 +22,7 @@ MAY_IMPORT = {
         "pixel_settings",
         "bench_pixels",
         "bench",
+        "cli_bench",
         "cli_render",
         "traffic",
         "traffic_scores",
@@ -33,6 +34,8 @@ MAY_IMPORT = {
         "envs",
         "_rust",
     },
+    "cli_bench": {"cli_train", "bench_collect", "files", "config", "envs"},
+    "bench_collect": {"actor", "collect", "config", "envs"},
     "cli_render": {"cli_train", "render", "config"},
     "cli_train": {
         "train",

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fastrl.cli_bench import bench_collect
 from fastrl.cli_render import render
 from fastrl.cli_train import SHORT_PIXELS, at_least, positive, preset, train
 from fastrl.config import (
@@ -259,7 +260,9 @@ def replay(prog: str, arguments: list[str]) -> int:
 
 
 def bench(prog: str, arguments: list[str]) -> int:
-    """Measures on this machine: the simulator's speed, or the pixel pipeline beside others."""
+    """Measures on this machine: the simulator's speed, the pixel pipeline beside others, or ways of collecting."""
+    if arguments and arguments[0] == "collect":
+        return bench_collect(f"{prog} collect", arguments[1:])
     if arguments and arguments[0] == "pixels":
         return _bench_pixels(f"{prog} pixels", arguments[1:])
     if arguments and arguments[0] == "cage2":
@@ -273,7 +276,8 @@ def bench(prog: str, arguments: list[str]) -> int:
 
     parser = ArgumentParser(
         prog=prog,
-        usage=f"{prog} [cage2] [options]\n       {prog} pixels [options], see {prog} pixels --help",
+        usage=f"{prog} [cage2] [options]\n       {prog} pixels [options], see {prog} pixels --help"
+        f"\n       {prog} collect [options], see {prog} collect --help",
         description="Measures how many steps a second the simulator makes, on one thread and on all cores.",
     )
     parser.add_argument(
@@ -338,5 +342,5 @@ COMMANDS: dict[str, tuple[Callable[[str, list[str]], int], str]] = {
     "eval": (evaluate, "score runs, checkpoints or baselines"),
     "render": (render, "show episodes in traffic: a film, a log of trajectories, a diagram"),
     "replay": (replay, "check the simulator against traces of the real CybORG"),
-    "bench": (bench, "measure the simulator's speed, or the pixel pipeline, on this machine"),
+    "bench": (bench, "measure the simulator's speed, or ways to collect experience, on this machine"),
 }

@@ -23,6 +23,9 @@ class UnevenEnv(gymnasium.Env[Any, Any]):
     limit (``truncated``), a drawn one an end (``terminated``). ``info["seconds"]`` tells how long the step or the reset
     was made to take.
 
+    Attributes:
+        durations: float64 [T], seconds that each step of the episode is made to take.
+
     Args:
         step_seconds: mean duration of a step.
         distribution: "constant"; "exponential"; "lognormal", with ``sigma``; "bimodal", in which a twentieth of the
@@ -69,7 +72,7 @@ class UnevenEnv(gymnasium.Env[Any, Any]):
         self.distribution, self.sigma = distribution, sigma
         self.length, self.drawn = length, drawn
         self._pass = compute if busy else time.sleep
-        self._durations: NDArray[np.float64] = np.zeros(0)
+        self.durations: NDArray[np.float64] = np.zeros(0)
         self._step = 0
 
     def reset(
@@ -78,7 +81,7 @@ class UnevenEnv(gymnasium.Env[Any, Any]):
         super().reset(seed=seed)
         random = self.np_random
         steps = int(random.integers(1, 2 * self.length)) if self.drawn else self.length
-        self._durations = self.step_seconds * self._draw(random, steps)
+        self.durations = self.step_seconds * self._draw(random, steps)
         self._obs = random.random((steps + 1, *self.observation_space.shape), np.float32) * 2 - 1
         self._step = 0
         self._spend(self.reset_seconds)
@@ -96,16 +99,16 @@ class UnevenEnv(gymnasium.Env[Any, Any]):
         return np.ones(steps)
 
     def step(self, action: SupportsFloat) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
-        if self._step == len(self._durations):
+        if self._step == len(self.durations):
             raise RuntimeError("no episode is running: call reset() before the next step()")
         chosen = int(action)  # type: ignore[call-overload]
         if chosen not in (0, 1):
             raise ValueError(f"action should be 0 or 1, got {action}")
         reward = float(chosen == (self._obs[self._step, 0] > 0))
-        seconds = float(self._durations[self._step])
+        seconds = float(self.durations[self._step])
         self._spend(seconds)
         self._step += 1
-        over = self._step == len(self._durations)
+        over = self._step == len(self.durations)
         obs = self._obs[self._step].copy()
         return obs, reward, over and self.drawn, over and not self.drawn, {"seconds": seconds}
 

@@ -1,0 +1,110 @@
+"""What measuring costs: where the time of a run goes, run with and without the stopwatch.
+
+    pytest benches/bench_profile.py -s
+
+The price of a block times the number of blocks is exact; the runs in turns are to show that nothing else costs more.
+"""
+
+import statistics
+import time
+import timeit
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from fastrl.algorithms.ppo import PPO, PPOConfig
+from fastrl.envs.cage2 import Cage2VectorEnv
+from fastrl.profile import Profile
+from fastrl.stopwatch import Stopwatch
+
+ROUNDS = 6
+
+
+class Nothing:
+    """A block that does nothing."""
+
+    def __enter__(self) -> None: ...
+    def __exit__(self, *error: object) -> None: ...
+
+
+class NoWatch:
+    """As little as a stopwatch can be."""
+
+    seconds: dict[str, float] = {}  # noqa: RUF012
+    _block = Nothing()
+
+    def __call__(self, name: str) -> Nothing:
+        return self._block
+
+
+class Counting(Stopwatch):
+    blocks = 0
+
+    def __call__(self, name: str) -> Any:
+        self.blocks += 1
+        return super().__call__(name)
+
+
+def price(watch: Any) -> float:
+    """Seconds of an empty block."""
+
+    def block() -> None:
+        with watch("a"):
+            pass
+
+    def nothing() -> None:
+        pass
+
+    times = [min(timeit.repeat(each, number=20_000, repeat=10)) for each in (block, nothing)]
+    return (times[0] - times[1]) / 20_000
+
+
+@pytest.mark.parametrize("num_envs", [256, 64, 8])
+def test_overhead(num_envs: int) -> None:
+    torch.set_num_threads(1)
+    env = Cage2VectorEnv(num_envs, red_agent="mix", autoreset_mode="same_step")
+    config = PPOConfig(minibatch_size=min(num_envs * PPOConfig().num_steps, 4096))
+    ppo = PPO(
+        config, env.single_observation_space, env.single_action_space, num_envs, total_steps=10**9, seed=0
+    )
+    profile = Profile()
+
+    def iterations(watch: Any) -> float:
+        """Seconds of three."""
+        start = time.perf_counter()
+        for _ in range(3):
+            clock = time.perf_counter()
+            stats = ppo.collect(env, watch)
+            ppo.update(watch)
+            if isinstance(watch, Stopwatch):
+                profile.lap(time.perf_counter() - clock, watch.seconds, stats.steps, stats.episodes)
+        return time.perf_counter() - start
+
+    iterations(Stopwatch())
+    ratios, seconds, blocks = [], [], 0
+    for i in range(ROUNDS):
+        watch = Counting()
+        pair = SimpleNamespace()
+        for name in ("with_", "without") if i % 2 else ("without", "with_"):
+            setattr(pair, name, iterations(Stopwatch() if name == "with_" else NoWatch()))
+        iterations(watch)
+        blocks = watch.blocks
+        ratios.append(pair.with_ / pair.without)
+        seconds.append(pair.with_)
+    share = price(Stopwatch()) * blocks / statistics.median(seconds)
+    print(
+        f"\n{num_envs} environments: {blocks / 3:.0f} blocks an iteration of"
+        f" {statistics.median(seconds) / 3 * 1e3:.1f} ms, {price(Stopwatch()) * 1e9:.0f} ns each: {share:.3%};"
+        f" with / without, median of {ROUNDS} rounds: {statistics.median(ratios):.4f}"
+    )
+    assert share < 0.01
+
+
+def test_a_lap_costs_little() -> None:
+    profile = Profile()
+    parts = dict.fromkeys(("environment", "inference", "buffer", "returns", "update"), 0.1)
+    seconds = min(timeit.repeat(lambda: profile.lap(1.0, parts, 100, 1), number=1000, repeat=5)) / 1000
+    print(f"\na lap: {seconds * 1e6:.1f} µs")
+    assert seconds < 1e-3

@@ -1,0 +1,156 @@
+"""The command ``fastrl bench collect``."""
+
+import argparse
+import ast
+from pathlib import Path
+from typing import Any
+
+from fastrl.cli_train import at_least, positive
+from fastrl.config import ArgumentParser, ConfigError, nearest
+
+
+def bench_collect(prog: str, arguments: list[str]) -> int:
+    """Compares ways of collecting experience on an environment."""
+    from fastrl.bench_collect import (
+        LARGE,
+        METHODS,
+        BenchError,
+        Setting,
+        cases_for,
+        compare,
+        draw,
+        make_plan,
+        price_cases,
+        price_table,
+        speed_table,
+    )
+    from fastrl.envs.spec import EnvSpec
+    from fastrl.files import to_json, write_atomically
+
+    parser = ArgumentParser(
+        prog=prog,
+        description="Compares ways of collecting experience on one environment, each with several numbers of workers,\n"
+        "and shows what the executor does without: barriers, pickled weights, environments built again.\n"
+        "Whole episodes are collected; nothing is learnt.",
+        epilog="environments: fastrl/Cage2-v0; fastrl/Uneven-v0, whose steps sleep (with --option busy=true compute)\n"
+        "for uneven times; fastrl/CybORG-v0, where CybORG is installed; any of Gymnasium's; module:factory.",
+    )
+    parser.add_argument("--env", default="fastrl/Uneven-v0", metavar="ID", help="[fastrl/Uneven-v0]")
+    parser.add_argument(
+        "--option",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="of the environment; may be repeated",
+    )
+    parser.add_argument(
+        "--workers", default="1,2,4,8", metavar="N,N,...", help="numbers of workers [1,2,4,8]"
+    )
+    parser.add_argument(
+        "--methods", default=",".join(METHODS), metavar="NAME,...", help=f"[{','.join(METHODS)}]"
+    )
+    parser.add_argument(
+        "--network",
+        metavar="N,N,...",
+        help="hidden layers of a network that acts, its weights random [random actions, no network]",
+    )
+    parser.add_argument(
+        "--seconds", type=positive, default=5.0, metavar="FLOAT", help="of each measurement [5]"
+    )
+    parser.add_argument("--rounds", type=at_least(1), default=1, metavar="INT", help="of all of them [1]")
+    parser.add_argument(
+        "--max-steps",
+        type=at_least(1),
+        default=1000,
+        metavar="INT",
+        help="longer episodes are cut off [1000]",
+    )
+    parser.add_argument(
+        "--no-prices", action="store_true", help="leave out what barriers, pickles and rebuilding cost"
+    )
+    parser.add_argument(
+        "--out", metavar="DIR", help="write bench-collect.json and bench-collect.png there [none]"
+    )
+    parser.add_argument("--json", action="store_true", help="print the results as JSON and nothing else")
+    options = parser.parse_args(arguments)
+    workers = _numbers("--workers", options.workers)
+    methods = [name.strip() for name in options.methods.split(",")]
+    for name in methods:
+        if name not in METHODS:
+            raise ConfigError(
+                f"--methods: unknown collector {name!r}; did you mean {nearest(name, METHODS)}?"
+            )
+    setting = Setting(
+        env=EnvSpec(options.env, dict(_option(text) for text in options.option)),
+        hidden=None if options.network is None else _numbers("--network", options.network),
+        max_steps=options.max_steps,
+        seconds=options.seconds,
+    )
+    make_plan(setting, max(workers))
+    out = None if options.out is None else Path(options.out)
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+
+    from rich.console import Console
+
+    console = Console(quiet=options.json)
+    cases = cases_for(methods, workers)
+    prices = [] if options.no_prices else price_cases(max(workers))
+    # Weights that are worth talking about.
+    large = (
+        setting
+        if setting.hidden is not None
+        else Setting(setting.env, LARGE, setting.max_steps, setting.seconds)
+    )
+    with console.status("") as status:
+        results, missing = compare(
+            setting, cases, options.rounds, lambda line: status.update(f"measuring {line} ...")
+        )
+        priced, unpriced = compare(
+            large, prices, options.rounds, lambda line: status.update(f"measuring {line} ...")
+        )
+    for name, why in (missing | unpriced).items():
+        console.print(f"{name} left out: {why}", highlight=False, soft_wrap=True, markup=False)
+    if not results:
+        raise BenchError("; ".join(f"{name}: {why}" for name, why in missing.items()))
+    console.print(speed_table(results, setting))
+    if any(result.case.label == "executor" for result in priced):
+        console.print()
+        console.print(price_table(priced, large))
+    tree = {
+        "env": options.env,
+        "options": dict(setting.env.options),
+        "seconds": options.seconds,
+        "rounds": options.rounds,
+        "network": setting.hidden,
+        "results": [result.to_tree() for result in results],
+        "prices": {"network": large.hidden, "results": [result.to_tree() for result in priced]},
+        "left_out": missing | unpriced,
+    }
+    text = to_json(tree, indent=2)
+    if out is not None:
+        write_atomically(out / "bench-collect.json", text.encode())
+        draw(results, setting, out / "bench-collect.png")
+        console.print(
+            f"\nwritten: {out / 'bench-collect.json'}, {out / 'bench-collect.png'}", highlight=False
+        )
+    if options.json:
+        print(text)
+    return 0
+
+
+def _numbers(option: str, text: str) -> tuple[int, ...]:
+    try:
+        return tuple(at_least(1)(part) for part in text.split(","))
+    except argparse.ArgumentTypeError as error:
+        raise ConfigError(f"{option}: {error}") from None
+
+
+def _option(text: str) -> tuple[str, Any]:
+    name, equals, value = text.partition("=")
+    if not equals or not name.isidentifier():
+        raise ConfigError(f"--option: expected KEY=VALUE such as busy=true, got {text!r}")
+    try:
+        return name, ast.literal_eval({"true": "True", "false": "False"}.get(value, value))
+    except (ValueError, SyntaxError):
+        return name, value
