@@ -40,61 +40,54 @@ def updates(collector: Any, count: int = 3) -> list[dict[int, Any]]:
 
 
 @pytest.mark.parametrize("unit", ["steps", "episodes"])
-def test_it_plays_what_one_process_plays(unit: Any) -> None:
+def test_it_plays_what_one_process_plays_and_a_killed_worker_costs_its_task_only(unit: Any) -> None:
     same = plan(unit, forces=unit == "steps")
-    with SequentialCollector(same) as sequential:
+    found = []
+    with SequentialCollector(same) as sequential, RayCollector(same, n_workers=2) as collector:
         expected = updates(sequential)
-    with RayCollector(same, n_workers=2, max_failures=1) as collector:
-        collector.publish(chooser(0.0))
-        fragments = collector.collect()
-        assert rows(fragments) == expected[0]
-        places = [(int(each.lanes[0]), int(each.episodes[0, 1])) for each in fragments]
-        assert places == sorted(places)
-        assert all(each.obs.flags.writeable for each in fragments)
-        collector.publish(chooser(1.0))
-        assert rows(collector.collect()) == expected[1]
-        state, report = collector.state_dict(), collector.report()
-        with pytest.raises(ValueError, match="4 bytes, got 12"):
-            collector.publish(np.zeros(3, np.float32))
-        with pytest.raises(CollectError, match="of its own"):
-            collector.take()
-    assert (report.workers, report.restarts, report.failures) == (2, 0, ())
-    assert report.steps == sum(len(each[6]) for update in expected[:2] for each in update.values())
-    # One of them may not have come up.
-    assert 1 <= len(report.memory_mib) <= 2 and all(20 < mib < 300 for mib in report.memory_mib)
-    assert report.cold_start > 0 and report.seconds["environment"] > 0
-    with SequentialCollector(same) as sequential, RayCollector(same, n_workers=1) as collector:
-        for other in (sequential, collector):
-            other.load_state_dict(state)
-            assert other.version == 2
-        assert updates(collector, 1) == updates(sequential, 1)
-
-
-@pytest.mark.parametrize("unit", ["steps", "episodes"])
-def test_a_killed_worker_costs_its_task_only(unit: Any) -> None:
-    with SequentialCollector(plan(unit)) as sequential:
-        expected = updates(sequential)
-    with RayCollector(plan(unit), n_workers=2) as collector:
-        found = []
         for update in range(3):
-            collector.publish(chooser(update))
-            if update == 1:
+            assert collector.publish(chooser(update)) == update + 1
+            if update == 2:
                 # Of whole episodes one worker may have played all while the other came up.
                 pids = {index: pid for index, pid in enumerate(collector.pids) if pid is not None}
                 victim = max(pids)
                 os.kill(pids[victim], signal.SIGKILL)
-            found.append(rows(collector.collect()))
+            fragments = collector.collect()
+            found.append(rows(fragments))
+            places = [(int(each.lanes[0]), int(each.episodes[0, 1])) for each in fragments]
+            assert places == sorted(places)
+            assert all(each.obs.flags.writeable for each in fragments)
+        assert pids[victim] not in collector.pids
         report = collector.report()
-        assert set(collector.pids).isdisjoint([pids[victim]])
-    # Rows that a worker played begin their episodes anew; whole episodes are the same, whoever plays them.
-    kept = range(3 * 17) if unit == "episodes" else range(2) if victim == 1 else range(2, 5)
-    for mine, wanted in zip(found, expected, strict=True):
-        assert mine.keys() == wanted.keys()
-        assert all(mine[key] == wanted[key] for key in kept if key in wanted)
+        assert unit == "steps" or collector.state_dict() == sequential.state_dict()
+        with pytest.raises(ValueError, match="4 bytes, got 12"):
+            collector.publish(np.zeros(3, np.float32))
+        with pytest.raises(CollectError, match="of its own"):
+            collector.take()
+    assert found[:2] == expected[:2]
+    assert found[2].keys() == expected[2].keys()
+    # Rows that the dead worker played begin their episodes anew; whole episodes are the same, whoever plays them.
+    kept = expected[2].keys() if unit == "episodes" else range(2) if victim == 1 else range(2, 5)
+    assert all(found[2][key] == expected[2][key] for key in kept)
     [failure] = report.failures
-    assert report.restarts == 1
+    assert (report.workers, report.restarts) == (2, 1)
     assert (failure.worker, failure.cause) == (victim, "its process died")
     assert failure.task.startswith("a fragment of rows" if unit == "steps" else "episode")
+    assert report.steps == sum(len(each[6]) for update in found for each in update.values())
+    assert report.memory_mib and all(20 < mib < 300 for mib in report.memory_mib)
+    assert report.cold_start > 0 and report.seconds["environment"] > 0
+
+
+@pytest.mark.parametrize("unit", ["steps", "episodes"])
+def test_a_state_goes_on_in_another_collector(unit: Any) -> None:
+    with SequentialCollector(plan(unit)) as first, SequentialCollector(plan(unit)) as sequential:
+        updates(first, 2)
+        sequential.load_state_dict(first.state_dict())
+        with RayCollector(plan(unit), n_workers=1) as collector:
+            collector.load_state_dict(first.state_dict())
+            assert collector.version == 2
+            assert updates(collector, 1) == updates(sequential, 1)
+            assert collector.state_dict() == sequential.state_dict()
 
 
 @pytest.mark.parametrize("what", ["raise", "hang"])
@@ -132,9 +125,8 @@ def test_repeated_failure_stops_the_run(unit: Any, what: str, cause: str) -> Non
         assert "collect_cases.py" in caught.value.traceback
 
 
-@pytest.mark.parametrize("unit", ["steps", "episodes"])
-def test_asynchronous_collection_goes_on_with_the_newest_weights(unit: Any) -> None:
-    with RayCollector(plan(unit), n_workers=2, ahead=6) as collector:
+def test_asynchronous_collection_goes_on_with_the_newest_weights() -> None:
+    with RayCollector(plan(), n_workers=2, ahead=6) as collector:
         collector.publish(chooser(0.0))
         ended: Counter[tuple[int, int]] = Counter()
         versions, lanes = [], set()
@@ -148,7 +140,7 @@ def test_asynchronous_collection_goes_on_with_the_newest_weights(unit: Any) -> N
             ended.update(map(tuple, fragment.episodes.tolist()))
     assert versions[0] == 1
     assert versions[-1] >= 5
-    assert lanes == ({EPISODES} if unit == "episodes" else set(range(5)))
+    assert lanes == set(range(5))
     assert set(ended.values()) == {1}
 
 
@@ -159,8 +151,9 @@ def test_tasks_that_wait_get_the_weights_that_are_newest_when_they_begin() -> No
         assert collector.take(60.0) is not None
         # Handed out with version 1, all of them.
         collector.publish(chooser(1.0))
-        versions = [fragment.version for _ in range(19) if (fragment := collector.take(60.0)) is not None]
-        assert versions[-1] == 2
+        fragments = [collector.take(60.0) for _ in range(19)]
+        assert fragments[-1] is not None and fragments[-1].version == 2
+        assert fragments[-1].episodes.tolist() == [[EPISODES, 19]]
 
 
 def test_spaces_that_the_learner_does_not_expect_are_refused() -> None:
@@ -178,8 +171,6 @@ def test_a_cluster_has_so_many_processors() -> None:
         assert len(collector.pids) == 2
     with pytest.raises(CollectError, match=r"3 workers need 3 processors.* has 2.*smaller n_workers"):
         RayCollector(plan(), n_workers=3)
-    with RayCollector(plan(), n_workers=3, cpus_per_worker=0.5) as collector:
-        assert len(collector.pids) == 3
     with pytest.raises(ValueError, match="100 workers do not fit into memory"):
         RayCollector(plan(num_envs=100), n_workers=100, cpus_per_worker=0.02, measure=lambda: 2**32)
     assert ray.is_initialized(), "it was not started by a collector, and none may end it"

@@ -108,7 +108,7 @@ def make_collector(
     n_workers: WorkerCount = "auto",
     task_timeout: float | None = 300.0,
     max_failures: int = 3,
-    start_method: str = "spawn",
+    start_method: str = "forkserver",
     ahead: int | None = None,
     ray_address: str | None = None,
     tell: Callable[[str], object] | None = None,

@@ -26,7 +26,7 @@ from fastrl.collect.plan import CollectError, Plan, Report
 from fastrl.collect.player import PARTS, UNPUBLISHED, Arrays, Played, arrays_for, fragment_of, resumed
 from fastrl.collect.ray_cluster import connect, import_ray, start
 from fastrl.collect.ray_player import PlayerActor
-from fastrl.collect.workers import MIB, WorkerCount, count_workers
+from fastrl.collect.workers import MIB, WorkerCount, available_memory, count_workers
 from fastrl.streams import EPISODES
 
 # A task of several short episodes takes about so many seconds, beside which handing it over is next to nothing.
@@ -43,6 +43,7 @@ TELL_SECONDS = 3.0
 
 # Of Ray's object store, beside what is known to be put there; less than 75 MiB it does not take.
 _LEAST_STORE = 100 * MIB
+_STORE_SHARE = 0.25
 
 # Seconds between looks at whether a worker hangs, and at whether Ray has started one again.
 _LOOK = 0.5
@@ -113,7 +114,7 @@ class RayCollector:
         task_timeout: seconds that an episode, or a fragment, may take; None: any time.
         max_failures: as soon as workers have failed so often at the same episode, the run stops.
         ahead: for `take`, fragments that may be running or wait to be taken, which bounds the policy's lag. By default
-            two for each worker.
+            two for each worker, or an update's worth of episodes, if that is more.
         measure: tells the bytes of memory that one worker takes; asked only where memory could be short. None: memory
             is not looked at.
 
@@ -153,6 +154,8 @@ class RayCollector:
         self._next = self._end = 0
         self._episode_seconds = math.inf
         self._mode: Literal["", "collect", "take"] = ""
+        # Fragments that were handed out.
+        self._running = 0
         self._wanted = 0
         self._ready: deque[Fragment] = deque()
         self._workers: list[_Worker] = []
@@ -170,7 +173,7 @@ class RayCollector:
         try:
             if not local:
                 count = self._count_on_cluster(n_workers, useful, cpus_per_worker, measure)
-            self._ahead = 2 * count if ahead is None else ahead
+            self._ahead = max(2 * count, plan.episodes) if ahead is None else ahead
             self._depth = max(2, -(-self._ahead // count))
             remote = self._ray.remote(concurrency_groups={_ASIDE: 1})(PlayerActor).options(
                 num_cpus=1 if local else cpus_per_worker,
@@ -191,10 +194,11 @@ class RayCollector:
         return [worker.pid for worker in self._workers]
 
     def _store(self, count: int, ahead: int | None) -> int:
-        """Bytes for Ray's objects: the fragments that may be under way, and weights."""
+        """Bytes for Ray's objects: the fragments that may be under way, and weights, as far as there is memory."""
         rows = 1 if self._whole else -(-self.plan.num_envs // count)
         fragment = sum(array.nbytes for array in arrays_for(self.plan, rows).values())
-        return _LEAST_STORE + (2 * count + (ahead or 2 * count)) * fragment + 4 * self._nbytes
+        wanted = (2 * count + (ahead or max(2 * count, self.plan.episodes))) * fragment + 4 * self._nbytes
+        return _LEAST_STORE + min(wanted, int(_STORE_SHARE * available_memory()))
 
     def _count_on_cluster(
         self, asked: WorkerCount, useful: int, cpus: float, measure: Callable[[], int] | None
@@ -271,6 +275,8 @@ class RayCollector:
     def _hand_out(self) -> None:
         """Gives tasks to workers: to each one, before any has two."""
         for depth in range(1, self._depth + 1):
+            if self._left() < 1:
+                break
             for worker in self._workers:
                 if worker.ready and len(worker.calls) < depth:
                     numbers = self._numbers(depth) if self._whole else self._due(worker)
@@ -280,6 +286,7 @@ class RayCollector:
     def _call(self, worker: _Worker, numbers: tuple[int, ...]) -> None:
         if not worker.calls:
             worker.since = time.monotonic()
+        self._running += len(numbers) or 1
         ref = worker.actor.play.remote(worker.life, numbers, self.version, self._weights)
         worker.calls.append(_Call("play", ref, numbers))
 
@@ -292,7 +299,7 @@ class RayCollector:
     def _due(self, worker: _Worker) -> tuple[int, ...] | None:
         """With unit "steps", whether a worker is to go on: () or None."""
         if self._mode == "take":
-            return () if self._room() > 0 else None
+            return () if self._left() > 0 else None
         if not worker.due:
             return None
         worker.due -= 1
@@ -300,24 +307,23 @@ class RayCollector:
 
     def _numbers(self, depth: int) -> tuple[int, ...] | None:
         """Episodes for a task: one that failed by itself, of others as many as fit into the time of a task."""
-        room = self._room() if self._mode == "take" else len(self._again) + self._end - self._next
-        if room < 1:
+        left, workers = self._left(), len(self._workers)
+        # The last ones of an update are left to who is free first.
+        if left < 1 or (depth > 1 and self._mode == "collect" and left <= workers):
             return None
         if self._again:
             return (heapq.heappop(self._again),)
-        workers = len(self._workers)
-        if depth > 1 and self._mode == "collect" and room <= workers:
-            # The last ones are left to who is free first.
-            return None
-        count = int(max(1, min(TASK_SECONDS / max(self._episode_seconds, 1e-6), room // (2 * workers))))
+        count = int(max(1, min(TASK_SECONDS / max(self._episode_seconds, 1e-6), left // (2 * workers))))
         self._next += count
         return tuple(range(self._next - count, self._next))
 
-    def _room(self) -> int:
-        """Fragments that may be begun beside those that run or wait."""
-        calls = [call for worker in self._workers for call in worker.calls]
-        running = sum(len(call.numbers) or 1 for call in calls if call.what == "play")
-        return self._ahead - running - len(self._ready)
+    def _left(self) -> int:
+        """Fragments that may be handed out now."""
+        if self._mode == "take":
+            return self._ahead - self._running - len(self._ready)
+        if self._whole:
+            return len(self._again) + self._end - self._next
+        return sum(worker.due for worker in self._workers)
 
     # What comes back
 
@@ -363,7 +369,7 @@ class RayCollector:
         if answer is None:
             self._restarted(worker, _DIED, "")
             return
-        worker.calls.popleft()
+        self._answered(worker.calls.popleft())
         worker.since = time.monotonic()
         if call.what == "begin":
             worker.pid = answer
@@ -391,6 +397,11 @@ class RayCollector:
             left = call.numbers[len(answer.fragments) :]
             self._put_back(worker, left)
             self._failed(worker, left[:1], answer.cause, answer.traceback)
+
+    def _answered(self, call: _Call) -> None:
+        """A call will not come to anything more."""
+        if call.what == "play":
+            self._running -= len(call.numbers) or 1
 
     def _deliver(self, worker: _Worker, arrays: Arrays, played: Played, version: int) -> None:
         lanes = np.asarray([EPISODES] if self._whole else worker.lanes, np.int64)
@@ -441,6 +452,7 @@ class RayCollector:
         self._restarts += 1
         self._begin(worker)
         for call in calls:
+            self._answered(call)
             if call.what == "play":
                 self._put_back(worker, call.numbers)
         if calls[0].what == "play":
