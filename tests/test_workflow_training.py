@@ -83,11 +83,11 @@ def test_learns_to_comply(network: Any) -> None:
         num_epochs=4,
         learning_rate=5e-3,
         compliance_weight=50.0,
-        pretrain_share=0.2,
     )
-    spent = trainer.prepare()
+    if network == "shared":
+        trainer.train(WORKFLOWS, 384)
     before = trainer.play(FIRST, 200)
-    after = trainer.play(FIRST, 1800 - spent)
+    after = trainer.play(FIRST, 1400)
     assert before.compliance < 0.8 < 0.9 < after.compliance
 
 
@@ -99,7 +99,8 @@ def test_goes_on_as_if_never_stopped(network: Any, before: int) -> None:
 
     straight, stopped = make(network=network), make(network=network)
     if before:
-        straight.prepare()
+        if network == "shared":
+            straight.train(WORKFLOWS, 160)
         straight.play(SECOND, before)
         straight.play(WORKFLOWS[7], before, SECOND)
     stopped.restore(torch_round_trip(straight.state()))
@@ -125,19 +126,18 @@ def test_a_seed_fixes_everything(network: Any) -> None:
     runs = []
     for seed in (3, 3, 4):
         trainer = make(network=network, seed=seed)
-        trainer.prepare()
         runs.append((trainer.play(FIRST, 60), weights(trainer, FIRST).tolist()))
     assert runs[0] == runs[1] != runs[2]
 
 
 def test_every_episode_is_counted() -> None:
-    trainer = make(400, pretrain_share=0.4)
-    assert trainer.prepare() == 160 == trainer.episodes
+    trainer = make(400)
+    trainer.train(WORKFLOWS, 160)
+    assert trainer.episodes == 160
     assert trainer.least == 26
     for episodes in (1, 25, 26, 100):
         assert trainer.play(FIRST, episodes).episodes == episodes
     assert trainer.episodes == 312
-    assert make(network="separate").prepare() == 0
 
 
 def test_too_few_episodes_are_all_measured() -> None:
