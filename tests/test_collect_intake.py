@@ -8,7 +8,7 @@ from gymnasium.spaces import Box, Discrete
 
 from fastrl.collect.fragment import Fragment, allocate
 from fastrl.collect.intake import Intake, Lag, ahead_for
-from fastrl.collect.plan import Plan, Report
+from fastrl.collect.plan import Plan
 from fastrl.envs.spec import EnvSpec
 from fastrl.stopwatch import Stopwatch
 
@@ -29,11 +29,9 @@ def plan_for(unit="steps", num_envs=4, episodes=3):
 class Scripted:
     """A collector whose fragments are known beforehand: versions, numbers of rows."""
 
-    def __init__(self, plan, script, version, workers=2):
+    def __init__(self, plan, script, version):
         self.plan, self.version = plan, version
         self.script = iter(script)
-        self.workers = workers
-        self.seconds = 0.0
         self.taken = 0
 
     def fragment(self, version, rows):
@@ -47,46 +45,34 @@ class Scripted:
         )
 
     def collect(self):
-        self.seconds += 1e-6
         return [self.fragment(*each) for each in self.script]
 
     def take(self, timeout=None):
         self.taken += 1
         return self.fragment(*next(self.script))
 
-    def report(self):
-        return Report(workers=self.workers, seconds={"environment": self.seconds, "waiting": 7.0})
-
 
 def test_synchronous_is_what_the_collector_collects():
     collector = Scripted(plan_for(), [(3, 2), (3, 2)], version=3)
     intake, watch = Intake(collector), Stopwatch()
     assert [fragment.num_rows for fragment in intake.next(watch)] == [2, 2]
-    assert intake.lag == Lag(steps=20, total=0, highest=0, dropped=0)
+    assert intake.take_lag() == Lag(steps=20, total=0, highest=0, dropped=0)
     assert set(watch.seconds) == {"waiting"}
-
-
-def test_time_of_a_collector_in_this_process_is_told_by_part():
-    watch = Stopwatch()
-    Intake(Scripted(plan_for(), [(1, 4)], version=1, workers=0)).next(watch)
-    assert set(watch.seconds) == {"environment", "inference", "buffer", "waiting"}
-    assert watch.seconds["environment"] == pytest.approx(1e-6)
-    assert 0 <= watch.seconds["waiting"] < 1
 
 
 def test_asynchronous_takes_rows_until_they_suffice_and_measures_their_lag():
     collector = Scripted(plan_for(), [(5, 1), (3, 2), (4, 2), (5, 9)], version=5)
     intake = Intake(collector, max_lag=2)
     assert [fragment.version for fragment in intake.next(Stopwatch())] == [5, 3, 4]
-    assert intake.lag == Lag(steps=25, total=5 * (0 + 2 * 2 + 2 * 1), highest=2, dropped=0)
-    assert intake.lag.mean == 1.2
+    assert intake.take_lag() == Lag(steps=25, total=5 * (0 + 2 * 2 + 2 * 1), highest=2, dropped=0)
+    assert intake.take_lag() == Lag()
 
 
 def test_what_is_older_than_the_bound_is_dropped_and_counted():
     collector = Scripted(plan_for(), [(2, 4), (4, 2), (3, 2), (4, 2)], version=5)
     intake = Intake(collector, max_lag=1)
     assert [fragment.version for fragment in intake.next(Stopwatch())] == [4, 4]
-    assert intake.lag == Lag(steps=20, total=20, highest=1, dropped=2)
+    assert intake.take_lag() == Lag(steps=20, total=20, highest=1, dropped=2)
 
 
 def test_of_whole_episodes_as_many_as_planned():

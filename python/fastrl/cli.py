@@ -118,7 +118,7 @@ def evaluate(prog: str, arguments: list[str]) -> int:
         prog=prog,
         description="Scores defenders of CAGE Challenge 2 by its protocol, beside the published scores:\n"
         f"episodes of {', '.join(map(str, HORIZONS))} steps against B_line, Meander and Sleep.\n"
-        "Runs in traffic are scored on fixed seeds, in their own traffic.",
+        "Runs in traffic are scored on fixed seeds, in their own traffic, runs of gym in their environment.",
         epilog=f"baselines: {', '.join(f'baseline:{name}' for name in BASELINES)}",
     )
     parser.add_argument(
@@ -129,7 +129,7 @@ def evaluate(prog: str, arguments: list[str]) -> int:
         type=at_least(1),
         default=1000,
         metavar="INT",
-        help="of each of the nine kinds; in traffic: in all [1000]",
+        help="of each of the nine kinds; in traffic and gym: in all [1000]",
     )
     parser.add_argument(
         "--ruleset",
@@ -149,11 +149,12 @@ def evaluate(prog: str, arguments: list[str]) -> int:
     )
     parser.add_argument("--json", action="store_true", help="print the results as JSON and nothing else")
     options = parser.parse_args(arguments)
-    in_traffic = [_is_traffic(name) for name in options.subjects]
-    if all(in_traffic):
-        return _evaluate_traffic(options)
-    if any(in_traffic):
-        raise ConfigError("a run in traffic cannot be scored beside a defender of CAGE Challenge 2")
+    kinds = {_kind(name) for name in options.subjects}
+    for kind, what, score in (("traffic", "in traffic", _evaluate_traffic), ("gym", "of gym", _evaluate_gym)):
+        if kinds == {kind}:
+            return score(options)
+        if kind in kinds:
+            raise ConfigError(f"a run {what} cannot be scored beside others")
     contenders = [_contender(name, options) for name in options.subjects]
     rulesets = RULESETS if options.ruleset == "both" else [options.ruleset]
     console = Console()
@@ -170,12 +171,45 @@ def evaluate(prog: str, arguments: list[str]) -> int:
     return 0
 
 
-def _is_traffic(name: str) -> bool:
+def _kind(name: str) -> str:
+    """What a run or baseline defends or plays: cage2, unless its checkpoint says otherwise."""
     if name.startswith("baseline:"):
-        return False
+        return "cage2"
     from fastrl.checkpoint import load_newest
 
-    return load_newest(name)[1].get("kind") == "traffic"
+    return str(load_newest(name)[1].get("kind", "cage2"))
+
+
+def _refuse(options: argparse.Namespace, what: str) -> None:
+    """Options that only defenders of CAGE 2 are scored with."""
+    given = {
+        "--ruleset": options.ruleset != "both",
+        "--stochastic": options.stochastic,
+        "--device cuda": options.device == "cuda",
+    }
+    for option in (option for option, is_given in given.items() if is_given):
+        raise ConfigError(f"{option} does not go with a run {what}")
+
+
+def _evaluate_gym(options: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from fastrl.files import to_json
+    from fastrl.gym_run import evaluate_run
+    from fastrl.summary import evaluation_line, evaluation_tree
+
+    _refuse(options, "of gym")
+    scores = {
+        name: evaluate_run(Path(name), episodes=options.episodes, seed=options.seed)
+        for name in options.subjects
+    }
+    if options.json:
+        trees = [{"run": name, **evaluation_tree(returns)} for name, returns in scores.items()]
+        print(to_json(trees, indent=2))
+        return 0
+    for name, returns in scores.items():
+        Console().print(f"{name}: {evaluation_line(returns)}", highlight=False, soft_wrap=True, markup=False)
+    return 0
 
 
 def _evaluate_traffic(options: argparse.Namespace) -> int:
@@ -185,13 +219,7 @@ def _evaluate_traffic(options: argparse.Namespace) -> int:
     from fastrl.traffic import evaluate_run
     from fastrl.traffic_scores import score_table
 
-    given = {
-        "--ruleset": options.ruleset != "both",
-        "--stochastic": options.stochastic,
-        "--device cuda": options.device == "cuda",
-    }
-    for option in (option for option, is_given in given.items() if is_given):
-        raise ConfigError(f"{option} does not go with a run in traffic")
+    _refuse(options, "in traffic")
     scores = [
         evaluate_run(Path(name), episodes=options.episodes, seed=options.seed) for name in options.subjects
     ]
@@ -338,7 +366,7 @@ def _bench_pixels(prog: str, arguments: list[str]) -> int:
 
 
 COMMANDS: dict[str, tuple[Callable[[str, list[str]], int], str]] = {
-    "train": (train, "train a defender for CAGE Challenge 2, a player from pixels, or vehicles"),
+    "train": (train, "train a defender for CAGE Challenge 2, on any environment, from pixels, or vehicles"),
     "eval": (evaluate, "score runs, checkpoints or baselines"),
     "render": (render, "show episodes in traffic: a film, a log of trajectories, a diagram"),
     "replay": (replay, "check the simulator against traces of the real CybORG"),

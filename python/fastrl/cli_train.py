@@ -5,6 +5,7 @@ import contextlib
 import math
 import shlex
 import signal
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,9 +26,17 @@ from fastrl.config import (
 )
 
 if TYPE_CHECKING:
-    from fastrl.summary import PixelSummary, Summary, TrafficSummary
+    from fastrl.summary import GymSummary, PixelSummary, Summary, TrafficSummary
 
 # Settings of `train` that have a shorter option too.
+SHORT_COLLECT = {
+    "collect.method": "--collect",
+    "collect.n_workers": "--n-workers",
+    "collect.episodes_per_update": "--episodes-per-update",
+    "collect.task_timeout": "--task-timeout",
+    "collect.start_method": "--start-method",
+    "collect.ray_address": "--ray-address",
+}
 SHORT = {
     "run.seed": "--seed",
     "run.device": "--device",
@@ -35,6 +44,7 @@ SHORT = {
     "env.num_envs": "--num-envs",
     "env.red_agent": "--red-agent",
     "env.ruleset": "--ruleset",
+    **SHORT_COLLECT,
 }
 SHORT_PIXELS = {
     "run.seed": "--seed",
@@ -56,16 +66,37 @@ SHORT_TRAFFIC = {
     "env.num_envs": "--num-envs",
     "online.enabled": "--online",
 }
-ENVIRONMENTS = ("cage2", "pixels", "traffic")
+SHORT_GYM = {
+    "run.seed": "--seed",
+    "run.device": "--device",
+    "run.algorithm": "--algorithm",
+    "run.total_steps": "--total-steps",
+    "env.id": "--env",
+    "env.num_envs": "--num-envs",
+    "collect.max_policy_lag": "--max-policy-lag",
+    **SHORT_COLLECT,
+}
+ENVIRONMENTS = ("cage2", "gym", "pixels", "traffic")
 # Tables that only one kind of run has in its settings.
-_TABLES = {"dqn": "pixels", "curriculum": "traffic"}
+_TABLES = {"dqn": "pixels", "curriculum": "traffic", "impala": "gym"}
 
 
 def train(prog: str, arguments: list[str]) -> int:
-    """Trains PPO on CAGE Challenge 2, DQN from pixels, or agents in traffic."""
-    kind = _kind(arguments)
-    if kind != "cage2":
-        return (_train_pixels if kind == "pixels" else _train_traffic)(prog, arguments)
+    """Trains PPO on CAGE Challenge 2, PPO or IMPALA on any environment, DQN from pixels, or agents in traffic."""
+    from fastrl.collect.plan import CollectError
+
+    kinds = {"cage2": _train_cage2, "gym": _train_gym, "pixels": _train_pixels, "traffic": _train_traffic}
+    try:
+        return kinds[_kind(arguments)](prog, arguments)
+    except CollectError as error:
+        # What went wrong in a worker is told in the worker's own words, then in a line.
+        if error.traceback:
+            print(error.traceback.rstrip(), file=sys.stderr)
+        print(f"{prog}: error: {str(error).splitlines()[0]}", file=sys.stderr)
+        return 1
+
+
+def _train_cage2(prog: str, arguments: list[str]) -> int:
     # Its help tells the defaults of all settings, for which PyTorch has to be there.
     from rich.console import Console
 
@@ -73,7 +104,8 @@ def train(prog: str, arguments: list[str]) -> int:
 
     parser = ArgumentParser(
         prog=prog,
-        usage=f"{prog} cage2 [options]\n       {prog} pixels [options], see {prog} pixels --help"
+        usage=f"{prog} cage2 [options]\n       {prog} gym [options], see {prog} gym --help"
+        f"\n       {prog} pixels [options], see {prog} pixels --help"
         f"\n       {prog} traffic [options], see {prog} traffic --help"
         f"\n       {prog} --resume RUN [options]",
         description="Trains a defender for CAGE Challenge 2 with PPO.",
@@ -116,6 +148,47 @@ def train(prog: str, arguments: list[str]) -> int:
         run = shlex.quote(summary.run)
         say(console, f"To score it by the challenge's protocol: fastrl eval {run}")
     return _ended(summary, options, prog, console)
+
+
+def _train_gym(prog: str, arguments: list[str]) -> int:
+    from rich.console import Console
+
+    from fastrl.gym_run import new_run, resume_run
+    from fastrl.gym_settings import PRESETS, GymConfig, presets_for
+
+    parser = ArgumentParser(
+        prog=prog,
+        usage=f"{prog} gym --env ID [options]\n       {prog} --resume RUN [options]",
+        description="Trains on any environment of Gymnasium, which one of several collectors plays, such as\n"
+        f"{prog} gym --env CartPole-v1 --collect executor --algorithm ppo --n-workers auto",
+        epilog=_settings_epilog(PRESETS, "ppo.gamma"),
+    )
+    _add_run_options(parser, "gym")
+    parser.add_argument(
+        "--env-options", metavar="KEY=VALUE", nargs="+", help="keyword arguments of the environment"
+    )
+    add_options(parser, GymConfig, SHORT_GYM)
+    options = parser.parse_args(arguments)
+    changes = read_arguments(GymConfig, options, SHORT_GYM)
+    run_dir = None if options.run_dir is None else Path(options.run_dir)
+    console = Console()
+    if options.resume is not None:
+        _check_resume(options, ("preset", "config", "env_options"))
+        summary = resume_run(Path(options.resume), changes, run_dir, console)
+        return _ended(summary, options, prog, console)
+    if options.env_options is not None:
+        changes["env.options"] = tuple(options.env_options)
+    layers = [changes]
+    if options.config is not None:
+        layers.insert(0, read_toml(GymConfig, options.config))
+    if options.preset is not None:
+        layers.insert(0, preset(GymConfig, PRESETS, options.preset))
+    names = presets_for(build(GymConfig, *layers).env.id)
+    config = build(GymConfig, *(preset(GymConfig, PRESETS, name) for name in names), *layers)
+    if options.print_config:
+        print(to_toml(config), end="")
+        return 0
+    return _ended(new_run(config, run_dir, console), options, prog, console)
 
 
 def _train_pixels(prog: str, arguments: list[str]) -> int:
@@ -262,8 +335,8 @@ def _check_resume(options: argparse.Namespace, others: Sequence[str]) -> None:
 def _check_environment(name: str | None, prog: str) -> None:
     if name is None:
         raise ConfigError(
-            f"what should be trained on? CAGE Challenge 2: {prog} cage2; Atari and others: {prog} pixels;"
-            f" vehicles: {prog} traffic"
+            f"what should be trained on? CAGE Challenge 2: {prog} cage2; any environment of Gymnasium: {prog} gym;"
+            f" Atari and others with images: {prog} pixels; vehicles: {prog} traffic"
         )
     if name not in ENVIRONMENTS:
         raise ConfigError(f"unknown environment {name}; did you mean {nearest(name, ENVIRONMENTS)}?")
@@ -276,7 +349,7 @@ def preset(config_type: type, presets: Mapping[str, Preset], name: str) -> Value
 
 
 def _ended(
-    summary: "Summary | PixelSummary | TrafficSummary",
+    summary: "Summary | GymSummary | PixelSummary | TrafficSummary",
     options: argparse.Namespace,
     prog: str,
     console: Any,

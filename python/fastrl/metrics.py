@@ -279,6 +279,81 @@ class TrafficRow(Row):
         return numbers
 
 
+@dataclasses.dataclass(frozen=True)
+class GymRow(Row):
+    """What collector and learner did since the last row, on any environment. Totals are since the run began.
+
+    Attributes:
+        iteration, episodes: totals: updates, episodes that have ended.
+        mean_return, mean_length: of the episodes that ended since the last row; NaN without any.
+        losses: the algorithm's own numbers of the last update, by name.
+        policy_lag, max_policy_lag: how many versions behind the newest one the policies were that chose the actions
+            learnt from, mean and highest.
+        dropped: total: fragments that were too old to learn from.
+        failures, restarts: totals: of workers.
+        worker_memory_mib: of the largest worker; 0 without any.
+        seconds: wall-clock time of the run so far, without breaks between resumptions.
+        steps_per_second: since the last row.
+        parts: seconds since the last row, by what they were spent on.
+        workers: the same of the workers' time, summed over them.
+        shares: of ``parts`` and ``workers`` in their time.
+    """
+
+    iteration: int
+    episodes: int
+    mean_return: float
+    mean_length: float
+    losses: Mapping[str, Number]
+    policy_lag: float
+    max_policy_lag: int
+    dropped: int
+    failures: int
+    restarts: int
+    worker_memory_mib: float
+    seconds: float
+    steps_per_second: float
+    parts: Mapping[str, float]
+    workers: Mapping[str, float]
+    shares: Mapping[str, float]
+
+    def groups(self) -> dict[str, dict[str, Number]]:
+        return {
+            "episode": {
+                "episodes": self.episodes,
+                "mean_return": self.mean_return,
+                "mean_length": self.mean_length,
+            },
+            "algorithm": dict(self.losses),
+            "collect": {
+                "policy_lag": self.policy_lag,
+                "max_policy_lag": self.max_policy_lag,
+                "dropped": self.dropped,
+                "failures": self.failures,
+                "restarts": self.restarts,
+                "worker_memory_mib": self.worker_memory_mib,
+            },
+            "time": {
+                "iteration": self.iteration,
+                "seconds": self.seconds,
+                "steps_per_second": self.steps_per_second,
+                **{f"seconds_{name}": value for name, value in self.parts.items()},
+                **{f"seconds_workers_{name}": value for name, value in self.workers.items()},
+                **_named_shares(self.shares),
+            },
+        }
+
+    def highlights(self) -> list[str]:
+        numbers = [
+            f"return {brief(self.mean_return)}",
+            f"length {brief(self.mean_length)}",
+            f"entropy {brief(self.losses.get('entropy', math.nan))}",
+        ]
+        if self.max_policy_lag:
+            numbers.append(f"lag {brief(self.policy_lag)}")
+        counts = {"dropped": self.dropped, "failures": self.failures, "restarts": self.restarts}
+        return numbers + [f"{name} {number}" for name, number in counts.items() if number]
+
+
 def _named_shares(shares: Mapping[str, float]) -> dict[str, Number]:
     return {f"share_{name}": share for name, share in shares.items()}
 

@@ -61,7 +61,7 @@ class Policy:
             a ``fastrl.envs.cage2.ScanMemory``.
         needs_action_mask: it was trained on actions that may have an effect only: give it
             ``env.action_masks()``. Without, it may choose actions that do nothing.
-        environment: the options of the environment that it was trained on.
+        environment: the settings of the environment that it was trained on.
         steps: how many environment steps it was trained for.
     """
 
@@ -72,7 +72,7 @@ class Policy:
         self.obs_dim = network.obs_dim
         self.actions: NDArray[np.int64] = np.array(state["actions"], np.int64)
         self.num_actions: int = state["num_actions"]
-        self.needs_scan_memory: bool = self.environment["scan_memory"]
+        self.needs_scan_memory: bool = self.environment.get("scan_memory", False)
         self.needs_action_mask: bool = state["config"]["ppo"]["action_masks"]
         if self.actions.shape != (network.num_actions,):
             raise ValueError(f"{len(self.actions)} actions for a network of {network.num_actions}")

@@ -3,7 +3,7 @@
 import dataclasses
 import resource
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -230,6 +230,116 @@ class TrafficSummary:
             f" peak memory {_memory(self.peak_memory_mib, self.peak_gpu_memory_mib)}",
             highlight=False,
         )
+
+
+@dataclass(frozen=True)
+class GymSummary:
+    """The end of a run on any environment, or of a session of it; totals include earlier sessions.
+
+    Attributes:
+        status, signal, run, checkpoint: as in `Summary`.
+        env, algorithm, collector: what was played, who learnt, who collected.
+        steps, episodes, iterations: done.
+        seconds: of wall-clock time in the loop.
+        steps_per_second: of this session.
+        mean_return: of the last row in which episodes ended; NaN if none did.
+        device: where the network lived.
+        parts: seconds, by what they were spent on; with "other" they add up to ``seconds``.
+        workers: seconds of the workers' time in this session, summed over them.
+        worker_memory_mib: of each worker; empty without any.
+        cold_start: seconds until the first worker could play.
+        policy_lag, max_policy_lag: versions that the policies which acted were behind the newest one, mean and highest.
+        dropped: fragments that were too old to learn from.
+        failures, restarts: of workers.
+        peak_memory_mib, peak_gpu_memory_mib: as in `Summary`, of the learner's process.
+        evaluation: returns of episodes without exploration; None if there were none.
+    """
+
+    status: Literal["complete", "interrupted"]
+    signal: str | None
+    run: str
+    checkpoint: str
+    env: str
+    algorithm: str
+    collector: str
+    steps: int
+    episodes: int
+    iterations: int
+    seconds: float
+    steps_per_second: float
+    mean_return: float
+    device: str
+    parts: Mapping[str, float]
+    workers: Mapping[str, float]
+    worker_memory_mib: tuple[float, ...]
+    cold_start: float
+    policy_lag: float
+    max_policy_lag: int
+    dropped: int
+    failures: int
+    restarts: int
+    peak_memory_mib: float
+    peak_gpu_memory_mib: float | None
+    evaluation: tuple[float, ...] | None
+
+    def to_tree(self) -> dict[str, Any]:
+        """All of it, for JSON."""
+        tree = dataclasses.asdict(self)
+        if self.evaluation is not None:
+            tree["evaluation"] = evaluation_tree(self.evaluation)
+        return tree
+
+    def print(self, console: Console) -> None:
+        """Shows it to people."""
+        if self.parts:
+            console.print(_times(self.parts, self.seconds))
+        lines = []
+        lines.append(
+            f"{self.algorithm} on {self.env} ({self.collector}): {self.steps:,} steps, {self.episodes:,} episodes,"
+            f" {self.iterations:,} updates in {duration(self.seconds)} on {self.device}:"
+            f" {count(self.steps_per_second)} steps/s"
+        )
+        if self.worker_memory_mib:
+            memory = ", ".join(f"{each:,.0f}" for each in self.worker_memory_mib)
+            spent = sum(self.workers.values())
+            shares = ", ".join(f"{name} {each / spent:.1%}" for name, each in self.workers.items())
+            lines.append(
+                f"{len(self.worker_memory_mib)} workers, ready after {self.cold_start:.1f} s,"
+                f" memory {memory} MiB; their time: {shares}"
+            )
+        if self.max_policy_lag or self.dropped:
+            lines.append(
+                f"policy lag {self.policy_lag:.2f} updates on average, {self.max_policy_lag} at most,"
+                f" {self.dropped:,} fragments dropped as too old"
+            )
+        if self.failures or self.restarts:
+            lines.append(f"{self.failures} failures of workers, {self.restarts} restarts")
+        lines.append(
+            f"last mean return {brief(self.mean_return)}, peak memory of the learner"
+            f" {_memory(self.peak_memory_mib, self.peak_gpu_memory_mib)}"
+        )
+        if self.evaluation is not None:
+            lines.append(f"without exploration, {evaluation_line(self.evaluation)}")
+        console.print("\n".join(lines), highlight=False, soft_wrap=True)
+
+
+def evaluation_tree(returns: Sequence[float]) -> dict[str, Any]:
+    """Returns of episodes, for JSON."""
+    return {
+        "episodes": len(returns),
+        "mean": statistics.fmean(returns),
+        "min": min(returns),
+        "max": max(returns),
+        "returns": list(returns),
+    }
+
+
+def evaluation_line(returns: Sequence[float]) -> str:
+    """The same in words."""
+    return (
+        f"{len(returns):,} episodes: mean return {brief(statistics.fmean(returns))}, from {brief(min(returns))}"
+        f" to {brief(max(returns))}"
+    )
 
 
 def _times(parts: Mapping[str, float], seconds: float) -> Table:

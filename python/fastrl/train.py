@@ -5,7 +5,7 @@ import itertools
 import math
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -16,9 +16,22 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from rich.console import Console
 
 from fastrl.algorithms.ppo import PPO, PPOConfig
+from fastrl.collect.intake import Intake
 from fastrl.collect.native import CollectStats
+from fastrl.collect.plan import Collector, Plan, Report
+from fastrl.collecting import (
+    CollectConfig,
+    FailureReporter,
+    Publisher,
+    collector_state,
+    make_plan,
+    open_collector,
+    spent,
+    state_of_collector,
+)
 from fastrl.config import Preset, Values, build, check, section, to_tree
 from fastrl.envs.cage2 import ACTIONS, OBS_BITS, RED_AGENTS, SCAN_HOSTS, Cage2VectorEnv, action_indices
+from fastrl.envs.spec import EnvSpec
 from fastrl.evaluate import Evaluation, evaluate, of_policy
 from fastrl.files import to_json, write_atomically
 from fastrl.gpu import GpuMeter
@@ -135,6 +148,7 @@ class TrainConfig:
 
     run: RunConfig = RunConfig()
     env: EnvConfig = EnvConfig()
+    collect: CollectConfig = CollectConfig()
     ppo: PPOConfig = PPOConfig()
 
 
@@ -162,11 +176,23 @@ RESUMABLE = (
     "run.keep_checkpoints",
     "run.eval_episodes",
     "env.num_threads",
+    "collect.n_workers",
+    "collect.task_timeout",
+    "collect.start_method",
+    "collect.ray_address",
 )
+
+
+# Collects, and tells the collector's report if it has one.
+_Collect = Callable[[Stopwatch], tuple[CollectStats, Report | None]]
 
 
 class Training:
     """The parts of a run, and its loop.
+
+    Args:
+        config: settings.
+        console: where it is told how experience is collected, and what fails; None: nowhere.
 
     Attributes:
         config: as given.
@@ -176,8 +202,15 @@ class Training:
         profile: where the time of this session goes.
     """
 
-    def __init__(self, config: TrainConfig) -> None:
+    def __init__(self, config: TrainConfig, console: Console | None = None) -> None:
         self.config = config
+        self._console = console or Console(quiet=True)
+        if config.collect.method == "native" and config.collect.episodes_per_update:
+            raise TrainError(
+                "--episodes-per-update does not go with --collect native, which plays rows of games"
+            )
+        if config.collect.method != "native" and config.ppo.action_masks:
+            raise TrainError("--ppo.action_masks goes with --collect native alone: fragments carry no masks")
         if config.run.torch_threads:
             torch.set_num_threads(config.run.torch_threads)
         self.device = choose_device(config.run.device)
@@ -207,6 +240,8 @@ class Training:
         self.seconds = 0.0
         self.parts: dict[str, float] = {}
         self.profile = Profile(GpuMeter(self.device).use)
+        self._collector: Collector | None = None
+        self._collected: dict[str, Any] | None = None
 
     @property
     def steps(self) -> int:
@@ -214,11 +249,67 @@ class Training:
 
     def rows(self) -> Iterator[TrainRow]:
         """Trains; a row after every iteration. Between rows the state may be saved."""
+        if self.config.collect.method == "native":
+            yield from self._loop(lambda watch: (self.ppo.collect(self.env, watch), None))
+            return
+        if self.steps >= self.config.run.total_steps:
+            return
+        with open_collector(self.config.collect, self._plan(), self._console) as collector:
+            if self._collected is not None:
+                collector.load_state_dict(state_of_collector(self._collected))
+            self._collector = collector
+            try:
+                yield from self._loop(self._from(collector))
+            finally:
+                self._collected, self._collector = collector_state(collector.state_dict()), None
+
+    def _plan(self) -> Plan:
+        config = self.config.env
+        options = {
+            "ruleset": config.ruleset,
+            "red_agent": red_weights(config.red_agent),
+            "episode_length": config.episode_length,
+            "scan_memory": config.scan_memory,
+            "actions": config.actions,
+        }
+        return make_plan(
+            self.config.collect,
+            EnvSpec("fastrl/Cage2-v0", options),
+            self.ppo.policy,
+            obs_space=self.env.single_observation_space,
+            action_space=self.env.single_action_space,
+            num_envs=config.num_envs,
+            num_steps=self.config.ppo.num_steps,
+            episode_steps=config.episode_length,
+            seed=self.config.run.seed,
+        )
+
+    def _from(self, collector: Collector) -> _Collect:
+        """Fills the rollout with what the collector collects."""
+        intake, publisher = Intake(collector), Publisher(self.ppo.policy, collector)
+        teller = FailureReporter(self._console)
+
+        def collect(watch: Stopwatch) -> tuple[CollectStats, Report]:
+            with watch("publishing"):
+                publisher.publish()
+            fragments = intake.next(watch)
+            self.ppo.take_in(fragments, watch)
+            report = collector.report()
+            teller.tell(report.failures)
+            returns = np.concatenate([fragment.returns for fragment in fragments])
+            lengths = np.concatenate([fragment.lengths for fragment in fragments])
+            steps = sum(len(fragment) for fragment in fragments)
+            return CollectStats(steps, len(returns), returns, lengths, None), report
+
+        return collect
+
+    def _loop(self, collect: _Collect) -> Iterator[TrainRow]:
         watch = Stopwatch()
         clock = time.perf_counter()
+        before = Report()
         while self.steps < self.config.run.total_steps:
             watch.reset()
-            stats = self.ppo.collect(self.env, watch)
+            stats, report = collect(watch)
             losses = self.ppo.update(watch)
             now = time.perf_counter()
             passed, clock = now - clock, now
@@ -227,7 +318,11 @@ class Training:
             if stats.episodes:
                 self.mean_return = _mean(stats.returns)
             self.seconds += passed
-            for name, seconds in watch.seconds.items():
+            parts = watch.seconds
+            if report is not None:
+                parts, _ = spent(parts, before, report)
+                before = report
+            for name, seconds in parts.items():
                 self.parts[name] = self.parts.get(name, 0.0) + seconds
             yield TrainRow(
                 steps=self.steps,
@@ -239,12 +334,15 @@ class Training:
                 losses=dataclasses.asdict(losses),
                 seconds=self.seconds,
                 steps_per_second=stats.steps / passed,
-                parts=watch.seconds,
-                shares=self.profile.lap(passed, watch.seconds, stats.steps, stats.episodes),
+                parts=parts,
+                shares=self.profile.lap(passed, watch.seconds, stats.steps, stats.episodes, report),
             )
 
     def state(self) -> dict[str, Any]:
         """All that `restore` and `Policy` need, for a checkpoint."""
+        collected = (
+            self._collected if self._collector is None else collector_state(self._collector.state_dict())
+        )
         return {
             "config": to_tree(self.config),
             "steps": self.steps,
@@ -254,6 +352,7 @@ class Training:
             "seconds": self.seconds,
             "parts": self.parts,
             "env": self.env.save_state(),
+            "collector": collected,
             "ppo": self.ppo.state_dict(),
             "policy": self.ppo.policy_state(),
             "actions": list(self.env.actions),
@@ -264,6 +363,7 @@ class Training:
         """Goes on where the run that saved the state stood."""
         self.env.load_state(state["env"])
         self.ppo.load_state_dict(state["ppo"])
+        self._collected = state.get("collector")
         self.iteration = state["iteration"]
         self.episodes = state["episodes"]
         self.mean_return = state["mean_return"]
@@ -313,7 +413,7 @@ def new_run(config: TrainConfig, path: Path | None, console: Console) -> Summary
     Raises:
         TrainError, RunDirectoryError: it cannot begin; nothing has been written then.
     """
-    training = Training(config)
+    training = Training(config, console)
     directory = new_directory(path, "cage2")
     try:
         return _train(training, directory, console)
@@ -336,7 +436,7 @@ def resume_run(path: Path, changes: Values, new_path: Path | None, console: Cons
 
     def restore(file: Path, state: dict[str, Any]) -> Training:
         config = build(TrainConfig, check(TrainConfig, state["config"], str(file)), changes)
-        training = Training(config)
+        training = Training(config, console)
         training.restore(state)
         return training
 

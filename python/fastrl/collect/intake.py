@@ -1,15 +1,11 @@
 """What a learner gets from a collector: fragments for one update after another, none of them too old."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fastrl.collect.fragment import Fragment
 from fastrl.collect.plan import Collector, Plan
 from fastrl.stopwatch import Stopwatch
-
-# Parts of a collector's seconds that are the learner's own where it plays in the learner's process.
-OWN_PARTS = ("environment", "inference", "buffer")
 
 
 def ahead_for(plan: Plan, workers: int, max_lag: int) -> int:
@@ -60,43 +56,30 @@ class Intake:
         max_lag: most versions that a fragment may be behind the newest one; older ones are dropped. 0: synchronous,
             the collector plays with the newest version, and nothing while the learner learns.
 
-    Attributes:
-        lag: of all so far.
     """
 
     def __init__(self, collector: Collector, max_lag: int = 0) -> None:
         if max_lag < 0:
             raise ValueError(f"max_lag should be at least 0, got {max_lag}")
-        self.lag = Lag()
+        self._lag = Lag()
         self._collector = collector
         self._max_lag = max_lag
 
     def next(self, watch: Stopwatch) -> list[Fragment]:
         """Fragments of ``num_envs`` rows or ``episodes`` episodes, as the plan says. With lag allowed they are those
         that are there first, of any rows; without, they are valid until the next call."""
-        if self._max_lag == 0:
-            fragments = self._collect(watch)
-        else:
-            with watch("waiting"):
-                fragments = self._take()
+        with watch("waiting"):
+            fragments = self._take() if self._max_lag else self._collector.collect()
         newest = self._collector.version
         for fragment in fragments:
             behind, steps = newest - fragment.version, len(fragment)
-            self.lag = self.lag.plus(Lag(steps, behind * steps, behind))
+            self._lag = self._lag.plus(Lag(steps, behind * steps, behind))
         return fragments
 
-    def _collect(self, watch: Stopwatch) -> list[Fragment]:
-        before = self._collector.report()
-        with watch("waiting"):
-            fragments = self._collector.collect()
-        if before.workers:
-            return fragments
-        # Played in this process: the time was spent on what the collector says.
-        own = _since(before.seconds, self._collector.report().seconds)
-        for part, seconds in own.items():
-            watch.seconds[part] = watch.seconds.get(part, 0.0) + seconds
-        watch.seconds["waiting"] = max(watch.seconds["waiting"] - sum(own.values()), 0.0)
-        return fragments
+    def take_lag(self) -> Lag:
+        """Of all that was taken since the last call."""
+        lag, self._lag = self._lag, Lag()
+        return lag
 
     def _take(self) -> list[Fragment]:
         plan = self._collector.plan
@@ -107,12 +90,8 @@ class Intake:
             fragment = self._collector.take()
             assert fragment is not None, "without a timeout there is always one"
             if self._collector.version - fragment.version > self._max_lag:
-                self.lag = self.lag.plus(Lag(dropped=1))
+                self._lag = self._lag.plus(Lag(dropped=1))
                 continue
             fragments.append(fragment)
             rows += fragment.num_rows
         return fragments
-
-
-def _since(before: Mapping[str, float], now: Mapping[str, float]) -> dict[str, float]:
-    return {part: now.get(part, 0.0) - before.get(part, 0.0) for part in OWN_PARTS}

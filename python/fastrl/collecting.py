@@ -1,0 +1,237 @@
+"""How a run collects: the settings that say so, and the collector that they ask for."""
+
+import functools
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+import gymnasium
+import numpy as np
+import torch
+from pydantic import Field
+from rich.console import Console
+
+from fastrl.actor import MlpActor
+from fastrl.collect.executor import ExecutorCollector
+from fastrl.collect.plan import Collector, Failure, Plan, Report
+from fastrl.collect.ray_actors import RayCollector
+from fastrl.collect.sequential import SequentialCollector
+from fastrl.config import ConfigError, section
+from fastrl.envs.spec import EnvSpec
+from fastrl.networks import ActorCritic
+from fastrl.session import TrainError
+
+Method = Annotated[
+    Literal["auto", "sequential", "sync", "executor", "native", "ray"],
+    Field(
+        description="sequential: in this process; sync: processes that step together; executor: processes of their own"
+        " pace; native: compiled environments; ray: Ray actors; auto: the fastest that the environment allows"
+    ),
+]
+
+# Where the environment has no time limit of its own and none is set.
+EPISODE_STEPS = 1000
+
+
+@section
+class CollectConfig:
+    """Who plays the environments, see fastrl.collect."""
+
+    method: Method = "native"
+    n_workers: Annotated[
+        Annotated[int, Field(ge=1)] | Literal["auto"],
+        Field(description="processes or actors that play; auto: from cores and memory"),
+    ] = "auto"
+    episodes_per_update: Annotated[
+        int,
+        Field(ge=0, description="learn from so many whole episodes at a time; 0: from num_steps of each row"),
+    ] = 0
+    max_episode_steps: Annotated[
+        int,
+        Field(
+            ge=0,
+            description="whole episodes that are longer are cut off; 0: as the environment has it, else"
+            f" {EPISODE_STEPS}",
+        ),
+    ] = 0
+    task_timeout: Annotated[
+        float,
+        Field(ge=0, description="seconds after which a worker that does not answer is replaced; 0: never"),
+    ] = 300.0
+    start_method: Annotated[
+        Literal["spawn", "forkserver"], Field(description="how worker processes are started")
+    ] = "forkserver"
+    ray_address: Annotated[
+        str | None, Field(description="of a Ray cluster that runs; none: one on this machine")
+    ] = None
+
+
+def build_env(spec: EnvSpec) -> gymnasium.Env[Any, Any]:
+    """One environment, in this process, to see what it is like.
+
+    Raises:
+        TrainError: there is none of that name, or its options do not suit it.
+    """
+    try:
+        return spec.make()
+    except Exception as error:
+        # Whatever an environment raises for what it was told, its user has told it.
+        reason = str(error).removeprefix("env: ") or type(error).__name__
+        options = "" if not spec.options or isinstance(error, ValueError) else f" with {dict(spec.options)}"
+        raise TrainError(f"--env {spec.id}{options}: {reason.splitlines()[0]}") from error
+
+
+def episode_steps(config: CollectConfig, env: gymnasium.Env[Any, Any]) -> int:
+    """After how many steps an episode that is collected whole ends at the latest."""
+    own = None if env.spec is None else env.spec.max_episode_steps
+    return config.max_episode_steps or own or EPISODE_STEPS
+
+
+def make_plan(
+    config: CollectConfig,
+    spec: EnvSpec,
+    policy: ActorCritic,
+    *,
+    obs_space: gymnasium.Space[Any],
+    action_space: gymnasium.Space[Any],
+    num_envs: int,
+    num_steps: int,
+    episode_steps: int,
+    seed: int,
+) -> Plan:
+    """What is to be collected for a policy.
+
+    Args:
+        num_steps: of each row between updates.
+        episode_steps: after which a whole episode is cut off.
+        others: as of `fastrl.collect.plan.Plan`.
+
+    Raises:
+        TrainError: spaces that cannot be collected from.
+    """
+    whole = config.episodes_per_update > 0
+    try:
+        return Plan(
+            env=spec,
+            make_actor=functools.partial(MlpActor, policy.actor_architecture()),
+            obs_space=obs_space,
+            action_space=action_space,
+            num_envs=num_envs,
+            num_steps=episode_steps if whole else num_steps,
+            unit="episodes" if whole else "steps",
+            episodes=config.episodes_per_update,
+            seed=seed,
+        )
+    except ValueError as error:
+        raise TrainError(f"--env {spec.id}: {error}") from None
+
+
+class Publisher:
+    """Gives a collector the weights of a policy."""
+
+    def __init__(self, policy: ActorCritic, collector: Collector) -> None:
+        nbytes = MlpActor(policy.actor_architecture()).weights_nbytes
+        self._policy, self._collector = policy, collector
+        self._buffer = np.zeros(nbytes // 4, np.float32)
+
+    def publish(self) -> int:
+        """As they are now; returns the version."""
+        self._policy.actor_weights(self._buffer)
+        return self._collector.publish(self._buffer)
+
+
+def open_collector(config: CollectConfig, plan: Plan, console: Console, max_lag: int = 0) -> Collector:
+    """The collector that the settings ask for, started.
+
+    Raises:
+        TrainError: settings that do not suit the environment or the machine.
+        CollectError: its workers do not start.
+    """
+    options: dict[str, Any] = {"n_workers": config.n_workers, "task_timeout": config.task_timeout or None}
+    makers: dict[str, Callable[[], Collector]] = {
+        "sequential": lambda: SequentialCollector(plan),
+        "executor": lambda: ExecutorCollector(plan, start_method=config.start_method, **options),
+        "ray": lambda: RayCollector(plan, address=config.ray_address, **options),
+    }
+    name = "executor" if config.method == "auto" else config.method
+    if name not in makers:
+        raise TrainError(f"--collect {name} is not there yet: {', '.join(makers)}")
+    try:
+        collector = makers[name]()
+    except (ValueError, TypeError, ImportError) as error:
+        raise TrainError(f"--collect {name}: {error}") from None
+    console.print(f"collecting with {collector.name}", highlight=False)
+    return collector
+
+
+def parse_options(pairs: tuple[str, ...]) -> dict[str, Any]:
+    """Options of an environment from ``key=value``: values are JSON (numbers, true, lists ...), or else text.
+
+    Raises:
+        ConfigError: not of this form, or a key twice.
+    """
+    options: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, text = pair.partition("=")
+        if not equals or not key.isidentifier():
+            raise ConfigError(f"--env-options should be key=value, got {pair!r}")
+        if key in options:
+            raise ConfigError(f"--env-options: {key} is given twice")
+        try:
+            options[key] = json.loads(text)
+        except json.JSONDecodeError:
+            options[key] = text
+    return options
+
+
+def collector_state(state: Mapping[str, Any]) -> dict[str, Any]:
+    """A collector's state for a checkpoint, whose keys are text."""
+    numbers = state["numbers"]
+    return {
+        "version": state["version"],
+        "lanes": torch.tensor(list(numbers), dtype=torch.int64),
+        "numbers": torch.tensor(list(numbers.values()), dtype=torch.int64),
+    }
+
+
+def state_of_collector(saved: Mapping[str, Any]) -> dict[str, Any]:
+    """What `collector_state` was given."""
+    lanes, numbers = saved["lanes"].tolist(), saved["numbers"].tolist()
+    return {"version": saved["version"], "numbers": dict(zip(lanes, numbers, strict=True))}
+
+
+def spent(
+    own: Mapping[str, float], before: Report, report: Report
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Seconds of the learner and of the workers by part, between two reports of the collector.
+
+    Args:
+        own: of the learner, who had the collector collect while it was ``waiting``.
+    """
+    collected = {name: seconds - before.seconds.get(name, 0.0) for name, seconds in report.seconds.items()}
+    if report.workers:
+        return dict(own), collected
+    # The learner's own process played: it waited for nobody.
+    parts = {name: seconds for name, seconds in own.items() if name != "waiting"}
+    for name in ("environment", "inference", "buffer"):
+        parts[name] = parts.get(name, 0.0) + collected.get(name, 0.0)
+    return parts, {}
+
+
+class FailureReporter:
+    """Tells of workers' failures as they happen: a line each, the traceback of each cause once."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._told = 0
+        self._causes: set[str] = set()
+
+    def tell(self, failures: Sequence[Failure]) -> None:
+        """Of those that have not been told yet."""
+        for failure in failures[self._told :]:
+            line = f"worker {failure.worker} failed at {failure.task}: {failure.cause}; it goes on"
+            if failure.cause not in self._causes and failure.traceback:
+                line = f"{failure.traceback.rstrip()}\n{line}"
+            self._causes.add(failure.cause)
+            self._console.print(line, highlight=False, soft_wrap=True, markup=False)
+        self._told = len(failures)

@@ -1,0 +1,398 @@
+"""One run on any environment of Gymnasium: a collector plays it, PPO or IMPALA learns, in turns or at the same time."""
+
+import dataclasses
+import math
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from rich.console import Console
+
+from fastrl.actor import MlpActor
+from fastrl.algorithms.impala import Impala, ImpalaMetrics
+from fastrl.algorithms.ppo import PPO, PPOMetrics
+from fastrl.checkpoint import CheckpointError, load_newest
+from fastrl.collect.fragment import Fragment
+from fastrl.collect.intake import Intake, Lag
+from fastrl.collect.plan import Collector, Report, check_spaces
+from fastrl.collecting import (
+    FailureReporter,
+    Publisher,
+    build_env,
+    collector_state,
+    episode_steps,
+    make_plan,
+    open_collector,
+    parse_options,
+    spent,
+    state_of_collector,
+)
+from fastrl.config import Values, build, check, to_tree
+from fastrl.envs.spec import EnvSpec
+from fastrl.files import to_json, write_atomically
+from fastrl.gpu import GpuMeter
+from fastrl.gym_settings import GymConfig
+from fastrl.metrics import GymRow
+from fastrl.networks import ActorCritic
+from fastrl.profile import Profile
+from fastrl.rundir import RunDirectory, new_directory
+from fastrl.session import Goal, TrainError, check_resumable, choose_device, going_on, play
+from fastrl.stopwatch import Stopwatch
+from fastrl.summary import GymSummary, peak_gpu_memory_mib, peak_memory_mib, with_other
+
+# What may differ when a run goes on: nothing that it has learnt depends on these.
+RESUMABLE = (
+    "run.total_steps",
+    "run.device",
+    "run.torch_threads",
+    "run.checkpoint_seconds",
+    "run.keep_checkpoints",
+    "run.row_seconds",
+    "run.eval_episodes",
+    "collect.method",
+    "collect.n_workers",
+    "collect.max_policy_lag",
+    "collect.task_timeout",
+    "collect.start_method",
+    "collect.ray_address",
+)
+
+
+class Training:
+    """The parts of a run, and its loop.
+
+    Args:
+        config: settings.
+        console: where it is told how experience is collected, and what fails.
+
+    Attributes:
+        iteration, episodes: done so far.
+        mean_return: of the last row in which episodes ended; NaN if none did so far.
+        lag: of the policies that acted, so far.
+        failures, restarts: of workers, so far.
+        seconds: spent so far in the loop, earlier sessions included; ``parts`` says on what.
+        profile: where the time of this session goes.
+        report: of the collector, when it was last asked; ``collector_name`` is what it is called.
+    """
+
+    def __init__(self, config: GymConfig, console: Console) -> None:
+        self.config = config
+        if config.run.torch_threads:
+            torch.set_num_threads(config.run.torch_threads)
+        self.device = choose_device(config.run.device)
+        self._console = console
+        self.spec = EnvSpec(config.env.id, parse_options(config.env.options))
+        env = build_env(self.spec)
+        self.learner = _learner(config, env, self.device)
+        self._episode_steps = episode_steps(config.collect, env)
+        self.plan = make_plan(
+            config.collect,
+            self.spec,
+            self.learner.policy,
+            obs_space=env.observation_space,
+            action_space=env.action_space,
+            num_envs=config.env.num_envs,
+            num_steps=(config.impala if config.run.algorithm == "impala" else config.ppo).num_steps,
+            episode_steps=self._episode_steps,
+            seed=config.run.seed,
+        )
+        env.close()
+        self.iteration = self.episodes = self.failures = self.restarts = 0
+        self.mean_return = math.nan
+        self.lag = Lag()
+        self.seconds = 0.0
+        self.parts: dict[str, float] = {}
+        self.report = Report()
+        self.profile = Profile(GpuMeter(self.device).use)
+        self.collector_name: str = config.collect.method
+        self._collector: Collector | None = None
+        self._collected: dict[str, Any] | None = None
+
+    @property
+    def steps(self) -> int:
+        return self.learner.steps
+
+    @property
+    def max_lag(self) -> int:
+        """How far behind the policies that acted may be."""
+        return 0 if self.config.run.algorithm == "ppo" else self.config.collect.max_policy_lag
+
+    def rows(self) -> Iterator[GymRow]:
+        """Starts the collector and trains; a row every ``run.row_seconds``. The collector ends with the iterator."""
+        if self.steps >= self.config.run.total_steps:
+            return
+        with open_collector(self.config.collect, self.plan, self._console, self.max_lag) as collector:
+            if self._collected is not None:
+                collector.load_state_dict(state_of_collector(self._collected))
+            self._collector, self.collector_name = collector, collector.name
+            try:
+                yield from self._loop(collector)
+            finally:
+                self._collected = collector_state(collector.state_dict())
+                self._collector = None
+
+    def _loop(self, collector: Collector) -> Iterator[GymRow]:
+        intake = Intake(collector, self.max_lag)
+        publisher, teller = Publisher(self.learner.policy, collector), FailureReporter(self._console)
+        watch = Stopwatch()
+        failures, restarts = self.failures, self.restarts
+        returns: list[NDArray[np.float64]] = []
+        lengths: list[NDArray[np.int64]] = []
+        steps_before = self.steps
+        clock = time.perf_counter()
+        while self.steps < self.config.run.total_steps:
+            with watch("publishing"):
+                publisher.publish()
+            fragments = intake.next(watch)
+            returns += [fragment.returns for fragment in fragments]
+            lengths += [fragment.lengths for fragment in fragments]
+            losses = self._learn(fragments, watch)
+            self.iteration += 1
+            now = time.perf_counter()
+            if now - clock < self.config.run.row_seconds and self.steps < self.config.run.total_steps:
+                continue
+            before, self.report = self.report, collector.report()
+            teller.tell(self.report.failures)
+            passed, clock = now - clock, now
+            ended = np.concatenate(returns)
+            self.episodes += len(ended)
+            if len(ended):
+                self.mean_return = float(ended.mean())
+            lag = intake.take_lag()
+            self.lag = self.lag.plus(lag)
+            self.failures = failures + len(self.report.failures)
+            self.restarts = restarts + self.report.restarts
+            self.seconds += passed
+            parts, workers = spent(watch.seconds, before, self.report)
+            for name, seconds in parts.items():
+                self.parts[name] = self.parts.get(name, 0.0) + seconds
+            yield GymRow(
+                steps=self.steps,
+                iteration=self.iteration,
+                episodes=self.episodes,
+                mean_return=_mean(ended),
+                mean_length=_mean(np.concatenate(lengths)),
+                losses=dataclasses.asdict(losses),
+                policy_lag=lag.mean,
+                max_policy_lag=lag.highest,
+                dropped=self.lag.dropped,
+                failures=self.failures,
+                restarts=self.restarts,
+                worker_memory_mib=max(self.report.memory_mib, default=0.0),
+                seconds=self.seconds,
+                steps_per_second=(self.steps - steps_before) / passed,
+                parts=parts,
+                workers=workers,
+                shares=self.profile.lap(
+                    passed, watch.seconds, self.steps - steps_before, len(ended), self.report
+                ),
+            )
+            watch.reset()
+            returns, lengths, steps_before = [], [], self.steps
+
+    def _learn(self, fragments: Sequence[Fragment], watch: Stopwatch) -> PPOMetrics | ImpalaMetrics:
+        if isinstance(self.learner, PPO):
+            corrected = self.max_lag > 0 and self.config.collect.correct_off_policy
+            self.learner.take_in(fragments, watch, correct_off_policy=corrected)
+        else:
+            self.learner.take_in(fragments, watch)
+        return self.learner.update(watch)
+
+    def state(self) -> dict[str, Any]:
+        """All that `restore` and ``fastrl.policy.Policy`` need, for a checkpoint."""
+        return {
+            "kind": "gym",
+            "config": to_tree(self.config),
+            "steps": self.steps,
+            "iteration": self.iteration,
+            "episodes": self.episodes,
+            "mean_return": self.mean_return,
+            "lag": dataclasses.asdict(self.lag),
+            "failures": self.failures,
+            "restarts": self.restarts,
+            "seconds": self.seconds,
+            "parts": self.parts,
+            "collector": (
+                self._collected if self._collector is None else collector_state(self._collector.state_dict())
+            ),
+            "learner": self.learner.state_dict(),
+            "policy": self.learner.policy_state(),
+            "actions": list(range(self.learner.policy.num_actions)),
+            "num_actions": self.learner.policy.num_actions,
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Goes on where the run that saved the state stood, but for the episodes that ran: they begin anew."""
+        self.learner.load_state_dict(state["learner"])
+        self._collected = state["collector"]
+        self.iteration, self.episodes = state["iteration"], state["episodes"]
+        self.mean_return = state["mean_return"]
+        self.lag = Lag(**state["lag"])
+        self.failures, self.restarts = state["failures"], state["restarts"]
+        self.seconds = state["seconds"]
+        self.parts = dict(state["parts"])
+
+    def evaluate(self) -> tuple[float, ...] | None:
+        """Returns of episodes without exploration."""
+        episodes = self.config.run.eval_episodes
+        if not episodes:
+            return None
+        self._console.print("evaluating ...", highlight=False)
+        return play_episodes(
+            self.spec, self.learner.policy, episodes, self.config.run.seed, self._episode_steps
+        )
+
+
+def _learner(config: GymConfig, env: gymnasium.Env[Any, Any], device: str) -> PPO | Impala:
+    """Of the algorithm that the settings name, for flattened observations."""
+    try:
+        check_spaces(env.observation_space, env.action_space)
+        obs_dim = int(np.prod(env.observation_space.shape or ()))
+        obs_space = gymnasium.spaces.Box(-np.inf, np.inf, (obs_dim,), np.float32)
+        common: dict[str, Any] = {
+            "total_steps": config.run.total_steps,
+            "seed": config.run.seed,
+            "device": device,
+        }
+        if config.run.algorithm == "impala":
+            return Impala(config.impala, obs_space, env.action_space, config.env.num_envs, **common)
+        if config.ppo.action_masks:
+            raise ValueError(
+                "--ppo.action_masks needs an environment that is compiled, see fastrl-train cage2"
+            )
+        return PPO(config.ppo, obs_space, env.action_space, config.env.num_envs, **common)
+    except ValueError as error:
+        raise TrainError(f"--env {config.env.id}: {error}") from None
+
+
+def play_episodes(
+    spec: EnvSpec, policy: ActorCritic, episodes: int, seed: int, num_steps: int
+) -> tuple[float, ...]:
+    """The returns of episodes in which the likeliest action is always chosen.
+
+    Args:
+        seed: of the episodes, others than those of a run with that seed.
+        num_steps: after which an episode ends at the latest.
+    """
+    actor = MlpActor(policy.actor_architecture())
+    weights = np.zeros(actor.weights_nbytes // 4, np.float32)
+    policy.actor_weights(weights)
+    actor.load(weights.data)
+    actions, log_probs = np.zeros(1, np.int64), np.zeros(1, np.float32)
+    nothing = np.zeros(1, np.uint64), np.zeros(1, np.int64)
+    env = build_env(spec)
+    returns = []
+    for number in np.random.SeedSequence([seed, 1]).generate_state(episodes):
+        obs, _ = env.reset(seed=int(number) >> 1)
+        total = 0.0
+        for _ in range(num_steps):
+            row = np.asarray(obs, np.float32).reshape(1, -1)
+            actor.act(row, *nothing, actions, log_probs, greedy=True)
+            obs, reward, terminated, truncated, _ = env.step(int(actions[0]))
+            total += float(reward)
+            if terminated or truncated:
+                break
+        returns.append(total)
+    env.close()
+    return tuple(returns)
+
+
+def _mean(values: NDArray[Any]) -> float:
+    return float(values.mean()) if len(values) else math.nan
+
+
+def new_run(config: GymConfig, path: Path | None, console: Console) -> GymSummary:
+    """Trains from the beginning, in a new run directory.
+
+    Raises:
+        TrainError, RunDirectoryError: it cannot begin; nothing has been written then.
+        CollectError: workers fail again and again.
+    """
+    training = Training(config, console)
+    directory = new_directory(path, "gym")
+    try:
+        return _train(training, directory, console)
+    finally:
+        directory.close()
+
+
+def resume_run(path: Path, changes: Values, new_path: Path | None, console: Console) -> GymSummary:
+    """Goes on from a checkpoint, in its own run directory or in a new one: with the network, the optimiser, versions
+    and the numbers of episodes. Episodes that ran begin anew.
+
+    Args and errors: as of ``fastrl.train.resume_run``.
+    """
+    check_resumable(changes, RESUMABLE)
+
+    def restore(file: Path, state: dict[str, Any]) -> Training:
+        config = build(GymConfig, check(GymConfig, state["config"], str(file)), changes)
+        training = Training(config, console)
+        training.restore(state)
+        console.print("episodes that ran then begin anew", highlight=False)
+        return training
+
+    with going_on(path, new_path, "gym", restore, console) as (training, directory):
+        return _train(training, directory, console)
+
+
+def _train(training: Training, directory: RunDirectory, console: Console) -> GymSummary:
+    """The loop, and what it came to."""
+    config = training.config
+    before, seconds_before = training.steps, training.seconds
+    checkpoint, stopped_by = play(training, directory, console, Goal(config.run.total_steps, before))
+    seconds = training.seconds - seconds_before
+    summary = GymSummary(
+        status="complete" if stopped_by is None else "interrupted",
+        signal=None if stopped_by is None else stopped_by.name,
+        run=str(directory.path),
+        checkpoint=str(checkpoint),
+        env=config.env.id,
+        algorithm=config.run.algorithm,
+        collector=training.collector_name,
+        steps=training.steps,
+        episodes=training.episodes,
+        iterations=training.iteration,
+        seconds=training.seconds,
+        steps_per_second=(training.steps - before) / seconds if seconds else 0.0,
+        mean_return=training.mean_return,
+        device=training.device,
+        parts=with_other(training.parts, training.seconds),
+        workers=dict(training.report.seconds) if training.report.workers else {},
+        worker_memory_mib=training.report.memory_mib,
+        cold_start=training.report.cold_start,
+        policy_lag=training.lag.mean,
+        max_policy_lag=training.lag.highest,
+        dropped=training.lag.dropped,
+        failures=training.failures,
+        restarts=training.restarts,
+        peak_memory_mib=peak_memory_mib(),
+        peak_gpu_memory_mib=peak_gpu_memory_mib(training.device),
+        evaluation=training.evaluate() if stopped_by is None else None,
+    )
+    write_atomically(directory.summary, to_json(summary.to_tree(), indent=2).encode())
+    summary.print(console)
+    return summary
+
+
+def evaluate_run(path: Path, *, episodes: int, seed: int) -> tuple[float, ...]:
+    """Returns of a run's newest policy, or of a checkpoint's, without exploration.
+
+    Raises:
+        CheckpointError: there is none, or not one of a run of this kind.
+    """
+    file, state = load_newest(path)
+    try:
+        config = build(GymConfig, check(GymConfig, state["config"], str(file)))
+        policy = ActorCritic.from_state(state["policy"])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CheckpointError(f"{file} holds no policy that this fastrl can use: {error!r}") from None
+    spec = EnvSpec(config.env.id, parse_options(config.env.options))
+    env = build_env(spec)
+    num_steps = episode_steps(config.collect, env)
+    env.close()
+    return play_episodes(spec, policy, episodes, seed, num_steps)

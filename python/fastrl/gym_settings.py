@@ -1,0 +1,128 @@
+"""Settings of a run on environments of Gymnasium, and presets."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from fastrl.algorithms.impala import ImpalaConfig
+from fastrl.algorithms.ppo import PPOConfig
+from fastrl.collecting import CollectConfig, Method
+from fastrl.config import Preset, section
+
+Algorithm = Literal["ppo", "async-ppo", "impala"]
+
+
+@section
+class RunConfig:
+    """How long, where, how and from which random numbers."""
+
+    seed: Annotated[
+        int,
+        Field(
+            ge=0,
+            lt=2**63,
+            description="fixes everything random; with ppo the whole run, else when what happens is free",
+        ),
+    ] = 0
+    device: Annotated[
+        Literal["auto", "cpu", "cuda"],
+        Field(description="where the learner's network lives; auto: cuda if there is one, else cpu"),
+    ] = "auto"
+    algorithm: Annotated[
+        Algorithm,
+        Field(
+            description="ppo: collects, then learns; async-ppo and impala: collect while they learn, impala with a"
+            " gradient step an update"
+        ),
+    ] = "ppo"
+    total_steps: Annotated[
+        int, Field(ge=1, description="environment steps in all; the last update is taken whole")
+    ] = 1_000_000
+    torch_threads: Annotated[
+        int, Field(ge=0, le=1024, description="threads of PyTorch in the learner; 0: its own choice")
+    ] = 1
+    checkpoint_seconds: Annotated[
+        float, Field(ge=0, description="time between checkpoints; 0: one after every row")
+    ] = 30.0
+    keep_checkpoints: Annotated[int, Field(ge=1, description="how many of the newest are kept")] = 3
+    row_seconds: Annotated[
+        float, Field(ge=0, description="time between rows of metrics; 0: one after every update")
+    ] = 1.0
+    eval_episodes: Annotated[
+        int, Field(ge=0, description="episodes for the summary, without exploration; 0: none")
+    ] = 20
+
+
+@section
+class EnvConfig:
+    """The environment."""
+
+    id: Annotated[
+        str,
+        Field(description="any Gymnasium id, or the import path of what makes one: my_module:make_env"),
+    ] = "CartPole-v1"
+    options: Annotated[
+        tuple[str, ...], Field(description="keyword arguments as key=value, values as JSON or text")
+    ] = ()
+    num_envs: Annotated[
+        int, Field(ge=1, le=1_000_000, description="environments that are played at a time")
+    ] = 16
+
+
+@section
+class GymCollectConfig(CollectConfig):
+    """Who plays the environments, and how far the learner may be ahead."""
+
+    method: Method = "auto"
+    max_policy_lag: Annotated[
+        int,
+        Field(
+            ge=0,
+            description="async-ppo and impala learn from nothing that a policy more updates ago did; 0: synchronous",
+        ),
+    ] = 2
+    correct_off_policy: Annotated[
+        bool, Field(description="async-ppo weighs what older policies did by V-trace, as impala always does")
+    ] = True
+
+
+@section
+class GymConfig:
+    """All of a run's settings. ``ppo`` is for async-ppo, too."""
+
+    run: RunConfig = RunConfig()
+    env: EnvConfig = EnvConfig()
+    collect: GymCollectConfig = GymCollectConfig()
+    ppo: PPOConfig = PPOConfig()
+    impala: ImpalaConfig = ImpalaConfig()
+
+
+PRESETS: dict[str, Preset] = {
+    "classic": Preset(
+        "small networks, short rollouts; what CartPole, Acrobot and MountainCar begin with",
+        {
+            "env": {"num_envs": 16},
+            "ppo": {
+                "num_steps": 128,
+                "minibatch_size": 256,
+                "num_epochs": 8,
+                "learning_rate": 2e-3,
+                "gamma": 0.99,
+            },
+            "impala": {"num_steps": 32, "learning_rate": 2e-3},
+        },
+    ),
+    "smoke": Preset(
+        "a few seconds, to see that everything works; learns little",
+        {
+            "run": {"total_steps": 20_000, "eval_episodes": 5},
+            "env": {"num_envs": 4},
+            "ppo": {"num_steps": 64, "minibatch_size": 256, "hidden": [32, 32]},
+        },
+    ),
+}
+
+
+def presets_for(env_id: str) -> list[str]:
+    """The presets that an environment begins with; others go on top."""
+    return ["classic"] if env_id.startswith(("CartPole", "Acrobot", "MountainCar-")) else []
