@@ -14,6 +14,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+import psutil
 import pytest
 from rich.console import Console
 
@@ -161,7 +162,7 @@ def test_a_run_leaves_all_that_is_needed(tmp_path: Path, capsys: pytest.CaptureF
     run = tmp_path / "run"
     assert train_small(run, "--run.eval_episodes=3", "--env-options", "max_episode_steps=7") == 0
     out = capsys.readouterr().out
-    assert "collecting with sequential" in out
+    assert "collecting with 'sequential'" in out
     assert "ppo on CartPole-v1 (sequential)" in out
     assert "without exploration, 3 episodes: mean return 7" in out
     summary = json.loads((run / "summary.json").read_text())
@@ -311,12 +312,11 @@ def test_presets_are_settings() -> None:
     assert presets_for("fastrl/Cage2-v0") == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_asked_to_stop_it_saves_and_says_how_to_go_on(tmp_path: Path, number: signal.Signals) -> None:
+def test_at_ctrl_c_it_saves_ends_its_workers_and_says_how_to_go_on(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    arguments = ["gym", *OPTIONS, "--total-steps", str(10**8), "--run-dir", str(run)]
+    arguments = ["gym", *OPTIONS, "--collect=executor", "--n-workers=2", "--algorithm=async-ppo"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "fastrl", "train", *arguments],
+        [sys.executable, "-m", "fastrl", "train", *arguments, "--total-steps=1e8", "--run-dir", str(run)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -325,9 +325,15 @@ def test_asked_to_stop_it_saves_and_says_how_to_go_on(tmp_path: Path, number: si
     while not metrics.exists() or metrics.read_bytes().count(b"\n") < 3:
         assert process.poll() is None, process.communicate()
         time.sleep(0.01)
-    process.send_signal(number)
+    workers = psutil.Process(process.pid).children(recursive=True)
+    assert len(workers) >= 2
+    process.send_signal(signal.SIGINT)
     out, err = process.communicate()
-    assert process.returncode == 128 + number
+    assert process.returncode == 128 + signal.SIGINT
     assert err == ""
     assert f"Interrupted; to go on: fastrl train --resume {run}" in out.replace("\n", " ")
+    assert not psutil.wait_procs(workers, timeout=20)[1]
     assert learnt(run)["steps"] == rows_of(run)[-1]["steps"]
+    summary = json.loads((run / "summary.json").read_text())
+    assert (summary["status"], summary["signal"]) == ("interrupted", "SIGINT")
+    assert len(summary["worker_memory_mib"]) == 2

@@ -2,7 +2,7 @@
 
 import functools
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import gymnasium
@@ -12,10 +12,8 @@ from pydantic import Field
 from rich.console import Console
 
 from fastrl.actor import MlpActor
-from fastrl.collect.executor import ExecutorCollector
+from fastrl.collect.choose import make_collector
 from fastrl.collect.plan import Collector, Failure, Plan, Report
-from fastrl.collect.ray_actors import RayCollector
-from fastrl.collect.sequential import SequentialCollector
 from fastrl.config import ConfigError, section
 from fastrl.envs.spec import EnvSpec
 from fastrl.networks import ActorCritic
@@ -60,7 +58,7 @@ class CollectConfig:
     ] = 300.0
     start_method: Annotated[
         Literal["spawn", "forkserver"], Field(description="how worker processes are started")
-    ] = "forkserver"
+    ] = "spawn"
     ray_address: Annotated[
         str | None, Field(description="of a Ray cluster that runs; none: one on this machine")
     ] = None
@@ -140,27 +138,31 @@ class Publisher:
         return self._collector.publish(self._buffer)
 
 
-def open_collector(config: CollectConfig, plan: Plan, console: Console, max_lag: int = 0) -> Collector:
+def open_collector(config: CollectConfig, plan: Plan, console: Console) -> Collector:
     """The collector that the settings ask for, started.
 
     Raises:
         TrainError: settings that do not suit the environment or the machine.
         CollectError: its workers do not start.
     """
-    options: dict[str, Any] = {"n_workers": config.n_workers, "task_timeout": config.task_timeout or None}
-    makers: dict[str, Callable[[], Collector]] = {
-        "sequential": lambda: SequentialCollector(plan),
-        "executor": lambda: ExecutorCollector(plan, start_method=config.start_method, **options),
-        "ray": lambda: RayCollector(plan, address=config.ray_address, **options),
-    }
-    name = "executor" if config.method == "auto" else config.method
-    if name not in makers:
-        raise TrainError(f"--collect {name} is not there yet: {', '.join(makers)}")
+
+    def tell(line: str) -> None:
+        console.print(line, highlight=False, soft_wrap=True, markup=False)
+
     try:
-        collector = makers[name]()
+        collector = make_collector(
+            config.method,
+            plan,
+            n_workers=config.n_workers,
+            task_timeout=config.task_timeout or None,
+            start_method=config.start_method,
+            ray_address=config.ray_address,
+            tell=tell,
+        )
     except (ValueError, TypeError, ImportError) as error:
-        raise TrainError(f"--collect {name}: {error}") from None
-    console.print(f"collecting with {collector.name}", highlight=False)
+        raise TrainError(f"--collect {config.method}: {error}") from None
+    if config.method != "auto":
+        tell(f"collecting with {collector.name!r}")
     return collector
 
 

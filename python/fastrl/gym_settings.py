@@ -113,7 +113,7 @@ PRESETS: dict[str, Preset] = {
         },
     ),
     "smoke": Preset(
-        "a few seconds, to see that everything works; learns little",
+        "a few seconds, to see that everything works",
         {
             "run": {"total_steps": 20_000, "eval_episodes": 5},
             "env": {"num_envs": 4},
