@@ -89,8 +89,65 @@ class _Vec:
     def load_state(self, state: bytes) -> None:
         """Restores it. ValueError: damaged, of another version, of other options or another number of environments."""
 
+    def asynchronous(self, seed: int, *, same_step: bool, num_threads: int = 0) -> AsyncVec:
+        """Takes the environments out, as if by `close`, to step them one by one. `num_threads` 0: one a core.
+        ValueError: environments of several agents."""
+
     def close(self) -> None:
         """Ends it. May be called again."""
+
+@final
+class AsyncVec:
+    """N environments of one agent each, stepped by threads as their actions come; a vector class's `asynchronous` makes
+    it. `fastrl.envs.AsyncNativeVectorEnv` explains how it is used. M is the number of environments of a call.
+
+    An environment is here, or on its way: from `begin` or `send` until `recv`. Episode `number` of `lane` is reset with
+    `fastrl.streams.env_seed(seed, lane, number)`. `same_step`: the step that ends an episode begins the lane's next.
+
+    Arrays as in `_Vec`. None may be used by two threads at once nor in a process forked from its own (RuntimeError).
+    RuntimeError too after an environment has failed inside. After `close` every method but `close` raises
+    `gymnasium.error.ClosedEnvironmentError`.
+    """
+
+    @property
+    def num_envs(self) -> int: ...
+    @property
+    def obs_dim(self) -> int: ...
+    @property
+    def on_their_way(self) -> int:
+        """Environments that `recv` can be asked for."""
+
+    @property
+    def busy_seconds(self) -> float:
+        """What the threads have spent on steps and resets so far, summed over them."""
+
+    def begin(
+        self, env_ids: NDArray[np.int64], lanes: NDArray[np.uint64], numbers: NDArray[np.uint64]
+    ) -> None:
+        """Begins episodes `numbers` of `lanes` in the environments `env_ids`, each [M]. ValueError: there is no such
+        environment, it is there twice, or it is on its way; nothing has changed then."""
+
+    def send(self, env_ids: NDArray[np.int64], actions: NDArray[Any]) -> None:
+        """Sends `actions` int64 [M] or float32 [M, n] to the environments `env_ids` [M]. ValueError as `begin`, or an
+        action is out of range or NaN. `gymnasium.error.ResetNeeded`: never begun, or ended without `same_step`."""
+
+    def recv(
+        self,
+        env_ids: NDArray[np.int64],
+        obs: NDArray[np.float32],
+        rewards: NDArray[np.float32],
+        terminations: NDArray[np.bool_],
+        truncations: NDArray[np.bool_],
+        final_obs: NDArray[np.float32],
+        timeout: float | None = None,
+    ) -> bool:
+        """Waits until M environments are ready and writes the first of them: which, [M], and what their steps gave,
+        `obs` and `final_obs` [M, D], the others [M]; `final_obs` where an episode ended, other rows stay as they are.
+        After `begin` the reward is 0. False after `timeout` seconds: nothing has changed. ValueError: fewer than M are
+        on their way."""
+
+    def close(self) -> None:
+        """Ends threads and environments. May be called again."""
 
 @final
 class Cage2Vec(_Vec):

@@ -1,5 +1,6 @@
 """Environments. Importing this package loads no torch."""
 
+from fastrl.envs.async_vector import AsyncNativeVectorEnv
 from fastrl.envs.cage2 import Cage2Env, Cage2VectorEnv
 from fastrl.envs.cage2_workflow import Cage2WorkflowVectorEnv
 from fastrl.envs.catch import CatchEnv
@@ -14,6 +15,7 @@ from fastrl.envs.uneven import UnevenEnv
 from fastrl.envs.vector import NativeVectorEnv
 
 __all__ = [
+    "AsyncNativeVectorEnv",
     "Cage2Env",
     "Cage2VectorEnv",
     "Cage2WorkflowVectorEnv",

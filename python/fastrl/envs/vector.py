@@ -16,6 +16,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
+from fastrl._rust import AsyncVec
 from fastrl.envs.viewer import RENDER_MODES, View, Viewer
 
 SEED_LIMIT = 2**64
@@ -46,6 +47,7 @@ class NativeVec(Protocol):
     ) -> None: ...
     def save_state(self) -> bytes: ...
     def load_state(self, state: bytes) -> None: ...
+    def asynchronous(self, seed: int, *, same_step: bool, num_threads: int = 0) -> AsyncVec: ...
     def close(self) -> None: ...
 
 
@@ -316,6 +318,13 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
         """Restores what `save_state` gave. Raises ValueError if it is damaged or of other options."""
         self._native.load_state(state)
         self._was_reset = True
+
+    def asynchronous(self, seed: int, *, same_step: bool, num_threads: int = 0) -> AsyncVec:
+        """Closes this and gives its environments to be stepped one by one: what `fastrl.envs.AsyncNativeVectorEnv` is
+        made of. Raises ValueError for environments of several agents."""
+        native = self._native.asynchronous(seed, same_step=same_step, num_threads=num_threads)
+        self.close()
+        return native
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """The attribute `name`, called if it can be, as one value an environment: an array with one row an

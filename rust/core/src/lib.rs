@@ -1,13 +1,15 @@
 //! The compiled heart of fastrl. Nothing here knows Python.
 //!
 //! [`world::World`] is what a simulator offers ([`env::Env`] where it has one agent), [`vec_env::VecEnv`] steps many of
-//! them in parallel into the caller's arrays, and [`cage2`] is the simulator of CAGE Challenge 2.
-//! [`queue::Queue`] carries experience from many producers to one consumer, [`bulletin::Bulletin`] the newest weights
-//! back to them, [`rounds::Rounds`] lets processes work in lockstep; all live in memory that processes share ([`shm`]).
+//! them in parallel into the caller's arrays, [`async_vec::AsyncVec`] each as its action comes, and [`cage2`] is the
+//! simulator of CAGE Challenge 2. [`queue::Queue`] carries experience from many producers to one consumer,
+//! [`bulletin::Bulletin`] the newest weights back to them, [`rounds::Rounds`] lets processes work in lockstep; all live
+//! in memory that processes share ([`shm`]).
 //! [`actor::Actor`] chooses actions with a small network ([`mlp`]) from random numbers that depend on episode and step
 //! alone ([`streams`]).
 
 pub mod actor;
+pub mod async_vec;
 pub mod bulletin;
 pub mod cage2;
 pub mod env;

@@ -1,5 +1,6 @@
-//! The random numbers of action selection: each a function of the episode's stream and the step, so that it does not
-//! matter who draws it, where, or in which batch. `fastrl/streams.py` is the same in Python.
+//! Random numbers that do not depend on who draws them, where, or in which batch: episodes' seeds are a function of the
+//! run's seed and of what the episode is called, the numbers of action selection one of the episode's stream and the
+//! step. `fastrl/streams.py` is the same in Python.
 //!
 //! Source: SplitMix64 (G. Steele, D. Lea, C. Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014).
 
@@ -11,6 +12,13 @@ pub fn mix(x: u64) -> u64 {
     let z = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ (z >> 31)
+}
+
+/// What `env.reset(seed=...)` gets for episode `number` of `lane`: 31 bits.
+pub fn env_seed(seed: u64, lane: u64, number: u64) -> u64 {
+    const ENV: u64 = 1;
+    let first = mix(seed.wrapping_add(GOLDEN));
+    [ENV, lane, number].iter().fold(first, |state, index| mix(state ^ mix(index.wrapping_add(GOLDEN)))) >> 33
 }
 
 /// 64 random bits for step `step` of an episode.
@@ -45,6 +53,15 @@ mod tests {
         // First outputs of the authors' C code from the state 1234567.
         let got: Vec<u64> = (0..3).map(|step| bits(1234567, step)).collect();
         assert_eq!(got, [6457827717110365317, 3203168211198807973, 9817491932198370423]);
+    }
+
+    #[test]
+    fn seeds_are_those_of_python() {
+        // fastrl.streams.env_seed of the same arguments.
+        assert_eq!(
+            [env_seed(0, 0, 0), env_seed(7, 3, 12), env_seed(u64::MAX, 1 << 32, 99_999)],
+            [1746335285, 240655977, 1268688713]
+        );
     }
 
     #[test]

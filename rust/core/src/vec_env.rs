@@ -194,6 +194,11 @@ impl<W: World> VecEnv<W> {
         self.slots.iter_mut().map(|slot| &mut slot.env)
     }
 
+    /// Its worlds, to do something else with.
+    pub fn into_envs(self) -> Vec<W> {
+        self.slots.into_iter().map(|slot| slot.env).collect()
+    }
+
     /// Whether environment `i` has begun its first episode.
     pub fn was_reset(&self, i: usize) -> bool {
         self.slots[i].phase != Phase::NeverReset

@@ -1,6 +1,7 @@
 //! `fastrl._rust`: the compiled part of fastrl as Python sees it. Bindings only; what they do is in fastrl-core.
 
 mod arrays;
+mod async_vec;
 mod cage2;
 mod cage2_workflow;
 mod coop;
@@ -22,6 +23,8 @@ use pyo3::prelude::*;
 #[pymodule]
 #[pyo3(name = "_rust")]
 mod rust_module {
+    #[pymodule_export]
+    use crate::async_vec::AsyncVec;
     #[pymodule_export]
     use crate::cage2::{Cage2Vec, replay_cage2};
     #[pymodule_export]

@@ -8,6 +8,7 @@ use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
 use crate::arrays::{Flag, disjoint, readable, writeable};
+use crate::async_vec::AsyncVec;
 
 /// A vector environment that refuses, with a Python exception, to be used by two threads at once, after a fork or
 /// after its end.
@@ -23,7 +24,7 @@ pub(crate) struct Guarded<W: World> {
 }
 
 /// An exception of `gymnasium.error`.
-fn gymnasium_error(py: Python<'_>, name: &str, message: String) -> PyErr {
+pub(crate) fn gymnasium_error(py: Python<'_>, name: &str, message: String) -> PyErr {
     match py.import("gymnasium.error").and_then(|module| module.getattr(name)?.call1((&message,))) {
         Ok(exception) => PyErr::from_value(exception),
         Err(_) => PyRuntimeError::new_err(message),
@@ -98,6 +99,28 @@ impl<W: World> Guarded<W> {
                 Err(gymnasium_error(py, "ClosedEnvironmentError", "this environment is closed: make a new one".into()))
             }
         }
+    }
+
+    /// As [`Guarded::close`]; its environments go on one by one.
+    pub(crate) fn asynchronous(&self, py: Python<'_>, seed: u64, same_step: bool, threads: usize) -> PyResult<AsyncVec>
+    where
+        W: 'static,
+    {
+        if self.num_agents != 1 {
+            return Err(PyValueError::new_err(format!(
+                "environments of one agent each can be stepped asynchronously, these have {}",
+                self.num_agents
+            )));
+        }
+        if threads > 1024 {
+            return Err(PyValueError::new_err(format!("num_threads: expected 0 (all cores) to 1024, got {threads}")));
+        }
+        self.with(py, |_| Ok(()))?;
+        let venv = self.inner.try_lock().ok().and_then(|mut inner| inner.take());
+        let venv = venv.ok_or_else(|| PyRuntimeError::new_err("another thread took this environment just now"))?;
+        // Joining its threads may wait for them.
+        let worlds = py.detach(|| venv.into_envs());
+        AsyncVec::over(worlds, seed, same_step, threads)
     }
 
     pub(crate) fn close(&self, py: Python<'_>) -> PyResult<()> {
@@ -326,6 +349,17 @@ macro_rules! vec_methods {
 
             fn load_state(&self, py: Python<'_>, state: &[u8]) -> PyResult<()> {
                 self.venv.with(py, |venv| py.detach(|| venv.load(state)))
+            }
+
+            #[pyo3(signature = (seed, *, same_step, num_threads=0))]
+            fn asynchronous(
+                &self,
+                py: Python<'_>,
+                seed: u64,
+                same_step: bool,
+                num_threads: usize,
+            ) -> PyResult<$crate::async_vec::AsyncVec> {
+                self.venv.asynchronous(py, seed, same_step, num_threads)
             }
 
             fn close(&self, py: Python<'_>) -> PyResult<()> {

@@ -1,0 +1,185 @@
+"""Compiled environments that do not wait for each other: send actions to some, receive the first that are ready.
+
+```python
+env = AsyncNativeVectorEnv(HighwayVectorEnv(64, density=2.0), seed=0)
+env.reset()
+while True:
+    batch = env.recv(16)                      # the first 16 of 64 that are ready
+    env.send(policy(batch.obs), batch.env_ids)
+```
+
+Lockstep stepping waits at each step for the slowest environment; here one slow environment delays itself. That pays
+where steps take unevenly long and there are more environments than threads; for even, short steps lockstep is faster.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from gymnasium.spaces import Box
+from gymnasium.vector import AutoresetMode
+from numpy.typing import NDArray
+
+from fastrl._rust import AsyncVec
+from fastrl.envs.vector import NativeVectorEnv, as_autoreset_mode, as_seed
+
+
+class Batch(NamedTuple):
+    """What M environments' last steps gave, in the order in which they were ready.
+
+    Attributes:
+        env_ids: int64 [M].
+        obs: float32 [M, D]; where an episode ended, the first observation of the next one with "same_step".
+        rewards: float32 [M]; 0 after a reset.
+        terminations, truncations: bool [M].
+        final_obs: float32 [M, D], true last observations; meaningful only where an episode ended.
+    """
+
+    env_ids: NDArray[np.int64]
+    obs: NDArray[np.float32]
+    rewards: NDArray[np.float32]
+    terminations: NDArray[np.bool_]
+    truncations: NDArray[np.bool_]
+    final_obs: NDArray[np.float32]
+
+
+class AsyncNativeVectorEnv:
+    """N compiled environments of one agent each, stepped by threads as their actions come.
+
+    An environment is here, or on its way: from `reset` or `send` until `recv` hands it over. Only one that is here can
+    be sent, so each steps exactly once a send. Which of them are ready first depends on the clock, what happens in them
+    does not: episode ``number`` of ``lane`` is reset with ``fastrl.streams.env_seed(seed, lane, number)``, as the
+    environment's sequential twin would be with ``reset(seed=...)``.
+
+    Args:
+        env: built with whatever options; it is taken over, and closed.
+        seed: of all episodes.
+        autoreset_mode: "same_step": the step that ends an episode begins the lane's next one; "disabled": `reset` it.
+        num_threads: that step; 0 means one a core.
+
+    Raises:
+        TypeError: no `NativeVectorEnv`.
+        ValueError: environments of several agents, or an option out of range.
+    """
+
+    def __init__(
+        self,
+        env: NativeVectorEnv,
+        *,
+        seed: int = 0,
+        autoreset_mode: AutoresetMode | str = AutoresetMode.SAME_STEP,
+        num_threads: int = 0,
+    ) -> None:
+        self.autoreset_mode = as_autoreset_mode(autoreset_mode)
+        if self.autoreset_mode is AutoresetMode.NEXT_STEP:
+            raise ValueError("autoreset_mode: expected 'same_step' or 'disabled', got 'next_step'")
+        if not isinstance(env, NativeVectorEnv):
+            raise TypeError(
+                f"env: expected a NativeVectorEnv, got {type(env).__name__}: only compiled environments of one"
+                " agent each can be stepped asynchronously"
+            )
+        self.num_envs = env.num_envs
+        self.single_observation_space = env.single_observation_space
+        self.single_action_space = env.single_action_space
+        self._native: AsyncVec = env.asynchronous(
+            as_seed(seed),
+            same_step=self.autoreset_mode is AutoresetMode.SAME_STEP,
+            num_threads=num_threads,
+        )
+        self.obs_dim = self._native.obs_dim
+
+    @property
+    def on_their_way(self) -> int:
+        """Environments that `recv` can be asked for."""
+        return self._native.on_their_way
+
+    @property
+    def busy_seconds(self) -> float:
+        """What the threads have spent on steps and resets so far, summed over them."""
+        return self._native.busy_seconds
+
+    def reset(
+        self,
+        env_ids: NDArray[np.int64] | None = None,
+        *,
+        lanes: NDArray[np.int64] | None = None,
+        numbers: NDArray[np.int64] | None = None,
+    ) -> None:
+        """Begins episodes, whose first observations `recv` hands over.
+
+        Args:
+            env_ids: int64 [M], environments that are here; all of them if None.
+            lanes: int64 [M], not negative; the environments' ids if None.
+            numbers: int64 [M], not negative; 0 if None. The lane's next episode has the next number.
+
+        Raises:
+            TypeError, ValueError: an array does not fit, or an environment is on its way; nothing has changed then.
+        """
+        ids = np.arange(self.num_envs) if env_ids is None else env_ids
+        lanes = ids if lanes is None else lanes
+        numbers = np.zeros(len(ids), np.int64) if numbers is None else numbers
+        self._native.begin(ids, _unsigned("lanes", lanes), _unsigned("numbers", numbers))
+
+    def send(self, actions: Any, env_ids: NDArray[np.int64]) -> None:
+        """Sends an action each to M environments that are here.
+
+        Args:
+            actions: integers [M], or float32 [M, n] where the action space is a Box.
+            env_ids: int64 [M], each once.
+
+        Raises:
+            TypeError, ValueError: an array or an action does not fit, or an environment is on its way.
+            gymnasium.error.ResetNeeded: one was never reset, or its episode has ended with "disabled".
+            Nothing has changed then.
+        """
+        array = np.asarray(actions)
+        numbers = isinstance(self.single_action_space, Box)
+        if array.dtype.kind not in ("iuf" if numbers else "iu"):
+            expected = "numbers" if numbers else "integers"
+            raise TypeError(f"actions: expected {expected}, got dtype {array.dtype}")
+        self._native.send(env_ids, np.ascontiguousarray(array, np.float32 if numbers else np.int64))
+
+    def recv(self, count: int | None = None, timeout: float | None = None) -> Batch:
+        """Waits for the first `count` environments that are ready; for all that are on their way if None.
+
+        Raises:
+            ValueError: fewer are on their way, or `count` is below 1.
+            TimeoutError: there were not as many within `timeout` seconds; they can still be received.
+        """
+        count = self.on_their_way if count is None else count
+        if count < 1:
+            raise ValueError(
+                f"recv: expected to wait for at least 1 environment, got {count};"
+                f" {self.on_their_way} are on their way"
+            )
+        # Before memory is asked for that no number of environments needs.
+        count = min(count, self.num_envs + 1)
+        batch = Batch(
+            np.empty(count, np.int64),
+            np.empty((count, self.obs_dim), np.float32),
+            np.empty(count, np.float32),
+            np.empty(count, np.bool_),
+            np.empty(count, np.bool_),
+            np.zeros((count, self.obs_dim), np.float32),
+        )
+        if not self.recv_into(batch, timeout):
+            raise TimeoutError(f"no {count} environments were ready within {timeout} s")
+        return batch
+
+    def recv_into(self, batch: Batch, timeout: float | None = None) -> bool:
+        """As `recv`, for as many as the caller's arrays have rows; False if there were not as many in time."""
+        return self._native.recv(*batch, timeout=timeout)
+
+    def close(self) -> None:
+        """Ends threads and environments; steps that have begun are waited for. May be called again."""
+        self._native.close()
+
+
+def _unsigned(name: str, values: NDArray[np.int64]) -> NDArray[np.uint64]:
+    array = np.asarray(values)
+    if array.dtype.kind not in "iu":
+        raise TypeError(f"{name}: expected integers, got dtype {array.dtype}")
+    if array.size and array.min() < 0:
+        raise ValueError(f"{name}: expected none below 0, got {array.min()}")
+    return np.ascontiguousarray(array, np.uint64)

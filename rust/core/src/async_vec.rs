@@ -1,0 +1,477 @@
+//! Many worlds of one agent each, stepped as their actions come: who is ready does not wait for who is not.
+//!
+//! ```text
+//! send(worlds, actions)  ->  todo  ->  threads step  ->  ready  ->  recv: the first M that are ready, in that order
+//! ```
+//!
+//! The caller owns all arrays of a call; between calls each world keeps what its last step gave. A world is with the
+//! caller, or on its way (from `send` or `begin` until `recv`): only one that is with the caller can be sent, so each
+//! steps exactly once a send. Threads that have nothing to do sleep. (The idea is EnvPool's: J. Weng and others,
+//! "EnvPool: a highly parallel reinforcement learning environment execution engine", 2022.)
+
+use std::any::Any;
+use std::collections::VecDeque;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{Builder, JoinHandle};
+use std::time::{Duration, Instant};
+
+use crate::streams::env_seed;
+use crate::world::{ActionKind, Actions, AgentRows, World};
+
+/// What is ready is handed over at least so often, even amid many short steps.
+const HAND_OVER: Duration = Duration::from_micros(50);
+
+/// The most steps that a thread takes on at once.
+const MAX_TAKEN: usize = 32;
+
+/// Why a call was refused. Nothing has been changed then.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Error {
+    NoSuchWorld {
+        id: i64,
+        worlds: usize,
+    },
+    Twice {
+        id: i64,
+    },
+    OnItsWay {
+        id: i64,
+    },
+    NeverBegun {
+        id: i64,
+    },
+    Ended {
+        id: i64,
+    },
+    Action {
+        id: i64,
+        expected: String,
+    },
+    /// Actions of another kind or number than the worlds take.
+    Actions,
+    TooMany {
+        wanted: usize,
+        on_their_way: usize,
+    },
+    Threads(String),
+    /// A world panicked; in words. None can be used any more.
+    Failed(String),
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoSuchWorld { id, worlds } => write!(f, "env_ids: expected 0 to {}, got {id}", worlds - 1),
+            Self::Twice { id } => write!(f, "env_ids: environment {id} is there twice"),
+            Self::OnItsWay { id } => write!(f, "environment {id} is on its way already: recv() it first"),
+            Self::NeverBegun { id } => write!(f, "environment {id} was never reset: call reset() and recv() first"),
+            Self::Ended { id } => {
+                write!(f, "the episode of environment {id} has ended and autoreset is disabled: reset() it first")
+            }
+            Self::Action { id, expected } => write!(f, "action of environment {id}: expected {expected}"),
+            Self::Actions => f.write_str("actions of another kind or number than these environments take"),
+            Self::TooMany { wanted, on_their_way } => {
+                write!(f, "recv: {wanted} environments are waited for, but {on_their_way} are on their way")
+            }
+            Self::Threads(why) => f.write_str(why),
+            Self::Failed(why) => write!(f, "an environment failed, make new ones: {why}"),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// What `recv` fills, a row for each world that it waits for. Flags are bytes, 0 or 1.
+pub struct Received<'a> {
+    pub ids: &'a mut [i64],
+    /// What the next action is chosen on.
+    pub obs: &'a mut [f32],
+    pub rewards: &'a mut [f32],
+    pub terminated: &'a mut [u8],
+    pub truncated: &'a mut [u8],
+    /// Where an episode ended, its true last observation; other rows stay as they are.
+    pub final_obs: &'a mut [f32],
+}
+
+enum Task {
+    Begin { lane: u64, number: u64 },
+    Step,
+}
+
+struct Slot<W> {
+    world: W,
+    task: Task,
+    lane: u64,
+    number: u64,
+    action: i64,
+    numbers: Vec<f32>,
+    obs: Vec<f32>,
+    final_obs: Vec<f32>,
+    reward: f32,
+    terminated: u8,
+    truncated: u8,
+    alive: u8,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Place {
+    NeverBegun,
+    Here,
+    /// Here, and its episode has ended.
+    Ended,
+    OnItsWay,
+}
+
+#[derive(Default)]
+struct Queues {
+    todo: VecDeque<usize>,
+    ready: VecDeque<usize>,
+    /// Threads that sleep.
+    idle: usize,
+    /// So many ready ones wake who waits for them; 0 if nobody does.
+    wanted: usize,
+    closing: bool,
+    failed: Option<String>,
+}
+
+struct Shared<W> {
+    /// Locked by the thread that steps it while it is on its way, by the caller otherwise: nobody ever waits.
+    slots: Vec<Mutex<Slot<W>>>,
+    queues: Mutex<Queues>,
+    work: Condvar,
+    done: Condvar,
+    seed: u64,
+    same_step: bool,
+    threads: usize,
+    busy_nanos: AtomicU64,
+}
+
+pub struct AsyncVec<W: World> {
+    shared: Arc<Shared<W>>,
+    places: Vec<Place>,
+    on_their_way: usize,
+    threads: Vec<JoinHandle<()>>,
+    action_kind: ActionKind,
+    obs_len: usize,
+    /// The process that made it: threads do not survive a fork.
+    owner: u32,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // A panic inside a world is caught and told; what it leaves behind is not used again.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What is used of an [`AsyncVec`], whichever worlds it has.
+pub trait AsyncWorlds: Send {
+    fn num_envs(&self) -> usize;
+
+    fn obs_len(&self) -> usize;
+
+    fn action_kind(&self) -> ActionKind;
+
+    /// Worlds that `recv` can be asked for.
+    fn on_their_way(&self) -> usize;
+
+    /// What the threads have spent on steps and resets so far, summed over them.
+    fn busy(&self) -> Duration;
+
+    /// Begins episode `numbers[i]` of lane `lanes[i]` in world `ids[i]`, which is then on its way. It has the seed
+    /// `env_seed(seed, lane, number)`.
+    fn begin(&mut self, ids: &[i64], lanes: &[u64], numbers: &[u64]) -> Result<(), Error>;
+
+    /// Sends an action to each of these worlds, which are then on their way.
+    fn send(&mut self, ids: &[i64], actions: Actions<'_>) -> Result<(), Error>;
+
+    /// Waits until as many worlds as there are rows are ready, at most so long, and fetches the first of them. Returns
+    /// whether there were as many; otherwise nothing has changed.
+    fn recv(&mut self, rows: &mut Received<'_>, timeout: Duration) -> Result<bool, Error>;
+}
+
+impl<W: World + 'static> AsyncVec<W> {
+    /// With `same_step` the step that ends an episode begins the next one of its lane. `threads` 0 means one a core.
+    /// Panics if there is no world or one has several agents.
+    pub fn new(worlds: Vec<W>, seed: u64, same_step: bool, threads: usize) -> Result<Self, Error> {
+        let first = worlds.first().expect("at least one world");
+        assert!(worlds.iter().all(|world| world.num_agents() == 1));
+        let (action_kind, obs_len) = (first.action_kind(), first.obs_len());
+        let numbers = if let ActionKind::Box(len) = action_kind { len } else { 0 };
+        let places = vec![Place::NeverBegun; worlds.len()];
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = if threads == 0 { cores } else { threads }.min(worlds.len());
+        let slot = |world| Slot {
+            world,
+            task: Task::Step,
+            lane: 0,
+            number: 0,
+            action: 0,
+            numbers: vec![0.0; numbers],
+            obs: vec![0.0; obs_len],
+            final_obs: vec![0.0; obs_len],
+            reward: 0.0,
+            terminated: 0,
+            truncated: 0,
+            alive: 0,
+        };
+        let shared = Arc::new(Shared {
+            slots: worlds.into_iter().map(|world| Mutex::new(slot(world))).collect(),
+            queues: Mutex::new(Queues::default()),
+            work: Condvar::new(),
+            done: Condvar::new(),
+            seed,
+            same_step,
+            threads,
+            busy_nanos: AtomicU64::new(0),
+        });
+        let owner = std::process::id();
+        let mut all = Self { shared, places, on_their_way: 0, threads: Vec::new(), action_kind, obs_len, owner };
+        for i in 0..threads {
+            let shared = all.shared.clone();
+            // Those that have started end with `all`.
+            let thread = Builder::new().name(format!("fastrl-async-{i}")).spawn(move || shared.run());
+            let thread = thread.map_err(|e| {
+                Error::Threads(format!("could not start {threads} threads: {e}; pass a smaller num_threads"))
+            })?;
+            all.threads.push(thread);
+        }
+        Ok(all)
+    }
+
+    /// Whether these worlds are here, and each once.
+    fn check(&self, ids: &[i64]) -> Result<(), Error> {
+        if let Some(why) = &lock(&self.shared.queues).failed {
+            return Err(Error::Failed(why.clone()));
+        }
+        let mut seen = vec![false; self.places.len()];
+        for &id in ids {
+            let place = usize::try_from(id).ok().and_then(|i| self.places.get(i));
+            match place.ok_or(Error::NoSuchWorld { id, worlds: self.places.len() })? {
+                Place::OnItsWay => return Err(Error::OnItsWay { id }),
+                _ if std::mem::replace(&mut seen[id as usize], true) => return Err(Error::Twice { id }),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn put(&mut self, ids: &[i64]) {
+        for &id in ids {
+            self.places[id as usize] = Place::OnItsWay;
+        }
+        self.on_their_way += ids.len();
+        let mut queues = lock(&self.shared.queues);
+        queues.todo.extend(ids.iter().map(|&id| id as usize));
+        let wake = queues.idle.min(ids.len());
+        drop(queues);
+        for _ in 0..wake {
+            self.shared.work.notify_one();
+        }
+    }
+}
+
+impl<W: World + 'static> AsyncWorlds for AsyncVec<W> {
+    fn num_envs(&self) -> usize {
+        self.places.len()
+    }
+
+    fn obs_len(&self) -> usize {
+        self.obs_len
+    }
+
+    fn action_kind(&self) -> ActionKind {
+        self.action_kind
+    }
+
+    fn on_their_way(&self) -> usize {
+        self.on_their_way
+    }
+
+    fn busy(&self) -> Duration {
+        Duration::from_nanos(self.shared.busy_nanos.load(Relaxed))
+    }
+
+    fn begin(&mut self, ids: &[i64], lanes: &[u64], numbers: &[u64]) -> Result<(), Error> {
+        self.check(ids)?;
+        for ((&id, &lane), &number) in ids.iter().zip(lanes).zip(numbers) {
+            lock(&self.shared.slots[id as usize]).task = Task::Begin { lane, number };
+        }
+        self.put(ids);
+        Ok(())
+    }
+
+    fn send(&mut self, ids: &[i64], actions: Actions<'_>) -> Result<(), Error> {
+        self.check(ids)?;
+        if !actions.fit(self.action_kind, ids.len()) {
+            return Err(Error::Actions);
+        }
+        for (i, &id) in ids.iter().enumerate() {
+            match self.places[id as usize] {
+                Place::NeverBegun => return Err(Error::NeverBegun { id }),
+                Place::Ended => return Err(Error::Ended { id }),
+                Place::Here | Place::OnItsWay => {}
+            }
+            let slot = lock(&self.shared.slots[id as usize]);
+            let checked = slot.world.check(actions.of_world(i, 1, ids.len()));
+            checked.map_err(|refused| Error::Action { id, expected: refused.expected })?;
+        }
+        for (i, &id) in ids.iter().enumerate() {
+            let mut slot = lock(&self.shared.slots[id as usize]);
+            slot.task = Task::Step;
+            match actions.of_world(i, 1, ids.len()) {
+                Actions::Discrete(own) => slot.action = own[0],
+                Actions::Box(own) => slot.numbers.copy_from_slice(own),
+            }
+        }
+        self.put(ids);
+        Ok(())
+    }
+
+    fn recv(&mut self, rows: &mut Received<'_>, timeout: Duration) -> Result<bool, Error> {
+        let count = rows.ids.len();
+        if count > self.on_their_way {
+            return Err(Error::TooMany { wanted: count, on_their_way: self.on_their_way });
+        }
+        let mut queues = lock(&self.shared.queues);
+        if queues.ready.len() < count && queues.failed.is_none() {
+            queues.wanted = count;
+            let waited = self
+                .shared
+                .done
+                .wait_timeout_while(queues, timeout, |queues| queues.ready.len() < count && queues.failed.is_none());
+            queues = waited.unwrap_or_else(PoisonError::into_inner).0;
+            queues.wanted = 0;
+        }
+        if let Some(why) = &queues.failed {
+            return Err(Error::Failed(why.clone()));
+        }
+        if queues.ready.len() < count {
+            return Ok(false);
+        }
+        for (id, ready) in rows.ids.iter_mut().zip(queues.ready.drain(..count)) {
+            *id = ready as i64;
+        }
+        drop(queues);
+        self.on_their_way -= count;
+        for (i, &id) in rows.ids.iter().enumerate() {
+            let slot = lock(&self.shared.slots[id as usize]);
+            let own = i * self.obs_len..(i + 1) * self.obs_len;
+            rows.obs[own.clone()].copy_from_slice(&slot.obs);
+            (rows.rewards[i], rows.terminated[i], rows.truncated[i]) = (slot.reward, slot.terminated, slot.truncated);
+            let ended = slot.terminated | slot.truncated != 0;
+            if ended {
+                rows.final_obs[own].copy_from_slice(&slot.final_obs);
+            }
+            self.places[id as usize] = if ended && !self.shared.same_step { Place::Ended } else { Place::Here };
+        }
+        Ok(true)
+    }
+}
+
+impl<W: World> Drop for AsyncVec<W> {
+    fn drop(&mut self) {
+        if std::process::id() != self.owner {
+            // A fork has none of these threads.
+            self.threads.drain(..).for_each(std::mem::forget);
+            return;
+        }
+        lock(&self.shared.queues).closing = true;
+        self.shared.work.notify_all();
+        for thread in self.threads.drain(..) {
+            // It catches the panics of worlds.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl<W: World> Shared<W> {
+    /// What each thread does until the end.
+    fn run(&self) {
+        let mut taken = Vec::with_capacity(MAX_TAKEN);
+        let mut finished = Vec::with_capacity(MAX_TAKEN);
+        while self.take(&mut taken) {
+            let mut start = Instant::now();
+            for id in taken.drain(..) {
+                match catch_unwind(AssertUnwindSafe(|| self.work_on(&mut lock(&self.slots[id])))) {
+                    Ok(()) => finished.push(id),
+                    Err(panic) => {
+                        lock(&self.queues).failed.get_or_insert(format!("environment {id}: {}", words(&*panic)));
+                        self.done.notify_all();
+                    }
+                }
+                let now = Instant::now();
+                if now - start >= HAND_OVER {
+                    self.hand_over(&mut finished, now - start);
+                    start = now;
+                }
+            }
+            self.hand_over(&mut finished, start.elapsed());
+        }
+    }
+
+    /// Waits for work and takes some of it; false at the end. Less at a time when little is left: nobody should wait
+    /// for what another thread could do now.
+    fn take(&self, taken: &mut Vec<usize>) -> bool {
+        let mut queues = lock(&self.queues);
+        while queues.todo.is_empty() && !queues.closing {
+            queues.idle += 1;
+            queues = self.work.wait(queues).unwrap_or_else(PoisonError::into_inner);
+            queues.idle -= 1;
+        }
+        let count = (queues.todo.len() / (2 * self.threads)).clamp(1, MAX_TAKEN).min(queues.todo.len());
+        taken.extend(queues.todo.drain(..count));
+        !queues.closing
+    }
+
+    fn hand_over(&self, finished: &mut Vec<usize>, spent: Duration) {
+        self.busy_nanos.fetch_add(spent.as_nanos() as u64, Relaxed);
+        let mut queues = lock(&self.queues);
+        queues.ready.extend(finished.drain(..));
+        let wake = queues.wanted > 0 && queues.ready.len() >= queues.wanted;
+        drop(queues);
+        if wake {
+            self.done.notify_one();
+        }
+    }
+
+    fn work_on(&self, slot: &mut Slot<W>) {
+        (slot.reward, slot.terminated, slot.truncated) = (0.0, 0, 0);
+        match slot.task {
+            Task::Begin { lane, number } => {
+                (slot.lane, slot.number) = (lane, number);
+                self.begin_episode(slot);
+            }
+            Task::Step => {
+                let action = [slot.action];
+                let actions =
+                    if slot.numbers.is_empty() { Actions::Discrete(&action) } else { Actions::Box(&slot.numbers) };
+                let rows = AgentRows {
+                    obs: &mut slot.obs,
+                    rewards: std::slice::from_mut(&mut slot.reward),
+                    terminated: std::slice::from_mut(&mut slot.terminated),
+                    truncated: std::slice::from_mut(&mut slot.truncated),
+                    alive: std::slice::from_mut(&mut slot.alive),
+                };
+                if slot.world.step(actions, rows) {
+                    slot.final_obs.copy_from_slice(&slot.obs);
+                    if self.same_step {
+                        slot.number += 1;
+                        self.begin_episode(slot);
+                    }
+                }
+            }
+        }
+    }
+
+    fn begin_episode(&self, slot: &mut Slot<W>) {
+        slot.world.seed(env_seed(self.seed, slot.lane, slot.number));
+        slot.world.reset(&mut slot.obs, std::slice::from_mut(&mut slot.alive));
+    }
+}
+
+fn words(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(ToString::to_string);
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "a panic without words".into())
+}

@@ -1,0 +1,207 @@
+//! Environments that are stepped one by one, for Python.
+
+use std::sync::{Mutex, TryLockError};
+use std::time::Duration;
+
+use fastrl_core::async_vec::{AsyncVec as Core, AsyncWorlds, Error, Received};
+use fastrl_core::world::{ActionKind, Actions, World};
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+
+use crate::arrays::{Flag, disjoint, readable, writeable};
+use crate::shm::Timeout;
+use crate::vec_env::gymnasium_error;
+
+#[pyclass(frozen, module = "fastrl._rust")]
+pub(crate) struct AsyncVec {
+    inner: Mutex<Option<Box<dyn AsyncWorlds>>>,
+    /// The process that made it: threads do not survive a fork.
+    owner: u32,
+    num_envs: usize,
+    obs_len: usize,
+    action_kind: ActionKind,
+}
+
+fn to_python(py: Python<'_>, error: Error) -> PyErr {
+    let text = error.to_string();
+    match error {
+        Error::NeverBegun { .. } | Error::Ended { .. } => gymnasium_error(py, "ResetNeeded", text),
+        Error::Threads(_) | Error::Failed(_) => PyRuntimeError::new_err(text),
+        _ => PyValueError::new_err(text),
+    }
+}
+
+fn in_use() -> PyErr {
+    PyRuntimeError::new_err("this environment is being used by another thread right now")
+}
+
+/// How many things an array is about.
+fn length(array: &Bound<'_, PyAny>) -> usize {
+    array.len().unwrap_or(0)
+}
+
+impl AsyncVec {
+    pub(crate) fn over<W: World + 'static>(
+        worlds: Vec<W>,
+        seed: u64,
+        same_step: bool,
+        threads: usize,
+    ) -> PyResult<Self> {
+        let inner = Core::new(worlds, seed, same_step, threads).map_err(|e| PyRuntimeError::new_err(e.to_string()))?;
+        let (num_envs, obs_len, action_kind) = (inner.num_envs(), inner.obs_len(), inner.action_kind());
+        let owner = std::process::id();
+        Ok(Self { inner: Mutex::new(Some(Box::new(inner))), owner, num_envs, obs_len, action_kind })
+    }
+
+    fn with<R>(&self, py: Python<'_>, use_it: impl FnOnce(&mut dyn AsyncWorlds) -> PyResult<R>) -> PyResult<R> {
+        if std::process::id() != self.owner {
+            return Err(PyRuntimeError::new_err(format!(
+                "this environment belongs to process {} and this is a fork of it: make a new environment here",
+                self.owner
+            )));
+        }
+        let mut inner = match self.inner.try_lock() {
+            Ok(inner) => inner,
+            Err(TryLockError::WouldBlock) => return Err(in_use()),
+            Err(TryLockError::Poisoned(_)) => {
+                return Err(PyRuntimeError::new_err("an earlier call failed inside this environment: make a new one"));
+            }
+        };
+        match inner.as_mut() {
+            Some(worlds) => use_it(worlds.as_mut()),
+            None => {
+                Err(gymnasium_error(py, "ClosedEnvironmentError", "this environment is closed: make a new one".into()))
+            }
+        }
+    }
+}
+
+#[pymethods]
+impl AsyncVec {
+    #[getter]
+    fn num_envs(&self) -> usize {
+        self.num_envs
+    }
+
+    #[getter]
+    fn obs_dim(&self) -> usize {
+        self.obs_len
+    }
+
+    #[getter]
+    fn on_their_way(&self, py: Python<'_>) -> PyResult<usize> {
+        self.with(py, |worlds| Ok(worlds.on_their_way()))
+    }
+
+    #[getter]
+    fn busy_seconds(&self, py: Python<'_>) -> PyResult<f64> {
+        self.with(py, |worlds| Ok(worlds.busy().as_secs_f64()))
+    }
+
+    fn begin(
+        &self,
+        py: Python<'_>,
+        env_ids: &Bound<'_, PyAny>,
+        lanes: &Bound<'_, PyAny>,
+        numbers: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        let count = length(env_ids);
+        let ids = readable::<i64>("env_ids", env_ids, &[count])?;
+        let lanes = readable::<u64>("lanes", lanes, &[count])?;
+        let numbers = readable::<u64>("numbers", numbers, &[count])?;
+        // SAFETY: checked, only read, and the caller's for the length of this call.
+        let (ids, lanes, numbers) = unsafe { (ids.slice(), lanes.slice(), numbers.slice()) };
+        self.with(py, |worlds| worlds.begin(ids, lanes, numbers).map_err(|e| to_python(py, e)))
+    }
+
+    fn send(&self, py: Python<'_>, env_ids: &Bound<'_, PyAny>, actions: &Bound<'_, PyAny>) -> PyResult<()> {
+        let count = length(env_ids);
+        let ids = readable::<i64>("env_ids", env_ids, &[count])?;
+        // SAFETY (each `unsafe` below): checked, only read, and the caller's for the length of this call.
+        let actions = match self.action_kind {
+            ActionKind::Discrete => {
+                let actions = readable::<i64>("actions", actions, &[count])?;
+                // SAFETY: as said above.
+                Actions::Discrete(unsafe { actions.slice() })
+            }
+            ActionKind::Box(len) => {
+                let actions = readable::<f32>("actions", actions, &[count, len])?;
+                // SAFETY: as said above.
+                Actions::Box(unsafe { actions.slice() })
+            }
+        };
+        // SAFETY: as said above.
+        let ids = unsafe { ids.slice() };
+        self.with(py, |worlds| worlds.send(ids, actions).map_err(|e| to_python(py, e)))
+    }
+
+    #[pyo3(signature = (env_ids, obs, rewards, terminations, truncations, final_obs, timeout=None))]
+    #[expect(clippy::too_many_arguments, reason = "the arrays of a step")]
+    fn recv(
+        &self,
+        py: Python<'_>,
+        env_ids: &Bound<'_, PyAny>,
+        obs: &Bound<'_, PyAny>,
+        rewards: &Bound<'_, PyAny>,
+        terminations: &Bound<'_, PyAny>,
+        truncations: &Bound<'_, PyAny>,
+        final_obs: &Bound<'_, PyAny>,
+        timeout: Option<f64>,
+    ) -> PyResult<bool> {
+        let count = length(env_ids);
+        let ids = writeable::<i64>("env_ids", env_ids, &[count])?;
+        let obs = writeable::<f32>("obs", obs, &[count, self.obs_len])?;
+        let rewards = writeable::<f32>("rewards", rewards, &[count])?;
+        let terminations = writeable::<Flag>("terminations", terminations, &[count])?;
+        let truncations = writeable::<Flag>("truncations", truncations, &[count])?;
+        let final_obs = writeable::<f32>("final_obs", final_obs, &[count, self.obs_len])?;
+        let places =
+            [ids.place(), obs.place(), rewards.place(), terminations.place(), truncations.place(), final_obs.place()];
+        disjoint(&places)?;
+        // SAFETY: checked, disjoint, and the caller's for the length of this call.
+        let mut rows = unsafe {
+            Received {
+                ids: ids.slice_mut(),
+                obs: obs.slice_mut(),
+                rewards: rewards.slice_mut(),
+                terminated: terminations.bytes_mut(),
+                truncated: truncations.bytes_mut(),
+                final_obs: final_obs.slice_mut(),
+            }
+        };
+        let mut timeout = Timeout::new(timeout)?;
+        self.with(py, |worlds| {
+            let mut received = worlds.recv(&mut rows, Duration::ZERO).map_err(|e| to_python(py, e))?;
+            while !received {
+                let in_time = timeout.wait(
+                    py,
+                    |e| to_python(py, e),
+                    |slice| {
+                        received = worlds.recv(&mut rows, slice)?;
+                        Ok(received)
+                    },
+                )?;
+                if !in_time {
+                    return Ok(false);
+                }
+            }
+            Ok(true)
+        })
+    }
+
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        if std::process::id() != self.owner {
+            return Ok(());
+        }
+        match self.inner.try_lock() {
+            Ok(mut inner) => {
+                let worlds = inner.take();
+                // Joining its threads waits for the steps that they are in.
+                py.detach(|| drop(worlds));
+                Ok(())
+            }
+            Err(TryLockError::Poisoned(_)) => Ok(()),
+            Err(TryLockError::WouldBlock) => Err(in_use()),
+        }
+    }
+}
