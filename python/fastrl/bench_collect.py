@@ -393,13 +393,16 @@ def compare(
     """
     speeds: dict[int, list[Speed]] = {i: [] for i in range(len(cases))}
     missing: dict[str, str] = {}
+    asked = 0
     for turn in range(rounds):
         for i in speeds if turn % 2 == 0 else reversed(speeds):
             case = cases[i]
+            asked += 1
             # One that cannot be had at all is not asked for again.
             if case.label in missing and not any(speeds[k] for k in speeds if cases[k].label == case.label):
                 continue
-            tell(f"{case.label}, {case.workers} workers" if case.method not in ALONE else case.label)
+            who = case.label if case.method in ALONE else f"{case.label}, {case.workers} workers"
+            tell(f"{who} ({asked} of {rounds * len(cases)})")
             try:
                 speeds[i].append(measure(setting, case))
             except BenchError as error:

@@ -42,7 +42,12 @@ PARTS = (
     "other",
 )
 # Names that some of those who measure have for the same.
-_ALSO = {"sampling": "buffer", "queue": "buffer", "weights": "publishing"}
+_ALSO = {
+    "sampling": "buffer",
+    "queue": "buffer",
+    "weights": "publishing",
+    "measuring": "evaluation",
+}
 _COLLECTING = ("environment", "inference", "buffer", "publishing")
 OVERLAP = {
     "collecting": "only collecting",
