@@ -128,10 +128,11 @@ def test_options_reach_the_collector(tmp_path: Path) -> None:
         ("sequential", {"ahead": 2}, "'sequential' has no option ahead"),
         ("executor", {"ray_address": "host:1"}, "'executor' has no option ray_address"),
         ("executor", {"rebild": True}, "'executor' has no option rebild, its options are: .*rebuild"),
-        ("ray", {"start_method": "forkserver"}, "'ray' has no option start_method"),
+        ("ray", {"start_method": "spawn"}, "'ray' has no option start_method"),
         ("executor", {"start_method": "fork"}, "start_method should be 'spawn' or 'forkserver', got 'fork'"),
         ("auto", {"start_method": "fork"}, "start_method should be"),
         ("auto", {"n_workers": 0}, "n_workers should be at least 1"),
+        ("sequential", {"n_workers": -1}, "n_workers should be at least 1"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(
@@ -158,7 +159,7 @@ def test_more_workers_than_memory_allows_are_refused(name: str, monkeypatch: pyt
     monkeypatch.setattr(workers, "available_memory", lambda: 300 * MIB)
     with pytest.raises(
         ValueError,
-        match=r"50 workers do not fit into memory: one takes \d+ MiB.*300 MiB.*n_workers=\d or less",
+        match=r"50 workers do not fit into memory: one takes \d+ MiB.*300 MiB.*n_workers=\d+ or less",
     ):
         make_collector(name, plan(num_envs=50), n_workers=50)
     monkeypatch.setattr(workers, "available_memory", lambda: 10 * MIB)

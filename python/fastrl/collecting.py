@@ -58,7 +58,7 @@ class CollectConfig:
     ] = 300.0
     start_method: Annotated[
         Literal["spawn", "forkserver"], Field(description="how worker processes are started")
-    ] = "spawn"
+    ] = "forkserver"
     ray_address: Annotated[
         str | None, Field(description="of a Ray cluster that runs; none: one on this machine")
     ] = None

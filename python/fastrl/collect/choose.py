@@ -25,7 +25,7 @@ import gymnasium
 
 from fastrl.collect.plan import Collector, Plan
 from fastrl.collect.probe import TOGETHER, Probe, probe
-from fastrl.collect.workers import WorkerCount, check_start_method, cores, count_workers
+from fastrl.collect.workers import WorkerCount, check_count, check_start_method, cores
 from fastrl.envs.spec import EnvSpec
 from fastrl.envs.vector import NativeVectorEnv
 
@@ -64,7 +64,8 @@ def choose(
         return Choice("ray", f"an address of Ray was given, {ray_address}")
     if is_native(plan.env):
         return Choice("native", f"{plan.env.id} is compiled, threads play it without any processes")
-    workers = min(cores(), useful_workers(plan)) if n_workers == "auto" else n_workers
+    useful = plan.episodes if plan.unit == "episodes" else plan.num_envs
+    workers = min(cores(), useful) if n_workers == "auto" else n_workers
     if workers <= 1:
         return Choice("sequential", "there is work or a core for one worker only")
     found = (measure or functools.partial(probe, plan))()
@@ -94,11 +95,6 @@ def is_native(env: EnvSpec) -> bool:
         return False
     module, _, name = vector.partition(":")
     return issubclass(getattr(importlib.import_module(module), name), NativeVectorEnv)
-
-
-def useful_workers(plan: Plan) -> int:
-    """More workers than this would have nothing to do."""
-    return plan.episodes if plan.unit == "episodes" else plan.num_envs
 
 
 def make_collector(
@@ -132,6 +128,7 @@ def make_collector(
         TypeError: the plan does not pickle, or ``n_workers`` is no number.
         CollectError: it cannot start; the message says why.
     """
+    check_count(n_workers)
     check_start_method(start_method)
     shared = {
         "n_workers": n_workers,
@@ -144,28 +141,30 @@ def make_collector(
     measure = functools.cache(functools.partial(probe, plan, start_method))
     chosen = name
     if name == "auto":
-        count = _count(n_workers, plan, measure)
-        chosen, reason = choose(plan, n_workers=count, ray_address=ray_address, measure=measure)
+        chosen, reason = choose(plan, n_workers=n_workers, ray_address=ray_address, measure=measure)
         if tell is not None:
             tell(f"collecting with {chosen!r}: {reason}")
     if chosen not in COLLECTORS:
         names = ", ".join(map(repr, COLLECTORS))
         raise ValueError(f"the collector should be {names} or 'auto', got {name!r}")
+    if chosen == "native":
+        special.setdefault("num_threads", 0 if n_workers == "auto" else n_workers)
+        shared["n_workers"] = "auto"
     make = _maker(chosen)
     known = set(inspect.signature(make).parameters) - {"plan"}
     _check_options(name, known, shared, special)
     options: dict[str, Any] = {option: value for option, value in shared.items() if option in known}
     if "measure" in known:
         options["measure"] = lambda: measure().memory
-    elif "n_workers" in known:
-        options["n_workers"] = _count(n_workers, plan, measure)
     return make(plan, **options, **special)
 
 
 # Where each collector is, which is not imported before it is asked for.
 _MAKERS = {
     "sequential": "fastrl.collect.sequential:SequentialCollector",
+    "sync": "fastrl.collect.lockstep:sync_collector",
     "executor": "fastrl.collect.executor:ExecutorCollector",
+    "native": "fastrl.collect.lockstep:native_collector",
     "ray": "fastrl.collect.ray_actors:RayCollector",
 }
 
@@ -173,10 +172,6 @@ _MAKERS = {
 def _maker(name: str) -> Callable[..., Collector]:
     module, _, attribute = _MAKERS[name].partition(":")
     return getattr(importlib.import_module(module), attribute)
-
-
-def _count(asked: WorkerCount, plan: Plan, measure: Callable[[], Probe]) -> int:
-    return count_workers(asked, useful=useful_workers(plan), measure=lambda: measure().memory)
 
 
 def _check_options(name: str, known: set[str], shared: Mapping[str, Any], special: Mapping[str, Any]) -> None:

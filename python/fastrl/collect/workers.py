@@ -62,6 +62,20 @@ def memory_of(pids: Iterable[int]) -> tuple[float, ...]:
     return tuple(_memory_of(pid) / MIB for pid in pids)
 
 
+def check_count(asked: WorkerCount) -> WorkerCount:
+    """The number of workers, if it is one, or "auto".
+
+    Raises:
+        TypeError: neither an integer nor "auto".
+        ValueError: below 1.
+    """
+    if isinstance(asked, bool) or not (isinstance(asked, int) or asked == "auto"):
+        raise TypeError(f"n_workers should be a number from 1 on, or 'auto', got {asked!r}")
+    if asked != "auto" and asked < 1:
+        raise ValueError(f"n_workers should be at least 1, or 'auto', got {asked}")
+    return asked
+
+
 def count_workers(
     asked: WorkerCount,
     *,
@@ -84,10 +98,7 @@ def count_workers(
         TypeError: neither an integer nor "auto".
         ValueError: below 1, more than there is work for, or more than memory allows; the message has the numbers.
     """
-    if isinstance(asked, bool) or not (isinstance(asked, int) or asked == "auto"):
-        raise TypeError(f"n_workers should be a number from 1 on, or 'auto', got {asked!r}")
-    if asked != "auto" and asked < 1:
-        raise ValueError(f"n_workers should be at least 1, or 'auto', got {asked}")
+    check_count(asked)
     if asked != "auto" and asked > useful:
         raise ValueError(
             f"n_workers should be at most {useful}, for there is no work for more: got {asked};"
