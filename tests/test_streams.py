@@ -49,6 +49,14 @@ def test_environments_and_actions_draw_from_different_streams() -> None:
     assert not seeds & {act >> 33 for act in acts}
 
 
+@given(U64, st.integers(0, 2**40), st.integers(0, 2**40))
+def test_one_episode_is_drawn_as_many_are(seed: int, lane: int, number: int) -> None:
+    assert streams.env_seed(seed, lane, number) == int(streams.stream(seed, 1, lane, number)) >> 33
+    assert streams.act_stream(seed, np.int64(lane), np.int64(number)) == int(
+        streams.stream(seed, 2, lane, number)
+    )
+
+
 @given(st.lists(st.tuples(U64, st.integers(0, 2**40)), min_size=1, max_size=8))
 def test_uniforms_are_the_top_bits_of_the_hash(draws: list[tuple[int, int]]) -> None:
     keys, steps = zip(*draws, strict=True)

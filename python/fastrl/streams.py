@@ -18,6 +18,8 @@ EPISODES = 2**32
 
 _ENV, _ACT = 1, 2
 
+_GOLDEN, _WORD = int(GOLDEN), 2**64 - 1
+
 
 def mix(x: Any) -> Any:
     """splitmix64's finaliser: a bijection of uint64, an array or a scalar."""
@@ -39,12 +41,26 @@ def stream(seed: int, *indices: Any) -> Any:
 
 def env_seed(seed: int, lane: int, number: int) -> int:
     """What ``env.reset(seed=...)`` is given at the start of an episode: 31 bits, which every environment takes."""
-    return int(stream(seed, _ENV, lane, number)) >> 33
+    return _stream(seed, _ENV, lane, number) >> 33
 
 
 def act_stream(seed: int, lane: int, number: int) -> int:
     """Where the actions of an episode are drawn from, for `uniforms`."""
-    return int(stream(seed, _ACT, lane, number))
+    return _stream(seed, _ACT, lane, number)
+
+
+def _stream(seed: int, *indices: int) -> int:
+    """As `stream`, in Python's own numbers, for which numpy takes ten times as long."""
+    state = _mix((int(seed) + _GOLDEN) & _WORD)
+    for index in indices:
+        state = _mix(state ^ _mix((int(index) + _GOLDEN) & _WORD))
+    return state
+
+
+def _mix(x: int) -> int:
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 & _WORD
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EB & _WORD
+    return x ^ (x >> 31)
 
 
 def uniforms(streams: NDArray[np.uint64], steps: NDArray[np.int64]) -> NDArray[np.float32]:

@@ -49,8 +49,9 @@ SLOT_BYTES = 2**24
 # Seconds that a process may take to start and build its environment, beyond a task's.
 START_SECONDS = 60.0
 
-# Seconds between looks at whether a worker hangs.
+# Seconds between looks at whether a worker hangs, and at their memory.
 _LOOK = 0.5
+_MEMORY = 5.0
 
 
 class ExecutorCollector:
@@ -124,7 +125,9 @@ class ExecutorCollector:
         self._ready: deque[Fragment] = deque()
         self._done: SimpleQueue[tuple[Worker, int, Future[Outcome]]] = SimpleQueue()
         self._looked = time.monotonic()
+        self._memory: tuple[float, list[int], tuple[float, ...]] = (-math.inf, [], ())
 
+        self._n_workers = n_workers
         context = multiprocessing.get_context(start_method)
         if start_method == "forkserver":
             # Its processes then have loaded what they need before they start, and share the memory of it.
@@ -398,13 +401,21 @@ class ExecutorCollector:
         return Report(
             steps=self._steps,
             episodes=self._episodes,
-            workers=len(self._workers),
+            workers=self._n_workers,
             failures=tuple(self._failures.all),
             restarts=self._restarts,
             cold_start=self._cold_start,
-            memory_mib=memory_of(self.pids),
+            memory_mib=self._memory_of_workers(),
             seconds=dict(self._seconds),
         )
+
+    def _memory_of_workers(self) -> tuple[float, ...]:
+        """Asked once in a while: the system counts pages to answer."""
+        at, pids, _ = self._memory
+        now = time.monotonic()
+        if now - at > _MEMORY or pids != self.pids:
+            self._memory = now, self.pids, memory_of(self.pids)
+        return self._memory[2]
 
     def state_dict(self) -> dict[str, Any]:
         """See `fastrl.collect.plan.Collector`. Whole episodes that were begun and not taken are not played again."""

@@ -1,0 +1,213 @@
+"""The executor beside the ideal, workers that have nothing to do with each other.
+
+Run with ``pytest benches/bench_executor.py -s``. The ideal plays the same environment in as many plain processes, with
+random actions: no actor, nothing stored, nothing handed over. What is compared is the work done in the same time: the
+durations that the steps of uneven episodes were made to take. Both run in turns, a few rounds each.
+"""
+
+import functools
+import multiprocessing
+import statistics
+import time
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+from multiprocessing.synchronize import Event
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+from fastrl.actor import MlpActor, RandomActor
+from fastrl.collect.executor import ExecutorCollector
+from fastrl.collect.plan import Plan
+from fastrl.envs.spec import as_spec
+from fastrl.envs.uneven import UnevenEnv
+from fastrl.streams import EPISODES, env_seed
+
+ROUNDS, SECONDS = 3, 8.0
+LENGTH = 100
+SEED = 1
+
+
+def uneven(busy: bool) -> dict[str, Any]:
+    """Episodes of 100 steps of 2 ms on average, whose slowest are fifty times as long as the quickest."""
+    return {"step_seconds": 0.002, "sigma": 1.5, "busy": busy, "length": LENGTH}
+
+
+def plan_of(env: Any, actor: Any, episodes: int, **options: Any) -> Plan:
+    spec = as_spec(env, **options)
+    made = spec.make()
+    return Plan(
+        spec,
+        actor or functools.partial(RandomActor, made.action_space),
+        made.observation_space,
+        made.action_space,
+        num_envs=1,
+        num_steps=LENGTH,
+        unit="episodes",
+        episodes=episodes,
+        seed=SEED,
+    )
+
+
+def work_of(env: UnevenEnv, numbers: Iterator[int]) -> float:
+    """Seconds that episodes were made to take."""
+    total = 0.0
+    for number in numbers:
+        env.reset(seed=env_seed(SEED, EPISODES, number))
+        total += float(env._durations.sum())
+    return total
+
+
+def plain(
+    options: dict[str, Any], first: int, stride: int, begin: Event, seconds: float, told: Connection
+) -> None:
+    """A process of the ideal: plays for so long, and tells how many episodes and in what time."""
+    env = UnevenEnv(**options)
+    env.action_space.seed(first)
+    told.send(None)
+    begin.wait()
+    start = time.perf_counter()
+    count = 0
+    while time.perf_counter() - start < seconds:
+        env.reset(seed=env_seed(SEED, EPISODES, first + count * stride))
+        over = False
+        while not over:
+            _, _, terminated, truncated, _ = env.step(env.action_space.sample())
+            over = terminated or truncated
+        count += 1
+    told.send((count, time.perf_counter() - start))
+
+
+def ideal(options: dict[str, Any], workers: int) -> float:
+    """Work a second of all processes together."""
+    context = multiprocessing.get_context("forkserver")
+    begin, pipes, processes = context.Event(), [], []
+    for index in range(workers):
+        receiver, told = context.Pipe(duplex=False)
+        process = context.Process(target=plain, args=(options, index, workers, begin, SECONDS, told))
+        process.start()
+        pipes.append(receiver)
+        processes.append(process)
+    for pipe in pipes:
+        pipe.recv()
+    begin.set()
+    rate, env = 0.0, UnevenEnv(**options)
+    for index, pipe in enumerate(pipes):
+        count, seconds = pipe.recv()
+        rate += work_of(env, iter(range(index, index + count * workers, workers))) / seconds
+    for process in processes:
+        process.join()
+    return rate
+
+
+def executor(options: dict[str, Any], workers: int, synchronous: bool) -> float:
+    """Work a second, once every worker plays."""
+    plan = plan_of(UnevenEnv, None, 10 * workers, **options)
+    env = UnevenEnv(**options)
+    with ExecutorCollector(plan, n_workers=workers) as collector:
+
+        def some() -> Iterator[int]:
+            fragments = collector.collect() if synchronous else [collector.take()]
+            return iter([int(fragment.episodes[0, 1]) for fragment in fragments if fragment is not None])
+
+        for _ in range(1 if synchronous else 2 * workers):
+            some()
+        numbers: list[int] = []
+        start = time.perf_counter()
+        while time.perf_counter() - start < SECONDS:
+            numbers += some()
+        seconds = time.perf_counter() - start
+    return work_of(env, iter(numbers)) / seconds
+
+
+@pytest.mark.parametrize(("workers", "busy"), [(8, False), (2, True)])
+def test_share_of_the_ideal(workers: int, busy: bool) -> None:
+    options = uneven(busy)
+    rates: dict[str, list[float]] = {"ideal": [], "take": [], "collect": []}
+    for _ in range(ROUNDS):
+        rates["ideal"].append(ideal(options, workers))
+        rates["take"].append(executor(options, workers, synchronous=False))
+        rates["collect"].append(executor(options, workers, synchronous=True))
+    best = statistics.median(rates["ideal"])
+    kind = "busy" if busy else "sleeping"
+    print(
+        f"\n{workers} workers, uneven {kind} environments: seconds of work a second, and share of the ideal"
+    )
+    for name, found in rates.items():
+        middle = statistics.median(found)
+        print(
+            f"  {name:8} {middle:6.3f}  {middle / best:6.1%}   rounds {', '.join(f'{x:.3f}' for x in found)}"
+        )
+
+
+@pytest.mark.parametrize("hidden", [(512, 512), (640, 640)])
+def test_time_for_weights(hidden: tuple[int, ...]) -> None:
+    """New weights after every ten episodes of each worker."""
+    workers = 8
+    obs = UnevenEnv().observation_space.shape[0]
+    architecture = {
+        "kind": "discrete",
+        "obs_dim": obs,
+        "outputs": 2,
+        "hidden": list(hidden),
+        "activation": "tanh",
+    }
+    actor = functools.partial(MlpActor, architecture)
+    nbytes = actor().weights_nbytes
+    plan = plan_of(UnevenEnv, actor, 10 * workers, **uneven(busy=False))
+    weights = np.random.default_rng(0).normal(0, 0.01, nbytes // 4).astype(np.float32)
+    with ExecutorCollector(plan, n_workers=workers) as collector:
+        publishing = []
+        start = time.perf_counter()
+        for _ in range(5):
+            before = time.perf_counter()
+            collector.publish(weights)
+            publishing.append(time.perf_counter() - before)
+            collector.collect()
+        seconds = time.perf_counter() - start
+        report = collector.report()
+    total = sum(report.seconds.values())
+    shares = ", ".join(f"{part} {spent / total:.2%}" for part, spent in report.seconds.items())
+    print(f"\nweights of {nbytes / 1e6:.2f} MB, {workers} workers, 5 updates in {seconds:.1f} s: {shares}")
+    print(f"  publishing {statistics.median(publishing) * 1e3:.2f} ms an update")
+
+
+class Quick(gymnasium.Env[Any, Any]):
+    """Episodes of so many steps that take no time."""
+
+    def __init__(self, length: int) -> None:
+        self.observation_space = gymnasium.spaces.Box(-1, 1, (4,), np.float32)
+        self.action_space = gymnasium.spaces.Discrete(2)
+        self.length = length
+        self.obs = np.zeros(4, np.float32)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.left = self.length
+        return self.obs, {}
+
+    def step(self, action: Any) -> Any:
+        self.left -= 1
+        return self.obs, 1.0, self.left == 0, False, {}
+
+
+@pytest.mark.parametrize("length", [1, 10, 100])
+def test_what_a_task_costs(length: int) -> None:
+    """An environment that takes no time leaves what collecting costs: playing, storing, and handing over."""
+    workers, updates = 2, 10
+    with ExecutorCollector(plan_of(Quick, None, 1000, length=length), n_workers=workers) as collector:
+        collector.collect()
+        start, own = time.perf_counter(), time.process_time()
+        for _ in range(updates):
+            collector.collect()
+        seconds, own = time.perf_counter() - start, time.process_time() - own
+        report = collector.report()
+    count = updates * 1000
+    steps = count * length
+    played = sum(report.seconds[part] for part in ("environment", "inference", "buffer")) / report.steps
+    print(
+        f"\nepisodes of {length} free steps, {workers} workers: {count / seconds:,.0f} episodes/s,"
+        f" {steps / seconds:,.0f} steps/s; a step is played in {played * 1e6:.2f} us;"
+        f" the learner's process spends {own / count * 1e6:.0f} us an episode"
+    )
