@@ -435,10 +435,17 @@ def title(setting: Setting) -> str:
 
 def speed_table(results: Sequence[Result], setting: Setting) -> Table:
     """For people."""
-    table = Table(title=title(setting), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+    table = Table(
+        title=title(setting),
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        padding=0,
+        show_edge=False,
+    )
     table.add_column("collector", no_wrap=True)
-    names = ("workers", "episodes/s", "steps/s", "speed-up", "efficiency", "cores", "MiB", "start")
-    for name in (*names, "100,000 episodes*"):
+    names = ("workers", "episodes/s", "steps/s", "speed-up", "each", "cores", "MiB", "start", "100,000*")
+    for name in names:
         table.add_column(name, justify="right")
     before = ""
     for result in results:
@@ -459,9 +466,10 @@ def speed_table(results: Sequence[Result], setting: Setting) -> Table:
             long_time(result.many_seconds),
         )
     table.caption = (
-        "speed-up: in steps/s, against sequential; efficiency: of it for each worker; cores: busy on average;\n"
-        "MiB: the most that all processes held; start: seconds until the first episode was there;\n"
-        "* extrapolated from what was measured, start included"
+        "speed-up: in steps/s against sequential; each: of it for each worker;\n"
+        "cores: busy on average; MiB: the most that all processes held together;\n"
+        "start: seconds until the first episode was there; 100,000*: episodes would take\n"
+        "so long, extrapolated from what was measured, start included"
     )
     table.caption_justify = "left"
     return table
@@ -516,16 +524,18 @@ def draw(results: Sequence[Result], setting: Setting, path: Path) -> None:
     """A picture, PNG: steps a second, speed-up, memory and cold start by the number of workers."""
     from matplotlib.figure import Figure
 
-    panels: list[tuple[str, Callable[[Result], float | None], bool]] = [
-        ("steps/s", lambda result: result.speed.steps_per_second, True),
-        ("speed-up against sequential", lambda result: result.speed_up, False),
-        ("peak memory, MiB", lambda result: result.speed.memory_mib, False),
-        ("cold start, s", lambda result: result.speed.cold_start, False),
+    panels: list[tuple[str, Callable[[Result], float | None]]] = [
+        ("steps/s", lambda result: result.speed.steps_per_second),
+        ("speed-up against sequential", lambda result: result.speed_up),
+        ("peak memory, MiB", lambda result: result.speed.memory_mib),
+        ("cold start, s", lambda result: result.speed.cold_start),
     ]
     sizes = sorted({result.case.workers for result in results})
     figure = Figure(figsize=(11, 7), layout="constrained")
-    for axes, (name, value, logarithmic) in zip(figure.subplots(2, 2).flat, panels, strict=True):
-        for label, colour, points in _lines(results, value):
+    for axes, (name, value) in zip(figure.subplots(2, 2).flat, panels, strict=True):
+        lines = list(_lines(results, value))
+        heights = [y for _, _, points in lines for _, y in points]
+        for label, colour, points in lines:
             if label in ALONE:
                 axes.axhline(points[0][1], color=colour, linestyle="--", label=label)
             else:
@@ -533,11 +543,12 @@ def draw(results: Sequence[Result], setting: Setting, path: Path) -> None:
         if name.startswith("speed-up"):
             axes.plot(sizes, sizes, ":", color="#bdbdbd", label="ideal")
         axes.set(title=name, xlabel="workers", xscale="log", xticks=sizes, xticklabels=sizes)
-        axes.minorticks_off()
-        if logarithmic:
+        if heights and max(heights) > 20 * min(heights) > 0:
             axes.set_yscale("log")
         else:
             axes.set_ylim(bottom=0)
+        axes.minorticks_off()
+        axes.yaxis.set_major_formatter("{x:,g}")
         axes.grid(color="#eeeeee")
         axes.set_axisbelow(True)
         for side in ("top", "right"):
