@@ -59,7 +59,7 @@ class InnerConfig:
     ] = 0.4
     compliance_weight: Annotated[
         float, Field(ge=0, le=1e6, description="what full compliance is worth in an episode's reward")
-    ] = 4.0
+    ] = 3.0
     episodes_per_update: Annotated[
         int, Field(ge=1, le=1_000_000, description="games played at a time, one episode of each an update")
     ] = 256
@@ -72,7 +72,7 @@ class InnerConfig:
         Field(description="widths of the hidden layers of actor and critic, each of which has its own"),
     ] = (64, 64)
     activation: Annotated[Activation, Field(description="after each hidden layer")] = "relu"
-    learning_rate: Annotated[float, Field(ge=0, description="Adam's, at the start")] = 2e-3
+    learning_rate: Annotated[float, Field(ge=0, description="Adam's, at the start")] = 3e-3
     final_learning_rate: Annotated[
         float, Field(ge=0, description="the same once all episodes of the search are spent")
     ] = 1e-4
@@ -171,7 +171,7 @@ class WorkflowTrainer:
     Attributes:
         episodes: played so far, measured ones included.
         least: `play` wants at least so many to learn anything.
-        watch: seconds spent in all, on ``environment``, ``inference``, ``returns``, ``update`` and ``measuring``.
+        watch: seconds spent in all, on the parts of `PPO` and on ``measuring``.
     """
 
     def __init__(

@@ -1,0 +1,115 @@
+"""CAGE 2 with workflows: what the workflow costs the simulator, and an order learnt and scored beside plain PPO.
+
+Run: ``pytest benches/bench_workflow.py -s`` on an otherwise idle machine; about three minutes on two cores.
+"""
+
+import statistics
+import time
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from fastrl.config import build
+from fastrl.envs.cage2 import ACTIONS, Cage2VectorEnv, action_indices
+from fastrl.envs.cage2_workflow import WORKFLOWS, Cage2WorkflowVectorEnv, parse_workflow
+from fastrl.evaluate import RULESETS
+from fastrl.policy import Policy
+from fastrl.train import TrainConfig, Training
+from fastrl.workflow_scores import score_by_protocol
+from fastrl.workflow_training import Games, InnerConfig, WorkflowTrainer
+
+WORKFLOW = parse_workflow("enterprise,op_server,op_host,user,defender")
+EPISODES = 100_000
+GAMES = 1024
+
+
+def steps_per_second(make):
+    """Of random play on one thread, into arrays that are there."""
+    env = make(GAMES, red_agent="mix", num_threads=1, autoreset_mode="same_step")
+    obs = np.zeros((GAMES, env.single_observation_space.shape[0]), np.float32)
+    rewards, ends, final = np.zeros(GAMES, np.float32), np.zeros((2, GAMES), np.bool_), np.zeros_like(obs)
+    env.reset_into(obs, seed=0)
+    actions = np.random.default_rng(0).integers(len(ACTIONS), size=(100, GAMES))
+    start = time.perf_counter()
+    for row in actions:
+        env.step_into(row, obs, rewards, *ends, final)
+    return actions.size / (time.perf_counter() - start)
+
+
+def test_a_workflow_costs_the_simulator_little():
+    plain, workflow = [], []
+    for _ in range(15):
+        plain.append(steps_per_second(Cage2VectorEnv))
+        workflow.append(steps_per_second(Cage2WorkflowVectorEnv))
+    ratio = statistics.median(b / a for a, b in zip(plain, workflow, strict=True))
+    print(f"\nCAGE 2 on one thread: {statistics.median(plain) / 1e6:.1f} million steps/s,", end=" ")
+    print(f"with workflows {statistics.median(workflow) / 1e6:.1f} million: {ratio:.0%}")
+
+
+def as_policy(state, games):
+    environment = {"scan_memory": games.scan_memory}
+    return Policy(
+        {
+            "policy": state,
+            "config": {"env": environment, "ppo": {"action_masks": False}},
+            "steps": EPISODES * games.episode_length,
+            "actions": list(action_indices(games.actions)),
+            "num_actions": len(ACTIONS),
+        }
+    )
+
+
+def test_one_order_beside_plain_ppo():
+    """All orders together, then one of them; plain PPO for as many episodes."""
+    torch.set_num_threads(1)
+    games, config = Games(), InnerConfig()
+    start = time.perf_counter()
+    trainer = WorkflowTrainer(config, games, total_episodes=EPISODES)
+    together = int(config.pretrain_share * EPISODES)
+    trainer.train(WORKFLOWS, together - together % config.episodes_per_update)
+    trainer.play(WORKFLOW, EPISODES - trainer.episodes)
+    seconds = {"workflow": time.perf_counter() - start}
+
+    start = time.perf_counter()
+    plain = Training(
+        build(
+            TrainConfig,
+            {
+                "run.total_steps": EPISODES * games.episode_length,
+                "env.scan_memory": games.scan_memory,
+                "run.device": "cpu",
+            },
+        )
+    )
+    for _ in plain.rows():
+        pass
+    seconds["plain PPO"] = time.perf_counter() - start
+
+    policies = {
+        "workflow": as_policy(trainer.policy_state(WORKFLOW), games),
+        "plain PPO": Policy(plain.state()),
+    }
+    table = Table(title=f"{EPISODES:,} episodes each; return (compliance) over 100 steps, 1,000 episodes")
+    for column in ("policy", "seconds", "steps/s", "ruleset", "B_line", "Meander", "total of nine"):
+        table.add_column(column)
+    for name, policy in policies.items():
+        for ruleset in RULESETS:
+            scored = score_by_protocol(policy, WORKFLOW, name, ruleset=ruleset, seed=1)
+            cells = {
+                score.red_agent: f"{score.mean:.2f} ± {score.standard_error:.2f} ({compliance.mean:.3f})"
+                for score, compliance in zip(scored.evaluation.scores, scored.compliance, strict=True)
+                if score.horizon == 100
+            }
+            speed = EPISODES * games.episode_length / seconds[name]
+            table.add_row(
+                name,
+                f"{seconds[name]:.0f}",
+                f"{speed:,.0f}",
+                ruleset,
+                cells["bline"],
+                cells["meander"],
+                f"{scored.evaluation.total:.2f} ± {scored.evaluation.total_standard_error:.2f}",
+            )
+    Console(width=130).print(table)
