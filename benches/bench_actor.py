@@ -1,0 +1,78 @@
+"""Choosing actions: the compiled actor beside torch, one thread each, and the compiled one's errors against torch.
+
+Run: ``pytest benches/bench_actor.py -s`` on an otherwise idle machine.
+"""
+
+import time
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from fastrl.actor import MlpActor
+from fastrl.networks import ActorCritic, sample_actions
+from fastrl.streams import uniforms
+
+# Observation, hidden layers, actions: CAGE 2 with its effective and with all actions, and a wider network.
+NETWORKS = [(52, (64, 64), 54), (52, (64, 64), 145), (52, (256, 256), 54)]
+BATCHES = (1, 16, 256, 4096)
+
+
+def fastest(call, seconds=0.3):
+    """Seconds a call, of the fastest of many short series."""
+    call()
+    start = time.perf_counter()
+    call()
+    series = max(1, int(0.01 / (time.perf_counter() - start)))
+    best, end = np.inf, time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        start = time.perf_counter()
+        for _ in range(series):
+            call()
+        best = min(best, (time.perf_counter() - start) / series)
+    return best
+
+
+def test_acting():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    table = Table("network", "activation", "rows", "compiled, µs", "torch, µs", "ratio", "compiled, rows/s")
+    rng = np.random.default_rng(0)
+    for obs_dim, hidden, actions in NETWORKS:
+        for activation in ("relu", "tanh"):
+            network = ActorCritic(obs_dim, actions, hidden, activation)
+            actor = MlpActor(network.actor_architecture())
+            weights = np.empty(actor.weights_nbytes // 4, np.float32)
+            network.actor_weights(weights)
+            actor.load(weights)
+            for rows in BATCHES:
+                obs = (rng.random((rows, obs_dim)) < 0.3).astype(np.float32)
+                streams = rng.integers(2**64, size=rows, dtype=np.uint64)
+                steps = np.zeros(rows, np.int64)
+                chosen, log_probs = np.empty(rows, np.int64), np.empty(rows, np.float32)
+                tensor = torch.from_numpy(obs)
+
+                @torch.inference_mode()
+                def by_torch(network=network, tensor=tensor, rows=rows):
+                    return sample_actions(network.logits(tensor), torch.rand(rows, 1))
+
+                given = obs, streams, steps, chosen, log_probs
+                ours, theirs = fastest(lambda a=actor, g=given: a.act(*g)), fastest(by_torch)
+                with torch.inference_mode():
+                    draws = torch.from_numpy(uniforms(streams, steps))[:, None]
+                    expected, expected_log_probs = sample_actions(network.logits(tensor), draws)
+                same = chosen == expected.numpy()
+                assert same.mean() > 0.99
+                np.testing.assert_allclose(log_probs[same], expected_log_probs.numpy()[same], atol=1e-5)
+                table.add_row(
+                    f"{obs_dim}-{'-'.join(map(str, hidden))}-{actions}",
+                    activation,
+                    f"{rows}",
+                    f"{ours * 1e6:.1f}",
+                    f"{theirs * 1e6:.1f}",
+                    f"{theirs / ours:.1f}",
+                    f"{rows / ours:,.0f}",
+                )
+    torch.set_num_threads(threads)
+    Console(width=110).print(table)
