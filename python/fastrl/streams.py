@@ -44,6 +44,12 @@ def env_seed(seed: int, lane: int, number: int) -> int:
     return _stream(seed, _ENV, lane, number) >> 33
 
 
+def env_seeds(seed: int, lanes: NDArray[np.int64], numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+    """`env_seed` of many episodes, int64 [K]."""
+    seeds: NDArray[np.int64] = (stream(seed, _ENV, lanes, numbers) >> np.uint64(33)).astype(np.int64)
+    return seeds
+
+
 def act_stream(seed: int, lane: int, number: int) -> int:
     """Where the actions of an episode are drawn from, for `uniforms`."""
     return _stream(seed, _ACT, lane, number)
@@ -61,6 +67,12 @@ def _mix(x: int) -> int:
     x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 & _WORD
     x = (x ^ (x >> 27)) * 0x94D049BB133111EB & _WORD
     return x ^ (x >> 31)
+
+
+def act_streams(seed: int, lanes: NDArray[np.int64], numbers: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """`act_stream` of many episodes, uint64 [K]."""
+    streams: NDArray[np.uint64] = stream(seed, _ACT, lanes, numbers)
+    return streams
 
 
 def uniforms(streams: NDArray[np.uint64], steps: NDArray[np.int64]) -> NDArray[np.float32]:

@@ -98,6 +98,23 @@ def check_spaces(obs_space: Space[Any], action_space: Space[Any]) -> None:
         )
 
 
+def expect_spaces(plan: Plan, obs_space: Space[Any], action_space: Space[Any]) -> None:
+    """Refuses an environment whose spaces are not those that the learner expects.
+
+    Raises:
+        CollectError
+    """
+    for what, expected, found in (
+        ("observation", plan.obs_space, obs_space),
+        ("action", plan.action_space, action_space),
+    ):
+        if found != expected:
+            raise CollectError(
+                f"env: the {what} space of {plan.env.id} is {found}, but the learner expects {expected};"
+                " it should be built from the same environment, with the same options"
+            )
+
+
 @dataclass(frozen=True)
 class Failure:
     """Something that went wrong in a worker, and cost a task.

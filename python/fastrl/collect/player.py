@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fastrl.actor import Actor
 from fastrl.collect.fragment import Fragment, allocate
-from fastrl.collect.plan import CollectError, Plan
+from fastrl.collect.plan import Plan, expect_spaces
 from fastrl.streams import EPISODES, act_stream, env_seed
 
 PARTS = ("environment", "inference", "buffer", "weights", "waiting")
@@ -125,7 +125,7 @@ class Player:
             while len(self._envs) < len(self.lanes):
                 env = self.plan.env.make()
                 self._envs.append(env)
-                _check_spaces(self.plan, env)
+                expect_spaces(self.plan, env.observation_space, env.action_space)
         except BaseException:
             self.close()
             raise
@@ -276,15 +276,3 @@ def resumed(state: Mapping[str, Any], lanes: Iterable[int]) -> list[int]:
             f"the state has {len(numbers)} lanes, the plan {len(lanes)}: unit and num_envs should be as they were"
         )
     return [numbers[lane] for lane in lanes]
-
-
-def _check_spaces(plan: Plan, env: gymnasium.Env[Any, Any]) -> None:
-    for what, expected, found in (
-        ("observation", plan.obs_space, env.observation_space),
-        ("action", plan.action_space, env.action_space),
-    ):
-        if found != expected:
-            raise CollectError(
-                f"env: the {what} space of {plan.env.id} is {found}, but the learner expects {expected};"
-                " it should be built from the same environment, with the same options"
-            )

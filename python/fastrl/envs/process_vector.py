@@ -530,6 +530,8 @@ class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
         Raises:
             WorkerError: one could not build its environments again.
         """
+        if self._crew.rounds is None:
+            raise ClosedEnvironmentError("this environment is closed: make a new one")
         until = time.monotonic() + self._start_timeout
         dead = [death.worker for death in self.deaths]
         for w in dead:

@@ -200,8 +200,9 @@ class _Worker:
                 rewards[k], terminations[k], truncations[k] = 0.0, False, False
                 continue
             action = self.actions[k]
-            # Environments may keep what they are given, and these bytes change.
-            obs, reward, terminated, truncated, info = env.step(action if action.ndim == 0 else action.copy())
+            # Environments get numbers of Python, and arrays that nobody writes to later.
+            given = action.item() if action.ndim == 0 else action.copy()
+            obs, reward, terminated, truncated, info = env.step(given)
             self.lengths[k] += 1
             if self.lengths[k] >= self.limit and not terminated:
                 truncated = True

@@ -167,7 +167,7 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
         self,
         obs: NDArray[np.float32],
         *,
-        seed: int | Sequence[int | None] | None = None,
+        seed: int | Sequence[int | None] | NDArray[np.uint64] | None = None,
         reset_mask: NDArray[np.bool_] | None = None,
     ) -> None:
         """As `reset`; writes the rows of `obs` (float32 [N, obs_dim]) that it resets and leaves the others."""
@@ -189,13 +189,15 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
         fits = obs.shape == self._shown_shape and obs.flags.c_contiguous
         return obs.reshape(self._obs_shape) if fits else obs
 
-    def _seeds(self, seed: int | Sequence[int | None] | None) -> NDArray[np.uint64] | None:
+    def _seeds(self, seed: Any) -> NDArray[np.uint64] | None:
         if seed is None:
             super().reset(seed=None)
             if self._was_reset:
                 return None
             return self.np_random.integers(SEED_LIMIT, size=self.num_envs, dtype=np.uint64, endpoint=False)
         if isinstance(seed, list | tuple | np.ndarray):
+            if isinstance(seed, np.ndarray) and seed.dtype == np.uint64 and seed.shape == (self.num_envs,):
+                return seed
             if len(seed) != self.num_envs:
                 raise ValueError(f"seed: expected {self.num_envs} seeds, got {len(seed)}")
             if any(s is None for s in seed):

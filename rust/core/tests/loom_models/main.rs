@@ -397,44 +397,63 @@ fn a_bulletin_never_shows_a_mixture() {
     });
 }
 
+fn table(members: usize) -> Table {
+    let word = |i: usize| Word(8 * i);
+    let seat = |i: usize| Seat { done: word(2 + 2 * i), bell: Bell(word(3 + 2 * i)) };
+    Table { round: word(0), leader: Bell(word(1)), seats: (0..members).map(seat).collect() }
+}
+
+/// A record that one wrote, and that another reads when it should be there.
+fn put(memory: &Model, slot: usize, value: u64) {
+    // SAFETY: loom checks that no two touch a record at once.
+    unsafe { memory.write(slot, &bytes(value)) };
+}
+
+fn get(memory: &Model, slot: usize) -> Option<u64> {
+    take_one(|out| {
+        // SAFETY: as in `put`.
+        unsafe { memory.read(slot, out) };
+        1
+    })
+}
+
 #[test]
-fn rounds_have_an_order_and_nobody_oversleeps() {
-    let sites = [Site::Begun, Site::BegunSeen, Site::Done, Site::DoneSeen, Site::Sleep, Site::Wake];
-    check(2, &sites, |weakened| {
-        let word = |i: usize| Word(8 * i);
-        let seat = |i: usize| Seat { done: word(2 + 2 * i), bell: Bell(word(3 + 2 * i)) };
-        let table = Arc::new(Table { round: word(0), leader: Bell(word(1)), seats: vec![seat(0), seat(1)] });
+fn a_member_sees_a_round_and_what_is_to_be_done() {
+    check(3, &[Site::Begun, Site::BegunSeen, Site::Sleep, Site::Wake], |weakened| {
         let memory = model(weakened);
-        // SAFETY (all three): loom checks that no two touch a record at once.
-        let write = |memory: &Model, slot, value| unsafe { memory.write(slot, &bytes(value)) };
-        let read = |memory: &Model, slot| {
-            take_one(|out| {
-                // SAFETY: as above.
-                unsafe { memory.read(slot, out) };
-                1
-            })
-        };
-        // Slot 2 is the leader's, to be read by all members; slots 0 and 1 are theirs.
-        write(&memory, 2, 7);
+        let shared = memory.clone();
+        let leader = thread::spawn(move || {
+            put(&shared, 0, 7);
+            table(1).begin(&*shared);
+        });
+        let table = table(1);
+        while table.other(&*memory, 0).is_none() {
+            table.seats[0].bell.sleep(&*memory, Duration::MAX, || table.other(&*memory, 0).is_some());
+        }
+        assert_eq!(get(&memory, 0), Some(7));
+        leader.join().unwrap();
+    });
+}
+
+#[test]
+fn the_last_member_that_is_done_wakes_the_leader() {
+    check(3, &[Site::Done, Site::DoneSeen, Site::Sleep, Site::Wake], |weakened| {
+        let memory = model(weakened);
+        let table = table(2);
+        table.begin(&*memory);
         let members: Vec<_> = (0..2)
             .map(|member| {
-                let (memory, table) = (memory.clone(), table.clone());
+                let (shared, table) = (memory.clone(), table.clone());
                 thread::spawn(move || {
-                    while table.other(&*memory, 0).is_none() {
-                        table.seats[member].bell.sleep(&*memory, Duration::MAX, || table.other(&*memory, 0).is_some());
-                    }
-                    let given = read(&memory, 2).unwrap();
-                    write(&memory, member, given + member as u64);
-                    table.finish(&*memory, member, 1);
+                    put(&shared, member, 7 + member as u64);
+                    table.finish(&*shared, member, 1);
                 })
             })
             .collect();
-        table.begin(&*memory);
         while !table.is_complete(&*memory) {
             table.leader.sleep(&*memory, Duration::MAX, || table.is_complete(&*memory));
         }
-        assert_eq!([read(&memory, 0), read(&memory, 1)], [Some(7), Some(8)]);
-        write(&memory, 2, 9);
+        assert_eq!([get(&memory, 0), get(&memory, 1)], [Some(7), Some(8)]);
         members.into_iter().for_each(|member| member.join().unwrap());
     });
 }
