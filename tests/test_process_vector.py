@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import subprocess
@@ -102,12 +101,6 @@ def arrays(env: ProcessVectorEnv) -> list[NDArray[Any]]:
         np.zeros(n, np.bool_),
         np.zeros(n, np.bool_),
     ]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def fast_starts() -> None:
-    """The fork server loads once what all workers need, unless it runs already."""
-    multiprocessing.set_forkserver_preload(["fastrl.envs.process_worker"])
 
 
 @pytest.mark.parametrize("mode", list(AutoresetMode), ids=lambda mode: mode.name)

@@ -337,7 +337,7 @@ def native_collector(
         CollectError: the environment is not compiled, or its spaces are not the plan's.
         ValueError, TypeError: an argument that makes no sense.
     """
-    threads = count_workers(n_workers, useful=plan.num_envs)
+    threads = min(count_workers(n_workers, useful=max(plan.num_envs, plan.episodes)), plan.num_envs)
     bounds = [plan.num_envs * i // threads for i in range(threads + 1)]
 
     def make_rows(failures: Failures) -> list[Rows]:

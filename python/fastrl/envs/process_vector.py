@@ -159,6 +159,9 @@ class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
         self.autoreset_mode = as_autoreset_mode(autoreset_mode)
         self._step_timeout, self._start_timeout = step_timeout, start_timeout
         self._context: Any = multiprocessing.get_context(start_method)
+        if start_method == "forkserver":
+            # Its processes then have loaded what they need before they start, and share the memory of it.
+            self._context.set_forkserver_preload([work.__module__])
         bounds = [self.num_envs * w // self.num_workers for w in range(self.num_workers + 1)]
         self._tasks = [
             Task(w, range(bounds[w], bounds[w + 1]), self._spec, self.autoreset_mode, max_episode_steps, info)
