@@ -147,9 +147,6 @@ def make_collector(
     if chosen not in COLLECTORS:
         names = ", ".join(map(repr, COLLECTORS))
         raise ValueError(f"the collector should be {names} or 'auto', got {name!r}")
-    if chosen == "native":
-        special.setdefault("num_threads", 0 if n_workers == "auto" else n_workers)
-        shared["n_workers"] = "auto"
     make = _maker(chosen)
     known = set(inspect.signature(make).parameters) - {"plan"}
     _check_options(name, known, shared, special)
