@@ -122,6 +122,16 @@ def test_one_seed_fixes_a_run_whose_collector_waits(tmp_path: Path, algorithm: s
     assert not same(learnt(tmp_path / "a")["policy"], learnt(tmp_path / "c")["policy"])
 
 
+@pytest.mark.parametrize("options", [[], ["--episodes-per-update=6"]], ids=["steps", "episodes"])
+def test_it_learns_the_same_whoever_collects(tmp_path: Path, options: list[str]) -> None:
+    for name in ("sequential", "executor"):
+        workers = ["--n-workers=2"] if name == "executor" else []
+        assert train_small(tmp_path / name, f"--collect={name}", *workers, *options) == 0
+    ours, theirs = learnt(tmp_path / "sequential"), learnt(tmp_path / "executor")
+    assert differences(ours, theirs) == []
+    assert rows_of(tmp_path / "sequential") == rows_of(tmp_path / "executor")
+
+
 @pytest.mark.parametrize("algorithm", ["ppo", "impala"])
 @pytest.mark.parametrize("options", [[], ["--episodes-per-update=3"]], ids=["steps", "episodes"])
 def test_it_goes_on_where_it_stood(algorithm: str, options: list[str], tmp_path: Path) -> None:
@@ -279,6 +289,26 @@ def test_an_environment_that_fails_again_and_again_ends_the_run_with_its_traceba
     assert err[-1].startswith("fastrl train: error: ")
     assert "this game is broken" in err[-1]
     assert sum("fastrl train: error" in line for line in err) == 1
+
+
+@pytest.mark.parametrize("what", ["raise", "kill"])
+def test_a_failure_costs_its_task_and_is_told(
+    what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Tells which episodes have failed: none does so twice.
+    (tmp_path / "once").mkdir()
+    broken = ["share=0.1", f"what={what}", f"once={tmp_path / 'once'}"]
+    options = ["--env=collect_cases:Broken", "--env-options", *broken, "--collect=executor", "--n-workers=2"]
+    assert train_small(tmp_path / "run", *options) == 0
+    out = capsys.readouterr().out
+    cause = "ValueError: this game is broken" if what == "raise" else "killed by SIGKILL"
+    assert f"{cause}; it goes on" in out
+    assert ("Traceback" in out) == (what == "raise")
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["failures"] >= 1
+    assert (summary["restarts"] > 0) == (what == "kill")
+    assert summary["steps"] == 3 * UPDATE
+    assert f"{summary['failures']} failures of workers, {summary['restarts']} restarts" in out
 
 
 def test_failures_are_told_once_each() -> None:

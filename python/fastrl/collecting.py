@@ -149,15 +149,21 @@ def open_collector(config: CollectConfig, plan: Plan, console: Console) -> Colle
     def tell(line: str) -> None:
         console.print(line, highlight=False, soft_wrap=True, markup=False)
 
+    # A collector refuses options that are not for it, and those alone were meant for it that were given.
+    usual = CollectConfig()
+    given = {
+        name: getattr(config, name)
+        for name in ("n_workers", "start_method", "ray_address")
+        if getattr(config, name) != getattr(usual, name)
+    }
+    if config.task_timeout != usual.task_timeout:
+        given["task_timeout"] = config.task_timeout or None
     try:
         collector = make_collector(
             config.method,
             plan,
-            n_workers=config.n_workers,
-            task_timeout=config.task_timeout or None,
-            start_method=config.start_method,
-            ray_address=config.ray_address,
             tell=tell,
+            **given,
         )
     except (ValueError, TypeError, ImportError) as error:
         raise TrainError(f"--collect {config.method}: {error}") from None

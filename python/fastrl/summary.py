@@ -300,13 +300,7 @@ class GymSummary:
             f" {count(self.steps_per_second)} steps/s"
         )
         if self.worker_memory_mib:
-            memory = ", ".join(f"{each:,.0f}" for each in self.worker_memory_mib)
-            spent = sum(self.workers.values())
-            shares = ", ".join(f"{name} {each / spent:.1%}" for name, each in self.workers.items())
-            lines.append(
-                f"{len(self.worker_memory_mib)} workers, ready after {self.cold_start:.1f} s,"
-                f" memory {memory} MiB; their time: {shares}"
-            )
+            lines.append(about_workers(self.worker_memory_mib, self.cold_start, self.workers))
         if self.max_policy_lag or self.dropped:
             lines.append(
                 f"policy lag {self.policy_lag:.2f} updates on average, {self.max_policy_lag} at most,"
@@ -321,6 +315,14 @@ class GymSummary:
         if self.evaluation is not None:
             lines.append(f"without exploration, {evaluation_line(self.evaluation)}")
         console.print("\n".join(lines), highlight=False, soft_wrap=True)
+
+
+def about_workers(memory_mib: Sequence[float], cold_start: float, seconds: Mapping[str, float]) -> str:
+    """How many there were, when they were ready, the memory of each and what they spent their time on."""
+    memory = ", ".join(f"{each:,.0f}" for each in memory_mib)
+    total = sum(seconds.values()) or 1.0
+    shares = ", ".join(f"{name} {each / total:.1%}" for name, each in seconds.items())
+    return f"{len(memory_mib)} workers, ready after {cold_start:.1f} s, memory {memory} MiB; their time: {shares}"
 
 
 def evaluation_tree(returns: Sequence[float]) -> dict[str, Any]:

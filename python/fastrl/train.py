@@ -41,7 +41,7 @@ from fastrl.profile import Profile
 from fastrl.rundir import RunDirectory, new_directory
 from fastrl.session import Goal, TrainError, check_resumable, choose_device, going_on, play
 from fastrl.stopwatch import Stopwatch
-from fastrl.summary import Summary, peak_gpu_memory_mib, peak_memory_mib, with_other
+from fastrl.summary import Summary, about_workers, peak_gpu_memory_mib, peak_memory_mib, with_other
 
 
 def parse_red_agent(value: Any) -> str:
@@ -205,10 +205,16 @@ class Training:
     def __init__(self, config: TrainConfig, console: Console | None = None) -> None:
         self.config = config
         self._console = console or Console(quiet=True)
-        if config.collect.method == "native" and config.collect.episodes_per_update:
-            raise TrainError(
-                "--episodes-per-update does not go with --collect native, which plays rows of games"
-            )
+        given = {
+            "--episodes-per-update": config.collect.episodes_per_update > 0,
+            "--n-workers": config.collect.n_workers != "auto",
+        }
+        for option in (option for option, is_given in given.items() if is_given):
+            if config.collect.method == "native":
+                raise TrainError(
+                    f"{option} does not go with --collect native, whose threads play rows of games:"
+                    " choose another collector, or auto"
+                )
         if config.collect.method != "native" and config.ppo.action_masks:
             raise TrainError("--ppo.action_masks goes with --collect native alone: fragments carry no masks")
         if config.run.torch_threads:
@@ -262,6 +268,10 @@ class Training:
                 yield from self._loop(self._from(collector))
             finally:
                 self._collected, self._collector = collector_state(collector.state_dict()), None
+                report = collector.report()
+                if report.workers:
+                    line = about_workers(report.memory_mib, report.cold_start, report.seconds)
+                    self._console.print(line, highlight=False, soft_wrap=True)
 
     def _plan(self) -> Plan:
         config = self.config.env

@@ -220,9 +220,9 @@ def _sizes(obs_space: gymnasium.Space, action_space: gymnasium.Space) -> tuple[i
         or len(obs_space.shape) != 1
         or obs_space.dtype != np.float32
     ):
-        raise ValueError(f"PPO needs observations of a one-dimensional float32 Box, got {obs_space}")
+        raise ValueError(f"the learner needs observations of a one-dimensional float32 Box, got {obs_space}")
     if not isinstance(action_space, gymnasium.spaces.Discrete) or action_space.start != 0:
-        raise ValueError(f"PPO needs a Discrete action space that starts at 0, got {action_space}")
+        raise ValueError(f"the learner needs a Discrete action space that starts at 0, got {action_space}")
     return obs_space.shape[0], int(action_space.n)
 
 

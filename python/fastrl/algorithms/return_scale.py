@@ -58,8 +58,11 @@ class ReturnScale:
             sums = discounted_sums(fragment.rewards, ended, before.astype(np.float32), self.gamma)
             if not whole:
                 self.discounted[fragment.lanes] = np.where(ended[-1], 0, sums[-1])
-            all_sums.append(sums.reshape(-1, 1))
-        self.norm.update(torch.from_numpy(np.concatenate(all_sums)))
+            all_sums.append(sums)
+        # Summed in an order that does not depend on which rows came together in a fragment.
+        side_by_side = len({len(sums) for sums in all_sums}) == 1
+        in_order = np.concatenate(all_sums, axis=1 if side_by_side else 0)
+        self.norm.update(torch.from_numpy(in_order.reshape(-1, 1)))
         return float(self.norm.scale())
 
     def state_dict(self) -> dict[str, Tensor]:

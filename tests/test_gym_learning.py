@@ -1,0 +1,32 @@
+"""Each algorithm learns CartPole from two processes, well enough to tell; benches/bench_gym.py solves it."""
+
+import pytest
+from rich.console import Console
+
+from fastrl.config import build, check
+from fastrl.gym_run import Training
+from fastrl.gym_settings import PRESETS, GymConfig, presets_for
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "total_steps"), [("ppo", 15_000), ("async-ppo", 25_000), ("impala", 80_000)]
+)
+def test_it_learns_to_balance(algorithm: str, total_steps: int) -> None:
+    layers = [check(GymConfig, PRESETS[name].values, name) for name in presets_for("CartPole-v1")]
+    own = {
+        "run.algorithm": algorithm,
+        "run.total_steps": total_steps,
+        "run.eval_episodes": 10,
+        "collect.method": "executor",
+        "collect.n_workers": 2,
+    }
+    training = Training(build(GymConfig, *layers, own), Console(quiet=True))
+    rows = list(training.rows())
+    returns = training.evaluate()
+    assert returns is not None
+    # At random about 22, at most 500.
+    assert sum(returns) / len(returns) > 100
+    assert rows[-1].failures == 0
+    assert training.report.workers == len(training.report.memory_mib) == 2
+    assert (training.lag.highest > 0) == (algorithm != "ppo")
+    assert training.lag.highest <= 2
