@@ -220,7 +220,7 @@ def test_long_times() -> None:
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    options = ["--option=step_seconds=0.0005", "--option=length=10", "--workers=1", "--seconds=0.2"]
+    options = ["--env-options", "step_seconds=0.0005", "length=10", "--workers=1", "--seconds=0.2"]
     command = ["bench", "collect", *options, "--methods=sequential,executor", "--no-prices"]
     assert main([*command, "--json", f"--out={tmp_path}"]) == 0
     tree = json.loads(capsys.readouterr().out)
@@ -254,8 +254,8 @@ def refusals(capsys: pytest.CaptureFixture[str]) -> Iterator[Any]:
         (["--workers=1,x"], "got 'x'"),
         (["--methods=executer"], "did you mean executor?"),
         (["--network=64,"], "--network: should be an integer"),
-        (["--option=busy"], "expected KEY=VALUE such as busy=true, got 'busy'"),
-        (["--option=colour=red"], "unexpected keyword argument 'colour'"),
+        (["--env-options=busy"], "should be key=value, got 'busy'"),
+        (["--env-options=colour=red"], "unexpected keyword argument 'colour'"),
         (["--env=Pong"], "--env Pong: Gymnasium knows no 'Pong'"),
     ],
 )

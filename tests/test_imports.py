@@ -36,7 +36,7 @@ MAY_IMPORT = {
         "envs",
         "_rust",
     },
-    "cli_bench": {"cli_train", "bench_collect", "files", "config", "envs"},
+    "cli_bench": {"cli_train", "collecting", "bench_collect", "files", "config", "envs"},
     "bench_collect": {"actor", "collect", "config", "envs"},
     "cli_render": {"cli_train", "render", "config"},
     "cli_train": {

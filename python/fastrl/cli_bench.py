@@ -1,9 +1,7 @@
 """The command ``fastrl bench collect``."""
 
 import argparse
-import ast
 from pathlib import Path
-from typing import Any
 
 from fastrl.cli_train import at_least, positive
 from fastrl.config import ArgumentParser, ConfigError, nearest
@@ -24,6 +22,7 @@ def bench_collect(prog: str, arguments: list[str]) -> int:
         price_table,
         speed_table,
     )
+    from fastrl.collecting import parse_options
     from fastrl.envs.spec import EnvSpec
     from fastrl.files import to_json, write_atomically
 
@@ -32,16 +31,16 @@ def bench_collect(prog: str, arguments: list[str]) -> int:
         description="Compares ways of collecting experience on one environment, each with several numbers of workers,\n"
         "and shows what the executor does without: barriers, pickled weights, environments built again.\n"
         "Whole episodes are collected; nothing is learnt.",
-        epilog="environments: fastrl/Cage2-v0; fastrl/Uneven-v0, whose steps sleep (with --option busy=true compute)\n"
-        "for uneven times; fastrl/CybORG-v0, where CybORG is installed; any of Gymnasium's; module:factory.",
+        epilog="environments: fastrl/Cage2-v0; fastrl/Uneven-v0, whose steps sleep for uneven times (with\n"
+        "--env-options busy=true, compute); fastrl/CybORG-v0, where CybORG is installed; any of Gymnasium's; module:factory.",
     )
     parser.add_argument("--env", default="fastrl/Uneven-v0", metavar="ID", help="[fastrl/Uneven-v0]")
     parser.add_argument(
-        "--option",
-        action="append",
-        default=[],
+        "--env-options",
         metavar="KEY=VALUE",
-        help="of the environment; may be repeated",
+        nargs="+",
+        default=[],
+        help="keyword arguments of the environment",
     )
     parser.add_argument(
         "--workers", default="1,2,4,8", metavar="N,N,...", help="numbers of workers [1,2,4,8]"
@@ -81,7 +80,7 @@ def bench_collect(prog: str, arguments: list[str]) -> int:
                 f"--methods: unknown collector {name!r}; did you mean {nearest(name, METHODS)}?"
             )
     setting = Setting(
-        env=EnvSpec(options.env, dict(_option(text) for text in options.option)),
+        env=EnvSpec(options.env, parse_options(tuple(options.env_options))),
         hidden=None if options.network is None else _numbers("--network", options.network),
         max_steps=options.max_steps,
         seconds=options.seconds,
@@ -144,13 +143,3 @@ def _numbers(option: str, text: str) -> tuple[int, ...]:
         return tuple(at_least(1)(part) for part in text.split(","))
     except argparse.ArgumentTypeError as error:
         raise ConfigError(f"{option}: {error}") from None
-
-
-def _option(text: str) -> tuple[str, Any]:
-    name, equals, value = text.partition("=")
-    if not equals or not name.isidentifier():
-        raise ConfigError(f"--option: expected KEY=VALUE such as busy=true, got {text!r}")
-    try:
-        return name, ast.literal_eval({"true": "True", "false": "False"}.get(value, value))
-    except (ValueError, SyntaxError):
-        return name, value
