@@ -95,7 +95,7 @@ def test_ppo_beside_stable_baselines3(activation):
         print(f"    {name:<16} {seconds / total:10.1%}")
     print(f"  Stable-Baselines3  {slow:10,.0f} steps/s")
     print(f"  ratio              {ratio:10.1f}")
-    assert set(ours.watch.seconds) == {"environment", "inference", "returns", "update"}
+    assert set(ours.watch.seconds) == {"environment", "inference", "buffer", "returns", "update"}
     assert fast > 0
     assert slow > 0
 

@@ -537,12 +537,12 @@ def test_on_a_gpu(critic, box):
     assert stats.returns.mean() == pytest.approx(env.best_return(), abs=0.1)
 
 
-def test_time_has_four_names():
+def test_time_has_its_names():
     env, watch = TeamEnv(4, 3), Stopwatch()
     learner = mappo_for(env)
     learner.collect(env, watch)
     learner.update(watch)
-    assert set(watch.seconds) == {"environment", "inference", "returns", "update"}
+    assert set(watch.seconds) == {"environment", "inference", "buffer", "returns", "update"}
 
 
 def test_rewards_are_scaled_by_the_living():

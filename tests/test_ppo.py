@@ -451,13 +451,13 @@ class TestUpdate:
         assert steps[0] == 160
         assert 1 <= steps[1] < 10
 
-    def test_time_has_four_names(self):
+    def test_time_has_its_names(self):
         env = Bandit()
         watch = Stopwatch()
         ppo = ppo_for(env, **QUICK)
         ppo.collect(env, watch)
         ppo.update(watch)
-        assert set(watch.seconds) == {"environment", "inference", "returns", "update"}
+        assert set(watch.seconds) == {"environment", "inference", "buffer", "returns", "update"}
 
     def test_policy_state_is_enough_for_inference(self):
         env = Bandit()
