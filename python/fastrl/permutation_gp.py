@@ -121,7 +121,7 @@ class PermutationGP:
         self._scale = float(y.std()) or float(own.max()) or 1.0
         kernel = ConstantKernel(1.0, (1e-2, 1e2)) * MallowsKernel() + WhiteKernel(0.1, (1e-6, 1e1))
         self._model = GaussianProcessRegressor(
-            kernel, alpha=(own / self._scale) ** 2 + 1e-8, n_restarts_optimizer=4, random_state=0
+            kernel, alpha=(own / self._scale) ** 2 + 1e-8, n_restarts_optimizer=2, random_state=0
         )
         # Several threads would only wait for each other over matrices as small as these.
         with threadpool_limits(1, "blas"), warnings.catch_warnings():
@@ -137,7 +137,8 @@ class PermutationGP:
 
     def predict(self, orders: Sequence[Order]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Mean and deviation of mean + f, without noise, float64 [m] each."""
-        mean, deviation = self._model.predict(np.asarray(orders, np.int64), return_std=True)
+        with threadpool_limits(1, "blas"):
+            mean, deviation = self._model.predict(np.asarray(orders, np.int64), return_std=True)
         # scikit-learn counts the noise in.
         variance = deviation**2 - self._model.kernel_.k2.noise_level
         return mean * self._scale + self._mean, np.sqrt(np.maximum(variance, 0.0)) * self._scale
