@@ -26,7 +26,7 @@ from fastrl.config import (
 )
 
 if TYPE_CHECKING:
-    from fastrl.summary import GymSummary, PixelSummary, Summary, TrafficSummary
+    from fastrl.summary import GymSummary, PixelSummary, Summary, TrafficSummary, WorkflowSummary
 
 # Settings of `train` that have a shorter option too.
 SHORT_COLLECT = {
@@ -76,16 +76,35 @@ SHORT_GYM = {
     "collect.max_policy_lag": "--max-policy-lag",
     **SHORT_COLLECT,
 }
-ENVIRONMENTS = ("cage2", "gym", "pixels", "traffic")
+SHORT_WORKFLOW = {
+    "run.seed": "--seed",
+    "run.device": "--device",
+    "run.total_episodes": "--total-episodes",
+    "run.workflow": "--workflow",
+    "run.plain_ppo": "--plain-ppo",
+    "env.red_agent": "--red-agent",
+    "env.ruleset": "--ruleset",
+    "env.n_workers": "--n-workers",
+    "search.method": "--search",
+    "search.compliance_threshold": "--compliance-threshold",
+    "inner.episodes_per_update": "--episodes-per-update",
+}
+ENVIRONMENTS = ("cage2", "cage2-workflow", "gym", "pixels", "traffic")
 # Tables that only one kind of run has in its settings.
-_TABLES = {"dqn": "pixels", "curriculum": "traffic", "impala": "gym"}
+_TABLES = {"search": "cage2-workflow", "dqn": "pixels", "curriculum": "traffic", "impala": "gym"}
 
 
 def train(prog: str, arguments: list[str]) -> int:
     """Trains PPO on CAGE Challenge 2, PPO or IMPALA on any environment, DQN from pixels, or agents in traffic."""
     from fastrl.collect.plan import CollectError
 
-    kinds = {"cage2": _train_cage2, "gym": _train_gym, "pixels": _train_pixels, "traffic": _train_traffic}
+    kinds = {
+        "cage2": _train_cage2,
+        "cage2-workflow": _train_workflow,
+        "gym": _train_gym,
+        "pixels": _train_pixels,
+        "traffic": _train_traffic,
+    }
     try:
         return kinds[_kind(arguments)](prog, arguments)
     except CollectError as error:
@@ -104,7 +123,8 @@ def _train_cage2(prog: str, arguments: list[str]) -> int:
 
     parser = ArgumentParser(
         prog=prog,
-        usage=f"{prog} cage2 [options]\n       {prog} gym [options], see {prog} gym --help"
+        usage=f"{prog} cage2 [options]\n       {prog} cage2-workflow [options], see {prog} cage2-workflow --help"
+        f"\n       {prog} gym [options], see {prog} gym --help"
         f"\n       {prog} pixels [options], see {prog} pixels --help"
         f"\n       {prog} traffic [options], see {prog} traffic --help"
         f"\n       {prog} --resume RUN [options]",
@@ -185,6 +205,41 @@ def _train_gym(prog: str, arguments: list[str]) -> int:
         layers.insert(0, preset(GymConfig, PRESETS, options.preset))
     names = presets_for(build(GymConfig, *layers).env.id)
     config = build(GymConfig, *(preset(GymConfig, PRESETS, name) for name in names), *layers)
+    if options.print_config:
+        print(to_toml(config), end="")
+        return 0
+    return _ended(new_run(config, run_dir, console), options, prog, console)
+
+
+def _train_workflow(prog: str, arguments: list[str]) -> int:
+    from rich.console import Console
+
+    from fastrl.workflow import new_run, resume_run
+    from fastrl.workflow_settings import PRESETS, WorkflowConfig
+
+    parser = ArgumentParser(
+        prog=prog,
+        usage=f"{prog} cage2-workflow [options]\n       {prog} --resume RUN [options]",
+        description="Searches CAGE Challenge 2 for the best workflow: the order of priority, among five types\n"
+        "of units, by which a defender that keeps to it defends best.",
+        epilog=_settings_epilog(PRESETS, "inner.gamma"),
+    )
+    _add_run_options(parser, "cage2-workflow")
+    add_options(parser, WorkflowConfig, SHORT_WORKFLOW)
+    options = parser.parse_args(arguments)
+    changes = read_arguments(WorkflowConfig, options, SHORT_WORKFLOW)
+    run_dir = None if options.run_dir is None else Path(options.run_dir)
+    console = Console()
+    if options.resume is not None:
+        _check_resume(options, ("preset", "config"))
+        summary = resume_run(Path(options.resume), changes, run_dir, console)
+        return _ended(summary, options, prog, console)
+    layers = [changes]
+    if options.config is not None:
+        layers.insert(0, read_toml(WorkflowConfig, options.config))
+    if options.preset is not None:
+        layers.insert(0, preset(WorkflowConfig, PRESETS, options.preset))
+    config = build(WorkflowConfig, *layers)
     if options.print_config:
         print(to_toml(config), end="")
         return 0
@@ -335,7 +390,8 @@ def _check_resume(options: argparse.Namespace, others: Sequence[str]) -> None:
 def _check_environment(name: str | None, prog: str) -> None:
     if name is None:
         raise ConfigError(
-            f"what should be trained on? CAGE Challenge 2: {prog} cage2; any environment of Gymnasium: {prog} gym;"
+            f"what should be trained on? CAGE Challenge 2: {prog} cage2; its workflows:"
+            f" {prog} cage2-workflow; any environment of Gymnasium: {prog} gym;"
             f" Atari and others with images: {prog} pixels; vehicles: {prog} traffic"
         )
     if name not in ENVIRONMENTS:
@@ -349,7 +405,7 @@ def preset(config_type: type, presets: Mapping[str, Preset], name: str) -> Value
 
 
 def _ended(
-    summary: "Summary | GymSummary | PixelSummary | TrafficSummary",
+    summary: "Summary | GymSummary | PixelSummary | TrafficSummary | WorkflowSummary",
     options: argparse.Namespace,
     prog: str,
     console: Any,

@@ -358,6 +358,75 @@ def _named_shares(shares: Mapping[str, float]) -> dict[str, Number]:
     return {f"share_{name}": share for name, share in shares.items()}
 
 
+@dataclasses.dataclass(frozen=True)
+class WorkflowRow(Row):
+    """What one training of an order of priority, or one update of plain PPO to compare with, did.
+
+    Attributes:
+        episodes: since the beginning of the run, those of plain PPO included.
+        played: in this row.
+        label: what was trained, for people.
+        mean_return, return_stderr: of the episodes that the row is judged by, and its standard error.
+        compliance, compliance_stderr: the same; NaN for plain PPO.
+        search: how far the search has come, by name; empty for plain PPO.
+        losses: the algorithm's own numbers, by name.
+        seconds: wall-clock time of the run so far, without breaks between resumptions.
+        episodes_per_second: of this row.
+        parts: seconds of this row, by what they were spent on.
+        shares: of this row's time, as ``fastrl.profile.Profile.lap`` tells them.
+    """
+
+    episodes: int
+    played: int
+    label: str
+    mean_return: float
+    return_stderr: float
+    compliance: float
+    compliance_stderr: float
+    search: Mapping[str, Number]
+    losses: Mapping[str, Number]
+    seconds: float
+    episodes_per_second: float
+    parts: Mapping[str, float]
+    shares: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+    @property
+    def done(self) -> int:
+        return self.episodes
+
+    def groups(self) -> dict[str, dict[str, Number]]:
+        # Curves of their own, for TensorBoard and for whoever reads the file.
+        plain = "" if self.search else "plain_"
+        return {
+            "episode": {
+                "episodes": self.episodes,
+                "played": self.played,
+                f"{plain}mean_return": self.mean_return,
+                f"{plain}return_stderr": self.return_stderr,
+                "compliance": self.compliance,
+                "compliance_stderr": self.compliance_stderr,
+            },
+            "search": dict(self.search),
+            f"{plain}ppo": {f"{plain}{name}": value for name, value in self.losses.items()},
+            "time": {
+                "seconds": self.seconds,
+                "episodes_per_second": self.episodes_per_second,
+                **{f"seconds_{name}": value for name, value in self.parts.items()},
+                **_named_shares(self.shares),
+            },
+        }
+
+    def highlights(self) -> list[str]:
+        numbers = [f"return {brief(self.mean_return)}"]
+        if self.search:
+            numbers += [
+                f"compliance {brief(self.compliance)}",
+                f"best {brief(self.search['best_return'])}",
+                f"{self.search['counting']} of {self.search['tried']} orders count",
+            ]
+        return [*numbers, self.label]
+
+
 class Sink(Protocol):
     """Takes the rows of a run, one after the other."""
 

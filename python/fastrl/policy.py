@@ -62,6 +62,9 @@ class Policy:
         needs_action_mask: it was trained on actions that may have an effect only: give it
             ``env.action_masks()``. Without, it may choose actions that do nothing.
         environment: the settings of the environment that it was trained on.
+        workflow: the order of priority that it was trained to fix hosts in, the most urgent first (see
+            ``fastrl.envs.cage2_workflow``); None if it was trained without one. It need not be told: it is part of the
+            network.
         steps: how many environment steps it was trained for.
     """
 
@@ -73,7 +76,9 @@ class Policy:
         self.actions: NDArray[np.int64] = np.array(state["actions"], np.int64)
         self.num_actions: int = state["num_actions"]
         self.needs_scan_memory: bool = self.environment.get("scan_memory", False)
-        self.needs_action_mask: bool = state["config"]["ppo"]["action_masks"]
+        # Runs with workflows never learn with masks.
+        self.needs_action_mask: bool = state["config"].get("ppo", {}).get("action_masks", False)
+        self.workflow: str | None = state.get("workflow")
         if self.actions.shape != (network.num_actions,):
             raise ValueError(f"{len(self.actions)} actions for a network of {network.num_actions}")
         self._network = network.to(device).eval()

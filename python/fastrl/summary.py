@@ -15,6 +15,9 @@ from fastrl.evaluate import Evaluation, score_table
 from fastrl.metrics import brief, count, duration
 from fastrl.traffic_scores import Scores
 from fastrl.traffic_scores import score_table as score_table_of_traffic
+from fastrl.workflow_report import Report, outcome_tree, protocol_table
+from fastrl.workflow_scores import WorkflowEvaluation
+from fastrl.workflow_training import Outcome
 
 # What the parts of the time are called, in this order; the rest is "other".
 PARTS = ("environment", "inference", "buffer", "returns", "update")
@@ -342,6 +345,82 @@ def evaluation_line(returns: Sequence[float]) -> str:
         f"{len(returns):,} episodes: mean return {brief(statistics.fmean(returns))}, from {brief(min(returns))}"
         f" to {brief(max(returns))}"
     )
+
+
+@dataclass(frozen=True)
+class WorkflowSummary:
+    """The end of a search for the best workflow, or of a session of it; totals include earlier sessions.
+
+    Attributes:
+        status, signal, run, checkpoint: as in `Summary`.
+        best_checkpoint: the policy of the best workflow; None without any.
+        picture: of the search; None if it has not begun.
+        steps, episodes: done, those of plain PPO included.
+        seconds: of wall-clock time in the loop; search_seconds: without plain PPO.
+        device: where the networks lived.
+        parts: seconds, by what they were spent on; with "other" they add up to ``seconds``.
+        peak_memory_mib, peak_gpu_memory_mib: as in `Summary`.
+        report: what the search came to.
+        final: return and compliance of the best workflow's policy, without exploration; None if not got to.
+        evaluations: by the challenge's protocol: of the best workflow's policy, and of plain PPO, on both rulesets.
+    """
+
+    status: Literal["complete", "interrupted"]
+    signal: str | None
+    run: str
+    checkpoint: str
+    best_checkpoint: str | None
+    picture: str | None
+    steps: int
+    episodes: int
+    seconds: float
+    search_seconds: float
+    device: str
+    parts: Mapping[str, float]
+    peak_memory_mib: float
+    peak_gpu_memory_mib: float | None
+    report: Report
+    final: Outcome | None
+    evaluations: tuple[WorkflowEvaluation, ...]
+
+    def to_tree(self) -> dict[str, Any]:
+        """All of it but the steps of the search, which have files of their own, for JSON."""
+        tree = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        report = self.report.to_tree()
+        del tree["report"], report["steps"]
+        tree["final"] = None if self.final is None else outcome_tree(self.final)
+        tree["evaluations"] = [each.to_tree() for each in self.evaluations]
+        return tree | report
+
+    def print(self, console: Console) -> None:
+        """Shows it to people."""
+        if self.report.standings:
+            console.print(self.report.table())
+            console.print()
+        console.print(self.report.verdict(), highlight=False, soft_wrap=True)
+        if self.final is not None:
+            final = self.final
+            console.print(
+                f"its policy without exploration, {final.episodes:,} episodes: return"
+                f" {final.mean_return:.2f} ± {final.return_stderr:.2f}, compliance {final.compliance:.3f}",
+                highlight=False,
+            )
+        if self.evaluations:
+            console.print()
+            console.print(protocol_table(self.evaluations))
+        console.print()
+        if self.parts:
+            console.print(_times(self.parts, self.seconds))
+        speed = self.episodes / self.seconds if self.seconds else 0.0
+        console.print(
+            f"{self.episodes:,} episodes in {duration(self.seconds)} ({duration(self.search_seconds)} of them for the"
+            f" search): {count(speed)} episodes/s on {self.device}, peak memory"
+            f" {_memory(self.peak_memory_mib, self.peak_gpu_memory_mib)}",
+            highlight=False,
+        )
+        for file in (self.picture, self.best_checkpoint):
+            if file is not None:
+                console.print(file, highlight=False, soft_wrap=True)
 
 
 def _times(parts: Mapping[str, float], seconds: float) -> Table:

@@ -73,7 +73,8 @@ def parse_red_agent(value: Any) -> str:
     return ",".join(f"{name}:{number:g}" for name, number in numbers.items())
 
 
-def _check_actions(actions: Any) -> Any:
+def check_actions(actions: Any) -> Any:
+    """Indices of actions, if that is what it is, are different ones that there are; ValueError if not."""
     if isinstance(actions, tuple):
         in_range = all(0 <= action < len(ACTIONS) for action in actions)
         if not actions or not in_range or len(set(actions)) != len(actions):
@@ -134,7 +135,7 @@ class EnvConfig:
     ] = True
     actions: Annotated[
         Literal["effective"] | tuple[int, ...] | None,
-        AfterValidator(_check_actions),
+        AfterValidator(check_actions),
         Field(description="what the agent may choose: those that can have an effect, indices; none: all 145"),
     ] = "effective"
     num_threads: Annotated[

@@ -1,0 +1,109 @@
+"""Settings of a search for the best workflow, and presets."""
+
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from fastrl.config import Preset, section
+from fastrl.envs.cage2_workflow import parse_workflow, workflow_name
+from fastrl.train import check_actions, parse_red_agent
+from fastrl.workflow_search import SearchConfig
+from fastrl.workflow_training import InnerConfig
+
+
+@section
+class RunConfig:
+    """How long, where and from which random numbers."""
+
+    seed: Annotated[int, Field(ge=0, lt=2**63, description="fixes everything random in the run")] = 0
+    device: Annotated[
+        Literal["auto", "cpu", "cuda"],
+        Field(description="where the networks live; auto: cuda if there is one, else cpu"),
+    ] = "auto"
+    total_episodes: Annotated[
+        int, Field(ge=2, description="of the search, its last training included; all are played, none more")
+    ] = 100_000
+    workflow: Annotated[
+        str | None,
+        AfterValidator(lambda text: None if text is None else workflow_name(parse_workflow(text))),
+        Field(
+            description="train this order alone, the most urgent first, such as"
+            " op_server,enterprise,op_host,defender,user; none: search"
+        ),
+    ] = None
+    plain_ppo: Annotated[
+        bool, Field(description="then train PPO without workflows for as many episodes, to compare with")
+    ] = True
+    torch_threads: Annotated[
+        int, Field(ge=0, le=1024, description="threads of PyTorch; 0: its own choice")
+    ] = 1
+    checkpoint_seconds: Annotated[
+        float, Field(ge=0, description="time between checkpoints; 0: one after every training of an order")
+    ] = 30.0
+    keep_checkpoints: Annotated[
+        int, Field(ge=1, description="how many of the newest are kept, besides the best policy")
+    ] = 3
+    eval_episodes: Annotated[
+        int,
+        Field(
+            ge=0,
+            description="for the scores by the challenge's protocol, against each red agent over each horizon;"
+            " 0: no scores",
+        ),
+    ] = 200
+
+
+@section
+class EnvConfig:
+    """CAGE Challenge 2, see fastrl.envs.cage2_workflow."""
+
+    red_agent: Annotated[
+        str,
+        BeforeValidator(parse_red_agent),
+        Field(
+            description="bline, meander, sleep, or weights from which each episode's is drawn; mix: bline and"
+            " meander, even"
+        ),
+    ] = "bline:0.5,meander:0.5"
+    ruleset: Annotated[
+        Literal["main", "leaderboard"],
+        Field(description="main: today's CybORG; leaderboard: the one that the leaderboard was scored on"),
+    ] = "main"
+    episode_length: Annotated[int, Field(ge=1, le=1_000_000, description="steps of an episode")] = 100
+    scan_memory: Annotated[
+        bool, Field(description="observe ten values more: which hosts were scanned in this episode")
+    ] = True
+    actions: Annotated[
+        Literal["effective"] | tuple[int, ...] | None,
+        AfterValidator(check_actions),
+        Field(description="what the agent may choose: those that can have an effect, indices; none: all 145"),
+    ] = "effective"
+    n_workers: Annotated[
+        Annotated[int, Field(ge=1, le=1024)] | Literal["auto"],
+        Field(
+            description="threads that play games: the simulators are compiled, so workers are threads of this"
+            " process; auto: one a core"
+        ),
+    ] = "auto"
+
+
+@section
+class WorkflowConfig:
+    """All of a run's settings."""
+
+    run: RunConfig = RunConfig()
+    env: EnvConfig = EnvConfig()
+    search: SearchConfig = SearchConfig()
+    inner: InnerConfig = InnerConfig()
+
+
+PRESETS: dict[str, Preset] = {
+    "smoke": Preset(
+        "a few seconds, to see that everything works; learns little",
+        {
+            "run": {"total_episodes": 2_000, "eval_episodes": 20},
+            "search": {"trial_share": 0.4, "initial": 4, "compliance_threshold": 0.3},
+            "inner": {"episodes_per_update": 50, "measured_episodes": 20},
+        },
+    ),
+}
