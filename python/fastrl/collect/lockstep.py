@@ -6,7 +6,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import pairwise
@@ -18,6 +18,7 @@ import numpy as np
 from fastrl.actor import Actor
 from fastrl.collect.failures import Failures
 from fastrl.collect.fragment import Fragment
+from fastrl.collect.native_async import AsyncRows, AsyncWorlds
 from fastrl.collect.plan import CollectError, Plan, Report
 from fastrl.collect.player import PARTS, UNPUBLISHED, Arrays, Played, arrays_for, fragment_of, resumed
 from fastrl.collect.rows import Rows
@@ -25,6 +26,8 @@ from fastrl.collect.workers import WorkerCount, count_workers
 from fastrl.collect.worlds import NativeWorlds, ProcessWorlds
 from fastrl.envs.process_vector import PATIENCE, WorkerError
 from fastrl.streams import EPISODES
+
+Group = Rows | AsyncRows
 
 
 class LockstepCollector:
@@ -43,7 +46,7 @@ class LockstepCollector:
         self,
         name: str,
         plan: Plan,
-        make_rows: Callable[[Failures], list[Rows]],
+        make_rows: Callable[[Failures], Sequence[Group]],
         *,
         max_failures: int,
         ahead: int | None,
@@ -64,7 +67,7 @@ class LockstepCollector:
         self._seconds = dict.fromkeys(PARTS, 0.0)
         self._arrays: list[Arrays] = []
         self._background: _Background | None = None
-        self._rows: list[Rows] = make_rows(self._failures)
+        self._rows = make_rows(self._failures)
         self._threads = ThreadPoolExecutor(len(self._rows), f"fastrl {name}") if len(self._rows) > 1 else None
         self._cold_start = self._failures.elapsed()
 
@@ -118,7 +121,7 @@ class LockstepCollector:
             else:
                 background.give(self._play_steps(arrays_for(self.plan, self.plan.num_envs)))
 
-    def _each(self, do: Callable[[Rows], Any]) -> list[Any]:
+    def _each(self, do: Callable[[Group], Any]) -> list[Any]:
         """Lets every group do something, each in its thread."""
         if self._threads is None:
             return [do(self._rows[0])]
@@ -130,7 +133,7 @@ class LockstepCollector:
         for name in ("terminations", "truncations", "final_obs"):
             arrays[name][...] = 0
 
-        def play(rows: Rows) -> list[tuple[int, int, int, float, int, int]]:
+        def play(rows: Group) -> list[tuple[int, int, int, float, int, int]]:
             part = slice(rows.first, rows.first + len(rows.lanes))
             return rows.play_steps({name: array[:, part] for name, array in arrays.items()})
 
@@ -162,7 +165,7 @@ class LockstepCollector:
                 self._count(fragment)
                 give(fragment)
 
-        def play(rows: Rows) -> None:
+        def play(rows: Group) -> None:
             group = self._rows.index(rows)
             rows.play_episodes(
                 range(first + count * group // groups, first + count * (group + 1) // groups), over
@@ -325,22 +328,35 @@ def sync_collector(
 
 
 def native_collector(
-    plan: Plan, *, n_workers: WorkerCount = "auto", ahead: int | None = None
+    plan: Plan,
+    *,
+    n_workers: WorkerCount = "auto",
+    ahead: int | None = None,
+    asynchronous: int | None = None,
 ) -> LockstepCollector:
-    """Collects from a compiled environment, in threads of this process, each with its share of the rows.
+    """Collects from a compiled environment, in threads of this process.
+
+    Each thread has its share of the rows, and steps them together. With ``asynchronous`` there is no barrier at each
+    step: threads step whichever row is due, and actions are chosen for the rows that are ready first. The fragments are
+    the same; it pays where steps are long and uneven.
 
     Args:
         n_workers: threads; "auto": one a core.
         ahead: see `LockstepCollector`.
+        asynchronous: how many rows are waited for at a time.
 
     Raises:
         CollectError: the environment is not compiled, or its spaces are not the plan's.
         ValueError, TypeError: an argument that makes no sense.
     """
     threads = min(count_workers(n_workers, useful=max(plan.num_envs, plan.episodes)), plan.num_envs)
+    if asynchronous is not None and not 1 <= asynchronous <= plan.num_envs:
+        raise ValueError(f"asynchronous should be from 1 to num_envs, {plan.num_envs}, got {asynchronous}")
     bounds = [plan.num_envs * i // threads for i in range(threads + 1)]
 
-    def make_rows(failures: Failures) -> list[Rows]:
+    def make_rows(failures: Failures) -> Sequence[Group]:
+        if asynchronous is not None:
+            return [AsyncRows(plan, AsyncWorlds(plan, threads), asynchronous)]
         make = partial(Rows, plan)
         return [
             make(NativeWorlds(plan, end - first), plan.make_actor(), first, end - first, failures)
