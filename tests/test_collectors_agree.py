@@ -19,8 +19,8 @@ from fastrl.collect.plan import Plan
 from fastrl.collect.ray_cluster import start
 from fastrl.envs.spec import as_spec
 
-PYTHON = ("executor", "ray")
-COMPILED = PYTHON
+PYTHON = ("sync", "executor", "ray")
+COMPILED = (*PYTHON, "native", "native, asynchronous")
 UPDATES = 3
 
 
@@ -60,10 +60,13 @@ def plan(unit: Any, env: str, num_steps: int, **options: Any) -> Plan:
 
 def updates(name: str, same: Plan) -> list[dict[int, Any]]:
     """What each update brings: by row or episode all that its arrays hold, as bytes."""
-    workers = {} if name == "sequential" else {"n_workers": 2}
+    options: dict[str, Any] = {} if name == "sequential" else {"n_workers": 2}
+    name, _, asynchronous = name.partition(", ")
+    if asynchronous:
+        options["asynchronous"] = 2
     found = []
     nbytes = same.make_actor().weights_nbytes
-    with make_collector(name, same, **workers) as collector:
+    with make_collector(name, same, **options) as collector:
         for update in range(UPDATES):
             weights = np.random.default_rng(update).normal(0, 0.5, nbytes // 4).astype(np.float32)
             assert collector.publish(weights) == update + 1
