@@ -25,7 +25,7 @@ from fastrl.envs.uneven import UnevenEnv
 from fastrl.streams import env_seed
 
 WORKERS = 8
-SECONDS = 10.0
+SECONDS = 6.0
 ROUNDS = 3
 
 # tanh networks of 8 inputs and 2 actions: 1.1 and 2.1 MB.

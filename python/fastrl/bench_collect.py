@@ -468,8 +468,8 @@ def speed_table(results: Sequence[Result], setting: Setting) -> Table:
     table.caption = (
         "speed-up: in steps/s against sequential; each: of it for each worker;\n"
         "cores: busy on average; MiB: the most that all processes held together;\n"
-        "start: seconds until the first episode was there; 100,000*: episodes would take\n"
-        "so long, extrapolated from what was measured, start included"
+        "start: seconds until the first episode was there; 100,000*: episodes\n"
+        "would take so long, extrapolated from what was measured, start included"
     )
     table.caption_justify = "left"
     return table
@@ -484,9 +484,11 @@ def price_table(results: Sequence[Result], setting: Setting) -> Table:
         title_justify="left",
         title_style="bold",
         box=box.SIMPLE_HEAD,
+        padding=0,
+        show_edge=False,
     )
     table.add_column("", no_wrap=True)
-    for name in ("episodes/s", "steps/s", "times as long", "cores", "weights"):
+    for name in ("episodes/s", "steps/s", "times", "cores", "weights"):
         table.add_column(name, justify="right")
     for label, result in by_label.items():
         table.add_row(
@@ -497,7 +499,9 @@ def price_table(results: Sequence[Result], setting: Setting) -> Table:
             f"{result.speed.cores:.2f}",
             f"{result.speed.parts.get('weights', 0.0):.2%}",
         )
-    table.caption = "weights: share of the workers' time that reading them takes"
+    table.caption = (
+        "times: as long as the executor takes; weights: share of the workers' time\nthat reading them takes"
+    )
     table.caption_justify = "left"
     return table
 

@@ -32,7 +32,8 @@ def bench_collect(prog: str, arguments: list[str]) -> int:
         "and shows what the executor does without: barriers, pickled weights, environments built again.\n"
         "Whole episodes are collected; nothing is learnt.",
         epilog="environments: fastrl/Cage2-v0; fastrl/Uneven-v0, whose steps sleep for uneven times (with\n"
-        "--env-options busy=true, compute); fastrl/CybORG-v0, where CybORG is installed; any of Gymnasium's; module:factory.",
+        "--env-options busy=true, compute); fastrl/CybORG-v0, where CybORG is installed; any of\n"
+        "Gymnasium's; module:factory",
     )
     parser.add_argument("--env", default="fastrl/Uneven-v0", metavar="ID", help="[fastrl/Uneven-v0]")
     parser.add_argument(
