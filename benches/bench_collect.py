@@ -131,7 +131,7 @@ def test_executor_beside_sync(name: str, options: dict[str, str]) -> None:
 def test_what_weights_cost(name: str) -> None:
     plan = plan_for(EnvSpec("fastrl/Uneven-v0"), NETWORKS[name])
     nbytes = plan.make_actor().weights_nbytes
-    _, shares = rate("executor", plan)
+    _, shares = rate("executor", plan, 2 * SECONDS)
     print(
         f"\nweights of {nbytes / 1e6:.1f} MB once an update of {plan.episodes} episodes, {WORKERS} workers: reading"
         f" them takes {shares['weights']:.3%} of the workers' time, the environment {shares['environment']:.1%}"
