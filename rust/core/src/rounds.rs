@@ -15,6 +15,7 @@
 
 use std::hint::spin_loop;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::{available_parallelism, yield_now};
 use std::time::{Duration, Instant};
 
@@ -34,6 +35,11 @@ const SPIN: Duration = Duration::from_micros(20);
 const LOOK: Duration = Duration::from_micros(100);
 /// Looks between two looks at the clock.
 const LOOKS: usize = 32;
+/// Who let others run and was kept out for longer than this has too many beside it: the system prefers who wakes up to
+/// who only let others run.
+const KEPT_OUT: Duration = Duration::from_micros(200);
+/// So many waits are then spent asleep from the beginning, before it is tried again.
+const CROWDED: u32 = 50;
 
 /// A member's words.
 #[derive(Clone, Copy, Debug)]
@@ -96,6 +102,8 @@ pub struct Rounds {
     is_leader: bool,
     /// Whether there is a core for each process.
     has_cores: bool,
+    /// How many of the next waits are to be spent asleep.
+    crowded: AtomicU32,
     segment: Segment,
 }
 
@@ -158,7 +166,16 @@ impl Rounds {
         // data are touched through it, and those in no other way.
         let memory = unsafe { Mapped::new(segment.base(), layout.data, layout.data, 0) };
         let has_cores = available_parallelism().is_ok_and(|cores| cores.get() > layout.table.seats.len());
-        Rounds { memory, table: layout.table, data: layout.data, nbytes, is_leader, has_cores, segment }
+        Rounds {
+            memory,
+            table: layout.table,
+            data: layout.data,
+            nbytes,
+            is_leader,
+            has_cores,
+            crowded: AtomicU32::new(0),
+            segment,
+        }
     }
 
     pub fn name(&self) -> &str {
@@ -247,6 +264,8 @@ impl Rounds {
 
     fn await_that(&self, bell: Bell, timeout: Duration, is_so: impl Fn() -> bool) -> bool {
         let start = Instant::now();
+        let crowded = self.crowded.load(Ordering::Relaxed);
+        self.crowded.store(crowded.saturating_sub(1), Ordering::Relaxed);
         loop {
             if (0..LOOKS).any(|_| {
                 spin_loop();
@@ -259,8 +278,11 @@ impl Rounds {
                 return false;
             } else if self.has_cores && passed < SPIN {
                 continue;
-            } else if passed < LOOK {
+            } else if crowded == 0 && passed < LOOK {
                 yield_now();
+                if start.elapsed() - passed > KEPT_OUT {
+                    self.crowded.store(CROWDED, Ordering::Relaxed);
+                }
             } else {
                 bell.sleep(&self.memory, timeout - passed, &is_so);
             }
