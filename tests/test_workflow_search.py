@@ -66,16 +66,16 @@ def test_bayes_spends_its_budget_and_ends_with_the_best() -> None:
 @pytest.mark.parametrize("method", SEARCHES)
 def test_one_seed_fixes_a_search_and_resumed_it_was_never_stopped(method: str) -> None:
     options = {"trial_episodes": 50, "initial": 5}
-    whole = Hidden().run(search_of(method, 1500, seed=3, **options))
-    again = Hidden().run(search_of(method, 1500, seed=3, **options))
-    other = Hidden().run(search_of(method, 1500, seed=4, **options))
+    whole = Hidden().run(search_of(method, 900, seed=3, **options))
+    again = Hidden().run(search_of(method, 900, seed=3, **options))
+    other = Hidden().run(search_of(method, 900, seed=4, **options))
     assert whole.outcomes == again.outcomes != other.outcomes
 
-    stopped = search_of(method, 1500, seed=3, **options)
+    stopped = search_of(method, 900, seed=3, **options)
     for end in (7, len(whole.outcomes) - 3):
         for outcome in islice(whole.outcomes, len(stopped.outcomes), end):
             stopped.tell(outcome)
-        resumed = search_of(method, 1500, seed=3, **options)
+        resumed = search_of(method, 900, seed=3, **options)
         resumed.load_state_dict(json.loads(json.dumps(stopped.state_dict())))
         assert resumed.ask() == stopped.ask()
         assert Hidden().run(resumed).outcomes == whole.outcomes
@@ -96,7 +96,7 @@ def test_bayes_finds_the_best_with_less_than_random() -> None:
     trials = {
         method: [
             trials_until_found(method, Hidden(best=ORDERS[(37 * seed) % 120], seed=seed), seed)
-            for seed in range(8)
+            for seed in range(6)
         ]
         for method in ("bayes", "random")
     }
@@ -108,7 +108,7 @@ def test_bayes_finds_the_best_with_less_than_random() -> None:
 def test_only_orders_that_reach_the_threshold_count(method: str) -> None:
     # The best order is not kept to: 10 pairs from the one that is kept to best.
     hidden = Hidden(best=(0, 1, 2, 3, 4), obeyed=(4, 3, 2, 1, 0))
-    search = hidden.run(search_of(method, 20_000, trial_episodes=500, trial_share=0.8, initial=8))
+    search = hidden.run(search_of(method, 16_000, trial_episodes=500, trial_share=0.8, initial=8))
     best = search.best()
     assert best is not None and best.counts and best.outcome.compliance >= 0.9
     # 0.9 is reached up to 3 pairs from the latter: at best 7 pairs from the former.
