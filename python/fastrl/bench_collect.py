@@ -13,6 +13,7 @@ import functools
 import math
 import multiprocessing
 import os
+import signal
 import statistics
 import threading
 import time
@@ -50,8 +51,8 @@ MANY = 100_000
 
 # Seconds between looks at the memory, and in which nothing more comes of what was finished at once.
 _LOOK, _BURST = 0.5, 0.002
-# Seconds that the first episode may take.
-_PATIENCE = 120.0
+# Seconds that the first episode may take, and that a measurement may take to end before its time.
+_PATIENCE, _GOODBYE = 120.0, 20.0
 
 
 class BenchError(UserError):
@@ -67,12 +68,14 @@ class Setting:
         hidden: layers of the network that acts, its weights random; None: actions are drawn, no network.
         max_steps: longer episodes are cut off.
         seconds: that a measurement takes, once everything runs.
+        envs_per_worker: environments that each worker steps together, which matters to "sync" alone.
     """
 
     env: EnvSpec
     hidden: tuple[int, ...] | None = None
     max_steps: int = 1000
     seconds: float = 5.0
+    envs_per_worker: int = 1
 
 
 @dataclass(frozen=True)
@@ -210,7 +213,8 @@ def measure(setting: Setting, case: Case) -> Speed:
     Raises:
         Whatever the collector raises.
     """
-    plan = make_plan(setting, NATIVE_ROWS if case.method == "native" else case.workers)
+    rows = NATIVE_ROWS if case.method == "native" else case.workers * setting.envs_per_worker
+    plan = make_plan(setting, rows)
     weights = random_weights(plan.make_actor().weights_nbytes)
     workers: WorkerCount = "auto" if case.method in ALONE else case.workers
     began = time.perf_counter()
@@ -334,6 +338,9 @@ def measure_apart(setting: Setting, case: Case) -> Speed:
         process.join()
         raise BenchError(f"its process ended with code {process.exitcode}") from None
     except BaseException:
+        process.terminate()
+        process.join(_GOODBYE)
+        process.kill()
         process.join()
         raise
     finally:
@@ -346,6 +353,9 @@ def measure_apart(setting: Setting, case: Case) -> Speed:
 
 
 def _measure_and_tell(setting: Setting, case: Case, sender: Connection) -> None:
+    # Ctrl-C reaches every process of a terminal: who asked for the measurement says when it ends.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     # What libraries of workers print would go across the table.
     with Path(os.devnull).open("w") as nowhere, contextlib.suppress(KeyboardInterrupt):
         os.dup2(nowhere.fileno(), 1)
@@ -557,7 +567,9 @@ def draw(results: Sequence[Result], setting: Setting, path: Path) -> None:
         axes.set_axisbelow(True)
         for side in ("top", "right"):
             axes.spines[side].set_visible(False)
-    figure.axes[0].legend(frameon=False)
+    figure.legend(
+        *figure.axes[1].get_legend_handles_labels(), loc="outside lower center", ncols=6, frameon=False
+    )
     figure.suptitle(title(setting))
     figure.savefig(path, dpi=110)
 

@@ -1,6 +1,7 @@
 """The command ``fastrl bench collect``."""
 
 import argparse
+import dataclasses
 from pathlib import Path
 
 from fastrl.cli_train import at_least, positive
@@ -50,6 +51,13 @@ def bench_collect(prog: str, arguments: list[str]) -> int:
         "--methods", default=",".join(METHODS), metavar="NAME,...", help=f"[{','.join(METHODS)}]"
     )
     parser.add_argument(
+        "--envs-per-worker",
+        type=at_least(1),
+        default=1,
+        metavar="INT",
+        help="that sync steps together in each worker [1]",
+    )
+    parser.add_argument(
         "--network",
         metavar="N,N,...",
         help="hidden layers of a network that acts, its weights random [random actions, no network]",
@@ -85,6 +93,7 @@ def bench_collect(prog: str, arguments: list[str]) -> int:
         hidden=None if options.network is None else _numbers("--network", options.network),
         max_steps=options.max_steps,
         seconds=options.seconds,
+        envs_per_worker=options.envs_per_worker,
     )
     make_plan(setting, max(workers))
     out = None if options.out is None else Path(options.out)
@@ -97,11 +106,7 @@ def bench_collect(prog: str, arguments: list[str]) -> int:
     cases = cases_for(methods, workers)
     prices = [] if options.no_prices else price_cases(max(workers))
     # Weights that are worth talking about.
-    large = (
-        setting
-        if setting.hidden is not None
-        else Setting(setting.env, LARGE, setting.max_steps, setting.seconds)
-    )
+    large = setting if setting.hidden is not None else dataclasses.replace(setting, hidden=LARGE)
     with console.status("") as status:
         results, missing = compare(
             setting, cases, options.rounds, lambda line: status.update(f"measuring {line} ...")
