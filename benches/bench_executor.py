@@ -25,7 +25,7 @@ from fastrl.envs.spec import as_spec
 from fastrl.envs.uneven import UnevenEnv
 from fastrl.streams import EPISODES, env_seed
 
-ROUNDS, SECONDS = 3, 8.0
+ROUNDS, SECONDS = 3, 6.0
 LENGTH = 100
 SEED = 1
 

@@ -201,9 +201,9 @@ def test_episodes_arrive_once_though_workers_are_killed_at_random(seed: int) -> 
     collector, expected = small_steps(seed, "episodes")
     kills = 0
     with collector, Killing(collector, luck) as killing:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         update = 0
-        while kills < 12 and time.monotonic() < deadline:
+        while kills < 8 and time.monotonic() < deadline:
             collector.publish(chooser(update % 4))
             found = rows(collector.collect())
             if update < 4:
@@ -214,13 +214,13 @@ def test_episodes_arrive_once_though_workers_are_killed_at_random(seed: int) -> 
             update += 1
             kills = killing.count
         report = collector.report()
-    assert kills >= 12
-    assert report.restarts >= 8
+    assert kills >= 8
+    assert report.restarts >= 5
     assert {failure.cause for failure in report.failures} == {"killed by SIGKILL"}, report.failures
 
 
 class Killing:
-    """A process that kills a collector's workers, one after the other, at random moments."""
+    """A thread that kills a collector's workers, one after the other, at random moments."""
 
     def __init__(self, collector: ExecutorCollector, luck: random.Random) -> None:
         self.collector, self.luck = collector, luck
@@ -233,9 +233,14 @@ class Killing:
         return self
 
     def _kill(self) -> None:
+        steps = -1
         while not self.over.wait(self.luck.uniform(0.02, 0.4)):
+            # On a busy machine all of them could be killed before any has come up, for ever.
+            if self.collector.report().steps == steps:
+                continue
             pid = self.luck.choice(self.collector.pids or [0])
             if pid and psutil.pid_exists(pid):
+                steps = self.collector.report().steps
                 os.kill(pid, signal.SIGKILL)
                 self.count += 1
 
@@ -251,13 +256,13 @@ def test_rows_go_on_though_workers_are_killed_at_random() -> None:
         ExecutorCollector(same, n_workers=3, max_failures=100) as collector,
         Killing(collector, random.Random(5)) as killing,
     ):
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         collector.publish(chooser(0.0))
-        while killing.count < 8 and time.monotonic() < deadline:
+        while killing.count < 6 and time.monotonic() < deadline:
             for fragment in collector.collect():
                 assert fragment.num_steps == 12
                 ended += map(tuple, fragment.episodes.tolist())
-        assert collector.report().restarts >= 5
+        assert collector.report().restarts >= 3
     for lane in range(5):
         numbers = [number for mine, number in ended if mine == lane]
         assert numbers == list(range(len(numbers)))
