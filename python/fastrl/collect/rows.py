@@ -58,6 +58,8 @@ class Rows:
         self._running = False
         # With unit "episodes" there may be fewer left than rows.
         self._playing = np.full(num_rows, not whole)
+        # And then, what each row plays next; -1: nothing is left.
+        self._reserved = np.full(num_rows, -1)
         self._box = plan.action_space if isinstance(plan.action_space, Box) else None
         self._step: Arrays | None = None
         self._episodes: Arrays | None = None
@@ -158,8 +160,10 @@ class Rows:
         seed, lanes, numbers = self.plan.seed, self.lanes[mask], self.numbers[mask]
         self._streams[mask] = act_streams(seed, lanes, numbers)
         self._steps[mask], self._returns[mask] = 0, 0.0
-        whole = self.plan.unit == "episodes"
-        self.worlds.next_seeds[mask] = STAY if whole else env_seeds(seed, lanes, numbers + 1)
+        following = self._reserved[mask] if self.plan.unit == "episodes" else numbers + 1
+        self.worlds.next_seeds[mask] = np.where(
+            following < 0, STAY, env_seeds(seed, lanes, np.maximum(following, 0))
+        )
 
     def _bury(self, error: WorkerError) -> NDArray[np.bool_]:
         """Replaces dead workers; those of their rows that play.
@@ -191,16 +195,14 @@ class Rows:
         Args:
             over: is given each when it has ended: its arrays [T, 1, ...], its number and its return.
         """
-        waiting = iter(numbers)
         size = (len(self.lanes), self.plan.obs_dim, self.plan.action_shape)
         if self._episodes is None or self._step is None:
             self._episodes = allocate(self.plan.num_steps, *size)
             self._step = allocate(1, *size)
         kept, step = self._episodes, self._step
-        playing = self._playing
-        playing[:] = False
-        self._seat(waiting, ~playing)
-        self._begin(playing, step["obs"][0])
+        playing, waiting = self._playing, iter(numbers)
+        self._reserved[:] = [next(waiting, -1) for _ in self.lanes]
+        self._begin(self._take_reserved(waiting), step["obs"][0])
         while playing.any():
             rows = np.flatnonzero(playing)
             self._act(step["obs"][0], step["actions"][0], step["log_probs"][0])
@@ -220,13 +222,34 @@ class Rows:
                 arrays = {name: kept[name][:length, row : row + 1].copy() for name in KEPT}
                 arrays["obs"] = kept["obs"][: length + 1, row : row + 1].copy()
                 over(arrays, int(self.numbers[row]), float(self._returns[row]))
-            playing &= ~ended
-            self._seat(waiting, ended)
             self.seconds["buffer"] += perf_counter() - start
             if ended.any():
-                self._begin(playing & ended, step["obs"][0])
+                late = self._pass_on(ended)
+                self._started(self._take_reserved(waiting, ended))
+                if late.any():
+                    self._begin(late, step["obs"][0])
 
-    def _seat(self, waiting: Iterator[int], free: NDArray[np.bool_]) -> None:
-        """Gives free rows the next numbers, as long as there are some."""
-        for row, number in zip(np.flatnonzero(free).tolist(), waiting, strict=False):
-            self.numbers[row], self._playing[row] = number, True
+    def _take_reserved(
+        self, waiting: Iterator[int], free: NDArray[np.bool_] | None = None
+    ) -> NDArray[np.bool_]:
+        """Free rows, by default all, go on to what is reserved for them, and further numbers are reserved; the rows
+        that had something to go on to. The others rest."""
+        free = np.ones(len(self.lanes), np.bool_) if free is None else free
+        begun = free & (self._reserved >= 0)
+        self.numbers[begun] = self._reserved[begun]
+        self._playing[free] = begun[free]
+        for row in np.flatnonzero(begun).tolist():
+            self._reserved[row] = next(waiting, -1)
+        return begun
+
+    def _pass_on(self, ended: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Rows that have ended with nothing reserved take over what is reserved for rows that still play; those that
+        did, whose environments were not reset for it."""
+        late = np.zeros(len(self.lanes), np.bool_)
+        idle = np.flatnonzero(ended & (self._reserved < 0)).tolist()
+        donors = np.flatnonzero(self._playing & ~ended & (self._reserved >= 0)).tolist()
+        for row, donor in zip(idle, donors, strict=False):
+            self._reserved[row], self._reserved[donor] = self._reserved[donor], -1
+            self.worlds.next_seeds[donor] = STAY
+            late[row] = True
+        return late

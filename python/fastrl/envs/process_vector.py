@@ -72,8 +72,12 @@ class _Crew:
     pipes: list[Connection] = field(default_factory=list)
     rounds: Rounds | None = None
     memory: Memory | None = None
+    owner: int = field(default_factory=os.getpid)
 
     def end(self, patience: float = PATIENCE) -> None:
+        if os.getpid() != self.owner:
+            # A fork of the process that they belong to.
+            return
         listening = False
         if self.rounds is not None and self.memory is not None:
             with contextlib.suppress(RuntimeError):
