@@ -7,8 +7,9 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
 
 from fastrl.collect.fragment import STEP_ARRAYS, Fragment, allocate
-from fastrl.collect.plan import Plan
+from fastrl.collect.plan import Plan, shares
 from fastrl.envs.spec import EnvSpec
+from fastrl.streams import EPISODES
 
 OBS = Box(-1, 1, (2, 3), np.float32)
 
@@ -47,6 +48,18 @@ def test_sizes_come_from_the_spaces() -> None:
 def test_what_cannot_be_collected_is_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         plan(**changes)
+
+
+def test_workers_share_the_rows_evenly() -> None:
+    assert shares(plan(num_envs=7), 3) == [range(2), range(2, 4), range(4, 7)]
+    assert shares(plan(unit="episodes", episodes=9), 2) == [range(0), range(0)]
+
+
+def test_the_place_of_a_fragment_is_its_rows_or_its_episode() -> None:
+    none = {"returns": np.zeros(1), "lengths": np.ones(1, np.int64), "episodes": np.array([[EPISODES, 8]])}
+    whole = Fragment(**allocate(1, 1, 6, ()), version=1, lanes=np.array([EPISODES]), **none)
+    rows = Fragment(**allocate(1, 2, 6, ()), version=1, lanes=np.array([3, 4]), **none)
+    assert (whole.place, rows.place) == ((EPISODES, 8), (3, 0))
 
 
 @pytest.mark.parametrize(("action_shape", "dtype"), [((), np.int64), ((3,), np.float32)])

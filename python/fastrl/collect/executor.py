@@ -31,7 +31,7 @@ from fastrl import processes
 from fastrl.collect import tasks
 from fastrl.collect.failures import Episode, Failures
 from fastrl.collect.fragment import Fragment
-from fastrl.collect.plan import CollectError, Plan, Report
+from fastrl.collect.plan import CollectError, Plan, Report, shares
 from fastrl.collect.player import PARTS, UNPUBLISHED, Arrays, Played, arrays_for, fragment_of, resumed
 from fastrl.collect.process_worker import Worker
 from fastrl.collect.tasks import Outcome, Slots, Task, nbytes_of
@@ -138,7 +138,7 @@ class ExecutorCollector:
         self._workers: list[Worker] = []
         _open.add(self)
         try:
-            for index, lanes in enumerate(_shares(plan, n_workers)):
+            for index, lanes in enumerate(shares(plan, n_workers)):
                 rows = len(lanes) if not self._whole else 1
                 slots = Slots(context, plan, rows, self._count_slots(n_workers, rows))
                 self._workers.append(Worker(index, lanes, slots, context, self._arguments, self._done))
@@ -185,7 +185,7 @@ class ExecutorCollector:
             self._hand_out()
             self._receive(None)
         self._wanted = 0
-        fragments = sorted(self._ready, key=_place)
+        fragments = sorted(self._ready, key=lambda fragment: fragment.place)
         self._ready.clear()
         return fragments
 
@@ -476,20 +476,6 @@ def _pickled(plan: Plan) -> bytes:
             " ('CartPole-v1') or import path ('my_module:make_env'), and an actor that a function or class at the"
             " top of a module makes"
         ) from error
-
-
-def _shares(plan: Plan, n_workers: int) -> list[Sequence[int]]:
-    """Each worker's rows."""
-    if plan.unit == "episodes":
-        return [range(0)] * n_workers
-    ends = [plan.num_envs * i // n_workers for i in range(n_workers + 1)]
-    return [range(ends[i], ends[i + 1]) for i in range(n_workers)]
-
-
-def _place(fragment: Fragment) -> tuple[int, int]:
-    """Where a fragment stands among those of an update."""
-    whole = int(fragment.lanes[0]) == EPISODES
-    return int(fragment.lanes[0]), int(fragment.episodes[0, 1]) if whole else 0
 
 
 _open: weakref.WeakSet[ExecutorCollector] = weakref.WeakSet()

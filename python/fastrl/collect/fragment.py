@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fastrl.streams import EPISODES
+
 
 @dataclass(frozen=True)
 class Fragment:
@@ -55,6 +57,12 @@ class Fragment:
     def __len__(self) -> int:
         """Steps held, T * R."""
         return self.rewards.size
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Where it stands among those of an update: its first lane, and of a whole episode the number."""
+        lane = int(self.lanes[0])
+        return lane, int(self.episodes[0, 1]) if lane == EPISODES else 0
 
     @property
     def nbytes(self) -> int:

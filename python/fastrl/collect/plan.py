@@ -98,6 +98,14 @@ def check_spaces(obs_space: Space[Any], action_space: Space[Any]) -> None:
         )
 
 
+def shares(plan: Plan, workers: int) -> list[range]:
+    """The rows that each worker plays, where rows have workers of their own; none with unit "episodes"."""
+    if plan.unit == "episodes":
+        return [range(0)] * workers
+    ends = [plan.num_envs * i // workers for i in range(workers + 1)]
+    return [range(ends[i], ends[i + 1]) for i in range(workers)]
+
+
 def expect_spaces(plan: Plan, obs_space: Space[Any], action_space: Space[Any]) -> None:
     """Refuses an environment whose spaces are not those that the learner expects.
 

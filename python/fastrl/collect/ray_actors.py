@@ -14,7 +14,7 @@ import heapq
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Literal, Self
 
@@ -22,7 +22,7 @@ import numpy as np
 
 from fastrl.collect.failures import Failures, last_line
 from fastrl.collect.fragment import Fragment
-from fastrl.collect.plan import CollectError, Plan, Report
+from fastrl.collect.plan import CollectError, Plan, Report, shares
 from fastrl.collect.player import PARTS, UNPUBLISHED, Arrays, Played, arrays_for, fragment_of, resumed
 from fastrl.collect.ray_cluster import connect, import_ray, start
 from fastrl.collect.ray_player import PlayerActor
@@ -180,7 +180,7 @@ class RayCollector:
                 max_restarts=-1,
                 scheduling_strategy="SPREAD",
             )
-            for index, lanes in enumerate(_shares(plan, count)):
+            for index, lanes in enumerate(shares(plan, count)):
                 worker = _Worker(index, remote.remote(plan, lanes), list(lanes), [0] * len(lanes))
                 self._workers.append(worker)
                 self._begin(worker)
@@ -244,7 +244,7 @@ class RayCollector:
             self._hand_out()
             self._receive(_LOOK)
         self._wanted = 0
-        fragments = sorted(self._ready, key=_place)
+        fragments = sorted(self._ready, key=lambda fragment: fragment.place)
         self._ready.clear()
         return fragments
 
@@ -547,17 +547,3 @@ def _check(
             raise ValueError(f"{name} should be more than 0{unit}, got {value}")
     if ahead is not None and ahead < 1:
         raise ValueError(f"ahead should be at least 1, got {ahead}")
-
-
-def _shares(plan: Plan, n_workers: int) -> list[Sequence[int]]:
-    """Each worker's rows."""
-    if plan.unit == "episodes":
-        return [range(0)] * n_workers
-    ends = [plan.num_envs * i // n_workers for i in range(n_workers + 1)]
-    return [range(ends[i], ends[i + 1]) for i in range(n_workers)]
-
-
-def _place(fragment: Fragment) -> tuple[int, int]:
-    """Where a fragment stands among those of an update."""
-    whole = int(fragment.lanes[0]) == EPISODES
-    return int(fragment.lanes[0]), int(fragment.episodes[0, 1]) if whole else 0
