@@ -66,5 +66,5 @@ def test_cartpole_is_solved():
             if last.mean_return < SOLVED:
                 unsolved.append((algorithm, seed, last.mean_return))
     print()
-    Console().print(table)
+    Console(width=110).print(table)
     assert not unsolved

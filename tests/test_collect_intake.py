@@ -93,9 +93,18 @@ def test_a_negative_lag_is_refused():
         Intake(Scripted(plan_for(), [], 0), max_lag=-1)
 
 
-@pytest.mark.parametrize(("unit", "update"), [("steps", 4), ("episodes", 30)])
-def test_every_worker_has_something_to_do_and_lag_grows_with_what_is_ahead(unit, update):
-    plan = plan_for(unit, episodes=30)
-    assert ahead_for(plan, workers=4, max_lag=0) == 4
-    assert ahead_for(plan, workers=4, max_lag=1) == max(4, update)
-    assert ahead_for(plan, workers=4, max_lag=2) == ahead_for(plan, workers=4, max_lag=9) == 2 * update
+@pytest.mark.parametrize(
+    ("unit", "episodes", "max_lag", "ahead"),
+    [
+        # Of rows, an update takes what all workers play at a time.
+        ("steps", 0, 1, 4),
+        ("steps", 0, 2, None),
+        # Of episodes, more or less.
+        ("episodes", 30, 1, None),
+        ("episodes", 6, 1, 6),
+        ("episodes", 3, 2, 6),
+        ("episodes", 1, 3, 4),
+    ],
+)
+def test_what_may_be_ahead_is_what_lag_allows_but_every_worker_has_work(unit, episodes, max_lag, ahead):
+    assert ahead_for(plan_for(unit, episodes=episodes), fragments=4, max_lag=max_lag) == ahead

@@ -13,7 +13,9 @@ from rich.console import Console
 
 from fastrl.actor import MlpActor
 from fastrl.collect.choose import make_collector
+from fastrl.collect.intake import ahead_for
 from fastrl.collect.plan import Collector, Failure, Plan, Report
+from fastrl.collect.workers import cores
 from fastrl.config import ConfigError, section
 from fastrl.envs.spec import EnvSpec
 from fastrl.networks import ActorCritic
@@ -138,8 +140,11 @@ class Publisher:
         return self._collector.publish(self._buffer)
 
 
-def open_collector(config: CollectConfig, plan: Plan, console: Console) -> Collector:
+def open_collector(config: CollectConfig, plan: Plan, console: Console, max_lag: int = 0) -> Collector:
     """The collector that the settings ask for, started.
+
+    Args:
+        max_lag: of the policies, for `fastrl.collect.intake.Intake`.
 
     Raises:
         TrainError: settings that do not suit the environment or the machine.
@@ -158,6 +163,10 @@ def open_collector(config: CollectConfig, plan: Plan, console: Console) -> Colle
     }
     if config.task_timeout != usual.task_timeout:
         given["task_timeout"] = config.task_timeout or None
+    if max_lag and config.method != "sequential":
+        useful = plan.episodes if plan.unit == "episodes" else plan.num_envs
+        workers = min(cores(), useful) if config.n_workers == "auto" else config.n_workers
+        given["ahead"] = ahead_for(plan, 1 if config.method in ("sync", "native") else workers, max_lag)
     try:
         collector = make_collector(
             config.method,

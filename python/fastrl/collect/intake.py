@@ -8,14 +8,16 @@ from fastrl.collect.plan import Collector, Plan
 from fastrl.stopwatch import Stopwatch
 
 
-def ahead_for(plan: Plan, workers: int, max_lag: int) -> int:
-    """How many fragments a collector may have running or waiting so that few get older than ``max_lag`` versions.
+def ahead_for(plan: Plan, fragments: int, max_lag: int) -> int | None:
+    """How many fragments a collector may have running or waiting so that few get older than ``max_lag`` versions; None
+    if as many as it chooses itself, twice ``fragments``, will do.
 
-    An update takes so many fragments as there are workers with rows of their own, or episodes; those that were begun
-    before it are one version behind after it.
+    Args:
+        fragments: that it plays at the same time, in all its workers.
+        max_lag: at least 1.
     """
-    an_update = plan.episodes if plan.unit == "episodes" else workers
-    return max(workers, min(max_lag, 2) * an_update)
+    an_update = plan.episodes if plan.unit == "episodes" else fragments
+    return None if max_lag * an_update >= 2 * fragments else max(fragments, max_lag * an_update)
 
 
 @dataclass(frozen=True)
