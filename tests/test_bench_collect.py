@@ -1,6 +1,10 @@
 import io
 import json
 import math
+import multiprocessing
+import os
+import signal
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -179,6 +183,14 @@ def test_a_measurement_in_a_process_of_its_own() -> None:
     assert measured.parts["environment"] > 0.2
     with pytest.raises(BenchError, match="should be at least 1"):
         measure_apart(Setting(QUICK), Case("executor", 0))
+
+
+def test_an_interrupt_ends_a_measurement() -> None:
+    interrupt = threading.Timer(2.0, os.kill, (os.getpid(), signal.SIGINT))
+    interrupt.start()
+    with pytest.raises(KeyboardInterrupt):
+        measure_apart(Setting(QUICK, seconds=600.0), Case("sequential", 1))
+    assert multiprocessing.active_children() == []
 
 
 def results() -> list[Result]:
