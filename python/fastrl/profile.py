@@ -46,7 +46,6 @@ _ALSO = {
     "sampling": "buffer",
     "queue": "buffer",
     "weights": "publishing",
-    "measuring": "evaluation",
 }
 _COLLECTING = ("environment", "inference", "buffer", "publishing")
 OVERLAP = {
