@@ -25,7 +25,9 @@ ray = pytest.importorskip("ray")
 
 @pytest.fixture(scope="module", autouse=True)
 def address() -> Iterator[str]:
+    path = os.environ.get("PYTHONPATH")
     start(2, 100 * 2**20)
+    assert os.environ.get("PYTHONPATH") == path
     yield ray.get_runtime_context().gcs_address
     ray.shutdown()
 

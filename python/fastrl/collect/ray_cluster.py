@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from fastrl.collect.plan import CollectError
@@ -118,6 +119,9 @@ def start(count: int, store: int) -> None:
     """
     ray = import_ray()
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    # Workers find what this process finds, as those of multiprocessing do.
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join(folder or str(Path.cwd()) for folder in sys.path)
     try:
         ray.init(
             address="local",
@@ -129,6 +133,11 @@ def start(count: int, store: int) -> None:
         )
     except Exception as error:
         raise CollectError(f"Ray could not be started on this machine: {_first_line(error)}") from error
+    finally:
+        if before is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = before
 
 
 def _first_line(error: Exception) -> str:
