@@ -56,7 +56,7 @@ def work_of(env: UnevenEnv, numbers: Iterator[int]) -> float:
     total = 0.0
     for number in numbers:
         env.reset(seed=env_seed(SEED, EPISODES, number))
-        total += float(env._durations.sum())
+        total += float(env.durations.sum())
     return total
 
 
