@@ -333,6 +333,15 @@ def test_options_are_json_or_text() -> None:
         parse_options(("=1",))
 
 
+def test_a_run_does_not_load_what_only_others_need() -> None:
+    code = (
+        "import sys, fastrl.gym_run, fastrl.train;"
+        " print(*{'sklearn', 'matplotlib', 'ray', 'pandas'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.split() == []
+
+
 def test_presets_are_settings() -> None:
     from fastrl.config import check
 

@@ -5,7 +5,7 @@ import resource
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from rich.console import Console
@@ -15,9 +15,11 @@ from fastrl.evaluate import Evaluation, score_table
 from fastrl.metrics import brief, count, duration
 from fastrl.traffic_scores import Scores
 from fastrl.traffic_scores import score_table as score_table_of_traffic
-from fastrl.workflow_report import Report, outcome_tree, protocol_table
-from fastrl.workflow_scores import WorkflowEvaluation
-from fastrl.workflow_training import Outcome
+
+if TYPE_CHECKING:
+    from fastrl.workflow_report import Report
+    from fastrl.workflow_scores import WorkflowEvaluation
+    from fastrl.workflow_training import Outcome
 
 # What the parts of the time are called, in this order; the rest is "other".
 PARTS = ("environment", "inference", "buffer", "returns", "update")
@@ -379,12 +381,15 @@ class WorkflowSummary:
     parts: Mapping[str, float]
     peak_memory_mib: float
     peak_gpu_memory_mib: float | None
-    report: Report
-    final: Outcome | None
-    evaluations: tuple[WorkflowEvaluation, ...]
+    report: "Report"
+    final: "Outcome | None"
+    evaluations: "tuple[WorkflowEvaluation, ...]"
 
     def to_tree(self) -> dict[str, Any]:
         """All of it but the steps of the search, which have files of their own, for JSON."""
+        # Here and not above: only these runs need scikit-learn and matplotlib, which take seconds and 130 MB.
+        from fastrl.workflow_report import outcome_tree
+
         tree = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         report = self.report.to_tree()
         del tree["report"], report["steps"]
@@ -394,6 +399,8 @@ class WorkflowSummary:
 
     def print(self, console: Console) -> None:
         """Shows it to people."""
+        from fastrl.workflow_report import protocol_table
+
         if self.report.standings:
             console.print(self.report.table())
             console.print()
