@@ -16,7 +16,7 @@ from fastrl.envs.cage2_workflow import WORKFLOWS
 from fastrl.workflow_search import SearchConfig, make_search
 from fastrl.workflow_training import Games, InnerConfig, WorkflowTrainer
 
-TRIALS = (5, 10, 20, 40, 80)
+TRIALS = (10, 20, 40)
 SEEDS = 8
 TOGETHER = 20_480
 THRESHOLD = 0.9
@@ -52,15 +52,15 @@ def test_regret_by_the_number_of_trials():
     returns = np.array([truth[workflow].mean_return for workflow in WORKFLOWS])
     counting = np.array([truth[workflow].compliance >= THRESHOLD for workflow in WORKFLOWS])
     best = returns[counting].max()
-    table = Table(title=f"regret after so many trials, mean of {SEEDS} searches", title_justify="left")
-    table.add_column("search")
+    table = Table(title="regret", title_justify="left")
+    table.add_column(f"trials, mean of {SEEDS} searches")
     for trials in TRIALS:
         table.add_column(str(trials), justify="right")
     regrets = {}
     for method in ("bayes", "random"):
         told = np.zeros((SEEDS, len(TRIALS)))
         for seed in range(SEEDS):
-            config = SearchConfig(method=method, trial_share=1.0, trial_episodes=200, beta=3.0, initial=5)
+            config = SearchConfig(method=method, trial_share=1.0, trial_episodes=200)
             search = make_search(config, WORKFLOWS, 200 * 120, least=200, learns=201, seed=seed)
             last = np.nan
             for trial in range(1, max(TRIALS) + 1):
@@ -80,4 +80,5 @@ def test_regret_by_the_number_of_trials():
         f" standard error of a trial {np.mean([o.return_stderr for o in seen.values()]):.2f}"
     )
     Console().print(table)
-    assert regrets["bayes"][2] <= regrets["random"][2] + 0.2
+    # Better than any of them at random.
+    assert regrets["bayes"][-1] < best - returns[counting].mean()
