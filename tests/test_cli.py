@@ -94,8 +94,8 @@ def test_commands_that_need_no_torch_do_not_load_it() -> None:
             ["train"],
             (
                 "fastrl train: error: what should be trained on? CAGE Challenge 2: fastrl train cage2;"
-                " any environment of Gymnasium: fastrl train gym; Atari and others with images: fastrl train pixels;"
-                " vehicles: fastrl train traffic"
+                " its workflows: fastrl train cage2-workflow; any environment of Gymnasium: fastrl train gym;"
+                " Atari and others with images: fastrl train pixels; vehicles: fastrl train traffic"
             ),
         ),
         (["train", "cage"], "fastrl train: error: unknown environment cage; did you mean cage2?"),

@@ -245,6 +245,9 @@ def test_lag_is_measured_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         (["--algorithm=a3c"], "--algorithm should be 'ppo', 'async-ppo' or 'impala'"),
         (["--preset=nothing"], "--preset: unknown preset nothing; did you mean"),
         (["extra"], "unrecognized arguments: extra"),
+        # These show only when the run has begun, and leave nothing of it either.
+        (["--collect=native"], "--collect native: collecting natively takes an environment that is compiled"),
+        (["--collect=executor", "--n-workers=300", "--num-envs=2"], "n_workers should be at most 2"),
     ],
 )
 def test_a_users_mistake_is_one_line(

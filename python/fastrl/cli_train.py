@@ -7,6 +7,7 @@ import shlex
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,8 @@ from fastrl.config import (
 
 if TYPE_CHECKING:
     from fastrl.summary import GymSummary, PixelSummary, Summary, TrafficSummary, WorkflowSummary
+
+    AnySummary = Summary | GymSummary | PixelSummary | TrafficSummary | WorkflowSummary
 
 # Settings of `train` that have a shorter option too.
 SHORT_COLLECT = {
@@ -117,8 +120,6 @@ def train(prog: str, arguments: list[str]) -> int:
 
 def _train_cage2(prog: str, arguments: list[str]) -> int:
     # Its help tells the defaults of all settings, for which PyTorch has to be there.
-    from rich.console import Console
-
     from fastrl.train import PRESETS, TrainConfig, new_run, resume_run
 
     parser = ArgumentParser(
@@ -143,36 +144,21 @@ def _train_cage2(prog: str, arguments: list[str]) -> int:
     changes = read_arguments(TrainConfig, options, SHORT)
     if options.total_episodes is not None and "run.total_steps" in changes:
         raise ConfigError("--total-steps and --total-episodes say the same thing: give one of them")
-    run_dir = None if options.run_dir is None else Path(options.run_dir)
-    console = Console()
-    if options.resume is not None:
-        _check_resume(options, ("preset", "config", "total_episodes"))
-        _check_environment(options.environment or "cage2", prog)
-        summary = resume_run(Path(options.resume), changes, run_dir, console)
-    else:
-        _check_environment(options.environment, prog)
-        layers = [changes]
-        if options.config is not None:
-            layers.insert(0, read_toml(TrainConfig, options.config))
-        if options.preset is not None:
-            layers.insert(0, preset(TrainConfig, PRESETS, options.preset))
+    _check_environment(options.environment or ("cage2" if options.resume is not None else None), prog)
+
+    def settings() -> TrainConfig:
+        layers = _layers(TrainConfig, PRESETS, options, changes)
         config = build(TrainConfig, *layers)
         if options.total_episodes is not None:
             steps = options.total_episodes * config.env.episode_length
             config = build(TrainConfig, *layers, {"run.total_steps": steps})
-        if options.print_config:
-            print(to_toml(config), end="")
-            return 0
-        summary = new_run(config, run_dir, console)
-    if summary.signal is None:
-        run = shlex.quote(summary.run)
-        say(console, f"To score it by the challenge's protocol: fastrl eval {run}")
-    return _ended(summary, options, prog, console)
+        return config
+
+    run = Run(settings, new_run, resume_run, ("total_episodes",), "score it by the challenge's protocol")
+    return _do(run, changes, options, prog)
 
 
 def _train_gym(prog: str, arguments: list[str]) -> int:
-    from rich.console import Console
-
     from fastrl.gym_run import new_run, resume_run
     from fastrl.gym_settings import PRESETS, GymConfig, presets_for
 
@@ -190,30 +176,17 @@ def _train_gym(prog: str, arguments: list[str]) -> int:
     add_options(parser, GymConfig, SHORT_GYM)
     options = parser.parse_args(arguments)
     changes = read_arguments(GymConfig, options, SHORT_GYM)
-    run_dir = None if options.run_dir is None else Path(options.run_dir)
-    console = Console()
-    if options.resume is not None:
-        _check_resume(options, ("preset", "config", "env_options"))
-        summary = resume_run(Path(options.resume), changes, run_dir, console)
-        return _ended(summary, options, prog, console)
-    if options.env_options is not None:
-        changes["env.options"] = tuple(options.env_options)
-    layers = [changes]
-    if options.config is not None:
-        layers.insert(0, read_toml(GymConfig, options.config))
-    if options.preset is not None:
-        layers.insert(0, preset(GymConfig, PRESETS, options.preset))
-    names = presets_for(build(GymConfig, *layers).env.id)
-    config = build(GymConfig, *(preset(GymConfig, PRESETS, name) for name in names), *layers)
-    if options.print_config:
-        print(to_toml(config), end="")
-        return 0
-    return _ended(new_run(config, run_dir, console), options, prog, console)
+
+    def settings() -> GymConfig:
+        own = {} if options.env_options is None else {"env.options": tuple(options.env_options)}
+        layers = _layers(GymConfig, PRESETS, options, changes | own)
+        names = presets_for(build(GymConfig, *layers).env.id)
+        return build(GymConfig, *(preset(GymConfig, PRESETS, name) for name in names), *layers)
+
+    return _do(Run(settings, new_run, resume_run, ("env_options",)), changes, options, prog)
 
 
 def _train_workflow(prog: str, arguments: list[str]) -> int:
-    from rich.console import Console
-
     from fastrl.workflow import new_run, resume_run
     from fastrl.workflow_settings import PRESETS, WorkflowConfig
 
@@ -228,27 +201,14 @@ def _train_workflow(prog: str, arguments: list[str]) -> int:
     add_options(parser, WorkflowConfig, SHORT_WORKFLOW)
     options = parser.parse_args(arguments)
     changes = read_arguments(WorkflowConfig, options, SHORT_WORKFLOW)
-    run_dir = None if options.run_dir is None else Path(options.run_dir)
-    console = Console()
-    if options.resume is not None:
-        _check_resume(options, ("preset", "config"))
-        summary = resume_run(Path(options.resume), changes, run_dir, console)
-        return _ended(summary, options, prog, console)
-    layers = [changes]
-    if options.config is not None:
-        layers.insert(0, read_toml(WorkflowConfig, options.config))
-    if options.preset is not None:
-        layers.insert(0, preset(WorkflowConfig, PRESETS, options.preset))
-    config = build(WorkflowConfig, *layers)
-    if options.print_config:
-        print(to_toml(config), end="")
-        return 0
-    return _ended(new_run(config, run_dir, console), options, prog, console)
+
+    def settings() -> WorkflowConfig:
+        return build(WorkflowConfig, *_layers(WorkflowConfig, PRESETS, options, changes))
+
+    return _do(Run(settings, new_run, resume_run), changes, options, prog)
 
 
 def _train_pixels(prog: str, arguments: list[str]) -> int:
-    from rich.console import Console
-
     from fastrl.pixel_settings import PRESETS, PixelConfig, preset_for
     from fastrl.pixels import new_run, resume_run
 
@@ -263,29 +223,16 @@ def _train_pixels(prog: str, arguments: list[str]) -> int:
     add_options(parser, PixelConfig, SHORT_PIXELS)
     options = parser.parse_args(arguments)
     changes = read_arguments(PixelConfig, options, SHORT_PIXELS)
-    run_dir = None if options.run_dir is None else Path(options.run_dir)
-    console = Console()
-    if options.resume is not None:
-        _check_resume(options, ("preset", "config"))
-        summary = resume_run(Path(options.resume), changes, run_dir, console)
-        return _ended(summary, options, prog, console)
-    layers = [changes]
-    if options.config is not None:
-        # A whole file, such as a run's own, has all that a preset would set.
-        layers.insert(0, read_toml(PixelConfig, options.config))
-    if options.preset is not None:
-        layers.insert(0, preset(PixelConfig, PRESETS, options.preset))
-    layers.insert(0, preset(PixelConfig, PRESETS, preset_for(build(PixelConfig, *layers).env.id)))
-    config = build(PixelConfig, *layers)
-    if options.print_config:
-        print(to_toml(config), end="")
-        return 0
-    return _ended(new_run(config, run_dir, console), options, prog, console)
+
+    def settings() -> PixelConfig:
+        layers = _layers(PixelConfig, PRESETS, options, changes)
+        name = preset_for(build(PixelConfig, *layers).env.id)
+        return build(PixelConfig, preset(PixelConfig, PRESETS, name), *layers)
+
+    return _do(Run(settings, new_run, resume_run), changes, options, prog)
 
 
 def _train_traffic(prog: str, arguments: list[str]) -> int:
-    from rich.console import Console
-
     from fastrl.traffic import new_run, resume_run
     from fastrl.traffic_settings import PRESETS, TrafficConfig
 
@@ -301,30 +248,70 @@ def _train_traffic(prog: str, arguments: list[str]) -> int:
     add_options(parser, TrafficConfig, SHORT_TRAFFIC)
     options = parser.parse_args(arguments)
     changes = read_arguments(TrafficConfig, options, SHORT_TRAFFIC)
+
+    def settings() -> TrafficConfig:
+        layers = _layers(TrafficConfig, PRESETS, options, changes)
+        config = build(TrafficConfig, *layers)
+        if options.lr is not None:
+            key = f"{'reinforce' if config.run.algorithm == 'reinforce' else 'mappo'}.learning_rate"
+            if key in changes:
+                raise ConfigError(f"--lr and --{key} say the same thing: give one of them")
+            rate = leaves(TrafficConfig)[key].parse(options.lr, "--lr")
+            config = build(TrafficConfig, *layers, {key: rate})
+        return config
+
+    return _do(Run(settings, new_run, resume_run, ("lr",), "score it on other seeds"), changes, options, prog)
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one kind of run is begun with.
+
+    Attributes:
+        settings: makes them from the options that were given.
+        begin: begins a run: its settings, where (None: a new place), a console.
+        go_on: goes on with one: its path, changed settings, where, a console.
+        options: those of this kind alone that do not go with ``--resume``.
+        then: what ``fastrl eval`` is told to be good for at the end; empty: nothing.
+    """
+
+    settings: Callable[[], Any]
+    begin: Callable[[Any, Path | None, Any], "AnySummary"]
+    go_on: Callable[[Path, Values, Path | None, Any], "AnySummary"]
+    options: Sequence[str] = ()
+    then: str = ""
+
+
+def _do(run: Run, changes: Values, options: argparse.Namespace, prog: str) -> int:
+    """Begins a run, goes on with one, or prints the settings; returns the exit code."""
+    from rich.console import Console
+
     run_dir = None if options.run_dir is None else Path(options.run_dir)
     console = Console()
     if options.resume is not None:
-        _check_resume(options, ("preset", "config", "lr"))
-        summary = resume_run(Path(options.resume), changes, run_dir, console)
-        return _ended(summary, options, prog, console)
+        _check_resume(options, ("preset", "config", *run.options))
+        summary = run.go_on(Path(options.resume), changes, run_dir, console)
+    else:
+        config = run.settings()
+        if options.print_config:
+            print(to_toml(config), end="")
+            return 0
+        summary = run.begin(config, run_dir, console)
+    if summary.signal is None and run.then:
+        say(console, f"To {run.then}: fastrl eval {shlex.quote(summary.run)}")
+    return _ended(summary, options, prog, console)
+
+
+def _layers(
+    config_type: type, presets: Mapping[str, Preset], options: argparse.Namespace, changes: Values
+) -> list[Values]:
+    """The settings that were given, from a preset, from a file and by options; later ones go before earlier ones."""
     layers = [changes]
     if options.config is not None:
-        layers.insert(0, read_toml(TrafficConfig, options.config))
+        layers.insert(0, read_toml(config_type, options.config))
     if options.preset is not None:
-        layers.insert(0, preset(TrafficConfig, PRESETS, options.preset))
-    config = build(TrafficConfig, *layers)
-    if options.lr is not None:
-        key = f"{'reinforce' if config.run.algorithm == 'reinforce' else 'mappo'}.learning_rate"
-        if key in changes:
-            raise ConfigError(f"--lr and --{key} say the same thing: give one of them")
-        config = build(TrafficConfig, *layers, {key: leaves(TrafficConfig)[key].parse(options.lr, "--lr")})
-    if options.print_config:
-        print(to_toml(config), end="")
-        return 0
-    summary = new_run(config, run_dir, console)
-    if summary.signal is None:
-        say(console, f"To score it on other seeds: fastrl eval {shlex.quote(summary.run)}")
-    return _ended(summary, options, prog, console)
+        layers.insert(0, preset(config_type, presets, options.preset))
+    return layers
 
 
 def _kind(arguments: list[str]) -> str:
@@ -405,7 +392,7 @@ def preset(config_type: type, presets: Mapping[str, Preset], name: str) -> Value
 
 
 def _ended(
-    summary: "Summary | GymSummary | PixelSummary | TrafficSummary | WorkflowSummary",
+    summary: "AnySummary",
     options: argparse.Namespace,
     prog: str,
     console: Any,

@@ -14,7 +14,7 @@ from rich.console import Console
 from fastrl.actor import MlpActor
 from fastrl.collect.choose import make_collector
 from fastrl.collect.intake import ahead_for
-from fastrl.collect.plan import Collector, Failure, Plan, Report
+from fastrl.collect.plan import CollectError, Collector, Failure, Plan, Report
 from fastrl.collect.workers import cores
 from fastrl.config import ConfigError, section
 from fastrl.envs.spec import EnvSpec
@@ -175,6 +175,10 @@ def open_collector(config: CollectConfig, plan: Plan, console: Console, max_lag:
             **given,
         )
     except (ValueError, TypeError, ImportError) as error:
+        raise TrainError(f"--collect {config.method}: {error}") from None
+    except CollectError as error:
+        if error.traceback:
+            raise
         raise TrainError(f"--collect {config.method}: {error}") from None
     if config.method != "auto":
         tell(f"collecting with {collector.name!r}")

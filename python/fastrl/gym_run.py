@@ -314,11 +314,8 @@ def new_run(config: GymConfig, path: Path | None, console: Console) -> GymSummar
         CollectError: workers fail again and again.
     """
     training = Training(config, console)
-    directory = new_directory(path, "gym")
-    try:
+    with new_directory(path, "gym") as directory:
         return _train(training, directory, console)
-    finally:
-        directory.close()
 
 
 def resume_run(path: Path, changes: Values, new_path: Path | None, console: Console) -> GymSummary:

@@ -439,11 +439,8 @@ def new_run(config: PixelConfig, path: Path | None, console: Console) -> PixelSu
             again.
     """
     training = Training(config, console)
-    directory = new_directory(path, "pixels")
-    try:
+    with new_directory(path, "pixels") as directory:
         return _train(training, directory, console)
-    finally:
-        directory.close()
 
 
 def resume_run(path: Path, changes: Values, new_path: Path | None, console: Console) -> PixelSummary:

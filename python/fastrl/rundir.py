@@ -1,10 +1,13 @@
 """The directory of a run: its settings, metrics, checkpoints and summary."""
 
+import contextlib
 import fcntl
 import itertools
 import os
+import shutil
 import time
 from pathlib import Path
+from typing import Self
 
 from fastrl.config import UserError
 
@@ -15,6 +18,9 @@ class RunDirectoryError(UserError, RuntimeError):
 
 class RunDirectory:
     """The files of one run. While it is open, no other process can write to the same run.
+
+    As a context it is closed at the end; a run that fails before it has a checkpoint or a row of metrics leaves no
+    files behind, so that it can be begun again in the same directory.
 
     Raises:
         RunDirectoryError: another process holds it, or it cannot be made.
@@ -39,6 +45,24 @@ class RunDirectory:
         self.tensorboard = path / "tensorboard"
         self.profile = path / "profile.json"
         self.checkpoints = path / "checkpoints"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        if kind is not None and not self._was_begun():
+            for file in (self.config, self.metrics, self.profile):
+                file.unlink(missing_ok=True)
+            for folder in (self.tensorboard, self.checkpoints):
+                shutil.rmtree(folder, ignore_errors=True)
+            # What else is there is not of this run.
+            with contextlib.suppress(OSError):
+                self.path.rmdir()
+        self.close()
+
+    def _was_begun(self) -> bool:
+        rows = self.metrics.exists() and self.metrics.stat().st_size > 0
+        return rows or (self.checkpoints.exists() and any(self.checkpoints.iterdir()))
 
     def close(self) -> None:
         os.close(self._lock)

@@ -342,11 +342,8 @@ def new_run(config: TrafficConfig, path: Path | None, console: Console) -> Traff
         TrainError, RunDirectoryError, ConfigError: it cannot begin; nothing has been written then.
     """
     training = Training(config, console)
-    directory = new_directory(path, "traffic")
-    try:
+    with new_directory(path, "traffic") as directory:
         return _train(training, directory, console)
-    finally:
-        directory.close()
 
 
 def resume_run(path: Path, changes: Values, new_path: Path | None, console: Console) -> TrafficSummary:

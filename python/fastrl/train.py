@@ -425,11 +425,8 @@ def new_run(config: TrainConfig, path: Path | None, console: Console) -> Summary
         TrainError, RunDirectoryError: it cannot begin; nothing has been written then.
     """
     training = Training(config, console)
-    directory = new_directory(path, "cage2")
-    try:
+    with new_directory(path, "cage2") as directory:
         return _train(training, directory, console)
-    finally:
-        directory.close()
 
 
 def resume_run(path: Path, changes: Values, new_path: Path | None, console: Console) -> Summary:

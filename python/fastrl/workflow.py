@@ -333,11 +333,8 @@ def new_run(config: WorkflowConfig, path: Path | None, console: Console) -> Work
         TrainError, RunDirectoryError, ConfigError: it cannot begin; nothing has been written then.
     """
     training = Training(config)
-    directory = new_directory(path, "cage2-workflow")
-    try:
+    with new_directory(path, "cage2-workflow") as directory:
         return _train(training, directory, console)
-    finally:
-        directory.close()
 
 
 def resume_run(path: Path, changes: Values, new_path: Path | None, console: Console) -> WorkflowSummary:

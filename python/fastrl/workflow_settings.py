@@ -71,8 +71,11 @@ class EnvConfig:
     ] = "main"
     episode_length: Annotated[int, Field(ge=1, le=1_000_000, description="steps of an episode")] = 100
     scan_memory: Annotated[
-        bool, Field(description="observe ten values more: which hosts were scanned in this episode")
-    ] = True
+        bool,
+        Field(
+            description="observe ten values more than the 52 bits and the 25 of the order: which hosts were scanned"
+        ),
+    ] = False
     actions: Annotated[
         Literal["effective"] | tuple[int, ...] | None,
         AfterValidator(check_actions),
