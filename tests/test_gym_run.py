@@ -132,6 +132,19 @@ def test_it_learns_the_same_whoever_collects(tmp_path: Path, options: list[str])
     assert rows_of(tmp_path / "sequential") == rows_of(tmp_path / "executor")
 
 
+def test_it_learns_the_same_however_compiled_environments_are_played(tmp_path: Path) -> None:
+    ways = {
+        "sequential": [],
+        "native": ["--collect=native"],
+        "asynchronous": ["--collect=native", "--collect.asynchronous=3"],
+    }
+    for name, way in ways.items():
+        assert train_small(tmp_path / name, "--env=fastrl/Cage2-v0", *way) == 0
+    for name in ("native", "asynchronous"):
+        assert differences(learnt(tmp_path / "sequential"), learnt(tmp_path / name)) == []
+        assert rows_of(tmp_path / "sequential") == rows_of(tmp_path / name)
+
+
 @pytest.mark.parametrize("algorithm", ["ppo", "impala"])
 @pytest.mark.parametrize("options", [[], ["--episodes-per-update=3"]], ids=["steps", "episodes"])
 def test_it_goes_on_where_it_stood(algorithm: str, options: list[str], tmp_path: Path) -> None:
@@ -245,6 +258,7 @@ def test_lag_is_measured_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         (["--algorithm=a3c"], "--algorithm should be 'ppo', 'async-ppo' or 'impala'"),
         (["--preset=nothing"], "--preset: unknown preset nothing; did you mean"),
         (["extra"], "unrecognized arguments: extra"),
+        (["--collect=sequential", "--collect.asynchronous=2"], "'sequential' has no option asynchronous"),
         # These show only when the run has begun, and leave nothing of it either.
         (["--collect=native"], "--collect native: collecting natively takes an environment that is compiled"),
         (["--collect=executor", "--n-workers=300", "--num-envs=2"], "n_workers should be at most 2"),

@@ -140,11 +140,14 @@ class Publisher:
         return self._collector.publish(self._buffer)
 
 
-def open_collector(config: CollectConfig, plan: Plan, console: Console, max_lag: int = 0) -> Collector:
+def open_collector(
+    config: CollectConfig, plan: Plan, console: Console, max_lag: int = 0, asynchronous: int | None = None
+) -> Collector:
     """The collector that the settings ask for, started.
 
     Args:
         max_lag: of the policies, for `fastrl.collect.intake.Intake`.
+        asynchronous: for "native", how many environments that are ready step on.
 
     Raises:
         TrainError: settings that do not suit the environment or the machine.
@@ -161,6 +164,8 @@ def open_collector(config: CollectConfig, plan: Plan, console: Console, max_lag:
         for name in ("n_workers", "start_method", "ray_address")
         if getattr(config, name) != getattr(usual, name)
     }
+    if asynchronous is not None:
+        given["asynchronous"] = asynchronous
     if config.task_timeout != usual.task_timeout:
         given["task_timeout"] = config.task_timeout or None
     if max_lag and config.method != "sequential":

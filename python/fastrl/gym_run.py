@@ -60,6 +60,7 @@ RESUMABLE = (
     "collect.task_timeout",
     "collect.start_method",
     "collect.ray_address",
+    "collect.asynchronous",
 )
 
 
@@ -126,7 +127,10 @@ class Training:
         """Starts the collector and trains; a row every ``run.row_seconds``. The collector ends with the iterator."""
         if self.steps >= self.config.run.total_steps:
             return
-        with open_collector(self.config.collect, self.plan, self._console, self.max_lag) as collector:
+        collect = self.config.collect
+        with open_collector(
+            collect, self.plan, self._console, self.max_lag, collect.asynchronous
+        ) as collector:
             if self._collected is not None:
                 collector.load_state_dict(state_of_collector(self._collected))
             self._collector, self.collector_name = collector, collector.name

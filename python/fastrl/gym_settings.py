@@ -74,6 +74,14 @@ class GymCollectConfig(CollectConfig):
     """Who plays the environments, and how far the learner may be ahead."""
 
     method: Method = "auto"
+    asynchronous: Annotated[
+        int | None,
+        Field(
+            ge=1,
+            description="native: step on with so many environments as soon as they are ready, which pays where steps"
+            " are long and uneven; none: all rows of a thread together",
+        ),
+    ] = None
     max_policy_lag: Annotated[
         int,
         Field(
