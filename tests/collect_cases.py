@@ -4,6 +4,7 @@ import functools
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -178,3 +179,34 @@ def rows(fragments: list[Fragment]) -> dict[int, Any]:
                 fragment.episodes[mine].tobytes(),
             )
     return found
+
+
+def updates(collector: Any, count: int = 3) -> list[dict[int, Any]]:
+    """What some updates bring, each with other weights."""
+    found = []
+    for update in range(count):
+        collector.publish(chooser(update))
+        found.append(rows(collector.collect()))
+    return found
+
+
+def take_many(collector: Any, count: int, lanes: set[int]) -> list[int]:
+    """Takes fragments, and more if need be until all lanes have come, as one worker may begin when another has played
+    many. From the tenth on, each tenth time new weights are published. Returns the versions; none comes before it was
+    published, and no episode ends twice."""
+    ended: Counter[tuple[int, int]] = Counter()
+    versions: list[int] = []
+    missing = set(lanes)
+    while len(versions) < count or (missing and len(versions) < 100_000):
+        if len(versions) % 10 == 9:
+            collector.publish(chooser(len(versions)))
+        fragment = collector.take(60.0)
+        assert fragment is not None
+        assert fragment.version <= collector.version
+        assert lanes.issuperset(fragment.lanes.tolist())
+        missing.difference_update(fragment.lanes.tolist())
+        versions.append(fragment.version)
+        ended.update(map(tuple, fragment.episodes.tolist()))
+    assert not missing
+    assert set(ended.values()) == {1}
+    return versions

@@ -15,7 +15,7 @@ import numpy as np
 import psutil
 import pytest
 
-from collect_cases import ACTIONS, Broken, Chooser, chooser, plan, rows
+from collect_cases import ACTIONS, Broken, Chooser, chooser, plan, rows, take_many, updates
 from fastrl.collect.executor import ExecutorCollector
 from fastrl.collect.fragment import Fragment
 from fastrl.collect.plan import CollectError, Plan
@@ -35,15 +35,6 @@ def shared_memory(*pids: int) -> set[Path]:
             if "/dev/shm/" in line and "(deleted)" not in line:
                 names.add(Path(line.split(maxsplit=5)[5]))
     return names
-
-
-def updates(collector: Any, count: int = 3) -> list[Any]:
-    """What some updates bring, each with other weights."""
-    found = []
-    for update in range(count):
-        collector.publish(chooser(update))
-        found.append(rows(collector.collect()))
-    return found
 
 
 @pytest.mark.parametrize("unit", ["steps", "episodes"])
@@ -86,21 +77,9 @@ def test_a_state_goes_on_in_another_collector(unit: Any) -> None:
 def test_asynchronous_collection_goes_on_with_the_newest_weights(unit: Any) -> None:
     with ExecutorCollector(plan(unit), n_workers=2, ahead=6) as collector:
         collector.publish(chooser(0.0))
-        ended: Counter[tuple[int, int]] = Counter()
-        versions, lanes = [], set()
-        for taken in range(60):
-            if taken % 10 == 9:
-                collector.publish(chooser(taken))
-            fragment = collector.take(60.0)
-            assert fragment is not None
-            versions.append(fragment.version)
-            lanes |= set(fragment.lanes.tolist())
-            ended.update(map(tuple, fragment.episodes.tolist()))
-            assert fragment.version <= taken // 10 + (taken % 10 == 9) + 1
+        versions = take_many(collector, 60, {EPISODES} if unit == "episodes" else set(range(5)))
         assert versions[0] == 1
         assert max(versions) >= 5
-        assert lanes == ({EPISODES} if unit == "episodes" else set(range(5)))
-        assert set(ended.values()) == {1}
         with pytest.raises(CollectError, match="of its own"):
             collector.collect()
 
@@ -126,6 +105,16 @@ def test_taking_gives_up_in_time() -> None:
         collector.publish(chooser(0.0))
         assert collector.take(0.05) is None
         assert collector.take(0.0) is None
+
+
+def test_who_has_answered_in_time_is_not_ended_though_the_learner_was_busy() -> None:
+    with ExecutorCollector(plan("episodes"), n_workers=1, task_timeout=1.0, ahead=2) as collector:
+        collector.publish(chooser(0.0))
+        assert collector.take(60.0) is not None
+        time.sleep(1.3)
+        for _ in range(6):
+            assert collector.take(60.0) is not None
+        assert collector.report().failures == ()
 
 
 @pytest.mark.parametrize("what", ["raise", "exit", "kill", "hang", "build"])

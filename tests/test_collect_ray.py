@@ -4,7 +4,6 @@ import os
 import signal
 import socket
 import sys
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from collect_cases import ACTIONS, Broken, Chooser, chooser, plan, rows
+from collect_cases import ACTIONS, Broken, Chooser, chooser, plan, rows, take_many, updates
 from fastrl.collect.plan import CollectError, Plan
 from fastrl.collect.ray_actors import RayCollector
 from fastrl.collect.ray_cluster import connect, start, try_out
@@ -30,15 +29,6 @@ def address() -> Iterator[str]:
     assert os.environ.get("PYTHONPATH") == path
     yield ray.get_runtime_context().gcs_address
     ray.shutdown()
-
-
-def updates(collector: Any, count: int = 3) -> list[dict[int, Any]]:
-    """What some updates bring, each with other weights."""
-    found = []
-    for update in range(count):
-        collector.publish(chooser(update))
-        found.append(rows(collector.collect()))
-    return found
 
 
 @pytest.mark.parametrize("unit", ["steps", "episodes"])
@@ -130,20 +120,9 @@ def test_repeated_failure_stops_the_run(unit: Any, what: str, cause: str) -> Non
 def test_asynchronous_collection_goes_on_with_the_newest_weights() -> None:
     with RayCollector(plan(), n_workers=2, ahead=6) as collector:
         collector.publish(chooser(0.0))
-        ended: Counter[tuple[int, int]] = Counter()
-        versions, lanes = [], set()
-        for taken in range(60):
-            if taken % 10 == 9:
-                collector.publish(chooser(taken))
-            fragment = collector.take(60.0)
-            assert fragment is not None
-            versions.append(fragment.version)
-            lanes |= set(fragment.lanes.tolist())
-            ended.update(map(tuple, fragment.episodes.tolist()))
+        versions = take_many(collector, 60, set(range(5)))
     assert versions[0] == 1
     assert versions[-1] >= 5
-    assert lanes == set(range(5))
-    assert set(ended.values()) == {1}
 
 
 def test_tasks_that_wait_get_the_weights_that_are_newest_when_they_begin() -> None:

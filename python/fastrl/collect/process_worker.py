@@ -14,13 +14,14 @@ from typing import Any
 
 from fastrl import processes
 from fastrl.collect import tasks
+from fastrl.collect.handing_out import TaskWorker
 from fastrl.collect.tasks import Outcome, Slots, Task
 
 # Seconds in which a process that hangs should have told where.
 _TELL = 2.0
 
 
-class Worker:
+class Worker(TaskWorker):
     """One process, and what it has to do.
 
     ``ProcessPoolExecutor`` gives up all its processes where one is killed. So each has one, and only that is replaced;
@@ -34,13 +35,9 @@ class Worker:
         done: gets ``(worker, generation, future)`` of each task that is done, in order.
 
     Attributes:
-        numbers: of the episodes that its rows are in, as far as is known.
         tasks: that it has not done, in order; None is its start.
         free: slots that no task has.
         generation: how many processes it had before.
-        turn: when it was last given a task.
-        due: fragments that it should still be asked for.
-        failed_starts: in a row.
     """
 
     def __init__(
@@ -52,13 +49,10 @@ class Worker:
         arguments: Callable[["Worker", Connection], tuple[Any, ...]],
         done: "SimpleQueue[tuple[Worker, int, Future[Outcome]]]",
     ) -> None:
-        self.index = index
-        self.lanes = list(lanes)
-        self.numbers = [0] * len(self.lanes)
+        super().__init__(index, lanes)
         self.slots = slots
         self.tasks: deque[Task | None] = deque()
         self.generation = -1
-        self.turn = self.due = self.failed_starts = 0
         self._context = context
         self._arguments = arguments
         self._done = done

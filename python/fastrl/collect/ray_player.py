@@ -37,7 +37,7 @@ class Answer(NamedTuple):
 
     fragments: list[tuple[Arrays, Played]]
     version: int
-    seconds: dict[str, float]
+    seconds: tuple[float, ...]
     cause: str = ""
     traceback: str = ""
     refused: bool = False
@@ -110,7 +110,7 @@ class PlayerActor:
         except BaseException:  # an environment that calls sys.exit() has failed, too
             told = traceback.format_exc()
             cause = last_line(told)
-        seconds = dict(self._player.seconds)
+        seconds = tuple(self._player.seconds[part] for part in PARTS)
         self._player.seconds.update(dict.fromkeys(PARTS, 0.0))
         self._told = now = perf_counter()
         if now - self._measured > _MEMORY_EVERY:
