@@ -15,6 +15,7 @@ import numpy as np
 import psutil
 import pytest
 
+import fastrl
 from collect_cases import ACTIONS, Broken, Chooser, chooser, plan, rows, take_many, updates
 from fastrl.collect.executor import ExecutorCollector
 from fastrl.collect.fragment import Fragment
@@ -388,7 +389,9 @@ def test_nothing_is_left_of_a_learner_that_ends(
 ) -> None:
     script = tmp_path / "learner.py"
     script.write_text(SCRIPT)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "python"), str(ROOT / "tests")])}
+    # The package as it was imported here: installed, or in its sources.
+    paths = [str(Path(fastrl.__file__).parent.parent), str(ROOT / "tests")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     with subprocess.Popen(
         [sys.executable, str(script), start_method, what],
         stdout=subprocess.PIPE,

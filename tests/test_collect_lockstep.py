@@ -44,13 +44,19 @@ class Walk(gymnasium.Env[Any, Any]):
         self.truncates = self.np_random.random() < 0.3
         return self._obs(), {}
 
+    def _first(self) -> bool:
+        """Whether nobody in any process was here before."""
+        try:
+            Path(self.path).touch(exist_ok=False)
+        except FileExistsError:
+            return False
+        return True
+
     def step(self, action: Any) -> Any:
         assert self.action_space.contains(np.asarray(action))
         self.steps += 1
         self.place += float(np.sum(action)) + 1e-3 * self.np_random.random()
-        if self.fault and self.steps == 3 and (self.fault == "always" or not Path(self.path).exists()):
-            if self.path:
-                Path(self.path).touch()
+        if self.fault and self.steps == 3 and (self.fault == "always" or self._first()):
             if self.fault == "hang":
                 time.sleep(600)
             if self.fault == "kill":
