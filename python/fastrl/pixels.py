@@ -247,7 +247,8 @@ class Training:
         batches_before, dropped_before = self.batches, self.dropped
         clock = looked = time.perf_counter()
         mark = _Mark(inflow.steps, self.batches, board.times(), 0.0, {})
-        while inflow.steps < config.run.total_steps:
+        # What was taken in while the last row was written has a row too.
+        while mark.steps < config.run.total_steps:
             now = time.perf_counter()
             while now - clock < config.run.row_seconds and inflow.steps < config.run.total_steps:
                 learner.learn()
