@@ -90,7 +90,8 @@ fn on_lane(traffic: &Traffic, vehicle: usize) -> OnLane {
     }
 }
 
-/// Seconds until a vehicle runs into the one ahead in its lane, at the speeds that they have.
+/// Seconds until a vehicle runs into the one ahead in its lane, at the speeds that they have. Who is beside it, half off
+/// the road or across the line, is not ahead of it.
 fn time_to_collision(traffic: &Traffic, vehicle: usize) -> f64 {
     let vehicles = &traffic.vehicles;
     let (gap, front_speed) = match traffic.neighbours(vehicle, vehicles.lane[vehicle]).0 {
@@ -104,7 +105,7 @@ fn time_to_collision(traffic: &Traffic, vehicle: usize) -> f64 {
         None => return f64::INFINITY,
     };
     let closing = vehicles.velocity(vehicle)[0] - front_speed;
-    if closing > 0.0 { gap.max(0.0) / closing } else { f64::INFINITY }
+    if closing > 0.0 && gap > 0.0 { gap / closing } else { f64::INFINITY }
 }
 
 impl Coop {
@@ -392,5 +393,27 @@ impl World for Coop {
 
     fn set_state(&mut self, state: State) {
         self.state = state;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Seconds to a collision of an agent at 20 m/s with a vehicle at 10 m/s, placed from it.
+    fn seconds_to(ahead: f64, aside: f64) -> f64 {
+        let config = Config { lanes: 1, ..Config::new(Task::Highway) };
+        let mut traffic = Traffic::new(road(&config), TARGET_SPEEDS.to_vec());
+        traffic.add(&Vehicle::new(Driver::Manual, 100.0, 0.0, 20.0));
+        traffic.add(&Vehicle::new(Driver::Idm, 100.0 + ahead, aside, 10.0));
+        time_to_collision(&traffic, 0)
+    }
+
+    #[test]
+    fn only_who_is_ahead_is_run_into() {
+        assert_eq!(seconds_to(LENGTH + 30.0, 0.0), 3.0);
+        assert_eq!(seconds_to(LENGTH + 30.0, 2.5), 3.0);
+        assert_eq!(seconds_to(LENGTH - 1.0, 2.5), f64::INFINITY);
+        assert_eq!(seconds_to(-30.0, 0.0), f64::INFINITY);
     }
 }
