@@ -190,7 +190,8 @@ MAY_IMPORT = {
         "config",
     },
     "collecting": {"session", "collect", "networks", "actor", "config", "envs"},
-    "session": {"rundir", "checkpoint", "metrics", "profile", "files", "config"},
+    "session": {"rundir", "checkpoint", "sinks", "metrics", "profile", "files", "config"},
+    "sinks": {"metrics", "files"},
     "profile": {"collect", "files"},
     "summary": {
         "workflow_report",
@@ -216,7 +217,7 @@ MAY_IMPORT = {
     "policy": {"checkpoint", "networks"},
     "rundir": {"config"},
     "checkpoint": {"files", "config"},
-    "metrics": {"files"},
+    "metrics": set(),
     "gpu": set(),
     "bench": {"envs"},
     "trajectories": {"files", "config", "_rust"},

@@ -16,9 +16,10 @@ from rich.console import Console
 from fastrl.checkpoint import CheckpointError, Checkpoints, find_checkpoint, load_newest
 from fastrl.config import ConfigError, UserError, to_toml
 from fastrl.files import write_atomically
-from fastrl.metrics import ConsoleSink, JsonlSink, Row, Sink, TensorBoardSink
+from fastrl.metrics import Row
 from fastrl.profile import Profile
 from fastrl.rundir import RunDirectory, new_directory
+from fastrl.sinks import ConsoleSink, JsonlSink, Sink, TensorBoardSink
 
 T = TypeVar("T", bound="Training")
 
