@@ -14,7 +14,7 @@ from tensorboardX.proto.event_pb2 import Event
 from fastrl.cli import main
 from fastrl.collect.plan import Report
 from fastrl.profile import PARTS, Breakdown, Profile, draw, load, show, table
-from small_runs import OPTIONS
+from small_runs import OPTIONS, train_small
 
 Spans = list[tuple[float, float]]
 
@@ -246,11 +246,27 @@ def values_of(run: Path) -> dict[str, list[float]]:
     return found
 
 
+GYM = ["--env=CartPole-v1", "--collect=sequential", "--total-steps=1500", "--run.eval_episodes=0"]
+WORKFLOW = [
+    "--total-episodes=60",
+    "--inner.measured_episodes=10",
+    "--workflow=op_server,enterprise,op_host,defender,user",
+    "--plain-ppo=false",
+    "--env.episode_length=5",
+    "--episodes-per-update=10",
+    "--run.eval_episodes=0",
+]
 TRAFFIC = ["--episodes=4", "--num-envs=2", "--vehicles=2", "--run.eval_episodes=0", "--mappo.num_steps=8"]
 
 
 @pytest.mark.parametrize(
-    ("kind", "options"), [("cage2", [*OPTIONS, "--total-steps=240"]), ("traffic", TRAFFIC)]
+    ("kind", "options"),
+    [
+        ("cage2", [*OPTIONS, "--total-steps=240"]),
+        ("cage2-workflow", WORKFLOW),
+        ("gym", GYM),
+        ("traffic", TRAFFIC),
+    ],
 )
 def test_runs_show_where_their_time_went(
     kind: str, options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -259,6 +275,7 @@ def test_runs_show_where_their_time_went(
     assert main(["train", kind, *options, f"--run-dir={run}", "--profile"]) == 0
     text = capsys.readouterr().out
     assert "where the time went: " in text and "only collecting" in text
+    assert text.count("where the time went") == 2, "in full and as a picture, not in short besides"
     assert (run / "profile.png").read_bytes().startswith(b"\x89PNG")
     breakdown = load(run / "profile.json")
     check_sums(breakdown)
@@ -278,7 +295,9 @@ def test_collectors_in_processes_have_a_timeline_of_their_own(
     options = ["--env=fastrl/Catch-v0", "--collectors=1", "--total-steps=600", "--run.row_seconds=0.2"]
     sizes = ["--replay.capacity=2000", "--replay.starts=200", "--run.eval_episodes=0", "--device=cpu"]
     assert main(["train", "pixels", *options, *sizes, f"--run-dir={run}", "--profile"]) == 0
-    assert "workers" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert "workers" in text
+    assert "time of the" not in text, "in full, not in short besides"
     breakdown = load(run / "profile.json")
     check_sums(breakdown)
     learner, workers = breakdown.timelines
@@ -286,3 +305,15 @@ def test_collectors_in_processes_have_a_timeline_of_their_own(
     assert workers.parts["environment"] > 0
     assert not math.isnan(sum(workers.parts.values()))
     assert breakdown.steps >= 600
+
+
+def test_a_run_that_has_nothing_left_to_do_tells_its_times_in_short(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train_small(tmp_path / "run", iterations=1)
+    assert capsys.readouterr().out.count("where the time went") == 1
+    again = ["--resume", str(tmp_path / "run"), "--run-dir", str(tmp_path / "again"), "--profile"]
+    assert main(["train", *again]) == 0
+    text = capsys.readouterr().out
+    assert text.count("where the time went") == 1 and "only collecting" not in text
+    assert not (tmp_path / "again" / "profile.png").exists()

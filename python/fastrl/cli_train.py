@@ -286,6 +286,8 @@ def _do(run: Run, changes: Values, options: argparse.Namespace, prog: str) -> in
     """Begins a run, goes on with one, or prints the settings; returns the exit code."""
     from rich.console import Console
 
+    from fastrl.profile import show as show_profile
+
     run_dir = None if options.run_dir is None else Path(options.run_dir)
     console = Console()
     if options.resume is not None:
@@ -297,9 +299,15 @@ def _do(run: Run, changes: Values, options: argparse.Namespace, prog: str) -> in
             print(to_toml(config), end="")
             return 0
         summary = run.begin(config, run_dir, console)
-    if summary.signal is None and run.then:
+    # Where the time went, in full or in short.
+    if not (options.profile and show_profile(Path(summary.run), console)):
+        summary.print_times(console)
+    if summary.signal is not None:
+        say(console, f"Interrupted; to go on: {prog} --resume {shlex.quote(summary.run)}")
+        return 128 + signal.Signals[summary.signal]
+    if run.then:
         say(console, f"To {run.then}: fastrl eval {shlex.quote(summary.run)}")
-    return _ended(summary, options, prog, console)
+    return 0
 
 
 def _layers(
@@ -348,7 +356,7 @@ def _add_run_options(parser: ArgumentParser, environment: str) -> None:
     parser.add_argument(
         "--profile",
         action="store_true",
-        help="at the end, show where the time went; a picture is in the run directory, profile.png",
+        help="at the end, show where the time went in full, and draw it: profile.png in the run directory",
     )
 
 
@@ -389,24 +397,6 @@ def preset(config_type: type, presets: Mapping[str, Preset], name: str) -> Value
     if name not in presets:
         raise ConfigError(f"--preset: unknown preset {name}; did you mean {nearest(name, presets)}?")
     return check(config_type, presets[name].values, f"preset {name}")
-
-
-def _ended(
-    summary: "AnySummary",
-    options: argparse.Namespace,
-    prog: str,
-    console: Any,
-) -> int:
-    """The exit code of a run, where its time went if that was asked for, and how to go on with one that was
-    interrupted."""
-    if options.profile:
-        from fastrl.profile import show
-
-        show(Path(summary.run), console)
-    if summary.signal is None:
-        return 0
-    say(console, f"Interrupted; to go on: {prog} --resume {shlex.quote(summary.run)}")
-    return 128 + signal.Signals[summary.signal]
 
 
 def at_least(least: int) -> Callable[[str], int]:

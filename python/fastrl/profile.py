@@ -266,11 +266,11 @@ def load(path: Path) -> Breakdown:
     return Breakdown.from_tree(json.loads(path.read_text(encoding="utf-8")))
 
 
-def show(directory: Path, console: Console) -> None:
+def show(directory: Path, console: Console) -> bool:
     """Prints where the time of a run went, and draws it into ``profile.png`` beside its ``profile.json``. A run that
-    had nothing left to do has neither."""
+    had nothing left to do has neither: then it returns False."""
     if not (directory / "profile.json").exists():
-        return
+        return False
     breakdown = load(directory / "profile.json")
     console.print()
     console.print(table(breakdown))
@@ -281,6 +281,7 @@ def show(directory: Path, console: Console) -> None:
         soft_wrap=True,
         markup=False,
     )
+    return True
 
 
 def table(breakdown: Breakdown) -> Table:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -79,12 +80,10 @@ class Summary:
         return tree
 
     def print(self, console: Console) -> None:
-        """Shows it to people."""
+        """Shows it to people, but for where the time went."""
         if self.evaluation is not None:
             console.print(score_table(self.evaluation))
             console.print()
-        if self.parts:
-            console.print(_times(self.parts, self.seconds))
         memory = _memory(self.peak_memory_mib, self.peak_gpu_memory_mib)
         console.print(
             f"{self.steps:,} steps, {self.episodes:,} episodes in {duration(self.seconds)}:"
@@ -92,6 +91,10 @@ class Summary:
             f"last mean return {brief(self.mean_return)}, peak memory {memory}",
             highlight=False,
         )
+
+    def print_times(self, console: Console) -> None:
+        """Shows where the time went, in short."""
+        _print_times(self.parts, self.seconds, console)
 
 
 @dataclass(frozen=True)
@@ -147,10 +150,7 @@ class PixelSummary:
         return tree
 
     def print(self, console: Console) -> None:
-        """Shows it to people."""
-        for who, shares in (("collectors", self.collectors), ("learner", self.learner)):
-            parts = ", ".join(f"{name} {share:.1%}" for name, share in shares.items())
-            console.print(f"time of the {who}: {parts}", highlight=False, soft_wrap=True)
+        """Shows it to people, but for where the time went."""
         lost = f", {self.dropped:,} rows dropped" if self.dropped else ""
         again = f", {self.restarts} collectors restarted" if self.restarts else ""
         console.print(
@@ -168,6 +168,19 @@ class PixelSummary:
                 f" {brief(max(self.evaluation))}",
                 highlight=False,
             )
+
+    def print_times(self, console: Console) -> None:
+        """Shows where the time went, in short."""
+        if not self.learner:
+            return
+        console.print()
+        for who, shares in (("collectors", self.collectors), ("learner", self.learner)):
+            parts = {name: f"{name} {share:.1%}" for name, share in shares.items()}
+            if "queue" in parts and "waiting" in parts:
+                # Waiting for room is part of handing over.
+                parts["queue"] += f" ({shares['waiting']:.1%} waiting for room)"
+                del parts["waiting"]
+            console.print(f"time of the {who}: {', '.join(parts.values())}", highlight=False, soft_wrap=True)
 
 
 @dataclass(frozen=True)
@@ -215,7 +228,7 @@ class TrafficSummary:
         return dataclasses.asdict(self)
 
     def print(self, console: Console) -> None:
-        """Shows it to people."""
+        """Shows it to people, but for where the time went."""
         rows = [] if self.evaluation is None else [self.evaluation]
         if self.best is not None:
             rows.append(self.best)
@@ -225,8 +238,6 @@ class TrafficSummary:
             if self.best is not None:
                 console.print(f"best: after {self.best_at:,} episodes", highlight=False)
             console.print()
-        if self.parts:
-            console.print(_times(self.parts, self.seconds))
         console.print(
             f"{self.algorithm} on {self.env}: {self.episodes:,} episodes, {self.steps:,} steps, {self.iterations:,}"
             f" updates in {duration(self.seconds)} on {self.device}:"
@@ -235,6 +246,10 @@ class TrafficSummary:
             f" peak memory {_memory(self.peak_memory_mib, self.peak_gpu_memory_mib)}",
             highlight=False,
         )
+
+    def print_times(self, console: Console) -> None:
+        """Shows where the time went, in short."""
+        _print_times(self.parts, self.seconds, console)
 
 
 @dataclass(frozen=True)
@@ -295,9 +310,7 @@ class GymSummary:
         return tree
 
     def print(self, console: Console) -> None:
-        """Shows it to people."""
-        if self.parts:
-            console.print(_times(self.parts, self.seconds))
+        """Shows it to people, but for where the time went."""
         lines = []
         lines.append(
             f"{self.algorithm} on {self.env} ({self.collector}): {self.steps:,} steps, {self.episodes:,} episodes,"
@@ -320,6 +333,10 @@ class GymSummary:
         if self.evaluation is not None:
             lines.append(f"without exploration, {evaluation_line(self.evaluation)}")
         console.print("\n".join(lines), highlight=False, soft_wrap=True)
+
+    def print_times(self, console: Console) -> None:
+        """Shows where the time went, in short."""
+        _print_times(self.parts, self.seconds, console)
 
 
 def about_workers(memory_mib: Sequence[float], cold_start: float, seconds: Mapping[str, float]) -> str:
@@ -398,7 +415,7 @@ class WorkflowSummary:
         return tree | report
 
     def print(self, console: Console) -> None:
-        """Shows it to people."""
+        """Shows it to people, but for where the time went."""
         from fastrl.workflow_report import protocol_table
 
         if self.report.standings:
@@ -416,11 +433,9 @@ class WorkflowSummary:
             console.print()
             console.print(protocol_table(self.evaluations))
         console.print()
-        if self.parts:
-            console.print(_times(self.parts, self.seconds))
         speed = self.episodes / self.seconds if self.seconds else 0.0
         console.print(
-            f"{self.episodes:,} episodes in {duration(self.seconds)} ({duration(self.search_seconds)} of them for the"
+            f"{self.episodes:,} episodes in {duration(self.seconds)} ({duration(self.search_seconds)} of that for the"
             f" search): {count(speed)} episodes/s on {self.device}, peak memory"
             f" {_memory(self.peak_memory_mib, self.peak_gpu_memory_mib)}",
             highlight=False,
@@ -429,14 +444,28 @@ class WorkflowSummary:
             if file is not None:
                 console.print(file, highlight=False, soft_wrap=True)
 
+    def print_times(self, console: Console) -> None:
+        """Shows where the time went, in short."""
+        _print_times(self.parts, self.seconds, console)
 
-def _times(parts: Mapping[str, float], seconds: float) -> Table:
-    table = Table(title="where the time went", title_justify="left", title_style="bold")
+
+def _print_times(parts: Mapping[str, float], seconds: float, console: Console) -> None:
+    if not parts:
+        return
+    table = Table(
+        title="where the time went",
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        padding=0,
+    )
     for name in parts:
         table.add_column(name, justify="right")
     table.add_row(*(f"{part:.1f} s" for part in parts.values()))
     table.add_row(*(f"{part / seconds if seconds else 0:.1%}" for part in parts.values()))
-    return table
+    console.print()
+    console.print(table)
 
 
 def _memory(main: float, gpu: float | None) -> str:
