@@ -55,13 +55,13 @@ def test_acting():
 
                 @torch.inference_mode()
                 def by_torch(network=network, tensor=tensor, rows=rows):
-                    return sample_actions(network.logits(tensor), torch.rand(rows, 1))
+                    return sample_actions(network.outputs(tensor), torch.rand(rows, 1))
 
                 given = obs, streams, steps, chosen, log_probs
                 ours, theirs = fastest(lambda a=actor, g=given: a.act(*g)), fastest(by_torch)
                 with torch.inference_mode():
                     draws = torch.from_numpy(uniforms(streams, steps))[:, None]
-                    expected, expected_log_probs = sample_actions(network.logits(tensor), draws)
+                    expected, expected_log_probs = sample_actions(network.outputs(tensor), draws)
                 same = chosen == expected.numpy()
                 assert same.mean() > 0.99
                 np.testing.assert_allclose(log_probs[same], expected_log_probs.numpy()[same], atol=1e-5)

@@ -20,7 +20,7 @@ from fastrl.streams import uniforms
 
 OBS = gymnasium.spaces.Box(-np.inf, np.inf, (2, 2), np.float64)
 ACTIONS = gymnasium.spaces.Discrete(3)
-FORCES = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
+FORCES = gymnasium.spaces.Box(np.float32([-1, 0]), np.float32([1, 10]))
 
 STEP_ARRAYS = ("actions", "log_probs", "rewards", "terminations", "truncations")
 

@@ -49,7 +49,7 @@ class FakeVectorEnv:
         self.observe(obs)
 
     def step_into(self, actions, obs, rewards, terminations, truncations, final_obs=None):
-        assert actions.dtype == np.int64
+        assert actions.dtype == self.single_action_space.dtype
         assert all(self.single_action_space.contains(action) for action in actions)
         rewards[:], terminations[:] = self.advance(actions)
         self.age += 1
@@ -106,6 +106,29 @@ class Bandit(FakeVectorEnv):
 
     def allowed(self, out):
         out[:] = ~self.forbidden() if self.masked else True
+
+
+class Dial(FakeVectorEnv):
+    """A contextual bandit of continuous actions: in context i a step costs the squared distance of the two numbers from
+    ``targets[i]``, in units of half their ranges. The best return is 0.
+    """
+
+    targets = np.array([[3.0, -60.0], [4.0, 0.0], [5.5, 45.0]], np.float32)
+
+    def __init__(self, num_envs=16, episode_length=10, **kwargs):
+        super().__init__(num_envs, len(self.targets), 1, episode_length, **kwargs)
+        self.single_action_space = Box(np.float32([2, -90]), np.float32([6, 90]))
+
+    def first_state(self, count):
+        return self.rng.integers(len(self.targets), size=count)
+
+    def advance(self, actions):
+        distance = (actions - self.targets[self.state]) / np.float32([2, 90])
+        self.state[:] = self.first_state(self.num_envs)
+        return -np.square(distance).sum(1), np.zeros(self.num_envs, bool)
+
+    def observe(self, out):
+        out[:] = np.eye(len(self.targets), dtype=np.float32)[self.state]
 
 
 class Corridor(FakeVectorEnv):

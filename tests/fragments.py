@@ -3,8 +3,9 @@
 import numpy as np
 import torch
 
+from fastrl.actions import Actions
 from fastrl.collect.fragment import STEP_ARRAYS, Fragment
-from fastrl.networks import sample_actions
+from fastrl.networks import gaussian_log_probs, sample_actions, sampling_noise
 from fastrl.streams import EPISODES
 
 
@@ -25,19 +26,31 @@ class Rows:
         lanes = np.arange(rows) if lanes is None else lanes
         steps = (num_steps, rows)
         obs = np.zeros((num_steps + 1, rows, obs_dim), np.float32)
-        actions, log_probs = np.zeros(steps, np.int64), np.zeros(steps, np.float32)
+        takes = Actions(env.single_action_space)
+        actions = np.zeros((*steps, takes.size), np.float32) if takes.is_box else np.zeros(steps, np.int64)
+        log_probs = np.zeros(steps, np.float32)
         rewards, final_obs = np.zeros(steps, np.float32), np.full((*steps, obs_dim), np.nan, np.float32)
         terminations, truncations = np.zeros(steps, bool), np.zeros(steps, bool)
         ended = []
         obs[0] = self.obs
         for t in range(num_steps):
             with torch.no_grad():
-                logits = policy.logits(torch.from_numpy(obs[t]))
-                chosen, chosen_log_probs = sample_actions(
-                    logits, torch.rand(rows, 1, generator=self.generator)
-                )
+                outputs = policy.outputs(torch.from_numpy(obs[t]))
+                noise = sampling_noise(takes, (rows,), self.generator)
+                if takes.is_box:
+                    chosen = outputs + policy.log_std.exp() * noise
+                    chosen_log_probs = gaussian_log_probs(outputs, policy.log_std, chosen)
+                else:
+                    chosen, chosen_log_probs = sample_actions(outputs, noise)
             actions[t], log_probs[t] = chosen.numpy(), chosen_log_probs.numpy()
-            env.step_into(actions[t], obs[t + 1], rewards[t], terminations[t], truncations[t], final_obs[t])
+            env.step_into(
+                takes.to_env(actions[t]),
+                obs[t + 1],
+                rewards[t],
+                terminations[t],
+                truncations[t],
+                final_obs[t],
+            )
             self.returns += rewards[t]
             self.lengths += 1
             for i in np.flatnonzero(terminations[t] | truncations[t]):

@@ -16,8 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastrl._rust import Mlp
+from fastrl.actions import Actions
 from fastrl.actor import MlpActor, RandomActor
-from fastrl.networks import ActorCritic, sample_actions
+from fastrl.networks import ActorCritic, gaussian_log_probs, sample_actions
 from fastrl.streams import GOLDEN, mix, uniforms
 
 
@@ -145,13 +146,44 @@ def test_actions_are_those_of_torch(activation, normalize_obs):
     actions, log_probs = act(actor, obs, streams, steps)
     draws = torch.from_numpy(uniforms(streams, steps))[:, None]
     with torch.inference_mode():
-        logits = network.logits(torch.from_numpy(obs))
+        logits = network.outputs(torch.from_numpy(obs))
         expected, expected_log_probs = sample_actions(logits, draws)
     same = actions == expected.numpy()
     assert same.mean() > 0.999  # the others stood at a border between two actions
     np.testing.assert_allclose(log_probs[same], expected_log_probs.numpy()[same], rtol=1e-4, atol=1e-4)
     greedy, _ = act(actor, obs, streams, steps, greedy=True)
     assert (greedy == logits.argmax(-1).numpy()).mean() > 0.999
+
+
+@pytest.mark.parametrize("normalize_obs", [False, True])
+def test_continuous_actions_are_those_of_torch(normalize_obs):
+    rng = np.random.default_rng(0)
+    network = ActorCritic(
+        5,
+        3,
+        (16,),
+        normalize_obs=normalize_obs,
+        continuous=True,
+        generator=torch.Generator().manual_seed(3),
+    )
+    with torch.no_grad():
+        for weight in (*network.actor.parameters(), network.log_std):
+            weight += 0.5 * torch.from_numpy(rng.normal(0, 1, weight.shape).astype(np.float32))
+    obs = rng.normal(0.5, 2, (500, 5)).astype(np.float32)
+    if network.obs_norm is not None:
+        network.obs_norm.update(torch.from_numpy(obs))
+    actor = MlpActor(network.actor_architecture())
+    weights = np.empty(actor.weights_nbytes // 4, np.float32)
+    network.actor_weights(weights)
+    actor.load(weights)
+    streams, steps = rng.integers(2**64, size=500, dtype=np.uint64), rng.integers(100, size=500)
+    with torch.inference_mode():
+        means = network.outputs(torch.from_numpy(obs))
+        greedy, _ = act(actor, obs, streams, steps, 3, greedy=True)
+        np.testing.assert_allclose(greedy, means.numpy(), rtol=1e-4, atol=1e-5)
+        draws, log_probs = act(actor, obs, streams, steps, 3)
+        expected = gaussian_log_probs(means, network.log_std, torch.from_numpy(draws))
+    np.testing.assert_allclose(log_probs, expected.numpy(), rtol=1e-3, atol=1e-3)
 
 
 @settings(deadline=None, max_examples=40)
@@ -397,22 +429,23 @@ def test_random_actions_are_uniform_and_a_function_of_stream_and_step(space):
     obs = np.zeros((rows, 3), np.float32)
     outputs = None if isinstance(space, Discrete) else 2
     actions, log_probs = act(actor, obs, streams, steps, outputs)
-    assert all(space.contains(action) for action in actions)
+    assert all(space.contains(action) for action in Actions(space).to_env(actions))
     if outputs is None:
         assert np.bincount(actions).min() > rows / 7 * 0.9
         np.testing.assert_allclose(log_probs, -np.log(7), rtol=1e-6)
     else:
-        np.testing.assert_allclose(actions.mean(0), [0, 2.5], atol=0.06)
+        assert actions.min() >= -1 and actions.max() < 1
+        np.testing.assert_allclose(actions.mean(0), [0, 0], atol=0.02)
         assert abs(np.corrcoef(actions.T)[0, 1]) < 0.03
-        np.testing.assert_allclose(log_probs, -np.log(10), rtol=1e-6)
+        np.testing.assert_allclose(log_probs, -np.log(4), rtol=1e-6)
     order = rng.permutation(rows)[:100]
     again, _ = act(actor, obs[order], streams[order], steps[order], outputs)
     np.testing.assert_array_equal(again, actions[order])
 
 
-@pytest.mark.parametrize("space", [Discrete(3, start=1), Box(-np.inf, np.inf, (2,)), Box(0, 1, (2, 2))])
-def test_random_actions_need_bounds(space):
-    with pytest.raises(ValueError, match="RandomActor draws from"):
+@pytest.mark.parametrize("space", [Discrete(3, start=1), Box(0, 1, (2,), np.float64), Box(0, 1, (2, 2))])
+def test_random_actions_of_other_spaces(space):
+    with pytest.raises(ValueError, match="actions should be Discrete from 0 on"):
         RandomActor(space)
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from collect_cases import ACTIONS, OBS, Broken, Chooser, Noise, chooser, plan, rows
 from fastrl.collect.plan import CollectError, Plan
@@ -13,6 +14,11 @@ from fastrl.collect.player import PARTS, Player
 from fastrl.collect.sequential import SequentialCollector
 from fastrl.envs.spec import as_spec
 from fastrl.streams import EPISODES, act_stream, env_seed
+
+
+def to_force(draw: NDArray[np.float32]) -> NDArray[np.float32]:
+    """-1 and 1 are the bounds, which are [-1, 1] and [0, 10]."""
+    return np.float32([min(max(draw[0], -1), 1), min(max(5 + 5 * draw[1], 0), 10)])
 
 
 def episode(lane: int, number: int, most: int, weight: float = 0.0, forces: bool = False) -> dict[str, Any]:
@@ -27,7 +33,7 @@ def episode(lane: int, number: int, most: int, weight: float = 0.0, forces: bool
         log_prob = np.zeros(1, np.float32)
         streams = np.array([act_stream(3, lane, number)], np.uint64)
         actor.act(seen["obs"][-1][None], streams, np.array([step]), action, log_prob)
-        obs, reward, terminated, truncated, _ = env.step(np.clip(action[0], -1, 1) if forces else action[0])
+        obs, reward, terminated, truncated, _ = env.step(to_force(action[0]) if forces else action[0])
         truncated = truncated or (step == most - 1 and not terminated)
         seen["obs"].append(np.float32(obs).ravel())
         seen["actions"].append(action[0])

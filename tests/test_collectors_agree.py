@@ -86,6 +86,12 @@ def updates(name: str, same: Plan) -> list[dict[int, Any]]:
         ("Pendulum-v1", 30, {"max_episode_steps": 20}, PYTHON),
         ("fastrl/Cage2-v0", 40, {"episode_length": 30, "red_agent": "mix"}, COMPILED),
         ("fastrl/highway-fast-v0", 12, {}, COMPILED),
+        (
+            "fastrl/highway-fast-v0",
+            8,
+            {"config": {"action": {"type": "ContinuousAction"}, "vehicles_count": 8}},
+            COMPILED,
+        ),
     ],
 )
 def test_all_bring_the_same_episodes(

@@ -1,4 +1,5 @@
-"""Each algorithm learns CartPole from two processes, well enough to tell; benches/bench_gym.py solves it."""
+"""Each algorithm learns CartPole, and PPO Pendulum, from two processes, well enough to tell; benches/bench_gym.py
+solves the former."""
 
 import pytest
 from rich.console import Console
@@ -6,6 +7,25 @@ from rich.console import Console
 from fastrl.config import build, check
 from fastrl.gym_run import Training
 from fastrl.gym_settings import PRESETS, GymConfig, presets_for
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "async-ppo"])
+def test_it_learns_continuous_actions(algorithm: str) -> None:
+    layers = [check(GymConfig, PRESETS[name].values, name) for name in presets_for("Pendulum-v1")]
+    own = {
+        "env.id": "Pendulum-v1",
+        "run.algorithm": algorithm,
+        "run.total_steps": 40_000,
+        "run.eval_episodes": 10,
+        "collect.method": "executor",
+        "collect.n_workers": 2,
+    }
+    training = Training(build(GymConfig, *layers, own), Console(quiet=True))
+    assert list(training.rows())[-1].failures == 0
+    returns = training.evaluate()
+    assert returns is not None
+    # At random about -1200; the best are about -150.
+    assert sum(returns) / len(returns) > -400
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,13 @@ OPTIONS = [
 ALGORITHMS = ("ppo", "async-ppo", "impala")
 
 
+class Levers(gymnasium.Env[Any, Any]):
+    """Its actions are of a kind that no collector handles."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
+    action_space = gymnasium.spaces.MultiDiscrete([2, 3])
+
+
 def small_config(*options: str) -> GymConfig:
     parser = ArgumentParser()
     add_options(parser, GymConfig, SHORT_GYM)
@@ -143,6 +150,33 @@ def test_it_learns_the_same_however_compiled_environments_are_played(tmp_path: P
     for name in ("native", "asynchronous"):
         assert differences(learnt(tmp_path / "sequential"), learnt(tmp_path / name)) == []
         assert rows_of(tmp_path / "sequential") == rows_of(tmp_path / name)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_continuous_actions(algorithm: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = tmp_path / "run"
+    options = ["--env=Pendulum-v1", "--env-options", "max_episode_steps=7", "--run.eval_episodes=3"]
+    options += [f"--algorithm={algorithm}", "--max-policy-lag=0"]
+    assert train_small(run, *options) == 0
+    assert train_small(tmp_path / "other", *options, "--collect=executor", "--n-workers=2") == 0
+    assert differences(learnt(run), learnt(tmp_path / "other")) == []
+    policy = fastrl.load_policy(run)
+    assert policy.continuous
+    assert (policy.num_actions, policy.actions.tolist()) == (1, [])
+    obs = np.random.default_rng(0).normal(size=(200, 3)).astype(np.float32)
+    likeliest, drawn = policy.act(obs), policy.act(obs, deterministic=False)
+    assert likeliest.dtype == drawn.dtype == np.float32
+    assert likeliest.shape == drawn.shape == (200, 1)
+    # A fresh policy's means are near the middle of [-2, 2], its deviation is half the range.
+    assert np.abs(likeliest).max() < 1
+    assert np.abs(drawn).max() == 2
+    assert 1 < drawn.std() < 2
+    with pytest.raises(ValueError, match="action_mask is for discrete actions"):
+        policy.act(obs, action_mask=np.ones((200, 1), np.bool_))
+    capsys.readouterr()
+    assert main(["eval", str(run), "--episodes=4"]) == 0
+    assert "4 episodes: mean return -" in capsys.readouterr().out
+    assert main(["train", "--resume", str(run), f"--total-steps={5 * UPDATE}"]) == 0
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", "impala"])
@@ -250,7 +284,10 @@ def test_lag_is_measured_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         (["--env-options", "a=1", "a=2"], "--env-options: a is given twice"),
         (["--env-options", "gravityy=1"], "--env CartPole-v1 with {'gravityy': 1}:"),
         (["--env=FrozenLake-v1"], "observations should be a Box"),
-        (["--env=Pendulum-v1"], "needs a Discrete action space that starts at 0, got Box"),
+        (
+            ["--env=test_gym_run:Levers"],
+            "actions should be Discrete from 0 on, or a one-dimensional float32 Box",
+        ),
         (["--n-workers=0"], "--n-workers should be greater than or equal to 1 or 'auto', got '0'"),
         (["--collect=exector"], "did you mean 'executor'?"),
         (["--ppo.action_masks"], "--ppo.action_masks needs"),
@@ -365,6 +402,7 @@ def test_presets_are_settings() -> None:
     for name, preset in PRESETS.items():
         build(GymConfig, check(GymConfig, preset.values, name))
     assert presets_for("CartPole-v1") == ["classic"]
+    assert presets_for("Pendulum-v1") == ["classic", "pendulum"]
     assert presets_for("fastrl/Cage2-v0") == []
 
 

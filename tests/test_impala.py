@@ -9,8 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fake_env import Bandit, Constant, Corridor
+from fake_env import Bandit, Constant, Corridor, Dial
 from fastrl.algorithms.impala import Impala, ImpalaConfig, impala_losses
+from fastrl.algorithms.surrogate import log_probs_and_entropy
 from fastrl.stopwatch import Stopwatch
 from fragments import Rows, parts, whole_episodes
 from test_ppo import assert_same_state, one_thread, written_and_read
@@ -32,27 +33,37 @@ def impala_for(env, *, seed=0, total_steps=50_000, **config):
 
 
 @settings(deadline=None)
-@given(st.data(), st.integers(1, 6), st.integers(1, 4))
-def test_losses_are_those_of_the_paper(data, size, num_actions):
+@given(st.data(), st.integers(1, 6), st.integers(1, 4), st.booleans())
+def test_losses_are_those_of_the_paper(data, size, width, is_box):
     def floats(*shape):
         return data.draw(hnp.arrays(np.float64, shape, elements=st.floats(-3, 3)))
 
-    logits, values, advantages, returns = (
-        floats(size, num_actions),
-        floats(size),
-        floats(size),
-        floats(size),
-    )
-    actions = data.draw(hnp.arrays(np.int64, size, elements=st.integers(0, num_actions - 1)))
+    outputs, values, advantages, returns = floats(size, width), floats(size), floats(size), floats(size)
+    log_std = floats(width) if is_box else None
+    if is_box:
+        actions = floats(size, width)
+    else:
+        actions = data.draw(hnp.arrays(np.int64, size, elements=st.integers(0, width - 1)))
     policy = value = entropy = 0.0
     for b in range(size):
-        p = np.exp(logits[b]) / np.exp(logits[b]).sum()
-        policy -= advantages[b] * np.log(p[actions[b]]) / size
+        if is_box:
+            z = (actions[b] - outputs[b]) / np.exp(log_std)
+            log_prob = (-0.5 * z**2 - log_std - 0.5 * np.log(2 * np.pi)).sum()
+            entropy += (log_std + 0.5 * np.log(2 * np.pi * np.e)).sum() / size
+        else:
+            p = np.exp(outputs[b]) / np.exp(outputs[b]).sum()
+            log_prob = np.log(p[actions[b]])
+            entropy -= (p * np.log(p)).sum() / size
+        policy -= advantages[b] * log_prob / size
         value += (values[b] - returns[b]) ** 2 / 2 / size
-        entropy -= (p * np.log(p)).sum() / size
-    tensors = (torch.from_numpy(array) for array in (values, actions, advantages, returns))
-    losses = impala_losses(torch.log_softmax(torch.from_numpy(logits), -1), *tensors)
-    np.testing.assert_allclose([loss.item() for loss in losses], [policy, value, entropy], atol=1e-9)
+    log_probs, entropies = log_probs_and_entropy(
+        torch.from_numpy(outputs), torch.from_numpy(log_std) if is_box else None, torch.from_numpy(actions)
+    )
+    tensors = (torch.from_numpy(array) for array in (values, advantages, returns))
+    losses = impala_losses(log_probs, entropies, *tensors)
+    np.testing.assert_allclose(
+        [loss.item() for loss in losses], [policy, value, entropy], rtol=1e-6, atol=1e-9
+    )
 
 
 PLAIN = {"hidden": (), "normalize_returns": False, "normalize_advantages": False, "learning_rate": 0.0}
@@ -95,7 +106,7 @@ def test_an_update_is_the_gradient_of_the_paper(unit, reward_scale):
     rollout = impala.rollout
     metrics = impala.update(Stopwatch())
 
-    log_probs = torch.log_softmax(network.logits(rollout.tensors["obs"][:-1].flatten(0, 1)), -1)
+    log_probs = torch.log_softmax(network.outputs(rollout.tensors["obs"][:-1].flatten(0, 1)), -1)
     chosen = log_probs.gather(1, rollout.tensors["actions"].flatten()[:, None])[:, 0]
     values = network.value(rollout.tensors["obs"]).detach().numpy()
     arrays = {
@@ -154,9 +165,26 @@ def test_learns_from_older_policies(make_env, lag):
     assert set(watch.seconds) == {"buffer", "returns", "update"}
 
 
+@pytest.mark.parametrize("lag", [0, 4])
+def test_learns_continuous_actions(lag):
+    env = Dial(stagger=True)
+    impala = impala_for(env, **LEARN, initial_log_std=-0.5, entropy_coef=0.0, final_entropy_coef=0.0)
+    rows, watch, returns = Rows(env), Stopwatch(), []
+    policies = [copy.deepcopy(impala.policy)] * (lag + 1)
+    while impala.steps < impala.total_steps:
+        fragment = rows.play(policies[0], 10)
+        impala.take_in(parts(fragment, 4, 12), watch)
+        impala.update(watch)
+        policies = [*policies[1:], copy.deepcopy(impala.policy)]
+        returns.append(fragment.returns.mean())
+    assert returns[0] < -5
+    assert np.mean(returns[-20:]) > -1  # the best is 0
+
+
 @pytest.mark.parametrize("option", [{"normalize_obs": True}, {"hidden": ()}, {"normalize_returns": False}])
-def test_resumed_it_goes_on_to_the_bit(option):
-    env = Corridor(num_envs=4, stagger=True)
+@pytest.mark.parametrize("make_env", [Corridor, Dial])
+def test_resumed_it_goes_on_to_the_bit(make_env, option):
+    env = make_env(num_envs=4, stagger=True)
     first, second = (impala_for(env, seed=seed, **(LEARN | option)) for seed in (0, 1))
     rows, watch = Rows(env), Stopwatch()
     fragments = [rows.play(first.policy, 10) for _ in range(4)]

@@ -32,7 +32,7 @@ class TestActorCritic:
         logits, values = network(obs)
         assert logits.shape == (3, 7)
         assert values.shape == (3,)
-        torch.testing.assert_close(network.logits(obs), logits)
+        torch.testing.assert_close(network.outputs(obs), logits)
         torch.testing.assert_close(network.value(obs), values)
 
     def test_starts_orthogonal_with_zero_biases(self):
@@ -60,7 +60,7 @@ class TestActorCritic:
         copy = ActorCritic.from_state(network.state())
         assert torch.equal(torch.random.get_rng_state(), before)
         obs = torch.randn(4, 5)
-        assert torch.equal(copy.logits(obs), network.logits(obs))
+        assert torch.equal(copy.outputs(obs), network.outputs(obs))
         assert torch.equal(copy.value(obs), network.value(obs))
 
     def test_refuses_weights_that_are_not_finite(self):

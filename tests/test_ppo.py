@@ -13,7 +13,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from fake_env import Bandit, Constant, Corridor
+from fake_env import Bandit, Constant, Corridor, Dial
 from fastrl.algorithms.ppo import PPO, Minibatch, PPOConfig, ppo_gradients
 from fastrl.networks import ActorCritic, mask_logits
 from fastrl.stopwatch import Stopwatch
@@ -86,8 +86,8 @@ def check_gradients(case, value_clip=None):
     logits.requires_grad_(), values.requires_grad_()
     loss, policy_loss, value_loss, entropy = plain_loss(logits, values, batch, **coefficients)
     expected = torch.autograd.grad(loss, (logits, values))
-    grad_logits, grad_values, losses = ppo_gradients(logits.detach(), values.detach(), batch, **coefficients)
-    torch.testing.assert_close(grad_logits, expected[0])
+    outputs, grad_values, _, losses = ppo_gradients(logits.detach(), values.detach(), batch, **coefficients)
+    torch.testing.assert_close(outputs, expected[0])
     torch.testing.assert_close(grad_values, expected[1])
     torch.testing.assert_close(losses.policy_loss, policy_loss)
     torch.testing.assert_close(losses.value_loss, value_loss)
@@ -119,10 +119,10 @@ class TestLosses:
             ppo_gradients(x, values, batch, clip_range=0.2, value_clip=None, value_coef=0.5, entropy_coef=0.1)
             for x in (logits, other)
         ]
-        for a, b in zip(results[0][2], results[1][2], strict=True):
+        for a, b in zip(results[0].losses, results[1].losses, strict=True):
             assert torch.equal(a, b)
-        assert torch.equal(results[0][0], results[1][0])
-        assert not results[0][0][~batch.masks].any()
+        assert torch.equal(results[0].outputs, results[1].outputs)
+        assert not results[0].outputs[~batch.masks].any()
 
 
 def ppo_for(env, *, seed=0, total_steps=20_000, **config):
@@ -424,7 +424,7 @@ class TestUpdate:
             actions, context = batch.actions.unsqueeze(1), obs.argmax(1, keepdim=True)
             assert masks.gather(1, actions).all()
             assert masks.gather(1, context).all()
-            log_probs = torch.log_softmax(mask_logits(ppo.policy.logits(obs), masks), -1)
+            log_probs = torch.log_softmax(mask_logits(ppo.policy.outputs(obs), masks), -1)
             torch.testing.assert_close(batch.log_probs, log_probs.gather(1, actions).squeeze(1))
             torch.testing.assert_close(batch.values, ppo.policy.value(obs))
 
@@ -465,7 +465,7 @@ class TestUpdate:
         train(ppo, env)
         network = ActorCritic.from_state(written_and_read(ppo.policy_state()))
         obs = torch.eye(4)
-        assert torch.equal(network.logits(obs), ppo.policy.logits(obs))
+        assert torch.equal(network.outputs(obs), ppo.policy.outputs(obs))
 
 
 class TestRefuses:
@@ -482,12 +482,20 @@ class TestRefuses:
             PPO(PPOConfig(), obs_space, gymnasium.spaces.Discrete(2), 1, total_steps=1, seed=0)
 
     @pytest.mark.parametrize(
-        "action_space", [gymnasium.spaces.Box(0, 1, (2,), np.float32), gymnasium.spaces.Discrete(3, start=1)]
+        "action_space",
+        [gymnasium.spaces.Box(0, 1, (2, 2), np.float32), gymnasium.spaces.Discrete(3, start=1)],
     )
     def test_actions_it_cannot_handle(self, action_space):
         obs_space = gymnasium.spaces.Box(0, 1, (3,), np.float32)
-        with pytest.raises(ValueError, match="Discrete action space that starts at 0"):
+        with pytest.raises(ValueError, match="actions should be Discrete from 0 on"):
             PPO(PPOConfig(), obs_space, action_space, 1, total_steps=1, seed=0)
+
+    def test_continuous_actions_without_a_collector_or_with_masks(self):
+        env = Dial()
+        with pytest.raises(ValueError, match=r"give take_in\(\) what a collector of fastrl.collect brings"):
+            ppo_for(env).collect(env, Stopwatch())
+        with pytest.raises(ValueError, match="action masks are for discrete actions"):
+            ppo_for(env, action_masks=True)
 
     def test_no_steps(self):
         with pytest.raises(ValueError, match="total_steps must be at least 1"):

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from fake_env import Constant, Corridor
+from fake_env import Bandit, Constant, Corridor, Dial
+from fastrl.actions import Actions
 from fastrl.algorithms.ppo import PPO, PPOConfig
 from fastrl.stopwatch import Stopwatch
 from fragments import Rows, parts, whole_episodes
-from test_ppo import LINEAR, QUICK, one_thread, ppo_for
+from test_ppo import LINEAR, QUICK, assert_same_state, one_thread, ppo_for, written_and_read
 
 __all__ = ["one_thread"]
 
@@ -95,7 +96,7 @@ def test_what_older_policies_did_counts_by_vtrace():
     ppo.take_in([fragment], Stopwatch(), correct_off_policy=True)
     rollout = ppo.rollout
     with torch.no_grad():
-        log_probs = torch.log_softmax(ppo.policy.logits(torch.from_numpy(fragment.obs[:-1])), -1)
+        log_probs = torch.log_softmax(ppo.policy.outputs(torch.from_numpy(fragment.obs[:-1])), -1)
     log_probs = log_probs.gather(2, torch.from_numpy(fragment.actions)[..., None])[..., 0].numpy()
     np.testing.assert_allclose(rollout.log_probs, log_probs, rtol=1e-5)
     expected = copy.deepcopy(rollout)
@@ -126,6 +127,75 @@ def test_learns_from_fragments_of_an_older_policy(unit, corrected):
         ppo.update(watch)
         returns.append(fragment.returns)
     assert np.concatenate(returns[-5:]).mean() > -5  # best is -4; at random about -17
+
+
+NO_ENTROPY = {"entropy_coef": 0.0, "final_entropy_coef": 0.0}
+
+
+@pytest.mark.parametrize("corrected", [False, True])
+def test_learns_continuous_actions_from_an_older_policy(corrected):
+    env = Dial(stagger=True)
+    ppo = ppo_for(env, total_steps=20_000, initial_log_std=-0.5, **(QUICK | NO_ENTROPY))
+    older, watch, rows, returns = copy.deepcopy(ppo.policy), Stopwatch(), Rows(env), []
+    while ppo.steps < ppo.total_steps:
+        fragment = rows.play(older, 32)
+        older = copy.deepcopy(ppo.policy)
+        ppo.take_in(parts(fragment, 4, 12), watch, correct_off_policy=corrected)
+        ppo.update(watch)
+        returns.append(fragment.returns.mean())
+    assert returns[0] < -8
+    assert returns[-1] > -2  # the best is 0
+    with torch.no_grad():
+        means = ppo.policy.outputs(torch.eye(3)).numpy()
+    np.testing.assert_allclose(Actions(env.single_action_space).to_env(means), Dial.targets, atol=15)
+    assert ppo.policy.log_std.max() < -1
+
+
+def test_what_older_policies_drew_counts_by_vtrace():
+    env = Dial(num_envs=4, stagger=True)
+    config = {"num_steps": 8, "normalize_advantages": False, "normalize_returns": False}
+    ppo = ppo_for(env, initial_log_std=-0.5, learning_rate=0.0, **config)
+    fragment = Rows(env).play(distinct(ppo_for(env, seed=5)).policy, 8)
+    ppo.take_in([fragment], Stopwatch(), correct_off_policy=True)
+    with torch.no_grad():
+        means = ppo.policy.outputs(torch.from_numpy(fragment.obs[:-1]))
+    log_probs = torch.distributions.Normal(means, np.exp(-0.5)).log_prob(torch.from_numpy(fragment.actions))
+    log_probs = log_probs.sum(-1).numpy()
+    np.testing.assert_allclose(ppo.rollout.log_probs, log_probs, rtol=1e-5)
+    expected = copy.deepcopy(ppo.rollout)
+    expected.compute_vtrace(log_probs - fragment.log_probs, 0.99, trace_lambda=0.95)
+    assert ppo.update(Stopwatch()).approx_kl == pytest.approx(0, abs=1e-6)
+    np.testing.assert_allclose(ppo.rollout.returns, expected.returns, rtol=1e-4)
+
+
+def test_the_deviation_stays_within_its_range():
+    env = Dial()
+    ppo = ppo_for(env, initial_log_std=2.0, num_steps=8, learning_rate=10.0, entropy_coef=100.0)
+    ppo.take_in([Rows(env).play(ppo.policy, 8)], Stopwatch())
+    ppo.update(Stopwatch())
+    assert ppo.policy.log_std.tolist() == [2, 2]
+
+
+def test_resumed_with_continuous_actions_it_goes_on_to_the_bit():
+    env = Dial(num_envs=4, stagger=True)
+    first, second = (ppo_for(env, seed=seed, **QUICK) for seed in (0, 1))
+    rows, watch = Rows(env), Stopwatch()
+    fragments = [rows.play(first.policy, 10) for _ in range(3)]
+    first.take_in(fragments[:1], watch)
+    first.update(watch)
+    second.load_state_dict(written_and_read(first.state_dict()))
+    for learner in (first, second):
+        for fragment in fragments[1:]:
+            learner.take_in([fragment], watch)
+            learner.update(watch)
+    assert_same_state(first.state_dict(), second.state_dict())
+
+
+def test_refuses_actions_of_another_kind():
+    fragment = Rows(Dial(num_envs=2)).play(ppo_for(Dial(num_envs=2)).policy, 4)
+    env = Bandit(num_envs=2, contexts=3)
+    with pytest.raises(ValueError, match=r"actions float32 \[2\], the learner expects int64 \[\]"):
+        ppo_for(env).take_in([fragment], Stopwatch())
 
 
 def test_refuses_masks():

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fastrl.algorithms.reinforce import REINFORCE, REINFORCEConfig
-from fastrl.algorithms.team_losses import log_probs_of
+from fastrl.algorithms.surrogate import log_probs_of
 from fastrl.stopwatch import Stopwatch
 from team_env import TeamEnv
 

@@ -1,7 +1,6 @@
 """Networks of many agents: initialisation, gradients, heads, and who acts how."""
 
 import io
-import json
 import math
 
 import gymnasium
@@ -9,15 +8,15 @@ import numpy as np
 import pytest
 import torch
 
+from fastrl.actions import Actions
+from fastrl.networks import gaussian_log_probs, sampling_noise
 from fastrl.team_networks import (
-    Actions,
     Actor,
     CentralCritic,
     Critic,
     Perceptron,
     TeamPolicy,
     Trace,
-    gaussian_log_probs,
 )
 from fastrl.team_rollout import TeamRollout
 
@@ -101,40 +100,6 @@ class TestTrace:
         assert masks[0].mean().item() == pytest.approx(1, abs=0.01)
 
 
-class TestActions:
-    def test_box_is_scaled_to_its_bounds_and_clipped(self):
-        draws = np.array([[-1, -1], [0, 0], [1, 1], [-7, 7]], np.float32)
-        actions = BOX.to_env(draws)
-        assert actions.dtype == np.float32
-        assert actions.tolist() == [[-1, 0], [0, 5], [1, 10], [-1, 10]]
-        assert BOX.from_env(actions[:3]).tolist() == draws[:3].tolist()
-
-    def test_without_bounds_the_draw_is_the_action(self):
-        actions = Actions(gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float32))
-        assert actions.to_env(np.array([[70.0]], np.float32)).tolist() == [[70]]
-
-    @pytest.mark.parametrize(
-        "space",
-        [gymnasium.spaces.Discrete(3), BOX.space, gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float32)],
-    )
-    def test_state_goes_through_json(self, space):
-        actions = Actions.from_state(json.loads(json.dumps(Actions(space).state())))
-        assert actions.space == space
-
-    @pytest.mark.parametrize(
-        "space",
-        [
-            gymnasium.spaces.Discrete(3, start=1),
-            gymnasium.spaces.Box(-1, 1, (2, 2), np.float32),
-            gymnasium.spaces.Box(-1, 1, (2,), np.float64),
-            gymnasium.spaces.MultiDiscrete([2, 2]),
-        ],
-    )
-    def test_refuses_other_spaces(self, space):
-        with pytest.raises(ValueError, match="agents need a Discrete action space"):
-            Actions(space)
-
-
 class TestActor:
     def test_gaussian_log_probs(self):
         means, log_std, draws = torch.randn(3, 5, 2, generator=generator()).unbind()
@@ -146,7 +111,7 @@ class TestActor:
         obs = torch.ones(20_000, 3)
         with torch.no_grad():
             draws, log_probs = network.draw(
-                obs, torch.zeros(20_000, dtype=torch.int64), BOX.noise((20_000,), generator())
+                obs, torch.zeros(20_000, dtype=torch.int64), sampling_noise(BOX, (20_000,), generator())
             )
             means = network(obs[:1], torch.zeros(1, dtype=torch.int64))
         torch.testing.assert_close(draws.mean(0), means[0], atol=0.01, rtol=0)
@@ -161,7 +126,7 @@ class TestActor:
             draws, log_probs = network.draw(
                 torch.ones(20_000, 3),
                 torch.zeros(20_000, dtype=torch.int64),
-                DISCRETE.noise((20_000,), generator()),
+                sampling_noise(DISCRETE, (20_000,), generator()),
             )
             best, best_log_probs = network.draw(torch.ones(2, 3), torch.zeros(2, dtype=torch.int64), None)
         shares = torch.bincount(draws) / len(draws)
@@ -251,7 +216,7 @@ class TestTeamPolicy:
         policy = self.policy(actions)
         obs = np.random.default_rng(0).normal(size=(6, 3)).astype(np.float32)
         alive = np.array([1, 0, 0, 1, 1, 0], np.bool_)
-        noise = actions.noise((6,), generator())
+        noise = sampling_noise(actions, (6,), generator())
         results = []
         for garbage in (0.0, np.nan):
             obs[~alive] = garbage
@@ -284,7 +249,7 @@ class TestTeamPolicy:
 
     def test_state_goes_anywhere_and_is_taken_over(self):
         policy, obs = self.policy(), np.ones((3, 3), np.float32)
-        alive, noise = np.ones(3, np.bool_), DISCRETE.noise((3,), generator())
+        alive, noise = np.ones(3, np.bool_), sampling_noise(DISCRETE, (3,), generator())
         other = TeamPolicy.from_state(policy.state())
         log_probs = policy.draw(torch.from_numpy(obs), alive, noise)[1]
         assert torch.equal(other.draw(torch.from_numpy(obs), alive, noise)[1], log_probs)

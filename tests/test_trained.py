@@ -6,8 +6,10 @@ import gymnasium
 import pytest
 import torch
 
+from fastrl.actions import Actions
 from fastrl.algorithms.trained import Trained, parts
-from fastrl.team_networks import LOG_STD_RANGE, Actions, Actor
+from fastrl.networks import LOG_STD_RANGE
+from fastrl.team_networks import Actor
 
 
 def actor(seed=0, **options):

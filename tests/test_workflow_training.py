@@ -216,10 +216,10 @@ def test_a_folded_network_does_what_the_conditioned_one_does() -> None:
         unfolded = ActorCritic.from_state(unfold(folded.state()))
         with torch.no_grad():
             logits, values = network(torch.from_numpy(seen))
-            torch.testing.assert_close(folded.logits(torch.from_numpy(obs)), logits, rtol=1e-4, atol=1e-4)
+            torch.testing.assert_close(folded.outputs(torch.from_numpy(obs)), logits, rtol=1e-4, atol=1e-4)
             torch.testing.assert_close(folded.value(torch.from_numpy(obs)), values, rtol=1e-4, atol=1e-4)
             seen[:, 52:] = encode([WORKFLOWS[0]])
-            torch.testing.assert_close(unfolded.logits(torch.from_numpy(seen)), logits, rtol=1e-4, atol=1e-4)
+            torch.testing.assert_close(unfolded.outputs(torch.from_numpy(seen)), logits, rtol=1e-4, atol=1e-4)
     assert folded.obs_dim == 52 and unfolded.obs_dim == 77
 
 
@@ -227,7 +227,7 @@ def test_actors_draw_or_take_the_most_probable() -> None:
     state = fold(new_network(), FIRST)
     obs = np.zeros((4000, 77), np.float32)
     best, draws = FoldedActor(state)(obs), FoldedActor(state, seed=1)(obs)
-    probabilities = ActorCritic.from_state(state).logits(torch.zeros(1, 52)).softmax(-1)[0].detach().numpy()
+    probabilities = ActorCritic.from_state(state).outputs(torch.zeros(1, 52)).softmax(-1)[0].detach().numpy()
     assert (best == probabilities.argmax()).all()
     np.testing.assert_allclose(np.bincount(draws, minlength=80) / 4000, probabilities, atol=0.04)
 

@@ -11,11 +11,12 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import numpy as np
-from gymnasium.spaces import Box, Discrete, Space
+from gymnasium.spaces import Space
 from numpy.typing import NDArray
 from typing_extensions import Buffer
 
 from fastrl._rust import Mlp
+from fastrl.actions import Actions
 from fastrl.streams import GOLDEN, mix, uniforms
 
 
@@ -49,8 +50,8 @@ class Actor(Protocol):
             obs: float32 [K, D].
             streams: uint64 [K], `fastrl.streams.act_stream` of each row's episode.
             steps: int64 [K], of each row's episode, from 0 on.
-            actions: int64 [K], or float32 [K, n]; written. What is drawn from a Gaussian is not bounded: clip it before
-                an environment gets it, and learn from it as it is.
+            actions: int64 [K], or float32 [K, n]; written. See `fastrl.actions.Actions` for what an environment gets
+                of the latter.
             log_probs: float32 [K]; written.
         """
         ...
@@ -93,29 +94,18 @@ class MlpActor:
 
 
 class RandomActor:
-    """Uniform actions, whatever the observation. Nothing to load.
+    """Uniform actions, whatever the observation: of a Box, draws from -1 to 1. Nothing to load.
 
     Raises:
-        ValueError: the action space is neither discrete from 0 on nor a bounded Box of one dimension.
+        ValueError: the action space is neither discrete from 0 on nor a Box of one dimension.
     """
 
     weights_nbytes = 0
 
     def __init__(self, action_space: Space[Any]) -> None:
-        if isinstance(action_space, Discrete) and action_space.start == 0:
-            self._num_actions = int(action_space.n)
-            self._log_prob = -math.log(self._num_actions)
-        elif isinstance(action_space, Box) and len(action_space.shape) == 1 and action_space.is_bounded():
-            self._num_actions = 0
-            self._low = action_space.low.astype(np.float32)
-            self._width = action_space.high.astype(np.float32) - self._low
-            with np.errstate(divide="ignore"):
-                self._log_prob = -float(np.log(self._width, dtype=np.float64).sum())
-        else:
-            raise ValueError(
-                "RandomActor draws from Discrete actions from 0 on and from bounded one-dimensional Boxes,"
-                f" got {action_space}"
-            )
+        self._actions = Actions(action_space)
+        size = self._actions.size
+        self._log_prob = -size * math.log(2) if self._actions.is_box else -math.log(size)
 
     def load(self, weights: Buffer) -> None:
         if memoryview(weights).nbytes:
@@ -129,11 +119,11 @@ class RandomActor:
         actions: NDArray[Any],
         log_probs: NDArray[np.float32],
     ) -> None:
-        if self._num_actions:
-            # In float64, where the product cannot round up to the number of actions.
-            actions[:] = uniforms(streams, steps).astype(np.float64) * self._num_actions
-        else:
-            numbers = np.arange(1, len(self._low) + 1, dtype=np.uint64)
+        if self._actions.is_box:
+            numbers = np.arange(1, self._actions.size + 1, dtype=np.uint64)
             own = mix(streams[:, None] ^ (numbers * GOLDEN))
-            actions[:] = self._low + self._width * uniforms(own, steps[:, None])
+            actions[:] = 2 * uniforms(own, steps[:, None]) - 1
+        else:
+            # In float64, where the product cannot round up to the number of actions.
+            actions[:] = uniforms(streams, steps).astype(np.float64) * self._actions.size
         log_probs[:] = self._log_prob

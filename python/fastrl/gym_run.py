@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from rich.console import Console
 
+from fastrl.actions import Actions
 from fastrl.actor import MlpActor
 from fastrl.algorithms.impala import Impala, ImpalaMetrics
 from fastrl.algorithms.ppo import PPO, PPOMetrics
@@ -226,8 +227,9 @@ class Training:
             ),
             "learner": self.learner.state_dict(),
             "policy": self.learner.policy_state(),
-            "actions": list(range(self.learner.policy.num_actions)),
-            "num_actions": self.learner.policy.num_actions,
+            "action_space": self.learner.actions.state(),
+            "actions": [] if self.learner.actions.is_box else list(range(self.learner.actions.size)),
+            "num_actions": self.learner.actions.size,
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -248,7 +250,12 @@ class Training:
             return None
         self._console.print("evaluating ...", highlight=False)
         return play_episodes(
-            self.spec, self.learner.policy, episodes, self.config.run.seed, self._episode_steps
+            self.spec,
+            self.learner.policy,
+            self.learner.actions,
+            episodes,
+            self.config.run.seed,
+            self._episode_steps,
         )
 
 
@@ -275,11 +282,12 @@ def _learner(config: GymConfig, env: gymnasium.Env[Any, Any], device: str) -> PP
 
 
 def play_episodes(
-    spec: EnvSpec, policy: ActorCritic, episodes: int, seed: int, num_steps: int
+    spec: EnvSpec, policy: ActorCritic, takes: Actions, episodes: int, seed: int, num_steps: int
 ) -> tuple[float, ...]:
     """The returns of episodes in which the likeliest action is always chosen.
 
     Args:
+        takes: what the environment gets of what the policy draws.
         seed: of the episodes, others than those of a run with that seed.
         num_steps: after which an episode ends at the latest.
     """
@@ -287,7 +295,8 @@ def play_episodes(
     weights = np.zeros(actor.weights_nbytes // 4, np.float32)
     policy.actor_weights(weights)
     actor.load(weights.data)
-    actions, log_probs = np.zeros(1, np.int64), np.zeros(1, np.float32)
+    draws = np.zeros((1, takes.size), np.float32) if takes.is_box else np.zeros(1, np.int64)
+    log_probs = np.zeros(1, np.float32)
     nothing = np.zeros(1, np.uint64), np.zeros(1, np.int64)
     env = build_env(spec)
     returns = []
@@ -296,8 +305,9 @@ def play_episodes(
         total = 0.0
         for _ in range(num_steps):
             row = np.asarray(obs, np.float32).reshape(1, -1)
-            actor.act(row, *nothing, actions, log_probs, greedy=True)
-            obs, reward, terminated, truncated, _ = env.step(int(actions[0]))
+            actor.act(row, *nothing, draws, log_probs, greedy=True)
+            action = takes.to_env(draws)[0] if takes.is_box else int(draws[0])
+            obs, reward, terminated, truncated, _ = env.step(action)
             total += float(reward)
             if terminated or truncated:
                 break
@@ -389,11 +399,11 @@ def evaluate_run(path: Path, *, episodes: int, seed: int) -> tuple[float, ...]:
     file, state = load_newest(path)
     try:
         config = build(GymConfig, check(GymConfig, state["config"], str(file)))
-        policy = ActorCritic.from_state(state["policy"])
+        policy, takes = ActorCritic.from_state(state["policy"]), Actions.from_state(state["action_space"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(f"{file} holds no policy that this fastrl can use: {error!r}") from None
     spec = EnvSpec(config.env.id, parse_options(config.env.options))
     env = build_env(spec)
     num_steps = episode_steps(config.collect, env)
     env.close()
-    return play_episodes(spec, policy, episodes, seed, num_steps)
+    return play_episodes(spec, policy, takes, episodes, seed, num_steps)

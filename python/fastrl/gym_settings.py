@@ -107,7 +107,7 @@ class GymConfig:
 
 PRESETS: dict[str, Preset] = {
     "classic": Preset(
-        "small networks, short rollouts; what CartPole, Acrobot and MountainCar begin with",
+        "small networks, short rollouts; what CartPole, Acrobot, MountainCar and Pendulum begin with",
         {
             "env": {"num_envs": 16},
             "ppo": {
@@ -118,6 +118,13 @@ PRESETS: dict[str, Preset] = {
                 "gamma": 0.99,
             },
             "impala": {"num_steps": 32, "learning_rate": 2e-3},
+        },
+    ),
+    "pendulum": Preset(
+        "a short horizon and no entropy bonus; what Pendulum begins with, on top of classic",
+        {
+            "ppo": {"gamma": 0.9, "learning_rate": 1e-3, "entropy_coef": 0.0, "final_entropy_coef": 0.0},
+            "impala": {"gamma": 0.9, "entropy_coef": 0.0, "final_entropy_coef": 0.0},
         },
     ),
     "smoke": Preset(
@@ -133,4 +140,6 @@ PRESETS: dict[str, Preset] = {
 
 def presets_for(env_id: str) -> list[str]:
     """The presets that an environment begins with; others go on top."""
+    if env_id.startswith("Pendulum"):
+        return ["classic", "pendulum"]
     return ["classic"] if env_id.startswith(("CartPole", "Acrobot", "MountainCar-")) else []

@@ -9,14 +9,22 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from fastrl.actions import Actions
+
 Activation = Literal["tanh", "relu"]
 
 # The logit of a masked action. Finite, for 0 * inf is NaN; exp() of it, less any logit, is exactly 0.
 MASKED = -1e9
 
+# The deviation of a Gaussian policy stays between exp(-5) and exp(2).
+LOG_STD_RANGE = (-5.0, 2.0)
+
 
 class ActorCritic(nn.Module):
-    """A policy over discrete actions and a value function: two separate multi-layer perceptrons.
+    """A policy and a value function: two separate multi-layer perceptrons.
+
+    Discrete actions have a categorical distribution. Continuous ones have a Gaussian, its mean the policy's output and
+    its deviation a parameter of its own, the same everywhere; `fastrl.actions.Actions` says what becomes of a draw.
 
     Weights are orthogonal with gain sqrt(2) in hidden layers, 0.01 in the policy's last layer and 1 in the
     value's; biases are zero (Huang et al., "The 37 Implementation Details of Proximal Policy Optimization",
@@ -24,12 +32,19 @@ class ActorCritic(nn.Module):
 
     Args:
         obs_dim: length of an observation.
-        num_actions: number of discrete actions.
+        num_actions: number of discrete actions, or of numbers in a continuous one.
         hidden: width of each hidden layer; empty for linear functions of the observation.
         activation: after each hidden layer. On CPUs ReLU is many times cheaper than tanh.
         normalize_obs: whiten observations by the running statistics in ``obs_norm``.
+        continuous: whether actions are.
+        initial_log_std: of the Gaussian, in units of half the range of an action.
         generator: where the initial weights come from; None leaves them to torch's global generator.
+
+    Attributes:
+        log_std: Parameter [num_actions], or None for discrete actions; kept within `LOG_STD_RANGE` by the learner.
     """
+
+    log_std: nn.Parameter | None
 
     def __init__(
         self,
@@ -39,6 +54,8 @@ class ActorCritic(nn.Module):
         activation: Activation = "tanh",
         *,
         normalize_obs: bool = False,
+        continuous: bool = False,
+        initial_log_std: float = 0.0,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
@@ -55,9 +72,12 @@ class ActorCritic(nn.Module):
         self.obs_norm = RunningNorm(obs_dim) if normalize_obs else None
         self.actor = _perceptron([obs_dim, *hidden, num_actions], activation, 0.01, generator)
         self.critic = _perceptron([obs_dim, *hidden, 1], activation, 1.0, generator)
+        log_std = torch.full((num_actions,), float(initial_log_std)).clamp_(*LOG_STD_RANGE)
+        self.log_std = nn.Parameter(log_std) if continuous else None
 
-    def logits(self, obs: Tensor) -> Tensor:
-        """Unnormalised log-probabilities float [B, num_actions] at observations float [B, obs_dim]."""
+    def outputs(self, obs: Tensor) -> Tensor:
+        """What the policy is at observations float [B, obs_dim], float [B, num_actions]: unnormalised log-probabilities
+        (logits) of discrete actions, means of continuous ones."""
         return self.actor(self._normalized(obs))
 
     def value(self, obs: Tensor) -> Tensor:
@@ -65,7 +85,7 @@ class ActorCritic(nn.Module):
         return self.critic(self._normalized(obs)).squeeze(-1)
 
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
-        """``logits(obs)`` and ``value(obs)``."""
+        """``outputs(obs)`` and ``value(obs)``."""
         obs = self._normalized(obs)
         return self.actor(obs), self.critic(obs).squeeze(-1)
 
@@ -81,6 +101,7 @@ class ActorCritic(nn.Module):
                 "hidden": list(self.hidden),
                 "activation": self.activation,
                 "normalize_obs": self.obs_norm is not None,
+                "continuous": self.log_std is not None,
             },
             "weights": self.state_dict(),
         }
@@ -88,7 +109,7 @@ class ActorCritic(nn.Module):
     def actor_architecture(self) -> dict[str, Any]:
         """What `fastrl.actor.MlpActor` needs to be the policy of this network without torch."""
         return {
-            "kind": "discrete",
+            "kind": "discrete" if self.log_std is None else "gaussian",
             "obs_dim": self.obs_dim,
             "outputs": self.num_actions,
             "hidden": list(self.hidden),
@@ -109,6 +130,8 @@ class ActorCritic(nn.Module):
         for layer in self.actor:
             if isinstance(layer, nn.Linear):
                 parts += [layer.weight.t(), layer.bias]
+        if self.log_std is not None:
+            parts.append(self.log_std)
         size = sum(part.numel() for part in parts)
         if out.shape != (size,) or out.dtype != np.float32:
             raise ValueError(f"out: expected float32 [{size}], got {out.dtype} {list(out.shape)}")
@@ -210,6 +233,23 @@ def sample_actions(logits: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
     actions = torch.searchsorted(cumulative, uniforms * total, right=True)
     actions.clamp_(max=logits.shape[-1] - 1)
     return actions.squeeze(-1), all_log_probs.gather(-1, actions).squeeze(-1)
+
+
+def gaussian_log_probs(means: Tensor, log_std: Tensor, draws: Tensor) -> Tensor:
+    """Log-densities float [B] of draws [B, n] under independent Gaussians."""
+    z = (draws - means) * (-log_std).exp()
+    return -0.5 * z.square().sum(-1) - (log_std.sum() + 0.5 * math.log(2 * math.pi) * len(log_std))
+
+
+def sampling_noise(actions: Actions, shape: Sequence[int], generator: torch.Generator) -> Tensor:
+    """The random numbers that it takes to draw actions for rows [*shape].
+
+    Returns:
+        Uniform float32 [*shape, 1] for discrete actions (see `sample_actions`), normal [*shape, n] for a Box.
+    """
+    if actions.is_box:
+        return torch.randn((*shape, actions.size), generator=generator)
+    return torch.rand((*shape, 1), generator=generator)
 
 
 class RunningNorm(nn.Module):

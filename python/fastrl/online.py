@@ -26,6 +26,7 @@ from fastrl.collect.team import TeamCollector
 from fastrl.curriculum import Difficulty
 from fastrl.envs.multi import MultiAgentVectorEnv
 from fastrl.episodes import EPISODE, WatchedWorlds
+from fastrl.networks import sampling_noise
 from fastrl.queue import Empty, Queue
 from fastrl.stopwatch import Stopwatch
 from fastrl.team_networks import TeamPolicy
@@ -148,7 +149,7 @@ def simulate(job: Simulation, board: Board, sender: Sender, weights: Weights | N
         newest.read()
         row["versions"][t] = newest.version
         row["ages"][t] = time.monotonic() - newest.published
-        return policy.act_into(rollout, t, policy.actions.noise((rollout.num_rows,), generator))
+        return policy.act_into(rollout, t, sampling_noise(policy.actions, (rollout.num_rows,), generator))
 
     newest.read()
     collector = TeamCollector(worlds, act, [int(seed) for seed in seeds[:-1]])

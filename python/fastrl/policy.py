@@ -6,7 +6,9 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
+from fastrl.actions import Actions
 from fastrl.checkpoint import CheckpointError, load_newest
 from fastrl.networks import ActorCritic, mask_logits, sample_actions
 
@@ -54,9 +56,10 @@ class Policy:
 
     Attributes:
         obs_dim: length of an observation.
+        continuous: whether actions are.
         num_actions: number of the environment's actions: 145 in CAGE 2, also if the policy uses some of them
-            only.
-        actions: int64 [A], those that it uses.
+            only. Of numbers in an action, if they are continuous.
+        actions: int64 [A], those that it uses; none if they are continuous.
         needs_scan_memory: it was trained on CAGE 2 observations of 62 values: feed the 52 plain ones through
             a ``fastrl.envs.cage2.ScanMemory``.
         needs_action_mask: it was trained on actions that may have an effect only: give it
@@ -79,7 +82,14 @@ class Policy:
         # Runs with workflows never learn with masks.
         self.needs_action_mask: bool = state["config"].get("ppo", {}).get("action_masks", False)
         self.workflow: str | None = state.get("workflow")
-        if self.actions.shape != (network.num_actions,):
+        self._box = Actions.from_state(state["action_space"]) if network.log_std is not None else None
+        self.continuous = self._box is not None
+        if self._box is not None:
+            if self._box.size != network.num_actions:
+                raise ValueError(
+                    f"actions of {self._box.size} numbers for a network of {network.num_actions}"
+                )
+        elif self.actions.shape != (network.num_actions,):
             raise ValueError(f"{len(self.actions)} actions for a network of {network.num_actions}")
         self._network = network.to(device).eval()
         self._device = torch.device(device)
@@ -90,24 +100,32 @@ class Policy:
         obs: NDArray[np.float32],
         deterministic: bool = True,
         action_mask: NDArray[np.bool_] | None = None,
-    ) -> NDArray[np.int64]:
-        """The actions for observations, as indices into all of the environment's actions.
+    ) -> NDArray[Any]:
+        """The actions for observations, as indices into all of the environment's actions, or as numbers.
 
         Args:
             obs: float32 [N, obs_dim].
             deterministic: the most probable action; otherwise one is drawn.
-            action_mask: bool [N, num_actions], True = allowed.
+            action_mask: bool [N, num_actions], True = allowed; for discrete actions.
 
         Returns:
-            int64 [N].
+            int64 [N], or float32 [N, num_actions] within the bounds of the environment's.
 
         Raises:
             TypeError: wrong dtype.
-            ValueError: wrong shape, NaN or infinity, or a row whose mask allows none of ``actions``.
+            ValueError: wrong shape, NaN or infinity, a row whose mask allows none of ``actions``, or a mask of
+                continuous actions.
         """
         self._check_obs(obs)
+        if self._box is not None and action_mask is not None:
+            raise ValueError(
+                "action_mask is for discrete actions, this policy's are continuous: leave it out"
+            )
         with torch.inference_mode():
-            logits = self._network.logits(torch.from_numpy(np.array(obs)).to(self._device)).float().cpu()
+            outputs = self._network.outputs(torch.from_numpy(np.array(obs)).to(self._device)).float().cpu()
+            if self._box is not None:
+                return self._box.to_env(self._drawn(outputs, deterministic).numpy())
+            logits = outputs
             if action_mask is not None:
                 logits = mask_logits(logits, torch.from_numpy(self._own_mask(action_mask, len(obs))))
             if deterministic:
@@ -115,6 +133,13 @@ class Policy:
             else:
                 chosen, _ = sample_actions(logits, torch.rand(len(obs), 1, generator=self._generator))
         return self.actions[chosen.numpy()]
+
+    def _drawn(self, means: Tensor, deterministic: bool) -> Tensor:
+        """Draws of continuous actions, float32 [N, num_actions]."""
+        log_std = self._network.log_std
+        if deterministic or log_std is None:
+            return means
+        return means + log_std.exp().cpu() * torch.randn(means.shape, generator=self._generator)
 
     def _check_obs(self, obs: NDArray[np.float32]) -> None:
         if not isinstance(obs, np.ndarray):

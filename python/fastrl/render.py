@@ -70,7 +70,8 @@ def run_world(path: Path, options: Mapping[str, Any]) -> tuple[MultiAgentVectorE
         CheckpointError: there is no policy.
         RenderError: the environment refuses an option, or with it the policy does not fit.
     """
-    from fastrl.team_networks import Actions, TeamPolicy
+    from fastrl.actions import Actions
+    from fastrl.team_networks import TeamPolicy
     from fastrl.traffic import BEST, load_policy
     from fastrl.traffic_settings import environment_options
 

@@ -19,7 +19,7 @@ class Rollout:
     Attributes:
         obs: float32 [T + 1, N, obs_dim]; row ``t`` is what action ``t`` was chosen on, row T what follows the
             last.
-        actions: int64 [T, N].
+        actions: int64 [T, N], or float32 [T, N, num_actions] as the policy drew them (see `fastrl.actions.Actions`).
         log_probs: float32 [T, N], of the actions under the policy that chose them.
         rewards: float32 [T, N].
         terminations, truncations: bool [T, N].
@@ -36,12 +36,19 @@ class Rollout:
         num_steps: T.
         num_envs: N.
         obs_dim: length of an observation.
-        num_actions: number of discrete actions.
+        num_actions: number of discrete actions, or of numbers in a continuous one.
         masks: whether to keep action masks.
+        continuous: whether actions are.
     """
 
     def __init__(
-        self, num_steps: int, num_envs: int, obs_dim: int, num_actions: int, masks: bool = False
+        self,
+        num_steps: int,
+        num_envs: int,
+        obs_dim: int,
+        num_actions: int,
+        masks: bool = False,
+        continuous: bool = False,
     ) -> None:
         for name, size in {"num_steps": num_steps, "num_envs": num_envs, "obs_dim": obs_dim}.items():
             if size < 1:
@@ -49,10 +56,13 @@ class Rollout:
         self.num_steps = num_steps
         self.num_envs = num_envs
         self.num_actions = num_actions
+        self.continuous = continuous
         steps = (num_steps, num_envs)
         states = (num_steps + 1, num_envs)
         self.obs = np.zeros((*states, obs_dim), np.float32)
-        self.actions = np.zeros(steps, np.int64)
+        self.actions: NDArray[Any] = (
+            np.zeros((*steps, num_actions), np.float32) if continuous else np.zeros(steps, np.int64)
+        )
         self.log_probs = np.zeros(steps, np.float32)
         self.rewards = np.zeros(steps, np.float32)
         self.terminations = np.zeros(steps, np.bool_)

@@ -8,92 +8,28 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Self
 
-import gymnasium
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fastrl.networks import RunningNorm, load_weights, sample_actions
+from fastrl.actions import Actions
+from fastrl.networks import (
+    LOG_STD_RANGE,
+    RunningNorm,
+    gaussian_log_probs,
+    load_weights,
+    sample_actions,
+    sampling_noise,
+)
 from fastrl.team_rollout import TeamRollout
 
 Activation = Literal["relu", "tanh", "elu"]
 Init = Literal["orthogonal", "he", "xavier"]
 
-# The deviation of a Gaussian policy stays between exp(-5) and exp(2).
-LOG_STD_RANGE = (-5.0, 2.0)
-
 # Chooses actions by rule: from observations float32 [B, obs_dim] and agent indices int64 [B], actions of the
 # environment, int64 [B] or float32 [B, n].
 Scripted = Callable[[NDArray[np.float32], NDArray[np.int64]], NDArray[Any]]
-
-
-class Actions:
-    """What an agent's actions are, and how a policy's draws become actions of the environment.
-
-    Discrete actions are drawn as they are. Of a ``Box`` a Gaussian is drawn, whose -1 and 1 are the bounds: a draw u
-    becomes ``low + (u + 1) / 2 * (high - low)``, clipped to the bounds. (Where a bound is infinite, the draw itself.)
-    Densities are those of the draw before clipping, so that ratios of probabilities are exact: the clipping belongs
-    to the environment.
-
-    Args:
-        space: ``Discrete`` starting at 0, or ``Box`` of one dimension, float32.
-
-    Attributes:
-        size: number of actions (Discrete), of numbers in an action (Box).
-        is_box: which of the two.
-
-    Raises:
-        ValueError: another space.
-    """
-
-    def __init__(self, space: gymnasium.Space) -> None:
-        self.space = space
-        if isinstance(space, gymnasium.spaces.Discrete) and space.start == 0:
-            self.size, self.is_box = int(space.n), False
-            return
-        if not isinstance(space, gymnasium.spaces.Box) or len(space.shape) != 1 or space.dtype != np.float32:
-            raise ValueError(
-                f"agents need a Discrete action space that starts at 0 or a one-dimensional float32 Box, got {space}"
-            )
-        self.size, self.is_box = space.shape[0], True
-        bounded = np.isfinite(space.low) & np.isfinite(space.high)
-        self._low, self._high = space.low, space.high
-        low, high = np.where(bounded, space.low, -1), np.where(bounded, space.high, 1)
-        self._scale = ((high - low) / 2).astype(np.float32)
-        self._middle = ((high + low) / 2).astype(np.float32)
-
-    def to_env(self, draws: NDArray[Any]) -> NDArray[Any]:
-        """Actions of the environment, int64 [B] or float32 [B, n], from draws of the same shape."""
-        if not self.is_box:
-            return draws
-        return np.clip(draws * self._scale + self._middle, self._low, self._high)
-
-    def from_env(self, actions: NDArray[Any]) -> NDArray[Any]:
-        """Draws that become these actions."""
-        if not self.is_box:
-            return np.asarray(actions, np.int64)
-        return ((np.asarray(actions, np.float32) - self._middle) / self._scale).astype(np.float32)
-
-    def noise(self, shape: Sequence[int], generator: torch.Generator) -> Tensor:
-        """The random numbers that `Actor.draw` needs for rows [*shape]: float32 [*shape, 1] or [*shape, n]."""
-        if self.is_box:
-            return torch.randn((*shape, self.size), generator=generator)
-        return torch.rand((*shape, 1), generator=generator)
-
-    def state(self) -> dict[str, Any]:
-        """JSON-able; `from_state` reads it."""
-        if not self.is_box:
-            return {"kind": "discrete", "size": self.size}
-        # Infinite bounds are no JSON numbers.
-        return {"kind": "box", "low": [str(x) for x in self._low], "high": [str(x) for x in self._high]}
-
-    @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> Self:
-        if state["kind"] == "discrete":
-            return cls(gymnasium.spaces.Discrete(state["size"]))
-        low, high = (np.array([float(x) for x in state[name]], np.float32) for name in ("low", "high"))
-        return cls(gymnasium.spaces.Box(low, high, dtype=np.float32))
 
 
 class _Linear(nn.Module):
@@ -404,12 +340,6 @@ class CentralCritic(_Network):
         return values
 
 
-def gaussian_log_probs(means: Tensor, log_std: Tensor, draws: Tensor) -> Tensor:
-    """Log-densities float [B] of draws [B, n] under independent Gaussians."""
-    z = (draws - means) * (-log_std).exp()
-    return -0.5 * z.square().sum(-1) - (log_std.sum() + 0.5 * math.log(2 * math.pi) * len(log_std))
-
-
 class TeamPolicy:
     """All agents of some worlds: which of them follows which policy, and how they act.
 
@@ -488,7 +418,7 @@ class TeamPolicy:
         if not deterministic:
             if generator is None:
                 raise ValueError("actions are to be drawn: give a generator")
-            noise = self.actions.noise((len(obs),), generator)
+            noise = sampling_noise(self.actions, (len(obs),), generator)
         draws, _ = self.draw(torch.from_numpy(obs), alive, noise)
         return self.actions.to_env(draws.numpy())
 

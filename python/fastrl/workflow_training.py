@@ -411,7 +411,7 @@ class FoldedActor:
     def __call__(self, obs: NDArray[np.float32]) -> NDArray[np.int64]:
         """Actions int64 [N] for observations float32 [N, D], of which the first ``obs_dim`` values are looked at."""
         with torch.inference_mode():
-            logits = self._network.logits(torch.from_numpy(obs[:, : self.obs_dim].copy()))
+            logits = self._network.outputs(torch.from_numpy(obs[:, : self.obs_dim].copy()))
             if self._generator is None:
                 return logits.argmax(-1).numpy()
             actions, _ = sample_actions(logits, torch.rand(len(obs), 1, generator=self._generator))

@@ -2,18 +2,21 @@
 
 import contextlib
 from collections.abc import Sequence
-from typing import Any, Literal, Protocol
+from typing import Annotated, Any, Literal
 
 import gymnasium
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import Field
 from torch import Tensor, nn
 
+from fastrl.actions import Actions
 from fastrl.algorithms.return_scale import ReturnScale
 from fastrl.collect.fragment import Fragment
 from fastrl.collect.layout import lay_out
-from fastrl.networks import Activation, ActorCritic, flatten_parameters, load_weights
+from fastrl.config import section
+from fastrl.networks import LOG_STD_RANGE, Activation, ActorCritic, flatten_parameters, load_weights
 from fastrl.rollout import Rollout
 from fastrl.stopwatch import Stopwatch
 
@@ -22,23 +25,47 @@ from fastrl.stopwatch import Stopwatch
 VALUE_CHUNK = 4096
 
 
-class Settings(Protocol):
-    """The hyper-parameters that all of them have, see ``fastrl.algorithms.ppo.PPOConfig``."""
+@section
+class ActorCriticConfig:
+    """The hyper-parameters that all of them have. Schedules are linear in the environment steps done."""
 
-    @property
-    def gamma(self) -> float: ...
-    @property
-    def max_grad_norm(self) -> float: ...
-    @property
-    def reward_scale(self) -> float: ...
-    @property
-    def normalize_obs(self) -> bool: ...
-    @property
-    def normalize_returns(self) -> bool: ...
-    @property
-    def hidden(self) -> tuple[int, ...]: ...
-    @property
-    def activation(self) -> Activation: ...
+    num_steps: Annotated[int, Field(ge=1, description="steps of each environment between updates")] = 100
+    gamma: Annotated[float, Field(ge=0, le=1, description="discount of future rewards")] = 0.99
+    value_coef: Annotated[float, Field(ge=0, description="weight of the value loss")] = 0.5
+    learning_rate: Annotated[float, Field(ge=0, description="Adam's learning rate at the start")] = 1e-3
+    final_learning_rate: Annotated[float, Field(ge=0, description="Adam's learning rate at the end")] = 0.0
+    entropy_coef: Annotated[float, Field(ge=0, description="weight of the entropy bonus at the start")] = 0.01
+    final_entropy_coef: Annotated[
+        float, Field(ge=0, description="weight of the entropy bonus at the end")
+    ] = 0.001
+    max_grad_norm: Annotated[float, Field(gt=0, description="gradients are scaled down to this norm")] = 0.5
+    normalize_advantages: Annotated[
+        bool, Field(description="advantages of each rollout are brought to mean 0, deviation 1")
+    ] = True
+    normalize_obs: Annotated[bool, Field(description="observations are whitened by running statistics")] = (
+        False
+    )
+    normalize_returns: Annotated[
+        bool, Field(description="rewards are divided by the running deviation of the discounted return")
+    ] = True
+    reward_scale: Annotated[
+        float, Field(gt=0, description="rewards are multiplied by this before they are learnt from")
+    ] = 1.0
+    hidden: Annotated[
+        tuple[Annotated[int, Field(ge=1)], ...],
+        Field(description="widths of the hidden layers of actor and critic, each of which has its own"),
+    ] = (64, 64)
+    activation: Annotated[
+        Activation, Field(description="after each hidden layer; tanh is much slower on CPUs")
+    ] = "relu"
+    initial_log_std: Annotated[
+        float,
+        Field(
+            ge=LOG_STD_RANGE[0],
+            le=LOG_STD_RANGE[1],
+            description="of continuous actions: logarithm of the deviation at first, in units of half their range",
+        ),
+    ] = 0.0
 
 
 class ActorCriticLearner:
@@ -47,7 +74,7 @@ class ActorCriticLearner:
     Args:
         config: hyper-parameters.
         obs_space: ``Box`` float32 of one dimension, of one environment.
-        action_space: ``Discrete`` starting at 0, of one environment.
+        action_space: ``Discrete`` starting at 0, or float32 ``Box`` of one dimension, of one environment.
         num_envs: N, rows of environments.
         num_steps: of each between updates, in the first rollout.
         total_steps: environment steps of the whole training, over which schedules run; one update more or
@@ -60,13 +87,14 @@ class ActorCriticLearner:
 
     Attributes:
         policy: the network.
+        actions: what it draws, and what environments get of that.
         rollout: what the next update learns from.
         steps: environment steps collected so far.
     """
 
     def __init__(
         self,
-        config: Settings,
+        config: ActorCriticConfig,
         obs_space: gymnasium.Space,
         action_space: gymnasium.Space,
         num_envs: int,
@@ -79,7 +107,10 @@ class ActorCriticLearner:
         precision: Literal["fp32", "bf16", "fp16"] = "fp32",
         compiled: bool = False,
     ) -> None:
-        obs_dim, num_actions = _sizes(obs_space, action_space)
+        obs_dim = _obs_dim(obs_space)
+        self.actions = Actions(action_space)
+        if masks and self.actions.is_box:
+            raise ValueError("action masks are for discrete actions: set action_masks to false")
         if total_steps < 1:
             raise ValueError(f"total_steps must be at least 1, got {total_steps}")
         self.total_steps = total_steps
@@ -88,10 +119,12 @@ class ActorCriticLearner:
         self._settings = config
         self.policy = ActorCritic(
             obs_dim,
-            num_actions,
+            self.actions.size,
             config.hidden,
             config.activation,
             normalize_obs=config.normalize_obs,
+            continuous=self.actions.is_box,
+            initial_log_std=config.initial_log_std,
             generator=generator_of(np.random.SeedSequence(seed).spawn(1)[0]),
         ).to(self.device)
         self._parameters = flatten_parameters(self.policy)
@@ -99,7 +132,9 @@ class ActorCriticLearner:
         self._return_scale = ReturnScale(num_envs, config.gamma) if config.normalize_returns else None
         # What the next update multiplies rewards by.
         self._reward_scale = config.reward_scale
-        self.rollout = Rollout(num_steps, num_envs, obs_dim, num_actions, masks=masks)
+        self.rollout = Rollout(
+            num_steps, num_envs, obs_dim, self.actions.size, masks=masks, continuous=self.actions.is_box
+        )
 
         on_cuda = self.device.type == "cuda"
         self._amp_dtype = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}[precision]
@@ -142,6 +177,8 @@ class ActorCriticLearner:
         grad_norm = nn.utils.clip_grad_norm_(self._parameters, self._settings.max_grad_norm)
         self._scaler.step(self._optimizer)
         self._scaler.update()
+        if self.policy.log_std is not None:
+            self.policy.log_std.data.clamp_(*LOG_STD_RANGE)
         return grad_norm
 
     def _autocast(self) -> contextlib.AbstractContextManager[None]:
@@ -196,10 +233,10 @@ class ActorCriticLearner:
                 is not finite.
         """
         architecture = self.policy.state()["architecture"]
-        if state["policy"]["architecture"] != architecture:
-            raise ValueError(
-                f"the saved network is {state['policy']['architecture']}, this run's is {architecture}"
-            )
+        # Older checkpoints do not say that their actions are discrete.
+        saved = {"continuous": False} | state["policy"]["architecture"]
+        if saved != architecture:
+            raise ValueError(f"the saved network is {saved}, this run's is {architecture}")
         if (state["return_scale"] is None) != (self._return_scale is None):
             raise ValueError("normalize_returns of the saved run and of this one differ")
         load_weights(self.policy, state["policy"]["weights"])
@@ -213,17 +250,14 @@ class ActorCriticLearner:
         self.steps = state["steps"]
 
 
-def _sizes(obs_space: gymnasium.Space, action_space: gymnasium.Space) -> tuple[int, int]:
-    """obs_dim and num_actions; other spaces are refused."""
+def _obs_dim(obs_space: gymnasium.Space) -> int:
     if (
         not isinstance(obs_space, gymnasium.spaces.Box)
         or len(obs_space.shape) != 1
         or obs_space.dtype != np.float32
     ):
         raise ValueError(f"the learner needs observations of a one-dimensional float32 Box, got {obs_space}")
-    if not isinstance(action_space, gymnasium.spaces.Discrete) or action_space.start != 0:
-        raise ValueError(f"the learner needs a Discrete action space that starts at 0, got {action_space}")
-    return obs_space.shape[0], int(action_space.n)
+    return obs_space.shape[0]
 
 
 def _keep_freed_memory() -> None:

@@ -2,7 +2,7 @@
 Weighted Actor-Learner Architectures", 2018, arXiv:1802.01561)."""
 
 from dataclasses import dataclass
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -10,17 +10,17 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fastrl.algorithms.actor_critic import ActorCriticLearner, explained_variance
+from fastrl.algorithms.actor_critic import ActorCriticConfig, ActorCriticLearner, explained_variance
+from fastrl.algorithms.surrogate import log_probs_and_entropy
 from fastrl.config import section
 from fastrl.stopwatch import Stopwatch
 
 
 @section
-class ImpalaConfig:
-    """Hyper-parameters of IMPALA. Schedules are linear in the environment steps done."""
+class ImpalaConfig(ActorCriticConfig):
+    """Hyper-parameters of IMPALA."""
 
     num_steps: Annotated[int, Field(ge=1, description="steps of each environment in an update")] = 20
-    gamma: Annotated[float, Field(ge=0, le=1, description="discount of future rewards")] = 0.99
     trace_lambda: Annotated[
         float, Field(ge=0, le=1, description="V-trace: 0 trusts the value function, 1 the rewards")
     ] = 1.0
@@ -30,33 +30,6 @@ class ImpalaConfig:
     c_clip: Annotated[
         float, Field(gt=0, description="V-trace: the same of how far corrections reach back")
     ] = 1.0
-    value_coef: Annotated[float, Field(ge=0, description="weight of the value loss")] = 0.5
-    learning_rate: Annotated[float, Field(ge=0, description="Adam's learning rate at the start")] = 1e-3
-    final_learning_rate: Annotated[float, Field(ge=0, description="Adam's learning rate at the end")] = 0.0
-    entropy_coef: Annotated[float, Field(ge=0, description="weight of the entropy bonus at the start")] = 0.01
-    final_entropy_coef: Annotated[
-        float, Field(ge=0, description="weight of the entropy bonus at the end")
-    ] = 0.001
-    max_grad_norm: Annotated[float, Field(gt=0, description="gradients are scaled down to this norm")] = 0.5
-    normalize_advantages: Annotated[
-        bool, Field(description="advantages of each rollout are brought to mean 0, deviation 1")
-    ] = True
-    normalize_obs: Annotated[bool, Field(description="observations are whitened by running statistics")] = (
-        False
-    )
-    normalize_returns: Annotated[
-        bool, Field(description="rewards are divided by the running deviation of the discounted return")
-    ] = True
-    reward_scale: Annotated[
-        float, Field(gt=0, description="rewards are multiplied by this before they are learnt from")
-    ] = 1.0
-    hidden: Annotated[
-        tuple[Annotated[int, Field(ge=1)], ...],
-        Field(description="widths of the hidden layers of actor and critic, each of which has its own"),
-    ] = (64, 64)
-    activation: Annotated[
-        Literal["tanh", "relu"], Field(description="after each hidden layer; tanh is much slower on CPUs")
-    ] = "relu"
 
 
 @dataclass(frozen=True)
@@ -98,21 +71,20 @@ class Losses(NamedTuple):
 
 
 def impala_losses(
-    all_log_probs: Tensor, values: Tensor, actions: Tensor, advantages: Tensor, returns: Tensor
+    log_probs: Tensor, entropy: Tensor, values: Tensor, advantages: Tensor, returns: Tensor
 ) -> Losses:
     """The three parts of the loss (section 4.2 of the paper), to be differentiated.
 
     Args:
-        all_log_probs: float32 [B, num_actions], log-softmax of the logits.
+        log_probs: float32 [B], of the actions.
+        entropy: of the policy at each sample, float32 [B], or the same everywhere, [].
         values: float32 [B].
-        actions: int64 [B].
         advantages, returns: float32 [B], V-trace's, constants: the former contain the clipped ratios.
     """
-    log_probs = all_log_probs.gather(1, actions.unsqueeze(1)).squeeze(1)
     return Losses(
         policy_loss=-(advantages * log_probs).mean(),
         value_loss=(values - returns).square().mean() / 2,
-        entropy=-(all_log_probs.exp() * all_log_probs).sum(1).mean(),
+        entropy=entropy.mean(),
     )
 
 
@@ -166,15 +138,14 @@ class Impala(ActorCriticLearner):
         entropy_coef = self._scheduled(config.entropy_coef, config.final_entropy_coef)
         with watch("update"):
             # One pass serves the corrections and the gradient. The row after the last has a value only.
-            logits, all_values = self._forward(rollout.tensors["obs"].flatten(0, 1).to(self.device))
-            values = all_values[: len(rollout)]
-            all_log_probs = torch.log_softmax(logits[: len(rollout)], -1)
-            actions = self._flat("actions").to(self.device)
-            with torch.no_grad():
-                log_probs = all_log_probs.gather(1, actions.unsqueeze(1)).squeeze(1).cpu()
-                rollout.values[:] = all_values.cpu().numpy().reshape(rollout.values.shape)
+            outputs, all_values = self._forward(rollout.tensors["obs"].flatten(0, 1).to(self.device))
+            values, log_std = all_values[: len(rollout)], self.policy.log_std
+            log_probs, entropy = log_probs_and_entropy(
+                outputs[: len(rollout)], log_std, self._flat("actions").to(self.device)
+            )
+            rollout.values[:] = all_values.detach().cpu().numpy().reshape(rollout.values.shape)
         with watch("returns"):
-            log_ratios = log_probs.numpy().reshape(rollout.log_probs.shape) - rollout.log_probs
+            log_ratios = log_probs.detach().cpu().numpy().reshape(rollout.log_probs.shape) - rollout.log_probs
             cut_off = rollout.cut_off()
             rollout.final_values[cut_off] = self._values(rollout.final_obs[cut_off])
             self._check_outputs()
@@ -193,7 +164,7 @@ class Impala(ActorCriticLearner):
         with watch("update"):
             self._optimizer.param_groups[0]["lr"] = learning_rate
             advantages, returns = (self._flat(name).to(self.device) for name in ("advantages", "returns"))
-            losses = impala_losses(all_log_probs, values, actions, advantages, returns)
+            losses = impala_losses(log_probs, entropy, values, advantages, returns)
             loss = losses.policy_loss + config.value_coef * losses.value_loss - entropy_coef * losses.entropy
             grad_norm = self._descend((loss,), (torch.ones_like(loss),))
             if self.policy.obs_norm is not None:

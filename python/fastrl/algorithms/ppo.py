@@ -11,7 +11,14 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
-from fastrl.algorithms.actor_critic import VALUE_CHUNK, ActorCriticLearner, explained_variance, generator_of
+from fastrl.algorithms.actor_critic import (
+    VALUE_CHUNK,
+    ActorCriticConfig,
+    ActorCriticLearner,
+    explained_variance,
+    generator_of,
+)
+from fastrl.algorithms.surrogate import log_probs_of, surrogate_gradient
 from fastrl.collect.fragment import Fragment
 from fastrl.collect.native import CollectStats, NativeCollector
 from fastrl.config import section
@@ -24,10 +31,9 @@ if TYPE_CHECKING:
 
 
 @section
-class PPOConfig:
-    """Hyper-parameters of PPO. Schedules are linear in the environment steps done."""
+class PPOConfig(ActorCriticConfig):
+    """Hyper-parameters of PPO."""
 
-    num_steps: Annotated[int, Field(ge=1, description="steps of each environment between updates")] = 100
     num_epochs: Annotated[int, Field(ge=1, description="passes over the rollout in an update")] = 4
     minibatch_size: Annotated[
         int,
@@ -35,7 +41,6 @@ class PPOConfig:
             ge=1, description="at most this many samples in a gradient step; minibatches are of equal size"
         ),
     ] = 4096
-    gamma: Annotated[float, Field(ge=0, le=1, description="discount of future rewards")] = 0.99
     gae_lambda: Annotated[
         float,
         Field(ge=0, le=1, description="advantage estimation: 0 trusts the value function, 1 the rewards"),
@@ -46,37 +51,10 @@ class PPOConfig:
     value_clip: Annotated[
         float | None, Field(gt=0, description="the same for value predictions, in units of return; none: off")
     ] = None
-    value_coef: Annotated[float, Field(ge=0, description="weight of the value loss")] = 0.5
-    learning_rate: Annotated[float, Field(ge=0, description="Adam's learning rate at the start")] = 1e-3
-    final_learning_rate: Annotated[float, Field(ge=0, description="Adam's learning rate at the end")] = 0.0
-    entropy_coef: Annotated[float, Field(ge=0, description="weight of the entropy bonus at the start")] = 0.01
-    final_entropy_coef: Annotated[
-        float, Field(ge=0, description="weight of the entropy bonus at the end")
-    ] = 0.001
-    max_grad_norm: Annotated[float, Field(gt=0, description="gradients are scaled down to this norm")] = 0.5
     target_kl: Annotated[
         float | None,
         Field(gt=0, description="an update stops once the policy has moved this far; none: never"),
     ] = None
-    normalize_advantages: Annotated[
-        bool, Field(description="advantages of each rollout are brought to mean 0, deviation 1")
-    ] = True
-    normalize_obs: Annotated[bool, Field(description="observations are whitened by running statistics")] = (
-        False
-    )
-    normalize_returns: Annotated[
-        bool, Field(description="rewards are divided by the running deviation of the discounted return")
-    ] = True
-    reward_scale: Annotated[
-        float, Field(gt=0, description="rewards are multiplied by this before they are learnt from")
-    ] = 1.0
-    hidden: Annotated[
-        tuple[Annotated[int, Field(ge=1)], ...],
-        Field(description="widths of the hidden layers of actor and critic, each of which has its own"),
-    ] = (64, 64)
-    activation: Annotated[
-        Literal["tanh", "relu"], Field(description="after each hidden layer; tanh is much slower on CPUs")
-    ] = "relu"
     action_masks: Annotated[
         bool, Field(description="never take actions that the environment says cannot have an effect")
     ] = False
@@ -125,7 +103,7 @@ class Minibatch(NamedTuple):
 
     obs: Tensor  # float32 [D, obs_dim], the different observations
     rows: Tensor  # int64 [B], which of them each sample has
-    actions: Tensor  # int64 [B]
+    actions: Tensor  # int64 [B], or draws float32 [B, n]
     log_probs: Tensor  # float32 [B], when the actions were chosen
     advantages: Tensor  # float32 [B]
     returns: Tensor  # float32 [B]
@@ -141,52 +119,6 @@ class Losses(NamedTuple):
     entropy: Tensor
     approx_kl: Tensor
     clip_fraction: Tensor
-
-
-def policy_gradient(
-    logits: Tensor, batch: Minibatch, *, clip_range: float, entropy_coef: float
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Gradient of ``policy_loss - entropy_coef * entropy`` with respect to the logits, in closed form.
-
-    With p = softmax(logits), H its entropy, a the action, A its advantage and r = p[a] / p_old[a], a sample
-    gives (losses are means over samples)::
-
-        d(-min(r A, clip(r) A)) / d logits[j] = -A r ([j = a] - p[j])   where the minimum is r A, else 0
-        d(-H) / d logits[j]                   = p[j] (log p[j] + H)
-
-    and the gradient of a row is the sum over its samples. That takes far fewer passes over [D, num_actions]
-    than automatic differentiation.
-
-    Args:
-        logits: float32 [D, num_actions], before masking.
-
-    Returns:
-        The gradient, float32 [D, num_actions], then policy_loss, entropy, approx_kl, clip_fraction.
-    """
-    num_rows, num_actions = logits.shape
-    size = len(batch.actions)
-    all_log_probs = torch.log_softmax(mask_logits(logits, batch.masks), -1)
-    probs = all_log_probs.exp()
-    entropies = -torch.linalg.vecdot(probs, all_log_probs)
-    chosen = batch.rows * num_actions + batch.actions
-    log_ratio = all_log_probs.take(chosen) - batch.log_probs
-    ratio = log_ratio.exp()
-    unclipped = ratio * batch.advantages
-    clipped = ratio.clamp(1 - clip_range, 1 + clip_range) * batch.advantages
-    pull = torch.where(unclipped <= clipped, unclipped, 0.0) / size
-
-    # What each row's samples weigh in the entropy, and how they pull at it together.
-    bonus = torch.bincount(batch.rows, minlength=num_rows) * (entropy_coef / size)
-    pulls = torch.zeros_like(entropies).index_add_(0, batch.rows, pull)
-    gradient = (all_log_probs * bonus.unsqueeze(1)).add_((pulls + bonus * entropies).unsqueeze(1)).mul_(probs)
-    gradient.view(-1).index_add_(0, chosen, -pull)
-    return (
-        gradient,
-        -torch.minimum(unclipped, clipped).mean(),
-        entropies.take(batch.rows).mean(),
-        (ratio - 1 - log_ratio).mean(),
-        ((ratio - 1).abs() > clip_range).float().mean(),
-    )
 
 
 def value_gradient(values: Tensor, batch: Minibatch, *, value_clip: float | None) -> tuple[Tensor, Tensor]:
@@ -210,27 +142,52 @@ def value_gradient(values: Tensor, batch: Minibatch, *, value_clip: float | None
     return summed, error.square().mean() / 2
 
 
+class Gradients(NamedTuple):
+    """Of ``policy_loss + value_coef * value_loss - entropy_coef * entropy``, and the losses."""
+
+    outputs: Tensor  # of the actor, float32 [D, size]
+    values: Tensor  # float32 [D]
+    log_std: Tensor | None  # of a Gaussian, float32 [n]
+    losses: Losses
+
+
 def ppo_gradients(
-    logits: Tensor,
+    outputs: Tensor,
     values: Tensor,
     batch: Minibatch,
     *,
+    log_std: Tensor | None = None,
     clip_range: float,
     value_clip: float | None,
     value_coef: float,
     entropy_coef: float,
-) -> tuple[Tensor, Tensor, Losses]:
-    """Gradients of ``policy_loss + value_coef * value_loss - entropy_coef * entropy``, and the losses.
+) -> Gradients:
+    """The gradients of the loss of a minibatch.
 
-    Returns:
-        The gradients with respect to logits float32 [D, num_actions] and values float32 [D], and the losses.
+    Args:
+        outputs: of the actor, float32 [D, size]: logits before masking, or means.
+        values: float32 [D].
+        log_std: float32 [n] of a Gaussian; None for discrete actions.
     """
-    grad_logits, policy_loss, entropy, approx_kl, clip_fraction = policy_gradient(
-        logits, batch, clip_range=clip_range, entropy_coef=entropy_coef
+    policy = surrogate_gradient(
+        outputs,
+        log_std,
+        batch.actions,
+        batch.log_probs,
+        batch.advantages,
+        rows=batch.rows,
+        masks=batch.masks,
+        clip_range=clip_range,
+        entropy_coef=entropy_coef,
     )
     grad_values, value_loss = value_gradient(values, batch, value_clip=value_clip)
-    losses = Losses(policy_loss, value_loss, entropy, approx_kl, clip_fraction)
-    return grad_logits, grad_values * value_coef, losses
+    policy_loss, entropy, approx_kl, clip_fraction = policy.losses
+    return Gradients(
+        policy.outputs,
+        grad_values * value_coef,
+        policy.log_std,
+        Losses(policy_loss, value_loss, entropy, approx_kl, clip_fraction),
+    )
 
 
 class PPO(ActorCriticLearner):
@@ -320,6 +277,11 @@ class PPO(ActorCriticLearner):
         self._collector_of(env).look()
 
     def _collector_of(self, env: "NativeVectorEnv") -> NativeCollector:
+        if self.actions.is_box:
+            raise ValueError(
+                "collect() plays environments of discrete actions; for others, give take_in() what a collector of"
+                " fastrl.collect brings"
+            )
         if self._collector is None:
             self._collector = NativeCollector(env, self.rollout, self._act, self._env_seeds)
             self._collector.load_state_dict(self._collector_state)
@@ -404,7 +366,7 @@ class PPO(ActorCriticLearner):
 
     def _act(self, rollout: Rollout, t: int) -> None:
         with torch.inference_mode(), self._autocast():
-            logits = self.policy.logits(rollout.tensors["obs"][t].to(self.device)).float()
+            logits = self.policy.outputs(rollout.tensors["obs"][t].to(self.device)).float()
             if rollout.masks is not None:
                 logits = mask_logits(logits, rollout.tensors["masks"][t].to(self.device))
             actions, log_probs = sample_actions(logits, self._uniforms[t])
@@ -425,9 +387,13 @@ class PPO(ActorCriticLearner):
         rollout = self.rollout
         with torch.inference_mode(), self._autocast():
             chunks = torch.from_numpy(rollout.distinct("obs")).split(VALUE_CHUNK)
-            logits = torch.cat([self.policy.logits(chunk.to(self.device)).float() for chunk in chunks]).cpu()
-        log_probs = torch.log_softmax(logits, -1).numpy()
-        chosen: NDArray[np.float32] = log_probs[rollout.groups[:-1], rollout.actions]
+            outputs = torch.cat(
+                [self.policy.outputs(chunk.to(self.device)).float() for chunk in chunks]
+            ).cpu()
+            log_std = None if self.policy.log_std is None else self.policy.log_std.cpu()
+            of_samples = outputs.index_select(0, self._flat("groups"))
+            log_probs = log_probs_of(of_samples, log_std, self._flat("actions")).numpy()
+        chosen: NDArray[np.float32] = log_probs.reshape(rollout.log_probs.shape)
         return chosen
 
     def _minibatches(self) -> Iterator[Minibatch]:
@@ -452,21 +418,26 @@ class PPO(ActorCriticLearner):
 
     def _gradient_step(self, batch: Minibatch, entropy_coef: float) -> tuple[Losses, Tensor]:
         """One step of the optimiser. Returns the losses and the gradient's norm before clipping."""
+        log_std = self.policy.log_std
         with self._autocast():
-            logits, values = self._forward(batch.obs)
-        logits, values = logits.float(), values.float()
+            outputs, values = self._forward(batch.obs)
+        outputs, values = outputs.float(), values.float()
         with torch.no_grad():
-            grad_logits, grad_values, losses = ppo_gradients(
-                logits,
+            gradients = ppo_gradients(
+                outputs,
                 values,
                 batch,
+                log_std=log_std,
                 clip_range=self.config.clip_range,
                 value_clip=self.config.value_clip,
                 value_coef=self.config.value_coef,
                 entropy_coef=entropy_coef,
             )
-        grad_norm = self._descend((logits, values), (grad_logits, grad_values))
-        return losses, grad_norm
+        learnt, pulls = [outputs, values], [gradients.outputs, gradients.values]
+        if log_std is not None and gradients.log_std is not None:
+            learnt.append(log_std)
+            pulls.append(gradients.log_std)
+        return gradients.losses, self._descend(learnt, pulls)
 
     def state_dict(self) -> dict[str, Any]:
         """All that `load_state_dict` needs to go on exactly, apart from the environment's state.

@@ -11,15 +11,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fastrl.actions import Actions
 from fastrl.algorithms.return_scale import ReturnScale
 from fastrl.algorithms.schedules import Schedule
+from fastrl.algorithms.surrogate import log_probs_of, surrogate_gradient
 from fastrl.algorithms.team_critics import CHUNK, CentralCritics, OwnCritics, Rows
-from fastrl.algorithms.team_losses import log_probs_of, surrogate_gradient
 from fastrl.algorithms.team_settings import TeamConfig, TeamMetrics
 from fastrl.algorithms.trained import Trained
 from fastrl.collect.team import TeamCollector, TeamEnv, TeamStats
+from fastrl.networks import sampling_noise
 from fastrl.stopwatch import Stopwatch
-from fastrl.team_networks import Actions, Actor, CentralCritic, Critic, Scripted, TeamPolicy, Trace
+from fastrl.team_networks import Actor, CentralCritic, Critic, Scripted, TeamPolicy, Trace
 from fastrl.team_rollout import TeamRollout
 
 
@@ -196,7 +198,7 @@ class TeamLearner:
             raise ValueError("collect() was given another environment than before; make a new learner for it")
         with watch("inference"):
             shape = (self.config.num_steps, self.rollout.num_rows)
-            self._noise = self.policy.actions.noise(shape, self._generators["sampling"])
+            self._noise = sampling_noise(self.policy.actions, shape, self._generators["sampling"])
         stats = self._collector.collect(self.rollout, watch)
         self.receive(self.rollout, watch)
         return stats

@@ -7,7 +7,8 @@ from pydantic import Field
 
 from fastrl.algorithms.schedules import ScheduleName
 from fastrl.config import section
-from fastrl.team_networks import LOG_STD_RANGE, Activation, Init
+from fastrl.networks import LOG_STD_RANGE
+from fastrl.team_networks import Activation, Init
 
 
 @section

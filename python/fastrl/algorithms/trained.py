@@ -6,8 +6,8 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
-from fastrl.networks import flatten_parameters, load_weights
-from fastrl.team_networks import LOG_STD_RANGE, Actor, CentralCritic, Critic, Trace
+from fastrl.networks import LOG_STD_RANGE, flatten_parameters, load_weights
+from fastrl.team_networks import Actor, CentralCritic, Critic, Trace
 
 Network = TypeVar("Network", bound=Actor | Critic | CentralCritic)
 

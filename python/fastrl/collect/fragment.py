@@ -16,7 +16,7 @@ class Fragment:
     Attributes:
         obs: float32 [T + 1, R, D]; row ``t`` is what action ``t`` was chosen on, row T what follows the last. After the
             end of an episode at ``t``, row ``t + 1`` is the first observation of the next one.
-        actions: int64 [T, R], or float32 [T, R, n].
+        actions: int64 [T, R], or float32 [T, R, n] as they were drawn (see `fastrl.actions.Actions`).
         log_probs: float32 [T, R], of the actions under the policy that chose them.
         rewards: float32 [T, R].
         terminations, truncations: bool [T, R].

@@ -15,20 +15,25 @@ def lay_out(fragments: Sequence[Fragment], rollout: Rollout) -> Rollout:
     other in one column, [steps of all of them, 1]: every one ends at its last step, where nothing of the next counts.
 
     Args:
-        fragments: at least one, with int64 actions.
+        fragments: at least one.
         rollout: is overwritten and returned if it has the right size; otherwise a new one is.
 
     Raises:
-        ValueError: observations of another length than the rollout's, or fragments of different lengths that are not
-            whole episodes.
+        ValueError: observations or actions of another kind or length than the rollout's, or fragments of different
+            lengths that are not whole episodes.
     """
     if not fragments:
         raise ValueError("there are no fragments to learn from")
-    obs_dim = rollout.obs.shape[-1]
+    obs_dim, action_shape = rollout.obs.shape[-1], rollout.actions.shape[2:]
     for fragment in fragments:
         if fragment.obs.shape[-1] != obs_dim:
             raise ValueError(
                 f"fragments have observations of length {fragment.obs.shape[-1]}, the learner expects {obs_dim}"
+            )
+        if fragment.actions.shape[2:] != action_shape or fragment.actions.dtype != rollout.actions.dtype:
+            raise ValueError(
+                f"fragments have actions {fragment.actions.dtype} {list(fragment.actions.shape[2:])}, the learner"
+                f" expects {rollout.actions.dtype} {list(action_shape)}"
             )
     lengths = [fragment.num_steps for fragment in fragments]
     side_by_side = len(set(lengths)) == 1
@@ -43,7 +48,7 @@ def lay_out(fragments: Sequence[Fragment], rollout: Rollout) -> Rollout:
                 )
     num_steps, num_envs = (lengths[0], sum(rows)) if side_by_side else (sum(lengths), 1)
     if (num_steps, num_envs) != (rollout.num_steps, rollout.num_envs):
-        rollout = Rollout(num_steps, num_envs, obs_dim, rollout.num_actions)
+        rollout = Rollout(num_steps, num_envs, obs_dim, rollout.num_actions, continuous=rollout.continuous)
     step = row = 0
     for fragment, length, width in zip(fragments, lengths, rows, strict=True):
         place = np.s_[step : step + length, row : row + width]

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from time import perf_counter
 
 import numpy as np
-from gymnasium.spaces import Box
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
+from fastrl.actions import Actions
 from fastrl.collect.fragment import allocate
 from fastrl.collect.plan import Plan, expect_spaces
 from fastrl.collect.player import PARTS, Arrays, Stopped
@@ -64,7 +64,7 @@ class AsyncRows:
         self.lanes = np.full(rows, EPISODES) if plan.unit == "episodes" else np.arange(rows)
         self.numbers = np.zeros(rows, np.int64)
         self._ready = ready
-        self._box = plan.action_space if isinstance(plan.action_space, Box) else None
+        self._actions = Actions(plan.action_space)
         self._streams, self._steps = np.zeros(rows, np.uint64), np.zeros(rows, np.int64)
         self._returns = np.zeros(rows)
         self._last = np.zeros((rows, plan.obs_dim), np.float32)
@@ -163,9 +163,7 @@ class AsyncRows:
         out["actions"][at[rows], rows], out["log_probs"][at[rows], rows] = actions, log_probs
         now = perf_counter()
         self.seconds["inference"] += now - start
-        if self._box is not None:
-            actions = actions.clip(self._box.low, self._box.high)
-        self.worlds.env.send(actions, rows)
+        self.worlds.env.send(self._actions.to_env(actions), rows)
         self.seconds["environment"] += perf_counter() - now
 
     def _store(self, batch: Batch, at: NDArray[np.int64], out: Arrays) -> NDArray[np.bool_]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 import numpy as np
 from gymnasium.spaces import Box, Discrete, Space
 
+from fastrl.actions import Actions
 from fastrl.collect.fragment import Fragment
 
 if TYPE_CHECKING:
@@ -87,15 +88,7 @@ def check_spaces(obs_space: Space[Any], action_space: Space[Any]) -> None:
             f"observations should be a Box, of any shape; the environment's are {obs_space}:"
             " gymnasium.wrappers.FlattenObservation makes one of them"
         )
-    discrete = isinstance(action_space, Discrete) and action_space.start == 0
-    numbers = (
-        isinstance(action_space, Box) and action_space.dtype == np.float32 and len(action_space.shape) == 1
-    )
-    if not (discrete or numbers):
-        raise ValueError(
-            "actions should be Discrete from 0 on, or a one-dimensional float32 Box; the environment's are"
-            f" {action_space}: wrap it in a gymnasium.ActionWrapper that offers one of those"
-        )
+    Actions(action_space)
 
 
 def shares(plan: Plan, workers: int) -> list[range]:

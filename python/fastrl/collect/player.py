@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
-from gymnasium.spaces import Box
 from numpy.typing import NDArray
 
+from fastrl.actions import Actions
 from fastrl.actor import Actor
 from fastrl.collect.fragment import Fragment, allocate
 from fastrl.collect.plan import Plan, expect_spaces
@@ -79,8 +79,8 @@ class Player:
     use, and the environments again after one has raised: what was played since the last fragment is then lost, and
     the episodes that ran begin anew.
 
-    A return is the sum of the float32 rewards, in float64. Box actions are clipped to their space for the environment;
-    the fragment has them as the actor chose them.
+    A return is the sum of the float32 rewards, in float64. The fragment has actions as the actor drew them, see
+    `fastrl.actions.Actions`.
 
     Args:
         lanes: the rows to play; with unit "episodes" none, one environment plays whatever number it is given.
@@ -205,7 +205,7 @@ class Player:
         """
         plan, envs, act, stop = self.plan, self._envs, self.actor.act, self._stop
         whole, dim, longest = plan.unit == "episodes", plan.obs_dim, plan.num_steps
-        space, rows = plan.action_space if isinstance(plan.action_space, Box) else None, range(len(envs))
+        takes, rows = Actions(plan.action_space), range(len(envs))
         obs, actions, log_probs, rewards = out["obs"], out["actions"], out["log_probs"], out["rewards"]
         terminations, truncations, final_obs = out["terminations"], out["truncations"], out.get("final_obs")
         current, streams, steps = self._obs, self._streams, self._steps
@@ -222,7 +222,7 @@ class Player:
                 raise Stopped
             act(obs[t], streams, steps, actions[t], log_probs[t])
             # Environments get numbers of Python, and arrays that nobody writes to later.
-            chosen = actions[t].tolist() if space is None else actions[t].clip(space.low, space.high)
+            chosen = takes.to_env(actions[t]) if takes.is_box else actions[t].tolist()
             steps += 1
             now = perf_counter()
             inference += now - clock

@@ -7,9 +7,9 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
-from gymnasium.spaces import Box
 from numpy.typing import NDArray
 
+from fastrl.actions import Actions
 from fastrl.actor import Actor
 from fastrl.collect.failures import Failures
 from fastrl.collect.fragment import STEP_ARRAYS, allocate
@@ -60,7 +60,7 @@ class Rows:
         self._playing = np.full(num_rows, not whole)
         # And then, what each row plays next; -1: nothing is left.
         self._reserved = np.full(num_rows, -1)
-        self._box = plan.action_space if isinstance(plan.action_space, Box) else None
+        self._actions = Actions(plan.action_space)
         self._step: Arrays | None = None
         self._episodes: Arrays | None = None
 
@@ -117,9 +117,7 @@ class Rows:
 
     def _step_worlds(self, out: Arrays, t: int, mask: NDArray[np.bool_] | None) -> None:
         start = perf_counter()
-        actions = out["actions"][t]
-        if self._box is not None:
-            actions = actions.clip(self._box.low, self._box.high)
+        actions = self._actions.to_env(out["actions"][t])
         try:
             self.worlds.step(
                 actions,

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastrl.algorithms.team_losses import log_probs_of, surrogate_gradient
+from fastrl.algorithms.surrogate import log_probs_of, surrogate_gradient
 
 
 def plain_loss(outputs, log_std, actions, old_log_probs, advantages, clip_range, entropy_coef):
@@ -46,6 +46,27 @@ def test_gradients_are_those_of_autograd(seed, size, width, is_box):
         torch.testing.assert_close(gradient.log_std, expected[1])
     torch.testing.assert_close(gradient.losses.policy_loss, policy_loss)
     torch.testing.assert_close(gradient.losses.entropy, entropy)
+
+
+@settings(deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 9), st.integers(1, 4), st.booleans())
+def test_samples_may_share_rows(seed, size, num_rows, is_box):
+    rng = torch.Generator().manual_seed(seed)
+    outputs = torch.randn(num_rows, 3, generator=rng, dtype=torch.float64)
+    log_std = torch.randn(3, generator=rng, dtype=torch.float64) if is_box else None
+    actions = torch.randn(size, 3, generator=rng) if is_box else torch.randint(3, (size,), generator=rng)
+    rows = torch.randint(num_rows, (size,), generator=rng)
+    old = log_probs_of(outputs[rows], log_std, actions) + 0.3 * torch.randn(size, generator=rng)
+    advantages = torch.randn(size, generator=rng, dtype=torch.float64)
+    coefficients = {"clip_range": 0.2, "entropy_coef": 0.3}
+    shared = surrogate_gradient(outputs, log_std, actions, old, advantages, rows=rows, **coefficients)
+    own = surrogate_gradient(outputs[rows], log_std, actions, old, advantages, **coefficients)
+    expected = torch.zeros_like(outputs).index_add_(0, rows, own.outputs)
+    torch.testing.assert_close(shared.outputs, expected)
+    if is_box:
+        torch.testing.assert_close(shared.log_std, own.log_std)
+    for one, other in zip(shared.losses, own.losses, strict=True):
+        torch.testing.assert_close(one, other)
 
 
 @pytest.mark.parametrize("is_box", [False, True])
