@@ -1,6 +1,14 @@
 """What every test gets."""
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# Examples are the same in each run, so that what passed fails only after a change. Others are sought with
+# `pytest --hypothesis-profile=search`. Neither minds a machine that is busy.
+PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("repeat", PATIENT, derandomize=True, database=None)
+settings.register_profile("search", PATIENT, derandomize=False, max_examples=2000, print_blob=True)
+settings.load_profile("repeat")
 
 
 @pytest.fixture(autouse=True)

@@ -100,7 +100,7 @@ def run(use, name):
     """How it ended in a child: "used", "refused", or what must not happen."""
     pid = os.fork()
     if pid == 0:
-        signal.alarm(10)
+        signal.alarm(120)
         try:
             use(name)
             os._exit(0)

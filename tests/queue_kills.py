@@ -23,6 +23,7 @@ import traceback
 import numpy as np
 
 from fastrl.queue import Empty, Full, Queue, ShutDown
+from patience import wait_until
 
 WORDS = 125
 RECORD = np.dtype([("producer", "u8"), ("number", "u8"), ("payload", "u8", WORDS), ("checksum", "u8")])
@@ -30,6 +31,8 @@ FACTORS = np.random.default_rng(0).integers(2**63, size=WORDS + 2, dtype=np.uint
 PRODUCERS = 3
 BATCH = 30
 SHOWN = 64
+# Records at least that the consumers see, however little of the machine is theirs.
+ENOUGH = 1000
 CAPACITY = 64
 CHILDREN: set[int] = set()
 """That run, or ended and are not yet waited for."""
@@ -182,6 +185,7 @@ def main(policy, order, kills, seed):
                     time.sleep(rng.uniform(0, 0.002))
                 end(producers[which], {-signal.SIGKILL})
                 producers[which] = new_producer()
+        wait_until(lambda: ledger.seen.sum() > ENOUGH)
         time.sleep(0.05)
         ledger.stop[0] = 1
         for pid in producers:

@@ -14,6 +14,7 @@ from gymnasium.spaces import Discrete
 import fastrl
 from fastrl.envs import AsyncNativeVectorEnv, Cage2VectorEnv, CoopVectorEnv, HighwayVectorEnv, RingVectorEnv
 from fastrl.streams import env_seed
+from patience import LONG, wait_until
 
 SEED = 11
 
@@ -201,11 +202,20 @@ def test_waiting_ends_in_time_and_nothing_is_lost():
     env = slow_highways(2)
     env.reset()
     env.recv()
-    env.send([1, 1], ids(0, 1))
-    with pytest.raises(TimeoutError, match=r"no 2 environments were ready within 0\.0 s"):
-        env.recv(2, timeout=0.0)
+
+    def came_too_early():
+        env.send([1, 1], ids(0, 1))
+        try:
+            env.recv(2, timeout=0.0)
+        except TimeoutError as error:
+            assert "no 2 environments were ready within 0.0 s" in str(error)  # noqa: PT017
+            return True
+        return False
+
+    # Somebody who is kept from asking for long enough finds them ready.
+    wait_until(came_too_early)
     assert env.on_their_way == 2
-    assert len(env.recv(2, timeout=60.0).env_ids) == 2
+    assert len(env.recv(2, timeout=LONG).env_ids) == 2
     assert env.busy_seconds > 0
     env.close()
 
@@ -224,24 +234,28 @@ def test_another_thread_is_refused_while_one_waits():
     env = slow_highways(8)
     env.reset()
     env.recv()
-    env.send(np.ones(8, np.int64), np.arange(8))
     seen = []
 
     def wait():
         seen.append(env.recv(8))
 
-    thread = threading.Thread(target=wait)
-    thread.start()
-    refused = 0
-    while thread.is_alive():
-        try:
-            assert env.on_their_way in (0, 8)
-        except RuntimeError as error:
-            assert "another thread" in str(error)  # noqa: PT017
-            refused += 1
-    thread.join()
-    assert len(seen[0].env_ids) == 8
-    assert refused
+    def times_refused():
+        env.send(np.ones(8, np.int64), np.arange(8))
+        thread = threading.Thread(target=wait)
+        thread.start()
+        refused = 0
+        while thread.is_alive():
+            try:
+                assert env.on_their_way in (0, 8)
+            except RuntimeError as error:
+                assert "another thread" in str(error)  # noqa: PT017
+                refused += 1
+        thread.join()
+        assert len(seen.pop().env_ids) == 8
+        return refused
+
+    # The other thread may be over before this one looks.
+    wait_until(times_refused)
     env.close()
 
 
@@ -261,7 +275,7 @@ def test_a_fork_is_told_to_make_its_own():
             del env
         finally:
             os._exit(code)
-    signal.alarm(30)
+    signal.alarm(int(LONG))
     assert os.waitpid(child, 0)[1] == 0
     signal.alarm(0)
     assert len(env.recv().env_ids) == 3

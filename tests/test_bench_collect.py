@@ -5,7 +5,6 @@ import multiprocessing
 import os
 import signal
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -35,6 +34,7 @@ from fastrl.cli import main
 from fastrl.collect.fragment import Fragment, allocate
 from fastrl.collect.plan import Report
 from fastrl.envs.spec import EnvSpec
+from patience import LONG
 
 QUICK = EnvSpec("fastrl/Uneven-v0", {"step_seconds": 0.0005, "length": 10})
 
@@ -106,12 +106,26 @@ def test_what_cannot_be_measured_is_left_out_and_not_asked_again() -> None:
     assert results[0].speed_up is None and results[0].efficiency is None
 
 
+class Clock:
+    """Time that passes when somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
 class Bursts:
     """A collector whose four rows end together, every tenth of a second."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
         self.waiting: list[Fragment] = []
-        self.due = time.perf_counter() + 0.1
+        self.due = clock.now + 0.1
         self.published = 0
         arrays = allocate(10, 1, 8, ())
         self.fragment = Fragment(
@@ -124,12 +138,12 @@ class Bursts:
         )
 
     def take(self, timeout: float) -> Fragment | None:
-        if not self.waiting and (left := self.due - time.perf_counter()) <= timeout:
-            time.sleep(max(left, 0.0))
+        if not self.waiting and (left := self.due - self.clock.now) <= timeout:
+            self.clock.sleep(max(left, 0.0))
             self.due += 0.1
             self.waiting = [self.fragment] * 4
         elif not self.waiting:
-            time.sleep(timeout)
+            self.clock.sleep(timeout)
         return self.waiting.pop() if self.waiting else None
 
     def publish(self, weights: Any) -> int:
@@ -140,14 +154,16 @@ class Bursts:
         return Report()
 
 
-def test_bursts_are_counted_whole() -> None:
-    plan, collector = make_plan(Setting(QUICK), 4), Bursts()
+def test_bursts_are_counted_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr(bench_collect, "time", clock)
+    plan, collector = make_plan(Setting(QUICK), 4), Bursts(clock)
     weights = np.zeros(0, np.float32)
     for _ in range(5):
         episodes, steps = bench_collect._drain(collector, plan, weights, 0.13)  # type: ignore[arg-type]
         assert episodes > 0 and episodes % 4 == 0 and steps == 10 * episodes
         assert collector.waiting == []
-    collector = Bursts()
+    collector = Bursts(clock)
     bench_collect._drain(collector, plan, weights, 1.25)  # type: ignore[arg-type]
     assert collector.published >= 1, "after each update's worth, 40 episodes"
 
@@ -187,9 +203,13 @@ def test_a_measurement_in_a_process_of_its_own() -> None:
 
 def test_an_interrupt_ends_a_measurement() -> None:
     interrupt = threading.Timer(2.0, os.kill, (os.getpid(), signal.SIGINT))
-    interrupt.start()
+
+    def measure_until_interrupted() -> None:
+        interrupt.start()
+        measure_apart(Setting(QUICK, seconds=10 * LONG), Case("sequential", 1))
+
     with pytest.raises(KeyboardInterrupt):
-        measure_apart(Setting(QUICK, seconds=600.0), Case("sequential", 1))
+        measure_until_interrupted()
     assert multiprocessing.active_children() == []
 
 

@@ -9,6 +9,7 @@ import threading
 import time
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ import pytest
 
 import fastrl
 from collect_cases import ACTIONS, Broken, Chooser, chooser, plan, rows, take_many, updates
+from fastrl.collect import handing_out, process_worker
 from fastrl.collect.executor import ExecutorCollector
 from fastrl.collect.fragment import Fragment
 from fastrl.collect.plan import CollectError, Plan
@@ -24,6 +26,7 @@ from fastrl.collect.player import PARTS
 from fastrl.collect.sequential import SequentialCollector
 from fastrl.envs.spec import EnvSpec
 from fastrl.streams import EPISODES
+from patience import LONG, wait_until
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -88,12 +91,12 @@ def test_asynchronous_collection_goes_on_with_the_newest_weights(unit: Any) -> N
 def test_no_more_is_played_than_was_allowed_ahead() -> None:
     with ExecutorCollector(plan("episodes"), n_workers=2, ahead=3) as collector:
         collector.publish(chooser(0.0))
-        assert collector.take(60.0) is not None
+        assert collector.take(LONG) is not None
         time.sleep(0.3)
         collector.publish(chooser(1.0))
         versions = []
         for _ in range(6):
-            fragment = collector.take(60.0)
+            fragment = collector.take(LONG)
             assert fragment is not None
             versions.append(fragment.version)
         assert versions.count(1) <= 3
@@ -101,35 +104,54 @@ def test_no_more_is_played_than_was_allowed_ahead() -> None:
 
 
 def test_taking_gives_up_in_time() -> None:
-    slow = plan("episodes", sleep=1.0)
+    slow = plan("episodes", sleep=LONG)
     with ExecutorCollector(slow, n_workers=1) as collector:
         collector.publish(chooser(0.0))
         assert collector.take(0.05) is None
         assert collector.take(0.0) is None
 
 
-def test_who_has_answered_in_time_is_not_ended_though_the_learner_was_busy() -> None:
-    with ExecutorCollector(plan("episodes"), n_workers=1, task_timeout=1.0, ahead=2) as collector:
+def test_who_has_answered_in_time_is_not_ended_though_the_learner_was_busy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    passed = 0.0
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + passed)
+    for module in (handing_out, process_worker):
+        monkeypatch.setattr(module, "time", clock)
+    with ExecutorCollector(plan("episodes"), n_workers=1, task_timeout=LONG, ahead=2) as collector:
         collector.publish(chooser(0.0))
-        assert collector.take(60.0) is not None
-        time.sleep(1.3)
+        assert collector.take(LONG) is not None
+        (worker,) = collector._workers
+        assert worker.tasks
+        wait_until(lambda: collector._done.qsize() == len(worker.tasks))
+        passed = 2 * LONG
         for _ in range(6):
-            assert collector.take(60.0) is not None
+            assert collector.take(LONG) is not None
         assert collector.report().failures == ()
 
 
 @pytest.mark.parametrize("what", ["raise", "exit", "kill", "hang", "build"])
 @pytest.mark.parametrize("unit", ["steps", "episodes"])
-def test_what_goes_wrong_costs_its_task_only(unit: Any, what: str, tmp_path: Path) -> None:
+def test_what_goes_wrong_costs_its_task_only(
+    unit: Any, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process_worker, "_TELL", LONG)
+    # Where nothing hangs, nobody is to be taken for it on a machine that is slow.
+    patience = 0.4 if what == "hang" else LONG
     share = 0.03 if unit == "steps" else 0.06
     broken = plan(unit, Broken, share=share, what=what, once=str(tmp_path), episodes=40)
-    with ExecutorCollector(broken, n_workers=2, task_timeout=0.4, max_failures=4) as collector:
+    with ExecutorCollector(
+        broken, n_workers=2, task_timeout=patience, max_failures=20 if what == "hang" else 4
+    ) as collector:
         pids = set(collector.pids)
         collector.publish(chooser(0.5))
         fragments = [fragment for _ in range(3) for fragment in collector.collect()]
         report = collector.report()
         assert (set(collector.pids) == pids) == (what in ("raise", "exit", "build"))
-    assert len(report.failures) >= 1
+    happened = len(list(tmp_path.iterdir()))
+    assert len(report.failures) >= happened >= 1
+    # On a machine that stalls, others than those that hang may give no answer, too.
+    assert len(report.failures) == happened or what == "hang"
     assert report.restarts == (0 if what in ("raise", "exit", "build") else len(report.failures))
     ended = Counter(tuple(episode) for fragment in fragments for episode in fragment.episodes.tolist())
     assert set(ended.values()) == {1}
@@ -150,10 +172,10 @@ def test_what_goes_wrong_costs_its_task_only(unit: Any, what: str, tmp_path: Pat
         assert (
             "building" if what == "build" else "episode" if unit == "episodes" else "rows"
         ) in failure.task
-        if what == "hang":
-            assert "this_game_hangs" in failure.traceback
-        elif what != "kill":
+        if what not in ("hang", "kill"):
             assert "collect_cases.py" in failure.traceback
+    if what == "hang":
+        assert sum("this_game_hangs" in failure.traceback for failure in report.failures) == happened
 
 
 @pytest.mark.parametrize(
@@ -162,13 +184,17 @@ def test_what_goes_wrong_costs_its_task_only(unit: Any, what: str, tmp_path: Pat
         ("episodes", "raise", "ValueError: this game is broken"),
         ("steps", "raise", "ValueError: this game is broken"),
         ("episodes", "kill", "killed by SIGKILL"),
-        ("episodes", "hang", "no answer for 0.2 s"),
+        ("episodes", "hang", "no answer for 0.5 s"),
         ("episodes", "build", "RuntimeError: this one cannot be built"),
     ],
 )
-def test_repeated_failure_stops_the_run(unit: Any, what: str, cause: str) -> None:
+def test_repeated_failure_stops_the_run(
+    unit: Any, what: str, cause: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process_worker, "_TELL", LONG)
     broken = plan(unit, Broken, share=0.1, what=what)
-    with ExecutorCollector(broken, n_workers=2, task_timeout=0.2) as collector:
+    patience = 0.5 if what == "hang" else LONG
+    with ExecutorCollector(broken, n_workers=2, task_timeout=patience) as collector:
         collector.publish(chooser(0.0))
         with pytest.raises(CollectError, match=f"failed 3 times at .*{cause}") as caught:
             updates(collector, 20)
@@ -191,7 +217,7 @@ def test_episodes_arrive_once_though_workers_are_killed_at_random(seed: int) -> 
     collector, expected = small_steps(seed, "episodes")
     kills = 0
     with collector, Killing(collector, luck) as killing:
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + LONG
         update = 0
         while kills < 8 and time.monotonic() < deadline:
             collector.publish(chooser(update % 4))
@@ -246,7 +272,7 @@ def test_rows_go_on_though_workers_are_killed_at_random() -> None:
         ExecutorCollector(same, n_workers=3, max_failures=100) as collector,
         Killing(collector, random.Random(5)) as killing,
     ):
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + LONG
         collector.publish(chooser(0.0))
         while killing.count < 6 and time.monotonic() < deadline:
             for fragment in collector.collect():
@@ -280,7 +306,7 @@ def test_the_report_tells_of_workers() -> None:
     assert report.episodes == 34
     assert report.failures == ()
     assert report.restarts == 0
-    assert 0.05 < report.cold_start < 60
+    assert 0.05 < report.cold_start < LONG
     assert len(report.memory_mib) == 2
     assert all(1 < mib < 300 for mib in report.memory_mib)
     assert set(report.seconds) == set(PARTS)
@@ -331,28 +357,23 @@ def test_a_plan_that_does_not_pickle_is_refused() -> None:
 
 def test_closing_ends_everything() -> None:
     before = shared_memory(os.getpid())
-    collector = ExecutorCollector(plan("episodes", sleep=0.2), n_workers=3)
+    collector = ExecutorCollector(plan("episodes", sleep=LONG), n_workers=3)
     collector.publish(chooser(0.0))
-    collector.take(60.0)
+    # Until they have come up, and play.
+    while collector.report().cold_start == 0:
+        assert collector.take(0.05) is None
     pids = collector.pids
     shared = shared_memory(os.getpid(), *pids) - before
     assert any(path.name.startswith("fastrl-") for path in shared)
     start = time.monotonic()
     collector.close()
     collector.close()
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < LONG
     assert not any(map(psutil.pid_exists, pids))
     with pytest.raises(CollectError, match="closed"):
         collector.collect()
     del collector
     wait_until(lambda: not any(path.exists() for path in shared))
-
-
-def wait_until(reached: Any, seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not reached():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 SCRIPT = """
@@ -413,7 +434,7 @@ def test_nothing_is_left_of_a_learner_that_ends(
             os.killpg(learner.pid, signal.SIGINT)
         else:
             os.kill(learner.pid, signal.Signals[how])
-        assert learner.wait(20) != 0
+        assert learner.wait(LONG) != 0
         wait_until(lambda: not any(process.is_running() for process in family))
         wait_until(lambda: not any(path.exists() for path in shared))
         told = learner.stderr.read()
@@ -433,7 +454,7 @@ def test_fragments_stay_what_they_are(tmp_path: Path) -> None:
         collector.publish(chooser(0.0))
         taken: list[tuple[Fragment, Any]] = []
         for _ in range(10):
-            fragment = collector.take(60.0)
+            fragment = collector.take(LONG)
             assert fragment is not None
             taken.append((fragment, rows([fragment])))
         for fragment, was in taken:

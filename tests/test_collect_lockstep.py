@@ -22,6 +22,7 @@ from fastrl.collect.sequential import SequentialCollector
 from fastrl.envs.spec import as_spec
 from fastrl.processes import SHARED_MEMORY
 from fastrl.streams import EPISODES, act_stream, act_streams, env_seed, env_seeds
+from patience import LONG, wait_until
 
 
 class Walk(gymnasium.Env[Any, Any]):
@@ -58,7 +59,7 @@ class Walk(gymnasium.Env[Any, Any]):
         self.place += float(np.sum(action)) + 1e-3 * self.np_random.random()
         if self.fault and self.steps == 3 and (self.fault == "always" or self._first()):
             if self.fault == "hang":
-                time.sleep(600)
+                time.sleep(10 * LONG)
             if self.fault == "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
             raise ValueError("this walk is broken")
@@ -175,10 +176,7 @@ def test_taken_fragments_are_the_callers_and_bounded(make: Any, unit: Unit) -> N
     plan = plan_of("fastrl/Cage2-v0", unit, episode_length=9)
     with SequentialCollector(plan) as reference, make(plan, ahead=3) as collector:
         kept = [collector.take() for _ in range(9)]
-        until = time.monotonic() + 30
-        while len(collector._background._ready) < 3:
-            assert time.monotonic() < until
-            time.sleep(0.01)
+        wait_until(lambda: len(collector._background._ready) >= 3)
         time.sleep(0.1)
         assert len(collector._background._ready) == 3
         if unit == "episodes":
@@ -194,7 +192,7 @@ def test_taken_fragments_are_the_callers_and_bounded(make: Any, unit: Unit) -> N
 def test_steps_that_are_taken_go_on_from_each_other() -> None:
     plan = plan_of(Walk, "steps")
     with sync(plan) as collector:
-        first, second = collector.take(), collector.take(30.0)
+        first, second = collector.take(), collector.take(LONG)
         assert first is not None and second is not None
         np.testing.assert_array_equal(first.obs[-1], second.obs[0])
     with SequentialCollector(plan) as reference:

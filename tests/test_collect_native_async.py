@@ -17,6 +17,7 @@ from fastrl.collect.lockstep import native_collector
 from fastrl.collect.plan import CollectError, Plan
 from fastrl.collect.sequential import SequentialCollector
 from fastrl.envs.spec import as_spec
+from patience import LONG
 
 ENVS = [
     ("fastrl/Cage2-v0", {"episode_length": 7}),
@@ -78,7 +79,7 @@ def test_it_goes_on_by_itself_for_who_takes(unit):
     with SequentialCollector(plan) as expected, native_collector(plan, asynchronous=2) as found:
         for collector in (expected, found):
             collector.publish(weights_for(plan, 1))
-        taken = [found.take(timeout=60) for _ in range(2 if unit == "steps" else 12)]
+        taken = [found.take(timeout=LONG) for _ in range(2 if unit == "steps" else 12)]
         if unit == "steps":
             for fragment in taken:
                 assert cases.rows([fragment]) == cases.rows(expected.collect())

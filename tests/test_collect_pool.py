@@ -23,6 +23,8 @@ from fastrl.collect.feeds import FeedClosed, QueueFeed
 from fastrl.collect.pool import CONTEXT, CollectorError, Pool
 from fastrl.replay import Replay, UniformSampler
 from fastrl.weights import Weights
+from patience import LONG, wait_until
+from patience import is_running as alive
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -198,7 +200,7 @@ class Setup:
         senders = [self.feed.sender() for _ in jobs]
         self.pool = Pool(jobs, senders, self.board, self.weights, [self.feed.name, self.weights.name])
 
-    def drain_until(self, done: Any, seconds: float = 60.0) -> None:
+    def drain_until(self, done: Any, seconds: float = LONG) -> None:
         end = time.monotonic() + seconds
         while not done():
             assert time.monotonic() < end, "it takes too long"
@@ -221,13 +223,6 @@ def setups() -> Iterator[list[Setup]]:
     yield made
     for setup in made:
         setup.close()
-
-
-def alive(pid: int) -> bool:
-    try:
-        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
-    except FileNotFoundError:
-        return False
 
 
 def test_collectors_act_on_the_newest_weights_and_end_when_told(setups: list[Setup]) -> None:
@@ -309,8 +304,6 @@ def test_a_killed_learner_leaves_neither_processes_nor_memory(tmp_path: Path) ->
     assert all(file.exists() for file in files)
     learner.kill()
     learner.wait()
-    end = time.monotonic() + 20
-    while any(alive(int(pid)) for pid in pids) or any(file.exists() for file in files):
-        assert time.monotonic() < end, "the collectors outlive their learner"
-        time.sleep(0.05)
+    wait_until(lambda: not any(alive(int(pid)) for pid in pids), "the collectors outlive their learner")
+    wait_until(lambda: not any(file.exists() for file in files), "their memory does")
     learner.stdout.close()

@@ -13,11 +13,13 @@ import numpy as np
 import pytest
 
 from collect_cases import ACTIONS, Broken, Chooser, chooser, plan, rows, take_many, updates
+from fastrl.collect import ray_actors
 from fastrl.collect.plan import CollectError, Plan
 from fastrl.collect.ray_actors import RayCollector
 from fastrl.collect.ray_cluster import connect, start, try_out
 from fastrl.collect.sequential import SequentialCollector
 from fastrl.streams import EPISODES
+from patience import LONG
 
 ray = pytest.importorskip("ray")
 
@@ -83,18 +85,26 @@ def test_a_state_goes_on_in_another_collector(unit: Any) -> None:
 
 
 @pytest.mark.parametrize("what", ["raise", "hang"])
-def test_what_goes_wrong_costs_its_task_only(what: str, tmp_path: Path) -> None:
+def test_what_goes_wrong_costs_its_task_only(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray_actors, "TELL_SECONDS", LONG)
     broken = plan("episodes", Broken, share=0.1, what=what, once=str(tmp_path), episodes=20)
-    with RayCollector(broken, n_workers=2, task_timeout=0.3, max_failures=4) as collector:
+    # Where nothing hangs, nobody is to be taken for it on a machine that is slow.
+    patience = 1.0 if what == "hang" else LONG
+    with RayCollector(broken, n_workers=2, task_timeout=patience, max_failures=4) as collector:
         ended = [episode for update in updates(collector, 1) for episode in update]
         report = collector.report()
     assert ended == list(range(20))
-    assert len(report.failures) >= 1
+    happened = len(list(tmp_path.iterdir()))
     assert report.restarts == (len(report.failures) if what == "hang" else 0)
+    # On a machine that stalls, others than those that hang may give no answer, too.
+    told = ["collect_cases.py" in failure.traceback for failure in report.failures]
+    assert sum(told) == happened >= 1
+    assert what == "hang" or all(told)
     for failure in report.failures:
         cause = {"raise": "ValueError: this game is broken", "hang": "no answer for "}[what]
         assert failure.cause.startswith(cause)
-        assert "collect_cases.py" in failure.traceback
         assert "episode" in failure.task
 
 
@@ -196,7 +206,7 @@ def test_ray_that_is_not_installed_is_asked_for(monkeypatch: pytest.MonkeyPatch)
 )
 def test_an_address_where_nothing_is_gets_one_line(address: str, message: str) -> None:
     with pytest.raises(CollectError, match=message) as caught:
-        connect(address, 1.0)
+        connect(address, 1.0 if "invalid" in address else LONG)
     assert "\n" not in str(caught.value)
 
 
@@ -210,4 +220,4 @@ def test_an_address_that_does_not_answer_is_given_up_in_time() -> None:
 
 def test_a_cluster_that_answers_is_found(address: str) -> None:
     """As far as that can be told from a process that is connected already."""
-    try_out(address, 20.0)
+    try_out(address, LONG)

@@ -29,6 +29,7 @@ from fastrl.collecting import FailureReporter, parse_options
 from fastrl.config import ArgumentParser, ConfigError, add_options, build, read_arguments
 from fastrl.gym_run import Training
 from fastrl.gym_settings import PRESETS, GymConfig, presets_for
+from patience import LONG
 from small_runs import differences, same
 
 # An update is 4 rows of 16 steps.
@@ -426,7 +427,7 @@ def test_at_ctrl_c_it_saves_ends_its_workers_and_says_how_to_go_on(tmp_path: Pat
     assert process.returncode == 128 + signal.SIGINT
     assert err == ""
     assert f"Interrupted; to go on: fastrl train --resume {run}" in out.replace("\n", " ")
-    assert not psutil.wait_procs(workers, timeout=20)[1]
+    assert not psutil.wait_procs(workers, timeout=LONG)[1]
     assert learnt(run)["steps"] == rows_of(run)[-1]["steps"]
     summary = json.loads((run / "summary.json").read_text())
     assert (summary["status"], summary["signal"]) == ("interrupted", "SIGINT")

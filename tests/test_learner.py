@@ -16,6 +16,7 @@ from fastrl.gpu import GpuMeter
 from fastrl.learner import Inflow, Learner
 from fastrl.replay import PrioritizedSampler, Replay, UniformSampler
 from fastrl.weights import Weights
+from patience import wait_until
 
 
 class ByHand:
@@ -45,13 +46,6 @@ def episode(length: int, version: int = 0) -> Any:
     rows["end"][length] = True
     rows["version"] = version
     return rows
-
-
-def wait_until(done: Callable[[], bool]) -> None:
-    end = time.monotonic() + 10
-    while not done():
-        assert time.monotonic() < end, "it takes too long"
-        time.sleep(0.002)
 
 
 class Parts:
@@ -87,8 +81,8 @@ def test_rows_go_to_the_replay_and_steps_are_counted(parts: Parts) -> None:
     parts.inflow.version = 7
     parts.feed.waiting.put(episode(6, version=4))
     parts.feed.waiting.put(episode(2, version=7))
-    wait_until(lambda: parts.inflow.steps == 108)
-    assert parts.board.steps == 108
+    wait_until(lambda: parts.board.steps == 108)
+    assert parts.inflow.steps == 108
     assert len(parts.replay) == 8
     assert parts.inflow.take_lag() == pytest.approx(3 * 7 / 10)
     assert np.isnan(parts.inflow.take_lag())
@@ -102,12 +96,12 @@ def test_what_ends_the_thread_is_raised_by_the_learner(parts: Parts) -> None:
 
 def test_learning_begins_when_enough_is_there(parts: Parts) -> None:
     parts.feed.waiting.put(episode(9))
-    wait_until(lambda: len(parts.replay) == 9)
+    wait_until(lambda: parts.board.steps == 109)
     assert not parts.learner.learn()
     assert parts.learner.batches == 0
     assert parts.learner.watch.seconds["waiting"] > 0
     parts.feed.waiting.put(episode(1))
-    wait_until(lambda: len(parts.replay) == 10)
+    wait_until(lambda: parts.board.steps == 110)
     assert parts.learner.learn()
     assert parts.learner.batches == parts.dqn.updates == 1
 
@@ -115,11 +109,11 @@ def test_learning_begins_when_enough_is_there(parts: Parts) -> None:
 @pytest.mark.parametrize("parts", [{"updates_per_step": 0.5}], indirect=True)
 def test_it_learns_at_most_so_often_a_step(parts: Parts) -> None:
     parts.feed.waiting.put(episode(20))
-    wait_until(lambda: len(parts.replay) == 20)
+    wait_until(lambda: parts.board.steps == 120)
     # Steps before learning began count for nothing.
     assert not any(parts.learner.learn() for _ in range(3))
     parts.feed.waiting.put(episode(9))
-    wait_until(lambda: parts.inflow.steps == 129)
+    wait_until(lambda: parts.board.steps == 129)
     assert [parts.learner.learn() for _ in range(7)] == [True] * 5 + [False] * 2
 
 
@@ -127,7 +121,7 @@ def test_it_learns_at_most_so_often_a_step(parts: Parts) -> None:
 def test_it_learns_at_least_so_often_a_step(parts: Parts) -> None:
     """Nothing more is taken in until it has."""
     parts.feed.waiting.put(episode(10))
-    wait_until(lambda: parts.inflow.steps == 110)
+    wait_until(lambda: parts.board.steps == 110)
     parts.learner.learn()
     for _ in range(4):
         parts.feed.waiting.put(episode(10))
@@ -144,7 +138,7 @@ def test_it_learns_at_least_so_often_a_step(parts: Parts) -> None:
 def test_weights_are_published(parts: Parts) -> None:
     assert parts.inflow.version == 1
     parts.feed.waiting.put(episode(20))
-    wait_until(lambda: len(parts.replay) == 20)
+    wait_until(lambda: parts.board.steps == 120)
     for _ in range(5):
         parts.learner.learn()
     assert parts.inflow.version == 3
@@ -164,7 +158,7 @@ PRIORITIZED = DQNConfig(batch_size=4, hidden=(8,), prioritized=True, beta=0.2, f
 )
 def test_priorities_and_beta_reach_the_sampler(parts: Parts) -> None:
     parts.feed.waiting.put(episode(100))
-    wait_until(lambda: len(parts.replay) == 100)
+    wait_until(lambda: parts.board.steps == 200)
     for _ in range(20):
         assert parts.learner.learn()
     parts.learner.close()

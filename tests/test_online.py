@@ -27,6 +27,7 @@ from fastrl.curriculum import Difficulty
 from fastrl.online import OnlineWorlds, Pace, pack, packed_size, unpack
 from fastrl.stopwatch import Stopwatch
 from fastrl.traffic import Training
+from patience import LONG, wait_until
 from team_env import TeamEnv
 from traffic_runs import OPTIONS, line_worlds_of, small_config
 
@@ -152,7 +153,7 @@ def leftovers() -> list[str]:
 
 
 def take(online: OnlineWorlds) -> Any:
-    ended = online.collect(Stopwatch(), 60.0)
+    ended = online.collect(Stopwatch(), LONG)
     assert ended is not None
     return ended
 
@@ -184,10 +185,7 @@ def test_a_slow_learner_holds_nothing_up(start: Start) -> None:
     _, online = start(queue=1)
     take(online)
     before = online.numbers()["dropped"]
-    end = time.monotonic() + 60
-    while online.numbers()["dropped"] < before + 20:
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    wait_until(lambda: online.numbers()["dropped"] >= before + 20)
     take(online)
     take(online)
     assert online.numbers()["simulated"] > 20 * STEPS
@@ -222,14 +220,20 @@ def test_the_difficulty_reaches_the_simulation(start: Start) -> None:
 
 @pytest.mark.slow
 def test_in_real_time_steps_come_one_by_one(start: Start) -> None:
+    began = time.monotonic()
     _, online = start(period=0.05)
     take(online)
-    began = time.monotonic()
-    take(online)
-    take(online)
-    assert time.monotonic() - began > STEPS * 0.05
+
+    def dropped() -> float:
+        before = online.numbers()["dropped"]
+        take(online)
+        take(online)
+        return online.numbers()["dropped"] - before
+
+    # A learner that the machine leaves waiting may miss some.
+    wait_until(lambda: dropped() == 0)
     numbers = online.numbers()
-    assert numbers["dropped"] == 0
+    assert 3 * STEPS <= numbers["simulated"] <= (time.monotonic() - began) / 0.05 + 1
     assert 0 <= numbers["missed"] <= numbers["simulated"]
 
 
@@ -252,7 +256,7 @@ def test_a_killed_simulation_is_started_again(start: Start) -> None:
 def test_a_simulation_that_cannot_run_ends_with_its_reason(start: Start) -> None:
     _, online = start(broken)
     with pytest.raises(CollectorError, match="this simulation is broken"):
-        online.collect(Stopwatch(), 600.0)
+        online.collect(Stopwatch(), LONG)
 
 
 def test_a_run_trains_online(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -291,18 +295,13 @@ def environment() -> dict[str, str]:
 
 
 def running(group: int) -> list[str]:
-    """Processes of a group that have not ended, a little later at the latest."""
-    there: list[str] = []
-    for _ in range(100):
-        there = []
-        for stat in Path("/proc").glob("[0-9]*/stat"):
-            with contextlib.suppress(OSError):
-                state, _, pgid = stat.read_text().rpartition(")")[2].split()[:3]
-                if int(pgid) == group and state != "Z":
-                    there.append(stat.parent.name)
-        if not there:
-            break
-        time.sleep(0.05)
+    """Processes of a group that have not ended."""
+    there = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, _, pgid = stat.read_text().rpartition(")")[2].split()[:3]
+            if int(pgid) == group and state != "Z":
+                there.append(stat.parent.name)
     return there
 
 
@@ -324,11 +323,11 @@ def test_asked_to_stop_it_leaves_no_process_and_no_memory(tmp_path: Path, number
         time.sleep(0.02)
     # As a terminal does it: to all its processes.
     os.killpg(process.pid, number) if number == signal.SIGINT else process.send_signal(number)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=LONG)
     assert process.returncode == 128 + number
     assert err == ""
     assert f"--resume {run}" in out.replace("\n", " ")
     assert not [name for name in Path("/dev/shm").iterdir() if f"fastrl-{process.pid}-" in name.name]
-    assert not running(process.pid)
+    wait_until(lambda: not running(process.pid))
     summary = json.loads((run / "summary.json").read_text())
     assert summary["status"] == "interrupted"

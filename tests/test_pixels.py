@@ -21,6 +21,7 @@ from fastrl.cli_train import SHORT_PIXELS
 from fastrl.config import ArgumentParser, add_options, build, check, leaves, read_arguments
 from fastrl.pixel_settings import BENCH, PRESETS, PixelConfig, preset_for
 from fastrl.pixels import Training
+from patience import LONG
 
 SMALL = [
     "pixels",
@@ -47,7 +48,7 @@ def settings(*options: str) -> PixelConfig:
 
 
 def rows_of(run: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().rpartition("\n")[0].splitlines()]
 
 
 def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -119,13 +120,12 @@ def test_ctrl_c_saves_and_leaves(tmp_path: Path) -> None:
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
     )
-    end = time.monotonic() + 60
     while not (run / "metrics.jsonl").exists() or rows_of(run)[-1:] == [] or not rows_of(run)[-1]["batches"]:
-        assert process.poll() is None and time.monotonic() < end, process.communicate()
+        assert process.poll() is None, process.communicate()
         time.sleep(0.1)
     # As a terminal does: every process of the group gets it.
     os.killpg(process.pid, signal.SIGINT)
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=LONG)
     assert process.returncode == 130, out
     assert "Traceback" not in out
     assert f"Interrupted; to go on: fastrl train --resume {run}" in out.replace("\n", " ")

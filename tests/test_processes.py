@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from fastrl import processes
+from patience import LONG, is_running, wait_until
 
 METHODS = ["spawn", "forkserver"]
 
@@ -22,7 +23,7 @@ def tell(report: Connection, names: list[str]) -> None:
     blocked = signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, [])
     threads = [os.environ.get(name) for name in processes.ONE_THREAD]
     report.send((os.getpid(), threads, blocked or signal.getsignal(signal.SIGINT) is signal.SIG_IGN))
-    time.sleep(600)
+    time.sleep(10 * LONG)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -46,7 +47,7 @@ def test_a_worker_keeps_to_one_thread_and_is_not_interrupted(
     assert not set(processes.ONE_THREAD) & set(os.environ)
     before = time.monotonic()
     processes.end([process], patience=0.1)
-    assert not process.is_alive() and time.monotonic() - before < 30
+    assert not process.is_alive() and time.monotonic() - before < LONG
     assert processes.cause_of_death(process.exitcode) == "killed by SIGKILL"
 
 
@@ -84,13 +85,11 @@ def test_a_worker_ends_with_a_parent_that_is_killed_and_clears_up(method: str, t
     try:
         assert parent.stdout is not None
         worker = int(parent.stdout.readline())
-        assert memory.exists() and Path(f"/proc/{worker}").exists()
+        assert memory.exists() and is_running(worker)
         parent.kill()
         parent.wait()
-        until = time.monotonic() + 30
-        while memory.exists() or Path(f"/proc/{worker}").exists():
-            assert time.monotonic() < until, "the worker or its memory is still there"
-            time.sleep(0.02)
+        wait_until(lambda: not memory.exists(), "its memory is still there")
+        wait_until(lambda: not is_running(worker), "the worker is still there")
     finally:
         parent.kill()
         parent.wait()

@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +15,7 @@ import pytest
 import queue_damage
 from fastrl.queue import Empty, Queue, QueueError
 from fastrl.weights import Weights
+from patience import LONG, wait_until
 
 RECORD = np.dtype([("id", np.int64), ("obs", np.float32, 3)])
 ROW = np.zeros(1, RECORD)[0]
@@ -350,20 +350,21 @@ def test_two_threads_in_one_call():
                 failures.append(str(error))
 
         def both(call):
+            refused = len(failures)
             threads = [threading.Thread(target=wait, args=(call,)) for _ in range(2)]
             for thread in threads:
                 thread.start()
-                time.sleep(0.05)
+            wait_until(lambda: len(failures) > refused)
             return threads
 
-        readers = both(lambda: q.get(timeout=30))
+        readers = both(lambda: q.get(timeout=LONG))
         with pytest.raises(QueueError, match="another thread"):
             q.close()
         p.put(ROW)
         for thread in readers:
             thread.join()
         p.put_many(rows_of(1, 2))
-        writers = both(lambda: p.put(rows_of(3), timeout=30))
+        writers = both(lambda: p.put(rows_of(3), timeout=LONG))
         with pytest.raises(QueueError, match="another thread"):
             p.close()
         assert [q.get()["id"] for _ in range(3)] == [1, 2, 3]
@@ -494,8 +495,8 @@ def test_a_schema_that_is_no_dtype(schema):
 
 @needs_linux
 def test_random_damage_neither_crashes_nor_hangs():
-    command = [sys.executable, queue_damage.__file__, "600", str(time.time_ns())]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    command = [sys.executable, queue_damage.__file__, "600", "0"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=10 * LONG, check=False)
     assert done.returncode == 0, done.stderr
     results = json.loads(done.stdout)
     assert set(results) == {"used", "refused"}, f"{' '.join(command)}\n{done.stderr}"

@@ -11,6 +11,7 @@ import pytest
 
 from fastrl._rust import Rounds
 from fastrl.processes import SHARED_MEMORY
+from patience import LONG
 
 
 def test_members_and_leader_take_turns() -> None:
@@ -35,7 +36,7 @@ def test_members_and_leader_take_turns() -> None:
     for turn in range(100):
         ours[2] = turn
         rounds.begin()
-        assert rounds.wait(30.0)
+        assert rounds.wait(LONG)
         assert ours[:2].tolist() == [turn * (turn + 1) // 2] * 2
     for thread in threads:
         thread.join()
@@ -43,7 +44,7 @@ def test_members_and_leader_take_turns() -> None:
 
 def test_who_is_missing_can_be_given_up_and_replaced() -> None:
     rounds = Rounds(2, 1)
-    assert rounds.wait(0.0) is False and rounds.wait(1.0) and rounds.missing() == []
+    assert rounds.wait(0.0) is False and rounds.wait(LONG) and rounds.missing() == []
     rounds.begin()
     assert not rounds.wait(0.01) and rounds.missing() == [0, 1]
     with pytest.raises(RuntimeError, match="not complete"):
@@ -55,7 +56,7 @@ def test_who_is_missing_can_be_given_up_and_replaced() -> None:
     assert rounds.missing() == [1]
     member.join(1)
     member.done()
-    assert rounds.wait(1.0) and rounds.missing() == []
+    assert rounds.wait(LONG) and rounds.missing() == []
 
 
 def test_misuse_is_refused() -> None:

@@ -294,8 +294,12 @@ def command(*arguments: object) -> list[str]:
 
 def wait_for_rows(run: Path, number: int, process: subprocess.Popen[Any]) -> None:
     path = run / "metrics.jsonl"
-    while not path.exists() or path.read_bytes().count(b"\n") < number:
-        assert process.poll() is None, process.communicate()
+
+    def are_there() -> bool:
+        return path.exists() and path.read_bytes().count(b"\n") >= number
+
+    while not are_there():
+        assert process.poll() is None or are_there(), process.communicate()
         time.sleep(0.01)
 
 

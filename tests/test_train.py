@@ -3,6 +3,7 @@ import json
 import math
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from fastrl.cli import main
 from fastrl.cli_train import SHORT
 from fastrl.config import ArgumentParser, add_options, build, check, read_arguments, to_tree
 from fastrl.train import PRESETS, TrainConfig, Training, parse_red_agent, red_weights
+from patience import wait_until
 from small_runs import ITERATION, OPTIONS, differences, learnt, same, train_small
 
 
@@ -106,8 +108,12 @@ def command(*arguments: object) -> list[str]:
 
 def wait_for_rows(run: Path, count: int, process: subprocess.Popen[Any]) -> None:
     path = run / "metrics.jsonl"
-    while not path.exists() or path.read_bytes().count(b"\n") < count:
-        assert process.poll() is None, process.communicate()
+
+    def are_there() -> bool:
+        return path.exists() and path.read_bytes().count(b"\n") >= count
+
+    while not are_there():
+        assert process.poll() is None or are_there(), process.communicate()
         time.sleep(0.01)
 
 
@@ -117,15 +123,24 @@ def test_killed_and_resumed_it_ends_with_the_same_parameters(tmp_path: Path) -> 
     train_small(tmp_path / "whole", *options, iterations=200)
 
     killed = tmp_path / "killed"
-    arguments = command("cage2", *OPTIONS, *options, "--total-steps", 200 * ITERATION, "--run-dir", killed)
-    for rows in (30, 100):
-        process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        wait_for_rows(killed, rows, process)
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
-        assert 0 < learnt(killed)["steps"] < 200 * ITERATION
-        arguments = command("--resume", killed)
-    subprocess.run(arguments, check=True, capture_output=True)
+
+    def was_killed_twice() -> bool:
+        shutil.rmtree(killed, ignore_errors=True)
+        arguments = command(
+            "cage2", *OPTIONS, *options, "--total-steps", 200 * ITERATION, "--run-dir", killed
+        )
+        for rows in (30, 100):
+            process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+            wait_for_rows(killed, rows, process)
+            process.send_signal(signal.SIGKILL)
+            process.communicate()
+            assert 0 < learnt(killed)["steps"] <= 200 * ITERATION
+            arguments = command("--resume", killed)
+        return learnt(killed)["steps"] < 200 * ITERATION
+
+    # It may come to its end before whoever should kill it gets round to it.
+    wait_until(was_killed_twice)
+    subprocess.run(command("--resume", killed), check=True, capture_output=True)
 
     assert differences(learnt(killed), learnt(tmp_path / "whole")) == []
     assert rows_of(killed) == rows_of(tmp_path / "whole")

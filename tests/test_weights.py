@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from fastrl.weights import Weights
+from patience import LONG
 from queue_records import segments
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memory shared between processes needs Linux")
@@ -100,7 +101,7 @@ def test_workers_of_every_kind_read(method):
 
         def ask():
             here.send(True)
-            assert here.poll(60)
+            assert here.poll(LONG)
             return here.recv()
 
         assert ask() == (1, [1] * 5)
@@ -124,7 +125,7 @@ with Weights.attach(sys.argv[1]) as w:
     with Weights(3) as w:
         w.publish(b"abc")
         command = [sys.executable, "-c", code, w.name]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=LONG, check=False)
         assert (done.stdout, done.stderr) == ("1 b'abc'\n", "")
         assert Weights.attach(w.name).version == 1  # the reader that went took nothing with it
     with pytest.raises(FileNotFoundError, match=w.name):
@@ -156,7 +157,8 @@ def test_only_its_creator_publishes():
         assert Weights.attach(w.name).version == 1
 
 
-def read_until_told(weights, stop, nbytes):
+def read_until_told(weights, stop, enough, nbytes):
+    """Says when it has read often enough."""
     out = np.zeros(nbytes, np.uint8)
     seen = reads = 0
     while not stop.is_set():
@@ -167,20 +169,22 @@ def read_until_told(weights, stop, nbytes):
             wrong = out[out != version % 251]
             assert wrong.size == 0, f"version {version} holds bytes of {set(wrong)}"
             reads += 1
-    assert reads > 3
+        if reads > 3:
+            enough.set()
 
 
 @pytest.mark.parametrize("nbytes", [200, 300_000])
 def test_nobody_reads_a_mixture(nbytes):
     context = multiprocessing.get_context("fork")
     with Weights(nbytes) as w:
-        stop = context.Event()
-        readers = [context.Process(target=read_until_told, args=(w, stop, nbytes)) for _ in range(2)]
+        stop, enough = context.Event(), [context.Event() for _ in range(2)]
+        readers = [context.Process(target=read_until_told, args=(w, stop, each, nbytes)) for each in enough]
         for reader in readers:
             reader.start()
-        end = time.monotonic() + 0.6
+        begin = time.monotonic()
         version = 0
-        while time.monotonic() < end:
+        while time.monotonic() < begin + 0.6 or version < 20 or not all(each.is_set() for each in enough):
+            assert time.monotonic() < begin + LONG and all(reader.is_alive() for reader in readers)
             version += 1
             w.publish(filled(nbytes, version))
             if version % 3 == 0:  # a reader that is overtaken begins anew
@@ -189,30 +193,31 @@ def test_nobody_reads_a_mixture(nbytes):
         for reader in readers:
             reader.join()
             assert reader.exitcode == 0
-        assert version > 20
 
 
 def test_threads_of_the_writers_process_read_too():
     nbytes = 1_000_000
     with Weights(nbytes) as w:
-        stop = threading.Event()
+        stop, enough = threading.Event(), threading.Event()
         failures = []
 
         def read():
             try:
-                read_until_told(w, stop, nbytes)
+                read_until_told(w, stop, enough, nbytes)
             except AssertionError as error:
                 failures.append(error)
 
         reader = threading.Thread(target=read)
         reader.start()
-        for version in range(1, 100):
+        version, end = 0, time.monotonic() + LONG
+        while (version < 100 or not enough.is_set()) and reader.is_alive() and time.monotonic() < end:
+            version += 1
             w.publish(filled(nbytes, version))
             if version % 3 == 0:  # a reader that is overtaken begins anew
                 time.sleep(0.01)
         stop.set()
         reader.join()
-        assert not failures
+        assert not failures and enough.is_set()
 
 
 def test_a_killed_writer_leaves_a_whole_version():
@@ -220,7 +225,9 @@ def test_a_killed_writer_leaves_a_whole_version():
     nbytes = 100_000
     out = np.zeros(nbytes, np.uint8)
     versions = set()
-    for _ in range(40):
+    kills, end = 0, time.monotonic() + LONG
+    while kills < 40 or (len(versions) <= 5 and time.monotonic() < end):
+        kills += 1
         began, begin = os.pipe()
         pid = os.fork()
         if pid == 0:
@@ -234,7 +241,8 @@ def test_a_killed_writer_leaves_a_whole_version():
         os.close(begin)
         with os.fdopen(began) as file:
             w = Weights.attach(file.read())
-        time.sleep(rng.uniform(0, 0.004))
+        # Longer and longer where nothing gets done in so short a time.
+        time.sleep(rng.uniform(0, 0.0001 * max(kills, 40)))
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
         version = w.read(out)
@@ -314,7 +322,7 @@ def test_two_threads_publish():
         published, refused = [], []
 
         def publish():
-            end = time.monotonic() + 10
+            end = time.monotonic() + LONG
             while not refused and time.monotonic() < end:
                 try:
                     published.append(w.publish(data))

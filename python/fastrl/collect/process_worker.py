@@ -17,7 +17,7 @@ from fastrl.collect import tasks
 from fastrl.collect.handing_out import TaskWorker
 from fastrl.collect.tasks import Outcome, Slots, Task
 
-# Seconds in which a process that hangs should have told where.
+# Seconds in which a process that hangs should have told where, and ended.
 _TELL = 2.0
 
 
@@ -67,6 +67,7 @@ class Worker(TaskWorker):
         self.tasks.clear()
         self.free = list(range(len(self.slots.arrays)))
         self._report, report = self._context.Pipe(duplex=False)
+        self._told = bytearray()
         self._executor = ProcessPoolExecutor(
             1, self._context, initializer=tasks.begin, initargs=self._arguments(self, report)
         )
@@ -108,20 +109,26 @@ class Worker(TaskWorker):
         self.hung = why
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.process.pid or 0, tasks.TELL)
-            self._report.poll(_TELL)
-            # The text comes in pieces.
-            time.sleep(0.05)
+            self._listen(_TELL)
         self.process.kill()
+
+    def _listen(self, seconds: float) -> None:
+        """Takes in what the process has told, which comes in pieces, until it has ended or the time is over."""
+        until = time.monotonic() + seconds
+        with contextlib.suppress(OSError, EOFError):
+            while self._report.poll(max(until - time.monotonic(), 0)):
+                piece = os.read(self._report.fileno(), 65536)
+                if not piece:
+                    break
+                self._told += piece
 
     def obituary(self) -> tuple[str, str]:
         """Of a process that has died: the cause in one line, and its traceback, if it left one."""
         # Of two who ask a server's process for its exit code at the same time only one is told: first the executor.
         self._executor.shutdown(wait=True)
-        told = bytearray()
-        with contextlib.suppress(OSError, EOFError):
-            while self._report.poll(0) and (piece := os.read(self._report.fileno(), 65536)):
-                told += piece
-        return self.hung or processes.cause_of_death(self.process.exitcode), told.decode(errors="replace")
+        self._listen(0)
+        cause = self.hung or processes.cause_of_death(self.process.exitcode)
+        return cause, self._told.decode(errors="replace")
 
     def retire(self) -> None:
         """Nothing more will be asked of the process. Does not wait for it."""

@@ -218,13 +218,13 @@ def begin(
         payload: the pickled plan.
         weights: where the learner publishes.
         stop: a byte that is not 0 once everything is to end.
-        report: gets the traceback if the process crashes, or is asked by `TELL`.
+        report: gets the traceback if the process crashes, or is ended by `TELL`.
         rebuild: environment and actor for every task.
     """
     global _process
     processes.begin([weights.name] if weights is not None else [])
     faulthandler.enable(report.fileno())
-    faulthandler.register(TELL, report.fileno())
+    faulthandler.register(TELL, report.fileno(), chain=True)
     try:
         _process = _Process(pickle.loads(payload), lanes, slots, weights, stop, rebuild)
         # Unlike atexit, it is done in processes of every start method.
