@@ -11,6 +11,7 @@ from tensorboardX.proto.event_pb2 import Event
 
 from fastrl.metrics import Number, Row
 from fastrl.sinks import ConsoleSink, JsonlSink, TensorBoardSink
+from patience import LONG
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,7 +96,7 @@ def test_tensorboard_hides_what_came_after_the_checkpoint(tmp_path: Path) -> Non
     assert starts == [21]
 
 
-def shown(*, terminal: bool, steps: list[int], interval: float = 10.0) -> str:
+def shown(*, terminal: bool, steps: list[int], interval: float = LONG) -> str:
     out = io.StringIO()
     console = Console(file=out, force_terminal=terminal, width=100, color_system=None)
     sink = ConsoleSink(console, total=40, interval=interval)
