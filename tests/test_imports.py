@@ -85,6 +85,7 @@ MAY_IMPORT = {
         "rundir",
         "checkpoint",
         "workflow_settings",
+        "cage2_settings",
         "workflow_report",
         "workflow_scores",
         "workflow_search",
@@ -99,7 +100,7 @@ MAY_IMPORT = {
         "config",
         "envs",
     },
-    "workflow_settings": {"train", "workflow_search", "workflow_training", "config", "envs"},
+    "workflow_settings": {"cage2_settings", "workflow_search", "workflow_training", "config", "envs"},
     "pixels": {
         "session",
         "summary",
@@ -176,6 +177,7 @@ MAY_IMPORT = {
     "gym_settings": {"collecting", "algorithms", "config"},
     "learner": {"algorithms", "collect", "replay", "prefetch", "weights", "stopwatch"},
     "train": {
+        "cage2_settings",
         "collecting",
         "session",
         "summary",
@@ -192,6 +194,7 @@ MAY_IMPORT = {
         "stopwatch",
         "config",
     },
+    "cage2_settings": {"config", "envs"},
     "collecting": {"session", "collect", "networks", "actor", "config", "envs"},
     "session": {"rundir", "checkpoint", "sinks", "metrics", "profile", "files", "config"},
     "sinks": {"metrics", "files"},

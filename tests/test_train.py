@@ -21,7 +21,7 @@ from fastrl.checkpoint import Checkpoints, load_checkpoint, load_newest, save_ch
 from fastrl.cli import main
 from fastrl.cli_train import SHORT
 from fastrl.config import ArgumentParser, add_options, build, check, read_arguments, to_tree
-from fastrl.train import PRESETS, TrainConfig, Training, parse_red_agent, red_weights
+from fastrl.train import PRESETS, TrainConfig, Training
 from patience import wait_until
 from small_runs import ITERATION, OPTIONS, differences, learnt, same, train_small
 
@@ -305,49 +305,6 @@ def test_runs_get_names_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyP
     settings = tomllib.loads((first / "config.toml").read_text())
     assert settings["run"]["total_steps"] == 8 * 15
     assert second.is_dir()
-
-
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [
-        ("bline", "bline"),
-        ("mix", "bline:0.5,meander:0.5"),
-        ("bline:0.5,meander:0.5", "bline:0.5,meander:0.5"),
-        ("bline, meander", "bline:1,meander:1"),
-        ("sleep:3", "sleep"),
-        ({"bline": 1, "sleep": 2}, "bline:1,sleep:2"),
-    ],
-)
-def test_red_agents(given: Any, expected: str) -> None:
-    assert parse_red_agent(given) == expected
-    assert parse_red_agent(expected) == expected
-    assert sum(red_weights(expected).values()) > 0
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        "",
-        "blin",
-        "bline:",
-        "bline:x",
-        "bline:-1",
-        "bline:0,sleep:0",
-        "bline:nan",
-        "bline,bline",
-        {},
-        3,
-        None,
-        ":1",
-    ],
-)
-def test_what_is_no_red_agent(given: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(ValueError, match="should be mix"):
-        parse_red_agent(given)
-    if isinstance(given, str):
-        line = error_line(capsys, "cage2", f"--red-agent={given}")
-        assert line.startswith("fastrl train: error: --red-agent should be mix, one of bline, meander, sleep")
-        assert line.endswith(f"got {given!r}")
 
 
 def test_other_settings_that_make_no_sense(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

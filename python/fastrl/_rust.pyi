@@ -149,8 +149,22 @@ class AsyncVec:
     def close(self) -> None:
         """Ends threads and environments. May be called again."""
 
+@type_check_only
+class _Games(_Vec):
+    """What the vector classes of CAGE Challenge 2 have in common."""
+
+    @property
+    def num_actions(self) -> int:
+        """Actions on offer."""
+
+    def action_masks(self, out: NDArray[np.bool_]) -> None:
+        """Writes, [N, num_actions], which actions may have an effect now, as far as blue can know."""
+
+    def red_agents(self, out: NDArray[np.uint8]) -> None:
+        """Writes, [N], the index into `CAGE2_RED_AGENTS` of each game's red agent."""
+
 @final
-class Cage2Vec(_Vec):
+class Cage2Vec(_Games):
     """N games of CAGE Challenge 2. `fastrl.envs.Cage2VectorEnv` explains the options.
 
     Threads, forks and `close` as in `_Vec`.
@@ -170,16 +184,8 @@ class Cage2Vec(_Vec):
         autoreset_mode: str,
         python_random: bool,
     ) -> Cage2Vec: ...
-    @property
-    def num_actions(self) -> int: ...
-    def action_masks(self, out: NDArray[np.bool_]) -> None:
-        """Writes, [N, A], which actions may have an effect now, as far as blue can know."""
-
     def alerts(self, out: NDArray[np.bool_]) -> None:
         """Writes, [N, 13], on which hosts Monitor named a suspicious process in the last step."""
-
-    def red_agents(self, out: NDArray[np.uint8]) -> None:
-        """Writes, [N], the index into `CAGE2_RED_AGENTS` of each game's red agent."""
 
     def truth(
         self,
@@ -195,7 +201,7 @@ class Cage2Vec(_Vec):
         """A table of blue's view and the truth of one game. IndexError: there is no such game."""
 
 @final
-class Cage2WorkflowVec(_Vec):
+class Cage2WorkflowVec(_Games):
     """N games of CAGE Challenge 2 with workflows. `fastrl.envs.cage2_workflow` explains them and the options.
 
     Threads, forks and `close` as in `_Vec`. A workflow is a row of 5: indices into `CAGE2_UNIT_TYPES`, the most
@@ -216,14 +222,6 @@ class Cage2WorkflowVec(_Vec):
         num_threads: int,
         autoreset_mode: str,
     ) -> Cage2WorkflowVec: ...
-    @property
-    def num_actions(self) -> int: ...
-    def action_masks(self, out: NDArray[np.bool_]) -> None:
-        """As `Cage2Vec.action_masks`."""
-
-    def red_agents(self, out: NDArray[np.uint8]) -> None:
-        """As `Cage2Vec.red_agents`."""
-
     def set_workflows(self, workflows: NDArray[np.int8]) -> None:
         """The workflow of each game, [N, 5], from its next episode on; already in the present one if it has not made
         a step. ValueError: a row that is no order of the five types; nothing has changed then."""

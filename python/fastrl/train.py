@@ -5,17 +5,18 @@ import itertools
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import Field
 from rich.console import Console
 
 from fastrl.algorithms.ppo import PPO, PPOConfig
+from fastrl.cage2_settings import GameConfig
 from fastrl.collect.intake import Intake
 from fastrl.collect.native import CollectStats
 from fastrl.collect.plan import Collector, Plan, Report
@@ -42,44 +43,6 @@ from fastrl.rundir import RunDirectory, new_directory
 from fastrl.session import Goal, TrainError, check_resumable, choose_device, going_on, play
 from fastrl.stopwatch import Stopwatch
 from fastrl.summary import Summary, about_workers, peak_gpu_memory_mib, peak_memory_mib, with_other
-
-
-def parse_red_agent(value: Any) -> str:
-    """``"bline"``, ``"mix"``, ``"bline:0.5,meander:0.5"`` or a table of weights, in one spelling.
-
-    Raises:
-        ValueError: an unknown agent, or weights that are no weights.
-    """
-    if value == "mix":
-        value = {"bline": 0.5, "meander": 0.5}
-    if isinstance(value, str):
-        pairs = [part.partition(":") for part in value.replace(" ", "").split(",")]
-        weights = {name: weight if colon else "1" for name, colon, weight in pairs}
-        repeated = len(weights) != len(pairs)
-    else:
-        weights, repeated = dict(value) if isinstance(value, Mapping) else {}, False
-    try:
-        numbers = {name: float(weight) for name, weight in weights.items()}
-    except (TypeError, ValueError):
-        numbers = {}
-    good = all(math.isfinite(number) and number > 0 for number in numbers.values())
-    if not numbers or repeated or not good or not numbers.keys() <= set(RED_AGENTS):
-        raise ValueError(
-            f"should be mix, one of {', '.join(RED_AGENTS)}, or several with weights such as"
-            " bline:0.5,meander:0.5"
-        )
-    if len(numbers) == 1:
-        return next(iter(numbers))
-    return ",".join(f"{name}:{number:g}" for name, number in numbers.items())
-
-
-def check_actions(actions: Any) -> Any:
-    """Indices of actions, if that is what it is, are different ones that there are; ValueError if not."""
-    if isinstance(actions, tuple):
-        in_range = all(0 <= action < len(ACTIONS) for action in actions)
-        if not actions or not in_range or len(set(actions)) != len(actions):
-            raise ValueError(f"should be different indices from 0 to {len(ACTIONS) - 1}")
-    return actions
 
 
 @section
@@ -113,31 +76,10 @@ class RunConfig:
 
 
 @section
-class EnvConfig:
+class EnvConfig(GameConfig):
     """CAGE Challenge 2, see fastrl.envs.cage2.Cage2VectorEnv."""
 
     num_envs: Annotated[int, Field(ge=1, le=1_000_000, description="games that are played at a time")] = 256
-    red_agent: Annotated[
-        str,
-        BeforeValidator(parse_red_agent),
-        Field(
-            description="bline, meander, sleep, or weights from which each episode's is drawn; mix: bline and"
-            " meander, even"
-        ),
-    ] = "bline:0.5,meander:0.5"
-    ruleset: Annotated[
-        Literal["main", "leaderboard"],
-        Field(description="main: today's CybORG; leaderboard: the one that the leaderboard was scored on"),
-    ] = "main"
-    episode_length: Annotated[int, Field(ge=1, le=1_000_000, description="steps of an episode")] = 100
-    scan_memory: Annotated[
-        bool, Field(description="observe ten values more: which hosts were scanned in this episode")
-    ] = True
-    actions: Annotated[
-        Literal["effective"] | tuple[int, ...] | None,
-        AfterValidator(check_actions),
-        Field(description="what the agent may choose: those that can have an effect, indices; none: all 145"),
-    ] = "effective"
     num_threads: Annotated[
         int, Field(ge=0, le=1024, description="threads of the simulator; 0: one a core")
     ] = 0
@@ -224,11 +166,7 @@ class Training:
         _check_memory(config)
         self.env = Cage2VectorEnv(
             config.env.num_envs,
-            ruleset=config.env.ruleset,
-            red_agent=red_weights(config.env.red_agent),
-            episode_length=config.env.episode_length,
-            scan_memory=config.env.scan_memory,
-            actions=config.env.actions,
+            **config.env.options(),
             num_threads=config.env.num_threads,
             autoreset_mode="same_step",
         )
@@ -276,16 +214,9 @@ class Training:
 
     def _plan(self) -> Plan:
         config = self.config.env
-        options = {
-            "ruleset": config.ruleset,
-            "red_agent": red_weights(config.red_agent),
-            "episode_length": config.episode_length,
-            "scan_memory": config.scan_memory,
-            "actions": config.actions,
-        }
         return make_plan(
             self.config.collect,
-            EnvSpec("fastrl/Cage2-v0", options),
+            EnvSpec("fastrl/Cage2-v0", config.options()),
             self.ppo.policy,
             obs_space=self.env.single_observation_space,
             action_space=self.env.single_action_space,
@@ -398,12 +329,6 @@ def _check_memory(config: TrainConfig) -> None:
             f"this takes at least {needed / 1e9:,.0f} GB of memory, the machine has {there / 1e9:,.0f}:"
             " choose a smaller --num-envs, --ppo.num_steps or --ppo.hidden"
         )
-
-
-def red_weights(red_agent: str) -> dict[str, float]:
-    """Weights by name from a spelling that `parse_red_agent` gives."""
-    pairs = (part.partition(":") for part in red_agent.split(","))
-    return {name: float(weight or 1) for name, _, weight in pairs}
 
 
 def _mean(values: NDArray[Any]) -> float:

@@ -1,10 +1,10 @@
 """One run that searches CAGE Challenge 2 for the best workflow: an order of priority, and a policy that keeps to it."""
 
+import dataclasses
 import math
 import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from rich.console import Console
 
 from fastrl import train
 from fastrl.algorithms.ppo import PPOConfig
+from fastrl.cage2_settings import GameConfig
 from fastrl.checkpoint import save_checkpoint
 from fastrl.config import Values, build, check, to_tree
 from fastrl.envs.cage2 import ACTIONS, action_indices
@@ -53,7 +54,7 @@ _FINAL_EPISODES = 1000
 _UPDATES = 10
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Kept:
     """The policy of the best workflow, as it was when it did best.
 
@@ -91,15 +92,7 @@ class Training:
         if config.run.torch_threads:
             torch.set_num_threads(config.run.torch_threads)
         self.device = choose_device(config.run.device)
-        env = config.env
-        games = Games(
-            ruleset=env.ruleset,
-            red_agent=train.red_weights(env.red_agent),
-            episode_length=env.episode_length,
-            scan_memory=env.scan_memory,
-            actions=env.actions,
-            num_threads=threads_of(config),
-        )
+        games = Games(**config.env.options(), num_threads=threads_of(config))
         self.trainer = WorkflowTrainer(
             config.inner,
             games,
@@ -315,12 +308,8 @@ def plain_config(config: WorkflowConfig) -> train.TrainConfig:
         env=train.EnvConfig(
             # Rollouts of whole episodes, of as many as fit the budget.
             num_envs=min(train.EnvConfig().num_envs, run.total_episodes),
-            red_agent=env.red_agent,
-            ruleset=env.ruleset,
-            episode_length=env.episode_length,
-            scan_memory=env.scan_memory,
-            actions=env.actions,
             num_threads=threads_of(config),
+            **{field.name: getattr(env, field.name) for field in dataclasses.fields(GameConfig)},
         ),
         ppo=PPOConfig(num_steps=env.episode_length),
     )

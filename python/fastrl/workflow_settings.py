@@ -2,11 +2,11 @@
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, Field
 
+from fastrl.cage2_settings import GameConfig
 from fastrl.config import Preset, section
 from fastrl.envs.cage2_workflow import parse_workflow, workflow_name
-from fastrl.train import check_actions, parse_red_agent
 from fastrl.workflow_search import SearchConfig
 from fastrl.workflow_training import InnerConfig
 
@@ -54,33 +54,15 @@ class RunConfig:
 
 
 @section
-class EnvConfig:
+class EnvConfig(GameConfig):
     """CAGE Challenge 2, see fastrl.envs.cage2_workflow."""
 
-    red_agent: Annotated[
-        str,
-        BeforeValidator(parse_red_agent),
-        Field(
-            description="bline, meander, sleep, or weights from which each episode's is drawn; mix: bline and"
-            " meander, even"
-        ),
-    ] = "bline:0.5,meander:0.5"
-    ruleset: Annotated[
-        Literal["main", "leaderboard"],
-        Field(description="main: today's CybORG; leaderboard: the one that the leaderboard was scored on"),
-    ] = "main"
-    episode_length: Annotated[int, Field(ge=1, le=1_000_000, description="steps of an episode")] = 100
     scan_memory: Annotated[
         bool,
         Field(
             description="observe ten values more than the 52 bits and the 25 of the order: which hosts were scanned"
         ),
     ] = False
-    actions: Annotated[
-        Literal["effective"] | tuple[int, ...] | None,
-        AfterValidator(check_actions),
-        Field(description="what the agent may choose: those that can have an effect, indices; none: all 145"),
-    ] = "effective"
     n_workers: Annotated[
         Annotated[int, Field(ge=1, le=1024)] | Literal["auto"],
         Field(

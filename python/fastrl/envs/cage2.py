@@ -7,7 +7,7 @@ are the activity of the last step (none 00, scan 10, exploit 11), the other two 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, cast
 
 import gymnasium
@@ -71,7 +71,105 @@ def _truth(native: NativeVec) -> dict[str, NDArray[Any]]:
     return truth
 
 
-class Cage2VectorEnv(NativeVectorEnv):
+def at_least(least: int, name: str, value: int) -> int:
+    """An integer option that fits the compiled side, or an error that names it."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise TypeError(f"{name}: expected an integer, got {value!r}")
+    if not least <= value < 2**32:
+        raise ValueError(f"{name}: expected {least} to {2**32 - 1}, got {value}")
+    return int(value)
+
+
+class Cage2Games(NativeVectorEnv):
+    """N games of CAGE Challenge 2, whatever is made of them: their options, and what blue can ask about a game.
+
+    Args:
+        compiled: makes the compiled games of the options under their compiled names, and of ``own``.
+        own: options of these games alone.
+        code_len: entries from 0 to 1 that their observations have behind the challenge's.
+        render_modes, info_of: as in `NativeVectorEnv`.
+        num_envs, and all others: as in `Cage2VectorEnv`.
+    """
+
+    def __init__(
+        self,
+        compiled: Callable[..., NativeVec],
+        own: Mapping[str, Any],
+        num_envs: int,
+        *,
+        ruleset: Ruleset,
+        red_agent: RedAgent,
+        episode_length: int,
+        max_episode_steps: int | None,
+        scan_memory: bool,
+        actions: Literal["effective"] | Sequence[int] | None,
+        num_threads: int,
+        autoreset_mode: AutoresetMode | str,
+        render_mode: str | None,
+        render_modes: Sequence[str] = ("ansi",),
+        info_of: Callable[[NativeVec], dict[str, Any]] | None = None,
+        code_len: int = 0,
+    ) -> None:
+        self.ruleset = ruleset
+        self.red_agent = red_mix(red_agent)
+        self.episode_length = at_least(
+            1, "episode_length", episode_length if max_episode_steps is None else max_episode_steps
+        )
+        self.scan_memory = bool(scan_memory)
+        self.actions = action_indices(actions)
+        self.num_threads = at_least(0, "num_threads", num_threads)
+        num_envs = at_least(1, "num_envs", num_envs)
+
+        def native(mode: str) -> NativeVec:
+            return compiled(
+                num_envs,
+                ruleset=ruleset,
+                red_agents=list(self.red_agent),
+                red_weights=list(self.red_agent.values()),
+                episode_length=self.episode_length,
+                scan_memory=self.scan_memory,
+                actions=list(self.actions),
+                num_threads=self.num_threads,
+                autoreset_mode=mode,
+                **own,
+            )
+
+        scans = len(SCAN_HOSTS) if self.scan_memory else 0
+        high = np.ones(OBS_BITS + scans + code_len, np.float32)
+        high[OBS_BITS : OBS_BITS + scans] = 2.0
+        super().__init__(
+            native,
+            Box(np.zeros_like(high), high, dtype=np.float32),
+            Discrete(len(self.actions)),
+            autoreset_mode=autoreset_mode,
+            render_mode=render_mode,
+            render_modes=render_modes,
+            info_of=info_of,
+        )
+
+    @property
+    def _games(self) -> _rust.Cage2Vec | _rust.Cage2WorkflowVec:
+        return cast("_rust.Cage2Vec | _rust.Cage2WorkflowVec", self._native)
+
+    def action_masks(self, out: NDArray[np.bool_] | None = None) -> NDArray[np.bool_]:
+        """Bool [N, num_actions]: whether an action may have an effect now, as far as blue can know.
+
+        False for a decoy whose port is taken or whose operating system is another, and for what
+        `EFFECTIVE_ACTIONS` leaves out. Sleep is always True. It tells nothing of red.
+        """
+        if out is None:
+            out = np.empty((self.num_envs, len(self.actions)), np.bool_)
+        self._games.action_masks(out)
+        return out
+
+    def red_agents(self) -> NDArray[np.uint8]:
+        """Index into `RED_AGENTS` of the agent that each environment's current episode is played against, [N]."""
+        out = np.empty(self.num_envs, np.uint8)
+        self._games.red_agents(out)
+        return out
+
+
+class Cage2VectorEnv(Cage2Games):
     """N games of CAGE Challenge 2, stepped natively.
 
     Args:
@@ -116,55 +214,21 @@ class Cage2VectorEnv(NativeVectorEnv):
     ) -> None:
         if random not in ("fast", "python"):
             raise ValueError(f"random: expected 'fast' or 'python', got {random!r}")
-        self.ruleset = ruleset
-        self.red_agent = red_mix(red_agent)
-        self.episode_length = at_least(
-            1, "episode_length", episode_length if max_episode_steps is None else max_episode_steps
-        )
-        self.scan_memory = bool(scan_memory)
-        self.actions = action_indices(actions)
-        self.num_threads = at_least(0, "num_threads", num_threads)
-        num_envs = at_least(1, "num_envs", num_envs)
-
-        def native(mode: str) -> NativeVec:
-            return _rust.Cage2Vec(
-                num_envs,
-                ruleset=ruleset,
-                red_agents=list(self.red_agent),
-                red_weights=list(self.red_agent.values()),
-                episode_length=self.episode_length,
-                scan_memory=self.scan_memory,
-                actions=list(self.actions),
-                num_threads=self.num_threads,
-                autoreset_mode=mode,
-                python_random=random == "python",
-            )
-
-        high = np.ones(OBS_BITS + (len(SCAN_HOSTS) if self.scan_memory else 0), np.float32)
-        high[OBS_BITS:] = 2.0
         super().__init__(
-            native,
-            Box(np.zeros_like(high), high, dtype=np.float32),
-            Discrete(len(self.actions)),
+            _rust.Cage2Vec,
+            {"python_random": random == "python"},
+            num_envs,
+            ruleset=ruleset,
+            red_agent=red_agent,
+            episode_length=episode_length,
+            max_episode_steps=max_episode_steps,
+            scan_memory=scan_memory,
+            actions=actions,
+            num_threads=num_threads,
             autoreset_mode=autoreset_mode,
             render_mode=render_mode,
             info_of=_truth if info_state else None,
         )
-
-    @property
-    def _cage2(self) -> _rust.Cage2Vec:
-        return cast(_rust.Cage2Vec, self._native)
-
-    def action_masks(self, out: NDArray[np.bool_] | None = None) -> NDArray[np.bool_]:
-        """Bool [N, num_actions]: whether an action may have an effect now, as far as blue can know.
-
-        False for a decoy whose port is taken or whose operating system is another, and for what
-        `EFFECTIVE_ACTIONS` leaves out. Sleep is always True. It tells nothing of red.
-        """
-        if out is None:
-            out = np.empty((self.num_envs, len(self.actions)), np.bool_)
-        self._cage2.action_masks(out)
-        return out
 
     def alerts(self) -> NDArray[np.bool_]:
         """Bool [N, 13]: hosts on which Monitor named a suspicious process in the last step.
@@ -172,23 +236,8 @@ class Cage2VectorEnv(NativeVectorEnv):
         The raw observation of CybORG has it, the 52 bits have not; the challenge's scripted defenders live on it.
         """
         out = np.empty((self.num_envs, len(HOSTS)), np.bool_)
-        self._cage2.alerts(out)
+        cast(_rust.Cage2Vec, self._native).alerts(out)
         return out
-
-    def red_agents(self) -> NDArray[np.uint8]:
-        """Index into `RED_AGENTS` of the agent that each environment's current episode is played against, [N]."""
-        out = np.empty(self.num_envs, np.uint8)
-        self._cage2.red_agents(out)
-        return out
-
-
-def at_least(least: int, name: str, value: int) -> int:
-    """An integer option that fits the compiled side, or an error that names it."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise TypeError(f"{name}: expected an integer, got {value!r}")
-    if not least <= value < 2**32:
-        raise ValueError(f"{name}: expected {least} to {2**32 - 1}, got {value}")
-    return int(value)
 
 
 class Cage2Env(gymnasium.Env[NDArray[np.float32], np.int64]):

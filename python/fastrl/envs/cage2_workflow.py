@@ -27,13 +27,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Literal, cast
 
 import numpy as np
-from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from fastrl import _rust
-from fastrl.envs.cage2 import OBS_BITS, SCAN_HOSTS, RedAgent, Ruleset, action_indices, at_least, red_mix
-from fastrl.envs.vector import NativeVec, NativeVectorEnv
+from fastrl.envs.cage2 import Cage2Games, RedAgent, Ruleset
 
 Workflow = tuple[int, ...]
 """Indices into `UNIT_TYPES`, each once, the most urgent first."""
@@ -99,7 +97,7 @@ def encode(workflows: NDArray[np.integer] | Sequence[Workflow]) -> NDArray[np.fl
     return np.eye(len(UNIT_TYPES), dtype=np.float32)[orders].reshape(len(orders), WORKFLOW_LEN)
 
 
-class Cage2WorkflowVectorEnv(NativeVectorEnv):
+class Cage2WorkflowVectorEnv(Cage2Games):
     """N games of CAGE Challenge 2 with workflows, stepped natively; the module says what they see and get.
 
     Args:
@@ -130,42 +128,23 @@ class Cage2WorkflowVectorEnv(NativeVectorEnv):
     ) -> None:
         order = check_workflow(workflow)
         self.compliance_weight = float(compliance_weight)
-        self.ruleset = ruleset
-        self.red_agent = red_mix(red_agent)
-        self.episode_length = at_least(
-            1, "episode_length", episode_length if max_episode_steps is None else max_episode_steps
-        )
-        self.scan_memory = bool(scan_memory)
-        self.actions = action_indices(actions)
-        self.num_threads = at_least(0, "num_threads", num_threads)
-        num_envs = at_least(1, "num_envs", num_envs)
-
-        def native(mode: str) -> NativeVec:
-            return _rust.Cage2WorkflowVec(
-                num_envs,
-                ruleset=ruleset,
-                red_agents=list(self.red_agent),
-                red_weights=list(self.red_agent.values()),
-                episode_length=self.episode_length,
-                scan_memory=self.scan_memory,
-                actions=list(self.actions),
-                compliance_weight=self.compliance_weight,
-                num_threads=self.num_threads,
-                autoreset_mode=mode,
-            )
-
-        scans = len(SCAN_HOSTS) if self.scan_memory else 0
-        high = np.ones(OBS_BITS + scans + WORKFLOW_LEN, np.float32)
-        high[OBS_BITS : OBS_BITS + scans] = 2.0
         super().__init__(
-            native,
-            Box(np.zeros_like(high), high, dtype=np.float32),
-            Discrete(len(self.actions)),
+            _rust.Cage2WorkflowVec,
+            {"compliance_weight": self.compliance_weight},
+            num_envs,
+            ruleset=ruleset,
+            red_agent=red_agent,
+            episode_length=episode_length,
+            max_episode_steps=max_episode_steps,
+            scan_memory=scan_memory,
+            actions=actions,
+            num_threads=num_threads,
             autoreset_mode=autoreset_mode,
             render_mode=render_mode,
             render_modes=(),
+            code_len=WORKFLOW_LEN,
         )
-        self.set_workflows([order] * num_envs)
+        self.set_workflows([order] * self.num_envs)
 
     @property
     def _games(self) -> _rust.Cage2WorkflowVec:
@@ -215,16 +194,3 @@ class Cage2WorkflowVectorEnv(NativeVectorEnv):
             "red_agent": red_agent,
             "workflow": workflow,
         }
-
-    def action_masks(self, out: NDArray[np.bool_] | None = None) -> NDArray[np.bool_]:
-        """As `Cage2VectorEnv.action_masks`."""
-        if out is None:
-            out = np.empty((self.num_envs, len(self.actions)), np.bool_)
-        self._games.action_masks(out)
-        return out
-
-    def red_agents(self) -> NDArray[np.uint8]:
-        """As `Cage2VectorEnv.red_agents`."""
-        out = np.empty(self.num_envs, np.uint8)
-        self._games.red_agents(out)
-        return out

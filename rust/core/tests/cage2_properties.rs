@@ -8,7 +8,7 @@ use fastrl_core::cage2::red_agents::RedKind;
 use fastrl_core::cage2::replay::{Mode, PACKED_OBS, Trace};
 use fastrl_core::cage2::scenario::{HOST_NAMES, NUM_HOSTS, OP_SERVER0, USER0};
 use fastrl_core::cage2::view::{Activity, Compromise};
-use fastrl_core::cage2::{Cage2, Config, Episode, Ruleset};
+use fastrl_core::cage2::{Cage2, Config, Episode, Game, Ruleset};
 use fastrl_core::env::Env;
 use fastrl_core::rng::Rng;
 use fastrl_core::vec_env::{Autoreset, Error, Rows, VecEnv};

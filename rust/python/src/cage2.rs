@@ -9,7 +9,7 @@ use fastrl_core::cage2::replay::{Mode, PACKED_OBS, Trace};
 use fastrl_core::cage2::scenario::{EXPLOIT_NAMES, HOST_NAMES, NUM_HOSTS, SUBNET_NAMES};
 use fastrl_core::cage2::view::SCAN_HOSTS;
 use fastrl_core::cage2::workflow::{UNIT_TYPES, type_of};
-use fastrl_core::cage2::{Cage2, Config, Ruleset, effective_actions, render};
+use fastrl_core::cage2::{Cage2, Config, Game, Ruleset, effective_actions, render};
 use pyo3::exceptions::{PyIndexError, PyKeyError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -99,6 +99,35 @@ pub(crate) fn add_tables(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("CAGE2_EFFECTIVE_ACTIONS", effective_actions().into_iter().map(u32::from).collect::<Vec<_>>())
 }
 
+/// What can be asked about the games of any class.
+impl<G: Game + Sync> Guarded<G> {
+    pub(crate) fn action_masks(&self, py: Python<'_>, num_actions: usize, out: &Bound<'_, PyAny>) -> PyResult<()> {
+        let out = writeable::<Flag>("out", out, &[self.num_envs(), num_actions])?;
+        // SAFETY: checked, and the caller's for the length of this call.
+        let out = unsafe { out.bytes_mut() };
+        self.with(py, |venv| {
+            py.detach(|| {
+                for (game, mask) in venv.envs().zip(out.chunks_exact_mut(num_actions)) {
+                    game.config().action_mask(&game.episode().network, mask);
+                }
+            });
+            Ok(())
+        })
+    }
+
+    pub(crate) fn red_agents(&self, py: Python<'_>, out: &Bound<'_, PyAny>) -> PyResult<()> {
+        let out = writeable::<u8>("out", out, &[self.num_envs()])?;
+        // SAFETY: checked, and the caller's for the length of this call.
+        let out = unsafe { out.slice_mut() };
+        self.with(py, |venv| {
+            for (game, kind) in venv.envs().zip(out) {
+                *kind = game.episode().agent.kind() as u8;
+            }
+            Ok(())
+        })
+    }
+}
+
 #[pyclass(frozen, module = "fastrl._rust")]
 pub(crate) struct Cage2Vec {
     venv: Guarded<Cage2>,
@@ -150,17 +179,11 @@ impl Cage2Vec {
     }
 
     fn action_masks(&self, py: Python<'_>, out: &Bound<'_, PyAny>) -> PyResult<()> {
-        let out = writeable::<Flag>("out", out, &[self.num_envs(), self.num_actions])?;
-        // SAFETY: checked, and the caller's for the length of this call.
-        let out = unsafe { out.bytes_mut() };
-        self.venv.with(py, |venv| {
-            py.detach(|| {
-                for (env, mask) in venv.envs().zip(out.chunks_exact_mut(self.num_actions)) {
-                    env.action_mask(mask);
-                }
-            });
-            Ok(())
-        })
+        self.venv.action_masks(py, self.num_actions, out)
+    }
+
+    fn red_agents(&self, py: Python<'_>, out: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.venv.red_agents(py, out)
     }
 
     fn alerts(&self, py: Python<'_>, out: &Bound<'_, PyAny>) -> PyResult<()> {
@@ -173,18 +196,6 @@ impl Cage2Vec {
                 for (host, flag) in flags.iter_mut().enumerate() {
                     *flag = (alerts >> host & 1) as u8;
                 }
-            }
-            Ok(())
-        })
-    }
-
-    fn red_agents(&self, py: Python<'_>, out: &Bound<'_, PyAny>) -> PyResult<()> {
-        let out = writeable::<u8>("out", out, &[self.num_envs()])?;
-        // SAFETY: checked, and the caller's for the length of this call.
-        let out = unsafe { out.slice_mut() };
-        self.venv.with(py, |venv| {
-            for (env, kind) in venv.envs().zip(out) {
-                *kind = env.episode().agent.kind() as u8;
             }
             Ok(())
         })

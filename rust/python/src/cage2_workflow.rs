@@ -5,7 +5,7 @@ use fastrl_core::env::Env as _;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-use crate::arrays::{Flag, disjoint, readable, writeable};
+use crate::arrays::{disjoint, readable, writeable};
 use crate::cage2::Options;
 use crate::vec_env::{Guarded, autoreset_from_name, vec_methods};
 
@@ -65,29 +65,11 @@ impl Cage2WorkflowVec {
     }
 
     fn action_masks(&self, py: Python<'_>, out: &Bound<'_, PyAny>) -> PyResult<()> {
-        let out = writeable::<Flag>("out", out, &[self.num_envs(), self.num_actions])?;
-        // SAFETY: checked, and the caller's for the length of this call.
-        let out = unsafe { out.bytes_mut() };
-        self.venv.with(py, |venv| {
-            py.detach(|| {
-                for (env, mask) in venv.envs().zip(out.chunks_exact_mut(self.num_actions)) {
-                    env.config().action_mask(&env.state().episode.network, mask);
-                }
-            });
-            Ok(())
-        })
+        self.venv.action_masks(py, self.num_actions, out)
     }
 
     fn red_agents(&self, py: Python<'_>, out: &Bound<'_, PyAny>) -> PyResult<()> {
-        let out = writeable::<u8>("out", out, &[self.num_envs()])?;
-        // SAFETY: checked, and the caller's for the length of this call.
-        let out = unsafe { out.slice_mut() };
-        self.venv.with(py, |venv| {
-            for (env, kind) in venv.envs().zip(out) {
-                *kind = env.state().episode.agent.kind() as u8;
-            }
-            Ok(())
-        })
+        self.venv.red_agents(py, out)
     }
 
     fn set_workflows(&self, py: Python<'_>, workflows: &Bound<'_, PyAny>) -> PyResult<()> {

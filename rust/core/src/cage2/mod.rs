@@ -184,6 +184,13 @@ impl<D: Draws> Episode<D> {
     }
 }
 
+/// An environment that plays this game, whatever it makes of it.
+pub trait Game: Env {
+    fn config(&self) -> &Config;
+
+    fn episode(&self) -> &Episode<Source>;
+}
+
 /// The environment that is trained on.
 pub struct Cage2 {
     config: Arc<Config>,
@@ -195,18 +202,15 @@ impl Cage2 {
         let episode = Episode::new(config.draws(0));
         Self { config, episode }
     }
+}
 
-    pub fn config(&self) -> &Config {
+impl Game for Cage2 {
+    fn config(&self) -> &Config {
         &self.config
     }
 
-    pub fn episode(&self) -> &Episode<Source> {
+    fn episode(&self) -> &Episode<Source> {
         &self.episode
-    }
-
-    /// Marks with 1 the actions on offer that may have an effect now, as far as blue can know.
-    pub fn action_mask(&self, mask: &mut [u8]) {
-        self.config.action_mask(&self.episode.network, mask);
     }
 }
 

@@ -17,7 +17,7 @@ use super::draws::Source;
 use super::network::Network;
 use super::red_agents::RedKind;
 use super::scenario::{DEFENDER, Host, Hosts, OP_SERVER0, Subnet, USER0};
-use super::{Config, Episode};
+use super::{Config, Episode, Game};
 use crate::env::{Env, Step};
 
 pub const NUM_TYPES: usize = 5;
@@ -136,10 +136,6 @@ impl WorkflowCage2 {
         Self { config, weight, code: state.account.order.code(), state }
     }
 
-    pub fn config(&self) -> &Config {
-        &self.config
-    }
-
     /// The order of the episodes that begin from now on, and of the present one if no step has been taken in it.
     pub fn set_order(&mut self, order: Order) {
         self.state.next = order;
@@ -147,6 +143,16 @@ impl WorkflowCage2 {
             self.state.account.order = order;
             self.code = order.code();
         }
+    }
+}
+
+impl Game for WorkflowCage2 {
+    fn config(&self) -> &Config {
+        &self.config
+    }
+
+    fn episode(&self) -> &Episode<Source> {
+        &self.state.episode
     }
 }
 
