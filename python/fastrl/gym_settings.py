@@ -124,7 +124,14 @@ PRESETS: dict[str, Preset] = {
         "a short horizon and no entropy bonus; what Pendulum begins with, on top of classic",
         {
             "ppo": {"gamma": 0.9, "learning_rate": 1e-3, "entropy_coef": 0.0, "final_entropy_coef": 0.0},
-            "impala": {"gamma": 0.9, "entropy_coef": 0.0, "final_entropy_coef": 0.0},
+            "impala": {
+                "num_steps": 16,
+                "gamma": 0.9,
+                "learning_rate": 1e-3,
+                "entropy_coef": 0.0,
+                "final_entropy_coef": 0.0,
+                "initial_log_std": -0.5,
+            },
         },
     ),
     "smoke": Preset(
