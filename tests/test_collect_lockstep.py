@@ -200,6 +200,21 @@ def test_steps_that_are_taken_go_on_from_each_other() -> None:
         expect_same([one], [first])
 
 
+def test_time_that_threads_spend_at_once_is_the_learners_once() -> None:
+    """While the learner waits for them; threads that go on while it does not have a timeline of their own."""
+    plan = plan_of("fastrl/highway-fast-v0", "steps", num_envs=6, num_steps=40)
+    with native_collector(plan, n_workers=3) as collector:
+        start = time.perf_counter()
+        collector.collect()
+        passed = time.perf_counter() - start
+        report = collector.report()
+        assert report.workers == 0
+        assert 0 < report.seconds["environment"] < sum(report.seconds.values()) <= passed
+    with native_collector(plan, n_workers=3) as collector:
+        collector.take()
+        assert collector.report().workers == 3
+
+
 @pytest.mark.parametrize(
     ("fault", "cause"),
     [

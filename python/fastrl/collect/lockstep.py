@@ -190,6 +190,11 @@ class LockstepCollector:
                 # Workers know better than who waits for them.
                 seconds["environment"] += spent - rows.seconds["environment"]
                 seconds["waiting"] += waited
+        if not workers and self._background is not None:
+            workers = len(self._rows)
+        elif not workers:
+            # Threads play at the same time, while the learner waits for them: what a mean one does is its time.
+            seconds = {part: value / len(self._rows) for part, value in seconds.items()}
         return Report(
             steps=self._steps,
             episodes=self._episodes,

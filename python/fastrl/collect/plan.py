@@ -141,12 +141,13 @@ class Report:
 
     Attributes:
         steps, episodes: collected; an episode counts when it has ended.
-        workers: processes or actors that play; 0 where the learner's own process does.
+        workers: processes or actors that play, or threads that go on while the learner learns; 0 where it plays itself,
+            or has threads do so while it waits.
         failures: in order; restarts: workers that were replaced.
         cold_start: seconds from the beginning until the first worker could play, with its environment built.
         memory_mib: of each worker's process, now; empty without any.
-        seconds: what workers spent their time on, summed over them: ``environment``, ``inference`` (choosing
-            actions), ``buffer`` (rewards and storing), ``weights`` (reading them), ``waiting``.
+        seconds: what workers (or the learner) spent their time on, summed over them: ``environment``, ``inference``
+            (choosing actions), ``buffer`` (rewards and storing), ``weights`` (reading them), ``waiting``.
     """
 
     steps: int = 0
