@@ -17,6 +17,10 @@ from fastrl.team_rollout import TeamRollout
 from team_env import EDGE, TeamEnv
 
 SMALL = {"num_steps": 16, "hidden": (32, 32), "minibatch_size": 512}
+# Discounted little, walking off the line at once is better than to dither far from the goal until the end: one seed in
+# fourteen stays with that. So it depends on rounding whether it is learnt on the way. Discounted as much as this, none
+# of 22 did, and their means came within 0.04 of the optimum.
+GAMMA = 0.7
 
 
 @pytest.fixture(autouse=True)
@@ -86,13 +90,13 @@ class TestLearns:
     )
     def test_to_the_known_optimum(self, critic, box):
         env = TeamEnv(32, 3, box=box)
-        stats, _ = train(mappo_for(env, critic=critic), env)
+        stats, _ = train(mappo_for(env, critic=critic, gamma=GAMMA), env)
         assert stats.returns.mean() == pytest.approx(env.best_return(), abs=0.06)
 
     @pytest.mark.slow
     def test_one_policy_for_each_agent(self):
         env = TeamEnv(32, 2)
-        learner = mappo_for(env, share=False, critic="own", total_updates=80)
+        learner = mappo_for(env, share=False, critic="own", total_updates=80, gamma=GAMMA)
         stats, _ = train(learner, env)
         assert stats.returns.mean() == pytest.approx(env.best_return(), abs=0.06)
         a, b = (learner.policy_state()["actors"][f"agent{i}"]["weights"] for i in (0, 1))
@@ -121,7 +125,7 @@ class TestLearns:
     def test_episodes_of_fewer_agents(self):
         env = TeamEnv(32, 5)
         env.set_difficulty(num_agents=np.arange(32) % 5 + 1)
-        stats, rows = train(mappo_for(env), env)
+        stats, rows = train(mappo_for(env, gamma=GAMMA), env)
         assert stats.returns.mean() == pytest.approx(env.best_return(), abs=0.06)
         assert rows[-1].alive < 0.6
 
