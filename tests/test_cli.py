@@ -1,4 +1,5 @@
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -9,13 +10,23 @@ import numpy as np
 import pytest
 
 import fastrl
+from fastrl import bench_pixels
 from fastrl.cli import COMMANDS, main, main_train
+from fastrl.cli_train import ENVIRONMENTS
 from fastrl.config import leaves
 from fastrl.envs.cage2_blue import BASELINES
+from fastrl.pixel_settings import BENCH, PixelConfig
 from fastrl.train import PRESETS, TrainConfig
 from small_runs import OPTIONS, train_small
 
 GOLDEN = sorted((Path(__file__).parent / "golden").rglob("*.npz"))
+
+
+WHAT_ON = (
+    "fastrl train: error: what should be trained on? CAGE Challenge 2: fastrl train cage2;"
+    " its workflows: fastrl train cage2-workflow; any environment of Gymnasium: fastrl train gym;"
+    " Atari and others with images: fastrl train pixels; vehicles: fastrl train traffic"
+)
 
 
 def run_cli(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
@@ -55,7 +66,8 @@ def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]
 
 
 def test_help_of_train_names_every_setting_and_preset(capsys: pytest.CaptureFixture[str]) -> None:
-    _, out, _ = run_cli(capsys, "train", "--help")
+    _, out, _ = run_cli(capsys, "train", "cage2", "--help")
+    assert out.startswith("usage: fastrl train cage2 ")
     for key, leaf in leaves(TrainConfig).items():
         assert f"--{key} " in out
         assert leaf.description
@@ -71,6 +83,43 @@ def test_help_of_train_names_every_setting_and_preset(capsys: pytest.CaptureFixt
         "--resume",
     ):
         assert f"{option}" in out
+
+
+def test_help_of_train_names_every_kind(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in (["--help"], ["-h"], ["--profile", "--help"]):
+        code, out, err = run_cli(capsys, "train", *arguments)
+        assert (code, err) == (0, "")
+        for kind in ENVIRONMENTS:
+            assert re.search(rf"^  {kind}  ", out, re.MULTILINE)
+        assert "fastrl train --resume RUN" in out
+    # What it says to begin with can be done.
+    examples = re.findall(r"^  fastrl (train .*)$", out, re.MULTILINE)
+    assert len(examples) == 4
+    for example in examples:
+        assert run_cli(capsys, *example.split(), "--print-config")[0] == 0
+
+
+def test_what_comes_first_is_the_kind(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run_cli(capsys, "train", "cage2", "--run-dir", "gym", "--print-config")
+    assert "[ppo]" in out and "[impala]" not in out
+
+
+def test_what_bench_pixels_says_to_begin_with_is_so(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[PixelConfig] = []
+
+    def compare(config: PixelConfig, seconds: float, rounds: int) -> list[bench_pixels.Flow]:
+        told.append(config)
+        raise ValueError("enough")
+
+    monkeypatch.setattr(bench_pixels, "compare", compare)
+    _, out, _ = run_cli(capsys, "bench", "pixels", "--help")
+    settings = re.findall(r"--[\w.]+=\S+", out)
+    assert len(settings) == sum(map(len, BENCH.values()))
+    refusal(capsys, "bench", "pixels")
+    refusal(capsys, "bench", "pixels", *settings)
+    assert told[0] == told[1] != PixelConfig()
 
 
 def test_commands_that_need_no_torch_do_not_load_it() -> None:
@@ -90,14 +139,14 @@ def test_commands_that_need_no_torch_do_not_load_it() -> None:
     [
         (["trian"], "fastrl: error: unknown command trian; did you mean train?"),
         (["--verison"], "fastrl: error: unknown option --verison; did you mean --version?"),
+        (["train"], WHAT_ON),
+        (["train", "--env", "CartPole-v1"], WHAT_ON),
         (
-            ["train"],
-            (
-                "fastrl train: error: what should be trained on? CAGE Challenge 2: fastrl train cage2;"
-                " its workflows: fastrl train cage2-workflow; any environment of Gymnasium: fastrl train gym;"
-                " Atari and others with images: fastrl train pixels; vehicles: fastrl train traffic"
-            ),
+            ["train", "pixels", "--preset", "smoke"],
+            "fastrl train: error: --preset: unknown preset smoke; there are atari, mario, toy, large-batch",
         ),
+        (["bench", "colect"], "fastrl bench: error: cannot measure colect; did you mean collect?"),
+        (["train", "gymm", "--env", "A"], "fastrl train: error: unknown environment gymm; did you mean gym?"),
         (["train", "cage"], "fastrl train: error: unknown environment cage; did you mean cage2?"),
         (["train", "trafic"], "fastrl train: error: unknown environment trafic; did you mean traffic?"),
         (

@@ -7,9 +7,10 @@ import argparse
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fastrl.cli_bench import bench_collect
 from fastrl.cli_render import render
@@ -129,7 +130,7 @@ def evaluate(prog: str, arguments: list[str]) -> int:
         type=at_least(1),
         default=1000,
         metavar="INT",
-        help="of each of the nine kinds; in traffic and gym: in all [1000]",
+        help="against each red agent over each number of steps; in traffic and gym: in all [1000]",
     )
     parser.add_argument(
         "--ruleset",
@@ -293,7 +294,10 @@ def bench(prog: str, arguments: list[str]) -> int:
         return bench_collect(f"{prog} collect", arguments[1:])
     if arguments and arguments[0] == "pixels":
         return _bench_pixels(f"{prog} pixels", arguments[1:])
-    if arguments and arguments[0] == "cage2":
+    if arguments and not arguments[0].startswith("-"):
+        if arguments[0] != "cage2":
+            names = ("cage2", "pixels", "collect")
+            raise ConfigError(f"cannot measure {arguments[0]}; did you mean {nearest(arguments[0], names)}?")
         arguments = arguments[1:]
     from dataclasses import asdict
 
@@ -306,7 +310,8 @@ def bench(prog: str, arguments: list[str]) -> int:
         prog=prog,
         usage=f"{prog} [cage2] [options]\n       {prog} pixels [options], see {prog} pixels --help"
         f"\n       {prog} collect [options], see {prog} collect --help",
-        description="Measures how many steps a second the simulator makes, on one thread and on all cores.",
+        description="Measures how many steps a second the simulator of CAGE Challenge 2 makes, on one thread and on\n"
+        "all cores; pixels: the way from games to a learner; collect: ways to collect experience.",
     )
     parser.add_argument(
         "--seconds", type=positive, default=1.0, metavar="FLOAT", help="for each measurement [1]"
@@ -334,10 +339,14 @@ def _bench_pixels(prog: str, arguments: list[str]) -> int:
 
     parser = ArgumentParser(
         prog=prog,
+        usage=f"{prog} [options]",
         description="Compares the pixel pipeline with the same learner fed by multiprocessing.Queue, by a lock\n"
         "around one buffer, and with collectors that hand over nothing, in turns.",
-        epilog="Every setting of fastrl train pixels can be given; actions are random unless\n"
-        "--dqn.epsilon says otherwise, so that collectors are as fast as their games.",
+        epilog="Every setting of fastrl train pixels can be given. What is not is as [in brackets] but for\n"
+        f"{_settings_of(BENCH)}\n"
+        "That is a game that costs next to nothing, actions at random, a small learner, so that what counts\n"
+        "is how experience gets there. With another --env, replay and learner are of this size still,\n"
+        "and the rest is what the environment begins with.",
     )
     parser.add_argument(
         "--seconds", type=positive, default=5.0, metavar="FLOAT", help="of each measurement [5]"
@@ -365,10 +374,25 @@ def _bench_pixels(prog: str, arguments: list[str]) -> int:
     return 0
 
 
+def _settings_of(tree: Mapping[str, Mapping[str, Any]]) -> str:
+    """Options that say the same, in lines."""
+    pairs = (f"--{table}.{name}={_text(value)}" for table, own in tree.items() for name, value in own.items())
+    return textwrap.fill(" ".join(pairs), 96, break_on_hyphens=False, break_long_words=False)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list):
+        return ",".join(map(_text, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
 COMMANDS: dict[str, tuple[Callable[[str, list[str]], int], str]] = {
-    "train": (train, "train a defender for CAGE Challenge 2, on any environment, from pixels, or vehicles"),
+    "train": (train, "train on CAGE Challenge 2, on any environment of Gymnasium, from pixels or in traffic"),
     "eval": (evaluate, "score runs, checkpoints or baselines"),
     "render": (render, "show episodes in traffic: a film, a log of trajectories, a diagram"),
     "replay": (replay, "check the simulator against traces of the real CybORG"),
-    "bench": (bench, "measure the simulator's speed, or ways to collect experience, on this machine"),
+    "bench": (
+        bench,
+        "measure on this machine: the simulator, the pixel pipeline, ways to collect experience",
+    ),
 }

@@ -36,7 +36,9 @@ def bench_collect(prog: str, arguments: list[str]) -> int:
         "--env-options busy=true, compute); fastrl/CybORG-v0, where CybORG is installed; any of\n"
         "Gymnasium's; module:factory",
     )
-    parser.add_argument("--env", default="fastrl/Uneven-v0", metavar="ID", help="[fastrl/Uneven-v0]")
+    parser.add_argument(
+        "--env", default="fastrl/Uneven-v0", metavar="ID", help="what is played, see below [fastrl/Uneven-v0]"
+    )
     parser.add_argument(
         "--env-options",
         metavar="KEY=VALUE",
@@ -48,14 +50,17 @@ def bench_collect(prog: str, arguments: list[str]) -> int:
         "--workers", default="1,2,4,8", metavar="N,N,...", help="numbers of workers [1,2,4,8]"
     )
     parser.add_argument(
-        "--methods", default=",".join(METHODS), metavar="NAME,...", help=f"[{','.join(METHODS)}]"
+        "--methods",
+        default=",".join(METHODS),
+        metavar="NAME,...",
+        help=f"ways to collect [{','.join(METHODS)}]",
     )
     parser.add_argument(
         "--envs-per-worker",
         type=at_least(1),
         default=1,
         metavar="INT",
-        help="that sync steps together in each worker [1]",
+        help="environments that sync steps together in each worker [1]",
     )
     parser.add_argument(
         "--network",
@@ -65,7 +70,13 @@ def bench_collect(prog: str, arguments: list[str]) -> int:
     parser.add_argument(
         "--seconds", type=positive, default=5.0, metavar="FLOAT", help="of each measurement [5]"
     )
-    parser.add_argument("--rounds", type=at_least(1), default=1, metavar="INT", help="of all of them [1]")
+    parser.add_argument(
+        "--rounds",
+        type=at_least(1),
+        default=1,
+        metavar="INT",
+        help="how often each is measured, in turns [1]",
+    )
     parser.add_argument(
         "--max-steps",
         type=at_least(1),

@@ -19,7 +19,7 @@ def render(prog: str, arguments: list[str]) -> int:
         epilog=f"{prog} runs/merge --out episode.mp4 --log trajectory.npz\n"
         f"{prog} --env fastrl/ring-v0 --world drive=humans --time-space diagram.png",
     )
-    parser.add_argument("run", nargs="?", type=Path, metavar="RUN", help="of fastrl train traffic")
+    parser.add_argument("run", nargs="?", type=Path, metavar="RUN", help="a run of fastrl train traffic")
     parser.add_argument(
         "--env", metavar="ID", help="without a run: fastrl/highway-v0, fastrl/coop-merge-v0, ..."
     )
@@ -46,7 +46,7 @@ def render(prog: str, arguments: list[str]) -> int:
         type=positive,
         default=1.0,
         metavar="FLOAT",
-        help="how many times as fast as time it runs [1]",
+        help="how many times as fast as in real time [1]",
     )
     parser.add_argument(
         "--size", type=_size, metavar="WxH", help="of the pictures, pixels [the environment's]"

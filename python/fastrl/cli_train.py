@@ -2,14 +2,16 @@
 
 import argparse
 import contextlib
+import difflib
 import math
 import shlex
 import signal
 import sys
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from fastrl.config import (
     ArgumentParser,
@@ -92,7 +94,13 @@ SHORT_WORKFLOW = {
     "search.compliance_threshold": "--compliance-threshold",
     "inner.episodes_per_update": "--episodes-per-update",
 }
-ENVIRONMENTS = ("cage2", "cage2-workflow", "gym", "pixels", "traffic")
+ENVIRONMENTS = {
+    "cage2": "a defender for CAGE Challenge 2, with PPO",
+    "cage2-workflow": "one that keeps to an order of priority among types of units; searches for the best order",
+    "gym": "any environment of Gymnasium, with PPO, asynchronous PPO or IMPALA",
+    "pixels": "Atari, Mario and others that show images, with DQN",
+    "traffic": "vehicles that drive together, with independent PPO, MAPPO or REINFORCE",
+}
 # Tables that only one kind of run has in its settings.
 _TABLES = {"search": "cage2-workflow", "dqn": "pixels", "curriculum": "traffic", "impala": "gym"}
 
@@ -108,8 +116,11 @@ def train(prog: str, arguments: list[str]) -> int:
         "pixels": _train_pixels,
         "traffic": _train_traffic,
     }
+    kind = _kind(arguments)
+    if kind is None:
+        _without_kind(prog, arguments)
     try:
-        return kinds[_kind(arguments)](prog, arguments)
+        return kinds[kind](prog, arguments)
     except CollectError as error:
         # What went wrong in a worker is told in the worker's own words, then in a line.
         if error.traceback:
@@ -118,17 +129,47 @@ def train(prog: str, arguments: list[str]) -> int:
         return 1
 
 
+def _without_kind(prog: str, arguments: list[str]) -> NoReturn:
+    """Says what can be trained on, to who asks for help, or what is wrong."""
+    if not {"-h", "--help"} & set(arguments):
+        named = arguments[0] if arguments and not arguments[0].startswith("-") else None
+        if named is not None:
+            raise ConfigError(f"unknown environment {named}; did you mean {nearest(named, ENVIRONMENTS)}?")
+        raise ConfigError(
+            f"what should be trained on? CAGE Challenge 2: {prog} cage2; its workflows:"
+            f" {prog} cage2-workflow; any environment of Gymnasium: {prog} gym;"
+            f" Atari and others with images: {prog} pixels; vehicles: {prog} traffic"
+        )
+    width = max(map(len, ENVIRONMENTS))
+    parser = ArgumentParser(
+        prog=prog,
+        usage=f"{prog} KIND [options]\n       {prog} --resume RUN [options]",
+        description="\n".join(
+            [
+                "Trains agents, or goes on with a run.",
+                "",
+                "kinds of runs:",
+                *(f"  {name:<{width}}  {what}" for name, what in ENVIRONMENTS.items()),
+            ]
+        ),
+        epilog=f"{prog} KIND --help tells the settings and presets of a kind. To begin with:\n"
+        f"  {prog} cage2 --preset smoke\n"
+        f"  {prog} gym --env CartPole-v1 --preset smoke\n"
+        f"  {prog} pixels --env fastrl/Catch-v0\n"
+        f"  {prog} traffic --preset fast",
+    )
+    _add_run_options(parser, "KIND")
+    parser.print_help()
+    parser.exit()
+
+
 def _train_cage2(prog: str, arguments: list[str]) -> int:
     # Its help tells the defaults of all settings, for which PyTorch has to be there.
     from fastrl.train import PRESETS, TrainConfig, new_run, resume_run
 
     parser = ArgumentParser(
         prog=prog,
-        usage=f"{prog} cage2 [options]\n       {prog} cage2-workflow [options], see {prog} cage2-workflow --help"
-        f"\n       {prog} gym [options], see {prog} gym --help"
-        f"\n       {prog} pixels [options], see {prog} pixels --help"
-        f"\n       {prog} traffic [options], see {prog} traffic --help"
-        f"\n       {prog} --resume RUN [options]",
+        usage=f"{prog} cage2 [options]\n       {prog} --resume RUN [options]",
         description="Trains a defender for CAGE Challenge 2 with PPO.",
         epilog=_settings_epilog(PRESETS, "ppo.gamma"),
     )
@@ -137,14 +178,13 @@ def _train_cage2(prog: str, arguments: list[str]) -> int:
         "--total-episodes",
         metavar="INT",
         type=at_least(1),
-        help="instead of --total-steps: that many times env.episode_length",
+        help="instead of --total-steps: that many times env.episode_length steps",
     )
     add_options(parser, TrainConfig, SHORT)
     options = parser.parse_args(arguments)
     changes = read_arguments(TrainConfig, options, SHORT)
     if options.total_episodes is not None and "run.total_steps" in changes:
         raise ConfigError("--total-steps and --total-episodes say the same thing: give one of them")
-    _check_environment(options.environment or ("cage2" if options.resume is not None else None), prog)
 
     def settings() -> TrainConfig:
         layers = _layers(TrainConfig, PRESETS, options, changes)
@@ -165,9 +205,9 @@ def _train_gym(prog: str, arguments: list[str]) -> int:
     parser = ArgumentParser(
         prog=prog,
         usage=f"{prog} gym --env ID [options]\n       {prog} --resume RUN [options]",
-        description="Trains on any environment of Gymnasium, which one of several collectors plays, such as\n"
+        description="Trains on any environment of Gymnasium; one of several collectors plays it. Such as\n"
         f"{prog} gym --env CartPole-v1 --collect executor --algorithm ppo --n-workers auto",
-        epilog=_settings_epilog(PRESETS, "ppo.gamma"),
+        epilog=_settings_epilog(PRESETS, "ppo.gamma", begins=True),
     )
     _add_run_options(parser, "gym")
     parser.add_argument(
@@ -217,7 +257,7 @@ def _train_pixels(prog: str, arguments: list[str]) -> int:
         usage=f"{prog} pixels --env ID [options]\n       {prog} --resume RUN [options]",
         description="Trains DQN from pixels: collectors play in processes of their own, one learner learns.\n"
         "Atari (ALE/Pong-v5) needs the extra atari, Mario (SuperMarioBros-v0) the extra mario.",
-        epilog=_settings_epilog(PRESETS, "dqn.gamma"),
+        epilog=_settings_epilog(PRESETS, "dqn.gamma", begins=True),
     )
     _add_run_options(parser, "pixels")
     add_options(parser, PixelConfig, SHORT_PIXELS)
@@ -322,11 +362,11 @@ def _layers(
     return layers
 
 
-def _kind(arguments: list[str]) -> str:
-    """What is to be trained on, which says what the other arguments mean; cage2 if they do not tell."""
-    for kind in ENVIRONMENTS[1:]:
-        if kind in arguments:
-            return kind
+def _kind(arguments: list[str]) -> str | None:
+    """What is to be trained on, which says what the other arguments mean; None if they do not tell."""
+    for argument in arguments:
+        if argument in ENVIRONMENTS:
+            return argument
     for name, value in zip(arguments, [*arguments, ""][1:], strict=True):
         option, equals, own = name.partition("=")
         if option == "--resume":
@@ -336,13 +376,15 @@ def _kind(arguments: list[str]) -> str:
                     settings = (folder / "config.toml").read_text()
                     kinds = (kind for table, kind in _TABLES.items() if f"\n[{table}]" in settings)
                     return next(kinds, "cage2")
-    return ENVIRONMENTS[0]
+            return "cage2"
+    return None
 
 
 def _add_run_options(parser: ArgumentParser, environment: str) -> None:
     """Those that every kind of run has."""
     parser.add_argument("environment", nargs="?", metavar=environment, help="what to train on")
-    parser.add_argument("--preset", metavar="NAME", help="a named set of settings, see below")
+    where = "below" if environment in ENVIRONMENTS else "the help of a kind"
+    parser.add_argument("--preset", metavar="NAME", help=f"a named set of settings, see {where}")
     parser.add_argument(
         "--config", metavar="FILE", help="a TOML file of settings, such as a run's config.toml"
     )
@@ -360,15 +402,24 @@ def _add_run_options(parser: ArgumentParser, environment: str) -> None:
     )
 
 
-def _settings_epilog(presets: Mapping[str, Preset], key: str) -> str:
+def _settings_epilog(presets: Mapping[str, Preset], key: str, *, begins: bool = False) -> str:
+    """Presets, and where settings come from; ``begins``: also from presets that environments begin with."""
     table, _, name = key.partition(".")
+    sources = ["the command line", "the file", "the preset"]
+    if begins:
+        sources.append("what the environment begins with")
     return "\n".join(
         [
             "presets:",
             *(f"  {name}: {preset.description}" for name, preset in presets.items()),
             "",
-            "A setting comes from the command line, else from the file, else from the preset, else it is",
-            f"the default [in brackets]. What is --{key} here is {name} in the table [{table}] of a file.",
+            textwrap.fill(
+                f"A setting comes from {', else from '.join(sources)}, else it is the default [in brackets]. What is"
+                f" --{key} here is {name} in the table [{table}] of a file; --print-config shows what all settings"
+                " come to.",
+                96,
+                break_on_hyphens=False,
+            ),
             "Ctrl-C saves a checkpoint and leaves.",
         ]
     )
@@ -382,20 +433,11 @@ def _check_resume(options: argparse.Namespace, others: Sequence[str]) -> None:
             )
 
 
-def _check_environment(name: str | None, prog: str) -> None:
-    if name is None:
-        raise ConfigError(
-            f"what should be trained on? CAGE Challenge 2: {prog} cage2; its workflows:"
-            f" {prog} cage2-workflow; any environment of Gymnasium: {prog} gym;"
-            f" Atari and others with images: {prog} pixels; vehicles: {prog} traffic"
-        )
-    if name not in ENVIRONMENTS:
-        raise ConfigError(f"unknown environment {name}; did you mean {nearest(name, ENVIRONMENTS)}?")
-
-
 def preset(config_type: type, presets: Mapping[str, Preset], name: str) -> Values:
     if name not in presets:
-        raise ConfigError(f"--preset: unknown preset {name}; did you mean {nearest(name, presets)}?")
+        likely = difflib.get_close_matches(name, presets, 1)
+        hint = f"did you mean {likely[0]}?" if likely else f"there are {', '.join(presets)}"
+        raise ConfigError(f"--preset: unknown preset {name}; {hint}")
     return check(config_type, presets[name].values, f"preset {name}")
 
 

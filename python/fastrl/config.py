@@ -259,7 +259,9 @@ def add_options(
         short: other names for leaves, by dotted key, such as ``{"run.seed": "--seed"}``.
     """
     groups = {
-        name: parser.add_argument_group(name, (cls.__doc__ or "").strip().partition("\n")[0])
+        name: parser.add_argument_group(
+            name, (cls.__doc__ or "").strip().partition("\n")[0].replace("``", "")
+        )
         for name, cls in sections(config_type).items()
     }
     for key, leaf in leaves(config_type).items():
