@@ -118,11 +118,14 @@ def test_who_has_answered_in_time_is_not_ended_though_the_learner_was_busy(
     clock = SimpleNamespace(monotonic=lambda: time.monotonic() + passed)
     for module in (handing_out, process_worker):
         monkeypatch.setattr(module, "time", clock)
-    with ExecutorCollector(plan("episodes"), n_workers=1, task_timeout=LONG, ahead=2) as collector:
+    with ExecutorCollector(
+        plan("episodes", sleep=0.005), n_workers=1, task_timeout=LONG, ahead=2
+    ) as collector:
         collector.publish(chooser(0.0))
-        assert collector.take(LONG) is not None
         (worker,) = collector._workers
-        assert worker.tasks
+        assert collector.take(LONG) is not None
+        while not worker.tasks:  # both of its tasks were done before the learner looked
+            assert collector.take(LONG) is not None
         wait_until(lambda: collector._done.qsize() == len(worker.tasks))
         passed = 2 * LONG
         for _ in range(6):
