@@ -77,7 +77,7 @@ if __name__ == "__main__":
 def test_a_worker_ends_with_a_parent_that_is_killed_and_clears_up(method: str, tmp_path: Path) -> None:
     script = tmp_path / "parent.py"
     script.write_text(PARENT)
-    name = f"test-{os.getpid()}-{method}"
+    name = f"test-{method}-{os.getpid()}"
     memory = Path(processes.SHARED_MEMORY + name)
     memory.write_bytes(b"left behind")
     arguments = [sys.executable, str(script), str(Path(__file__).parent), method, name]
