@@ -95,7 +95,8 @@ class TestLearns:
 
     @pytest.mark.slow
     def test_one_policy_for_each_agent(self):
-        env = TeamEnv(32, 2)
+        # Each learns from its own rows alone: with half as many worlds, the mean of one seed in 12 was 0.07 below.
+        env = TeamEnv(64, 2)
         learner = mappo_for(env, share=False, critic="own", total_updates=80, gamma=GAMMA)
         stats, _ = train(learner, env)
         assert stats.returns.mean() == pytest.approx(env.best_return(), abs=0.06)
