@@ -294,7 +294,7 @@ def test_lag_is_measured_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         (["--ppo.action_masks"], "--ppo.action_masks needs"),
         (["--algorithm=impala", "--impala.c_clip=2"], "c_clip should be at most rho_clip"),
         (["--algorithm=a3c"], "--algorithm should be 'ppo', 'async-ppo' or 'impala'"),
-        (["--preset=nothing"], "--preset: unknown preset nothing; did you mean"),
+        (["--preset=nothing"], "--preset: unknown preset nothing; there are classic, pendulum, smoke"),
         (["extra"], "unrecognized arguments: extra"),
         (["--collect=sequential", "--collect.asynchronous=2"], "'sequential' has no option asynchronous"),
         # These show only when the run has begun, and leave nothing of it either.
