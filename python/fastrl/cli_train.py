@@ -133,8 +133,7 @@ def _without_kind(prog: str, arguments: list[str]) -> NoReturn:
     """Says what can be trained on, to who asks for help, or what is wrong."""
     if not {"-h", "--help"} & set(arguments):
         named = arguments[0] if arguments and not arguments[0].startswith("-") else None
-        if named is not None:
-            raise ConfigError(f"unknown environment {named}; did you mean {nearest(named, ENVIRONMENTS)}?")
+        _check_environment(named)
         raise ConfigError(
             f"what should be trained on? CAGE Challenge 2: {prog} cage2; its workflows:"
             f" {prog} cage2-workflow; any environment of Gymnasium: {prog} gym;"
@@ -161,6 +160,11 @@ def _without_kind(prog: str, arguments: list[str]) -> NoReturn:
     _add_run_options(parser, "KIND")
     parser.print_help()
     parser.exit()
+
+
+def _check_environment(name: str | None) -> None:
+    if name is not None and name not in ENVIRONMENTS:
+        raise ConfigError(f"unknown environment {name}; did you mean {nearest(name, ENVIRONMENTS)}?")
 
 
 def _train_cage2(prog: str, arguments: list[str]) -> int:
@@ -328,6 +332,7 @@ def _do(run: Run, changes: Values, options: argparse.Namespace, prog: str) -> in
 
     from fastrl.profile import show as show_profile
 
+    _check_environment(options.environment)
     run_dir = None if options.run_dir is None else Path(options.run_dir)
     console = Console()
     if options.resume is not None:
