@@ -117,7 +117,7 @@ PRESETS: dict[str, Preset] = {
                 "learning_rate": 2e-3,
                 "gamma": 0.99,
             },
-            "impala": {"num_steps": 32, "learning_rate": 2e-3},
+            "impala": {"num_steps": 32},
         },
     ),
     "pendulum": Preset(
@@ -127,7 +127,7 @@ PRESETS: dict[str, Preset] = {
             "impala": {
                 "num_steps": 16,
                 "gamma": 0.9,
-                "learning_rate": 1e-3,
+                "learning_rate": 5e-4,
                 "entropy_coef": 0.0,
                 "final_entropy_coef": 0.0,
                 "initial_log_std": -0.5,
