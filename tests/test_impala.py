@@ -146,11 +146,8 @@ def test_an_update_is_the_gradient_of_the_paper(unit, reward_scale):
 LEARN = {"num_steps": 10, "learning_rate": 1e-2, "hidden": (32,)}
 
 
-@pytest.mark.parametrize("lag", [0, 3])
-@pytest.mark.parametrize("make_env", [Bandit, Corridor])
-def test_learns_from_older_policies(make_env, lag):
-    env = make_env(stagger=True)
-    impala = impala_for(env, **LEARN)
+def learn_from_older(impala, env, lag):
+    """Trains on what the policy of ``lag`` updates before did; the episodes' returns at each update, and the watch."""
     rows, watch, returns = Rows(env), Stopwatch(), []
     policies = [copy.deepcopy(impala.policy)] * (lag + 1)
     while impala.steps < impala.total_steps:
@@ -159,6 +156,14 @@ def test_learns_from_older_policies(make_env, lag):
         impala.update(watch)
         policies = [*policies[1:], copy.deepcopy(impala.policy)]
         returns.append(fragment.returns)
+    return returns, watch
+
+
+@pytest.mark.parametrize("lag", [0, 3])
+@pytest.mark.parametrize("make_env", [Bandit, Corridor])
+def test_learns_from_older_policies(make_env, lag):
+    env = make_env(stagger=True)
+    returns, watch = learn_from_older(impala_for(env, **LEARN), env, lag)
     mean = np.concatenate(returns[-20:]).mean()
     # Best are 10 and -4; at random about 1.7 and -17.
     assert mean > (9 if make_env is Bandit else -5)
@@ -169,16 +174,10 @@ def test_learns_from_older_policies(make_env, lag):
 def test_learns_continuous_actions(lag):
     env = Dial(stagger=True)
     impala = impala_for(env, **LEARN, initial_log_std=-0.5, entropy_coef=0.0, final_entropy_coef=0.0)
-    rows, watch, returns = Rows(env), Stopwatch(), []
-    policies = [copy.deepcopy(impala.policy)] * (lag + 1)
-    while impala.steps < impala.total_steps:
-        fragment = rows.play(policies[0], 10)
-        impala.take_in(parts(fragment, 4, 12), watch)
-        impala.update(watch)
-        policies = [*policies[1:], copy.deepcopy(impala.policy)]
-        returns.append(fragment.returns.mean())
-    assert returns[0] < -5
-    assert np.mean(returns[-20:]) > -1  # the best is 0
+    returns, _ = learn_from_older(impala, env, lag)
+    means = [of_an_update.mean() for of_an_update in returns]
+    assert means[0] < -5
+    assert np.mean(means[-20:]) > -1  # the best is 0
 
 
 @pytest.mark.parametrize("option", [{"normalize_obs": True}, {"hidden": ()}, {"normalize_returns": False}])
