@@ -1,0 +1,84 @@
+"""Hashes of the parameters that short runs of every preset end in, to show that a change of shape changed no bit.
+
+Run it on the old commit and on the new one, each in a checkout with its own installation, and compare what it prints::
+
+    python benches/run_hashes.py > old.txt
+    python benches/run_hashes.py > new.txt
+    diff old.txt new.txt
+
+It drives the command line alone and reads checkpoints as plain safetensors files, so it does not depend on how the
+package is laid out. Runs are on the CPU with one PyTorch thread; hashes differ between machines and PyTorch versions.
+Runs from pixels are left out: their collectors and their learner do not wait for each other.
+"""
+
+import argparse
+import hashlib
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import safetensors.torch
+
+RUNS = (
+    "cage2 --preset smoke --total-steps 60000 --run.eval_episodes 0",
+    "cage2 --preset smoke --total-steps 30000 --run.eval_episodes 0 --ppo.action_masks true",
+    "cage2 --preset challenge --total-steps 30000 --run.eval_episodes 0 --env.num_envs 32",
+    "cage2 --preset smoke --total-steps 30000 --run.eval_episodes 0 --collect sequential",
+    "cage2-workflow --preset smoke",
+    "gym --env CartPole-v1 --preset smoke --collect sequential --run.eval_episodes 0",
+    "gym --env CartPole-v1 --preset classic --total-steps 8000 --collect executor --n-workers 2 --run.eval_episodes 0",
+    "gym --env CartPole-v1 --preset smoke --algorithm impala --collect sequential --run.eval_episodes 0",
+    "gym --env Pendulum-v1 --preset pendulum --total-steps 8000 --collect sequential --run.eval_episodes 0",
+    "gym --env fastrl/Cage2-v0 --preset smoke --collect native --run.eval_episodes 0",
+    "traffic --preset fast --episodes 60 --algorithm mappo",
+    "traffic --preset fast --episodes 60 --algorithm ippo",
+    "traffic --preset fast --episodes 60 --algorithm reinforce",
+    "traffic --preset ring --episodes 64",
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", default="", metavar="TEXT", help="the runs whose command has this in it")
+    options = parser.parse_args()
+    for run in (run for run in RUNS if options.only in run):
+        print(parameters_of(run.split()), run, flush=True)
+
+
+def parameters_of(run: list[str]) -> str:
+    """A hash of the parameters in the newest checkpoint of a run.
+
+    Names and order of the tensors do not count, nor how often one is stored: they belong to the layout.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        directory = Path(folder, "run")
+        command = [
+            sys.executable,
+            "-m",
+            "fastrl",
+            "train",
+            *run,
+            "--device",
+            "cpu",
+            "--run-dir",
+            str(directory),
+        ]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+        if done.returncode:
+            return f"failed: {done.stderr.strip().splitlines()[-1:]}"
+        newest = max((directory / "checkpoints").glob("step-*.safetensors"))
+        contents = {
+            hashlib.sha256(
+                f"{tensor.dtype} {tuple(tensor.shape)}".encode() + tensor.numpy().tobytes()
+            ).hexdigest()
+            for name, tensor in safetensors.torch.load_file(newest).items()
+            if name.endswith((".weight", ".bias", "log_std"))
+        }
+        return hashlib.sha256("".join(sorted(contents)).encode()).hexdigest()[:16]
+
+
+if __name__ == "__main__":
+    main()
