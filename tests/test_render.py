@@ -116,7 +116,7 @@ def test_a_film_of_several_episodes_shows_each_end() -> None:
 def test_a_film_can_be_read_back(suffix: str, tmp_path: Path) -> None:
     imageio = pytest.importorskip("imageio.v2", reason="imageio, of the extra render, is not installed")
     if suffix == ".mp4":
-        pytest.importorskip("imageio_ffmpeg", reason="imageio[ffmpeg], of the extra render, is not installed")
+        pytest.importorskip("imageio_ffmpeg", reason="imageio-ffmpeg, of the extra render, is not installed")
     shades = [np.full((31, 61, 3), shade, np.uint8) for shade in (0, 120, 250)]
     shades = [np.concatenate([shade, shade // 2], axis=1)[:, :61] for shade in shades]
     path = tmp_path / f"film{suffix}"

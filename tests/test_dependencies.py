@@ -1,0 +1,98 @@
+"""What the code imports is what pyproject.toml declares."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import tomllib
+from collections.abc import Iterable, Iterator
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+EXTRAS = PROJECT["optional-dependencies"]
+PACKAGE = [path for suffix in ("py", "pyi") for path in sorted((ROOT / "python/fastrl").rglob(f"*.{suffix}"))]
+# Modules that are imported only where their extra is wanted.
+NEED_EXTRA = {"pettingzoo": "pettingzoo", "sb3": "sb3"}
+PROVIDERS = packages_distributions()
+
+
+def distributions(requirements: Iterable[str]) -> set[str]:
+    """Normalised names of the distributions that requirements name."""
+    return {normalised(re.match(r"[\w.-]+", line)[0]) for line in requirements}
+
+
+def normalised(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def imported(body: Iterable[ast.AST], in_function: bool = False) -> Iterator[tuple[str, bool]]:
+    """Top-level names that code imports, each with whether the import waits for a call (or for a type checker)."""
+    for node in body:
+        waits = in_function or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            waits = True
+        if isinstance(node, ast.Import):
+            yield from ((alias.name.partition(".")[0], waits) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            yield node.module.partition(".")[0], waits
+        else:
+            yield from imported(ast.iter_child_nodes(node), waits)
+
+
+def undeclared(source: str, always: Iterable[str], on_call: Iterable[str], ours: Iterable[str]) -> set[str]:
+    """What a module imports of others, and neither the requirements nor, in functions, those of extras name."""
+    missing = set()
+    for name, waits in imported(ast.parse(source).body):
+        if name in sys.stdlib_module_names or name in ours:
+            continue
+        allowed = distributions(always) | (distributions(on_call) if waits else set())
+        # What is not installed here is taken for a distribution of the module's own name.
+        if allowed.isdisjoint({normalised(found) for found in PROVIDERS.get(name, [name])}):
+            missing.add(name)
+    return missing
+
+
+@pytest.mark.parametrize("path", PACKAGE, ids=lambda path: str(path.relative_to(ROOT / "python")))
+def test_the_package_imports_what_is_declared(path: Path) -> None:
+    always = [*PROJECT["dependencies"], *EXTRAS.get(NEED_EXTRA.get(path.stem, ""), [])]
+    extras = [
+        line for name, lines in EXTRAS.items() if name not in ("test", "bench", "dev") for line in lines
+    ]
+    assert undeclared(path.read_text(encoding="utf-8"), always, extras, {"fastrl"}) == set()
+
+
+def test_tests_import_what_their_extra_names() -> None:
+    folders = (ROOT / "tests", ROOT / "benches")
+    ours = {"fastrl", "fastrl_backend", *(path.stem for folder in folders for path in folder.glob("*.py"))}
+    declared = [*PROJECT["dependencies"], *EXTRAS["test"]]
+    everything = [line for lines in EXTRAS.values() for line in lines]
+    missing = {
+        path.name: names
+        for path in (ROOT / "tests").rglob("*.py")
+        if (names := undeclared(path.read_text(encoding="utf-8"), declared, everything, ours))
+    }
+    assert missing == {}
+
+
+@pytest.mark.parametrize(
+    ("source", "missing"),
+    [
+        ("import json, numpy.typing", set()),
+        ("import yaml", {"yaml"}),
+        ("from fastrl.train import run\nfrom . import x", set()),
+        ("import ray", {"ray"}),
+        ("def f():\n    import ray", set()),
+        ("class C:\n    if x:\n        from ray.util import y", {"ray"}),
+        ("if TYPE_CHECKING:\n    import ray", set()),
+        ("import pygame", {"pygame"}),
+        ("async def f():\n    with x:\n        import pygame, nes_py", set()),
+    ],
+)
+def test_the_reader_of_dependencies_finds_what_is_not_declared(source: str, missing: set[str]) -> None:
+    extras = [*EXTRAS["ray"], *EXTRAS["render"], *EXTRAS["mario"]]
+    assert undeclared(source, PROJECT["dependencies"], extras, {"fastrl"}) == missing
