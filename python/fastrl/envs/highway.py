@@ -9,7 +9,7 @@ purpose:
   gets (NEP 50): pass it a float64 copy to see the same numbers.
 - NaN, and with `clip=False` numbers outside of [-1, 1], are refused. So is stepping an episode that has ended.
 - `info["action"]` after a reset is the action that changes nothing (highway-env draws one without a seed).
-- Kinematics with `vehicles_count=1` shows the vehicle itself, as its space says (highway-env then shows everybody).
+- Kinematics with `vehicles_count=1` is refused: highway-env then shows every vehicle near, outside of its own space.
 """
 
 from __future__ import annotations

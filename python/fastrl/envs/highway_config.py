@@ -206,7 +206,13 @@ def _features_range(path: str, value: Any) -> None:
 
 
 def _check_kinematics(path: str, given: Mapping[str, Any]) -> None:
-    _integer(f"{path}['vehicles_count']", given["vehicles_count"], 1, MOST_VEHICLES)
+    count = given["vehicles_count"]
+    _integer(f"{path}['vehicles_count']", count, 1, MOST_VEHICLES)
+    if count == 1:
+        raise ValueError(
+            f"{path}['vehicles_count']: expected 2 to {MOST_VEHICLES}, got 1, with which highway-env shows every"
+            " vehicle within 200 m, outside of its own observation space: use 2 and leave out the second row"
+        )
     if given["features"] is not None:
         _features(f"{path}['features']", given["features"], VEHICLE_FEATURES)
     if given["features_range"] is not None:

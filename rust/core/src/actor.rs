@@ -257,6 +257,8 @@ impl Policy {
 fn on_widest(work: impl FnOnce()) {
     #[cfg(target_arch = "x86_64")]
     {
+        /// # Safety
+        /// The processor has AVX2 and FMA.
         #[target_feature(enable = "avx2,fma")]
         unsafe fn wide(work: impl FnOnce()) {
             work();

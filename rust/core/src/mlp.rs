@@ -234,6 +234,9 @@ pub fn has_fma() -> bool {
 }
 
 /// What the loop in [`Layer::sums`] does. Compilers leave its sums in memory.
+///
+/// # Safety
+/// The processor has AVX2 and FMA: [`has_fma`].
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma")]
 fn sums_in_registers<'a, const N: usize>(

@@ -17,6 +17,8 @@ macro_rules! vectorized {
             fn plain($($argument: $type),*) $body
             #[cfg(target_arch = "x86_64")]
             {
+                /// # Safety
+                /// The processor has AVX2.
                 #[target_feature(enable = "avx2")]
                 #[allow(clippy::too_many_arguments, reason = "as above")]
                 unsafe fn wide($($argument: $type),*) {
