@@ -407,9 +407,14 @@ def test_presets_are_settings() -> None:
     assert presets_for("fastrl/Cage2-v0") == []
 
 
-def test_at_ctrl_c_it_saves_ends_its_workers_and_says_how_to_go_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("collector", "number"), [("executor", signal.SIGINT), ("ray", signal.SIGTERM)])
+def test_asked_to_stop_it_saves_ends_its_workers_and_says_how_to_go_on(
+    tmp_path: Path, collector: str, number: signal.Signals
+) -> None:
+    if collector == "ray":
+        pytest.importorskip("ray")
     run = tmp_path / "run"
-    arguments = ["gym", *OPTIONS, "--collect=executor", "--n-workers=2", "--algorithm=async-ppo"]
+    arguments = ["gym", *OPTIONS, f"--collect={collector}", "--n-workers=2", "--algorithm=async-ppo"]
     process = subprocess.Popen(
         [sys.executable, "-m", "fastrl", "train", *arguments, "--total-steps=1e8", "--run-dir", str(run)],
         stdout=subprocess.PIPE,
@@ -422,13 +427,14 @@ def test_at_ctrl_c_it_saves_ends_its_workers_and_says_how_to_go_on(tmp_path: Pat
         time.sleep(0.01)
     workers = psutil.Process(process.pid).children(recursive=True)
     assert len(workers) >= 2
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     out, err = process.communicate()
-    assert process.returncode == 128 + signal.SIGINT
+    assert process.returncode == 128 + number
     assert err == ""
     assert f"Interrupted; to go on: fastrl train --resume {run}" in out.replace("\n", " ")
     assert not psutil.wait_procs(workers, timeout=LONG)[1]
     assert learnt(run)["steps"] == rows_of(run)[-1]["steps"]
     summary = json.loads((run / "summary.json").read_text())
-    assert (summary["status"], summary["signal"]) == ("interrupted", "SIGINT")
-    assert len(summary["worker_memory_mib"]) == 2
+    assert (summary["status"], summary["signal"]) == ("interrupted", number.name)
+    # Of those that have answered so far.
+    assert 1 <= len(summary["worker_memory_mib"]) <= 2

@@ -22,7 +22,7 @@ from fastrl.collect.failures import last_line
 from fastrl.collect.handing_out import TaskCollector, TaskWorker
 from fastrl.collect.plan import CollectError, Plan, shares
 from fastrl.collect.player import arrays_for
-from fastrl.collect.ray_cluster import connect, import_ray, start
+from fastrl.collect.ray_cluster import connect, import_ray, shutdown, start
 from fastrl.collect.ray_player import PlayerActor
 from fastrl.collect.workers import MIB, WorkerCount, available_memory, count_workers
 
@@ -318,6 +318,6 @@ class RayCollector(TaskCollector[_Worker]):
             for worker in self._workers:
                 self._ray.kill(worker.actor)
             if self._ends_ray:
-                self._ray.shutdown()
+                shutdown()
         self._workers = []
         self._weights = None

@@ -1,12 +1,20 @@
-"""Ray itself: started on this machine, or reached where it runs already."""
+"""Ray itself: started on this machine, or reached where it runs already.
 
+From `ray.init` on, Ray's C++ library aborts the process at SIGTERM, whatever handler Python knows of; `ray.shutdown`
+leaves the system's default. So both are called here alone, and Python's handler is put back after them.
+"""
+
+import contextlib
 import importlib
 import logging
 import os
+import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +38,39 @@ def import_ray() -> Any:
         ) from None
 
 
+@contextlib.contextmanager
+def _own_sigterm() -> Iterator[None]:
+    """What this process does at SIGTERM is afterwards what it was before."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if before is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)
+
+
+def _init(**options: Any) -> None:
+    """Calls ``ray.init``, quietly."""
+    ray = import_ray()
+    while True:
+        try:
+            with _own_sigterm():
+                ray.init(log_to_driver=False, logging_level=logging.ERROR, **options)
+            return
+        except SystemExit as ended:
+            if ended.code != signal.SIGTERM:
+                raise
+        # SIGTERM came while Ray's handler was set. The handler of before gets it, and if that returns Ray starts again.
+        shutdown()
+        signal.raise_signal(signal.SIGTERM)
+
+
+def shutdown() -> None:
+    """Leaves Ray, and ends it if it was started here."""
+    with _own_sigterm():
+        import_ray().shutdown()
+
+
 def connect(address: str, timeout: float) -> None:
     """Connects to a Ray cluster.
 
@@ -39,7 +80,6 @@ def connect(address: str, timeout: float) -> None:
     Raises:
         CollectError: it does not, or not as Ray does.
     """
-    ray = import_ray()
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if address != "auto":
         if not colon or not port.isdigit():
@@ -53,7 +93,7 @@ def connect(address: str, timeout: float) -> None:
         if not address.startswith("ray://"):
             try_out(address, max(timeout - (time.monotonic() - began), 1.0))
     try:
-        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+        _init(address=address)
     except Exception as error:
         raise CollectError(_no_cluster(address, _first_line(error))) from None
 
@@ -117,20 +157,12 @@ def start(count: int, store: int) -> None:
     Raises:
         CollectError: it does not start.
     """
-    ray = import_ray()
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # Workers find what this process finds, as those of multiprocessing do.
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join(folder or str(Path.cwd()) for folder in sys.path)
     try:
-        ray.init(
-            address="local",
-            num_cpus=count,
-            object_store_memory=store,
-            include_dashboard=False,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-        )
+        _init(address="local", num_cpus=count, object_store_memory=store, include_dashboard=False)
     except Exception as error:
         raise CollectError(f"Ray could not be started on this machine: {_first_line(error)}") from error
     finally:
