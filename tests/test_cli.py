@@ -22,11 +22,7 @@ from small_runs import OPTIONS, train_small
 GOLDEN = sorted((Path(__file__).parent / "golden").rglob("*.npz"))
 
 
-WHAT_ON = (
-    "fastrl train: error: what should be trained on? CAGE Challenge 2: fastrl train cage2;"
-    " its workflows: fastrl train cage2-workflow; any environment of Gymnasium: fastrl train gym;"
-    " Atari and others with images: fastrl train pixels; vehicles: fastrl train traffic"
-)
+NAME_THE_KIND = "fastrl train: error: name the kind of run; did you mean"
 
 
 def run_cli(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
@@ -86,7 +82,7 @@ def test_help_of_train_names_every_setting_and_preset(capsys: pytest.CaptureFixt
 
 
 def test_help_of_train_names_every_kind(capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments in (["--help"], ["-h"], ["--profile", "--help"]):
+    for arguments in ([], ["--help"], ["-h"], ["--profile", "--help"]):
         code, out, err = run_cli(capsys, "train", *arguments)
         assert (code, err) == (0, "")
         for kind in ENVIRONMENTS:
@@ -139,16 +135,65 @@ def test_commands_that_need_no_torch_do_not_load_it() -> None:
     [
         (["trian"], "fastrl: error: unknown command trian; did you mean train?"),
         (["--verison"], "fastrl: error: unknown option --verison; did you mean --version?"),
-        (["train"], WHAT_ON),
-        (["train", "--env", "CartPole-v1"], WHAT_ON),
+        (
+            ["train", "--seed", "1"],
+            (
+                "fastrl train: error: name the kind of run, one of cage2, cage2-workflow, gym, pixels, traffic;"
+                " fastrl train --help says what they are"
+            ),
+        ),
+        (["train", "--algorithm", "dqn"], f"{NAME_THE_KIND} fastrl train pixels?"),
+        (["train", "CartPole-v1"], f"{NAME_THE_KIND} fastrl train gym --env CartPole-v1?"),
+        (["train", "--env=CartPole-v1"], f"{NAME_THE_KIND} fastrl train gym --env CartPole-v1?"),
+        (["train", "my_module:make_env"], f"{NAME_THE_KIND} fastrl train gym --env my_module:make_env?"),
+        (["train", "ALE/Pong-v5"], f"{NAME_THE_KIND} fastrl train pixels --env ALE/Pong-v5?"),
+        (["train", "fastrl/ring-v0"], f"{NAME_THE_KIND} fastrl train traffic --env fastrl/ring-v0?"),
+        (["train", "fastrl/Cage2-v0"], f"{NAME_THE_KIND} fastrl train cage2?"),
+        (
+            ["train", "gym", "CartPole-v1", "--env", "Pendulum-v1"],
+            "fastrl train: error: two environments: CartPole-v1 and --env Pendulum-v1; name one",
+        ),
+        (
+            ["train", "gym", "--algorithm", "dqn"],
+            (
+                "fastrl train: error: --algorithm dqn belongs to fastrl train pixels:"
+                " Atari, Mario and others that show images, with DQN"
+            ),
+        ),
+        (
+            ["train", "gym", "--algorithm", "sac"],
+            "fastrl train: error: --algorithm should be 'ppo', 'async-ppo' or 'impala', got 'sac'",
+        ),
+        (
+            ["train", "gym", "--total-timesteps", "1"],
+            "fastrl train: error: unknown option --total-timesteps; did you mean --total-steps?",
+        ),
+        (
+            ["train", "cage2", "--algorithm", "ppo"],
+            "fastrl train: error: unknown option --algorithm; --help lists those there are",
+        ),
+        (
+            ["train", "traffic", "--env", "CartPole-v1"],
+            (
+                "fastrl train: error: --env: expected one of fastrl/coop-highway-v0, fastrl/coop-merge-v0,"
+                " fastrl/highway-v0, fastrl/highway-fast-v0, fastrl/ring-v0, got CartPole-v1"
+            ),
+        ),
+        (
+            ["train", "foo"],
+            (
+                "fastrl train: error: unknown kind of run foo;"
+                " there are cage2, cage2-workflow, gym, pixels, traffic"
+            ),
+        ),
         (
             ["train", "pixels", "--preset", "smoke"],
             "fastrl train: error: --preset: unknown preset smoke; there are atari, mario, toy, large-batch",
         ),
         (["bench", "colect"], "fastrl bench: error: cannot measure colect; did you mean collect?"),
-        (["train", "gymm", "--env", "A"], "fastrl train: error: unknown environment gymm; did you mean gym?"),
-        (["train", "cage"], "fastrl train: error: unknown environment cage; did you mean cage2?"),
-        (["train", "trafic"], "fastrl train: error: unknown environment trafic; did you mean traffic?"),
+        (["train", "gymm", "--env", "A"], "fastrl train: error: unknown kind of run gymm; did you mean gym?"),
+        (["train", "cage"], "fastrl train: error: unknown kind of run cage; did you mean cage2?"),
+        (["train", "trafic"], "fastrl train: error: unknown kind of run trafic; did you mean traffic?"),
         (
             ["train", "cage2", "--lr", "1"],
             "fastrl train: error: unknown option --lr; did you mean --ppo.learning_rate?",
@@ -248,6 +293,18 @@ def test_options_may_stand_anywhere_and_be_spelled_with_hyphens(capsys: pytest.C
         7,
         0.3,
     )
+
+
+@pytest.mark.parametrize(
+    ("kind", "env"),
+    [("gym", "Acrobot-v1"), ("pixels", "fastrl/Catch-v0"), ("traffic", "fastrl/coop-merge-v0")],
+)
+def test_the_environment_may_stand_without_its_option(
+    kind: str, env: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, _ = run_cli(capsys, "train", kind, env, "--seed", "3", "--print-config")
+    assert code == 0
+    assert tomllib.loads(out)["env"]["id"] == env
 
 
 def test_total_episodes_are_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

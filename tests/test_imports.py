@@ -42,6 +42,7 @@ MAY_IMPORT = {
     "cli_train": {
         "workflow",
         "workflow_settings",
+        "envs",
         "train",
         "gym_run",
         "gym_settings",
@@ -140,7 +141,7 @@ MAY_IMPORT = {
         "config",
         "envs",
     },
-    "traffic_settings": {"curriculum", "algorithms", "config"},
+    "traffic_settings": {"curriculum", "algorithms", "config", "envs"},
     "online": {
         "algorithms",
         "collect",

@@ -113,7 +113,9 @@ def test_other_environments_get_theirs() -> None:
     assert environment_options(ring) == {"num_agents": 2, "num_threads": 0, "sims_per_step": 5}
     assert step_seconds(ring) == 0.5
     assert environment_options(EnvConfig(id="fastrl/highway-v0", vehicles=1)) == {"num_threads": 0}
-    with pytest.raises(ConfigError, match="fastrl/highway-v0 has one agent: --vehicles 1"):
+    with pytest.raises(
+        ConfigError, match="fastrl/highway-v0 has one vehicle that learns; choose --vehicles 1"
+    ):
         environment_options(EnvConfig(id="fastrl/highway-v0"))
     with pytest.raises(ConfigError, match=r"--env\.density is not an option of fastrl/ring-v0"):
         environment_options(EnvConfig(id="fastrl/ring-v0", density=1.0))

@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import difflib
 import math
+import re
 import shlex
 import signal
 import sys
@@ -22,7 +23,6 @@ from fastrl.config import (
     build,
     check,
     leaves,
-    nearest,
     read_arguments,
     read_toml,
     to_toml,
@@ -101,6 +101,15 @@ ENVIRONMENTS = {
     "pixels": "Atari, Mario and others that show images, with DQN",
     "traffic": "vehicles that drive together, with independent PPO, MAPPO or REINFORCE",
 }
+# The kind of run that an algorithm belongs to; "ppo" belongs to several.
+_ALGORITHMS = {
+    "dqn": "pixels",
+    "async-ppo": "gym",
+    "impala": "gym",
+    "ippo": "traffic",
+    "mappo": "traffic",
+    "reinforce": "traffic",
+}
 # Tables that only one kind of run has in its settings.
 _TABLES = {"search": "cage2-workflow", "dqn": "pixels", "curriculum": "traffic", "impala": "gym"}
 
@@ -130,14 +139,19 @@ def train(prog: str, arguments: list[str]) -> int:
 
 
 def _without_kind(prog: str, arguments: list[str]) -> NoReturn:
-    """Says what can be trained on, to who asks for help, or what is wrong."""
-    if not {"-h", "--help"} & set(arguments):
-        named = arguments[0] if arguments and not arguments[0].startswith("-") else None
-        _check_environment(named)
+    """Prints the help, or refuses arguments that do not name a kind of run and proposes one."""
+    if arguments and not {"-h", "--help"} & set(arguments):
+        named = arguments[0] if not arguments[0].startswith("-") else None
+        if named is None:
+            named = _value_of("--env", arguments)
+            algorithm = _ALGORITHMS.get(_value_of("--algorithm", arguments) or "")
+            if algorithm is not None and named is None:
+                raise ConfigError(f"name the kind of run; did you mean {prog} {algorithm}?")
+        if named is not None and (likely := command_for(named)) is not None:
+            raise ConfigError(f"name the kind of run; did you mean {prog} {likely}?")
+        _check_environment(arguments[0] if not arguments[0].startswith("-") else None)
         raise ConfigError(
-            f"what should be trained on? CAGE Challenge 2: {prog} cage2; its workflows:"
-            f" {prog} cage2-workflow; any environment of Gymnasium: {prog} gym;"
-            f" Atari and others with images: {prog} pixels; vehicles: {prog} traffic"
+            f"name the kind of run, one of {', '.join(ENVIRONMENTS)}; {prog} --help says what they are"
         )
     width = max(map(len, ENVIRONMENTS))
     parser = ArgumentParser(
@@ -162,9 +176,58 @@ def _without_kind(prog: str, arguments: list[str]) -> NoReturn:
     parser.exit()
 
 
+def _value_of(option: str, arguments: list[str]) -> str | None:
+    """What an option is given; None without it."""
+    for name, value in zip(arguments, [*arguments, ""][1:], strict=True):
+        if name == option:
+            return value
+        if name.startswith(f"{option}="):
+            return name.removeprefix(f"{option}=")
+    return None
+
+
+def command_for(env_id: str) -> str | None:
+    """The kind and option that train on an environment, such as ``gym --env CartPole-v1``; None for other words."""
+    import gymnasium
+
+    from fastrl.envs.multi import MULTI_IDS
+
+    if env_id in ("fastrl/Cage2-v0", "fastrl/Cage2Workflow-v0"):
+        return "cage2" if env_id == "fastrl/Cage2-v0" else "cage2-workflow"
+    if env_id in MULTI_IDS:
+        return f"traffic --env {env_id}"
+    if env_id.startswith(("ALE/", "SuperMarioBros", "fastrl/Catch")) or "NoFrameskip" in env_id:
+        return f"pixels --env {env_id}"
+    versioned = re.search(r"-v\d+$", env_id) is not None
+    return f"gym --env {env_id}" if versioned or ":" in env_id or env_id in gymnasium.registry else None
+
+
 def _check_environment(name: str | None) -> None:
     if name is not None and name not in ENVIRONMENTS:
-        raise ConfigError(f"unknown environment {name}; did you mean {nearest(name, ENVIRONMENTS)}?")
+        likely = difflib.get_close_matches(name, ENVIRONMENTS, 1)
+        hint = f"did you mean {likely[0]}?" if likely else f"there are {', '.join(ENVIRONMENTS)}"
+        raise ConfigError(f"unknown kind of run {name}; {hint}")
+
+
+def _with_environment(changes: Values, options: argparse.Namespace) -> Values:
+    """The settings that were given, with the environment that was named without ``--env``.
+
+    Raises:
+        ConfigError: two environments were named.
+    """
+    if options.env_id is None:
+        return changes
+    if changes.get("env.id", options.env_id) != options.env_id:
+        raise ConfigError(f"two environments: {options.env_id} and --env {changes['env.id']}; name one")
+    return changes | {"env.id": options.env_id}
+
+
+def _check_algorithm(prog: str, kind: str, options: argparse.Namespace) -> None:
+    """Refuses the algorithm of another kind of run, and names that kind."""
+    name = vars(options).get("run.algorithm")
+    other = _ALGORITHMS.get(name or "", kind)
+    if other != kind:
+        raise ConfigError(f"--algorithm {name} belongs to {prog} {other}: {ENVIRONMENTS[other]}")
 
 
 def _train_cage2(prog: str, arguments: list[str]) -> int:
@@ -214,12 +277,14 @@ def _train_gym(prog: str, arguments: list[str]) -> int:
         epilog=_settings_epilog(PRESETS, "ppo.gamma", begins=True),
     )
     _add_run_options(parser, "gym")
+    _add_environment(parser)
     parser.add_argument(
         "--env-options", metavar="KEY=VALUE", nargs="+", help="keyword arguments of the environment"
     )
     add_options(parser, GymConfig, SHORT_GYM)
     options = parser.parse_args(arguments)
-    changes = read_arguments(GymConfig, options, SHORT_GYM)
+    _check_algorithm(prog, "gym", options)
+    changes = _with_environment(read_arguments(GymConfig, options, SHORT_GYM), options)
 
     def settings() -> GymConfig:
         own = {} if options.env_options is None else {"env.options": tuple(options.env_options)}
@@ -264,9 +329,10 @@ def _train_pixels(prog: str, arguments: list[str]) -> int:
         epilog=_settings_epilog(PRESETS, "dqn.gamma", begins=True),
     )
     _add_run_options(parser, "pixels")
+    _add_environment(parser)
     add_options(parser, PixelConfig, SHORT_PIXELS)
     options = parser.parse_args(arguments)
-    changes = read_arguments(PixelConfig, options, SHORT_PIXELS)
+    changes = _with_environment(read_arguments(PixelConfig, options, SHORT_PIXELS), options)
 
     def settings() -> PixelConfig:
         layers = _layers(PixelConfig, PRESETS, options, changes)
@@ -288,10 +354,12 @@ def _train_traffic(prog: str, arguments: list[str]) -> int:
         epilog=_settings_epilog(PRESETS, "mappo.gamma"),
     )
     _add_run_options(parser, "traffic")
+    _add_environment(parser)
     parser.add_argument("--lr", metavar="FLOAT", help="learning rate of the algorithm, whichever it is")
     add_options(parser, TrafficConfig, SHORT_TRAFFIC)
     options = parser.parse_args(arguments)
-    changes = read_arguments(TrafficConfig, options, SHORT_TRAFFIC)
+    _check_algorithm(prog, "traffic", options)
+    changes = _with_environment(read_arguments(TrafficConfig, options, SHORT_TRAFFIC), options)
 
     def settings() -> TrafficConfig:
         layers = _layers(TrafficConfig, PRESETS, options, changes)
@@ -405,6 +473,11 @@ def _add_run_options(parser: ArgumentParser, environment: str) -> None:
         action="store_true",
         help="at the end, show where the time went in full, and draw it: profile.png in the run directory",
     )
+
+
+def _add_environment(parser: ArgumentParser) -> None:
+    """The environment as an argument, for those who leave out ``--env``."""
+    parser.add_argument("env_id", nargs="?", metavar="ID", help="the environment, the same as --env ID")
 
 
 def _settings_epilog(presets: Mapping[str, Preset], key: str, *, begins: bool = False) -> str:

@@ -43,6 +43,9 @@ Values = dict[str, Any]
 # Unknown keys are errors, and so are NaN and infinity; defaults are checked like any other value.
 _RULES = ConfigDict(extra="forbid", allow_inf_nan=False, validate_default=True)
 
+# A name less alike than this is not proposed instead of one that is unknown.
+_LIKELY = 0.6
+
 
 class UserError(Exception):
     """What a user can put right. The message is one line that says where, what was expected and what came."""
@@ -201,22 +204,23 @@ def to_toml(config: Any) -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """The known name that ``name`` was most likely meant to be.
+    """The known name that ``name`` was most likely meant to be, see `likeness`."""
+    return max(known, key=lambda candidate: likeness(name, candidate))
+
+
+def likeness(name: str, candidate: str) -> float:
+    """A number from 0 to 1: how likely ``candidate`` was meant by ``name``.
 
     Dotted names are also compared by their last part, so that ``clip`` finds ``ppo.clip_range``; and by the
     initials of it, so that ``lr`` finds ``ppo.learning_rate``.
     """
-
-    def likeness(candidate: str) -> float:
-        leaf, own = candidate.rpartition(".")[2], name.rpartition(".")[2]
-        initials = "".join(word[:1] for word in leaf.split("_"))
-        return max(
-            difflib.SequenceMatcher(None, name, candidate).ratio(),
-            0.95 * difflib.SequenceMatcher(None, own, leaf).ratio(),
-            0.9 if len(own) > 1 and own == initials else 0,
-        )
-
-    return max(known, key=likeness)
+    leaf, own = candidate.rpartition(".")[2], name.rpartition(".")[2]
+    initials = "".join(word[:1] for word in leaf.split("_"))
+    return max(
+        difflib.SequenceMatcher(None, name, candidate).ratio(),
+        0.95 * difflib.SequenceMatcher(None, own, leaf).ratio(),
+        0.9 if len(own) > 1 and own == initials else 0,
+    )
 
 
 class ArgumentParser(argparse.ArgumentParser):
@@ -244,7 +248,10 @@ class ArgumentParser(argparse.ArgumentParser):
             return argument
         known = {_normal(name): name for name in self._option_string_actions if name.startswith("--")}
         if _normal(option) not in known:
-            self.error(f"unknown option {option}; did you mean --{nearest(_normal(option), known)}?")
+            near = nearest(_normal(option), known)
+            likely = likeness(_normal(option), near) >= _LIKELY
+            hint = f"did you mean {known[near]}?" if likely else "--help lists those there are"
+            self.error(f"unknown option {option}; {hint}")
         return known[_normal(option)] + equals + value
 
 
@@ -372,7 +379,9 @@ def _refusal(name: str, error: ValidationError, given: Any) -> str:
     problems = error.errors(include_url=False)
     expected = " or ".join(dict.fromkeys(map(_message, problems))).replace(" or should be ", " or ")
     choices = [choice for problem in problems for choice in _choices(problem)]
-    hint = f"; did you mean {nearest(given, choices)!r}?" if choices and isinstance(given, str) else ""
+    hint = ""
+    if choices and isinstance(given, str) and likeness(given, near := nearest(given, choices)) >= _LIKELY:
+        hint = f"; did you mean {near!r}?"
     return f"{name} {expected}, got {_brief(given)}{hint}"
 
 

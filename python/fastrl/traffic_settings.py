@@ -11,6 +11,7 @@ from fastrl.algorithms.mappo import MAPPOConfig
 from fastrl.algorithms.reinforce import REINFORCEConfig
 from fastrl.config import ConfigError, Preset, section
 from fastrl.curriculum import CurriculumConfig, Difficulty
+from fastrl.envs.multi import MULTI_IDS
 
 # How many worlds are played at a time, if that is left to us: so few that there are about as many updates as this.
 _UPDATES = 30
@@ -81,7 +82,9 @@ class EnvConfig:
             description="fastrl/coop-highway-v0, fastrl/coop-merge-v0, fastrl/ring-v0 or fastrl/highway-v0"
         ),
     ] = "fastrl/coop-highway-v0"
-    vehicles: Annotated[int, Field(ge=1, le=64, description="that learn, in each world")] = 8
+    vehicles: Annotated[
+        int, Field(ge=1, le=64, description="learning vehicles in each world; fastrl/highway-v0 has 1")
+    ] = 8
     density: Annotated[
         float | None, Field(ge=0, description="of the traffic around them; none: the environment's own, 1")
     ] = None
@@ -214,8 +217,10 @@ def environment_options(config: EnvConfig) -> dict[str, Any]:
     """What ``fastrl.envs.multi.make_multi`` is to be given besides the id and the number of worlds.
 
     Raises:
-        ConfigError: an option that this environment does not have.
+        ConfigError: no environment of traffic, or an option that it does not have.
     """
+    if config.id not in MULTI_IDS:
+        raise ConfigError(f"--env: expected one of {', '.join(MULTI_IDS)}, got {config.id}")
     given = {name: getattr(config, name) for name in _COOP if getattr(config, name) is not None}
     options: dict[str, Any] = {"num_threads": config.num_threads}
     if config.id.startswith("fastrl/coop-"):
@@ -225,7 +230,9 @@ def environment_options(config: EnvConfig) -> dict[str, Any]:
     elif config.id == RING:
         options["num_agents"] = config.vehicles
     elif config.vehicles != 1:
-        raise ConfigError(f"{config.id} has one agent: --vehicles 1")
+        raise ConfigError(
+            f"--vehicles {config.vehicles}: {config.id} has one vehicle that learns; choose --vehicles 1"
+        )
     for option in config.options:
         name, _, value = option.partition("=")
         try:
