@@ -95,9 +95,56 @@ def test_help_of_train_names_every_kind(capsys: pytest.CaptureFixture[str]) -> N
         assert run_cli(capsys, *example.split(), "--print-config")[0] == 0
 
 
-def test_what_comes_first_is_the_kind(capsys: pytest.CaptureFixture[str]) -> None:
-    _, out, _ = run_cli(capsys, "train", "cage2", "--run-dir", "gym", "--print-config")
-    assert "[ppo]" in out and "[impala]" not in out
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["gym", "--run-dir", "cage2", "--print-config"],
+        ["--run-dir", "cage2", "gym", "--print-config"],
+        ["--run_dir", "cage2", "--print_config", "gym"],
+        ["--run-dir=cage2", "--seed", "3", "gym", "--print-config"],
+        ["--print-config", "--", "gym"],
+    ],
+)
+def test_the_value_of_an_option_is_no_kind(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run_cli(capsys, "train", *arguments)
+    assert code == 0
+    assert "[impala]" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["train", "--run-dir", "gym"], WHAT_ON),
+        (["train", "--resume", "gym"], "fastrl train: error: gym: no such run directory or checkpoint file"),
+        (
+            ["train", "--config", "gym", "cage2"],
+            "fastrl train: error: cannot read gym: No such file or directory",
+        ),
+        (
+            ["train", "cage2", "--run-dir", ""],
+            "fastrl train: error: argument --run-dir/--out: should be a path, got an empty text",
+        ),
+        (
+            ["train", "--resume="],
+            "fastrl train: error: argument --resume: should be a path, got an empty text",
+        ),
+        (
+            ["train", "cage2", "--run-dir", "r\udcff"],
+            "fastrl train: error: argument --run-dir/--out: should be a path in UTF-8, got 'r\\udcff'",
+        ),
+        (["eval", ""], "fastrl eval: error: argument RUN: should be a path, got an empty text"),
+    ],
+)
+def test_paths_that_are_none(
+    arguments: list[str],
+    line: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert refusal(capsys, *arguments) == line
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_what_bench_pixels_says_to_begin_with_is_so(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastrl.cli_bench import bench_collect
 from fastrl.cli_render import render
-from fastrl.cli_train import SHORT_PIXELS, at_least, positive, preset, train
+from fastrl.cli_train import SHORT_PIXELS, at_least, path_text, positive, preset, train
 from fastrl.config import (
     ArgumentParser,
     ConfigError,
@@ -123,7 +123,11 @@ def evaluate(prog: str, arguments: list[str]) -> int:
         epilog=f"baselines: {', '.join(f'baseline:{name}' for name in BASELINES)}",
     )
     parser.add_argument(
-        "subjects", nargs="+", metavar="RUN", help="run directory, checkpoint file or baseline"
+        "subjects",
+        nargs="+",
+        type=path_text,
+        metavar="RUN",
+        help="run directory, checkpoint file or baseline",
     )
     parser.add_argument(
         "--episodes",
@@ -260,7 +264,7 @@ def replay(prog: str, arguments: list[str]) -> int:
         "the seed, and counts the steps in which the simulator differs.",
         epilog="Exit code: 0 if nothing differs, 1 if something does, 2 if a file could not be replayed.",
     )
-    parser.add_argument("files", nargs="+", metavar="FILE", help="a trace, .npz")
+    parser.add_argument("files", nargs="+", type=path_text, metavar="FILE", help="a trace, .npz")
     reports = list(replay_files(parser.parse_args(arguments).files))
     good = [report for report in reports if report.error is None]
     if good:

@@ -2,9 +2,8 @@
 
 import argparse
 import dataclasses
-from pathlib import Path
 
-from fastrl.cli_train import at_least, positive
+from fastrl.cli_train import at_least, path, positive
 from fastrl.config import ArgumentParser, ConfigError, nearest
 
 
@@ -88,7 +87,7 @@ def bench_collect(prog: str, arguments: list[str]) -> int:
         "--no-prices", action="store_true", help="leave out what barriers, pickles and rebuilding cost"
     )
     parser.add_argument(
-        "--out", metavar="DIR", help="write bench-collect.json and bench-collect.png there [none]"
+        "--out", type=path, metavar="DIR", help="write bench-collect.json and bench-collect.png there [none]"
     )
     parser.add_argument("--json", action="store_true", help="print the results as JSON and nothing else")
     options = parser.parse_args(arguments)
@@ -107,7 +106,7 @@ def bench_collect(prog: str, arguments: list[str]) -> int:
         envs_per_worker=options.envs_per_worker,
     )
     make_plan(setting, max(workers))
-    out = None if options.out is None else Path(options.out)
+    out = options.out
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
 

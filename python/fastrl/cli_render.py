@@ -2,10 +2,9 @@
 
 import argparse
 import ast
-from pathlib import Path
 from typing import Any
 
-from fastrl.cli_train import at_least, positive
+from fastrl.cli_train import at_least, path, positive
 from fastrl.config import ArgumentParser, ConfigError
 
 
@@ -19,7 +18,7 @@ def render(prog: str, arguments: list[str]) -> int:
         epilog=f"{prog} runs/merge --out episode.mp4 --log trajectory.npz\n"
         f"{prog} --env fastrl/ring-v0 --world drive=humans --time-space diagram.png",
     )
-    parser.add_argument("run", nargs="?", type=Path, metavar="RUN", help="a run of fastrl train traffic")
+    parser.add_argument("run", nargs="?", type=path, metavar="RUN", help="a run of fastrl train traffic")
     parser.add_argument(
         "--env", metavar="ID", help="without a run: fastrl/highway-v0, fastrl/coop-merge-v0, ..."
     )
@@ -33,10 +32,10 @@ def render(prog: str, arguments: list[str]) -> int:
         metavar="KEY=VALUE",
         help="options of the environment, such as num_agents=4",
     )
-    parser.add_argument("--out", type=Path, metavar="FILE", help="the film, .mp4 or .gif")
-    parser.add_argument("--log", type=Path, metavar="FILE", help="the trajectories, .npz")
+    parser.add_argument("--out", type=path, metavar="FILE", help="the film, .mp4 or .gif")
+    parser.add_argument("--log", type=path, metavar="FILE", help="the trajectories, .npz")
     parser.add_argument(
-        "--time-space", type=Path, metavar="FILE", help="the diagram of the first episode, .png"
+        "--time-space", type=path, metavar="FILE", help="the diagram of the first episode, .png"
     )
     parser.add_argument("--episodes", type=at_least(1), default=1, metavar="INT", help="how many [1]")
     parser.add_argument("--seed", type=at_least(0), default=0, metavar="INT", help="of the episodes [0]")

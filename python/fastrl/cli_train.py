@@ -113,6 +113,9 @@ _ALGORITHMS = {
 # Tables that only one kind of run has in its settings.
 _TABLES = {"search": "cage2-workflow", "dqn": "pixels", "curriculum": "traffic", "impala": "gym"}
 
+# Options without a value; a bare -- ends the options.
+_FLAGS = {"--", "--help", "--print-config", "--profile"}
+
 
 def train(prog: str, arguments: list[str]) -> int:
     """Trains PPO on CAGE Challenge 2, PPO or IMPALA on any environment, DQN from pixels, or agents in traffic."""
@@ -401,17 +404,16 @@ def _do(run: Run, changes: Values, options: argparse.Namespace, prog: str) -> in
     from fastrl.profile import show as show_profile
 
     _check_environment(options.environment)
-    run_dir = None if options.run_dir is None else Path(options.run_dir)
     console = Console()
     if options.resume is not None:
         _check_resume(options, ("preset", "config", *run.options))
-        summary = run.go_on(Path(options.resume), changes, run_dir, console)
+        summary = run.go_on(options.resume, changes, options.run_dir, console)
     else:
         config = run.settings()
         if options.print_config:
             print(to_toml(config), end="")
             return 0
-        summary = run.begin(config, run_dir, console)
+        summary = run.begin(config, options.run_dir, console)
     # Where the time went, in full or in short.
     if not (options.profile and show_profile(Path(summary.run), console)):
         summary.print_times(console)
@@ -437,8 +439,10 @@ def _layers(
 
 def _kind(arguments: list[str]) -> str | None:
     """What is to be trained on, which says what the other arguments mean; None if they do not tell."""
-    for argument in arguments:
-        if argument in ENVIRONMENTS:
+    for before, argument in zip(["", *arguments], arguments, strict=False):
+        # What stands behind an option is its value, whatever it says.
+        is_value = before.startswith("--") and "=" not in before and before.replace("_", "-") not in _FLAGS
+        if argument in ENVIRONMENTS and not is_value:
             return argument
     for name, value in zip(arguments, [*arguments, ""][1:], strict=True):
         option, equals, own = name.partition("=")
@@ -459,13 +463,17 @@ def _add_run_options(parser: ArgumentParser, environment: str) -> None:
     where = "below" if environment in ENVIRONMENTS else "the help of a kind"
     parser.add_argument("--preset", metavar="NAME", help=f"a named set of settings, see {where}")
     parser.add_argument(
-        "--config", metavar="FILE", help="a TOML file of settings, such as a run's config.toml"
+        "--config", type=path, metavar="FILE", help="a TOML file of settings, such as a run's config.toml"
     )
     parser.add_argument(
-        "--resume", metavar="RUN", help="go on with a run (its directory) or a checkpoint file"
+        "--resume", type=path, metavar="RUN", help="go on with a run (its directory) or a checkpoint file"
     )
     parser.add_argument(
-        "--run-dir", "--out", metavar="DIR", help=f"where the run is written [runs/{environment}-DATE-TIME]"
+        "--run-dir",
+        "--out",
+        type=path,
+        metavar="DIR",
+        help=f"where the run is written [runs/{environment}-DATE-TIME]",
     )
     parser.add_argument("--print-config", action="store_true", help="print all settings as TOML and exit")
     parser.add_argument(
@@ -517,6 +525,22 @@ def preset(config_type: type, presets: Mapping[str, Preset], name: str) -> Value
         hint = f"did you mean {likely[0]}?" if likely else f"there are {', '.join(presets)}"
         raise ConfigError(f"--preset: unknown preset {name}; {hint}")
     return check(config_type, presets[name].values, f"preset {name}")
+
+
+def path(text: str) -> Path:
+    """A type for argparse: paths. An empty one, which would be the current directory, is a variable without a value."""
+    return Path(path_text(text))
+
+
+def path_text(text: str) -> str:
+    """As `path`, left as it is."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise argparse.ArgumentTypeError(f"should be a path in UTF-8, got {text!r}") from None
+    if not text:
+        raise argparse.ArgumentTypeError("should be a path, got an empty text")
+    return text
 
 
 def at_least(least: int) -> Callable[[str], int]:
