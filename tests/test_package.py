@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -116,12 +117,43 @@ def test_the_wheel_has_every_module_and_no_foreign_one(sources: Path, wheel: Pat
         for path in (package / "fastrl").rglob(pattern)
     }
     assert {name for name in names if ".dist-info/" not in name} == plain | COMPILED
-    assert any(name.endswith("/LICENSE") for name in names)
     python = f"cp{sys.version_info.major}{sys.version_info.minor}"
     assert f"-{python}-{python}-" in wheel.name
     version = tomllib.loads((ROOT / "Cargo.toml").read_text())["workspace"]["package"]["version"]
     assert wheel.name.startswith(f"fastrl-{version}-")
     assert f"\nVersion: {version}\n" in metadata
+
+
+def test_the_wheel_has_the_licences_of_what_is_compiled_into_it(wheel: Path) -> None:
+    run(sys.executable, ROOT / "build_backend" / "third_party.py", "--check", cwd=ROOT)
+    files = [ROOT / "LICENSE", *sorted((ROOT / "licenses").iterdir())]
+    with zipfile.ZipFile(wheel) as archive:
+        licences = {
+            name.partition(".dist-info/licenses/")[2]: archive.read(name)
+            for name in archive.namelist()
+            if ".dist-info/licenses/" in name and not name.endswith("/")
+        }
+        (metadata,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        declared = re.findall(r"^License-File: (.*)$", archive.read(metadata).decode(), re.MULTILINE)
+    assert licences == {str(file.relative_to(ROOT)): file.read_bytes() for file in files}
+    assert sorted(declared) == sorted(licences)
+
+
+def test_only_what_is_linked_is_listed_and_a_changed_list_is_noticed(tmp_path: Path) -> None:
+    listed = set(
+        re.findall(r"^([\w-]+) [\d.]+: ", (ROOT / "licenses/rust-crates.txt").read_text(), re.MULTILINE)
+    )
+    assert {"pyo3", "rayon", "serde", "libc", "numpy"} <= listed  # numpy: PyO3's bindings
+    assert listed.isdisjoint({"fastrl-core", "proptest", "criterion", "loom", "syn", "serde_derive", "cc"})
+    shutil.copytree(ROOT / "build_backend", tmp_path / "build_backend")
+    for name in ("Cargo.toml", "Cargo.lock", "rust", "benches"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    (tmp_path / "licenses").mkdir()
+    (tmp_path / "licenses" / "rust-crates.txt").write_text("bitflags 0.1.0: MIT\n")
+    check = [sys.executable, "build_backend/third_party.py", "--check"]
+    done = subprocess.run(check, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "is not that of Cargo.lock: run third_party.py" in done.stderr
 
 
 def test_a_fresh_environment_trains_and_evaluates(installed: Path, tmp_path: Path) -> None:
