@@ -138,7 +138,11 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ),
     (observation("Kinematics", vehicle_count=3), ValueError, "did you mean 'vehicles_count'"),
     (observation("Kinematics", vehicles_count=0), ValueError, "vehicles_count"),
-    (observation("Kinematics", vehicles_count=1), ValueError, "expected 2 to 100000, got 1, with which highway"),
+    (
+        observation("Kinematics", vehicles_count=1),
+        ValueError,
+        "expected 2 to 100000, got 1, with which highway",
+    ),
     (observation("Kinematics", features=["x", "vz"]), ValueError, "features.*got 'vz'"),
     (observation("Kinematics", features=["x", "x"]), ValueError, "each name once"),
     (observation("Kinematics", features="x"), TypeError, "list of names"),
