@@ -326,7 +326,7 @@ def test_what_cannot_change_when_a_run_goes_on(tmp_path: Path, capsys: pytest.Ca
     assert main(["train", "--resume", str(run), "--env-options", "a=1"]) == 2
     assert "--env-options does not go with --resume" in capsys.readouterr().err
     assert main(["train", "--resume", str(run), f"--total-steps={2 * UPDATE}"]) == 0
-    assert "episodes that ran then begin anew" in capsys.readouterr().out
+    assert "anew" not in capsys.readouterr().out
     assert main(["eval", str(run), "baseline:sleep"]) == 2
     assert "a run of gym cannot be scored beside others" in capsys.readouterr().err
     assert main(["eval", str(run), "--stochastic"]) == 2

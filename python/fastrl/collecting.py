@@ -15,6 +15,8 @@ from fastrl.actor import MlpActor
 from fastrl.collect.choose import make_collector
 from fastrl.collect.intake import ahead_for
 from fastrl.collect.plan import CollectError, Collector, Failure, Plan, Report
+from fastrl.collect.player import resumed
+from fastrl.collect.running import Begun, Running
 from fastrl.collect.workers import cores
 from fastrl.config import ConfigError, section
 from fastrl.envs.spec import EnvSpec
@@ -212,18 +214,76 @@ def parse_options(pairs: tuple[str, ...]) -> dict[str, Any]:
 
 def collector_state(state: Mapping[str, Any]) -> dict[str, Any]:
     """A collector's state for a checkpoint, whose keys are text."""
-    numbers = state["numbers"]
+    numbers, running = state["numbers"], state["running"]
+    begun = list(running.values())
     return {
         "version": state["version"],
         "lanes": torch.tensor(list(numbers), dtype=torch.int64),
         "numbers": torch.tensor(list(numbers.values()), dtype=torch.int64),
+        "running": {
+            "lanes": torch.tensor(list(running), dtype=torch.int64),
+            # Bytes of each one's actions and observation.
+            "sizes": torch.tensor([list(map(len, each)) for each in begun], dtype=torch.int64).reshape(-1, 2),
+            "actions": b"".join(each.actions for each in begun),
+            "obs": b"".join(each.obs for each in begun),
+        },
     }
 
 
 def state_of_collector(saved: Mapping[str, Any]) -> dict[str, Any]:
-    """What `collector_state` was given."""
+    """What `collector_state` was given.
+
+    Raises:
+        ValueError, KeyError: it is damaged.
+    """
     lanes, numbers = saved["lanes"].tolist(), saved["numbers"].tolist()
-    return {"version": saved["version"], "numbers": dict(zip(lanes, numbers, strict=True))}
+    running = {}
+    # Fastrl 0.1 kept no actions.
+    if kept := saved.get("running"):
+        actions, obs = memoryview(kept["actions"]), memoryview(kept["obs"])
+        for lane, (length, shown) in zip(kept["lanes"].tolist(), kept["sizes"].tolist(), strict=True):
+            running[lane] = Begun(bytes(actions[:length]), bytes(obs[:shown]))
+            actions, obs = actions[length:], obs[shown:]
+    return {
+        "version": saved["version"],
+        "numbers": dict(zip(lanes, numbers, strict=True)),
+        "running": running,
+    }
+
+
+def check_collected(plan: Plan, saved: Mapping[str, Any]) -> None:
+    """Refuses a checkpoint's state of a collector that no collector of the plan could go on from.
+
+    Raises:
+        ValueError, KeyError
+    """
+    state = state_of_collector(saved)
+    if plan.unit == "steps":
+        lanes = range(plan.num_envs)
+        Running(plan, lanes).load(resumed(state, lanes), state["running"])
+
+
+def load_collected(collector: Collector, saved: Mapping[str, Any], console: Console) -> None:
+    """Has a collector go on from a checkpoint's state, and tells which episodes are not in it."""
+    state = state_of_collector(saved)
+    collector.load_state_dict(state)
+    lacking = len(state["numbers"]) - len(state["running"])
+    if collector.plan.unit == "steps" and lacking:
+        total = len(state["numbers"])
+        line = f"{lacking} of {total} running episodes begin anew: the checkpoint does not have their actions"
+        console.print(line, highlight=False, soft_wrap=True)
+
+
+def tell_begun_anew(plan: Plan, before: Report, report: Report, console: Console) -> None:
+    """Says that episodes could not be gone on with, where that has happened between two reports."""
+    if report.begun_anew > before.begun_anew:
+        console.print(
+            f"{report.begun_anew} of {plan.num_envs} running episodes began anew: the same seed and actions led"
+            f" elsewhere than before, so {plan.env.id} is not deterministic",
+            highlight=False,
+            soft_wrap=True,
+            markup=False,
+        )
 
 
 def spent(

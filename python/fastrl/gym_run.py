@@ -25,13 +25,15 @@ from fastrl.collecting import (
     FailureReporter,
     Publisher,
     build_env,
+    check_collected,
     collector_state,
     episode_steps,
+    load_collected,
     make_plan,
     open_collector,
     parse_options,
     spent,
-    state_of_collector,
+    tell_begun_anew,
 )
 from fastrl.config import Values, build, check, to_tree
 from fastrl.envs.spec import EnvSpec
@@ -133,7 +135,7 @@ class Training:
             collect, self.plan, self._console, self.max_lag, collect.asynchronous
         ) as collector:
             if self._collected is not None:
-                collector.load_state_dict(state_of_collector(self._collected))
+                load_collected(collector, self._collected, self._console)
             self._collector, self.collector_name = collector, collector.name
             try:
                 yield from self._loop(collector)
@@ -163,6 +165,7 @@ class Training:
                 continue
             before, self.report = self.report, collector.report()
             teller.tell(self.report.failures)
+            tell_begun_anew(self.plan, before, self.report, self._console)
             passed, clock = now - clock, now
             ended = np.concatenate(returns)
             self.episodes += len(ended)
@@ -233,9 +236,11 @@ class Training:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Goes on where the run that saved the state stood, but for the episodes that ran: they begin anew."""
+        """Goes on where the run that saved the state stood; running episodes are played again up to there."""
         self.learner.load_state_dict(state["learner"])
         self._collected = state["collector"]
+        if self._collected is not None:
+            check_collected(self.plan, self._collected)
         self.iteration, self.episodes = state["iteration"], state["episodes"]
         self.mean_return = state["mean_return"]
         self.lag = Lag(**state["lag"])
@@ -333,8 +338,8 @@ def new_run(config: GymConfig, path: Path | None, console: Console) -> GymSummar
 
 
 def resume_run(path: Path, changes: Values, new_path: Path | None, console: Console) -> GymSummary:
-    """Goes on from a checkpoint, in its own run directory or in a new one: with the network, the optimiser, versions
-    and the numbers of episodes. Episodes that ran begin anew.
+    """Goes on from a checkpoint, in its own run directory or in a new one: with the network, the optimiser, versions,
+    the numbers of episodes, and the actions of those that ran, which are played again.
 
     Args and errors: as of ``fastrl.train.resume_run``.
     """
@@ -344,7 +349,6 @@ def resume_run(path: Path, changes: Values, new_path: Path | None, console: Cons
         config = build(GymConfig, check(GymConfig, state["config"], str(file)), changes)
         training = Training(config, console)
         training.restore(state)
-        console.print("episodes that ran then begin anew", highlight=False)
         return training
 
     with going_on(path, new_path, "gym", restore, console) as (training, directory):

@@ -24,11 +24,13 @@ from fastrl.collecting import (
     CollectConfig,
     FailureReporter,
     Publisher,
+    check_collected,
     collector_state,
+    load_collected,
     make_plan,
     open_collector,
     spent,
-    state_of_collector,
+    tell_begun_anew,
 )
 from fastrl.config import Preset, Values, build, check, section, to_tree
 from fastrl.envs.cage2 import ACTIONS, OBS_BITS, RED_AGENTS, SCAN_HOSTS, Cage2VectorEnv, action_indices
@@ -201,7 +203,7 @@ class Training:
             return
         with open_collector(self.config.collect, self._plan(), self._console) as collector:
             if self._collected is not None:
-                collector.load_state_dict(state_of_collector(self._collected))
+                load_collected(collector, self._collected, self._console)
             self._collector = collector
             try:
                 yield from self._loop(self._from(collector))
@@ -229,15 +231,19 @@ class Training:
     def _from(self, collector: Collector) -> _Collect:
         """Fills the rollout with what the collector collects."""
         intake, publisher = Intake(collector), Publisher(self.ppo.policy, collector)
+        before = Report()
         teller = FailureReporter(self._console)
 
         def collect(watch: Stopwatch) -> tuple[CollectStats, Report]:
+            nonlocal before
             with watch("publishing"):
                 publisher.publish()
             fragments = intake.next(watch)
             self.ppo.take_in(fragments, watch)
             report = collector.report()
             teller.tell(report.failures)
+            tell_begun_anew(collector.plan, before, report, self._console)
+            before = report
             returns = np.concatenate([fragment.returns for fragment in fragments])
             lengths = np.concatenate([fragment.lengths for fragment in fragments])
             steps = sum(len(fragment) for fragment in fragments)
@@ -306,6 +312,8 @@ class Training:
         self.env.load_state(state["env"])
         self.ppo.load_state_dict(state["ppo"])
         self._collected = state.get("collector")
+        if self._collected is not None:
+            check_collected(self._plan(), self._collected)
         self.iteration = state["iteration"]
         self.episodes = state["episodes"]
         self.mean_return = state["mean_return"]

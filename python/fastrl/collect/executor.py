@@ -154,7 +154,8 @@ class ExecutorCollector(TaskCollector[Worker]):
         return min(len(worker.free), TASK_EPISODES) if len(worker.tasks) < depth else 0
 
     def _submit(self, worker: Worker, numbers: tuple[int, ...]) -> None:
-        begin = () if self._whole or worker.begun else tuple(worker.numbers)
+        fresh = not self._whole and not worker.begun
+        begin = tuple(zip(worker.numbers, self._begun(worker), strict=True)) if fresh else ()
         slots = tuple(worker.free[: len(numbers) or 1])
         try:
             worker.submit(Task(slots, numbers, begin, self._sent))

@@ -21,6 +21,7 @@ from fastrl.collect.failures import Episode, Failures
 from fastrl.collect.fragment import Fragment
 from fastrl.collect.plan import CollectError, Plan, Report
 from fastrl.collect.player import PARTS, UNPUBLISHED, Arrays, Played, fragment_of, resumed
+from fastrl.collect.running import Begun, Running
 from fastrl.streams import EPISODES
 
 # Seconds between looks at whether a worker hangs.
@@ -57,6 +58,7 @@ class Told(Protocol):
         seconds: by `PARTS`, since its last answer.
         cause: what was raised, in one line; empty: all went well. ``traceback``: of it.
         refused: whether it is of no use to try again.
+        anew: of its rows, those whose episodes began anew with this answer, as playing them again led elsewhere.
     """
 
     @property
@@ -67,6 +69,8 @@ class Told(Protocol):
     def traceback(self) -> str: ...
     @property
     def refused(self) -> bool: ...
+    @property
+    def anew(self) -> tuple[int, ...]: ...
 
 
 W = TypeVar("W", bound=TaskWorker)
@@ -115,10 +119,12 @@ class TaskCollector(ABC, Generic[W]):
         self._task_seconds = task_seconds
         self._asked_ahead = ahead
         self._workers: list[W] = []
+        # What is played of each worker's rows, by its index.
+        self._runs: dict[int, Running] = {}
         self._nbytes = plan.make_actor().weights_nbytes
         # How often weights were published here; the versions before them were another collector's.
         self._published = 0
-        self._steps = self._episodes = self._restarts = self._turns = 0
+        self._steps = self._episodes = self._restarts = self._turns = self._anew = 0
         self._cold_start = 0.0
         self._seconds = dict.fromkeys(PARTS, 0.0)
         # Episodes to be played: those that failed, and from the next number on up to the end of the update.
@@ -243,6 +249,7 @@ class TaskCollector(ABC, Generic[W]):
             workers=self._n_workers,
             failures=tuple(self._failures.all),
             restarts=self._restarts,
+            begun_anew=self._anew,
             cold_start=self._cold_start,
             memory_mib=self._memory(),
             seconds=dict(self._seconds),
@@ -250,12 +257,13 @@ class TaskCollector(ABC, Generic[W]):
 
     def state_dict(self) -> dict[str, Any]:
         """See `fastrl.collect.plan.Collector`. Whole episodes that were begun and not taken are not played again."""
-        numbers: dict[int, int] = {}
-        if self._whole:
-            numbers[EPISODES] = self._next
+        numbers: dict[int, int] = {EPISODES: self._next} if self._whole else {}
+        running: dict[int, Begun] = {}
         for worker in self._workers:
-            numbers |= zip(worker.lanes, worker.numbers, strict=True)
-        return {"numbers": numbers, "version": self.version}
+            own, begun = self._running_of(worker).state()
+            numbers |= own
+            running |= begun
+        return {"numbers": numbers, "running": running, "version": self.version}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if self._mode:
@@ -267,7 +275,16 @@ class TaskCollector(ABC, Generic[W]):
             numbers = resumed(state, range(self.plan.num_envs))
             for worker in self._workers:
                 worker.numbers = numbers[worker.lanes[0] : worker.lanes[-1] + 1]
+                self._running_of(worker).load(worker.numbers, state["running"])
         self.version = state["version"]
+
+    def _running_of(self, worker: W) -> Running:
+        return self._runs.setdefault(worker.index, Running(self.plan, worker.lanes))
+
+    def _begun(self, worker: W) -> list[Begun]:
+        """What has been played of the episodes that the worker's rows are in, for one that has played nothing yet."""
+        _, begun = self._running_of(worker).state()
+        return [begun.get(lane, Begun()) for lane in worker.lanes]
 
     def __enter__(self) -> Self:
         return self
@@ -362,7 +379,7 @@ class TaskCollector(ABC, Generic[W]):
         self._running -= _fragments(numbers)
         self._count(told)
         for arrays, played in fragments:
-            self._deliver(worker, arrays, played, version)
+            self._deliver(worker, arrays, played, version, told.anew)
         if fragments and self._whole:
             spent = sum(told.seconds[PARTS.index(part)] for part in ("environment", "inference", "buffer"))
             self._episode_seconds = spent / len(fragments)
@@ -377,7 +394,9 @@ class TaskCollector(ABC, Generic[W]):
         if told.refused:
             raise CollectError(f"{told.cause}\n\n{told.traceback}", told.traceback)
 
-    def _deliver(self, worker: W, arrays: Arrays, played: Played, version: int) -> None:
+    def _deliver(
+        self, worker: W, arrays: Arrays, played: Played, version: int, anew: tuple[int, ...]
+    ) -> None:
         lanes = np.asarray([EPISODES] if self._whole else worker.lanes, np.int64)
         steps = played.num_steps
         own = {name: array[: steps + (name == "obs")].copy() for name, array in arrays.items()}
@@ -388,6 +407,8 @@ class TaskCollector(ABC, Generic[W]):
         if not self._whole:
             for lane, number in played.episodes:
                 worker.numbers[lane - worker.lanes[0]] = number + 1
+            self._running_of(worker).add(fragment, anew)
+            self._anew += len(anew)
         self._ready.append(fragment)
 
     # What goes wrong
@@ -429,6 +450,7 @@ class TaskCollector(ABC, Generic[W]):
             episodes = [(EPISODES, number) for number in numbers]
             what = f"episode{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
         else:
+            self._running_of(worker).forget()
             episodes = list(zip(worker.lanes, worker.numbers, strict=True))
             what = f"a fragment of rows {worker.lanes[0]} to {worker.lanes[-1]}"
         self._failures.add(worker.index, what, cause, told, episodes)

@@ -22,6 +22,7 @@ from fastrl.collect.native_async import AsyncRows, AsyncWorlds
 from fastrl.collect.plan import CollectError, Plan, Report
 from fastrl.collect.player import PARTS, UNPUBLISHED, Arrays, Played, arrays_for, fragment_of, resumed
 from fastrl.collect.rows import Rows
+from fastrl.collect.running import Running
 from fastrl.collect.workers import WorkerCount, count_workers
 from fastrl.collect.worlds import NativeWorlds, ProcessWorlds
 from fastrl.envs.process_vector import PATIENCE, WorkerError
@@ -62,6 +63,7 @@ class LockstepCollector:
         # What was published last, and the version that the actors have.
         self._newest: tuple[int, bytes] | None = None
         self._loaded = 0
+        self._running = Running(plan, () if self._whole else range(plan.num_envs))
         self._next = 0
         self._steps = self._episodes = 0
         self._seconds = dict.fromkeys(PARTS, 0.0)
@@ -147,6 +149,7 @@ class LockstepCollector:
         )
         lanes = np.concatenate([rows.lanes for rows in self._rows])
         fragment = fragment_of(self.plan, arrays, played, version, lanes)
+        self._running.add(fragment, [rows.first + row for rows in self._rows for row in rows.anew])
         self._count(fragment)
         return fragment
 
@@ -201,28 +204,26 @@ class LockstepCollector:
             workers=workers,
             failures=tuple(self._failures.all),
             restarts=sum(rows.restarts for rows in self._rows),
+            begun_anew=sum(rows.elsewhere for rows in self._rows),
             cold_start=self._cold_start,
             memory_mib=tuple(size for rows in self._rows for size in rows.worlds.memory()),
             seconds=seconds,
         )
 
     def state_dict(self) -> dict[str, Any]:
-        numbers = {EPISODES: self._next} if self._whole else {}
-        for rows in self._rows if not self._whole else ():
-            numbers |= dict(zip(rows.lanes.tolist(), rows.numbers.tolist(), strict=True))
-        return {"numbers": numbers, "version": self.version}
+        numbers, running = ({EPISODES: self._next}, {}) if self._whole else self._running.state()
+        return {"numbers": numbers, "running": running, "version": self.version}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if self._whole:
             [self._next] = resumed(state, [EPISODES])
         else:
-            for rows, numbers in zip(self._rows, self._shares(state), strict=True):
-                rows.numbers[:] = numbers
+            numbers = resumed(state, range(self.plan.num_envs))
+            begun = self._running.load(numbers, state["running"])
+            for rows in self._rows:
+                part = slice(rows.first, rows.first + len(rows.lanes))
+                rows.numbers[:], rows.begun = numbers[part], begun[part]
         self.version = self._loaded = state["version"]
-
-    def _shares(self, state: dict[str, Any]) -> list[list[int]]:
-        numbers = resumed(state, range(self.plan.num_envs))
-        return [numbers[rows.first : rows.first + len(rows.lanes)] for rows in self._rows]
 
     def close(self) -> None:
         if self._background is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import perf_counter
 
 import numpy as np
@@ -14,6 +14,7 @@ from fastrl.collect.fragment import allocate
 from fastrl.collect.plan import Plan, expect_spaces
 from fastrl.collect.player import PARTS, Arrays, Stopped
 from fastrl.collect.rows import KEPT, End
+from fastrl.collect.running import Begun, actions_of, reached
 from fastrl.collect.worlds import native_vector_env
 from fastrl.envs.async_vector import AsyncNativeVectorEnv, Batch
 from fastrl.streams import EPISODES, act_streams
@@ -63,6 +64,9 @@ class AsyncRows:
         rows = plan.num_envs
         self.lanes = np.full(rows, EPISODES) if plan.unit == "episodes" else np.arange(rows)
         self.numbers = np.zeros(rows, np.int64)
+        self.begun: Sequence[Begun] = ()
+        self.anew: list[int] = []
+        self.elsewhere = 0
         self._ready = ready
         self._actions = Actions(plan.action_space)
         self._streams, self._steps = np.zeros(rows, np.uint64), np.zeros(rows, np.int64)
@@ -76,10 +80,12 @@ class AsyncRows:
         observations are zero; the episodes that ended."""
         ends: list[End] = []
         everyone = np.arange(self.plan.num_envs)
+        self.anew = []
         if not self._running:
-            self._begin(everyone)
-            batch = self._receive(self.plan.num_envs)
-            self._last[batch.env_ids] = batch.obs
+            self._show_beginnings(everyone)
+            begun, self.begun = self.begun, ()
+            if begun:
+                self._play_again(begun)
             self._running = True
         out["obs"][0] = self._last
         at = np.zeros(self.plan.num_envs, np.int64)
@@ -108,6 +114,34 @@ class AsyncRows:
                 self._act(rows[more], batch.obs[more], at, out)
         self._last[...] = out["obs"][-1]
         return ends
+
+    def _show_beginnings(self, rows: NDArray[np.int64]) -> None:
+        """Begins the episodes of rows, and waits for what they show."""
+        self._begin(rows)
+        batch = self._receive(len(rows))
+        self._last[batch.env_ids] = batch.obs
+
+    def _play_again(self, begun: Sequence[Begun]) -> None:
+        """Plays the actions of the episodes, which have just begun, again; where these lead elsewhere, they begin
+        anew."""
+        drawn = [actions_of(self.plan, each) for each in begun]
+        lengths = np.array([len(actions) for actions in drawn])
+        failed = np.zeros(len(begun), np.bool_)
+        for t in range(lengths.max()):
+            rows = np.flatnonzero((lengths > t) & ~failed)
+            if not rows.size:
+                break
+            self.worlds.env.send(self._actions.to_env(np.stack([drawn[row][t] for row in rows])), rows)
+            batch = self._receive(len(rows))
+            self._last[batch.env_ids] = batch.obs
+            self._steps[batch.env_ids] += 1
+            self._returns[batch.env_ids] += batch.rewards
+            failed[batch.env_ids] = batch.terminations | batch.truncations
+        failed |= [not reached(each, obs) for each, obs in zip(begun, self._last, strict=True)]
+        self.anew = np.flatnonzero(failed).tolist()
+        self.elsewhere = len(self.anew)
+        if self.anew:
+            self._show_beginnings(np.flatnonzero(failed))
 
     def play_episodes(self, numbers: range, over: Callable[[Arrays, int, float], None]) -> None:
         """Plays episodes of these numbers.

@@ -144,6 +144,8 @@ class Report:
         workers: processes or actors that play, or threads that go on while the learner learns; 0 where it plays itself,
             or has threads do so while it waits.
         failures: in order; restarts: workers that were replaced.
+        begun_anew: running episodes of the state that it went on from that had to begin anew: their seeds and actions
+            led elsewhere, so the environment is not deterministic.
         cold_start: seconds from the beginning until the first worker could play, with its environment built.
         memory_mib: of each worker's process, now; empty without any.
         seconds: what workers (or the learner) spent their time on, summed over them: ``environment``, ``inference``
@@ -155,6 +157,7 @@ class Report:
     workers: int = 0
     failures: tuple[Failure, ...] = ()
     restarts: int = 0
+    begun_anew: int = 0
     cold_start: float = 0.0
     memory_mib: tuple[float, ...] = ()
     seconds: Mapping[str, float] = field(default_factory=dict)
@@ -196,11 +199,22 @@ class Collector(Protocol):
     def report(self) -> Report: ...
 
     def state_dict(self) -> dict[str, Any]:
-        """The number of the next episode in each lane: ``{"numbers": {lane: number}}``, and the version."""
+        """``{"numbers": {lane: number}, "running": {lane: Begun}, "version": version}``.
+
+        With unit "steps" the numbers are those of the episodes that run, and `fastrl.collect.running.Begun` has what
+        has been played of them, but for those that are too long. With "episodes" there is the next episode's number,
+        and none runs.
+        """
         ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on where another collector stood, before anything was collected. Episodes that ran there begin anew."""
+        """Goes on where another collector stood, of any kind, before anything was collected: the actions of its running
+        episodes are played again before the first fragment. Those that lead elsewhere, or are not in the state, begin
+        anew.
+
+        Raises:
+            ValueError: the state is of another plan.
+        """
         ...
 
     def close(self) -> None:

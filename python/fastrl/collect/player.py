@@ -15,6 +15,7 @@ from fastrl.actions import Actions
 from fastrl.actor import Actor
 from fastrl.collect.fragment import Fragment, allocate
 from fastrl.collect.plan import Plan, expect_spaces
+from fastrl.collect.running import Begun, actions_of, reached
 from fastrl.streams import EPISODES, act_stream, env_seed
 
 PARTS = ("environment", "inference", "buffer", "weights", "waiting")
@@ -89,6 +90,8 @@ class Player:
     Attributes:
         lanes: int64 [R].
         numbers: of the episodes that run in them; may be set before the first fragment.
+        begun: what has been played of these; may be set before the first fragment, which then goes on from there.
+        anew: rows whose episodes began anew with the last fragment, as playing them again led elsewhere.
         seconds: spent, by `PARTS`.
     """
 
@@ -96,6 +99,8 @@ class Player:
         self.plan = plan
         self.lanes = np.asarray(lanes if plan.unit == "steps" else (EPISODES,), np.int64)
         self.numbers = [0] * len(self.lanes)
+        self.begun: Sequence[Begun] = ()
+        self.anew: tuple[int, ...] = ()
         self.seconds = dict.fromkeys(PARTS, 0.0)
         self._stop = memoryview(b"\0") if stop is None else stop
         self._envs: list[gymnasium.Env[Any, Any]] = []
@@ -157,10 +162,13 @@ class Player:
         """As `steps`, into arrays alone."""
         self.build()
         begun = self.numbers.copy()
+        self.anew = ()
         try:
             if not self._running:
+                again, self.begun = self.begun, ()
                 for row in range(len(self.lanes)):
                     self._reset(row)
+                self.anew = tuple(row for row, each in enumerate(again) if not self._play_again(row, each))
                 self._running = True
             return self._play(out)
         except BaseException:
@@ -197,6 +205,30 @@ class Player:
         self._returns[row], self._lengths[row] = 0.0, 0
         self._streams[row], self._steps[row] = act_stream(plan.seed, lane, number), 0
         self.seconds["environment"] += perf_counter() - start
+
+    def _play_again(self, row: int, begun: Begun) -> bool:
+        """Plays the actions of the row's episode, which has just begun; whether they lead where they led before. If
+        not, it begins anew."""
+        start = perf_counter()
+        drawn = actions_of(self.plan, begun)
+        takes, env = Actions(self.plan.action_space), self._envs[row]
+        seen: Any = self._obs[row]
+        over = False
+        for action in takes.to_env(drawn) if takes.is_box else drawn.tolist():
+            if self._stop[0]:
+                raise Stopped
+            seen, reward, terminated, truncated, _ = env.step(action)
+            self._returns[row] += float(np.float32(reward))
+            over = terminated or truncated
+            if over:
+                break
+        self._obs[row] = np.asarray(seen).reshape(self.plan.obs_dim)
+        self._lengths[row] = self._steps[row] = len(drawn)
+        same = not over and reached(begun, self._obs[row])
+        self.seconds["environment"] += perf_counter() - start
+        if not same:
+            self._reset(row)
+        return same
 
     def _play(self, out: Arrays) -> Played:
         """T steps of all rows, or until the end of the episode.

@@ -216,7 +216,11 @@ class RayCollector(TaskCollector[_Worker]):
         """Asks a worker that is new, or was started again, to build what it needs."""
         worker.pid, worker.ready = None, False
         worker.since = time.monotonic()
-        worker.calls = deque([_Call("begin", worker.actor.begin.remote(worker.life, worker.numbers))])
+        worker.calls = deque([self._call_begin(worker)])
+
+    def _call_begin(self, worker: _Worker) -> _Call:
+        ref = worker.actor.begin.remote(worker.life, worker.numbers, self._begun(worker))
+        return _Call("begin", ref)
 
     # What comes back
 
@@ -240,7 +244,7 @@ class RayCollector(TaskCollector[_Worker]):
             if call.what == "begin":
                 # Ray is about to start it.
                 time.sleep(_AGAIN)
-                worker.calls[0] = _Call("begin", worker.actor.begin.remote(worker.life, worker.numbers))
+                worker.calls[0] = self._call_begin(worker)
                 return
             self._restarted(worker, _DIED, str(error))
             return
@@ -276,6 +280,7 @@ class RayCollector(TaskCollector[_Worker]):
         """A worker has died, and Ray starts it again: what it was asked for has to be asked for anew."""
         given = [call.numbers if call.what == "play" else None for call in worker.calls]
         worker.life += 1
+        self._running_of(worker).forget()
         self._begin(worker)
         self._replaced(worker, given, cause, told)
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from fastrl.collect.failures import last_line
 from fastrl.collect.plan import CollectError, Plan
 from fastrl.collect.player import PARTS, Arrays, Played, Player, arrays_for
+from fastrl.collect.running import Begun
 from fastrl.collect.workers import memory_of
 
 # Seconds between looks at the memory of a worker.
@@ -33,6 +34,7 @@ class Answer(NamedTuple):
         cause: what was raised, in one line; empty: all went well. ``traceback``: of it.
         refused: whether it is of no use to try again.
         memory_mib: that its process takes.
+        anew: as of `fastrl.collect.handing_out.Told`.
     """
 
     fragments: list[tuple[Arrays, Played]]
@@ -42,6 +44,7 @@ class Answer(NamedTuple):
     traceback: str = ""
     refused: bool = False
     memory_mib: float = 0.0
+    anew: tuple[int, ...] = ()
 
 
 class PlayerActor:
@@ -55,17 +58,17 @@ class PlayerActor:
         self._told = perf_counter()
         self._memory_mib, self._measured = 0.0, -math.inf
 
-    def begin(self, life: int, numbers: list[int]) -> int:
+    def begin(self, life: int, numbers: list[int], begun: list[Begun]) -> int:
         """What is asked of it first. Returns its process's id.
 
         Args:
             life: how often it has died.
-            numbers: of the episodes that its rows begin with, if it has rows.
+            numbers: of the episodes that its rows begin with, if it has rows. ``begun``: what has been played of them.
         """
         self._thread = threading.get_ident()
         self._life = life
         if numbers:
-            self._player.numbers = numbers
+            self._player.numbers, self._player.begun = numbers, begun
         return os.getpid()
 
     def build(self, life: int) -> Answer | None:
@@ -115,7 +118,9 @@ class PlayerActor:
         self._told = now = perf_counter()
         if now - self._measured > _MEMORY_EVERY:
             [self._memory_mib], self._measured = memory_of([os.getpid()]), now
-        return Answer(fragments, self._version, seconds, cause, told, refused, self._memory_mib)
+        return Answer(
+            fragments, self._version, seconds, cause, told, refused, self._memory_mib, self._player.anew
+        )
 
     def offer(self, version: int, weights: NDArray[np.uint8] | None) -> None:
         """Newer weights, for tasks that were handed out before."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter
 from typing import Any
 
@@ -15,6 +15,7 @@ from fastrl.collect.failures import Failures
 from fastrl.collect.fragment import STEP_ARRAYS, allocate
 from fastrl.collect.plan import Plan
 from fastrl.collect.player import PARTS, Arrays, Stopped
+from fastrl.collect.running import Begun, actions_of, reached
 from fastrl.collect.worlds import STAY, Worlds
 from fastrl.envs.process_vector import WorkerError
 from fastrl.streams import EPISODES, act_streams, env_seeds
@@ -36,6 +37,9 @@ class Rows:
 
     Attributes:
         lanes, numbers: int64 [R], of the episodes that run.
+        begun: what has been played of these; may be set before the first fragment, which then goes on from there.
+        anew: rows whose episodes began anew with the last fragment, though nothing in it says that they had ended.
+        elsewhere: how many did so because their actions led elsewhere when they were played again.
         seconds: spent, by part, in the caller's thread.
         restarts: of workers.
         stops: set by another thread, makes `Stopped` come out of the next step.
@@ -49,6 +53,9 @@ class Rows:
         whole = plan.unit == "episodes"
         self.lanes = np.full(num_rows, EPISODES) if whole else np.arange(first, first + num_rows)
         self.numbers = np.zeros(num_rows, np.int64)
+        self.begun: Sequence[Begun] = ()
+        self.anew: list[int] = []
+        self.elsewhere = 0
         self.seconds = dict.fromkeys(PARTS, 0.0)
         self.restarts = 0
         self.stops = False
@@ -70,8 +77,13 @@ class Rows:
         ends: list[End] = []
         obs, rewards = out["obs"], out["rewards"]
         terminations, truncations = out["terminations"], out["truncations"]
+        self.anew = []
         if not self._running:
-            self._begin(self._playing, self._last)
+            begun, self.begun = self.begun, ()
+            if begun:
+                self._play_again(begun)
+            else:
+                self._begin(self._playing, self._last)
             self._running = True
         obs[0] = self._last
         for t in range(self.plan.num_steps):
@@ -90,6 +102,44 @@ class Rows:
             self.seconds["buffer"] += perf_counter() - start
         self._last[...] = obs[-1]
         return ends
+
+    def _play_again(self, begun: Sequence[Begun]) -> None:
+        """Begins the episodes, and plays their actions again; where these lead elsewhere, they begin anew.
+
+        All come to the end of their actions at the same step: compiled environments step all rows together.
+        """
+        drawn = [actions_of(self.plan, each) for each in begun]
+        lengths = np.array([len(actions) for actions in drawn])
+        first = lengths.max() - lengths
+        step = allocate(1, len(begun), self.plan.obs_dim, self.plan.action_shape)
+        actions, rewards, final_obs = step["actions"][0], step["rewards"][0], step["final_obs"][0]
+        terminations, truncations = step["terminations"][0], step["truncations"][0]
+        failed, dead = np.zeros((2, len(begun)), np.bool_)
+        for t in range(lengths.max() + 1):
+            if self.stops:
+                raise Stopped
+            if (first == t).any():
+                self._begin((first == t) & ~failed, self._last)
+            going = (first <= t) & ~failed
+            if t == lengths.max() or not going.any():
+                continue
+            for row in np.flatnonzero(going).tolist():
+                actions[row] = drawn[row][t - first[row]]
+            start = perf_counter()
+            try:
+                given = self._actions.to_env(actions)
+                self.worlds.step(given, self._last, rewards, terminations, truncations, final_obs, going)
+            except WorkerError as error:
+                dead |= self._bury(error)
+            self.seconds["environment"] += perf_counter() - start
+            failed |= dead | going & (terminations | truncations)
+            self._steps[going] += 1
+            self._returns[going] += rewards[going]
+        failed |= [not reached(each, obs) for each, obs in zip(begun, self._last, strict=True)]
+        self.anew = np.flatnonzero(failed).tolist()
+        self.elsewhere = int(np.count_nonzero(failed & ~dead))
+        if self.anew:
+            self._begin(failed, self._last)
 
     def _act(self, obs: NDArray[np.float32], actions: NDArray[Any], log_probs: NDArray[np.float32]) -> None:
         start = perf_counter()
@@ -142,6 +192,8 @@ class Rows:
                 cut = mask & ~(out["terminations"][t - 1] | out["truncations"][t - 1])
                 out["truncations"][t - 1][cut] = True
                 out["final_obs"][t - 1][cut] = obs[cut]
+            elif out is not None:
+                self.anew += np.flatnonzero(mask).tolist()
             self.worlds.next_seeds[mask] = env_seeds(self.plan.seed, self.lanes[mask], self.numbers[mask])
             try:
                 if mask.any():

@@ -8,6 +8,7 @@ from fastrl.collect.failures import Failures, last_line
 from fastrl.collect.fragment import Fragment
 from fastrl.collect.plan import CollectError, Plan, Report
 from fastrl.collect.player import UNPUBLISHED, Player, resumed
+from fastrl.collect.running import Running
 from fastrl.streams import EPISODES
 
 
@@ -28,8 +29,9 @@ class SequentialCollector:
         self.plan = plan
         self.version = 0
         self._player = Player(plan, range(plan.num_envs) if plan.unit == "steps" else ())
+        self._running = Running(plan, self._player.lanes.tolist())
         self._published = False
-        self._next = 0
+        self._next = self._anew = 0
         self._steps = self._episodes = 0
         self._failures = Failures(max_failures)
         self._cold_start = 0.0
@@ -62,6 +64,7 @@ class SequentialCollector:
                 raise
             except Exception as error:
                 told = traceback.format_exc()
+                self._running.forget()
                 episodes = (
                     [(EPISODES, self._next)]
                     if whole
@@ -74,6 +77,9 @@ class SequentialCollector:
                     self._failures.add(0, task, last_line(told), told, episodes)
                 except CollectError as end:
                     raise end from error
+        if not whole:
+            self._running.add(fragment, player.anew)
+            self._anew += len(player.anew)
         self._next += whole
         self._steps += len(fragment)
         self._episodes += len(fragment.episodes)
@@ -85,17 +91,16 @@ class SequentialCollector:
             steps=self._steps,
             episodes=self._episodes,
             failures=tuple(self._failures.all),
+            begun_anew=self._anew,
             cold_start=self._cold_start,
             seconds=dict(self._player.seconds),
         )
 
     def state_dict(self) -> dict[str, Any]:
-        whole = self.plan.unit == "episodes"
-        numbers = [self._next] if whole else self._player.numbers
-        return {
-            "numbers": dict(zip(self._player.lanes.tolist(), numbers, strict=True)),
-            "version": self.version,
-        }
+        if self.plan.unit == "episodes":
+            return {"numbers": {EPISODES: self._next}, "running": {}, "version": self.version}
+        numbers, running = self._running.state()
+        return {"numbers": numbers, "running": running, "version": self.version}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         numbers = resumed(state, self._player.lanes.tolist())
@@ -103,6 +108,7 @@ class SequentialCollector:
             [self._next] = numbers
         else:
             self._player.numbers = numbers
+            self._player.begun = self._running.load(numbers, state["running"])
         self.version = state["version"]
 
     def close(self) -> None:

@@ -25,6 +25,7 @@ from fastrl import processes
 from fastrl.collect.failures import last_line
 from fastrl.collect.plan import CollectError, Plan
 from fastrl.collect.player import PARTS, Arrays, Played, Player, Stopped, arrays_for
+from fastrl.collect.running import Begun
 from fastrl.weights import Weights
 
 # Asks a process for the traceback of what it is doing.
@@ -87,13 +88,14 @@ class Task(NamedTuple):
     Attributes:
         slots: into which ones, one for each fragment.
         numbers: with unit "episodes", which ones; otherwise empty: T steps of its rows.
-        begin: for a process that has not played yet, the numbers that its rows begin with.
+        begin: for a process that has not played yet, the numbers that its rows begin with, and what has been played of
+            these episodes.
         weights: pickled along, with their version; None: they are read from shared memory.
     """
 
     slots: tuple[int, ...]
     numbers: tuple[int, ...] = ()
-    begin: tuple[int, ...] = ()
+    begin: tuple[tuple[int, Begun], ...] = ()
     weights: tuple[int, bytes] | None = None
 
 
@@ -108,6 +110,7 @@ class Outcome(NamedTuple):
         traceback: of it.
         refused: whether it is of no use to try again.
         ready: `time.monotonic` when the process could play.
+        anew: as of `fastrl.collect.handing_out.Told`.
     """
 
     played: list[Played]
@@ -117,6 +120,7 @@ class Outcome(NamedTuple):
     traceback: str = ""
     refused: bool = False
     ready: float = 0.0
+    anew: tuple[int, ...] = ()
 
 
 class _Process:
@@ -152,7 +156,8 @@ class _Process:
                 self.close()
                 self.player, self._version = self._make_player(), 0
             if task.begin:
-                self.player.numbers = list(task.begin)
+                self.player.numbers = [number for number, _ in task.begin]
+                self.player.begun = [begun for _, begun in task.begin]
             self._update(task)
             slots = [self._slots.arrays[slot] for slot in task.slots]
             if not task.numbers:
@@ -186,7 +191,7 @@ class _Process:
         seconds = tuple(self.player.seconds[part] for part in PARTS)
         self.player.seconds.update(dict.fromkeys(PARTS, 0.0))
         self._told = perf_counter()
-        return outcome._replace(version=self._version, seconds=seconds)
+        return outcome._replace(version=self._version, seconds=seconds, anew=self.player.anew)
 
     def close(self) -> None:
         self.player.close()
