@@ -19,7 +19,7 @@ import pytest
 from rich.console import Console
 
 import fastrl
-from fastrl.checkpoint import load_newest
+from fastrl.checkpoint import find_checkpoint, load_newest, save_checkpoint
 from fastrl.cli import main
 from fastrl.cli_train import SHORT_GYM
 from fastrl.collect.fragment import Fragment
@@ -331,6 +331,25 @@ def test_what_cannot_change_when_a_run_goes_on(tmp_path: Path, capsys: pytest.Ca
     assert "a run of gym cannot be scored beside others" in capsys.readouterr().err
     assert main(["eval", str(run), "--stochastic"]) == 2
     assert "--stochastic does not go with a run of gym" in capsys.readouterr().err
+
+
+def test_the_kind_of_a_run_is_what_its_checkpoint_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    train_small(run, updates=1)
+    lone = find_checkpoint(run).rename(tmp_path / "lone.safetensors")
+    resume = ["train", "--resume", str(lone), f"--total-steps={2 * UPDATE}"]
+    assert main([*resume, f"--run-dir={tmp_path / 'on'}"]) == 0
+    capsys.readouterr()
+    assert main(["train", "traffic", *resume[1:3]]) == 2
+    assert f"{lone} is a run of another kind, gym, not of traffic" in capsys.readouterr().err
+    assert main(["train", "pixels", "--config", str(run / "config.toml")]) == 2
+    expected = f"{run / 'config.toml'} has the settings of another kind of run, gym, not of pixels"
+    assert expected in capsys.readouterr().err
+    save_checkpoint(lone, {"kind": ["new"]})
+    assert main(resume) == 2
+    assert "is of a kind of run that this fastrl does not know: ['new']" in capsys.readouterr().err
 
 
 def test_an_environment_that_fails_again_and_again_ends_the_run_with_its_traceback(

@@ -40,6 +40,7 @@ MAY_IMPORT = {
     "bench_collect": {"actor", "collect", "config", "envs"},
     "cli_render": {"cli_train", "render", "config"},
     "cli_train": {
+        "trust",
         "workflow",
         "workflow_settings",
         "envs",
@@ -53,6 +54,7 @@ MAY_IMPORT = {
         "traffic_settings",
         "summary",
         "profile",
+        "checkpoint",
         "config",
     },
     "render": {
@@ -119,8 +121,9 @@ MAY_IMPORT = {
         "config",
         "envs",
     },
-    "pixel_settings": {"algorithms", "config"},
+    "pixel_settings": {"trust", "algorithms", "config"},
     "traffic": {
+        "trust",
         "session",
         "summary",
         "rundir",
@@ -156,6 +159,7 @@ MAY_IMPORT = {
         "weights",
     },
     "gym_run": {
+        "trust",
         "session",
         "summary",
         "rundir",
@@ -175,7 +179,7 @@ MAY_IMPORT = {
         "config",
         "envs",
     },
-    "gym_settings": {"collecting", "algorithms", "config"},
+    "gym_settings": {"trust", "collecting", "algorithms", "config"},
     "learner": {"algorithms", "collect", "replay", "prefetch", "weights", "stopwatch"},
     "train": {
         "cage2_settings",
@@ -196,8 +200,8 @@ MAY_IMPORT = {
         "config",
     },
     "cage2_settings": {"config", "envs"},
-    "collecting": {"session", "collect", "networks", "actor", "config", "envs"},
-    "session": {"rundir", "checkpoint", "sinks", "metrics", "profile", "files", "config"},
+    "collecting": {"trust", "session", "collect", "networks", "actor", "config", "envs"},
+    "session": {"trust", "rundir", "checkpoint", "sinks", "metrics", "profile", "files", "config"},
     "sinks": {"metrics", "files"},
     "profile": {"collect", "files"},
     "summary": {
@@ -271,6 +275,7 @@ MAY_IMPORT = {
     "traffic_scores": {"episodes", "envs"},
     "episodes": {"envs"},
     "curriculum": {"config"},
+    "trust": {"config"},
     "config": set(),
     "testing": set(),
     "envs": {"processes", "_rust", "_pixels"},

@@ -152,9 +152,17 @@ def evaluate(prog: str, arguments: list[str]) -> int:
     parser.add_argument(
         "--device", choices=["cpu", "cuda"], default="cpu", metavar="cpu|cuda", help="for the network [cpu]"
     )
+    parser.add_argument(
+        "--env", metavar="ID", help="of gym: the run's environment, which may import code then"
+    )
+    parser.add_argument(
+        "--trust", action="store_true", help="let the runs import code, as their checkpoints say"
+    )
     parser.add_argument("--json", action="store_true", help="print the results as JSON and nothing else")
     options = parser.parse_args(arguments)
     kinds = {_kind(name) for name in options.subjects}
+    if options.env is not None and kinds != {"gym"}:
+        raise ConfigError("--env goes with runs of gym alone")
     for kind, what, score in (("traffic", "in traffic", _evaluate_traffic), ("gym", "of gym", _evaluate_gym)):
         if kinds == {kind}:
             return score(options)
@@ -205,7 +213,9 @@ def _evaluate_gym(options: argparse.Namespace) -> int:
 
     _refuse(options, "of gym")
     scores = {
-        name: evaluate_run(Path(name), episodes=options.episodes, seed=options.seed)
+        name: evaluate_run(
+            Path(name), episodes=options.episodes, seed=options.seed, env=options.env, trust=options.trust
+        )
         for name in options.subjects
     }
     if options.json:

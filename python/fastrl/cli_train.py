@@ -27,6 +27,7 @@ from fastrl.config import (
     read_toml,
     to_toml,
 )
+from fastrl.trust import refuse_reach, trust_option
 
 if TYPE_CHECKING:
     from fastrl.summary import GymSummary, PixelSummary, Summary, TrafficSummary, WorkflowSummary
@@ -114,7 +115,7 @@ _ALGORITHMS = {
 _TABLES = {"search": "cage2-workflow", "dqn": "pixels", "curriculum": "traffic", "impala": "gym"}
 
 # Options without a value; a bare -- ends the options.
-_FLAGS = {"--", "--help", "--print-config", "--profile"}
+_FLAGS = {"--", "--help", "--print-config", "--profile", "--trust"}
 
 
 def train(prog: str, arguments: list[str]) -> int:
@@ -385,14 +386,14 @@ class Run:
     Attributes:
         settings: makes them from the options that were given.
         begin: begins a run: its settings, where (None: a new place), a console.
-        go_on: goes on with one: its path, changed settings, where, a console.
+        go_on: goes on with one: its path, changed settings, where, a console, and ``trust``.
         options: those of this kind alone that do not go with ``--resume``.
         then: what ``fastrl eval`` is told to be good for at the end; empty: nothing.
     """
 
     settings: Callable[[], Any]
     begin: Callable[[Any, Path | None, Any], "AnySummary"]
-    go_on: Callable[[Path, Values, Path | None, Any], "AnySummary"]
+    go_on: Callable[..., "AnySummary"]
     options: Sequence[str] = ()
     then: str = ""
 
@@ -407,9 +408,15 @@ def _do(run: Run, changes: Values, options: argparse.Namespace, prog: str) -> in
     console = Console()
     if options.resume is not None:
         _check_resume(options, ("preset", "config", *run.options))
-        summary = run.go_on(options.resume, changes, options.run_dir, console)
+        trust = " --trust" if options.trust or "env.id" in changes else ""
+        if options.environment not in (None, kind := _kind_of_run(options.resume)):
+            raise ConfigError(
+                f"{options.resume} is a run of another kind, {kind}, not of {options.environment}"
+            )
+        summary = run.go_on(options.resume, changes, options.run_dir, console, trust=options.trust)
     else:
         config = run.settings()
+        trust = trust_option(config)
         if options.print_config:
             print(to_toml(config), end="")
             return 0
@@ -418,10 +425,10 @@ def _do(run: Run, changes: Values, options: argparse.Namespace, prog: str) -> in
     if not (options.profile and show_profile(Path(summary.run), console)):
         summary.print_times(console)
     if summary.signal is not None:
-        say(console, f"Interrupted; to go on: {prog} --resume {shlex.quote(summary.run)}")
+        say(console, f"Interrupted; to go on: {prog} --resume {shlex.quote(summary.run)}{trust}")
         return 128 + signal.Signals[summary.signal]
     if run.then:
-        say(console, f"To {run.then}: fastrl eval {shlex.quote(summary.run)}")
+        say(console, f"To {run.then}: fastrl eval {shlex.quote(summary.run)}{trust}")
     return 0
 
 
@@ -431,10 +438,53 @@ def _layers(
     """The settings that were given, from a preset, from a file and by options; later ones go before earlier ones."""
     layers = [changes]
     if options.config is not None:
-        layers.insert(0, read_toml(config_type, options.config))
+        values = _read_config(config_type, options)
+        refuse_reach(config_type, values, str(options.config), trust=options.trust, named=changes)
+        layers.insert(0, values)
     if options.preset is not None:
         layers.insert(0, preset(config_type, presets, options.preset))
     return layers
+
+
+def _read_config(config_type: type, options: argparse.Namespace) -> Values:
+    """The settings in the file that was given.
+
+    Raises:
+        ConfigError: as of `read_toml`; one of another kind of run is called that.
+    """
+    try:
+        return read_toml(config_type, options.config)
+    except ConfigError:
+        others = [kind for kind, other in _settings_types().items() if _fits(other, options.config)]
+        if not others:
+            raise
+    raise ConfigError(
+        f"{options.config} has the settings of another kind of run, {' or '.join(others)}, not of {options.environment}"
+    )
+
+
+def _fits(config_type: type, path: Path) -> bool:
+    with contextlib.suppress(ConfigError):
+        read_toml(config_type, path)
+        return True
+    return False
+
+
+def _settings_types() -> dict[str, type]:
+    """The settings of each kind of run."""
+    from fastrl.gym_settings import GymConfig
+    from fastrl.pixel_settings import PixelConfig
+    from fastrl.traffic_settings import TrafficConfig
+    from fastrl.train import TrainConfig
+    from fastrl.workflow_settings import WorkflowConfig
+
+    return {
+        "cage2": TrainConfig,
+        "cage2-workflow": WorkflowConfig,
+        "gym": GymConfig,
+        "pixels": PixelConfig,
+        "traffic": TrafficConfig,
+    }
 
 
 def _kind(arguments: list[str]) -> str | None:
@@ -447,14 +497,26 @@ def _kind(arguments: list[str]) -> str | None:
     for name, value in zip(arguments, [*arguments, ""][1:], strict=True):
         option, equals, own = name.partition("=")
         if option == "--resume":
-            run = Path(own if equals else value)
-            for folder in (run, run.parent, run.parent.parent):
-                with contextlib.suppress(OSError):
-                    settings = (folder / "config.toml").read_text()
-                    kinds = (kind for table, kind in _TABLES.items() if f"\n[{table}]" in settings)
-                    return next(kinds, "cage2")
-            return "cage2"
+            return _kind_of_run(Path(own if equals else value))
     return None
+
+
+def _kind_of_run(run: Path) -> str:
+    """What a run was trained on, as its newest checkpoint says; if none can be read, as its settings look."""
+    from fastrl.checkpoint import CheckpointError, load_newest
+
+    with contextlib.suppress(CheckpointError):
+        kind = load_newest(run)[1].get("kind", "cage2")
+        kind = "cage2-workflow" if kind == "workflow" else kind
+        if not isinstance(kind, str) or kind not in ENVIRONMENTS:
+            raise ConfigError(f"{run} is of a kind of run that this fastrl does not know: {kind!r}")
+        return kind
+    for folder in (run, run.parent, run.parent.parent):
+        with contextlib.suppress(OSError):
+            settings = (folder / "config.toml").read_text(errors="replace")
+            kinds = (kind for table, kind in _TABLES.items() if f"\n[{table}]" in settings)
+            return next(kinds, "cage2")
+    return "cage2"
 
 
 def _add_run_options(parser: ArgumentParser, environment: str) -> None:
@@ -474,6 +536,11 @@ def _add_run_options(parser: ArgumentParser, environment: str) -> None:
         type=path,
         metavar="DIR",
         help=f"where the run is written [runs/{environment}-DATE-TIME]",
+    )
+    parser.add_argument(
+        "--trust",
+        action="store_true",
+        help="let the file or run that is given import code, connect to a Ray cluster and write files, as it says",
     )
     parser.add_argument("--print-config", action="store_true", help="print all settings as TOML and exit")
     parser.add_argument(

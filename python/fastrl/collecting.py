@@ -22,6 +22,7 @@ from fastrl.config import ConfigError, section
 from fastrl.envs.spec import EnvSpec
 from fastrl.networks import ActorCritic
 from fastrl.session import TrainError
+from fastrl.trust import Reach, connects_to_ray
 
 Method = Annotated[
     Literal["auto", "sequential", "sync", "executor", "native", "ray"],
@@ -64,7 +65,9 @@ class CollectConfig:
         Literal["spawn", "forkserver"], Field(description="how worker processes are started")
     ] = "forkserver"
     ray_address: Annotated[
-        str | None, Field(description="of a Ray cluster that runs; none: one on this machine")
+        str | None,
+        Field(description="of a Ray cluster that runs; none: one on this machine"),
+        Reach("--ray-address", connects_to_ray),
     ] = None
 
 
@@ -207,7 +210,7 @@ def parse_options(pairs: tuple[str, ...]) -> dict[str, Any]:
             raise ConfigError(f"--env-options: {key} is given twice")
         try:
             options[key] = json.loads(text)
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):
             options[key] = text
     return options
 

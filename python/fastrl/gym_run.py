@@ -35,7 +35,7 @@ from fastrl.collecting import (
     spent,
     tell_begun_anew,
 )
-from fastrl.config import Values, build, check, to_tree
+from fastrl.config import ConfigError, UserError, Values, build, to_tree
 from fastrl.envs.spec import EnvSpec
 from fastrl.files import to_json, write_atomically
 from fastrl.gpu import GpuMeter
@@ -44,9 +44,10 @@ from fastrl.metrics import GymRow
 from fastrl.networks import ActorCritic
 from fastrl.profile import Profile
 from fastrl.rundir import RunDirectory, new_directory
-from fastrl.session import Goal, TrainError, check_resumable, choose_device, going_on, play
+from fastrl.session import Goal, TrainError, choose_device, going_on, play, resumed_settings
 from fastrl.stopwatch import Stopwatch
 from fastrl.summary import GymSummary, peak_gpu_memory_mib, peak_memory_mib, with_other
+from fastrl.trust import from_file
 
 # What may differ when a run goes on: nothing that it has learnt depends on these.
 RESUMABLE = (
@@ -337,16 +338,17 @@ def new_run(config: GymConfig, path: Path | None, console: Console) -> GymSummar
         return _train(training, directory, console)
 
 
-def resume_run(path: Path, changes: Values, new_path: Path | None, console: Console) -> GymSummary:
+def resume_run(
+    path: Path, changes: Values, new_path: Path | None, console: Console, *, trust: bool = False
+) -> GymSummary:
     """Goes on from a checkpoint, in its own run directory or in a new one: with the network, the optimiser, versions,
     the numbers of episodes, and the actions of those that ran, which are played again.
 
     Args and errors: as of ``fastrl.train.resume_run``.
     """
-    check_resumable(changes, RESUMABLE)
 
     def restore(file: Path, state: dict[str, Any]) -> Training:
-        config = build(GymConfig, check(GymConfig, state["config"], str(file)), changes)
+        config = resumed_settings(GymConfig, file, state, changes, RESUMABLE, trust=trust)
         training = Training(config, console)
         training.restore(state)
         return training
@@ -394,20 +396,33 @@ def _train(training: Training, directory: RunDirectory, console: Console) -> Gym
     return summary
 
 
-def evaluate_run(path: Path, *, episodes: int, seed: int) -> tuple[float, ...]:
+def evaluate_run(
+    path: Path, *, episodes: int, seed: int, env: str | None = None, trust: bool = False
+) -> tuple[float, ...]:
     """Returns of a run's newest policy, or of a checkpoint's, without exploration.
+
+    Args:
+        env: the id of its environment, which may then import code without `trust`.
+        trust: the checkpoint may import code, as it says.
 
     Raises:
         CheckpointError: there is none, or not one of a run of this kind.
+        TrustError: the environment would import code.
+        ConfigError: its environment is another one than ``env``.
     """
     file, state = load_newest(path)
     try:
-        config = build(GymConfig, check(GymConfig, state["config"], str(file)))
+        named = {} if env is None else {"env.id": env}
+        config = build(GymConfig, from_file(GymConfig, state["config"], str(file), trust=trust, named=named))
+        if env not in (None, config.env.id):
+            raise ConfigError(f"--env {env}: {file} is of a run on {config.env.id!r}")
         policy, takes = ActorCritic.from_state(state["policy"]), Actions.from_state(state["action_space"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
+        if isinstance(error, UserError):
+            raise
         raise CheckpointError(f"{file} holds no policy that this fastrl can use: {error!r}") from None
     spec = EnvSpec(config.env.id, parse_options(config.env.options))
-    env = build_env(spec)
-    num_steps = episode_steps(config.collect, env)
-    env.close()
+    made = build_env(spec)
+    num_steps = episode_steps(config.collect, made)
+    made.close()
     return play_episodes(spec, policy, takes, episodes, seed, num_steps)

@@ -8,6 +8,7 @@ from fastrl.algorithms.impala import ImpalaConfig
 from fastrl.algorithms.ppo import PPOConfig
 from fastrl.collecting import CollectConfig, Method
 from fastrl.config import Preset, section
+from fastrl.trust import Reach, hands_on_import_paths, imports_environment
 
 Algorithm = Literal["ppo", "async-ppo", "impala"]
 
@@ -60,9 +61,12 @@ class EnvConfig:
     id: Annotated[
         str,
         Field(description="any Gymnasium id, or the import path of what makes one: my_module:make_env"),
+        Reach("--env", imports_environment),
     ] = "CartPole-v1"
     options: Annotated[
-        tuple[str, ...], Field(description="keyword arguments as key=value, values as JSON or text")
+        tuple[str, ...],
+        Field(description="keyword arguments as key=value, values as JSON or text"),
+        Reach("", hands_on_import_paths),
     ] = ()
     num_envs: Annotated[
         int, Field(ge=1, le=1_000_000, description="environments that are played at a time")

@@ -8,6 +8,7 @@ from pydantic import Field
 from fastrl.algorithms import dqn
 from fastrl.algorithms.dqn import DQNConfig
 from fastrl.config import Preset, section
+from fastrl.trust import Reach, imports_environment, writes_files
 
 
 @section
@@ -48,6 +49,7 @@ class EnvConfig:
     id: Annotated[
         str,
         Field(description="ALE/Pong-v5, SuperMarioBros-v0, fastrl/Catch-v0 or any Gymnasium id with images"),
+        Reach("--env", imports_environment),
     ] = "ALE/Pong-v5"
     size: Annotated[
         int | None, Field(ge=1, le=1024, description="of the frames, each way; none: as they come")
@@ -85,7 +87,9 @@ class ReplayConfig:
     capacity: Annotated[int, Field(ge=1, description="steps; of 84x84 frames 7.1 kB each")] = 400_000
     starts: Annotated[int, Field(ge=1, description="steps in it before learning begins")] = 10_000
     path: Annotated[
-        Path | None, Field(description="file to keep it in, larger than memory if need be; none: in memory")
+        Path | None,
+        Field(description="file to keep it in, larger than memory if need be; none: in memory"),
+        Reach("--replay.path", writes_files),
     ] = None
 
 

@@ -22,7 +22,7 @@ from fastrl.collect.collector import Job, Stacks
 from fastrl.collect.feeds import QueueFeed
 from fastrl.collect.plan import Report
 from fastrl.collect.pool import CONTEXT, CollectorError, Pool
-from fastrl.config import Values, build, check, to_tree
+from fastrl.config import Values, to_tree
 from fastrl.envs.pixels import PixelEnv, make_pixels
 from fastrl.files import to_json, write_atomically
 from fastrl.gpu import GpuMeter
@@ -32,7 +32,7 @@ from fastrl.pixel_settings import EnvConfig, PixelConfig
 from fastrl.profile import Profile
 from fastrl.replay import PrioritizedSampler, Replay, UniformSampler
 from fastrl.rundir import RunDirectory, new_directory
-from fastrl.session import Goal, TrainError, check_resumable, choose_device, going_on, play
+from fastrl.session import Goal, TrainError, choose_device, going_on, play, resumed_settings
 from fastrl.summary import PixelSummary, peak_gpu_memory_mib, peak_memory_mib
 from fastrl.weights import Weights
 
@@ -444,16 +444,17 @@ def new_run(config: PixelConfig, path: Path | None, console: Console) -> PixelSu
         return _train(training, directory, console)
 
 
-def resume_run(path: Path, changes: Values, new_path: Path | None, console: Console) -> PixelSummary:
+def resume_run(
+    path: Path, changes: Values, new_path: Path | None, console: Console, *, trust: bool = False
+) -> PixelSummary:
     """Goes on from a checkpoint, in its own run directory or in a new one: with the network, the optimiser, the
     counters, and the replay if that was saved. Collectors begin new games.
 
     Args and errors: as of ``fastrl.train.resume_run``.
     """
-    check_resumable(changes, RESUMABLE)
 
     def restore(file: Path, state: dict[str, Any]) -> Training:
-        config = build(PixelConfig, check(PixelConfig, state["config"], str(file)), changes)
+        config = resumed_settings(PixelConfig, file, state, changes, RESUMABLE, trust=trust)
         training = Training(config, console, _saved_replay(file.parent.parent, config))
         training.restore(state)
         return training

@@ -4,9 +4,10 @@ import signal
 import threading
 import time
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Protocol, Self, TypeVar
 
@@ -14,13 +15,15 @@ import torch
 from rich.console import Console
 
 from fastrl.checkpoint import CheckpointError, Checkpoints, find_checkpoint, load_newest
-from fastrl.config import ConfigError, UserError, to_toml
+from fastrl.config import ConfigError, UserError, Values, build, check, to_toml
 from fastrl.files import write_atomically
 from fastrl.metrics import Row
 from fastrl.profile import Profile
 from fastrl.rundir import RunDirectory, new_directory
 from fastrl.sinks import ConsoleSink, JsonlSink, Sink, TensorBoardSink
+from fastrl.trust import from_file
 
+C = TypeVar("C")
 T = TypeVar("T", bound="Training")
 
 
@@ -168,16 +171,35 @@ def play(
     return checkpoint, stop.received
 
 
-def check_resumable(changes: Iterable[str], resumable: Iterable[str]) -> None:
-    """Refuses changes of settings that would make another run of it.
+def resumed_settings(
+    config_type: type[C],
+    file: Path,
+    state: Mapping[str, Any],
+    changes: Values,
+    resumable: Iterable[str],
+    *,
+    trust: bool,
+) -> C:
+    """The settings that a run goes on with: its own, changed.
+
+    Args:
+        file, state: its checkpoint.
+        changes: other values, by dotted key; one that the run has already is no change.
+        resumable: keys of what may change: others would make another run of it.
+        trust: as of `fastrl.trust.from_file`.
 
     Raises:
-        ConfigError
+        ConfigError: another setting changes, or they are no settings of this kind of run.
+        TrustError: the checkpoint would reach beyond its run.
     """
+    own = check(config_type, state["config"], str(file))
+    old, new = build(config_type, own), build(config_type, own, changes)
     for key in changes:
-        if key not in resumable:
+        if key not in resumable and attrgetter(key)(old) != attrgetter(key)(new):
             can = ", ".join(resumable)
             raise ConfigError(f"{key} cannot change when a run goes on, it would be another run; {can} can")
+    from_file(config_type, state["config"], str(file), trust=trust, named=changes)
+    return new
 
 
 @contextmanager

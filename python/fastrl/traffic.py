@@ -19,7 +19,7 @@ from fastrl.algorithms.reinforce import REINFORCE
 from fastrl.algorithms.team import TeamLearner
 from fastrl.checkpoint import CheckpointError, load_newest, save_checkpoint
 from fastrl.collect.pool import CollectorError
-from fastrl.config import UserError, Values, build, check, to_tree
+from fastrl.config import UserError, Values, build, to_tree
 from fastrl.curriculum import Curriculum
 from fastrl.envs.multi import MultiAgentVectorEnv, make_multi
 from fastrl.episodes import EPISODE, MEANS, WatchedWorlds, mean_of, play
@@ -29,7 +29,7 @@ from fastrl.metrics import TrafficRow
 from fastrl.online import OnlineWorlds
 from fastrl.profile import Profile
 from fastrl.rundir import RunDirectory, new_directory
-from fastrl.session import Goal, TrainError, check_resumable, choose_device, going_on
+from fastrl.session import Goal, TrainError, choose_device, going_on, resumed_settings
 from fastrl.session import play as play_run
 from fastrl.stopwatch import Stopwatch
 from fastrl.summary import TrafficSummary, peak_gpu_memory_mib, peak_memory_mib, with_other
@@ -45,6 +45,7 @@ from fastrl.traffic_settings import (
     settled,
     step_seconds,
 )
+from fastrl.trust import from_file
 
 # What may differ when a run goes on: nothing that it has learnt depends on these.
 RESUMABLE = (
@@ -346,15 +347,16 @@ def new_run(config: TrafficConfig, path: Path | None, console: Console) -> Traff
         return _train(training, directory, console)
 
 
-def resume_run(path: Path, changes: Values, new_path: Path | None, console: Console) -> TrafficSummary:
+def resume_run(
+    path: Path, changes: Values, new_path: Path | None, console: Console, *, trust: bool = False
+) -> TrafficSummary:
     """Goes on exactly where a checkpoint stands, in its own run directory or in a new one.
 
     Args and errors: as of ``fastrl.train.resume_run``.
     """
-    check_resumable(changes, RESUMABLE)
 
     def restore(file: Path, state: dict[str, Any]) -> Training:
-        config = build(TrafficConfig, check(TrafficConfig, state["config"], str(file)), changes)
+        config = resumed_settings(TrafficConfig, file, state, changes, RESUMABLE, trust=trust)
         training = Training(config, console)
         training.restore(state)
         return training
@@ -421,7 +423,7 @@ def load_policy(path: Path) -> tuple[TrafficConfig, TeamPolicy]:
     if state.get("kind") != "traffic":
         raise CheckpointError(f"{file} is of no run in traffic")
     try:
-        config = build(TrafficConfig, check(TrafficConfig, state["config"], str(file)))
+        config = build(TrafficConfig, from_file(TrafficConfig, state["config"], str(file)))
         return config, TeamPolicy.from_state(state["policy"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         if isinstance(error, UserError):

@@ -32,7 +32,7 @@ from fastrl.collecting import (
     spent,
     tell_begun_anew,
 )
-from fastrl.config import Preset, Values, build, check, section, to_tree
+from fastrl.config import Preset, Values, section, to_tree
 from fastrl.envs.cage2 import ACTIONS, OBS_BITS, RED_AGENTS, SCAN_HOSTS, Cage2VectorEnv, action_indices
 from fastrl.envs.spec import EnvSpec
 from fastrl.evaluate import Evaluation, evaluate, of_policy
@@ -42,7 +42,7 @@ from fastrl.metrics import TrainRow
 from fastrl.policy import Policy
 from fastrl.profile import Profile
 from fastrl.rundir import RunDirectory, new_directory
-from fastrl.session import Goal, TrainError, check_resumable, choose_device, going_on, play
+from fastrl.session import Goal, TrainError, choose_device, going_on, play, resumed_settings
 from fastrl.stopwatch import Stopwatch
 from fastrl.summary import Summary, about_workers, peak_gpu_memory_mib, peak_memory_mib, with_other
 
@@ -362,21 +362,23 @@ def new_run(config: TrainConfig, path: Path | None, console: Console) -> Summary
         return _train(training, directory, console)
 
 
-def resume_run(path: Path, changes: Values, new_path: Path | None, console: Console) -> Summary:
+def resume_run(
+    path: Path, changes: Values, new_path: Path | None, console: Console, *, trust: bool = False
+) -> Summary:
     """Goes on exactly where a checkpoint stands, in its own run directory or in a new one.
 
     Args:
         path: a run directory, of which the newest checkpoint is meant, or a checkpoint file.
         changes: other values for settings, of those in `RESUMABLE`.
         new_path: a run directory for what follows; needed only for a checkpoint that lies in none.
+        trust: the checkpoint may import code, connect to a Ray cluster and write files, as it says.
 
     Raises:
-        CheckpointError, TrainError, RunDirectoryError, ConfigError: it cannot go on; nothing has changed.
+        CheckpointError, TrainError, TrustError, RunDirectoryError, ConfigError: it cannot go on; nothing has changed.
     """
-    check_resumable(changes, RESUMABLE)
 
     def restore(file: Path, state: dict[str, Any]) -> Training:
-        config = build(TrainConfig, check(TrainConfig, state["config"], str(file)), changes)
+        config = resumed_settings(TrainConfig, file, state, changes, RESUMABLE, trust=trust)
         training = Training(config, console)
         training.restore(state)
         return training

@@ -15,7 +15,7 @@ from fastrl import train
 from fastrl.algorithms.ppo import PPOConfig
 from fastrl.cage2_settings import GameConfig
 from fastrl.checkpoint import save_checkpoint
-from fastrl.config import Values, build, check, to_tree
+from fastrl.config import Values, to_tree
 from fastrl.envs.cage2 import ACTIONS, action_indices
 from fastrl.envs.cage2_workflow import WORKFLOWS, parse_workflow, workflow_name
 from fastrl.evaluate import RULESETS
@@ -25,7 +25,7 @@ from fastrl.metrics import Number, WorkflowRow
 from fastrl.policy import Policy
 from fastrl.profile import Profile
 from fastrl.rundir import RunDirectory, new_directory
-from fastrl.session import Goal, check_resumable, choose_device, going_on, play
+from fastrl.session import Goal, choose_device, going_on, play, resumed_settings
 from fastrl.summary import WorkflowSummary, peak_gpu_memory_mib, peak_memory_mib, with_other
 from fastrl.workflow_report import report_of
 from fastrl.workflow_scores import WorkflowEvaluation, score_by_protocol
@@ -326,15 +326,16 @@ def new_run(config: WorkflowConfig, path: Path | None, console: Console) -> Work
         return _train(training, directory, console)
 
 
-def resume_run(path: Path, changes: Values, new_path: Path | None, console: Console) -> WorkflowSummary:
+def resume_run(
+    path: Path, changes: Values, new_path: Path | None, console: Console, *, trust: bool = False
+) -> WorkflowSummary:
     """Goes on exactly where a checkpoint stands, in its own run directory or in a new one.
 
     Args and errors: as of ``fastrl.train.resume_run``.
     """
-    check_resumable(changes, RESUMABLE)
 
     def restore(file: Path, state: dict[str, Any]) -> Training:
-        config = build(WorkflowConfig, check(WorkflowConfig, state["config"], str(file)), changes)
+        config = resumed_settings(WorkflowConfig, file, state, changes, RESUMABLE, trust=trust)
         training = Training(config)
         training.restore(state)
         return training
