@@ -295,7 +295,7 @@ def test_lag_is_measured_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         (["--algorithm=impala", "--impala.c_clip=2"], "c_clip should be at most rho_clip"),
         (["--algorithm=a3c"], "--algorithm should be 'ppo', 'async-ppo' or 'impala'"),
         (["--preset=nothing"], "--preset: unknown preset nothing; there are classic, pendulum, smoke"),
-        (["extra"], "unrecognized arguments: extra"),
+        (["CartPole-v1", "extra"], "unrecognized arguments: extra"),
         (["--collect=sequential", "--collect.asynchronous=2"], "'sequential' has no option asynchronous"),
         # These show only when the run has begun, and leave nothing of it either.
         (["--collect=native"], "--collect native: collecting natively takes an environment that is compiled"),
