@@ -34,6 +34,7 @@ from fastrl.cli import main
 from fastrl.collect.fragment import Fragment, allocate
 from fastrl.collect.plan import Report
 from fastrl.envs.spec import EnvSpec
+from fastrl.progress import Progress
 from patience import LONG
 
 QUICK = EnvSpec("fastrl/Uneven-v0", {"step_seconds": 0.0005, "length": 10})
@@ -78,8 +79,12 @@ def test_medians_of_rounds_in_turns_and_speed_up_against_sequential() -> None:
         asked.append(case.method)
         return speed(next(told[case.method]), memory_mib=float(len(asked)), failures=1)
 
-    results, missing = compare(Setting(QUICK), cases_for(["sequential", "executor"], [4]), 3, measure=fake)
+    shown = io.StringIO()
+    progress = Progress("", 6, Console(file=shown), interval=0)
+    cases = cases_for(["sequential", "executor"], [4])
+    results, missing = compare(Setting(QUICK), cases, 3, progress, measure=fake)
     assert missing == {}
+    assert shown.getvalue().splitlines()[-1] == "measuring executor, 4 workers: 100%"
     assert asked == ["sequential", "executor", "executor", "sequential", "sequential", "executor"]
     sequential, executor = results
     assert sequential.speed.steps_per_second == 90

@@ -83,7 +83,9 @@ def make(num_envs: int) -> TeamEnv:
 
 def test_scores_are_those_of_the_seeds() -> None:
     scores = score(make, walk, name="walk", episodes=300, seed=1)  # type: ignore[arg-type, return-value]
-    again = score(make, walk, name="walk", episodes=300, seed=1)  # type: ignore[arg-type, return-value]
+    ended: list[int] = []
+    again = score(make, walk, name="walk", episodes=300, seed=1, advance=ended.append)  # type: ignore[arg-type, return-value]
+    assert sum(ended) == 300
     assert repr(again) == repr(scores)
     assert scores.mean_return == pytest.approx(make(1).best_return(), abs=5 * scores.standard_error)
     assert scores.success_rate == 1

@@ -18,6 +18,7 @@ MAY_IMPORT = {
     "__init__": {"policy", "_rust"},
     "__main__": {"cli"},
     "cli": {
+        "progress",
         "cli_train",
         "gym_run",
         "summary",
@@ -36,11 +37,12 @@ MAY_IMPORT = {
         "envs",
         "_rust",
     },
-    "cli_bench": {"cli_train", "collecting", "bench_collect", "files", "config", "envs"},
-    "bench_collect": {"actor", "collect", "config", "envs"},
-    "cli_render": {"cli_train", "render", "config"},
+    "cli_bench": {"progress", "cli_train", "collecting", "bench_collect", "files", "config", "envs"},
+    "bench_collect": {"progress", "actor", "collect", "config", "envs"},
+    "cli_render": {"progress", "cli_train", "render", "config"},
     "cli_train": {
         "trust",
+        "progress",
         "workflow",
         "workflow_settings",
         "envs",
@@ -58,6 +60,7 @@ MAY_IMPORT = {
         "config",
     },
     "render": {
+        "progress",
         "traffic",
         "actions",
         "team_networks",
@@ -71,6 +74,7 @@ MAY_IMPORT = {
         "_rust",
     },
     "bench_pixels": {
+        "progress",
         "pixels",
         "pixel_settings",
         "learner",
@@ -82,6 +86,7 @@ MAY_IMPORT = {
         "envs",
     },
     "workflow": {
+        "progress",
         "train",
         "session",
         "summary",
@@ -105,6 +110,7 @@ MAY_IMPORT = {
     },
     "workflow_settings": {"cage2_settings", "workflow_search", "workflow_training", "config", "envs"},
     "pixels": {
+        "progress",
         "session",
         "summary",
         "rundir",
@@ -124,6 +130,7 @@ MAY_IMPORT = {
     "pixel_settings": {"trust", "algorithms", "config"},
     "traffic": {
         "trust",
+        "progress",
         "session",
         "summary",
         "rundir",
@@ -160,6 +167,7 @@ MAY_IMPORT = {
     },
     "gym_run": {
         "trust",
+        "progress",
         "session",
         "summary",
         "rundir",
@@ -182,6 +190,7 @@ MAY_IMPORT = {
     "gym_settings": {"trust", "collecting", "algorithms", "config"},
     "learner": {"algorithms", "collect", "replay", "prefetch", "weights", "stopwatch"},
     "train": {
+        "progress",
         "cage2_settings",
         "collecting",
         "session",
@@ -229,6 +238,7 @@ MAY_IMPORT = {
     "rundir": {"config"},
     "checkpoint": {"files", "config"},
     "metrics": set(),
+    "progress": set(),
     "gpu": set(),
     "bench": {"envs"},
     "trajectories": {"files", "config", "_rust"},

@@ -119,6 +119,22 @@ def test_without_a_terminal_there_are_lines_now_and_then() -> None:
     assert shown(terminal=False, steps=[]) == ""
 
 
+def test_what_is_done_between_rows_is_shown() -> None:
+    out = io.StringIO()
+    sink = ConsoleSink(Console(file=out, width=100), total=40, interval=0)
+    sink.show(10)
+    sink.show(30)
+    assert [line.split("  ")[0] for line in out.getvalue().splitlines()] == [
+        "10 steps (25%)",
+        "30 steps (75%)",
+    ]
+    out = io.StringIO()
+    sink = ConsoleSink(Console(file=out, force_terminal=True, width=100), total=40)
+    sink.show(30)
+    sink.close()
+    assert "30/40 steps" in out.getvalue()
+
+
 def test_on_a_terminal_there_is_a_bar() -> None:
     text = shown(terminal=True, steps=[10, 20])
     assert "\x1b" in text

@@ -178,9 +178,13 @@ def test_one_workflow_is_trained_alone() -> None:
     order = "user,op_host,defender,enterprise,op_server"
     training = Training(small_config("--workflow", order.upper()))
     assert training.together == 0
+    shown: list[int] = []
+    training.show_between_rows(shown.append)
     rows = list(training.rows())
     assert {workflow_name(outcome.workflow) for outcome in training.search.outcomes} == {order}
     assert rows[-1].episodes == 60
+    assert len(shown) > 3
+    assert shown == sorted(shown) and shown[-1] <= 60
     state = training.policy_state()
     assert state is not None and state["workflow"] == order
 

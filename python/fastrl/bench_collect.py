@@ -37,6 +37,7 @@ from fastrl.collect.plan import Collector, Plan
 from fastrl.collect.workers import WorkerCount, cores, memory_of
 from fastrl.config import UserError
 from fastrl.envs.spec import EnvSpec
+from fastrl.progress import Progress, silent
 
 METHODS = ("sequential", "sync", "executor", "native", "ray")
 # Those whose number of workers is of no matter.
@@ -389,34 +390,35 @@ def compare(
     setting: Setting,
     cases: Sequence[Case],
     rounds: int,
-    tell: Callable[[str], object] = lambda line: None,
+    progress: Progress | None = None,
     measure: Callable[[Setting, Case], Speed] = measure_apart,
 ) -> tuple[list[Result], dict[str, str]]:
     """Measures all cases in turns, ``rounds`` times.
 
     Args:
-        tell: is told what is being measured.
+        progress: each measurement adds 1 to it; None: nobody waits.
         measure: how.
 
     Returns:
         Medians, in the order of the cases; and of methods that cannot be measured, why, by label.
     """
+    progress = progress or silent()
     speeds: dict[int, list[Speed]] = {i: [] for i in range(len(cases))}
     missing: dict[str, str] = {}
-    asked = 0
     for turn in range(rounds):
         for i in speeds if turn % 2 == 0 else reversed(speeds):
             case = cases[i]
-            asked += 1
             # One that cannot be had at all is not asked for again.
             if case.label in missing and not any(speeds[k] for k in speeds if cases[k].label == case.label):
+                progress.advance()
                 continue
             who = case.label if case.method in ALONE else f"{case.label}, {case.workers} workers"
-            tell(f"{who} ({asked} of {rounds * len(cases)})")
+            progress.describe(f"measuring {who}")
             try:
                 speeds[i].append(measure(setting, case))
             except BenchError as error:
                 missing[case.label] = str(error)
+            progress.advance()
     results = [Result(cases[i], _median(several)) for i, several in speeds.items() if several]
     base = next((each.speed.steps_per_second for each in results if each.case.method in ALONE), None)
     if base:

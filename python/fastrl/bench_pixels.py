@@ -21,6 +21,7 @@ from fastrl.collect.pool import CONTEXT, Pool
 from fastrl.learner import Inflow, Learner
 from fastrl.pixel_settings import PixelConfig
 from fastrl.pixels import jobs_for, make_env, new_replay, new_sampler, obs_space
+from fastrl.progress import Progress, silent
 from fastrl.weights import Weights
 
 # How often those who wait look whether they still should.
@@ -355,12 +356,15 @@ def _check(pool: Pool) -> None:
         raise RuntimeError(f"collector {death.index} died: {death.cause}\n{death.traceback}".rstrip())
 
 
-def compare(config: PixelConfig, seconds: float, rounds: int) -> list[Flow]:
-    """All `WAYS` in turns, ``rounds`` times; medians."""
+def compare(config: PixelConfig, seconds: float, rounds: int, progress: Progress | None = None) -> list[Flow]:
+    """All `WAYS` in turns, ``rounds`` times; medians. Each measurement adds 1 to the progress."""
+    progress = progress or silent()
     flows: dict[str, list[Flow]] = {way: [] for way in WAYS}
     for i in range(rounds):
         for way in WAYS if i % 2 == 0 else reversed(WAYS):
+            progress.describe(f"measuring {way}, round {i + 1} of {rounds}")
             flows[way].append(measure(way, config, seconds))
+            progress.advance()
     return [
         Flow(
             way=way,

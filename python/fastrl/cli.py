@@ -25,6 +25,7 @@ from fastrl.config import (
     nearest,
     read_arguments,
 )
+from fastrl.progress import Progress, load_torch
 
 if TYPE_CHECKING:
     from fastrl.evaluate import Contender
@@ -112,7 +113,7 @@ def evaluate(prog: str, arguments: list[str]) -> int:
     from rich.console import Console
 
     from fastrl.envs.cage2_blue import BASELINES
-    from fastrl.evaluate import HORIZONS, RULESETS, evaluate, score_table
+    from fastrl.evaluate import HORIZONS, RULESETS, evaluate, protocol_steps, score_table
     from fastrl.files import to_json
 
     parser = ArgumentParser(
@@ -160,6 +161,8 @@ def evaluate(prog: str, arguments: list[str]) -> int:
     )
     parser.add_argument("--json", action="store_true", help="print the results as JSON and nothing else")
     options = parser.parse_args(arguments)
+    if any(not name.startswith("baseline:") for name in options.subjects):
+        load_torch(arguments)
     kinds = {_kind(name) for name in options.subjects}
     if options.env is not None and kinds != {"gym"}:
         raise ConfigError("--env goes with runs of gym alone")
@@ -174,7 +177,15 @@ def evaluate(prog: str, arguments: list[str]) -> int:
     evaluations = []
     for contender in contenders:
         for ruleset in rulesets:
-            evaluation = evaluate(contender, ruleset=ruleset, episodes=options.episodes, seed=options.seed)
+            what = f"{contender.name} on ruleset {ruleset!r}"
+            with Progress(what, protocol_steps(options.episodes)) as progress:
+                evaluation = evaluate(
+                    contender,
+                    ruleset=ruleset,
+                    episodes=options.episodes,
+                    seed=options.seed,
+                    advance=progress.advance,
+                )
             evaluations.append(evaluation)
             if not options.json:
                 console.print(score_table(evaluation))
@@ -212,12 +223,17 @@ def _evaluate_gym(options: argparse.Namespace) -> int:
     from fastrl.summary import evaluation_line, evaluation_tree
 
     _refuse(options, "of gym")
-    scores = {
-        name: evaluate_run(
-            Path(name), episodes=options.episodes, seed=options.seed, env=options.env, trust=options.trust
-        )
-        for name in options.subjects
-    }
+    scores = {}
+    for name in options.subjects:
+        with Progress(name, options.episodes) as progress:
+            scores[name] = evaluate_run(
+                Path(name),
+                episodes=options.episodes,
+                seed=options.seed,
+                env=options.env,
+                trust=options.trust,
+                advance=progress.advance,
+            )
     if options.json:
         trees = [{"run": name, **evaluation_tree(returns)} for name, returns in scores.items()]
         print(to_json(trees, indent=2))
@@ -235,9 +251,14 @@ def _evaluate_traffic(options: argparse.Namespace) -> int:
     from fastrl.traffic_scores import score_table
 
     _refuse(options, "in traffic")
-    scores = [
-        evaluate_run(Path(name), episodes=options.episodes, seed=options.seed) for name in options.subjects
-    ]
+    scores = []
+    for name in options.subjects:
+        with Progress(name, options.episodes) as progress:
+            scores.append(
+                evaluate_run(
+                    Path(name), episodes=options.episodes, seed=options.seed, advance=progress.advance
+                )
+            )
     if options.json:
         print(to_json([each.to_tree() for each in scores], indent=2))
     else:
@@ -275,7 +296,12 @@ def replay(prog: str, arguments: list[str]) -> int:
         epilog="Exit code: 0 if nothing differs, 1 if something does, 2 if a file could not be replayed.",
     )
     parser.add_argument("files", nargs="+", type=path_text, metavar="FILE", help="a trace, .npz")
-    reports = list(replay_files(parser.parse_args(arguments).files))
+    files = parser.parse_args(arguments).files
+    reports = []
+    with Progress("replaying", len(files)) as progress:
+        for report in replay_files(files):
+            reports.append(report)
+            progress.advance()
     good = [report for report in reports if report.error is None]
     if good:
         folder = os.path.commonpath([Path(report.file).parent for report in good]) or "."
@@ -334,7 +360,12 @@ def bench(prog: str, arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     # One game cannot be shared out.
     cases = [(num_envs, threads) for num_envs in SIZES for threads in ((1, 0) if num_envs > 1 else (1,))]
-    speeds = [measure(num_envs, threads, options.seconds) for num_envs, threads in cases]
+    speeds = []
+    with Progress("measuring", len(cases)) as progress:
+        for num_envs, threads in cases:
+            progress.describe(f"measuring {num_envs:,} games, {'all cores' if threads == 0 else '1 thread'}")
+            speeds.append(measure(num_envs, threads, options.seconds))
+            progress.advance()
     if options.json:
         print(to_json([asdict(speed) for speed in speeds], indent=2))
     else:
@@ -347,7 +378,8 @@ def _bench_pixels(prog: str, arguments: list[str]) -> int:
 
     from rich.console import Console
 
-    from fastrl.bench_pixels import compare, flow_table
+    load_torch(arguments)
+    from fastrl.bench_pixels import WAYS, compare, flow_table
     from fastrl.files import to_json
     from fastrl.pixel_settings import BENCH, PRESETS, PixelConfig, preset_for
 
@@ -378,7 +410,8 @@ def _bench_pixels(prog: str, arguments: list[str]) -> int:
         }
     config = build(PixelConfig, *layers)
     try:
-        flows = compare(config, options.seconds, options.rounds)
+        with Progress("measuring", options.rounds * len(WAYS)) as progress:
+            flows = compare(config, options.seconds, options.rounds, progress)
     except (ValueError, ImportError, TypeError) as error:
         raise ConfigError(str(error)) from error
     if options.json:

@@ -5,10 +5,12 @@ import dataclasses
 
 from fastrl.cli_train import at_least, path, positive
 from fastrl.config import ArgumentParser, ConfigError, nearest
+from fastrl.progress import Progress, load_torch
 
 
 def bench_collect(prog: str, arguments: list[str]) -> int:
     """Compares ways of collecting experience on an environment."""
+    load_torch(arguments)
     from fastrl.bench_collect import (
         LARGE,
         METHODS,
@@ -117,13 +119,9 @@ def bench_collect(prog: str, arguments: list[str]) -> int:
     prices = [] if options.no_prices else price_cases(max(workers))
     # Weights that are worth talking about.
     large = setting if setting.hidden is not None else dataclasses.replace(setting, hidden=LARGE)
-    with console.status("") as status:
-        results, missing = compare(
-            setting, cases, options.rounds, lambda line: status.update(f"measuring {line} ...")
-        )
-        priced, unpriced = compare(
-            large, prices, options.rounds, lambda line: status.update(f"measuring {line} ...")
-        )
+    with Progress("measuring", options.rounds * (len(cases) + len(prices))) as progress:
+        results, missing = compare(setting, cases, options.rounds, progress)
+        priced, unpriced = compare(large, prices, options.rounds, progress)
     for name, why in (missing | unpriced).items():
         console.print(f"{name} left out: {why}", highlight=False, soft_wrap=True, markup=False)
     if not results:

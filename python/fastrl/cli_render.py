@@ -6,6 +6,7 @@ from typing import Any
 
 from fastrl.cli_train import at_least, path, positive
 from fastrl.config import ArgumentParser, ConfigError
+from fastrl.progress import load_torch
 
 
 def render(prog: str, arguments: list[str]) -> int:
@@ -57,6 +58,8 @@ def render(prog: str, arguments: list[str]) -> int:
     if options.run is not None and options.policy is not None:
         raise ConfigError("--policy does not go with a run, which has its own")
 
+    if options.run is not None:
+        load_torch(arguments)
     from fastrl.render import Outputs, make_world, render, run_world, scripted
 
     outputs = Outputs(video=options.out, log=options.log, time_space=options.time_space)

@@ -27,6 +27,7 @@ from fastrl.config import (
     read_toml,
     to_toml,
 )
+from fastrl.progress import load_torch
 from fastrl.trust import refuse_reach, trust_option
 
 if TYPE_CHECKING:
@@ -132,6 +133,7 @@ def train(prog: str, arguments: list[str]) -> int:
     kind = _kind(arguments)
     if kind is None:
         _without_kind(prog, arguments)
+    load_torch(arguments)
     try:
         return kinds[kind](prog, arguments)
     except CollectError as error:

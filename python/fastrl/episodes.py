@@ -129,12 +129,18 @@ def episodes_of(account: dict[str, NDArray[Any]], worlds: NDArray[np.intp]) -> N
     return rows
 
 
-def play(env: "MultiAgentVectorEnv", act: Act, seeds: Sequence[int]) -> NDArray[np.void]:
+def play(
+    env: "MultiAgentVectorEnv",
+    act: Act,
+    seeds: Sequence[int],
+    advance: Callable[[int], object] = lambda episodes: None,
+) -> NDArray[np.void]:
     """One episode of each world, `EPISODE` [K], in the worlds' order.
 
     Args:
         env: in autoreset mode "same_step".
         seeds: one for each world.
+        advance: called with how many episodes have ended at once, whenever some do.
     """
     rows = env.num_envs * env.num_agents
     obs = np.empty((rows, *(env.single_observation_space.shape or ())), np.float32)
@@ -151,6 +157,7 @@ def play(env: "MultiAgentVectorEnv", act: Act, seeds: Sequence[int]) -> NDArray[
         if len(ended):
             played[ended] = episodes_of(account, ended)
             running[ended] = False
+            advance(len(ended))
     return played
 
 

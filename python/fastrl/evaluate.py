@@ -145,17 +145,26 @@ def evaluate(
     horizons: Sequence[int] = HORIZONS,
     red_agents: Sequence[str] = RED_AGENTS,
     num_threads: int = 0,
+    advance: Callable[[int], object] = lambda steps: None,
 ) -> Evaluation:
     """Plays ``episodes`` against each red agent over each horizon.
 
-    A seed stands for the same opponents' luck for every contender, and gives the same scores again.
+    A seed stands for the same draws of the opponents for every contender, and gives the same scores again.
+
+    Args:
+        advance: called again and again with how many steps were played since the last call, of `protocol_steps`.
     """
     scores = tuple(
-        _score(contender, ruleset, red_agent, horizon, episodes, seed, num_threads)
+        _score(contender, ruleset, red_agent, horizon, episodes, seed, num_threads, advance)
         for red_agent in red_agents
         for horizon in horizons
     )
     return Evaluation(contender.name, ruleset, seed, scores)
+
+
+def protocol_steps(episodes: int) -> int:
+    """Steps in all, if so many episodes are played against each red agent over each horizon."""
+    return episodes * len(RED_AGENTS) * sum(HORIZONS)
 
 
 def _score(
@@ -166,6 +175,7 @@ def _score(
     episodes: int,
     seed: int,
     threads: int,
+    advance: Callable[[int], object],
 ) -> Score:
     own_seed, seeds = luck(seed, red_agent, horizon, episodes)
     returns = np.empty(episodes)
@@ -180,7 +190,7 @@ def _score(
             num_threads=threads,
             autoreset_mode="disabled",
         )
-        returns[start : start + BATCH] = _play(env, contender.enter(env, own_seed + start), batch)
+        returns[start : start + BATCH] = _play(env, contender.enter(env, own_seed + start), batch, advance)
         env.close()
     return Score(red_agent, horizon, episodes, *mean_and_error(returns))
 
@@ -198,7 +208,9 @@ def mean_and_error(values: NDArray[np.float64]) -> tuple[float, float]:
     return float(values.mean()), spread / math.sqrt(len(values))
 
 
-def _play(env: Cage2VectorEnv, act: Act, seeds: list[int]) -> NDArray[np.float64]:
+def _play(
+    env: Cage2VectorEnv, act: Act, seeds: list[int], advance: Callable[[int], object]
+) -> NDArray[np.float64]:
     """The return of one episode of every game, float64 [N]."""
     obs, _ = env.reset(seed=seeds)
     rewards, returns = np.empty(env.num_envs), np.zeros(env.num_envs)
@@ -206,6 +218,7 @@ def _play(env: Cage2VectorEnv, act: Act, seeds: list[int]) -> NDArray[np.float64
     for _ in range(env.episode_length):
         env.step_into(act(obs), obs, rewards, terminations, truncations)
         returns += rewards
+        advance(env.num_envs)
     return returns
 
 

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,7 @@ from fastrl.gym_settings import GymConfig
 from fastrl.metrics import GymRow
 from fastrl.networks import ActorCritic
 from fastrl.profile import Profile
+from fastrl.progress import Progress
 from fastrl.rundir import RunDirectory, new_directory
 from fastrl.session import Goal, TrainError, choose_device, going_on, play, resumed_settings
 from fastrl.stopwatch import Stopwatch
@@ -255,14 +256,16 @@ class Training:
         if not episodes:
             return None
         self._console.print("evaluating ...", highlight=False)
-        return play_episodes(
-            self.spec,
-            self.learner.policy,
-            self.learner.actions,
-            episodes,
-            self.config.run.seed,
-            self._episode_steps,
-        )
+        with Progress("evaluating", episodes, self._console) as progress:
+            return play_episodes(
+                self.spec,
+                self.learner.policy,
+                self.learner.actions,
+                episodes,
+                self.config.run.seed,
+                self._episode_steps,
+                progress.advance,
+            )
 
 
 def _learner(config: GymConfig, env: gymnasium.Env[Any, Any], device: str) -> PPO | Impala:
@@ -288,7 +291,13 @@ def _learner(config: GymConfig, env: gymnasium.Env[Any, Any], device: str) -> PP
 
 
 def play_episodes(
-    spec: EnvSpec, policy: ActorCritic, takes: Actions, episodes: int, seed: int, num_steps: int
+    spec: EnvSpec,
+    policy: ActorCritic,
+    takes: Actions,
+    episodes: int,
+    seed: int,
+    num_steps: int,
+    advance: Callable[[int], object] = lambda episodes: None,
 ) -> tuple[float, ...]:
     """The returns of episodes in which the likeliest action is always chosen.
 
@@ -296,6 +305,7 @@ def play_episodes(
         takes: what the environment gets of what the policy draws.
         seed: of the episodes, others than those of a run with that seed.
         num_steps: after which an episode ends at the latest.
+        advance: called after each episode, with 1.
     """
     actor = MlpActor(policy.actor_architecture())
     weights = np.zeros(actor.weights_nbytes // 4, np.float32)
@@ -318,6 +328,7 @@ def play_episodes(
             if terminated or truncated:
                 break
         returns.append(total)
+        advance(1)
     env.close()
     return tuple(returns)
 
@@ -397,13 +408,20 @@ def _train(training: Training, directory: RunDirectory, console: Console) -> Gym
 
 
 def evaluate_run(
-    path: Path, *, episodes: int, seed: int, env: str | None = None, trust: bool = False
+    path: Path,
+    *,
+    episodes: int,
+    seed: int,
+    env: str | None = None,
+    trust: bool = False,
+    advance: Callable[[int], object] = lambda episodes: None,
 ) -> tuple[float, ...]:
     """Returns of a run's newest policy, or of a checkpoint's, without exploration.
 
     Args:
         env: the id of its environment, which may then import code without `trust`.
         trust: the checkpoint may import code, as it says.
+        advance: called after each episode, with 1.
 
     Raises:
         CheckpointError: there is none, or not one of a run of this kind.
@@ -425,4 +443,4 @@ def evaluate_run(
     made = build_env(spec)
     num_steps = episode_steps(config.collect, made)
     made.close()
-    return play_episodes(spec, policy, takes, episodes, seed, num_steps)
+    return play_episodes(spec, policy, takes, episodes, seed, num_steps, advance)

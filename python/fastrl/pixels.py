@@ -30,6 +30,7 @@ from fastrl.learner import Inflow, Learner
 from fastrl.metrics import PixelRow
 from fastrl.pixel_settings import EnvConfig, PixelConfig
 from fastrl.profile import Profile
+from fastrl.progress import Progress
 from fastrl.replay import PrioritizedSampler, Replay, UniformSampler
 from fastrl.rundir import RunDirectory, new_directory
 from fastrl.session import Goal, TrainError, choose_device, going_on, play, resumed_settings
@@ -354,9 +355,13 @@ class Training:
         env = make_env(self.config.env)
         env.life_loss_ends = False
         seeds = np.random.SeedSequence([self.config.run.seed, 1]).generate_state(games)
-        returns = tuple(play_game(self.dqn, env, self.config.env.stack, int(seed)) for seed in seeds)
+        returns = []
+        with Progress("evaluating", games, self._console) as progress:
+            for seed in seeds:
+                returns.append(play_game(self.dqn, env, self.config.env.stack, int(seed)))
+                progress.advance()
         env.close()
-        return returns
+        return tuple(returns)
 
 
 @dataclasses.dataclass(frozen=True)

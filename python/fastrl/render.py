@@ -12,11 +12,11 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 from numpy.typing import NDArray
 from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from fastrl.config import UserError
 from fastrl.envs.multi import MultiAgentVectorEnv, make_multi
 from fastrl.envs.viewer import View
+from fastrl.progress import Progress
 from fastrl.traffic_scores import evaluation_seeds
 from fastrl.trajectories import Recorder, draw_time_space
 from fastrl.video import check_video, write_video
@@ -215,14 +215,15 @@ def render(
         raise RenderError(str(error)) from None
     recorder = Recorder(env.name, env.num_agents)
     seeds = evaluation_seeds(seed, episodes)
-    columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("playing")
+    # Of a single episode nobody knows how long it will be.
+    with Progress("playing", episodes if episodes > 1 else None, console) as progress:
 
         def watched() -> Iterator[Moment]:
+            number = 0
             for moment in moments(env, act, seeds):
-                text = f"episode {moment.episode + 1} of {episodes}, {moment.scene.time:.1f} s"
-                progress.update(task, description=text)
+                progress.describe(f"episode {moment.episode + 1} of {episodes}, {moment.scene.time:.1f} s")
+                progress.advance(moment.episode - number)
+                number = moment.episode
                 recorder.add(moment.scene, moment.episode, moment.alive, moment.reward)
                 yield moment
 

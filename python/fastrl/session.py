@@ -124,12 +124,14 @@ def play(
     console: Console,
     goal: Goal,
     due: Callable[[], bool] = lambda: False,
+    show_between: Callable[[Callable[[int], None]], object] = lambda show: None,
 ) -> tuple[Path, signal.Signals | None]:
     """Trains to the end or until a signal; writes settings, metrics, checkpoints and where the time went.
 
     Args:
         goal: for the console.
         due: asked after every row whether there is to be a checkpoint, apart from those by time.
+        show_between: called once, with a function that shows people how much is done where rows are far apart.
 
     Returns:
         The last checkpoint, and the signal.
@@ -140,11 +142,13 @@ def play(
         f"training on {training.device}, run directory {directory.path}", highlight=False, soft_wrap=True
     )
     checkpoints = Checkpoints(directory.checkpoints, run.keep_checkpoints)
+    shown = ConsoleSink(console, goal.total, goal.done, unit=goal.unit)
     sinks: list[Sink] = [
         JsonlSink(directory.metrics, after=training.steps),
         TensorBoardSink(directory.tensorboard, after=training.steps),
-        ConsoleSink(console, goal.total, goal.done, unit=goal.unit),
+        shown,
     ]
+    show_between(shown.show)
 
     def save() -> Path:
         # The rows up to a checkpoint have to be there when it is.

@@ -139,15 +139,24 @@ class ConsoleSink:
         else:
             self._untold = row
 
+    def show(self, done: int) -> None:
+        """Shows how much is done by now, where the next row is far away."""
+        self._pace.add(done)
+        if self._live is not None:
+            self._bar.update(self._task, **self._fields(done))
+        elif time.monotonic() - self._told_at >= self._interval:
+            self._print(done, [f"{count(self._pace.speed)} {self._unit}/s"])
+
     def _tell(self, row: Row) -> None:
-        self._told_at = time.monotonic()
         self._untold = None
-        line = [
-            f"{row.done:,} {self._unit} ({min(row.done / self._total, 1):.0%})",
-            *self._numbers(row),
-            f"{self._left(row.done)} left",
-        ]
-        self._console.print("  ".join(line), highlight=False, soft_wrap=True)
+        self._print(row.done, self._numbers(row))
+
+    def _print(self, done: int, numbers: list[str]) -> None:
+        self._told_at = time.monotonic()
+        share = f"{done:,} {self._unit} ({min(done / self._total, 1):.0%})"
+        self._console.print(
+            "  ".join([share, *numbers, f"{self._left(done)} left"]), highlight=False, soft_wrap=True
+        )
 
     def _fields(self, done: int) -> dict[str, Any]:
         return {

@@ -4,7 +4,7 @@ import dataclasses
 import math
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from fastrl.gpu import GpuMeter
 from fastrl.metrics import TrafficRow
 from fastrl.online import OnlineWorlds
 from fastrl.profile import Profile
+from fastrl.progress import Progress
 from fastrl.rundir import RunDirectory, new_directory
 from fastrl.session import Goal, TrainError, choose_device, going_on, resumed_settings
 from fastrl.session import play as play_run
@@ -277,13 +278,17 @@ class Training:
                     save_checkpoint(self.best_file, self.state())
         return scores
 
-    def evaluate(self) -> Scores:
-        """The policy as it is, on the run's fixed seeds in full traffic, without exploration."""
+    def evaluate(self, advance: Callable[[int], object] = lambda episodes: None) -> Scores:
+        """The policy as it is, on the run's fixed seeds in full traffic, without exploration.
+
+        Args:
+            advance: as of `fastrl.episodes.play`.
+        """
         run = self.config.run
         if self._evaluation_env is None:
             self._evaluation_env = make_worlds(self.config.env, run.eval_episodes)
         seeds = evaluation_seeds(run.seed, run.eval_episodes)
-        played = play(self._evaluation_env, self.learner.act, seeds)
+        played = play(self._evaluation_env, self.learner.act, seeds, advance)
         self.scores = scores_of(played, "last", run.seed)
         return self.scores
 
@@ -383,7 +388,8 @@ def _train(training: Training, directory: RunDirectory, console: Console) -> Tra
     checkpoint, stopped_by = play_run(training, directory, console, goal, due)
     if stopped_by is None and run.eval_episodes and training.evaluated_at != training.episodes:
         console.print("evaluating ...", highlight=False)
-        training.evaluate()
+        with Progress("evaluating", run.eval_episodes, console) as progress:
+            training.evaluate(progress.advance)
     seconds = training.seconds - seconds_before
     best_file = training.best_file if training.best is not None and training.best_file.exists() else None
     summary = TrafficSummary(
@@ -431,8 +437,13 @@ def load_policy(path: Path) -> tuple[TrafficConfig, TeamPolicy]:
         raise CheckpointError(f"{file} holds no policy that this fastrl can use: {error!r}") from None
 
 
-def evaluate_run(path: Path, *, episodes: int, seed: int) -> Scores:
+def evaluate_run(
+    path: Path, *, episodes: int, seed: int, advance: Callable[[int], object] = lambda episodes: None
+) -> Scores:
     """Scores of a run (its newest checkpoint) or a checkpoint file, on fixed seeds in the run's full traffic.
+
+    Args:
+        advance: as of `fastrl.episodes.play`.
 
     Raises:
         CheckpointError: there is no checkpoint, or one of another kind of run.
@@ -445,4 +456,5 @@ def evaluate_run(path: Path, *, episodes: int, seed: int) -> Scores:
         name=str(path),
         episodes=episodes,
         seed=seed,
+        advance=advance,
     )

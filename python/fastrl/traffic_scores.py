@@ -62,20 +62,27 @@ def evaluation_seeds(seed: int, episodes: int) -> list[int]:
 
 
 def score(
-    make: Callable[[int], "MultiAgentVectorEnv"], act: Act, *, name: str, episodes: int, seed: int
+    make: Callable[[int], "MultiAgentVectorEnv"],
+    act: Act,
+    *,
+    name: str,
+    episodes: int,
+    seed: int,
+    advance: Callable[[int], object] = lambda episodes: None,
 ) -> Scores:
     """Plays episodes on fixed seeds.
 
     Args:
         make: worlds of that number.
         act: the policy.
+        advance: called again and again with how many episodes have ended since the last call.
     """
     seeds = evaluation_seeds(seed, episodes)
     played = []
     for start in range(0, episodes, _BATCH):
         batch = seeds[start : start + _BATCH]
         env = make(len(batch))
-        played.append(play(env, act, batch))
+        played.append(play(env, act, batch, advance))
         env.close()
     return scores_of(np.concatenate(played), name, seed)
 

@@ -35,12 +35,13 @@ from fastrl.collecting import (
 from fastrl.config import Preset, Values, section, to_tree
 from fastrl.envs.cage2 import ACTIONS, OBS_BITS, RED_AGENTS, SCAN_HOSTS, Cage2VectorEnv, action_indices
 from fastrl.envs.spec import EnvSpec
-from fastrl.evaluate import Evaluation, evaluate, of_policy
+from fastrl.evaluate import Evaluation, evaluate, of_policy, protocol_steps
 from fastrl.files import to_json, write_atomically
 from fastrl.gpu import GpuMeter
 from fastrl.metrics import TrainRow
 from fastrl.policy import Policy
 from fastrl.profile import Profile
+from fastrl.progress import Progress
 from fastrl.rundir import RunDirectory, new_directory
 from fastrl.session import Goal, TrainError, choose_device, going_on, play, resumed_settings
 from fastrl.stopwatch import Stopwatch
@@ -417,9 +418,11 @@ def _scores(training: Training, directory: RunDirectory, console: Console) -> Ev
     if not config.run.eval_episodes:
         return None
     console.print("evaluating ...", highlight=False)
-    return evaluate(
-        of_policy(Policy(training.state()), directory.path.name),
-        ruleset=config.env.ruleset,
-        episodes=config.run.eval_episodes,
-        num_threads=config.env.num_threads,
-    )
+    with Progress("evaluating", protocol_steps(config.run.eval_episodes), console) as progress:
+        return evaluate(
+            of_policy(Policy(training.state()), directory.path.name),
+            ruleset=config.env.ruleset,
+            episodes=config.run.eval_episodes,
+            num_threads=config.env.num_threads,
+            advance=progress.advance,
+        )

@@ -4,7 +4,7 @@ import dataclasses
 import math
 import statistics
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +18,13 @@ from fastrl.checkpoint import save_checkpoint
 from fastrl.config import Values, to_tree
 from fastrl.envs.cage2 import ACTIONS, action_indices
 from fastrl.envs.cage2_workflow import WORKFLOWS, parse_workflow, workflow_name
-from fastrl.evaluate import RULESETS
+from fastrl.evaluate import RULESETS, protocol_steps
 from fastrl.files import to_json, write_atomically
 from fastrl.gpu import GpuMeter
 from fastrl.metrics import Number, WorkflowRow
 from fastrl.policy import Policy
 from fastrl.profile import Profile
+from fastrl.progress import Progress
 from fastrl.rundir import RunDirectory, new_directory
 from fastrl.session import Goal, choose_device, going_on, play, resumed_settings
 from fastrl.summary import WorkflowSummary, peak_gpu_memory_mib, peak_memory_mib, with_other
@@ -132,6 +133,10 @@ class Training:
     def total_episodes(self) -> int:
         """Those of the search and, if it is wanted, of plain PPO."""
         return self.config.run.total_episodes * (2 if self.config.run.plain_ppo else 1)
+
+    def show_between_rows(self, show: Callable[[int], object]) -> None:
+        """Calls ``show`` with the episodes played so far after every update: an order may take as long as the run."""
+        self.trainer.on_update = lambda: show(self.episodes)
 
     def rows(self) -> Iterator[WorkflowRow]:
         """Trains; a row after every training of an order. Between rows the state may be saved."""
@@ -347,7 +352,7 @@ def resume_run(
 def _train(training: Training, directory: RunDirectory, console: Console) -> WorkflowSummary:
     """The loop, and what it came to."""
     goal = Goal(training.total_episodes, training.episodes, "episodes")
-    checkpoint, stopped_by = play(training, directory, console, goal)
+    checkpoint, stopped_by = play(training, directory, console, goal, show_between=training.show_between_rows)
     policy = training.policy_state()
     best = directory.checkpoints / BEST
     if policy is not None:
@@ -364,7 +369,7 @@ def _train(training: Training, directory: RunDirectory, console: Console) -> Wor
             # Not the games that it was chosen by.
             seed=training.config.run.seed + 1,
         )
-        evaluations = _scores(training, policy)
+        evaluations = _scores(training, policy, console)
     summary = WorkflowSummary(
         status="complete" if stopped_by is None else "interrupted",
         signal=None if stopped_by is None else stopped_by.name,
@@ -389,20 +394,24 @@ def _train(training: Training, directory: RunDirectory, console: Console) -> Wor
     return summary
 
 
-def _scores(training: Training, policy: dict[str, Any]) -> tuple[WorkflowEvaluation, ...]:
+def _scores(training: Training, policy: dict[str, Any], console: Console) -> tuple[WorkflowEvaluation, ...]:
     """By the challenge's protocol on both rulesets, beside plain PPO's."""
     contenders = {"workflow": policy}
     if training.plain is not None:
         contenders["plain PPO"] = training.plain.state()
-    return tuple(
-        score_by_protocol(
-            Policy(state),
-            parse_workflow(policy["workflow"]),
-            name,
-            ruleset=ruleset,
-            episodes=training.config.run.eval_episodes,
-            num_threads=threads_of(training.config),
+    episodes = training.config.run.eval_episodes
+    total = protocol_steps(episodes) * len(RULESETS) * len(contenders)
+    with Progress("evaluating", total, console) as progress:
+        return tuple(
+            score_by_protocol(
+                Policy(state),
+                parse_workflow(policy["workflow"]),
+                name,
+                ruleset=ruleset,
+                episodes=episodes,
+                num_threads=threads_of(training.config),
+                advance=progress.advance,
+            )
+            for ruleset in RULESETS
+            for name, state in contenders.items()
         )
-        for ruleset in RULESETS
-        for name, state in contenders.items()
-    )

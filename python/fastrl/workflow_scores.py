@@ -1,6 +1,6 @@
 """How well a policy of CAGE 2 does by the challenge's protocol, and how far it keeps to a workflow meanwhile."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -60,6 +60,7 @@ def score_by_protocol(
     horizons: Sequence[int] = HORIZONS,
     red_agents: Sequence[str] = RED_AGENTS,
     num_threads: int = 0,
+    advance: Callable[[int], object] = lambda steps: None,
 ) -> WorkflowEvaluation:
     """Plays ``episodes`` against each red agent over each horizon, with the most probable actions.
 
@@ -69,6 +70,7 @@ def score_by_protocol(
         policy: of a workflow (`fastrl.workflow_training.fold`), or one that knows of none.
         workflow: by which its compliance is told.
         name: what to call the policy.
+        advance: as of `fastrl.evaluate.evaluate`.
     """
     scores, compliance = [], []
     for red_agent in red_agents:
@@ -84,7 +86,10 @@ def score_by_protocol(
                 "autoreset_mode": "disabled",
             }
             batches = (seeds[start : start + BATCH] for start in range(0, episodes, BATCH))
-            told = [_play(Cage2WorkflowVectorEnv(len(batch), **options), policy, batch) for batch in batches]
+            told = [
+                _play(Cage2WorkflowVectorEnv(len(batch), **options), policy, batch, advance)
+                for batch in batches
+            ]
             returns, complying, fixes = (
                 np.concatenate([part[key] for part in told]) for key in ("return", "compliance", "fixes")
             )
@@ -95,7 +100,9 @@ def score_by_protocol(
     return WorkflowEvaluation(workflow, Evaluation(name, ruleset, seed, tuple(scores)), tuple(compliance))
 
 
-def _play(env: Cage2WorkflowVectorEnv, policy: Policy, seeds: list[int]) -> dict[str, NDArray[Any]]:
+def _play(
+    env: Cage2WorkflowVectorEnv, policy: Policy, seeds: list[int], advance: Callable[[int], object]
+) -> dict[str, NDArray[Any]]:
     """One episode of every game."""
     obs, _ = env.reset(seed=seeds)
     rewards, ends = np.empty(env.num_envs), np.empty((2, env.num_envs), np.bool_)
@@ -104,6 +111,7 @@ def _play(env: Cage2WorkflowVectorEnv, policy: Policy, seeds: list[int]) -> dict
         # The order's code, which stands last, is nothing to it.
         actions = policy.act(np.ascontiguousarray(obs[:, : policy.obs_dim]), action_mask=masks)
         env.step_into(actions, obs, rewards, *ends)
+        advance(env.num_envs)
     told = env.episodes()
     env.close()
     return told

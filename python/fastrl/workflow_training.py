@@ -12,7 +12,7 @@ constant, so its weights are folded into the first layer's biases; what is left 
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -172,6 +172,7 @@ class WorkflowTrainer:
         episodes: played so far, measured ones included.
         least: `play` wants at least so many to learn anything.
         watch: seconds spent in all, on the parts of `PPO` and on ``measuring``.
+        on_update: called after every update.
     """
 
     def __init__(
@@ -191,6 +192,7 @@ class WorkflowTrainer:
         self.episodes = 0
         self.least = config.episodes_per_update + config.measured_episodes
         self.watch = Stopwatch()
+        self.on_update: Callable[[], object] = lambda: None
         self._env = self.games.make(
             config.episodes_per_update,
             compliance_weight=config.compliance_weight,
@@ -259,6 +261,7 @@ class WorkflowTrainer:
         self._ppo.collect(self._env, self.watch)
         self._ppo.update(self.watch)
         self.episodes += self._env.num_envs
+        self.on_update()
 
     def _seen(self, workflow: Workflow, episodes: int, seen: list[dict[str, NDArray[Any]]]) -> Outcome:
         rows = [(told["workflow"] == workflow).all(axis=1) for told in seen]
