@@ -57,6 +57,7 @@ MAY_IMPORT = {
         "summary",
         "profile",
         "checkpoint",
+        "rundir",
         "config",
     },
     "render": {
@@ -235,7 +236,7 @@ MAY_IMPORT = {
     "workflow_training": {"algorithms", "envs", "networks", "stopwatch", "config"},
     "evaluate": {"policy", "envs"},
     "policy": {"checkpoint", "networks", "actions"},
-    "rundir": {"config"},
+    "rundir": {"files", "config"},
     "checkpoint": {"files", "config"},
     "metrics": set(),
     "progress": set(),

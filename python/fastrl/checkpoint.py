@@ -141,7 +141,8 @@ def find_checkpoint(path: str | Path) -> Path:
     if not path.is_dir():
         return path
     directory = path if path.name == "checkpoints" else path / "checkpoints"
-    paths = Checkpoints(directory).paths()
+    # One of another name, such as that of the best evaluation, may have been written first.
+    paths = Checkpoints(directory).paths() or sorted(directory.glob("*.safetensors"))
     if not paths:
         raise CheckpointError(f"{path} has no checkpoint")
     return paths[-1]

@@ -28,6 +28,7 @@ from fastrl.config import (
     to_toml,
 )
 from fastrl.progress import load_torch
+from fastrl.rundir import never_saved
 from fastrl.trust import refuse_reach, trust_option
 
 if TYPE_CHECKING:
@@ -415,6 +416,7 @@ def _do(run: Run, changes: Values, options: argparse.Namespace, prog: str) -> in
             raise ConfigError(
                 f"{options.resume} is a run of another kind, {kind}, not of {options.environment}"
             )
+    if options.resume is not None and not _starts_over(options, console):
         summary = run.go_on(options.resume, changes, options.run_dir, console, trust=options.trust)
     else:
         config = run.settings()
@@ -578,6 +580,18 @@ def _settings_epilog(presets: Mapping[str, Preset], key: str, *, begins: bool = 
             "Ctrl-C saves a checkpoint and leaves.",
         ]
     )
+
+
+def _starts_over(options: argparse.Namespace, console: Any) -> bool:
+    """Whether the run to go on with has no checkpoint yet; its settings are those of a new run then."""
+    if not never_saved(options.resume):
+        return False
+    options.config = options.resume / "config.toml"
+    if options.run_dir is None:
+        options.run_dir = options.resume
+    else:
+        say(console, f"{options.resume} has no checkpoint yet: its run starts over in {options.run_dir}")
+    return True
 
 
 def _check_resume(options: argparse.Namespace, others: Sequence[str]) -> None:

@@ -5,7 +5,7 @@ import threading
 import time
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
@@ -16,7 +16,6 @@ from rich.console import Console
 
 from fastrl.checkpoint import CheckpointError, Checkpoints, find_checkpoint, load_newest
 from fastrl.config import ConfigError, UserError, Values, build, check, to_toml
-from fastrl.files import write_atomically
 from fastrl.metrics import Row
 from fastrl.profile import Profile
 from fastrl.rundir import RunDirectory, new_directory
@@ -137,9 +136,12 @@ def play(
         The last checkpoint, and the signal.
     """
     run = training.config.run
-    write_atomically(directory.config, to_toml(training.config).encode())
+    directory.write_settings(to_toml(training.config))
+    over = ", whose run had no checkpoint yet: it starts over" if directory.starts_over else ""
     console.print(
-        f"training on {training.device}, run directory {directory.path}", highlight=False, soft_wrap=True
+        f"training on {training.device}, run directory {directory.path}{over}",
+        highlight=False,
+        soft_wrap=True,
     )
     checkpoints = Checkpoints(directory.checkpoints, run.keep_checkpoints)
     shown = ConsoleSink(console, goal.total, goal.done, unit=goal.unit)
@@ -226,11 +228,16 @@ def going_on(
         CheckpointError, TrainError, RunDirectoryError, ConfigError: it cannot go on; nothing has changed.
     """
     own_directory = find_checkpoint(path).parent
+    if not own_directory.name:
+        own_directory = own_directory.absolute()
     if new_path is None and own_directory.name != "checkpoints":
         raise TrainError(f"{path} lies in no run directory: name a new one with --run-dir")
-    # Nobody else may write to the run between reading its checkpoint and going on from it.
-    directory = RunDirectory(own_directory.parent) if new_path is None else None
-    try:
+    with ExitStack() as stack:
+        directory = None
+        if new_path is None:
+            # Nobody else may write to the run between reading its checkpoint and going on from it.
+            directory = stack.enter_context(RunDirectory(own_directory.parent))
+            directory.check_own()
         file, state = load_newest(path)
         try:
             training = restore(file, state)
@@ -240,10 +247,7 @@ def going_on(
             raise CheckpointError(
                 f"{file} is no checkpoint of a run that this fastrl can resume: {error!r}"
             ) from None
-        directory = directory or new_directory(new_path, name)
+        directory = directory or stack.enter_context(new_directory(new_path, name))
         Checkpoints(directory.checkpoints).drop_after(training.steps)
         console.print(f"going on from {file}", highlight=False, soft_wrap=True)
         yield training, directory
-    finally:
-        if directory is not None:
-            directory.close()

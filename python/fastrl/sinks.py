@@ -68,17 +68,15 @@ def _rows_until(path: Path, steps: int) -> Any:
 
 
 class TensorBoardSink:
-    """Event files for TensorBoard. A run that goes on hides what was logged after its checkpoint.
+    """Event files for TensorBoard. What was logged there before is hidden if it came after the checkpoint.
 
     Args:
         directory: where the event files go.
-        after: the step of the checkpoint.
+        after: the step of the checkpoint; 0 for a run that begins.
     """
 
     def __init__(self, directory: Path, after: int = 0) -> None:
-        self._writer = SummaryWriter(
-            str(directory), purge_step=after + 1 if after else None, write_to_disk=True, flush_secs=10
-        )
+        self._writer = SummaryWriter(str(directory), purge_step=after + 1, write_to_disk=True, flush_secs=10)
 
     def write(self, row: Row) -> None:
         for group, numbers in row.groups().items():
