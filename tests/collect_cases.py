@@ -98,6 +98,53 @@ class Broken(Noise):
         return super().step(action)
 
 
+class Wrong(Noise):
+    """Gives something wrong at the third step of each episode that has as many; ``what`` says what of `WRONG`."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__()
+        self.what, self.taken = what, 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.taken = 0
+        obs, info = super().reset(seed=seed)
+        return WRONG[self.what](obs, info) if self.what.startswith("reset") else (obs, info)
+
+    def step(self, action: Any) -> Any:
+        self.taken += 1
+        result = super().step(action)
+        return WRONG[self.what](*result) if self.taken == 3 and not self.what.startswith("reset") else result
+
+
+# What an environment gives in place of what it should, by name: made of the result of ``step``, or of ``reset``.
+WRONG: dict[str, Callable[..., Any]] = {
+    "nan reward": lambda obs, reward, *rest: (obs, np.nan, *rest),
+    "infinite obs": lambda obs, *rest: (np.where(obs > 9, obs, -np.inf), *rest),
+    "4 values": lambda obs, reward, terminated, truncated, info: (obs, reward, terminated or truncated, info),
+    "no values": lambda *result: None,
+    "no reward": lambda obs, reward, *rest: (obs, None, *rest),
+    "text": lambda obs, reward, *rest: (obs, "1.0", *rest),
+    "two rewards": lambda obs, reward, *rest: (obs, np.zeros(2), *rest),
+    "no flag": lambda obs, reward, terminated, *rest: (obs, reward, None, *rest),
+    "info as flag": lambda obs, reward, terminated, truncated, info: (
+        obs,
+        reward,
+        terminated,
+        info,
+        truncated,
+    ),
+    "flat obs": lambda obs, *rest: (obs.reshape(4), *rest),
+    "short obs": lambda obs, *rest: (obs[:1], *rest),
+    "no obs": lambda obs, *rest: (None, *rest),
+    "ragged obs": lambda obs, *rest: ([[1.0, 2.0], [3.0]], *rest),
+    "text obs": lambda obs, *rest: (obs.astype(str), *rest),
+    "complex obs": lambda obs, *rest: (obs + 1j, *rest),
+    "reset without info": lambda obs, info: obs,
+    "reset obs": lambda obs, info: (obs[0], info),
+    "reset nan": lambda obs, info: (obs * np.nan, info),
+}
+
+
 def this_game_hangs() -> None:
     time.sleep(1000)
 

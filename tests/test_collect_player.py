@@ -126,18 +126,6 @@ def test_time_is_told_by_parts() -> None:
     assert player.seconds["waiting"] == 0
 
 
-class Wrong(Noise):
-    """Observations of another size than it says."""
-
-    def step(self, action: Any) -> Any:
-        return np.zeros(1), 0.0, False, False, {}
-
-
-def test_observations_of_another_size_are_refused() -> None:
-    with pytest.raises(ValueError, match="reshape"):
-        Player(plan(env=Wrong), [0]).steps()
-
-
 @pytest.mark.parametrize(
     ("obs", "actions", "message"),
     [

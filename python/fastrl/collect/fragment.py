@@ -1,5 +1,6 @@
 """What every collector hands over: some steps of some rows."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,3 +92,47 @@ def allocate(
         "truncations": np.zeros(steps, np.bool_),
         "final_obs": np.zeros((*steps, obs_dim), np.float32),
     }
+
+
+def all_finite(arrays: Mapping[str, NDArray[Any]], num_steps: int) -> bool:
+    """Whether the rewards and observations of a fragment's arrays are finite, up to a number of steps."""
+    rewards, obs = arrays["rewards"][:num_steps], arrays["obs"][: num_steps + 1]
+    # A sum is not finite where a number is not, and costs less than looking at each. It may overflow otherwise, too.
+    with np.errstate(all="ignore"):
+        if np.isfinite(rewards.sum() + obs.sum()) and np.isfinite(_last_obs(arrays, num_steps).sum()):
+            return True
+    seen = (rewards, obs, _last_obs(arrays, num_steps))
+    return all(bool(np.isfinite(each).all()) for each in seen)
+
+
+def _last_obs(arrays: Mapping[str, NDArray[Any]], num_steps: int) -> NDArray[np.float32]:
+    """The last observations of the episodes that ended, float32 [E, D]; none where there are no ``final_obs``."""
+    if "final_obs" not in arrays:
+        return np.zeros((0, 0), np.float32)
+    ended = arrays["terminations"][:num_steps] | arrays["truncations"][:num_steps]
+    last: NDArray[np.float32] = arrays["final_obs"][:num_steps][ended]
+    return last
+
+
+def first_not_finite(arrays: Mapping[str, NDArray[Any]], num_steps: int) -> tuple[int, int, str]:
+    """Where a fragment that is not `all_finite` has its first NaN or infinity: step and row, the step -1 for what the
+    first action was chosen on; and what gave what."""
+
+    def strange(values: NDArray[np.float32]) -> str:
+        return ", ".join(sorted({str(value) for value in values[~np.isfinite(values)].tolist()}))
+
+    rewards, obs, final_obs = arrays["rewards"], arrays["obs"], arrays.get("final_obs")
+    for row in range(rewards.shape[1]):
+        if found := strange(obs[0, row]):
+            return -1, row, f"reset() gave an observation with {found}"
+    for t in range(num_steps):
+        for row in range(rewards.shape[1]):
+            ended = arrays["terminations"][t, row] or arrays["truncations"][t, row]
+            if not np.isfinite(rewards[t, row]):
+                return t, row, f"step() gave the reward {rewards[t, row]}"
+            last = final_obs[t, row] if ended and final_obs is not None else obs[t + 1, row]
+            if found := strange(last):
+                return t, row, f"step() gave an observation with {found}"
+            if found := strange(obs[t + 1, row]):
+                return t, row, f"reset() after it gave an observation with {found}"
+    raise ValueError("all numbers of this fragment are finite")

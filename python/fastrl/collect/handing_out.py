@@ -392,7 +392,7 @@ class TaskCollector(ABC, Generic[W]):
         for part, seconds in zip(PARTS, told.seconds, strict=False):
             self._seconds[part] += seconds
         if told.refused:
-            raise CollectError(f"{told.cause}\n\n{told.traceback}", told.traceback)
+            raise CollectError(f"{told.cause}\n\n{told.traceback}".rstrip(), told.traceback)
 
     def _deliver(
         self, worker: W, arrays: Arrays, played: Played, version: int, anew: tuple[int, ...]

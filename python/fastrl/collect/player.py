@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 
 from fastrl.actions import Actions
 from fastrl.actor import Actor
-from fastrl.collect.fragment import Fragment, allocate
-from fastrl.collect.plan import Plan, expect_spaces
+from fastrl.collect.fragment import Fragment, all_finite, allocate, first_not_finite
+from fastrl.collect.plan import CollectError, Plan, expect_spaces
 from fastrl.collect.running import Begun, actions_of, reached
+from fastrl.envs import contract
 from fastrl.streams import EPISODES, act_stream, env_seed
 
 PARTS = ("environment", "inference", "buffer", "weights", "waiting")
@@ -73,6 +74,37 @@ def fragment_of(
     )
 
 
+def check_finite(
+    plan: Plan,
+    arrays: Arrays,
+    num_steps: int,
+    lanes: Sequence[int],
+    numbers: Sequence[int],
+    steps: Sequence[int],
+) -> None:
+    """Refuses NaN and infinity in what environments gave.
+
+    Args:
+        arrays: of `arrays_for`, filled up to ``num_steps``.
+        lanes: of the rows, with the ``numbers`` of the episodes that ran in them at the beginning of the arrays, and
+            how many ``steps`` of them had been taken.
+
+    Raises:
+        CollectError: says what gave it, and by which seed the episode comes again.
+    """
+    if all_finite(arrays, num_steps):
+        return
+    t, row, what = first_not_finite(arrays, num_steps)
+    ended = arrays["terminations"][: max(t, 0), row] | arrays["truncations"][: max(t, 0), row]
+    ends = np.flatnonzero(ended)
+    number, step = numbers[row] + len(ends), t - int(ends[-1]) if len(ends) else steps[row] + t + 1
+    seed = env_seed(plan.seed, lanes[row], number)
+    raise CollectError(
+        f"{plan.env.id}: {what} at step {step} of the episode that reset(seed={seed}) began; rewards and observations"
+        " should be finite float32 numbers"
+    )
+
+
 class Player:
     """Plays the rows of some lanes, T steps at a time, or whole episodes, as the plan's unit says.
 
@@ -93,6 +125,7 @@ class Player:
         begun: what has been played of these; may be set before the first fragment, which then goes on from there.
         anew: rows whose episodes began anew with the last fragment, as playing them again led elsewhere.
         seconds: spent, by `PARTS`.
+        form: of what the environments give.
     """
 
     def __init__(self, plan: Plan, lanes: Sequence[int] = (), stop: memoryview | None = None) -> None:
@@ -105,6 +138,7 @@ class Player:
         self._stop = memoryview(b"\0") if stop is None else stop
         self._envs: list[gymnasium.Env[Any, Any]] = []
         self._actor: Actor | None = None
+        self.form = contract.form_of(plan.env.id, plan.obs_space.shape or (), plan.obs_space.dtype)
         self._running = False
         rows = len(self.lanes)
         self._obs = np.zeros((rows, plan.obs_dim), np.float32)
@@ -171,9 +205,10 @@ class Player:
                 self.anew = tuple(row for row, each in enumerate(again) if not self._play_again(row, each))
                 self._running = True
             return self._play(out)
-        except BaseException:
+        except BaseException as error:
             self.close()
             self.numbers = begun
+            _refuse(error)
             raise
 
     def play_episode(self, number: int, out: Arrays) -> Played:
@@ -183,8 +218,9 @@ class Player:
         try:
             self._reset(0)
             return self._play(out)
-        except BaseException:
+        except BaseException as error:
             self.close()
+            _refuse(error)
             raise
 
     def close(self) -> None:
@@ -200,8 +236,8 @@ class Player:
         """Begins the row's episode."""
         start = perf_counter()
         plan, lane, number = self.plan, int(self.lanes[row]), self.numbers[row]
-        obs, _ = self._envs[row].reset(seed=env_seed(plan.seed, lane, number))
-        self._obs[row] = np.asarray(obs).reshape(plan.obs_dim)
+        obs, _ = contract.reset(self._envs[row], self.form, env_seed(plan.seed, lane, number))
+        self._obs[row] = obs.reshape(plan.obs_dim)
         self._returns[row], self._lengths[row] = 0.0, 0
         self._streams[row], self._steps[row] = act_stream(plan.seed, lane, number), 0
         self.seconds["environment"] += perf_counter() - start
@@ -212,17 +248,17 @@ class Player:
         start = perf_counter()
         drawn = actions_of(self.plan, begun)
         takes, env = Actions(self.plan.action_space), self._envs[row]
-        seen: Any = self._obs[row]
+        seen = self._obs[row]
         over = False
         for action in takes.to_env(drawn) if takes.is_box else drawn.tolist():
             if self._stop[0]:
                 raise Stopped
-            seen, reward, terminated, truncated, _ = env.step(action)
+            seen, reward, terminated, truncated, _ = contract.step(env, self.form, action)
             self._returns[row] += float(np.float32(reward))
             over = terminated or truncated
             if over:
                 break
-        self._obs[row] = np.asarray(seen).reshape(self.plan.obs_dim)
+        self._obs[row] = seen.reshape(self.plan.obs_dim)
         self._lengths[row] = self._steps[row] = len(drawn)
         same = not over and reached(begun, self._obs[row])
         self.seconds["environment"] += perf_counter() - start
@@ -238,10 +274,12 @@ class Player:
         plan, envs, act, stop = self.plan, self._envs, self.actor.act, self._stop
         whole, dim, longest = plan.unit == "episodes", plan.obs_dim, plan.num_steps
         takes, rows = Actions(plan.action_space), range(len(envs))
+        take_step, form = contract.step, self.form
         obs, actions, log_probs, rewards = out["obs"], out["actions"], out["log_probs"], out["rewards"]
         terminations, truncations, final_obs = out["terminations"], out["truncations"], out.get("final_obs")
         current, streams, steps = self._obs, self._streams, self._steps
         returns, lengths = self._returns, self._lengths
+        numbers_before, lengths_before = self.numbers.copy(), lengths.copy()
         ended = Played(longest, [], [], [])
         environment = inference = buffer = 0.0
         clock = perf_counter()
@@ -260,13 +298,13 @@ class Player:
             inference += now - clock
             clock = now
             for row in rows:
-                seen, reward, terminated, truncated, _ = envs[row].step(chosen[row])
+                seen, reward, terminated, truncated, _ = take_step(envs[row], form, chosen[row])
                 now = perf_counter()
                 environment += now - clock
                 rewards[t, row] = reward
                 returns[row] += float(rewards[t, row])
                 lengths[row] += 1
-                current[row] = np.asarray(seen).reshape(dim)
+                current[row] = seen.reshape(dim)
                 if whole and t == longest - 1 and not terminated:
                     truncated = True
                 if terminated or truncated:
@@ -288,11 +326,22 @@ class Player:
             if whole and ended.lengths:
                 ended = ended._replace(num_steps=t + 1)
                 break
+        check_finite(plan, out, ended.num_steps, self.lanes.tolist(), numbers_before, lengths_before)
         now = perf_counter()
         self.seconds["buffer"] += buffer + now - clock
         self.seconds["environment"] += environment
         self.seconds["inference"] += inference
         return ended
+
+
+def _refuse(error: BaseException) -> None:
+    """Ends the run for an environment that does not keep to Gymnasium's interface: to try again is of no use.
+
+    Raises:
+        CollectError
+    """
+    if isinstance(error, contract.ContractError):
+        raise CollectError(str(error)) from None
 
 
 def resumed(state: Mapping[str, Any], lanes: Iterable[int]) -> list[int]:

@@ -18,6 +18,7 @@ from fastrl.collect.failures import last_line
 from fastrl.collect.plan import CollectError, Plan
 from fastrl.collect.player import Player
 from fastrl.collect.workers import MIB, memory_of
+from fastrl.envs import contract
 from fastrl.streams import EPISODES, env_seed
 
 # Where steps are played together, all wait for the slowest; how much slower that one is, is told of so many.
@@ -75,7 +76,9 @@ def probe(plan: Plan, start_method: str = "spawn") -> Probe:
     if isinstance(told, Probe):
         return told
     cause, trace = told
-    raise CollectError(f"{plan.env.id} cannot be played: {cause}\n\n{trace}".rstrip(), trace)
+    # What is wrong with its interface or spaces names it.
+    said = cause if plan.env.id in cause else f"{plan.env.id} cannot be played: {cause}"
+    raise CollectError(f"{said}\n\n{trace}".rstrip(), trace)
 
 
 def summary(step_seconds: NDArray[np.float64], reset_seconds: float, memory: int) -> Probe:
@@ -92,7 +95,7 @@ def _work(plan: Plan, sender: Connection) -> None:
     processes.begin()
     try:
         told: Any = _play(plan)
-    except CollectError as error:
+    except (CollectError, contract.ContractError) as error:
         told = (str(error), "")
     except BaseException:  # an environment that calls sys.exit() cannot be played, either
         trace = traceback.format_exc()
@@ -106,7 +109,7 @@ def _play(plan: Plan) -> Probe:
     player = Player(plan, [0])
     player.build()
     player.close()
-    env = plan.env.make()
+    env, form = plan.env.make(), player.form
     env.action_space.seed(plan.seed % 2**31)
     times: list[float] = []
     resets, number, over = 0.0, 0, True
@@ -114,12 +117,12 @@ def _play(plan: Plan) -> Probe:
     while len(times) < MOST_STEPS and (perf_counter() < end or len(times) < 2):
         if over:
             start = perf_counter()
-            env.reset(seed=env_seed(plan.seed, EPISODES, number))
+            contract.reset(env, form, env_seed(plan.seed, EPISODES, number))
             resets += perf_counter() - start
             number += 1
         action = env.action_space.sample()
         start = perf_counter()
-        _, _, terminated, truncated, _ = env.step(action)
+        _, _, terminated, truncated, _ = contract.step(env, form, action)
         times.append(perf_counter() - start)
         over = terminated or truncated
     [mib] = memory_of([os.getpid()])

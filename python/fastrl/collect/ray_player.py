@@ -109,7 +109,7 @@ class PlayerActor:
         try:
             work()
         except CollectError as error:
-            cause, told, refused = str(error), traceback.format_exc(), True
+            cause, told, refused = str(error), error.traceback, True
         except BaseException:  # an environment that calls sys.exit() has failed, too
             told = traceback.format_exc()
             cause = last_line(told)

@@ -14,7 +14,7 @@ from fastrl.actor import Actor
 from fastrl.collect.failures import Failures
 from fastrl.collect.fragment import STEP_ARRAYS, allocate
 from fastrl.collect.plan import Plan
-from fastrl.collect.player import PARTS, Arrays, Stopped
+from fastrl.collect.player import PARTS, Arrays, Stopped, check_finite
 from fastrl.collect.running import Begun, actions_of, reached
 from fastrl.collect.worlds import STAY, Worlds
 from fastrl.envs.process_vector import WorkerError
@@ -85,6 +85,7 @@ class Rows:
             else:
                 self._begin(self._playing, self._last)
             self._running = True
+        numbers, steps = self.numbers.tolist(), self._steps.tolist()
         obs[0] = self._last
         for t in range(self.plan.num_steps):
             self._act(obs[t], out["actions"][t], out["log_probs"][t])
@@ -101,6 +102,9 @@ class Rows:
                 self._started(ended)
             self.seconds["buffer"] += perf_counter() - start
         self._last[...] = obs[-1]
+        if self.worlds.num_workers:
+            # They are not compiled ones of fastrl.
+            check_finite(self.plan, out, self.plan.num_steps, self.lanes.tolist(), numbers, steps)
         return ends
 
     def _play_again(self, begun: Sequence[Begun]) -> None:
@@ -271,6 +275,8 @@ class Rows:
                 kept["obs"][length, row] = step["final_obs"][0, row]
                 arrays = {name: kept[name][:length, row : row + 1].copy() for name in KEPT}
                 arrays["obs"] = kept["obs"][: length + 1, row : row + 1].copy()
+                if self.worlds.num_workers:
+                    check_finite(self.plan, arrays, length, [EPISODES], [int(self.numbers[row])], [0])
                 over(arrays, int(self.numbers[row]), float(self._returns[row]))
             self.seconds["buffer"] += perf_counter() - start
             if ended.any():

@@ -62,7 +62,7 @@ class SequentialCollector:
                 break
             except CollectError:
                 raise
-            except Exception as error:
+            except (Exception, SystemExit) as error:  # an environment that calls sys.exit() has failed, too
                 told = traceback.format_exc()
                 self._running.forget()
                 episodes = (

@@ -201,7 +201,7 @@ def failed(error: BaseException, played: list[Played]) -> Outcome:
     """What to tell of an exception."""
     told = traceback.format_exc()
     if isinstance(error, CollectError):
-        return Outcome(played, cause=str(error), traceback=told, refused=True)
+        return Outcome(played, cause=str(error), traceback=error.traceback, refused=True)
     return Outcome(played, cause=last_line(told), traceback=told)
 
 

@@ -277,7 +277,8 @@ class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
             process.kill()
             process.join()
         last = told.strip().splitlines()[-1] if told else ""
-        return Death(w, self._tasks[w].envs, last or processes.cause_of_death(process.exitcode), told)
+        trace = told if last != told else ""
+        return Death(w, self._tasks[w].envs, last or processes.cause_of_death(process.exitcode), trace)
 
     @property
     def pids(self) -> list[int]:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from fastrl import processes
 from fastrl._rust import Rounds
+from fastrl.envs import contract
 from fastrl.envs.spec import EnvSpec
 
 # Arrays begin at multiples of it, so that no two lie on one line of a core's cache.
@@ -165,6 +166,7 @@ class _Worker:
             memory.rewards[rows],
         )
         self.terminations, self.truncations = memory.terminations[rows], memory.truncations[rows]
+        self.form = contract.form_of(task.spec.id, memory.obs.shape[1:], memory.obs.dtype)
         self.lengths = [0] * len(envs)
         self.ended = [False] * len(envs)
         self.limit = task.max_episode_steps or sys.maxsize
@@ -173,7 +175,9 @@ class _Worker:
     def reset_one(self, k: int, options: dict[str, Any] | None = None) -> dict[str, Any]:
         seed = int(self.seeds[k])
         self.seeds[k] = NO_SEED
-        self.obs[k], info = self.envs[k].reset(seed=None if seed == NO_SEED else seed, options=options)
+        self.obs[k], info = contract.reset(
+            self.envs[k], self.form, None if seed == NO_SEED else seed, options
+        )
         self.lengths[k], self.ended[k] = 0, False
         return info
 
@@ -202,7 +206,7 @@ class _Worker:
             action = self.actions[k]
             # Environments get numbers of Python, and arrays that nobody writes to later.
             given = action.item() if action.ndim == 0 else action.copy()
-            obs, reward, terminated, truncated, info = env.step(given)
+            obs, reward, terminated, truncated, info = contract.step(env, self.form, given)
             self.lengths[k] += 1
             if self.lengths[k] >= self.limit and not terminated:
                 truncated = True
@@ -248,8 +252,9 @@ def work(task: Task, pipe: Connection) -> None:
         rounds.join(task.index)
         pipe.send(None)
         _play(_Worker(task, envs, memory), rounds, memory, pipe)
-    except BaseException:
-        text = traceback.format_exc()
+    except BaseException as error:
+        # What is wrong with an environment's interface is told in a line, anything else with its traceback.
+        text = str(error) if isinstance(error, contract.ContractError) else traceback.format_exc()
         if rounds is not None and memory is not None:
             memory.told[task.index] = Told.FAILED
             rounds.done()

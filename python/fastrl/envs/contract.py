@@ -1,0 +1,173 @@
+"""What Gymnasium's interface asks of an environment, checked wherever one is played.
+
+What an environment gives is checked at each step for its form: five values, an observation of the shape that its space
+has, a number, two flags. Whether the numbers are finite is for who stores them: many at a time cost less.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any, NamedTuple
+
+import gymnasium
+import numpy as np
+from numpy.typing import NDArray
+
+# Types that need no second look. Whatever else is a number, such as a tensor without dimensions, is made a float.
+_NUMBERS = frozenset({float, int, bool, np.float64, np.float32, np.int64, np.int32, np.bool_})
+_FLAGS = frozenset({bool, np.bool_})
+_OLD = "change it so, or wrap the environment in shimmy.GymV21CompatibilityV0"
+_STEP = "step() should return (obs, reward, terminated, truncated, info)"
+_RESET = "reset(seed=..., options=...) should return (obs, info)"
+
+
+class ContractError(RuntimeError):
+    """An environment gave what Gymnasium's interface does not allow; one line, which begins with the environment."""
+
+
+class Form(NamedTuple):
+    """What an environment is called, and what its observations are to be: arrays of a shape, of these kinds of NumPy's
+    dtypes. Integers may come where the space has floats, not the other way."""
+
+    name: str
+    shape: tuple[int, ...]
+    kinds: str
+
+
+def form_of(name: str, shape: tuple[int, ...], dtype: Any) -> Form:
+    """Of the shape and dtype of an observation space."""
+    return Form(name, tuple(shape), "biuf" if np.dtype(dtype).kind == "f" else "biu")
+
+
+def reset(
+    env: gymnasium.Env[Any, Any],
+    form: Form,
+    seed: int | None = None,
+    options: dict[str, Any] | None = None,
+) -> tuple[NDArray[Any], dict[str, Any]]:
+    """Begins an episode.
+
+    Args:
+        form: of the environment.
+        seed, options: for the environment; options are given to it where there are some.
+
+    Returns:
+        The first observation, an array as the form says, and the info.
+
+    Raises:
+        ContractError: the environment gives something else.
+        Whatever the environment raises.
+    """
+    name = form.name
+    try:
+        result = env.reset(seed=seed) if options is None else env.reset(seed=seed, options=options)
+    except Exception as error:
+        if (wrong := explained(name, error)) is not None:
+            raise wrong from None
+        raise
+    if not (isinstance(result, tuple) and len(result) == 2):
+        raise ContractError(f"{name}: {_RESET}, got {_what(result)}, as in the old Gym: {_OLD}")
+    obs, info = result
+    return _observation(form, "reset", obs), info
+
+
+def step(
+    env: gymnasium.Env[Any, Any], form: Form, action: Any
+) -> tuple[NDArray[Any], float, bool, bool, dict[str, Any]]:
+    """Takes a step.
+
+    Args and errors: as of `reset`.
+
+    Returns:
+        Observation, reward, terminated, truncated, info: the first as of `reset`; infos are as they came.
+    """
+    name, shape, kinds = form
+    try:
+        result = env.step(action)
+    except Exception as error:
+        if (wrong := explained(name, error)) is not None:
+            raise wrong from None
+        raise
+    # The types that the environment promises are what is to be seen.
+    obs: Any
+    reward: Any
+    try:
+        obs, reward, terminated, truncated, info = result
+    except (TypeError, ValueError):
+        old = ", as in the old Gym" if isinstance(result, tuple) and len(result) == 4 else ""
+        raise ContractError(f"{name}: {_STEP}, got {_what(result)}{old}: {_OLD}") from None
+    if obs.__class__ is not np.ndarray or obs.shape != shape or obs.dtype.kind not in kinds:
+        obs = _observation(form, "step", obs)
+    if reward.__class__ not in _NUMBERS:
+        reward = _number(name, reward)
+    if terminated.__class__ not in _FLAGS:
+        terminated = _flag(name, "terminated", terminated)
+    if truncated.__class__ not in _FLAGS:
+        truncated = _flag(name, "truncated", truncated)
+    return obs, reward, terminated, truncated, info
+
+
+def explained(name: str, error: Exception) -> ContractError | None:
+    """What to raise in place of an error that Gymnasium's wrappers raise where an environment has the old Gym's
+    interface; None for other errors."""
+    text = str(error)
+    if _innermost(error.__traceback__).startswith(("gymnasium.", "fastrl.")):
+        if isinstance(error, ValueError) and "values to unpack (expected 5" in text:
+            return ContractError(f"{name}: {_STEP}, got another number of values ({text}): {_OLD}")
+        if isinstance(error, ValueError) and "values to unpack (expected 2" in text:
+            return ContractError(f"{name}: {_RESET}, got another number of values ({text}): {_OLD}")
+        if isinstance(error, TypeError) and "unexpected keyword argument" in text:
+            return ContractError(f"{name}: {_RESET}, but it raised {text!r}, as in the old Gym: {_OLD}")
+    return None
+
+
+def _innermost(trace: TracebackType | None) -> str:
+    """The module whose code raised."""
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return "" if trace is None else str(trace.tb_frame.f_globals.get("__name__", ""))
+
+
+def _observation(form: Form, method: str, obs: Any) -> NDArray[Any]:
+    name, shape, kinds = form
+    try:
+        array = np.asarray(obs)
+    except (TypeError, ValueError):
+        array = None
+    if array is None or array.shape != shape or array.dtype.kind not in kinds:
+        raise ContractError(
+            f"{name}: {method}() gave an observation that its observation_space does not have:"
+            f" expected {'numbers' if 'f' in kinds else 'integers'} of shape {shape}, got {_what(obs)}"
+        )
+    return array
+
+
+def _number(name: str, reward: Any) -> float:
+    try:
+        if isinstance(reward, np.ndarray) and reward.size == 1:
+            reward = reward.item()
+        if not isinstance(reward, str | bytes | complex | np.complexfloating):
+            return float(reward)
+    except (TypeError, ValueError, RuntimeError):
+        pass
+    raise ContractError(f"{name}: step() should give a number as reward, got {_what(reward)}")
+
+
+def _flag(name: str, which: str, flag: Any) -> bool:
+    if isinstance(flag, np.ndarray) and flag.size == 1:
+        flag = flag.item()
+    if isinstance(flag, bool | int | np.bool_ | np.integer) and flag in (0, 1):
+        return bool(flag)
+    raise ContractError(f"{name}: step() should give True or False as {which}, got {_what(flag)}")
+
+
+def _what(value: Any) -> str:
+    """What came, in a few words."""
+    if isinstance(value, tuple):
+        return f"{len(value)} values"
+    if isinstance(value, np.ndarray):
+        return f"an array of {value.dtype} of shape {value.shape}"
+    if value is None or isinstance(value, bool | int | float | str | bytes):
+        text = repr(value)
+        return text if len(text) <= 40 else f"{text[:37]}..."
+    return f"a {type(value).__name__}"
