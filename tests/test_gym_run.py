@@ -223,6 +223,11 @@ def test_a_run_leaves_all_that_is_needed(tmp_path: Path, capsys: pytest.CaptureF
     assert "collecting with 'sequential'" in out
     assert "ppo on CartPole-v1 (sequential)" in out
     assert "without exploration, 3 episodes: mean return 7" in out
+    assert out.splitlines()[-3:] == [
+        f"Run directory: {run}",
+        f"To score it on new episodes: fastrl eval {run}",
+        f"To train it further: fastrl train --resume {run} --total-steps {6 * UPDATE}",
+    ]
     summary = json.loads((run / "summary.json").read_text())
     assert (summary["status"], summary["collector"], summary["steps"]) == (
         "complete",

@@ -64,11 +64,17 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return err.strip().removeprefix("fastrl train: error: ")
 
 
-def test_a_run_leaves_its_settings_metrics_checkpoints_and_summary(tmp_path: Path) -> None:
+def test_a_run_leaves_its_settings_metrics_checkpoints_and_summary(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = tmp_path / "run"
     assert main(["train", *SMALL, "--total-steps=1500", f"--run-dir={run}", "--run.save_replay"]) == 0
     rows = rows_of(run)
     last = rows[-1]
+    assert capsys.readouterr().out.splitlines()[-2:] == [
+        f"Run directory: {run}",
+        f"To train it further: fastrl train --resume {run} --total-steps {2 * last['steps']}",
+    ]
     assert last["steps"] >= 1500
     for name in (
         *(

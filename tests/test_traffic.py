@@ -81,6 +81,12 @@ def test_a_run_leaves_its_settings_metrics_checkpoints_and_summary(
     rows = rows_of(run)
     last = rows[-1]
     assert last["episodes"] >= 150 > rows[-2]["episodes"]
+    assert out.splitlines()[-4:] == [
+        f"Run directory: {run}",
+        f"To score it on other seeds: fastrl eval {run}",
+        f"To film it: fastrl render {run} --out episode.mp4",
+        f"To train it further: fastrl train --resume {run} --episodes {2 * last['episodes']}",
+    ]
     assert last["episodes"] == sum(row["ended"] for row in rows)
     assert last["steps"] == 16 * 4 * len(rows)
     for name in (

@@ -212,8 +212,13 @@ def test_the_summary_scores_every_red_agent_over_every_horizon(
         (red_agent, horizon) for red_agent in ("bline", "meander", "sleep") for horizon in (30, 50, 100)
     ]
     out = capsys.readouterr().out
-    for words in ("B_line", "Meander", "'leaderboard'", "where the time went", "peak memory", "fastrl eval"):
+    for words in ("B_line", "Meander", "'leaderboard'", "where the time went", "peak memory"):
         assert words in out
+    assert out.splitlines()[-3:] == [
+        f"Run directory: {tmp_path / 'run'}",
+        f"To score it by the challenge's protocol: fastrl eval {tmp_path / 'run'}",
+        f"To train it further: fastrl train --resume {tmp_path / 'run'} --total-steps {2 * ITERATION}",
+    ]
 
 
 def test_a_finished_run_stays_finished(tmp_path: Path) -> None:

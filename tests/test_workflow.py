@@ -81,6 +81,11 @@ def test_a_run_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixtu
         "where the time went",
     ):
         assert text in out
+    # A complete search cannot be made longer.
+    assert out.splitlines()[-2:] == [
+        f"Run directory: {run}",
+        f"To score its best policy by the challenge's protocol: fastrl eval {run}",
+    ]
 
     summary = json.loads((run / "summary.json").read_text())
     assert summary["status"] == "complete"

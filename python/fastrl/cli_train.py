@@ -268,7 +268,8 @@ def _train_cage2(prog: str, arguments: list[str]) -> int:
             config = build(TrainConfig, *layers, {"run.total_steps": steps})
         return config
 
-    run = Run(settings, new_run, resume_run, ("total_episodes",), "score it by the challenge's protocol")
+    score = "score it by the challenge's protocol"
+    run = Run(settings, new_run, resume_run, ("total_episodes",), score=score)
     return _do(run, changes, options, prog)
 
 
@@ -299,7 +300,8 @@ def _train_gym(prog: str, arguments: list[str]) -> int:
         names = presets_for(build(GymConfig, *layers).env.id)
         return build(GymConfig, *(preset(GymConfig, PRESETS, name) for name in names), *layers)
 
-    return _do(Run(settings, new_run, resume_run, ("env_options",)), changes, options, prog)
+    run = Run(settings, new_run, resume_run, ("env_options",), score="score it on new episodes")
+    return _do(run, changes, options, prog)
 
 
 def _train_workflow(prog: str, arguments: list[str]) -> int:
@@ -321,7 +323,8 @@ def _train_workflow(prog: str, arguments: list[str]) -> int:
     def settings() -> WorkflowConfig:
         return build(WorkflowConfig, *_layers(WorkflowConfig, PRESETS, options, changes))
 
-    return _do(Run(settings, new_run, resume_run), changes, options, prog)
+    score = "score its best policy by the challenge's protocol"
+    return _do(Run(settings, new_run, resume_run, score=score, longer=None), changes, options, prog)
 
 
 def _train_pixels(prog: str, arguments: list[str]) -> int:
@@ -379,7 +382,16 @@ def _train_traffic(prog: str, arguments: list[str]) -> int:
             config = build(TrafficConfig, *layers, {key: rate})
         return config
 
-    return _do(Run(settings, new_run, resume_run, ("lr",), "score it on other seeds"), changes, options, prog)
+    run = Run(
+        settings,
+        new_run,
+        resume_run,
+        ("lr",),
+        score="score it on other seeds",
+        longer=("--episodes", "episodes"),
+        film=True,
+    )
+    return _do(run, changes, options, prog)
 
 
 @dataclass(frozen=True)
@@ -391,14 +403,18 @@ class Run:
         begin: begins a run: its settings, where (None: a new place), a console.
         go_on: goes on with one: its path, changed settings, where, a console, and ``trust``.
         options: those of this kind alone that do not go with ``--resume``.
-        then: what ``fastrl eval`` is told to be good for at the end; empty: nothing.
+        score: what ``fastrl eval`` of the run does; empty: it scores no such run.
+        longer: the option, and the number in the summary, by which a complete run goes on; None: it cannot.
+        film: ``fastrl render`` can show it.
     """
 
     settings: Callable[[], Any]
     begin: Callable[[Any, Path | None, Any], "AnySummary"]
     go_on: Callable[..., "AnySummary"]
     options: Sequence[str] = ()
-    then: str = ""
+    score: str = ""
+    longer: tuple[str, str] | None = ("--total-steps", "steps")
+    film: bool = False
 
 
 def _do(run: Run, changes: Values, options: argparse.Namespace, prog: str) -> int:
@@ -431,9 +447,25 @@ def _do(run: Run, changes: Values, options: argparse.Namespace, prog: str) -> in
     if summary.signal is not None:
         say(console, f"Interrupted; to go on: {prog} --resume {shlex.quote(summary.run)}{trust}")
         return 128 + signal.Signals[summary.signal]
-    if run.then:
-        say(console, f"To {run.then}: fastrl eval {shlex.quote(summary.run)}{trust}")
+    for line in _next_commands(run, summary, prog, trust):
+        console.print(line, highlight=False, soft_wrap=True, markup=False)
     return 0
+
+
+def _next_commands(run: Run, summary: "AnySummary", prog: str, trust: str) -> list[str]:
+    """Lines that say where a complete run is, and what can be done with it."""
+    where = shlex.quote(summary.run)
+    lines = ["", f"Run directory: {summary.run}"]
+    if run.score:
+        lines.append(f"To {run.score}: fastrl eval {where}{trust}")
+    if run.film:
+        lines.append(f"To film it: fastrl render {where} --out episode.mp4")
+    if run.longer is not None:
+        option, number = run.longer
+        lines.append(
+            f"To train it further: {prog} --resume {where} {option} {2 * getattr(summary, number)}{trust}"
+        )
+    return lines
 
 
 def _layers(

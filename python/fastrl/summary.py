@@ -440,9 +440,9 @@ class WorkflowSummary:
             f" {_memory(self.peak_memory_mib, self.peak_gpu_memory_mib)}",
             highlight=False,
         )
-        for file in (self.picture, self.best_checkpoint):
+        for what, file in (("picture", self.picture), ("best policy", self.best_checkpoint)):
             if file is not None:
-                console.print(file, highlight=False, soft_wrap=True)
+                console.print(f"{what}: {file}", highlight=False, soft_wrap=True)
 
     def print_times(self, console: Console) -> None:
         """Shows where the time went, in short."""
