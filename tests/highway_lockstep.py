@@ -62,14 +62,15 @@ class Report:
 
 
 def choose(policy: str, space: Any, names: dict[str, int], step: int, rng: np.random.Generator) -> Any:
-    """The action of a policy: an index, or float32 numbers. `names` maps meta-actions to indices, if they are that."""
+    """The action of a policy: an index, or numbers, float32 in all steps of an episode or float64 in all of them.
+    `names` maps meta-actions to indices, if they are that."""
     if isinstance(space, Box):
         size = space.shape[0]
         if policy == "random":
             return rng.uniform(-1.2, 1.2, size).astype(np.float32)
         steer = 0.02 * (-1) ** (step // 2) if policy == "changing" else 0.0
         throttle = 0.7 if policy == "faster" else 0.0
-        return np.array([throttle, steer][-size:], np.float32)
+        return np.array([throttle, steer][-size:], np.float64 if policy == "changing" else np.float32)
     if policy == "random":
         return int(rng.integers(space.n))
     if not names:
@@ -195,10 +196,8 @@ class Players:
         ended = False
         while not ended and not found and report.steps < most_steps:
             action = choose(policy, self.ours.action_space, names, report.steps, rng)
-            # highway-env computes in the precision of the action: it gets the same numbers in float64.
-            wide = action.astype(np.float64) if isinstance(action, np.ndarray) else action
-            played.append(wide)
-            theirs, mine = self.reference.step(wide), self.ours.step(action)
+            played.append(action)
+            theirs, mine = self.reference.step(action), self.ours.step(action)
             found = self.compare(report, theirs, mine)
             ended = bool(theirs[2] or theirs[3])
             report.steps += 1

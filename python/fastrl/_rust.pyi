@@ -293,7 +293,8 @@ class HighwayVec(_Vec):
     """N highways of highway-env 1.12.1, an agent each. `fastrl.envs.highway` explains the options and checks them.
 
     `observation` and `action` are dicts as that module makes them. `all_collisions` False: only the controlled
-    vehicles look for collisions. Threads, forks and `close` as in `_Vec`. V is the number of vehicles.
+    vehicles look for collisions. `step` takes continuous actions in float32 or float64. Threads, forks and `close`
+    as in `_Vec`. V is the number of vehicles.
     """
 
     def __new__(

@@ -1,12 +1,11 @@
 """highway-env's `highway-v0` and `highway-fast-v0`, compiled: the same config, spaces, rewards, ends and `info`.
 
 `reset(seed=s)` gives highway-env 1.12.1's initial state, and the episode runs on as it does there, within 1e-9 (so what
-is on the very edge of a cell of an occupancy grid or of times to collision may fall to either side). What differs, on
-purpose:
+is on the very edge of a cell of an occupancy grid or of times to collision may fall to either side). Continuous actions
+are scaled in the precision that they come in, as NumPy does it (NEP 50): float32, as `action_space.sample()` draws
+them, or float64. What differs, on purpose:
 
 - A config key that is unknown or not supported raises, where highway-env ignores it (`fastrl.envs.highway_config`).
-- Continuous actions are float32 and computed with in float64. highway-env computes in the precision of the action it
-  gets (NEP 50): pass it a float64 copy to see the same numbers.
 - NaN, and with `clip=False` numbers outside of [-1, 1], are refused. So is stepping an episode that has ended.
 - `info["action"]` after a reset is the action that changes nothing (highway-env draws one without a seed).
 - Kinematics with `vehicles_count=1` is refused: highway-env then shows every vehicle near, outside of its own space.
@@ -69,8 +68,12 @@ class HighwayVectorEnv(NativeVectorEnv):
         info: fills `info` as highway-env does: speed float64 [N], crashed bool [N], action [N, ...], rewards (a dict
             of float64 [N]). Without it `info` is empty and steps are a little faster.
 
+    `step` and `step_into` take continuous actions in float64, too, and compute in their precision.
+
     Raises ValueError or TypeError for an option out of its range, and says what was expected.
     """
+
+    _takes_float64 = True
 
     def __init__(
         self,

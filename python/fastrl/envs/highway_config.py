@@ -529,8 +529,8 @@ def _native_action(action: Mapping[str, Any]) -> dict[str, Any]:
     limits = action["speed_range"]
     return axes | {
         "type": action["type"],
-        "acceleration_range": tuple(map(float, _acceleration_range(action))),
-        "steering_range": tuple(map(float, _steering_range(action))),
+        "acceleration_range": _span(_acceleration_range(action)),
+        "steering_range": _span(_steering_range(action)),
         "speed_range": None if limits is None else tuple(map(float, limits)),
         "clip": bool(action["clip"]),
     }
@@ -552,6 +552,13 @@ def _commands(action: Mapping[str, Any]) -> list[tuple[float, float]]:
         steering = scaled(on_axis.pop(0), _steering_range(action)) if action["lateral"] else 0.0
         commands.append((acceleration, steering))
     return commands
+
+
+def _span(limits: Any) -> tuple[float, float, bool]:
+    """Two limits, and whether numpy scales a float32 number between them in float64: where they are float64 of its own,
+    not Python's numbers (NEP 50)."""
+    low, high = limits
+    return float(low), float(high), np.result_type(np.float32, low, high) == np.float64
 
 
 def _acceleration_range(action: Mapping[str, Any]) -> Any:

@@ -100,6 +100,9 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
     is, no seed lets the streams run on. Results do not depend on the number of threads.
     """
 
+    # Whether numbers that come as float64 stay that. Otherwise they are rounded to float32.
+    _takes_float64 = False
+
     def __init__(
         self,
         native: Callable[[str], NativeVec],
@@ -287,8 +290,9 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
             expected = (self.num_envs, *self.single_action_space.shape)
             if array.dtype.kind not in "iuf":
                 raise TypeError(f"actions: expected numbers of shape {expected}, got dtype {array.dtype}")
+            single = not self._takes_float64 or (array.dtype.kind == "f" and array.dtype.itemsize <= 4)
             with np.errstate(over="ignore"):  # an infinity is refused with the others
-                return np.ascontiguousarray(array, np.float32)
+                return np.ascontiguousarray(array, np.float32 if single else np.float64)
         if array.dtype.kind not in "iu":
             raise TypeError(
                 f"actions: expected integers of shape ({self.num_envs},), got dtype {array.dtype}"

@@ -304,7 +304,7 @@ impl<W: World + 'static> AsyncWorlds for AsyncVec<W> {
 
     fn send(&mut self, ids: &[i64], actions: Actions<'_>) -> Result<(), Error> {
         self.check(ids)?;
-        if !actions.fit(self.action_kind, ids.len()) {
+        if matches!(actions, Actions::Double(_)) || !actions.fit(self.action_kind, ids.len()) {
             return Err(Error::Actions);
         }
         for (i, &id) in ids.iter().enumerate() {
@@ -323,6 +323,7 @@ impl<W: World + 'static> AsyncWorlds for AsyncVec<W> {
             match actions.of_world(i, 1, ids.len()) {
                 Actions::Discrete(own) => slot.action = own[0],
                 Actions::Box(own) => slot.numbers.copy_from_slice(own),
+                Actions::Double(_) => unreachable!("refused above"),
             }
         }
         self.put(ids);

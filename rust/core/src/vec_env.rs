@@ -236,7 +236,8 @@ impl<W: World> VecEnv<W> {
         assert!(rows.rewards.len() == n && rows.terminated.len() == n && rows.truncated.len() == n);
         assert!(rows.obs.len() == n * self.obs_len);
         assert!(rows.final_obs.as_ref().is_none_or(|rows| rows.len() == n * self.obs_len));
-        if !actions.fit(self.slots[0].env.action_kind(), n) {
+        let too_wide = matches!(actions, Actions::Double(_)) && !W::DOUBLE;
+        if too_wide || !actions.fit(self.slots[0].env.action_kind(), n) {
             return Err(Error::Actions);
         }
         for (i, slot) in self.slots.iter().enumerate() {

@@ -14,6 +14,8 @@ pub enum Actions<'a> {
     Discrete(&'a [i64]),
     /// As many numbers a row as [`ActionKind::Box`] says.
     Box(&'a [f32]),
+    /// The same in double precision, for worlds that are [`World::DOUBLE`].
+    Double(&'a [f64]),
 }
 
 /// Which actions a world takes.
@@ -30,6 +32,7 @@ impl<'a> Actions<'a> {
         match (self, kind) {
             (Self::Discrete(all), ActionKind::Discrete) => all.len() == rows,
             (Self::Box(all), ActionKind::Box(len)) => all.len() == rows * len,
+            (Self::Double(all), ActionKind::Box(len)) => all.len() == rows * len,
             _ => false,
         }
     }
@@ -45,6 +48,10 @@ impl<'a> Actions<'a> {
                 let (a, b) = all.split_at(row * (all.len() / rows));
                 (Self::Box(a), Self::Box(b))
             }
+            Self::Double(all) => {
+                let (a, b) = all.split_at(row * (all.len() / rows));
+                (Self::Double(a), Self::Double(b))
+            }
         }
     }
 
@@ -55,6 +62,10 @@ impl<'a> Actions<'a> {
             Self::Box(all) => {
                 let len = all.len() / rows * agents;
                 Self::Box(&all[i * len..(i + 1) * len])
+            }
+            Self::Double(all) => {
+                let len = all.len() / rows * agents;
+                Self::Double(&all[i * len..(i + 1) * len])
             }
         }
     }
@@ -103,6 +114,9 @@ pub trait World: Send {
 
     /// Below this many worlds a thread, waking it costs more than it saves.
     const MIN_BLOCK: usize = 64;
+
+    /// Whether it takes [`Actions::Double`] as well as [`Actions::Box`].
+    const DOUBLE: bool = false;
 
     /// Rows of a world: the most agents that an episode can have.
     fn num_agents(&self) -> usize;

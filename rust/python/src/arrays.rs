@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use numpy::npyffi::NPY_ARRAY_WRITEABLE;
-use numpy::{PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
+use numpy::{PyArrayDescr, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
@@ -47,6 +47,15 @@ pub(crate) struct Array<'a, 'py, T> {
     len: usize,
 }
 
+fn has_type<T: Element>(dtype: &Bound<'_, PyArrayDescr>) -> bool {
+    dtype.kind() == T::KIND && dtype.itemsize() == size_of::<T>() && dtype.byteorder() != b'>'
+}
+
+/// Whether `object` is an array of `T`.
+pub(crate) fn is_of<T: Element>(object: &Bound<'_, PyAny>) -> bool {
+    object.cast::<PyUntypedArray>().is_ok_and(|array| has_type::<T>(&array.dtype()))
+}
+
 /// Checks that `object` is an aligned, C-contiguous array of `T` with this shape.
 pub(crate) fn readable<'a, 'py, T: Element>(
     name: &'static str,
@@ -62,7 +71,7 @@ pub(crate) fn readable<'a, 'py, T: Element>(
         return Err(PyTypeError::new_err(format!("{}, got {}", expected(), object.get_type().name()?)));
     };
     let dtype = array.dtype();
-    if dtype.kind() != T::KIND || dtype.itemsize() != size_of::<T>() || dtype.byteorder() == b'>' {
+    if !has_type::<T>(&dtype) {
         return Err(PyTypeError::new_err(format!("{}, got dtype {}", expected(), dtype.str()?)));
     }
     if array.shape() != shape {

@@ -1,6 +1,6 @@
 //! Observations and actions of a highway as Python describes them: dicts with highway-env's words.
 
-use fastrl_core::traffic::action::{ActionType, Continuous};
+use fastrl_core::traffic::action::{ActionType, Continuous, Span};
 use fastrl_core::traffic::observation::{
     Column, Feature, Kinematics, Layer, Limits, Observation, OccupancyGrid, TimeToCollision,
 };
@@ -86,8 +86,8 @@ pub(crate) fn action(options: &Bound<'_, PyDict>) -> PyResult<(ActionType, Vec<f
             let continuous = Continuous {
                 longitudinal: get(options, "longitudinal")?,
                 lateral: get(options, "lateral")?,
-                acceleration: pair(options, "acceleration_range")?,
-                steering: pair(options, "steering_range")?,
+                acceleration: span(options, "acceleration_range")?,
+                steering: span(options, "steering_range")?,
                 clip: get(options, "clip")?,
                 speed: get::<Option<(f64, f64)>>(options, "speed_range")?.map(|(low, high)| [low, high]),
             };
@@ -101,6 +101,12 @@ pub(crate) fn action(options: &Bound<'_, PyDict>) -> PyResult<(ActionType, Vec<f
             "action: expected 'DiscreteMetaAction', 'ContinuousAction' or 'DiscreteAction', got '{kind}'"
         ))),
     }
+}
+
+/// Limits, and whether they are double precision where the number that is scaled is not.
+fn span(options: &Bound<'_, PyDict>, key: &str) -> PyResult<Span> {
+    let (low, high, double): (f64, f64, bool) = get(options, key)?;
+    Ok(Span { low, high, double })
 }
 
 fn pair(options: &Bound<'_, PyDict>, key: &str) -> PyResult<[f64; 2]> {

@@ -7,7 +7,7 @@ use fastrl_core::world::{ActionKind, Actions, World};
 use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
-use crate::arrays::{Flag, disjoint, readable, writeable};
+use crate::arrays::{Flag, disjoint, is_of, readable, writeable};
 use crate::async_vec::AsyncVec;
 
 /// A vector environment that refuses, with a Python exception, to be used by two threads at once, after a fork or
@@ -223,9 +223,15 @@ impl<W: World> Guarded<W> {
                 (actions.place(), Actions::Discrete(unsafe { actions.slice() }))
             }
             ActionKind::Box(len) => {
-                let actions = readable::<f32>("actions", actions, &[n, len])?;
-                // SAFETY: as above.
-                (actions.place(), Actions::Box(unsafe { actions.slice() }))
+                if W::DOUBLE && is_of::<f64>(actions) {
+                    let actions = readable::<f64>("actions", actions, &[n, len])?;
+                    // SAFETY: as above.
+                    (actions.place(), Actions::Double(unsafe { actions.slice() }))
+                } else {
+                    let actions = readable::<f32>("actions", actions, &[n, len])?;
+                    // SAFETY: as above.
+                    (actions.place(), Actions::Box(unsafe { actions.slice() }))
+                }
             }
         };
         let obs = writeable::<f32>("obs", obs, &[n, self.obs_len])?;

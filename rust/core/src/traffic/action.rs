@@ -11,15 +11,42 @@ const ALL: [Meta; 5] = [Meta::LaneLeft, Meta::Idle, Meta::LaneRight, Meta::Faste
 const LONGITUDINAL: [Meta; 3] = [Meta::Slower, Meta::Idle, Meta::Faster];
 const LATERAL: [Meta; 3] = [Meta::LaneLeft, Meta::Idle, Meta::LaneRight];
 
+/// What -1 and 1 stand for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Span {
+    pub low: f64,
+    pub high: f64,
+    /// Whether a number in single precision is scaled in double precision. NumPy does so where a limit is a `float64` of
+    /// its own; where both are Python's numbers it keeps to the precision of the action (NEP 50).
+    pub double: bool,
+}
+
+impl Span {
+    /// `utils.lmap` of a number from -1 to 1.
+    fn at(self, number: f64) -> f64 {
+        self.low + (number + 1.0) * (self.high - self.low) / 2.0
+    }
+
+    /// The same of a number in single precision, rounded as NumPy does.
+    fn at_single(self, number: f32) -> f64 {
+        let (above, width) = (number + 1.0, self.high - self.low);
+        if self.double {
+            self.low + f64::from(above) * width / 2.0
+        } else {
+            f64::from(self.low as f32 + above * width as f32 / 2.0)
+        }
+    }
+}
+
 /// The numbers of a `ContinuousAction`: throttle and steering, or one of them, each in [-1, 1].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Continuous {
     pub longitudinal: bool,
     pub lateral: bool,
-    /// What -1 and 1 stand for, m/s².
-    pub acceleration: [f64; 2],
-    /// What -1 and 1 stand for, radians.
-    pub steering: [f64; 2],
+    /// m/s².
+    pub acceleration: Span,
+    /// Radians.
+    pub steering: Span,
     /// Whether numbers beyond [-1, 1] are clipped. They are refused otherwise.
     pub clip: bool,
     /// Speeds beyond which the vehicle brakes, m/s, if they are not the usual ones.
@@ -85,13 +112,12 @@ impl ActionType {
         let refuse = |expected: String| Err(Refused { agent: 0, expected });
         match (self, actions) {
             (Self::Continuous(c), Actions::Box(numbers)) => {
-                if !numbers.iter().all(|a| a.is_finite()) {
-                    return refuse(format!("finite numbers, got {numbers:?}"));
-                }
-                if !c.clip && !numbers.iter().all(|a| a.abs() <= 1.0) {
-                    return refuse(format!("numbers from -1 to 1 (clip is False), got {numbers:?}"));
-                }
-                Ok(())
+                let fits = numbers.iter().all(|&a| c.takes(a.into()));
+                if fits { Ok(()) } else { refuse(format!("{}, got {numbers:?}", c.expected())) }
+            }
+            (Self::Continuous(c), Actions::Double(numbers)) => {
+                let fits = numbers.iter().all(|&a| c.takes(a));
+                if fits { Ok(()) } else { refuse(format!("{}, got {numbers:?}", c.expected())) }
             }
             (_, Actions::Discrete(&[action])) => {
                 if (0..self.count() as i64).contains(&action) {
@@ -111,8 +137,8 @@ impl ActionType {
                 let [acceleration, steering] = commands[action as usize];
                 traffic.drive(i, acceleration, steering);
             }
-            (Self::Continuous(c), Actions::Box(numbers)) => {
-                let [acceleration, steering] = c.command(numbers);
+            (Self::Continuous(c), Actions::Box(_) | Actions::Double(_)) => {
+                let [acceleration, steering] = c.command(actions);
                 if let Some([low, high]) = c.speed {
                     traffic.vehicles.min_speed[i] = low;
                     traffic.vehicles.max_speed[i] = high;
@@ -142,15 +168,23 @@ impl ActionType {
 }
 
 impl Continuous {
-    /// Acceleration (m/s²) and steering (radians) of an action.
-    fn command(&self, numbers: &[f32]) -> [f64; 2] {
-        let number = |i: usize| {
-            let a = f64::from(numbers[i]);
-            if self.clip { a.clamp(-1.0, 1.0) } else { a }
+    fn takes(&self, number: f64) -> bool {
+        number.is_finite() && (self.clip || number.abs() <= 1.0)
+    }
+
+    fn expected(&self) -> &'static str {
+        if self.clip { "finite numbers" } else { "numbers from -1 to 1 (clip is False)" }
+    }
+
+    /// Acceleration (m/s²) and steering (radians) of an action, computed in its precision.
+    fn command(&self, actions: Actions<'_>) -> [f64; 2] {
+        let scaled = |i: usize, span: Span| match actions {
+            Actions::Box(numbers) => span.at_single(numbers[i].clamp(-1.0, 1.0)),
+            Actions::Double(numbers) => span.at(numbers[i].clamp(-1.0, 1.0)),
+            Actions::Discrete(_) => unreachable!("actions are checked before a step"),
         };
-        let scaled = |a: f64, [low, high]: [f64; 2]| low + (a + 1.0) * (high - low) / 2.0;
-        let acceleration = if self.longitudinal { scaled(number(0), self.acceleration) } else { 0.0 };
-        let steering = if self.lateral { scaled(number(usize::from(self.longitudinal)), self.steering) } else { 0.0 };
+        let acceleration = if self.longitudinal { scaled(0, self.acceleration) } else { 0.0 };
+        let steering = if self.lateral { scaled(usize::from(self.longitudinal), self.steering) } else { 0.0 };
         [acceleration, steering]
     }
 }
@@ -160,15 +194,27 @@ mod tests {
     use super::*;
 
     fn continuous(longitudinal: bool, lateral: bool, clip: bool) -> Continuous {
-        Continuous { longitudinal, lateral, acceleration: [-5.0, 5.0], steering: [-0.5, 0.25], clip, speed: None }
+        let span = |low: f64, high: f64| Span { low, high, double: false };
+        let (acceleration, steering) = (span(-5.0, 5.0), span(-0.5, 0.25));
+        Continuous { longitudinal, lateral, acceleration, steering, clip, speed: None }
     }
 
     #[test]
     fn numbers_are_scaled_to_their_ranges() {
-        assert_eq!(continuous(true, true, true).command(&[1.0, -1.0]), [5.0, -0.5]);
-        assert_eq!(continuous(true, true, true).command(&[-3.0, 7.0]), [-5.0, 0.25]);
-        assert_eq!(continuous(true, false, true).command(&[0.5]), [2.5, 0.0]);
-        assert_eq!(continuous(false, true, true).command(&[0.0]), [0.0, -0.125]);
+        assert_eq!(continuous(true, true, true).command(Actions::Box(&[1.0, -1.0])), [5.0, -0.5]);
+        assert_eq!(continuous(true, true, true).command(Actions::Double(&[-3.0, 7.0])), [-5.0, 0.25]);
+        assert_eq!(continuous(true, false, true).command(Actions::Box(&[0.5])), [2.5, 0.0]);
+        assert_eq!(continuous(false, true, true).command(Actions::Box(&[0.0])), [0.0, -0.125]);
+    }
+
+    #[test]
+    fn numbers_are_scaled_in_their_precision() {
+        // lmap(numpy.float32(0.3), [-1, 1], (-numpy.pi / 4, numpy.pi / 4)) of NumPy 2.4, with float64 limits, and of 0.3.
+        let quarter = std::f64::consts::FRAC_PI_4;
+        let span = |double: bool| Span { low: -quarter, high: quarter, double };
+        assert_eq!(span(false).at_single(0.3), f64::from(0.235_619_37_f32));
+        assert_eq!(span(true).at_single(0.3), 0.235_619_411_568_531_72);
+        assert_eq!(span(false).at(0.3), 0.235_619_449_019_234_48);
     }
 
     #[test]

@@ -183,6 +183,7 @@ impl Coop {
                     let (acceleration, steering) = (f64::from(all[2 * row]), f64::from(all[2 * row + 1]));
                     traffic.drive(vehicle, ACCELERATION * acceleration, STEERING * steering);
                 }
+                Actions::Double(_) => unreachable!("a coop world takes single precision only"),
             }
         }
     }
@@ -299,6 +300,7 @@ impl World for Coop {
         let fits = |row: usize| match actions {
             Actions::Discrete(all) => (0..META.len() as i64).contains(&all[row]),
             Actions::Box(all) => all[2 * row..2 * row + 2].iter().all(|x| (-1.0..=1.0).contains(x)),
+            Actions::Double(_) => false,
         };
         let drivers = self.state.drivers.iter().enumerate();
         let Some((agent, _)) = drivers.filter(|(_, driver)| driver.is_some()).find(|&(row, _)| !fits(row)) else {

@@ -32,7 +32,7 @@ pub struct Episode {
     order: Vec<u32>,
 }
 
-/// An action as it came.
+/// An action as it came, rounded to single precision.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum LastAction {
     Discrete(i64),
@@ -138,6 +138,8 @@ impl World for Highway {
     /// A step is worth a thread.
     const MIN_BLOCK: usize = 2;
 
+    const DOUBLE: bool = true;
+
     fn num_agents(&self) -> usize {
         1
     }
@@ -181,6 +183,9 @@ impl World for Highway {
         match (&mut self.episode.action, actions) {
             (LastAction::Discrete(last), Actions::Discrete(&[action])) => *last = action,
             (LastAction::Box(last), Actions::Box(numbers)) => last.copy_from_slice(numbers),
+            (LastAction::Box(last), Actions::Double(numbers)) => {
+                last.iter_mut().zip(numbers).for_each(|(last, &number)| *last = number as f32);
+            }
             _ => unreachable!("actions are checked before a step"),
         }
         self.config.action.apply(&mut self.episode.traffic, EGO, actions);
