@@ -109,6 +109,29 @@ class Inflow:
         self._thread.join()
 
 
+def learn_batch(dqn: DQN, batches: Any, steps: int, watch: Stopwatch) -> None:
+    """Learns from the next batch.
+
+    Args:
+        batches: a sampler, or a `Prefetcher` of one; with ``dqn.config.prioritized`` a prioritized one.
+        steps: of the environments so far.
+        watch: measures ``sampling`` and ``update``.
+    """
+    config = dqn.config
+    prefetched = isinstance(batches, Prefetcher)
+    with watch("sampling"):
+        if config.prioritized:
+            batches.beta = config.beta_at(steps)
+        batch = batches.sample()
+    with watch("update"):
+        td_errors = dqn.update(batch)
+        if config.prioritized:
+            batches.update_priorities(batch.indices, td_errors if prefetched else td_errors.cpu())
+        elif not prefetched and dqn.device.type == "cuda":
+            # The GPU reads the batch later, and only so many more leave its memory as it is.
+            torch.cuda.current_stream().synchronize()
+
+
 class Learner:
     """Learns from a replay while an `Inflow` fills it.
 
@@ -174,20 +197,8 @@ class Learner:
             with self.watch("waiting"):
                 self._inflow.wait(0.02)
             return False
-        config = self.dqn.config
-        with self.watch("sampling"):
-            if config.prioritized:
-                self._batches.beta = config.beta_at(self._inflow.steps)
-            batch = self._batches.sample()
         updates = self.dqn.updates
-        with self.watch("update"):
-            td_errors = self.dqn.update(batch)
-            if config.prioritized:
-                errors = td_errors.cpu() if self._prefetcher is None else td_errors
-                self._batches.update_priorities(batch.indices, errors)
-            elif self._prefetcher is None and self.dqn.device.type == "cuda":
-                # The GPU reads the batch later, and only so many more leave its memory as it is.
-                torch.cuda.current_stream().synchronize()
+        learn_batch(self.dqn, self._batches, self._inflow.steps, self.watch)
         self.batches += 1
         if self.dqn.updates != updates and self.dqn.updates % self._publish_every == 0:
             with self.watch("publishing"):

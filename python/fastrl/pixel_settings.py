@@ -21,6 +21,13 @@ class RunConfig:
             ge=0, lt=2**63, description="of environments, weights and exploration; when what happens is free"
         ),
     ] = 0
+    deterministic: Annotated[
+        bool,
+        Field(
+            description="games and learner take turns: the same seed gives the same run, to the bit, on a CPU and with"
+            " as many games; slower"
+        ),
+    ] = False
     device: Annotated[
         Literal["auto", "cpu", "cuda"],
         Field(description="where the learner's network lives; auto: cuda if there is one, else cpu"),

@@ -14,16 +14,18 @@ from typing import Any
 import gymnasium
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from rich.console import Console
 
 from fastrl.algorithms.dqn import DQN, Actor, DQNConfig
-from fastrl.collect.board import Board, Times
+from fastrl.collect.board import Board, Game, Times
 from fastrl.collect.collector import Job, Stacks
 from fastrl.collect.feeds import QueueFeed
 from fastrl.collect.plan import Report
 from fastrl.collect.pool import CONTEXT, CollectorError, Pool
 from fastrl.config import Values, to_tree
 from fastrl.envs.pixels import PixelEnv, make_pixels
+from fastrl.envs.process_vector import WorkerError
 from fastrl.files import to_json, write_atomically
 from fastrl.gpu import GpuMeter
 from fastrl.learner import Inflow, Learner
@@ -35,6 +37,7 @@ from fastrl.replay import PrioritizedSampler, Replay, UniformSampler
 from fastrl.rundir import RunDirectory, new_directory
 from fastrl.session import Goal, TrainError, choose_device, going_on, play, resumed_settings
 from fastrl.summary import PixelSummary, peak_gpu_memory_mib, peak_memory_mib
+from fastrl.turns import Turns
 from fastrl.weights import Weights
 
 # What may differ when a run goes on: nothing that it has learnt depends on these.
@@ -58,6 +61,9 @@ RESUMABLE = (
     "collect.prefetch",
 )
 
+# Environment steps between rows where collectors and learner take turns.
+ROW_STEPS = 1000
+
 # Seconds between looks at whether collectors are alive.
 LOOK = 0.25
 
@@ -68,22 +74,25 @@ def make_env(config: EnvConfig) -> PixelEnv:
     Raises:
         ValueError, ImportError, TypeError: see `make_pixels`.
     """
+    return make_pixels(config.id, **env_options(config))
+
+
+def env_options(config: EnvConfig) -> dict[str, Any]:
+    """Keyword arguments of `make_pixels`."""
     options: dict[str, Any] = {}
     if config.sticky is not None:
         options["repeat_action_probability"] = config.sticky
     if config.id.startswith("SuperMarioBros"):
         options["actions"] = config.actions
-    return make_pixels(
-        config.id,
-        size=config.size,
-        frame_skip=config.frame_skip,
-        max_of_two=config.max_of_two,
-        noop_max=config.noop_max,
-        life_loss_ends=config.life_loss_ends,
-        clip_reward=config.clip_reward,
-        reward_scale=config.reward_scale,
-        **options,
-    )
+    return options | {
+        "size": config.size,
+        "frame_skip": config.frame_skip,
+        "max_of_two": config.max_of_two,
+        "noop_max": config.noop_max,
+        "life_loss_ends": config.life_loss_ends,
+        "clip_reward": config.clip_reward,
+        "reward_scale": config.reward_scale,
+    }
 
 
 def make_actor(config: DQNConfig, obs_shape: tuple[int, ...], num_actions: int, seed: int) -> Actor:
@@ -123,7 +132,7 @@ def jobs_for(
 ) -> list[Job]:
     """One for each collector."""
     count, each = config.collect.collectors, config.collect.envs
-    powers = 1 + config.collect.epsilon_spread * np.linspace(0, 1, count * each)
+    powers = powers_of(config)
     return [
         Job(
             index=i,
@@ -141,6 +150,12 @@ def jobs_for(
         )
         for i in range(count)
     ]
+
+
+def powers_of(config: PixelConfig) -> NDArray[np.float64]:
+    """To which the epsilon of each game is raised."""
+    games = config.collect.collectors * config.collect.envs
+    return 1 + config.collect.epsilon_spread * np.linspace(0, 1, games)
 
 
 class Training:
@@ -163,6 +178,8 @@ class Training:
             torch.set_num_threads(config.run.torch_threads)
         self.device = choose_device(config.run.device)
         self._console = console
+        if config.run.deterministic and config.collect.prefetch == "on":
+            raise TrainError("--collect.prefetch on does not go with --run.deterministic")
         try:
             env = make_env(config.env)
         except (ValueError, ImportError, TypeError) as error:
@@ -192,15 +209,24 @@ class Training:
         self.profile = Profile(GpuMeter(self.device).use)
         self._steps = 0
         self._inflow: Inflow | None = None
+        self._turns: Turns | None = None
+        # Of turns, where the run stood when there were some.
+        self._turned: dict[str, Any] | None = None
 
     @property
     def steps(self) -> int:
+        if self._turns is not None:
+            return self._turns.steps
         return self._steps if self._inflow is None else self._inflow.steps
 
     def rows(self) -> Iterator[PixelRow]:
-        """Starts the collectors and trains; a row every ``run.row_seconds``. The collectors end with the iterator."""
+        """Starts the collectors and trains; a row every ``run.row_seconds``, or every `ROW_STEPS` steps where
+        collectors and learner take turns. The collectors end with the iterator."""
         config = self.config
         if self.steps >= config.run.total_steps:
+            return
+        if config.run.deterministic:
+            yield from self._rows_in_turns()
             return
         board = Board(CONTEXT, config.collect.collectors)
         feed = QueueFeed(self.replay.dtype, config.collect.queue, config.collect.collectors)
@@ -266,44 +292,115 @@ class Training:
             self.returns.extend(game.value for game in ended)
             before = mark
             mark = _Mark(inflow.steps, self.batches, board.times(), feed.waited(), learner.watch.seconds)
-            waited = mark.waited - before.waited
-            times = mark.times.since(before.times)
-            spent = {name: seconds - before.spent.get(name, 0.0) for name, seconds in mark.spent.items()}
-            self.session.add(
-                passed, mark.steps - before.steps, mark.batches - before.batches, times, waited, spent
+            yield self._row(before, mark, passed, ended, feed.depth(), inflow.take_lag())
+
+    def _row(
+        self,
+        before: "_Mark",
+        mark: "_Mark",
+        passed: float,
+        ended: list[Game],
+        queue_depth: int = 0,
+        policy_lag: float = 0.0,
+    ) -> PixelRow:
+        """What was done in the ``passed`` seconds between two marks, in which these games have ended."""
+        waited = mark.waited - before.waited
+        times = mark.times.since(before.times)
+        spent = {name: seconds - before.spent.get(name, 0.0) for name, seconds in mark.spent.items()}
+        self.session.add(
+            passed, mark.steps - before.steps, mark.batches - before.batches, times, waited, spent
+        )
+        collected = Report(
+            workers=self.config.collect.collectors,
+            seconds={
+                "environment": mark.times.environment,
+                "inference": mark.times.inference,
+                # Collectors tell of their time now and then, the queue at once.
+                "buffer": max(mark.times.queue - mark.waited, 0.0),
+                "waiting": min(mark.waited, mark.times.queue),
+            },
+        )
+        shares = self.profile.lap(passed, spent, mark.steps - before.steps, len(ended), collected)
+        return PixelRow(
+            steps=mark.steps,
+            games=self.games,
+            batches=self.batches,
+            mean_return=_mean([game.value for game in ended]),
+            mean_length=_mean([game.length for game in ended]),
+            epsilon=self.config.dqn.epsilon_at(mark.steps),
+            losses=dataclasses.asdict(self.dqn.metrics()),
+            seconds=self.seconds,
+            experience_per_second=(mark.steps - before.steps) / passed,
+            batches_per_second=(mark.batches - before.batches) / passed,
+            queue_depth=queue_depth,
+            dropped=self.dropped,
+            replay_fill=len(self.replay) / self.config.replay.capacity,
+            policy_lag=policy_lag,
+            collectors=times.shares() | {"waiting": waited / times.seconds if times.seconds else 0.0},
+            learner={name: seconds / passed for name, seconds in spent.items()},
+            restarts=self.restarts,
+            gpu_use=self.profile.gpu_use,
+            shares=shares,
+        )
+
+    def _rows_in_turns(self) -> Iterator[PixelRow]:
+        turns = None
+        try:
+            turns = self._turns = Turns(
+                self.config,
+                {"env_id": self.config.env.id} | env_options(self.config.env),
+                self.dqn,
+                self.replay,
+                self.sampler,
+                powers_of(self.config),
+                self._steps,
+                self.batches,
             )
-            collected = Report(
-                workers=config.collect.collectors,
-                seconds={
-                    "environment": mark.times.environment,
-                    "inference": mark.times.inference,
-                    # Collectors tell of their time now and then, the queue at once.
-                    "buffer": max(mark.times.queue - mark.waited, 0.0),
-                    "waiting": min(mark.waited, mark.times.queue),
-                },
-            )
-            shares = self.profile.lap(passed, spent, mark.steps - before.steps, len(ended), collected)
-            yield PixelRow(
-                steps=mark.steps,
-                games=self.games,
-                batches=self.batches,
-                mean_return=_mean([game.value for game in ended]),
-                mean_length=_mean([game.length for game in ended]),
-                epsilon=config.dqn.epsilon_at(mark.steps),
-                losses=dataclasses.asdict(self.dqn.metrics()),
-                seconds=self.seconds,
-                experience_per_second=(mark.steps - before.steps) / passed,
-                batches_per_second=(mark.batches - before.batches) / passed,
-                queue_depth=feed.depth(),
-                dropped=self.dropped,
-                replay_fill=len(self.replay) / config.replay.capacity,
-                policy_lag=inflow.take_lag(),
-                collectors=times.shares() | {"waiting": waited / times.seconds if times.seconds else 0.0},
-                learner={name: seconds / passed for name, seconds in spent.items()},
-                restarts=self.restarts,
-                gpu_use=self.profile.gpu_use,
-                shares=shares,
-            )
+            if self._turned is None:
+                turns.begin()
+            else:
+                self._restore_turns(turns, self._turned)
+            yield from self._take_turns(turns)
+        except WorkerError as error:
+            death = error.deaths[0]
+            raise TrainError(
+                f"collector {death.worker} died ({death.cause}): a deterministic run ends then; --resume goes on from"
+                " its last checkpoint"
+            ) from error
+        finally:
+            if turns is not None:
+                self._steps, self._turned = turns.steps, turns.state()
+                turns.close()
+            self._turns = None
+
+    def _restore_turns(self, turns: Turns, state: dict[str, Any]) -> None:
+        try:
+            lacking = turns.restore(state)
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+            raise TrainError(f"the checkpoint's games are not those of this run: {error!r}") from None
+        if lacking:
+            line = f"not to the bit as if it had never stopped: {lacking}"
+            self._console.print(line, highlight=False, soft_wrap=True)
+
+    def _take_turns(self, turns: Turns) -> Iterator[PixelRow]:
+        total = self.config.run.total_steps
+        clock = time.perf_counter()
+        mark = _Mark(turns.steps, turns.batches, Times(), 0.0, {})
+        while turns.steps < total:
+            ended: list[Game] = []
+            end = min((turns.steps // ROW_STEPS + 1) * ROW_STEPS, total)
+            while turns.steps < end:
+                ended += turns.round()
+            now = time.perf_counter()
+            passed, clock = now - clock, now
+            self.seconds += passed
+            self.batches = turns.batches
+            self.games += len(ended)
+            self.returns.extend(game.value for game in ended)
+            spent, waited = turns.worker_seconds
+            times = Times(spent + waited, environment=spent, queue=waited)
+            before, mark = mark, _Mark(turns.steps, turns.batches, times, waited, turns.watch.seconds)
+            yield self._row(before, mark, passed, ended)
 
     def _replace_dead(self, pool: Pool, inflow: Inflow) -> None:
         for death in pool.dead():
@@ -335,10 +432,13 @@ class Training:
             "num_actions": self.num_actions,
             "dqn": self.dqn.state_dict(),
             "policy": self.dqn.policy_state(),
+            "turns": self._turned if self._turns is None else self._turns.state(),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Goes on where the run that saved the state stood; but collectors begin new games."""
+        """Goes on where the run that saved the state stood; but collectors begin new games, unless they take turns with
+        the learner."""
+        self._turned = state.get("turns")
         self.dqn.load_state_dict(state["dqn"])
         self._steps = state["steps"]
         self.games, self.batches = state["games"], state["batches"]
@@ -453,7 +553,7 @@ def resume_run(
     path: Path, changes: Values, new_path: Path | None, console: Console, *, trust: bool = False
 ) -> PixelSummary:
     """Goes on from a checkpoint, in its own run directory or in a new one: with the network, the optimiser, the
-    counters, and the replay if that was saved. Collectors begin new games.
+    counters, and the replay if that was saved. Collectors begin new games, unless they take turns with the learner.
 
     Args and errors: as of ``fastrl.train.resume_run``.
     """
@@ -479,8 +579,9 @@ def _saved_replay(run: Path, config: PixelConfig) -> Replay | None:
             f"{file} holds {replay.num_envs} environments, this run would have {envs}: choose the same"
             " --collect.collectors and --collect.envs, or remove the file"
         )
-    for env in range(envs):
-        replay.cut(env)
+    if not config.run.deterministic:
+        for env in range(envs):
+            replay.cut(env)
     return replay
 
 

@@ -115,6 +115,11 @@ class PixelEnv(gymnasium.Env[Any, Any]):
                 self._new_game(None)
         return self._observe(None), {}
 
+    @property
+    def over(self) -> bool:
+        """Whether the next `reset` begins a new game."""
+        return self._over
+
     def _new_game(self, seed: int | None) -> None:
         self.game.reset(seed)
         self._over, self._return, self._length = False, 0.0, 0
@@ -166,6 +171,18 @@ class PixelEnv(gymnasium.Env[Any, Any]):
 
     def close(self) -> None:
         self.game.close()
+
+
+class SeededGames(gymnasium.Wrapper[Frame, SupportsFloat, Frame, SupportsFloat]):
+    """Each game from a seed of its own: the seed of a `reset` counts where a game begins, not where its next life
+    does."""
+
+    env: PixelEnv
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Frame, dict[str, Any]]:
+        return self.env.reset(seed=seed if self.env.over else None, options=options)
 
 
 class AtariGame:
@@ -293,6 +310,11 @@ def make_pixels(
         clip_reward=clip_reward,
         reward_scale=reward_scale,
     )
+
+
+def make_seeded_pixels(env_id: str, **options: Any) -> SeededGames:
+    """As `make_pixels`."""
+    return SeededGames(make_pixels(env_id, **options))
 
 
 def make_game(env_id: str, **options: Any) -> Game:

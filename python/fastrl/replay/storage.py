@@ -119,6 +119,11 @@ class Replay(Storage):
         """All that is stored for it."""
         return sum(array.nbytes for array in self._arrays.values())
 
+    @property
+    def mark(self) -> int:
+        """A number that is another one after each row that was written, and the same in what was saved and loaded."""
+        return _checksum(self._arrays["lanes"])
+
     def flush(self) -> None:
         """Writes storage on disk to the disk."""
         if self.path is None:
