@@ -41,6 +41,10 @@ def test_sizes_come_from_the_spaces() -> None:
         ({"unit": "days"}, "unit should be 'steps' or 'episodes', got 'days'"),
         ({"seed": -1}, "seed should be from 0"),
         ({"obs_space": Dict(a=OBS)}, "observations should be a Box.*FlattenObservation"),
+        (
+            {"obs_space": [0, 1]},
+            "observation_space should be one of gymnasium.spaces, got a builtins.list; .*old Gym",
+        ),
         ({"action_space": MultiDiscrete([2, 2])}, "actions should be Discrete from 0 on"),
         ({"action_space": Discrete(3, start=1)}, "actions should be Discrete from 0 on"),
     ],

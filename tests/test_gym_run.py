@@ -57,6 +57,13 @@ class Levers(gymnasium.Env[Any, Any]):
     action_space = gymnasium.spaces.MultiDiscrete([2, 3])
 
 
+class Wide(Levers):
+    """An image."""
+
+    observation_space = gymnasium.spaces.Box(0, 255, (150, 150, 3), np.uint8)
+    action_space = gymnasium.spaces.Discrete(2)  # type: ignore[assignment]
+
+
 def small_config(*options: str) -> GymConfig:
     parser = ArgumentParser()
     add_options(parser, GymConfig, SHORT_GYM)
@@ -293,6 +300,12 @@ def test_lag_is_measured_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         (
             ["--env=test_gym_run:Levers"],
             "actions should be Discrete from 0 on, or a one-dimensional float32 Box",
+        ),
+        (["--env=ALE/Pinball-v5"], "what learns Atari's games is fastrl-train pixels --env ALE/Pinball-v5"),
+        (["--env=test_gym_run:Wide"], "observations have 67,500 numbers each, and 65,536 is the most that"),
+        (
+            ["--env=test_gym_run:Path"],
+            "should make a gymnasium.Env, got a PosixPath without observation_space",
         ),
         (["--n-workers=0"], "--n-workers should be greater than or equal to 1 or 'auto', got '0'"),
         (["--collect=exector"], "did you mean 'executor'?"),

@@ -19,6 +19,7 @@ MAY_IMPORT = {
     "__main__": {"cli"},
     "cli": {
         "progress",
+        "collect",
         "cli_train",
         "gym_run",
         "summary",
@@ -49,7 +50,6 @@ MAY_IMPORT = {
         "train",
         "gym_run",
         "gym_settings",
-        "collect",
         "pixels",
         "pixel_settings",
         "traffic",
@@ -222,7 +222,7 @@ MAY_IMPORT = {
     },
     "cage2_settings": {"config", "envs"},
     "collecting": {"trust", "session", "collect", "networks", "actor", "config", "envs"},
-    "session": {"trust", "rundir", "checkpoint", "sinks", "metrics", "profile", "files", "config"},
+    "session": {"trust", "rundir", "checkpoint", "collect", "sinks", "metrics", "profile", "files", "config"},
     "sinks": {"metrics", "files"},
     "profile": {"collect", "files"},
     "summary": {

@@ -71,6 +71,15 @@ def _run(command: Callable[[str, list[str]], int], prog: str, arguments: list[st
         )
     except FloatingPointError as error:
         return _fail(prog, error, 1)
+    except RuntimeError as error:
+        from fastrl.collect.plan import CollectError
+
+        if not isinstance(error, CollectError):
+            raise
+        # What went wrong in an environment is told in its own words, then in a line.
+        if error.traceback:
+            print(error.traceback.rstrip(), file=sys.stderr)
+        return _fail(prog, str(error).splitlines()[0], 1)
     except OSError as error:
         if error.errno is None:
             raise

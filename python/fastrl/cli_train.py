@@ -7,7 +7,6 @@ import math
 import re
 import shlex
 import signal
-import sys
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -122,8 +121,6 @@ _FLAGS = {"--", "--help", "--print-config", "--profile", "--trust"}
 
 def train(prog: str, arguments: list[str]) -> int:
     """Trains PPO on CAGE Challenge 2, PPO or IMPALA on any environment, DQN from pixels, or agents in traffic."""
-    from fastrl.collect.plan import CollectError
-
     kinds = {
         "cage2": _train_cage2,
         "cage2-workflow": _train_workflow,
@@ -135,14 +132,7 @@ def train(prog: str, arguments: list[str]) -> int:
     if kind is None:
         _without_kind(prog, arguments)
     load_torch(arguments)
-    try:
-        return kinds[kind](prog, arguments)
-    except CollectError as error:
-        # What went wrong in a worker is told in the worker's own words, then in a line.
-        if error.traceback:
-            print(error.traceback.rstrip(), file=sys.stderr)
-        print(f"{prog}: error: {str(error).splitlines()[0]}", file=sys.stderr)
-        return 1
+    return kinds[kind](prog, arguments)
 
 
 def _without_kind(prog: str, arguments: list[str]) -> NoReturn:

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from fastrl.actor import MlpActor
 from fastrl.collect.choose import make_collector
+from fastrl.collect.failures import last_line, own_traceback
 from fastrl.collect.intake import ahead_for
 from fastrl.collect.plan import CollectError, Collector, Failure, Plan, Report
 from fastrl.collect.player import resumed
@@ -75,15 +76,21 @@ def build_env(spec: EnvSpec) -> gymnasium.Env[Any, Any]:
     """One environment, in this process, to see what it is like.
 
     Raises:
-        TrainError: there is none of that name, or its options do not suit it.
+        TrainError: there is none of that name, or what makes it cannot be called with its options.
+        CollectError: it raised while it was built; with the traceback of its own code.
     """
     try:
         return spec.make()
-    except Exception as error:
-        # Whatever an environment raises for what it was told, its user has told it.
+    except (Exception, SystemExit) as error:
+        trace = own_traceback(error)
         reason = str(error).removeprefix("env: ") or type(error).__name__
+        if trace:
+            reason = f"it could not be built: {last_line(trace)}"
         options = "" if not spec.options or isinstance(error, ValueError) else f" with {dict(spec.options)}"
-        raise TrainError(f"--env {spec.id}{options}: {reason.splitlines()[0]}") from error
+        line = f"--env {spec.id}{options}: {reason.splitlines()[0]}"
+        if trace:
+            raise CollectError(line, trace) from error
+        raise TrainError(line) from error
 
 
 def episode_steps(config: CollectConfig, env: gymnasium.Env[Any, Any]) -> int:

@@ -18,9 +18,10 @@ from fastrl.actor import MlpActor
 from fastrl.algorithms.impala import Impala, ImpalaMetrics
 from fastrl.algorithms.ppo import PPO, PPOMetrics
 from fastrl.checkpoint import CheckpointError, load_newest
+from fastrl.collect.failures import last_line, own_traceback
 from fastrl.collect.fragment import Fragment
 from fastrl.collect.intake import Intake, Lag
-from fastrl.collect.plan import Collector, Report, check_spaces
+from fastrl.collect.plan import CollectError, Collector, Report, check_spaces
 from fastrl.collecting import (
     FailureReporter,
     Publisher,
@@ -36,6 +37,7 @@ from fastrl.collecting import (
     tell_begun_anew,
 )
 from fastrl.config import ConfigError, UserError, Values, build, to_tree
+from fastrl.envs import contract
 from fastrl.envs.spec import EnvSpec
 from fastrl.files import to_json, write_atomically
 from fastrl.gpu import GpuMeter
@@ -49,6 +51,9 @@ from fastrl.session import Goal, TrainError, choose_device, going_on, play, resu
 from fastrl.stopwatch import Stopwatch
 from fastrl.summary import GymSummary, peak_gpu_memory_mib, peak_memory_mib, with_other
 from fastrl.trust import from_file
+
+# The widest input of a compiled actor.
+MAX_OBS_DIM = 2**16
 
 # What may differ when a run goes on: nothing that it has learnt depends on these.
 RESUMABLE = (
@@ -273,6 +278,12 @@ def _learner(config: GymConfig, env: gymnasium.Env[Any, Any], device: str) -> PP
     try:
         check_spaces(env.observation_space, env.action_space)
         obs_dim = int(np.prod(env.observation_space.shape or ()))
+        if obs_dim > MAX_OBS_DIM:
+            raise ValueError(
+                f"its observations have {obs_dim:,} numbers each, and {MAX_OBS_DIM:,} is the most that a network of"
+                f" this kind of run takes; fastrl-train pixels --env {config.env.id.rpartition(':')[2]} learns from"
+                " images"
+            )
         obs_space = gymnasium.spaces.Box(-np.inf, np.inf, (obs_dim,), np.float32)
         common: dict[str, Any] = {
             "total_steps": config.run.total_steps,
@@ -306,6 +317,9 @@ def play_episodes(
         seed: of the episodes, others than those of a run with that seed.
         num_steps: after which an episode ends at the latest.
         advance: called after each episode, with 1.
+
+    Raises:
+        TrainError, CollectError: the environment cannot be built or played.
     """
     actor = MlpActor(policy.actor_architecture())
     weights = np.zeros(actor.weights_nbytes // 4, np.float32)
@@ -315,18 +329,34 @@ def play_episodes(
     log_probs = np.zeros(1, np.float32)
     nothing = np.zeros(1, np.uint64), np.zeros(1, np.int64)
     env = build_env(spec)
+    form = contract.form_of(spec.id, env.observation_space.shape or (), env.observation_space.dtype)
     returns = []
     for number in np.random.SeedSequence([seed, 1]).generate_state(episodes):
-        obs, _ = env.reset(seed=int(number) >> 1)
-        total = 0.0
-        for _ in range(num_steps):
-            row = np.asarray(obs, np.float32).reshape(1, -1)
-            actor.act(row, *nothing, draws, log_probs, greedy=True)
-            action = takes.to_env(draws)[0] if takes.is_box else int(draws[0])
-            obs, reward, terminated, truncated, _ = env.step(action)
-            total += float(reward)
-            if terminated or truncated:
-                break
+        episode_seed, total, step = int(number) >> 1, 0.0, 0
+        try:
+            obs, _ = contract.reset(env, form, episode_seed)
+            for _ in range(num_steps):
+                step += 1
+                actor.act(obs.astype(np.float32).reshape(1, -1), *nothing, draws, log_probs, greedy=True)
+                action = takes.to_env(draws)[0] if takes.is_box else int(draws[0])
+                obs, reward, terminated, truncated, _ = contract.step(env, form, action)
+                total += float(reward)
+                if not (np.isfinite(total) and np.isfinite(obs).all()):
+                    what = (
+                        f"a reward of {reward}"
+                        if np.isfinite(obs).all()
+                        else "NaN or infinity as observation"
+                    )
+                    raise ValueError(f"it gave {what}")
+                if terminated or truncated:
+                    break
+        except contract.ContractError as error:
+            raise CollectError(str(error)) from None
+        except (Exception, SystemExit) as error:  # whatever an environment raises
+            told = own_traceback(error)
+            cause = last_line(told) if told else str(error)
+            where = f"at step {step} of the episode that reset(seed={episode_seed}) began"
+            raise CollectError(f"{spec.id} failed {where}: {cause}", told) from error
         returns.append(total)
         advance(1)
     env.close()
@@ -400,11 +430,19 @@ def _train(training: Training, directory: RunDirectory, console: Console) -> Gym
         restarts=training.restarts,
         peak_memory_mib=peak_memory_mib(),
         peak_gpu_memory_mib=peak_gpu_memory_mib(training.device),
-        evaluation=training.evaluate() if stopped_by is None else None,
+        evaluation=None,
     )
-    write_atomically(directory.summary, to_json(summary.to_tree(), indent=2).encode())
+    # Before the evaluation, which the environment may break off.
+    _write(summary, directory)
+    if stopped_by is None:
+        summary = dataclasses.replace(summary, evaluation=training.evaluate())
+        _write(summary, directory)
     summary.print(console)
     return summary
+
+
+def _write(summary: GymSummary, directory: RunDirectory) -> None:
+    write_atomically(directory.summary, to_json(summary.to_tree(), indent=2).encode())
 
 
 def evaluate_run(
@@ -427,6 +465,7 @@ def evaluate_run(
         CheckpointError: there is none, or not one of a run of this kind.
         TrustError: the environment would import code.
         ConfigError: its environment is another one than ``env``.
+        TrainError, CollectError: the environment cannot be built or played.
     """
     file, state = load_newest(path)
     try:

@@ -15,6 +15,7 @@ import torch
 from rich.console import Console
 
 from fastrl.checkpoint import CheckpointError, Checkpoints, find_checkpoint, load_newest
+from fastrl.collect.plan import CollectError
 from fastrl.config import ConfigError, UserError, Values, build, check, to_toml
 from fastrl.metrics import Row
 from fastrl.profile import Profile
@@ -225,7 +226,7 @@ def going_on(
         restore: makes the training from the checkpoint's file and state.
 
     Raises:
-        CheckpointError, TrainError, RunDirectoryError, ConfigError: it cannot go on; nothing has changed.
+        CheckpointError, TrainError, RunDirectoryError, ConfigError, CollectError: it cannot go on; nothing has changed.
     """
     own_directory = find_checkpoint(path).parent
     if not own_directory.name:
@@ -242,7 +243,7 @@ def going_on(
         try:
             training = restore(file, state)
         except (KeyError, TypeError, AttributeError, ValueError, RuntimeError) as error:
-            if isinstance(error, UserError):
+            if isinstance(error, UserError | CollectError):
                 raise
             raise CheckpointError(
                 f"{file} is no checkpoint of a run that this fastrl can resume: {error!r}"

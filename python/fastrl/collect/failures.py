@@ -1,6 +1,7 @@
 """What went wrong in workers: counted, kept for the report, and the end of the run where it does not get better."""
 
 import time
+import traceback
 from collections import Counter
 from collections.abc import Iterable
 
@@ -60,6 +61,22 @@ class Failures:
 def last_line(traceback: str) -> str:
     """Of a traceback: what was raised."""
     return traceback.strip().splitlines()[-1]
+
+
+def own_traceback(error: BaseException) -> str:
+    """The traceback of what somebody else's environment did, without what fastrl and Gymnasium did around it; empty if
+    that leaves nothing."""
+    frames = [
+        summary
+        for (frame, _), summary in zip(
+            traceback.walk_tb(error.__traceback__), traceback.extract_tb(error.__traceback__), strict=True
+        )
+        if str(frame.f_globals.get("__name__")).partition(".")[0] not in ("fastrl", "gymnasium", "importlib")
+    ]
+    if not frames:
+        return ""
+    lines = [*traceback.format_list(frames), *traceback.format_exception_only(error)]
+    return "Traceback (most recent call last):\n" + "".join(lines)
 
 
 def _times(count: int) -> str:

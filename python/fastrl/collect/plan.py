@@ -83,6 +83,14 @@ def check_spaces(obs_space: Space[Any], action_space: Space[Any]) -> None:
     Raises:
         ValueError
     """
+    spaces: dict[str, Any] = {"observation_space": obs_space, "action_space": action_space}
+    for name, space in spaces.items():
+        if not isinstance(space, Space):
+            kind = f"{type(space).__module__}.{type(space).__name__}"
+            raise ValueError(
+                f"{name} should be one of gymnasium.spaces, got a {kind}; of an environment of the old Gym"
+                " shimmy.GymV21CompatibilityV0 makes one of Gymnasium's"
+            )
     if not isinstance(obs_space, Box):
         raise ValueError(
             f"observations should be a Box, of any shape; the environment's are {obs_space}:"

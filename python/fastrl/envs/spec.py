@@ -14,6 +14,9 @@ import gymnasium
 
 Factory = Callable[..., gymnasium.Env[Any, Any]]
 
+# Without these nothing is an environment, whatever its class.
+_PARTS = ("observation_space", "action_space", "reset", "step")
+
 
 @dataclass(frozen=True)
 class EnvSpec:
@@ -32,15 +35,28 @@ class EnvSpec:
         """Builds one.
 
         Raises:
-            ValueError: there is no such id, module or factory; the message names the nearest id.
+            ValueError: there is no such id, module or factory, the message names the nearest id; or the factory makes
+                no environment.
             Whatever the environment raises for its options.
         """
         factory = self._factory()
         if factory is not None:
-            return factory(**self.options)
+            made = factory(**self.options)
+            lacks = [name for name in _PARTS if not hasattr(made, name)]
+            if lacks:
+                raise ValueError(
+                    f"env: {self.id} should make a gymnasium.Env, got a {type(made).__name__} without"
+                    f" {', '.join(lacks)}"
+                )
+            return made
         try:
             return gymnasium.make(self.id, **self.options)
         except (gymnasium.error.UnregisteredEnv, gymnasium.error.NamespaceNotFound) as error:
+            if self.id.startswith("ALE/"):
+                raise ValueError(
+                    f"env: Gymnasium knows no {self.id!r} before ale_py is imported; what learns Atari's games is"
+                    f" fastrl-train pixels --env {self.id}"
+                ) from error
             near = difflib.get_close_matches(self.id, gymnasium.registry, 1, 0.3)
             hint = f"; did you mean {near[0]}?" if near else ""
             raise ValueError(f"env: Gymnasium knows no {self.id!r}{hint}") from error
