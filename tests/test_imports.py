@@ -36,6 +36,7 @@ MAY_IMPORT = {
         "config",
         "files",
         "envs",
+        "processes",
         "_rust",
     },
     "cli_bench": {"progress", "cli_train", "collecting", "bench_collect", "files", "config", "envs"},

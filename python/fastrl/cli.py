@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastrl.cli_bench import bench_collect
 from fastrl.cli_render import render
-from fastrl.cli_train import SHORT_PIXELS, at_least, path_text, positive, preset, train
+from fastrl.cli_train import SHORT_PIXELS, at_least, import_from_here, path_text, positive, preset, train
 from fastrl.config import (
     ArgumentParser,
     ConfigError,
@@ -25,6 +25,7 @@ from fastrl.config import (
     nearest,
     read_arguments,
 )
+from fastrl.processes import refuse_unguarded
 from fastrl.progress import Progress, load_torch
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ def main_train(argv: Sequence[str] | None = None) -> int:
 
 def _run(command: Callable[[str, list[str]], int], prog: str, arguments: list[str]) -> int:
     """Runs a command; what a user can do something about ends in one line, not in a traceback."""
+    refuse_unguarded()
     try:
         code = command(prog, arguments)
         sys.stdout.flush()
@@ -175,6 +177,7 @@ def evaluate(prog: str, arguments: list[str]) -> int:
     kinds = {_kind(name) for name in options.subjects}
     if options.env is not None and kinds != {"gym"}:
         raise ConfigError("--env goes with runs of gym alone")
+    import_from_here(options.env, trust=options.trust)
     for kind, what, score in (("traffic", "in traffic", _evaluate_traffic), ("gym", "of gym", _evaluate_gym)):
         if kinds == {kind}:
             return score(options)
@@ -413,6 +416,7 @@ def _bench_pixels(prog: str, arguments: list[str]) -> int:
     changes = read_arguments(PixelConfig, options, SHORT_PIXELS)
     layers = [check(PixelConfig, BENCH, "bench"), changes]
     env_id = build(PixelConfig, *layers).env.id
+    import_from_here(env_id)
     if env_id != BENCH["env"]["id"]:
         layers[0] = preset(PixelConfig, PRESETS, preset_for(env_id)) | {
             key: value for key, value in layers[0].items() if not key.startswith("env.")

@@ -3,7 +3,7 @@
 import argparse
 import dataclasses
 
-from fastrl.cli_train import at_least, path, positive
+from fastrl.cli_train import at_least, import_from_here, path, positive
 from fastrl.config import ArgumentParser, ConfigError, nearest
 from fastrl.progress import Progress, load_torch
 
@@ -107,6 +107,7 @@ def bench_collect(prog: str, arguments: list[str]) -> int:
         seconds=options.seconds,
         envs_per_worker=options.envs_per_worker,
     )
+    import_from_here(options.env)
     make_plan(setting, max(workers))
     out = options.out
     if out is not None:

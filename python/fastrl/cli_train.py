@@ -422,11 +422,13 @@ def _do(run: Run, changes: Values, options: argparse.Namespace, prog: str) -> in
             raise ConfigError(
                 f"{options.resume} is a run of another kind, {kind}, not of {options.environment}"
             )
+    import_from_here(changes.get("env.id"), trust=options.trust)
     if options.resume is not None and not _starts_over(options, console):
         summary = run.go_on(options.resume, changes, options.run_dir, console, trust=options.trust)
     else:
         config = run.settings()
         trust = trust_option(config)
+        import_from_here(getattr(config.env, "id", None))
         if options.print_config:
             print(to_toml(config), end="")
             return 0
@@ -470,6 +472,13 @@ def _layers(
     if options.preset is not None:
         layers.insert(0, preset(config_type, presets, options.preset))
     return layers
+
+
+def import_from_here(env_id: str | None, *, trust: bool = False) -> None:
+    """Lets an environment that the command line names be in a module of the current directory, for this process and
+    those it starts. Installed modules of the same name come first."""
+    if (trust or ":" in (env_id or "")) and (here := str(Path.cwd())) not in sys.path and "" not in sys.path:
+        sys.path.append(here)
 
 
 def _read_config(config_type: type, options: argparse.Namespace) -> Values:

@@ -21,10 +21,23 @@ ONE_THREAD = dict.fromkeys(
 SHARED_MEMORY = "/dev/shm/fastrl-"
 
 
+# What a worker ends with that would start workers itself, while it reads the program that has started it.
+UNGUARDED = 79
+
+
+def refuse_unguarded() -> None:
+    """Ends this process if it is a worker that still reads the program which has started it, for there is no end to
+    workers that start workers: what starts them should stand under ``if __name__ == "__main__":``. To be called before
+    anything is made that would be left behind; `cause_of_death` tells the learner."""
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        os._exit(UNGUARDED)
+
+
 @contextlib.contextmanager
 def starting() -> Iterator[None]:
     """Processes that are started meanwhile keep to one thread, and are not interrupted by Ctrl-C, from their first
     moment on. They are to call `begin`."""
+    refuse_unguarded()
     with _environment(ONE_THREAD), _without_interrupts():
         yield
 
@@ -48,6 +61,11 @@ def begin(names: Sequence[str] = ()) -> None:
 def cause_of_death(exitcode: int | None) -> str:
     """Of a process that said nothing itself, one line: ``"killed by SIGKILL"``, ``"exit code 3"``."""
     code = exitcode or 0
+    if code == UNGUARDED:
+        return (
+            "each process reads the program that has started it, and would start processes again; put what starts them"
+            ' under `if __name__ == "__main__":`'
+        )
     return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
 
 

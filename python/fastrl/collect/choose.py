@@ -5,7 +5,8 @@
 1. ``ray``, if an address of a cluster is given;
 2. ``native``, if the environment is one of fastrl's compiled ones;
 3. ``sequential``, if there is one worker, or an update's worth of steps takes less than `WORTH_SECONDS`: then handing
-   it to processes costs as much as it brings;
+   it to processes costs as much as it brings; and if no other process can build the environment, such as one that is
+   registered in a notebook;
 4. ``executor`` otherwise.
 
 For the last two the environment is played for half a second (`fastrl.collect.probe`). ``sync`` is not chosen: with
@@ -22,8 +23,9 @@ from typing import Any, NamedTuple
 
 import gymnasium
 
+from fastrl import processes
 from fastrl.collect.plan import Collector, Plan
-from fastrl.collect.probe import TOGETHER, Probe, probe
+from fastrl.collect.probe import TOGETHER, Probe, UnbuildableError, probe
 from fastrl.collect.workers import WorkerCount, check_count, check_start_method, cores
 from fastrl.envs.spec import EnvSpec
 from fastrl.envs.vector import NativeVectorEnv
@@ -64,7 +66,10 @@ def choose(
     workers = min(cores(), useful) if n_workers == "auto" else n_workers
     if workers <= 1:
         return Choice("sequential", "there is work or a core for one worker only")
-    found = (measure or functools.partial(probe, plan))()
+    try:
+        found = (measure or functools.partial(probe, plan))()
+    except UnbuildableError as error:
+        return Choice("sequential", str(error))
     steps = plan.num_steps * (plan.episodes if plan.unit == "episodes" else plan.num_envs)
     step = _duration(found.step_seconds)
     if steps * found.step_seconds < WORTH_SECONDS:
@@ -122,6 +127,7 @@ def make_collector(
         TypeError: the plan does not pickle, or ``n_workers`` is no number.
         CollectError: it cannot start; the message says why.
     """
+    processes.refuse_unguarded()
     check_count(n_workers)
     check_start_method(start_method)
     shared = {

@@ -88,6 +88,7 @@ class ExecutorCollector(TaskCollector[Worker]):
         pickle_weights: bool = False,
         measure: Callable[[], int] | None = None,
     ) -> None:
+        processes.refuse_unguarded()
         super().__init__(
             plan,
             task_timeout=task_timeout,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import traceback
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -19,6 +20,7 @@ from fastrl.collect.plan import CollectError, Plan
 from fastrl.collect.player import Player
 from fastrl.collect.workers import MIB, memory_of
 from fastrl.envs import contract
+from fastrl.envs.spec import ElsewhereError, unpickled
 from fastrl.streams import EPISODES, env_seed
 
 # Where steps are played together, all wait for the slowest; how much slower that one is, is told of so many.
@@ -31,6 +33,10 @@ PATIENCE = 120.0
 
 # Share of the steps, the slowest, that are not looked at: other programs held them up.
 _DISTURBED = 0.005
+
+
+class UnbuildableError(CollectError):
+    """Only the process that asks can build the environment; the message says how others could."""
 
 
 @dataclass(frozen=True)
@@ -52,29 +58,35 @@ def probe(plan: Plan, start_method: str = "spawn") -> Probe:
     """Builds the plan's environment in a process of its own, and plays it for half a second, with random actions.
 
     Raises:
+        UnbuildableError: other processes cannot build it, this one might.
         CollectError: it cannot be built or played, it has other spaces than the plan, or takes longer than 2 minutes.
         TypeError: the plan does not pickle.
     """
     context: Any = multiprocessing.get_context(start_method)
-    receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_work, args=(plan, sender), name="probe")
     try:
-        with processes.starting():
-            process.start()
-    except (TypeError, AttributeError, ValueError) as error:
+        payload = pickle.dumps(plan)
+    except Exception as error:
         raise TypeError(f"the plan does not pickle, so other processes cannot play it: {error}") from error
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_work, args=(payload, sender), name="probe")
+    with processes.starting():
+        process.start()
     sender.close()
     try:
         told = receiver.recv() if receiver.poll(PATIENCE) else (f"no answer within {PATIENCE:g} s", "")
     except EOFError:
         process.join()
         told = (processes.cause_of_death(process.exitcode), "")
+        if process.exitcode == processes.UNGUARDED:
+            raise UnbuildableError(told[0]) from None
     finally:
         receiver.close()
         process.kill()
         process.join()
     if isinstance(told, Probe):
         return told
+    if isinstance(told, ElsewhereError):
+        raise UnbuildableError(str(told))
     cause, trace = told
     # What is wrong with its interface or spaces names it.
     said = cause if plan.env.id in cause else f"{plan.env.id} cannot be played: {cause}"
@@ -90,13 +102,15 @@ def summary(step_seconds: NDArray[np.float64], reset_seconds: float, memory: int
     return Probe(mean + reset_seconds / len(step_seconds), slowest / max(mean, 1e-9), memory)
 
 
-def _work(plan: Plan, sender: Connection) -> None:
+def _work(payload: bytes, sender: Connection) -> None:
     """What the process does."""
     processes.begin()
     try:
-        told: Any = _play(plan)
+        told: Any = _play(unpickled(payload))
     except (CollectError, contract.ContractError) as error:
         told = (str(error), "")
+    except ElsewhereError as error:
+        told = error
     except BaseException:  # an environment that calls sys.exit() cannot be played, either
         trace = traceback.format_exc()
         told = (last_line(trace), trace)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import ctypes
 import faulthandler
 import math
-import pickle
 import signal
 import time
 import traceback
@@ -26,6 +25,7 @@ from fastrl.collect.failures import last_line
 from fastrl.collect.plan import CollectError, Plan
 from fastrl.collect.player import PARTS, Arrays, Played, Player, Stopped, arrays_for
 from fastrl.collect.running import Begun
+from fastrl.envs.spec import ElsewhereError, unpickled
 from fastrl.weights import Weights
 
 # Asks a process for the traceback of what it is doing.
@@ -202,6 +202,8 @@ def failed(error: BaseException, played: list[Played]) -> Outcome:
     told = traceback.format_exc()
     if isinstance(error, CollectError):
         return Outcome(played, cause=str(error), traceback=error.traceback, refused=True)
+    if isinstance(error, ElsewhereError):
+        return Outcome(played, cause=str(error), refused=True)
     return Outcome(played, cause=last_line(told), traceback=told)
 
 
@@ -231,7 +233,7 @@ def begin(
     faulthandler.enable(report.fileno())
     faulthandler.register(TELL, report.fileno(), chain=True)
     try:
-        _process = _Process(pickle.loads(payload), lanes, slots, weights, stop, rebuild)
+        _process = _Process(unpickled(payload), lanes, slots, weights, stop, rebuild)
         # Unlike atexit, it is done in processes of every start method.
         util.Finalize(None, _process.close, exitpriority=10)
     except Exception as error:

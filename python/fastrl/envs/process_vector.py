@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import pickle
 import time
 import weakref
 from collections.abc import Sequence
@@ -142,6 +143,7 @@ class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
         info: bool = False,
         **options: Any,
     ) -> None:
+        processes.refuse_unguarded()
         self._crew = _Crew()
         self._end = weakref.finalize(self, self._crew.end)
         self._spec = as_spec(env, **options)
@@ -238,7 +240,8 @@ class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
     def _start(self, task: Task) -> tuple[BaseProcess, Connection]:
         ours, theirs = self._context.Pipe()
         # Not daemonic in multiprocessing's sense, whose environments could not start processes themselves.
-        process = self._context.Process(target=work, args=(task, theirs), name=f"environments {task.index}")
+        arguments = (task.index, pickle.dumps(task), theirs)
+        process = self._context.Process(target=work, args=arguments, name=f"environments {task.index}")
         with processes.starting():
             process.start()
         theirs.close()

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from fastrl import processes
 from fastrl._rust import Rounds
 from fastrl.envs import contract
-from fastrl.envs.spec import EnvSpec
+from fastrl.envs.spec import ElsewhereError, EnvSpec, unpickled
 
 # Arrays begin at multiples of it, so that no two lie on one line of a core's cache.
 ALIGNED = 128
@@ -235,28 +235,35 @@ class _Worker:
         return results
 
 
-def work(task: Task, pipe: Connection) -> None:
-    """What a worker's process does. It ends with its parent, or when that closes its environments."""
+def work(index: int, payload: bytes, pipe: Connection) -> None:
+    """What a worker's process does. It ends with its parent, or when that closes its environments.
+
+    Args:
+        index: which worker.
+        payload: its pickled `Task`.
+    """
     names: list[str] = []
     processes.begin(names)
     envs: list[gymnasium.Env[Any, Any]] = []
     rounds: Rounds | None = None
     memory: Memory | None = None
     try:
+        task: Task = unpickled(payload)
         envs = [task.spec.make() for _ in task.envs]
         spaces = [(env.observation_space, env.action_space) for env in envs]
         pipe.send(Built(spaces, dict(envs[0].metadata), envs[0].render_mode))
         rounds, layout = pipe.recv()
         names.append(rounds.name)
         memory = Memory(rounds, layout)
-        rounds.join(task.index)
+        rounds.join(index)
         pipe.send(None)
         _play(_Worker(task, envs, memory), rounds, memory, pipe)
     except BaseException as error:
-        # What is wrong with an environment's interface is told in a line, anything else with its traceback.
-        text = str(error) if isinstance(error, contract.ContractError) else traceback.format_exc()
+        # What is wrong with an environment's interface or place is told in a line, anything else with its traceback.
+        in_a_line = isinstance(error, contract.ContractError | ElsewhereError)
+        text = str(error) if in_a_line else traceback.format_exc()
         if rounds is not None and memory is not None:
-            memory.told[task.index] = Told.FAILED
+            memory.told[index] = Told.FAILED
             rounds.done()
         # Nobody listens if the parent was done with this worker.
         with contextlib.suppress(OSError):

@@ -18,6 +18,29 @@ Factory = Callable[..., gymnasium.Env[Any, Any]]
 _PARTS = ("observation_space", "action_space", "reset", "step")
 
 
+class ElsewhereError(ValueError):
+    """An environment that one process can build and another one cannot; the message ends with what to do."""
+
+
+def _elsewhere(what: str, name: str) -> ElsewhereError:
+    return ElsewhereError(
+        f"env: {what}, so other processes cannot build it; put what makes it into a module, such as my_module.py, and"
+        f" give 'my_module:{name}', or collect with 'sequential', which plays in this process"
+    )
+
+
+def unpickled(payload: bytes) -> Any:
+    """What another process has pickled, with how to build an environment in it.
+
+    Raises:
+        ElsewhereError: it names what this process does not have, such as a class of a notebook.
+    """
+    try:
+        return pickle.loads(payload)
+    except (AttributeError, ImportError) as error:
+        raise _elsewhere(str(error), "make_env") from error
+
+
 @dataclass(frozen=True)
 class EnvSpec:
     """A way to build an environment, which pickles.
@@ -31,12 +54,17 @@ class EnvSpec:
     id: str
     options: Mapping[str, Any] = field(default_factory=dict)
 
+    def __getstate__(self) -> dict[str, Any]:
+        # For the process that gets it: a class in a notebook is registered in the notebook's process alone.
+        return {**self.__dict__, "_was_registered": self.id in gymnasium.registry}
+
     def make(self) -> gymnasium.Env[Any, Any]:
         """Builds one.
 
         Raises:
             ValueError: there is no such id, module or factory, the message names the nearest id; or the factory makes
                 no environment.
+            ElsewhereError: the process that pickled this has it, this one does not.
             Whatever the environment raises for its options.
         """
         factory = self._factory()
@@ -52,6 +80,8 @@ class EnvSpec:
         try:
             return gymnasium.make(self.id, **self.options)
         except (gymnasium.error.UnregisteredEnv, gymnasium.error.NamespaceNotFound) as error:
+            if self.__dict__.get("_was_registered"):
+                raise _elsewhere(f"{self.id!r} is registered in one process only", self.id) from error
             if self.id.startswith("ALE/"):
                 raise ValueError(
                     f"env: Gymnasium knows no {self.id!r} before ale_py is imported; what learns Atari's games is"
@@ -77,8 +107,13 @@ class EnvSpec:
         factory = getattr(module, name, None)
         if factory is None:
             near = difflib.get_close_matches(name, dir(module), 1)
+            if module_name == "__main__":
+                raise _elsewhere(f"{self.id!r} is in one process only", name)
             hint = f"; did you mean {near[0]}?" if near else ""
-            raise ValueError(f"env: module {module_name} has no {name!r}{hint}")
+            where = getattr(module, "__file__", None)
+            raise ValueError(
+                f"env: module {module_name}{f' ({where})' if where else ''} has no {name!r}{hint}"
+            )
         if not callable(factory):
             raise ValueError(f"env: {self.id} should be a function or class that makes an environment")
         return factory
