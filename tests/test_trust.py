@@ -1,5 +1,6 @@
 """Files from anybody: none imports code, connects to a machine or writes elsewhere before its reader has said so."""
 
+import shutil
 import sys
 from copy import deepcopy
 from pathlib import Path
@@ -69,6 +70,7 @@ def forged(run: Path, to: Path, **changes: Any) -> Path:
     path = to / "run" / "checkpoints" / "step-000000000008.safetensors"
     path.parent.mkdir(parents=True)
     save_checkpoint(path, state)
+    shutil.copy(run / "config.toml", to / "run" / "config.toml")
     return path.parent.parent
 
 

@@ -7,6 +7,7 @@ import math
 import re
 import shlex
 import signal
+import sys
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
