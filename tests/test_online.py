@@ -272,6 +272,8 @@ def test_a_run_trains_online(monkeypatch: pytest.MonkeyPatch) -> None:
     training = Training(config, Console(quiet=True))
     rows = list(training.rows())
     assert rows[-1].episodes >= 120
+    assert all(row.latest.keys() == (row.played.keys() if row.episodes else set()) for row in rows)
+    assert all(row.latest == row.played for row in rows if row.ended)
     assert rows[-1].iteration == training.learner.updates > 3
     assert {"policy_age_updates", "policy_age_seconds", "missed", "dropped"} <= rows[-1].record().keys()
     assert {row.vehicles for row in rows} == {2, 3}

@@ -186,6 +186,7 @@ class TrafficRow(Row):
         ended: how many of them in this row.
         played: means over these by name, such as ``mean_return``, ``success_rate`` and ``collision_rate``; NaN of what
             is not known, and of everything where none has ended.
+        latest: the same of the last row in which episodes ended, this one or an earlier one; empty before.
         vehicles, density: of the episodes that begin now; ``level``, ``rises``, ``falls`` of the curriculum.
         losses: the algorithm's own numbers, by name; empty where there was nothing to learn from.
         evaluation: scores on fixed seeds, by name; empty where there was none. ``best`` is the best return so far.
@@ -201,6 +202,7 @@ class TrafficRow(Row):
     episodes: int
     ended: int
     played: Mapping[str, float]
+    latest: Mapping[str, float]
     vehicles: int
     density: float
     level: int
@@ -245,24 +247,24 @@ class TrafficRow(Row):
         }
 
     def highlights(self) -> list[str]:
-        def percent(name: str) -> str:
-            value = self.played.get(name, math.nan)
-            return "-" if math.isnan(value) else f"{value:.0%}"
-
-        numbers = [
-            f"return {brief(self.played.get('mean_return', math.nan))}",
-            f"success {percent('success_rate')}",
-            f"collisions {percent('collision_rate')}",
-            f"{self.vehicles} vehicles",
-        ]
+        numbers = [] if self.episodes else ["no episode has ended yet"]
+        if self.latest:
+            numbers = [
+                f"return {brief(self.latest['mean_return'])}",
+                f"success {_percent(self.latest['success_rate'])}",
+                f"collisions {_percent(self.latest['collision_rate'])}",
+            ]
+        numbers.append(f"{self.vehicles} vehicles")
         if self.evaluation:
             numbers.append(f"evaluation {brief(self.evaluation['mean_return'])}")
-        if self.online:
+        if self.online and self.online["simulated"]:
             numbers += [
                 f"policy age {brief(self.online['policy_age_seconds'])} s",
                 f"late {self.online['missed']:.0f} of {self.online['simulated']:.0f}",
                 f"dropped {self.online['dropped']:.0f}",
             ]
+        elif self.online:
+            numbers.append("waiting for the first rollout")
         return numbers
 
 
@@ -414,6 +416,11 @@ def _named_shares(shares: Mapping[str, float]) -> dict[str, Number]:
     return {f"share_{name}": share for name, share in shares.items()}
 
 
+def _percent(value: float) -> str:
+    """``12%``; ``-`` for NaN."""
+    return "-" if math.isnan(value) else f"{value:.0%}"
+
+
 def brief(value: float) -> str:
     """Three significant digits or so; ``-`` for NaN."""
     if math.isnan(value):
@@ -427,6 +434,11 @@ def count(value: float) -> str:
         if value >= size:
             return f"{value / size:.1f}{letter}"
     return f"{value:.0f}"
+
+
+def rate(value: float) -> str:
+    """As `count`, with digits behind the point below 10: ``0.23``."""
+    return brief(value) if 0 < value < 10 else count(value)
 
 
 def duration(seconds: float) -> str:

@@ -14,7 +14,7 @@ from rich.text import Text
 from tensorboardX import SummaryWriter
 
 from fastrl.files import to_json, write_atomically
-from fastrl.metrics import Row, count, duration
+from fastrl.metrics import Row, count, duration, rate
 
 
 class Sink(Protocol):
@@ -143,7 +143,7 @@ class ConsoleSink:
         if self._live is not None:
             self._bar.update(self._task, **self._fields(done))
         elif time.monotonic() - self._told_at >= self._interval:
-            self._print(done, [f"{count(self._pace.speed)} {self._unit}/s"])
+            self._print(done, [f"{rate(self._pace.speed)} {self._unit}/s"])
 
     def _tell(self, row: Row) -> None:
         self._untold = None
@@ -168,7 +168,7 @@ class ConsoleSink:
         return duration(max(self._total - done, 0) / self._pace.speed if self._pace.speed else math.nan)
 
     def _numbers(self, row: Row) -> list[str]:
-        return [f"{count(self._pace.speed)} {self._unit}/s", *row.highlights()]
+        return [f"{rate(self._pace.speed)} {self._unit}/s", *row.highlights()]
 
     def flush(self) -> None:
         pass

@@ -180,6 +180,7 @@ class Training:
     def _rows(self, online: OnlineWorlds | None) -> Iterator[TrafficRow]:
         watch = Stopwatch()
         clock = time.perf_counter()
+        latest: dict[str, float] = {}
         while self.episodes < self.config.run.episodes:
             watch.reset()
             before = self.steps
@@ -193,8 +194,10 @@ class Training:
             losses = dataclasses.asdict(self.learner.update(watch)) if came else {}
             self.iteration += came
             self.episodes += len(ended)
+            played = {name: mean_of(ended[field]) for name, field in MEANS.items()}
             if len(ended):
-                self.mean_return = mean_of(ended["return_mean"])
+                self.mean_return = played["mean_return"]
+                latest = played
             self._adjust(ended)
             if online is not None and came:
                 with watch("publishing"):
@@ -211,7 +214,8 @@ class Training:
                 iteration=self.iteration,
                 episodes=self.episodes,
                 ended=len(ended),
-                played={name: mean_of(ended[field]) for name, field in MEANS.items()},
+                played=played,
+                latest=latest,
                 vehicles=difficulty.vehicles,
                 density=difficulty.density,
                 level=self.curriculum.level,
