@@ -20,6 +20,7 @@ MAY_IMPORT = {
     "cli": {
         "progress",
         "collect",
+        "output",
         "cli_train",
         "gym_run",
         "summary",
@@ -59,6 +60,8 @@ MAY_IMPORT = {
         "profile",
         "checkpoint",
         "rundir",
+        "session",
+        "output",
         "config",
     },
     "render": {
@@ -302,7 +305,8 @@ MAY_IMPORT = {
     "config": set(),
     "testing": set(),
     "envs": {"processes", "_rust", "_pixels"},
-    "processes": set(),
+    "processes": {"output"},
+    "output": set(),
     "_pixels": set(),
     "_priorities": set(),
     "_replay": set(),

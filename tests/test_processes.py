@@ -20,9 +20,13 @@ METHODS = ["spawn", "forkserver"]
 def tell(report: Connection, names: list[str]) -> None:
     """A worker: what it finds, then it waits for ever."""
     processes.begin(names)
-    blocked = signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [])
     threads = [os.environ.get(name) for name in processes.ONE_THREAD]
-    report.send((os.getpid(), threads, blocked or signal.getsignal(signal.SIGINT) is signal.SIG_IGN))
+    quiet = [
+        number in blocked or signal.getsignal(number) is signal.SIG_IGN
+        for number in (signal.SIGINT, signal.SIGHUP)
+    ]
+    report.send((os.getpid(), threads, quiet))
     time.sleep(10 * LONG)
 
 
@@ -38,10 +42,11 @@ def test_a_worker_keeps_to_one_thread_and_is_not_interrupted(
     with processes.starting():
         process.start()
     pid, threads, quiet = receiver.recv()
-    os.kill(pid, signal.SIGINT)
+    for number in (signal.SIGINT, signal.SIGHUP):
+        os.kill(pid, number)
     process.join(0.2)
     assert process.is_alive()
-    assert quiet
+    assert quiet == [True, True]
     if method == "spawn":  # a fork server that runs already has the environment that it was started with
         assert threads == ["1"] * len(processes.ONE_THREAD)
     assert not set(processes.ONE_THREAD) & set(os.environ)

@@ -146,7 +146,7 @@ def test_killed_and_resumed_it_ends_with_the_same_parameters(tmp_path: Path) -> 
     assert rows_of(killed) == rows_of(tmp_path / "whole")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_asked_to_stop_it_saves_and_says_how_to_go_on(tmp_path: Path, number: signal.Signals) -> None:
     run = tmp_path / "run"
     options = [*OPTIONS, "--total-steps", 10**9, "--run.checkpoint_seconds", 10**6, "--run-dir", run]
@@ -228,6 +228,20 @@ def test_a_finished_run_stays_finished(tmp_path: Path) -> None:
     assert main(["train", "--resume", str(tmp_path)]) == 0
     assert same(before, (learnt(tmp_path), rows_of(tmp_path)))
     assert json.loads((tmp_path / "summary.json").read_text())["status"] == "complete"
+
+
+def test_the_settings_that_a_run_would_go_on_with_are_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train_small(tmp_path, "--seed=5", iterations=1)
+    before = sorted(tmp_path.rglob("*")), (tmp_path / "config.toml").read_bytes()
+    capsys.readouterr()
+    assert main(["train", "--resume", str(tmp_path), "--print-config", "--total-steps=1e6"]) == 0
+    settings = tomllib.loads(capsys.readouterr().out)
+    assert (settings["run"]["seed"], settings["run"]["total_steps"]) == (5, 1_000_000)
+    assert settings["ppo"]["hidden"] == [8]
+    assert "ppo.gamma" in error_line(capsys, "--resume", tmp_path, "--print-config", "--ppo.gamma=0.5")
+    assert (sorted(tmp_path.rglob("*")), (tmp_path / "config.toml").read_bytes()) == before
 
 
 def test_from_an_older_checkpoint_the_later_ones_are_written_anew(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from fastrl.config import (
     nearest,
     read_arguments,
 )
+from fastrl.output import prepare, surviving, to_nowhere
 from fastrl.processes import refuse_unguarded
 from fastrl.progress import Progress, load_torch
 
@@ -39,7 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: what follows the command's name; None for that of this process.
 
     Returns:
-        The exit code: 0; 1 for a failure; 2 for a user's mistake; 128 + n where signal n ended it.
+        The exit code: 0; 1 for a failure; 2 for a user's mistake; 128 + n where signal n ended it. It is that of the
+        run itself where training outlives its stdout; other commands fail with it.
     """
     arguments = [str(argument) for argument in (sys.argv[1:] if argv is None else argv)]
     if arguments and arguments[0] in COMMANDS:
@@ -55,6 +57,19 @@ def main_train(argv: Sequence[str] | None = None) -> int:
 def _run(command: Callable[[str, list[str]], int], prog: str, arguments: list[str]) -> int:
     """Runs a command; what a user can do something about ends in one line, not in a traceback."""
     refuse_unguarded()
+    prepare()
+    with surviving("stderr"):
+        try:
+            return _code_of(command, prog, arguments)
+        finally:
+            # Python would fail when it flushes at the end.
+            try:
+                sys.stdout.flush()
+            except OSError:
+                to_nowhere(sys.stdout.fileno())
+
+
+def _code_of(command: Callable[[str, list[str]], int], prog: str, arguments: list[str]) -> int:
     try:
         code = command(prog, arguments)
         sys.stdout.flush()
@@ -64,8 +79,7 @@ def _run(command: Callable[[str, list[str]], int], prog: str, arguments: list[st
     except KeyboardInterrupt:
         return _fail(prog, "interrupted", 128 + signal.SIGINT)
     except BrokenPipeError:
-        # Whoever read the output has had enough. Python would complain again when it flushes at the end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # Whoever read the output has had enough.
         return 128 + signal.SIGPIPE
     except MemoryError as error:
         return _fail(

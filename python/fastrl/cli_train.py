@@ -27,6 +27,7 @@ from fastrl.config import (
     read_toml,
     to_toml,
 )
+from fastrl.output import surviving
 from fastrl.progress import load_torch
 from fastrl.rundir import never_saved
 from fastrl.trust import refuse_reach, trust_option
@@ -230,7 +231,7 @@ def _check_algorithm(prog: str, kind: str, options: argparse.Namespace) -> None:
 
 def _train_cage2(prog: str, arguments: list[str]) -> int:
     # Its help tells the defaults of all settings, for which PyTorch has to be there.
-    from fastrl.train import PRESETS, TrainConfig, new_run, resume_run
+    from fastrl.train import PRESETS, RESUMABLE, TrainConfig, new_run, resume_run
 
     parser = ArgumentParser(
         prog=prog,
@@ -260,12 +261,12 @@ def _train_cage2(prog: str, arguments: list[str]) -> int:
         return config
 
     score = "score it by the challenge's protocol"
-    run = Run(settings, new_run, resume_run, ("total_episodes",), score=score)
+    run = Run(TrainConfig, RESUMABLE, settings, new_run, resume_run, ("total_episodes",), score=score)
     return _do(run, changes, options, prog)
 
 
 def _train_gym(prog: str, arguments: list[str]) -> int:
-    from fastrl.gym_run import new_run, resume_run
+    from fastrl.gym_run import RESUMABLE, new_run, resume_run
     from fastrl.gym_settings import PRESETS, GymConfig, presets_for
 
     parser = ArgumentParser(
@@ -291,12 +292,20 @@ def _train_gym(prog: str, arguments: list[str]) -> int:
         names = presets_for(build(GymConfig, *layers).env.id)
         return build(GymConfig, *(preset(GymConfig, PRESETS, name) for name in names), *layers)
 
-    run = Run(settings, new_run, resume_run, ("env_options",), score="score it on new episodes")
+    run = Run(
+        GymConfig,
+        RESUMABLE,
+        settings,
+        new_run,
+        resume_run,
+        ("env_options",),
+        score="score it on new episodes",
+    )
     return _do(run, changes, options, prog)
 
 
 def _train_workflow(prog: str, arguments: list[str]) -> int:
-    from fastrl.workflow import new_run, resume_run
+    from fastrl.workflow import RESUMABLE, new_run, resume_run
     from fastrl.workflow_settings import PRESETS, WorkflowConfig
 
     parser = ArgumentParser(
@@ -315,12 +324,17 @@ def _train_workflow(prog: str, arguments: list[str]) -> int:
         return build(WorkflowConfig, *_layers(WorkflowConfig, PRESETS, options, changes))
 
     score = "score its best policy by the challenge's protocol"
-    return _do(Run(settings, new_run, resume_run, score=score, longer=None), changes, options, prog)
+    return _do(
+        Run(WorkflowConfig, RESUMABLE, settings, new_run, resume_run, score=score, longer=None),
+        changes,
+        options,
+        prog,
+    )
 
 
 def _train_pixels(prog: str, arguments: list[str]) -> int:
     from fastrl.pixel_settings import PRESETS, PixelConfig, preset_for
-    from fastrl.pixels import new_run, resume_run
+    from fastrl.pixels import RESUMABLE, new_run, resume_run
 
     parser = ArgumentParser(
         prog=prog,
@@ -340,11 +354,11 @@ def _train_pixels(prog: str, arguments: list[str]) -> int:
         name = preset_for(build(PixelConfig, *layers).env.id)
         return build(PixelConfig, preset(PixelConfig, PRESETS, name), *layers)
 
-    return _do(Run(settings, new_run, resume_run), changes, options, prog)
+    return _do(Run(PixelConfig, RESUMABLE, settings, new_run, resume_run), changes, options, prog)
 
 
 def _train_traffic(prog: str, arguments: list[str]) -> int:
-    from fastrl.traffic import new_run, resume_run
+    from fastrl.traffic import RESUMABLE, new_run, resume_run
     from fastrl.traffic_settings import PRESETS, TrafficConfig
 
     parser = ArgumentParser(
@@ -374,6 +388,8 @@ def _train_traffic(prog: str, arguments: list[str]) -> int:
         return config
 
     run = Run(
+        TrafficConfig,
+        RESUMABLE,
         settings,
         new_run,
         resume_run,
@@ -390,6 +406,7 @@ class Run:
     """What one kind of run is begun with.
 
     Attributes:
+        config_type: of its settings; resumable: those that may change when it goes on.
         settings: makes them from the options that were given.
         begin: begins a run: its settings, where (None: a new place), a console.
         go_on: goes on with one: its path, changed settings, where, a console, and ``trust``.
@@ -399,6 +416,8 @@ class Run:
         film: ``fastrl render`` can show it.
     """
 
+    config_type: type
+    resumable: Sequence[str]
     settings: Callable[[], Any]
     begin: Callable[[Any, Path | None, Any], "AnySummary"]
     go_on: Callable[..., "AnySummary"]
@@ -410,30 +429,44 @@ class Run:
 
 def _do(run: Run, changes: Values, options: argparse.Namespace, prog: str) -> int:
     """Begins a run, goes on with one, or prints the settings; returns the exit code."""
-    from rich.console import Console
-
-    from fastrl.profile import show as show_profile
-
     _check_environment(options.environment)
-    console = Console()
-    if options.resume is not None:
+    goes_on = options.resume is not None
+    if goes_on:
         _check_resume(options, ("preset", "config", *run.options))
-        trust = " --trust" if options.trust or "env.id" in changes else ""
         if options.environment not in (None, kind := _kind_of_run(options.resume)):
             raise ConfigError(
                 f"{options.resume} is a run of another kind, {kind}, not of {options.environment}"
             )
+        if never_saved(options.resume):
+            goes_on, options.config = False, options.resume / "config.toml"
     import_from_here(changes.get("env.id"), trust=options.trust)
-    if options.resume is not None and not _starts_over(options, console):
+    if options.print_config:
+        from fastrl.session import saved_settings
+
+        saved = (run.config_type, options.resume, changes, run.resumable)
+        print(to_toml(saved_settings(*saved) if goes_on else run.settings()), end="")
+        return 0
+    # What is trained for hours is worth more than what is printed about it.
+    with surviving("stdout", f"{prog}: "):
+        return _train(run, changes, options, prog, goes_on)
+
+
+def _train(run: Run, changes: Values, options: argparse.Namespace, prog: str, goes_on: bool) -> int:
+    from rich.console import Console
+
+    from fastrl.profile import show as show_profile
+
+    console = Console()
+    if goes_on:
+        trust = " --trust" if options.trust or "env.id" in changes else ""
         summary = run.go_on(options.resume, changes, options.run_dir, console, trust=options.trust)
     else:
         config = run.settings()
         trust = trust_option(config)
         import_from_here(getattr(config.env, "id", None))
-        if options.print_config:
-            print(to_toml(config), end="")
-            return 0
-        summary = run.begin(config, options.run_dir, console)
+        if None not in (options.resume, options.run_dir):
+            say(console, f"{options.resume} has no checkpoint yet: its run starts over in {options.run_dir}")
+        summary = run.begin(config, options.run_dir or options.resume, console)
     # Where the time went, in full or in short.
     if not (options.profile and show_profile(Path(summary.run), console)):
         summary.print_times(console)
@@ -612,18 +645,6 @@ def _settings_epilog(presets: Mapping[str, Preset], key: str, *, begins: bool = 
             "Ctrl-C saves a checkpoint and leaves.",
         ]
     )
-
-
-def _starts_over(options: argparse.Namespace, console: Any) -> bool:
-    """Whether the run to go on with has no checkpoint yet; its settings are those of a new run then."""
-    if not never_saved(options.resume):
-        return False
-    options.config = options.resume / "config.toml"
-    if options.run_dir is None:
-        options.run_dir = options.resume
-    else:
-        say(console, f"{options.resume} has no checkpoint yet: its run starts over in {options.run_dir}")
-    return True
 
 
 def _check_resume(options: argparse.Namespace, others: Sequence[str]) -> None:

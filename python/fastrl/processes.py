@@ -1,4 +1,5 @@
-"""What every kind of worker process needs: quiet at Ctrl-C, one core each, gone when its parent is. Loads no torch."""
+"""What every kind of worker process needs: quiet when a terminal interrupts or closes, one core each, gone when its
+parent is. Loads no torch."""
 
 import contextlib
 import multiprocessing
@@ -12,14 +13,18 @@ from multiprocessing import connection, resource_tracker
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+from fastrl.output import survive
+
 # Each worker is to keep to one core: these are read when the libraries are loaded.
 ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1"
 )
 
+# Ctrl-C, and the end of a terminal.
+_OF_TERMINALS = (signal.SIGINT, signal.SIGHUP)
+
 # Where ``fastrl.queue`` and ``fastrl.weights`` keep the memory that processes share.
 SHARED_MEMORY = "/dev/shm/fastrl-"
-
 
 # What a worker ends with that would start workers itself, while it reads the program that has started it.
 UNGUARDED = 79
@@ -35,23 +40,27 @@ def refuse_unguarded() -> None:
 
 @contextlib.contextmanager
 def starting() -> Iterator[None]:
-    """Processes that are started meanwhile keep to one thread, and are not interrupted by Ctrl-C, from their first
-    moment on. They are to call `begin`."""
+    """Processes that are started meanwhile keep to one thread, and are left alone by Ctrl-C and by a terminal that
+    closes, from their first moment on. They are to call `begin`."""
     refuse_unguarded()
     with _environment(ONE_THREAD), _without_interrupts():
         yield
 
 
 def begin(names: Sequence[str] = ()) -> None:
-    """What a worker does first: Ctrl-C is left to its parent, and it ends when that does.
+    """What a worker does first: Ctrl-C, and what a closed terminal means, are left to its parent, and it ends when that
+    does.
 
     Args:
         names: of shared memory that is to be removed if the parent is killed and cannot; read when that happens, so
             more can be added to a list later.
     """
-    # Ctrl-C reaches every process of a terminal: it is for the parent to say what happens then.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # A terminal's signals reach all of its processes: it is for the parent to say what happens then.
+    for number in _OF_TERMINALS:
+        signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    for name in ("stdout", "stderr"):
+        survive(name)
     threading.Thread(target=_end_with_parent, args=(names,), daemon=True).start()
     torch = sys.modules.get("torch")
     if torch is not None:
@@ -104,11 +113,12 @@ def _environment(values: dict[str, str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _without_interrupts() -> Iterator[None]:
-    """A process that is started meanwhile is not interrupted by Ctrl-C, from its first moment on."""
-    # Would be started along with the first process, and lets interrupts through again when it is.
-    resource_tracker.ensure_running()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    """A process that is started meanwhile is left alone by its terminal, from its first moment on."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _OF_TERMINALS)
     try:
+        # Would be started along with the first process, and lets Ctrl-C through again when it is.
+        resource_tracker.ensure_running()
+        signal.pthread_sigmask(signal.SIG_BLOCK, _OF_TERMINALS)
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)

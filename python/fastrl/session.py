@@ -78,7 +78,11 @@ def choose_device(name: str) -> str:
 
 
 class StopSignals:
-    """Notes that the process was asked to stop, by Ctrl-C or SIGTERM; asked again, it stops at once."""
+    """Notes that the process was asked to stop, by Ctrl-C, SIGTERM, or SIGHUP of a terminal that closes; asked again by
+    one of the first two, it stops at once. (A terminal that closes says so twice, through its shell and by itself.)
+
+    Where SIGHUP is ignored, as under nohup, it stays so.
+    """
 
     def __init__(self) -> None:
         self.received: signal.Signals | None = None
@@ -86,21 +90,20 @@ class StopSignals:
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            self._before = {
-                number: signal.signal(number, self._note) for number in (signal.SIGINT, signal.SIGTERM)
-            }
+            numbers = [signal.SIGINT, signal.SIGTERM]
+            if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+                numbers.append(signal.SIGHUP)
+            self._before = {number: signal.signal(number, self._note) for number in numbers}
         return self
 
     def _note(self, number: int, frame: types.FrameType | None) -> None:
-        self.received = signal.Signals(number)
-        self._put_back()
-
-    def _put_back(self) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
+        self.received = self.received or signal.Signals(number)
+        for asked in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(asked, self._before[asked])
 
     def __exit__(self, *error: object) -> None:
-        self._put_back()
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
 
 
 @dataclass(frozen=True)
@@ -207,6 +210,20 @@ def resumed_settings(
             raise ConfigError(f"{key} cannot change when a run goes on, it would be another run; {can} can")
     from_file(config_type, state["config"], str(file), trust=trust, named=changes)
     return new
+
+
+def saved_settings(config_type: type[C], path: Path, changes: Values, resumable: Iterable[str]) -> C:
+    """The settings that a run would go on with: those of its newest checkpoint, changed. Nothing is done with them.
+
+    Raises:
+        CheckpointError: there is no checkpoint, or one without settings.
+        ConfigError: as of `resumed_settings`.
+    """
+    file, state = load_newest(path)
+    try:
+        return resumed_settings(config_type, file, state, changes, resumable, trust=True)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{file} has no settings that this fastrl can read: {error!r}") from None
 
 
 @contextmanager
