@@ -4,13 +4,15 @@ maturin compiles the Rust crate and writes wheels, tags, metadata and sdists. Wh
 each hook that makes something importable first turns every ``cython/NAME.pyx`` into
 ``python/fastrl/NAME.<abi>.so``; pyproject.toml's ``tool.maturin.include`` carries those files into the wheel.
 
-Run as a script, it builds the Cython extensions alone: ``python build_backend/fastrl_backend.py``.
+Run as a script, it builds the Cython extensions alone: ``python build_backend/fastrl_backend.py``, with
+``--sanitize FOLDER`` as ``FOLDER/fastrl/NAME.<abi>.so`` that stop at memory errors and undefined behaviour (GCC).
 """
 
 from __future__ import annotations
 
+import argparse
 import sysconfig
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,11 @@ SOURCES = ROOT / "python"
 PACKAGE = SOURCES / "fastrl"
 SCRATCH = ROOT / "target" / "cython"
 RUST_MODULE = "_rust"
+
+# -ffp-contract=off: a fused multiply-add rounds once where numpy rounds twice, so that results would depend on the CPU.
+FLAGS = ("-O3", "-g0", "-ffp-contract=off")
+# All of `undefined` takes the compiler twice as long.
+SANITIZERS = ("-fsanitize=address,bounds,shift,signed-integer-overflow", "-fno-sanitize-recover=all")
 
 ConfigSettings = Mapping[str, Any] | None
 
@@ -77,8 +84,13 @@ def purge_foreign_modules() -> None:
             module.unlink()
 
 
-def build_cython() -> None:
-    """Compiles every ``cython/NAME.pyx`` that is newer than its module into ``python/fastrl/``."""
+def build_cython(
+    into: Path = SOURCES,
+    scratch: Path = SCRATCH,
+    flags: Sequence[str] = FLAGS,
+    link_flags: Sequence[str] = (),
+) -> None:
+    """Compiles every ``cython/NAME.pyx`` that is newer than its module into ``into/fastrl/``."""
     sources = cython_sources()
     if not sources:
         return
@@ -92,22 +104,28 @@ def build_cython() -> None:
             [str(source.relative_to(ROOT))],
             include_dirs=[numpy.get_include()],
             define_macros=[("NPY_NO_DEPRECATED_API", "NPY_1_7_API_VERSION")],
-            # -ffp-contract=off: a fused multiply-add rounds once where numpy rounds twice, so that results
-            # would depend on the CPU.
-            extra_compile_args=["-O3", "-g0", "-ffp-contract=off"],
+            extra_compile_args=list(flags),
+            extra_link_args=list(link_flags),
             depends=[__file__],
         )
         for source in sources
     ]
     distribution = Distribution(
-        {"ext_modules": cythonize(extensions, build_dir=str(SCRATCH), language_level=3)}
+        {"ext_modules": cythonize(extensions, build_dir=str(scratch), language_level=3)}
     )
     command = distribution.get_command_obj("build_ext")
-    command.build_lib = str(SOURCES)
-    command.build_temp = str(SCRATCH)
+    command.build_lib = str(into)
+    command.build_temp = str(scratch)
+    command.parallel = True  # one compiler for each CPU
     command.ensure_finalized()
     command.run()
 
 
 if __name__ == "__main__":
-    build_cython()
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--sanitize", metavar="FOLDER", type=Path)
+    into = parser.parse_args().sanitize
+    if into is None:
+        build_cython()
+    else:
+        build_cython(into, into / "build", ("-O1", "-g", "-ffp-contract=off", *SANITIZERS), SANITIZERS)
