@@ -49,6 +49,10 @@ class Faulty(gymnasium.Env[Any, Any]):
             sys.exit(0)
         return np.zeros(2, np.float32), np.nan if self.fails == "nan" else 1.0, self.taken % 8 == 0, False, {}
 
+    def close(self) -> None:
+        if self.fails == "close":
+            sys.exit(0)
+
 
 def out_of_order() -> None:
     raise KeyError("out of order")
@@ -83,6 +87,16 @@ def test_one_that_cannot_be_built_begins_no_run(
     # What its constructor is not made for is no error of its own.
     assert main([*command, "--env-options", "color=red"]) == 2
     assert said(capsys)[1].endswith("got an unexpected keyword argument 'color'")
+
+
+def test_one_that_ends_its_process_when_it_is_closed_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail_with(monkeypatch, "close")
+    run = tmp_path / "run"
+    options = [*OPTIONS, "--run.eval_episodes=1", f"--run-dir={run}"]
+    assert main(["train", "gym", "--env=test_gym_faults:Faulty", *options]) == 0
+    assert json.loads((run / "summary.json").read_text())["evaluation"]["returns"] == [8.0]
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,9 @@ from fastrl import load_policy
 from fastrl.checkpoint import CheckpointError, load_newest
 from fastrl.cli import main
 from fastrl.cli_train import SHORT_PIXELS
+from fastrl.collect.plan import CollectError
 from fastrl.config import ArgumentParser, add_options, build, check, leaves, read_arguments
+from fastrl.envs.pixels import PixelEnv
 from fastrl.pixel_settings import BENCH, PRESETS, PixelConfig, preset_for
 from fastrl.pixels import Training
 from patience import LONG
@@ -118,6 +120,19 @@ def test_a_run_leaves_its_settings_metrics_checkpoints_and_summary(
     _, later = load_newest(run)
     assert later["dqn"]["updates"] > state["dqn"]["updates"]
     assert later["games"] >= state["games"]
+
+
+def test_an_environment_that_ends_its_process_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def leave(*given: object, **named: object) -> None:
+        sys.exit(0)
+
+    training = Training(settings("--run.eval_episodes=1"), Console(quiet=True))
+    monkeypatch.setattr(PixelEnv, "step", leave)
+    with pytest.raises(CollectError, match=r"Catch-v0 failed in the game that reset\(.*: SystemExit: 0"):
+        training.evaluate()
+    monkeypatch.setattr(PixelEnv, "__init__", leave)
+    with pytest.raises(CollectError, match="--env fastrl/Catch-v0: it could not be built: SystemExit: 0"):
+        Training(settings(), Console(quiet=True))
 
 
 def test_a_terminal_that_closes_makes_it_save_and_leave(tmp_path: Path) -> None:

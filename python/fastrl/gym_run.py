@@ -112,7 +112,7 @@ class Training:
             episode_steps=self._episode_steps,
             seed=config.run.seed,
         )
-        env.close()
+        contract.close(env)
         self.iteration = self.episodes = self.failures = self.restarts = 0
         self.mean_return = math.nan
         self.lag = Lag()
@@ -359,7 +359,7 @@ def play_episodes(
             raise CollectError(f"{spec.id} failed {where}: {cause}", told) from error
         returns.append(total)
         advance(1)
-    env.close()
+    contract.close(env)
     return tuple(returns)
 
 

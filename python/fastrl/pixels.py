@@ -20,10 +20,12 @@ from rich.console import Console
 from fastrl.algorithms.dqn import DQN, Actor, DQNConfig
 from fastrl.collect.board import Board, Game, Times
 from fastrl.collect.collector import Job, Stacks
+from fastrl.collect.failures import failed
 from fastrl.collect.feeds import QueueFeed
 from fastrl.collect.plan import Report
 from fastrl.collect.pool import CONTEXT, CollectorError, Pool
 from fastrl.config import Values, to_tree
+from fastrl.envs import contract
 from fastrl.envs.pixels import PixelEnv, make_pixels
 from fastrl.envs.process_vector import WorkerError
 from fastrl.files import to_json, write_atomically
@@ -184,11 +186,13 @@ class Training:
             env = make_env(config.env)
         except (ValueError, ImportError, TypeError) as error:
             raise TrainError(f"--env {config.env.id}: {error}") from error
+        except (Exception, SystemExit) as error:
+            raise failed(f"--env {config.env.id}: it could not be built", error) from error
         frame = env.observation_space.shape
         assert frame is not None
         self.obs_shape = (config.env.stack, *frame)
         self.num_actions = int(env.action_space.n)
-        env.close()
+        contract.close(env)
         _check_memory(config, frame)
         try:
             self.dqn = DQN(
@@ -458,9 +462,13 @@ class Training:
         returns = []
         with Progress("evaluating", games, self._console) as progress:
             for seed in seeds:
-                returns.append(play_game(self.dqn, env, self.config.env.stack, int(seed)))
+                try:
+                    returns.append(play_game(self.dqn, env, self.config.env.stack, int(seed)))
+                except (Exception, SystemExit) as error:
+                    where = f"in the game that reset(seed={seed}) began"
+                    raise failed(f"{self.config.env.id} failed {where}", error) from error
                 progress.advance()
-        env.close()
+        contract.close(env)
         return tuple(returns)
 
 
@@ -612,8 +620,16 @@ def _train(training: Training, directory: RunDirectory, console: Console) -> Pix
         restarts=training.restarts,
         peak_memory_mib=peak_memory_mib(),
         peak_gpu_memory_mib=peak_gpu_memory_mib(training.device),
-        evaluation=training.evaluate() if stopped_by is None else None,
+        evaluation=None,
     )
-    write_atomically(directory.summary, to_json(summary.to_tree(), indent=2).encode())
+    # Before the evaluation, which the environment may break off.
+    _write(summary, directory)
+    if stopped_by is None:
+        summary = dataclasses.replace(summary, evaluation=training.evaluate())
+        _write(summary, directory)
     summary.print(console)
     return summary
+
+
+def _write(summary: PixelSummary, directory: RunDirectory) -> None:
+    write_atomically(directory.summary, to_json(summary.to_tree(), indent=2).encode())

@@ -79,5 +79,12 @@ def own_traceback(error: BaseException) -> str:
     return "Traceback (most recent call last):\n" + "".join(lines)
 
 
+def failed(what: str, error: BaseException) -> CollectError:
+    """What to raise for an environment's error: ``what`` and its last line, with `own_traceback`."""
+    told = own_traceback(error)
+    cause = last_line(told) if told else last_line("".join(traceback.format_exception_only(error)))
+    return CollectError(f"{what}: {cause}", told)
+
+
 def _times(count: int) -> str:
     return "once" if count == 1 else f"{count} times"

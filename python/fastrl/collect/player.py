@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -227,9 +226,7 @@ class Player:
         """Closes the environments. What is played next begins with others, where the running episodes began."""
         self._running = False
         for env in self._envs:
-            # One that raised may not be able to close, either.
-            with contextlib.suppress(Exception):
-                env.close()
+            contract.close(env)
         self._envs = []
 
     def _reset(self, row: int) -> None:

@@ -6,6 +6,7 @@ has, a number, two flags. Whether the numbers are finite is for who stores them:
 
 from __future__ import annotations
 
+import contextlib
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -69,6 +70,12 @@ def reset(
         raise ContractError(f"{name}: {_RESET}, got {_what(result)}, as in the old Gym: {_OLD}")
     obs, info = result
     return _observation(form, "reset", obs), info
+
+
+def close(env: gymnasium.Env[Any, Any]) -> None:
+    """Closes an environment whatever it does then: one that raised may not be able to, and no more is asked of it."""
+    with contextlib.suppress(Exception, SystemExit):
+        env.close()
 
 
 def step(

@@ -271,8 +271,7 @@ def work(index: int, payload: bytes, pipe: Connection) -> None:
         sys.exit(1)
     finally:
         for env in envs:
-            with contextlib.suppress(Exception):
-                env.close()
+            contract.close(env)
 
 
 def _play(worker: _Worker, rounds: Rounds, memory: Memory, pipe: Connection) -> None:
