@@ -23,6 +23,7 @@ from fastrl.bench_collect import (
     cases_for,
     compare,
     draw,
+    figure_of,
     long_time,
     make_plan,
     measure_apart,
@@ -245,6 +246,18 @@ def test_the_picture_is_one(tmp_path: Path) -> None:
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG\r\n")
     draw(results()[:1], Setting(QUICK), tmp_path / "b.png")
     assert (tmp_path / "b.png").stat().st_size > 5000
+
+
+def test_every_axis_has_ticks_to_read_it_by() -> None:
+    # Powers of ten alone would be one tick.
+    rates = {"sequential": 110.0, "sync": 700.0, "executor": 3_000.0}
+    figure = figure_of(
+        [Result(Case(name, 1, name), speed(rate)) for name, rate in rates.items()], Setting(QUICK)
+    )
+    axes = figure.axes[0]
+    assert axes.get_yscale() == "log"
+    low, high = axes.get_ylim()
+    assert len([tick for tick in axes.get_yticks() if low <= tick <= high]) >= 3
 
 
 def test_long_times() -> None:

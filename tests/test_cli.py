@@ -16,6 +16,7 @@ from fastrl.cli_train import ENVIRONMENTS
 from fastrl.config import leaves
 from fastrl.envs.cage2_blue import BASELINES
 from fastrl.pixel_settings import BENCH, PixelConfig
+from fastrl.progress import Progress
 from fastrl.train import PRESETS, TrainConfig
 from small_runs import OPTIONS, train_small
 
@@ -158,7 +159,9 @@ def test_what_bench_pixels_says_to_begin_with_is_so(
 ) -> None:
     told: list[PixelConfig] = []
 
-    def compare(config: PixelConfig, seconds: float, rounds: int) -> list[bench_pixels.Flow]:
+    def compare(
+        config: PixelConfig, seconds: float, rounds: int, progress: Progress
+    ) -> list[bench_pixels.Flow]:
         told.append(config)
         raise ValueError("enough")
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import fastrl.render as render_module
 from fastrl.cli import main
 from fastrl.render import Outputs, RenderError, make_world, moments, pictures, render, scripted
 from fastrl.trajectories import Recorder, Trajectories, TrajectoryError, time_space_lines
@@ -218,6 +219,28 @@ def test_mistakes_are_told_in_a_line(
     told = capsys.readouterr().err
     assert code == 2 and message in told and "Traceback" not in told
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "title"),
+    [
+        ([], "fastrl/ring-v0, horizon=3, idle"),
+        (["--policy", "random"], "fastrl/ring-v0, horizon=3, random"),
+        (["drive=humans"], "fastrl/ring-v0, horizon=3, drive=humans"),
+    ],
+)
+def test_a_diagram_says_who_drives(
+    options: list[str], title: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    titles: list[str] = []
+
+    def draw(trajectories: Trajectories, path: Path, title: str) -> None:
+        titles.append(title)
+
+    monkeypatch.setattr(render_module, "draw_time_space", draw)
+    arguments = ["--env", "fastrl/ring-v0", "--time-space", str(tmp_path / "a.png"), "--world", "horizon=3"]
+    assert main(["render", *arguments, *options]) == 0
+    assert titles == [title]
 
 
 def test_missing_libraries_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -118,6 +118,15 @@ def test_without_a_terminal_there_are_lines_now_and_then() -> None:
     assert shown(terminal=False, steps=[]) == ""
 
 
+def test_no_number_is_cut_on_a_narrow_terminal() -> None:
+    out = io.StringIO()
+    sink = ConsoleSink(Console(file=out, force_terminal=True, width=34, color_system=None), total=40)
+    sink.write(SomeRow(10))
+    sink.close()
+    assert "loss 0.5" in [line.strip() for line in out.getvalue().splitlines()]
+    assert "\u2026" not in out.getvalue()
+
+
 def test_what_is_done_between_rows_is_shown() -> None:
     out = io.StringIO()
     sink = ConsoleSink(Console(file=out, width=100), total=40, interval=0)

@@ -47,8 +47,6 @@ def speed_table(speeds: list[Speed]) -> Table:
     """The measurements, for people."""
     table = Table(
         title="CAGE 2, random actions, B_line and Meander, resets included",
-        title_justify="left",
-        title_style="bold",
     )
     for name in ("games", "threads", "steps/s", "µs a call"):
         table.add_column(name, justify="right")

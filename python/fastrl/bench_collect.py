@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import psutil
@@ -37,7 +37,11 @@ from fastrl.collect.plan import Collector, Plan
 from fastrl.collect.workers import WorkerCount, cores, memory_of
 from fastrl.config import UserError
 from fastrl.envs.spec import EnvSpec
+from fastrl.metrics import counted
 from fastrl.progress import Progress, silent
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 METHODS = ("sequential", "sync", "executor", "native", "ray")
 # Those whose number of workers is of no matter.
@@ -412,7 +416,7 @@ def compare(
             if case.label in missing and not any(speeds[k] for k in speeds if cases[k].label == case.label):
                 progress.advance()
                 continue
-            who = case.label if case.method in ALONE else f"{case.label}, {case.workers} workers"
+            who = case.label if case.method in ALONE else f"{case.label}, {counted(case.workers, 'worker')}"
             progress.describe(f"measuring {who}")
             try:
                 speeds[i].append(measure(setting, case))
@@ -442,15 +446,13 @@ def title(setting: Setting) -> str:
     options = ", ".join(f"{name}={value}" for name, value in setting.env.options.items())
     env = f"{setting.env.id}({options})" if options else setting.env.id
     acting = "random actions" if setting.hidden is None else f"a network of {setting.hidden} acting"
-    return f"{env}, {acting}, {cores()} cores"
+    return f"{env}, {acting}, {counted(cores(), 'core')}"
 
 
 def speed_table(results: Sequence[Result], setting: Setting) -> Table:
     """For people."""
     table = Table(
         title=title(setting),
-        title_justify="left",
-        title_style="bold",
         box=box.SIMPLE_HEAD,
         padding=0,
         show_edge=False,
@@ -483,7 +485,6 @@ def speed_table(results: Sequence[Result], setting: Setting) -> Table:
         "start: seconds until the first episode was there; 100,000*: episodes\n"
         "would take so long, extrapolated from what was measured, start included"
     )
-    table.caption_justify = "left"
     return table
 
 
@@ -492,9 +493,7 @@ def price_table(results: Sequence[Result], setting: Setting) -> Table:
     by_label = {result.case.label: result for result in results}
     base = by_label["executor"]
     table = Table(
-        title=f"{base.case.workers} workers, {title(setting)}",
-        title_justify="left",
-        title_style="bold",
+        title=f"{counted(base.case.workers, 'worker')}, {title(setting)}",
         box=box.SIMPLE_HEAD,
         padding=0,
         show_edge=False,
@@ -514,7 +513,6 @@ def price_table(results: Sequence[Result], setting: Setting) -> Table:
     table.caption = (
         "times: as long as the executor takes; weights: share of the workers' time\nthat reading them takes"
     )
-    table.caption_justify = "left"
     return table
 
 
@@ -537,8 +535,14 @@ _COLOURS = {
 
 
 def draw(results: Sequence[Result], setting: Setting, path: Path) -> None:
-    """A picture, PNG: steps a second, speed-up, memory and cold start by the number of workers."""
+    """Writes `figure_of` as a PNG."""
+    figure_of(results, setting).savefig(path, dpi=110)
+
+
+def figure_of(results: Sequence[Result], setting: Setting) -> Figure:
+    """Steps a second, speed-up, memory and cold start by the number of workers."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator
 
     panels: list[tuple[str, Callable[[Result], float | None]]] = [
         ("steps/s", lambda result: result.speed.steps_per_second),
@@ -561,6 +565,8 @@ def draw(results: Sequence[Result], setting: Setting, path: Path) -> None:
         axes.set(title=name, xlabel="workers", xscale="log", xticks=sizes, xticklabels=sizes)
         if heights and max(heights) > 20 * min(heights) > 0:
             axes.set_yscale("log")
+            # Powers of ten alone may be one tick.
+            axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         else:
             axes.set_ylim(bottom=0)
         axes.minorticks_off()
@@ -573,7 +579,7 @@ def draw(results: Sequence[Result], setting: Setting, path: Path) -> None:
         *figure.axes[1].get_legend_handles_labels(), loc="outside lower center", ncols=6, frameon=False
     )
     figure.suptitle(title(setting))
-    figure.savefig(path, dpi=110)
+    return figure
 
 
 def _lines(

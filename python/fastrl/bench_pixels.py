@@ -12,6 +12,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import torch
+from rich import box
 from rich.table import Table
 
 from fastrl.algorithms.dqn import DQN
@@ -19,6 +20,7 @@ from fastrl.collect.board import Board
 from fastrl.collect.feeds import Feed, FeedClosed, QueueFeed, Rows, Sender
 from fastrl.collect.pool import CONTEXT, Pool
 from fastrl.learner import Inflow, Learner
+from fastrl.metrics import counted
 from fastrl.pixel_settings import PixelConfig
 from fastrl.pixels import jobs_for, make_env, new_replay, new_sampler, obs_space
 from fastrl.progress import Progress, silent
@@ -383,10 +385,11 @@ def flow_table(flows: list[Flow], config: PixelConfig) -> Table:
     """The measurements, for people."""
     ours = next(flow for flow in flows if flow.way == OURS)
     table = Table(
-        title=f"{config.env.id}, {config.collect.collectors} collectors of {config.collect.envs} games,"
-        f" fragments of {config.collect.fragment}",
-        title_justify="left",
-        title_style="bold",
+        title=f"{config.env.id}, {counted(config.collect.collectors, 'collector')} of"
+        f" {counted(config.collect.envs, 'game')}, fragments of {config.collect.fragment}",
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        padding=0,
     )
     table.add_column("experience goes through")
     for name in ("steps/s", "ours is", "handing over", "waiting", "dropped", "batches/s"):

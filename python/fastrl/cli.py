@@ -25,6 +25,8 @@ from fastrl.config import (
     nearest,
     read_arguments,
 )
+from fastrl.layout import show
+from fastrl.metrics import counted
 from fastrl.output import prepare, surviving, to_nowhere
 from fastrl.processes import refuse_unguarded
 from fastrl.progress import Progress, load_torch
@@ -214,7 +216,7 @@ def evaluate(prog: str, arguments: list[str]) -> int:
                 )
             evaluations.append(evaluation)
             if not options.json:
-                console.print(score_table(evaluation))
+                show(console, score_table(evaluation))
                 console.print()
     if options.json:
         print(to_json([evaluation.to_tree() for evaluation in evaluations], indent=2))
@@ -265,7 +267,7 @@ def _evaluate_gym(options: argparse.Namespace) -> int:
         print(to_json(trees, indent=2))
         return 0
     for name, returns in scores.items():
-        Console().print(f"{name}: {evaluation_line(returns)}", highlight=False, soft_wrap=True, markup=False)
+        show(Console(), f"{name}: {evaluation_line(returns)}")
     return 0
 
 
@@ -288,8 +290,8 @@ def _evaluate_traffic(options: argparse.Namespace) -> int:
     if options.json:
         print(to_json([each.to_tree() for each in scores], indent=2))
     else:
-        title = f"{options.episodes:,} episodes on the seeds of {options.seed}, without exploration"
-        Console().print(score_table(scores, title))
+        title = f"{counted(options.episodes, 'episode')} on the seeds of {options.seed}, without exploration"
+        show(Console(), score_table(scores, title))
     return 0
 
 
@@ -337,14 +339,14 @@ def replay(prog: str, arguments: list[str]) -> int:
             ("from seed", [report.seed_steps for report in good]),
             ("differ", [report.seed_mismatches for report in good]),
         ]
-        table = Table(title=f"traces in {folder}", title_justify="left", title_style="bold", show_footer=True)
+        table = Table(title=f"traces in {folder}", show_footer=True)
         table.add_column("trace", "total", overflow="fold")
         for name, numbers in columns:
             table.add_column(name, f"{sum(numbers):,}", justify="right", no_wrap=True)
         for report, *row in zip(good, *(numbers for _, numbers in columns), strict=True):
             name = os.path.relpath(report.file, folder)
             table.add_row(name, *(f"{number:,}" for number in row), style=None if report.ok else "red")
-        Console().print(table)
+        show(Console(), table)
     for report in good:
         if report.first_difference is not None:
             print(f"{report.file}: {report.first_difference}")
@@ -395,7 +397,7 @@ def bench(prog: str, arguments: list[str]) -> int:
     if options.json:
         print(to_json([asdict(speed) for speed in speeds], indent=2))
     else:
-        Console().print(speed_table(speeds))
+        show(Console(), speed_table(speeds))
     return 0
 
 
@@ -444,7 +446,7 @@ def _bench_pixels(prog: str, arguments: list[str]) -> int:
     if options.json:
         print(to_json([asdict(flow) for flow in flows], indent=2))
     else:
-        Console().print(flow_table(flows, config))
+        show(Console(), flow_table(flows, config))
     return 0
 
 

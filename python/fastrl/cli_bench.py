@@ -5,6 +5,7 @@ import dataclasses
 
 from fastrl.cli_train import at_least, import_from_here, path, positive
 from fastrl.config import ArgumentParser, ConfigError, nearest
+from fastrl.layout import show
 from fastrl.progress import Progress, load_torch
 
 
@@ -124,13 +125,13 @@ def bench_collect(prog: str, arguments: list[str]) -> int:
         results, missing = compare(setting, cases, options.rounds, progress)
         priced, unpriced = compare(large, prices, options.rounds, progress)
     for name, why in (missing | unpriced).items():
-        console.print(f"{name} left out: {why}", highlight=False, soft_wrap=True, markup=False)
+        show(console, f"{name} left out: {why}")
     if not results:
         raise BenchError("; ".join(f"{name}: {why}" for name, why in missing.items()))
-    console.print(speed_table(results, setting))
+    show(console, speed_table(results, setting))
     if any(result.case.label == "executor" for result in priced):
         console.print()
-        console.print(price_table(priced, large))
+        show(console, price_table(priced, large))
     tree = {
         "env": options.env,
         "options": dict(setting.env.options),

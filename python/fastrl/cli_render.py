@@ -71,7 +71,10 @@ def render(prog: str, arguments: list[str]) -> int:
     else:
         env = make_world(options.env, world)
         policy = options.policy or "idle"
-        act, title = scripted(policy, env, options.seed), f"{env.name}, {policy}"
+        act = scripted(policy, env, options.seed)
+        # Whoever else drives the agents' vehicles does so whatever the policy.
+        driven = world.get("drive", "agents") == "agents"
+        title = ", ".join([env.name, *options.world, *([policy] if driven else [])])
     view: dict[str, Any] = {} if options.scaling is None else {"scaling": options.scaling}
     if options.size is not None:
         view["screen_width"], view["screen_height"] = options.size

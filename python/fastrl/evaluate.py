@@ -12,6 +12,7 @@ from rich.table import Table
 
 from fastrl.envs.cage2 import RED_AGENTS, Cage2VectorEnv, Ruleset
 from fastrl.envs.cage2_blue import make_baseline
+from fastrl.metrics import counted
 
 if TYPE_CHECKING:
     from fastrl.policy import Policy
@@ -228,8 +229,6 @@ def score_table(evaluation: Evaluation) -> Group:
     beside = [other for other in others if other.scores]
     table = Table(
         title=f"{evaluation.contender} on ruleset {evaluation.ruleset!r}",
-        title_justify="left",
-        title_style="bold",
     )
     table.add_column("red agent")
     table.add_column("steps", justify="right")
@@ -250,7 +249,7 @@ def score_table(evaluation: Evaluation) -> Group:
         "total", "", total, *("" if other.total is None else f"{other.total:.2f}" for other in beside)
     )
     episodes = evaluation.scores[0].episodes
-    notes = f"Means of {episodes:,} episodes each ± their standard errors; seed {evaluation.seed}."
+    notes = f"Means of {counted(episodes, 'episode')} each ± their standard errors; seed {evaluation.seed}."
     totals = [f"{other.name} {other.total:.2f}" for other in others if not other.scores]
     return Group(table, notes, f"Published totals: {', '.join(totals)}.")
 

@@ -254,7 +254,7 @@ class TrafficRow(Row):
                 f"success {_percent(self.latest['success_rate'])}",
                 f"collisions {_percent(self.latest['collision_rate'])}",
             ]
-        numbers.append(f"{self.vehicles} vehicles")
+        numbers.append(counted(self.vehicles, "vehicle"))
         if self.evaluation:
             numbers.append(f"evaluation {brief(self.evaluation['mean_return'])}")
         if self.online and self.online["simulated"]:
@@ -439,6 +439,11 @@ def count(value: float) -> str:
 def rate(value: float) -> str:
     """As `count`, with digits behind the point below 10: ``0.23``."""
     return brief(value) if 0 < value < 10 else count(value)
+
+
+def counted(number: int, noun: str) -> str:
+    """``1 vehicle``, ``2,000 vehicles``."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def duration(seconds: float) -> str:

@@ -25,6 +25,7 @@ from rich.text import Text
 
 from fastrl.collect.plan import Report
 from fastrl.files import to_json, write_atomically
+from fastrl.layout import show as show_parts
 
 # What time is spent on, in this order: stepping and resetting environments; choosing actions; rewards, statistics and
 # storing (for a replay, drawing from it too); giving or reading weights; waiting for each other; until workers have
@@ -273,7 +274,7 @@ def show(directory: Path, console: Console) -> bool:
         return False
     breakdown = load(directory / "profile.json")
     console.print()
-    console.print(table(breakdown))
+    show_parts(console, table(breakdown))
     draw(breakdown, directory / "profile.png")
     console.print(
         f"where the time went, as a picture: {directory / 'profile.png'}",
@@ -289,8 +290,6 @@ def table(breakdown: Breakdown) -> Table:
     steps, episodes = breakdown.steps, breakdown.episodes
     result = Table(
         title=f"where the time went: {breakdown.seconds:,.1f} s, {steps:,} steps, {episodes:,} episodes",
-        title_justify="left",
-        title_style="bold",
         box=box.SIMPLE_HEAD,
         show_edge=False,
         pad_edge=False,

@@ -16,6 +16,7 @@ from rich.console import Console
 from fastrl.config import UserError
 from fastrl.envs.multi import MultiAgentVectorEnv, make_multi
 from fastrl.envs.viewer import View
+from fastrl.metrics import counted
 from fastrl.progress import Progress
 from fastrl.traffic_scores import evaluation_seeds
 from fastrl.trajectories import Recorder, draw_time_space
@@ -235,14 +236,18 @@ def render(
                 pass
     if outputs.video is not None:
         console.print(
-            f"{outputs.video}: {shown} pictures, {shown / fps:.1f} s", highlight=False, soft_wrap=True
+            f"{outputs.video}: {counted(shown, 'picture')}, {shown / fps:.1f} s",
+            highlight=False,
+            soft_wrap=True,
         )
     seen = recorder.trajectories()
     if outputs.log is not None:
         seen.save(outputs.log)
         cars = seen.present.shape[1]
         console.print(
-            f"{outputs.log}: {len(seen.time)} moments, {cars} cars", highlight=False, soft_wrap=True
+            f"{outputs.log}: {counted(len(seen.time), 'moment')}, {counted(cars, 'car')}",
+            highlight=False,
+            soft_wrap=True,
         )
     if outputs.time_space is not None:
         draw_time_space(seen, outputs.time_space, title=title)

@@ -130,8 +130,8 @@ class ConsoleSink:
         self._pace.add(row.done)
         if self._live is not None:
             self._bar.update(self._task, **self._fields(row.done))
-            line = Text("  ".join(self._numbers(row)), no_wrap=True, overflow="ellipsis")
-            self._live.update(Group(self._bar, line))
+            lines = Text("\n".join(_lines(self._numbers(row), self._console.width)), overflow="fold")
+            self._live.update(Group(self._bar, lines))
         elif time.monotonic() - self._told_at >= self._interval:
             self._tell(row)
         else:
@@ -178,6 +178,17 @@ class ConsoleSink:
             self._live.stop()
         elif self._untold is not None:
             self._tell(self._untold)
+
+
+def _lines(parts: list[str], width: int) -> list[str]:
+    """Parts beside each other, in as many lines as they need."""
+    lines = parts[:1]
+    for part in parts[1:]:
+        if len(lines[-1]) + 2 + len(part) <= width:
+            lines[-1] += f"  {part}"
+        else:
+            lines.append(part)
+    return lines
 
 
 class Pace:

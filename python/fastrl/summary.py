@@ -13,7 +13,8 @@ from rich.console import Console
 from rich.table import Table
 
 from fastrl.evaluate import Evaluation, score_table
-from fastrl.metrics import brief, count, duration
+from fastrl.layout import show
+from fastrl.metrics import brief, count, counted, duration
 from fastrl.traffic_scores import Scores
 from fastrl.traffic_scores import score_table as score_table_of_traffic
 
@@ -82,14 +83,14 @@ class Summary:
     def print(self, console: Console) -> None:
         """Shows it to people, but for where the time went."""
         if self.evaluation is not None:
-            console.print(score_table(self.evaluation))
+            show(console, score_table(self.evaluation))
             console.print()
         memory = _memory(self.peak_memory_mib, self.peak_gpu_memory_mib)
-        console.print(
-            f"{self.steps:,} steps, {self.episodes:,} episodes in {duration(self.seconds)}:"
+        show(
+            console,
+            f"{self.steps:,} steps, {counted(self.episodes, 'episode')} in {duration(self.seconds)}:"
             f" {count(self.steps_per_second)} steps/s on {self.device}\n"
             f"last mean return {brief(self.mean_return)}, peak memory {memory}",
-            highlight=False,
         )
 
     def print_times(self, console: Console) -> None:
@@ -152,21 +153,21 @@ class PixelSummary:
     def print(self, console: Console) -> None:
         """Shows it to people, but for where the time went."""
         lost = f", {self.dropped:,} rows dropped" if self.dropped else ""
-        again = f", {self.restarts} collectors restarted" if self.restarts else ""
-        console.print(
-            f"{self.env}: {self.steps:,} steps, {self.games:,} games, {self.batches:,} batches in"
+        again = f", {counted(self.restarts, 'collector')} restarted" if self.restarts else ""
+        show(
+            console,
+            f"{self.env}: {self.steps:,} steps, {counted(self.games, 'game')}, {self.batches:,} batches in"
             f" {duration(self.seconds)} on {self.device}: {count(self.experience_per_second)} steps/s,"
             f" {count(self.batches_per_second)} batches/s{lost}{again}\n"
             f"mean return of the last games {brief(self.mean_return)}, peak memory of the learner"
             f" {_memory(self.peak_memory_mib, self.peak_gpu_memory_mib)}",
-            highlight=False,
         )
         if self.evaluation is not None:
-            console.print(
-                f"{len(self.evaluation)} games without exploration: mean return"
+            show(
+                console,
+                f"{counted(len(self.evaluation), 'game')} without exploration: mean return"
                 f" {brief(statistics.fmean(self.evaluation))}, from {brief(min(self.evaluation))} to"
                 f" {brief(max(self.evaluation))}",
-                highlight=False,
             )
 
     def print_times(self, console: Console) -> None:
@@ -180,7 +181,7 @@ class PixelSummary:
                 # Waiting for room is part of handing over.
                 parts["queue"] += f" ({shares['waiting']:.1%} waiting for room)"
                 del parts["waiting"]
-            console.print(f"time of the {who}: {', '.join(parts.values())}", highlight=False, soft_wrap=True)
+            show(console, f"time of the {who}: {', '.join(parts.values())}")
 
 
 @dataclass(frozen=True)
@@ -233,18 +234,18 @@ class TrafficSummary:
         if self.best is not None:
             rows.append(self.best)
         if rows:
-            title = f"{rows[0].episodes} episodes on fixed seeds, without exploration"
-            console.print(score_table_of_traffic(rows, title))
+            title = f"{counted(rows[0].episodes, 'episode')} on fixed seeds, without exploration"
+            show(console, score_table_of_traffic(rows, title))
             if self.best is not None:
-                console.print(f"best: after {self.best_at:,} episodes", highlight=False)
+                show(console, f"best: after {self.best_at:,} episodes")
             console.print()
-        console.print(
-            f"{self.algorithm} on {self.env}: {self.episodes:,} episodes, {self.steps:,} steps, {self.iterations:,}"
-            f" updates in {duration(self.seconds)} on {self.device}:"
+        show(
+            console,
+            f"{self.algorithm} on {self.env}: {counted(self.episodes, 'episode')}, {self.steps:,} steps,"
+            f" {counted(self.iterations, 'update')} in {duration(self.seconds)} on {self.device}:"
             f" {count(self.episodes_per_minute)} episodes/min\n"
             f"last mean return {brief(self.mean_return)},"
             f" peak memory {_memory(self.peak_memory_mib, self.peak_gpu_memory_mib)}",
-            highlight=False,
         )
 
     def print_times(self, console: Console) -> None:
@@ -313,8 +314,9 @@ class GymSummary:
         """Shows it to people, but for where the time went."""
         lines = []
         lines.append(
-            f"{self.algorithm} on {self.env} ({self.collector}): {self.steps:,} steps, {self.episodes:,} episodes,"
-            f" {self.iterations:,} updates in {duration(self.seconds)} on {self.device}:"
+            f"{self.algorithm} on {self.env} ({self.collector}): {self.steps:,} steps,"
+            f" {counted(self.episodes, 'episode')}, {counted(self.iterations, 'update')} in"
+            f" {duration(self.seconds)} on {self.device}:"
             f" {count(self.steps_per_second)} steps/s"
         )
         if self.worker_memory_mib:
@@ -325,14 +327,16 @@ class GymSummary:
                 f" {self.dropped:,} fragments dropped as too old"
             )
         if self.failures or self.restarts:
-            lines.append(f"{self.failures} failures of workers, {self.restarts} restarts")
+            lines.append(
+                f"{counted(self.failures, 'failure')} of workers, {counted(self.restarts, 'restart')}"
+            )
         lines.append(
             f"last mean return {brief(self.mean_return)}, peak memory of the learner"
             f" {_memory(self.peak_memory_mib, self.peak_gpu_memory_mib)}"
         )
         if self.evaluation is not None:
             lines.append(f"without exploration, {evaluation_line(self.evaluation)}")
-        console.print("\n".join(lines), highlight=False, soft_wrap=True)
+        show(console, *lines)
 
     def print_times(self, console: Console) -> None:
         """Shows where the time went, in short."""
@@ -344,7 +348,8 @@ def about_workers(memory_mib: Sequence[float], cold_start: float, seconds: Mappi
     memory = ", ".join(f"{each:,.0f}" for each in memory_mib)
     total = sum(seconds.values()) or 1.0
     shares = ", ".join(f"{name} {each / total:.1%}" for name, each in seconds.items())
-    return f"{len(memory_mib)} workers, ready after {cold_start:.1f} s, memory {memory} MiB; their time: {shares}"
+    workers = counted(len(memory_mib), "worker")
+    return f"{workers}, ready after {cold_start:.1f} s, memory {memory} MiB; their time: {shares}"
 
 
 def evaluation_tree(returns: Sequence[float]) -> dict[str, Any]:
@@ -361,8 +366,8 @@ def evaluation_tree(returns: Sequence[float]) -> dict[str, Any]:
 def evaluation_line(returns: Sequence[float]) -> str:
     """The same in words."""
     return (
-        f"{len(returns):,} episodes: mean return {brief(statistics.fmean(returns))}, from {brief(min(returns))}"
-        f" to {brief(max(returns))}"
+        f"{counted(len(returns), 'episode')}: mean return {brief(statistics.fmean(returns))},"
+        f" from {brief(min(returns))} to {brief(max(returns))}"
     )
 
 
@@ -381,6 +386,7 @@ class WorkflowSummary:
         peak_memory_mib, peak_gpu_memory_mib: as in `Summary`.
         report: what the search came to.
         final: return and compliance of the best workflow's policy, without exploration; None if not got to.
+        plain: the same of PPO without workflows; None without it.
         evaluations: by the challenge's protocol: of the best workflow's policy, and of plain PPO, on both rulesets.
     """
 
@@ -400,6 +406,7 @@ class WorkflowSummary:
     peak_gpu_memory_mib: float | None
     report: "Report"
     final: "Outcome | None"
+    plain: "Outcome | None"
     evaluations: "tuple[WorkflowEvaluation, ...]"
 
     def to_tree(self) -> dict[str, Any]:
@@ -411,6 +418,7 @@ class WorkflowSummary:
         report = self.report.to_tree()
         del tree["report"], report["steps"]
         tree["final"] = None if self.final is None else outcome_tree(self.final)
+        tree["plain"] = None if self.plain is None else outcome_tree(self.plain)
         tree["evaluations"] = [each.to_tree() for each in self.evaluations]
         return tree | report
 
@@ -419,26 +427,26 @@ class WorkflowSummary:
         from fastrl.workflow_report import protocol_table
 
         if self.report.standings:
-            console.print(self.report.table())
+            show(console, self.report.table())
             console.print()
-        console.print(self.report.verdict(), highlight=False, soft_wrap=True)
-        if self.final is not None:
-            final = self.final
-            console.print(
-                f"its policy without exploration, {final.episodes:,} episodes: return"
-                f" {final.mean_return:.2f} ± {final.return_stderr:.2f}, compliance {final.compliance:.3f}",
-                highlight=False,
-            )
+        show(console, self.report.verdict())
+        for what, final in (("its policy", self.final), ("PPO without workflows", self.plain)):
+            if final is not None:
+                show(
+                    console,
+                    f"{what}, {final.episodes:,} episodes without exploration: return"
+                    f" {final.mean_return:.2f} ± {final.return_stderr:.2f}, compliance {final.compliance:.3f}",
+                )
         if self.evaluations:
             console.print()
-            console.print(protocol_table(self.evaluations))
+            show(console, protocol_table(self.evaluations))
         console.print()
         speed = self.episodes / self.seconds if self.seconds else 0.0
-        console.print(
+        show(
+            console,
             f"{self.episodes:,} episodes in {duration(self.seconds)} ({duration(self.search_seconds)} of that for the"
             f" search): {count(speed)} episodes/s on {self.device}, peak memory"
             f" {_memory(self.peak_memory_mib, self.peak_gpu_memory_mib)}",
-            highlight=False,
         )
         for what, file in (("picture", self.picture), ("best policy", self.best_checkpoint)):
             if file is not None:
@@ -454,8 +462,6 @@ def _print_times(parts: Mapping[str, float], seconds: float, console: Console) -
         return
     table = Table(
         title="where the time went",
-        title_justify="left",
-        title_style="bold",
         box=box.SIMPLE_HEAD,
         show_edge=False,
         padding=0,
@@ -465,7 +471,7 @@ def _print_times(parts: Mapping[str, float], seconds: float, console: Console) -
     table.add_row(*(f"{part:.1f} s" for part in parts.values()))
     table.add_row(*(f"{part / seconds if seconds else 0:.1%}" for part in parts.values()))
     console.print()
-    console.print(table)
+    show(console, table)
 
 
 def _memory(main: float, gpu: float | None) -> str:

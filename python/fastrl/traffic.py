@@ -25,7 +25,7 @@ from fastrl.envs.multi import MultiAgentVectorEnv, make_multi
 from fastrl.episodes import EPISODE, MEANS, WatchedWorlds, mean_of, play
 from fastrl.files import to_json, write_atomically
 from fastrl.gpu import GpuMeter
-from fastrl.metrics import TrafficRow
+from fastrl.metrics import TrafficRow, counted
 from fastrl.online import OnlineWorlds
 from fastrl.profile import Profile
 from fastrl.progress import Progress
@@ -246,10 +246,11 @@ class Training:
             return
         self._set_difficulty()
         difficulty = self.curriculum.difficulty()
+        vehicles = counted(difficulty.vehicles, "vehicle")
         why = "" if math.isnan(rate) else f" (success rate was {rate:.0%})"
         self._console.print(
             f"curriculum: level {self.curriculum.level} of {self.curriculum.levels} after"
-            f" {self.episodes:,} episodes: {difficulty.vehicles} vehicles, density {difficulty.density:.2g}{why}",
+            f" {self.episodes:,} episodes: {vehicles}, density {difficulty.density:.2g}{why}",
             highlight=False,
             soft_wrap=True,
         )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from rich import box
 from rich.table import Table
 
 from fastrl.episodes import MEANS, Act, mean_of, play
@@ -102,7 +103,7 @@ def scores_of(played: NDArray[np.void], name: str, seed: int) -> Scores:
 
 def score_table(all_scores: Sequence[Scores], title: str) -> Table:
     """A row for each; TTC is the mean of the episodes' shortest times to a collision."""
-    table = Table(title=title, title_justify="left", title_style="bold")
+    table = Table(title=title, box=box.SIMPLE_HEAD, show_edge=False, padding=0)
     table.add_column("policy", overflow="fold")
     for column in ("return", "success", "crashed", "m/s", "veh/h", "TTC s", "steps"):
         table.add_column(column, justify="right")

@@ -232,7 +232,8 @@ def draw_time_space(trajectories: Trajectories, path: Path, *, episode: int = 0,
         panel.set_ylabel(f"{where} (m)")
         panel.spines[["top", "right"]].set_visible(False)
     panels[-1].set_xlabel("time (s)")
-    figure.suptitle(title or trajectories.env, fontsize=11)
+    edges = " (black edge: agents' vehicles)" if (trajectories.agent >= 0).any() else ""
+    figure.suptitle(f"{title or trajectories.env}{edges}", fontsize=11)
     assert lines is not None
     figure.colorbar(lines, ax=list(panels), label="speed (m/s)", pad=0.01, aspect=30)
     buffer = io.BytesIO()

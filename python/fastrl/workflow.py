@@ -359,16 +359,13 @@ def _train(training: Training, directory: RunDirectory, console: Console) -> Wor
         save_checkpoint(best, policy)
     report = report_of(training.search, training.together)
     final: Outcome | None = None
+    plain: Outcome | None = None
     evaluations: tuple[WorkflowEvaluation, ...] = ()
     if stopped_by is None and policy is not None and training.config.run.eval_episodes:
         console.print("evaluating ...", highlight=False)
-        final = training.trainer.evaluate(
-            parse_workflow(policy["workflow"]),
-            policy["policy"],
-            _FINAL_EPISODES,
-            # Not the games that it was chosen by.
-            seed=training.config.run.seed + 1,
-        )
+        final = _final_outcome(training, policy["workflow"], policy["policy"])
+        if training.plain is not None:
+            plain = _final_outcome(training, policy["workflow"], training.plain.ppo.policy_state())
         evaluations = _scores(training, policy, console)
     summary = WorkflowSummary(
         status="complete" if stopped_by is None else "interrupted",
@@ -376,7 +373,7 @@ def _train(training: Training, directory: RunDirectory, console: Console) -> Wor
         run=str(directory.path),
         checkpoint=str(checkpoint),
         best_checkpoint=None if policy is None else str(best),
-        picture=str(report.write(directory.path)) if report.steps else None,
+        picture=str(report.write(directory.path, plain)) if report.steps else None,
         steps=training.steps,
         episodes=training.episodes,
         seconds=training.seconds,
@@ -387,11 +384,18 @@ def _train(training: Training, directory: RunDirectory, console: Console) -> Wor
         peak_gpu_memory_mib=peak_gpu_memory_mib(training.device),
         report=report,
         final=final,
+        plain=plain,
         evaluations=evaluations,
     )
     write_atomically(directory.summary, to_json(summary.to_tree(), indent=2).encode())
     summary.print(console)
     return summary
+
+
+def _final_outcome(training: Training, workflow: str, policy: dict[str, Any]) -> Outcome:
+    """What a policy does in the end, without exploration, in other games than those that it was chosen by."""
+    seed = training.config.run.seed + 1
+    return training.trainer.evaluate(parse_workflow(workflow), policy, _FINAL_EPISODES, seed=seed)
 
 
 def _scores(training: Training, policy: dict[str, Any], console: Console) -> tuple[WorkflowEvaluation, ...]:

@@ -10,14 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from rich import box
 from rich.console import Group
 from rich.table import Table
 
 from fastrl.envs.cage2_workflow import workflow_name
 from fastrl.evaluate import RED_TITLES
 from fastrl.files import to_json, write_atomically
+from fastrl.metrics import counted
 from fastrl.workflow_scores import WorkflowEvaluation
 from fastrl.workflow_search import Search, Standing
 from fastrl.workflow_training import Outcome
@@ -52,7 +55,7 @@ class Report:
     """A search, as far as it has come.
 
     Attributes:
-        method: of the search.
+        method: of the search; empty if there was one order, which was given.
         threshold: of compliance.
         steps: outcomes, as they came.
         standings: orders tried, the best first.
@@ -86,7 +89,10 @@ class Report:
     def table(self) -> Group:
         """The orders tried, for people."""
         table = Table(
-            title=f"workflows tried ({self.method})", title_justify="left", title_style="bold", expand=False
+            title=f"workflows tried ({self.method})" if self.method else "the workflow that was given",
+            box=box.SIMPLE_HEAD,
+            show_edge=False,
+            pad_edge=False,
         )
         table.add_column("workflow", overflow="fold")
         for name in ("episodes", "return", "compliance"):
@@ -136,9 +142,12 @@ class Report:
             for step, regret in zip(self.steps, self.regrets(), strict=True)
         ]
 
-    def write(self, folder: Path) -> Path:
+    def write(self, folder: Path, plain: Outcome | None = None) -> Path:
         """Writes ``workflows.json``, ``workflows.csv`` (a line for each order), ``steps.csv`` (one for each outcome)
         and ``workflows.png``.
+
+        Args:
+            plain: of PPO without workflows, for the picture.
 
         Returns:
             The picture's path.
@@ -147,56 +156,95 @@ class Report:
         standings = [_standing_tree(standing) for standing in self.standings]
         write_atomically(folder / "workflows.csv", _csv(standings))
         write_atomically(folder / "steps.csv", _csv(self._records()))
-        picture = folder / "workflows.png"
-        self.plot(picture)
+        picture, buffer = folder / "workflows.png", io.BytesIO()
+        self.figure(plain).savefig(buffer, format="png")
+        write_atomically(picture, buffer.getvalue())
         return picture
 
-    def plot(self, path: Path) -> None:
-        """Draws returns, regret and compliance against the episodes spent, into a PNG."""
-        figure = Figure(figsize=(9, 9), dpi=120, layout="constrained")
-        FigureCanvasAgg(figure)
-        returns, regret, compliance = figure.subplots(3, 1, sharex=True, height_ratios=(3, 2, 2))
-        spent = np.array([step.spent for step in self.steps])
-        kinds = (
-            ("trial, counts", "o", "tab:blue", True, False),
-            ("trial, does not count", "o", "none", False, False),
-            ("trained to the end, counts", "s", "tab:orange", True, True),
-            ("trained to the end, does not count", "s", "none", False, True),
+    def figure(self, plain: Outcome | None = None) -> Figure:
+        """Returns, regret and compliance against the episodes spent, drawn.
+
+        Regret is left out of a search in which it never changed or is not known, and without a search.
+
+        Args:
+            plain: of PPO without workflows, after as many episodes.
+        """
+        bests = [step.best for step in self.steps if not math.isnan(step.best)]
+        panels = (
+            ["returns", "regret", "compliance"]
+            if self.method and len(set(bests)) > 1
+            else ["returns", "compliance"]
         )
-        for label, marker, colour, counts, final in kinds:
-            chosen = [step for step in self.steps if (step.counts, step.final) == (counts, final)]
-            if chosen:
-                edge = "tab:orange" if final else "tab:blue"
-                x = [step.spent for step in chosen]
-                style = {"marker": marker, "facecolors": colour, "edgecolors": edge, "s": 28, "zorder": 3}
-                returns.scatter(x, [step.outcome.mean_return for step in chosen], label=label, **style)
-                compliance.scatter(x, [step.outcome.compliance for step in chosen], **style)
+        ratios = {"returns": 3, "regret": 2, "compliance": 2}
+        figure = Figure(figsize=(9, 3 * len(panels)), dpi=120, layout="constrained")
+        FigureCanvasAgg(figure)
+        axes = dict(
+            zip(
+                panels,
+                figure.subplots(len(panels), 1, sharex=True, height_ratios=[ratios[name] for name in panels]),
+                strict=True,
+            )
+        )
+        returns, compliance = axes["returns"], axes["compliance"]
+        self._scatter(returns, compliance)
+        spent = np.array([step.spent for step in self.steps])
         errors = [step.outcome.return_stderr for step in self.steps]
         means = [step.outcome.mean_return for step in self.steps]
         returns.errorbar(spent, means, errors, fmt="none", ecolor="0.7", zorder=1)
-        returns.step(
-            spent, [step.best for step in self.steps], where="post", color="black", label="best so far"
-        )
-        returns.set_ylabel("return of an episode")
-        returns.legend(fontsize=8)
-        regret.step(spent, self.regrets(), where="post", color="black")
-        regret.set_ylabel("regret: below the best\nthat was found in the end")
-        regret.set_ylim(bottom=0)
+        # A line needs two points.
+        if len(bests) > 1:
+            best = [step.best for step in self.steps]
+            returns.step(spent, best, where="post", color="black", label="best so far")
+        if "regret" in axes:
+            axes["regret"].step(spent, self.regrets(), where="post", color="black")
+            axes["regret"].set_ylabel("regret: below the best\nthat was found in the end")
+            axes["regret"].set_ylim(bottom=0)
+        if plain is not None:
+            style = {"color": "tab:green", "linestyle": "--", "linewidth": 1}
+            label = "PPO without workflows, after as many episodes"
+            returns.axhline(plain.mean_return, label=label, **style)
+            compliance.axhline(plain.compliance, **style)
         compliance.axhline(
             self.threshold, color="tab:red", linewidth=1, label=f"threshold {self.threshold:g}"
         )
+        returns.set_ylabel("return of an episode")
         compliance.set_ylabel("compliance")
-        compliance.legend(fontsize=8)
         compliance.set_xlabel("episodes")
-        for axes in (returns, regret, compliance):
-            axes.grid(alpha=0.3)
-        title = f"search for the best workflow: {self.method}"
-        if self.chosen is not None:
-            title += f"\n{workflow_name(self.chosen.workflow).replace(',', ' > ')}"
-        returns.set_title(title, fontsize=10)
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format="png")
-        write_atomically(path, buffer.getvalue())
+        for panel in (returns, compliance):
+            panel.legend(fontsize=8)
+        for panel in axes.values():
+            panel.grid(alpha=0.3)
+        returns.set_title(self._title(), fontsize=10)
+        return figure
+
+    def _scatter(self, returns: Axes, compliance: Axes) -> None:
+        """Draws a point for each outcome: its return, and its compliance."""
+        kinds: Sequence[tuple[bool | None, str, str, str]] = [
+            (False, "trial", "o", "tab:blue"),
+            (True, "trained to the end", "s", "tab:orange"),
+        ]
+        if not self.method:
+            kinds = [(None, "measured", "o", "tab:blue")]
+        for final, what, marker, colour in kinds:
+            for counts in (True, False):
+                chosen = [
+                    step for step in self.steps if step.counts == counts and final in (None, step.final)
+                ]
+                if not chosen:
+                    continue
+                label = f"{what}, {'counts' if counts else 'does not count'}"
+                faces = colour if counts else "none"
+                style: dict[str, Any] = {"marker": marker, "facecolors": faces, "edgecolors": colour}
+                style |= {"s": 28, "zorder": 3}
+                x = [step.spent for step in chosen]
+                returns.scatter(x, [step.outcome.mean_return for step in chosen], label=label, **style)
+                compliance.scatter(x, [step.outcome.compliance for step in chosen], **style)
+
+    def _title(self) -> str:
+        """What the picture shows, and the order that was chosen."""
+        title = f"search for the best workflow: {self.method}" if self.method else "training of one workflow"
+        shown = self.chosen or (None if self.method else self.closest)
+        return title if shown is None else f"{title}\n{workflow_name(shown.workflow).replace(',', ' > ')}"
 
 
 def report_of(search: Search, before: int = 0) -> Report:
@@ -215,7 +263,7 @@ def report_of(search: Search, before: int = 0) -> Report:
             best = outcome.mean_return
         steps.append(Step(number, spent, outcome, counts, final, best))
     return Report(
-        method=search.name,
+        method=search.name if len(search.orders) > 1 else "",
         threshold=search.config.compliance_threshold,
         steps=tuple(steps),
         standings=tuple(search.standings()),
@@ -226,7 +274,12 @@ def report_of(search: Search, before: int = 0) -> Report:
 
 def protocol_table(evaluations: Sequence[WorkflowEvaluation]) -> Group:
     """Scores of several policies beside each other, a column for each of them on each ruleset."""
-    table = Table(title="by the challenge's protocol", title_justify="left", title_style="bold")
+    table = Table(
+        title="by the challenge's protocol",
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+    )
     table.add_column("red agent")
     table.add_column("steps", justify="right")
     for each in evaluations:
@@ -242,7 +295,10 @@ def protocol_table(evaluations: Sequence[WorkflowEvaluation]) -> Group:
     table.add_row("total", "", *(f"{each.total + 0.0:.2f}" for each in scored))
     table.add_row("", "", *(f"± {each.total_standard_error:.2f}" for each in scored))
     episodes = scored[0].scores[0].episodes
-    notes = f"Means of {episodes:,} episodes each; in brackets the compliance with the workflow, 0.5 without any fix."
+    notes = (
+        f"Means of {counted(episodes, 'episode')} each;"
+        " in brackets the compliance with the workflow, 0.5 without any fix."
+    )
     return Group(table, notes)
 
 
