@@ -245,7 +245,7 @@ def test_mistakes_are_told_in_a_line(
 
 def test_a_run_that_goes_on_keeps_its_settings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_small(tmp_path / "run") == 0
-    for option in ("--search=random", "--total-episodes=100", "--workflow=none"):
+    for option in ("--search=random", "--total-episodes=100", "--ruleset=leaderboard"):
         line = error_line(capsys, "--resume", tmp_path / "run", option)
         assert "cannot change when a run goes on" in line
     assert "does not go with --resume" in error_line(capsys, "--resume", tmp_path / "run", "--preset=smoke")
