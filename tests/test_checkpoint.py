@@ -1,4 +1,5 @@
 import hashlib
+import json
 import os
 import pickle
 import subprocess
@@ -195,6 +196,37 @@ def test_documents_that_make_no_sense_are_refused(path: Path, document: str) -> 
     }
     path.write_bytes(safetensors.torch.save({}, metadata))
     refusal(path)
+
+
+def test_a_document_that_asks_for_copies_of_a_tensor_is_refused(path: Path) -> None:
+    """A thousand copies of a large one would not fit into memory."""
+    save_checkpoint(path, {"a": b"0" * 100, "b": b"1"})
+    data = path.read_bytes()
+    tensors = safetensors.torch.load(data)
+    document = json.dumps({"a": {"$bytes": "a"}, "b": {"$bytes": "a"}})
+    digest = hashlib.sha256(document.encode())
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"\n{name} {tensor.dtype} {list(tensor.shape)}\n".encode() + raw(tensor))
+    metadata = {
+        "format": "fastrl-checkpoint",
+        "version": "1",
+        "document": document,
+        "sha256": digest.hexdigest(),
+    }
+    path.write_bytes(safetensors.torch.save(tensors, metadata))
+    assert "its document was made by something else" in refusal(path)
+
+
+def test_kinds_of_tensors_that_are_not_known_are_refused(path: Path) -> None:
+    header = json.dumps({"w": {"dtype": "F8_E8M0", "shape": [4], "data_offsets": [0, 4]}}).encode()
+    path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(4))
+    refusal(path)
+
+
+def test_a_pipe_in_place_of_a_checkpoint_is_refused(path: Path) -> None:
+    """It would be waited for for ever."""
+    os.mkfifo(path)
+    assert "is no file" in refusal(path)
 
 
 def test_missing_files_and_directories_are_refused(path: Path) -> None:

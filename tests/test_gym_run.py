@@ -370,6 +370,24 @@ def test_the_kind_of_a_run_is_what_its_checkpoint_says(
     assert "is of a kind of run that this fastrl does not know: ['new']" in capsys.readouterr().err
 
 
+def test_a_policy_of_another_environment_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    train_small(run, updates=1)
+    file, state = load_newest(run)
+    state["config"]["env"]["id"] = "Acrobot-v1"
+    save_checkpoint(file, state)
+    capsys.readouterr()
+    assert main(["eval", str(run), "--episodes=1"]) == 2
+    assert "its policy takes 4 numbers for {'kind': 'discrete', 'size': 2}, Acrobot-v1 has 6 for" in (
+        capsys.readouterr().err
+    )
+    state["action_space"] = {"kind": "discrete", "size": 10**15}
+    save_checkpoint(file, state)
+    assert main(["eval", str(run), "--episodes=1"]) == 2
+
+
 def test_an_environment_that_fails_again_and_again_ends_the_run_with_its_traceback(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -128,6 +128,8 @@ MAY_IMPORT = {
     },
     "workflow_settings": {"cage2_settings", "workflow_search", "workflow_training", "config", "envs"},
     "pixels": {
+        "networks",
+        "q_networks",
         "progress",
         "session",
         "summary",
@@ -158,6 +160,7 @@ MAY_IMPORT = {
     },
     "pixel_settings": {"trust", "algorithms", "config"},
     "traffic": {
+        "networks",
         "trust",
         "progress",
         "session",
@@ -265,7 +268,7 @@ MAY_IMPORT = {
     "permutation_gp": set(),
     "workflow_training": {"algorithms", "envs", "networks", "stopwatch", "config"},
     "evaluate": {"metrics", "policy", "envs"},
-    "policy": {"checkpoint", "networks", "actions"},
+    "policy": {"checkpoint", "networks", "actions", "config"},
     "rundir": {"files", "config"},
     "checkpoint": {"files", "config"},
     "metrics": set(),

@@ -10,6 +10,7 @@ import torch
 
 import fastrl
 from fastrl.checkpoint import CheckpointError, Checkpoints, load_newest, save_checkpoint
+from fastrl.config import ConfigError
 from fastrl.envs.cage2 import ACTIONS, EFFECTIVE_ACTIONS, Cage2VectorEnv, ScanMemory
 from fastrl.policy import Policy, load_policy
 from small_runs import train_small
@@ -128,16 +129,15 @@ def test_scan_memory_makes_of_plain_observations_what_it_was_trained_on(tmp_path
 @pytest.mark.parametrize(
     ("obs", "error", "message"),
     [
-        (
-            np.zeros(52, np.float32),
-            ValueError,
-            r"shape \[N, 52\], got \[52\]; for one observation pass obs\[None\]",
-        ),
+        (np.zeros(62, np.float32), ValueError, r"shape \[N, 52\] or \[52\], got \[62\]"),
+        (np.zeros((4, 13), np.float32), ValueError, r"got \[4, 13\]; .* obs.reshape\(-1, 52\)"),
+        (np.full((1, 52), 1e39), ValueError, "row 0 has NaN or infinity"),
+        (np.float32(1), TypeError, "numpy array, got float32"),
         (np.zeros((2, 62), np.float32), ValueError, r"got \[2, 62\]"),
         (np.zeros((1, 2, 52), np.float32), ValueError, r"got \[1, 2, 52\]"),
-        (np.zeros((2, 52)), TypeError, "float32, got float64"),
-        (np.zeros((2, 52), np.int64), TypeError, "float32, got int64"),
-        (np.zeros((2, 52), ">f4"), TypeError, "float32, got >f4"),
+        (np.zeros((2, 52), np.float16), TypeError, "float32 or float64, got float16"),
+        (np.zeros((2, 52), np.int64), TypeError, "float32 or float64, got int64"),
+        (np.zeros((2, 52), ">f4"), TypeError, "float32 or float64, got >f4"),
         ([[0.0] * 52], TypeError, "numpy array, got list"),
         (torch.zeros(2, 52), TypeError, "numpy array, got Tensor"),
         (np.full((1, 52), np.nan, np.float32), ValueError, "row 0 has NaN or infinity"),
@@ -180,6 +180,73 @@ def test_unusual_arrays_are_fine(policy: Policy) -> None:
     assert np.array_equal(policy.act(np.asfortranarray(obs)), expected)
     assert np.array_equal(policy.act(np.repeat(obs, 2, axis=0)[::2]), expected)
     assert policy.act(obs[:0]).shape == (0,)
+
+
+def test_one_observation_gives_one_action_and_float64_is_converted(policy: Policy) -> None:
+    obs = observations(5)
+    expected = policy.act(obs)
+    assert np.array_equal(policy.act(obs.astype(np.float64)), expected)
+    for row, action in zip(obs, expected, strict=True):
+        one = policy.act(row.astype(np.float64))
+        assert one == action
+        assert isinstance(one, np.int64)
+    mask = np.zeros(145, np.bool_)
+    mask[ACTIONS.index("Restore User1")] = True
+    assert policy.act(obs[0], action_mask=mask) == ACTIONS.index("Restore User1")
+    with pytest.raises(ValueError, match=r"shape \[1, 145\], got \[1, 1, 145\]"):
+        policy.act(obs[0], action_mask=mask[None])
+
+
+def with_architecture(state: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    policy = {**state["policy"], "architecture": {**state["policy"]["architecture"], **changes}}
+    return state | {"policy": policy}
+
+
+def test_what_a_forged_checkpoint_claims_is_compared_before_memory_is_taken(
+    run: Path, tmp_path: Path
+) -> None:
+    """Each of these would take terabytes, or minutes for layers without end."""
+    path = tmp_path / "c.safetensors"
+    _, state = load_newest(run)
+    for changes in (
+        {"hidden": [10**7, 10**7]},
+        {"hidden": [1] * 10**6},
+        {"obs_dim": 10**12},
+        {"num_actions": 10**12},
+        {"obs_dim": 10**12, "normalize_obs": True},
+    ):
+        save_checkpoint(path, with_architecture(state, **changes))
+        with pytest.raises(CheckpointError, match="is claimed, the weights are 8 arrays of"):
+            load_policy(path)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"actions": [-1, *range(1, len(EFFECTIVE_ACTIONS))]},
+        {"actions": [*range(len(EFFECTIVE_ACTIONS) - 1), 145]},
+        {"actions": [2**70] * len(EFFECTIVE_ACTIONS)},
+        {"num_actions": 3},
+        {"config": {"env": []}},
+        {
+            "policy": {
+                "architecture": {"obs_dim": float("nan"), "num_actions": 1, "hidden": []},
+                "weights": {},
+            }
+        },
+    ],
+)
+def test_forged_values_are_refused(changes: dict[str, Any], run: Path, tmp_path: Path) -> None:
+    path = tmp_path / "c.safetensors"
+    save_checkpoint(path, load_newest(run)[1] | changes)
+    with pytest.raises(CheckpointError, match="holds no policy that this fastrl can use") as error:
+        load_policy(path)
+    assert "\n" not in str(error.value)
+
+
+def test_a_device_that_is_not_there_is_no_fault_of_the_checkpoint(run: Path) -> None:
+    with pytest.raises(ConfigError, match="device 'nothing' cannot be used"):
+        load_policy(run, device="nothing")
 
 
 def test_what_holds_no_policy_is_refused(run: Path, tmp_path: Path) -> None:

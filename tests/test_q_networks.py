@@ -248,8 +248,24 @@ class TestState:
 
     def test_refuses_weights_of_another_network(self):
         state = network().state()
-        state["weights"] = network(hidden=(7,)).state()["weights"]
+        state["weights"] = network(hidden=(50,)).state()["weights"]
         with pytest.raises(ValueError, match="do not fit the network"):
+            QNetwork.from_state(state)
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"hidden": [10**7, 10**7]},
+            {"num_actions": 10**12},
+            {"obs_shape": [4, 10**6, 10**6]},
+            {"conv": ["1000000x8/1"]},
+            {"hidden": [1] * 10**6},
+        ],
+    )
+    def test_compares_what_is_claimed_before_memory_is_taken(self, changes):
+        state = network((4, 40, 40), 3, conv=NATURE).state()
+        state["architecture"] = state["architecture"] | changes
+        with pytest.raises(ValueError, match="is claimed, the weights are"):
             QNetwork.from_state(state)
 
     def test_a_frozen_copy_goes_its_own_way(self):

@@ -156,6 +156,16 @@ class TestActor:
             assert torch.equal(network(obs, agents), other(obs, agents))
         assert other.state().keys() == network.state().keys()
 
+    @pytest.mark.parametrize(
+        "changes",
+        [{"hidden": [10**7, 10**7]}, {"num_ids": 10**12}, {"obs_dim": 10**12, "normalize_obs": True}],
+    )
+    def test_what_is_claimed_is_compared_before_memory_is_taken(self, changes):
+        state = actor(DISCRETE).state()
+        state["architecture"] = state["architecture"] | changes
+        with pytest.raises(ValueError, match="is claimed, the weights are"):
+            Actor.from_state(state)
+
 
 class TestCritics:
     options = {  # noqa: RUF012

@@ -1,3 +1,4 @@
+import copy
 import dataclasses
 import json
 import math
@@ -287,6 +288,21 @@ def test_what_cannot_be_resumed_is_refused(tmp_path: Path, capsys: pytest.Captur
     for broken in ({"config": {}}, {"ppo": {}}, {"env": b"x"}, {"config": {"run": {"sed": 1}}}):
         save_checkpoint(newest, state | broken)
         error_line(capsys, "--resume", run)
+    # What is claimed is compared with what is there, before memory is taken.
+    config = state["config"]
+    huge = {"config": config | {"ppo": config["ppo"] | {"hidden": [10**7, 10**7]}}}
+    save_checkpoint(newest, state | huge)
+    assert "the saved hidden layers are [8], not [10000000, 10000000]" in error_line(capsys, "--resume", run)
+    learner = copy.deepcopy(state["ppo"])
+    learner["policy"]["architecture"]["hidden"] = [10**7, 10**7]
+    save_checkpoint(newest, state | huge | {"ppo": learner})
+    assert "is claimed, the weights are 8 arrays of" in error_line(capsys, "--resume", run)
+    save_checkpoint(newest, state | {"config": config | {"env": config["env"] | {"num_envs": 10**6}}})
+    assert "1,000,000 games are claimed, their state is" in error_line(capsys, "--resume", run)
+    learner = copy.deepcopy(state["ppo"])
+    learner["optimizer"]["exp_avg"] = torch.zeros(3)
+    save_checkpoint(newest, state | {"ppo": learner})
+    assert "the optimizer's exp_avg should have shape" in error_line(capsys, "--resume", run)
     save_checkpoint(newest, {})
     assert "is no checkpoint of a run" in error_line(capsys, "--resume", run)
     assert sorted(run.rglob("*")) == before

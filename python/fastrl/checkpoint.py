@@ -52,11 +52,15 @@ def save_checkpoint(path: str | Path, state: Mapping[str, Any]) -> None:
 
 
 def load_checkpoint(path: str | Path) -> dict[str, Any]:
-    """The state that `save_checkpoint` wrote; tensors are on the CPU.
+    """The state that `save_checkpoint` wrote; tensors are on the CPU. It takes no more memory than a few times the
+    file's size, whatever the file claims.
 
     Raises:
         CheckpointError: the file is missing, foreign, damaged or of another version.
     """
+    # A pipe in its place would have this process wait for ever.
+    if Path(path).exists() and not Path(path).is_file():
+        raise CheckpointError(f"{path} is no file")
     try:
         # Not mapped into memory: a file that shrank meanwhile would kill the process.
         data = Path(path).read_bytes()
@@ -65,7 +69,7 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
         raise CheckpointError(f"{path}: no such file") from None
     except OSError as error:
         raise CheckpointError(f"cannot read {path}: {error.strerror}") from None
-    except safetensors.SafetensorError as error:
+    except (safetensors.SafetensorError, KeyError, ValueError, TypeError, RuntimeError) as error:
         raise CheckpointError(f"{path} is not a checkpoint, or a damaged one: {error}") from None
     # The file's first 8 bytes are the length of its header, which is JSON.
     header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
@@ -186,10 +190,11 @@ def _attach(value: Any, tensors: dict[str, Tensor]) -> Any:
         return [_attach(item, tensors) for item in value]
     if not isinstance(value, dict):
         return value
+    # Each tensor has one place: a small document could ask for a thousand copies of a large one.
     if _TENSOR in value:
-        return tensors[value[_TENSOR]]
+        return tensors.pop(value[_TENSOR])
     if _BYTES in value:
-        return tensors[value[_BYTES]].numpy().tobytes()
+        return tensors.pop(value[_BYTES]).numpy().tobytes()
     return {key: _attach(item, tensors) for key, item in value.items()}
 
 

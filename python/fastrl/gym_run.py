@@ -15,6 +15,7 @@ from rich.console import Console
 
 from fastrl.actions import Actions
 from fastrl.actor import MlpActor
+from fastrl.algorithms.actor_critic import ActorCriticConfig, check_learner
 from fastrl.algorithms.impala import Impala, ImpalaMetrics
 from fastrl.algorithms.ppo import PPO, PPOMetrics
 from fastrl.checkpoint import CheckpointError, load_newest
@@ -108,7 +109,7 @@ class Training:
             obs_space=env.observation_space,
             action_space=env.action_space,
             num_envs=config.env.num_envs,
-            num_steps=(config.impala if config.run.algorithm == "impala" else config.ppo).num_steps,
+            num_steps=_algorithm_config(config).num_steps,
             episode_steps=self._episode_steps,
             seed=config.run.seed,
         )
@@ -273,6 +274,10 @@ class Training:
             )
 
 
+def _algorithm_config(config: GymConfig) -> ActorCriticConfig:
+    return config.impala if config.run.algorithm == "impala" else config.ppo
+
+
 def _learner(config: GymConfig, env: gymnasium.Env[Any, Any], device: str) -> PPO | Impala:
     """Of the algorithm that the settings name, for flattened observations."""
     try:
@@ -390,6 +395,7 @@ def resume_run(
 
     def restore(file: Path, state: dict[str, Any]) -> Training:
         config = resumed_settings(GymConfig, file, state, changes, RESUMABLE, trust=trust)
+        check_learner(state["learner"], _algorithm_config(config).hidden)
         training = Training(config, console)
         training.restore(state)
         return training
@@ -474,12 +480,20 @@ def evaluate_run(
         if env not in (None, config.env.id):
             raise ConfigError(f"--env {env}: {file} is of a run on {config.env.id!r}")
         policy, takes = ActorCritic.from_state(state["policy"]), Actions.from_state(state["action_space"])
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except Exception as error:
         if isinstance(error, UserError):
             raise
         raise CheckpointError(f"{file} holds no policy that this fastrl can use: {error!r}") from None
     spec = EnvSpec(config.env.id, parse_options(config.env.options))
     made = build_env(spec)
     num_steps = episode_steps(config.collect, made)
+    obs_dim, drives = math.prod(made.observation_space.shape or ()), Actions(made.action_space)
     made.close()
+    is_box = policy.log_std is not None
+    ours = policy.obs_dim, policy.num_actions, is_box, takes.state()
+    if ours != (obs_dim, drives.size, drives.is_box, drives.state()):
+        raise CheckpointError(
+            f"{file}: its policy takes {policy.obs_dim} numbers for {takes.state()}, {spec.id} has {obs_dim} for"
+            f" {drives.state()}"
+        )
     return play_episodes(spec, policy, takes, episodes, seed, num_steps, advance)

@@ -1,7 +1,8 @@
 """Torch modules: the actor-critic network, its way of choosing actions, and running normalisation."""
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -147,10 +148,68 @@ class ActorCritic(nn.Module):
         Raises:
             ValueError: the weights do not fit the architecture, or are not finite.
         """
+        cls.check_size(state)
         # A generator of its own: building the network must not draw from torch's global one.
         network = cls(**state["architecture"], generator=torch.Generator())
         load_weights(network, state["weights"])
         return network
+
+    @staticmethod
+    def check_size(state: Mapping[str, Any]) -> None:
+        """Refuses an architecture of more numbers than there are weights: see `check_numbers`."""
+        architecture = state["architecture"]
+        obs_dim, hidden = architecture["obs_dim"], architecture["hidden"]
+        actor, critic = [obs_dim, *hidden, architecture["num_actions"]], [obs_dim, *hidden, 1]
+        check_numbers(state["weights"], actor, critic)
+
+
+def check_numbers(weights: Mapping[str, Tensor], *layers: Sequence[int], others: int = 0) -> None:
+    """Compares the sizes that a file claims with the weights in it, before memory is taken for networks of these sizes.
+
+    Args:
+        weights: by name.
+        layers: widths of each perceptron from input to output.
+        others: numbers of other layers.
+
+    Raises:
+        ValueError: there are fewer weights than these have.
+    """
+    there = sum(tensor.numel() for tensor in weights.values())
+    count = sum(len(sizes) - 1 for sizes in layers)
+    numbers = others + sum((a + 1) * b for sizes in layers for a, b in itertools.pairwise(sizes))
+    if numbers > there or count > len(weights):
+        raise ValueError(
+            f"a network of {count} layers and at least {numbers:,} numbers is claimed, the weights are"
+            f" {len(weights)} arrays of {there:,} numbers"
+        )
+
+
+def check_layers(state: Mapping[str, Any], **layers: Sequence[Any]) -> None:
+    """Refuses the saved state of a network whose layers are not those of the settings.
+
+    Args:
+        state: with an ``architecture``.
+        layers: widths, such as ``hidden=(64, 64)``.
+
+    Raises:
+        ValueError
+    """
+    for name, sizes in layers.items():
+        if state["architecture"][name] != list(sizes):
+            raise ValueError(f"the saved {name} layers are {state['architecture'][name]}, not {list(sizes)}")
+
+
+def check_moments(state: Mapping[str, Tensor], parameters: Tensor) -> None:
+    """Refuses the saved state of an optimiser of other parameters.
+
+    Raises:
+        ValueError
+    """
+    for name, tensor in state.items():
+        if tensor.ndim and tensor.shape != parameters.shape:
+            raise ValueError(
+                f"the optimizer's {name} should have shape {list(parameters.shape)}, got {list(tensor.shape)}"
+            )
 
 
 def load_weights(network: nn.Module, weights: dict[str, Tensor]) -> None:

@@ -32,9 +32,11 @@ from fastrl.files import to_json, write_atomically
 from fastrl.gpu import GpuMeter
 from fastrl.learner import Inflow, Learner
 from fastrl.metrics import PixelRow
+from fastrl.networks import check_layers
 from fastrl.pixel_settings import EnvConfig, PixelConfig
 from fastrl.profile import Profile
 from fastrl.progress import Progress
+from fastrl.q_networks import QNetwork
 from fastrl.replay import PrioritizedSampler, Replay, UniformSampler
 from fastrl.rundir import RunDirectory, new_directory
 from fastrl.session import Goal, TrainError, choose_device, going_on, play, resumed_settings
@@ -568,6 +570,9 @@ def resume_run(
 
     def restore(file: Path, state: dict[str, Any]) -> Training:
         config = resumed_settings(PixelConfig, file, state, changes, RESUMABLE, trust=trust)
+        network = state["dqn"]["actor"]["network"]
+        check_layers(network, hidden=config.dqn.hidden, conv=config.dqn.conv)
+        QNetwork.check_size(network)
         training = Training(config, console, _saved_replay(file.parent.parent, config))
         training.restore(state)
         return training

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fastrl.actions import Actions
 from fastrl.checkpoint import CheckpointError, load_newest
+from fastrl.config import ConfigError
 from fastrl.networks import ActorCritic, mask_logits, sample_actions
 
 
@@ -36,13 +37,19 @@ def load_policy(path: str | Path, *, device: str = "cpu", seed: int = 0) -> "Pol
 
     Raises:
         CheckpointError: there is no checkpoint, or a damaged or foreign one.
+        ConfigError: this machine has no such device.
     """
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ConfigError(f"device {device!r} cannot be used: {str(error).splitlines()[0]}") from None
     file, state = load_newest(path)
     if state.get("kind") == "pixels":
         raise CheckpointError(f"{file} is of a run from pixels: its scores are in its run's summary.json")
     try:
         return Policy(state, device=device, seed=seed)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except Exception as error:
+        # Whatever is wrong then is the file's contents.
         raise CheckpointError(f"{file} holds no policy that this fastrl can use: {error!r}") from None
 
 
@@ -91,38 +98,51 @@ class Policy:
                 )
         elif self.actions.shape != (network.num_actions,):
             raise ValueError(f"{len(self.actions)} actions for a network of {network.num_actions}")
+        elif not ((self.actions >= 0) & (self.actions < self.num_actions)).all():
+            raise ValueError(f"actions beyond the environment's {self.num_actions}")
         self._network = network.to(device).eval()
         self._device = torch.device(device)
         self._generator = torch.Generator().manual_seed(seed)
 
     def act(
         self,
-        obs: NDArray[np.float32],
+        obs: NDArray[np.floating],
         deterministic: bool = True,
         action_mask: NDArray[np.bool_] | None = None,
-    ) -> NDArray[Any]:
+    ) -> Any:
         """The actions for observations, as indices into all of the environment's actions, or as numbers.
 
         Args:
-            obs: float32 [N, obs_dim].
+            obs: float32 [N, obs_dim], or [obs_dim] for one observation. float64 is converted.
             deterministic: the most probable action; otherwise one is drawn.
-            action_mask: bool [N, num_actions], True = allowed; for discrete actions.
+            action_mask: bool [N, num_actions], or [num_actions] for one observation, True = allowed; for discrete
+                actions.
 
         Returns:
-            int64 [N], or float32 [N, num_actions] within the bounds of the environment's.
+            int64 [N], or float32 [N, num_actions] within the bounds of the environment's. For one observation one
+            action: an int64, or float32 [num_actions].
 
         Raises:
             TypeError: wrong dtype.
-            ValueError: wrong shape, NaN or infinity, a row whose mask allows none of ``actions``, or a mask of
-                continuous actions.
+            ValueError: wrong shape, NaN or infinity (in float32), a row whose mask allows none of ``actions``, or a
+                mask of continuous actions.
         """
-        self._check_obs(obs)
+        is_single = isinstance(obs, np.ndarray) and obs.ndim == 1
+        rows = self._checked(obs)
+        if is_single and isinstance(action_mask, np.ndarray):
+            action_mask = action_mask[None]
+        actions = self._act(rows, deterministic, action_mask)
+        return actions[0] if is_single else actions
+
+    def _act(
+        self, obs: NDArray[np.float32], deterministic: bool, action_mask: NDArray[np.bool_] | None
+    ) -> NDArray[Any]:
         if self._box is not None and action_mask is not None:
             raise ValueError(
                 "action_mask is for discrete actions, this policy's are continuous: leave it out"
             )
         with torch.inference_mode():
-            outputs = self._network.outputs(torch.from_numpy(np.array(obs)).to(self._device)).float().cpu()
+            outputs = self._network.outputs(torch.from_numpy(obs).to(self._device)).float().cpu()
             if self._box is not None:
                 return self._box.to_env(self._drawn(outputs, deterministic).numpy())
             logits = outputs
@@ -141,21 +161,27 @@ class Policy:
             return means
         return means + log_std.exp().cpu() * torch.randn(means.shape, generator=self._generator)
 
-    def _check_obs(self, obs: NDArray[np.float32]) -> None:
+    def _checked(self, obs: NDArray[np.floating]) -> NDArray[np.float32]:
+        """A copy of observations [N, obs_dim]: read-only arrays are welcome, but not to torch."""
         if not isinstance(obs, np.ndarray):
             raise TypeError(f"obs should be a numpy array, got {type(obs).__name__}")
-        if obs.dtype != np.float32:
-            raise TypeError(f"obs should be float32, got {obs.dtype}")
-        if obs.ndim != 2 or obs.shape[1] != self.obs_dim:
+        if obs.dtype not in (np.float32, np.float64):
+            raise TypeError(f"obs should be float32 or float64, got {obs.dtype}")
+        if obs.ndim not in (1, 2) or obs.shape[-1] != self.obs_dim:
             hint = ""
-            if obs.shape == (self.obs_dim,):
-                hint = "; for one observation pass obs[None]"
+            if obs.size and obs.size % self.obs_dim == 0:
+                hint = f"; observations of several dimensions are flattened: obs.reshape(-1, {self.obs_dim})"
             elif self.needs_scan_memory and obs.shape[-1:] == (52,):
                 hint = "; feed plain observations through fastrl.envs.cage2.ScanMemory first"
-            raise ValueError(f"obs should have shape [N, {self.obs_dim}], got {list(obs.shape)}{hint}")
-        if not np.isfinite(obs).all():
-            row = int(np.argmin(np.isfinite(obs).all(axis=1)))
+            raise ValueError(
+                f"obs should have shape [N, {self.obs_dim}] or [{self.obs_dim}], got {list(obs.shape)}{hint}"
+            )
+        with np.errstate(over="ignore"):
+            checked = np.array(obs, np.float32, order="C").reshape(-1, self.obs_dim)
+        if not np.isfinite(checked).all():
+            row = int(np.argmin(np.isfinite(checked).all(axis=1)))
             raise ValueError(f"obs should be finite, row {row} has NaN or infinity")
+        return checked
 
     def _own_mask(self, mask: NDArray[np.bool_], rows: int) -> NDArray[np.bool_]:
         """The columns of a mask over all actions that belong to the policy's own."""

@@ -4,13 +4,13 @@ import copy
 import itertools
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
-from fastrl.networks import load_weights
+from fastrl.networks import check_numbers, load_weights
 
 # The network of Mnih et al., "Human-level control through deep reinforcement learning", 2015.
 NATURE = ("32x8/4", "64x4/2", "64x3/1")
@@ -215,9 +215,24 @@ class QNetwork(nn.Module):
         Raises:
             ValueError: the weights do not fit the architecture, or are not finite.
         """
+        cls.check_size(state)
         network = cls(**state["architecture"], generator=torch.Generator())
         load_weights(network, state["weights"])
         return network.eval()
+
+    @staticmethod
+    def check_size(state: Mapping[str, Any]) -> None:
+        """Refuses an architecture of more numbers than there are weights: see `fastrl.networks.check_numbers`."""
+        architecture = state["architecture"]
+        channels, *size = architecture["obs_shape"]
+        others = 0
+        for layer in architecture["conv"]:
+            out, kernel, stride = parse_conv(layer)
+            others += channels * out * kernel**2
+            channels, size = out, [(length - kernel) // stride + 1 for length in size]
+        features = channels * math.prod(size)
+        sizes = [features, *architecture["hidden"], architecture["num_actions"]]
+        check_numbers(state["weights"], sizes, others=others)
 
     def frozen_copy(self) -> Self:
         """A copy whose parameters need no gradients, in ``eval()`` mode: a target network."""

@@ -226,6 +226,16 @@ def saved_settings(config_type: type[C], path: Path, changes: Values, resumable:
         raise CheckpointError(f"{file} has no settings that this fastrl can read: {error!r}") from None
 
 
+def check_games(state: bytes, num_envs: int) -> None:
+    """Refuses the saved state of fewer games than the settings claim, before memory is taken for them.
+
+    Raises:
+        ValueError: games of which not even a byte is there.
+    """
+    if num_envs > len(state):
+        raise ValueError(f"{num_envs:,} games are claimed, their state is {len(state):,} bytes")
+
+
 @contextmanager
 def going_on(
     path: Path,

@@ -17,6 +17,7 @@ from fastrl.actions import Actions
 from fastrl.networks import (
     LOG_STD_RANGE,
     RunningNorm,
+    check_numbers,
     gaussian_log_probs,
     load_weights,
     sample_actions,
@@ -263,12 +264,21 @@ class Actor(_Network):
         Raises:
             ValueError: the weights do not fit the architecture, or are not finite.
         """
+        cls.check_size(state)
         # A generator of its own: building the network must not draw from torch's global one.
         actor = cls(
             actions=Actions.from_state(state["actions"]), generator=torch.Generator(), **state["architecture"]
         )
         load_weights(actor, state["weights"])
         return actor
+
+    @staticmethod
+    def check_size(state: Mapping[str, Any]) -> None:
+        """Refuses an architecture of more numbers than there are weights: see `fastrl.networks.check_numbers`."""
+        architecture = state["architecture"]
+        inputs = architecture["obs_dim"] + architecture["num_ids"]
+        outputs = Actions.from_state(state["actions"]).size
+        check_numbers(state["weights"], [inputs, *architecture["hidden"], outputs])
 
 
 class Critic(_Network):

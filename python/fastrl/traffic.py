@@ -26,15 +26,16 @@ from fastrl.episodes import EPISODE, MEANS, WatchedWorlds, mean_of, play
 from fastrl.files import to_json, write_atomically
 from fastrl.gpu import GpuMeter
 from fastrl.metrics import TrafficRow, counted
+from fastrl.networks import check_layers
 from fastrl.online import OnlineWorlds
 from fastrl.profile import Profile
 from fastrl.progress import Progress
 from fastrl.rundir import RunDirectory, new_directory
-from fastrl.session import Goal, TrainError, choose_device, going_on, resumed_settings
+from fastrl.session import Goal, TrainError, check_games, choose_device, going_on, resumed_settings
 from fastrl.session import play as play_run
 from fastrl.stopwatch import Stopwatch
 from fastrl.summary import TrafficSummary, peak_gpu_memory_mib, peak_memory_mib, with_other
-from fastrl.team_networks import TeamPolicy
+from fastrl.team_networks import Actor, TeamPolicy
 from fastrl.traffic_scores import Scores, evaluation_seeds, score, scores_of
 from fastrl.traffic_settings import (
     EnvConfig,
@@ -367,6 +368,11 @@ def resume_run(
 
     def restore(file: Path, state: dict[str, Any]) -> Training:
         config = resumed_settings(TrafficConfig, file, state, changes, RESUMABLE, trust=trust)
+        hidden = (config.reinforce if config.run.algorithm == "reinforce" else config.mappo).hidden
+        for actor in state["learner"]["policy"]["actors"].values():
+            check_layers(actor, hidden=hidden)
+            Actor.check_size(actor)
+        check_games(state["worlds"]["env"], settled(config).env.num_envs or 1)
         training = Training(config, console)
         training.restore(state)
         return training
@@ -436,7 +442,7 @@ def load_policy(path: Path) -> tuple[TrafficConfig, TeamPolicy]:
     try:
         config = build(TrafficConfig, from_file(TrafficConfig, state["config"], str(file)))
         return config, TeamPolicy.from_state(state["policy"])
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except Exception as error:
         if isinstance(error, UserError):
             raise
         raise CheckpointError(f"{file} holds no policy that this fastrl can use: {error!r}") from None

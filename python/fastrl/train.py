@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 from rich.console import Console
 
+from fastrl.algorithms.actor_critic import check_learner
 from fastrl.algorithms.ppo import PPO, PPOConfig
 from fastrl.cage2_settings import GameConfig
 from fastrl.collect.intake import Intake
@@ -43,7 +44,7 @@ from fastrl.policy import Policy
 from fastrl.profile import Profile
 from fastrl.progress import Progress
 from fastrl.rundir import RunDirectory, new_directory
-from fastrl.session import Goal, TrainError, choose_device, going_on, play, resumed_settings
+from fastrl.session import Goal, TrainError, check_games, choose_device, going_on, play, resumed_settings
 from fastrl.stopwatch import Stopwatch
 from fastrl.summary import Summary, about_workers, peak_gpu_memory_mib, peak_memory_mib, with_other
 
@@ -380,6 +381,8 @@ def resume_run(
 
     def restore(file: Path, state: dict[str, Any]) -> Training:
         config = resumed_settings(TrainConfig, file, state, changes, RESUMABLE, trust=trust)
+        check_learner(state["ppo"], config.ppo.hidden)
+        check_games(state["env"], config.env.num_envs)
         training = Training(config, console)
         training.restore(state)
         return training

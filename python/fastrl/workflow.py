@@ -12,6 +12,7 @@ import torch
 from rich.console import Console
 
 from fastrl import train
+from fastrl.algorithms.actor_critic import check_learner
 from fastrl.algorithms.ppo import PPOConfig
 from fastrl.cage2_settings import GameConfig
 from fastrl.checkpoint import save_checkpoint
@@ -26,7 +27,7 @@ from fastrl.policy import Policy
 from fastrl.profile import Profile
 from fastrl.progress import Progress
 from fastrl.rundir import RunDirectory, new_directory
-from fastrl.session import Goal, choose_device, going_on, play, resumed_settings
+from fastrl.session import Goal, check_games, choose_device, going_on, play, resumed_settings
 from fastrl.summary import WorkflowSummary, peak_gpu_memory_mib, peak_memory_mib, with_other
 from fastrl.workflow_report import report_of
 from fastrl.workflow_scores import WorkflowEvaluation, score_by_protocol
@@ -341,6 +342,8 @@ def resume_run(
 
     def restore(file: Path, state: dict[str, Any]) -> Training:
         config = resumed_settings(WorkflowConfig, file, state, changes, RESUMABLE, trust=trust)
+        check_learner(state["trainer"]["ppo"], config.inner.hidden)
+        check_games(state["trainer"]["env"], config.inner.episodes_per_update)
         training = Training(config)
         training.restore(state)
         return training

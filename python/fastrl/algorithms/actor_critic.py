@@ -1,7 +1,7 @@
 """What learners of an actor and a critic have in common: network, optimiser, a rollout of fragments, saving."""
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import gymnasium
@@ -16,7 +16,15 @@ from fastrl.algorithms.return_scale import ReturnScale
 from fastrl.collect.fragment import Fragment
 from fastrl.collect.layout import lay_out
 from fastrl.config import section
-from fastrl.networks import LOG_STD_RANGE, Activation, ActorCritic, flatten_parameters, load_weights
+from fastrl.networks import (
+    LOG_STD_RANGE,
+    Activation,
+    ActorCritic,
+    check_layers,
+    check_moments,
+    flatten_parameters,
+    load_weights,
+)
 from fastrl.rollout import Rollout
 from fastrl.stopwatch import Stopwatch
 
@@ -240,6 +248,7 @@ class ActorCriticLearner:
         if (state["return_scale"] is None) != (self._return_scale is None):
             raise ValueError("normalize_returns of the saved run and of this one differ")
         load_weights(self.policy, state["policy"]["weights"])
+        check_moments(state["optimizer"], self._parameters)
         self._optimizer.state[self._parameters] = {
             key: value.to(self.device, copy=True) for key, value in state["optimizer"].items()
         }
@@ -248,6 +257,16 @@ class ActorCriticLearner:
         if self._return_scale is not None:
             self._return_scale.load_state_dict(state["return_scale"])
         self.steps = state["steps"]
+
+
+def check_learner(state: Mapping[str, Any], hidden: Sequence[int]) -> None:
+    """Compares what `ActorCriticLearner.state_dict` gave with settings, before memory is taken for what they claim.
+
+    Raises:
+        ValueError: its network has other hidden layers, or fewer weights than these.
+    """
+    check_layers(state["policy"], hidden=hidden)
+    ActorCritic.check_size(state["policy"])
 
 
 def _obs_dim(obs_space: gymnasium.Space) -> int:

@@ -22,7 +22,7 @@ from pydantic import AfterValidator, Field, model_validator
 from torch import Tensor, nn
 
 from fastrl.config import section
-from fastrl.networks import flatten_parameters, load_weights
+from fastrl.networks import check_moments, flatten_parameters, load_weights
 from fastrl.q_networks import NATURE, QNetwork, flatten_statistics, parse_conv
 
 
@@ -551,6 +551,7 @@ class DQN:
         """
         self.actor.load_state_dict(state["actor"])
         load_weights(self.target, state["target"])
+        check_moments(state["optimizer"], self.actor.parameters)
         self._optimizer.state[self.actor.parameters] = {
             key: value.to(self.device, copy=True) for key, value in state["optimizer"].items()
         }
