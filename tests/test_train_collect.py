@@ -1,7 +1,9 @@
 """Runs on CAGE 2 whose experience comes from a collector's fragments instead of the native path."""
 
 import json
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -48,6 +50,29 @@ def test_it_goes_on_with_the_next_episodes(tmp_path: Path) -> None:
     assert state["iteration"] == 4
     assert state["collector"]["version"] == 4
     assert state["collector"]["numbers"].tolist() == [2] * 8
+
+
+def test_stopped_in_the_middle_of_episodes_it_ends_as_if_never_stopped() -> None:
+    def training(stopped: dict[str, Any] | None) -> Training:
+        options = ["--collect=sequential", "--total-steps", str(5 * ITERATION)]
+        made = Training(small_config(*options), Console(quiet=True))
+        if stopped is not None:
+            made.restore(stopped)
+        return made
+
+    straight = training(None)
+    list(straight.rows())
+    stopped = training(None)
+    for more in (1, 2, 2):
+        list(islice(stopped.rows(), more))
+        stopped = training(stopped.state())
+    assert stopped.iteration == 5
+    found, expected = (
+        {name: value for name, value in each.state().items() if name not in ("seconds", "parts")}
+        for each in (stopped, straight)
+    )
+    assert expected["collector"]["running"]["actions"]
+    assert differences(found, expected) == []
 
 
 def test_the_native_path_is_what_it_was() -> None:
