@@ -24,8 +24,8 @@ class RunConfig:
     deterministic: Annotated[
         bool,
         Field(
-            description="games and learner take turns: the same seed gives the same run, to the bit, on a CPU and with"
-            " as many games; slower"
+            description="games and learner take turns, so one seed gives one run, to the bit; on a CPU, see"
+            " docs/reproducibility.md"
         ),
     ] = False
     device: Annotated[
