@@ -181,6 +181,11 @@ def test_what_stays_within_a_run_needs_no_trust() -> None:
 def test_no_setting_that_names_something_to_import_or_open_is_forgotten() -> None:
     """A new setting that is text or a path is looked at here, once, and marked with `Reach` or listed."""
     harmless = {
+        # Checkpoints, which are read and nothing else.
+        *(
+            (config_type, "run.init_from")
+            for config_type in (GymConfig, PixelConfig, TrafficConfig, TrainConfig)
+        ),
         (TrafficConfig, "env.id"),  # of fastrl's own, from a fixed list
         (TrafficConfig, "env.options"),  # literals for compiled worlds
         (TrafficConfig, "mappo.teams"),  # any names

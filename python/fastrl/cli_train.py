@@ -48,6 +48,7 @@ SHORT_COLLECT = {
 }
 SHORT = {
     "run.seed": "--seed",
+    "run.init_from": "--init-from",
     "run.device": "--device",
     "run.total_steps": "--total-steps",
     "env.num_envs": "--num-envs",
@@ -57,6 +58,7 @@ SHORT = {
 }
 SHORT_PIXELS = {
     "run.seed": "--seed",
+    "run.init_from": "--init-from",
     "run.device": "--device",
     "run.total_steps": "--total-steps",
     "env.id": "--env",
@@ -64,6 +66,7 @@ SHORT_PIXELS = {
 }
 SHORT_TRAFFIC = {
     "run.seed": "--seed",
+    "run.init_from": "--init-from",
     "run.device": "--device",
     "run.algorithm": "--algorithm",
     "run.episodes": "--episodes",
@@ -77,6 +80,7 @@ SHORT_TRAFFIC = {
 }
 SHORT_GYM = {
     "run.seed": "--seed",
+    "run.init_from": "--init-from",
     "run.device": "--device",
     "run.algorithm": "--algorithm",
     "run.total_steps": "--total-steps",

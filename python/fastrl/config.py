@@ -47,6 +47,16 @@ _RULES = ConfigDict(extra="forbid", allow_inf_nan=False, validate_default=True)
 _LIKELY = 0.6
 
 
+# A setting that runs have in common; reading a checkpoint runs no code.
+InitFrom = Annotated[
+    Path | None,
+    Field(
+        description="begin with the weights of a run (of its newest checkpoint) or of a checkpoint file, all else anew;"
+        " none: random weights"
+    ),
+]
+
+
 class UserError(Exception):
     """What a user can put right. The message is one line that says where, what was expected and what came."""
 

@@ -48,7 +48,7 @@ from fastrl.networks import ActorCritic
 from fastrl.profile import Profile
 from fastrl.progress import Progress
 from fastrl.rundir import RunDirectory, new_directory
-from fastrl.session import Goal, TrainError, choose_device, going_on, play, resumed_settings
+from fastrl.session import Goal, TrainError, begin_with, choose_device, going_on, play, resumed_settings
 from fastrl.stopwatch import Stopwatch
 from fastrl.summary import GymSummary, peak_gpu_memory_mib, peak_memory_mib, with_other
 from fastrl.trust import from_file
@@ -243,6 +243,17 @@ class Training:
             "num_actions": self.learner.actions.size,
         }
 
+    def take_weights(self, state: dict[str, Any]) -> None:
+        """Begins with the weights in another run's state.
+
+        Raises:
+            ValueError: they are of another network, or of other actions.
+        """
+        ours, theirs = self.learner.actions.state(), state["action_space"]
+        if ours != theirs:
+            raise ValueError(f"its actions are {theirs}, not {ours}")
+        self.learner.take_weights(state["policy"])
+
     def restore(self, state: dict[str, Any]) -> None:
         """Goes on where the run that saved the state stood; running episodes are played again up to there."""
         self.learner.load_state_dict(state["learner"])
@@ -380,6 +391,7 @@ def new_run(config: GymConfig, path: Path | None, console: Console) -> GymSummar
         CollectError: workers fail again and again.
     """
     training = Training(config, console)
+    begin_with(config.run.init_from, "gym", training.take_weights, console)
     with new_directory(path, "gym") as directory:
         return _train(training, directory, console)
 

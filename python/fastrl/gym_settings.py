@@ -7,7 +7,7 @@ from pydantic import Field
 from fastrl.algorithms.impala import ImpalaConfig
 from fastrl.algorithms.ppo import PPOConfig
 from fastrl.collecting import CollectConfig, Method
-from fastrl.config import Preset, section
+from fastrl.config import InitFrom, Preset, section
 from fastrl.trust import Reach, hands_on_import_paths, imports_environment
 
 Algorithm = Literal["ppo", "async-ppo", "impala"]
@@ -25,6 +25,7 @@ class RunConfig:
             description="fixes everything random; with ppo the whole run, else when what happens is free",
         ),
     ] = 0
+    init_from: InitFrom = None
     device: Annotated[
         Literal["auto", "cpu", "cuda"],
         Field(description="where the learner's network lives; auto: cuda if there is one, else cpu"),

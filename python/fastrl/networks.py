@@ -184,6 +184,19 @@ def check_numbers(weights: Mapping[str, Tensor], *layers: Sequence[int], others:
         )
 
 
+def check_architecture(saved: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+    """Refuses weights of a network of another architecture.
+
+    Raises:
+        ValueError: it says in what they differ.
+    """
+    differ = [
+        f"{name} {saved.get(name)}, not {value}" for name, value in own.items() if saved.get(name) != value
+    ]
+    if differ:
+        raise ValueError(f"its network has {', '.join(differ)}")
+
+
 def check_layers(state: Mapping[str, Any], **layers: Sequence[Any]) -> None:
     """Refuses the saved state of a network whose layers are not those of the settings.
 

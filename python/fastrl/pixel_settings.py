@@ -7,7 +7,7 @@ from pydantic import Field
 
 from fastrl.algorithms import dqn
 from fastrl.algorithms.dqn import DQNConfig
-from fastrl.config import Preset, section
+from fastrl.config import InitFrom, Preset, section
 from fastrl.trust import Reach, imports_environment, writes_files
 
 
@@ -28,6 +28,7 @@ class RunConfig:
             " docs/reproducibility.md"
         ),
     ] = False
+    init_from: InitFrom = None
     device: Annotated[
         Literal["auto", "cpu", "cuda"],
         Field(description="where the learner's network lives; auto: cuda if there is one, else cpu"),

@@ -39,7 +39,7 @@ from fastrl.progress import Progress
 from fastrl.q_networks import QNetwork
 from fastrl.replay import PrioritizedSampler, Replay, UniformSampler
 from fastrl.rundir import RunDirectory, new_directory
-from fastrl.session import Goal, TrainError, choose_device, going_on, play, resumed_settings
+from fastrl.session import Goal, TrainError, begin_with, choose_device, going_on, play, resumed_settings
 from fastrl.summary import PixelSummary, peak_gpu_memory_mib, peak_memory_mib
 from fastrl.turns import Turns
 from fastrl.weights import Weights
@@ -441,6 +441,14 @@ class Training:
             "turns": self._turned if self._turns is None else self._turns.state(),
         }
 
+    def take_weights(self, state: dict[str, Any]) -> None:
+        """Begins with the weights in another run's state.
+
+        Raises:
+            ValueError: they are of another network.
+        """
+        self.dqn.take_weights(state["policy"])
+
     def restore(self, state: dict[str, Any]) -> None:
         """Goes on where the run that saved the state stood; but collectors begin new games, unless they take turns with
         the learner."""
@@ -555,6 +563,7 @@ def new_run(config: PixelConfig, path: Path | None, console: Console) -> PixelSu
             again.
     """
     training = Training(config, console)
+    begin_with(config.run.init_from, "pixels", training.take_weights, console)
     with new_directory(path, "pixels") as directory:
         return _train(training, directory, console)
 

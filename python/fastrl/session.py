@@ -16,7 +16,7 @@ from rich.console import Console
 
 from fastrl.checkpoint import CheckpointError, Checkpoints, find_checkpoint, load_newest
 from fastrl.collect.plan import CollectError
-from fastrl.config import ConfigError, UserError, Values, build, check, to_toml
+from fastrl.config import ConfigError, UserError, Values, build, check, leaves, to_toml
 from fastrl.metrics import Row
 from fastrl.profile import Profile
 from fastrl.rundir import RunDirectory, new_directory
@@ -207,7 +207,14 @@ def resumed_settings(
     for key in changes:
         if key not in resumable and attrgetter(key)(old) != attrgetter(key)(new):
             can = ", ".join(resumable)
-            raise ConfigError(f"{key} cannot change when a run goes on, it would be another run; {can} can")
+            begin = (
+                f": --init-from {file} begins one with its weights"
+                if "run.init_from" in leaves(config_type)
+                else ""
+            )
+            raise ConfigError(
+                f"{key} cannot change when a run goes on, it would be another run{begin}; {can} can"
+            )
     from_file(config_type, state["config"], str(file), trust=trust, named=changes)
     return new
 
@@ -234,6 +241,35 @@ def check_games(state: bytes, num_envs: int) -> None:
     """
     if num_envs > len(state):
         raise ValueError(f"{num_envs:,} games are claimed, their state is {len(state):,} bytes")
+
+
+def begin_with(
+    path: Path | None, kind: str, take: Callable[[dict[str, Any]], object], console: Console
+) -> None:
+    """Gives a new run the weights of another one.
+
+    Args:
+        path: a run directory, of which the newest checkpoint is meant, or a checkpoint file; None: nothing is done.
+        kind: of run, as its checkpoint's ``kind`` has it.
+        take: takes over the weights in a checkpoint's state.
+
+    Raises:
+        CheckpointError: there is no checkpoint.
+        TrainError: it is of another kind of run, or its weights do not fit.
+    """
+    if path is None:
+        return
+    file, state = load_newest(path)
+    if state.get("kind", "cage2") != kind:
+        raise TrainError(
+            f"--init-from {path}: a run of another kind, {state.get('kind', 'cage2')}, not of {kind}"
+        )
+    try:
+        take(state)
+    except (KeyError, TypeError, AttributeError, ValueError, RuntimeError) as error:
+        reason = str(error) if isinstance(error, ValueError) else repr(error)
+        raise TrainError(f"--init-from {path}: {reason}") from None
+    console.print(f"beginning with the weights of {file}", highlight=False, soft_wrap=True, markup=False)
 
 
 @contextmanager

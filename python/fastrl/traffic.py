@@ -31,7 +31,15 @@ from fastrl.online import OnlineWorlds
 from fastrl.profile import Profile
 from fastrl.progress import Progress
 from fastrl.rundir import RunDirectory, new_directory
-from fastrl.session import Goal, TrainError, check_games, choose_device, going_on, resumed_settings
+from fastrl.session import (
+    Goal,
+    TrainError,
+    begin_with,
+    check_games,
+    choose_device,
+    going_on,
+    resumed_settings,
+)
 from fastrl.session import play as play_run
 from fastrl.stopwatch import Stopwatch
 from fastrl.summary import TrafficSummary, peak_gpu_memory_mib, peak_memory_mib, with_other
@@ -319,6 +327,15 @@ class Training:
             "policy": self.learner.policy_state(),
         }
 
+    def take_weights(self, state: dict[str, Any]) -> None:
+        """Begins with the weights in another run's state: of the actors, and of critics that are alike.
+
+        Raises:
+            ValueError: they are of other actors.
+        """
+        if not self.learner.take_weights(state["policy"], state["learner"]["critics"]):
+            self._console.print("critics begin anew: those of that run are others", highlight=False)
+
     def restore(self, state: dict[str, Any]) -> None:
         """Goes on where the run that saved the state stood."""
         self.curriculum.load_state_dict(state["curriculum"])
@@ -354,6 +371,7 @@ def new_run(config: TrafficConfig, path: Path | None, console: Console) -> Traff
         TrainError, RunDirectoryError, ConfigError: it cannot begin; nothing has been written then.
     """
     training = Training(config, console)
+    begin_with(config.run.init_from, "traffic", training.take_weights, console)
     with new_directory(path, "traffic") as directory:
         return _train(training, directory, console)
 

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field
 
 from fastrl.algorithms.mappo import MAPPOConfig
 from fastrl.algorithms.reinforce import REINFORCEConfig
-from fastrl.config import ConfigError, Preset, section
+from fastrl.config import ConfigError, InitFrom, Preset, section
 from fastrl.curriculum import CurriculumConfig, Difficulty
 from fastrl.envs.multi import MULTI_IDS
 
@@ -33,6 +33,7 @@ class RunConfig:
     """How long, where and from which random numbers."""
 
     seed: Annotated[int, Field(ge=0, lt=2**63, description="fixes everything random in the run")] = 0
+    init_from: InitFrom = None
     device: Annotated[
         Literal["auto", "cpu", "cuda"],
         Field(description="where the networks live; auto: cuda if there is one, else cpu"),

@@ -33,7 +33,7 @@ from fastrl.collecting import (
     spent,
     tell_begun_anew,
 )
-from fastrl.config import Preset, Values, section, to_tree
+from fastrl.config import InitFrom, Preset, Values, section, to_tree
 from fastrl.envs.cage2 import ACTIONS, OBS_BITS, RED_AGENTS, SCAN_HOSTS, Cage2VectorEnv, action_indices
 from fastrl.envs.spec import EnvSpec
 from fastrl.evaluate import Evaluation, evaluate, of_policy, protocol_steps
@@ -44,7 +44,16 @@ from fastrl.policy import Policy
 from fastrl.profile import Profile
 from fastrl.progress import Progress
 from fastrl.rundir import RunDirectory, new_directory
-from fastrl.session import Goal, TrainError, check_games, choose_device, going_on, play, resumed_settings
+from fastrl.session import (
+    Goal,
+    TrainError,
+    begin_with,
+    check_games,
+    choose_device,
+    going_on,
+    play,
+    resumed_settings,
+)
 from fastrl.stopwatch import Stopwatch
 from fastrl.summary import Summary, about_workers, peak_gpu_memory_mib, peak_memory_mib, with_other
 
@@ -54,6 +63,7 @@ class RunConfig:
     """How long, where and from which random numbers."""
 
     seed: Annotated[int, Field(ge=0, lt=2**63, description="fixes everything random in the run")] = 0
+    init_from: InitFrom = None
     device: Annotated[
         Literal["auto", "cpu", "cuda"],
         Field(description="where the network lives; auto: cuda if there is one, else cpu"),
@@ -309,6 +319,16 @@ class Training:
             "num_actions": len(ACTIONS),
         }
 
+    def take_weights(self, state: dict[str, Any]) -> None:
+        """Begins with the weights in another run's state.
+
+        Raises:
+            ValueError: they are of another network, or of other actions.
+        """
+        if list(self.env.actions) != state["actions"]:
+            raise ValueError("it chooses among other actions: env.actions should be the same")
+        self.ppo.take_weights(state["policy"])
+
     def restore(self, state: dict[str, Any]) -> None:
         """Goes on where the run that saved the state stood."""
         self.env.load_state(state["env"])
@@ -360,6 +380,7 @@ def new_run(config: TrainConfig, path: Path | None, console: Console) -> Summary
         TrainError, RunDirectoryError: it cannot begin; nothing has been written then.
     """
     training = Training(config, console)
+    begin_with(config.run.init_from, "cage2", training.take_weights, console)
     with new_directory(path, "cage2") as directory:
         return _train(training, directory, console)
 

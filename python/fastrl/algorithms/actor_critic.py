@@ -20,6 +20,7 @@ from fastrl.networks import (
     LOG_STD_RANGE,
     Activation,
     ActorCritic,
+    check_architecture,
     check_layers,
     check_moments,
     flatten_parameters,
@@ -218,6 +219,17 @@ class ActorCriticLearner:
     def policy_state(self) -> dict[str, Any]:
         """What inference needs (see `ActorCritic.from_state`): weights and architecture. Not a copy."""
         return self.policy.state()
+
+    def take_weights(self, state: Mapping[str, Any]) -> None:
+        """Begins with the weights of a network that `policy_state` gave, statistics of observations included.
+
+        Raises:
+            ValueError: it is another one, or not finite.
+        """
+        # Older checkpoints do not say that their actions are discrete.
+        saved = {"continuous": False} | state["architecture"]
+        check_architecture(saved, self.policy.state()["architecture"])
+        load_weights(self.policy, state["weights"])
 
     def state_dict(self) -> dict[str, Any]:
         """All that `load_state_dict` needs to go on.

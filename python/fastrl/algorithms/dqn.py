@@ -22,7 +22,7 @@ from pydantic import AfterValidator, Field, model_validator
 from torch import Tensor, nn
 
 from fastrl.config import section
-from fastrl.networks import check_moments, flatten_parameters, load_weights
+from fastrl.networks import check_architecture, check_moments, flatten_parameters, load_weights
 from fastrl.q_networks import NATURE, QNetwork, flatten_statistics, parse_conv
 
 
@@ -520,6 +520,17 @@ class DQN:
             batches=batches,
             gradient_steps=gradient_steps,
         )
+
+    def take_weights(self, state: dict[str, Any]) -> None:
+        """Begins with the weights of a network that `policy_state` gave.
+
+        Raises:
+            ValueError: it is another one, or not finite.
+        """
+        network = self.actor.network
+        check_architecture(state["architecture"], network.state()["architecture"])
+        load_weights(network, state["weights"])
+        load_weights(self.target, state["weights"])
 
     def policy_state(self) -> dict[str, Any]:
         """What inference needs (see `QNetwork.from_state`): weights and architecture. Not a copy."""

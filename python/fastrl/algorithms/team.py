@@ -19,7 +19,7 @@ from fastrl.algorithms.team_critics import CHUNK, CentralCritics, OwnCritics, Ro
 from fastrl.algorithms.team_settings import TeamConfig, TeamMetrics
 from fastrl.algorithms.trained import Trained
 from fastrl.collect.team import TeamCollector, TeamEnv, TeamStats
-from fastrl.networks import sampling_noise
+from fastrl.networks import check_architecture, load_weights, sampling_noise
 from fastrl.stopwatch import Stopwatch
 from fastrl.team_networks import Actor, CentralCritic, Critic, Scripted, TeamPolicy, Trace
 from fastrl.team_rollout import TeamRollout
@@ -408,6 +408,42 @@ class TeamLearner:
             "return_scale": None if self._return_scale is None else self._return_scale.state_dict(),
             "collector": collector,
         }
+
+    def take_weights(self, policy: Mapping[str, Any], critics: Mapping[str, Any]) -> bool:
+        """Begins with the weights of another learner's actors, and of its critics if all are like this one's. The teams
+        may have other numbers of agents.
+
+        Args:
+            policy, critics: as `state_dict` has them.
+
+        Returns:
+            Whether the critics were like this one's.
+
+        Raises:
+            ValueError: its actors are others, or not finite.
+        """
+        theirs, ours = _shape_of(policy), _shape_of(self.policy.state())
+        if theirs["actors"].keys() != ours["actors"].keys():
+            raise ValueError(f"its actors are {sorted(theirs['actors'])}, not {sorted(ours['actors'])}")
+        if theirs["actions"] != ours["actions"]:
+            raise ValueError(f"its actions are {theirs['actions']}, not {ours['actions']}")
+        for name, architecture in ours["actors"].items():
+            check_architecture(theirs["actors"][name], architecture)
+        self.policy.load(policy)
+        own = self._critics.trained
+        shapes = {
+            name: {key: tensor.shape for key, tensor in trained.network.state_dict().items()}
+            for name, trained in own.items()
+        }
+        saved = {
+            name: {key: tensor.shape for key, tensor in critic["weights"].items()}
+            for name, critic in critics.items()
+        }
+        if saved != shapes:
+            return False
+        for name, trained in own.items():
+            load_weights(trained.network, critics[name]["weights"])
+        return True
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on where the other run stood; ``env.load_state`` does the same for the environment.
