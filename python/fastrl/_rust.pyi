@@ -36,8 +36,9 @@ class _Vec:
     """What the vector classes below have in common (there is no such class when the program runs). N environments of A
     agents each have K = N * A rows, row = environment * A + agent.
 
-    None may be used by two threads at once (RuntimeError) nor in a process forked from its own (RuntimeError). After
-    `close` every method but `close` raises `gymnasium.error.ClosedEnvironmentError`.
+    One that does not fit into memory, with what its episodes need, is a MemoryError when it is made. None may be used
+    by two threads at once (RuntimeError) nor in a process forked from its own (RuntimeError). After `close` every
+    method but `close` raises `gymnasium.error.ClosedEnvironmentError`.
     """
 
     @property
@@ -84,14 +85,15 @@ class _Vec:
         ended with autoreset "disabled"."""
 
     def save_state(self) -> bytes:
-        """Everything that the future depends on, generators included."""
+        """Everything that the future depends on, generators included. MemoryError: there is no room for it."""
 
     def load_state(self, state: bytes) -> None:
-        """Restores it. ValueError: damaged, of another version, of other options or another number of environments."""
+        """Restores it. ValueError: damaged, of another version, of other options or another number of environments, or
+        altered so that the simulator cannot go on from it; MemoryError. Nothing has changed then."""
 
     def asynchronous(self, seed: int, *, same_step: bool, num_threads: int = 0) -> AsyncVec:
         """Takes the environments out, as if by `close`, to step them one by one. `num_threads` 0: one a core.
-        ValueError: environments of several agents."""
+        ValueError: environments of several agents; MemoryError: they are gone then."""
 
     def close(self) -> None:
         """Ends it. May be called again."""

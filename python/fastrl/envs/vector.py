@@ -98,6 +98,8 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
     and `step_into` write float32 [N, obs_dim], obs_dim being the product of S; [N, *S] will do as well. Each
     environment draws from its own stream: `reset(seed=s)` gives environment i the seed s + i, a list is taken as it
     is, no seed lets the streams run on. Results do not depend on the number of threads.
+
+    More environments than fit into memory are a MemoryError when they are made.
     """
 
     # Whether numbers that come as float64 stay that. Otherwise they are rounded to float32.
@@ -321,7 +323,8 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
         return self._native.save_state()
 
     def load_state(self, state: bytes) -> None:
-        """Restores what `save_state` gave. Raises ValueError if it is damaged or of other options."""
+        """Restores what `save_state` gave. Raises ValueError if it is damaged, of other options, or altered so that the
+        simulator cannot go on from it, and then nothing has changed. Bytes of unknown origin are safe to load."""
         self._native.load_state(state)
         self._was_reset = True
 

@@ -18,6 +18,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
+use crate::memory::{arrays, ask_for};
 use crate::streams::env_seed;
 use crate::world::{ActionKind, Actions, AgentRows, World};
 
@@ -57,6 +58,8 @@ pub enum Error {
         on_their_way: usize,
     },
     Threads(String),
+    /// There is not enough memory; in words.
+    Memory(String),
     /// A world panicked; in words. None can be used any more.
     Failed(String),
 }
@@ -76,7 +79,7 @@ impl fmt::Display for Error {
             Self::TooMany { wanted, on_their_way } => {
                 write!(f, "recv: {wanted} environments are waited for, but {on_their_way} are on their way")
             }
-            Self::Threads(why) => f.write_str(why),
+            Self::Threads(why) | Self::Memory(why) => f.write_str(why),
             Self::Failed(why) => write!(f, "an environment failed, make new ones: {why}"),
         }
     }
@@ -199,7 +202,12 @@ impl<W: World + 'static> AsyncVec<W> {
         assert!(worlds.iter().all(|world| world.num_agents() == 1));
         let (action_kind, obs_len) = (first.action_kind(), first.obs_len());
         let numbers = if let ActionKind::Box(len) = action_kind { len } else { 0 };
-        let places = vec![Place::NeverBegun; worlds.len()];
+        let count = worlds.len();
+        let each = 2 * size_of::<Mutex<Slot<W>>>() + arrays(3, (2 * obs_len + numbers) * size_of::<f32>());
+        ask_for(each.saturating_mul(count)).map_err(|_| {
+            Error::Memory(format!("there is not enough memory to step {count} environments asynchronously"))
+        })?;
+        let places = vec![Place::NeverBegun; count];
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let threads = if threads == 0 { cores } else { threads }.min(worlds.len());
         let slot = |world| Slot {

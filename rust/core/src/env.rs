@@ -3,6 +3,8 @@
 
 use serde::{Serialize, de::DeserializeOwned};
 
+use crate::world::Phase;
+
 /// What one step gave, beside the observation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Step {
@@ -50,5 +52,12 @@ pub trait Env: Send {
 
     fn state(&self) -> &Self::State;
 
+    /// As [`crate::world::World::check_state`].
+    fn check_state(&self, state: &Self::State, phase: Phase) -> Result<(), String>;
+
+    /// `state` has been checked.
     fn set_state(&mut self, state: Self::State);
+
+    /// As [`crate::world::World::memory`].
+    fn memory(&self) -> usize;
 }

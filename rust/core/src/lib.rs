@@ -13,6 +13,7 @@ pub mod async_vec;
 pub mod bulletin;
 pub mod cage2;
 pub mod env;
+mod memory;
 pub mod mlp;
 pub mod python_random;
 pub mod queue;

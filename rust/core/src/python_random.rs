@@ -50,9 +50,15 @@ impl PythonRandom {
         Self { words, next: N }
     }
 
+    /// Whether it is a state that the twister can come to: not the one that it never leaves. Any cursor will do:
+    /// whatever lies past the end means "twist first".
+    pub fn is_sound(&self) -> bool {
+        let moves = |words: &[u32]| words[0] >> 31 != 0 || words[1..].iter().any(|&word| word != 0);
+        self.words.len() == N && moves(&self.words)
+    }
+
     /// The next 32 bits of the twister.
     pub fn next_u32(&mut self) -> u32 {
-        // A restored state may hold any cursor: whatever lies past the end means "twist first".
         if self.next >= N {
             self.twist();
         }
@@ -65,7 +71,6 @@ impl PythonRandom {
     }
 
     fn twist(&mut self) {
-        self.words.resize(N, 0);
         for i in 0..N {
             let y = (self.words[i] & 0x8000_0000) | (self.words[(i + 1) % N] & 0x7fff_ffff);
             let matrix = if y & 1 == 1 { 0x9908_b0df } else { 0 };

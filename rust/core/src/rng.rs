@@ -25,6 +25,11 @@ impl Rng {
         Self { state }
     }
 
+    /// Whether it is a state that the generator can come to: not the one that it never leaves.
+    pub fn is_sound(&self) -> bool {
+        self.state != [0; 4]
+    }
+
     /// The next 64 random bits.
     #[inline]
     pub fn next_u64(&mut self) -> u64 {

@@ -8,12 +8,14 @@
 //! Threads share the worlds out in contiguous blocks. Each world draws from its own stream, so results are the same for
 //! any number of threads and any batch size.
 
+mod saved;
+
 use std::fmt;
 
 use rayon::{ThreadPool, ThreadPoolBuilder};
-use serde::{Deserialize, Serialize};
 
-use crate::world::{Actions, AgentRows, Real, Refused, World};
+use crate::memory::ask_for;
+use crate::world::{Actions, AgentRows, Phase, Real, Refused, World};
 
 /// What follows the end of an episode (Gymnasium's `AutoresetMode`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +47,8 @@ pub enum Error {
     State(String),
     /// No threads could be started; in words.
     Threads(String),
+    /// There is not enough memory; in words.
+    Memory(String),
 }
 
 impl fmt::Display for Error {
@@ -63,19 +67,12 @@ impl fmt::Display for Error {
                 write!(f, "action of agent {agent} of environment {env}: expected {expected}")
             }
             Self::Actions => f.write_str("actions of another kind or number than these environments take"),
-            Self::State(why) | Self::Threads(why) => f.write_str(why),
+            Self::State(why) | Self::Threads(why) | Self::Memory(why) => f.write_str(why),
         }
     }
 }
 
 impl std::error::Error for Error {}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-enum Phase {
-    NeverReset,
-    Running,
-    Ended,
-}
 
 struct Slot<E> {
     env: E,
@@ -129,17 +126,22 @@ pub struct VecEnv<W> {
     threads: usize,
 }
 
-#[derive(Serialize, Deserialize)]
-struct Saved<S> {
-    fingerprint: String,
-    alive: Vec<u8>,
-    slots: Vec<(Phase, S)>,
-}
-
-/// First bytes of every saved state: the format and its version.
-const MAGIC: &[u8; 8] = b"fastrlv2";
-
 impl<W: World> VecEnv<W> {
+    /// As [`VecEnv::new`], of `count` worlds that `make` makes, once it is known that there is memory for them and for
+    /// their episodes.
+    pub fn build(count: usize, make: impl Fn() -> W, autoreset: Autoreset, threads: usize) -> Result<Self, Error> {
+        let mut envs = Vec::new();
+        let first = make();
+        let each = first.memory().saturating_add(2 * size_of::<Slot<W>>() + first.num_agents());
+        let bytes = each.saturating_mul(count);
+        ask_for(bytes).and_then(|()| envs.try_reserve_exact(count)).map_err(|_| {
+            let megabytes = bytes.div_ceil(1 << 20);
+            Error::Memory(format!("{count} environments need about {megabytes} MB of memory, more than there is"))
+        })?;
+        envs.extend(std::iter::repeat_with(make).take(count));
+        Self::new(envs, autoreset, threads)
+    }
+
     /// `threads` 0 means one a core. Panics if `envs` is empty.
     pub fn new(envs: Vec<W>, autoreset: Autoreset, threads: usize) -> Result<Self, Error> {
         let first = envs.first().expect("at least one environment");
@@ -266,53 +268,6 @@ impl<W: World> VecEnv<W> {
             None => job.run(1),
         }
         Ok(())
-    }
-
-    /// Everything that the future depends on, as bytes.
-    pub fn save(&self) -> Vec<u8> {
-        let saved = Saved {
-            fingerprint: self.fingerprint(),
-            alive: self.alive.clone(),
-            slots: self.slots.iter().map(|slot| (slot.phase, slot.env.state().clone())).collect(),
-        };
-        let body = postcard::to_stdvec(&saved).expect("states serialise");
-        let mut bytes = Vec::with_capacity(body.len() + 12);
-        bytes.extend_from_slice(MAGIC);
-        bytes.extend_from_slice(&crc32fast::hash(&body).to_le_bytes());
-        bytes.extend_from_slice(&body);
-        bytes
-    }
-
-    /// Restores what `save` gave. On an error nothing has changed.
-    pub fn load(&mut self, bytes: &[u8]) -> Result<(), Error> {
-        let refuse = |why: &str| Err(Error::State(format!("this environment state cannot be restored: {why}")));
-        if bytes.len() < 12 || &bytes[..8] != MAGIC {
-            return refuse("it is not a state saved by this version of fastrl");
-        }
-        let (sum, body) = bytes[8..].split_at(4);
-        if sum != crc32fast::hash(body).to_le_bytes() {
-            return refuse("it is damaged (its checksum differs)");
-        }
-        let Ok(saved) = postcard::from_bytes::<Saved<W::State>>(body) else {
-            return refuse("it is of another kind of environment");
-        };
-        if saved.fingerprint != self.fingerprint() {
-            let (ours, theirs) = (self.fingerprint(), saved.fingerprint);
-            return refuse(&format!("it was saved by {theirs}, this is {ours}"));
-        }
-        if saved.slots.len() != self.slots.len() || saved.alive.len() != self.alive.len() {
-            return refuse(&format!("it holds {} environments, here are {}", saved.slots.len(), self.slots.len()));
-        }
-        self.alive = saved.alive;
-        for (slot, (phase, state)) in self.slots.iter_mut().zip(saved.slots) {
-            slot.phase = phase;
-            slot.env.set_state(state);
-        }
-        Ok(())
-    }
-
-    fn fingerprint(&self) -> String {
-        format!("{} with autoreset {:?}", self.slots[0].env.fingerprint(), self.autoreset)
     }
 }
 

@@ -3,7 +3,7 @@
 //! Agents are rows: a world has a fixed number of them, and a flag each that says whether its agent lives. A row that is
 //! not alive before a step has its action ignored and gets zeros. Every [`Env`] is a world of one agent.
 
-use serde::{Serialize, de::DeserializeOwned};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::env::Env;
 
@@ -79,6 +79,20 @@ pub struct Refused {
     pub expected: String,
 }
 
+/// How far a world has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Phase {
+    NeverReset,
+    Running,
+    /// Its episode has ended and the next one has not begun.
+    Ended,
+}
+
+/// What is wrong unless `fits`.
+pub(crate) fn ensure(fits: bool, what: &str) -> Result<(), String> {
+    if fits { Ok(()) } else { Err(what.into()) }
+}
+
 /// A floating-point type that rewards may be written as.
 pub trait Real: Copy + Send {
     fn from_f64(x: f64) -> Self;
@@ -147,7 +161,20 @@ pub trait World: Send {
 
     fn state(&self) -> &Self::State;
 
+    /// What is wrong with a state that was read for this world in that phase, in words that go on from "in environment 3".
+    /// All else that the world does with a state that passes must end, and without a panic.
+    fn check_state(&self, state: &Self::State, phase: Phase) -> Result<(), String>;
+
+    /// `state` has been checked.
     fn set_state(&mut self, state: Self::State);
+
+    /// Bytes that it holds beside itself, at most, while it plays episodes of usual length.
+    fn memory(&self) -> usize;
+
+    /// Bytes that a saved state has at most.
+    fn most_saved(&self) -> usize {
+        usize::MAX
+    }
 }
 
 impl<E: Env> World for E {
@@ -203,7 +230,15 @@ impl<E: Env> World for E {
         Env::state(self)
     }
 
+    fn check_state(&self, state: &Self::State, phase: Phase) -> Result<(), String> {
+        Env::check_state(self, state, phase)
+    }
+
     fn set_state(&mut self, state: Self::State) {
         Env::set_state(self, state);
+    }
+
+    fn memory(&self) -> usize {
+        Env::memory(self)
     }
 }

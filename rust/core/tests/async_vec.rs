@@ -9,7 +9,7 @@ use std::time::Duration;
 use fastrl_core::async_vec::{AsyncVec, AsyncWorlds, Error, Received};
 use fastrl_core::env::{Env, Step};
 use fastrl_core::streams::env_seed;
-use fastrl_core::world::Actions;
+use fastrl_core::world::{Actions, Phase};
 use proptest::prelude::*;
 
 const LONG: Duration = Duration::from_secs(60);
@@ -85,6 +85,14 @@ impl Env for Counter {
 
     fn state(&self) -> &Self::State {
         &self.state
+    }
+
+    fn check_state(&self, _state: &Self::State, _phase: Phase) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn memory(&self) -> usize {
+        0
     }
 
     fn set_state(&mut self, state: Self::State) {

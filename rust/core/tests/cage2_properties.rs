@@ -114,27 +114,27 @@ proptest! {
         for _ in 0..before {
             step(&mut venv, &mut actions);
         }
-        let saved = venv.save();
+        let saved = venv.save().unwrap();
         let mut restored = vec_env(config, 3, 1, Autoreset::SameStep);
         restored.load(&saved).unwrap();
         let mut same_actions = actions.clone();
         for _ in 0..after {
             prop_assert_eq!(step(&mut venv, &mut actions), step(&mut restored, &mut same_actions));
         }
-        prop_assert_eq!(venv.save(), restored.save());
+        prop_assert_eq!(venv.save().unwrap(), restored.save().unwrap());
     }
 
     #[test]
     fn a_damaged_state_is_refused(at in 0usize..10_000, bit in 0u8..8) {
         let mut venv = vec_env(Config::default(), 2, 1, Autoreset::NextStep);
         venv.reset(Some(&[1, 2]), None, &mut [0.0; 104]);
-        let mut saved = venv.save();
+        let mut saved = venv.save().unwrap();
         let at = at % saved.len();
         saved[at] ^= 1 << bit;
-        let before = venv.save();
+        let before = venv.save().unwrap();
         prop_assert!(matches!(venv.load(&saved), Err(Error::State(_))));
         prop_assert!(matches!(venv.load(&saved[..at]), Err(Error::State(_))));
-        prop_assert_eq!(venv.save(), before);
+        prop_assert_eq!(venv.save().unwrap(), before);
     }
 
     #[test]
@@ -216,14 +216,14 @@ fn refused_calls_change_nothing() {
     };
     assert_eq!(try_step(&mut venv, [0, 0]), Err(Error::NeverReset { env: 0 }));
     venv.reset(Some(&[1, 2]), None, &mut [0.0; 104]);
-    let before = venv.save();
+    let before = venv.save().unwrap();
     let refused = |env| {
         let refused = Refused { agent: 0, expected: "an integer from 0 to 144".to_string() };
         Err(Error::Action { env, refused, alone: true })
     };
     assert_eq!(try_step(&mut venv, [0, 145]), refused(1));
     assert_eq!(try_step(&mut venv, [-1, 0]), refused(0));
-    assert_eq!(venv.save(), before);
+    assert_eq!(venv.save().unwrap(), before);
     assert_eq!(try_step(&mut venv, [0, 0]), Ok(()));
     assert_eq!(try_step(&mut venv, [0, 0]), Ok(()));
     assert_eq!(try_step(&mut venv, [0, 0]), Err(Error::Ended { env: 0 }));
@@ -235,7 +235,7 @@ fn refused_calls_change_nothing() {
 fn a_state_of_other_options_is_refused() {
     let mut main = vec_env(Config::default(), 1, 1, Autoreset::NextStep);
     let leaderboard = Config { ruleset: Ruleset::Leaderboard, ..Config::default() };
-    let state = vec_env(leaderboard, 1, 1, Autoreset::NextStep).save();
+    let state = vec_env(leaderboard, 1, 1, Autoreset::NextStep).save().unwrap();
     let Err(Error::State(why)) = main.load(&state) else { panic!("accepted") };
     assert!(why.contains("Leaderboard"), "{why}");
 }

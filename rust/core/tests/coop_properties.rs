@@ -364,7 +364,7 @@ proptest! {
         for _ in 0..before {
             step(&mut venv, &config, &mut player);
         }
-        let saved = venv.save();
+        let saved = venv.save().unwrap();
         let other_difficulty = Difficulty { agents: 1, density: 0.5 };
         let mut restored = vec_env(&config, other_difficulty, 3, 1);
         restored.load(&saved).unwrap();
@@ -372,7 +372,7 @@ proptest! {
         for _ in 0..after {
             prop_assert_eq!(step(&mut venv, &config, &mut player), step(&mut restored, &config, &mut same));
         }
-        prop_assert_eq!(venv.save(), restored.save());
+        prop_assert_eq!(venv.save().unwrap(), restored.save().unwrap());
     }
 
     #[test]

@@ -180,7 +180,7 @@ fn what_is_saved_goes_on_as_if_never_stopped() {
     for steps in [0, 7, 25, 40] {
         let (mut first, mut obs) = rings(1);
         trajectory(&mut first, &mut obs, steps);
-        let (saved, mut at) = (first.save(), obs.clone());
+        let (saved, mut at) = (first.save().unwrap(), obs.clone());
         let expected = trajectory(&mut first, &mut obs, 60);
         let (mut second, _) = rings(1);
         second.load(&saved).unwrap();
@@ -194,7 +194,7 @@ fn a_state_of_other_options_is_refused() {
     let other = Arc::new(Config { noise: 0.1, ..(*small()).clone() });
     let envs = (0..70).map(|_| Ring::new(other.clone())).collect();
     let mut other = VecEnv::new(envs, Autoreset::SameStep, 1).unwrap();
-    assert!(other.load(&venv.save()).unwrap_err().to_string().contains("noise"));
+    assert!(other.load(&venv.save().unwrap()).unwrap_err().to_string().contains("noise"));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use fastrl_core::traffic::Traffic;
-use fastrl_core::traffic::action::{ActionType, Continuous};
+use fastrl_core::traffic::action::{ActionType, Continuous, Span};
 use fastrl_core::traffic::controller::Meta;
 use fastrl_core::traffic::highway::{Config, Highway};
 use fastrl_core::traffic::lane::Lane;
@@ -125,8 +125,8 @@ fn highway(driver: Driver, numbers: bool, all_collisions: bool) -> Config {
     let continuous = Continuous {
         longitudinal: true,
         lateral: true,
-        acceleration: [-5.0, 5.0],
-        steering: [-0.1, 0.1],
+        acceleration: Span { low: -5.0, high: 5.0, double: false },
+        steering: Span { low: -0.1, high: 0.1, double: false },
         clip: true,
         speed: None,
     };
@@ -222,7 +222,7 @@ proptest! {
             if i % 4 == 3 {
                 // The other one has gone elsewhere meanwhile.
                 other.step(choice + 1);
-                other.venv.load(&steady.venv.save()).unwrap();
+                other.venv.load(&steady.venv.save().unwrap()).unwrap();
             } else if i > 3 {
                 other.step(choice);
             }

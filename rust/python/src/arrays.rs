@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use numpy::npyffi::NPY_ARRAY_WRITEABLE;
 use numpy::{PyArrayDescr, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::{PyMemoryError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
 /// An element type with its name in numpy, its kind and whether numpy's flags are needed to read it.
@@ -148,6 +148,22 @@ impl<'a> Array<'a, '_, Flag> {
         // SAFETY: `Flag` is a transparent byte; the rest is the caller's promise.
         unsafe { std::slice::from_raw_parts_mut(self.slice_mut().as_mut_ptr().cast(), self.len) }
     }
+}
+
+/// A list with room for so many things; MemoryError where there is none.
+pub(crate) fn room<T>(count: usize) -> PyResult<Vec<T>> {
+    let mut things = Vec::new();
+    match things.try_reserve_exact(count) {
+        Ok(()) => Ok(things),
+        Err(error) => Err(PyMemoryError::new_err(error.to_string())),
+    }
+}
+
+/// So many times the same thing; MemoryError where there is no room for them.
+pub(crate) fn filled<T: Clone>(thing: T, count: usize) -> PyResult<Vec<T>> {
+    let mut things = room(count)?;
+    things.resize(count, thing);
+    Ok(things)
 }
 
 /// Refuses arrays that share memory.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use fastrl_core::async_vec::{AsyncVec as Core, AsyncWorlds, Error, Received};
 use fastrl_core::world::{ActionKind, Actions, World};
-use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::exceptions::{PyMemoryError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 
 use crate::arrays::{Flag, disjoint, readable, writeable};
@@ -27,6 +27,7 @@ fn to_python(py: Python<'_>, error: Error) -> PyErr {
     match error {
         Error::NeverBegun { .. } | Error::Ended { .. } => gymnasium_error(py, "ResetNeeded", text),
         Error::Threads(_) | Error::Failed(_) => PyRuntimeError::new_err(text),
+        Error::Memory(_) => PyMemoryError::new_err(text),
         _ => PyValueError::new_err(text),
     }
 }
@@ -42,12 +43,13 @@ fn length(array: &Bound<'_, PyAny>) -> usize {
 
 impl AsyncVec {
     pub(crate) fn over<W: World + 'static>(
+        py: Python<'_>,
         worlds: Vec<W>,
         seed: u64,
         same_step: bool,
         threads: usize,
     ) -> PyResult<Self> {
-        let inner = Core::new(worlds, seed, same_step, threads).map_err(|e| PyRuntimeError::new_err(e.to_string()))?;
+        let inner = Core::new(worlds, seed, same_step, threads).map_err(|e| to_python(py, e))?;
         let (num_envs, obs_len, action_kind) = (inner.num_envs(), inner.obs_len(), inner.action_kind());
         let owner = std::process::id();
         Ok(Self { inner: Mutex::new(Some(Box::new(inner))), owner, num_envs, obs_len, action_kind })

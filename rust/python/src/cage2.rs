@@ -168,8 +168,8 @@ impl Cage2Vec {
         };
         let config = options.check()?;
         let num_actions = config.actions.len();
-        let envs = (0..num_envs).map(|_| Cage2::new(config.clone())).collect();
-        let venv = Guarded::new(py, envs, autoreset_from_name(autoreset_mode)?, num_threads)?;
+        let make = || Cage2::new(config.clone());
+        let venv = Guarded::new(py, num_envs, make, autoreset_from_name(autoreset_mode)?, num_threads)?;
         Ok(Self { venv, num_actions })
     }
 

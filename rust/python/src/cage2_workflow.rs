@@ -5,7 +5,7 @@ use fastrl_core::env::Env as _;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-use crate::arrays::{disjoint, readable, writeable};
+use crate::arrays::{disjoint, readable, room, writeable};
 use crate::cage2::Options;
 use crate::vec_env::{Guarded, autoreset_from_name, vec_methods};
 
@@ -54,8 +54,8 @@ impl Cage2WorkflowVec {
             )));
         }
         let num_actions = config.actions.len();
-        let envs = (0..num_envs).map(|_| WorkflowCage2::new(config.clone(), compliance_weight)).collect();
-        let venv = Guarded::new(py, envs, autoreset_from_name(autoreset_mode)?, num_threads)?;
+        let make = || WorkflowCage2::new(config.clone(), compliance_weight);
+        let venv = Guarded::new(py, num_envs, make, autoreset_from_name(autoreset_mode)?, num_threads)?;
         Ok(Self { venv, num_actions })
     }
 
@@ -76,7 +76,7 @@ impl Cage2WorkflowVec {
         let workflows = readable::<i8>("workflows", workflows, &[self.num_envs(), NUM_TYPES])?;
         // SAFETY: nothing here writes to it, and it is the caller's for the length of this call.
         let workflows = unsafe { workflows.slice() };
-        let mut orders = Vec::with_capacity(self.num_envs());
+        let mut orders = room(self.num_envs())?;
         for (i, types) in workflows.chunks_exact(NUM_TYPES).enumerate() {
             let order = types.try_into().ok().and_then(Order::new);
             orders.push(order.ok_or_else(|| {

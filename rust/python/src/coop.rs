@@ -11,7 +11,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::arrays::readable;
+use crate::arrays::{readable, room};
 use crate::scene::{self, TrafficScene};
 use crate::vec_env::{Guarded, autoreset_from_name, vec_methods};
 
@@ -108,8 +108,9 @@ impl CoopVec {
         let difficulty = Difficulty { agents, density: density.unwrap_or(1.0) };
         difficulty.check(&config).map_err(PyValueError::new_err)?;
         let config = Arc::new(config);
-        let envs = (0..num_envs).map(|_| Coop::new(config.clone(), difficulty)).collect();
-        let venv = Guarded::new(py, envs, autoreset_from_name(autoreset_mode)?, num_threads as usize)?;
+        let make = || Coop::new(config.clone(), difficulty);
+        let venv =
+            Guarded::new(py, num_envs as usize, make, autoreset_from_name(autoreset_mode)?, num_threads as usize)?;
         Ok(Self { venv, config })
     }
 
@@ -130,11 +131,9 @@ impl CoopVec {
         let density = density.map(|a| readable::<f64>("density", a, &[n])).transpose()?;
         // SAFETY: checked, nothing here writes to any array, and they are the caller's for the length of this call.
         let (agents, density) = unsafe { (agents.map(|a| a.slice()), density.map(|a| a.slice())) };
-        let whole = agents
-            .map(|all| all.iter().map(|&a| count("num_agents", Some(a), 0)).collect::<PyResult<Vec<usize>>>())
-            .transpose()?;
         let change = |i: usize, old: Difficulty| Difficulty {
-            agents: whole.as_ref().map_or(old.agents, |all| all[i]),
+            // What is below 0 is refused as 0 is.
+            agents: agents.map_or(old.agents, |all| usize::try_from(all[i]).unwrap_or(0)),
             density: density.map_or(old.density, |all| all[i]),
         };
         for i in 0..n {
@@ -153,13 +152,23 @@ impl CoopVec {
     }
 
     fn episodes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let (finished, last): (Vec<i64>, Vec<[f64; Episode::FIELDS.len()]>) = self.venv.with(py, |venv| {
-            Ok(venv.envs().map(|env| (env.state().finished as i64, env.state().last.numbers())).unzip())
+        let mut finished: Vec<i64> = room(self.num_envs())?;
+        let mut fields: [Vec<f64>; Episode::FIELDS.len()] = Default::default();
+        for column in &mut fields {
+            *column = room(self.num_envs())?;
+        }
+        self.venv.with(py, |venv| {
+            for env in venv.envs() {
+                finished.push(env.state().finished as i64);
+                let numbers = env.state().last.numbers();
+                fields.iter_mut().zip(numbers).for_each(|(column, number)| column.push(number));
+            }
+            Ok(())
         })?;
         let account = PyDict::new(py);
         account.set_item("finished", PyArray1::from_vec(py, finished))?;
-        for (field, name) in Episode::FIELDS.into_iter().enumerate() {
-            account.set_item(name, PyArray1::from_iter(py, last.iter().map(|numbers| numbers[field])))?;
+        for (name, column) in Episode::FIELDS.into_iter().zip(fields) {
+            account.set_item(name, PyArray1::from_vec(py, column))?;
         }
         Ok(account)
     }

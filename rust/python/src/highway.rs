@@ -10,7 +10,7 @@ use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::arrays::{Flag, disjoint, writeable};
+use crate::arrays::{Flag, disjoint, room, writeable};
 use crate::highway_options;
 use crate::scene::{self, TrafficScene};
 use crate::vec_env::{Guarded, autoreset_from_name, vec_methods};
@@ -72,11 +72,16 @@ impl HighwayVec {
         num_threads: usize,
         autoreset_mode: &str,
     ) -> PyResult<Self> {
-        for (name, count) in
-            [("num_envs", num_envs), ("lanes", lanes), ("controlled_vehicles", controlled_vehicles), ("frames", frames)]
-        {
-            if count == 0 {
-                return Err(PyValueError::new_err(format!("{name}: expected at least 1, got 0")));
+        for (name, count, least, most) in [
+            ("num_envs", num_envs, 1, 1 << 24),
+            ("lanes", lanes, 1, 1000),
+            ("vehicles", vehicles, 0, 100_000),
+            ("controlled_vehicles", controlled_vehicles, 1, 100_000),
+            ("frames", frames, 1, 100_000),
+            ("num_threads", num_threads, 0, 1024),
+        ] {
+            if !(least..=most).contains(&count) {
+                return Err(PyValueError::new_err(format!("{name}: expected {least} to {most}, got {count}")));
             }
         }
         if let Some(lane) = initial_lane
@@ -119,8 +124,8 @@ impl HighwayVec {
             observation,
             action,
         });
-        let envs = (0..num_envs).map(|_| Highway::new(config.clone())).collect();
-        let venv = Guarded::new(py, envs, autoreset_from_name(autoreset_mode)?, num_threads)?;
+        let make = || Highway::new(config.clone());
+        let venv = Guarded::new(py, num_envs, make, autoreset_from_name(autoreset_mode)?, num_threads)?;
         Ok(Self { venv, config })
     }
 
@@ -235,15 +240,18 @@ impl HighwayVec {
     }
 
     fn continue_streams(&self, py: Python<'_>, other: &Self) -> PyResult<()> {
-        let streams: Vec<_> =
-            other.venv.with(py, |venv| Ok(venv.envs().map(|env| env.episode().rng.clone()).collect()))?;
-        if streams.len() != self.num_envs() {
+        if other.num_envs() != self.num_envs() {
             return Err(PyValueError::new_err(format!(
                 "other: expected {} environments, got {}",
                 self.num_envs(),
-                streams.len()
+                other.num_envs()
             )));
         }
+        let mut streams = room(self.num_envs())?;
+        other.venv.with(py, |venv| {
+            streams.extend(venv.envs().map(|env| env.episode().rng.clone()));
+            Ok(())
+        })?;
         self.venv.with(py, |venv| {
             venv.envs_mut().zip(streams).for_each(|(env, rng)| env.continue_stream(rng));
             Ok(())

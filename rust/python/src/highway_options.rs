@@ -8,6 +8,10 @@ use pyo3::exceptions::{PyKeyError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
+/// As `fastrl.envs.highway_config` has them.
+const MOST_CELLS: usize = 10_000_000;
+const MOST_ROWS: usize = 100_000;
+
 /// The entry of a dict, which must be there.
 fn get<'py, T>(options: &Bound<'py, PyDict>, key: &str) -> PyResult<T>
 where
@@ -16,6 +20,16 @@ where
 {
     let value = options.get_item(key)?.ok_or_else(|| PyKeyError::new_err(format!("the option {key} is missing")))?;
     value.extract().map_err(Into::into)
+}
+
+/// A whole number from 1 to `most`.
+fn within(options: &Bound<'_, PyDict>, key: &str, most: usize) -> PyResult<usize> {
+    let number: usize = get(options, key)?;
+    if (1..=most).contains(&number) {
+        Ok(number)
+    } else {
+        Err(PyValueError::new_err(format!("{key}: expected 1 to {most}, got {number}")))
+    }
 }
 
 fn limits(ranges: &Bound<'_, PyDict>, name: &str) -> PyResult<Option<Limits>> {
@@ -35,28 +49,45 @@ fn column(ranges: &Bound<'_, PyDict>, name: &str) -> PyResult<Column> {
 pub(crate) fn observation(options: &Bound<'_, PyDict>, step: f64) -> PyResult<Observation> {
     let kind: String = get(options, "type")?;
     if kind == "TimeToCollision" {
-        return Ok(Observation::TimeToCollision(TimeToCollision { steps: get(options, "time_steps")?, step }));
+        return Ok(Observation::TimeToCollision(TimeToCollision {
+            steps: within(options, "time_steps", MOST_CELLS)?,
+            step,
+        }));
     }
     let names: Vec<String> = get(options, "features")?;
+    if names.is_empty() || names.len() > Feature::ALL.len() + 1 {
+        return Err(PyValueError::new_err(format!(
+            "features: expected 1 to {}, got {}",
+            Feature::ALL.len() + 1,
+            names.len()
+        )));
+    }
     let ranges: Bound<'_, PyDict> = get(options, "ranges")?;
     match kind.as_str() {
         "Kinematics" => Ok(Observation::Kinematics(Kinematics {
             columns: names.iter().map(|name| column(&ranges, name)).collect::<PyResult<_>>()?,
-            rows: get(options, "vehicles_count")?,
+            rows: within(options, "vehicles_count", MOST_ROWS)?,
             absolute: get(options, "absolute")?,
             shuffled: get(options, "shuffled")?,
             clip: get(options, "clip")?,
             see_behind: get(options, "see_behind")?,
         })),
         "OccupancyGrid" => {
+            let (step, shape): ([f64; 2], (usize, usize)) = (pair(options, "step")?, get(options, "shape")?);
+            let cells = shape.0.checked_mul(shape.1).filter(|cells| (1..=MOST_CELLS).contains(cells));
+            if cells.is_none() || !step.iter().all(|step| (1e-9..=1e9).contains(step)) {
+                return Err(PyValueError::new_err(format!(
+                    "expected a grid of 1 to {MOST_CELLS} cells of 1e-9 m to 1e9 m, got shape {shape:?} and step {step:?}"
+                )));
+            }
             let layer = |name: &String| {
                 if name == "on_road" { Ok(Layer::OnRoad) } else { column(&ranges, name).map(Layer::Vehicles) }
             };
             Ok(Observation::OccupancyGrid(OccupancyGrid {
                 layers: names.iter().map(layer).collect::<PyResult<_>>()?,
                 low: pair(options, "low")?,
-                step: pair(options, "step")?,
-                shape: get::<(usize, usize)>(options, "shape")?.into(),
+                step,
+                shape: shape.into(),
                 places: [limits(&ranges, "x")?, limits(&ranges, "y")?],
                 align: get(options, "align_to_vehicle_axes")?,
                 clip: get(options, "clip")?,
@@ -95,6 +126,9 @@ pub(crate) fn action(options: &Bound<'_, PyDict>) -> PyResult<(ActionType, Vec<f
         }
         "DiscreteAction" => {
             let commands: Vec<(f64, f64)> = get(options, "commands")?;
+            if commands.is_empty() {
+                return Err(PyValueError::new_err("commands: expected at least one, got none"));
+            }
             Ok((ActionType::Table(commands.into_iter().map(|(a, b)| [a, b]).collect()), unused()))
         }
         _ => Err(PyValueError::new_err(format!(

@@ -11,7 +11,7 @@ use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::arrays::{disjoint, readable, writeable};
+use crate::arrays::{disjoint, filled, readable, writeable};
 use crate::scene::{self, TrafficScene};
 use crate::vec_env::{Guarded, autoreset_from_name, vec_methods};
 
@@ -98,8 +98,8 @@ impl RingVec {
         };
         config.check().map_err(PyValueError::new_err)?;
         let config = Arc::new(config);
-        let envs = (0..num_envs).map(|_| Ring::new(config.clone())).collect();
-        let venv = Guarded::new(py, envs, autoreset_from_name(autoreset_mode)?, num_threads)?;
+        let make = || Ring::new(config.clone());
+        let venv = Guarded::new(py, num_envs, make, autoreset_from_name(autoreset_mode)?, num_threads)?;
         Ok(Self { venv, num_vehicles })
     }
 
@@ -175,9 +175,11 @@ impl RingVec {
     fn episodes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let n = self.num_envs();
         let names = ["length", "return_mean", "num_agents", "collision_rate", "mean_speed", "throughput", "min_ttc"];
-        let mut columns = vec![vec![f64::NAN; n]; names.len()];
-        let mut success = vec![f64::NAN; n];
-        let mut finished = vec![0i64; n];
+        let mut columns: [Vec<f64>; 7] = Default::default();
+        for column in &mut columns {
+            *column = filled(f64::NAN, n)?;
+        }
+        let (mut success, mut finished) = (filled(f64::NAN, n)?, filled(0i64, n)?);
         self.venv.with(py, |venv| {
             for (i, env) in venv.envs().enumerate() {
                 let (ended, last) = env.account();

@@ -4,7 +4,7 @@ use std::sync::{Mutex, TryLockError};
 
 use fastrl_core::vec_env::{Autoreset, Error, Rows, VecEnv};
 use fastrl_core::world::{ActionKind, Actions, World};
-use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
+use pyo3::exceptions::{PyMemoryError, PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
 use crate::arrays::{Flag, disjoint, is_of, readable, writeable};
@@ -36,6 +36,7 @@ fn to_python(py: Python<'_>, error: Error) -> PyErr {
         Error::NeverReset { .. } | Error::Ended { .. } => gymnasium_error(py, "ResetNeeded", error.to_string()),
         Error::Action { .. } | Error::Actions | Error::State(_) => PyValueError::new_err(error.to_string()),
         Error::Threads(_) => PyRuntimeError::new_err(error.to_string()),
+        Error::Memory(_) => PyMemoryError::new_err(error.to_string()),
     }
 }
 
@@ -51,9 +52,16 @@ pub(crate) fn autoreset_from_name(name: &str) -> PyResult<Autoreset> {
 }
 
 impl<W: World> Guarded<W> {
-    pub(crate) fn new(py: Python<'_>, envs: Vec<W>, autoreset: Autoreset, threads: usize) -> PyResult<Self> {
-        let action_kind = envs[0].action_kind();
-        let venv = VecEnv::new(envs, autoreset, threads).map_err(|e| to_python(py, e))?;
+    /// Of `num_envs` environments, at least one, that `make` makes. MemoryError where there is no room for them.
+    pub(crate) fn new(
+        py: Python<'_>,
+        num_envs: usize,
+        make: impl Fn() -> W,
+        autoreset: Autoreset,
+        threads: usize,
+    ) -> PyResult<Self> {
+        let venv = VecEnv::build(num_envs, make, autoreset, threads).map_err(|e| to_python(py, e))?;
+        let action_kind = venv.env(0).action_kind();
         let (num_envs, num_agents, obs_len) = (venv.num_envs(), venv.num_agents(), venv.obs_len());
         let owner = std::process::id();
         Ok(Self { inner: Mutex::new(Some(venv)), owner, num_envs, num_agents, obs_len, action_kind, autoreset })
@@ -120,7 +128,7 @@ impl<W: World> Guarded<W> {
         let venv = venv.ok_or_else(|| PyRuntimeError::new_err("another thread took this environment just now"))?;
         // Joining its threads may wait for them.
         let worlds = py.detach(|| venv.into_envs());
-        AsyncVec::over(worlds, seed, same_step, threads)
+        AsyncVec::over(py, worlds, seed, same_step, threads)
     }
 
     pub(crate) fn close(&self, py: Python<'_>) -> PyResult<()> {
@@ -349,8 +357,11 @@ macro_rules! vec_methods {
             }
 
             fn save_state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, pyo3::types::PyBytes>> {
-                let bytes = self.venv.with(py, |venv| Ok(py.detach(|| venv.save())))?;
-                Ok(pyo3::types::PyBytes::new(py, &bytes))
+                let bytes = self.venv.with(py, |venv| py.detach(|| venv.save()))?;
+                pyo3::types::PyBytes::new_with(py, bytes.len(), |place| {
+                    place.copy_from_slice(&bytes);
+                    Ok(())
+                })
             }
 
             fn load_state(&self, py: Python<'_>, state: &[u8]) -> PyResult<()> {

@@ -77,6 +77,10 @@ pub fn nth_host(mut hosts: Hosts, n: u32) -> Host {
 pub struct FastDraws(pub Rng);
 
 impl FastDraws {
+    pub(super) fn is_sound(&self) -> bool {
+        self.0.is_sound()
+    }
+
     fn any_of(&mut self, hosts: Hosts) -> Option<Host> {
         (hosts != 0).then(|| nth_host(hosts, self.0.below(hosts.count_ones())))
     }

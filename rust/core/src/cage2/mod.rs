@@ -23,11 +23,14 @@ use self::blue::{BlueAction, NUM_ACTIONS, may_have_effect};
 use self::draws::{Draws, FastDraws, Source};
 use self::network::Network;
 use self::python_draws::PythonDraws;
-use self::red_actions::Knowledge;
+use self::red_actions::{Knowledge, RedAction};
 use self::red_agents::{RedAgent, RedKind};
+use self::scenario::NUM_HOSTS;
 use self::view::{OBS_BITS, SCAN_HOSTS, View};
 use crate::env::{Env, Step};
+use crate::memory::arrays;
 use crate::rng::Rng;
+use crate::world::{Phase, ensure};
 
 /// Which code of the challenge is reproduced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,6 +92,36 @@ impl Config {
         for (i, entry) in mask.iter_mut().enumerate().take(self.actions.len()) {
             *entry = u8::from(may_have_effect(network, self.action(i)));
         }
+    }
+
+    /// What is wrong with an episode that was read, in words.
+    pub fn check(&self, episode: &Episode<Source>, phase: Phase) -> Result<(), String> {
+        let Episode { draws, network, knowledge, agent, view, time, last_red } = episode;
+        let drawn = match draws {
+            Source::Fast(draws) => !self.python_random && draws.is_sound(),
+            Source::Python(draws) => self.python_random && draws.is_sound(),
+        };
+        ensure(drawn, "the random generator stands still or is of another kind")?;
+        network.check(*time)?;
+        knowledge.check()?;
+        agent.check()?;
+        let plays = self.red.iter().any(|(kind, _)| *kind == agent.kind());
+        ensure(plays || phase == Phase::NeverReset, "a red agent plays that is none of its options")?;
+        view.check()?;
+        ensure(
+            *time < self.episode_length || phase == Phase::Ended && *time == self.episode_length,
+            "the time is none of an episode",
+        )?;
+        let red = RedAction::from_code(last_red.kind, last_red.target).is_some();
+        ensure(red && (-1..=1).contains(&last_red.success), "red's last action is none")
+    }
+
+    /// As [`Env::memory`].
+    fn memory(&self) -> usize {
+        let (labels, draws) =
+            if self.python_random { (4 * NUM_HOSTS, size_of::<PythonDraws>() + PythonDraws::MEMORY) } else { (0, 0) };
+        // A session that is added now and then; the first ones have their room at once.
+        arrays(2 + labels, draws + 32 * size_of::<network::Session>())
     }
 
     pub fn accepts(&self, action: i64) -> bool {
@@ -257,7 +290,15 @@ impl Env for Cage2 {
         &self.episode
     }
 
+    fn check_state(&self, state: &Self::State, phase: Phase) -> Result<(), String> {
+        self.config.check(state, phase)
+    }
+
     fn set_state(&mut self, state: Self::State) {
         self.episode = state;
+    }
+
+    fn memory(&self) -> usize {
+        self.config.memory()
     }
 }

@@ -4,8 +4,9 @@ use serde::{Deserialize, Serialize};
 
 use super::scenario::{
     AVAILABILITY_TENTHS, BOOT_PROCESSES, CONFIDENTIALITY_TENTHS, GATEWAYS, Host, Hosts, IMAGES, NUM_HOSTS, OP_SERVER0,
-    Ports, Subnet, USER0,
+    Ports, Subnet, USER0, are_hosts,
 };
+use crate::world::ensure;
 
 /// One of red's sessions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -54,6 +55,23 @@ impl Default for Network {
 }
 
 impl Network {
+    /// What is wrong with one that was read at that time of an episode, in words.
+    pub(super) fn check(&self, time: u32) -> Result<(), String> {
+        let foothold = self.sessions.first().is_some_and(|s| usize::from(s.host) == USER0 && s.root);
+        ensure(foothold, "red has lost its first session")?;
+        ensure(
+            self.sessions.iter().all(|s| usize::from(s.host) < NUM_HOSTS),
+            "a session is on a host that is not there",
+        )?;
+        let on = |counts: fn(&Session) -> bool| {
+            self.sessions.iter().filter(|s| counts(s)).fold(0, |hosts: Hosts, s| hosts | 1 << s.host)
+        };
+        let derived = (self.red_on, self.root_on) == (on(|_| true), on(|s| s.root));
+        ensure(derived, "red is on other hosts than its sessions are")?;
+        ensure(are_hosts(self.files | self.restored), "a file is on a host that is not there")?;
+        ensure(self.decoys.iter().all(|&decoys| decoys <= time), "more decoys run than steps were taken")
+    }
+
     /// Back to the state in which an episode begins; keeps the memory.
     pub fn reset(&mut self) {
         *self = Self::boot(std::mem::take(&mut self.sessions));

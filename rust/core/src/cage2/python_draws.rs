@@ -6,6 +6,9 @@ use super::draws::{DETECTION, Draws, NewProcess, TOP_EXPLOIT, split_top};
 use super::scenario::{BLUE_SESSIONS, DEFENDER, Exploit, GREEN_SESSIONS, Host, Hosts, IMAGES, NUM_HOSTS, USER0, USER1};
 use crate::python_random::PythonRandom;
 
+/// Process ids are below this.
+const PIDS: u32 = 32_768;
+
 /// The labels that decide how many draws are made: an id in use is drawn again.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Labels {
@@ -38,10 +41,20 @@ impl PythonDraws {
         }
     }
 
+    /// Bytes that the twister and the labels of an episode take, about.
+    pub(super) const MEMORY: usize = 16 << 10;
+
+    pub(super) fn is_sound(&self) -> bool {
+        let hosts = self.addresses.iter().chain(&self.hosts);
+        self.random.is_sound() && hosts.into_iter().all(|&host| usize::from(host) < NUM_HOSTS)
+    }
+
     fn new_pid(&mut self, host: Host) -> u16 {
         loop {
-            let pid = self.random.below(32_768) as u16;
-            if pid != 0 && !self.labels[host].pids.contains(&pid) {
+            let pid = self.random.below(PIDS) as u16;
+            let pids = &self.labels[host].pids;
+            // CybORG would look for ever where none is free.
+            if pid != 0 && (pids.len() >= PIDS as usize || !pids.contains(&pid)) {
                 self.labels[host].pids.push(pid);
                 return pid;
             }

@@ -7,9 +7,10 @@ use super::draws::Draws;
 use super::network::{Network, Session};
 use super::scenario::{
     Exploit, HOST_NAMES, Host, Hosts, IMAGES, NUM_HOSTS, OP_SERVER0, OT_SERVICE_PID, SUBNET_NAMES, Subnet, USER0,
-    WEB_PORTS, revealed_by,
+    WEB_PORTS, are_hosts, revealed_by,
 };
 use super::view::Activity;
+use crate::world::ensure;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RedAction {
@@ -84,6 +85,14 @@ pub struct Knowledge {
     pub ports: [u8; NUM_HOSTS],
     /// Red has found OTService.
     pub ot_service: bool,
+}
+
+impl Knowledge {
+    /// What is wrong with one that was read, in words.
+    pub(super) fn check(&self) -> Result<(), String> {
+        let there = are_hosts(self.addresses | self.names) && Subnet::are_bits(self.subnets);
+        ensure(there, "red knows of a host or subnet that is not there")
+    }
 }
 
 impl Default for Knowledge {

@@ -4,7 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use super::draws::Draws;
 use super::red_actions::{Knowledge, RedAction};
-use super::scenario::{ENTERPRISE2, Host, Hosts, OP_SERVER0, Subnet, revealed_by};
+use super::scenario::{ENTERPRISE2, Host, Hosts, NUM_HOSTS, OP_SERVER0, Subnet, are_hosts, revealed_by};
+use crate::world::ensure;
 
 /// Which agent plays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +43,25 @@ impl RedAgent {
             Self::Meander(_) => RedKind::Meander,
             Self::Sleep => RedKind::Sleep,
         }
+    }
+
+    /// What is wrong with one that was read, in words.
+    pub(super) fn check(&self) -> Result<(), String> {
+        let sound = match self {
+            Self::BLine(agent) => match agent.user {
+                Some(user) => revealed_by(user.into()).is_some() && Subnet::of(user.into()) == Subnet::User,
+                None => agent.place == 0,
+            },
+            Self::Meander(agent) => {
+                let Meander { subnets, scanned, exploited, escalated, entered, last_exploit, last_escalation } = agent;
+                let last = last_exploit.iter().chain(last_escalation);
+                are_hosts(scanned | exploited | escalated | entered)
+                    && Subnet::are_bits(*subnets)
+                    && last.into_iter().all(|&host| usize::from(host) < NUM_HOSTS)
+            }
+            Self::Sleep => true,
+        };
+        ensure(sound, "red's plan has a host or a place that is not there")
     }
 
     pub fn choose(&mut self, knowledge: &Knowledge, draws: &mut impl Draws) -> RedAction {

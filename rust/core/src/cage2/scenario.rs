@@ -24,6 +24,11 @@ pub const HOST_NAMES: [&str; NUM_HOSTS] = [
     "User4",
 ];
 
+/// Whether the set has no other members than there are hosts.
+pub fn are_hosts(hosts: Hosts) -> bool {
+    hosts >> NUM_HOSTS == 0
+}
+
 pub const DEFENDER: Host = 0;
 pub const ENTERPRISE0: Host = 1;
 pub const ENTERPRISE1: Host = 2;
@@ -55,6 +60,11 @@ impl Subnet {
             4..8 => Self::Operational,
             _ => Self::User,
         }
+    }
+
+    /// Whether there are no other bits than those of subnets.
+    pub fn are_bits(bits: u8) -> bool {
+        bits >> Self::ALL.len() == 0
     }
 
     pub fn hosts(self) -> Hosts {

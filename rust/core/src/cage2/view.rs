@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use super::blue::BlueOutcome;
 use super::red_actions::Traces;
-use super::scenario::{Host, Hosts, NUM_HOSTS};
+use super::scenario::{Host, Hosts, NUM_HOSTS, are_hosts};
+use crate::world::ensure;
 
 /// Bits of an observation.
 pub const OBS_BITS: usize = 4 * NUM_HOSTS;
@@ -42,6 +43,12 @@ pub struct View {
 }
 
 impl View {
+    /// What is wrong with one that was read, in words.
+    pub(super) fn check(&self) -> Result<(), String> {
+        let there = self.bits >> OBS_BITS == 0 && are_hosts(self.alerts) && self.scans.iter().all(|&scan| scan <= 2);
+        ensure(there, "blue sees what cannot be")
+    }
+
     /// The observation; bit `i` is its entry `i`.
     pub fn bits(&self) -> u64 {
         self.bits

@@ -19,6 +19,7 @@ use super::red_agents::RedKind;
 use super::scenario::{DEFENDER, Host, Hosts, OP_SERVER0, Subnet, USER0};
 use super::{Config, Episode, Game};
 use crate::env::{Env, Step};
+use crate::world::{Phase, ensure};
 
 pub const NUM_TYPES: usize = 5;
 pub const UNIT_TYPES: [&str; NUM_TYPES] = ["defender", "enterprise", "op_server", "op_host", "user"];
@@ -58,6 +59,10 @@ impl Order {
         (seen == 0b1_1111).then(|| Self(types.map(|t| t as u8)))
     }
 
+    fn is_sound(self) -> bool {
+        Self::new(self.0.map(|t| i8::try_from(t).unwrap_or(-1))).is_some()
+    }
+
     pub fn types(self) -> [u8; NUM_TYPES] {
         self.0
     }
@@ -92,6 +97,12 @@ pub struct Account {
 }
 
 impl Account {
+    /// Whether it can be that of an episode after so many steps.
+    fn is_sound(&self, steps: u32) -> bool {
+        let Self { order, return_tenths, fixes, complying } = self;
+        order.is_sound() && return_tenths.unsigned_abs() / 1000 <= steps && complying <= fixes && *fixes <= steps
+    }
+
     pub fn compliance(&self) -> f64 {
         if self.fixes == 0 { NO_FIX } else { f64::from(self.complying) / f64::from(self.fixes) }
     }
@@ -215,6 +226,21 @@ impl Env for WorkflowCage2 {
 
     fn state(&self) -> &State {
         &self.state
+    }
+
+    fn check_state(&self, state: &State, phase: Phase) -> Result<(), String> {
+        let State { episode, account, next, finished } = state;
+        self.config.check(episode, phase)?;
+        ensure(next.is_sound() && account.is_sound(episode.time), "the account of the episode counts what cannot be")?;
+        let last = finished.account.is_sound(self.config.episode_length) && finished.number < 1 << 62;
+        ensure(
+            last && usize::from(finished.red) < RedKind::ALL.len(),
+            "the account of the last episode counts what cannot be",
+        )
+    }
+
+    fn memory(&self) -> usize {
+        self.config.memory()
     }
 
     fn set_state(&mut self, state: State) {

@@ -5,6 +5,7 @@
 
 pub mod action;
 mod behaviour;
+mod check;
 mod collision;
 pub mod controller;
 pub mod coop;

@@ -35,12 +35,19 @@ impl Order {
         &self.by_rank
     }
 
+    pub(super) fn reserve(&mut self, vehicles: usize, lanes: usize) {
+        self.by_rank.reserve_exact(vehicles);
+        self.rank.reserve_exact(vehicles);
+        self.last.reserve_exact(lanes);
+    }
+
     /// Puts the vehicles in order again.
     pub(super) fn sort(&mut self, vehicles: &Vehicles) {
         let x = &vehicles.x[..];
         let n = x.len();
         if self.by_rank.len() != n {
-            self.by_rank = (0..n as u32).rev().collect();
+            self.by_rank.clear();
+            self.by_rank.extend((0..n as u32).rev());
             self.by_rank.sort_by(|&a, &b| x[a as usize].total_cmp(&x[b as usize]));
             self.rank.resize(n, 0);
         }

@@ -29,6 +29,11 @@ impl NumpyRandom {
         rng
     }
 
+    /// Whether it runs through all of its period, as every one does that was made from a seed.
+    pub fn is_sound(&self) -> bool {
+        self.increment & 1 == 1
+    }
+
     #[inline]
     fn advance(&mut self) {
         self.state = self.state.wrapping_mul(MULTIPLIER).wrapping_add(self.increment);

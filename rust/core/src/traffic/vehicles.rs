@@ -160,6 +160,10 @@ impl Vehicles {
         self.x.is_empty()
     }
 
+    pub(super) fn reserve(&mut self, vehicles: usize) {
+        each!(self, reserve_exact(vehicles));
+    }
+
     pub fn clear(&mut self) {
         each!(self, clear());
     }

@@ -225,6 +225,16 @@ impl Difficulty {
         Ok(())
     }
 
+    /// All vehicles of an episode.
+    pub fn vehicles(&self, config: &Config) -> usize {
+        self.agents + self.background(config)
+    }
+
+    /// Those of the most difficult one.
+    pub fn most_vehicles(config: &Config) -> usize {
+        Self { agents: config.max_agents, density: MAX_DENSITY }.vehicles(config)
+    }
+
     /// Background vehicles.
     pub fn background(&self, config: &Config) -> usize {
         (config.background as f64 * self.density + 0.5) as usize

@@ -9,13 +9,14 @@ use super::metrics::{Account, Episode};
 use super::observation::{self, OnLane, obs_len};
 use super::reward::{self, Outcome};
 use super::spawn::{self, Start};
+use crate::memory::arrays;
 use crate::rng::Rng;
 use crate::traffic::controller::Meta;
 use crate::traffic::lane::{self, Lane, Line};
 use crate::traffic::road::{Obstacle, Road, wrap_to_pi};
 use crate::traffic::vehicles::{Driver, LENGTH, MAX_SPEED, Vehicle};
 use crate::traffic::{Neighbour, Traffic};
-use crate::world::{ActionKind, Actions, AgentRows, Real, Refused, World};
+use crate::world::{ActionKind, Actions, AgentRows, Phase, Real, Refused, World, ensure};
 
 /// What 1 stands for in a continuous action: m/s² and radians. (highway-env's pi / 4 is for parking lots: at 25 m/s a
 /// tenth of a radian turns a car by 28 degrees in a second.)
@@ -112,10 +113,12 @@ impl Coop {
     /// Panics if the difficulty does not fit the config.
     pub fn new(config: Arc<Config>, difficulty: Difficulty) -> Self {
         difficulty.check(&config).expect("a checked difficulty");
+        let mut traffic = Traffic::new(road(&config), TARGET_SPEEDS.to_vec());
+        traffic.reserve(difficulty.vehicles(&config));
         let state = State {
             rng: Rng::new(0),
             difficulty,
-            traffic: Traffic::new(road(&config), TARGET_SPEEDS.to_vec()),
+            traffic,
             drivers: vec![None; config.max_agents],
             numbers: Vec::new(),
             fates: Vec::new(),
@@ -393,8 +396,49 @@ impl World for Coop {
         &self.state
     }
 
+    fn check_state(&self, state: &State, phase: Phase) -> Result<(), String> {
+        let config = &*self.config;
+        let State { traffic, drivers, numbers, fates, account, .. } = state;
+        traffic.check(&self.state.traffic)?;
+        let n = traffic.vehicles.len();
+        ensure(n <= Difficulty::most_vehicles(config), "there are more vehicles than in an episode")?;
+        ensure(numbers.len() == n && fates.len() == n, "the properties of vehicles are not as many as the vehicles")?;
+        ensure(drivers.len() == config.max_agents, "there are more or fewer agents than rows")?;
+        let mut free = vec![true; n];
+        let distinct = drivers.iter().flatten().all(|&i| free.get_mut(i).is_some_and(std::mem::take));
+        ensure(distinct, "an agent drives a vehicle that is not there, or another agent's")?;
+        ensure(
+            drivers.iter().any(Option::is_some) == (phase == Phase::Running),
+            "agents drive while no episode runs, or none",
+        )?;
+        let lies = |fate: &Fate| matches!(fate, Fate::Lies(steps) if *steps > config.wreck_steps());
+        ensure(!fates.iter().any(lies), "a wreck has been on the road for too long")?;
+        let left = config.steps().checked_sub(state.steps);
+        ensure(left.is_some_and(|left| left > 0 || phase != Phase::Running), "the time is none of an episode")?;
+        state.difficulty.check(config)?;
+        ensure(state.rng.is_sound(), "the random generator stands still")?;
+        let agents = account.agents;
+        let counted = agents as usize <= config.max_agents
+            && account.crashed.max(account.succeeded) <= agents
+            && u64::from(account.speed_count) <= u64::from(state.steps) * u64::from(agents)
+            && account.passed as usize <= Difficulty::most_vehicles(config)
+            && state.finished < 1 << 62;
+        ensure(counted, "the account of the episode counts what cannot be")
+    }
+
     fn set_state(&mut self, state: State) {
         self.state = state;
+    }
+
+    fn memory(&self) -> usize {
+        let n = self.state.difficulty.vehicles(&self.config);
+        let rows = self.config.max_agents * size_of::<Option<usize>>() + n * (size_of::<u32>() + size_of::<Fate>());
+        self.state.traffic.memory(n) + arrays(3, rows)
+    }
+
+    fn most_saved(&self) -> usize {
+        let n = Difficulty::most_vehicles(&self.config);
+        self.state.traffic.most_saved(n) + 1024 + 16 * (n + self.config.max_agents)
     }
 }
 

@@ -43,3 +43,10 @@ pub struct Config {
     pub observation: Observation,
     pub action: ActionType,
 }
+
+impl Config {
+    /// Vehicles of an episode, the controlled ones too.
+    pub fn all_vehicles(&self) -> usize {
+        self.vehicles + self.controlled
+    }
+}

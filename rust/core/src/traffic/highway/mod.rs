@@ -14,7 +14,8 @@ pub use config::Config;
 use super::Traffic;
 use super::numpy_random::NumpyRandom;
 use super::scene::{Camera, Scene, Scenic};
-use crate::world::{ActionKind, Actions, AgentRows, Real, Refused, World};
+use crate::memory::arrays;
+use crate::world::{ActionKind, Actions, AgentRows, Phase, Real, Refused, World, ensure};
 
 /// The agent's vehicle.
 const EGO: usize = 0;
@@ -55,7 +56,8 @@ pub struct Highway {
 
 impl Highway {
     pub fn new(config: Arc<Config>) -> Self {
-        let traffic = populate::road(&config);
+        let mut traffic = populate::road(&config);
+        traffic.reserve(config.all_vehicles());
         let action = neutral(&config);
         let episode = Episode { traffic, rng: NumpyRandom::new(0), time: 0.0, action, order: Vec::new() };
         Self { config, episode }
@@ -209,8 +211,44 @@ impl World for Highway {
         &self.episode
     }
 
+    fn check_state(&self, state: &Episode, phase: Phase) -> Result<(), String> {
+        let (config, v) = (&self.config, &state.traffic.vehicles);
+        state.traffic.check(&self.episode.traffic)?;
+        let expected = if phase == Phase::NeverReset { 0 } else { config.all_vehicles() };
+        ensure(v.len() == expected, "there are more or fewer vehicles than in an episode")?;
+        ensure(
+            v.driver.first().is_none_or(|&ego| ego == config.action.driver()),
+            "another kind of driver has the agent's place",
+        )?;
+        ensure(state.rng.is_sound(), "the random generator stands still")?;
+        let over = state.time >= config.duration;
+        ensure(state.time >= 0.0 && (phase != Phase::Running || !over), "the time is none of an episode")?;
+        let known = match (&state.action, config.action.kind()) {
+            (LastAction::Discrete(last), ActionKind::Discrete) => (0..config.action.count() as i64).contains(last),
+            (LastAction::Box(last), ActionKind::Box(len)) => last.len() == len,
+            _ => false,
+        };
+        ensure(known, "the last action is none")?;
+        ensure(
+            config.observation.takes_order(&state.order, expected > 0),
+            "the order of the observation's rows is none",
+        )
+    }
+
     fn set_state(&mut self, state: Episode) {
         self.episode = state;
+    }
+
+    fn memory(&self) -> usize {
+        let order = self.config.observation.len() * size_of::<u32>();
+        self.episode.traffic.memory(self.config.all_vehicles()).saturating_add(arrays(2, order))
+    }
+
+    fn most_saved(&self) -> usize {
+        self.episode
+            .traffic
+            .most_saved(self.config.all_vehicles())
+            .saturating_add(256 + 5 * self.config.observation.len())
     }
 }
 

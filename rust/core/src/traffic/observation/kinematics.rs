@@ -38,6 +38,12 @@ impl Kinematics {
         }
     }
 
+    pub(super) fn takes_order(&self, order: &[u32], drawn: bool) -> bool {
+        let mut seen = vec![false; if self.shuffled && drawn { self.rows - 1 } else { 0 }];
+        order.len() == seen.len()
+            && order.iter().all(|&row| seen.get_mut(row as usize).is_some_and(|seen| !std::mem::replace(seen, true)))
+    }
+
     pub(super) fn write(&self, traffic: &Traffic, observer: usize, order: &[u32], out: &mut [f32]) {
         let width = self.columns.len();
         let (own, others) = out.split_at_mut(width);

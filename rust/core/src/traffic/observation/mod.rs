@@ -143,6 +143,14 @@ impl Observation {
         }
     }
 
+    /// Whether `order` is what `draw` leaves, if it was called at all.
+    pub fn takes_order(&self, order: &[u32], drawn: bool) -> bool {
+        match self {
+            Self::Kinematics(o) => o.takes_order(order, drawn),
+            _ => order.is_empty(),
+        }
+    }
+
     /// Writes what vehicle `observer` sees; `order` is what `draw` left.
     pub fn write(&self, traffic: &Traffic, observer: usize, order: &[u32], out: &mut [f32]) {
         match self {

@@ -38,6 +38,20 @@ pub struct PiSaturation {
 }
 
 impl PiSaturation {
+    /// Most speeds that one remembers that is called in every step of `dt` s.
+    pub fn longest_memory(dt: f64) -> usize {
+        // What is too large becomes the largest number.
+        ((MEMORY / dt) as usize).max(1)
+    }
+
+    /// Whether it is one that is called in every step of `dt` s.
+    pub fn is_sound(&self, dt: f64) -> bool {
+        let Self { history, oldest, sum, command } = self;
+        history.len() <= Self::longest_memory(dt).saturating_add(1)
+            && (*oldest < history.len() || *oldest == 0)
+            && history.iter().chain([sum, command]).all(|x| x.is_finite())
+    }
+
     /// The speed to drive, m/s. Called once in every step of `dt` s.
     pub fn command(&mut self, dt: f64, v: f64, gap: f64, lead_speed: f64) -> f64 {
         if self.history.is_empty() {

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::sumo_idm::Driver;
+use crate::world::ensure;
 
 /// Positions and speeds. A step is [`Platoon::plan`], then whatever changes the planned speeds, then [`Platoon::advance`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -50,6 +51,18 @@ impl Platoon {
             ));
         }
         Ok(platoon)
+    }
+
+    /// What is wrong with one that was read and should be a ring of so many vehicles, in words.
+    pub(super) fn check(&self, vehicles: usize) -> Result<(), String> {
+        let arrays = [&self.x, &self.v, &self.acceleration];
+        ensure(
+            arrays.iter().all(|array| array.len() == vehicles),
+            "there are more or fewer vehicles than in an episode",
+        )?;
+        ensure(self.ring.is_some_and(|ring| ring.is_finite() && ring > 0.0), "the ring has no length")?;
+        let finite = arrays.into_iter().flatten().all(|x| x.is_finite());
+        ensure(finite && self.v.iter().all(|v| *v >= 0.0), "a vehicle is nowhere, or drives backwards")
     }
 
     pub fn len(&self) -> usize {

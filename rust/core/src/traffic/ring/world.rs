@@ -9,8 +9,9 @@ use super::controllers::{PiSaturation, follower_stopper};
 use super::noise::standard_normals;
 use super::platoon::Platoon;
 use super::sumo_idm::{Driver, Idm};
+use crate::memory::arrays;
 use crate::rng::Rng;
-use crate::world::{ActionKind, Actions, AgentRows, Real, Refused, World};
+use crate::world::{ActionKind, Actions, AgentRows, Phase, Real, Refused, World, ensure};
 
 /// What observations divide speeds by, m/s.
 const OBS_SPEED: f64 = 15.0;
@@ -214,6 +215,13 @@ impl Ring {
         times.fold(f64::INFINITY, f64::min)
     }
 
+    /// Most speeds that a PI controller remembers in an episode.
+    fn longest_memory(&self) -> usize {
+        let Config { sims_per_step, horizon, warmup_steps, .. } = *self.config;
+        let steps = (u64::from(horizon) + u64::from(warmup_steps)).saturating_mul(u64::from(sims_per_step));
+        PiSaturation::longest_memory(self.config.dt).min(usize::try_from(steps).unwrap_or(usize::MAX)) + 1
+    }
+
     fn crashed_agents(&self) -> u32 {
         let platoon = &self.state.platoon;
         let hit = |i: usize| platoon.gap(i, self.human.idm.length) < 0.0;
@@ -337,7 +345,40 @@ impl World for Ring {
         &self.state
     }
 
+    fn check_state(&self, state: &State, phase: Phase) -> Result<(), String> {
+        let config = &*self.config;
+        state.platoon.check(config.num_vehicles)?;
+        ensure(state.rng.is_sound(), "the random generator stands still")?;
+        let begun = phase != Phase::NeverReset;
+        let agents = |has: bool| if has && begun { self.seats.len() } else { 0 };
+        ensure(
+            state.mean_speeds.len() == agents(config.memory > 0.0),
+            "there are more or fewer mean speeds than agents",
+        )?;
+        ensure(state.mean_speeds.iter().all(|mean| mean.is_finite()), "a mean speed is not a finite number")?;
+        let controllers = agents(config.drive == Drive::PiSaturation);
+        ensure(state.pi_saturation.len() == controllers, "there are more or fewer controllers than agents")?;
+        ensure(state.pi_saturation.iter().all(|pi| pi.is_sound(config.dt)), "a controller's memory is none")?;
+        ensure(state.over == (phase != Phase::Running), "an episode is over and not over")?;
+        let length = state.episode.length;
+        ensure(length < config.horizon || state.over && length == config.horizon, "the time is none of an episode")?;
+        ensure(state.finished < 1 << 62, "the account of the episode counts what cannot be")
+    }
+
     fn set_state(&mut self, state: State) {
         self.state = state;
+    }
+
+    fn memory(&self) -> usize {
+        let (n, agents) = (self.config.num_vehicles, self.seats.len());
+        let memories = if self.config.drive == Drive::PiSaturation { self.longest_memory() } else { 0 };
+        let of_agents = size_of::<PiSaturation>() + 2 * size_of::<f64>() + arrays(1, memories * size_of::<f64>());
+        // Positions, speeds, accelerations, plans and noise.
+        arrays(8, 5 * n * size_of::<f64>() + agents * of_agents)
+    }
+
+    fn most_saved(&self) -> usize {
+        let of_agents = 64 + if self.config.drive == Drive::PiSaturation { 8 * self.longest_memory() } else { 0 };
+        1024 + 24 * self.config.num_vehicles + self.seats.len() * of_agents
     }
 }

@@ -1,0 +1,99 @@
+//! What traffic takes of memory, and what it may be when it was read from somewhere.
+
+use super::lane::Lane;
+use super::vehicles::{Driver, Gains, Vehicles};
+use super::{Scratch, Traffic};
+use crate::memory::arrays;
+use crate::world::ensure;
+
+/// Bytes of a vehicle in [`Vehicles`], and the arrays that it is in.
+const VEHICLE: usize = size_of::<Driver>()
+    + 13 * size_of::<f64>()
+    + 3 * size_of::<usize>()
+    + 3 * size_of::<bool>()
+    + size_of::<Option<[f64; 2]>>()
+    + size_of::<Gains>();
+const VEHICLE_ARRAYS: usize = 22;
+/// The same in [`Scratch`].
+const SCRATCH: usize = 11 * size_of::<f64>() + 3 * size_of::<u32>() + size_of::<(u32, u32)>();
+const SCRATCH_ARRAYS: usize = 16;
+
+impl Scratch {
+    fn reserve(&mut self, vehicles: usize, lanes: usize) {
+        self.fit(vehicles);
+        self.order.reserve(vehicles, lanes);
+        self.pairs.reserve_exact(vehicles);
+    }
+}
+
+impl Traffic {
+    /// Makes room for so many vehicles.
+    pub fn reserve(&mut self, vehicles: usize) {
+        self.vehicles.reserve(vehicles);
+        self.scratch.reserve(vehicles, self.road.lanes().len());
+    }
+
+    /// Bytes that so many vehicles take on its road, and the road.
+    pub(super) fn memory(&self, vehicles: usize) -> usize {
+        let road = self.road.lanes().len() * (size_of::<Lane>() + size_of::<u32>());
+        let speeds = self.target_speeds.len() * size_of::<f64>();
+        arrays(VEHICLE_ARRAYS + SCRATCH_ARRAYS + 3, vehicles.saturating_mul(VEHICLE + SCRATCH) + road + speeds)
+    }
+
+    /// Bytes that it has when it is saved with so many vehicles, at most: small numbers take less than in memory, large
+    /// ones up to a quarter more.
+    pub(super) fn most_saved(&self, vehicles: usize) -> usize {
+        self.memory(vehicles).saturating_mul(2)
+    }
+
+    /// What is wrong with one that was read and should have the same road as `own`, in words.
+    pub(super) fn check(&self, own: &Self) -> Result<(), String> {
+        ensure(self.road == own.road && self.target_speeds == own.target_speeds, "the road is another one")?;
+        self.vehicles.check(self.road.lanes().len(), self.target_speeds.len())
+    }
+}
+
+impl Vehicles {
+    fn check(&self, lanes: usize, speeds: usize) -> Result<(), String> {
+        let n = self.len();
+        let Self {
+            driver,
+            x,
+            y,
+            heading,
+            cos,
+            sin,
+            speed,
+            acceleration,
+            slip,
+            lane,
+            target_lane,
+            target_speed,
+            speed_index,
+            delta,
+            timer,
+            crashed,
+            impact,
+            gains,
+            changes_lanes,
+            checks_collisions,
+            min_speed,
+            max_speed,
+        } = self;
+        let numbers =
+            [x, y, heading, cos, sin, speed, acceleration, slip, target_speed, delta, timer, min_speed, max_speed];
+        let indices = [lane, target_lane, speed_index];
+        let flags = [crashed, changes_lanes, checks_collisions];
+        let same_length = numbers.iter().all(|array| array.len() == n)
+            && indices.iter().all(|array| array.len() == n)
+            && flags.iter().all(|array| array.len() == n)
+            && [driver.len(), impact.len(), gains.len()] == [n; 3];
+        ensure(same_length, "the properties of vehicles are not as many as the vehicles")?;
+        ensure(lane.iter().chain(target_lane).all(|&lane| lane < lanes), "a vehicle is on a lane that is not there")?;
+        ensure(speed_index.iter().all(|&index| index < speeds), "a vehicle aims at a speed that is not there")?;
+        let of_gains = gains.iter().flat_map(|gains| gains.acceleration.into_iter().chain(gains.steering));
+        let finite =
+            numbers.into_iter().flatten().copied().chain(of_gains).chain(impact.iter().flatten().copied().flatten());
+        ensure(finite.into_iter().all(f64::is_finite), "a property of a vehicle is not a finite number")
+    }
+}

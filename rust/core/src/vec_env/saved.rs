@@ -1,0 +1,127 @@
+//! States of worlds as bytes, and back.
+//!
+//! ```text
+//! magic and version (8), CRC-32 of the rest (4), fingerprint, alive flags, then for each world its phase and its state
+//! ```
+//!
+//! The checksum finds damage, no more: who alters a state can mend it. So all that is read is checked, and a state is
+//! refused that a world could not have come to where what it then did would end in a panic, without end or out of bounds.
+
+use postcard::ser_flavors::Flavor;
+use postcard::{serialize_with_flavor, take_from_bytes};
+use serde::{Serialize, Serializer};
+
+use super::{Error, Slot, VecEnv};
+use crate::memory::ask_for;
+use crate::world::{Phase, World};
+
+/// First bytes of every saved state: the format and its version.
+const MAGIC: &[u8; 8] = b"fastrlv2";
+const HEADER: usize = MAGIC.len() + 4;
+
+/// Bytes that grow while there is memory.
+struct Growing(Vec<u8>);
+
+impl Flavor for Growing {
+    type Output = Vec<u8>;
+
+    fn try_push(&mut self, byte: u8) -> postcard::Result<()> {
+        self.try_extend(&[byte])
+    }
+
+    fn try_extend(&mut self, bytes: &[u8]) -> postcard::Result<()> {
+        self.0.try_reserve(bytes.len()).map_err(|_| postcard::Error::SerializeBufferFull)?;
+        self.0.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    fn finalize(self) -> postcard::Result<Vec<u8>> {
+        Ok(self.0)
+    }
+}
+
+/// Phases and states of all worlds, where they are.
+struct States<'a, W>(&'a [Slot<W>]);
+
+impl<W: World> Serialize for States<'_, W> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.0.iter().map(|slot| (slot.phase, slot.env.state())))
+    }
+}
+
+fn refused(why: impl std::fmt::Display) -> Error {
+    Error::State(format!("this environment state cannot be restored: {why}"))
+}
+
+fn take<'a, T: serde::Deserialize<'a>>(bytes: &mut &'a [u8]) -> Result<T, Error> {
+    let (value, rest) = take_from_bytes(bytes).map_err(|_| refused("it does not have the form of a state"))?;
+    *bytes = rest;
+    Ok(value)
+}
+
+impl<W: World> VecEnv<W> {
+    /// Everything that the future depends on, as bytes.
+    pub fn save(&self) -> Result<Vec<u8>, Error> {
+        let all = (self.fingerprint(), &self.alive, States(&self.slots));
+        let saved = serialize_with_flavor(&all, Growing(vec![0; HEADER]));
+        let mut bytes = saved.map_err(|_| self.too_large("to save the state of"))?;
+        let sum = crc32fast::hash(&bytes[HEADER..]);
+        bytes[..MAGIC.len()].copy_from_slice(MAGIC);
+        bytes[MAGIC.len()..HEADER].copy_from_slice(&sum.to_le_bytes());
+        Ok(bytes)
+    }
+
+    /// Restores what `save` gave. On an error nothing has changed.
+    pub fn load(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        if bytes.len() < HEADER || &bytes[..MAGIC.len()] != MAGIC {
+            return Err(refused("it is not a state saved by this version of fastrl"));
+        }
+        let (sum, mut body) = bytes[MAGIC.len()..].split_at(4);
+        if sum != crc32fast::hash(body).to_le_bytes() {
+            return Err(refused("it is damaged (its checksum differs)"));
+        }
+        let (theirs, ours): (&str, _) = (take(&mut body)?, self.fingerprint());
+        if theirs != ours {
+            return Err(refused(format!("it was saved by {theirs}, this is {ours}")));
+        }
+        let alive: &[u8] = take(&mut body)?;
+        let count: u64 = take(&mut body)?;
+        if count != self.slots.len() as u64 || alive.len() != self.alive.len() {
+            return Err(refused(format!("it holds {count} environments, here are {}", self.slots.len())));
+        }
+        if alive.iter().any(|&flag| flag > 1) {
+            return Err(refused("a flag is neither 0 nor 1"));
+        }
+        let no_memory = |_| self.too_large("to restore the state of");
+        ask_for(self.slots.iter().fold(0, |sum: usize, slot| sum.saturating_add(slot.env.memory())))
+            .map_err(no_memory)?;
+        let mut states: Vec<(Phase, W::State)> = Vec::new();
+        states.try_reserve_exact(self.slots.len()).map_err(no_memory)?;
+        for (i, slot) in self.slots.iter().enumerate() {
+            // What is too long for a state of this world is not even read.
+            let own = &body[..body.len().min(slot.env.most_saved())];
+            let mut rest = own;
+            let (phase, state) = take::<(Phase, W::State)>(&mut rest)?;
+            body = &body[own.len() - rest.len()..];
+            slot.env.check_state(&state, phase).map_err(|why| refused(format!("in environment {i} {why}")))?;
+            states.push((phase, state));
+        }
+        if !body.is_empty() {
+            return Err(refused("more follows its last environment"));
+        }
+        self.alive.copy_from_slice(alive);
+        for (slot, (phase, state)) in self.slots.iter_mut().zip(states) {
+            slot.phase = phase;
+            slot.env.set_state(state);
+        }
+        Ok(())
+    }
+
+    fn too_large(&self, for_what: &str) -> Error {
+        Error::Memory(format!("there is not enough memory {for_what} {} environments", self.slots.len()))
+    }
+
+    fn fingerprint(&self) -> String {
+        format!("{} with autoreset {:?}", self.slots[0].env.fingerprint(), self.autoreset)
+    }
+}

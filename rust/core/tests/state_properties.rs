@@ -1,0 +1,454 @@
+//! States from elsewhere: random bytes, and states of every simulator altered byte by byte with the checksum mended.
+//!
+//! Whatever comes, it is refused in words and nothing has changed, or all that follows works: observations, resets, steps
+//! and scenes end, without a panic and without more memory than the worlds say that they take.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::sync::Arc;
+
+use fastrl_core::cage2::red_agents::RedKind;
+use fastrl_core::cage2::workflow::WorkflowCage2;
+use fastrl_core::cage2::{Cage2, Config as Cage2Config, Game, render};
+use fastrl_core::rng::Rng;
+use fastrl_core::traffic::action::{ActionType, Continuous, Span};
+use fastrl_core::traffic::coop::Coop;
+use fastrl_core::traffic::coop::config::{self as coop, Difficulty, Task};
+use fastrl_core::traffic::highway::{Config, Highway};
+use fastrl_core::traffic::observation::{
+    Column, Feature, Kinematics, Layer, Limits, Observation, OccupancyGrid, TimeToCollision,
+};
+use fastrl_core::traffic::raster::{View, draw};
+use fastrl_core::traffic::ring::config::{Config as RingConfig, Drive};
+use fastrl_core::traffic::ring::world::Ring;
+use fastrl_core::traffic::scene::Scenic;
+use fastrl_core::traffic::vehicles::Driver;
+use fastrl_core::vec_env::{Autoreset, Error, Rows, VecEnv};
+use fastrl_core::world::{ActionKind, Actions, World};
+use proptest::prelude::*;
+use proptest::sample::Index;
+
+/// Counts what each thread holds and the most that it has held.
+struct Counting;
+
+thread_local! {
+    static HELD: Cell<isize> = const { Cell::new(0) };
+    static MOST: Cell<isize> = const { Cell::new(0) };
+}
+
+fn count(bytes: isize) {
+    // Threads that end free memory when their locals are gone.
+    let _ = HELD.try_with(|held| {
+        held.set(held.get() + bytes);
+        let _ = MOST.try_with(|most| most.set(most.get().max(held.get())));
+    });
+}
+
+// SAFETY: the system's allocator does the work.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count(layout.size() as isize);
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
+        count(-(layout.size() as isize));
+        // SAFETY: the caller's promise.
+        unsafe { System.dealloc(place, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// What `work` gives, and the most bytes that it held at a time beside what was there.
+fn most_held<T>(work: impl FnOnce() -> T) -> (T, usize) {
+    let before = HELD.get();
+    MOST.set(before);
+    let result = work();
+    (result, (MOST.get() - before) as usize)
+}
+
+/// What can be seen of a world beside its observations.
+trait Seen {
+    fn look(&self);
+}
+
+fn look_at_scene(world: &impl Scenic) {
+    let view = View { width: 60, height: 20, scaling: 5.5, centering: [0.3, 0.5], legend: true };
+    let scene = world.scene();
+    draw(&scene, &[&scene], &view, &mut vec![0; 60 * 20 * 3]);
+    scene.between(&scene, 0.5);
+}
+
+fn look_at_game(game: &impl Game) {
+    render::table(game.episode());
+    game.config().action_mask(&game.episode().network, &mut [0; 145]);
+    for host in 0..13 {
+        let network = &game.episode().network;
+        let _ = (network.red_access(host), network.sessions_on(host), network.processes(host));
+    }
+}
+
+impl Seen for Cage2 {
+    fn look(&self) {
+        look_at_game(self);
+    }
+}
+
+impl Seen for WorkflowCage2 {
+    fn look(&self) {
+        look_at_game(self);
+        let _ = self.state().finished.account.compliance();
+    }
+}
+
+impl Seen for Highway {
+    fn look(&self) {
+        look_at_scene(self);
+        if !self.episode().traffic.vehicles.is_empty() {
+            self.parts();
+            self.action_mask(&mut vec![0; self.config().action.metas().len()]);
+        }
+    }
+}
+
+impl Seen for Coop {
+    fn look(&self) {
+        look_at_scene(self);
+    }
+}
+
+impl Seen for Ring {
+    fn look(&self) {
+        look_at_scene(self);
+        self.account();
+    }
+}
+
+/// Two worlds, stepped by random actions.
+struct Played<W: World> {
+    venv: VecEnv<W>,
+    rng: Rng,
+    obs: Vec<f32>,
+}
+
+impl<W: World + Seen> Played<W> {
+    fn new(make: impl Fn() -> W, autoreset: Autoreset) -> Self {
+        let venv = VecEnv::build(2, make, autoreset, 1).unwrap();
+        let obs = vec![0.0; 2 * venv.num_agents() * venv.obs_len()];
+        Self { venv, rng: Rng::new(1), obs }
+    }
+
+    fn reset(&mut self, seeds: Option<[u64; 2]>) {
+        self.venv.reset(seeds.as_ref().map(|seeds| &seeds[..]), None, &mut self.obs);
+    }
+
+    fn step(&mut self) -> Result<(), Error> {
+        let rows = 2 * self.venv.num_agents();
+        let kind = self.venv.env(0).action_kind();
+        let meta: Vec<i64> = (0..rows).map(|_| i64::from(self.rng.below(5))).collect();
+        let width = if let ActionKind::Box(width) = kind { width } else { 0 };
+        let numbers: Vec<f32> = (0..rows * width).map(|_| (2.0 * self.rng.unit() - 1.0) as f32).collect();
+        let actions = if width == 0 { Actions::Discrete(&meta) } else { Actions::Box(&numbers) };
+        let (mut rewards, mut terminated, mut truncated) = (vec![0f64; rows], vec![0; rows], vec![0; rows]);
+        let (rewards, terminated, truncated) = (&mut rewards[..], &mut terminated[..], &mut truncated[..]);
+        self.venv.step(actions, Rows { obs: &mut self.obs, rewards, terminated, truncated, final_obs: None })
+    }
+
+    /// Does all that can be done. Worlds that were never reset or have ended may refuse a step.
+    fn go_on(&mut self, steps: usize) {
+        self.venv.observe(&mut self.obs);
+        self.venv.envs().for_each(Seen::look);
+        for _ in 0..steps {
+            match self.step() {
+                Ok(()) => self.venv.envs().for_each(Seen::look),
+                Err(Error::NeverReset { .. } | Error::Ended { .. }) => break,
+                Err(error) => panic!("{error}"),
+            }
+        }
+        self.reset(None);
+        self.step().unwrap();
+    }
+}
+
+/// Mends the checksum of altered bytes.
+fn mended(mut bytes: Vec<u8>) -> Vec<u8> {
+    if bytes.len() >= 12 {
+        let sum = crc32fast::hash(&bytes[12..]);
+        bytes[8..12].copy_from_slice(&sum.to_le_bytes());
+    }
+    bytes
+}
+
+#[derive(Clone, Debug)]
+enum Change {
+    Set(Index, u8),
+    Flip(Index, u8),
+    Insert(Index, u8),
+    Remove(Index),
+    Cut(Index),
+    /// Eight bytes: a float that is none, or as large as there are.
+    Float(Index, f64),
+}
+
+fn any_change() -> impl Strategy<Value = Change> {
+    let byte = prop_oneof![any::<u8>(), Just(0), Just(1), Just(0x7f), Just(0xff)];
+    let float = prop_oneof![Just(f64::NAN), Just(f64::INFINITY), Just(-1e308), Just(1e308), Just(-1.0), Just(1e-320)];
+    prop_oneof![
+        4 => (any::<Index>(), byte.clone()).prop_map(|(at, byte)| Change::Set(at, byte)),
+        4 => (any::<Index>(), 0..8u8).prop_map(|(at, bit)| Change::Flip(at, 1 << bit)),
+        1 => (any::<Index>(), byte).prop_map(|(at, byte)| Change::Insert(at, byte)),
+        1 => any::<Index>().prop_map(Change::Remove),
+        1 => any::<Index>().prop_map(Change::Cut),
+        1 => (any::<Index>(), float).prop_map(|(at, float)| Change::Float(at, float)),
+    ]
+}
+
+/// Changes what follows the fingerprint.
+fn altered(saved: &[u8], changes: &[Change]) -> Vec<u8> {
+    let mut bytes = saved.to_vec();
+    // The length of a fingerprint takes two bytes here.
+    let fixed = 14 + (usize::from(saved[12] & 0x7f) | usize::from(saved[13]) << 7);
+    for change in changes {
+        let len = bytes.len() - fixed;
+        if len < 16 {
+            break;
+        }
+        match change {
+            Change::Set(at, byte) => bytes[fixed + at.index(len)] = *byte,
+            Change::Flip(at, bit) => bytes[fixed + at.index(len)] ^= bit,
+            Change::Insert(at, byte) => bytes.insert(fixed + at.index(len), *byte),
+            Change::Remove(at) => drop(bytes.remove(fixed + at.index(len))),
+            Change::Cut(at) => bytes.truncate(fixed + at.index(len)),
+            Change::Float(at, float) => {
+                let at = fixed + at.index(len - 8);
+                bytes[at..at + 8].copy_from_slice(&float.to_le_bytes());
+            }
+        }
+    }
+    mended(bytes)
+}
+
+/// Plays, saves, alters, loads and plays on; then loads random bytes.
+fn attack<W: World + Seen>(
+    make: impl Fn() -> W + Copy,
+    autoreset: Autoreset,
+    steps: usize,
+    changes: &[Change],
+    noise: &[u8],
+) -> Result<(), TestCaseError> {
+    let mut played = Played::new(make, autoreset);
+    played.reset(Some([3, 4]));
+    for _ in 0..steps {
+        if played.step().is_err() {
+            break;
+        }
+    }
+    let saved = played.venv.save().unwrap();
+    let mut other = Played::new(make, autoreset);
+    let before = other.venv.save();
+    let bytes = altered(&saved, changes);
+    let allowed = 4 * 2 * other.venv.env(0).memory() + 8 * bytes.len() + (64 << 10);
+    let (loaded, held) = most_held(|| other.venv.load(&bytes));
+    prop_assert!(held <= allowed, "{held} bytes for {}", bytes.len());
+    match loaded {
+        Ok(()) => other.go_on(4),
+        Err(Error::State(why)) => {
+            prop_assert!(why.starts_with("this environment state cannot be restored: "), "{why}");
+            prop_assert_eq!(other.venv.save(), before, "refused, and yet something changed");
+        }
+        Err(error) => prop_assert!(false, "{error}"),
+    }
+    let mut random = saved[..saved.len().min(12)].to_vec();
+    random.extend_from_slice(noise);
+    prop_assert!(matches!(other.venv.load(&mended(random)), Err(Error::State(_))));
+    other.venv.load(&saved).unwrap();
+    prop_assert_eq!(other.venv.save().unwrap(), saved);
+    other.go_on(2);
+    Ok(())
+}
+
+fn cage2(python_random: bool) -> Cage2 {
+    let red = if python_random {
+        vec![(RedKind::Meander, 1.0)]
+    } else {
+        vec![(RedKind::BLine, 0.5), (RedKind::Meander, 0.5)]
+    };
+    Cage2::new(Arc::new(Cage2Config {
+        red,
+        python_random,
+        scan_memory: true,
+        episode_length: 30,
+        ..Cage2Config::default()
+    }))
+}
+
+fn columns() -> Vec<Column> {
+    let limits = Some(Limits { low: -100.0, high: 100.0 });
+    Feature::ALL.into_iter().map(|feature| Column { feature, limits }).collect()
+}
+
+fn kinematics(shuffled: bool) -> Observation {
+    Observation::Kinematics(Kinematics {
+        columns: columns(),
+        rows: 5,
+        absolute: false,
+        shuffled,
+        clip: true,
+        see_behind: true,
+    })
+}
+
+fn grid() -> Observation {
+    let layers = columns().into_iter().map(Layer::Vehicles).chain([Layer::OnRoad]).collect();
+    let (low, step, shape) = ([-27.5; 2], [5.0; 2], [11, 11]);
+    Observation::OccupancyGrid(OccupancyGrid {
+        layers,
+        low,
+        step,
+        shape,
+        places: [None; 2],
+        align: true,
+        clip: false,
+        image: true,
+    })
+}
+
+fn highway(observation: Observation, action: ActionType) -> Highway {
+    Highway::new(Arc::new(Config {
+        lanes: 3,
+        vehicles: 5,
+        controlled: 2,
+        driver: Driver::Linear,
+        initial_lane: None,
+        simulation_frequency: 5.0,
+        policy_frequency: 1.0,
+        frames: 5,
+        duration: 8.0,
+        ego_spacing: 1.0,
+        density: 2.0,
+        collision_reward: -1.0,
+        right_lane_reward: 0.1,
+        high_speed_reward: 0.4,
+        reward_speed_range: [20.0, 30.0],
+        normalize_reward: true,
+        offroad_terminal: true,
+        all_collisions: true,
+        target_speeds: vec![20.0, 25.0, 30.0],
+        observation,
+        action,
+    }))
+}
+
+fn meta() -> ActionType {
+    ActionType::Meta { longitudinal: true, lateral: true }
+}
+
+fn continuous() -> ActionType {
+    let span = Span { low: -0.5, high: 0.5, double: false };
+    ActionType::Continuous(Continuous {
+        longitudinal: true,
+        lateral: true,
+        acceleration: span,
+        steering: span,
+        clip: true,
+        speed: None,
+    })
+}
+
+fn cooperative(task: Task, actions: coop::ActionType) -> Coop {
+    let config = coop::Config { actions, max_agents: 3, background: 4, duration: 10.0, ..coop::Config::new(task) };
+    Coop::new(Arc::new(config), Difficulty { agents: 3, density: 1.0 })
+}
+
+fn ring(drive: Drive) -> Ring {
+    let (num_vehicles, ring_length) = (6, (100.0, 110.0));
+    let config = RingConfig {
+        num_vehicles,
+        num_agents: 2,
+        ring_length,
+        warmup_steps: 3,
+        horizon: 6,
+        memory: 2.0,
+        drive,
+        bunching: 20.0,
+        ..RingConfig::default()
+    };
+    config.check().unwrap();
+    Ring::new(Arc::new(config))
+}
+
+proptest! {
+    // PROPTEST_CASES asks for more.
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn altered_states_are_refused_or_work(
+        kind in 0..14usize,
+        autoreset in prop_oneof![Just(Autoreset::SameStep), Just(Autoreset::NextStep), Just(Autoreset::Disabled)],
+        steps in 0..12usize,
+        changes in prop::collection::vec(any_change(), 1..4),
+        noise in prop::collection::vec(any::<u8>(), 0..200),
+    ) {
+        let (changes, noise) = (&changes[..], &noise[..]);
+        let workflow = || {
+            let config = Cage2Config { episode_length: 8, ..Cage2Config::default() };
+            WorkflowCage2::new(Arc::new(config), 2.0)
+        };
+        let times = Observation::TimeToCollision(TimeToCollision { steps: 6, step: 1.0 });
+        match kind {
+            0 => attack(|| cage2(false), autoreset, steps, changes, noise)?,
+            1 => attack(|| cage2(true), autoreset, steps, changes, noise)?,
+            2 => attack(workflow, autoreset, steps, changes, noise)?,
+            3 => attack(|| highway(kinematics(false), meta()), autoreset, steps, changes, noise)?,
+            4 => attack(|| highway(kinematics(true), continuous()), autoreset, steps, changes, noise)?,
+            5 => attack(|| highway(grid(), continuous()), autoreset, steps, changes, noise)?,
+            6 => attack(|| highway(times.clone(), meta()), autoreset, steps, changes, noise)?,
+            7 => attack(|| highway(grid(), ActionType::Table(vec![[1.0, 0.1]; 9])), autoreset, steps, changes, noise)?,
+            8 => attack(|| cooperative(Task::Highway, coop::ActionType::Meta), autoreset, steps, changes, noise)?,
+            9 => attack(|| cooperative(Task::Merge, coop::ActionType::Meta), autoreset, steps, changes, noise)?,
+            10 => attack(|| cooperative(Task::Merge, coop::ActionType::Continuous), autoreset, steps, changes, noise)?,
+            11 => attack(|| ring(Drive::Agents), autoreset, steps, changes, noise)?,
+            12 => attack(|| ring(Drive::FollowerStopper), autoreset, steps, changes, noise)?,
+            _ => attack(|| ring(Drive::PiSaturation), autoreset, steps, changes, noise)?,
+        }
+    }
+}
+
+/// What worlds say that they take is what they take.
+#[test]
+fn worlds_hold_no_more_memory_than_they_say() {
+    fn check<W: World + Seen>(name: &str, make: impl Fn() -> W) {
+        // Tables that are worked out once.
+        Played::new(&make, Autoreset::SameStep).go_on(1);
+        let before = HELD.get();
+        let mut played = Played::new(&make, Autoreset::SameStep);
+        let said = 2 * (played.venv.env(0).memory() + 2 * size_of::<W>());
+        let arrays = 4 * played.obs.len() + 2 * played.venv.num_agents() + 2048;
+        played.reset(Some([1, 2]));
+        for _ in 0..40 {
+            played.step().unwrap();
+        }
+        let held = (HELD.get() - before) as usize;
+        assert!(held <= said + arrays, "{name}: holds {held} bytes, said {said} and {arrays} for arrays");
+        assert!(said < 20 * held, "{name}: said {said} bytes, holds {held}");
+    }
+    check("cage2", || cage2(false));
+    check("cage2, Python's draws", || cage2(true));
+    check("highway", || highway(kinematics(true), meta()));
+    check("coop", || cooperative(Task::Merge, coop::ActionType::Meta));
+    check("ring", || ring(Drive::PiSaturation));
+}
+
+#[test]
+fn what_does_not_fit_into_memory_is_refused() {
+    let Err(error) = VecEnv::build(1 << 50, || cage2(false), Autoreset::SameStep, 1) else {
+        panic!("2^50 games fit into memory")
+    };
+    assert!(
+        matches!(&error, Error::Memory(why) if why.starts_with("1125899906842624 environments need about")),
+        "{error}"
+    );
+}
