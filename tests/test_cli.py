@@ -282,6 +282,18 @@ def test_commands_that_need_no_torch_do_not_load_it() -> None:
             ["train", "cage2", "--config", "nowhere.toml"],
             "fastrl train: error: cannot read nowhere.toml: No such file or directory",
         ),
+        (
+            ["train", "cage2", "--total-episodes", "1e400"],
+            "fastrl train: error: argument --total-episodes: should be an integer of at most 1000000000, got '1e400'",
+        ),
+        (
+            ["eval", "baseline:sleep", "--episodes=1e9999"],
+            "fastrl eval: error: argument --episodes: should be an integer of at most 1000000000, got '1e9999'",
+        ),
+        (
+            ["eval", "baseline:sleep", "--seed=1e30"],
+            f"fastrl eval: error: argument --seed: should be an integer of at most {2**63 - 1}, got '1e30'",
+        ),
         (["eval", "nowhere"], "fastrl eval: error: nowhere: no such run directory or checkpoint file"),
         (
             ["eval", "baseline:react-restor"],
@@ -377,6 +389,15 @@ def test_fastrl_train_is_fastrl_train(tmp_path: Path, capsys: pytest.CaptureFixt
     assert (tmp_path / "run" / "summary.json").exists()
     assert main_train(["--resume", str(tmp_path / "nowhere")]) == 2
     assert capsys.readouterr().err.startswith("fastrl-train: error: ")
+
+
+def test_a_path_is_shown_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = tmp_path / "exp[/1]:fire: [red]"
+    train_small(run, iterations=1)
+    assert capsys.readouterr().out.replace("\n", "").count(str(run)) >= 2
+    code, out, _ = run_cli(capsys, "eval", run, "--episodes=1", "--ruleset=main")
+    assert code == 0
+    assert "exp[/1]:fire: [red]" in re.sub(r"\s+", " ", out)
 
 
 def test_absurd_sizes_end_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

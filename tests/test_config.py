@@ -1,6 +1,8 @@
 import argparse
 import dataclasses
 import math
+import re
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
@@ -298,3 +300,17 @@ def test_every_leaf_has_an_option() -> None:
     parser = argparse.ArgumentParser()
     add_options(parser, Config)
     assert {f"--{key}" for key in leaves(Config)} <= set(parser._option_string_actions)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("a = " + "[" * 5000 + "]" * 5000, "its values are nested too deeply"),
+        ("a = " + "9" * 5000, "Exceeds the limit (4300 digits) for integer string conversion"),
+    ],
+)
+def test_a_file_that_python_cannot_read_is_refused(text: str, why: str, tmp_path: Path) -> None:
+    file = tmp_path / "f.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=f"^{re.escape(f'{file}: {why}')}"):
+        read_toml(Config, file)

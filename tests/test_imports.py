@@ -45,6 +45,7 @@ MAY_IMPORT = {
     "cli_bench": {
         "layout",
         "progress",
+        "output",
         "cli_train",
         "collecting",
         "bench_collect",
@@ -78,6 +79,7 @@ MAY_IMPORT = {
     "render": {
         "metrics",
         "progress",
+        "output",
         "traffic",
         "actions",
         "team_networks",
@@ -272,7 +274,7 @@ MAY_IMPORT = {
     "rundir": {"files", "config"},
     "checkpoint": {"files", "config"},
     "metrics": set(),
-    "progress": set(),
+    "progress": {"output"},
     "layout": set(),
     "gpu": set(),
     "bench": {"envs"},

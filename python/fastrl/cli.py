@@ -14,7 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 from fastrl.cli_bench import bench_collect
 from fastrl.cli_render import render
-from fastrl.cli_train import SHORT_PIXELS, at_least, import_from_here, path_text, positive, preset, train
+from fastrl.cli_train import (
+    SHORT_PIXELS,
+    at_least,
+    import_from_here,
+    path_text,
+    positive,
+    preset,
+    seed,
+    train,
+)
 from fastrl.config import (
     ArgumentParser,
     ConfigError,
@@ -27,7 +36,7 @@ from fastrl.config import (
 )
 from fastrl.layout import show
 from fastrl.metrics import counted
-from fastrl.output import prepare, surviving, to_nowhere
+from fastrl.output import plain_console, prepare, surviving, to_nowhere
 from fastrl.processes import refuse_unguarded
 from fastrl.progress import Progress, load_torch
 
@@ -137,7 +146,6 @@ def _umbrella(prog: str, arguments: list[str]) -> int:
 
 def evaluate(prog: str, arguments: list[str]) -> int:
     """Scores defenders by the challenge's protocol, and runs in traffic on fixed seeds."""
-    from rich.console import Console
 
     from fastrl.envs.cage2_blue import BASELINES
     from fastrl.evaluate import HORIZONS, RULESETS, evaluate, protocol_steps, score_table
@@ -171,7 +179,7 @@ def evaluate(prog: str, arguments: list[str]) -> int:
         metavar="|".join([*RULESETS, "both"]),
         help="main: today's CybORG; leaderboard: the one that the leaderboard was scored on [both]",
     )
-    parser.add_argument("--seed", type=at_least(0), default=0, metavar="INT", help="of the episodes [0]")
+    parser.add_argument("--seed", type=seed, default=0, metavar="INT", help="of the episodes [0]")
     parser.add_argument(
         "--stochastic",
         action="store_true",
@@ -201,7 +209,7 @@ def evaluate(prog: str, arguments: list[str]) -> int:
             raise ConfigError(f"a run {what} cannot be scored beside others")
     contenders = [_contender(name, options) for name in options.subjects]
     rulesets = RULESETS if options.ruleset == "both" else [options.ruleset]
-    console = Console()
+    console = plain_console()
     evaluations = []
     for contender in contenders:
         for ruleset in rulesets:
@@ -244,7 +252,6 @@ def _refuse(options: argparse.Namespace, what: str) -> None:
 
 
 def _evaluate_gym(options: argparse.Namespace) -> int:
-    from rich.console import Console
 
     from fastrl.files import to_json
     from fastrl.gym_run import evaluate_run
@@ -267,12 +274,11 @@ def _evaluate_gym(options: argparse.Namespace) -> int:
         print(to_json(trees, indent=2))
         return 0
     for name, returns in scores.items():
-        show(Console(), f"{name}: {evaluation_line(returns)}")
+        show(plain_console(), f"{name}: {evaluation_line(returns)}")
     return 0
 
 
 def _evaluate_traffic(options: argparse.Namespace) -> int:
-    from rich.console import Console
 
     from fastrl.files import to_json
     from fastrl.traffic import evaluate_run
@@ -291,7 +297,7 @@ def _evaluate_traffic(options: argparse.Namespace) -> int:
         print(to_json([each.to_tree() for each in scores], indent=2))
     else:
         title = f"{counted(options.episodes, 'episode')} on the seeds of {options.seed}, without exploration"
-        show(Console(), score_table(scores, title))
+        show(plain_console(), score_table(scores, title))
     return 0
 
 
@@ -312,7 +318,6 @@ def _contender(name: str, options: argparse.Namespace) -> "Contender":
 
 def replay(prog: str, arguments: list[str]) -> int:
     """Checks the simulator against traces of the real CybORG."""
-    from rich.console import Console
     from rich.table import Table
 
     from fastrl.envs.cage2_traces import replay_files
@@ -346,7 +351,7 @@ def replay(prog: str, arguments: list[str]) -> int:
         for report, *row in zip(good, *(numbers for _, numbers in columns), strict=True):
             name = os.path.relpath(report.file, folder)
             table.add_row(name, *(f"{number:,}" for number in row), style=None if report.ok else "red")
-        show(Console(), table)
+        show(plain_console(), table)
     for report in good:
         if report.first_difference is not None:
             print(f"{report.file}: {report.first_difference}")
@@ -368,8 +373,6 @@ def bench(prog: str, arguments: list[str]) -> int:
             raise ConfigError(f"cannot measure {arguments[0]}; did you mean {nearest(arguments[0], names)}?")
         arguments = arguments[1:]
     from dataclasses import asdict
-
-    from rich.console import Console
 
     from fastrl.bench import SIZES, measure, speed_table
     from fastrl.files import to_json
@@ -397,14 +400,12 @@ def bench(prog: str, arguments: list[str]) -> int:
     if options.json:
         print(to_json([asdict(speed) for speed in speeds], indent=2))
     else:
-        show(Console(), speed_table(speeds))
+        show(plain_console(), speed_table(speeds))
     return 0
 
 
 def _bench_pixels(prog: str, arguments: list[str]) -> int:
     from dataclasses import asdict
-
-    from rich.console import Console
 
     load_torch(arguments)
     from fastrl.bench_pixels import WAYS, compare, flow_table
@@ -446,7 +447,7 @@ def _bench_pixels(prog: str, arguments: list[str]) -> int:
     if options.json:
         print(to_json([asdict(flow) for flow in flows], indent=2))
     else:
-        show(Console(), flow_table(flows, config))
+        show(plain_console(), flow_table(flows, config))
     return 0
 
 

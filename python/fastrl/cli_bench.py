@@ -6,6 +6,7 @@ import dataclasses
 from fastrl.cli_train import at_least, import_from_here, path, positive
 from fastrl.config import ArgumentParser, ConfigError, nearest
 from fastrl.layout import show
+from fastrl.output import plain_console
 from fastrl.progress import Progress, load_torch
 
 
@@ -114,9 +115,7 @@ def bench_collect(prog: str, arguments: list[str]) -> int:
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
 
-    from rich.console import Console
-
-    console = Console(quiet=options.json)
+    console = plain_console(quiet=options.json)
     cases = cases_for(methods, workers)
     prices = [] if options.no_prices else price_cases(max(workers))
     # Weights that are worth talking about.

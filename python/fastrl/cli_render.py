@@ -4,7 +4,7 @@ import argparse
 import ast
 from typing import Any
 
-from fastrl.cli_train import at_least, path, positive
+from fastrl.cli_train import at_least, path, positive, seed
 from fastrl.config import ArgumentParser, ConfigError
 from fastrl.progress import load_torch
 
@@ -39,7 +39,7 @@ def render(prog: str, arguments: list[str]) -> int:
         "--time-space", type=path, metavar="FILE", help="the diagram of the first episode, .png"
     )
     parser.add_argument("--episodes", type=at_least(1), default=1, metavar="INT", help="how many [1]")
-    parser.add_argument("--seed", type=at_least(0), default=0, metavar="INT", help="of the episodes [0]")
+    parser.add_argument("--seed", type=seed, default=0, metavar="INT", help="of the episodes [0]")
     parser.add_argument("--fps", type=positive, default=25.0, metavar="FLOAT", help="pictures a second [25]")
     parser.add_argument(
         "--speed",

@@ -20,6 +20,7 @@ from fastrl.config import (
     Preset,
     Values,
     add_options,
+    brief,
     build,
     check,
     leaves,
@@ -27,7 +28,7 @@ from fastrl.config import (
     read_toml,
     to_toml,
 )
-from fastrl.output import surviving
+from fastrl.output import plain_console, surviving
 from fastrl.progress import load_torch
 from fastrl.rundir import never_saved
 from fastrl.trust import refuse_reach, trust_option
@@ -456,11 +457,9 @@ def _do(run: Run, changes: Values, options: argparse.Namespace, prog: str) -> in
 
 
 def _train(run: Run, changes: Values, options: argparse.Namespace, prog: str, goes_on: bool) -> int:
-    from rich.console import Console
-
     from fastrl.profile import show as show_profile
 
-    console = Console()
+    console = plain_console()
     if goes_on:
         trust = " --trust" if options.trust or "env.id" in changes else ""
         summary = run.go_on(options.resume, changes, options.run_dir, console, trust=options.trust)
@@ -683,19 +682,25 @@ def path_text(text: str) -> str:
     return text
 
 
-def at_least(least: int) -> Callable[[str], int]:
-    """A type for argparse: integers from ``least`` on."""
+def at_least(least: int, most: int = 10**9) -> Callable[[str], int]:
+    """A type for argparse: integers from ``least`` to ``most``."""
 
     def convert(text: str) -> int:
         try:
             number = float(text) if "e" in text.lower() else int(text)
         except ValueError:
             number = math.nan
-        if not number >= least or number != int(number):
-            raise argparse.ArgumentTypeError(f"should be an integer of at least {least}, got {text!r}")
+        if not number >= least or (number < math.inf and number != int(number)):
+            raise argparse.ArgumentTypeError(f"should be an integer of at least {least}, got {brief(text)}")
+        if number > most:
+            raise argparse.ArgumentTypeError(f"should be an integer of at most {most}, got {brief(text)}")
         return int(number)
 
     return convert
+
+
+# A type for argparse: what everything random can be fixed by.
+seed = at_least(0, 2**63 - 1)
 
 
 def say(console: Any, line: str) -> None:

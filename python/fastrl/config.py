@@ -154,7 +154,7 @@ def check(config_type: type, tree: Mapping[str, Any], source: str) -> Values:
     values: Values = {}
     for key, value in _flattened(tree, set(tables)):
         if key in tables:
-            raise ConfigError(f"{source}: {key} should be a table of settings, got {_brief(value)}")
+            raise ConfigError(f"{source}: {key} should be a table of settings, got {brief(value)}")
         if key not in known:
             raise ConfigError(f"{source}: unknown key {key}; did you mean {nearest(key, [*known, *tables])}?")
         values[key] = known[key].convert(value, f"{source}: {key}")
@@ -175,6 +175,10 @@ def read_toml(config_type: type, path: str | Path) -> Values:
         raise ConfigError(f"{path} is not a TOML file: it is not UTF-8 text") from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path} is not a TOML file: {error}") from None
+    except ValueError as error:  # a number of thousands of digits
+        raise ConfigError(f"{path}: {str(error).partition(';')[0]}") from None
+    except RecursionError:
+        raise ConfigError(f"{path}: its values are nested too deeply") from None
     return check(config_type, tree, str(path))
 
 
@@ -392,7 +396,7 @@ def _refusal(name: str, error: ValidationError, given: Any) -> str:
     hint = ""
     if choices and isinstance(given, str) and likeness(given, near := nearest(given, choices)) >= _LIKELY:
         hint = f"; did you mean {near!r}?"
-    return f"{name} {expected}, got {_brief(given)}{hint}"
+    return f"{name} {expected}, got {brief(given)}{hint}"
 
 
 def _message(problem: Any) -> str:
@@ -413,7 +417,8 @@ def _choices(problem: Any) -> list[str]:
     return [part.strip("'") for part in problem["ctx"]["expected"].replace(" or ", ", ").split(", ")]
 
 
-def _brief(value: Any) -> str:
+def brief(value: Any) -> str:
+    """What was given, in an error: not more than fits a line."""
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."
 

@@ -6,7 +6,10 @@ import io
 import os
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 _STREAMS = {"stdin": 0, "stdout": 1, "stderr": 2}
 
@@ -25,6 +28,13 @@ def prepare() -> None:
         sys.stdout.reconfigure(errors="backslashreplace")
     if os.environ.get("COLUMNS", "").strip("0") == "":
         os.environ.pop("COLUMNS", None)
+
+
+def plain_console(**options: Any) -> "Console":
+    """A console of rich's that shows text as it is: a path such as ``exp[/1]:fire:`` means nothing else."""
+    from rich.console import Console
+
+    return Console(markup=False, emoji=False, highlight=False, **options)
 
 
 def to_nowhere(number: int) -> None:

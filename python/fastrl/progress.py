@@ -14,6 +14,8 @@ from rich.progress import BarColumn, SpinnerColumn, TaskProgressColumn, TextColu
 from rich.progress import Progress as Bar
 from rich.table import Column
 
+from fastrl.output import plain_console
+
 # Options with which a command prints nothing but what was asked for.
 _QUIET = {"-h", "--help", "--json", "--print-config"}
 
@@ -33,7 +35,7 @@ class Progress:
     def __init__(
         self, what: str, total: float | None, console: Console | None = None, *, interval: float = 10.0
     ) -> None:
-        self._console = console or Console(stderr=True)
+        self._console = console or plain_console(stderr=True)
         self._what = what
         self._total = total
         self._done = 0.0
@@ -87,7 +89,7 @@ class Progress:
 
 def silent() -> Progress:
     """Progress that nobody sees."""
-    return Progress("", None, Console(quiet=True))
+    return Progress("", None, plain_console(quiet=True))
 
 
 def load_torch(arguments: Sequence[str]) -> None:

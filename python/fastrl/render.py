@@ -17,6 +17,7 @@ from fastrl.config import UserError
 from fastrl.envs.multi import MultiAgentVectorEnv, make_multi
 from fastrl.envs.viewer import View
 from fastrl.metrics import counted
+from fastrl.output import plain_console
 from fastrl.progress import Progress
 from fastrl.traffic_scores import evaluation_seeds
 from fastrl.trajectories import Recorder, draw_time_space
@@ -209,7 +210,7 @@ def render(
         RenderError, VideoError, TrajectoryError: a file cannot be made.
     """
     outputs.check()
-    console = console or Console(stderr=True)
+    console = console or plain_console(stderr=True)
     try:
         looked_at = replace(env.view, **(view or {}))
     except (ValueError, TypeError) as error:
