@@ -19,6 +19,7 @@ class Told(NamedTuple):
     traceback: str = ""
     refused: bool = False
     anew: tuple[int, ...] = ()
+    span: tuple[float, float] | None = None
 
 
 class Near(TaskWorker):

@@ -6,10 +6,11 @@ Time that passes on both at once is counted once on each, and the wall clock is 
 waited or collected by itself (``collecting``), while workers collected and it did something else (``both``), while it
 alone was at work (``learning``), and while it waited and workers did not collect (``neither``).
 
-A worker is taken to be busy, as far as it was busy at all, first while the learner waited: a learner waits only while
-no experience is ready, and then workers are at work on it. So ``both`` is the mean worker's busy time less the time in
-which the learner waited for more than the workers' start. Where a worker idles while the learner waits (at a barrier,
-or for the slowest), ``both`` is too small, never too large.
+How much workers collected while the learner did something else, the collector measures where it can: the executor
+does. Elsewhere a worker is taken to be busy, as far as it was busy at all, first while the learner waited: a learner
+waits only while no experience is ready, and then workers are at work on it. So ``both`` is the mean worker's busy time
+less the time in which the learner waited for more than the workers' start. Where a worker idles while the learner waits
+(at a barrier, or for the slowest), ``both`` is too small then, never too large.
 """
 
 import json
@@ -168,6 +169,8 @@ class Profile:
     _learner: dict[str, float] = field(default_factory=dict, init=False)
     _workers: dict[str, float] = field(default_factory=dict, init=False)
     _starting: float | None = field(default=None, init=False)
+    # Of all laps, summed over workers; None: a collector has not measured it.
+    _meanwhile: float | None = field(default=0.0, init=False)
     _gpu: list[float] = field(default_factory=lambda: [0.0, 0.0], init=False)
 
     def lap(
@@ -194,6 +197,10 @@ class Profile:
             spent = _named(report.seconds)
             before = _named(self._last.seconds)
             workers = {name: part - before.get(name, 0.0) for name, part in spent.items()}
+            if report.meanwhile is None or self._meanwhile is None:
+                self._meanwhile = None
+            else:
+                self._meanwhile += report.meanwhile - (self._last.meanwhile or 0.0)
             self._last = report
             if report.workers == 0:
                 # Nobody was waited for: what collecting took besides its parts is "other".
@@ -247,7 +254,11 @@ class Profile:
         own = 0.0 if count else min(_collecting(learner), self.seconds - waiting)
         learning = self.seconds - waiting - own
         busy = min(_collecting(self._workers) / count, self.seconds) if count else 0.0
-        both = min(max(busy - (waiting - (self._starting or 0.0)), 0.0), learning)
+        if count and self._meanwhile is not None:
+            both = self._meanwhile / count
+        else:
+            both = busy - (waiting - (self._starting or 0.0))
+        both = min(max(both, 0.0), busy, learning)
         collecting = own + min(busy - both, waiting)
         return {
             "collecting": collecting,

@@ -17,6 +17,7 @@ from typing import Any, Generic, Literal, Protocol, Self, TypeVar
 
 import numpy as np
 
+from fastrl.collect.absence import Absence
 from fastrl.collect.failures import Episode, Failures
 from fastrl.collect.fragment import Fragment
 from fastrl.collect.plan import CollectError, Plan, Report
@@ -58,6 +59,7 @@ class Told(Protocol):
         seconds: by `PARTS`, since its last answer.
         cause: what was raised, in one line; empty: all went well. ``traceback``: of it.
         refused: whether it is of no use to try again.
+        span: when it began with it and when it was done, by this machine's `time.monotonic`; None if that is not known.
         anew: of its rows, those whose episodes began anew with this answer, as playing them again led elsewhere.
     """
 
@@ -69,6 +71,8 @@ class Told(Protocol):
     def traceback(self) -> str: ...
     @property
     def refused(self) -> bool: ...
+    @property
+    def span(self) -> tuple[float, float] | None: ...
     @property
     def anew(self) -> tuple[int, ...]: ...
 
@@ -127,6 +131,9 @@ class TaskCollector(ABC, Generic[W]):
         self._steps = self._episodes = self._restarts = self._turns = self._anew = 0
         self._cold_start = 0.0
         self._seconds = dict.fromkeys(PARTS, 0.0)
+        self._absence = Absence()
+        # What workers have played in the learner's absence, in seconds; None: it is not known.
+        self._meanwhile: float | None = 0.0
         # Episodes to be played: those that failed, and from the next number on up to the end of the update.
         self._again: list[int] = []
         self._next = self._end = 0
@@ -212,9 +219,10 @@ class TaskCollector(ABC, Generic[W]):
             self._end += self.plan.episodes
             for worker in self._workers:
                 worker.due = 1
-        while len(self._ready) < self._wanted:
-            self._hand_out()
-            self._receive(LOOK)
+        with self._absence.visit():
+            while len(self._ready) < self._wanted:
+                self._hand_out()
+                self._receive(LOOK)
         self._wanted = 0
         fragments = sorted(self._ready, key=lambda fragment: fragment.place)
         self._ready.clear()
@@ -223,15 +231,16 @@ class TaskCollector(ABC, Generic[W]):
     def take(self, timeout: float | None = None) -> Fragment | None:
         self._use("take")
         until = math.inf if timeout is None else time.monotonic() + timeout
-        self._receive(0.0)
-        self._hand_out()
-        while not self._ready:
-            left = until - time.monotonic()
-            if left < 0:
-                return None
-            self._receive(min(left, LOOK))
+        with self._absence.visit():
+            self._receive(0.0)
             self._hand_out()
-        return self._ready.popleft()
+            while not self._ready:
+                left = until - time.monotonic()
+                if left < 0:
+                    return None
+                self._receive(min(left, LOOK))
+                self._hand_out()
+            return self._ready.popleft()
 
     def _use(self, mode: Literal["collect", "take"]) -> None:
         if not self._workers:
@@ -253,6 +262,7 @@ class TaskCollector(ABC, Generic[W]):
             cold_start=self._cold_start,
             memory_mib=self._memory(),
             seconds=dict(self._seconds),
+            meanwhile=self._meanwhile,
         )
 
     def state_dict(self) -> dict[str, Any]:
@@ -377,6 +387,10 @@ class TaskCollector(ABC, Generic[W]):
             version: of the policy that played them.
         """
         self._running -= _fragments(numbers)
+        if told.span is None:
+            self._meanwhile = None
+        elif self._meanwhile is not None:
+            self._meanwhile += self._absence.between(*told.span)
         self._count(told)
         for arrays, played in fragments:
             self._deliver(worker, arrays, played, version, told.anew)

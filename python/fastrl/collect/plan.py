@@ -158,6 +158,8 @@ class Report:
         memory_mib: of each worker's process, now; empty without any.
         seconds: what workers (or the learner) spent their time on, summed over them: ``environment``, ``inference``
             (choosing actions), ``buffer`` (rewards and storing), ``weights`` (reading them), ``waiting``.
+        meanwhile: seconds that workers played while the learner did something else than wait here, summed over them;
+            None where that is not measured.
     """
 
     steps: int = 0
@@ -169,6 +171,7 @@ class Report:
     cold_start: float = 0.0
     memory_mib: tuple[float, ...] = ()
     seconds: Mapping[str, float] = field(default_factory=dict)
+    meanwhile: float | None = None
 
 
 class Collector(Protocol):

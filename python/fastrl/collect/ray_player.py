@@ -34,7 +34,7 @@ class Answer(NamedTuple):
         cause: what was raised, in one line; empty: all went well. ``traceback``: of it.
         refused: whether it is of no use to try again.
         memory_mib: that its process takes.
-        anew: as of `fastrl.collect.handing_out.Told`.
+        anew, span: as of `fastrl.collect.handing_out.Told`; other machines' clocks tell another time.
     """
 
     fragments: list[tuple[Arrays, Played]]
@@ -45,6 +45,7 @@ class Answer(NamedTuple):
     refused: bool = False
     memory_mib: float = 0.0
     anew: tuple[int, ...] = ()
+    span: tuple[float, float] | None = None
 
 
 class PlayerActor:

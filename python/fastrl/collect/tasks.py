@@ -110,7 +110,7 @@ class Outcome(NamedTuple):
         traceback: of it.
         refused: whether it is of no use to try again.
         ready: `time.monotonic` when the process could play.
-        anew: as of `fastrl.collect.handing_out.Told`.
+        anew, span: as of `fastrl.collect.handing_out.Told`.
     """
 
     played: list[Played]
@@ -121,6 +121,7 @@ class Outcome(NamedTuple):
     refused: bool = False
     ready: float = 0.0
     anew: tuple[int, ...] = ()
+    span: tuple[float, float] | None = None
 
 
 class _Process:
@@ -149,6 +150,7 @@ class _Process:
         return self._answer(lambda played: self.player.build())._replace(ready=time.monotonic())
 
     def play(self, task: Task) -> Outcome:
+        began = time.monotonic()
         self.player.seconds["waiting"] += perf_counter() - self._told
 
         def work(played: list[Played]) -> None:
@@ -165,7 +167,7 @@ class _Process:
             for number, arrays in zip(task.numbers, slots, strict=False):
                 played.append(self.player.play_episode(number, arrays))
 
-        return self._answer(work)
+        return self._answer(work)._replace(span=(began, time.monotonic()))
 
     def _update(self, task: Task) -> None:
         """Takes newer weights, if there are any."""
