@@ -11,6 +11,13 @@ settings.register_profile("search", PATIENT, derandomize=False, max_examples=200
 settings.load_profile("repeat")
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With pytest-xdist, files with slow tests come first: last, they would leave the other processes idle."""
+    if hasattr(config, "workerinput"):
+        slow = {item.path for item in items if item.get_closest_marker("slow")}
+        items.sort(key=lambda item: item.path not in slow)
+
+
 @pytest.fixture(autouse=True)
 def _no_litter(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Stable-Baselines3 makes a folder for its logs in the system's temporary one, unless it is told of another."""
