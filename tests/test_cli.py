@@ -154,6 +154,27 @@ def test_paths_that_are_none(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_help_breaks_lines_between_words_alone(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = {
+        ("train", "gym"): "runs/gym-DATE-TIME",
+        ("train", "traffic"): "fastrl/coop-merge-v0,",
+        ("bench", "collect"): "bench-collect.png",
+        ("bench", "pixels"): "--env.id=fastrl/Catch-v0",
+        ("train",): "asynchronous",
+        ("eval",): "baseline:react-restore,",
+    }
+    for width in (60, 80, 120):
+        monkeypatch.setenv("COLUMNS", str(width))
+        for command, word in texts.items():
+            _, out, _ = run_cli(capsys, *command, "--help")
+            assert word in out
+            lines = out.partition("options:")[2].splitlines()
+            # Options with all their values are one word.
+            assert all(len(line) <= width or line.lstrip()[:1] in "-[" for line in lines)
+
+
 def test_what_bench_pixels_says_to_begin_with_is_so(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -106,6 +106,7 @@ MAY_IMPORT = {
         "envs",
     },
     "workflow": {
+        "layout",
         "progress",
         "train",
         "session",

@@ -76,6 +76,7 @@ def test_a_run_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixtu
     for text in (
         "workflows tried (bayes)",
         "best workflow: ",
+        "60 episodes for workflows, then as many for PPO without workflows",
         "plain PPO",
         "leaderboard",
         "where the time went",

@@ -61,8 +61,8 @@ class GameConfig:
         str,
         BeforeValidator(parse_red_agent),
         Field(
-            description="bline, meander, sleep, or weights from which each episode's is drawn; mix: bline and"
-            " meander, even"
+            description="bline, meander or sleep, or several with the weights by which each episode's is drawn; mix:"
+            " bline and meander, half each"
         ),
     ] = "bline:0.5,meander:0.5"
     ruleset: Annotated[
@@ -71,12 +71,15 @@ class GameConfig:
     ] = "main"
     episode_length: Annotated[int, Field(ge=1, le=1_000_000, description="steps of an episode")] = 100
     scan_memory: Annotated[
-        bool, Field(description="observe ten values more: which hosts were scanned in this episode")
+        bool, Field(description="observe ten more values: which hosts were scanned in this episode")
     ] = True
     actions: Annotated[
         Literal["effective"] | tuple[int, ...] | None,
         AfterValidator(_check_actions),
-        Field(description="what the agent may choose: those that can have an effect, indices; none: all 145"),
+        Field(
+            description="actions that the agent may choose: effective: those that can have an effect; a list of"
+            " indices; none: all 145"
+        ),
     ] = "effective"
 
     def options(self) -> dict[str, Any]:

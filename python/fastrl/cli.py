@@ -7,7 +7,6 @@ import argparse
 import os
 import signal
 import sys
-import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -153,9 +152,9 @@ def evaluate(prog: str, arguments: list[str]) -> int:
 
     parser = ArgumentParser(
         prog=prog,
-        description="Scores defenders of CAGE Challenge 2 by its protocol, beside the published scores:\n"
-        f"episodes of {', '.join(map(str, HORIZONS))} steps against B_line, Meander and Sleep.\n"
-        "Runs in traffic are scored on fixed seeds, in their own traffic, runs of gym in their environment.",
+        description="Scores defenders of CAGE Challenge 2 by its protocol, beside the published scores: episodes of"
+        f" {', '.join(map(str, HORIZONS))} steps against B_line, Meander and Sleep.\n"
+        "Runs of traffic and gym are scored in their own environment, on seeds that they were not trained on.",
         epilog=f"baselines: {', '.join(f'baseline:{name}' for name in BASELINES)}",
     )
     parser.add_argument(
@@ -163,30 +162,34 @@ def evaluate(prog: str, arguments: list[str]) -> int:
         nargs="+",
         type=path_text,
         metavar="RUN",
-        help="run directory, checkpoint file or baseline",
+        help="run directory, checkpoint file or baseline, see below",
     )
     parser.add_argument(
         "--episodes",
         type=at_least(1),
         default=1000,
         metavar="INT",
-        help="against each red agent over each number of steps; in traffic and gym: in all [1000]",
+        help="episodes against each red agent over each horizon; of traffic and gym: in all [1000]",
     )
     parser.add_argument(
         "--ruleset",
         choices=[*RULESETS, "both"],
         default="both",
         metavar="|".join([*RULESETS, "both"]),
-        help="main: today's CybORG; leaderboard: the one that the leaderboard was scored on [both]",
+        help="of CAGE 2: main is today's CybORG, leaderboard the one that the leaderboard was scored on [both]",
     )
-    parser.add_argument("--seed", type=seed, default=0, metavar="INT", help="of the episodes [0]")
+    parser.add_argument("--seed", type=seed, default=0, metavar="INT", help="seed of the episodes [0]")
     parser.add_argument(
         "--stochastic",
         action="store_true",
-        help="draw actions from the policy instead of taking the likeliest",
+        help="CAGE 2: draw actions from the policy instead of taking the most probable",
     )
     parser.add_argument(
-        "--device", choices=["cpu", "cuda"], default="cpu", metavar="cpu|cuda", help="for the network [cpu]"
+        "--device",
+        choices=["cpu", "cuda"],
+        default="cpu",
+        metavar="cpu|cuda",
+        help="CAGE 2: where the network is computed [cpu]",
     )
     parser.add_argument(
         "--env", metavar="ID", help="of gym: the run's environment, which may import code then"
@@ -324,8 +327,8 @@ def replay(prog: str, arguments: list[str]) -> int:
 
     parser = ArgumentParser(
         prog=prog,
-        description="Replays traces of the real CybORG, from the recorded decisions and from nothing but\n"
-        "the seed, and counts the steps in which the simulator differs.",
+        description="Replays traces of the real CybORG, once from the recorded decisions and once from the seed"
+        " alone, and counts the steps in which the simulator differs.",
         epilog="Exit code: 0 if nothing differs, 1 if something does, 2 if a file could not be replayed.",
     )
     parser.add_argument("files", nargs="+", type=path_text, metavar="FILE", help="a trace, .npz")
@@ -381,11 +384,11 @@ def bench(prog: str, arguments: list[str]) -> int:
         prog=prog,
         usage=f"{prog} [cage2] [options]\n       {prog} pixels [options], see {prog} pixels --help"
         f"\n       {prog} collect [options], see {prog} collect --help",
-        description="Measures how many steps a second the simulator of CAGE Challenge 2 makes, on one thread and on\n"
-        "all cores; pixels: the way from games to a learner; collect: ways to collect experience.",
+        description="Measures how many steps a second the simulator of CAGE Challenge 2 makes, on one thread and on"
+        " all cores; pixels: the way from games to a learner; collect: ways to collect experience.",
     )
     parser.add_argument(
-        "--seconds", type=positive, default=1.0, metavar="FLOAT", help="for each measurement [1]"
+        "--seconds", type=positive, default=1.0, metavar="FLOAT", help="seconds of each measurement [1]"
     )
     parser.add_argument("--json", action="store_true", help="print the results as JSON and nothing else")
     options = parser.parse_args(arguments)
@@ -415,18 +418,24 @@ def _bench_pixels(prog: str, arguments: list[str]) -> int:
     parser = ArgumentParser(
         prog=prog,
         usage=f"{prog} [options]",
-        description="Compares the pixel pipeline with the same learner fed by multiprocessing.Queue, by a lock\n"
-        "around one buffer, and with collectors that hand over nothing, in turns.",
-        epilog="Every setting of fastrl train pixels can be given. What is not is as [in brackets] but for\n"
+        description="Compares four ways from collectors to a learner, in turns: fastrl.queue, multiprocessing.Queue,"
+        " one buffer with a lock, and nothing handed over.",
+        epilog="Every setting of fastrl train pixels can be given. The defaults are those [in brackets], except for\n"
         f"{_settings_of(BENCH)}\n"
-        "That is a game that costs next to nothing, actions at random, a small learner, so that what counts\n"
-        "is how experience gets there. With another --env, replay and learner are of this size still,\n"
-        "and the rest is what the environment begins with.",
+        "That is a cheap game, random actions and a small learner, so that the way between them is what is"
+        " measured. With another --env, replay and learner keep this size, and all other settings are those of"
+        " that environment's preset.",
     )
     parser.add_argument(
-        "--seconds", type=positive, default=5.0, metavar="FLOAT", help="of each measurement [5]"
+        "--seconds", type=positive, default=5.0, metavar="FLOAT", help="seconds of each measurement [5]"
     )
-    parser.add_argument("--rounds", type=at_least(1), default=3, metavar="INT", help="of all four [3]")
+    parser.add_argument(
+        "--rounds",
+        type=at_least(1),
+        default=3,
+        metavar="INT",
+        help="how often each of the four is measured [3]",
+    )
     parser.add_argument("--json", action="store_true", help="print the results as JSON and nothing else")
     add_options(parser, PixelConfig, SHORT_PIXELS)
     options = parser.parse_args(arguments)
@@ -452,9 +461,9 @@ def _bench_pixels(prog: str, arguments: list[str]) -> int:
 
 
 def _settings_of(tree: Mapping[str, Mapping[str, Any]]) -> str:
-    """Options that say the same, in lines."""
+    """Options that say the same."""
     pairs = (f"--{table}.{name}={_text(value)}" for table, own in tree.items() for name, value in own.items())
-    return textwrap.fill(" ".join(pairs), 96, break_on_hyphens=False, break_long_words=False)
+    return " ".join(pairs)
 
 
 def _text(value: Any) -> str:
@@ -464,7 +473,7 @@ def _text(value: Any) -> str:
 
 
 COMMANDS: dict[str, tuple[Callable[[str, list[str]], int], str]] = {
-    "train": (train, "train on CAGE Challenge 2, on any environment of Gymnasium, from pixels or in traffic"),
+    "train": (train, "train on CAGE Challenge 2, any Gymnasium environment, from pixels or in traffic"),
     "eval": (evaluate, "score runs, checkpoints or baselines"),
     "render": (render, "show episodes in traffic: a film, a log of trajectories, a diagram"),
     "replay": (replay, "check the simulator against traces of the real CybORG"),

@@ -32,15 +32,18 @@ def bench_collect(prog: str, arguments: list[str]) -> int:
 
     parser = ArgumentParser(
         prog=prog,
-        description="Compares ways of collecting experience on one environment, each with several numbers of workers,\n"
-        "and shows what the executor does without: barriers, pickled weights, environments built again.\n"
-        "Whole episodes are collected; nothing is learnt.",
-        epilog="environments: fastrl/Cage2-v0; fastrl/Uneven-v0, whose steps sleep for uneven times (with\n"
-        "--env-options busy=true, compute); fastrl/CybORG-v0, where CybORG is installed; any of\n"
-        "Gymnasium's; module:factory",
+        description="Compares ways of collecting experience on one environment, each with several numbers of workers,"
+        " and measures what the executor avoids: barriers, pickled weights, environments built again."
+        " Whole episodes are collected; nothing is learnt.",
+        epilog="environments: fastrl/Cage2-v0; fastrl/Uneven-v0, whose steps sleep for uneven times (or compute, with"
+        " --env-options busy=true); fastrl/CybORG-v0, where CybORG is installed; any of Gymnasium's;"
+        " module:factory",
     )
     parser.add_argument(
-        "--env", default="fastrl/Uneven-v0", metavar="ID", help="what is played, see below [fastrl/Uneven-v0]"
+        "--env",
+        default="fastrl/Uneven-v0",
+        metavar="ID",
+        help="the environment, see below [fastrl/Uneven-v0]",
     )
     parser.add_argument(
         "--env-options",
@@ -63,22 +66,22 @@ def bench_collect(prog: str, arguments: list[str]) -> int:
         type=at_least(1),
         default=1,
         metavar="INT",
-        help="environments that sync steps together in each worker [1]",
+        help="sync: environments that each worker steps together [1]",
     )
     parser.add_argument(
         "--network",
         metavar="N,N,...",
-        help="hidden layers of a network that acts, its weights random [random actions, no network]",
+        help="act by a network of random weights with these hidden layers [random actions]",
     )
     parser.add_argument(
-        "--seconds", type=positive, default=5.0, metavar="FLOAT", help="of each measurement [5]"
+        "--seconds", type=positive, default=5.0, metavar="FLOAT", help="seconds of each measurement [5]"
     )
     parser.add_argument(
         "--rounds",
         type=at_least(1),
         default=1,
         metavar="INT",
-        help="how often each is measured, in turns [1]",
+        help="how often each case is measured, in turns [1]",
     )
     parser.add_argument(
         "--max-steps",
@@ -88,7 +91,9 @@ def bench_collect(prog: str, arguments: list[str]) -> int:
         help="longer episodes are cut off [1000]",
     )
     parser.add_argument(
-        "--no-prices", action="store_true", help="leave out what barriers, pickles and rebuilding cost"
+        "--no-prices",
+        action="store_true",
+        help="do not measure barriers, pickled weights and environments built again",
     )
     parser.add_argument(
         "--out", type=path, metavar="DIR", help="write bench-collect.json and bench-collect.png there [none]"

@@ -14,17 +14,28 @@ def render(prog: str, arguments: list[str]) -> int:
     parser = ArgumentParser(
         prog=prog,
         usage=f"{prog} RUN [options]\n       {prog} --env ID [--policy idle|random] [options]",
-        description="Plays episodes in traffic and shows them: as a film, as a log of everybody's trajectory, or as a\n"
-        "diagram of time and space. RUN is a run directory (its best policy) or a checkpoint file.",
+        description="Plays episodes in traffic and shows them: as a film, as a log of all trajectories, or as a diagram"
+        " of time and space. RUN is a run directory, whose best policy drives, or a checkpoint file.",
         epilog=f"{prog} runs/merge --out episode.mp4 --log trajectory.npz\n"
         f"{prog} --env fastrl/ring-v0 --world drive=humans --time-space diagram.png",
     )
-    parser.add_argument("run", nargs="?", type=path, metavar="RUN", help="a run of fastrl train traffic")
     parser.add_argument(
-        "--env", metavar="ID", help="without a run: fastrl/highway-v0, fastrl/coop-merge-v0, ..."
+        "run",
+        nargs="?",
+        type=path,
+        metavar="RUN",
+        help="a run of fastrl train traffic, or a checkpoint of one",
     )
     parser.add_argument(
-        "--policy", choices=("idle", "random"), metavar="idle|random", help="without a run [idle]"
+        "--env",
+        metavar="ID",
+        help="an environment instead of a run: fastrl/highway-v0, fastrl/coop-merge-v0, ...",
+    )
+    parser.add_argument(
+        "--policy",
+        choices=("idle", "random"),
+        metavar="idle|random",
+        help="how the agents drive without a run: no change, or random actions [idle]",
     )
     parser.add_argument(
         "--world",
@@ -38,20 +49,27 @@ def render(prog: str, arguments: list[str]) -> int:
     parser.add_argument(
         "--time-space", type=path, metavar="FILE", help="the diagram of the first episode, .png"
     )
-    parser.add_argument("--episodes", type=at_least(1), default=1, metavar="INT", help="how many [1]")
-    parser.add_argument("--seed", type=seed, default=0, metavar="INT", help="of the episodes [0]")
-    parser.add_argument("--fps", type=positive, default=25.0, metavar="FLOAT", help="pictures a second [25]")
+    parser.add_argument("--episodes", type=at_least(1), default=1, metavar="INT", help="episodes to play [1]")
+    parser.add_argument("--seed", type=seed, default=0, metavar="INT", help="seed of the episodes [0]")
+    parser.add_argument(
+        "--fps", type=positive, default=25.0, metavar="FLOAT", help="pictures per second of the film [25]"
+    )
     parser.add_argument(
         "--speed",
         type=positive,
         default=1.0,
         metavar="FLOAT",
-        help="how many times as fast as in real time [1]",
+        help="speed of the film, in multiples of real time [1]",
     )
     parser.add_argument(
-        "--size", type=_size, metavar="WxH", help="of the pictures, pixels [the environment's]"
+        "--size",
+        type=_size,
+        metavar="WxH",
+        help="width and height of the pictures, pixels [the environment's]",
     )
-    parser.add_argument("--scaling", type=positive, metavar="FLOAT", help="pixels a metre, at most [5.5]")
+    parser.add_argument(
+        "--scaling", type=positive, metavar="FLOAT", help="greatest number of pixels per metre [5.5]"
+    )
     options = parser.parse_args(arguments)
     if (options.run is None) == (options.env is None):
         raise ConfigError("expected either a run in traffic or --env ID")

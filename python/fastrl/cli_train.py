@@ -8,7 +8,6 @@ import re
 import shlex
 import signal
 import sys
-import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -105,7 +104,7 @@ SHORT_WORKFLOW = {
 }
 ENVIRONMENTS = {
     "cage2": "a defender for CAGE Challenge 2, with PPO",
-    "cage2-workflow": "one that keeps to an order of priority among types of units; searches for the best order",
+    "cage2-workflow": "a defender that repairs by an order of priority; searches for the best order",
     "gym": "any environment of Gymnasium, with PPO, asynchronous PPO or IMPALA",
     "pixels": "Atari, Mario and others that show images, with DQN",
     "traffic": "vehicles that drive together, with independent PPO, MAPPO or REINFORCE",
@@ -169,7 +168,7 @@ def _without_kind(prog: str, arguments: list[str]) -> NoReturn:
                 *(f"  {name:<{width}}  {what}" for name, what in ENVIRONMENTS.items()),
             ]
         ),
-        epilog=f"{prog} KIND --help tells the settings and presets of a kind. To begin with:\n"
+        epilog=f"{prog} KIND --help lists the settings and presets of a kind. Examples:\n"
         f"  {prog} cage2 --preset smoke\n"
         f"  {prog} gym --env CartPole-v1 --preset smoke\n"
         f"  {prog} pixels --env fastrl/Catch-v0\n"
@@ -249,7 +248,7 @@ def _train_cage2(prog: str, arguments: list[str]) -> int:
         "--total-episodes",
         metavar="INT",
         type=at_least(1),
-        help="instead of --total-steps: that many times env.episode_length steps",
+        help="episodes in all, instead of --total-steps",
     )
     add_options(parser, TrainConfig, SHORT)
     options = parser.parse_args(arguments)
@@ -277,8 +276,8 @@ def _train_gym(prog: str, arguments: list[str]) -> int:
     parser = ArgumentParser(
         prog=prog,
         usage=f"{prog} gym --env ID [options]\n       {prog} --resume RUN [options]",
-        description="Trains on any environment of Gymnasium; one of several collectors plays it. Such as\n"
-        f"{prog} gym --env CartPole-v1 --collect executor --algorithm ppo --n-workers auto",
+        description="Trains on any environment of Gymnasium, such as\n"
+        f"  {prog} gym --env CartPole-v1 --collect executor --algorithm ppo --n-workers auto",
         epilog=_settings_epilog(PRESETS, "ppo.gamma", begins=True),
     )
     _add_run_options(parser, "gym")
@@ -316,8 +315,8 @@ def _train_workflow(prog: str, arguments: list[str]) -> int:
     parser = ArgumentParser(
         prog=prog,
         usage=f"{prog} cage2-workflow [options]\n       {prog} --resume RUN [options]",
-        description="Searches CAGE Challenge 2 for the best workflow: the order of priority, among five types\n"
-        "of units, by which a defender that keeps to it defends best.",
+        description="Searches CAGE Challenge 2 for the best workflow: the order of priority among five types of units"
+        " by which a defender defends best.",
         epilog=_settings_epilog(PRESETS, "inner.gamma"),
     )
     _add_run_options(parser, "cage2-workflow")
@@ -344,7 +343,7 @@ def _train_pixels(prog: str, arguments: list[str]) -> int:
     parser = ArgumentParser(
         prog=prog,
         usage=f"{prog} pixels --env ID [options]\n       {prog} --resume RUN [options]",
-        description="Trains DQN from pixels: collectors play in processes of their own, one learner learns.\n"
+        description="Trains DQN from pixels: worker processes play, one learner learns.\n"
         "Atari (ALE/Pong-v5) needs the extra atari, Mario (SuperMarioBros-v0) the extra mario.",
         epilog=_settings_epilog(PRESETS, "dqn.gamma", begins=True),
     )
@@ -370,12 +369,12 @@ def _train_traffic(prog: str, arguments: list[str]) -> int:
         prog=prog,
         usage=f"{prog} traffic [options]\n       {prog} --resume RUN [options]",
         description="Trains vehicles that drive together, each an agent of its own, such as\n"
-        f"{prog} traffic --preset performance --vehicles 12 --episodes 800 --save-freq 100 --eval-freq 50",
+        f"  {prog} traffic --preset performance --vehicles 12 --episodes 800 --save-freq 100 --eval-freq 50",
         epilog=_settings_epilog(PRESETS, "mappo.gamma"),
     )
     _add_run_options(parser, "traffic")
     _add_environment(parser)
-    parser.add_argument("--lr", metavar="FLOAT", help="learning rate of the algorithm, whichever it is")
+    parser.add_argument("--lr", metavar="FLOAT", help="learning rate of the algorithm that is used")
     add_options(parser, TrafficConfig, SHORT_TRAFFIC)
     options = parser.parse_args(arguments)
     _check_algorithm(prog, "traffic", options)
@@ -593,9 +592,9 @@ def _kind_of_run(run: Path) -> str:
 
 def _add_run_options(parser: ArgumentParser, environment: str) -> None:
     """Those that every kind of run has."""
-    parser.add_argument("environment", nargs="?", metavar=environment, help="what to train on")
-    where = "below" if environment in ENVIRONMENTS else "the help of a kind"
-    parser.add_argument("--preset", metavar="NAME", help=f"a named set of settings, see {where}")
+    parser.add_argument("environment", nargs="?", metavar=environment, help="the kind of run")
+    where = "below" if environment in ENVIRONMENTS else "in the help of each kind"
+    parser.add_argument("--preset", metavar="NAME", help=f"a named set of settings, listed {where}")
     parser.add_argument(
         "--config", type=path, metavar="FILE", help="a TOML file of settings, such as a run's config.toml"
     )
@@ -618,7 +617,7 @@ def _add_run_options(parser: ArgumentParser, environment: str) -> None:
     parser.add_argument(
         "--profile",
         action="store_true",
-        help="at the end, show where the time went in full, and draw it: profile.png in the run directory",
+        help="at the end, show in full where the time went, and draw profile.png in the run directory",
     )
 
 
@@ -632,18 +631,15 @@ def _settings_epilog(presets: Mapping[str, Preset], key: str, *, begins: bool = 
     table, _, name = key.partition(".")
     sources = ["the command line", "the file", "the preset"]
     if begins:
-        sources.append("what the environment begins with")
+        sources.append("the preset of the environment")
     return "\n".join(
         [
             "presets:",
             *(f"  {name}: {preset.description}" for name, preset in presets.items()),
             "",
-            textwrap.fill(
-                f"A setting comes from {', else from '.join(sources)}, else it is the default [in brackets]. What is"
-                f" --{key} here is {name} in the table [{table}] of a file; --print-config shows what all settings"
-                " come to.",
-                96,
-                break_on_hyphens=False,
+            (
+                f"A setting comes from {', else from '.join(sources)}, else it is the default [in brackets]."
+                f" --{key} is {name} in the table [{table}] of a file. --print-config shows all settings."
             ),
             "Ctrl-C saves a checkpoint and leaves.",
         ]

@@ -12,6 +12,9 @@ import contextlib
 import dataclasses
 import difflib
 import json
+import re
+import shutil
+import textwrap
 import tomllib
 import types
 from collections.abc import Iterable, Mapping
@@ -316,17 +319,39 @@ def read_arguments(
     }
 
 
-class HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Names all spellings of an option before its value once: ``--seed, --run.seed INT``."""
+class HelpFormatter(argparse.HelpFormatter):
+    """Names all spellings of an option before its value once: ``--seed, --run.seed INT``. Lines break between words and
+    nowhere else; those of descriptions stay, and break where they are too long for the terminal."""
 
     def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=34)
+        columns = shutil.get_terminal_size().columns
+        super().__init__(prog, max_help_position=34 if columns >= 100 else 24, width=max(columns - 2, 40))
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return _wrapped(" ".join(text.split()), width)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        # What follows a name such as "  smoke: " or "  cage2   " goes on below itself or a little indented.
+        lines = []
+        for line in text.splitlines():
+            named = re.match(r"\s+\S+\s\s+", line)
+            hanging = (
+                len(named[0]) if named else len(line) - len(line.lstrip()) + (4 if line[:1] == " " else 0)
+            )
+            lines += _wrapped(indent + line, width, " " * hanging + indent) or [""]
+        return "\n".join(lines)
 
     def _format_action_invocation(self, action: argparse.Action) -> str:
         if not action.option_strings or action.nargs == 0:
             return super()._format_action_invocation(action)
         value = self._format_args(action, self._get_default_metavar_for_optional(action))
         return f"{', '.join(action.option_strings)} {value}"
+
+
+def _wrapped(text: str, width: int, hanging: str = "") -> list[str]:
+    return textwrap.wrap(
+        text, width, subsequent_indent=hanging, break_on_hyphens=False, break_long_words=False
+    )
 
 
 def _walk(config_type: type, prefix: str) -> Iterable[Leaf]:

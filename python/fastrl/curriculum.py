@@ -23,17 +23,17 @@ class CurriculumConfig:
     mode: Annotated[
         Literal["off", "schedule", "auto"],
         Field(
-            description="schedule: harder with the episodes; auto: with the success rate, and easier again; off:"
-            " as hard as it gets from the start"
+            description="off: full traffic from the start; schedule: harder with the number of episodes; auto: harder"
+            " or easier by the success rate"
         ),
     ] = "off"
     start_vehicles: Annotated[
-        int, Field(ge=1, description="that it begins with, or --vehicles if that is less")
+        int, Field(ge=1, description="vehicles at the start, or --vehicles if that is less")
     ] = 2
     start_density: Annotated[
-        float | None, Field(gt=0, description="that it begins with; none: half of --density")
+        float | None, Field(gt=0, description="density at the start; none: half of --density")
     ] = None
-    levels: Annotated[int, Field(ge=1, le=1000, description="steps from there to the full traffic")] = 4
+    levels: Annotated[int, Field(ge=1, le=1000, description="steps from the start to the full traffic")] = 4
     until: Annotated[
         float, Field(gt=0, le=1, description="schedule: share of the episodes after which traffic is full")
     ] = 0.5

@@ -22,7 +22,7 @@ class RunConfig:
         Field(
             ge=0,
             lt=2**63,
-            description="fixes everything random; with ppo the whole run, else when what happens is free",
+            description="fixes everything random; async-ppo and impala depend on timing, too",
         ),
     ] = 0
     init_from: InitFrom = None
@@ -33,25 +33,28 @@ class RunConfig:
     algorithm: Annotated[
         Algorithm,
         Field(
-            description="ppo: collects, then learns; async-ppo and impala: collect while they learn, impala with a"
-            " gradient step an update"
+            description="ppo: collects, then learns; async-ppo: PPO that collects while it learns; impala: the same"
+            " with one gradient step in each update"
         ),
     ] = "ppo"
     total_steps: Annotated[
-        int, Field(ge=1, description="environment steps in all; the last update is taken whole")
+        int, Field(ge=1, description="environment steps in all; the last update may go beyond")
     ] = 1_000_000
     torch_threads: Annotated[
-        int, Field(ge=0, le=1024, description="threads of PyTorch in the learner; 0: its own choice")
+        int, Field(ge=0, le=1024, description="threads of PyTorch in the learner; 0: chosen by PyTorch")
     ] = 1
     checkpoint_seconds: Annotated[
-        float, Field(ge=0, description="time between checkpoints; 0: one after every row")
+        float, Field(ge=0, description="seconds between checkpoints; 0: one after every row")
     ] = 30.0
-    keep_checkpoints: Annotated[int, Field(ge=1, description="how many of the newest are kept")] = 3
+    keep_checkpoints: Annotated[
+        int, Field(ge=1, description="how many of the newest checkpoints are kept")
+    ] = 3
     row_seconds: Annotated[
-        float, Field(ge=0, description="time between rows of metrics; 0: one after every update")
+        float, Field(ge=0, description="seconds between rows of metrics; 0: one after every update")
     ] = 1.0
     eval_episodes: Annotated[
-        int, Field(ge=0, description="episodes for the summary, without exploration; 0: none")
+        int,
+        Field(ge=0, description="episodes of the final evaluation, without exploration; 0: no evaluation"),
     ] = 20
 
 
@@ -70,32 +73,36 @@ class EnvConfig:
         Reach("", hands_on_import_paths),
     ] = ()
     num_envs: Annotated[
-        int, Field(ge=1, le=1_000_000, description="environments that are played at a time")
+        int, Field(ge=1, le=1_000_000, description="environments that are stepped together")
     ] = 16
 
 
 @section
 class GymCollectConfig(CollectConfig):
-    """Who plays the environments, and how far the learner may be ahead."""
+    """Collection of experience, and how old the policies in it may be."""
 
     method: Method = "auto"
     asynchronous: Annotated[
         int | None,
         Field(
             ge=1,
-            description="native: step on with so many environments as soon as they are ready, which pays where steps"
-            " are long and uneven; none: all rows of a thread together",
+            description="native: step so many environments on as soon as they are ready, for long and uneven steps;"
+            " none: all environments of a thread step together",
         ),
     ] = None
     max_policy_lag: Annotated[
         int,
         Field(
             ge=0,
-            description="async-ppo and impala learn from nothing that a policy more updates ago did; 0: synchronous",
+            description="async-ppo and impala: updates that the policy of learnt experience may be behind; older"
+            " experience is dropped; 0: collect and learn in turns",
         ),
     ] = 2
     correct_off_policy: Annotated[
-        bool, Field(description="async-ppo weighs what older policies did by V-trace, as impala always does")
+        bool,
+        Field(
+            description="async-ppo: correct experience of older policies by V-trace, as impala always does"
+        ),
     ] = True
 
 
@@ -112,7 +119,7 @@ class GymConfig:
 
 PRESETS: dict[str, Preset] = {
     "classic": Preset(
-        "small networks, short rollouts; what CartPole, Acrobot, MountainCar and Pendulum begin with",
+        "small networks, short rollouts; the default of CartPole, Acrobot, MountainCar and Pendulum",
         {
             "env": {"num_envs": 16},
             "ppo": {
@@ -126,7 +133,7 @@ PRESETS: dict[str, Preset] = {
         },
     ),
     "pendulum": Preset(
-        "a short horizon and no entropy bonus; what Pendulum begins with, on top of classic",
+        "a short horizon and no entropy bonus; the default of Pendulum, on top of classic",
         {
             "ppo": {"gamma": 0.9, "learning_rate": 1e-3, "entropy_coef": 0.0, "final_entropy_coef": 0.0},
             "impala": {

@@ -18,7 +18,9 @@ class RunConfig:
     seed: Annotated[
         int,
         Field(
-            ge=0, lt=2**63, description="of environments, weights and exploration; when what happens is free"
+            ge=0,
+            lt=2**63,
+            description="of environments, weights and exploration; the run also depends on timing",
         ),
     ] = 0
     deterministic: Annotated[
@@ -34,19 +36,24 @@ class RunConfig:
         Field(description="where the learner's network lives; auto: cuda if there is one, else cpu"),
     ] = "auto"
     total_steps: Annotated[
-        int, Field(ge=1, description="environment steps of all collectors together, a few more at the end")
+        int, Field(ge=1, description="environment steps of all collectors together; a few more may be played")
     ] = 10_000_000
     torch_threads: Annotated[
-        int, Field(ge=0, le=1024, description="threads of PyTorch in the learner; 0: its own choice")
+        int, Field(ge=0, le=1024, description="threads of PyTorch in the learner; 0: chosen by PyTorch")
     ] = 1
-    checkpoint_seconds: Annotated[float, Field(ge=0, description="time between checkpoints")] = 300.0
-    keep_checkpoints: Annotated[int, Field(ge=1, description="how many of the newest are kept")] = 3
+    checkpoint_seconds: Annotated[float, Field(ge=0, description="seconds between checkpoints")] = 300.0
+    keep_checkpoints: Annotated[
+        int, Field(ge=1, description="how many of the newest checkpoints are kept")
+    ] = 3
     save_replay: Annotated[
-        bool, Field(description="write the replay too when the run ends or is stopped, to go on with it")
+        bool,
+        Field(
+            description="write the replay, too, when the run ends or is stopped, so that a resumed run has it"
+        ),
     ] = False
-    row_seconds: Annotated[float, Field(gt=0, description="time between rows of metrics")] = 2.0
+    row_seconds: Annotated[float, Field(gt=0, description="seconds between rows of metrics")] = 2.0
     eval_episodes: Annotated[
-        int, Field(ge=0, description="games for the summary, without exploration; 0: none")
+        int, Field(ge=0, description="games of the final evaluation, without exploration; 0: no evaluation")
     ] = 10
 
 
@@ -60,25 +67,24 @@ class EnvConfig:
         Reach("--env", imports_environment),
     ] = "ALE/Pong-v5"
     size: Annotated[
-        int | None, Field(ge=1, le=1024, description="of the frames, each way; none: as they come")
+        int | None,
+        Field(ge=1, le=1024, description="width and height of the frames, pixels; none: unchanged"),
     ] = 84
-    stack: Annotated[int, Field(ge=1, le=64, description="newest frames that the network sees at once")] = 4
+    stack: Annotated[int, Field(ge=1, le=64, description="number of newest frames that the network sees")] = 4
     frame_skip: Annotated[
         int, Field(ge=1, description="frames of the game in a step, one action for all")
     ] = 4
-    max_of_two: Annotated[
-        bool, Field(description="of a step's last two frames the brighter pixels count")
-    ] = True
+    max_of_two: Annotated[bool, Field(description="take the brighter pixels of a step's last two frames")] = (
+        True
+    )
     noop_max: Annotated[
         int, Field(ge=0, description="a game begins after 1 to this many frames of action 0")
     ] = 30
     life_loss_ends: Annotated[
         bool, Field(description="losing a life ends the episode for the learner, not the game")
     ] = False
-    clip_reward: Annotated[bool, Field(description="learn from the rewards' signs")] = True
-    reward_scale: Annotated[
-        float, Field(gt=0, description="what rewards that are not clipped are multiplied by")
-    ] = 1.0
+    clip_reward: Annotated[bool, Field(description="learn from the signs of rewards: -1, 0 or 1")] = True
+    reward_scale: Annotated[float, Field(gt=0, description="factor of rewards that are not clipped")] = 1.0
     sticky: Annotated[
         float | None,
         Field(ge=0, le=1, description="Atari: chance that the last action is repeated; none: the id's own"),
@@ -90,32 +96,41 @@ class EnvConfig:
 
 @section
 class ReplayConfig:
-    """What is kept to learn from."""
+    """The replay buffer."""
 
-    capacity: Annotated[int, Field(ge=1, description="steps; of 84x84 frames 7.1 kB each")] = 400_000
-    starts: Annotated[int, Field(ge=1, description="steps in it before learning begins")] = 10_000
+    capacity: Annotated[
+        int, Field(ge=1, description="steps that are kept, 7.1 kB each with frames of 84x84")
+    ] = 400_000
+    starts: Annotated[int, Field(ge=1, description="steps in the replay before learning begins")] = 10_000
     path: Annotated[
         Path | None,
-        Field(description="file to keep it in, larger than memory if need be; none: in memory"),
+        Field(description="file that holds the replay, which may be larger than memory; none: in memory"),
         Reach("--replay.path", writes_files),
     ] = None
 
 
 @section
 class CollectConfig:
-    """Who plays, and how learner and collectors keep pace."""
+    """Worker processes that play (collectors), and how learner and collectors keep pace."""
 
-    collectors: Annotated[int, Field(ge=1, le=256, description="processes that play, of one thread each")] = 2
-    envs: Annotated[int, Field(ge=1, le=4096, description="games in each")] = 4
-    fragment: Annotated[int, Field(ge=1, description="rows that a collector hands over at a time")] = 32
+    collectors: Annotated[
+        int, Field(ge=1, le=256, description="worker processes that play, of one thread each")
+    ] = 2
+    envs: Annotated[int, Field(ge=1, le=4096, description="games that each collector plays")] = 4
+    fragment: Annotated[int, Field(ge=1, description="steps that a collector hands over at a time")] = 32
     queue: Annotated[
         int,
-        Field(ge=1, description="rows that each collector may have waiting, rounded up to a power of two"),
+        Field(
+            ge=1,
+            description="steps of each collector that may wait for the learner, rounded up to a power of two",
+        ),
     ] = 1024
-    publish_every: Annotated[int, Field(ge=1, description="gradient steps between new weights for them")] = (
-        100
-    )
-    weights_every: Annotated[int, Field(ge=1, description="steps between their looks at newer weights")] = 1
+    publish_every: Annotated[
+        int, Field(ge=1, description="gradient steps between two publications of the weights to collectors")
+    ] = 100
+    weights_every: Annotated[
+        int, Field(ge=1, description="steps after which a collector looks for newer weights")
+    ] = 1
     epsilon_spread: Annotated[
         float,
         Field(
@@ -126,12 +141,14 @@ class CollectConfig:
     ] = 0.0
     updates_per_step: Annotated[
         float | None,
-        Field(
-            gt=0, description="batches for each step of the environments at most; none: as fast as both go"
-        ),
+        Field(gt=0, description="most batches per environment step; none: no limit"),
     ] = None
     min_updates_per_step: Annotated[
-        float, Field(ge=0, description="and at least: collectors wait for the learner; 0: they never do")
+        float,
+        Field(
+            ge=0,
+            description="least batches per environment step, for which collectors wait; 0: they never wait",
+        ),
     ] = 0.0
     prefetch: Annotated[
         Literal["auto", "on", "off"],
@@ -152,11 +169,11 @@ class PixelConfig:
 
 PRESETS: dict[str, Preset] = {
     "atari": Preset(
-        "Rainbow's settings where they apply; what most environments begin with",
+        "Rainbow's settings where they apply; the default of most environments",
         {"dqn": {**dqn.PRESETS["atari"], "batch_size": 32}},
     ),
     "mario": Preset(
-        "rewards of up to 1 a step, each life an episode; what SuperMarioBros... begins with",
+        "rewards of up to 1 a step, each life an episode; the default of SuperMarioBros...",
         {
             "run": {"eval_episodes": 3},
             "env": {"clip_reward": False, "reward_scale": 1 / 15, "life_loss_ends": True},
@@ -164,7 +181,7 @@ PRESETS: dict[str, Preset] = {
         },
     ),
     "toy": Preset(
-        "small frames as they come, a small network, a minute; what fastrl/Catch-v0 begins with",
+        "small frames as they come, a small network, a minute; the default of fastrl/Catch-v0",
         {
             "run": {"total_steps": 80_000, "eval_episodes": 100},
             "env": {
@@ -194,7 +211,7 @@ PRESETS: dict[str, Preset] = {
         },
     ),
     "large-batch": Preset(
-        "512 transitions at a time, 2048 a gradient step; goes on top of what the environment begins with",
+        "512 transitions at a time, 2048 a gradient step; on top of the default of the environment",
         {"collect": {"publish_every": 5}, "dqn": dict(dqn.PRESETS["large-batch"])},
     ),
 }

@@ -41,16 +41,15 @@ class RunConfig:
     algorithm: Annotated[
         Literal["ippo", "mappo", "reinforce"],
         Field(
-            description="ippo: PPO, each agent's value from what it sees; mappo: from what all see, which learns"
-            " faster with --mappo.gamma 0.95; reinforce: policy gradient with a baseline"
+            description="ippo: PPO, each critic sees what its agent sees; mappo: PPO, the critic sees what all agents"
+            " see (learns faster with --mappo.gamma 0.95); reinforce: policy gradient with a baseline"
         ),
     ] = "ippo"
     episodes: Annotated[
         int,
         Field(
             ge=1,
-            description="in all, each of one world with all its agents; the run ends with the update in which"
-            " the last one ends, so a few more may be played",
+            description="episodes in all, each of one world with all its agents; the last update may go beyond",
         ),
     ] = 300
     save_freq: Annotated[int, Field(ge=0, description="episodes between checkpoints; 0: by time only")] = 100
@@ -59,23 +58,27 @@ class RunConfig:
         int,
         Field(
             ge=0,
-            description="of an evaluation, on fixed seeds in full traffic, without exploration; 0: no scores",
+            description="episodes of an evaluation, on fixed seeds in full traffic, without exploration; 0: no"
+            " evaluation",
         ),
     ] = 20
     torch_threads: Annotated[
-        int, Field(ge=0, le=1024, description="threads of PyTorch; 0: its own choice")
+        int, Field(ge=0, le=1024, description="threads of PyTorch; 0: chosen by PyTorch")
     ] = 1
     checkpoint_seconds: Annotated[
-        float, Field(ge=0, description="a checkpoint after so long too; 0: after every update")
+        float,
+        Field(
+            ge=0, description="seconds between checkpoints, besides --save-freq; 0: one after every update"
+        ),
     ] = 30.0
     keep_checkpoints: Annotated[
-        int, Field(ge=1, description="how many of the newest are kept, besides the best")
+        int, Field(ge=1, description="how many of the newest checkpoints are kept, besides the best")
     ] = 3
 
 
 @section
 class EnvConfig:
-    """The traffic, see fastrl.envs.multi."""
+    """The traffic, see fastrl.envs.make_multi."""
 
     id: Annotated[
         str,
@@ -87,14 +90,18 @@ class EnvConfig:
         int, Field(ge=1, le=64, description="learning vehicles in each world; fastrl/highway-v0 has 1")
     ] = 8
     density: Annotated[
-        float | None, Field(ge=0, description="of the traffic around them; none: the environment's own, 1")
+        float | None,
+        Field(
+            ge=0,
+            description="density of the traffic around the learning vehicles; none: the environment's own, 1",
+        ),
     ] = None
     num_envs: Annotated[
         int | None,
         Field(
             ge=1,
             le=1_000_000,
-            description="worlds that are played at a time; none: by the number of episodes",
+            description="worlds that are stepped together; none: by the number of episodes",
         ),
     ] = None
     duration: Annotated[
@@ -105,7 +112,7 @@ class EnvConfig:
         Field(
             ge=0,
             le=1,
-            description="how much the team's mean counts in a reward: 0 own, 1 team; none: the environment's own",
+            description="share of the team's mean reward in each reward, 0 to 1; none: the environment's own",
         ),
     ] = None
     action_type: Annotated[
@@ -117,7 +124,7 @@ class EnvConfig:
     options: Annotated[
         tuple[str, ...],
         AfterValidator(_check_options),
-        Field(description="others of the environment's, such as lanes=3,background=10"),
+        Field(description="other options of the environment, such as lanes=3,background=10"),
     ] = ()
     num_threads: Annotated[
         int, Field(ge=0, le=1024, description="threads of the simulator; 0: one a core")
@@ -131,20 +138,22 @@ class OnlineConfig:
     enabled: Annotated[
         bool,
         Field(
-            description="the simulation runs in a process of its own, with the newest policy, and waits for nobody"
+            description="train while a simulation runs on in a process of its own, which never waits for the learner"
         ),
     ] = False
     speed: Annotated[
-        float, Field(ge=0, description="simulated seconds a second: 1 is real time; 0: as fast as it can")
+        float, Field(ge=0, description="simulated seconds per second: 1 is real time; 0: as fast as possible")
     ] = 1.0
     queue: Annotated[
         int,
         Field(
-            ge=1, le=1024, description="rollouts that may wait for the learner; then the oldest are dropped"
+            ge=1,
+            le=1024,
+            description="rollouts that may wait for the learner; beyond that the oldest are dropped",
         ),
     ] = 2
     row_seconds: Annotated[
-        float, Field(gt=0, description="time between rows of metrics while there is nothing to learn from")
+        float, Field(gt=0, description="seconds between rows of metrics while there is nothing to learn from")
     ] = 2.0
 
 

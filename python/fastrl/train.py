@@ -69,29 +69,34 @@ class RunConfig:
         Field(description="where the network lives; auto: cuda if there is one, else cpu"),
     ] = "auto"
     total_steps: Annotated[
-        int, Field(ge=1, description="environment steps in all; whole rollouts are played to the end")
+        int, Field(ge=1, description="environment steps in all; the last update may go beyond")
     ] = 20_000_000
     torch_threads: Annotated[
         int,
         Field(
             ge=0,
             le=1024,
-            description="threads of PyTorch; 0: its own choice, for large networks on idle cores",
+            description="threads of PyTorch; 0: chosen by PyTorch, for large networks on idle cores",
         ),
     ] = 1
     checkpoint_seconds: Annotated[
-        float, Field(ge=0, description="time between checkpoints; 0: one after every update")
+        float, Field(ge=0, description="seconds between checkpoints; 0: one after every update")
     ] = 30.0
-    keep_checkpoints: Annotated[int, Field(ge=1, description="how many of the newest are kept")] = 3
+    keep_checkpoints: Annotated[
+        int, Field(ge=1, description="how many of the newest checkpoints are kept")
+    ] = 3
     eval_episodes: Annotated[
         int,
-        Field(ge=0, description="for the summary, against each red agent over each horizon; 0: no scores"),
+        Field(
+            ge=0,
+            description="episodes of the final evaluation, against each red agent over each horizon; 0: no evaluation",
+        ),
     ] = 200
 
 
 @section
 class EnvConfig(GameConfig):
-    """CAGE Challenge 2, see fastrl.envs.cage2.Cage2VectorEnv."""
+    """CAGE Challenge 2, see fastrl.envs.Cage2VectorEnv."""
 
     num_envs: Annotated[int, Field(ge=1, le=1_000_000, description="games that are played at a time")] = 256
     num_threads: Annotated[

@@ -22,6 +22,7 @@ from fastrl.envs.cage2_workflow import WORKFLOWS, parse_workflow, workflow_name
 from fastrl.evaluate import RULESETS, protocol_steps
 from fastrl.files import to_json, write_atomically
 from fastrl.gpu import GpuMeter
+from fastrl.layout import show
 from fastrl.metrics import Number, WorkflowRow
 from fastrl.policy import Policy
 from fastrl.profile import Profile
@@ -355,6 +356,12 @@ def resume_run(
 def _train(training: Training, directory: RunDirectory, console: Console) -> WorkflowSummary:
     """The loop, and what it came to."""
     goal = Goal(training.total_episodes, training.episodes, "episodes")
+    if training.config.run.plain_ppo:
+        show(
+            console,
+            f"{training.config.run.total_episodes:,} episodes for workflows, then as many for PPO without workflows,"
+            " to compare with (--plain-ppo false: none)",
+        )
     checkpoint, stopped_by = play(training, directory, console, goal, show_between=training.show_between_rows)
     policy = training.policy_state()
     best = directory.checkpoints / BEST

@@ -39,39 +39,43 @@ class SearchConfig:
         ),
     ] = "bayes"
     compliance_threshold: Annotated[
-        float, Field(ge=0, le=1, description="an order counts if its policy keeps to it at least so much")
+        float, Field(ge=0, le=1, description="least compliance with which an order counts")
     ] = 0.9
     trial_share: Annotated[
         float,
         Field(
             gt=0,
             le=1,
-            description="of the episodes of the search, at most so many for trying orders; the rest trains the best one"
-            " to the end. exhaustive takes what it needs",
+            description="greatest share of the search's episodes for trials of orders; the rest trains the best one"
+            " to the end; exhaustive takes what it needs",
         ),
     ] = 0.15
     trial_episodes: Annotated[
         int | None,
         Field(
             ge=2,
-            description="for which bayes and random try an order; none: just measured with a shared network, else a"
+            description="bayes and random: episodes of a trial; none: a measurement with a shared network, else a"
             " fortieth of the episodes for trials",
         ),
     ] = None
     final_episodes: Annotated[
         int,
-        Field(ge=2, description="for which the best order is trained to the end before it is measured again"),
+        Field(
+            ge=2,
+            description="episodes between two measurements of the best order while it is trained to the end",
+        ),
     ] = 2500
     initial: Annotated[
-        int, Field(ge=1, le=120, description="orders that bayes tries before it trusts its model, far apart")
+        int,
+        Field(ge=1, le=120, description="bayes: orders, far apart, that are tried before its model chooses"),
     ] = 10
     beta: Annotated[
         float,
-        Field(ge=0, description="deviations that bayes adds to the mean: how much it likes the unknown"),
+        Field(ge=0, description="bayes: standard deviations added to the mean; more explores more"),
     ] = 1.5
-    eta: Annotated[int, Field(ge=2, description="of so many orders halving keeps one")] = 3
+    eta: Annotated[int, Field(ge=2, description="halving: one of so many orders is kept in each round")] = 3
     warm_start: Annotated[
-        bool, Field(description="an order's policy begins as that of the nearest one trained before")
+        bool, Field(description="separate networks: begin with that of the nearest order trained before")
     ] = True
 
 

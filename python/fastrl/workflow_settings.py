@@ -21,7 +21,12 @@ class RunConfig:
         Field(description="where the networks live; auto: cuda if there is one, else cpu"),
     ] = "auto"
     total_episodes: Annotated[
-        int, Field(ge=2, description="of the search, its last training included; all are played, none more")
+        int,
+        Field(
+            ge=2,
+            description="episodes of the search, the final training of its best order included; with --plain-ppo as"
+            " many are played again",
+        ),
     ] = 100_000
     workflow: Annotated[
         str | None,
@@ -35,20 +40,20 @@ class RunConfig:
         bool, Field(description="then train PPO without workflows for as many episodes, to compare with")
     ] = True
     torch_threads: Annotated[
-        int, Field(ge=0, le=1024, description="threads of PyTorch; 0: its own choice")
+        int, Field(ge=0, le=1024, description="threads of PyTorch; 0: chosen by PyTorch")
     ] = 1
     checkpoint_seconds: Annotated[
-        float, Field(ge=0, description="time between checkpoints; 0: one after every training of an order")
+        float, Field(ge=0, description="seconds between checkpoints; 0: one after every training of an order")
     ] = 30.0
     keep_checkpoints: Annotated[
-        int, Field(ge=1, description="how many of the newest are kept, besides the best policy")
+        int, Field(ge=1, description="how many of the newest checkpoints are kept, besides the best policy")
     ] = 3
     eval_episodes: Annotated[
         int,
         Field(
             ge=0,
-            description="for the scores by the challenge's protocol, against each red agent over each horizon;"
-            " 0: no scores",
+            description="episodes of the final evaluation by the challenge's protocol, against each red agent over each"
+            " horizon; 0: no evaluation",
         ),
     ] = 200
 
@@ -60,14 +65,14 @@ class EnvConfig(GameConfig):
     scan_memory: Annotated[
         bool,
         Field(
-            description="observe ten values more than the 52 bits and the 25 of the order: which hosts were scanned"
+            description="observe ten more values besides 52 bits and 25 of the order: which hosts were scanned"
         ),
     ] = False
     n_workers: Annotated[
         Annotated[int, Field(ge=1, le=1024)] | Literal["auto"],
         Field(
-            description="threads that play games: the simulators are compiled, so workers are threads of this"
-            " process; auto: one a core"
+            description="threads that play games (the simulators are compiled, so workers are threads of this process);"
+            " auto: one per core"
         ),
     ] = "auto"
 

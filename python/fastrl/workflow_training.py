@@ -47,14 +47,16 @@ class InnerConfig:
 
     network: Annotated[
         Literal["shared", "separate"],
-        Field(description="one for all workflows, which it is told; or one for each"),
+        Field(
+            description="shared: one network for all workflows, which observes the order; separate: one for each"
+        ),
     ] = "shared"
     pretrain_share: Annotated[
         float,
         Field(
             ge=0,
             lt=1,
-            description="of all episodes, for a shared network to learn all workflows together first",
+            description="share of all episodes in which a shared network first learns all workflows together",
         ),
     ] = 0.4
     compliance_weight: Annotated[
@@ -65,7 +67,9 @@ class InnerConfig:
     ] = 256
     measured_episodes: Annotated[
         int,
-        Field(ge=2, description="at least so many of each training are played to measure, without learning"),
+        Field(
+            ge=2, description="least episodes of each training that are played to measure, without learning"
+        ),
     ] = 200
     hidden: Annotated[
         tuple[Annotated[int, Field(ge=1)], ...],

@@ -48,15 +48,21 @@ class DQNConfig:
     ] = False
     noisy_sigma: Annotated[float, Field(gt=0, description="initial deviation of that noise")] = 0.5
     epsilon: Annotated[float, Field(ge=0, le=1, description="share of random actions at the start")] = 1.0
-    final_epsilon: Annotated[float, Field(ge=0, le=1, description="and at the end of epsilon_steps")] = 0.01
-    epsilon_steps: Annotated[int, Field(ge=0, description="environment steps from one to the other")] = 10_000
+    final_epsilon: Annotated[
+        float, Field(ge=0, le=1, description="share of random actions from epsilon_steps on")
+    ] = 0.01
+    epsilon_steps: Annotated[
+        int, Field(ge=0, description="environment steps from the first value to the final one")
+    ] = 10_000
     prioritized: Annotated[bool, Field(description="sample by the size of the last error")] = False
-    alpha: Annotated[float, Field(ge=0, description="how much so: 0 is uniform")] = 0.6
+    alpha: Annotated[float, Field(ge=0, description="prioritized: exponent of the error; 0 is uniform")] = 0.6
     beta: Annotated[
-        float, Field(ge=0, le=1, description="how far the loss corrects for that, at the start")
+        float, Field(ge=0, le=1, description="prioritized: correction by importance sampling, at the start")
     ] = 0.4
-    final_beta: Annotated[float, Field(ge=0, le=1, description="and at the end of beta_steps")] = 1.0
-    beta_steps: Annotated[int, Field(ge=0, description="environment steps from one to the other")] = 1_000_000
+    final_beta: Annotated[float, Field(ge=0, le=1, description="the same from beta_steps on")] = 1.0
+    beta_steps: Annotated[
+        int, Field(ge=0, description="environment steps from the first value to the final one")
+    ] = 1_000_000
     target_every: Annotated[int, Field(ge=1, description="gradient steps between moves of the target")] = 500
     target_tau: Annotated[
         float,

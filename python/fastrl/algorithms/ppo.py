@@ -49,7 +49,8 @@ class PPOConfig(ActorCriticConfig):
         float, Field(gt=0, description="how far the probability ratio may move before the gradient stops")
     ] = 0.2
     value_clip: Annotated[
-        float | None, Field(gt=0, description="the same for value predictions, in units of return; none: off")
+        float | None,
+        Field(gt=0, description="clip range of value predictions, in units of return; none: off"),
     ] = None
     target_kl: Annotated[
         float | None,

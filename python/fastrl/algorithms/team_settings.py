@@ -26,7 +26,7 @@ class TeamConfig:
     ] = 0.95
     critic: Annotated[
         Literal["own", "central"],
-        Field(description="what values are judged from: own observations, or those of the whole world"),
+        Field(description="observations that critics see: own, or those of the whole world"),
     ] = "central"
     share: Annotated[bool, Field(description="one policy for all agents; false: one for each")] = True
     teams: Annotated[
