@@ -454,7 +454,7 @@ def test_another_kind_of_memory():
     [
         (0, b"F", "no segment of fastrl"),
         (8, b"\x63", "another version"),
-        (8, b"\0\0\0\1" if sys.byteorder == "little" else b"\1\0\0\0", "byte order"),
+        (8, b"\0\0\0\2" if sys.byteorder == "little" else b"\2\0\0\0", "byte order"),
         (40, b"\xff", "damaged"),
         (200, b"", None),
         (300, b"?", "damaged"),

@@ -25,10 +25,22 @@ dropped is counted in `stats()`; the last three never wait, whatever their timeo
 
 **Processes.** A queue with `shared=True` lies in shared memory (`/dev/shm`). It can be pickled, so it can be handed to
 workers of any start method, and `Queue.attach(name)` opens it from a process that has nothing else to do with this
-one. Its creator removes the name with `close()` or when it ends; if it was killed, the next creator of any queue does.
+one. Its creator removes the name with `close()` or when it ends; if it was killed, the next creator of any queue does,
+if it is of the same user and PID namespace.
 A killed producer takes nothing with it but the batch that it had not yet published. After a killed consumer any
 process may consume; it goes on where the dead one was, and may get again the batch that the dead one was taking or
 being shown. (What that one had taken before is gone with it; who cannot afford this uses `peek`.)
+
+**Whose memory it is.** A file in `/dev/shm` that only this user can read and write (mode 0600); others see its name,
+which holds a process's number, its size and its times. Names that are made up cannot be guessed. A file is opened only
+if it is a regular one of this user, and at once: whatever others put there keeps nobody waiting. What this user's own
+programs write into it may give wrong records or `QueueError`, but no crash and no call beyond its timeout; who cuts the
+file off (`truncate`) ends each process that reaches for the missing part, by SIGBUS.
+
+**Containers.** Who is alive can only be known within one PID namespace. Containers that share `/dev/shm` (`--ipc=host`)
+leave each other's memory alone and cannot attach to it: `QueueError`. So nobody removes what a killed container has
+left there. Memory is allocated when a queue is made, so a small `/dev/shm` is an OSError (ENOSPC) then, and no SIGBUS
+later.
 
 **One consumer, one thread per producer.** The first call that takes records makes an object's process the consumer,
 until `close()`. A second consumer, two threads in one producer, or a producer or consumer that was inherited by a
@@ -147,7 +159,7 @@ class Queue(_rust.Queue):
     @classmethod
     def attach(cls, name: str) -> Queue:
         """Opens the queue of this name. FileNotFoundError: there is none. QueueError: it is damaged, of another
-        version of fastrl, or no queue."""
+        version of fastrl, user or PID namespace, or no queue."""
         memory = _rust.QueueMemory.attach(name)
         try:
             return super().__new__(cls, memory, _rebuild(json.loads(memory.schema)))

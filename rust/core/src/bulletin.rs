@@ -38,7 +38,7 @@ impl Pages {
 
     /// Writes the next version; only one writer may. Its number.
     pub fn publish(&self, memory: &impl Memory, data: impl Fn(usize) -> u64) -> u64 {
-        let version = memory.load(self.version, Site::Plain) + 1;
+        let version = memory.load(self.version, Site::Plain).wrapping_add(1);
         let page = (version % 2) as usize;
         memory.store(self.held[page], BEING_WRITTEN, Site::Mark);
         memory.fence(Site::Begin);

@@ -60,7 +60,7 @@ pub struct Table {
 impl Table {
     /// For the leader, when the last round is complete: begins the next one.
     pub fn begin(&self, memory: &impl Memory) {
-        let round = memory.load(self.round, Site::Plain) + 1;
+        let round = memory.load(self.round, Site::Plain).wrapping_add(1);
         memory.store(self.round, round, Site::Begun);
         Bell::after_change(memory);
         for seat in &self.seats {

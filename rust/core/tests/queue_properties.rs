@@ -272,6 +272,8 @@ fn sizes_that_make_no_sense_are_refused() {
 #[cfg(target_os = "linux")]
 mod shared {
     use super::*;
+    use fastrl_core::bulletin::Bulletin;
+    use fastrl_core::rounds::Rounds;
 
     fn shared(name: &str) -> Options {
         let name = format!("test-{}-{name}", std::process::id());
@@ -303,7 +305,10 @@ mod shared {
     fn more_than_there_is_room_for_is_an_error() {
         let huge = Options { capacity: 1 << 36, ..shared("huge") };
         match Queue::create(&huge) {
-            Err(Error::Io { source, .. }) => assert_eq!(source.kind(), std::io::ErrorKind::StorageFull),
+            Err(error @ Error::NoRoom { .. }) => {
+                let text = error.to_string();
+                assert!(text.contains("/dev/shm has ") && text.contains("capacity") && !text.contains('\n'), "{text}");
+            }
             other => panic!("{:?}", other.err()),
         }
     }
@@ -316,7 +321,7 @@ mod shared {
         let good = std::fs::read(&path).unwrap();
         for (at, &byte) in good.iter().enumerate().take(256 + "twelve bytes".len()) {
             use std::os::unix::fs::FileExt;
-            // Bytes 20 to 31 and those after the boot's name mean nothing.
+            // Bytes 20 to 31 mean nothing.
             let file = std::fs::File::options().write(true).open(&path).unwrap();
             file.write_all_at(&[byte ^ 0x55], at as u64).unwrap();
             let result = Queue::attach(name_of(&options)).map(|_| ());
@@ -333,5 +338,129 @@ mod shared {
             assert!(matches!(result, Err(Error::Foreign(_))), "length {length}: {result:?}");
         }
         drop(queue);
+    }
+
+    const PLACES: usize = 8192;
+
+    /// What somebody else's program may write into our words.
+    fn stray() -> impl Strategy<Value = (usize, u64)> {
+        let value = prop_oneof![
+            0..20_u64,
+            any::<u64>(),
+            prop::sample::select(vec![1 << 32, 1 << 60, 1 << 62, (1 << 63) - 1, 1 << 63, u64::MAX - 1, u64::MAX]),
+        ];
+        // The header is one page, the words of the queue and of two lanes are the next two, 128 bytes apart.
+        ((4096..4096 + PLACES).prop_map(|at| at / 128 * 128), value)
+    }
+
+    proptest! {
+        /// Whatever stands in them, every call returns, and gives records or an error.
+        #[test]
+        fn stray_writes_into_words_end_in_no_hang(
+            is_total in any::<bool>(),
+            policy in prop::sample::select(Policy::ALL.to_vec()),
+            steps in prop::collection::vec((0..7_u8, prop::option::weighted(0.3, stray())), 1..60),
+        ) {
+            use std::os::unix::fs::FileExt;
+            use std::time::Duration;
+
+            let order = if is_total { Order::Total } else { Order::Lanes };
+            let options = Options { policy, order, shared: Shared::Anonymous, ..options(8, 2, policy, order) };
+            let queue = Queue::create(&options).unwrap();
+            let path = format!("/dev/shm/fastrl-{}", queue.name().unwrap());
+            let file = std::fs::File::options().write(true).open(path).unwrap();
+            let mut producer = queue.producer().unwrap();
+            let mut consumer = queue.consumer().unwrap();
+            let three = [record(0, 1), record(0, 2), record(0, 3)].concat();
+            for (what, stray) in steps {
+                if let Some((at, value)) = stray {
+                    file.write_all_at(&value.to_ne_bytes(), at as u64).unwrap();
+                }
+                match what {
+                    0 | 1 => drop(producer.offer(&three)),
+                    2 => {
+                        if let Ok(Some(_)) = producer.reserve(2) {
+                            producer.commit();
+                        }
+                    }
+                    3 => drop(producer.wait(2, Duration::from_micros(50))),
+                    4 => drop(take(&mut consumer, 5)),
+                    5 => {
+                        if let Ok(Some((_, count))) = consumer.peek(3) {
+                            prop_assert!(count <= 3);
+                            consumer.release();
+                        }
+                    }
+                    _ => drop(consumer.wait(Duration::from_micros(50))),
+                }
+                prop_assert!(queue.depth() <= 16);
+                let _counters = queue.stats();
+            }
+        }
+
+        /// Headers with a checksum that fits, in files of any length: refused, or a segment that is as it says.
+        #[test]
+        fn forged_headers_are_refused(
+            kind in 1..4_u32,
+            words in prop::collection::vec(prop_oneof![0..5_u64, 4096..70_000_u64, any::<u64>()], 9),
+            length in prop::sample::select(vec![4096_u64, 8192, 12_288, 65_536]),
+        ) {
+            let good = Queue::create(&Options { shared: Shared::Anonymous, ..options(2, 1, Policy::Block, Order::Lanes) }).unwrap();
+            let mut bytes = std::fs::read(format!("/dev/shm/fastrl-{}", good.name().unwrap())).unwrap();
+            bytes.resize(length as usize, 0);
+            let mut put = |at: usize, word: u64| bytes[at..at + 8].copy_from_slice(&word.to_ne_bytes());
+            put(32, length);
+            (0..6).for_each(|i| put(48 + 8 * i, words[i]));
+            (0..3).for_each(|i| put(104 + 8 * i, words[6 + i]));
+            bytes[12..16].copy_from_slice(&kind.to_ne_bytes());
+            let checksum = crc32fast::hash(&bytes[32..256 + "twelve bytes".len()]);
+            bytes[16..20].copy_from_slice(&checksum.to_ne_bytes());
+            let name = format!("test-forged-{}", std::process::id());
+            let path = format!("/dev/shm/fastrl-{name}");
+            std::fs::write(&path, &bytes).unwrap();
+            let results = [
+                Queue::attach(&name).map(|queue| queue.depth()),
+                Bulletin::attach(&name).map(|weights| weights.nbytes()),
+                Rounds::attach(&name).map(|rounds| rounds.nbytes()),
+            ];
+            std::fs::remove_file(path).unwrap();
+            for result in results {
+                match result {
+                    Ok(size) => prop_assert!((size as u64) < length),
+                    Err(error) => prop_assert!(matches!(error, Error::Foreign(_)), "{}", error),
+                }
+            }
+        }
+    }
+
+    /// Nobody has taken so many positions, and the consumer does not pass over them one by one.
+    #[test]
+    fn a_stray_write_into_the_tail_is_told() {
+        use std::os::unix::fs::FileExt;
+        use std::time::{Duration, Instant};
+
+        for policy in [Policy::Block, Policy::DropOldest] {
+            let options = Options { shared: Shared::Anonymous, ..options(8, 2, policy, Order::Total) };
+            let queue = Queue::create(&options).unwrap();
+            let mut producer = queue.producer().unwrap();
+            let mut consumer = queue.consumer().unwrap();
+            producer.offer(&record(0, 1)).unwrap();
+            assert_eq!(take(&mut consumer, 1).unwrap(), [record(0, 1)]);
+            let file = std::fs::File::options().write(true).open(format!("/dev/shm/fastrl-{}", queue.name().unwrap()));
+            // The eighth word of the queue.
+            file.unwrap().write_all_at(&(1_u64 << 61).to_ne_bytes(), 4096 + 128 * 7).unwrap();
+            let start = Instant::now();
+            let errors = [
+                take(&mut consumer, 4).unwrap_err(),
+                consumer.peek(1).unwrap_err(),
+                consumer.wait(Duration::from_secs(60)).unwrap_err(),
+                producer.wait(1, Duration::from_secs(60)).unwrap_err(),
+                Queue::attach(queue.name().unwrap()).err().unwrap(),
+            ];
+            assert!(start.elapsed() < Duration::from_secs(30));
+            for error in errors {
+                assert!(matches!(error, Error::Foreign(_)) && error.to_string().contains("damaged"), "{error}");
+            }
+        }
     }
 }

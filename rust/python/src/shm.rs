@@ -20,7 +20,7 @@ pub(crate) fn to_python(error: Error) -> PyErr {
         Error::Invalid(_) | Error::TooMany(_) => PyValueError::new_err(text),
         Error::NotFound(_) => PyFileNotFoundError::new_err(text),
         Error::Exists(_) => PyFileExistsError::new_err(text),
-        Error::Io { source, .. } => match source.raw_os_error() {
+        Error::NoRoom { .. } | Error::Io { .. } => match error.raw_os_error() {
             Some(errno) => PyOSError::new_err((errno, text)),
             None => PyOSError::new_err(text),
         },

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::lane::LaneReader;
 use super::layout::Of;
 use super::ring::RingReader;
-use super::{Error, Order, Queue, State};
+use super::{Error, Order, Queue, State, damaged_ring};
 use crate::queue::bell::Bell;
 use crate::shm::memory::{Memory, Site};
 use crate::shm::process::forks;
@@ -62,7 +62,10 @@ impl Consumer {
         if self.shown.is_some() {
             return Err(Error::Borrowed("records are shown: leave the peek(...) block first"));
         }
-        Ok(())
+        match &self.reader {
+            Reader::Ring { reader, .. } if reader.is_damaged(&self.queue.0.memory) => Err(damaged_ring()),
+            _ => Ok(()),
+        }
     }
 
     /// Copies the records that are there, as many as fit; how many. 0 if there are none now.

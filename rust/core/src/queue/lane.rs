@@ -6,6 +6,9 @@
 //!
 //! Somebody who fills records in place needs them side by side. Where the ring's end is in the way, the slots from
 //! `void` up to that end are left out, by both sides. At most one such gap lies between head and tail.
+//!
+//! Whatever a stray write leaves in the words, slots stay within the ring and counts within its capacity: positions are
+//! added without a panic, and come out wrong.
 
 use std::mem::MaybeUninit;
 
@@ -105,7 +108,7 @@ impl LaneWriter {
                 memory.write(self.lane.first_slot, &records[first..all]);
             }
         }
-        self.publish(memory, self.tail + count);
+        self.publish(memory, self.tail.wrapping_add(count));
         count
     }
 
@@ -127,7 +130,7 @@ impl LaneWriter {
         if self.room(memory, needed) < needed {
             return None;
         }
-        let begin = self.tail + needed - count;
+        let begin = self.tail.wrapping_add(needed - count);
         self.reserved = Some((begin, count));
         Some(self.lane.slot(begin))
     }
@@ -143,7 +146,7 @@ impl LaneWriter {
         if begin > self.tail {
             memory.store(self.lane.void, self.tail, Site::Plain);
         }
-        self.publish(memory, begin + count);
+        self.publish(memory, begin.wrapping_add(count));
         count
     }
 
@@ -158,7 +161,7 @@ impl LaneWriter {
         while self.room(memory, needed) < needed {
             let Some(oldest) = self.lane.cursor.oldest(memory) else { break };
             self.floor = self.floor.max(oldest);
-            let to = (self.tail + needed).saturating_sub(self.lane.capacity).min(self.tail);
+            let to = self.tail.saturating_add(needed).saturating_sub(self.lane.capacity).min(self.tail);
             if to > oldest && self.lane.cursor.evict(memory, oldest, to) {
                 let void = memory.load(self.lane.void, Site::Plain);
                 dropped += to - oldest - self.lane.gap(void, oldest, to);
@@ -197,7 +200,7 @@ impl LaneReader {
                     return None;
                 }
                 // Whatever the words say, never more than the ring: they may be damaged.
-                self.tail = self.tail.min(position + self.lane.capacity);
+                self.tail = self.tail.min(position.saturating_add(self.lane.capacity));
                 self.high_water = self.high_water.max(self.tail - position);
             }
             let void = memory.load(self.lane.void, Site::Plain);
@@ -210,7 +213,7 @@ impl LaneReader {
                 }
                 continue;
             }
-            let mut end = self.tail.min(begin + self.lane.until_end(begin));
+            let mut end = self.tail.min(begin.saturating_add(self.lane.until_end(begin)));
             if begin < void {
                 end = end.min(void);
             }

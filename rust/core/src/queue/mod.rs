@@ -91,6 +91,12 @@ pub enum State {
     Closed = 2,
 }
 
+fn damaged_ring() -> Error {
+    Error::Foreign(
+        "the queue's memory is damaged: more records are taken than it has room for; make a new queue".into(),
+    )
+}
+
 struct Inner {
     memory: Mapped,
     layout: Layout,
@@ -143,7 +149,10 @@ impl Queue {
             Order::Lanes => {
                 (0..layout.lanes).all(|lane| is_plausible(layout.lane(lane).cursor.head, layout.lane(lane).tail))
             }
-            Order::Total => is_plausible(layout.ring().cursor.head, layout.ring().tail),
+            Order::Total => {
+                let ring = layout.ring();
+                is_plausible(ring.cursor.head, ring.tail) && !ring.is_damaged(memory, || ring.cursor.floor(memory))
+            }
         };
         rings && memory.load(layout.word(Of::State), Site::Plain) <= State::Closed as u64
     }
@@ -262,7 +271,7 @@ impl Queue {
     fn count(&self, word: Word, more: u64) {
         if more > 0 {
             let memory = &self.0.memory;
-            memory.store(word, memory.load(word, Site::Plain) + more, Site::Plain);
+            memory.store(word, memory.load(word, Site::Plain).wrapping_add(more), Site::Plain);
         }
     }
 

@@ -7,7 +7,7 @@ use super::bell::Bell;
 use super::lane::LaneWriter;
 use super::layout::{Of, OfLane};
 use super::ring::RingWriter;
-use super::{Error, Order, Policy, Queue, State};
+use super::{Error, Order, Policy, Queue, State, damaged_ring};
 use crate::shm::memory::{Memory, Site};
 use crate::shm::process::forks;
 
@@ -44,7 +44,7 @@ impl Producer {
             let abandoned = layout.word(Of::Abandoned);
             while let Err(_changed) = {
                 let count = memory.load(abandoned, Site::Plain);
-                memory.exchange(abandoned, count, count + lost, Site::Plain)
+                memory.exchange(abandoned, count, count.wrapping_add(lost), Site::Plain)
             } {}
         }
         queue.0.gate.leave(memory, lane);
@@ -275,6 +275,10 @@ impl Producer {
             };
             if queue.state() != State::Open || self.room(needed) >= needed {
                 break true;
+            }
+            match &self.writer {
+                Writer::Ring(writer) if writer.is_damaged(memory) => return Err(damaged_ring()),
+                _ => {}
             }
             let passed = start.elapsed();
             if passed >= timeout {

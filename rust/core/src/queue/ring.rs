@@ -47,7 +47,16 @@ impl Ring {
     #[inline]
     fn mark(&self, memory: &impl Memory, position: u64) -> Option<bool> {
         let mark = memory.load(self.sequence(position), Site::Collect);
-        (mark >> 1 == position + 1).then_some(mark & VOID != 0)
+        (mark >> 1 == position.wrapping_add(1)).then_some(mark & VOID != 0)
+    }
+
+    /// Whether more is taken than the ring has room for, which no producer does: a stray write has hit a word, and what
+    /// is published can no longer be told from what is not.
+    ///
+    /// The tail is read first. Who moved it had seen the floor, and a floor only moves on.
+    pub fn is_damaged(&self, memory: &impl Memory, position: impl FnOnce() -> u64) -> bool {
+        let tail = memory.load(self.tail, Site::Taken);
+        tail.saturating_sub(position()) > self.capacity
     }
 
     /// Positions that are taken and not yet consumed, as anybody may see it at some moment.
@@ -102,9 +111,11 @@ impl RingWriter {
             if count < least.max(1) {
                 break None;
             }
-            memory.store(self.intent, tail + 1, Site::Intend);
-            if memory.exchange(self.ring.tail, tail, tail + gap + count, Site::Take).is_ok() {
-                break Some((tail, tail + gap, tail + gap + count));
+            memory.store(self.intent, tail.wrapping_add(1), Site::Intend);
+            let begin = tail.wrapping_add(gap);
+            let end = begin.wrapping_add(count);
+            if memory.exchange(self.ring.tail, tail, end, Site::Take).is_ok() {
+                break Some((tail, begin, end));
             }
         };
         if taken.is_none() {
@@ -115,7 +126,7 @@ impl RingWriter {
 
     fn mark(&self, memory: &impl Memory, from: u64, to: u64, flag: u64) {
         for position in from..to {
-            memory.store(self.ring.sequence(position), (position + 1) << 1 | flag, Site::Publish);
+            memory.store(self.ring.sequence(position), position.wrapping_add(1) << 1 | flag, Site::Publish);
         }
     }
 
@@ -128,8 +139,9 @@ impl RingWriter {
         let Some((_, begin, end)) = self.take(memory, least, (records.len() / record_size) as u64, false) else {
             return 0;
         };
-        let all = (end - begin) as usize * record_size;
-        let first = ((end - begin).min(self.ring.until_end(begin))) as usize * record_size;
+        let count = end.wrapping_sub(begin);
+        let all = count as usize * record_size;
+        let first = count.min(self.ring.until_end(begin)) as usize * record_size;
         // SAFETY: these positions are ours until they are marked, and their slots are free.
         unsafe {
             memory.write(self.ring.slot(begin), &records[..first]);
@@ -139,13 +151,18 @@ impl RingWriter {
         }
         self.mark(memory, begin, end, 0);
         self.done(memory);
-        end - begin
+        count
     }
 
     /// A slot from which on there is room for `count` records side by side, at most half of the capacity.
     pub fn reserve(&mut self, memory: &impl Memory, count: u64) -> Option<usize> {
         self.reserved = self.take(memory, count, count, true);
         self.reserved.map(|(_, begin, _)| self.ring.slot(begin))
+    }
+
+    /// See [`Ring::is_damaged`].
+    pub fn is_damaged(&self, memory: &impl Memory) -> bool {
+        self.ring.is_damaged(memory, || self.ring.cursor.floor(memory))
     }
 
     /// Room that a reservation of `count` may need.
@@ -160,7 +177,7 @@ impl RingWriter {
         self.mark(memory, gap, begin, VOID);
         self.mark(memory, begin, end, if is_filled { 0 } else { VOID });
         self.done(memory);
-        if is_filled { end - begin } else { 0 }
+        if is_filled { end.wrapping_sub(begin) } else { 0 }
     }
 
     /// Drops the oldest records until there is room for `needed`; how many were dropped. Fewer than needed may have
@@ -174,7 +191,7 @@ impl RingWriter {
             }
             let Some(oldest) = self.ring.cursor.oldest(memory) else { break };
             self.floor = self.floor.max(oldest);
-            let to = (tail + needed).saturating_sub(self.ring.capacity).min(tail);
+            let to = tail.saturating_add(needed).saturating_sub(self.ring.capacity).min(tail);
             let mut records = 0;
             if to <= oldest {
                 continue;
@@ -221,9 +238,16 @@ impl RingReader {
         (is_taken && self.ring.mark(memory, position).is_none()).then_some(position)
     }
 
+    /// See [`Ring::is_damaged`].
+    pub fn is_damaged(&self, memory: &impl Memory) -> bool {
+        self.ring.is_damaged(memory, || self.ring.cursor.position(memory, self.position))
+    }
+
     /// Whether everybody who may have taken this unpublished position is dead.
     fn is_abandoned(&self, memory: &impl Memory, position: u64, is_alive: &dyn Fn(usize) -> bool) -> bool {
-        if memory.load(self.ring.tail, Site::Taken) <= position {
+        let taken = memory.load(self.ring.tail, Site::Taken).saturating_sub(position);
+        // A damaged tail must not have the consumer pass over more than there ever was.
+        if taken == 0 || taken > self.ring.capacity {
             return false;
         }
         let somebody = self.ring.intents.iter().enumerate().any(|(number, &word)| {
@@ -259,21 +283,23 @@ impl RingReader {
             }
             let most = max.min(self.ring.until_end(position));
             let mut count = 1;
-            while count < most && self.ring.mark(memory, position + count) == Some(false) {
+            while count < most && self.ring.mark(memory, position.wrapping_add(count)) == Some(false) {
                 count += 1;
             }
-            if self.ring.cursor.hold(memory, position, position + count) {
-                self.shown = Some(position + count);
+            let end = position.wrapping_add(count);
+            if self.ring.cursor.hold(memory, position, end) {
+                self.shown = Some(end);
                 return Some((self.ring.slot(position), count));
             }
         }
     }
 
     fn pass(&mut self, memory: &impl Memory, position: u64) -> bool {
-        let is_ours = self.ring.cursor.hold(memory, position, position + 1);
+        let next = position.wrapping_add(1);
+        let is_ours = self.ring.cursor.hold(memory, position, next);
         if is_ours {
-            self.position = position + 1;
-            self.ring.cursor.release(memory, position + 1);
+            self.position = next;
+            self.ring.cursor.release(memory, next);
         }
         is_ours
     }

@@ -59,7 +59,8 @@ impl Stats {
         // Lanes that nobody has taken over since their producer died.
         let lost: u64 = match layout.order {
             Order::Lanes => {
-                (0..layout.lanes).filter(|&lane| dead(lane)).map(|lane| queue.0.gate.begun(memory, lane)).sum()
+                let begun = (0..layout.lanes).filter(|&lane| dead(lane)).map(|lane| queue.0.gate.begun(memory, lane));
+                begun.fold(0, u64::wrapping_add)
             }
             Order::Total => 0,
         };
@@ -68,7 +69,7 @@ impl Stats {
             got: word(Of::Got),
             depth,
             high_water: word(Of::HighWater).max(if layout.order == Order::Lanes { deepest } else { depth }),
-            abandoned: word(Of::Abandoned) + lost,
+            abandoned: word(Of::Abandoned).wrapping_add(lost),
             consumer_wait_ns: word(Of::ConsumerWaitNs),
             consumer: crate::shm::process::Process::from_word(word(Of::Consumer)).map(|process| process.pid()),
             lanes,

@@ -28,8 +28,21 @@ pub enum Error {
     Exists(String),
     /// Not a segment of this version of this library, or a damaged one.
     Foreign(String),
+    /// Not as many bytes are free.
+    NoRoom { folder: &'static str, needed: u64, free: u64 },
     /// The operating system refused.
     Io { what: String, source: io::Error },
+}
+
+impl Error {
+    /// What the operating system calls it, if it was its fault.
+    pub fn raw_os_error(&self) -> Option<i32> {
+        match self {
+            Error::NoRoom { .. } => Some(libc::ENOSPC),
+            Error::Io { source, .. } => source.raw_os_error(),
+            _ => None,
+        }
+    }
 }
 
 impl fmt::Display for Error {
@@ -49,6 +62,13 @@ impl fmt::Display for Error {
                 write!(f, "there is no shared memory named {name:?}: its owner may have closed it")
             }
             Error::Exists(name) => write!(f, "shared memory named {name:?} is there already: choose another name"),
+            Error::NoRoom { folder, needed, free } => write!(
+                f,
+                "no room for {:.1} MB of shared memory: {folder} has {:.1} MB free; ask for less, such as a smaller \
+                 capacity, or enlarge it (in a container with docker run --shm-size)",
+                *needed as f64 / 1e6,
+                *free as f64 / 1e6
+            ),
             Error::Io { what, source } => write!(f, "{what}: {source}"),
         }
     }
