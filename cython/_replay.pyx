@@ -15,6 +15,18 @@ from _replay_lanes cimport *
 
 cnp.import_array()
 
+# Forks that lie between the process that imported this and this one.
+cdef int64_t forks = 0
+
+
+cdef void _in_child() noexcept nogil:
+    global forks
+    forks += 1
+
+
+if pthread_atfork(NULL, NULL, &_in_child) != 0:
+    raise MemoryError("no memory to take notice of forks")
+
 FIELDS = ("env", "obs", "action", "reward", "terminated", "truncated", "end")
 
 
@@ -49,6 +61,7 @@ cdef class Storage:
         pthread_mutexattr_settype(&attributes, PTHREAD_MUTEX_RECURSIVE)
         pthread_mutex_init(&mine.mutex, &attributes)
         pthread_mutexattr_destroy(&attributes)
+        mine.forks, mine.made_after = &forks, forks
         dtype = rows.dtype
         if dtype.names is None or dtype.names[: len(FIELDS)] != FIELDS or dtype.hasobject:
             raise TypeError(f"rows must have the fields {', '.join(FIELDS)} first and no objects, got {dtype}")
@@ -116,6 +129,7 @@ cdef class Storage:
         return PyCapsule_New(&self.lanes, b"fastrl.Lanes", NULL)
 
     def _acquire(self):
+        check_here(&self.lanes)
         # A holder may wait for the GIL; so nobody waits for the lock with the GIL in hand.
         if pthread_mutex_trylock(&self.lanes.mutex) != 0:
             with nogil:
@@ -150,6 +164,7 @@ cdef class Storage:
         kept = None
         if self.lanes.extras or extra:
             kept = self._extra(extra, None, &source)
+        check_here(&self.lanes)
         if pthread_mutex_trylock(&self.lanes.mutex) == 0:
             _step(&self.lanes, env, &source, 0)
             pthread_mutex_unlock(&self.lanes.mutex)
@@ -184,6 +199,7 @@ cdef class Storage:
         kept = None
         if self.lanes.extras or extra:
             kept = self._extra(extra, count, &source)
+        check_here(&self.lanes)
         with nogil:
             pthread_mutex_lock(&self.lanes.mutex)
             for i in range(count):
@@ -208,6 +224,7 @@ cdef class Storage:
             memcpy(&env, record + i * stride + at, sizeof(int))
             if not 0 <= env < self.num_envs:
                 raise IndexError(f"env must be from 0 to {self.num_envs - 1}, got {env} in record {i}")
+        check_here(&self.lanes)
         with nogil:
             pthread_mutex_lock(&self.lanes.mutex)
             for i in range(count):

@@ -28,6 +28,7 @@ cdef extern from "<pthread.h>" nogil:
     int pthread_mutex_lock(pthread_mutex_t*)
     int pthread_mutex_trylock(pthread_mutex_t*)
     int pthread_mutex_unlock(pthread_mutex_t*)
+    int pthread_atfork(void (*)() noexcept nogil, void (*)() noexcept nogil, void (*)() noexcept nogil)
 
 
 cdef extern from * nogil:
@@ -116,6 +117,19 @@ cdef struct Lanes:
     Field env
     Field[MAX_EXTRA] extra
     pthread_mutex_t mutex
+    const int64_t* forks  # that lie behind this process, and what they were when this was made
+    int64_t made_after
+
+
+cdef inline int check_here(const Lanes* lanes) except -1:
+    """A forked child may have inherited the lock from a thread that it has not, and large storage is its parent's, too:
+    neither is to be used there."""
+    if lanes.forks[0] != lanes.made_after:
+        raise RuntimeError(
+            "this replay belongs to the parent process, of which this one is a forked child: make one here, or load"
+            " what the parent has saved"
+        )
+    return 0
 
 
 cdef inline char* row_at(const Lanes* lanes, int64_t slot) noexcept nogil:

@@ -73,6 +73,7 @@ cdef class Uniform:
         cdef Batch batch
         cdef int64_t there
         _point(&batch, self.lanes, arrays, self.storage, self.batch_size)
+        check_here(self.lanes)
         with nogil:
             pthread_mutex_lock(&self.lanes.mutex)
             there = total_starts(self.lanes)
@@ -157,6 +158,7 @@ cdef class Prioritized(Uniform):
         if not 0 <= self.beta < INFINITY:
             raise ValueError(f"beta must be finite and not negative, got {self.beta}")
         _point(&batch, self.lanes, arrays, self.storage, self.batch_size)
+        check_here(self.lanes)
         with nogil:
             pthread_mutex_lock(&self.lanes.mutex)
             self._follow()
@@ -231,6 +233,7 @@ cdef class Prioritized(Uniform):
                 raise IndexError(f"indices must be of a batch that this sampler gave, got {index[i]} at {i}")
         changed_array = np.empty(count, np.int64)
         cdef int64_t* changed = <int64_t*>cnp.PyArray_DATA(changed_array)
+        check_here(self.lanes)
         with nogil:
             pthread_mutex_lock(&self.lanes.mutex)
             self._follow()
@@ -316,6 +319,7 @@ cdef class Sequences(Uniform):
         out[7] = _bytes(arrays, "indices", np.int64, (size,))
         for i, name in enumerate(self.storage.extra):
             extra[i] = _bytes(arrays, name, dtype[name].base, (*steps, *dtype[name].shape))
+        check_here(self.lanes)
         with nogil:
             pthread_mutex_lock(&self.lanes.mutex)
             there = total_starts(self.lanes)
@@ -411,6 +415,7 @@ cdef class Hindsight(Uniform):
         cdef Py_ssize_t i
         cdef int64_t there
         _point(&batch, self.lanes, arrays, self.storage, self.batch_size)
+        check_here(self.lanes)
         with nogil:
             pthread_mutex_lock(&self.lanes.mutex)
             there = total_starts(self.lanes)

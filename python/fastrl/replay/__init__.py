@@ -20,7 +20,14 @@ never tries until it is lucky.
 **Sequences and goals.** `SequenceSampler` draws sequences of one episode each, with steps before them to warm up a
 recurrent network; `HindsightSampler` gives transitions goals that were reached later.
 
-**Threads.** One thread may write while another one samples; the bulk of both happens without the GIL.
+**Threads.** One thread may write while another one samples; the bulk of both happens without the GIL. In a forked child
+of the process that made a replay, using it raises RuntimeError: what a thread of the parent was writing at the time of
+the fork would never be complete there.
+
+**Files.** `Replay.load` reads everything into memory and looks at checksums. `Replay(path=...)` and `Replay.open` map
+their files, whose lengths are compared first. Who cuts off such a file while it is mapped ends each process that
+reaches for the missing part, by SIGBUS; nothing can prevent that for a file on disk. Only open directories that nobody
+else writes to.
 """
 
 from fastrl.replay.hindsight import HindsightSampler

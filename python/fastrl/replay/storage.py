@@ -6,6 +6,7 @@ import math
 import mmap
 import os
 import shutil
+import stat
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,6 +23,19 @@ _STATE: dict[str, tuple[Any, bool]] = {
     "ages": (np.uint8, True),
     "starts": (np.uint32, True),
 }
+# What Python and NumPy raise when they make something of a text that may say anything.
+_DAMAGED = (
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+    SyntaxError,
+    MemoryError,
+)
+# Bytes of a description.
+_LONGEST = 1 << 20
 _LARGE_PAGE = 1 << 21
 _VERSION = 1
 
@@ -185,7 +199,8 @@ class Replay(Storage):
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Self:
-        """Storage on disk, as it was left: what is added goes into the same files.
+        """Storage on disk, as it was left: what is added goes into the same files. Their lengths are compared before
+        they are mapped; who cuts one off later ends this process by SIGBUS.
 
         Raises:
             As `load`.
@@ -194,12 +209,15 @@ class Replay(Storage):
 
     @classmethod
     def _read(cls, folder: Path, *, is_mapped: bool) -> Self:
+        written = folder / "replay.json"
         try:
-            text = (folder / "replay.json").read_text(encoding="utf-8")
+            about = written.stat()
         except (FileNotFoundError, NotADirectoryError):
             raise FileNotFoundError(f"{folder} holds no saved replay") from None
+        if not stat.S_ISREG(about.st_mode) or about.st_size > _LONGEST:
+            raise ReplayError(f"{folder}: replay.json is damaged (no file of up to {_LONGEST:,} bytes)")
         try:
-            description = json.loads(text)
+            description = json.loads(written.read_text(encoding="utf-8"))
             version = description["version"]
             if version != _VERSION:
                 raise ReplayError(
@@ -216,8 +234,9 @@ class Replay(Storage):
             if pad not in ("zero", "repeat"):
                 raise ValueError(f"pad must be 'zero' or 'repeat', got {pad!r}")
             checksums = dict(description["checksums"] or {})
-        except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError) as error:
-            raise ReplayError(f"{folder}: replay.json is damaged ({error})") from error
+        except _DAMAGED as error:
+            told = " ".join(str(error).split()) or type(error).__name__
+            raise ReplayError(f"{folder}: replay.json is damaged ({told})") from error
         arrays: dict[str, NDArray[Any]] = {}
         kinds: dict[str, tuple[Any, tuple[int, ...]]] = {"rows": (dtype, shape)}
         for name, (kind, is_per_row) in _STATE.items():
@@ -225,7 +244,7 @@ class Replay(Storage):
         for name, (kind, sizes) in kinds.items():
             file = folder / f"{name}.bin"
             count = math.prod(sizes)
-            if not file.exists() or file.stat().st_size != count * kind.itemsize:
+            if not file.is_file() or file.stat().st_size != count * kind.itemsize:
                 raise ReplayError(f"{file} is missing or not as long as replay.json says")
             if is_mapped:
                 arrays[name] = np.memmap(file, kind, "r+", shape=sizes)
