@@ -13,6 +13,7 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
+from fastrl import processes
 from fastrl.collect.fragment import Fragment
 from fastrl.collect.plan import Plan
 from fastrl.envs.spec import as_spec
@@ -143,6 +144,17 @@ WRONG: dict[str, Callable[..., Any]] = {
     "reset obs": lambda obs, info: (obs[0], info),
     "reset nan": lambda obs, info: (obs * np.nan, info),
 }
+
+
+class Unclosed(Broken):
+    """One whose ``close()`` never returns. Its process waits half a second for that, where fastrl would wait longer."""
+
+    def __init__(self, share: float, what: str, once: str = "") -> None:
+        super().__init__(share, what, once)
+        processes.CLOSING = 0.5
+
+    def close(self) -> None:
+        this_game_hangs()
 
 
 def this_game_hangs() -> None:

@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 import fastrl
-from collect_cases import ACTIONS, Broken, Chooser, chooser, plan, rows, take_many, updates
+from collect_cases import ACTIONS, Broken, Chooser, Unclosed, chooser, plan, rows, take_many, updates
 from fastrl.collect import handing_out, process_worker
 from fastrl.collect.executor import ExecutorCollector
 from fastrl.collect.fragment import Fragment
@@ -358,7 +358,25 @@ def test_a_plan_that_does_not_pickle_is_refused() -> None:
         ExecutorCollector(local, n_workers=1)
 
 
-def test_closing_ends_everything() -> None:
+def test_an_environment_that_does_not_close_is_ended_and_named(tmp_path: Path) -> None:
+    broken = plan("episodes", Unclosed, share=0.2, what="raise", once=str(tmp_path))
+    start = time.monotonic()
+    with ExecutorCollector(broken, n_workers=1, task_timeout=None) as collector:
+        episodes = updates(collector, 2)
+        report = collector.report()
+    assert time.monotonic() - start < LONG
+    happened = len(list(tmp_path.iterdir()))
+    assert report.restarts == len(report.failures) == happened >= 1
+    for failure in report.failures:
+        assert failure.cause == "its environment's close() took longer than 10 s"
+        # What made it close, and where that hangs.
+        assert "ValueError: this game is broken" in failure.traceback
+        assert "this_game_hangs" in failure.traceback
+    with SequentialCollector(plan("episodes")) as sequential:
+        assert updates(sequential, 2) == episodes
+
+
+def test_closing_ends_everything(caplog: pytest.LogCaptureFixture) -> None:
     before = shared_memory(os.getpid())
     collector = ExecutorCollector(plan("episodes", sleep=LONG), n_workers=3)
     collector.publish(chooser(0.0))
@@ -373,6 +391,11 @@ def test_closing_ends_everything() -> None:
     collector.close()
     assert time.monotonic() - start < LONG
     assert not any(map(psutil.pid_exists, pids))
+    [line] = caplog.messages
+    # Those that had come up; the others may still have been at starting.
+    assert line.startswith(
+        "killed at the end of collecting, after 2 s in a step or in an environment's close(): worker "
+    )
     with pytest.raises(CollectError, match="closed"):
         collector.collect()
     del collector

@@ -2,12 +2,14 @@
 parent is. Loads no torch."""
 
 import contextlib
+import faulthandler
 import multiprocessing
 import os
 import signal
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Iterator, Sequence
 from multiprocessing import connection, resource_tracker
 from multiprocessing.process import BaseProcess
@@ -25,6 +27,10 @@ _OF_TERMINALS = (signal.SIGINT, signal.SIGHUP)
 
 # Where ``fastrl.queue`` and ``fastrl.weights`` keep the memory that processes share.
 SHARED_MEMORY = "/dev/shm/fastrl-"
+
+# Seconds that a worker grants its environments to close, and what it ends with if they take longer.
+CLOSING = 10.0
+UNCLOSED = 80
 
 # What a worker ends with that would start workers itself, while it reads the program that has started it.
 UNGUARDED = 79
@@ -70,6 +76,8 @@ def begin(names: Sequence[str] = ()) -> None:
 def cause_of_death(exitcode: int | None) -> str:
     """Of a process that said nothing itself, one line: ``"killed by SIGKILL"``, ``"exit code 3"``."""
     code = exitcode or 0
+    if code == UNCLOSED:
+        return f"its environment's close() took longer than {CLOSING:g} s"
     if code == UNGUARDED:
         return (
             "each process reads the program that has started it, and would start processes again; put what starts them"
@@ -78,15 +86,41 @@ def cause_of_death(exitcode: int | None) -> str:
     return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
 
 
-def end(processes: Sequence[BaseProcess], patience: float = 5.0) -> None:
-    """Waits for processes that were told to end; those that have not after ``patience`` seconds are killed."""
+@contextlib.contextmanager
+def closing_in_time(fd: int) -> Iterator[None]:
+    """Ends this process if what is done meanwhile, closing its environments, takes longer than `CLOSING` seconds.
+
+    Args:
+        fd: a file, gets the traceback of the exception that is being handled, if one is, and of all threads then.
+    """
+    raised = "" if sys.exc_info()[0] is None else traceback.format_exc()
+
+    def end() -> None:
+        with contextlib.suppress(OSError):  # nobody listens any more
+            os.write(fd, raised.encode(errors="replace"))
+        faulthandler.dump_traceback(fd)
+        os._exit(UNCLOSED)
+
+    timer = threading.Timer(CLOSING, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def end(processes: Sequence[BaseProcess], patience: float = 5.0) -> list[BaseProcess]:
+    """Waits for processes that were told to end; those that have not after ``patience`` seconds are killed, and
+    returned."""
     until = time.monotonic() + patience
     for process in processes:
         process.join(max(until - time.monotonic(), 0))
-    for process in processes:
-        if process.is_alive():
-            process.kill()
-            process.join()
+    alive = [process for process in processes if process.is_alive()]
+    for process in alive:
+        process.kill()
+        process.join()
+    return alive
 
 
 def _end_with_parent(names: Sequence[str]) -> None:

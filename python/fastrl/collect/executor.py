@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import logging
 import math
 import multiprocessing
 import pickle
@@ -45,6 +46,11 @@ START_SECONDS = 60.0
 
 # Seconds between looks at the workers' memory.
 _MEMORY = 5.0
+
+# Seconds that `close` grants workers to end by themselves.
+_PATIENCE = 2.0
+
+_log = logging.getLogger(__name__)
 
 
 class ExecutorCollector(TaskCollector[Worker]):
@@ -224,7 +230,14 @@ class ExecutorCollector(TaskCollector[Worker]):
         self._stop[0] = 1
         for worker in self._workers:
             worker.retire()
-        processes.end([worker.process for worker in self._workers], 2.0)
+        killed = processes.end([worker.process for worker in self._workers], _PATIENCE)
+        indices = ", ".join(str(worker.index) for worker in self._workers if worker.process in killed)
+        if indices:
+            _log.warning(
+                "killed at the end of collecting, after %g s in a step or in an environment's close(): worker %s",
+                _PATIENCE,
+                indices,
+            )
         self._workers = []
         if self._weights is not None:
             self._weights.close()

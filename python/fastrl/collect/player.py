@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -125,6 +126,7 @@ class Player:
         anew: rows whose episodes began anew with the last fragment, as playing them again led elsewhere.
         seconds: spent, by `PARTS`.
         form: of what the environments give.
+        closing: a context in which environments are closed; does nothing unless set.
     """
 
     def __init__(self, plan: Plan, lanes: Sequence[int] = (), stop: memoryview | None = None) -> None:
@@ -134,6 +136,7 @@ class Player:
         self.begun: Sequence[Begun] = ()
         self.anew: tuple[int, ...] = ()
         self.seconds = dict.fromkeys(PARTS, 0.0)
+        self.closing: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
         self._stop = memoryview(b"\0") if stop is None else stop
         self._envs: list[gymnasium.Env[Any, Any]] = []
         self._actor: Actor | None = None
@@ -225,9 +228,11 @@ class Player:
     def close(self) -> None:
         """Closes the environments. What is played next begins with others, where the running episodes began."""
         self._running = False
-        for env in self._envs:
-            contract.close(env)
-        self._envs = []
+        envs, self._envs = self._envs, []
+        if envs:
+            with self.closing():
+                for env in envs:
+                    contract.close(env)
 
     def _reset(self, row: int) -> None:
         """Begins the row's episode."""

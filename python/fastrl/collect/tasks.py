@@ -134,9 +134,11 @@ class _Process:
         slots: Slots,
         weights: Weights | None,
         stop: Any,
+        report: Connection,
         rebuild: bool,
     ) -> None:
-        self._make_player = lambda: Player(plan, lanes, np.frombuffer(stop, np.uint8).data)
+        self._new_player = lambda: Player(plan, lanes, np.frombuffer(stop, np.uint8).data)
+        self._report = report
         self.player = self._make_player()
         self._slots = slots
         self._weights = weights
@@ -144,6 +146,11 @@ class _Process:
         self._version = 0
         self._rebuild = rebuild
         self._told = perf_counter()
+
+    def _make_player(self) -> Player:
+        player = self._new_player()
+        player.closing = lambda: processes.closing_in_time(self._report.fileno())
+        return player
 
     def start(self) -> Outcome:
         """Builds what it plays with."""
@@ -235,7 +242,7 @@ def begin(
     faulthandler.enable(report.fileno())
     faulthandler.register(TELL, report.fileno(), chain=True)
     try:
-        _process = _Process(unpickled(payload), lanes, slots, weights, stop, rebuild)
+        _process = _Process(unpickled(payload), lanes, slots, weights, stop, report, rebuild)
         # Unlike atexit, it is done in processes of every start method.
         util.Finalize(None, _process.close, exitpriority=10)
     except Exception as error:
