@@ -16,11 +16,11 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.error import ClosedEnvironmentError, ResetNeeded
-from gymnasium.spaces import Box, Dict, Discrete
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
-from fastrl.envs import ProcessVectorEnv
+from fastrl.envs import ProcessVectorEnv, process_vector
 from fastrl.processes import SHARED_MEMORY
 from fastrl.testing import check_vector_env
 from patience import LONG, is_running, wait_until
@@ -111,6 +111,44 @@ def walks() -> Any:
         ProcessVectorEnv(Walk, 5, 2, autoreset_mode="same_step", info=True, start_method="forkserver")
     ) as env:
         yield env
+
+
+@pytest.mark.parametrize("action", [-1, 3, 2**32, 2**63, 2**64 - 1])
+def test_an_action_outside_the_space_is_refused_and_costs_nothing(
+    walks: ProcessVectorEnv, action: int
+) -> None:
+    walks.reset(seed=0)
+    actions: NDArray[Any] = np.zeros(5, np.int64 if action < 2**63 else np.uint64)
+    actions[3] = action
+    with pytest.raises(
+        ValueError, match=rf"expected those of Discrete\(3\), got {action} for environment 3$"
+    ):
+        walks.step(actions)
+    out = arrays(walks)
+    # A row that does not step may have any.
+    walks.step_into(actions, *out, mask=np.arange(5) != 3)
+    assert out[0][:, 1].tolist() == [1, 1, 1, 0, 1]
+    assert walks.step(np.ones(5, np.int64))[0][:, 1].tolist() == [2, 2, 2, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("space", "inside", "outside"),
+    [
+        (Discrete(3, start=-1), [-1, 1], [-2, 2]),
+        (MultiDiscrete([2, 3]), [[0, 0], [1, 2]], [[2, 0], [0, -1]]),
+        (MultiDiscrete([2, 3], start=[5, 0]), [[5, 2]], [[0, 0], [7, 0]]),
+        (MultiBinary(2), [[0, 1]], [[0, 2], [-1, 0]]),
+        (Box(-1, 5, (2,), np.int8), [[-1, 5]], [[0, 6], [-2, 0]]),
+    ],
+)
+def test_bounds_of_actions(space: Any, inside: list[Any], outside: list[Any]) -> None:
+    low, high = process_vector._bounds(space) or (0, 0)
+    for action in inside:
+        assert space.contains(np.array(action, space.dtype))
+        assert np.all((low <= np.array(action)) & (np.array(action) <= high))
+    for action in outside:
+        assert not np.all((low <= np.array(action)) & (np.array(action) <= high))
+    assert process_vector._bounds(Box(-1, 1, (2,), np.float32)) is None
 
 
 def test_infos_are_those_of_gymnasium(walks: ProcessVectorEnv) -> None:
@@ -356,7 +394,7 @@ PARENT = """
 import sys, time
 sys.path.insert(0, sys.argv[1])
 import numpy as np
-from fastrl.envs import ProcessVectorEnv
+from fastrl.envs import ProcessVectorEnv, process_vector
 from test_process_vector import Walk
 
 if __name__ == "__main__":

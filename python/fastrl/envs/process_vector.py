@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import numpy as np
 from gymnasium.error import ClosedEnvironmentError, ResetNeeded
-from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
+from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
@@ -219,6 +219,7 @@ class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
         self.next_seeds = memory.seeds
         self._obs_rows = memory.obs.reshape(self.num_envs, -1)
         self._final_rows = memory.final_obs.reshape(self.num_envs, -1)
+        self._bounds = _bounds(action_space)
         # Whether an episode has ended in DISABLED mode, or has not begun: then it has to be reset first.
         self._to_reset = np.ones(self.num_envs, np.bool_)
         self._everyone = np.ones(self.num_envs, np.bool_)
@@ -397,6 +398,8 @@ class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
             mask: bool [N], only these environments step; the rows of the others are left as they are.
 
         Raises:
+            ValueError: an action of integers is none of the action space's; nothing has stepped. (Numbers of a Box of
+                floats are not compared with its bounds, which is up to the environment.)
             WorkerError: workers have died, before or in this step. Those of the others have stepped, and their rows
                 are written.
         """
@@ -450,6 +453,9 @@ class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
             raise ValueError(f"actions: expected shape {memory.actions.shape}, got {actions.shape}")
         if not np.can_cast(actions.dtype, memory.actions.dtype, "same_kind"):
             raise TypeError(f"actions: expected {memory.actions.dtype}, got {actions.dtype}")
+        # Before they are converted, which could make another action of one that is out of range.
+        if self._bounds is not None:
+            self._check_bounds(actions, mask)
         self._settle()
         memory.actions[...] = actions
         infos = self._round(Command.STEP, mask)
@@ -458,6 +464,25 @@ class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
         elif self.autoreset_mode is AutoresetMode.SAME_STEP and (stays := memory.seeds == STAY).any():
             self._to_reset |= (memory.terminations | memory.truncations) & mask & stays
         return infos
+
+    def _check_bounds(self, actions: NDArray[Any], mask: NDArray[np.bool_]) -> None:
+        low, high = self._bounds or (0, 0)
+        # One look for what is usual: without a sign, a number below 0 is a large one.
+        if (
+            isinstance(low, int)
+            and low == 0
+            and actions.dtype.itemsize == 8
+            and np.maximum.reduce(actions.view(np.uint64), None) <= high
+        ):
+            return
+        outside = (actions < low) | (actions > high)
+        if outside.any():
+            rows = np.flatnonzero(outside.reshape(self.num_envs, -1).any(axis=1) & mask)
+            if len(rows):
+                raise ValueError(
+                    f"actions: expected those of {self.single_action_space}, got {actions[rows[0]].tolist()} for"
+                    f" environment {rows[0]}"
+                )
 
     def _flat(self, name: str, obs: NDArray[np.float32]) -> NDArray[np.float32]:
         if obs.shape == self._obs_rows.shape:
@@ -594,6 +619,20 @@ class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
 
     def close_extras(self, **kwargs: Any) -> None:
         self._end()
+
+
+def _bounds(space: Space[Any]) -> tuple[Any, Any] | None:
+    """The least and the greatest action of a space, or of each of its numbers; None where they are no integers."""
+    match space:
+        case Discrete():
+            return int(space.start), int(space.start + space.n - 1)
+        case MultiDiscrete():
+            return space.start, space.start + (space.nvec - 1)
+        case MultiBinary():
+            return 0, 1
+        case Box() if space.dtype is not None and space.dtype.kind in "iu":
+            return space.low, space.high
+    return None
 
 
 def _at_least_one(name: str, value: Any) -> int:
