@@ -21,6 +21,7 @@ from fastrl.collect.board import GAMES, Board, Game, Times
 from fastrl.collect.collector import Job, Stacks, collect
 from fastrl.collect.feeds import FeedClosed, QueueFeed
 from fastrl.collect.pool import CONTEXT, CollectorError, Pool
+from fastrl.envs.contract import ContractError
 from fastrl.replay import Replay, UniformSampler
 from fastrl.weights import Weights
 from patience import LONG, wait_until
@@ -155,6 +156,42 @@ def test_the_actor_sees_what_the_replay_gives() -> None:
     batch = UniformSampler(storage, 256).sample()
     given = {obs.numpy().tobytes() for obs in batch.obs}
     assert len(given) > 20 and given <= seen
+
+
+class Odd(Walk):
+    """Gives something else than its space has in its second step."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__()
+        self.given = given
+
+    def step(self, action: Any) -> Any:
+        obs, reward, *rest = super().step(action)
+        if self.time == 2:
+            obs, reward = self.given.get("obs", obs), self.given.get("reward", reward)
+        return obs, reward, *rest
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"obs": [0.5]}, r"expected integers of shape \(2, 2\), got a list"),
+        ({"obs": None}, r"expected integers of shape \(2, 2\), got None"),
+        (
+            {"obs": np.uint8([7])},
+            r"expected integers of shape \(2, 2\), got an array of uint8 of shape \(1,\)",
+        ),
+        ({"obs": np.full((2, 2), 300)}, "expected uint8, got 300"),
+        ({"reward": None}, "a number as reward, got None"),
+        ({"reward": np.nan}, "rewards should be finite float32 numbers, .* gave nan"),
+    ],
+)
+def test_what_a_space_does_not_have_is_not_learnt_from(given: dict[str, Any], said: str) -> None:
+    sender = Kept(200)
+    odd = job(make_env=functools.partial(Odd, **given))
+    with pytest.raises(ContractError, match=f"^Odd: .*{said}"):
+        collect(odd, Board(CONTEXT, 1), sender, None)
+    assert sender.rows == []
 
 
 def test_stacks() -> None:

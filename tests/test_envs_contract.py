@@ -142,6 +142,20 @@ def test_floats_are_no_integers() -> None:
         contract.reset(env, form)
 
 
+def test_integers_are_not_wrapped() -> None:
+    form = contract.form_of("it", (2,), np.uint8)
+    env = Given(
+        (np.array([0, 255]), {}), (np.array([0, 256]), {}), (np.array([-1, 0]), 0.0, False, False, {})
+    )
+    obs, _ = contract.reset(env, form)
+    assert obs.dtype == np.uint8
+    assert obs.tolist() == [0, 255]
+    with pytest.raises(contract.ContractError, match=r"reset.* expected uint8, got 256 in an array of int64$"):
+        contract.reset(env, form)
+    with pytest.raises(contract.ContractError, match=r"step.* expected uint8, got -1 in an array of int64$"):
+        contract.step(env, form, 0)
+
+
 class OldGym(Noise):
     """As the old Gym had it: no seed for ``reset``, four values of ``step``."""
 

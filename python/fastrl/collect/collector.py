@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from fastrl.collect.board import Board, Game, Times
 from fastrl.collect.feeds import Sender
+from fastrl.envs import contract
 from fastrl.weights import Weights
 
 
@@ -102,6 +103,7 @@ def collect(job: Job, board: Board, sender: Sender, weights: Weights | None) -> 
 
     Raises:
         FeedClosed: the learner takes no more.
+        ContractError: an environment gives what its space does not have, or NaN or infinity.
     """
     seeds = np.random.SeedSequence([job.seed, job.index, job.attempt]).generate_state(len(job.envs) + 1)
     actor = job.make_actor(int(seeds[-1]))
@@ -109,8 +111,10 @@ def collect(job: Job, board: Board, sender: Sender, weights: Weights | None) -> 
     envs = [job.make_env() for _ in job.envs]
     shape, dtype = job.row["obs"].shape, job.row["obs"].base
     stacks = Stacks(len(envs), job.stack, shape, dtype)
+    spec = envs[0].spec
+    form = contract.form_of(type(envs[0].unwrapped).__name__ if spec is None else spec.id, shape, dtype)
     for i, env in enumerate(envs):
-        stacks.begin(i, env.reset(seed=int(seeds[i]))[0])
+        stacks.begin(i, contract.reset(env, form, int(seeds[i]))[0])
     # A round of steps may add two rows an environment.
     rows = np.zeros(job.fragment + 2 * len(envs), job.row)
     column = {name: rows[name] for name in job.row.names or ()}
@@ -138,7 +142,7 @@ def collect(job: Job, board: Board, sender: Sender, weights: Weights | None) -> 
         for i, env in enumerate(envs):
             action = int(actions[i])
             column["obs"][filled] = stacks.newest(i)
-            frame, reward, terminated, truncated, info = env.step(action)
+            frame, reward, terminated, truncated, info = contract.step(env, form, action)
             column["env"][filled] = job.envs[i]
             column["action"][filled] = action
             column["reward"][filled] = reward
@@ -160,12 +164,13 @@ def collect(job: Job, board: Board, sender: Sender, weights: Weights | None) -> 
                 elif not job.tells_games:
                     board.add_game(job.index, Game(float(returns[i]), int(lengths[i])))
                 returns[i], lengths[i] = 0, 0
-                stacks.begin(i, env.reset()[0])
+                stacks.begin(i, contract.reset(env, form)[0])
             else:
                 stacks.push(i, frame)
         steps += len(envs)
         passed("environment")
         if filled >= job.fragment:
+            contract.expect_finite(form.name, column["reward"][:filled], column["obs"][:filled])
             sender.put(rows[:filled])
             filled = 0
             passed("queue")

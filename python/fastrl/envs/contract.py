@@ -28,16 +28,21 @@ class ContractError(RuntimeError):
 
 class Form(NamedTuple):
     """What an environment is called, and what its observations are to be: arrays of a shape, of these kinds of NumPy's
-    dtypes. Integers may come where the space has floats, not the other way."""
+    dtypes. Integers may come where the space has floats, not the other way; where it has integers, those of another
+    dtype may come that ``whole``, the space's, can hold."""
 
     name: str
     shape: tuple[int, ...]
     kinds: str
+    whole: np.dtype[Any] | None
 
 
 def form_of(name: str, shape: tuple[int, ...], dtype: Any) -> Form:
     """Of the shape and dtype of an observation space."""
-    return Form(name, tuple(shape), "biuf" if np.dtype(dtype).kind == "f" else "biu")
+    expected: np.dtype[Any] = np.dtype(dtype)
+    if expected.kind == "f":
+        return Form(name, tuple(shape), "biuf", None)
+    return Form(name, tuple(shape), "biu", expected)
 
 
 def reset(
@@ -88,7 +93,7 @@ def step(
     Returns:
         Observation, reward, terminated, truncated, info: the first as of `reset`; infos are as they came.
     """
-    name, shape, kinds = form
+    name, shape, kinds, whole = form
     try:
         result = env.step(action)
     except Exception as error:
@@ -105,6 +110,8 @@ def step(
         raise ContractError(f"{name}: {_STEP}, got {_what(result)}{old}: {_OLD}") from None
     if obs.__class__ is not np.ndarray or obs.shape != shape or obs.dtype.kind not in kinds:
         obs = _observation(form, "step", obs)
+    elif whole is not None and obs.dtype != whole:
+        obs = _whole(form, "step", obs)
     if reward.__class__ not in _NUMBERS:
         reward = _number(name, reward)
     if terminated.__class__ not in _FLAGS:
@@ -136,7 +143,7 @@ def _innermost(trace: TracebackType | None) -> str:
 
 
 def _observation(form: Form, method: str, obs: Any) -> NDArray[Any]:
-    name, shape, kinds = form
+    name, shape, kinds, whole = form
     try:
         array = np.asarray(obs)
     except (TypeError, ValueError):
@@ -146,7 +153,34 @@ def _observation(form: Form, method: str, obs: Any) -> NDArray[Any]:
             f"{name}: {method}() gave an observation that its observation_space does not have:"
             f" expected {'numbers' if 'f' in kinds else 'integers'} of shape {shape}, got {_what(obs)}"
         )
+    return array if whole is None or array.dtype == whole else _whole(form, method, array)
+
+
+def _whole(form: Form, method: str, obs: NDArray[Any]) -> NDArray[Any]:
+    """Integers as the space's dtype."""
+    assert form.whole is not None
+    array = obs.astype(form.whole)
+    wrong = array != obs
+    if wrong.any():
+        raise ContractError(
+            f"{form.name}: {method}() gave an observation that its observation_space does not have: expected"
+            f" {form.whole}, got {obs[wrong].flat[0]} in an array of {obs.dtype}"
+        )
     return array
+
+
+def expect_finite(name: str, rewards: NDArray[Any], obs: NDArray[Any]) -> None:
+    """Refuses NaN and infinity in what an environment gave.
+
+    Raises:
+        ContractError
+    """
+    for what, values in (("reward", rewards), ("observation", obs)):
+        if values.dtype.kind == "f" and not np.isfinite(values).all():
+            first = values[~np.isfinite(values)].flat[0]
+            raise ContractError(
+                f"{name}: {what}s should be finite {values.dtype} numbers, step() or reset() gave {first}"
+            )
 
 
 def _number(name: str, reward: Any) -> float:
