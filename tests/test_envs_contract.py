@@ -150,7 +150,9 @@ def test_integers_are_not_wrapped() -> None:
     obs, _ = contract.reset(env, form)
     assert obs.dtype == np.uint8
     assert obs.tolist() == [0, 255]
-    with pytest.raises(contract.ContractError, match=r"reset.* expected uint8, got 256 in an array of int64$"):
+    with pytest.raises(
+        contract.ContractError, match=r"reset.* expected uint8, got 256 in an array of int64$"
+    ):
         contract.reset(env, form)
     with pytest.raises(contract.ContractError, match=r"step.* expected uint8, got -1 in an array of int64$"):
         contract.step(env, form, 0)

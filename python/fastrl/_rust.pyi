@@ -720,7 +720,7 @@ class Weights:
     @classmethod
     def attach(cls, name: str) -> Weights:
         """Opens the weights of this name, to read. FileNotFoundError: there are none. RuntimeError: what is there is
-        damaged, of another version of fastrl, or something else."""
+        damaged, of another version of fastrl, user or PID namespace, or something else."""
 
     @property
     def name(self) -> str: ...
@@ -760,7 +760,7 @@ class Rounds:
     @classmethod
     def attach(cls, name: str) -> Rounds:
         """Opens the rounds of this name, to be a member. FileNotFoundError: there are none. RuntimeError: what is there
-        is damaged, of another version of fastrl, or something else."""
+        is damaged, of another version of fastrl, user or PID namespace, or something else."""
 
     @property
     def name(self) -> str: ...

@@ -215,7 +215,7 @@ impl Segment {
         let Ok(bytes) = header_bytes(&file) else { return Err(foreign("it is no segment of fastrl")) };
         let (header, origin) = Header::decode(&bytes, length).map_err(foreign)?;
         let own = Namespace::own();
-        if !own.has_boot_of(origin.namespace) {
+        if own.is_known() && origin.namespace.is_known() && !own.has_boot_of(origin.namespace) {
             return Err(foreign("it was made before the machine was started"));
         }
         if own != origin.namespace {
@@ -503,6 +503,7 @@ mod tests {
         assert!(boot.refusal().contains("before the machine was started"));
         assert!(container.refusal().contains("in another PID namespace"), "{}", container.refusal());
         assert!(clock.refusal().contains("in another PID namespace"));
+        assert!(unknown.refusal().contains("in another PID namespace"));
     }
 
     #[test]
