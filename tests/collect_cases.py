@@ -147,11 +147,13 @@ WRONG: dict[str, Callable[..., Any]] = {
 
 
 class Unclosed(Broken):
-    """One whose ``close()`` never returns. Its process waits half a second for that, where fastrl would wait longer."""
+    """One whose ``close()`` never returns. With something else that it does, its process waits half a second for that,
+    where fastrl would wait longer."""
 
     def __init__(self, share: float, what: str, once: str = "") -> None:
         super().__init__(share, what, once)
-        processes.CLOSING = 0.5
+        if what:
+            processes.CLOSING = 0.5
 
     def close(self) -> None:
         this_game_hangs()

@@ -511,7 +511,7 @@ mod tests {
         let users = Users { first: u64::MAX, stride: u64::MAX, count: u64::MAX };
         let forged = Forged::new("users", Origin::own());
         let bytes = Header { users, ..header() }.encode(Origin { creator: DEAD, namespace: Namespace::own() });
-        std::fs::write(path(&forged.0), [bytes, vec![0; 8192]].concat()[..8192].to_vec()).unwrap();
+        std::fs::write(path(&forged.0), &[bytes, vec![0; 8192]].concat()[..8192]).unwrap();
         sweep();
         assert!(forged.is_there());
     }
@@ -526,7 +526,7 @@ mod tests {
         assert_eq!(unsafe { libc::mkfifo(c_path.as_ptr(), 0o600) }, 0);
         let link = Forged(format!("test-link-{}", std::process::id()));
         let hidden = std::env::temp_dir().join(format!("fastrl-hidden-{}", std::process::id()));
-        std::fs::write(&hidden, [header().encode(dead), vec![0; 8192]].concat()[..8192].to_vec()).unwrap();
+        std::fs::write(&hidden, &[header().encode(dead), vec![0; 8192]].concat()[..8192]).unwrap();
         std::os::unix::fs::symlink(&hidden, path(&link.0)).unwrap();
         let socket = Forged(format!("test-socket-{}", std::process::id()));
         let _listener = std::os::unix::net::UnixListener::bind(path(&socket.0)).unwrap();
