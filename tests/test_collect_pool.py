@@ -317,6 +317,23 @@ def test_a_collector_that_dies_again_and_again_stops_the_run_with_its_traceback(
         setup.pool.restart(setup.pool.dead()[0])
 
 
+class Refused(Walk):
+    def step(self, action: Any) -> Any:
+        raise ContractError("Refused: step() gave what it should not")
+
+
+def test_a_collector_whose_environment_does_not_keep_to_the_interface_is_not_started_again(
+    setups: list[Setup],
+) -> None:
+    setup = Setup(job(0, make_env=Refused))
+    setups.append(setup)
+    setup.drain_until(setup.pool.dead)
+    (death,) = setup.pool.dead()
+    assert (death.cause, death.traceback) == ("Refused: step() gave what it should not", "")
+    with pytest.raises(CollectorError, match=r"^Refused: step\(\) gave what it should not$"):
+        setup.pool.restart(death)
+
+
 LEARNER = """
 import os, sys, time
 sys.path.insert(0, {tests!r})

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from fastrl._pixels import Shrinker
+from fastrl.envs.contract import ContractError
 from fastrl.envs.pixels import ImageGame, PixelEnv, make_pixels
 
 
@@ -169,6 +170,31 @@ def test_any_environment_with_images(shape: tuple[int, ...]) -> None:
     # 10 -> 5 -> 2: of the last two frames the brighter.
     frame, *_ = env.step(0)
     assert frame.tolist() == [[5] * 3] * 4
+
+
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        ((np.zeros((8, 9), np.uint8), np.nan, False, False, {}), r"Images: step\(\) gave the reward nan"),
+        (
+            (np.zeros((4, 9), np.uint8), 1.0, False, False, {}),
+            r"expected integers of shape \(8, 9\), got an array",
+        ),
+        (
+            (np.zeros((8, 9)), 1.0, False, False, {}),
+            r"expected integers of shape \(8, 9\), got an array of float64",
+        ),
+        ((np.zeros((8, 9), np.uint8), 1.0, False, {}), r"Images: step\(\) should return .* got 4 values"),
+    ],
+)
+def test_what_an_environment_gives_is_what_its_spaces_say(
+    result: Any, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    game = ImageGame(Images((8, 9)))
+    game.reset(0)
+    monkeypatch.setattr(Images, "step", lambda self, action: result)
+    with pytest.raises(ContractError, match=message):
+        game.act(0)
 
 
 @pytest.mark.parametrize(

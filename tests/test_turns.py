@@ -13,6 +13,7 @@ from rich.console import Console
 from fastrl import pixels
 from fastrl.checkpoint import load_newest
 from fastrl.cli import main
+from fastrl.collect.plan import CollectError
 from fastrl.envs.pixels import PixelEnv, SeededGames
 from fastrl.pixels import Training
 from fastrl.session import TrainError
@@ -102,7 +103,9 @@ def test_a_process_that_dies_ends_the_run_in_one_line() -> None:
     next(rows)  # type: ignore[call-overload]
     assert training._turns is not None
     os.kill(training._turns._envs.pids[0], signal.SIGKILL)
-    with pytest.raises(TrainError, match=r"collector 0 died \(killed by SIGKILL\): a deterministic run ends"):
+    with pytest.raises(
+        CollectError, match=r"collector 0 died \(killed by SIGKILL\): a deterministic run ends"
+    ):
         list(rows)
     with pytest.raises(TrainError, match="prefetch on does not go with"):
         Training(settings(*TURNS, "--collect.prefetch=on"), Console(quiet=True))

@@ -22,8 +22,8 @@ from fastrl.collect.board import Board, Game, Times
 from fastrl.collect.collector import Job, Stacks
 from fastrl.collect.failures import failed
 from fastrl.collect.feeds import QueueFeed
-from fastrl.collect.plan import Report
-from fastrl.collect.pool import CONTEXT, CollectorError, Pool
+from fastrl.collect.plan import CollectError, Report
+from fastrl.collect.pool import CONTEXT, Pool
 from fastrl.config import Values, to_tree
 from fastrl.envs import contract
 from fastrl.envs.pixels import PixelEnv, make_pixels
@@ -256,8 +256,6 @@ class Training:
             senders = [feed.sender() for _ in jobs]
             pool = Pool(jobs, senders, board, weights, [feed.name, weights.name])
             yield from self._loop(learner, inflow, pool, board, feed)
-        except CollectorError as error:
-            raise TrainError(str(error)) from None
         finally:
             feed.shutdown()
             if pool is not None:
@@ -369,9 +367,10 @@ class Training:
             yield from self._take_turns(turns)
         except WorkerError as error:
             death = error.deaths[0]
-            raise TrainError(
+            raise CollectError(
                 f"collector {death.worker} died ({death.cause}): a deterministic run ends then; --resume goes on from"
-                " its last checkpoint"
+                " its last checkpoint",
+                death.traceback,
             ) from error
         finally:
             if turns is not None:
@@ -559,8 +558,8 @@ def new_run(config: PixelConfig, path: Path | None, console: Console) -> PixelSu
     """Trains from the beginning, in a new run directory.
 
     Raises:
-        TrainError, RunDirectoryError: it cannot begin; nothing has been written then. Or collectors die again and
-            again.
+        TrainError, RunDirectoryError: it cannot begin; nothing has been written then.
+        CollectError: collectors die again and again.
     """
     training = Training(config, console)
     begin_with(config.run.init_from, "pixels", training.take_weights, console)

@@ -18,6 +18,7 @@ from fastrl.algorithms.mappo import MAPPO
 from fastrl.algorithms.reinforce import REINFORCE
 from fastrl.algorithms.team import TeamLearner
 from fastrl.checkpoint import CheckpointError, load_newest, save_checkpoint
+from fastrl.collect.plan import CollectError
 from fastrl.collect.pool import CollectorError
 from fastrl.config import UserError, Values, build, to_tree
 from fastrl.curriculum import Curriculum
@@ -182,7 +183,7 @@ class Training:
             online.start(self.curriculum.level, self.curriculum.difficulty())
             yield from self._rows(online)
         except CollectorError as error:
-            raise TrainError(f"the simulation keeps dying: {error}") from None
+            raise CollectError(f"the simulation keeps dying: {error}", error.traceback) from None
         finally:
             online.close()
 

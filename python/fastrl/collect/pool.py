@@ -19,6 +19,8 @@ from fastrl import processes
 from fastrl.collect.board import Board
 from fastrl.collect.collector import collect
 from fastrl.collect.feeds import FeedClosed, Sender
+from fastrl.collect.plan import CollectError
+from fastrl.envs.contract import ContractError
 from fastrl.weights import Weights
 
 # Forked processes would share locks, threads and a GPU with the learner.
@@ -44,8 +46,8 @@ J = TypeVar("J", bound=AnyJob)
 Work = Callable[[J, Board, Sender, Weights | None], None]
 
 
-class CollectorError(RuntimeError):
-    """Collectors die again and again; the message has the last one's traceback."""
+class CollectorError(CollectError):
+    """Collectors die again and again, or of something that comes again; the message has the last one's traceback."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,13 +58,15 @@ class Death:
         index: which.
         envs: the numbers of its environments.
         cause: one line.
-        traceback: its own, empty if it was killed.
+        traceback: its own, empty if it was killed, or ``refused``.
+        refused: its environment does not keep to Gymnasium's interface: to start it again is of no use.
     """
 
     index: int
     envs: range
     cause: str
     traceback: str
+    refused: bool = False
 
 
 @dataclasses.dataclass
@@ -71,7 +75,8 @@ class _Worker(Generic[J]):
     process: BaseProcess
     report: Connection
     steps: int  # when it was started
-    told: str = ""  # its traceback, once it has died
+    told: str = ""  # its traceback, once it has died, or
+    refused: str = ""  # what its environment did
 
 
 class Pool(Generic[J]):
@@ -139,7 +144,9 @@ class Pool(Generic[J]):
     def _death(self, worker: _Worker[J]) -> Death:
         with contextlib.suppress(EOFError, OSError):
             if worker.report.poll():
-                worker.told = worker.report.recv()
+                worker.told, worker.refused = worker.report.recv()
+        if worker.refused:
+            return Death(worker.job.index, worker.job.envs, worker.refused, "", refused=True)
         told = worker.told
         last = told.strip().splitlines()[-1] if told else ""
         cause = last or processes.cause_of_death(worker.process.exitcode)
@@ -150,8 +157,10 @@ class Pool(Generic[J]):
         the new one begins new episodes in the same environments.
 
         Raises:
-            CollectorError: it dies again and again.
+            CollectorError: it dies again and again, or is of no use.
         """
+        if death.refused:
+            raise CollectorError(death.cause)
         worker = self._workers[death.index]
         deaths = self._deaths[death.index]
         now = time.monotonic()
@@ -161,7 +170,8 @@ class Pool(Generic[J]):
             raise CollectorError(
                 f"collector {death.index} died {len(deaths)} times"
                 + (" before its first step" if never_began else f" within {WITHIN / 60:.0f} minutes")
-                + f", the last time so: {death.cause}\n\n{death.traceback}".rstrip()
+                + f", the last time so: {death.cause}\n\n{death.traceback}".rstrip(),
+                death.traceback,
             )
         worker.process.join()
         worker.report.close()
@@ -198,6 +208,9 @@ def _work(
             sender.close()
     except FeedClosed:
         pass
+    except ContractError as error:
+        report.send(("", str(error)))
+        sys.exit(1)
     except BaseException:
-        report.send(traceback.format_exc())
+        report.send((traceback.format_exc(), ""))
         sys.exit(1)

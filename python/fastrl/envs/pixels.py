@@ -6,6 +6,7 @@ Only the newest frame is delivered: stacking is for who stores and who acts, so 
 """
 
 import difflib
+import math
 from collections.abc import Mapping
 from typing import Any, Protocol, SupportsFloat
 
@@ -15,6 +16,7 @@ from gymnasium.spaces import Box, Discrete
 from numpy.typing import NDArray
 
 from fastrl._pixels import Shrinker
+from fastrl.envs import contract
 
 Frame = NDArray[np.uint8]
 
@@ -230,6 +232,10 @@ class ImageGame:
     Args:
         env: with uint8 [H, W], [H, W, 1] or [H, W, 3] observations and a Discrete action space from 0 on. Its
             infos' ``lives`` counts lives, if it is there.
+
+    Raises:
+        ValueError: it has other spaces. `reset` and `act` raise `fastrl.envs.contract.ContractError` where it gives
+            something else than its spaces say, or a reward that is not finite.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
@@ -246,17 +252,22 @@ class ImageGame:
             raise ValueError(f"{name} has no Discrete actions from 0 on but {actions}")
         assert space.shape is not None
         self._env = env
+        self._form = contract.form_of(name, space.shape, space.dtype)
         self._frame: Frame = np.zeros(space.shape, np.uint8)
         self.shape: tuple[int, int] = (space.shape[0], space.shape[1])
         self.num_actions = int(actions.n)
         self.lives = 0
 
     def reset(self, seed: int | None) -> None:
-        self._frame, info = self._env.reset(seed=seed)
+        self._frame, info = contract.reset(self._env, self._form, seed)
         self._count_lives(info)
 
     def act(self, action: int) -> tuple[float, bool, bool]:
-        self._frame, reward, terminated, truncated, info = self._env.step(action)
+        self._frame, reward, terminated, truncated, info = contract.step(self._env, self._form, action)
+        if not math.isfinite(reward):
+            raise contract.ContractError(
+                f"{self._form.name}: step() gave the reward {reward}, it should be finite"
+            )
         self._count_lives(info)
         return float(reward), bool(terminated), bool(truncated)
 
