@@ -1,6 +1,7 @@
 """Training while a simulation runs on: its pace, what it hands over, and what happens when somebody dies."""
 
 import contextlib
+import errno
 import functools
 import io
 import json
@@ -22,6 +23,7 @@ from rich.console import Console
 
 import fastrl.traffic
 from fastrl.algorithms.mappo import MAPPO, MAPPOConfig
+from fastrl.cli import main
 from fastrl.collect.pool import CollectorError
 from fastrl.curriculum import Difficulty
 from fastrl.online import OnlineWorlds, Pace, pack, packed_size, unpack
@@ -333,3 +335,19 @@ def test_asked_to_stop_it_leaves_no_process_and_no_memory(tmp_path: Path, number
     wait_until(lambda: not running(process.pid))
     summary = json.loads((run / "summary.json").read_text())
     assert summary["status"] == "interrupted"
+
+
+@pytest.mark.parametrize("what", ["Weights", "Queue", "Board"])
+def test_without_room_for_shared_memory_it_ends_in_a_line(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*given: object, **named: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(f"fastrl.online.{what}", full)
+    before = set(Path("/dev/shm").glob(f"fastrl-{os.getpid()}-*"))
+    assert main(["train", "traffic", *OPTIONS, "--online", f"--run-dir={tmp_path / 'run'}"]) == 1
+    line = "No space left on device: on a disk, or in /dev/shm, which processes share"
+    assert capsys.readouterr().err == f"fastrl train: error: {line}\n"
+    assert not (tmp_path / "run").exists()
+    assert set(Path("/dev/shm").glob(f"fastrl-{os.getpid()}-*")) == before

@@ -4,6 +4,7 @@ Each command imports what it needs when it runs: PyTorch takes seconds, ``fastrl
 """
 
 import argparse
+import errno
 import os
 import signal
 import sys
@@ -109,7 +110,9 @@ def _code_of(command: Callable[[str, list[str]], int], prog: str, arguments: lis
     except OSError as error:
         if error.errno is None:
             raise
-        return _fail(prog, f"{error.strerror}{f': {error.filename}' if error.filename else ''}", 1)
+        where = "on a disk, or in /dev/shm, which processes share" if error.errno == errno.ENOSPC else ""
+        name = error.filename or where
+        return _fail(prog, f"{error.strerror}{f': {name}' if name else ''}", 1)
 
 
 def _fail(prog: str, message: object, code: int) -> int:

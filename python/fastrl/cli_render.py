@@ -75,6 +75,8 @@ def render(prog: str, arguments: list[str]) -> int:
         raise ConfigError("expected either a run in traffic or --env ID")
     if options.run is not None and options.policy is not None:
         raise ConfigError("--policy does not go with a run, which has its own")
+    if options.fps < 0.01:
+        raise ConfigError(f"--fps should be at least 0.01, got {options.fps:g}")
 
     if options.run is not None:
         load_torch(arguments)

@@ -704,11 +704,11 @@ def say(console: Any, line: str) -> None:
 
 
 def positive(text: str) -> float:
-    """An option's number above 0."""
+    """An option's number above 0, such as has a meaning for people: seconds, pictures a second."""
     try:
         number = float(text)
     except ValueError:
         number = math.nan
-    if not 0 < number < math.inf:
-        raise argparse.ArgumentTypeError(f"should be a number above 0, got {text!r}")
+    if not 0.001 <= number <= 1_000_000:
+        raise argparse.ArgumentTypeError(f"should be a number from 0.001 to 1000000, got {brief(text)}")
     return number

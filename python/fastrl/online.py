@@ -7,6 +7,7 @@ taken when it is due; one that is not done when the next is due is late, and the
 slows down rather than rush.
 """
 
+import contextlib
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -303,6 +304,8 @@ class OnlineWorlds:
             seed=seed,
         )
         self._queue_size = queue
+        # Ends what `start` has made, the last first.
+        self._made = contextlib.ExitStack()
         # Of the newest rollout: how many publications behind its policy was, and how many seconds old it had become.
         self._age_updates = self._age_seconds = float("nan")
 
@@ -310,14 +313,18 @@ class OnlineWorlds:
         """Begins; what is made here ends with `close`."""
         self._buffer = bytearray(_HEADER.itemsize + packed_size(self._learner.policy))
         self._weights = Weights(len(self._buffer))
+        self._made.callback(self._weights.close)
         # A lane more: a simulation that was killed may be followed before its lane is free again.
         self._queue = Queue(self._row.dtype, self._queue_size, lanes=2, policy="drop_oldest", shared=True)
+        self._made.callback(self._queue.close)
         self._board = Board(CONTEXT, 1)
         self.publish(level, difficulty)
         names = [name for name in (self._queue.name, self._weights.name) if name is not None]
         self._pool = Pool(
             [self._job], [QueueSender(self._queue)], self._board, self._weights, names, simulate
         )
+        self._made.callback(self._pool.close)
+        self._made.callback(self._queue.shutdown, immediate=True)
 
     def publish(self, level: int, difficulty: Difficulty) -> None:
         """Gives the simulation the policy as it is, and what its next episodes are to be like."""
@@ -397,8 +404,4 @@ class OnlineWorlds:
 
     def close(self) -> None:
         """Ends the simulation; leaves no process and no shared memory."""
-        self._queue.shutdown(immediate=True)
-        if self._pool is not None:
-            self._pool.close()
-        self._queue.close()
-        self._weights.close()
+        self._made.close()
