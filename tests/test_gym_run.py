@@ -386,6 +386,11 @@ def test_a_policy_of_another_environment_is_refused(
     state["action_space"] = {"kind": "discrete", "size": 10**15}
     save_checkpoint(file, state)
     assert main(["eval", str(run), "--episodes=1"]) == 2
+    del state["kind"]
+    save_checkpoint(file, state)
+    capsys.readouterr()
+    assert main(["eval", str(run), "--episodes=1"]) == 2
+    assert "is no defender of CAGE Challenge 2: its policy takes 4 numbers" in capsys.readouterr().err
 
 
 def test_an_environment_that_fails_again_and_again_ends_the_run_with_its_traceback(

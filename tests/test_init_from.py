@@ -115,5 +115,7 @@ def test_what_does_not_fit_is_refused_in_a_line(tmp_path: Path, capsys: pytest.C
     assert "no such run directory" in refusal(capsys, *GYM, *to, tmp_path / "nowhere")
     file, state = load_newest(gym)
     save_checkpoint(file, {**state, "policy": {}})
-    assert f"--init-from {gym}: KeyError('architecture')" in refusal(capsys, *GYM, *to, gym)
+    assert "has no weights that this fastrl can use: KeyError('architecture')" in refusal(
+        capsys, *GYM, *to, gym
+    )
     assert not new.exists()

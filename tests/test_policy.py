@@ -228,6 +228,7 @@ def test_what_a_forged_checkpoint_claims_is_compared_before_memory_is_taken(
         {"actions": [2**70] * len(EFFECTIVE_ACTIONS)},
         {"num_actions": 3},
         {"config": {"env": []}},
+        {"config": {"env": torch.zeros(3, 3)}},
         {
             "policy": {
                 "architecture": {"obs_dim": float("nan"), "num_actions": 1, "hidden": []},

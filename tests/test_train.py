@@ -299,6 +299,9 @@ def test_what_cannot_be_resumed_is_refused(tmp_path: Path, capsys: pytest.Captur
     assert "is claimed, the weights are 8 arrays of" in error_line(capsys, "--resume", run)
     save_checkpoint(newest, state | {"config": config | {"env": config["env"] | {"num_envs": 10**6}}})
     assert "1,000,000 games are claimed, their state is" in error_line(capsys, "--resume", run)
+    for forged in ({"iteration": "many"}, {"steps": -1}, {"seconds": b""}, {"parts": {"update": [1.0]}}):
+        save_checkpoint(newest, state | forged)
+        assert "should be a" in error_line(capsys, "--resume", run)
     learner = copy.deepcopy(state["ppo"])
     learner["optimizer"]["exp_avg"] = torch.zeros(3)
     save_checkpoint(newest, state | {"ppo": learner})

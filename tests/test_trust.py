@@ -15,7 +15,8 @@ from fastrl.config import UserError, build, leaves
 from fastrl.gym_run import evaluate_run
 from fastrl.gym_settings import GymConfig
 from fastrl.pixel_settings import PixelConfig
-from fastrl.traffic_settings import TrafficConfig
+from fastrl.traffic_settings import EnvConfig as TrafficEnvConfig
+from fastrl.traffic_settings import TrafficConfig, environment_options
 from fastrl.train import TrainConfig
 from fastrl.trust import TrustError, from_file, reaches, trust_option
 from fastrl.workflow_settings import WorkflowConfig
@@ -147,6 +148,17 @@ def test_a_checkpoint_connects_to_nobody(
     assert "--trust or --ray-address 198.51.100.1:6379" in line
 
 
+def test_a_link_in_a_run_leads_to_no_other_file(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    theirs, other = forged(run, tmp_path), tmp_path / "metrics.jsonl"
+    shutil.copy(run / "metrics.jsonl", other)
+    before = other.read_bytes()
+    (theirs / "metrics.jsonl").symlink_to(other)
+    assert "metrics.jsonl is a link" in refusal(capsys, "train", "--resume", theirs, "--total-steps=16")
+    assert other.read_bytes() == before
+
+
 def gym_values(**env: Any) -> dict[str, Any]:
     return {f"env.{key}": value for key, value in env.items()}
 
@@ -210,6 +222,12 @@ def test_control_characters_of_a_file_do_not_reach_the_terminal() -> None:
     assert message.isprintable()
     assert r"command=rm \x1b[2K\x1b[1Atrue" in message
     assert len(message) < 700
+
+
+def test_options_that_are_no_sensible_literals_are_text() -> None:
+    for text in ("-" * 100_000 + "1", "~" * 5000 + "1", "[" * 300, "{[]: 1}"):
+        config = TrafficEnvConfig(options=(f"lanes={text}",))
+        assert environment_options(config)["lanes"] == text
 
 
 def test_options_that_are_no_sensible_json_are_text() -> None:

@@ -35,6 +35,12 @@ class CheckpointError(UserError, ValueError):
     """A file that is no checkpoint, a damaged one, or one of another version; one line that says which."""
 
 
+def unusable(path: str | Path, what: str, error: Exception) -> CheckpointError:
+    """Of a checkpoint whose contents raised an error: ``path what: error``, in one line."""
+    reason = " ".join(repr(error).split())
+    return CheckpointError(f"{path} {what}: {reason if len(reason) <= 300 else f'{reason[:300]}...'}")
+
+
 def save_checkpoint(path: str | Path, state: Mapping[str, Any]) -> None:
     """Writes a state: nested dicts with string keys and lists, of tensors, bytes and JSON values.
 

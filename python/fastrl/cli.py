@@ -308,6 +308,7 @@ def _evaluate_traffic(options: argparse.Namespace) -> int:
 
 
 def _contender(name: str, options: argparse.Namespace) -> "Contender":
+    from fastrl.envs.cage2 import ACTIONS, OBS_BITS, SCAN_HOSTS
     from fastrl.envs.cage2_blue import BASELINES
     from fastrl.evaluate import of_baseline, of_policy
 
@@ -319,6 +320,11 @@ def _contender(name: str, options: argparse.Namespace) -> "Contender":
     from fastrl.policy import load_policy
 
     policy = load_policy(name, device=options.device, seed=options.seed)
+    obs_dim = OBS_BITS + (len(SCAN_HOSTS) if policy.needs_scan_memory else 0)
+    if (policy.continuous, policy.obs_dim, policy.num_actions) != (False, obs_dim, len(ACTIONS)):
+        raise ConfigError(
+            f"{name} is no defender of CAGE Challenge 2: its policy takes {policy.obs_dim} numbers"
+        )
     return of_policy(policy, name, deterministic=not options.stochastic)
 
 

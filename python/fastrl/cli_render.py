@@ -119,7 +119,7 @@ def _option(text: str) -> tuple[str, Any]:
         raise ConfigError(f"--world: expected KEY=VALUE such as num_agents=4, got {text!r}")
     try:
         return name, ast.literal_eval(value)
-    except (ValueError, SyntaxError):
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         return name, value
 
 

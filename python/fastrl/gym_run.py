@@ -18,7 +18,7 @@ from fastrl.actor import MlpActor
 from fastrl.algorithms.actor_critic import ActorCriticConfig, check_learner
 from fastrl.algorithms.impala import Impala, ImpalaMetrics
 from fastrl.algorithms.ppo import PPO, PPOMetrics
-from fastrl.checkpoint import CheckpointError, load_newest
+from fastrl.checkpoint import CheckpointError, load_newest, unusable
 from fastrl.collect.failures import last_line, own_traceback
 from fastrl.collect.fragment import Fragment
 from fastrl.collect.intake import Intake, Lag
@@ -495,7 +495,7 @@ def evaluate_run(
     except Exception as error:
         if isinstance(error, UserError):
             raise
-        raise CheckpointError(f"{file} holds no policy that this fastrl can use: {error!r}") from None
+        raise unusable(file, "holds no policy that this fastrl can use", error) from None
     spec = EnvSpec(config.env.id, parse_options(config.env.options))
     made = build_env(spec)
     num_steps = episode_steps(config.collect, made)

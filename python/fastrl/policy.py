@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fastrl.actions import Actions
-from fastrl.checkpoint import CheckpointError, load_newest
+from fastrl.checkpoint import CheckpointError, load_newest, unusable
 from fastrl.config import ConfigError
 from fastrl.networks import ActorCritic, mask_logits, sample_actions
 
@@ -50,7 +50,7 @@ def load_policy(path: str | Path, *, device: str = "cpu", seed: int = 0) -> "Pol
         return Policy(state, device=device, seed=seed)
     except Exception as error:
         # Whatever is wrong then is the file's contents.
-        raise CheckpointError(f"{file} holds no policy that this fastrl can use: {error!r}") from None
+        raise unusable(file, "holds no policy that this fastrl can use", error) from None
 
 
 class Policy:

@@ -92,6 +92,9 @@ class RunDirectory:
         """
         files = {self.config: (_MARK, _OLD_MARK), self.metrics: (_ROW,)}
         there = [file for file in files if file.exists()]
+        if self.metrics.is_symlink():
+            # Rows would be cut off and added in a file elsewhere; all others are replaced, not written to.
+            raise RunDirectoryError(f"{self.metrics} is a link: name a new directory with --run-dir")
         foreign = [file.name for file in there if not (_begins_with(file, *files[file]) or _is_empty(file))]
         if foreign or not there:
             why = f"its {foreign[0]} was written by something else" if foreign else "it has no config.toml"

@@ -14,7 +14,7 @@ from typing import Any, Protocol, Self, TypeVar
 import torch
 from rich.console import Console
 
-from fastrl.checkpoint import CheckpointError, Checkpoints, find_checkpoint, load_newest
+from fastrl.checkpoint import Checkpoints, find_checkpoint, load_newest, unusable
 from fastrl.collect.plan import CollectError
 from fastrl.config import ConfigError, UserError, Values, build, check, leaves, to_toml
 from fastrl.metrics import Row
@@ -230,7 +230,7 @@ def saved_settings(config_type: type[C], path: Path, changes: Values, resumable:
     try:
         return resumed_settings(config_type, file, state, changes, resumable, trust=True)
     except (KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"{file} has no settings that this fastrl can read: {error!r}") from None
+        raise unusable(file, "has no settings that this fastrl can read", error) from None
 
 
 def check_games(state: bytes, num_envs: int) -> None:
@@ -241,6 +241,27 @@ def check_games(state: bytes, num_envs: int) -> None:
     """
     if num_envs > len(state):
         raise ValueError(f"{num_envs:,} games are claimed, their state is {len(state):,} bytes")
+
+
+# Of a checkpoint's state, in every kind of run that has them: whole numbers, and what a clock or a mean says.
+_COUNTS = ("steps", "iteration", "episodes", "games", "batches", "failures", "restarts", "dropped")
+_MEASURES = ("seconds", "search_seconds", "mean_return")
+
+
+def _check_counts(state: Mapping[str, Any]) -> None:
+    """Refuses counters and times that are none: they would be found out later, in the middle of a run.
+
+    Raises:
+        ValueError
+    """
+    for name in _COUNTS:
+        value = state.get(name, 0)
+        if type(value) is not int or not 0 <= value < 2**63:
+            raise ValueError(f"{name} should be a whole number from 0 on, got {value!r}")
+    measures = {name: state.get(name, 0.0) for name in _MEASURES} | dict(state.get("parts", {}))
+    for name, value in measures.items():
+        if type(value) not in (int, float):
+            raise ValueError(f"{name} should be a number, got {value!r}")
 
 
 def begin_with(
@@ -266,9 +287,10 @@ def begin_with(
         )
     try:
         take(state)
-    except (KeyError, TypeError, AttributeError, ValueError, RuntimeError) as error:
-        reason = str(error) if isinstance(error, ValueError) else repr(error)
-        raise TrainError(f"--init-from {path}: {reason}") from None
+    except ValueError as error:
+        raise TrainError(f"--init-from {path}: {error}") from None
+    except Exception as error:
+        raise unusable(file, "has no weights that this fastrl can use", error) from None
     console.print(f"beginning with the weights of {file}", highlight=False, soft_wrap=True, markup=False)
 
 
@@ -304,13 +326,12 @@ def going_on(
             directory.check_own()
         file, state = load_newest(path)
         try:
+            _check_counts(state)
             training = restore(file, state)
-        except (KeyError, TypeError, AttributeError, ValueError, RuntimeError) as error:
-            if isinstance(error, UserError | CollectError):
+        except Exception as error:
+            if isinstance(error, UserError | CollectError | MemoryError | OSError):
                 raise
-            raise CheckpointError(
-                f"{file} is no checkpoint of a run that this fastrl can resume: {error!r}"
-            ) from None
+            raise unusable(file, "is no checkpoint of a run that this fastrl can resume", error) from None
         directory = directory or stack.enter_context(new_directory(new_path, name))
         Checkpoints(directory.checkpoints).drop_after(training.steps)
         console.print(f"going on from {file}", highlight=False, soft_wrap=True)

@@ -17,7 +17,7 @@ from rich.console import Console
 from fastrl.algorithms.mappo import MAPPO
 from fastrl.algorithms.reinforce import REINFORCE
 from fastrl.algorithms.team import TeamLearner
-from fastrl.checkpoint import CheckpointError, load_newest, save_checkpoint
+from fastrl.checkpoint import CheckpointError, load_newest, save_checkpoint, unusable
 from fastrl.collect.plan import CollectError
 from fastrl.collect.pool import CollectorError
 from fastrl.config import UserError, Values, build, to_tree
@@ -464,7 +464,7 @@ def load_policy(path: Path) -> tuple[TrafficConfig, TeamPolicy]:
     except Exception as error:
         if isinstance(error, UserError):
             raise
-        raise CheckpointError(f"{file} holds no policy that this fastrl can use: {error!r}") from None
+        raise unusable(file, "holds no policy that this fastrl can use", error) from None
 
 
 def evaluate_run(

@@ -247,7 +247,8 @@ def environment_options(config: EnvConfig) -> dict[str, Any]:
         name, _, value = option.partition("=")
         try:
             options[name.strip()] = ast.literal_eval(value.strip())
-        except (ValueError, SyntaxError):
+        # Of nested text it says that there is no memory.
+        except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
             options[name.strip()] = value.strip()
     return options
 
