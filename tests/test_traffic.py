@@ -257,7 +257,7 @@ def test_eval_scores_runs_on_fixed_seeds(tmp_path: Path, capsys: pytest.CaptureF
     assert first["mean_return"] == evaluate_run(run, episodes=30, seed=5).mean_return
     assert main(["eval", str(run), "--episodes=3"]) == 0
     out = capsys.readouterr().out
-    assert "3 episodes on the seeds of 0" in out
+    assert "3 episodes on the seeds of --seed 0" in out
     for arguments in (["--ruleset=main"], ["--stochastic"], ["baseline:sleep"]):
         assert main(["eval", str(run), *arguments]) == 2
         assert capsys.readouterr().err.count("\n") == 1

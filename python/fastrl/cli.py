@@ -302,7 +302,7 @@ def _evaluate_traffic(options: argparse.Namespace) -> int:
     if options.json:
         print(to_json([each.to_tree() for each in scores], indent=2))
     else:
-        title = f"{counted(options.episodes, 'episode')} on the seeds of {options.seed}, without exploration"
+        title = f"{counted(options.episodes, 'episode')} on the seeds of --seed {options.seed}, without exploration"
         show(plain_console(), score_table(scores, title))
     return 0
 

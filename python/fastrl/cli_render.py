@@ -87,7 +87,7 @@ def render(prog: str, arguments: list[str]) -> int:
     world = dict(_option(text) for text in options.world)
     if options.run is not None:
         env, act = run_world(options.run, world)
-        title = f"{env.name}, {options.run}"
+        title = f"{env.name}, run {options.run}"
     else:
         env = make_world(options.env, world)
         policy = options.policy or "idle"
