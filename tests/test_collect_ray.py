@@ -1,6 +1,7 @@
 """Collection on Ray actors: a local Ray with two processors, which the tests of this module share."""
 
 import os
+import re
 import signal
 import socket
 import sys
@@ -12,7 +13,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from collect_cases import ACTIONS, Broken, Chooser, chooser, plan, rows, take_many, updates
+from collect_cases import ACTIONS, Broken, Chooser, Wrong, chooser, plan, rows, take_many, updates
 from fastrl.collect import ray_actors
 from fastrl.collect.plan import CollectError, Plan
 from fastrl.collect.ray_actors import RayCollector
@@ -155,6 +156,19 @@ def test_spaces_that_the_learner_does_not_expect_are_refused() -> None:
         pytest.raises(CollectError, match=r"observation space .* learner expects"),
     ):
         updates(collector)
+
+
+@pytest.mark.parametrize(
+    ("what", "said"), [("nan reward", "step() gave the reward nan"), ("4 values", "got 4 values")]
+)
+def test_what_an_environment_should_not_give_ends_the_run(what: str, said: str) -> None:
+    with (
+        RayCollector(plan("episodes", Wrong, what=what), n_workers=1) as collector,
+        pytest.raises(CollectError, match=re.escape(said)) as caught,
+    ):
+        updates(collector)
+    assert caught.value.traceback == ""
+    assert len(collector.report().failures) == 0
 
 
 def test_a_cluster_has_so_many_processors() -> None:

@@ -87,7 +87,7 @@ def test_collectors_say_the_same(collector: str, unit: str) -> None:
 
 def test_workers_say_it_in_a_line() -> None:
     expected = f"{NAME}: {SAID['flat obs']}"
-    assert said_by("executor", "steps", "flat obs") == expected
+    assert said_by("executor", "steps", "flat obs") == said_by("sync", "episodes", "flat obs") == expected
     with pytest.raises(CollectError) as caught:
         probe(plan("steps", Wrong, what="flat obs"))
     assert str(caught.value) == expected
@@ -96,7 +96,7 @@ def test_workers_say_it_in_a_line() -> None:
         env.reset(seed=1)
     env.close()
     [death] = died.value.deaths
-    assert (death.cause, death.traceback) == (f"{NAME}: {SAID['reset obs']}", "")
+    assert (death.cause, death.traceback, death.refused) == (f"{NAME}: {SAID['reset obs']}", "", True)
 
 
 class Given(gymnasium.Env[Any, Any]):

@@ -197,7 +197,8 @@ def open_collector(
     except (ValueError, TypeError, ImportError) as error:
         raise TrainError(f"--collect {config.method}: {error}") from None
     except CollectError as error:
-        if error.traceback:
+        # The environment's own faults end a run as they do later on.
+        if error.traceback or str(error).startswith(plan.env.id):
             raise
         raise TrainError(f"--collect {config.method}: {error}") from None
     if config.method != "auto":

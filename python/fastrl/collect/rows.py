@@ -13,7 +13,7 @@ from fastrl.actions import Actions
 from fastrl.actor import Actor
 from fastrl.collect.failures import Failures
 from fastrl.collect.fragment import STEP_ARRAYS, allocate
-from fastrl.collect.plan import Plan
+from fastrl.collect.plan import CollectError, Plan
 from fastrl.collect.player import PARTS, Arrays, Stopped, check_finite
 from fastrl.collect.running import Begun, actions_of, reached
 from fastrl.collect.worlds import STAY, Worlds
@@ -223,11 +223,13 @@ class Rows:
         """Replaces dead workers; those of their rows that play.
 
         Raises:
-            CollectError: an episode has failed too often.
+            CollectError: an episode has failed too often, or an environment gave what it should not.
         """
         dead = np.zeros(len(self.lanes), np.bool_)
         while True:
             for death in error.deaths:
+                if death.refused:
+                    raise CollectError(death.cause)
                 dead[death.envs] = True
                 rows = (
                     f"rows {death.envs[0]} to {death.envs[-1]}"

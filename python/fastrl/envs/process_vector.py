@@ -46,13 +46,15 @@ class Death:
         worker: which.
         envs: the numbers of its environments.
         cause: one line.
-        traceback: its own; empty if it was killed.
+        traceback: its own; empty if it was killed, or ``refused``.
+        refused: an environment gave what Gymnasium's interface does not allow: to start it again is of no use.
     """
 
     worker: int
     envs: range
     cause: str
     traceback: str
+    refused: bool = False
 
 
 class WorkerError(RuntimeError):
@@ -280,9 +282,11 @@ class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
         if process.is_alive():
             process.kill()
             process.join()
+        if told and "\n" not in told:
+            # No traceback: a `ContractError`.
+            return Death(w, self._tasks[w].envs, told, "", refused=True)
         last = told.strip().splitlines()[-1] if told else ""
-        trace = told if last != told else ""
-        return Death(w, self._tasks[w].envs, last or processes.cause_of_death(process.exitcode), trace)
+        return Death(w, self._tasks[w].envs, last or processes.cause_of_death(process.exitcode), told)
 
     @property
     def pids(self) -> list[int]:
