@@ -360,6 +360,12 @@ def test_gymnasium_takes_it(id: str, config: dict[str, Any]) -> None:  # noqa: A
     check_env(gymnasium.make(id, config=config).unwrapped, skip_render_check=True)
 
 
+@pytest.mark.parametrize("options", [{"num_envs": -1}, {"num_envs": 2**70}, {"num_threads": -1}], ids=str)
+def test_its_worlds_refuse_what_cannot_be(options: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match=f"{next(iter(options))}: expected [01] to"):
+        make_multi("fastrl/highway-v0", **{"num_envs": 2, **options})
+
+
 def test_its_worlds_have_one_agent_each() -> None:
     worlds = make_multi("fastrl/highway-fast-v0", 2, config=SMALL)
     obs, alive = worlds.reset(seed=4)

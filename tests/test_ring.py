@@ -266,6 +266,7 @@ class TestErrors:
             ({"num_vehicles": 1}, ValueError, "num_vehicles: expected 2"),
             ({"num_vehicles": 2.0}, TypeError, "num_vehicles: expected an integer"),
             ({"num_vehicles": -4}, ValueError, "num_vehicles"),
+            ({"warmup_steps": 2**31}, ValueError, "warmup_steps and sims_per_step: expected at most 1000000"),
             ({"ring_length": 150.0}, ValueError, "need more than 204 m, got 150"),
             ({"ring_length": (270.0, 220.0)}, ValueError, "shortest before the longest"),
             ({"ring_length": (220.0, 230.0, 240.0)}, ValueError, "a number or two"),

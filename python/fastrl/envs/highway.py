@@ -29,8 +29,10 @@ from fastrl import _rust
 from fastrl.envs.highway_config import (
     HIGHWAY_DEFAULTS,
     HIGHWAY_FAST_DEFAULTS,
+    MOST_ENVS,
     action_names,
     action_space,
+    as_integer,
     checked,
     native_options,
     observation_space,
@@ -39,15 +41,6 @@ from fastrl.envs.vector import NativeVec, NativeVectorEnv, as_seed
 from fastrl.envs.viewer import RENDER_MODES, View
 
 REWARDS = ("collision_reward", "right_lane_reward", "high_speed_reward", "on_road_reward")
-MOST_ENVS = 1 << 24
-
-
-def _integer(name: str, value: Any, least: int, most: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise TypeError(f"{name}: expected an integer, got {value!r}")
-    if not least <= value <= most:
-        raise ValueError(f"{name}: expected {least} to {most}, got {value}")
-    return int(value)
 
 
 def default_config(*, fast: bool = False) -> dict[str, Any]:
@@ -87,8 +80,8 @@ class HighwayVectorEnv(NativeVectorEnv):
         info: bool = True,
         render_mode: str | None = None,
     ) -> None:
-        num_envs = _integer("num_envs", num_envs, 1, MOST_ENVS)
-        num_threads = _integer("num_threads", num_threads, 0, 1024)
+        num_envs = as_integer("num_envs", num_envs, 1, MOST_ENVS)
+        num_threads = as_integer("num_threads", num_threads, 0, 1024)
         self.config = checked(
             {} if config is None else config, HIGHWAY_FAST_DEFAULTS if fast else HIGHWAY_DEFAULTS
         )
@@ -96,7 +89,7 @@ class HighwayVectorEnv(NativeVectorEnv):
             self.config["offscreen_rendering"] = render_mode != "human"
         options = native_options(self.config, fast=fast)
         if max_episode_steps is not None:
-            steps = _integer("max_episode_steps", max_episode_steps, 1, 2**31)
+            steps = as_integer("max_episode_steps", max_episode_steps, 1, 2**31)
             options["duration"] = min(options["duration"], (steps - 0.5) / self.config["policy_frequency"])
 
         def native(mode: str) -> NativeVec:
@@ -148,7 +141,7 @@ class HighwayVectorEnv(NativeVectorEnv):
     def vehicles(self, index: int = 0) -> dict[str, NDArray[Any]]:
         """All vehicles of one road in highway-env's order, the controlled one first: x, y, heading, speed float64
         [V] (m, rad, m/s), lane, target_lane int64 [V], crashed bool [V]. For looking at: the arrays are copies."""
-        return self._highway.vehicles(_integer("index", index, 0, self.num_envs - 1))
+        return self._highway.vehicles(as_integer("index", index, 0, self.num_envs - 1))
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ VEHICLE_TYPES = {
     f"highway_env.vehicle.behavior.{name}Vehicle": name.lower()
     for name in ("IDM", "Linear", "Aggressive", "Defensive")
 }
+MOST_ENVS = 1 << 24
 MOST_LANES = 1000
 MOST_VEHICLES = 100_000
 MOST_CELLS = 10_000_000
@@ -145,11 +146,13 @@ def _number(path: str, value: Any, *, least: float = -math.inf, above: float = -
         raise ValueError(f"{path}: expected a finite number{bound}, at most {LARGEST:g}, got {value!r}")
 
 
-def _integer(path: str, value: Any, least: int, most: int) -> None:
+def as_integer(path: str, value: Any, least: int, most: int) -> int:
+    """Checks a whole number."""
     if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer):
         raise TypeError(f"{path}: expected an integer, got {value!r}")
     if not least <= value <= most:
         raise ValueError(f"{path}: expected {least} to {most}, got {value}")
+    return int(value)
 
 
 def _flag(path: str, value: Any) -> None:
@@ -207,7 +210,7 @@ def _features_range(path: str, value: Any) -> None:
 
 def _check_kinematics(path: str, given: Mapping[str, Any]) -> None:
     count = given["vehicles_count"]
-    _integer(f"{path}['vehicles_count']", count, 1, MOST_VEHICLES)
+    as_integer(f"{path}['vehicles_count']", count, 1, MOST_VEHICLES)
     if count == 1:
         raise ValueError(
             f"{path}['vehicles_count']: expected 2 to {MOST_VEHICLES}, got 1, with which highway-env shows every"
@@ -246,7 +249,7 @@ def _check_occupancy_grid(path: str, given: Mapping[str, Any]) -> None:
     for key in ("align_to_vehicle_axes", "clip", "as_image"):
         _flag(f"{path}[{key!r}]", given[key])
     if given["vehicles_count"] is not None:
-        _integer(f"{path}['vehicles_count']", given["vehicles_count"], 1, MOST_VEHICLES)
+        as_integer(f"{path}['vehicles_count']", given["vehicles_count"], 1, MOST_VEHICLES)
     shape = grid_shape(given)
     if min(shape) < 1 or math.prod(shape) > MOST_CELLS:
         raise ValueError(f"{path}: expected a grid of 1 to {MOST_CELLS} cells, got {shape[0]} x {shape[1]}")
@@ -287,7 +290,7 @@ def _check_continuous_action(path: str, given: Mapping[str, Any]) -> None:
 
 def _check_discrete_action(path: str, given: Mapping[str, Any]) -> None:
     _check_continuous_action(path, given)
-    _integer(f"{path}['actions_per_axis']", given["actions_per_axis"], 2, 1000)
+    as_integer(f"{path}['actions_per_axis']", given["actions_per_axis"], 2, 1000)
 
 
 _CHECKS: dict[str, Callable[[str, Mapping[str, Any]], None]] = {
@@ -344,11 +347,11 @@ def checked(given: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]
     _number(path("ego_spacing"), config["ego_spacing"], least=0)
     for key in ("collision_reward", "right_lane_reward", "high_speed_reward", "lane_change_reward"):
         _number(path(key), config[key])
-    _integer(path("lanes_count"), config["lanes_count"], 1, MOST_LANES)
-    _integer(path("vehicles_count"), config["vehicles_count"], 0, MOST_VEHICLES)
-    _integer(path("controlled_vehicles"), config["controlled_vehicles"], 1, MOST_VEHICLES)
+    as_integer(path("lanes_count"), config["lanes_count"], 1, MOST_LANES)
+    as_integer(path("vehicles_count"), config["vehicles_count"], 0, MOST_VEHICLES)
+    as_integer(path("controlled_vehicles"), config["controlled_vehicles"], 1, MOST_VEHICLES)
     if config["initial_lane_id"] is not None:
-        _integer(path("initial_lane_id"), config["initial_lane_id"], 0, config["lanes_count"] - 1)
+        as_integer(path("initial_lane_id"), config["initial_lane_id"], 0, config["lanes_count"] - 1)
     _choice(path("other_vehicles_type"), config["other_vehicles_type"], tuple(VEHICLE_TYPES))
     _range(path("reward_speed_range"), config["reward_speed_range"])
     for key in (
@@ -363,8 +366,8 @@ def checked(given: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]
     _only(path("real_time_rendering"), config["real_time_rendering"], False, "frames are drawn as asked for")
     if config["offscreen_rendering"] is not None:
         _flag(path("offscreen_rendering"), config["offscreen_rendering"])
-    _integer(path("screen_width"), config["screen_width"], 1, 10_000)
-    _integer(path("screen_height"), config["screen_height"], 1, 10_000)
+    as_integer(path("screen_width"), config["screen_width"], 1, 10_000)
+    as_integer(path("screen_height"), config["screen_height"], 1, 10_000)
     _numbers(path("centering_position"), config["centering_position"], 2)
     if not 1 <= frames_per_step(config) <= MOST_FRAMES:
         raise ValueError(
@@ -383,7 +386,7 @@ def checked(given: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]
                 "config['observation']['type']: TimeToCollision needs target speeds, which only DiscreteMetaAction"
                 f" has, got {config['action']['type']}"
             )
-        _integer("config['observation']['horizon'] in steps", time_steps(config), 1, MOST_CELLS)
+        as_integer("config['observation']['horizon'] in steps", time_steps(config), 1, MOST_CELLS)
     return config
 
 

@@ -12,7 +12,9 @@ from fastrl import _rust
 from fastrl.envs.highway_config import (
     HIGHWAY_DEFAULTS,
     HIGHWAY_FAST_DEFAULTS,
+    MOST_ENVS,
     action_space,
+    as_integer,
     checked,
     native_options,
     observation_space,
@@ -41,6 +43,8 @@ class HighwayWorlds(MultiAgentVectorEnv):
         num_threads: int = 0,
         autoreset_mode: AutoresetMode | str = AutoresetMode.SAME_STEP,
     ) -> None:
+        num_envs = as_integer("num_envs", num_envs, 1, MOST_ENVS)
+        num_threads = as_integer("num_threads", num_threads, 0, 1024)
         settings = checked(config or {}, HIGHWAY_FAST_DEFAULTS if fast else HIGHWAY_DEFAULTS)
         options = native_options(settings, fast=fast)
         space = observation_space(settings)

@@ -7,7 +7,7 @@ use fastrl_core::traffic::coop::config::{ActionType, Config, Difficulty, Task};
 use fastrl_core::traffic::coop::metrics::Episode;
 use fastrl_core::world::World;
 use numpy::PyArray1;
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -32,9 +32,16 @@ fn action_type_from_name(name: &str) -> PyResult<ActionType> {
 }
 
 /// A count that Python may have given as any integer; what is too small or too large for its type is refused by name.
-fn count<T: TryFrom<i64>>(name: &str, value: Option<i64>, default: T) -> PyResult<T> {
+fn count<T: TryFrom<i64>>(name: &str, value: Option<&Bound<'_, PyAny>>, default: T) -> PyResult<T> {
     let Some(value) = value else { return Ok(default) };
-    T::try_from(value).map_err(|_| PyValueError::new_err(format!("{name}: {value} is out of range")))
+    let number = match value.extract::<i64>() {
+        Ok(number) => T::try_from(number).ok(),
+        Err(error) if error.is_instance_of::<PyOverflowError>(value.py()) => None,
+        Err(_) => {
+            return Err(PyTypeError::new_err(format!("{name}: expected an integer, got {}", value.get_type().name()?)));
+        }
+    };
+    number.ok_or_else(|| PyValueError::new_err(format!("{name}: {value} is out of range")))
 }
 
 #[pyclass(frozen, module = "fastrl._rust")]
@@ -55,18 +62,18 @@ impl CoopVec {
     #[expect(clippy::too_many_arguments, reason = "the options of the environment, by name")]
     fn new(
         py: Python<'_>,
-        num_envs: i64,
+        num_envs: &Bound<'_, PyAny>,
         task: &str,
         autoreset_mode: &str,
-        num_threads: i64,
-        num_agents: Option<i64>,
+        num_threads: &Bound<'_, PyAny>,
+        num_agents: Option<&Bound<'_, PyAny>>,
         density: Option<f64>,
-        lanes: Option<i64>,
-        max_agents: Option<i64>,
-        background: Option<i64>,
+        lanes: Option<&Bound<'_, PyAny>>,
+        max_agents: Option<&Bound<'_, PyAny>>,
+        background: Option<&Bound<'_, PyAny>>,
         action_type: Option<&str>,
-        simulation_frequency: Option<i64>,
-        policy_frequency: Option<i64>,
+        simulation_frequency: Option<&Bound<'_, PyAny>>,
+        policy_frequency: Option<&Bound<'_, PyAny>>,
         duration: Option<f64>,
         cooperation: Option<f64>,
         collision_reward: Option<f64>,
@@ -75,6 +82,8 @@ impl CoopVec {
         arrival_reward: Option<f64>,
         reward_speed_range: Option<(f64, f64)>,
     ) -> PyResult<Self> {
+        let num_envs: i64 = count("num_envs", Some(num_envs), 0)?;
+        let num_threads: i64 = count("num_threads", Some(num_threads), 0)?;
         if !(1..=1 << 20).contains(&num_envs) {
             return Err(PyValueError::new_err(format!("num_envs: expected 1 to {}, got {num_envs}", 1 << 20)));
         }

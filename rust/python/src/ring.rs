@@ -211,6 +211,9 @@ impl RingVec {
     }
 }
 
+/// Steps of a platoon until Python may handle a signal.
+const STEPS_AT_ONCE: usize = 1000;
+
 /// Vehicles in one lane, on their own: no agents, no noise, no episodes.
 #[pyclass(frozen, module = "fastrl._rust")]
 pub(crate) struct IdmPlatoon {
@@ -259,15 +262,21 @@ impl IdmPlatoon {
                 )));
             }
         }
-        self.with(py, |platoon| {
-            for _ in 0..num_steps {
-                let planned = platoon.plan(&self.driver);
-                for (planned, command) in planned.iter_mut().zip(commands.iter().flatten()) {
-                    *planned = command.unwrap_or(*planned);
+        let mut left = num_steps;
+        while left > 0 {
+            let some = left.min(STEPS_AT_ONCE);
+            self.with(py, |platoon| {
+                for _ in 0..some {
+                    let planned = platoon.plan(&self.driver);
+                    for (planned, command) in planned.iter_mut().zip(commands.iter().flatten()) {
+                        *planned = command.unwrap_or(*planned);
+                    }
+                    platoon.advance(&self.driver);
                 }
-                platoon.advance(&self.driver);
-            }
-        });
+            });
+            py.check_signals()?;
+            left -= some;
+        }
         Ok(())
     }
 

@@ -21,6 +21,9 @@ impl Drive {
 /// Most vehicles on a ring.
 pub const MAX_VEHICLES: usize = 10_000;
 
+/// Most steps of the simulation in one call: nothing can interrupt it.
+pub const MAX_SIMULATIONS: u64 = 1_000_000;
+
 /// The defaults are Flow's benchmark (`singleagent_ring`, `WaveAttenuationPOEnv`).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
@@ -141,6 +144,13 @@ impl Config {
         if self.sims_per_step == 0 || self.horizon == 0 {
             return Err("sims_per_step and horizon: expected at least 1, got 0".into());
         }
+        let simulations = u64::from(self.sims_per_step) * u64::from(self.warmup_steps.max(1));
+        if simulations > MAX_SIMULATIONS {
+            return Err(format!(
+                "warmup_steps and sims_per_step: expected at most {MAX_SIMULATIONS} steps of the simulation before an \
+                 episode or in a step of it, got {simulations}"
+            ));
+        }
         let (low, high) = self.ring_length;
         if low > high {
             return Err(format!("ring_length: expected the shortest before the longest, got {low} and {high}"));
@@ -198,6 +208,8 @@ mod tests {
             (Config { dt: 0.0, ..ok.clone() }, "dt"),
             (Config { noise: -0.1, ..ok.clone() }, "noise"),
             (Config { horizon: 0, ..ok.clone() }, "horizon"),
+            (Config { warmup_steps: 1 << 20, ..ok.clone() }, "warmup_steps"),
+            (Config { sims_per_step: u32::MAX, warmup_steps: 0, ..ok.clone() }, "sims_per_step"),
             (Config { max_decel: f64::INFINITY, ..ok.clone() }, "max_decel"),
             (Config { desired_speed: Some(-1.0), ..ok.clone() }, "desired_speed"),
             (Config { human: Idm { desired_speed: -3.0, ..Idm::HUMAN }, ..ok.clone() }, "desired speed"),
