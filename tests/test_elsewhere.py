@@ -49,6 +49,8 @@ import sys
 spec = as_spec("CartPole-v1")
 env = spec.make()
 plan = Plan(spec, functools.partial(RandomActor, env.action_space), env.observation_space, env.action_space, 2, 3)
+with make_collector("sequential", plan) as collector:  # starts nobody, and may be read again
+    assert len(collector.collect()) == 1
 with make_collector("auto", plan, n_workers=2, tell=print) as collector:
     print(collector.name, len(collector.collect()))
 if sys.argv[1] == "executor":

@@ -23,7 +23,6 @@ from typing import Any, NamedTuple
 
 import gymnasium
 
-from fastrl import processes
 from fastrl.collect.plan import Collector, Plan
 from fastrl.collect.probe import TOGETHER, Probe, UnbuildableError, probe
 from fastrl.collect.workers import WorkerCount, check_count, check_start_method, cores
@@ -127,7 +126,6 @@ def make_collector(
         TypeError: the plan does not pickle, or ``n_workers`` is no number.
         CollectError: it cannot start; the message says why.
     """
-    processes.refuse_unguarded()
     check_count(n_workers)
     check_start_method(start_method)
     shared = {
