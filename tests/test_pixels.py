@@ -121,6 +121,14 @@ def test_a_run_leaves_its_settings_metrics_checkpoints_and_summary(
     assert later["dqn"]["updates"] > state["dqn"]["updates"]
     assert later["games"] >= state["games"]
 
+    # A replay that is damaged is named, with what to do.
+    description = json.loads((run / "replay" / "replay.json").read_text())
+    for text in ("{", json.dumps(description | {"stack": 2**63})):
+        (run / "replay" / "replay.json").write_text(text)
+        line = refusal(capsys, "--resume", str(run))
+        assert f"{run / 'replay'}: " in line
+        assert line.endswith(f"; remove {run / 'replay'} to go on without it")
+
 
 def test_an_environment_that_ends_its_process_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     def leave(*given: object, **named: object) -> None:

@@ -37,7 +37,7 @@ from fastrl.pixel_settings import EnvConfig, PixelConfig
 from fastrl.profile import Profile
 from fastrl.progress import Progress
 from fastrl.q_networks import QNetwork
-from fastrl.replay import PrioritizedSampler, Replay, UniformSampler
+from fastrl.replay import PrioritizedSampler, Replay, ReplayError, UniformSampler
 from fastrl.rundir import RunDirectory, new_directory
 from fastrl.session import Goal, TrainError, begin_with, choose_device, going_on, play, resumed_settings
 from fastrl.summary import PixelSummary, peak_gpu_memory_mib, peak_memory_mib
@@ -593,7 +593,10 @@ def _saved_replay(run: Path, config: PixelConfig) -> Replay | None:
     file = run / "replay"
     if not file.exists():
         return None
-    replay = Replay.load(file)
+    try:
+        replay = Replay.load(file)
+    except (ReplayError, FileNotFoundError) as error:
+        raise TrainError(f"{error}; remove {file} to go on without it") from None
     envs = config.collect.collectors * config.collect.envs
     if replay.num_envs != envs:
         raise TrainError(

@@ -257,7 +257,7 @@ class Replay(Storage):
                 raise ReplayError(f"{file} is damaged: its checksum differs")
         try:
             replay = cls._over(arrays, stack, pad, folder if is_mapped else None)
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, OverflowError) as error:
             raise ReplayError(f"{folder}: {error}") from error
         if is_mapped and checksums:
             # What is added changes the files.
