@@ -139,6 +139,10 @@ def test_the_value_of_an_option_is_no_kind(arguments: list[str], capsys: pytest.
             ["train", "cage2", "--run-dir", "r\udcff"],
             "fastrl train: error: argument --run-dir/--out: should be a path in UTF-8, got 'r\\udcff'",
         ),
+        (
+            ["train", "cage2", "--init-from", ""],
+            "fastrl train: error: --init-from should be a path, got an empty text",
+        ),
         (["eval", ""], "fastrl eval: error: argument RUN: should be a path, got an empty text"),
     ],
 )

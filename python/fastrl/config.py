@@ -116,6 +116,9 @@ class Leaf:
         readings: list[Any] = [text]
         if None in members and text.strip().lower() == "none":
             return None
+        if Path in members and not text:
+            # It would be the current directory.
+            raise ConfigError(f"{name} should be a path, got an empty text")
         if any(get_origin(member) is tuple for member in members):
             inner = text.strip().removeprefix("[").removesuffix("]")
             readings.append([item.strip(" '\"") for item in inner.split(",") if item.strip()])
