@@ -163,6 +163,7 @@ MAY_IMPORT = {
     },
     "pixel_settings": {"trust", "algorithms", "config"},
     "traffic": {
+        "actions",
         "networks",
         "trust",
         "progress",

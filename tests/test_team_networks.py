@@ -166,6 +166,12 @@ class TestActor:
         with pytest.raises(ValueError, match="is claimed, the weights are"):
             Actor.from_state(state)
 
+    def test_an_activation_that_there_is_not_is_refused(self):
+        state = actor(DISCRETE).state()
+        state["architecture"] = state["architecture"] | {"activation": -1}
+        with pytest.raises(ValueError, match="activation should be one of"):
+            Actor.from_state(state)
+
 
 class TestCritics:
     options = {  # noqa: RUF012

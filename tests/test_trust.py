@@ -224,6 +224,27 @@ def test_control_characters_of_a_file_do_not_reach_the_terminal() -> None:
     assert len(message) < 700
 
 
+def test_a_policy_in_traffic_that_does_not_fit_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    small = [
+        "--episodes=2",
+        "--num-envs=2",
+        "--mappo.num_steps=10",
+        "--mappo.hidden=4",
+        "--run.eval_episodes=0",
+    ]
+    ring = ["--env=fastrl/ring-v0", "--vehicles=1", "--env.options=horizon=10"]
+    assert main(["train", "traffic", *small, *ring, "--device=cpu", f"--run-dir={run}"]) == 0
+    file, state = load_newest(run)
+    state["config"]["env"] |= {"id": "fastrl/coop-merge-v0", "options": []}
+    save_checkpoint(file, state)
+    assert "does not fit its environment, 'fastrl/coop-merge-v0'" in refusal(
+        capsys, "eval", run, "--episodes=1"
+    )
+
+
 def test_options_that_are_no_sensible_literals_are_text() -> None:
     for text in ("-" * 100_000 + "1", "~" * 5000 + "1", "[" * 300, "{[]: 1}"):
         config = TrafficEnvConfig(options=(f"lanes={text}",))

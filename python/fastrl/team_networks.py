@@ -6,7 +6,7 @@ Rows are agents, row = world * A + agent, as in `fastrl.team_rollout`.
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 import numpy as np
 import torch
@@ -72,6 +72,8 @@ class Perceptron(nn.Module):
         super().__init__()
         if any(size < 1 for size in sizes):
             raise ValueError(f"every width of a network must be at least 1, got {list(sizes)}")
+        if activation not in get_args(Activation):
+            raise ValueError(f"activation should be one of {get_args(Activation)}, got {activation!r}")
         self.activation = activation
         self.hidden = tuple(sizes[1:-1])
         self.layers = nn.ModuleList()
@@ -213,6 +215,7 @@ class Actor(_Network):
     ) -> None:
         super().__init__()
         self.actions = actions
+        self.obs_dim = obs_dim
         self.num_ids = num_ids
         self._architecture = {
             "obs_dim": obs_dim,

@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from rich.console import Console
 
+from fastrl.actions import Actions
 from fastrl.algorithms.mappo import MAPPO
 from fastrl.algorithms.reinforce import REINFORCE
 from fastrl.algorithms.team import TeamLearner
@@ -480,8 +481,17 @@ def evaluate_run(
         TrainError: its environment is not there.
     """
     config, policy = load_policy(path)
+
+    def worlds(num_envs: int) -> MultiAgentVectorEnv:
+        env = make_worlds(config.env, num_envs)
+        obs_dim, takes = env.single_observation_space.shape, Actions(env.single_action_space).state()
+        theirs = {(actor.obs_dim,) for actor in policy.policies.values() if isinstance(actor, Actor)}
+        if theirs != {obs_dim} or policy.num_agents != env.num_agents or policy.actions.state() != takes:
+            raise CheckpointError(f"{path}: its policy does not fit its environment, {config.env.id!r}")
+        return env
+
     return score(
-        lambda num_envs: make_worlds(config.env, num_envs),
+        worlds,
         policy.act,
         name=str(path),
         episodes=episodes,
