@@ -3,6 +3,7 @@
 import io
 import json
 import math
+import os
 import signal
 import subprocess
 import sys
@@ -467,7 +468,7 @@ def test_presets_are_settings() -> None:
     assert presets_for("fastrl/Cage2-v0") == []
 
 
-@pytest.mark.parametrize(("collector", "number"), [("executor", signal.SIGINT), ("ray", signal.SIGTERM)])
+@pytest.mark.parametrize(("collector", "number"), [("executor", signal.SIGHUP), ("ray", signal.SIGTERM)])
 def test_asked_to_stop_it_saves_ends_its_workers_and_says_how_to_go_on(
     tmp_path: Path, collector: str, number: signal.Signals
 ) -> None:
@@ -480,6 +481,7 @@ def test_asked_to_stop_it_saves_ends_its_workers_and_says_how_to_go_on(
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        start_new_session=True,
     )
     metrics = run / "metrics.jsonl"
     while not metrics.exists() or metrics.read_bytes().count(b"\n") < 3:
@@ -487,7 +489,8 @@ def test_asked_to_stop_it_saves_ends_its_workers_and_says_how_to_go_on(
         time.sleep(0.01)
     workers = psutil.Process(process.pid).children(recursive=True)
     assert len(workers) >= 2
-    process.send_signal(number)
+    # A terminal that closes tells all of its processes.
+    os.killpg(process.pid, number) if number == signal.SIGHUP else process.send_signal(number)
     out, err = process.communicate()
     assert process.returncode == 128 + number
     assert err == ""

@@ -145,14 +145,23 @@ def _environment(values: dict[str, str]) -> Iterator[None]:
             del os.environ[name]
 
 
+def start_tracker() -> None:
+    """Starts the process that multiprocessing has for semaphores of the killed, left alone by a terminal that closes.
+    To be called before semaphores are made; it runs once."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _OF_TERMINALS)
+    try:
+        resource_tracker.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 @contextlib.contextmanager
 def _without_interrupts() -> Iterator[None]:
     """A process that is started meanwhile is left alone by its terminal, from its first moment on."""
+    # Would be started along with the first process, and lets Ctrl-C through again when it is.
+    start_tracker()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _OF_TERMINALS)
     try:
-        # Would be started along with the first process, and lets Ctrl-C through again when it is.
-        resource_tracker.ensure_running()
-        signal.pthread_sigmask(signal.SIG_BLOCK, _OF_TERMINALS)
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -68,6 +68,7 @@ class Worker(TaskWorker):
         self.free = list(range(len(self.slots.arrays)))
         self._report, report = self._context.Pipe(duplex=False)
         self._told = bytearray()
+        processes.start_tracker()
         self._executor = ProcessPoolExecutor(
             1, self._context, initializer=tasks.begin, initargs=self._arguments(self, report)
         )
