@@ -433,6 +433,23 @@ mod shared {
         }
     }
 
+    /// The word in which the consumer says that it holds records, though it holds none.
+    #[test]
+    fn a_stray_mark_of_held_records_hangs_nobody() {
+        use std::os::unix::fs::FileExt;
+
+        for (order, word) in [(Order::Lanes, 16 + 3), (Order::Total, 9)] {
+            let options = Options { shared: Shared::Anonymous, ..options(8, 2, Policy::DropOldest, order) };
+            let queue = Queue::create(&options).unwrap();
+            let mut producer = queue.producer().unwrap();
+            let mut consumer = queue.consumer().unwrap();
+            producer.offer(&record(0, 1)).unwrap();
+            let file = std::fs::File::options().write(true).open(format!("/dev/shm/fastrl-{}", queue.name().unwrap()));
+            file.unwrap().write_all_at(&1_u64.to_ne_bytes(), 4096 + 128 * word).unwrap();
+            assert_eq!(take(&mut consumer, 4).unwrap(), [record(0, 1)]);
+        }
+    }
+
     /// Nobody has taken so many positions, and the consumer does not pass over them one by one.
     #[test]
     fn a_stray_write_into_the_tail_is_told() {

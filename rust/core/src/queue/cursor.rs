@@ -72,7 +72,14 @@ impl Cursor {
             return true;
         }
         memory.store(self.head, position, Site::Free);
-        memory.exchange(self.claim, position << 1, to << 1 | HELD, Site::Plain).is_ok()
+        let held = memory.exchange(self.claim, position << 1, to << 1 | HELD, Site::Plain);
+        if let Err(found) = held
+            && found & HELD != 0
+        {
+            // Only the consumer sets that, and it holds nothing: a stray write, which would be met here for ever.
+            memory.store(self.claim, found & !HELD, Site::Free);
+        }
+        held.is_ok()
     }
 
     /// For the consumer: done with everything before `to`.

@@ -69,7 +69,8 @@ pub struct LaneWriter {
 impl LaneWriter {
     /// For who has just become the lane's producer.
     pub fn new(memory: &impl Memory, lane: Lane) -> LaneWriter {
-        let tail = memory.load(lane.tail, Site::Plain);
+        // Positions are far below that, and a claim has no room for larger ones.
+        let tail = memory.load(lane.tail, Site::Plain) & (u64::MAX >> 2);
         // The last producer may have died between saying where a gap begins and publishing what lies behind it.
         if memory.load(lane.void, Site::Plain) >= tail.max(1) {
             memory.store(lane.void, NO_VOID, Site::Plain);
