@@ -396,7 +396,10 @@ def test_it_learns_to_drive(monkeypatch: pytest.MonkeyPatch) -> None:
         (["--env.options=lanes"], "--env.options should be pairs such as lanes=3, got 'lanes'"),
         (
             [*OPTIONS, "--env.id=fastrl/coop-highwey-v0"],
-            "--env fastrl/coop-highwey-v0: id: expected 'fastrl/coop-highway-v0', got 'fastrl/coop-highwey-v0'",
+            (
+                "--env: expected one of fastrl/coop-highway-v0, fastrl/coop-merge-v0, fastrl/highway-v0,"
+                " fastrl/highway-fast-v0, fastrl/ring-v0, got fastrl/coop-highwey-v0"
+            ),
         ),
         (
             [*OPTIONS, "--algorithm=mappo", "--mappo.critic=own"],
