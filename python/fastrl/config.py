@@ -60,6 +60,10 @@ InitFrom = Annotated[
 ]
 
 
+# A file of settings has a few thousand; a device such as /dev/zero never ends.
+MOST_TOML_BYTES = 1 << 20
+
+
 class UserError(Exception):
     """What a user can put right. The message is one line that says where, what was expected and what came."""
 
@@ -174,7 +178,13 @@ def read_toml(config_type: type, path: str | Path) -> Values:
         ConfigError: the file cannot be read, is not TOML, or has an unknown key or an ill-typed value.
     """
     try:
-        tree = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        with Path(path).open("rb") as file:
+            data = file.read(MOST_TOML_BYTES + 1)
+        if len(data) > MOST_TOML_BYTES:
+            raise ConfigError(f"{path} is no file of settings: it has more than {MOST_TOML_BYTES:,} bytes")
+        tree = tomllib.loads(data.decode("utf-8"))
+    except ConfigError:
+        raise
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from None
     except UnicodeDecodeError:
