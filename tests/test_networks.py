@@ -73,8 +73,12 @@ class TestActorCritic:
         state = ActorCritic(5, 7).state()
         with pytest.raises(ValueError, match=r"'actor.0.weight' must have shape \[64, 5\], got \[64, 6\]"):
             ActorCritic.from_state({**state, "weights": ActorCritic(6, 7).state()["weights"]})
-        with pytest.raises(ValueError, match="weights do not fit the network"):
+        with pytest.raises(
+            ValueError, match=r"9,608 numbers is claimed, the weights are 8 arrays of 1,288 numbers"
+        ):
             ActorCritic.from_state({**state, "weights": ActorCritic(5, 7, (64,)).state()["weights"]})
+        with pytest.raises(ValueError, match="weights do not fit the network"):
+            ActorCritic.from_state({**state, "weights": ActorCritic(5, 7, (64, 64, 64)).state()["weights"]})
 
     @pytest.mark.parametrize("arguments", [(0, 7, (64,)), (5, 0, (64,)), (5, 7, (64, 0)), (5, 7, (-1,))])
     def test_refuses_empty_layers(self, arguments):

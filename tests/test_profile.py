@@ -13,6 +13,7 @@ from tensorboardX.proto.event_pb2 import Event
 
 from fastrl.cli import main
 from fastrl.collect.plan import Report
+from fastrl.layout import show as show_parts
 from fastrl.profile import PARTS, Breakdown, Profile, draw, load, show, table
 from small_runs import OPTIONS, train_small
 
@@ -21,7 +22,7 @@ Spans = list[tuple[float, float]]
 
 def text_of(breakdown: Breakdown) -> str:
     file = io.StringIO()
-    Console(width=80, file=file).print(table(breakdown))
+    show_parts(Console(width=80, file=file), table(breakdown))
     return file.getvalue()
 
 
