@@ -100,7 +100,7 @@ def numbers(version: str) -> tuple[int, int, int]:
 
 
 def yanked(crates: list[dict[str, Any]]) -> list[str]:
-    """What cargo says if a locked version can no longer be had by who does not have it in a lock file yet."""
+    """Cargo's message if a locked version has been withdrawn, so that a new lock file could not name it."""
     with tempfile.TemporaryDirectory() as folder:
         lines = [
             '[package]\nname = "audit"\nversion = "0.0.0"\nedition = "2024"\n[workspace]\n[dependencies]'

@@ -103,7 +103,7 @@ def _code_of(command: Callable[[str, list[str]], int], prog: str, arguments: lis
 
         if not isinstance(error, CollectError):
             raise
-        # What went wrong in an environment is told in its own words, then in a line.
+        # First the traceback of the environment's code, then one line.
         if error.traceback:
             print(error.traceback.rstrip(), file=sys.stderr)
         return _fail(prog, str(error).splitlines()[0], 1)
@@ -148,7 +148,6 @@ def _umbrella(prog: str, arguments: list[str]) -> int:
 
 def evaluate(prog: str, arguments: list[str]) -> int:
     """Scores defenders by the challenge's protocol, and runs in traffic on fixed seeds."""
-
     from fastrl.envs.cage2_blue import BASELINES
     from fastrl.evaluate import HORIZONS, RULESETS, evaluate, protocol_steps, score_table
     from fastrl.files import to_json
@@ -258,7 +257,6 @@ def _refuse(options: argparse.Namespace, what: str) -> None:
 
 
 def _evaluate_gym(options: argparse.Namespace) -> int:
-
     from fastrl.files import to_json
     from fastrl.gym_run import evaluate_run
     from fastrl.summary import evaluation_line, evaluation_tree
@@ -285,7 +283,6 @@ def _evaluate_gym(options: argparse.Namespace) -> int:
 
 
 def _evaluate_traffic(options: argparse.Namespace) -> int:
-
     from fastrl.files import to_json
     from fastrl.traffic import evaluate_run
     from fastrl.traffic_scores import score_table

@@ -8,7 +8,7 @@ import re
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -180,7 +180,7 @@ def _without_kind(prog: str, arguments: list[str]) -> NoReturn:
 
 
 def _value_of(option: str, arguments: list[str]) -> str | None:
-    """What an option is given; None without it."""
+    """The value that follows an option, or its ``=``; None without the option."""
     for name, value in zip(arguments, [*arguments, ""][1:], strict=True):
         if name == option:
             return value
@@ -207,9 +207,13 @@ def command_for(env_id: str) -> str | None:
 
 def _check_environment(name: str | None) -> None:
     if name is not None and name not in ENVIRONMENTS:
-        likely = difflib.get_close_matches(name, ENVIRONMENTS, 1)
-        hint = f"did you mean {likely[0]}?" if likely else f"there are {', '.join(ENVIRONMENTS)}"
-        raise ConfigError(f"unknown kind of run {name}; {hint}")
+        raise ConfigError(f"unknown kind of run {name}; {_hint(name, ENVIRONMENTS)}")
+
+
+def _hint(name: str, known: Collection[str]) -> str:
+    """The known name that is likely meant, or all of them."""
+    likely = difflib.get_close_matches(name, known, 1)
+    return f"did you mean {likely[0]}?" if likely else f"there are {', '.join(known)}"
 
 
 def _with_environment(changes: Values, options: argparse.Namespace) -> Values:
@@ -437,10 +441,9 @@ def _do(run: Run, changes: Values, options: argparse.Namespace, prog: str) -> in
     goes_on = options.resume is not None
     if goes_on:
         _check_resume(options, ("preset", "config", *run.options))
-        if options.environment not in (None, kind := _kind_of_run(options.resume)):
-            raise ConfigError(
-                f"{options.resume} is a run of another kind, {kind}, not of {options.environment}"
-            )
+        named = options.environment
+        if named is not None and named != (kind := _kind_of_run(options.resume)):
+            raise ConfigError(f"{options.resume} is a run of another kind, {kind}, not of {named}")
         if never_saved(options.resume):
             goes_on, options.config = False, options.resume / "config.toml"
     import_from_here(changes.get("env.id"), trust=options.trust)
@@ -450,7 +453,7 @@ def _do(run: Run, changes: Values, options: argparse.Namespace, prog: str) -> in
         saved = (run.config_type, options.resume, changes, run.resumable)
         print(to_toml(saved_settings(*saved) if goes_on else run.settings()), end="")
         return 0
-    # What is trained for hours is worth more than what is printed about it.
+    # A training of hours is worth more than the lines that it prints.
     with surviving("stdout", f"{prog}: "):
         return _train(run, changes, options, prog, goes_on)
 
@@ -561,19 +564,16 @@ def _settings_types() -> dict[str, type]:
 def _kind(arguments: list[str]) -> str | None:
     """What is to be trained on, which says what the other arguments mean; None if they do not tell."""
     for before, argument in zip(["", *arguments], arguments, strict=False):
-        # What stands behind an option is its value, whatever it says.
+        # The word after an option is its value, also if it is the name of a kind.
         is_value = before.startswith("--") and "=" not in before and before.replace("_", "-") not in _FLAGS
         if argument in ENVIRONMENTS and not is_value:
             return argument
-    for name, value in zip(arguments, [*arguments, ""][1:], strict=True):
-        option, equals, own = name.partition("=")
-        if option == "--resume":
-            return _kind_of_run(Path(own if equals else value))
-    return None
+    resumed = _value_of("--resume", arguments)
+    return None if resumed is None else _kind_of_run(Path(resumed))
 
 
 def _kind_of_run(run: Path) -> str:
-    """What a run was trained on, as its newest checkpoint says; if none can be read, as its settings look."""
+    """The kind of a run, from its newest checkpoint, else from the tables of its config.toml."""
     from fastrl.checkpoint import CheckpointError, load_newest
 
     with contextlib.suppress(CheckpointError):
@@ -656,9 +656,7 @@ def _check_resume(options: argparse.Namespace, others: Sequence[str]) -> None:
 
 def preset(config_type: type, presets: Mapping[str, Preset], name: str) -> Values:
     if name not in presets:
-        likely = difflib.get_close_matches(name, presets, 1)
-        hint = f"did you mean {likely[0]}?" if likely else f"there are {', '.join(presets)}"
-        raise ConfigError(f"--preset: unknown preset {name}; {hint}")
+        raise ConfigError(f"--preset: unknown preset {name}; {_hint(name, presets)}")
     return check(config_type, presets[name].values, f"preset {name}")
 
 

@@ -250,7 +250,7 @@ def collector_state(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def state_of_collector(saved: Mapping[str, Any]) -> dict[str, Any]:
-    """What `collector_state` was given.
+    """The inverse of `collector_state`.
 
     Raises:
         ValueError, KeyError: it is damaged.

@@ -344,7 +344,7 @@ class HelpFormatter(argparse.HelpFormatter):
         return _wrapped(" ".join(text.split()), width)
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
-        # What follows a name such as "  smoke: " or "  cage2   " goes on below itself or a little indented.
+        # Text after a name such as "  smoke: " or "  cage2   " is wrapped below itself or a little indented.
         lines = []
         for line in text.splitlines():
             named = re.match(r"\s+\S+\s\s+", line)
@@ -456,7 +456,7 @@ def _choices(problem: Any) -> list[str]:
 
 
 def brief(value: Any) -> str:
-    """What was given, in an error: not more than fits a line."""
+    """A value for an error message, cut to what fits a line."""
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."
 

@@ -500,7 +500,7 @@ def evaluate_run(
     made = build_env(spec)
     num_steps = episode_steps(config.collect, made)
     obs_dim, drives = math.prod(made.observation_space.shape or ()), Actions(made.action_space)
-    made.close()
+    contract.close(made)
     is_box = policy.log_std is not None
     ours = policy.obs_dim, policy.num_actions, is_box, takes.state()
     if ours != (obs_dim, drives.size, drives.is_box, drives.state()):

@@ -92,7 +92,7 @@ class _Lasting(io.FileIO):
         try:
             return os.write(self.fileno(), data)
         except OSError as error:
-            # Where nobody may wait for a slow reader (EAGAIN), that one misses something.
+            # EAGAIN: a slow reader of a non-blocking descriptor misses this, and may read on.
             if error.errno != errno.EAGAIN:
                 to_nowhere(self.fileno())
                 if self._prefix is not None:

@@ -307,7 +307,7 @@ class Training:
         queue_depth: int = 0,
         policy_lag: float = 0.0,
     ) -> PixelRow:
-        """What was done in the ``passed`` seconds between two marks, in which these games have ended."""
+        """The row of metrics of the ``passed`` seconds between two marks, in which these games have ended."""
         waited = mark.waited - before.waited
         times = mark.times.since(before.times)
         spent = {name: seconds - before.spent.get(name, 0.0) for name, seconds in mark.spent.items()}

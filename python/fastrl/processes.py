@@ -1,4 +1,4 @@
-"""What every kind of worker process needs: quiet when a terminal interrupts or closes, one core each, gone when its
+"""Common needs of all worker processes: quiet when a terminal interrupts or closes, one core each, gone when its
 parent is. Loads no torch."""
 
 import contextlib
@@ -32,7 +32,7 @@ SHARED_MEMORY = "/dev/shm/fastrl-"
 CLOSING = 10.0
 UNCLOSED = 80
 
-# What a worker ends with that would start workers itself, while it reads the program that has started it.
+# Exit code of a worker that would start workers itself, while it reads the program that has started it.
 UNGUARDED = 79
 
 
@@ -54,8 +54,7 @@ def starting() -> Iterator[None]:
 
 
 def begin(names: Sequence[str] = ()) -> None:
-    """What a worker does first: Ctrl-C, and what a closed terminal means, are left to its parent, and it ends when that
-    does.
+    """Prepares a worker's process: Ctrl-C and a closing terminal are left to its parent, and it ends when that does.
 
     Args:
         names: of shared memory that is to be removed if the parent is killed and cannot; read when that happens, so

@@ -1,4 +1,4 @@
-"""What the settings in a file may do: a file may come from anybody, so it imports nothing that its reader did not name.
+"""Checks of settings that come from a file. It may be anybody's, so it imports nothing that its reader did not name.
 
 A setting that can reach beyond its run is marked where it is defined, with what it would do::
 
@@ -120,7 +120,7 @@ def refuse_reach(config_type: type, values: Values, source: str, *, trust: bool,
 
 
 def trust_option(config: Any) -> str:
-    """What the command line takes that reads a run's settings again: ``" --trust"``, or nothing."""
+    """The option that a command needs to read a run's settings again: ``" --trust"``, or nothing."""
     values = check(type(config), to_tree(config), "settings")
     return " --trust" if reaches(type(config), values) else ""
 

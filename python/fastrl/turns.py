@@ -5,6 +5,7 @@ due by then. Nothing depends on how fast anybody is, nor on how many processes s
 """
 
 import zlib
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -81,7 +82,7 @@ class Turns:
 
     @property
     def worker_seconds(self) -> tuple[float, float]:
-        """What the processes have spent on games and waiting, summed over them."""
+        """Seconds that the processes have spent on games and on waiting, summed over them."""
         spent, waited = self._envs.worker_seconds.sum(axis=0)
         return float(spent), float(waited)
 
@@ -128,20 +129,23 @@ class Turns:
                 truncations,
                 version=version,
             )
-            self._follow(obs, ended, actions)
+            self._follow(range(len(obs)), obs, ended, actions)
             games = self._over(infos.get("final_info", {}))
             self._seed_next()
         self.steps += len(obs)
         self._learn()
         return games
 
-    def _follow(self, obs: NDArray[Any], ended: NDArray[np.bool_], actions: NDArray[np.int64]) -> None:
-        for i, (frame, action) in enumerate(zip(obs, actions.tolist(), strict=True)):
-            self._actions[i].append(action)
+    def _follow(
+        self, rows: Iterable[int], obs: NDArray[Any], ended: NDArray[np.bool_], actions: NDArray[np.int64]
+    ) -> None:
+        """Keeps the actions and frames of a step of some games."""
+        for i in rows:
+            self._actions[i].append(int(actions[i]))
             if ended[i]:
-                self._stacks.begin(i, frame)
+                self._stacks.begin(i, obs[i])
             else:
-                self._stacks.push(i, frame)
+                self._stacks.push(i, obs[i])
 
     def _over(self, infos: dict[str, Any]) -> list[Game]:
         games = []
@@ -215,18 +219,13 @@ class Turns:
         actions = np.zeros(len(played), np.int64)
         for t in range(lengths.max()):
             mask = lengths > t
-            for i in np.flatnonzero(mask).tolist():
+            rows = np.flatnonzero(mask).tolist()
+            for i in rows:
                 actions[i] = played[i][t]
             self._envs.step_into(
                 actions, obs.reshape(len(obs), -1), rewards, terminations, truncations, mask=mask
             )
-            ended = terminations | truncations
-            for i in np.flatnonzero(mask).tolist():
-                self._actions[i].append(int(actions[i]))
-                if ended[i]:
-                    self._stacks.begin(i, obs[i])
-                else:
-                    self._stacks.push(i, obs[i])
+            self._follow(rows, obs, terminations | truncations, actions)
             self._seed_next()
         return zlib.crc32(self._stacks.obs.data) == shown
 

@@ -403,7 +403,7 @@ def _train(training: Training, directory: RunDirectory, console: Console) -> Wor
 
 
 def _final_outcome(training: Training, workflow: str, policy: dict[str, Any]) -> Outcome:
-    """What a policy does in the end, without exploration, in other games than those that it was chosen by."""
+    """Measures a policy without exploration, in other games than those that it was chosen by."""
     seed = training.config.run.seed + 1
     return training.trainer.evaluate(parse_workflow(workflow), policy, _FINAL_EPISODES, seed=seed)
 

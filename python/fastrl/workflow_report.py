@@ -241,7 +241,7 @@ class Report:
                 compliance.scatter(x, [step.outcome.compliance for step in chosen], **style)
 
     def _title(self) -> str:
-        """What the picture shows, and the order that was chosen."""
+        """The title: what the picture shows, and the order that was chosen."""
         title = f"search for the best workflow: {self.method}" if self.method else "training of one workflow"
         shown = self.chosen or (None if self.method else self.closest)
         return title if shown is None else f"{title}\n{workflow_name(shown.workflow).replace(',', ' > ')}"

@@ -80,7 +80,7 @@ def own_traceback(error: BaseException) -> str:
 
 
 def failed(what: str, error: BaseException) -> CollectError:
-    """What to raise for an environment's error: ``what`` and its last line, with `own_traceback`."""
+    """The error to raise for an environment's: ``what`` and its last line, with `own_traceback`."""
     told = own_traceback(error)
     cause = last_line(told) if told else last_line("".join(traceback.format_exception_only(error)))
     return CollectError(f"{what}: {cause}", told)

@@ -115,8 +115,8 @@ def _last_obs(arrays: Mapping[str, NDArray[Any]], num_steps: int) -> NDArray[np.
 
 
 def first_not_finite(arrays: Mapping[str, NDArray[Any]], num_steps: int) -> tuple[int, int, str]:
-    """Where a fragment that is not `all_finite` has its first NaN or infinity: step and row, the step -1 for what the
-    first action was chosen on; and what gave what."""
+    """The step and row of the first NaN or infinity in a fragment that is not `all_finite`, and a text that says
+    where it came from. Step -1 is the observation that the first action was chosen on."""
 
     def strange(values: NDArray[np.float32]) -> str:
         return ", ".join(sorted({str(value) for value in values[~np.isfinite(values)].tolist()}))

@@ -123,7 +123,7 @@ class TaskCollector(ABC, Generic[W]):
         self._task_seconds = task_seconds
         self._asked_ahead = ahead
         self._workers: list[W] = []
-        # What is played of each worker's rows, by its index.
+        # The running episodes of each worker's rows, by its index.
         self._runs: dict[int, Running] = {}
         self._nbytes = plan.make_actor().weights_nbytes
         # How often weights were published here; the versions before them were another collector's.
@@ -132,7 +132,7 @@ class TaskCollector(ABC, Generic[W]):
         self._cold_start = 0.0
         self._seconds = dict.fromkeys(PARTS, 0.0)
         self._absence = Absence()
-        # What workers have played in the learner's absence, in seconds; None: it is not known.
+        # Seconds that workers have played while the learner was elsewhere; None: not known.
         self._meanwhile: float | None = 0.0
         # Episodes to be played: those that failed, and from the next number on up to the end of the update.
         self._again: list[int] = []
@@ -292,7 +292,7 @@ class TaskCollector(ABC, Generic[W]):
         return self._runs.setdefault(worker.index, Running(self.plan, worker.lanes))
 
     def _begun(self, worker: W) -> list[Begun]:
-        """What has been played of the episodes that the worker's rows are in, for one that has played nothing yet."""
+        """The running episodes of the rows of a worker that has played nothing yet."""
         _, begun = self._running_of(worker).state()
         return [begun.get(lane, Begun()) for lane in worker.lanes]
 

@@ -88,7 +88,7 @@ def probe(plan: Plan, start_method: str = "spawn") -> Probe:
     if isinstance(told, ElsewhereError):
         raise UnbuildableError(str(told))
     cause, trace = told
-    # What is wrong with its interface or spaces names it.
+    # An error about its interface or spaces names the environment already.
     said = cause if plan.env.id in cause else f"{plan.env.id} cannot be played: {cause}"
     raise CollectError(f"{said}\n\n{trace}".rstrip(), trace)
 

@@ -40,7 +40,7 @@ def import_ray() -> Any:
 
 @contextlib.contextmanager
 def _own_sigterm() -> Iterator[None]:
-    """What this process does at SIGTERM is afterwards what it was before."""
+    """Restores this process's handler of SIGTERM at the end."""
     before = signal.getsignal(signal.SIGTERM)
     try:
         yield

@@ -23,7 +23,7 @@ LONGEST = 100_000
 
 
 class Begun(NamedTuple):
-    """What has been played of an episode that runs.
+    """The part of a running episode that has been played.
 
     Attributes:
         actions: of its steps, as they were drawn, in `action_dtype`.
@@ -64,7 +64,7 @@ def reached(begun: Begun, obs: NDArray[np.float32]) -> bool:
 
 
 class Running:
-    """What has been played of the episodes that run in some lanes. Threads may add and read at the same time.
+    """The running episodes of some lanes, as far as they have been played. Threads may add and read at the same time.
 
     Args:
         lanes: of the rows of the fragments.
@@ -77,7 +77,7 @@ class Running:
         rows = len(self._lanes)
         self._numbers = [0] * rows
         self._lengths = np.zeros(rows, np.int64)
-        # Whether the row's episode has been reset, so that it shows something.
+        # True once the row's episode has been reset and has an observation.
         self._begun = np.zeros(rows, np.bool_)
         self._obs = np.zeros((rows, plan.obs_dim), np.float32)
         # Actions of all rows, [T, R, ...] each, the newest last; as far back as the longest episode needs.
@@ -86,7 +86,7 @@ class Running:
         self._lock = threading.Lock()
 
     def add(self, fragment: Fragment, anew: Sequence[int] = ()) -> None:
-        """What was played next.
+        """Adds the fragment that was played next.
 
         Args:
             anew: rows whose episodes began anew with this fragment, though nothing says that they had ended.

@@ -1,7 +1,7 @@
-"""What Gymnasium's interface asks of an environment, checked wherever one is played.
+"""Checks of Gymnasium's interface, made wherever an environment is played.
 
-What an environment gives is checked at each step for its form: five values, an observation of the shape that its space
-has, a number, two flags. Whether the numbers are finite is for who stores them: many at a time cost less.
+Each step is checked for its form: five values, an observation of the shape that the space has, a number, two flags.
+Whoever stores the numbers checks that they are finite: many at a time cost less.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class ContractError(RuntimeError):
 
 
 class Form(NamedTuple):
-    """What an environment is called, and what its observations are to be: arrays of a shape, of these kinds of NumPy's
-    dtypes. Integers may come where the space has floats, not the other way; where it has integers, those of another
+    """The name of an environment, and the form of its observations: their shape and the kinds of NumPy dtypes that they
+    may have. Integers may come where the space has floats, not the other way; where it has integers, those of another
     dtype may come that ``whole``, the space's, can hold."""
 
     name: str
@@ -122,7 +122,7 @@ def step(
 
 
 def explained(name: str, error: Exception) -> ContractError | None:
-    """What to raise in place of an error that Gymnasium's wrappers raise where an environment has the old Gym's
+    """The error to raise in place of one of Gymnasium's wrappers, if it came from an environment with the old Gym's
     interface; None for other errors."""
     text = str(error)
     if _innermost(error.__traceback__).startswith(("gymnasium.", "fastrl.")):
@@ -203,7 +203,7 @@ def _flag(name: str, which: str, flag: Any) -> bool:
 
 
 def _what(value: Any) -> str:
-    """What came, in a few words."""
+    """A value in a few words, for an error."""
     if isinstance(value, tuple):
         return f"{len(value)} values"
     if isinstance(value, np.ndarray):

@@ -236,7 +236,7 @@ class _Worker:
 
 
 def work(index: int, payload: bytes, pipe: Connection) -> None:
-    """What a worker's process does. It ends with its parent, or when that closes its environments.
+    """The program of a worker's process. It ends with its parent, or when that closes its environments.
 
     Args:
         index: which worker.
@@ -259,7 +259,7 @@ def work(index: int, payload: bytes, pipe: Connection) -> None:
         pipe.send(None)
         _play(_Worker(task, envs, memory), rounds, memory, pipe)
     except BaseException as error:
-        # What is wrong with an environment's interface or place is told in a line, anything else with its traceback.
+        # Errors about an environment's interface or place are one line, all others come with their traceback.
         in_a_line = isinstance(error, contract.ContractError | ElsewhereError)
         text = str(error) if in_a_line else traceback.format_exc()
         if rounds is not None and memory is not None:

@@ -30,7 +30,7 @@ def _elsewhere(what: str, name: str) -> ElsewhereError:
 
 
 def unpickled(payload: bytes) -> Any:
-    """What another process has pickled, with how to build an environment in it.
+    """Loads an object that another process has pickled, with an environment's spec in it.
 
     Raises:
         ElsewhereError: it names what this process does not have, such as a class of a notebook.

@@ -23,7 +23,7 @@ _STATE: dict[str, tuple[Any, bool]] = {
     "ages": (np.uint8, True),
     "starts": (np.uint32, True),
 }
-# What Python and NumPy raise when they make something of a text that may say anything.
+# Errors that Python and NumPy raise when they decode an arbitrary text.
 _DAMAGED = (
     ValueError,
     LookupError,

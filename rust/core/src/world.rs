@@ -161,7 +161,7 @@ pub trait World: Send {
 
     fn state(&self) -> &Self::State;
 
-    /// What is wrong with a state that was read for this world in that phase, in words that go on from "in environment 3".
+    /// Refuses a decoded state that this world cannot have in that phase; the error goes on from "in environment 3".
     /// All else that the world does with a state that passes must end, and without a panic.
     fn check_state(&self, state: &Self::State, phase: Phase) -> Result<(), String>;
 

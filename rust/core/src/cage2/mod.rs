@@ -94,7 +94,7 @@ impl Config {
         }
     }
 
-    /// What is wrong with an episode that was read, in words.
+    /// Refuses a decoded episode that cannot be; the error says why.
     pub fn check(&self, episode: &Episode<Source>, phase: Phase) -> Result<(), String> {
         let Episode { draws, network, knowledge, agent, view, time, last_red } = episode;
         let drawn = match draws {

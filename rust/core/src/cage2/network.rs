@@ -55,7 +55,7 @@ impl Default for Network {
 }
 
 impl Network {
-    /// What is wrong with one that was read at that time of an episode, in words.
+    /// Refuses decoded values that no episode has at that time; the error says why.
     pub(super) fn check(&self, time: u32) -> Result<(), String> {
         let foothold = self.sessions.first().is_some_and(|s| usize::from(s.host) == USER0 && s.root);
         ensure(foothold, "red has lost its first session")?;

@@ -88,7 +88,7 @@ pub struct Knowledge {
 }
 
 impl Knowledge {
-    /// What is wrong with one that was read, in words.
+    /// Refuses decoded values that no episode has; the error says why.
     pub(super) fn check(&self) -> Result<(), String> {
         let there = are_hosts(self.addresses | self.names) && Subnet::are_bits(self.subnets);
         ensure(there, "red knows of a host or subnet that is not there")

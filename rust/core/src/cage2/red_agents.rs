@@ -45,7 +45,7 @@ impl RedAgent {
         }
     }
 
-    /// What is wrong with one that was read, in words.
+    /// Refuses decoded values that no episode has; the error says why.
     pub(super) fn check(&self) -> Result<(), String> {
         let sound = match self {
             Self::BLine(agent) => match agent.user {

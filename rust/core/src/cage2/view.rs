@@ -43,7 +43,7 @@ pub struct View {
 }
 
 impl View {
-    /// What is wrong with one that was read, in words.
+    /// Refuses decoded values that no episode has; the error says why.
     pub(super) fn check(&self) -> Result<(), String> {
         let there = self.bits >> OBS_BITS == 0 && are_hosts(self.alerts) && self.scans.iter().all(|&scan| scan <= 2);
         ensure(there, "blue sees what cannot be")

@@ -46,7 +46,7 @@ impl Traffic {
         self.memory(vehicles).saturating_mul(2)
     }
 
-    /// What is wrong with one that was read and should have the same road as `own`, in words.
+    /// Refuses decoded values that do not fit the road of `own`; the error says why.
     pub(super) fn check(&self, own: &Self) -> Result<(), String> {
         ensure(self.road == own.road && self.target_speeds == own.target_speeds, "the road is another one")?;
         self.vehicles.check(self.road.lanes().len(), self.target_speeds.len())

@@ -53,7 +53,7 @@ impl Platoon {
         Ok(platoon)
     }
 
-    /// What is wrong with one that was read and should be a ring of so many vehicles, in words.
+    /// Refuses a decoded platoon that is no ring of so many vehicles; the error says why.
     pub(super) fn check(&self, vehicles: usize) -> Result<(), String> {
         let arrays = [&self.x, &self.v, &self.acceleration];
         ensure(
