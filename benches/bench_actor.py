@@ -10,9 +10,9 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from fastrl.actor import MlpActor
-from fastrl.networks import ActorCritic, sample_actions
-from fastrl.streams import uniforms
+from fastrl.networks.actor_critic import ActorCritic, sample_actions
+from fastrl.networks.compiled_actor import MlpActor
+from fastrl.utils.seeding import uniforms
 
 # Observation, hidden layers, actions: CAGE 2 with its effective and with all actions, and a wider network.
 NETWORKS = [(52, (64, 64), 54), (52, (64, 64), 145), (52, (256, 256), 54)]

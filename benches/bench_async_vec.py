@@ -16,10 +16,10 @@ from gymnasium.spaces import Discrete
 from rich.console import Console
 from rich.table import Table
 
-from fastrl.actor import MlpActor
-from fastrl.collect.lockstep import native_collector
-from fastrl.collect.plan import Plan
+from fastrl.collectors.protocol import Plan
+from fastrl.collectors.synchronous import native_collector
 from fastrl.envs.spec import as_spec
+from fastrl.networks.compiled_actor import MlpActor
 
 CASES = {
     "CAGE 2": ("fastrl/Cage2-v0", {}),

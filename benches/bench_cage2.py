@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fastrl.envs.cage2 import Cage2VectorEnv
+from fastrl.envs.cage2.env import Cage2VectorEnv
 
 ROUNDS = 7
 LOOPS = 128  # rounds of actions drawn beforehand; more than an episode has steps
@@ -63,7 +63,7 @@ def test_memory_per_environment():
     """Growth of the process over many environments that have played for a while, in a process of its own."""
     script = """
 import numpy as np
-from fastrl.envs.cage2 import Cage2VectorEnv
+from fastrl.envs.cage2.env import Cage2VectorEnv
 def resident():
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * 4096

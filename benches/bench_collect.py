@@ -15,14 +15,14 @@ import time
 import gymnasium
 import pytest
 
-from fastrl.actor import MlpActor, RandomActor
-from fastrl.bench_collect import random_weights
-from fastrl.collect.choose import make_collector
-from fastrl.collect.fragment import Fragment
-from fastrl.collect.plan import Plan
+from fastrl.benchmarks.collect import random_weights
+from fastrl.collectors.factory import make_collector
+from fastrl.collectors.protocol import Plan
 from fastrl.envs.spec import EnvSpec
-from fastrl.envs.uneven import UnevenEnv
-from fastrl.streams import env_seed
+from fastrl.envs.toys.uneven import UnevenEnv
+from fastrl.networks.compiled_actor import MlpActor, RandomActor
+from fastrl.rollout.fragment import Fragment
+from fastrl.utils.seeding import env_seed
 
 WORKERS = 8
 SECONDS = 6.0

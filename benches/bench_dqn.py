@@ -17,7 +17,7 @@ import torch
 from gymnasium.spaces import Box
 
 from fastrl.algorithms.dqn import DQN, DQNConfig
-from fastrl.envs.catch import CatchEnv
+from fastrl.envs.toys.catch import CatchEnv
 from fastrl.replay import PrioritizedSampler, Replay, UniformSampler
 
 SEEDS = (0, 1, 2)

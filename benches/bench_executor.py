@@ -18,12 +18,12 @@ import gymnasium
 import numpy as np
 import pytest
 
-from fastrl.actor import MlpActor, RandomActor
-from fastrl.collect.executor import ExecutorCollector
-from fastrl.collect.plan import Plan
+from fastrl.collectors.executor import ExecutorCollector
+from fastrl.collectors.protocol import Plan
 from fastrl.envs.spec import as_spec
-from fastrl.envs.uneven import UnevenEnv
-from fastrl.streams import EPISODES, env_seed
+from fastrl.envs.toys.uneven import UnevenEnv
+from fastrl.networks.compiled_actor import MlpActor, RandomActor
+from fastrl.utils.seeding import EPISODES, env_seed
 
 ROUNDS, SECONDS = 3, 6.0
 LENGTH = 100

@@ -14,9 +14,9 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from fastrl.config import build, check
-from fastrl.gym_run import Training
-from fastrl.gym_settings import PRESETS, GymConfig, presets_for
+from fastrl.tasks.gym.run import Training
+from fastrl.tasks.gym.settings import PRESETS, GymConfig, presets_for
+from fastrl.utils.config import build, check
 
 SEEDS = (0, 1, 2)
 

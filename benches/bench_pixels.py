@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from fastrl.bench_pixels import OURS, compare, flow_table
-from fastrl.cli import main
-from fastrl.config import build, check
-from fastrl.pixel_settings import BENCH, PRESETS, PixelConfig
+from fastrl.benchmarks.pixels import OURS, compare, flow_table
+from fastrl.cli.main import main
+from fastrl.tasks.pixels.settings import BENCH, PRESETS, PixelConfig
+from fastrl.utils.config import build, check
 
 # So light that it leaves the cores to the collectors.
 LIGHT = {"collect.updates_per_step": 0.001}

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from fastrl.algorithms.ppo import PPO, PPOConfig
-from fastrl.envs.cage2 import Cage2VectorEnv
-from fastrl.stopwatch import Stopwatch
+from fastrl.envs.cage2.env import Cage2VectorEnv
+from fastrl.utils.timer import Stopwatch
 
 NUM_ENVS = 256
 ROUNDS = 5

@@ -16,14 +16,14 @@ import gymnasium
 import pytest
 import torch
 
-from fastrl.actor import RandomActor
 from fastrl.algorithms.ppo import PPO, PPOConfig
-from fastrl.collect.plan import Plan
-from fastrl.collect.sequential import SequentialCollector
-from fastrl.envs.cage2 import Cage2VectorEnv
+from fastrl.collectors.protocol import Plan
+from fastrl.collectors.sequential import SequentialCollector
+from fastrl.envs.cage2.env import Cage2VectorEnv
 from fastrl.envs.spec import EnvSpec
-from fastrl.profile import Profile
-from fastrl.stopwatch import Stopwatch
+from fastrl.networks.compiled_actor import RandomActor
+from fastrl.training.profiler import Profile
+from fastrl.utils.timer import Stopwatch
 
 ROUNDS = 6
 

@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from fastrl import _returns
+from fastrl._native import _returns
 
 SHAPES = [(128, 8), (100, 256), (100, 1024), (16, 4096)]
 REPEATS = 20

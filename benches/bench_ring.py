@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
-from fastrl.config import build, check
 from fastrl.envs import RingVectorEnv, make_multi
-from fastrl.envs.ring import equilibrium_speed
-from fastrl.traffic import Training, load_policy
-from fastrl.traffic_settings import PRESETS, TrafficConfig
+from fastrl.envs.traffic.ring import equilibrium_speed
+from fastrl.tasks.traffic.run import Training, load_policy
+from fastrl.tasks.traffic.settings import PRESETS, TrafficConfig
+from fastrl.utils.config import build, check
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "support"))
 import sumo_reference
 
 LENGTHS = (220, 230, 240, 250, 260, 270)

@@ -16,12 +16,12 @@ from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 from rich.console import Console
 from rich.table import Table
 
-from fastrl.actor import MlpActor, RandomActor
-from fastrl.collect.lockstep import native_collector, sync_collector
-from fastrl.collect.plan import Plan
+from fastrl.collectors.protocol import Plan
+from fastrl.collectors.synchronous import native_collector, sync_collector
 from fastrl.envs import ProcessVectorEnv
 from fastrl.envs.spec import EnvSpec
-from fastrl.networks import ActorCritic
+from fastrl.networks.actor_critic import ActorCritic
+from fastrl.networks.compiled_actor import MlpActor, RandomActor
 
 ENVS = 8
 ROUNDS = 7

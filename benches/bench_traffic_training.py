@@ -52,8 +52,8 @@ class Result:
 
 def settings() -> Any:
     """Those of fastrl's run, for all."""
-    from fastrl.config import build, check
-    from fastrl.traffic_settings import PRESETS, TrafficConfig, settled
+    from fastrl.tasks.traffic.settings import PRESETS, TrafficConfig, settled
+    from fastrl.utils.config import build, check
 
     preset = check(TrafficConfig, PRESETS["performance"].values, "performance")
     return settled(build(TrafficConfig, preset, {"run.episodes": EPISODES}))
@@ -117,7 +117,7 @@ def memory_of(pid: int) -> tuple[float, float]:
 
 def fastrl_run() -> dict[str, float]:
     """The command itself, in a directory that goes away. Its table goes elsewhere."""
-    from fastrl.cli import main_train
+    from fastrl.cli.main import main_train
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "run"
@@ -138,7 +138,7 @@ def stable_baselines3() -> dict[str, float]:
     from stable_baselines3.common.callbacks import BaseCallback
     from stable_baselines3.common.vec_env import VecEnv
 
-    from fastrl.traffic import make_worlds
+    from fastrl.tasks.traffic.run import make_worlds
 
     config = settings()
     worlds = make_worlds(config.env, config.env.num_envs)

@@ -11,14 +11,14 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from fastrl.config import build
-from fastrl.envs.cage2 import ACTIONS, Cage2VectorEnv, action_indices
-from fastrl.envs.cage2_workflow import WORKFLOWS, Cage2WorkflowVectorEnv, parse_workflow
-from fastrl.evaluate import RULESETS
-from fastrl.policy import Policy
-from fastrl.train import TrainConfig, Training
-from fastrl.workflow_scores import score_by_protocol
-from fastrl.workflow_training import Games, InnerConfig, WorkflowTrainer
+from fastrl.envs.cage2.env import ACTIONS, Cage2VectorEnv, action_indices
+from fastrl.envs.cage2.workflow import WORKFLOWS, Cage2WorkflowVectorEnv, parse_workflow
+from fastrl.tasks.cage2.evaluate import RULESETS
+from fastrl.tasks.cage2.run import TrainConfig, Training
+from fastrl.tasks.workflow.scores import score_by_protocol
+from fastrl.tasks.workflow.training import Games, InnerConfig, WorkflowTrainer
+from fastrl.training.policy import Policy
+from fastrl.utils.config import build
 
 WORKFLOW = parse_workflow("enterprise,op_server,op_host,user,defender")
 EPISODES = 100_000

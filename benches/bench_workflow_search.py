@@ -11,10 +11,10 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from fastrl.cli import main_train
-from fastrl.envs.cage2_workflow import WORKFLOWS
-from fastrl.workflow_search import SearchConfig, make_search
-from fastrl.workflow_training import Games, InnerConfig, WorkflowTrainer
+from fastrl.cli.main import main_train
+from fastrl.envs.cage2.workflow import WORKFLOWS
+from fastrl.tasks.workflow.search import SearchConfig, make_search
+from fastrl.tasks.workflow.training import Games, InnerConfig, WorkflowTrainer
 
 TRIALS = (10, 20, 40)
 SEEDS = 8

@@ -2,10 +2,11 @@
 
 maturin compiles the Rust crate and writes wheels, tags, metadata and sdists. What it cannot do is Cython, so
 each hook that makes something importable first turns every ``cython/NAME.pyx`` into
-``python/fastrl/NAME.<abi>.so``; pyproject.toml's ``tool.maturin.include`` carries those files into the wheel.
+``python/fastrl/_native/NAME.<abi>.so``; pyproject.toml's ``tool.maturin.include`` carries those files into the wheel.
 
 Run as a script, it builds the Cython extensions alone: ``python build_backend/fastrl_backend.py``, with
-``--sanitize FOLDER`` as ``FOLDER/fastrl/NAME.<abi>.so`` that stop at memory errors and undefined behaviour (GCC).
+``--sanitize FOLDER`` as ``FOLDER/fastrl/_native/NAME.<abi>.so`` that stop at memory errors and undefined behaviour
+(GCC).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 CYTHON = ROOT / "cython"
 SOURCES = ROOT / "python"
 PACKAGE = SOURCES / "fastrl"
+NATIVE = PACKAGE / "_native"
 SCRATCH = ROOT / "target" / "cython"
 RUST_MODULE = "_rust"
 
@@ -79,7 +81,7 @@ def purge_foreign_modules() -> None:
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
     ours = {f"{name}{suffix}" for name in [RUST_MODULE, *(source.stem for source in cython_sources())]}
     for module in PACKAGE.rglob("*.so"):
-        if module.parent != PACKAGE or module.name not in ours:
+        if module.parent != NATIVE or module.name not in ours:
             print(f"fastrl_backend: removing {module.relative_to(ROOT)}, which this build did not make")
             module.unlink()
 
@@ -90,7 +92,7 @@ def build_cython(
     flags: Sequence[str] = FLAGS,
     link_flags: Sequence[str] = (),
 ) -> None:
-    """Compiles every ``cython/NAME.pyx`` that is newer than its module into ``into/fastrl/``."""
+    """Compiles every ``cython/NAME.pyx`` that is newer than its module into ``into/fastrl/_native/``."""
     sources = cython_sources()
     if not sources:
         return
@@ -100,7 +102,7 @@ def build_cython(
 
     extensions = [
         Extension(
-            f"fastrl.{source.stem}",
+            f"fastrl._native.{source.stem}",
             [str(source.relative_to(ROOT))],
             include_dirs=[numpy.get_include()],
             define_macros=[("NPY_NO_DEPRECATED_API", "NPY_1_7_API_VERSION")],

@@ -21,7 +21,7 @@ PLATFORMS = ("x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu")
 # In the order in which one is taken of those that a crate offers. None asks for more than its text.
 ACCEPTED = ("MIT", "BSD-2-Clause", "BSD-3-Clause", "ISC", "Zlib", "0BSD", "Unicode-3.0")
 HEAD = """\
-Rust crates that are contained in the compiled module fastrl._rust, each with the licence under which it is
+Rust crates that are contained in the compiled module fastrl._native._rust, each with the licence under which it is
 distributed here, and below them the texts of these licences.
 """
 

@@ -57,8 +57,8 @@ def sources(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     with tarfile.open(sdist) as archive:
         archive.extractall(out, filter="data")
     (tree,) = out.iterdir()
-    (tree / "python/fastrl/_returns.cpython-38-x86_64-linux-gnu.so").write_bytes(b"of another Python")
-    (tree / f"python/fastrl/_deleted{SUFFIX}").write_bytes(b"of a source that is gone")
+    (tree / "python/fastrl/_native/_returns.cpython-38-x86_64-linux-gnu.so").write_bytes(b"of another Python")
+    (tree / f"python/fastrl/_native/_deleted{SUFFIX}").write_bytes(b"of a source that is gone")
     (tree / f"python/fastrl/envs/_strange{SUFFIX}").write_bytes(b"from who knows where")
     return tree
 
@@ -192,7 +192,10 @@ def test_an_editable_install_imports_the_sources(sources: Path, wheel: Path, tmp
     run(sys.executable, "-c", code, sources, tmp_path, cwd=tmp_path, CARGO_TARGET_DIR=str(ROOT / "target"))
     (editable,) = tmp_path.glob("fastrl-*.whl")
     binaries = fresh_environment(tmp_path / "fresh", editable)
-    code = "import fastrl, fastrl._rust, fastrl._returns; print(fastrl.__file__, fastrl._returns.__file__)"
+    code = (
+        "import fastrl, fastrl._native._rust, fastrl._native._returns;"
+        " print(fastrl.__file__, fastrl._native._returns.__file__)"
+    )
     for file in run(binaries / "python", "-c", code, cwd=tmp_path).split():
         assert Path(file).is_relative_to(sources / "python" / "fastrl")
 

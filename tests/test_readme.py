@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from fastrl import cli
-from fastrl.envs.cage2_blue import BASELINES
+from fastrl.cli.main import main
+from fastrl.envs.cage2.baselines import BASELINES
 
 ROOT = Path(__file__).resolve().parent.parent
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -51,7 +51,7 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "--run-dir",
         str(where / "runs" / "mine"),
     ]
-    assert cli.main_train(["cage2", "--preset", "smoke", *settings]) == 0
+    assert main.main_train(["cage2", "--preset", "smoke", *settings]) == 0
     return where
 
 
@@ -77,19 +77,19 @@ def test_commands_and_their_options_exist(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     name, *words = command
-    main = cli.main_train if name == "fastrl-train" else cli.main
+    command_main = main.main_train if name == "fastrl-train" else main.main
     if name == "fastrl-train" and "--resume" not in words:
         # Names and values are checked by the command itself.
-        assert cli.main_train(["cage2", "--print-config"]) == 0
+        assert main.main_train(["cage2", "--print-config"]) == 0
         (tmp_path / "mine.toml").write_text(capsys.readouterr().out)
-        assert main([*words, "--print-config"]) == 0
+        assert command_main([*words, "--print-config"]) == 0
         return
     subjects = (
         [word for word in words[:2] if not word.startswith("--")] if words[:1] == ["bench"] else words[:1]
     )
     with pytest.raises(SystemExit) as left:
         # A run that goes on has the options of its kind.
-        main([*(subjects if name == "fastrl" else ["cage2"]), "--help"])
+        command_main([*(subjects if name == "fastrl" else ["cage2"]), "--help"])
     assert left.value.code == 0
     known = set(re.findall(r"--[\w.-]+", capsys.readouterr().out))
     assert {word for word in words if word.startswith("--")} <= known

@@ -7,13 +7,13 @@ import sys
 from pathlib import Path
 
 # What Cython and PyO3 put into every module of theirs, and no manual needs.
-ALLOWED = r"fastrl\.\w+\.__(all|test|reduce_cython|setstate_cython)__"
-STUBS = (Path(__file__).resolve().parent.parent / "python" / "fastrl").glob("*.pyi")
+ALLOWED = r"fastrl\._native\.\w+\.__(all|test|reduce_cython|setstate_cython)__"
+STUBS = (Path(__file__).resolve().parent.parent / "python" / "fastrl" / "_native").glob("*.pyi")
 
 
 def test_stubs_fit_the_compiled_modules(tmp_path: Path) -> None:
     (tmp_path / "allowed").write_text(ALLOWED)
-    modules = [f"fastrl.{stub.stem}" for stub in STUBS]
+    modules = [f"fastrl._native.{stub.stem}" for stub in STUBS]
     stubtest = [sys.executable, "-m", "mypy.stubtest", "--allowlist", "allowed", "--ignore-unused-allowlist"]
     done = subprocess.run([*stubtest, *modules], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

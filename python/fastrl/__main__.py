@@ -2,6 +2,6 @@
 
 import sys
 
-from fastrl.cli import main
+from fastrl.cli.main import main
 
 sys.exit(main())

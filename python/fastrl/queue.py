@@ -60,8 +60,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import DTypeLike
 
-from fastrl import _rust
-from fastrl._rust import Producer, QueueError, ShutDown
+from fastrl._native import _rust
+from fastrl._native._rust import Producer, QueueError, ShutDown
 
 __all__ = ["Empty", "Full", "LaneStats", "Producer", "Queue", "QueueError", "QueueStats", "ShutDown"]
 

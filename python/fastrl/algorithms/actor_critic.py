@@ -11,12 +11,9 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor, nn
 
-from fastrl.actions import Actions
-from fastrl.algorithms.return_scale import ReturnScale
-from fastrl.collect.fragment import Fragment
-from fastrl.collect.layout import lay_out
-from fastrl.config import section
-from fastrl.networks import (
+from fastrl.algorithms.reward_scaling import ReturnScale
+from fastrl.networks.action_space import Actions
+from fastrl.networks.actor_critic import (
     LOG_STD_RANGE,
     Activation,
     ActorCritic,
@@ -26,8 +23,11 @@ from fastrl.networks import (
     flatten_parameters,
     load_weights,
 )
-from fastrl.rollout import Rollout
-from fastrl.stopwatch import Stopwatch
+from fastrl.rollout.fragment import Fragment
+from fastrl.rollout.layout import lay_out
+from fastrl.rollout.rollout import Rollout
+from fastrl.utils.config import section
+from fastrl.utils.timer import Stopwatch
 
 # Rows of the critic's forward passes over a whole rollout: large enough to be cheap a row, small enough for
 # caches.

@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator, Field, model_validator
 from torch import Tensor, nn
 
-from fastrl.config import section
-from fastrl.networks import check_architecture, check_moments, flatten_parameters, load_weights
-from fastrl.q_networks import NATURE, QNetwork, flatten_statistics, parse_conv
+from fastrl.networks.actor_critic import check_architecture, check_moments, flatten_parameters, load_weights
+from fastrl.networks.q_network import NATURE, QNetwork, flatten_statistics, parse_conv
+from fastrl.utils.config import section
 
 
 def _conv(layer: str) -> str:

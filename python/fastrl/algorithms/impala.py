@@ -11,9 +11,9 @@ from pydantic import Field
 from torch import Tensor
 
 from fastrl.algorithms.actor_critic import ActorCriticConfig, ActorCriticLearner, explained_variance
-from fastrl.algorithms.surrogate import log_probs_and_entropy
-from fastrl.config import section
-from fastrl.stopwatch import Stopwatch
+from fastrl.algorithms.ppo_loss import log_probs_and_entropy
+from fastrl.utils.config import section
+from fastrl.utils.timer import Stopwatch
 
 
 @section

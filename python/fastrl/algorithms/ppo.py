@@ -18,13 +18,13 @@ from fastrl.algorithms.actor_critic import (
     explained_variance,
     generator_of,
 )
-from fastrl.algorithms.surrogate import log_probs_of, surrogate_gradient
-from fastrl.collect.fragment import Fragment
-from fastrl.collect.native import CollectStats, NativeCollector
-from fastrl.config import section
-from fastrl.networks import mask_logits, sample_actions
-from fastrl.rollout import Rollout
-from fastrl.stopwatch import Stopwatch
+from fastrl.algorithms.ppo_loss import log_probs_of, surrogate_gradient
+from fastrl.collectors.native import CollectStats, NativeCollector
+from fastrl.networks.actor_critic import mask_logits, sample_actions
+from fastrl.rollout.fragment import Fragment
+from fastrl.rollout.rollout import Rollout
+from fastrl.utils.config import section
+from fastrl.utils.timer import Stopwatch
 
 if TYPE_CHECKING:
     from fastrl.envs.vector import NativeVectorEnv
@@ -281,7 +281,7 @@ class PPO(ActorCriticLearner):
         if self.actions.is_box:
             raise ValueError(
                 "collect() plays environments of discrete actions; for others, give take_in() what a collector of"
-                " fastrl.collect brings"
+                " fastrl.collectors brings"
             )
         if self._collector is None:
             self._collector = NativeCollector(env, self.rollout, self._act, self._env_seeds)
@@ -296,12 +296,13 @@ class PPO(ActorCriticLearner):
         """Makes fragments, from any collector, what the next update learns from; they are copied.
 
         Args:
-            correct_off_policy: what older policies did counts by V-trace, see ``fastrl.rollout.Rollout``, and the
+            correct_off_policy: what older policies did counts by V-trace, see ``fastrl.rollout.rollout.Rollout``,
+                and the
                 update is clipped around the policy as it is, not as it was when it acted (Hilton, Cobbe and Schulman,
                 "Batch size-invariance for policy optimization", 2021, part the two in the same way).
 
         Raises:
-            ValueError: they do not fit together, or not the network; see `fastrl.collect.layout.lay_out`.
+            ValueError: they do not fit together, or not the network; see `fastrl.rollout.layout.lay_out`.
             FloatingPointError: the policy gave NaN or infinity.
         """
         if self.rollout.masks is not None:

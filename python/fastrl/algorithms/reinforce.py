@@ -5,11 +5,11 @@ from typing import Annotated
 from pydantic import Field
 from torch import Tensor
 
-from fastrl.algorithms.team import PolicySums, TeamLearner
-from fastrl.algorithms.team_settings import TeamConfig
-from fastrl.algorithms.trained import Trained
-from fastrl.config import section
-from fastrl.team_networks import Actor
+from fastrl.algorithms.flat_adam import Trained
+from fastrl.algorithms.multi_agent import PolicySums, TeamLearner
+from fastrl.algorithms.multi_agent_settings import TeamConfig
+from fastrl.networks.multi_agent import Actor
+from fastrl.utils.config import section
 
 
 @section

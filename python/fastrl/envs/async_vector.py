@@ -21,7 +21,7 @@ from gymnasium.spaces import Box
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
-from fastrl._rust import AsyncVec
+from fastrl._native._rust import AsyncVec
 from fastrl.envs.vector import NativeVectorEnv, as_autoreset_mode, as_seed
 
 
@@ -49,7 +49,7 @@ class AsyncNativeVectorEnv:
 
     An environment is here, or on its way: from `reset` or `send` until `recv` hands it over. Only one that is here can
     be sent, so each steps exactly once a send. Which of them are ready first depends on the clock, what happens in them
-    does not: episode ``number`` of ``lane`` is reset with ``fastrl.streams.env_seed(seed, lane, number)``, as the
+    does not: episode ``number`` of ``lane`` is reset with ``fastrl.utils.seeding.env_seed(seed, lane, number)``, as the
     environment's sequential twin would be with ``reset(seed=...)``.
 
     Args:

@@ -15,7 +15,7 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 from numpy.typing import NDArray
 
-from fastrl._pixels import Shrinker
+from fastrl._native._pixels import Shrinker
 from fastrl.envs import contract
 
 Frame = NDArray[np.uint8]

@@ -23,11 +23,11 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from fastrl import processes
-from fastrl._rust import Rounds
+from fastrl._native._rust import Rounds
 from fastrl.envs.process_worker import NO_SEED, STAY, Built, Command, Layout, Memory, Task, Told, work
 from fastrl.envs.spec import EnvSpec, Factory, as_spec
 from fastrl.envs.vector import as_autoreset_mode
+from fastrl.utils import processes
 
 StartMethod = Literal["spawn", "forkserver"]
 
@@ -100,8 +100,8 @@ class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
     """N environments in W processes.
 
     Actions, observations, rewards and flags lie in memory that all processes share: a step pickles nothing, and costs
-    one barrier (``fastrl._rust.Rounds``). Workers load no torch, keep to one thread, leave Ctrl-C to this process, and
-    end with it even if it is killed.
+    one barrier (``fastrl._native._rust.Rounds``). Workers load no torch, keep to one thread, leave Ctrl-C to this
+    process, and end with it even if it is killed.
 
     Args:
         env: how to build one: a Gymnasium id, the import path ``"my_module:make_env"`` of a function or class, one

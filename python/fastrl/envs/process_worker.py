@@ -17,10 +17,10 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
-from fastrl import processes
-from fastrl._rust import Rounds
+from fastrl._native._rust import Rounds
 from fastrl.envs import contract
 from fastrl.envs.spec import ElsewhereError, EnvSpec, unpickled
+from fastrl.utils import processes
 
 # Arrays begin at multiples of it, so that no two lie on one line of a core's cache.
 ALIGNED = 128

@@ -16,7 +16,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from fastrl._rust import AsyncVec
+from fastrl._native._rust import AsyncVec
 from fastrl.envs.viewer import RENDER_MODES, View, Viewer
 
 SEED_LIMIT = 2**64

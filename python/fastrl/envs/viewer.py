@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fastrl._rust import TrafficScene
+from fastrl._native._rust import TrafficScene
 
 RENDER_MODES = ("rgb_array", "human")
 MOST_PIXELS = 16_384

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fastrl import _replay_samplers
+from fastrl._native import _replay_samplers
 from fastrl.replay.samplers import Batch, UniformSampler, seed_bits
 from fastrl.replay.storage import Replay
 

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fastrl import _replay_samplers
+from fastrl._native import _replay_samplers
 from fastrl.replay.storage import Replay
 
 # A batch may be in use while the next one is drawn, and one more may wait.

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fastrl import _replay_samplers
+from fastrl._native import _replay_samplers
 from fastrl.replay.samplers import ROTATION, new_tensors, seed_bits
 from fastrl.replay.storage import Replay
 

@@ -15,7 +15,7 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from fastrl._replay import FIELDS, Storage
+from fastrl._native._replay import FIELDS, Storage
 
 # What of a saved replay is not rows: small arrays, by name, with dtype and shape a lane.
 _STATE: dict[str, tuple[Any, bool]] = {

@@ -1,4 +1,4 @@
-//! Chooses actions with a network's newest weights: the compiled twin of `fastrl.networks.sample_actions`.
+//! Chooses actions with a network's newest weights: the compiled twin of `fastrl.networks.actor_critic.sample_actions`.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,7 +10,7 @@ use crate::mlp::has_fma;
 use crate::mlp::{Architecture, LANES, Lanes, Mlp, exp};
 use crate::streams::{bits, normal_pair, unit};
 
-/// The logit of a masked action, as in `fastrl.networks`.
+/// The logit of a masked action, as in `fastrl.networks.actor_critic`.
 const MASKED: f32 = -1e9;
 
 /// Fewer rows are not worth waking a thread for.

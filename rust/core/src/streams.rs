@@ -57,7 +57,7 @@ mod tests {
 
     #[test]
     fn seeds_are_those_of_python() {
-        // fastrl.streams.env_seed of the same arguments.
+        // fastrl.utils.seeding.env_seed of the same arguments.
         assert_eq!(
             [env_seed(0, 0, 0), env_seed(7, 3, 12), env_seed(u64::MAX, 1 << 32, 99_999)],
             [1746335285, 240655977, 1268688713]

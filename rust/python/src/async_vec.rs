@@ -12,7 +12,7 @@ use crate::arrays::{Flag, disjoint, readable, writeable};
 use crate::shm::Timeout;
 use crate::vec_env::gymnasium_error;
 
-#[pyclass(frozen, module = "fastrl._rust")]
+#[pyclass(frozen, module = "fastrl._native._rust")]
 pub(crate) struct AsyncVec {
     inner: Mutex<Option<Box<dyn AsyncWorlds>>>,
     /// The process that made it: threads do not survive a fork.

@@ -128,7 +128,7 @@ impl<G: Game + Sync> Guarded<G> {
     }
 }
 
-#[pyclass(frozen, module = "fastrl._rust")]
+#[pyclass(frozen, module = "fastrl._native._rust")]
 pub(crate) struct Cage2Vec {
     venv: Guarded<Cage2>,
     num_actions: usize,

@@ -9,7 +9,7 @@ use crate::arrays::{disjoint, readable, room, writeable};
 use crate::cage2::Options;
 use crate::vec_env::{Guarded, autoreset_from_name, vec_methods};
 
-#[pyclass(frozen, module = "fastrl._rust")]
+#[pyclass(frozen, module = "fastrl._native._rust")]
 pub(crate) struct Cage2WorkflowVec {
     venv: Guarded<WorkflowCage2>,
     num_actions: usize,

@@ -44,7 +44,7 @@ fn count<T: TryFrom<i64>>(name: &str, value: Option<&Bound<'_, PyAny>>, default:
     number.ok_or_else(|| PyValueError::new_err(format!("{name}: {value} is out of range")))
 }
 
-#[pyclass(frozen, module = "fastrl._rust")]
+#[pyclass(frozen, module = "fastrl._native._rust")]
 pub(crate) struct CoopVec {
     venv: Guarded<Coop>,
     config: Arc<Config>,

@@ -30,7 +30,7 @@ pub(crate) fn driver_from_name(name: &str) -> PyResult<Driver> {
     }
 }
 
-#[pyclass(frozen, module = "fastrl._rust")]
+#[pyclass(frozen, module = "fastrl._native._rust")]
 pub(crate) struct HighwayVec {
     venv: Guarded<Highway>,
     config: Arc<Config>,

@@ -18,7 +18,7 @@ const MAX_WEIGHTS: usize = 1 << 30;
 /// Fewer rows than this are done before another thread could make use of the GIL.
 const LARGE: usize = 64;
 
-#[pyclass(frozen, module = "fastrl._rust")]
+#[pyclass(frozen, module = "fastrl._native._rust")]
 pub(crate) struct Mlp {
     actor: Actor,
 }

@@ -14,7 +14,7 @@ use crate::queue::{Anchor, Full, QueueError, lock, to_python};
 use crate::records::{RecordType, make_read_only};
 use crate::shm::{LARGE, Timeout, count};
 
-#[pyclass(frozen, module = "fastrl._rust")]
+#[pyclass(frozen, module = "fastrl._native._rust")]
 pub(crate) struct Producer {
     writing: Mutex<Option<Writing>>,
     records: RecordType,
@@ -217,7 +217,7 @@ impl Producer {
 }
 
 /// Room in the queue that is filled in place: a context manager.
-#[pyclass(frozen, module = "fastrl._rust")]
+#[pyclass(frozen, module = "fastrl._native._rust")]
 pub(crate) struct Reservation {
     producer: Py<Producer>,
     count: usize,

@@ -91,7 +91,7 @@ fn order_from_name(name: &str) -> PyResult<Order> {
 }
 
 /// A queue's memory, before Python knows the dtype of what lies in it.
-#[pyclass(frozen, module = "fastrl._rust")]
+#[pyclass(frozen, module = "fastrl._native._rust")]
 pub(crate) struct QueueMemory(core::Queue);
 
 #[pymethods]
@@ -144,7 +144,7 @@ impl QueueMemory {
 }
 
 /// The owner of numpy's views: while it lives, the memory stays mapped.
-#[pyclass(frozen, module = "fastrl._rust")]
+#[pyclass(frozen, module = "fastrl._native._rust")]
 pub(crate) struct Anchor {
     _queue: core::Queue,
 }
@@ -164,7 +164,7 @@ struct Reading {
     last_peek: u64,
 }
 
-#[pyclass(frozen, subclass, module = "fastrl._rust")]
+#[pyclass(frozen, subclass, module = "fastrl._native._rust")]
 pub(crate) struct Queue {
     open: Mutex<Option<Open>>,
     reading: Mutex<Reading>,
@@ -421,7 +421,7 @@ impl Queue {
 }
 
 /// Shows records where they lie: a context manager.
-#[pyclass(frozen, module = "fastrl._rust")]
+#[pyclass(frozen, module = "fastrl._native._rust")]
 pub(crate) struct Peek {
     queue: Py<Queue>,
     max: usize,

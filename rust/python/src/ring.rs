@@ -27,7 +27,7 @@ fn drive_from_name(name: &str) -> PyResult<Drive> {
     })
 }
 
-#[pyclass(frozen, module = "fastrl._rust")]
+#[pyclass(frozen, module = "fastrl._native._rust")]
 pub(crate) struct RingVec {
     venv: Guarded<Ring>,
     num_vehicles: usize,
@@ -215,7 +215,7 @@ impl RingVec {
 const STEPS_AT_ONCE: usize = 1000;
 
 /// Vehicles in one lane, on their own: no agents, no noise, no episodes.
-#[pyclass(frozen, module = "fastrl._rust")]
+#[pyclass(frozen, module = "fastrl._native._rust")]
 pub(crate) struct IdmPlatoon {
     platoon: Mutex<Platoon>,
     driver: Driver,

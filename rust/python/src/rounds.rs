@@ -16,7 +16,7 @@ use crate::shm::{Timeout, count, to_python};
 /// So often a member that waits looks whether it was told something else; nothing in the rounds depends on it.
 const SLICE: Duration = Duration::from_secs(1);
 
-#[pyclass(frozen, module = "fastrl._rust")]
+#[pyclass(frozen, module = "fastrl._native._rust")]
 pub(crate) struct Rounds {
     rounds: rounds::Rounds,
     /// The member that this process is, and the last round that it has seen. Locked by the thread that leads or works.

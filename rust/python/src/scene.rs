@@ -27,7 +27,7 @@ pub(crate) fn of<W: World + Scenic>(py: Python<'_>, venv: &Guarded<W>, env: usiz
     })
 }
 
-#[pyclass(frozen, module = "fastrl._rust")]
+#[pyclass(frozen, module = "fastrl._native._rust")]
 pub(crate) struct TrafficScene {
     scene: Scene,
 }

@@ -54,7 +54,7 @@ impl Drop for Bytes {
     }
 }
 
-#[pyclass(frozen, module = "fastrl.weights")]
+#[pyclass(frozen, module = "fastrl.collectors.weights")]
 pub(crate) struct Weights {
     /// Never locked for longer than it takes to clone, so that a fork finds it free.
     reader: Mutex<Option<Arc<Bulletin>>>,

@@ -1,0 +1,1 @@
+"""Compiled modules and their stubs."""

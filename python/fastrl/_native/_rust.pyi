@@ -1,0 +1,805 @@
+"""The part of fastrl that is compiled from Rust.
+
+Arrays belong to the caller. They are C-contiguous, aligned, in native byte order, of exactly the dtype and shape
+given here, writeable where they are written, and no two of one call share memory; otherwise TypeError (dtype) or
+ValueError says what was expected and what came, and nothing has changed. Long calls release the GIL: no other thread
+may touch the arrays meanwhile. N is `num_envs`, D `obs_dim`, A `num_actions`.
+"""
+
+import sys
+from typing import Any, Literal, Self, final, type_check_only
+
+import numpy as np
+from numpy.typing import NDArray
+from typing_extensions import Buffer, disjoint_base
+
+__version__: str
+
+CAGE2_ACTIONS: list[str]
+"""The 145 actions of blue, as the challenge prints them, in its order."""
+CAGE2_HOSTS: list[str]
+CAGE2_SUBNETS: list[str]
+CAGE2_EXPLOITS: list[str]
+CAGE2_RED_KINDS: list[str]
+"""Kinds of red's actions."""
+CAGE2_RED_AGENTS: list[str]
+CAGE2_SCAN_HOSTS: list[int]
+"""Hosts, in order, that the ten scan values of an observation speak of."""
+CAGE2_UNIT_TYPES: list[str]
+CAGE2_TYPE_OF_HOST: list[int]
+"""Index into `CAGE2_UNIT_TYPES` of each host."""
+CAGE2_EFFECTIVE_ACTIONS: list[int]
+"""Actions that can ever have an effect."""
+
+@type_check_only
+class _Vec:
+    """What the vector classes below have in common (there is no such class when the program runs). N environments of A
+    agents each have K = N * A rows, row = environment * A + agent.
+
+    One that does not fit into memory, with what its episodes need, is a MemoryError when it is made. None may be used
+    by two threads at once (RuntimeError) nor in a process forked from its own (RuntimeError). After `close` every
+    method but `close` raises `gymnasium.error.ClosedEnvironmentError`.
+    """
+
+    @property
+    def num_envs(self) -> int:
+        """Environments, N."""
+
+    @property
+    def num_agents(self) -> int:
+        """Rows of one environment, A."""
+
+    @property
+    def obs_dim(self) -> int:
+        """Length of an observation, D."""
+
+    def reset(
+        self,
+        obs: NDArray[np.float32],
+        seeds: NDArray[np.uint64] | None = None,
+        reset_mask: NDArray[np.bool_] | None = None,
+        alive: NDArray[np.bool_] | None = None,
+    ) -> None:
+        """Starts new episodes where `reset_mask` [N] says so (everywhere without it) and writes these rows of `obs`
+        [K, D], and all of `alive` [K]: whose agents act next. `seeds` [N] start the streams anew. A mask without a True
+        is a ValueError; one that leaves out an environment that was never reset raises
+        `gymnasium.error.ResetNeeded`."""
+
+    def observe(self, obs: NDArray[np.float32], alive: NDArray[np.bool_] | None = None) -> None:
+        """Writes every row's present observation, [K, D], zeros where nobody lives, and who lives, [K]."""
+
+    def step(
+        self,
+        actions: NDArray[Any],
+        obs: NDArray[np.float32],
+        rewards: NDArray[np.floating],
+        terminations: NDArray[np.bool_],
+        truncations: NDArray[np.bool_],
+        final_obs: NDArray[np.float32] | None = None,
+        alive: NDArray[np.bool_] | None = None,
+    ) -> None:
+        """One step of every environment. `actions` int64 [K] or, where they are numbers, float32 [K, n]; `obs` [K, D];
+        `rewards` float32 or float64 [K]; `terminations`, `truncations`, `alive` [K]; `final_obs` [K, D] only with
+        autoreset "same_step": rows of environments whose episode ended get its last observations. ValueError: an action
+        of a living agent out of range or NaN. `gymnasium.error.ResetNeeded`: an environment was never reset, or has
+        ended with autoreset "disabled"."""
+
+    def save_state(self) -> bytes:
+        """Everything that the future depends on, generators included. MemoryError: there is no room for it."""
+
+    def load_state(self, state: bytes) -> None:
+        """Restores it. ValueError: damaged, of another version, of other options or another number of environments, or
+        altered so that the simulator cannot go on from it; MemoryError. Nothing has changed then."""
+
+    def asynchronous(self, seed: int, *, same_step: bool, num_threads: int = 0) -> AsyncVec:
+        """Takes the environments out, as if by `close`, to step them one by one. `num_threads` 0: one a core.
+        ValueError: environments of several agents; MemoryError: they are gone then."""
+
+    def close(self) -> None:
+        """Ends it. May be called again."""
+
+@final
+class AsyncVec:
+    """N environments of one agent each, stepped by threads as their actions come; a vector class's `asynchronous` makes
+    it. `fastrl.envs.AsyncNativeVectorEnv` explains how it is used. M is the number of environments of a call.
+
+    An environment is here, or on its way: from `begin` or `send` until `recv`. Episode `number` of `lane` is reset with
+    `fastrl.utils.seeding.env_seed(seed, lane, number)`. `same_step`: the step that ends an episode begins the lane's
+    next.
+
+    Arrays as in `_Vec`. None may be used by two threads at once nor in a process forked from its own (RuntimeError).
+    RuntimeError too after an environment has failed inside. After `close` every method but `close` raises
+    `gymnasium.error.ClosedEnvironmentError`.
+    """
+
+    @property
+    def num_envs(self) -> int: ...
+    @property
+    def obs_dim(self) -> int: ...
+    @property
+    def on_their_way(self) -> int:
+        """Environments that `recv` can be asked for."""
+
+    @property
+    def busy_seconds(self) -> float:
+        """What the threads have spent on steps and resets so far, summed over them."""
+
+    def begin(
+        self, env_ids: NDArray[np.int64], lanes: NDArray[np.uint64], numbers: NDArray[np.uint64]
+    ) -> None:
+        """Begins episodes `numbers` of `lanes` in the environments `env_ids`, each [M]. ValueError: there is no such
+        environment, it is there twice, or it is on its way; nothing has changed then."""
+
+    def send(self, env_ids: NDArray[np.int64], actions: NDArray[Any]) -> None:
+        """Sends `actions` int64 [M] or float32 [M, n] to the environments `env_ids` [M]. ValueError as `begin`, or an
+        action is out of range or NaN. `gymnasium.error.ResetNeeded`: never begun, or ended without `same_step`."""
+
+    def recv(
+        self,
+        env_ids: NDArray[np.int64],
+        obs: NDArray[np.float32],
+        rewards: NDArray[np.float32],
+        terminations: NDArray[np.bool_],
+        truncations: NDArray[np.bool_],
+        final_obs: NDArray[np.float32],
+        timeout: float | None = None,
+    ) -> bool:
+        """Waits until M environments are ready and writes the first of them: which, [M], and what their steps gave,
+        `obs` and `final_obs` [M, D], the others [M]; `final_obs` where an episode ended, other rows stay as they are.
+        After `begin` the reward is 0. False after `timeout` seconds: nothing has changed. ValueError: fewer than M are
+        on their way."""
+
+    def close(self) -> None:
+        """Ends threads and environments. May be called again."""
+
+@type_check_only
+class _Games(_Vec):
+    """What the vector classes of CAGE Challenge 2 have in common."""
+
+    @property
+    def num_actions(self) -> int:
+        """Actions on offer."""
+
+    def action_masks(self, out: NDArray[np.bool_]) -> None:
+        """Writes, [N, num_actions], which actions may have an effect now, as far as blue can know."""
+
+    def red_agents(self, out: NDArray[np.uint8]) -> None:
+        """Writes, [N], the index into `CAGE2_RED_AGENTS` of each game's red agent."""
+
+@final
+class Cage2Vec(_Games):
+    """N games of CAGE Challenge 2. `fastrl.envs.Cage2VectorEnv` explains the options.
+
+    Threads, forks and `close` as in `_Vec`.
+    """
+
+    def __new__(
+        cls,
+        num_envs: int,
+        *,
+        ruleset: str,
+        red_agents: list[str],
+        red_weights: list[float],
+        episode_length: int,
+        scan_memory: bool,
+        actions: list[int],
+        num_threads: int,
+        autoreset_mode: str,
+        python_random: bool,
+    ) -> Cage2Vec: ...
+    def alerts(self, out: NDArray[np.bool_]) -> None:
+        """Writes, [N, 13], on which hosts Monitor named a suspicious process in the last step."""
+
+    def truth(
+        self,
+        red_access: NDArray[np.uint8],
+        red_sessions: NDArray[np.uint8],
+        processes: NDArray[np.uint8],
+        red_action: NDArray[np.int8],
+    ) -> None:
+        """Writes the true state, three times [N, 13] (access 0 none, 1 user, 2 root; counts up to 255), and red's
+        last action [N, 3]: index into `CAGE2_RED_KINDS`, target host or subnet (-1 none), success (1, 0, -1)."""
+
+    def render(self, index: int) -> str:
+        """A table of blue's view and the truth of one game. IndexError: there is no such game."""
+
+@final
+class Cage2WorkflowVec(_Games):
+    """N games of CAGE Challenge 2 with workflows. `fastrl.envs.cage2.workflow` explains them and the options.
+
+    Threads, forks and `close` as in `_Vec`. A workflow is a row of 5: indices into `CAGE2_UNIT_TYPES`, the most
+    urgent type first.
+    """
+
+    def __new__(
+        cls,
+        num_envs: int,
+        *,
+        ruleset: str,
+        red_agents: list[str],
+        red_weights: list[float],
+        episode_length: int,
+        scan_memory: bool,
+        actions: list[int],
+        compliance_weight: float,
+        num_threads: int,
+        autoreset_mode: str,
+    ) -> Cage2WorkflowVec: ...
+    def set_workflows(self, workflows: NDArray[np.int8]) -> None:
+        """The workflow of each game, [N, 5], from its next episode on; already in the present one if it has not made
+        a step. ValueError: a row that is no order of the five types; nothing has changed then."""
+
+    def workflows(self, out: NDArray[np.int8]) -> None:
+        """Writes the workflows of the present episodes, [N, 5]."""
+
+    def episodes(
+        self,
+        finished: NDArray[np.int64],
+        returns: NDArray[np.float64],
+        compliance: NDArray[np.float64],
+        fixes: NDArray[np.int64],
+        red_agent: NDArray[np.uint8],
+        workflow: NDArray[np.int8],
+    ) -> None:
+        """Writes how many episodes of each game have ended, [N], and of the last of them: the game's return, the
+        compliance, the fixes, the red agent's index, [N] each, and the workflow, [N, 5]. Where none has ended the
+        others mean nothing."""
+
+@final
+class CoopVec(_Vec):
+    """N worlds of cooperative driving, M rows each. `fastrl.envs.CoopVectorEnv` explains the options; None takes the
+    default of the task. Row = world * M + agent; K = N * M rows in all.
+
+    Threads, forks and `close` as in `_Vec`.
+    """
+
+    def __new__(
+        cls,
+        num_envs: int,
+        *,
+        task: str,
+        autoreset_mode: str,
+        num_threads: int,
+        num_agents: int | None = None,
+        density: float | None = None,
+        lanes: int | None = None,
+        max_agents: int | None = None,
+        background: int | None = None,
+        action_type: str | None = None,
+        simulation_frequency: int | None = None,
+        policy_frequency: int | None = None,
+        duration: float | None = None,
+        cooperation: float | None = None,
+        collision_reward: float | None = None,
+        speed_reward: float | None = None,
+        lane_reward: float | None = None,
+        arrival_reward: float | None = None,
+        reward_speed_range: tuple[float, float] | None = None,
+    ) -> CoopVec: ...
+    @property
+    def policy_frequency(self) -> int:
+        """Steps a second."""
+
+    def set_difficulty(
+        self, num_agents: NDArray[np.int64] | None = None, density: NDArray[np.float64] | None = None
+    ) -> None:
+        """Agents and density of each world's episodes to come, [N] each. ValueError: out of range."""
+
+    def episodes(self) -> dict[str, NDArray[Any]]:
+        """As `fastrl.envs.MultiAgentVectorEnv.episodes`."""
+
+    def scene(self, env: int) -> TrafficScene:
+        """What a world shows, as `RingVec.scene`."""
+
+@final
+class HighwayVec(_Vec):
+    """N highways of highway-env 1.12.1, an agent each. `fastrl.envs.traffic.highway` explains the options and checks
+    them.
+
+    `observation` and `action` are dicts as that module makes them. `all_collisions` False: only the controlled
+    vehicles look for collisions. `step` takes continuous actions in float32 or float64. Threads, forks and `close`
+    as in `_Vec`. V is the number of vehicles.
+    """
+
+    def __new__(
+        cls,
+        num_envs: int,
+        *,
+        lanes: int,
+        vehicles: int,
+        controlled_vehicles: int = 1,
+        vehicle_type: str,
+        initial_lane: int | None,
+        simulation_frequency: float,
+        policy_frequency: float,
+        frames: int,
+        duration: float,
+        ego_spacing: float,
+        density: float,
+        collision_reward: float,
+        right_lane_reward: float,
+        high_speed_reward: float,
+        speed_range: tuple[float, float],
+        normalize_reward: bool,
+        offroad_terminal: bool,
+        all_collisions: bool,
+        observation: dict[str, Any],
+        action: dict[str, Any],
+        num_threads: int,
+        autoreset_mode: str,
+    ) -> HighwayVec: ...
+    def action_masks(self, out: NDArray[np.bool_]) -> None:
+        """Writes, [N, actions], which meta-actions can have an effect now (`get_available_actions`); all False before
+        the first reset. ValueError: the actions are no meta-actions."""
+
+    def info(
+        self,
+        speed: NDArray[np.float64],
+        crashed: NDArray[np.bool_],
+        rewards: NDArray[np.float64],
+        action: NDArray[Any],
+    ) -> None:
+        """Writes of each agent: speed [N], m/s; whether it crashed [N]; the parts of its reward [N, 4] (collision,
+        right lane, high speed, on road); its last action, int64 [N] or float32 [N, n], the neutral one after a
+        reset."""
+
+    def vehicles(self, index: int) -> dict[str, NDArray[Any]]:
+        """Copies of what highway `index` knows of its vehicles, in highway-env's order: float64 [V] x, y (m), heading
+        (rad), speed, target_speed (m/s), the commands acceleration (m/s²) and steering (rad), timer (s), delta; int64
+        [V] lane, target_lane, speed_index; bool [V] crashed. IndexError: there is no such highway."""
+
+    def continue_streams(self, other: HighwayVec) -> None:
+        """Goes on with the random streams of another one. ValueError: it has another number of environments."""
+
+    def scene(self, env: int) -> TrafficScene:
+        """What a highway shows, as `RingVec.scene`."""
+
+@final
+class Mlp:
+    """Chooses actions with a multi-layer perceptron on the CPU: `fastrl.networks.compiled_actor.MlpActor` without
+    its dict. K rows, D
+    `obs_dim`, A `outputs`.
+
+    A row's result is the same to the last bit whatever the batch, the row's place in it and the number of threads. All
+    methods may be called by several threads at once; each call uses the weights that were the newest when it began.
+
+    `kind` "discrete": outputs are logits of A actions; "gaussian": means of A independent normal numbers, whose
+    standard deviations do not depend on the observation. `hidden`: widths of the hidden layers, `activation` after
+    each. `obs_clip`: observations are whitened, `(obs - mean) * scale`, and clipped to plus and minus this; None: they
+    are taken as they are. `num_threads`: how many share out large batches. ValueError: an option is out of range.
+    """
+
+    def __new__(
+        cls,
+        *,
+        kind: Literal["discrete", "gaussian"],
+        obs_dim: int,
+        outputs: int,
+        hidden: list[int],
+        activation: Literal["tanh", "relu"],
+        obs_clip: float | None = None,
+        num_threads: int = 1,
+    ) -> Mlp: ...
+    @property
+    def num_weights(self) -> int:
+        """Numbers that `load` reads."""
+
+    def load(self, buffer: Buffer) -> None:
+        """Copies new weights from a contiguous buffer of `num_weights` float32: with `obs_clip` mean [D] and scale [D];
+        then of each layer the weights [inputs, outputs] and biases [outputs]; then with "gaussian" the logarithms of
+        the standard deviations [A]. TypeError: no buffer. ValueError: another size, or NaN or infinity in it; the
+        weights are those from before then."""
+
+    def act(
+        self,
+        obs: NDArray[np.float32],
+        streams: NDArray[np.uint64],
+        steps: NDArray[np.int64],
+        actions: NDArray[Any],
+        log_probs: NDArray[np.float32],
+        masks: NDArray[np.bool_] | None = None,
+        *,
+        greedy: bool = False,
+    ) -> None:
+        """Writes an action for each row of `obs` [K, D] into `actions` (int64 [K]; with "gaussian" float32 [K, A], not
+        bounded), and its log-probability (log-density) into `log_probs` [K].
+
+        Drawn with the random numbers of step `steps` [K] in `streams` [K], those of `fastrl.utils.seeding.uniforms`, by
+        inverting the cumulative distribution as `fastrl.networks.actor_critic.sample_actions` does; normal numbers
+        after Box and
+        Muller. `greedy`: the first of the most probable actions, the mean. `masks` [K, A], discrete only: which actions
+        are allowed; with none, all are. Where observations are NaN the action is some action, and its log-probability
+        NaN. RuntimeError: `load` was never called."""
+
+    def outputs(self, obs: NDArray[np.float32], out: NDArray[np.float32]) -> None:
+        """Writes logits or means [K, A] at `obs` [K, D]. RuntimeError: `load` was never called."""
+
+def replay_cage2(
+    mode: Literal["decisions", "seed"],
+    ruleset: str,
+    red_agent: str,
+    seed: int,
+    arrays: dict[str, NDArray[Any]],
+) -> tuple[int, int, tuple[int, int | None, str] | None]:
+    """Replays a trace (arrays as in a trace file) from its recorded decisions or from its seed.
+
+    Returns the steps, how many of them differ from the record, and the first difference: episode, step (None at the
+    reset) and words. KeyError: an array is missing. TypeError, ValueError: one is of another dtype or shape, or
+    holds an impossible value.
+    """
+
+@final
+class TrafficScene:
+    """What a world of traffic shows at one moment: lanes, cars, obstacles and where to look. A simulator's `scene`
+    makes it; it does not change."""
+
+    @property
+    def time(self) -> float:
+        """Seconds since the episode began."""
+
+    @property
+    def speeds(self) -> tuple[float, float]:
+        """The slowest and the fastest speed that colours tell apart, m/s."""
+
+    @property
+    def lane_lengths(self) -> list[float]:
+        """Metres, of each lane."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether a lane leads back to its beginning."""
+
+    def cars(self) -> dict[str, NDArray[Any]]:
+        """The cars' properties, [V] each: id int64 (tells a car from the others of its episode), x, y, heading,
+        length, width, speed, along float64 (m, rad, m/s; the centre; along the lane), lane int64, agent int64 (the row
+        of the agent that drives it, -1 if none does), crashed bool."""
+
+    def draw(
+        self,
+        out: NDArray[np.uint8],
+        *,
+        scaling: float,
+        centering: tuple[float, float],
+        legend: bool,
+        trail: list[TrafficScene],
+    ) -> None:
+        """Draws it into `out` uint8 [height, width, 3] of any size, and faintly the cars of the scenes of `trail`.
+        `fastrl.envs.viewer.View` explains the options. ValueError if one of them is out of range."""
+
+    def between(self, later: TrafficScene, share: float) -> TrafficScene:
+        """The scene between this one (`share` 0) and a later one (`share` 1) of the same episode; cars move evenly."""
+
+@final
+class RingVec(_Vec):
+    """N of Flow's ring roads, n `num_vehicles`, A `num_agents`, rows N*A. `fastrl.envs.traffic.ring.RingOptions`
+    explains the
+    options. Exceptions as for `_Vec`, and ValueError for an action that is NaN or out of bounds."""
+
+    def __new__(
+        cls,
+        num_envs: int,
+        *,
+        num_vehicles: int,
+        num_agents: int,
+        ring_length: tuple[float, float],
+        dt: float,
+        ballistic: bool,
+        sims_per_step: int,
+        warmup_steps: int,
+        horizon: int,
+        noise: float,
+        bunching: float,
+        max_accel: float,
+        max_decel: float,
+        distance_scale: float | None,
+        memory: float,
+        safe_speed: bool,
+        speed_weight: float,
+        action_weight: float,
+        drive: str,
+        desired_speed: float | None,
+        num_threads: int,
+        autoreset_mode: str,
+    ) -> RingVec: ...
+    @property
+    def num_vehicles(self) -> int: ...
+    @property
+    def seats(self) -> list[int]:
+        """Which vehicle each agent sits in, [A]."""
+
+    def vehicles(
+        self,
+        positions: NDArray[np.float64],
+        speeds: NDArray[np.float64],
+        accelerations: NDArray[np.float64],
+        ring_lengths: NDArray[np.float64],
+    ) -> None:
+        """Writes where the vehicles are, m from where the ring begins, m/s and m/s^2, [N, n] each, and the
+        circumferences, m, [N]."""
+
+    def scene(self, env: int) -> TrafficScene:
+        """What a ring shows. IndexError if there is no such ring, `gymnasium.error.ResetNeeded` before its first
+        reset."""
+
+    def place(
+        self, index: int, ring_length: float, positions: NDArray[np.float64], speeds: NDArray[np.float64]
+    ) -> None:
+        """Puts the vehicles [n] of a ring elsewhere. ValueError: they are out of order or overlap. IndexError: there is
+        no such ring."""
+
+    def episodes(self) -> dict[str, NDArray[Any]]:
+        """As `fastrl.envs.MultiAgentVectorEnv.episodes`."""
+
+@final
+class IdmPlatoon:
+    """SUMO's IDM drivers one behind the other, on a ring or, with `ring_length` None, on an open road: no agents, no
+    noise. `positions` are the fronts, m, ascending (vehicle i follows i + 1); `speeds` m/s, from 0; `dt` s. ValueError:
+    they are out of order or overlap."""
+
+    def __new__(
+        cls,
+        positions: list[float],
+        speeds: list[float],
+        *,
+        ring_length: float | None = None,
+        dt: float = 0.1,
+        ballistic: bool = False,
+    ) -> IdmPlatoon: ...
+    def step(self, num_steps: int = 1, commands: list[float | None] | None = None) -> None:
+        """Moves them all. `commands`: a vehicle's speed after the step, m/s, or None for one that drives itself."""
+
+    @property
+    def positions(self) -> NDArray[np.float64]: ...
+    @property
+    def speeds(self) -> NDArray[np.float64]: ...
+    @property
+    def accelerations(self) -> NDArray[np.float64]:
+        """Of the last step, m/s^2."""
+
+def ring_equilibrium_speed(num_vehicles: int, ring_length: float) -> float:
+    """See `fastrl.envs.traffic.ring.equilibrium_speed`."""
+
+class QueueError(RuntimeError):
+    """A queue was used in a way that cannot work, or its memory is damaged; the text says how."""
+
+if sys.version_info >= (3, 13):
+    from queue import ShutDown as ShutDown
+else:
+    class ShutDown(Exception):  # noqa: N818 (its name in Python's queue)
+        """The queue was shut down; `queue.ShutDown` where Python has it."""
+
+@final
+class QueueMemory:
+    """A queue's memory, before Python knows the dtype of what lies in it; for `fastrl.queue`."""
+
+    @staticmethod
+    def create(
+        record_size: int,
+        schema: str,
+        capacity: int,
+        *,
+        lanes: int,
+        policy: str,
+        order: str,
+        shared: bool,
+        name: str | None,
+    ) -> QueueMemory: ...
+    @staticmethod
+    def attach(name: str) -> QueueMemory: ...
+    @property
+    def schema(self) -> str:
+        """What the creator says of its records."""
+
+    @property
+    def record_size(self) -> int: ...
+
+@disjoint_base
+class Queue:
+    """What `fastrl.queue.Queue` inherits; that module explains it.
+
+    Whatever the call: `QueueError` when this queue is closed, another process or object consumes (for those that take
+    records), another thread is in such a call right now, or records are being shown by `peek`. A queue that is not
+    shared cannot be used in a forked child (`QueueError`). `timeout` is in seconds, None to wait for ever;
+    ValueError: it is negative or not a number.
+    """
+
+    def __new__(cls, memory: QueueMemory, dtype: np.dtype) -> Self: ...
+    @property
+    def name(self) -> str | None:
+        """By which `attach` finds it; None if it is not shared."""
+
+    @property
+    def dtype(self) -> np.dtype[np.void]: ...
+    @property
+    def capacity(self) -> int:
+        """Records in each lane, or in all with `order="total"`: a power of two."""
+
+    @property
+    def lanes(self) -> int: ...
+    @property
+    def policy(self) -> Literal["block", "error", "drop_newest", "drop_oldest"]: ...
+    @property
+    def order(self) -> Literal["lanes", "total"]: ...
+    def producer(self) -> Producer:
+        """A new producer, in a lane of its own. QueueError: all lanes have a living producer. `ShutDown` comes with
+        the first record."""
+
+    def get(self, block: bool = True, timeout: float | None = None) -> np.void:
+        """A copy of the next record. `Empty`: none came within `timeout`, or at once with `block=False`. `ShutDown`:
+        the queue was shut down, and is empty unless that was immediate."""
+
+    def get_many(
+        self,
+        max: int,  # noqa: A002
+        out: NDArray[np.void] | None = None,
+        timeout: float | None = None,
+    ) -> NDArray[np.void]:
+        """Copies of 1 to `max` records, as many as are there once one is. Written to the beginning of `out` ([at
+        least max], of the queue's dtype, C-contiguous), of which a view is returned; without it into a new array.
+        Exceptions as for `get`; TypeError, ValueError: an `out` of another kind."""
+
+    def peek(
+        self,
+        max: int | None = None,  # noqa: A002
+        timeout: float | None = None,
+    ) -> Peek:
+        """`with q.peek(max) as rows:` gives a read-only view [k] of 1 to `max` records that lie side by side in the
+        queue: all of one lane, up to where its ring begins anew. At the end of the block, however it ends, they are
+        consumed, and producers write over them: copy what is to stay. Nothing else can be taken meanwhile. With
+        policy "drop_oldest" none of them is dropped. Exceptions as for `get`."""
+
+    def counters(self) -> tuple[list[tuple[str, int]], list[list[tuple[str, int]]]]:
+        """What `stats` is made of: the queue's counters and each lane's."""
+
+    def shutdown(self, immediate: bool = False) -> None:
+        """From now on `put` raises `ShutDown`, and so does `get` once the queue is empty, or at once if `immediate`.
+        Whoever waits wakes up. For all processes, and for good."""
+
+    def close(self) -> None:
+        """Gives the consumer's role back, and if this process made the queue removes its name: nobody can attach any
+        more, who is attached goes on (`shutdown` is what stops them). Records that `peek` shows count as consumed.
+        Views of records stay valid memory. May be called again."""
+
+@final
+class Peek:
+    """What `Queue.peek` returns."""
+
+    def __enter__(self) -> NDArray[np.void]: ...
+    def __exit__(self, *exception: object) -> None: ...
+
+@final
+class Producer:
+    """One producer of a queue, for one thread at a time in the process that made it; otherwise `QueueError`, as when it
+    is closed or records are reserved. At the end of a `with` block, or when it is deleted, its lane becomes free.
+
+    `timeout` is in seconds, None to wait for ever; it matters only with policy "block". `ShutDown`: the queue was shut
+    down.
+    """
+
+    def put(self, row: Any, timeout: float | None = None) -> None:
+        """Puts one record: a scalar or array of one record of the queue's dtype (fast), or a tuple of its fields'
+        values or a mapping from their names (through numpy, slower). `Full`: there was no room. TypeError,
+        ValueError, OverflowError: the row is no such thing."""
+
+    def put_many(self, rows: NDArray[np.void], timeout: float | None = None) -> int:
+        """Puts the records of a C-contiguous array of the queue's dtype, of any shape, in C order. Returns how many.
+
+        Policy "block": they are put as room becomes free, so the consumer may see the first before the last are
+        there. If the time is over before all are put, how many were, less than `rows.size`; `Full` if none was.
+        "error": all or none; `Full`. "drop_newest", "drop_oldest": always `rows.size`; `stats` counts what was dropped.
+        TypeError: another dtype. ValueError: a strided view."""
+
+    def reserve(self, n: int, timeout: float | None = None) -> Reservation:
+        """`with p.reserve(n) as rows:` gives a writeable view [n] of memory in the queue, which holds whatever it held
+        before. At the end of the block the records are published, all at once; if the block ends with an exception,
+        not at all. After that the view is read-only: keep no view of a part of it to write through, since it would
+        write to what the consumer is reading.
+
+        n: at most half of the capacity (ValueError). `Full` as for `put`; with policies that drop, where there is no
+        room the view is one of other memory, and what is written there is dropped. With `order="total"` what was
+        reserved and not published takes room until the consumer comes by."""
+
+    def close(self) -> None:
+        """Gives the lane back; what is reserved is not published. May be called again."""
+
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *exception: object) -> None: ...
+
+@final
+class Reservation:
+    """What `Producer.reserve` returns."""
+
+    def __enter__(self) -> NDArray[np.void]: ...
+    def __exit__(self, exception: type[BaseException] | None, *rest: object) -> None: ...
+
+@final
+class Weights:
+    """A block of `nbytes` bytes, such as a network's weights, of which processes see the newest version.
+
+    Who creates it writes. It can be pickled for workers, or opened by name; they read. RuntimeError: it is closed.
+    ValueError: `nbytes` is less than 1 or more than memory can hold. OSError: there is no room in /dev/shm, which takes
+    twice `nbytes`.
+    """
+
+    def __new__(cls, nbytes: int) -> Self: ...
+    @classmethod
+    def attach(cls, name: str) -> Weights:
+        """Opens the weights of this name, to read. FileNotFoundError: there are none. RuntimeError: what is there is
+        damaged, of another version of fastrl, user or PID namespace, or something else."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def version(self) -> int:
+        """Of the newest; 0 before the first."""
+
+    def publish(self, data: Buffer) -> int:
+        """Makes a copy of these `nbytes` bytes the newest version; its number, one more than the last. Waits for
+        nobody. RuntimeError: this is not the object, or the process, that created it, or another thread is
+        publishing. ValueError: another size, or not contiguous. TypeError: no buffer."""
+
+    def read(self, out: Buffer, newer_than: int = 0) -> int:
+        """Copies the newest version into `out`, writeable and of `nbytes` bytes, and returns its number; or returns 0
+        and leaves `out` alone, if there is none newer than `newer_than`. ValueError, TypeError as for `publish`."""
+
+    def close(self) -> None:
+        """Lets go of the memory; the creator takes its name away, too. Who has it open goes on. May be called again."""
+
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *exception: object) -> None: ...
+    def __reduce__(self) -> tuple[Any, tuple[str]]: ...
+
+@final
+class Rounds:
+    """Rounds of work in lockstep: the process that creates this leads, `members` others each do their part of every
+    round. `nbytes` bytes that they work on lie beside. A round takes a few microseconds where nobody has to be woken;
+    who waits lets others run, and sleeps after a tenth of a millisecond.
+
+    It can be pickled for members, or opened by name. ValueError: a number below 1, or more than memory can hold.
+    OSError: there is no room in /dev/shm. RuntimeError, in every method: two threads use it at once.
+    """
+
+    def __new__(cls, members: int, nbytes: int) -> Self: ...
+    @classmethod
+    def attach(cls, name: str) -> Rounds:
+        """Opens the rounds of this name, to be a member. FileNotFoundError: there are none. RuntimeError: what is there
+        is damaged, of another version of fastrl, user or PID namespace, or something else."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def members(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+    def data(self) -> NDArray[np.uint8]:
+        """The bytes [nbytes] that all share, aligned to a page, zeros at first; a view that stays valid. The leader may
+        touch them between rounds, members within one."""
+
+    def begin(self) -> None:
+        """For the leader: begins a round. RuntimeError: the last one is not complete, or this process does not lead."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """For the leader: waits, without the GIL, until all members are done, at most `timeout` seconds; whether they
+        are. Signals are handled meanwhile: an exception of their handlers comes out, the round goes on."""
+
+    def missing(self) -> list[int]:
+        """Members that are not done with the round that is on."""
+
+    def give_up(self, member: int) -> None:
+        """For the leader: a member that is missing has died, and its part counts as done."""
+
+    def join(self, member: int) -> None:
+        """For a member, also in place of one that was given up: takes part from the next round on."""
+
+    def done(self) -> None:
+        """For a member: its part is done. It may not touch the shared bytes any more."""
+
+    def next(self) -> None:
+        """For a member: as `done`; then waits, without the GIL, for the next round. RuntimeError: not joined."""
+
+    def close(self) -> None:
+        """Takes the name away. Who has it open goes on; the memory goes with the last one."""
+
+    def __reduce__(self) -> tuple[Any, tuple[str]]: ...

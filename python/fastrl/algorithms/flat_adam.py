@@ -1,0 +1,95 @@
+"""A network that learns: one vector of parameters and gradients, Adam, clipping, dropout and the order of samples."""
+
+from collections.abc import Iterator
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from fastrl.networks.actor_critic import LOG_STD_RANGE, flatten_parameters, load_weights
+from fastrl.networks.multi_agent import Actor, CentralCritic, Critic, Trace
+
+Network = TypeVar("Network", bound=Actor | Critic | CentralCritic)
+
+_BETA1, _BETA2, _EPSILON = 0.9, 0.999, 1e-5
+
+
+class Trained(Generic[Network]):
+    """A network and Adam (Kingma and Ba, 2015) on the vector of all its parameters.
+
+    The arithmetic is that of ``torch.optim.Adam(eps=1e-5)``; that class would load PyTorch's compiler with it, which
+    takes 120 MB of a process that should stay small.
+
+    Args:
+        network: learns; its parameters become views of ``vector``.
+
+    Attributes:
+        steps: of the optimiser so far.
+    """
+
+    def __init__(self, network: Network) -> None:
+        self.network: Network = network
+        self.vector = flatten_parameters(network)
+        assert self.vector.grad is not None
+        self.gradient = self.vector.grad
+        self.steps = 0
+        self._mean = torch.zeros_like(self.gradient)
+        self._square = torch.zeros_like(self.gradient)
+
+    @torch.no_grad()
+    def step(self, learning_rate: float, max_grad_norm: float) -> Tensor:
+        """Takes a step along the gradient, scaled down to ``max_grad_norm``, and forgets it; returns its norm before
+        that."""
+        gradient = self.gradient
+        norm = torch.linalg.vector_norm(gradient)
+        gradient.mul_((max_grad_norm / (norm + 1e-6)).clamp_(max=1.0))
+        self.steps += 1
+        self._mean.lerp_(gradient, 1 - _BETA1)
+        self._square.mul_(_BETA2).addcmul_(gradient, gradient, value=1 - _BETA2)
+        spread = (self._square / (1 - _BETA2**self.steps)).sqrt_().add_(_EPSILON)
+        self.vector.addcdiv_(self._mean, spread, value=-learning_rate / (1 - _BETA1**self.steps))
+        gradient.zero_()
+        if isinstance(self.network, Actor) and self.network.log_std is not None:
+            self.network.log_std.clamp_(*LOG_STD_RANGE)
+        return norm
+
+    @property
+    def log_std_gradient(self) -> Tensor:
+        """That of a Gaussian actor's ``log_std``; add to it."""
+        assert isinstance(self.network, Actor) and self.network.log_std is not None
+        assert self.network.log_std.grad is not None
+        return self.network.log_std.grad
+
+    def trace(self, rows: int, dropout: float, generator: torch.Generator) -> Trace:
+        """For a pass of so many rows through the network, with dropout at that rate."""
+        if dropout == 0:
+            return Trace()
+        masks = self.network.body.dropout_masks(rows, dropout, generator)
+        return Trace([mask.to(self.vector.device) for mask in masks])
+
+    def state_dict(self) -> dict[str, Any]:
+        """Weights and moments, not copies."""
+        return {
+            "weights": self.network.state_dict(),
+            "mean": self._mean,
+            "square": self._square,
+            "steps": self.steps,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on where the other stood.
+
+        Raises:
+            ValueError: it is of another network, or not finite.
+        """
+        load_weights(self.network, state["weights"])
+        self._mean.copy_(state["mean"])
+        self._square.copy_(state["square"])
+        self.steps = state["steps"]
+
+
+def parts(samples: Tensor, size: int, generator: torch.Generator) -> Iterator[Tensor]:
+    """Samples in a new order, in equal parts of at most ``size``."""
+    if len(samples):
+        order = torch.randperm(len(samples), generator=generator)
+        yield from samples[order].tensor_split(-(-len(samples) // max(size, 1)))

@@ -1,0 +1,197 @@
+"""Critics of many agents: values of rollouts, and their regression on returns."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fastrl.algorithms.flat_adam import Trained, parts
+from fastrl.algorithms.multi_agent_settings import TeamConfig
+from fastrl.networks.multi_agent import CentralCritic, Critic
+from fastrl.rollout.multi_agent import TeamRollout
+
+# Rows of one pass through a network; the gradients of a minibatch add up over its chunks. Large enough to be cheap a
+# row, small enough that what lies between the layers stays in caches and out of the process's memory. (`index_select`
+# gathers whole rows, several times as fast as indexing.)
+CHUNK = 2048
+
+Rows = Mapping[str, NDArray[np.int64]]
+
+
+class OwnCritics:
+    """A critic for each policy that learns, which sees what its agent sees.
+
+    Args:
+        config: hyper-parameters.
+        critics: by the policy's name.
+        members: which agents of a world follow the policy, bool [A], by name.
+        generator: of the order of samples and dropout.
+        device: of the critics.
+    """
+
+    def __init__(
+        self,
+        config: TeamConfig,
+        critics: Mapping[str, Trained[Critic]],
+        members: Mapping[str, NDArray[np.bool_]],
+        generator: torch.Generator,
+        device: torch.device,
+    ) -> None:
+        self.config = config
+        self.trained = critics
+        self.device = device
+        self._members = members
+        self._generator = generator
+
+    def evaluate(self, rollout: TeamRollout) -> None:
+        """Fills ``values``, and ``final_values`` where agents were cut off."""
+        cut_off = rollout.cut_off()
+        for name, trained in self.trained.items():
+            members = np.tile(self._members[name], rollout.num_rows // len(self._members[name]))
+            for obs, chosen, values in (
+                (rollout.obs, rollout.alive & members, rollout.values),
+                (rollout.final_obs, cut_off & members, rollout.final_values),
+            ):
+                rows = np.flatnonzero(chosen)
+                values.reshape(-1)[rows] = self._values(trained.network, obs, rows)
+
+    def _values(
+        self, critic: Critic, obs: NDArray[np.float32], rows: NDArray[np.int64]
+    ) -> NDArray[np.float32]:
+        """Values float32 [B] of rows int64 [B], indices into [T * N]."""
+        all_obs = torch.from_numpy(obs).flatten(0, 1)
+        with torch.inference_mode():
+            values = [
+                critic(all_obs.index_select(0, part).to(self.device), self._agents(part)).cpu()
+                for part in torch.from_numpy(rows).split(CHUNK)
+            ]
+            return torch.cat(values).numpy()
+
+    @torch.no_grad()
+    def update(self, rollout: TeamRollout, rows: Rows, learning_rate: float) -> list[Tensor]:
+        """Learns from the rows int64 [B] (of [T * N]) of each policy; loss and gradient norm [2] of each step."""
+        config = self.config
+        all_obs, all_returns = rollout.flat("obs"), rollout.flat("returns")
+        sums = []
+        for name, trained in self.trained.items():
+            for _ in range(config.critic_epochs):
+                for part in parts(torch.from_numpy(rows[name]), config.minibatch_size, self._generator):
+                    loss = torch.zeros((), device=self.device)
+                    for chunk in part.split(CHUNK):
+                        trace = trained.trace(len(chunk), config.dropout, self._generator)
+                        values = trained.network(
+                            all_obs.index_select(0, chunk).to(self.device), self._agents(chunk), trace
+                        )
+                        errors = values - all_returns.index_select(0, chunk).to(self.device)
+                        trace.backpropagate((errors / len(part)).unsqueeze(1))
+                        loss += errors.square().sum() / (2 * len(part))
+                    norm = trained.step(learning_rate, config.max_grad_norm)
+                    sums.append(torch.stack([loss, norm]))
+        return sums
+
+    def observe(self, rollout: TeamRollout, rows: Rows) -> None:
+        """Takes the rollout's observations into the running statistics, if there are any."""
+        for name, trained in self.trained.items():
+            if len(rows[name]):
+                trained.network.observe(rollout.flat("obs")[torch.from_numpy(rows[name])].to(self.device))
+
+    def _agents(self, rows: Tensor) -> Tensor:
+        num_agents = len(next(iter(self._members.values())))
+        return (rows % num_agents).to(self.device)
+
+
+class CentralCritics:
+    """One critic of whole worlds.
+
+    Args:
+        config: hyper-parameters.
+        critic: of A agents.
+        learns: which agents of a world learn, bool [A]; others are observed, and their values are of no meaning.
+        generator: of the order of samples and dropout.
+        device: of the critic.
+    """
+
+    def __init__(
+        self,
+        config: TeamConfig,
+        critic: Trained[CentralCritic],
+        learns: NDArray[np.bool_],
+        generator: torch.Generator,
+        device: torch.device,
+    ) -> None:
+        self.config = config
+        self.trained = {"central": critic}
+        self.device = device
+        self._learns = learns
+        self._generator = generator
+
+    def evaluate(self, rollout: TeamRollout) -> None:
+        """Fills ``values``, and ``final_values`` of worlds in which agents were cut off.
+
+        What is valued then is the world of those who would have gone on.
+        """
+        worlds = (-1, len(self._learns))
+        cut_off = np.flatnonzero(rollout.cut_off().reshape(worlds).any(1))
+        everywhere = np.arange(rollout.alive.size // len(self._learns))
+        going_on = rollout.alive[:-1] & ~rollout.terminations
+        rollout.values.reshape(worlds)[:] = self._values(rollout.obs, rollout.alive, everywhere)
+        rollout.final_values.reshape(worlds)[cut_off] = self._values(rollout.final_obs, going_on, cut_off)
+
+    def _values(
+        self, obs: NDArray[np.float32], alive: NDArray[np.bool_], worlds: NDArray[np.int64]
+    ) -> NDArray[np.float32]:
+        """Values float32 [B, A] of worlds int64 [B], indices into [T * K]."""
+        num_agents = len(self._learns)
+        all_obs = torch.from_numpy(obs).reshape(-1, num_agents, obs.shape[-1])
+        all_alive = torch.from_numpy(alive).reshape(-1, num_agents)
+        critic = self.trained["central"].network
+        with torch.inference_mode():
+            values = [
+                critic(
+                    all_obs.index_select(0, part).to(self.device),
+                    all_alive.index_select(0, part).to(self.device),
+                ).cpu()
+                for part in torch.from_numpy(worlds).split(max(CHUNK // num_agents, 1))
+            ]
+            return torch.cat(values).numpy()
+
+    @torch.no_grad()
+    def update(self, rollout: TeamRollout, rows: Rows, learning_rate: float) -> list[Tensor]:
+        """Learns from all worlds in which a learning agent acted; loss and gradient norm [2] of each step."""
+        config, trained = self.config, self.trained["central"]
+        shape = (-1, len(self._learns))
+        all_obs, all_alive, all_returns = (
+            rollout.flat(name).unflatten(0, shape) for name in ("obs", "alive", "returns")
+        )
+        learns = torch.from_numpy(self._learns)
+        samples = (all_alive & learns).any(1).nonzero().squeeze(1)
+        size = config.minibatch_size // len(self._learns)
+        chunk_size = max(CHUNK // len(self._learns), 1)
+        sums = []
+        for _ in range(config.critic_epochs):
+            for part in parts(samples, size, self._generator):
+                loss = torch.zeros((), device=self.device)
+                learning = (all_alive.index_select(0, part) & learns).to(self.device)
+                count = learning.sum()
+                for worlds, counts in zip(part.split(chunk_size), learning.split(chunk_size), strict=True):
+                    trace = trained.trace(len(worlds), config.dropout, self._generator)
+                    obs, alive = (
+                        all_obs.index_select(0, worlds).to(self.device),
+                        all_alive.index_select(0, worlds).to(self.device),
+                    )
+                    values = trained.network(obs, alive, trace)
+                    errors = torch.where(
+                        counts, values - all_returns.index_select(0, worlds).to(self.device), 0.0
+                    )
+                    trace.backpropagate(errors / count)
+                    loss += errors.square().sum() / (2 * count)
+                norm = trained.step(learning_rate, config.max_grad_norm)
+                sums.append(torch.stack([loss, norm]))
+        return sums
+
+    def observe(self, rollout: TeamRollout, rows: Rows) -> None:
+        """Takes what all living agents observed into the running statistics, if there are any."""
+        alive = rollout.flat("alive").nonzero().squeeze(1)
+        self.trained["central"].network.observe(rollout.flat("obs")[alive].to(self.device))

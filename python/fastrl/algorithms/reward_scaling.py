@@ -1,0 +1,74 @@
+"""Reward scaling by the running spread of returns."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fastrl.networks.actor_critic import RunningNorm, load_weights
+from fastrl.rollout.fragment import Fragment
+from fastrl.rollout.multi_agent import TeamRollout
+from fastrl.rollout.rollout import Rollout, discounted_sums
+from fastrl.utils.seeding import EPISODES
+
+
+class ReturnScale:
+    """Running scale of discounted returns, for environments whose rewards are large or small.
+
+    Rewards are divided by the standard deviation of ``R[t] = gamma * R[t - 1] + reward[t]``, which starts
+    anew with each episode (as ``gymnasium.wrappers.vector.NormalizeReward`` does).
+
+    Args:
+        num_envs: N.
+        gamma: the discount.
+    """
+
+    def __init__(self, num_envs: int, gamma: float) -> None:
+        self.gamma = gamma
+        self.discounted = np.zeros(num_envs)
+        self.norm = RunningNorm(1)
+
+    def update(self, rollout: Rollout | TeamRollout, counts: NDArray[np.bool_] | None = None) -> float:
+        """Takes in a rollout's rewards, those where ``counts`` (bool [T, N]; None: all); returns what to multiply them
+        by."""
+        sums = np.empty(rollout.rewards.shape)
+        for t in range(rollout.num_steps):
+            self.discounted *= self.gamma
+            self.discounted += (
+                rollout.rewards[t] if counts is None else np.where(counts[t], rollout.rewards[t], 0)
+            )
+            sums[t] = self.discounted
+            self.discounted[rollout.terminations[t] | rollout.truncations[t]] = 0
+        if counts is not None:
+            sums = sums[counts]
+        if sums.size:
+            self.norm.update(torch.from_numpy(sums.reshape(-1, 1)))
+        return float(self.norm.scale())
+
+    def take_in(self, fragments: Sequence[Fragment]) -> float:
+        """Takes in the rewards of fragments, one after the other; returns what to multiply rewards by."""
+        all_sums = []
+        for fragment in fragments:
+            whole = bool(fragment.lanes[0] == EPISODES)
+            # A whole episode begins with nothing; rows go on where they were.
+            before = np.zeros(1) if whole else self.discounted[fragment.lanes]
+            ended = fragment.terminations | fragment.truncations
+            sums = discounted_sums(fragment.rewards, ended, before.astype(np.float32), self.gamma)
+            if not whole:
+                self.discounted[fragment.lanes] = np.where(ended[-1], 0, sums[-1])
+            all_sums.append(sums)
+        # Summed in an order that does not depend on which rows came together in a fragment.
+        side_by_side = len({len(sums) for sums in all_sums}) == 1
+        in_order = np.concatenate(all_sums, axis=1 if side_by_side else 0)
+        self.norm.update(torch.from_numpy(in_order.reshape(-1, 1)))
+        return float(self.norm.scale())
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {"discounted": torch.from_numpy(self.discounted.copy()), **self.norm.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        norm = dict(state)
+        self.discounted[:] = norm.pop("discounted").numpy()
+        load_weights(self.norm, norm)

@@ -1,0 +1,1 @@
+"""What fastrl bench measures."""

@@ -1,0 +1,490 @@
+"""The command line: ``fastrl train | eval | render | replay | bench``, and ``fastrl-train`` for the first.
+
+Each command imports what it needs when it runs: PyTorch takes seconds, ``fastrl --help`` should not.
+"""
+
+import argparse
+import errno
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fastrl.cli.bench import bench_collect
+from fastrl.cli.render import render
+from fastrl.cli.train import (
+    SHORT_PIXELS,
+    at_least,
+    import_from_here,
+    path_text,
+    positive,
+    preset,
+    seed,
+    train,
+)
+from fastrl.training.metrics import counted
+from fastrl.utils.config import (
+    ArgumentParser,
+    ConfigError,
+    UserError,
+    add_options,
+    build,
+    check,
+    nearest,
+    read_arguments,
+)
+from fastrl.utils.layout import show
+from fastrl.utils.output import plain_console, prepare, surviving, to_nowhere
+from fastrl.utils.processes import refuse_unguarded
+from fastrl.utils.progress import Progress, load_torch
+
+if TYPE_CHECKING:
+    from fastrl.tasks.cage2.evaluate import Contender
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command ``fastrl``.
+
+    Args:
+        argv: what follows the command's name; None for that of this process.
+
+    Returns:
+        The exit code: 0; 1 for a failure; 2 for a user's mistake; 128 + n where signal n ended it. It is that of the
+        run itself where training outlives its stdout; other commands fail with it.
+    """
+    arguments = [str(argument) for argument in (sys.argv[1:] if argv is None else argv)]
+    if arguments and arguments[0] in COMMANDS:
+        return _run(COMMANDS[arguments[0]][0], f"fastrl {arguments[0]}", arguments[1:])
+    return _run(_umbrella, "fastrl", arguments)
+
+
+def main_train(argv: Sequence[str] | None = None) -> int:
+    """The command ``fastrl-train``, which is ``fastrl train``."""
+    return _run(train, "fastrl-train", [str(a) for a in (sys.argv[1:] if argv is None else argv)])
+
+
+def _run(command: Callable[[str, list[str]], int], prog: str, arguments: list[str]) -> int:
+    """Runs a command; what a user can do something about ends in one line, not in a traceback."""
+    refuse_unguarded()
+    prepare()
+    with surviving("stderr"):
+        try:
+            return _code_of(command, prog, arguments)
+        finally:
+            # Python would fail when it flushes at the end.
+            try:
+                sys.stdout.flush()
+            except OSError:
+                to_nowhere(sys.stdout.fileno())
+
+
+def _code_of(command: Callable[[str, list[str]], int], prog: str, arguments: list[str]) -> int:
+    try:
+        code = command(prog, arguments)
+        sys.stdout.flush()
+        return code
+    except UserError as error:
+        return _fail(prog, error, 2)
+    except KeyboardInterrupt:
+        return _fail(prog, "interrupted", 128 + signal.SIGINT)
+    except BrokenPipeError:
+        # Whoever read the output has had enough.
+        return 128 + signal.SIGPIPE
+    except MemoryError as error:
+        return _fail(
+            prog, f"not enough memory: {error}; a smaller --num-envs or --replay.capacity needs less", 1
+        )
+    except FloatingPointError as error:
+        return _fail(prog, error, 1)
+    except RuntimeError as error:
+        from fastrl.collectors.protocol import CollectError
+
+        if not isinstance(error, CollectError):
+            raise
+        # First the traceback of the environment's code, then one line.
+        if error.traceback:
+            print(error.traceback.rstrip(), file=sys.stderr)
+        return _fail(prog, str(error).splitlines()[0], 1)
+    except OSError as error:
+        if error.errno is None:
+            raise
+        where = "on a disk, or in /dev/shm, which processes share" if error.errno == errno.ENOSPC else ""
+        name = error.filename or where
+        return _fail(prog, f"{error.strerror}{f': {name}' if name else ''}", 1)
+
+
+def _fail(prog: str, message: object, code: int) -> int:
+    print(f"{prog}: error: {message}", file=sys.stderr)
+    return code
+
+
+def _umbrella(prog: str, arguments: list[str]) -> int:
+    parser = ArgumentParser(
+        prog=prog,
+        usage="fastrl [-h] [--version] COMMAND ...",
+        description="\n".join(
+            [
+                "Trains reinforcement-learning agents in compiled simulators.",
+                "",
+                "commands:",
+                *(f"  {name:<8}{description}" for name, (_, description) in COMMANDS.items()),
+            ]
+        ),
+        epilog="fastrl COMMAND --help tells more.",
+    )
+    parser.add_argument("--version", action="store_true", help="show the version and exit")
+    if arguments and not arguments[0].startswith("-"):
+        parser.error(f"unknown command {arguments[0]}; did you mean {nearest(arguments[0], COMMANDS)}?")
+    if parser.parse_args(arguments).version:
+        from fastrl._native._rust import __version__
+
+        print(f"fastrl {__version__}")
+    else:
+        parser.print_help()
+    return 0
+
+
+def evaluate(prog: str, arguments: list[str]) -> int:
+    """Scores defenders by the challenge's protocol, and runs in traffic on fixed seeds."""
+    from fastrl.envs.cage2.baselines import BASELINES
+    from fastrl.tasks.cage2.evaluate import HORIZONS, RULESETS, evaluate, protocol_steps, score_table
+    from fastrl.utils.files import to_json
+
+    parser = ArgumentParser(
+        prog=prog,
+        description="Scores defenders of CAGE Challenge 2 by its protocol, beside the published scores: episodes of"
+        f" {', '.join(map(str, HORIZONS))} steps against B_line, Meander and Sleep.\n"
+        "Runs of traffic and gym are scored in their own environment, on seeds that they were not trained on.",
+        epilog=f"baselines: {', '.join(f'baseline:{name}' for name in BASELINES)}",
+    )
+    parser.add_argument(
+        "subjects",
+        nargs="+",
+        type=path_text,
+        metavar="RUN",
+        help="run directory, checkpoint file or baseline, see below",
+    )
+    parser.add_argument(
+        "--episodes",
+        type=at_least(1),
+        default=1000,
+        metavar="INT",
+        help="episodes against each red agent over each horizon; of traffic and gym: in all [1000]",
+    )
+    parser.add_argument(
+        "--ruleset",
+        choices=[*RULESETS, "both"],
+        default="both",
+        metavar="|".join([*RULESETS, "both"]),
+        help="of CAGE 2: main is today's CybORG, leaderboard the one that the leaderboard was scored on [both]",
+    )
+    parser.add_argument("--seed", type=seed, default=0, metavar="INT", help="seed of the episodes [0]")
+    parser.add_argument(
+        "--stochastic",
+        action="store_true",
+        help="CAGE 2: draw actions from the policy instead of taking the most probable",
+    )
+    parser.add_argument(
+        "--device",
+        choices=["cpu", "cuda"],
+        default="cpu",
+        metavar="cpu|cuda",
+        help="CAGE 2: where the network is computed [cpu]",
+    )
+    parser.add_argument(
+        "--env", metavar="ID", help="of gym: the run's environment, which may import code then"
+    )
+    parser.add_argument(
+        "--trust", action="store_true", help="let the runs import code, as their checkpoints say"
+    )
+    parser.add_argument("--json", action="store_true", help="print the results as JSON and nothing else")
+    options = parser.parse_args(arguments)
+    if any(not name.startswith("baseline:") for name in options.subjects):
+        load_torch(arguments)
+    kinds = {_kind(name) for name in options.subjects}
+    if options.env is not None and kinds != {"gym"}:
+        raise ConfigError("--env goes with runs of gym alone")
+    import_from_here(options.env, trust=options.trust)
+    for kind, what, score in (("traffic", "in traffic", _evaluate_traffic), ("gym", "of gym", _evaluate_gym)):
+        if kinds == {kind}:
+            return score(options)
+        if kind in kinds:
+            raise ConfigError(f"a run {what} cannot be scored beside others")
+    contenders = [_contender(name, options) for name in options.subjects]
+    rulesets = RULESETS if options.ruleset == "both" else [options.ruleset]
+    console = plain_console()
+    evaluations = []
+    for contender in contenders:
+        for ruleset in rulesets:
+            what = f"{contender.name} on ruleset {ruleset!r}"
+            with Progress(what, protocol_steps(options.episodes)) as progress:
+                evaluation = evaluate(
+                    contender,
+                    ruleset=ruleset,
+                    episodes=options.episodes,
+                    seed=options.seed,
+                    advance=progress.advance,
+                )
+            evaluations.append(evaluation)
+            if not options.json:
+                show(console, score_table(evaluation))
+                console.print()
+    if options.json:
+        print(to_json([evaluation.to_tree() for evaluation in evaluations], indent=2))
+    return 0
+
+
+def _kind(name: str) -> str:
+    """What a run or baseline defends or plays: cage2, unless its checkpoint says otherwise."""
+    if name.startswith("baseline:"):
+        return "cage2"
+    from fastrl.training.checkpoint import load_newest
+
+    return str(load_newest(name)[1].get("kind", "cage2"))
+
+
+def _refuse(options: argparse.Namespace, what: str) -> None:
+    """Options that only defenders of CAGE 2 are scored with."""
+    given = {
+        "--ruleset": options.ruleset != "both",
+        "--stochastic": options.stochastic,
+        "--device cuda": options.device == "cuda",
+    }
+    for option in (option for option, is_given in given.items() if is_given):
+        raise ConfigError(f"{option} does not go with a run {what}")
+
+
+def _evaluate_gym(options: argparse.Namespace) -> int:
+    from fastrl.tasks.gym.run import evaluate_run
+    from fastrl.tasks.summary import evaluation_line, evaluation_tree
+    from fastrl.utils.files import to_json
+
+    _refuse(options, "of gym")
+    scores = {}
+    for name in options.subjects:
+        with Progress(name, options.episodes) as progress:
+            scores[name] = evaluate_run(
+                Path(name),
+                episodes=options.episodes,
+                seed=options.seed,
+                env=options.env,
+                trust=options.trust,
+                advance=progress.advance,
+            )
+    if options.json:
+        trees = [{"run": name, **evaluation_tree(returns)} for name, returns in scores.items()]
+        print(to_json(trees, indent=2))
+        return 0
+    for name, returns in scores.items():
+        show(plain_console(), f"{name}: {evaluation_line(returns)}")
+    return 0
+
+
+def _evaluate_traffic(options: argparse.Namespace) -> int:
+    from fastrl.tasks.traffic.run import evaluate_run
+    from fastrl.tasks.traffic.scores import score_table
+    from fastrl.utils.files import to_json
+
+    _refuse(options, "in traffic")
+    scores = []
+    for name in options.subjects:
+        with Progress(name, options.episodes) as progress:
+            scores.append(
+                evaluate_run(
+                    Path(name), episodes=options.episodes, seed=options.seed, advance=progress.advance
+                )
+            )
+    if options.json:
+        print(to_json([each.to_tree() for each in scores], indent=2))
+    else:
+        title = f"{counted(options.episodes, 'episode')} on the seeds of --seed {options.seed}, without exploration"
+        show(plain_console(), score_table(scores, title))
+    return 0
+
+
+def _contender(name: str, options: argparse.Namespace) -> "Contender":
+    from fastrl.envs.cage2.baselines import BASELINES
+    from fastrl.envs.cage2.env import ACTIONS, OBS_BITS, SCAN_HOSTS
+    from fastrl.tasks.cage2.evaluate import of_baseline, of_policy
+
+    if name.startswith("baseline:"):
+        baseline = name.removeprefix("baseline:")
+        if baseline not in BASELINES:
+            raise ConfigError(f"unknown baseline {baseline}; did you mean {nearest(baseline, BASELINES)}?")
+        return of_baseline(baseline)
+    from fastrl.training.policy import load_policy
+
+    policy = load_policy(name, device=options.device, seed=options.seed)
+    obs_dim = OBS_BITS + (len(SCAN_HOSTS) if policy.needs_scan_memory else 0)
+    if (policy.continuous, policy.obs_dim, policy.num_actions) != (False, obs_dim, len(ACTIONS)):
+        raise ConfigError(
+            f"{name} is no defender of CAGE Challenge 2: its policy takes {policy.obs_dim} numbers"
+        )
+    return of_policy(policy, name, deterministic=not options.stochastic)
+
+
+def replay(prog: str, arguments: list[str]) -> int:
+    """Checks the simulator against traces of the real CybORG."""
+    from rich.table import Table
+
+    from fastrl.envs.cage2.traces import replay_files
+
+    parser = ArgumentParser(
+        prog=prog,
+        description="Replays traces of the real CybORG, once from the recorded decisions and once from the seed"
+        " alone, and counts the steps in which the simulator differs.",
+        epilog="Exit code: 0 if nothing differs, 1 if something does, 2 if a file could not be replayed.",
+    )
+    parser.add_argument("files", nargs="+", type=path_text, metavar="FILE", help="a trace, .npz")
+    files = parser.parse_args(arguments).files
+    reports = []
+    with Progress("replaying", len(files)) as progress:
+        for report in replay_files(files):
+            reports.append(report)
+            progress.advance()
+    good = [report for report in reports if report.error is None]
+    if good:
+        folder = os.path.commonpath([Path(report.file).parent for report in good]) or "."
+        columns = [
+            ("steps", [report.steps for report in good]),
+            ("differ", [report.mismatches for report in good]),
+            ("from seed", [report.seed_steps for report in good]),
+            ("differ", [report.seed_mismatches for report in good]),
+        ]
+        table = Table(title=f"traces in {folder}", show_footer=True)
+        table.add_column("trace", "total", overflow="fold")
+        for name, numbers in columns:
+            table.add_column(name, f"{sum(numbers):,}", justify="right", no_wrap=True)
+        for report, *row in zip(good, *(numbers for _, numbers in columns), strict=True):
+            name = os.path.relpath(report.file, folder)
+            table.add_row(name, *(f"{number:,}" for number in row), style=None if report.ok else "red")
+        show(plain_console(), table)
+    for report in good:
+        if report.first_difference is not None:
+            print(f"{report.file}: {report.first_difference}")
+    for report in reports:
+        if report.error is not None:
+            _fail(prog, f"{report.file}: {report.error}", 2)
+    return 2 if len(good) < len(reports) else int(not all(report.ok for report in good))
+
+
+def bench(prog: str, arguments: list[str]) -> int:
+    """Measures on this machine: the simulator's speed, the pixel pipeline beside others, or ways of collecting."""
+    if arguments and arguments[0] == "collect":
+        return bench_collect(f"{prog} collect", arguments[1:])
+    if arguments and arguments[0] == "pixels":
+        return _bench_pixels(f"{prog} pixels", arguments[1:])
+    if arguments and not arguments[0].startswith("-"):
+        if arguments[0] != "cage2":
+            names = ("cage2", "pixels", "collect")
+            raise ConfigError(f"cannot measure {arguments[0]}; did you mean {nearest(arguments[0], names)}?")
+        arguments = arguments[1:]
+    from dataclasses import asdict
+
+    from fastrl.benchmarks.cage2 import SIZES, measure, speed_table
+    from fastrl.utils.files import to_json
+
+    parser = ArgumentParser(
+        prog=prog,
+        usage=f"{prog} [cage2] [options]\n       {prog} pixels [options], see {prog} pixels --help"
+        f"\n       {prog} collect [options], see {prog} collect --help",
+        description="Measures how many steps a second the simulator of CAGE Challenge 2 makes, on one thread and on"
+        " all cores; pixels: the way from games to a learner; collect: ways to collect experience.",
+    )
+    parser.add_argument(
+        "--seconds", type=positive, default=1.0, metavar="FLOAT", help="seconds of each measurement [1]"
+    )
+    parser.add_argument("--json", action="store_true", help="print the results as JSON and nothing else")
+    options = parser.parse_args(arguments)
+    # One game cannot be shared out.
+    cases = [(num_envs, threads) for num_envs in SIZES for threads in ((1, 0) if num_envs > 1 else (1,))]
+    speeds = []
+    with Progress("measuring", len(cases)) as progress:
+        for num_envs, threads in cases:
+            progress.describe(f"measuring {num_envs:,} games, {'all cores' if threads == 0 else '1 thread'}")
+            speeds.append(measure(num_envs, threads, options.seconds))
+            progress.advance()
+    if options.json:
+        print(to_json([asdict(speed) for speed in speeds], indent=2))
+    else:
+        show(plain_console(), speed_table(speeds))
+    return 0
+
+
+def _bench_pixels(prog: str, arguments: list[str]) -> int:
+    from dataclasses import asdict
+
+    load_torch(arguments)
+    from fastrl.benchmarks.pixels import WAYS, compare, flow_table
+    from fastrl.tasks.pixels.settings import BENCH, PRESETS, PixelConfig, preset_for
+    from fastrl.utils.files import to_json
+
+    parser = ArgumentParser(
+        prog=prog,
+        usage=f"{prog} [options]",
+        description="Compares four ways from collectors to a learner, in turns: fastrl.queue, multiprocessing.Queue,"
+        " one buffer with a lock, and nothing handed over.",
+        epilog="Every setting of fastrl train pixels can be given. The defaults are those [in brackets], except for\n"
+        f"{_settings_of(BENCH)}\n"
+        "That is a cheap game, random actions and a small learner, so that the way between them is what is"
+        " measured. With another --env, replay and learner keep this size, and all other settings are those of"
+        " that environment's preset.",
+    )
+    parser.add_argument(
+        "--seconds", type=positive, default=5.0, metavar="FLOAT", help="seconds of each measurement [5]"
+    )
+    parser.add_argument(
+        "--rounds",
+        type=at_least(1),
+        default=3,
+        metavar="INT",
+        help="how often each of the four is measured [3]",
+    )
+    parser.add_argument("--json", action="store_true", help="print the results as JSON and nothing else")
+    add_options(parser, PixelConfig, SHORT_PIXELS)
+    options = parser.parse_args(arguments)
+    changes = read_arguments(PixelConfig, options, SHORT_PIXELS)
+    layers = [check(PixelConfig, BENCH, "bench"), changes]
+    env_id = build(PixelConfig, *layers).env.id
+    import_from_here(env_id)
+    if env_id != BENCH["env"]["id"]:
+        layers[0] = preset(PixelConfig, PRESETS, preset_for(env_id)) | {
+            key: value for key, value in layers[0].items() if not key.startswith("env.")
+        }
+    config = build(PixelConfig, *layers)
+    try:
+        with Progress("measuring", options.rounds * len(WAYS)) as progress:
+            flows = compare(config, options.seconds, options.rounds, progress)
+    except (ValueError, ImportError, TypeError) as error:
+        raise ConfigError(str(error)) from error
+    if options.json:
+        print(to_json([asdict(flow) for flow in flows], indent=2))
+    else:
+        show(plain_console(), flow_table(flows, config))
+    return 0
+
+
+def _settings_of(tree: Mapping[str, Mapping[str, Any]]) -> str:
+    """Options that say the same."""
+    pairs = (f"--{table}.{name}={_text(value)}" for table, own in tree.items() for name, value in own.items())
+    return " ".join(pairs)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list):
+        return ",".join(map(_text, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+COMMANDS: dict[str, tuple[Callable[[str, list[str]], int], str]] = {
+    "train": (train, "train on CAGE Challenge 2, any Gymnasium environment, from pixels or in traffic"),
+    "eval": (evaluate, "score runs, checkpoints or baselines"),
+    "render": (render, "show episodes in traffic: a film, a log of trajectories, a diagram"),
+    "replay": (replay, "check the simulator against traces of the real CybORG"),
+    "bench": (
+        bench,
+        "measure on this machine: the simulator, the pixel pipeline, ways to collect experience",
+    ),
+}

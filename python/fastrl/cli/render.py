@@ -1,0 +1,134 @@
+"""The command ``fastrl render``."""
+
+import argparse
+import ast
+from typing import Any
+
+from fastrl.cli.train import at_least, path, positive, seed
+from fastrl.utils.config import ArgumentParser, ConfigError
+from fastrl.utils.progress import load_torch
+
+
+def render(prog: str, arguments: list[str]) -> int:
+    """Plays episodes of traffic, and makes a film, a log or a diagram of them."""
+    parser = ArgumentParser(
+        prog=prog,
+        usage=f"{prog} RUN [options]\n       {prog} --env ID [--policy idle|random] [options]",
+        description="Plays episodes in traffic and shows them: as a film, as a log of all trajectories, or as a diagram"
+        " of time and space. RUN is a run directory, whose best policy drives, or a checkpoint file.",
+        epilog=f"{prog} runs/merge --out episode.mp4 --log trajectory.npz\n"
+        f"{prog} --env fastrl/ring-v0 --world drive=humans --time-space diagram.png",
+    )
+    parser.add_argument(
+        "run",
+        nargs="?",
+        type=path,
+        metavar="RUN",
+        help="a run of fastrl train traffic, or a checkpoint of one",
+    )
+    parser.add_argument(
+        "--env",
+        metavar="ID",
+        help="an environment instead of a run: fastrl/highway-v0, fastrl/coop-merge-v0, ...",
+    )
+    parser.add_argument(
+        "--policy",
+        choices=("idle", "random"),
+        metavar="idle|random",
+        help="how the agents drive without a run: no change, or random actions [idle]",
+    )
+    parser.add_argument(
+        "--world",
+        nargs="+",
+        default=[],
+        metavar="KEY=VALUE",
+        help="options of the environment, such as num_agents=4",
+    )
+    parser.add_argument("--out", type=path, metavar="FILE", help="the film, .mp4 or .gif")
+    parser.add_argument("--log", type=path, metavar="FILE", help="the trajectories, .npz")
+    parser.add_argument(
+        "--time-space", type=path, metavar="FILE", help="the diagram of the first episode, .png"
+    )
+    parser.add_argument("--episodes", type=at_least(1), default=1, metavar="INT", help="episodes to play [1]")
+    parser.add_argument("--seed", type=seed, default=0, metavar="INT", help="seed of the episodes [0]")
+    parser.add_argument(
+        "--fps", type=positive, default=25.0, metavar="FLOAT", help="pictures per second of the film [25]"
+    )
+    parser.add_argument(
+        "--speed",
+        type=positive,
+        default=1.0,
+        metavar="FLOAT",
+        help="speed of the film, in multiples of real time [1]",
+    )
+    parser.add_argument(
+        "--size",
+        type=_size,
+        metavar="WxH",
+        help="width and height of the pictures, pixels [the environment's]",
+    )
+    parser.add_argument(
+        "--scaling", type=positive, metavar="FLOAT", help="greatest number of pixels per metre [5.5]"
+    )
+    options = parser.parse_args(arguments)
+    if (options.run is None) == (options.env is None):
+        raise ConfigError("expected either a run in traffic or --env ID")
+    if options.run is not None and options.policy is not None:
+        raise ConfigError("--policy does not go with a run, which has its own")
+    if options.fps < 0.01:
+        raise ConfigError(f"--fps should be at least 0.01, got {options.fps:g}")
+
+    if options.run is not None:
+        load_torch(arguments)
+    from fastrl.tasks.traffic.render import Outputs, make_world, render, run_world, scripted
+
+    outputs = Outputs(video=options.out, log=options.log, time_space=options.time_space)
+    outputs.check()
+    world = dict(_option(text) for text in options.world)
+    if options.run is not None:
+        env, act = run_world(options.run, world)
+        title = f"{env.name}, run {options.run}"
+    else:
+        env = make_world(options.env, world)
+        policy = options.policy or "idle"
+        act = scripted(policy, env, options.seed)
+        # Whoever else drives the agents' vehicles does so whatever the policy.
+        driven = world.get("drive", "agents") == "agents"
+        title = ", ".join([env.name, *options.world, *([policy] if driven else [])])
+    view: dict[str, Any] = {} if options.scaling is None else {"scaling": options.scaling}
+    if options.size is not None:
+        view["screen_width"], view["screen_height"] = options.size
+    render(
+        env,
+        act,
+        outputs,
+        title=title,
+        episodes=options.episodes,
+        seed=options.seed,
+        fps=options.fps,
+        speed=options.speed,
+        view=view,
+    )
+    env.close()
+    return 0
+
+
+def _option(text: str) -> tuple[str, Any]:
+    name, equals, value = text.partition("=")
+    if not equals or not name.isidentifier():
+        raise ConfigError(f"--world: expected KEY=VALUE such as num_agents=4, got {text!r}")
+    try:
+        return name, ast.literal_eval(value)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return name, value
+
+
+def _size(text: str) -> tuple[int, int]:
+    width, _, height = text.partition("x")
+    if not (
+        width.isdecimal() and height.isdecimal() and 16 <= int(width) <= 8192 and 16 <= int(height) <= 8192
+    ):
+        raise argparse.ArgumentTypeError(
+            f"should be two numbers from 16 to 8192 such as 600x150, got {text!r}"
+        )
+    return int(width), int(height)

@@ -1,1 +1,0 @@
-"""Ways of collecting experience, one a file."""

@@ -1,0 +1,1 @@
+"""Collectors: who steps environments."""

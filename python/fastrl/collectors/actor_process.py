@@ -1,0 +1,178 @@
+"""One collector: plays several environments with the newest weights, and hands over what it sees."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import gymnasium
+import numpy as np
+from numpy.typing import NDArray
+
+from fastrl.collectors.counters import Board, Game, Times
+from fastrl.collectors.transport import Sender
+from fastrl.collectors.weights import Weights
+from fastrl.envs import contract
+
+
+class Actor(Protocol):
+    """What chooses the actions, such as ``fastrl.algorithms.dqn.Actor``."""
+
+    weights_nbytes: int
+
+    def act(self, obs: NDArray[Any], epsilon: NDArray[np.float64]) -> NDArray[np.int64]:
+        """Actions int64 [K] for observations [K, ...] and shares of random actions [K]."""
+        ...
+
+    def read_weights(self, buffer: bytearray) -> None: ...
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a collector has to do. It is pickled into the collector's process.
+
+    Attributes:
+        index: which of the run's collectors.
+        envs: the numbers of its environments in the run, which its rows carry.
+        make_env: makes one of them, with single frames or vectors as observations. With frames, ``info["episode"]``
+            tells return and length where a game has ended, as `fastrl.envs.pixels.PixelEnv` does.
+        tells_games: whether it does so; otherwise each episode is a game.
+        make_actor: from a seed.
+        row: the rows' type: fields ``env, obs, action, reward, terminated, truncated, end, version``.
+        stack: so many of the newest frames an actor sees at once, channels first; 0: what the environment gives.
+        epsilon: share of random actions, by environment steps of the run.
+        powers: float64 [K], to which each environment's epsilon is raised (Horgan et al., "Distributed Prioritized
+            Experience Replay", 2018, section 4.1, has environments that explore differently); 1: as it is.
+        fragment: rows that are handed over at a time.
+        weights_every: steps of each environment between looks at newer weights.
+        seed: of environments and exploration.
+        attempt: how many collectors did this job before and died; the seeds of each are its own.
+    """
+
+    index: int
+    envs: range
+    make_env: Callable[[], gymnasium.Env[Any, Any]]
+    tells_games: bool
+    make_actor: Callable[[int], Actor]
+    row: np.dtype[Any]
+    stack: int
+    epsilon: Callable[[int], float]
+    powers: NDArray[np.float64]
+    fragment: int
+    weights_every: int
+    seed: int
+    attempt: int = 0
+
+
+class Stacks:
+    """The newest frames of each of K environments, [K, stack, ...], as its actor sees them.
+
+    Before the first frame of an episode there are frames of zeros, as in ``fastrl.replay``.
+
+    Args:
+        stack: how many; 0 keeps the observation alone, [K, ...].
+    """
+
+    def __init__(self, num_envs: int, stack: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+        self.obs: NDArray[Any] = np.zeros((num_envs, *((stack,) if stack else ()), *shape), dtype)
+        self._stacked = stack > 0
+
+    def newest(self, i: int) -> NDArray[Any]:
+        """The newest frame of environment i, a view."""
+        mine: NDArray[Any] = self.obs[i, -1] if self._stacked else self.obs[i]
+        return mine
+
+    def begin(self, i: int, frame: NDArray[Any]) -> None:
+        """An episode begins."""
+        self.obs[i] = 0
+        self.newest(i)[...] = frame
+
+    def push(self, i: int, frame: NDArray[Any]) -> None:
+        """A step was taken."""
+        if self._stacked:
+            # numpy copies as if through a buffer where source and target overlap.
+            self.obs[i, :-1] = self.obs[i, 1:]
+        self.newest(i)[...] = frame
+
+
+def collect(job: Job, board: Board, sender: Sender, weights: Weights | None) -> None:
+    """Plays until the board says stop.
+
+    Args:
+        weights: where the learner publishes; None: those that the actor was made with are kept.
+
+    Raises:
+        FeedClosed: the learner takes no more.
+        ContractError: an environment gives what its space does not have, or NaN or infinity.
+    """
+    seeds = np.random.SeedSequence([job.seed, job.index, job.attempt]).generate_state(len(job.envs) + 1)
+    actor = job.make_actor(int(seeds[-1]))
+    buffer = bytearray(actor.weights_nbytes)
+    envs = [job.make_env() for _ in job.envs]
+    shape, dtype = job.row["obs"].shape, job.row["obs"].base
+    stacks = Stacks(len(envs), job.stack, shape, dtype)
+    spec = envs[0].spec
+    form = contract.form_of(type(envs[0].unwrapped).__name__ if spec is None else spec.id, shape, dtype)
+    for i, env in enumerate(envs):
+        stacks.begin(i, contract.reset(env, form, int(seeds[i]))[0])
+    # A round of steps may add two rows an environment.
+    rows = np.zeros(job.fragment + 2 * len(envs), job.row)
+    column = {name: rows[name] for name in job.row.names or ()}
+    returns, lengths = np.zeros(len(envs)), np.zeros(len(envs), np.int64)
+    steps, version, filled, rounds = board.steps_of(job.index), 0, 0, 0
+    before = board.times_of(job.index)
+    start = clock = time.perf_counter()
+    spent = {"environment": before.environment, "inference": before.inference, "queue": before.queue}
+
+    def passed(part: str) -> None:
+        nonlocal clock
+        now = time.perf_counter()
+        spent[part] += now - clock
+        clock = now
+
+    while not board.stop:
+        if weights is not None and rounds % job.weights_every == 0:
+            newer = weights.read(buffer, newer_than=version)
+            if newer:
+                actor.read_weights(buffer)
+                version = newer
+        actions = actor.act(stacks.obs, job.epsilon(board.steps) ** job.powers)
+        rounds += 1
+        passed("inference")
+        for i, env in enumerate(envs):
+            action = int(actions[i])
+            column["obs"][filled] = stacks.newest(i)
+            frame, reward, terminated, truncated, info = contract.step(env, form, action)
+            column["env"][filled] = job.envs[i]
+            column["action"][filled] = action
+            column["reward"][filled] = reward
+            column["terminated"][filled] = terminated
+            column["truncated"][filled] = truncated
+            column["end"][filled] = False
+            column["version"][filled] = version
+            filled += 1
+            returns[i] += float(reward)
+            lengths[i] += 1
+            if terminated or truncated:
+                rows[filled] = rows[filled - 1]
+                column["obs"][filled] = frame
+                column["end"][filled] = True
+                filled += 1
+                game = info.get("episode")
+                if game is not None:
+                    board.add_game(job.index, Game(float(game["r"]), int(game["l"])))
+                elif not job.tells_games:
+                    board.add_game(job.index, Game(float(returns[i]), int(lengths[i])))
+                returns[i], lengths[i] = 0, 0
+                stacks.begin(i, contract.reset(env, form)[0])
+            else:
+                stacks.push(i, frame)
+        steps += len(envs)
+        passed("environment")
+        if filled >= job.fragment:
+            contract.expect_finite(form.name, column["reward"][:filled], column["obs"][:filled])
+            sender.put(rows[:filled])
+            filled = 0
+            passed("queue")
+            seconds = before.seconds + clock - start
+            board.report(job.index, steps, version, Times(seconds, **spent))

@@ -1,0 +1,268 @@
+"""Collects in processes, each with tasks of its own pace: nobody waits for the slowest.
+
+`concurrent.futures.ProcessPoolExecutor` runs the processes, one executor for each, so that a process that is killed
+costs its task only. A task is a fragment of a worker's rows, or whole episodes, which go to whoever is free. Weights
+are published once, in shared memory, and read by each worker before its next task; what was played comes back in shared
+memory, too. A pickle is only what tells of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import logging
+import math
+import multiprocessing
+import pickle
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.connection import Connection
+from queue import Empty, SimpleQueue
+from typing import Any, Literal
+
+from fastrl.collectors import executor_task
+from fastrl.collectors.env_runner import arrays_for
+from fastrl.collectors.executor_task import Outcome, Slots, Task, nbytes_of
+from fastrl.collectors.executor_worker import Worker
+from fastrl.collectors.protocol import Plan, shares
+from fastrl.collectors.resources import WorkerCount, check_start_method, count_workers, memory_of
+from fastrl.collectors.scheduler import TaskCollector
+from fastrl.collectors.weights import Weights
+from fastrl.utils import processes
+
+# Short episodes are handed out several at a time: so many seconds of work, so many at most.
+TASK_SECONDS = 0.01
+TASK_EPISODES = 16
+
+# Memory that a worker's slots may take, beyond those that it needs.
+SLOT_BYTES = 2**24
+
+# Seconds that a process may take to start and build its environment, beyond a task's.
+START_SECONDS = 60.0
+
+# Seconds between looks at the workers' memory.
+_MEMORY = 5.0
+
+# Seconds that `close` grants workers to end by themselves.
+_PATIENCE = 2.0
+
+_log = logging.getLogger(__name__)
+
+
+class ExecutorCollector(TaskCollector[Worker]):
+    """See `fastrl.collectors.protocol.Collector`; the docstring of the module tells what this one does.
+
+    A worker whose environment raises goes on with a new environment; one that is killed, or gives no answer for
+    ``task_timeout`` seconds, is replaced. Its task is done again; with unit "steps", its rows' episodes begin anew.
+
+    Use ``collect`` or ``take``, not both.
+
+    Args:
+        n_workers: processes, or "auto": one a core, if memory allows. With unit "steps" they share the rows evenly.
+        task_timeout: seconds for a task; None: for ever.
+        max_failures: as soon as a worker has failed so often at the same episode, the run stops.
+        ahead: for `take`, fragments that may be running or wait to be taken, which bounds the policy's lag. By default
+            two for each worker, or an update's worth of episodes, if that is more.
+        start_method: of ``multiprocessing``. From a server, processes start ten times as fast as by themselves, and
+            share the memory of what they have loaded.
+        rebuild: environment and actor are built for each task, to see what that costs; with unit "episodes" alone.
+        pickle_weights: weights are sent along with each task, to see what that costs.
+        measure: tells the bytes of memory that one worker takes; asked only where memory could be short. None: memory
+            is not looked at.
+
+    Raises:
+        ValueError: an argument that makes no sense.
+        TypeError: the plan does not pickle.
+    """
+
+    name = "executor"
+
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        n_workers: WorkerCount = "auto",
+        task_timeout: float | None = 300.0,
+        max_failures: int = 3,
+        ahead: int | None = None,
+        start_method: Literal["spawn", "forkserver"] = "forkserver",
+        rebuild: bool = False,
+        pickle_weights: bool = False,
+        measure: Callable[[], int] | None = None,
+    ) -> None:
+        processes.refuse_unguarded()
+        super().__init__(
+            plan,
+            task_timeout=task_timeout,
+            max_failures=max_failures,
+            ahead=ahead,
+            task_seconds=TASK_SECONDS,
+        )
+        if rebuild and not self._whole:
+            raise ValueError(
+                'rebuild needs unit "episodes": with "steps", environments go on from task to task'
+            )
+        check_start_method(start_method)
+        n_workers = count_workers(n_workers, useful=self._useful_workers, measure=measure)
+        self._expect(n_workers)
+        self._payload = _pickled(plan)
+        self._rebuild = rebuild
+        self._sent: tuple[int, bytes] | None = None
+        self._done: SimpleQueue[tuple[Worker, int, Future[Outcome]]] = SimpleQueue()
+        self._asked_memory: tuple[float, list[int], tuple[float, ...]] = (-math.inf, [], ())
+
+        context = multiprocessing.get_context(start_method)
+        if start_method == "forkserver":
+            # Its processes then have loaded what they need before they start, and share the memory of it.
+            context.set_forkserver_preload([executor_task.__name__])
+        self._weights = Weights(self._nbytes) if self._nbytes and not pickle_weights else None
+        self._stop: Any = context.RawArray(ctypes.c_ubyte, 1)
+        count = self._count_slots()
+        # One more than it has slots, as its start is a task without.
+        self._depth = count + 1
+        _open.add(self)
+        try:
+            for index, lanes in enumerate(shares(plan, n_workers)):
+                slots = Slots(context, plan, len(lanes) or 1, count)
+                self._workers.append(Worker(index, lanes, slots, context, self._arguments, self._done))
+        except BaseException:
+            self.close()
+            raise
+
+    def _count_slots(self) -> int:
+        """Slots of a worker: for what it plays, and for what it is to play next."""
+        if not self._whole:
+            return self._depth
+        fit = SLOT_BYTES // nbytes_of(arrays_for(self.plan, 1))
+        return max(self._depth, min(fit, 2 * TASK_EPISODES))
+
+    def _arguments(self, worker: Worker, report: Connection) -> tuple[Any, ...]:
+        """Of `fastrl.collectors.executor_task.begin`."""
+        return self._payload, worker.lanes, worker.slots, self._weights, self._stop, report, self._rebuild
+
+    @property
+    def pids(self) -> list[int]:
+        """Of the workers' processes."""
+        return [worker.process.pid or 0 for worker in self._workers]
+
+    # What is handed out
+
+    def _send(self, weights: Any, version: int) -> None:
+        if self._weights is not None:
+            self._weights.publish(weights)
+        elif self._nbytes:
+            self._sent = (self._published + 1, bytes(self._bytes_of(weights)))
+
+    def _room(self, worker: Worker, depth: int) -> int:
+        return min(len(worker.free), TASK_EPISODES) if len(worker.tasks) < depth else 0
+
+    def _submit(self, worker: Worker, numbers: tuple[int, ...]) -> None:
+        fresh = not self._whole and not worker.begun
+        begin = tuple(zip(worker.numbers, self._begun(worker), strict=True)) if fresh else ()
+        slots = tuple(worker.free[: len(numbers) or 1])
+        try:
+            worker.submit(Task(slots, numbers, begin, self._sent))
+        except BrokenProcessPool:
+            self._give_back(worker, numbers)
+            self._replace(worker)
+        else:
+            worker.begun = True
+
+    # What comes back
+
+    def _wait(self, timeout: float) -> None:
+        with contextlib.suppress(Empty):
+            self._take_in(*self._done.get(timeout=timeout))
+        while not self._done.empty():
+            self._take_in(*self._done.get())
+
+    def _take_in(self, worker: Worker, generation: int, future: Future[Outcome]) -> None:
+        """A task is done."""
+        if generation != worker.generation:
+            return  # of a process that was replaced; its tasks were given back
+        if future.cancelled() or future.exception() is not None:
+            self._replace(worker)
+            return
+        outcome = future.result()
+        task = worker.done()
+        if task is None:
+            self._started(worker, outcome, outcome.ready - self._failures.began)
+            return
+        # Workers count from the first version that this collector has published.
+        version = self.version - self._published + outcome.version if self._nbytes else self.version
+        slots = [worker.slots.arrays[slot] for slot in task.slots]
+        fragments = list(zip(slots, outcome.played, strict=False))
+        self._came_back(worker, task.numbers, fragments, version, outcome)
+
+    # What goes wrong
+
+    def _replace(self, worker: Worker) -> None:
+        """A process has died: another one takes its place."""
+        cause, told = worker.obituary()
+        given = [None if task is None else task.numbers for task in worker.tasks]
+        worker.retire()
+        worker.start()
+        self._replaced(worker, given, cause, told)
+
+    def _limit(self, worker: Worker) -> float:
+        if not worker.tasks or worker.hung:
+            return math.inf
+        return self._timeout + (START_SECONDS if worker.tasks[0] is None else 0)
+
+    def _end_hanging(self, worker: Worker) -> None:
+        worker.kill(f"no answer for {self._limit(worker):g} s")
+
+    # What is told
+
+    def _memory(self) -> tuple[float, ...]:
+        """Asked once in a while: the system counts pages to answer."""
+        at, pids, _ = self._asked_memory
+        now = time.monotonic()
+        if now - at > _MEMORY or pids != self.pids:
+            self._asked_memory = now, self.pids, memory_of(self.pids)
+        return self._asked_memory[2]
+
+    def close(self) -> None:
+        self._stop[0] = 1
+        for worker in self._workers:
+            worker.retire()
+        killed = processes.end([worker.process for worker in self._workers], _PATIENCE)
+        indices = ", ".join(str(worker.index) for worker in self._workers if worker.process in killed)
+        if indices:
+            _log.warning(
+                "killed at the end of collecting, after %g s in a step or in an environment's close(): worker %s",
+                _PATIENCE,
+                indices,
+            )
+        self._workers = []
+        if self._weights is not None:
+            self._weights.close()
+        _open.discard(self)
+
+
+def _pickled(plan: Plan) -> bytes:
+    try:
+        return pickle.dumps(plan)
+    except Exception as error:
+        raise TypeError(
+            f"the plan does not pickle, so other processes cannot play it: {error}. Give the environment by id"
+            " ('CartPole-v1') or import path ('my_module:make_env'), and an actor that a function or class at the"
+            " top of a module makes"
+        ) from error
+
+
+_open: weakref.WeakSet[ExecutorCollector] = weakref.WeakSet()
+
+
+def _close_all() -> None:
+    for collector in list(_open):
+        collector.close()
+
+
+# Executors wait at the end of the interpreter for what their processes do, which may take for ever. This comes first:
+# these functions are called in the reverse order, and before those of atexit.
+threading._register_atexit(_close_all)  # type: ignore[attr-defined]

@@ -1,0 +1,140 @@
+"""A worker as its learner sees it: a process with an executor to itself, in whose place another one can be put."""
+
+import contextlib
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from multiprocessing.connection import Connection
+from multiprocessing.context import BaseContext
+from multiprocessing.process import BaseProcess
+from queue import SimpleQueue
+from typing import Any
+
+from fastrl.collectors import executor_task
+from fastrl.collectors.executor_task import Outcome, Slots, Task
+from fastrl.collectors.scheduler import TaskWorker
+from fastrl.utils import processes
+
+# Seconds in which a process that hangs should have told where, and ended.
+_TELL = 2.0
+
+
+class Worker(TaskWorker):
+    """One process, and what it has to do.
+
+    ``ProcessPoolExecutor`` gives up all its processes where one is killed. So each has one, and only that is replaced;
+    what belongs to the rows that it plays stays.
+
+    Args:
+        index: which.
+        lanes: the rows that it plays, if it does.
+        slots: memory for what it plays.
+        arguments: of `fastrl.collectors.executor_task.begin`, but for the report; where the worker is started anew,
+            again.
+        done: gets ``(worker, generation, future)`` of each task that is done, in order.
+
+    Attributes:
+        tasks: that it has not done, in order; None is its start.
+        free: slots that no task has.
+        generation: how many processes it had before.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        lanes: Sequence[int],
+        slots: Slots,
+        context: BaseContext,
+        arguments: Callable[["Worker", Connection], tuple[Any, ...]],
+        done: "SimpleQueue[tuple[Worker, int, Future[Outcome]]]",
+    ) -> None:
+        super().__init__(index, lanes)
+        self.slots = slots
+        self.tasks: deque[Task | None] = deque()
+        self.generation = -1
+        self._context = context
+        self._arguments = arguments
+        self._done = done
+        self.start()
+
+    def start(self) -> None:
+        """Starts a process, in place of one that has ended, with nothing to do but to build its environment."""
+        self.generation += 1
+        self.begun = False
+        self.hung = ""
+        self.since = time.monotonic()
+        self.tasks.clear()
+        self.free = list(range(len(self.slots.arrays)))
+        self._report, report = self._context.Pipe(duplex=False)
+        self._told = bytearray()
+        processes.start_tracker()
+        self._executor = ProcessPoolExecutor(
+            1, self._context, initializer=executor_task.begin, initargs=self._arguments(self, report)
+        )
+        with processes.starting():
+            self._submit(None)
+        # There is no other way to know it, before ``kill_workers`` of Python 3.14.
+        self.process: BaseProcess = next(iter(self._executor._processes.values()))
+        report.close()
+
+    def submit(self, task: Task) -> None:
+        """Has it play.
+
+        Raises:
+            BrokenProcessPool: it has died.
+        """
+        self._submit(task)
+
+    def _submit(self, task: Task | None) -> None:
+        future = (
+            self._executor.submit(executor_task.start)
+            if task is None
+            else self._executor.submit(executor_task.play, task)
+        )
+        if not self.tasks:
+            self.since = time.monotonic()
+        self.tasks.append(task)
+        if task is not None:
+            self.free = [slot for slot in self.free if slot not in task.slots]
+        generation = self.generation
+        future.add_done_callback(lambda future: self._done.put((self, generation, future)))
+
+    def done(self) -> Task | None:
+        """The first task is done, and what it left in its slots is taken. Which it was."""
+        self.since = time.monotonic()
+        task = self.tasks.popleft()
+        self.free += task.slots if task is not None else ()
+        return task
+
+    def kill(self, why: str) -> None:
+        """Ends a process that hangs, after it told where, if it can."""
+        self.hung = why
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.process.pid or 0, executor_task.TELL)
+            self._listen(_TELL)
+        self.process.kill()
+
+    def _listen(self, seconds: float) -> None:
+        """Takes in what the process has told, which comes in pieces, until it has ended or the time is over."""
+        until = time.monotonic() + seconds
+        with contextlib.suppress(OSError, EOFError):
+            while self._report.poll(max(until - time.monotonic(), 0)):
+                piece = os.read(self._report.fileno(), 65536)
+                if not piece:
+                    break
+                self._told += piece
+
+    def obituary(self) -> tuple[str, str]:
+        """Of a process that has died: the cause in one line, and its traceback, if it left one."""
+        # Of two who ask a server's process for its exit code at the same time only one is told: first the executor.
+        self._executor.shutdown(wait=True)
+        self._listen(0)
+        cause = self.hung or processes.cause_of_death(self.process.exitcode)
+        return cause, self._told.decode(errors="replace")
+
+    def retire(self) -> None:
+        """Nothing more will be asked of the process. Does not wait for it."""
+        self._executor.shutdown(wait=False, cancel_futures=True)
+        self._report.close()

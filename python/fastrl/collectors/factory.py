@@ -1,0 +1,189 @@
+"""Collectors by name, and which of them suits an environment.
+
+``auto`` takes, in this order:
+
+1. ``ray``, if an address of a cluster is given;
+2. ``native``, if the environment is one of fastrl's compiled ones;
+3. ``sequential``, if there is one worker, or an update's worth of steps takes less than `WORTH_SECONDS`: then handing
+   it to processes costs as much as it brings; and if no other process can build the environment, such as one that is
+   registered in a notebook;
+4. ``executor`` otherwise.
+
+For the last two the environment is played for half a second (`fastrl.collectors.probe`). ``sync`` is not chosen: with
+steps as cheap and even as CartPole's the executor was the faster one, too, and the more uneven they are, the more.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import gymnasium
+
+from fastrl.collectors.probe import TOGETHER, Probe, UnbuildableError, probe
+from fastrl.collectors.protocol import Collector, Plan
+from fastrl.collectors.resources import WorkerCount, check_count, check_start_method, cores
+from fastrl.envs.spec import EnvSpec
+from fastrl.envs.vector import NativeVectorEnv
+
+COLLECTORS = ("sequential", "sync", "executor", "native", "ray")
+
+# Of an update's worth of steps, in one process.
+WORTH_SECONDS = 0.01
+
+
+class Choice(NamedTuple):
+    """A collector's name, and why in a sentence."""
+
+    name: str
+    reason: str
+
+
+def choose(
+    plan: Plan,
+    *,
+    n_workers: WorkerCount = "auto",
+    ray_address: str | None = None,
+    measure: Callable[[], Probe] | None = None,
+) -> Choice:
+    """Which collector suits the plan's environment on this machine.
+
+    Args:
+        measure: `fastrl.collectors.probe.probe` of the plan, if none is given.
+
+    Raises:
+        CollectError: the environment cannot be played.
+    """
+    if ray_address is not None:
+        return Choice("ray", f"an address of Ray was given, {ray_address}")
+    if is_native(plan.env):
+        return Choice("native", f"{plan.env.id} is compiled, threads play it without any processes")
+    useful = plan.episodes if plan.unit == "episodes" else plan.num_envs
+    workers = min(cores(), useful) if n_workers == "auto" else n_workers
+    if workers <= 1:
+        return Choice("sequential", "there is work or a core for one worker only")
+    try:
+        found = (measure or functools.partial(probe, plan))()
+    except UnbuildableError as error:
+        return Choice("sequential", str(error))
+    steps = plan.num_steps * (plan.episodes if plan.unit == "episodes" else plan.num_envs)
+    step = _duration(found.step_seconds)
+    if steps * found.step_seconds < WORTH_SECONDS:
+        return Choice(
+            "sequential",
+            f"a step takes {step}, so the {steps} of an update are over before processes could share them",
+        )
+    return Choice(
+        "executor",
+        f"a step takes {step}, the slowest of {TOGETHER} {found.unevenness:.1f} times as long, and each of"
+        f" {workers} workers plays at its own pace",
+    )
+
+
+def is_native(env: EnvSpec) -> bool:
+    """Whether an environment, and any number of them at once, is compiled in fastrl."""
+    registered = gymnasium.registry.get(env.id)
+    if registered is None or registered.entry_point is None:
+        return False
+    vector = registered.vector_entry_point
+    if not isinstance(vector, str) or not vector.startswith("fastrl."):
+        return False
+    module, _, name = vector.partition(":")
+    return issubclass(getattr(importlib.import_module(module), name), NativeVectorEnv)
+
+
+def make_collector(
+    name: str,
+    plan: Plan,
+    *,
+    n_workers: WorkerCount = "auto",
+    task_timeout: float | None = 300.0,
+    max_failures: int = 3,
+    start_method: str = "forkserver",
+    ahead: int | None = None,
+    ray_address: str | None = None,
+    tell: Callable[[str], object] | None = None,
+    **special: Any,
+) -> Collector:
+    """A collector.
+
+    Args:
+        name: of `COLLECTORS`, or "auto", see `choose`.
+        n_workers: processes or actors, or threads of "native"; "auto": one a core, as far as there is memory.
+        task_timeout: seconds that a task may take in a worker; None: any time.
+        max_failures: as soon as workers have failed so often at the same episode, the run stops.
+        start_method: of processes, "spawn" or "forkserver".
+        ahead: for ``take``, fragments that may be running or wait to be taken.
+        ray_address: of a Ray cluster.
+        tell: gets a sentence that says what "auto" has chosen, and why.
+        special: options of that collector alone.
+
+    Raises:
+        ValueError: an unknown name, or an option that this collector does not have or that is out of its range.
+        TypeError: the plan does not pickle, or ``n_workers`` is no number.
+        CollectError: it cannot start; the message says why.
+    """
+    check_count(n_workers)
+    check_start_method(start_method)
+    shared = {
+        "n_workers": n_workers,
+        "task_timeout": task_timeout,
+        "max_failures": max_failures,
+        "start_method": start_method,
+        "ahead": ahead,
+        "ray_address": ray_address,
+    }
+    measure = functools.cache(functools.partial(probe, plan, start_method))
+    chosen = name
+    if name == "auto":
+        chosen, reason = choose(plan, n_workers=n_workers, ray_address=ray_address, measure=measure)
+        if tell is not None:
+            tell(f"collecting with {chosen!r}: {reason}")
+    if chosen not in COLLECTORS:
+        names = ", ".join(map(repr, COLLECTORS))
+        raise ValueError(f"the collector should be {names} or 'auto', got {name!r}")
+    make = _maker(chosen)
+    known = set(inspect.signature(make).parameters) - {"plan"}
+    _check_options(name, known, shared, special)
+    options: dict[str, Any] = {option: value for option, value in shared.items() if option in known}
+    if "measure" in known:
+        options["measure"] = lambda: measure().memory
+    return make(plan, **options, **special)
+
+
+# Where each collector is, which is not imported before it is asked for.
+_MAKERS = {
+    "sequential": "fastrl.collectors.sequential:SequentialCollector",
+    "sync": "fastrl.collectors.synchronous:sync_collector",
+    "executor": "fastrl.collectors.executor:ExecutorCollector",
+    "native": "fastrl.collectors.synchronous:native_collector",
+    "ray": "fastrl.collectors.ray_collector:RayCollector",
+}
+
+
+def _maker(name: str) -> Callable[..., Collector]:
+    module, _, attribute = _MAKERS[name].partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+def _check_options(name: str, known: set[str], shared: Mapping[str, Any], special: Mapping[str, Any]) -> None:
+    """Refuses options that were given to a collector that does not have them."""
+    defaults = {
+        option: parameter.default
+        for option, parameter in inspect.signature(make_collector).parameters.items()
+    }
+    # What "auto" chooses need not have all that could be of use.
+    given = {option for option, value in shared.items() if value != defaults[option] and name != "auto"}
+    for option in sorted((given | set(special)) - known):
+        raise ValueError(
+            f"the collector {name!r} has no option {option}, its options are: {', '.join(sorted(known - {'measure'}))}"
+        )
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 1e-3:
+        return f"{seconds * 1e6:.0f} µs"
+    return f"{seconds * 1e3:.1f} ms" if seconds < 1 else f"{seconds:.1f} s"

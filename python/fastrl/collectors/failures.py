@@ -1,0 +1,90 @@
+"""What went wrong in workers: counted, kept for the report, and the end of the run where it does not get better."""
+
+import time
+import traceback
+from collections import Counter
+from collections.abc import Iterable
+
+from fastrl.collectors.protocol import CollectError, Failure
+
+Episode = tuple[int, int]
+
+
+class Failures:
+    """Those of one collector.
+
+    An episode that runs while its worker fails so often stops the run, which would go on failing for ever. With rows
+    that are played on, the fragments before the failure may arrive each time; it is the same episode all the same.
+
+    Args:
+        most: failures of the same episode that stop the run.
+    """
+
+    def __init__(self, most: int) -> None:
+        if most < 1:
+            raise ValueError(f"max_failures should be at least 1, got {most}")
+        self.most = most
+        self.began = time.monotonic()
+        self.all: list[Failure] = []
+        self._of_episode: Counter[Episode] = Counter()
+
+    def elapsed(self) -> float:
+        """Seconds since the collector began."""
+        return time.monotonic() - self.began
+
+    def add(self, worker: int, task: str, cause: str, traceback: str, episodes: Iterable[Episode]) -> None:
+        """A worker failed.
+
+        Args:
+            worker, task, cause, traceback: as in `fastrl.collectors.protocol.Failure`.
+            episodes: lanes and numbers of those that it had begun to play, or was about to.
+
+        Raises:
+            CollectError: too often.
+        """
+        self.all.append(Failure(worker, task, cause, traceback, self.elapsed()))
+        self._of_episode.update(episodes := list(episodes))
+        times = max((self._of_episode[episode] for episode in episodes), default=0)
+        if times >= self.most:
+            raise CollectError(
+                f"worker {worker} failed {_times(times)} at {task}: {cause}\n\n{traceback}".rstrip(),
+                traceback,
+            )
+
+    def over(self, episodes: Iterable[Episode]) -> None:
+        """Episodes arrived."""
+        if self._of_episode:
+            for episode in episodes:
+                self._of_episode.pop(episode, None)
+
+
+def last_line(traceback: str) -> str:
+    """Of a traceback: what was raised."""
+    return traceback.strip().splitlines()[-1]
+
+
+def own_traceback(error: BaseException) -> str:
+    """The traceback of what somebody else's environment did, without what fastrl and Gymnasium did around it; empty if
+    that leaves nothing."""
+    frames = [
+        summary
+        for (frame, _), summary in zip(
+            traceback.walk_tb(error.__traceback__), traceback.extract_tb(error.__traceback__), strict=True
+        )
+        if str(frame.f_globals.get("__name__")).partition(".")[0] not in ("fastrl", "gymnasium", "importlib")
+    ]
+    if not frames:
+        return ""
+    lines = [*traceback.format_list(frames), *traceback.format_exception_only(error)]
+    return "Traceback (most recent call last):\n" + "".join(lines)
+
+
+def failed(what: str, error: BaseException) -> CollectError:
+    """The error to raise for an environment's: ``what`` and its last line, with `own_traceback`."""
+    told = own_traceback(error)
+    cause = last_line(told) if told else last_line("".join(traceback.format_exception_only(error)))
+    return CollectError(f"{what}: {cause}", told)
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"

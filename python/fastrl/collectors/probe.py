@@ -1,0 +1,144 @@
+"""What an environment is like: how long its steps take, how evenly, and what memory a process with one takes."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import traceback
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastrl.collectors.env_runner import Player
+from fastrl.collectors.failures import last_line
+from fastrl.collectors.protocol import CollectError, Plan
+from fastrl.collectors.resources import MIB, memory_of
+from fastrl.envs import contract
+from fastrl.envs.spec import ElsewhereError, unpickled
+from fastrl.utils import processes
+from fastrl.utils.seeding import EPISODES, env_seed
+
+# Where steps are played together, all wait for the slowest; how much slower that one is, is told of so many.
+TOGETHER = 8
+
+# So long the environment is played; building it, and one step, may take much longer.
+PLAY_SECONDS = 0.5
+MOST_STEPS = 5000
+PATIENCE = 120.0
+
+# Share of the steps, the slowest, that are not looked at: other programs held them up.
+_DISTURBED = 0.005
+
+
+class UnbuildableError(CollectError):
+    """Only the process that asks can build the environment; the message says how others could."""
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What was measured.
+
+    Attributes:
+        step_seconds: mean time of a step, resets included, each as often as episodes ended.
+        unevenness: how many times as long as a step the slowest of `TOGETHER` takes on average; from 1 on.
+        memory: bytes that a process takes with one environment and an actor.
+    """
+
+    step_seconds: float
+    unevenness: float
+    memory: int
+
+
+def probe(plan: Plan, start_method: str = "spawn") -> Probe:
+    """Builds the plan's environment in a process of its own, and plays it for half a second, with random actions.
+
+    Raises:
+        UnbuildableError: other processes cannot build it, this one might.
+        CollectError: it cannot be built or played, it has other spaces than the plan, or takes longer than 2 minutes.
+        TypeError: the plan does not pickle.
+    """
+    context: Any = multiprocessing.get_context(start_method)
+    try:
+        payload = pickle.dumps(plan)
+    except Exception as error:
+        raise TypeError(f"the plan does not pickle, so other processes cannot play it: {error}") from error
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_work, args=(payload, sender), name="probe")
+    with processes.starting():
+        process.start()
+    sender.close()
+    try:
+        told = receiver.recv() if receiver.poll(PATIENCE) else (f"no answer within {PATIENCE:g} s", "")
+    except EOFError:
+        process.join()
+        told = (processes.cause_of_death(process.exitcode), "")
+        if process.exitcode == processes.UNGUARDED:
+            raise UnbuildableError(told[0]) from None
+    finally:
+        receiver.close()
+        process.kill()
+        process.join()
+    if isinstance(told, Probe):
+        return told
+    if isinstance(told, ElsewhereError):
+        raise UnbuildableError(str(told))
+    cause, trace = told
+    # An error about its interface or spaces names the environment already.
+    said = cause if plan.env.id in cause else f"{plan.env.id} cannot be played: {cause}"
+    raise CollectError(f"{said}\n\n{trace}".rstrip(), trace)
+
+
+def summary(step_seconds: NDArray[np.float64], reset_seconds: float, memory: int) -> Probe:
+    """From the times of K steps in order, float64 [K], and of all resets together."""
+    quiet = step_seconds[step_seconds <= np.quantile(step_seconds, 1 - _DISTURBED)]
+    mean = float(quiet.mean())
+    groups = quiet[: len(quiet) // TOGETHER * TOGETHER].reshape(-1, TOGETHER)
+    slowest = float(groups.max(1).mean()) if len(groups) else mean
+    return Probe(mean + reset_seconds / len(step_seconds), slowest / max(mean, 1e-9), memory)
+
+
+def _work(payload: bytes, sender: Connection) -> None:
+    """What the process does."""
+    processes.begin()
+    try:
+        told: Any = _play(unpickled(payload))
+    except (CollectError, contract.ContractError) as error:
+        told = (str(error), "")
+    except ElsewhereError as error:
+        told = error
+    except BaseException:  # an environment that calls sys.exit() cannot be played, either
+        trace = traceback.format_exc()
+        told = (last_line(trace), trace)
+    sender.send(told)
+    sender.close()
+
+
+def _play(plan: Plan) -> Probe:
+    # Checks the spaces, and makes the actor.
+    player = Player(plan, [0])
+    player.build()
+    player.close()
+    env, form = plan.env.make(), player.form
+    env.action_space.seed(plan.seed % 2**31)
+    times: list[float] = []
+    resets, number, over = 0.0, 0, True
+    end = perf_counter() + PLAY_SECONDS
+    while len(times) < MOST_STEPS and (perf_counter() < end or len(times) < 2):
+        if over:
+            start = perf_counter()
+            contract.reset(env, form, env_seed(plan.seed, EPISODES, number))
+            resets += perf_counter() - start
+            number += 1
+        action = env.action_space.sample()
+        start = perf_counter()
+        _, _, terminated, truncated, _ = contract.step(env, form, action)
+        times.append(perf_counter() - start)
+        over = terminated or truncated
+    [mib] = memory_of([os.getpid()])
+    env.close()
+    return summary(np.array(times), resets, int(mib * MIB))

@@ -1,0 +1,328 @@
+"""Collects on Ray actors: on this machine or on a cluster of machines, `pip install 'fastrl[ray]'`.
+
+Each worker is an actor with a `Player` of its own. Weights go into Ray's object store once an update, and each machine
+fetches them once; what was played comes back through the store, too. Who is free gets the next episodes; with unit
+"steps", each worker plays its own rows on. Ray starts a worker again that has died, and this module gives it what it
+needs to go on; the task that it had is played again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any, Literal
+
+import numpy as np
+
+from fastrl.collectors.env_runner import arrays_for
+from fastrl.collectors.failures import last_line
+from fastrl.collectors.protocol import CollectError, Plan, shares
+from fastrl.collectors.ray_cluster import connect, import_ray, shutdown, start
+from fastrl.collectors.ray_worker import PlayerActor
+from fastrl.collectors.resources import MIB, WorkerCount, available_memory, count_workers
+from fastrl.collectors.scheduler import TaskCollector, TaskWorker
+
+# A task of several short episodes takes about so many seconds, beside which handing it over is next to nothing.
+TASK_SECONDS = 0.05
+
+# A worker that has not come up in so many seconds never will.
+START_SECONDS = 120.0
+
+# Of a worker's methods, those that do not wait until it has played.
+_ASIDE = "aside"
+
+# How long a worker that hangs is asked where.
+TELL_SECONDS = 3.0
+
+# Of Ray's object store, beside what is known to be put there; less than 75 MiB it does not take.
+_LEAST_STORE = 100 * MIB
+_STORE_SHARE = 0.25
+
+# Seconds between looks at whether Ray has started a worker again.
+_AGAIN = 0.1
+
+_DIED = "its process died"
+
+
+@dataclasses.dataclass
+class _Call:
+    """Something that a worker was asked for.
+
+    Attributes:
+        what: the method.
+        ref: of its answer.
+        numbers: of the episodes that it is to play; with unit "steps", none.
+    """
+
+    what: Literal["begin", "build", "play"]
+    ref: Any
+    numbers: tuple[int, ...] = ()
+
+
+class _Worker(TaskWorker):
+    """What the learner knows of one.
+
+    Attributes:
+        calls: that were not answered, oldest first.
+        life: how often it was started again.
+        pid: of its process, once it is known. ``ready``: whether it has built what it needs.
+        memory_mib: of its process, as it told last.
+    """
+
+    def __init__(self, index: int, lanes: Iterable[int], actor: Any) -> None:
+        super().__init__(index, lanes)
+        self.actor = actor
+        self.calls: deque[_Call] = deque()
+        self.life = 0
+        self.pid: int | None = None
+        self.ready = False
+        self.memory_mib = 0.0
+
+
+class RayCollector(TaskCollector[_Worker]):
+    """See `fastrl.collectors.protocol.Collector`. Use ``collect`` or ``take``, not both.
+
+    A worker whose environment raises goes on with a new environment; Ray starts one again that died, or that was killed
+    as it gave no answer for ``task_timeout`` seconds. Its task is done again; with unit "steps", its rows' episodes
+    begin anew.
+
+    Args:
+        n_workers: a number, or "auto": as many as have a processor and memory, here or on the cluster.
+        ray_address: of a Ray cluster, ``"host:6379"``; or "auto" for the one that runs on this machine. None: Ray is
+            started here for this collector, unless the program has called ``ray.init`` itself. On each machine of a
+            cluster there should be fastrl, and what makes the environment.
+        connect_timeout: seconds in which the cluster should answer.
+        cpus_per_worker: processors of a cluster that are set aside for each worker. Workers are spread over machines.
+        task_timeout: seconds that an episode, or a fragment, may take; None: any time.
+        max_failures: as soon as workers have failed so often at the same episode, the run stops.
+        ahead: for `take`, fragments that may be running or wait to be taken, which bounds the policy's lag. By default
+            two for each worker, or an update's worth of episodes, if that is more.
+        measure: tells the bytes of memory that one worker takes; asked only where memory could be short. None: memory
+            is not looked at.
+
+    Raises:
+        CollectError: Ray is not installed, or the cluster does not answer, or it has too few processors.
+        TypeError, ValueError: an argument that makes no sense.
+    """
+
+    name = "ray"
+
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        n_workers: WorkerCount = "auto",
+        ray_address: str | None = None,
+        connect_timeout: float = 10.0,
+        cpus_per_worker: float = 1.0,
+        task_timeout: float | None = 300.0,
+        max_failures: int = 3,
+        ahead: int | None = None,
+        measure: Callable[[], int] | None = None,
+    ) -> None:
+        for option, value, unit in (
+            ("cpus_per_worker", cpus_per_worker, ""),
+            ("connect_timeout", connect_timeout, " s"),
+        ):
+            if not value > 0:
+                raise ValueError(f"{option} should be more than 0{unit}, got {value}")
+        super().__init__(
+            plan,
+            task_timeout=task_timeout,
+            max_failures=max_failures,
+            ahead=ahead,
+            task_seconds=TASK_SECONDS,
+        )
+        self._weights: Any = None
+        self._ray: Any = import_ray()
+        # On this machine Ray is told how many processors there are, so the workers have to be counted first.
+        self._ends_ray = not self._ray.is_initialized()
+        local = ray_address is None and self._ends_ray
+        if local:
+            count = count_workers(n_workers, useful=self._useful_workers, measure=measure)
+            self._expect(count)
+            start(count, self._store())
+        elif self._ends_ray:
+            assert ray_address is not None
+            connect(ray_address, connect_timeout)
+        try:
+            if not local:
+                self._expect(self._count_on_cluster(n_workers, cpus_per_worker, measure))
+            remote = self._ray.remote(concurrency_groups={_ASIDE: 1})(PlayerActor).options(
+                num_cpus=1 if local else cpus_per_worker,
+                max_restarts=-1,
+                scheduling_strategy="SPREAD",
+            )
+            for index, lanes in enumerate(shares(plan, self._n_workers)):
+                worker = _Worker(index, lanes, remote.remote(plan, lanes))
+                self._workers.append(worker)
+                self._begin(worker)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def pids(self) -> list[int | None]:
+        """Of the workers' processes, on whichever machines; None for one that has not begun."""
+        return [worker.pid for worker in self._workers]
+
+    def _store(self) -> int:
+        """Bytes for Ray's objects: the fragments that may be under way, and weights, as far as there is memory."""
+        rows = 1 if self._whole else -(-self.plan.num_envs // self._n_workers)
+        fragment = sum(array.nbytes for array in arrays_for(self.plan, rows).values())
+        wanted = (2 * self._n_workers + self._ahead) * fragment + 4 * self._nbytes
+        return _LEAST_STORE + min(wanted, int(_STORE_SHARE * available_memory()))
+
+    def _count_on_cluster(self, asked: WorkerCount, cpus: float, measure: Callable[[], int] | None) -> int:
+        there = self._ray.cluster_resources()
+        places = int(there.get("CPU", 0) / cpus)
+        count = count_workers(
+            asked,
+            useful=self._useful_workers,
+            measure=measure,
+            available=int(there.get("memory", 0)),
+            num_cores=places,
+        )
+        if count > places:
+            raise CollectError(
+                f"{count} workers need {count * cpus:g} processors, the Ray cluster has {there.get('CPU', 0):g}:"
+                " give a smaller n_workers, or fewer cpus_per_worker"
+            )
+        return count
+
+    # What is handed out
+
+    def _send(self, weights: Any, version: int) -> None:
+        if self._nbytes:
+            self._weights = self._ray.put(np.frombuffer(self._bytes_of(weights), np.uint8))
+        if self._mode == "take":
+            for worker in self._workers:
+                worker.actor.offer.options(concurrency_group=_ASIDE).remote(version, self._weights)
+
+    def _room(self, worker: _Worker, depth: int) -> int:
+        return self._left() if worker.ready and len(worker.calls) < depth else 0
+
+    def _submit(self, worker: _Worker, numbers: tuple[int, ...]) -> None:
+        if not worker.calls:
+            worker.since = time.monotonic()
+        ref = worker.actor.play.remote(worker.life, numbers, self.version, self._weights)
+        worker.calls.append(_Call("play", ref, numbers))
+
+    def _begin(self, worker: _Worker) -> None:
+        """Asks a worker that is new, or was started again, to build what it needs."""
+        worker.pid, worker.ready = None, False
+        worker.since = time.monotonic()
+        worker.calls = deque([self._call_begin(worker)])
+
+    def _call_begin(self, worker: _Worker) -> _Call:
+        ref = worker.actor.begin.remote(worker.life, worker.numbers, self._begun(worker))
+        return _Call("begin", ref)
+
+    # What comes back
+
+    def _wait(self, timeout: float) -> None:
+        # A worker's answers are taken in the order of its calls, so that at an error it is known at what it happened.
+        waiting = {worker.calls[0].ref: worker for worker in self._workers if worker.calls}
+        if waiting:
+            ready, _ = self._ray.wait(list(waiting), num_returns=1, timeout=timeout)
+            if ready:
+                # Others that are ready as well.
+                ready, _ = self._ray.wait(list(waiting), num_returns=len(waiting), timeout=0)
+            for ref in ready:
+                self._take_in(waiting[ref])
+
+    def _take_in(self, worker: _Worker) -> None:
+        """A worker's oldest call was answered, or the worker has died."""
+        call = worker.calls[0]
+        try:
+            answer = self._ray.get(call.ref)
+        except self._ray.exceptions.ActorUnavailableError as error:
+            if call.what == "begin":
+                # Ray is about to start it.
+                time.sleep(_AGAIN)
+                worker.calls[0] = self._call_begin(worker)
+                return
+            self._restarted(worker, _DIED, str(error))
+            return
+        except self._ray.exceptions.RayError as error:
+            # Workers that die come back. What does not come back has failed at making its actor.
+            told = str(error).strip()
+            raise CollectError(
+                f"Ray cannot make worker {worker.index}: {last_line(told)}; each machine of the cluster should"
+                f" have fastrl, and what makes the environment\n\n{told}",
+                told,
+            ) from None
+        if answer is None:
+            self._restarted(worker, _DIED, "")
+            return
+        worker.calls.popleft()
+        worker.since = time.monotonic()
+        if call.what == "begin":
+            worker.pid = answer
+            worker.calls.append(_Call("build", worker.actor.build.remote(worker.life)))
+            return
+        worker.memory_mib = answer.memory_mib
+        if call.what == "play":
+            self._came_back(worker, call.numbers, answer.fragments, answer.version, answer)
+            return
+        worker.ready = not answer.cause
+        if answer.cause:
+            self._begin(worker)
+        self._started(worker, answer, self._failures.elapsed())
+
+    # What goes wrong
+
+    def _restarted(self, worker: _Worker, cause: str, told: str) -> None:
+        """A worker has died, and Ray starts it again: what it was asked for has to be asked for anew."""
+        given = [call.numbers if call.what == "play" else None for call in worker.calls]
+        worker.life += 1
+        self._running_of(worker).forget()
+        self._begin(worker)
+        self._replaced(worker, given, cause, told)
+
+    def _limit(self, worker: _Worker) -> float:
+        if not worker.calls:
+            return math.inf
+        call = worker.calls[0]
+        return self._timeout * max(1, len(call.numbers)) if call.what == "play" else START_SECONDS
+
+    def _end_hanging(self, worker: _Worker) -> None:
+        limit = self._limit(worker)
+        if worker.calls[0].what == "begin":
+            # It is not there, to be asked or killed.
+            raise CollectError(
+                f"worker {worker.index} did not come up within {limit:g} s: has Ray got a processor for it that nobody"
+                " else uses?"
+            )
+        told = ""
+        with contextlib.suppress(self._ray.exceptions.RayError):
+            ref = worker.actor.where.options(concurrency_group=_ASIDE).remote()
+            told = self._ray.get(ref, timeout=TELL_SECONDS)
+        self._ray.kill(worker.actor, no_restart=False)
+        self._restarted(worker, f"no answer for {limit:g} s", told)
+
+    # What is told
+
+    def _memory(self) -> tuple[float, ...]:
+        return tuple(worker.memory_mib for worker in self._workers if worker.memory_mib)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        if not self._whole:
+            # They have begun with other numbers.
+            for worker in self._workers:
+                worker.life += 1
+                self._begin(worker)
+
+    def close(self) -> None:
+        if self._ray.is_initialized():
+            for worker in self._workers:
+                self._ray.kill(worker.actor)
+            if self._ends_ray:
+                shutdown()
+        self._workers = []
+        self._weights = None

@@ -1,0 +1,133 @@
+"""What runs in a Ray actor: a player, with what it is asked and what it answers."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import threading
+import traceback
+from collections.abc import Sequence
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastrl.collectors.env_runner import PARTS, Arrays, Played, Player, arrays_for
+from fastrl.collectors.failures import last_line
+from fastrl.collectors.protocol import CollectError, Plan
+from fastrl.collectors.resources import memory_of
+from fastrl.collectors.running import Begun
+
+# Seconds between looks at the memory of a worker.
+_MEMORY_EVERY = 5.0
+
+
+class Answer(NamedTuple):
+    """What came of a task.
+
+    Attributes:
+        fragments: arrays and the rest of each, up to one that failed; the arrays as `arrays_for` has them, cut.
+        version: of the weights.
+        seconds: by `PARTS`, since the last answer.
+        cause: what was raised, in one line; empty: all went well. ``traceback``: of it.
+        refused: whether it is of no use to try again.
+        memory_mib: that its process takes.
+        anew, span: as of `fastrl.collectors.scheduler.Told`; other machines' clocks tell another time.
+    """
+
+    fragments: list[tuple[Arrays, Played]]
+    version: int
+    seconds: tuple[float, ...]
+    cause: str = ""
+    traceback: str = ""
+    refused: bool = False
+    memory_mib: float = 0.0
+    anew: tuple[int, ...] = ()
+    span: tuple[float, float] | None = None
+
+
+class PlayerActor:
+    """What runs in a worker. Ray calls `begin` and `play` one after the other, the rest meanwhile."""
+
+    def __init__(self, plan: Plan, lanes: Sequence[int]) -> None:
+        self._player = Player(plan, lanes)
+        self._life = self._version = -1
+        self._offered: tuple[int, NDArray[np.uint8] | None] = (-1, None)
+        self._thread = 0
+        self._told = perf_counter()
+        self._memory_mib, self._measured = 0.0, -math.inf
+
+    def begin(self, life: int, numbers: list[int], begun: list[Begun]) -> int:
+        """What is asked of it first. Returns its process's id.
+
+        Args:
+            life: how often it has died.
+            numbers: of the episodes that its rows begin with, if it has rows. ``begun``: what has been played of them.
+        """
+        self._thread = threading.get_ident()
+        self._life = life
+        if numbers:
+            self._player.numbers, self._player.begun = numbers, begun
+        return os.getpid()
+
+    def build(self, life: int) -> Answer | None:
+        """Builds what it plays with. None if it has died since it began."""
+        return self._answer([], self._player.build) if life == self._life else None
+
+    def play(
+        self, life: int, numbers: Sequence[int], version: int, weights: NDArray[np.uint8] | None
+    ) -> Answer | None:
+        """Plays the episodes of these numbers, or T steps of its rows, by these weights or newer ones on offer.
+        None if it has died since it began."""
+        if life != self._life:
+            return None
+        player = self._player
+        player.seconds["waiting"] += perf_counter() - self._told
+        fragments: list[tuple[Arrays, Played]] = []
+        newest, buffer = max((version, weights), self._offered, key=lambda each: each[0])
+
+        def work() -> None:
+            if buffer is not None and newest != self._version:
+                player.load(buffer)
+            self._version = newest
+            for number in numbers or (None,):
+                arrays = arrays_for(player.plan, len(player.lanes))
+                played = player.play_steps(arrays) if number is None else player.play_episode(number, arrays)
+                steps = played.num_steps
+                cut = {
+                    name: array[: steps + 1] if name == "obs" else array[:steps]
+                    for name, array in arrays.items()
+                }
+                fragments.append((cut, played))
+
+        return self._answer(fragments, work)
+
+    def _answer(self, fragments: list[tuple[Arrays, Played]], work: Any) -> Answer:
+        """Does some work, and tells how it went."""
+        cause, told, refused = "", "", False
+        try:
+            work()
+        except CollectError as error:
+            cause, told, refused = str(error), error.traceback, True
+        except BaseException:  # an environment that calls sys.exit() has failed, too
+            told = traceback.format_exc()
+            cause = last_line(told)
+        seconds = tuple(self._player.seconds[part] for part in PARTS)
+        self._player.seconds.update(dict.fromkeys(PARTS, 0.0))
+        self._told = now = perf_counter()
+        if now - self._measured > _MEMORY_EVERY:
+            [self._memory_mib], self._measured = memory_of([os.getpid()]), now
+        return Answer(
+            fragments, self._version, seconds, cause, told, refused, self._memory_mib, self._player.anew
+        )
+
+    def offer(self, version: int, weights: NDArray[np.uint8] | None) -> None:
+        """Newer weights, for tasks that were handed out before."""
+        self._offered = version, weights
+
+    def where(self) -> str:
+        """The traceback of what it is doing now."""
+        frame = sys._current_frames().get(self._thread)
+        return "" if frame is None else "".join(traceback.format_stack(frame))

@@ -1,0 +1,151 @@
+"""The episodes that run from one fragment to the next, kept so that they can be played again from their beginning.
+
+An episode is its lane, its number and the actions so far: whoever resets an environment with the episode's seed and
+plays the actions again stands where the episode stood, if the environment is deterministic. Whether it is shows in
+the observation that is reached.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastrl.collectors.protocol import Plan
+from fastrl.rollout.fragment import Fragment
+
+# Of longer episodes no actions are kept: memory, checkpoints and the time of a resume are bounded.
+LONGEST = 100_000
+
+
+class Begun(NamedTuple):
+    """The part of a running episode that has been played.
+
+    Attributes:
+        actions: of its steps, as they were drawn, in `action_dtype`.
+        obs: where they led to, float32 [D]; empty if the episode has not been reset yet.
+    """
+
+    actions: bytes = b""
+    obs: bytes = b""
+
+
+def action_dtype(plan: Plan) -> np.dtype[Any]:
+    """The smallest type that holds every action that an actor may draw."""
+    return np.dtype(np.float32) if plan.action_shape else np.min_scalar_type(int(plan.action_space.n) - 1)  # type: ignore[attr-defined]
+
+
+def actions_of(plan: Plan, begun: Begun) -> NDArray[Any]:
+    """The actions as fragments have them, int64 [L] or float32 [L, n]."""
+    actions = np.frombuffer(begun.actions, action_dtype(plan)).reshape(-1, *plan.action_shape)
+    return actions if plan.action_shape else actions.astype(np.int64)
+
+
+def check_begun(plan: Plan, begun: Begun) -> None:
+    """Refuses what is no episode of a plan.
+
+    Raises:
+        ValueError
+    """
+    step = action_dtype(plan).itemsize * int(np.prod(plan.action_shape))
+    if len(begun.actions) % step or len(begun.obs) not in (0, 4 * plan.obs_dim):
+        raise ValueError("the state's running episodes have other actions or observations than the plan")
+    if not plan.action_shape and (actions_of(plan, begun) >= plan.action_space.n).any():  # type: ignore[attr-defined]
+        raise ValueError(f"the state's running episodes have actions that are not in {plan.action_space}")
+
+
+def reached(begun: Begun, obs: NDArray[np.float32]) -> bool:
+    """Whether the actions led to the same observation again, float32 [D], to the bit."""
+    return not begun.obs or begun.obs == obs.tobytes()
+
+
+class Running:
+    """The running episodes of some lanes, as far as they have been played. Threads may add and read at the same time.
+
+    Args:
+        lanes: of the rows of the fragments.
+    """
+
+    def __init__(self, plan: Plan, lanes: Iterable[int]) -> None:
+        self._plan = plan
+        self._lanes = list(lanes)
+        self._rows = {lane: row for row, lane in enumerate(self._lanes)}
+        rows = len(self._lanes)
+        self._numbers = [0] * rows
+        self._lengths = np.zeros(rows, np.int64)
+        # True once the row's episode has been reset and has an observation.
+        self._begun = np.zeros(rows, np.bool_)
+        self._obs = np.zeros((rows, plan.obs_dim), np.float32)
+        # Actions of all rows, [T, R, ...] each, the newest last; as far back as the longest episode needs.
+        self._blocks: deque[NDArray[Any]] = deque()
+        self._steps = 0
+        self._lock = threading.Lock()
+
+    def add(self, fragment: Fragment, anew: Sequence[int] = ()) -> None:
+        """Adds the fragment that was played next.
+
+        Args:
+            anew: rows whose episodes began anew with this fragment, though nothing says that they had ended.
+        """
+        ended = fragment.terminations | fragment.truncations
+        with self._lock:
+            self._lengths[list(anew)] = 0
+            since = ended[::-1].argmax(0)
+            self._lengths = np.where(ended.any(0), since, self._lengths + len(ended))
+            self._begun[:] = True
+            self._obs[...] = fragment.obs[-1]
+            for lane, number in fragment.episodes.tolist():
+                self._numbers[self._rows[lane]] = number + 1
+            self._blocks.append(fragment.actions.astype(action_dtype(self._plan)))
+            self._steps += len(ended)
+            longest = self._lengths[self._lengths <= LONGEST].max(initial=0)
+            while self._blocks and self._steps - len(self._blocks[0]) >= longest:
+                self._steps -= len(self._blocks.popleft())
+
+    def forget(self) -> None:
+        """The episodes begin anew, whoever plays them next."""
+        with self._lock:
+            self._lengths[:] = 0
+            self._begun[:] = False
+            self._blocks.clear()
+            self._steps = 0
+
+    def state(self) -> tuple[dict[int, int], dict[int, Begun]]:
+        """The numbers of the episodes by lane, and what has been played of them; but for those that are too long."""
+        with self._lock:
+            running = {}
+            actions = np.concatenate(self._blocks) if self._blocks else None
+            for row, (lane, length) in enumerate(zip(self._lanes, self._lengths.tolist(), strict=True)):
+                if length <= LONGEST:
+                    played = actions[len(actions) - length :, row].tobytes() if actions is not None else b""
+                    running[lane] = Begun(played, self._obs[row].tobytes() if self._begun[row] else b"")
+            return dict(zip(self._lanes, self._numbers, strict=True)), running
+
+    def load(self, numbers: Sequence[int], running: Mapping[int, Begun]) -> list[Begun]:
+        """Goes on from what `state` gave; each row's episode, to be played again.
+
+        Raises:
+            ValueError: one does not suit the plan.
+        """
+        begun = [running.get(lane, Begun()) for lane in self._lanes]
+        for each in begun:
+            check_begun(self._plan, each)
+        played = [actions_of(self._plan, each) for each in begun]
+        with self._lock:
+            self._numbers[:] = numbers
+            self._lengths[:] = [len(actions) for actions in played]
+            self._begun[:] = [bool(each.obs) for each in begun]
+            block = np.zeros(
+                (self._lengths.max(initial=0), len(played), *self._plan.action_shape),
+                action_dtype(self._plan),
+            )
+            for row, actions in enumerate(played):
+                block[len(block) - len(actions) :, row] = actions
+                if begun[row].obs:
+                    self._obs[row] = np.frombuffer(begun[row].obs, np.float32)
+            self._blocks, self._steps = deque([block]), len(block)
+        return begun

@@ -1,0 +1,486 @@
+"""Who plays what: rows and episodes are handed out to workers as tasks, and what comes back is put together.
+
+Whoever runs the workers, the rules are these. With unit "steps" each worker plays its own rows on, T steps at a time;
+with unit "episodes" the next ones go to whoever is free. What a worker fails at is handed out again.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import time
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+from typing import Any, Generic, Literal, Protocol, Self, TypeVar
+
+import numpy as np
+
+from fastrl.collectors.absence import Absence
+from fastrl.collectors.env_runner import PARTS, UNPUBLISHED, Arrays, Played, fragment_of, resumed
+from fastrl.collectors.failures import Episode, Failures
+from fastrl.collectors.protocol import CollectError, Plan, Report
+from fastrl.collectors.running import Begun, Running
+from fastrl.rollout.fragment import Fragment
+from fastrl.utils.seeding import EPISODES
+
+# Seconds between looks at whether a worker hangs.
+LOOK = 0.5
+
+
+class TaskWorker:
+    """What is known of a worker, whatever it runs in.
+
+    Args:
+        index: which.
+        lanes: the rows that it plays; none with unit "episodes".
+
+    Attributes:
+        numbers: of the episodes that its rows are in, as far as is known.
+        since: when it began with the oldest task that it has not answered, as far as is known.
+        turn: when it was last given a task.
+        due: fragments that it should still be asked for.
+        failed_starts: in a row.
+    """
+
+    def __init__(self, index: int, lanes: Iterable[int]) -> None:
+        self.index = index
+        self.lanes = list(lanes)
+        self.numbers = [0] * len(self.lanes)
+        self.since = 0.0
+        self.turn = self.due = self.failed_starts = 0
+
+
+class Told(Protocol):
+    """What a worker tells with each answer.
+
+    Attributes:
+        seconds: by `PARTS`, since its last answer.
+        cause: what was raised, in one line; empty: all went well. ``traceback``: of it.
+        refused: whether it is of no use to try again.
+        span: when it began with it and when it was done, by this machine's `time.monotonic`; None if that is not known.
+        anew: of its rows, those whose episodes began anew with this answer, as playing them again led elsewhere.
+    """
+
+    @property
+    def seconds(self) -> tuple[float, ...]: ...
+    @property
+    def cause(self) -> str: ...
+    @property
+    def traceback(self) -> str: ...
+    @property
+    def refused(self) -> bool: ...
+    @property
+    def span(self) -> tuple[float, float] | None: ...
+    @property
+    def anew(self) -> tuple[int, ...]: ...
+
+
+W = TypeVar("W", bound=TaskWorker)
+
+
+class TaskCollector(ABC, Generic[W]):
+    """What collectors whose workers get tasks have in common; see `fastrl.collectors.protocol.Collector`.
+
+    A kind of it tells how weights and tasks get to its workers, how it waits for their answers, and what it does about
+    workers that die or hang. Use ``collect`` or ``take``, not both.
+
+    A task is the numbers of the episodes that it is to play; with unit "steps" it has none, and is one fragment.
+
+    Args:
+        task_timeout: seconds; None: for ever.
+        max_failures: as soon as workers have failed so often at the same episode, the run stops.
+        ahead: for `take`, fragments that may be running or wait to be taken. None: two for each worker, or an update's
+            worth of episodes, if that is more.
+        task_seconds: short episodes are handed out several at a time, so many seconds of work.
+
+    Raises:
+        ValueError: an argument that makes no sense.
+    """
+
+    name: str
+
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        task_timeout: float | None,
+        max_failures: int,
+        ahead: int | None,
+        task_seconds: float,
+    ) -> None:
+        if task_timeout is not None and not task_timeout > 0:
+            raise ValueError(f"task_timeout should be more than 0 s, got {task_timeout}")
+        if ahead is not None and ahead < 1:
+            raise ValueError(f"ahead should be at least 1, got {ahead}")
+        self.plan = plan
+        self.version = 0
+        self._whole = plan.unit == "episodes"
+        self._useful_workers = plan.episodes if self._whole else plan.num_envs
+        self._failures = Failures(max_failures)
+        self._timeout = math.inf if task_timeout is None else task_timeout
+        self._task_seconds = task_seconds
+        self._asked_ahead = ahead
+        self._workers: list[W] = []
+        # The running episodes of each worker's rows, by its index.
+        self._runs: dict[int, Running] = {}
+        self._nbytes = plan.make_actor().weights_nbytes
+        # How often weights were published here; the versions before them were another collector's.
+        self._published = 0
+        self._steps = self._episodes = self._restarts = self._turns = self._anew = 0
+        self._cold_start = 0.0
+        self._seconds = dict.fromkeys(PARTS, 0.0)
+        self._absence = Absence()
+        # Seconds that workers have played while the learner was elsewhere; None: not known.
+        self._meanwhile: float | None = 0.0
+        # Episodes to be played: those that failed, and from the next number on up to the end of the update.
+        self._again: list[int] = []
+        self._next = self._end = 0
+        self._episode_seconds = math.inf
+        self._mode: Literal["", "collect", "take"] = ""
+        # Fragments that were handed out.
+        self._running = 0
+        self._wanted = 0
+        self._ready: deque[Fragment] = deque()
+
+    def _expect(self, n_workers: int) -> None:
+        """So many workers there will be."""
+        self._n_workers = n_workers
+        self._ahead = (
+            max(2 * n_workers, self.plan.episodes) if self._asked_ahead is None else self._asked_ahead
+        )
+        # Tasks that a worker may have at a time.
+        self._depth = max(2, -(-self._ahead // n_workers))
+
+    # What the kinds of it differ in
+
+    @abstractmethod
+    def _send(self, weights: Any, version: int) -> None:
+        """Gives workers new weights, a buffer of as many bytes as their actor's, if these have any.
+
+        Raises:
+            ValueError: they have another size.
+        """
+
+    @abstractmethod
+    def _room(self, worker: W, depth: int) -> int:
+        """Fragments for which a worker has room in one more task, if it has fewer than ``depth`` of them; or 0."""
+
+    @abstractmethod
+    def _submit(self, worker: W, numbers: tuple[int, ...]) -> None:
+        """Has a worker play."""
+
+    @abstractmethod
+    def _wait(self, timeout: float) -> None:
+        """Takes in all that workers have answered (`_started`, `_came_back`), and replaces those that have died
+        (`_replaced`); waits up to ``timeout`` seconds for something, if there is nothing yet."""
+
+    @abstractmethod
+    def _limit(self, worker: W) -> float:
+        """Seconds that the oldest task of a worker may take; infinite if it has none."""
+
+    @abstractmethod
+    def _end_hanging(self, worker: W) -> None:
+        """Kills a worker that has taken longer."""
+
+    @abstractmethod
+    def _memory(self) -> tuple[float, ...]:
+        """MiB that each worker's process takes."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Ends workers. May be called again, and before all of them are made."""
+
+    # What the learner calls
+
+    def publish(self, weights: Any) -> int:
+        """See `fastrl.collectors.protocol.Collector`.
+
+        Raises:
+            ValueError: the weights have another size than the actor's.
+        """
+        self._send(weights, self.version + 1)
+        self._published += 1
+        self.version += 1
+        return self.version
+
+    def _bytes_of(self, weights: Any) -> memoryview:
+        sent = memoryview(weights).cast("B")
+        if len(sent) != self._nbytes:
+            raise ValueError(f"the actor's weights have {self._nbytes} bytes, got {len(sent)}")
+        return sent
+
+    def collect(self) -> list[Fragment]:
+        self._use("collect")
+        # After an interrupt, what was under way goes on.
+        if not self._wanted:
+            self._wanted = self.plan.episodes if self._whole else len(self._workers)
+            self._end += self.plan.episodes
+            for worker in self._workers:
+                worker.due = 1
+        with self._absence.visit():
+            while len(self._ready) < self._wanted:
+                self._hand_out()
+                self._receive(LOOK)
+        self._wanted = 0
+        fragments = sorted(self._ready, key=lambda fragment: fragment.place)
+        self._ready.clear()
+        return fragments
+
+    def take(self, timeout: float | None = None) -> Fragment | None:
+        self._use("take")
+        until = math.inf if timeout is None else time.monotonic() + timeout
+        with self._absence.visit():
+            self._receive(0.0)
+            self._hand_out()
+            while not self._ready:
+                left = until - time.monotonic()
+                if left < 0:
+                    return None
+                self._receive(min(left, LOOK))
+                self._hand_out()
+            return self._ready.popleft()
+
+    def _use(self, mode: Literal["collect", "take"]) -> None:
+        if not self._workers:
+            raise CollectError("the collector is closed")
+        if self._nbytes and not self._published:
+            raise CollectError(UNPUBLISHED)
+        if self._mode not in ("", mode):
+            raise CollectError(f"this collector is used by {self._mode}(); {mode}() needs one of its own")
+        self._mode = mode
+
+    def report(self) -> Report:
+        return Report(
+            steps=self._steps,
+            episodes=self._episodes,
+            workers=self._n_workers,
+            failures=tuple(self._failures.all),
+            restarts=self._restarts,
+            begun_anew=self._anew,
+            cold_start=self._cold_start,
+            memory_mib=self._memory(),
+            seconds=dict(self._seconds),
+            meanwhile=self._meanwhile,
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """See `fastrl.collectors.protocol.Collector`. Whole episodes that were begun and not taken are not played
+        again."""
+        numbers: dict[int, int] = {EPISODES: self._next} if self._whole else {}
+        running: dict[int, Begun] = {}
+        for worker in self._workers:
+            own, begun = self._running_of(worker).state()
+            numbers |= own
+            running |= begun
+        return {"numbers": numbers, "running": running, "version": self.version}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if self._mode:
+            raise CollectError("a collector goes on from a state before it has collected, not after")
+        if self._whole:
+            [self._next] = resumed(state, [EPISODES])
+            self._end = self._next
+        else:
+            numbers = resumed(state, range(self.plan.num_envs))
+            for worker in self._workers:
+                worker.numbers = numbers[worker.lanes[0] : worker.lanes[-1] + 1]
+                self._running_of(worker).load(worker.numbers, state["running"])
+        self.version = state["version"]
+
+    def _running_of(self, worker: W) -> Running:
+        return self._runs.setdefault(worker.index, Running(self.plan, worker.lanes))
+
+    def _begun(self, worker: W) -> list[Begun]:
+        """The running episodes of the rows of a worker that has played nothing yet."""
+        _, begun = self._running_of(worker).state()
+        return [begun.get(lane, Begun()) for lane in worker.lanes]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # What is handed out
+
+    def _hand_out(self) -> None:
+        """Gives tasks to workers: to each one, before any has two, and who waited longest comes first."""
+        workers = sorted(self._workers, key=lambda worker: worker.turn)
+        for depth in range(1, self._depth + 1):
+            if self._left() < 1:
+                break
+            for worker in workers:
+                most = self._room(worker, depth)
+                if most and (numbers := self._task_for(worker, most, depth)) is not None:
+                    self._turns += 1
+                    worker.turn = self._turns
+                    self._running += _fragments(numbers)
+                    self._submit(worker, numbers)
+
+    def _left(self) -> int:
+        """Fragments that may be handed out now."""
+        if self._mode == "take":
+            return self._ahead - self._running - len(self._ready)
+        if self._whole:
+            return len(self._again) + self._end - self._next
+        return sum(worker.due for worker in self._workers)
+
+    def _task_for(self, worker: W, most: int, depth: int) -> tuple[int, ...] | None:
+        """What a worker is given as its ``depth``-th task, if there is something for it: ``most`` fragments."""
+        if self._left() < 1:
+            return None
+        if self._whole:
+            return self._numbers(most, depth)
+        if self._mode == "collect":
+            if not worker.due:
+                return None
+            worker.due -= 1
+        return ()
+
+    def _numbers(self, most: int, depth: int) -> tuple[int, ...] | None:
+        """Episodes for a task: one that failed by itself, of others as many as fit into the time of a task."""
+        left, workers = self._left(), len(self._workers)
+        # The last ones of an update are left to who is free first.
+        if depth > 1 and self._mode == "collect" and left <= workers:
+            return None
+        if self._again:
+            return (heapq.heappop(self._again),)
+        fit = self._task_seconds / max(self._episode_seconds, 1e-6)
+        count = int(max(1, min(fit, most, left // (2 * workers))))
+        self._next += count
+        return tuple(range(self._next - count, self._next))
+
+    # What comes back
+
+    def _receive(self, timeout: float) -> None:
+        """Takes in what is done, or waits for it. Only then is it known who still owes an answer."""
+        self._wait(timeout)
+        now = time.monotonic()
+        for worker in self._workers:
+            if now - worker.since > self._limit(worker):
+                self._end_hanging(worker)
+
+    def _started(self, worker: W, told: Told, cold_start: float) -> None:
+        """A worker has built what it plays with, so many seconds after the collector began; or it has failed to."""
+        self._count(told)
+        if told.cause:
+            self._failed_to_start(worker, told.cause, told.traceback)
+            return
+        worker.failed_starts = 0
+        self._cold_start = self._cold_start or cold_start
+
+    def _came_back(
+        self,
+        worker: W,
+        numbers: tuple[int, ...],
+        fragments: Sequence[tuple[Arrays, Played]],
+        version: int,
+        told: Told,
+    ) -> None:
+        """A task is done, or has failed after some of its fragments.
+
+        Args:
+            fragments: their arrays are copied, what is beyond their last step is left out.
+            version: of the policy that played them.
+        """
+        self._running -= _fragments(numbers)
+        if told.span is None:
+            self._meanwhile = None
+        elif self._meanwhile is not None:
+            self._meanwhile += self._absence.between(*told.span)
+        self._count(told)
+        for arrays, played in fragments:
+            self._deliver(worker, arrays, played, version, told.anew)
+        if fragments and self._whole:
+            spent = sum(told.seconds[PARTS.index(part)] for part in ("environment", "inference", "buffer"))
+            self._episode_seconds = spent / len(fragments)
+        if told.cause:
+            left = numbers[len(fragments) :]
+            self._put_back(worker, left)
+            self._failed(worker, left[:1], told.cause, told.traceback)
+
+    def _count(self, told: Told) -> None:
+        for part, seconds in zip(PARTS, told.seconds, strict=False):
+            self._seconds[part] += seconds
+        if told.refused:
+            raise CollectError(f"{told.cause}\n\n{told.traceback}".rstrip(), told.traceback)
+
+    def _deliver(
+        self, worker: W, arrays: Arrays, played: Played, version: int, anew: tuple[int, ...]
+    ) -> None:
+        lanes = np.asarray([EPISODES] if self._whole else worker.lanes, np.int64)
+        steps = played.num_steps
+        own = {name: array[: steps + (name == "obs")].copy() for name, array in arrays.items()}
+        fragment = fragment_of(self.plan, own, played, version, lanes)
+        self._steps += len(fragment)
+        self._episodes += len(played.episodes)
+        self._failures.over(played.episodes)
+        if not self._whole:
+            for lane, number in played.episodes:
+                worker.numbers[lane - worker.lanes[0]] = number + 1
+            self._running_of(worker).add(fragment, anew)
+            self._anew += len(anew)
+        self._ready.append(fragment)
+
+    # What goes wrong
+
+    def _replaced(self, worker: W, given: Sequence[tuple[int, ...] | None], cause: str, told: str) -> None:
+        """A worker had died, and another one has taken its place.
+
+        Args:
+            given: the tasks that it had, oldest first; None is its start.
+            cause, told: in one line, and the traceback, if it left one.
+        """
+        self._restarts += 1
+        for numbers in given:
+            if numbers is not None:
+                self._give_back(worker, numbers)
+        if not given:
+            self._failures.add(worker.index, "nothing", cause, told, ())
+        elif given[0] is None:
+            self._failed_to_start(worker, cause, told)
+        else:
+            self._failed(worker, given[0], cause, told)
+
+    def _give_back(self, worker: W, numbers: tuple[int, ...]) -> None:
+        """A task that was handed out will not be answered."""
+        self._running -= _fragments(numbers)
+        self._put_back(worker, numbers)
+
+    def _put_back(self, worker: W, numbers: tuple[int, ...]) -> None:
+        """What is left of a task, with unit "steps" all of it, has to be handed out again."""
+        for number in numbers:
+            heapq.heappush(self._again, number)
+        if not self._whole and self._mode == "collect":
+            worker.due += 1
+
+    def _failed(self, worker: W, numbers: tuple[int, ...], cause: str, told: str) -> None:
+        """Counts a failure at the episodes of these numbers, or at those that the worker's rows are in."""
+        episodes: list[Episode]
+        if self._whole:
+            episodes = [(EPISODES, number) for number in numbers]
+            what = f"episode{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
+        else:
+            self._running_of(worker).forget()
+            episodes = list(zip(worker.lanes, worker.numbers, strict=True))
+            what = f"a fragment of rows {worker.lanes[0]} to {worker.lanes[-1]}"
+        self._failures.add(worker.index, what, cause, told, episodes)
+
+    def _failed_to_start(self, worker: W, cause: str, told: str) -> None:
+        worker.failed_starts += 1
+        self._failures.add(worker.index, "building its environment", cause, told, ())
+        if worker.failed_starts >= self._failures.most:
+            raise CollectError(
+                f"worker {worker.index} failed {worker.failed_starts} times at building its environment:"
+                f" {cause}\n\n{told}".rstrip(),
+                told,
+            )
+
+
+def _fragments(numbers: tuple[int, ...]) -> int:
+    """Of a task."""
+    return len(numbers) or 1

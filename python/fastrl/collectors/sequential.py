@@ -1,0 +1,123 @@
+"""Collects in the learner's process: one environment after the other, nothing beside it."""
+
+import traceback
+from types import TracebackType
+from typing import Any, Self
+
+from fastrl.collectors.env_runner import UNPUBLISHED, Player, resumed
+from fastrl.collectors.failures import Failures, last_line
+from fastrl.collectors.protocol import CollectError, Plan, Report
+from fastrl.collectors.running import Running
+from fastrl.rollout.fragment import Fragment
+from fastrl.utils.seeding import EPISODES
+
+
+class SequentialCollector:
+    """The reference that the other collectors agree with; see `fastrl.collectors.protocol.Collector`.
+
+    `take` plays the next fragment itself, in the caller's thread: nothing goes on meanwhile, and it does not look at
+    its timeout.
+
+    Args:
+        max_failures: an episode at which the environment raises is begun anew, in a new environment; after so many
+            times the run stops.
+    """
+
+    name = "sequential"
+
+    def __init__(self, plan: Plan, *, max_failures: int = 3) -> None:
+        self.plan = plan
+        self.version = 0
+        self._player = Player(plan, range(plan.num_envs) if plan.unit == "steps" else ())
+        self._running = Running(plan, self._player.lanes.tolist())
+        self._published = False
+        self._next = self._anew = 0
+        self._steps = self._episodes = 0
+        self._failures = Failures(max_failures)
+        self._cold_start = 0.0
+
+    def publish(self, weights: Any) -> int:
+        self._player.load(weights)
+        self._published = True
+        self.version += 1
+        return self.version
+
+    def collect(self) -> list[Fragment]:
+        return [self._play() for _ in range(self.plan.episodes if self.plan.unit == "episodes" else 1)]
+
+    def take(self, timeout: float | None = None) -> Fragment:
+        return self._play()
+
+    def _play(self) -> Fragment:
+        player = self._player
+        whole = self.plan.unit == "episodes"
+        if player.actor.weights_nbytes and not self._published:
+            raise CollectError(UNPUBLISHED)
+        while True:
+            try:
+                if not self._steps:
+                    player.build()
+                    self._cold_start = self._cold_start or self._failures.elapsed()
+                fragment = player.episode(self._next, self.version) if whole else player.steps(self.version)
+                break
+            except CollectError:
+                raise
+            except (Exception, SystemExit) as error:  # an environment that calls sys.exit() has failed, too
+                told = traceback.format_exc()
+                self._running.forget()
+                episodes = (
+                    [(EPISODES, self._next)]
+                    if whole
+                    else list(zip(player.lanes.tolist(), player.numbers, strict=True))
+                )
+                task = (
+                    f"episode {self._next}" if whole else f"a fragment of rows 0 to {self.plan.num_envs - 1}"
+                )
+                try:
+                    self._failures.add(0, task, last_line(told), told, episodes)
+                except CollectError as end:
+                    raise end from error
+        if not whole:
+            self._running.add(fragment, player.anew)
+            self._anew += len(player.anew)
+        self._next += whole
+        self._steps += len(fragment)
+        self._episodes += len(fragment.episodes)
+        self._failures.over(map(tuple, fragment.episodes.tolist()))
+        return fragment
+
+    def report(self) -> Report:
+        return Report(
+            steps=self._steps,
+            episodes=self._episodes,
+            failures=tuple(self._failures.all),
+            begun_anew=self._anew,
+            cold_start=self._cold_start,
+            seconds=dict(self._player.seconds),
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        if self.plan.unit == "episodes":
+            return {"numbers": {EPISODES: self._next}, "running": {}, "version": self.version}
+        numbers, running = self._running.state()
+        return {"numbers": numbers, "running": running, "version": self.version}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        numbers = resumed(state, self._player.lanes.tolist())
+        if self.plan.unit == "episodes":
+            [self._next] = numbers
+        else:
+            self._player.numbers = numbers
+            self._player.begun = self._running.load(numbers, state["running"])
+        self.version = state["version"]
+
+    def close(self) -> None:
+        self._player.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,224 @@
+"""Rows of environments that are stepped together, as `fastrl.collectors.synchronous` wants them: those of
+`ProcessVectorEnv`, or those of our compiled vector environments."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Protocol
+
+import gymnasium
+import numpy as np
+from gymnasium.envs.registration import load_env_creator
+from gymnasium.vector import AutoresetMode
+from numpy.typing import NDArray
+
+from fastrl.collectors.protocol import CollectError, Plan, expect_spaces
+from fastrl.collectors.resources import memory_of
+from fastrl.envs.process_vector import ProcessVectorEnv
+from fastrl.envs.process_worker import NO_SEED, STAY
+from fastrl.envs.vector import NativeVectorEnv
+
+__all__ = ["STAY", "NativeWorlds", "ProcessWorlds", "Worlds", "native_vector_env"]
+
+
+class Worlds(Protocol):
+    """R rows.
+
+    Attributes:
+        next_seeds: int64 [R], what the row's next reset is given, or `STAY`: it is not to begin another episode by
+            itself.
+    """
+
+    next_seeds: NDArray[np.int64]
+    num_workers: int
+
+    def reset(self, obs: NDArray[np.float32], mask: NDArray[np.bool_]) -> None:
+        """Begins episodes in the rows of a mask, bool [R], and writes these rows of ``obs``, float32 [R, D].
+
+        Raises:
+            WorkerError: workers have died; `restart` is due, and these rows are to be reset again.
+        """
+        ...
+
+    def step(
+        self,
+        actions: NDArray[Any],
+        obs: NDArray[np.float32],
+        rewards: NDArray[np.float32],
+        terminations: NDArray[np.bool_],
+        truncations: NDArray[np.bool_],
+        final_obs: NDArray[np.float32],
+        mask: NDArray[np.bool_] | None,
+    ) -> None:
+        """Steps the rows of a mask, or all. Rows whose episode ended get its last observation in ``final_obs`` and the
+        next one's first in ``obs``, unless they stay.
+
+        Raises:
+            WorkerError: workers have died; the other rows have stepped.
+        """
+        ...
+
+    def restart(self) -> None:
+        """Starts dead workers again.
+
+        Raises:
+            WorkerError: one has died again.
+        """
+        ...
+
+    def seconds(self) -> tuple[float, float]:
+        """What workers have spent on their environments and waiting, summed over them."""
+        ...
+
+    def memory(self) -> tuple[float, ...]:
+        """MiB of each worker."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class ProcessWorlds:
+    """Rows in worker processes. An end costs no barrier of its own: the next episode's seed lies there already."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        n_workers: int,
+        *,
+        task_timeout: float | None,
+        start_method: Literal["spawn", "forkserver"],
+    ) -> None:
+        self._env = ProcessVectorEnv(
+            plan.env,
+            plan.num_envs,
+            n_workers,
+            autoreset_mode=AutoresetMode.SAME_STEP,
+            max_episode_steps=plan.num_steps if plan.unit == "episodes" else None,
+            start_method=start_method,
+            step_timeout=task_timeout,
+        )
+        self.num_workers = n_workers
+        self.next_seeds = self._env.next_seeds
+        self._lost = np.zeros((n_workers, 2))
+        try:
+            expect_spaces(plan, self._env.single_observation_space, self._env.single_action_space)
+        except BaseException:
+            self.close()
+            raise
+
+    def reset(self, obs: NDArray[np.float32], mask: NDArray[np.bool_]) -> None:
+        self._env.reset_into(obs, seed=np.maximum(self.next_seeds, NO_SEED), reset_mask=mask)
+
+    def step(
+        self,
+        actions: NDArray[Any],
+        obs: NDArray[np.float32],
+        rewards: NDArray[np.float32],
+        terminations: NDArray[np.bool_],
+        truncations: NDArray[np.bool_],
+        final_obs: NDArray[np.float32],
+        mask: NDArray[np.bool_] | None,
+    ) -> None:
+        self._env.step_into(actions, obs, rewards, terminations, truncations, final_obs, mask=mask)
+
+    def restart(self) -> None:
+        for death in self._env.deaths:
+            # The next one begins to count at zero.
+            self._lost[death.worker] += self._env.worker_seconds[death.worker]
+        self._env.restart()
+
+    def seconds(self) -> tuple[float, float]:
+        spent, waited = (self._env.worker_seconds + self._lost).sum(axis=0)
+        return float(spent), float(waited)
+
+    def memory(self) -> tuple[float, ...]:
+        return memory_of(self._env.pids)
+
+    def close(self) -> None:
+        self._env.close()
+
+
+class NativeWorlds:
+    """Rows of a compiled vector environment, stepped in the caller's thread."""
+
+    num_workers = 0
+
+    def __init__(self, plan: Plan, num_rows: int) -> None:
+        self._env = native_vector_env(plan, num_rows)
+        expect_spaces(plan, self._env.single_observation_space, self._env.single_action_space)
+        self._limit = plan.num_steps if plan.unit == "episodes" else 0
+        self.next_seeds = np.zeros(num_rows, np.int64)
+        self._lengths = np.zeros(num_rows, np.int64)
+        # Rows that have to be reset before the next step, and what the resets of those that stay would show.
+        self._due = np.ones(num_rows, np.bool_)
+        self._unseen = np.zeros((num_rows, plan.obs_dim), np.float32)
+
+    def reset(self, obs: NDArray[np.float32], mask: NDArray[np.bool_]) -> None:
+        if self._due.all():
+            self._reset(self._unseen, self._due)
+        self._reset(obs, mask)
+
+    def _reset(self, obs: NDArray[np.float32], mask: NDArray[np.bool_]) -> None:
+        self._env.reset_into(obs, seed=np.maximum(self.next_seeds, 0).astype(np.uint64), reset_mask=mask)
+        self._lengths[mask] = 0
+        self._due &= ~mask
+
+    def step(
+        self,
+        actions: NDArray[Any],
+        obs: NDArray[np.float32],
+        rewards: NDArray[np.float32],
+        terminations: NDArray[np.bool_],
+        truncations: NDArray[np.bool_],
+        final_obs: NDArray[np.float32],
+        mask: NDArray[np.bool_] | None,
+    ) -> None:
+        if self._due.any():
+            # Rows that stay play on unseen, as compiled environments have no masks: it costs next to nothing.
+            self._reset(self._unseen, self._due.copy())
+        self._env.step_into(actions, obs, rewards, terminations, truncations)
+        if self._limit:
+            self._lengths += 1
+            truncations |= (self._lengths >= self._limit) & ~terminations
+        ended = terminations | truncations
+        if ended.any():
+            final_obs[ended] = obs[ended]
+            self._due |= ended
+            goes_on = ended & (self.next_seeds != STAY)
+            if goes_on.any():
+                self._reset(obs, goes_on)
+
+    def restart(self) -> None:
+        pass
+
+    def seconds(self) -> tuple[float, float]:
+        return 0.0, 0.0
+
+    def memory(self) -> tuple[float, ...]:
+        return ()
+
+    def close(self) -> None:
+        self._env.close()
+
+
+def native_vector_env(plan: Plan, num_rows: int, **options: Any) -> NativeVectorEnv:
+    """The compiled vector environment of a Gymnasium id, with the options that a single environment has.
+
+    Raises:
+        CollectError: the id has none.
+    """
+    refused = CollectError(
+        f"collecting natively takes an environment that is compiled, such as fastrl/Cage2-v0, and {plan.env.id} is"
+        " none: choose 'sync' or 'executor'"
+    )
+    try:
+        known = gymnasium.spec(plan.env.id)
+    except gymnasium.error.Error:
+        raise refused from None
+    entry: Any = known.vector_entry_point
+    make: Any = load_env_creator(entry) if isinstance(entry, str) else entry
+    if not (isinstance(make, type) and issubclass(make, NativeVectorEnv)):
+        raise refused
+    given = {"autoreset_mode": AutoresetMode.DISABLED, "num_threads": 1, **known.kwargs, **plan.env.options}
+    build: Any = make
+    env: NativeVectorEnv = build(num_rows, **{**given, **options})
+    return env

@@ -1,0 +1,103 @@
+"""The scripted blue defenders of CAGE Challenge 2, for many games at once.
+
+They act on CybORG's raw observation, of which they read one thing: on which hosts Monitor named a suspicious process
+(`Cage2VectorEnv.alerts`). A brute-forced SSH session names none, so they never see it.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastrl.envs.cage2.env import ACTIONS, HOSTS
+
+SLEEP, MONITOR = ACTIONS.index("Sleep"), ACTIONS.index("Monitor")
+USER0 = HOSTS.index("User0")
+
+
+class BluePolicy(Protocol):
+    """A defender of N games. It chooses among the 145 actions of `ACTIONS`."""
+
+    def reset(self, mask: NDArray[np.bool_] | None = None) -> None:
+        """Forgets, where an episode begins: everywhere, or where `mask` [N] says so."""
+        ...
+
+    def act(self, alerts: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """The next actions [N], after the last step's alerts bool [N, 13] (all False at the start)."""
+        ...
+
+
+class SleepPolicy:
+    """Does nothing."""
+
+    def __init__(self, num_envs: int) -> None:
+        self._actions = np.full(num_envs, SLEEP, np.int64)
+
+    def reset(self, mask: NDArray[np.bool_] | None = None) -> None:
+        pass
+
+    def act(self, alerts: NDArray[np.bool_]) -> NDArray[np.int64]:
+        return self._actions.copy()
+
+
+class RandomPolicy:
+    """Any of the 145 actions, all equally likely."""
+
+    def __init__(self, num_envs: int, seed: int = 0) -> None:
+        self._num_envs = num_envs
+        self._random = np.random.default_rng(seed)
+
+    def reset(self, mask: NDArray[np.bool_] | None = None) -> None:
+        pass
+
+    def act(self, alerts: NDArray[np.bool_]) -> NDArray[np.int64]:
+        return self._random.integers(len(ACTIONS), size=self._num_envs)
+
+
+class ReactPolicy:
+    """Monitors, and then removes or restores the hosts that raised an alert, in the order of their alerts.
+
+    Alerts are heeded only after a Monitor: what happens while it cleans up goes by unseen. User0 is left alone.
+    Source: the behaviour of `BlueReactRemoveAgent` and `BlueReactRestoreAgent` of the challenge.
+    """
+
+    def __init__(self, num_envs: int, verb: str) -> None:
+        self._first_action = ACTIONS.index(f"{verb} {HOSTS[0]}")
+        # Place of each host in the queue of its game, counted from 1; 0 is not queued.
+        self._queue = np.zeros((num_envs, len(HOSTS)), np.int64)
+        self._monitored: NDArray[np.bool_] = np.zeros(num_envs, np.bool_)
+
+    def reset(self, mask: NDArray[np.bool_] | None = None) -> None:
+        rows = slice(None) if mask is None else mask
+        self._queue[rows] = 0
+        self._monitored[rows] = False
+
+    def act(self, alerts: NDArray[np.bool_]) -> NDArray[np.int64]:
+        new = alerts & (self._queue == 0) & self._monitored[:, None]
+        new[:, USER0] = False
+        places = self._queue.max(axis=1, keepdims=True) + np.cumsum(new, axis=1)
+        self._queue[new] = places[new]
+        waiting = self._queue > 0
+        self._monitored = np.logical_not(waiting.any(axis=1))
+        host = np.where(waiting, self._queue, np.iinfo(np.int64).max).argmin(axis=1)
+        self._queue[np.arange(len(host)), host] = 0
+        return np.where(self._monitored, MONITOR, self._first_action + host)
+
+
+BASELINES = ("sleep", "react-remove", "react-restore", "random")
+
+
+def make_baseline(name: str, num_envs: int, seed: int = 0) -> BluePolicy:
+    """One of `BASELINES` for `num_envs` games; `seed` matters to `"random"` alone."""
+    match name:
+        case "sleep":
+            return SleepPolicy(num_envs)
+        case "react-remove":
+            return ReactPolicy(num_envs, "Remove")
+        case "react-restore":
+            return ReactPolicy(num_envs, "Restore")
+        case "random":
+            return RandomPolicy(num_envs, seed)
+    raise ValueError(f"baseline: expected one of {', '.join(BASELINES)}, got {name!r}")

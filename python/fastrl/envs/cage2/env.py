@@ -1,0 +1,321 @@
+"""CAGE Challenge 2 (CybORG 2.1, Scenario 2), compiled: a blue defender of 13 hosts against a red agent.
+
+Blue's observation is that of the challenge's wrapper: 52 bits, four a host in the order of `HOSTS`. The first two
+are the activity of the last step (none 00, scan 10, exploit 11), the other two what blue believes of the host
+(safe 00, unknown 10, user 01, privileged 11). Its 145 actions are `ACTIONS`, in the challenge's order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, cast
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+from gymnasium.vector import AutoresetMode
+from numpy.typing import NDArray
+
+from fastrl._native import _rust
+from fastrl.envs.vector import NativeVec, NativeVectorEnv, as_seed
+
+Ruleset = Literal["main", "leaderboard"]
+RedAgent = str | Mapping[str, float]
+
+HOSTS: tuple[str, ...] = tuple(_rust.CAGE2_HOSTS)
+ACTIONS: tuple[str, ...] = tuple(_rust.CAGE2_ACTIONS)
+RED_AGENTS: tuple[str, ...] = tuple(_rust.CAGE2_RED_AGENTS)
+RED_KINDS: tuple[str, ...] = tuple(_rust.CAGE2_RED_KINDS)
+# Those of the 145 that can have an effect: no decoy that never fits its host, no Analyse of Defender (where red gets
+# no foothold), and not Monitor, which every step does anyway.
+EFFECTIVE_ACTIONS: tuple[int, ...] = tuple(_rust.CAGE2_EFFECTIVE_ACTIONS)
+SCAN_HOSTS: tuple[int, ...] = tuple(_rust.CAGE2_SCAN_HOSTS)
+OBS_BITS = 4 * len(HOSTS)
+
+
+def red_mix(red_agent: RedAgent) -> dict[str, float]:
+    """Names with weights: of one agent, of `"mix"` (B_line and Meander, even) or of a mapping."""
+    if isinstance(red_agent, Mapping):
+        return {str(name): float(weight) for name, weight in red_agent.items()}
+    if red_agent == "mix":
+        return {"bline": 0.5, "meander": 0.5}
+    return {red_agent: 1.0}
+
+
+def action_indices(actions: Literal["effective"] | Sequence[int] | None) -> tuple[int, ...]:
+    """Indices into `ACTIONS` that an environment with this option offers, in its order."""
+    if actions is None:
+        return tuple(range(len(ACTIONS)))
+    if isinstance(actions, str):
+        if actions != "effective":
+            raise ValueError(f"actions: expected None, 'effective' or indices, got {actions!r}")
+        return EFFECTIVE_ACTIONS
+    indices = tuple(int(a) for a in actions)
+    if not indices or not all(0 <= a < len(ACTIONS) for a in indices) or len(set(indices)) != len(indices):
+        raise ValueError(
+            f"actions: expected different indices from 0 to {len(ACTIONS) - 1}, got {list(actions)}"
+        )
+    return indices
+
+
+def _truth(native: NativeVec) -> dict[str, NDArray[Any]]:
+    """The true state [N, 13] and red's last action [N, 3]: index into `RED_KINDS`, target, success."""
+    n = native.num_envs
+    truth: dict[str, NDArray[Any]] = {
+        "red_access": np.empty((n, len(HOSTS)), np.uint8),
+        "red_sessions": np.empty((n, len(HOSTS)), np.uint8),
+        "processes": np.empty((n, len(HOSTS)), np.uint8),
+        "red_action": np.empty((n, 3), np.int8),
+    }
+    cast(_rust.Cage2Vec, native).truth(**truth)
+    return truth
+
+
+def at_least(least: int, name: str, value: int) -> int:
+    """An integer option that fits the compiled side, or an error that names it."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise TypeError(f"{name}: expected an integer, got {value!r}")
+    if not least <= value < 2**32:
+        raise ValueError(f"{name}: expected {least} to {2**32 - 1}, got {value}")
+    return int(value)
+
+
+class Cage2Games(NativeVectorEnv):
+    """N games of CAGE Challenge 2, whatever is made of them: their options, and what blue can ask about a game.
+
+    Args:
+        compiled: makes the compiled games of the options under their compiled names, and of ``own``.
+        own: options of these games alone.
+        code_len: entries from 0 to 1 that their observations have behind the challenge's.
+        render_modes, info_of: as in `NativeVectorEnv`.
+        num_envs, and all others: as in `Cage2VectorEnv`.
+    """
+
+    def __init__(
+        self,
+        compiled: Callable[..., NativeVec],
+        own: Mapping[str, Any],
+        num_envs: int,
+        *,
+        ruleset: Ruleset,
+        red_agent: RedAgent,
+        episode_length: int,
+        max_episode_steps: int | None,
+        scan_memory: bool,
+        actions: Literal["effective"] | Sequence[int] | None,
+        num_threads: int,
+        autoreset_mode: AutoresetMode | str,
+        render_mode: str | None,
+        render_modes: Sequence[str] = ("ansi",),
+        info_of: Callable[[NativeVec], dict[str, Any]] | None = None,
+        code_len: int = 0,
+    ) -> None:
+        self.ruleset = ruleset
+        self.red_agent = red_mix(red_agent)
+        self.episode_length = at_least(
+            1, "episode_length", episode_length if max_episode_steps is None else max_episode_steps
+        )
+        self.scan_memory = bool(scan_memory)
+        self.actions = action_indices(actions)
+        self.num_threads = at_least(0, "num_threads", num_threads)
+        num_envs = at_least(1, "num_envs", num_envs)
+
+        def native(mode: str) -> NativeVec:
+            return compiled(
+                num_envs,
+                ruleset=ruleset,
+                red_agents=list(self.red_agent),
+                red_weights=list(self.red_agent.values()),
+                episode_length=self.episode_length,
+                scan_memory=self.scan_memory,
+                actions=list(self.actions),
+                num_threads=self.num_threads,
+                autoreset_mode=mode,
+                **own,
+            )
+
+        scans = len(SCAN_HOSTS) if self.scan_memory else 0
+        high = np.ones(OBS_BITS + scans + code_len, np.float32)
+        high[OBS_BITS : OBS_BITS + scans] = 2.0
+        super().__init__(
+            native,
+            Box(np.zeros_like(high), high, dtype=np.float32),
+            Discrete(len(self.actions)),
+            autoreset_mode=autoreset_mode,
+            render_mode=render_mode,
+            render_modes=render_modes,
+            info_of=info_of,
+        )
+
+    @property
+    def _games(self) -> _rust.Cage2Vec | _rust.Cage2WorkflowVec:
+        return cast("_rust.Cage2Vec | _rust.Cage2WorkflowVec", self._native)
+
+    def action_masks(self, out: NDArray[np.bool_] | None = None) -> NDArray[np.bool_]:
+        """Bool [N, num_actions]: whether an action may have an effect now, as far as blue can know.
+
+        False for a decoy whose port is taken or whose operating system is another, and for what
+        `EFFECTIVE_ACTIONS` leaves out. Sleep is always True. It tells nothing of red.
+        """
+        if out is None:
+            out = np.empty((self.num_envs, len(self.actions)), np.bool_)
+        self._games.action_masks(out)
+        return out
+
+    def red_agents(self) -> NDArray[np.uint8]:
+        """Index into `RED_AGENTS` of the agent that each environment's current episode is played against, [N]."""
+        out = np.empty(self.num_envs, np.uint8)
+        self._games.red_agents(out)
+        return out
+
+
+class Cage2VectorEnv(Cage2Games):
+    """N games of CAGE Challenge 2, stepped natively.
+
+    Args:
+        num_envs: number of games, N.
+        ruleset: `"main"` (today's repository) or `"leaderboard"` (commit 606813b, which the final leaderboard was
+            scored on). They score the same policy very differently.
+        red_agent: `"bline"`, `"meander"`, `"sleep"`, `"mix"` (B_line and Meander, even), or a mapping of names to
+            weights from which each episode's agent is drawn.
+        episode_length: steps after which an episode is truncated. It never terminates.
+        max_episode_steps: Gymnasium's name for the same, which goes first.
+        scan_memory: adds ten values to the observation, as the winner of the challenge did: for each of
+            `SCAN_HOSTS`, 0 if it was never scanned in this episode, 1 if it was, 2 if it was the last one.
+        actions: `None` for the 145, `"effective"` for those that can ever have an effect, or indices into `ACTIONS`;
+            action a of the environment is then the a-th of them.
+        num_threads: threads that share the games out; 0 for one a core.
+        autoreset_mode: what follows the end of an episode, see `NativeVectorEnv`.
+        info_state: puts the truth into `info`: red_access uint8 [N, 13] (0 none, 1 user, 2 root), red_sessions and
+            processes uint8 [N, 13] (255 stands for more), red_action int8 [N, 3] (kind, target, success).
+        random: `"fast"`, or `"python"` to draw as CPython's `random` does: then `seed=s` gives the episodes that the
+            real CybORG plays after `random.seed(s)`, and the stream runs on through an environment's episodes. It
+            asks for a single red agent.
+        render_mode: `"ansi"`: `render()` gives a table of blue's view and of the truth for each game.
+
+    Raises ValueError for an option out of its range, and says what was expected.
+    """
+
+    def __init__(
+        self,
+        num_envs: int = 1,
+        *,
+        ruleset: Ruleset = "main",
+        red_agent: RedAgent = "bline",
+        episode_length: int = 100,
+        max_episode_steps: int | None = None,
+        scan_memory: bool = False,
+        actions: Literal["effective"] | Sequence[int] | None = None,
+        num_threads: int = 0,
+        autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
+        info_state: bool = False,
+        random: Literal["fast", "python"] = "fast",
+        render_mode: str | None = None,
+    ) -> None:
+        if random not in ("fast", "python"):
+            raise ValueError(f"random: expected 'fast' or 'python', got {random!r}")
+        super().__init__(
+            _rust.Cage2Vec,
+            {"python_random": random == "python"},
+            num_envs,
+            ruleset=ruleset,
+            red_agent=red_agent,
+            episode_length=episode_length,
+            max_episode_steps=max_episode_steps,
+            scan_memory=scan_memory,
+            actions=actions,
+            num_threads=num_threads,
+            autoreset_mode=autoreset_mode,
+            render_mode=render_mode,
+            info_of=_truth if info_state else None,
+        )
+
+    def alerts(self) -> NDArray[np.bool_]:
+        """Bool [N, 13]: hosts on which Monitor named a suspicious process in the last step.
+
+        The raw observation of CybORG has it, the 52 bits have not; the challenge's scripted defenders live on it.
+        """
+        out = np.empty((self.num_envs, len(HOSTS)), np.bool_)
+        cast(_rust.Cage2Vec, self._native).alerts(out)
+        return out
+
+
+class Cage2Env(gymnasium.Env[NDArray[np.float32], np.int64]):
+    """One game of CAGE Challenge 2. Options as in `Cage2VectorEnv`; the truth in `info` has no leading axis."""
+
+    metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012
+
+    def __init__(self, *, render_mode: str | None = None, **options: Any) -> None:
+        for name in ("num_envs", "autoreset_mode", "num_threads"):
+            if name in options:
+                raise TypeError(
+                    f"{name} belongs to the vector environment: use gymnasium.make_vec or Cage2VectorEnv"
+                )
+        self._vector = Cage2VectorEnv(
+            1, num_threads=1, autoreset_mode=AutoresetMode.DISABLED, render_mode=render_mode, **options
+        )
+        self.render_mode = render_mode
+        self.observation_space = self._vector.single_observation_space
+        self.action_space = self._vector.single_action_space
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
+        super().reset(seed=seed)
+        if seed is None and not self._vector._was_reset:
+            seed = int(self.np_random.integers(2**63))
+        obs, info = self._vector.reset(seed=None if seed is None else as_seed(seed), options=options)
+        return obs[0], _single(info)
+
+    def step(self, action: Any) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
+        obs, rewards, terminations, truncations, info = self._vector.step(np.asarray(action).reshape(1))
+        return obs[0], float(rewards[0]), bool(terminations[0]), bool(truncations[0]), _single(info)
+
+    def action_masks(self) -> NDArray[np.bool_]:
+        """Bool [num_actions], see `Cage2VectorEnv.action_masks`."""
+        return self._vector.action_masks()[0]
+
+    def render(self) -> str | None:  # type: ignore[override]
+        texts = self._vector.render()
+        return None if texts is None else texts[0]
+
+    def save_state(self) -> bytes:
+        """See `NativeVectorEnv.save_state`."""
+        return self._vector.save_state()
+
+    def load_state(self, state: bytes) -> None:
+        self._vector.load_state(state)
+
+    def close(self) -> None:
+        self._vector.close()
+
+
+def _single(info: dict[str, Any]) -> dict[str, Any]:
+    return {key: value[0] for key, value in info.items() if not key.startswith("_")}
+
+
+class ScanMemory:
+    """Adds to plain 52-bit observations what `scan_memory=True` adds, for use outside these environments.
+
+    >>> memory = ScanMemory(num_envs=1)
+    >>> memory.observe(np.zeros((1, 52), np.float32)).shape
+    (1, 62)
+    """
+
+    def __init__(self, num_envs: int = 1) -> None:
+        self._scans = np.zeros((num_envs, len(SCAN_HOSTS)), np.float32)
+
+    def reset(self, mask: NDArray[np.bool_] | None = None) -> None:
+        """Forgets, at the start of an episode; `mask` bool [N] selects environments."""
+        self._scans[slice(None) if mask is None else mask] = 0.0
+
+    def observe(self, obs: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Takes each step's observations, float32 [N, 52], and gives [N, 62]."""
+        if obs.shape != (len(self._scans), OBS_BITS):
+            raise ValueError(f"obs: expected shape {(len(self._scans), OBS_BITS)}, got {obs.shape}")
+        activity = obs.reshape(len(obs), len(HOSTS), 4)[:, list(SCAN_HOSTS)]
+        scanned = (activity[..., 0] == 1) & (activity[..., 1] == 0)
+        rows = scanned.any(axis=1)
+        self._scans[rows] = np.minimum(self._scans[rows], 1.0)
+        self._scans[scanned] = 2.0
+        return np.concatenate([obs, self._scans], axis=1, dtype=np.float32)

@@ -1,0 +1,152 @@
+"""Reference traces of CAGE Challenge 2: recorded episodes of the real CybORG, replayed by the simulator.
+
+A trace is an `.npz` file: arrays with one row a step or an episode, and `meta`, a JSON text. They are replayed in
+two ways: from the recorded decisions, and from nothing but the seed and blue's actions. Either way every step must
+give the recorded observation, reward, red action, success, access, sessions and process counts, exactly.
+"""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastrl._native import _rust
+
+# Columns of one number a row, with their types; E episodes or S steps.
+_COLUMNS: dict[str, type] = {
+    "length": np.int32,
+    "collided": np.bool_,
+    "reset_obs": np.uint8,
+    "obs": np.uint8,
+    "reward": np.float32,
+    "blue_action": np.int16,
+    "red_kind": np.int8,
+    "red_target": np.int8,
+    "red_success": np.int8,
+    "exploit": np.int8,
+    "detected": np.int8,
+    "session": np.int8,
+    "red_access": np.uint8,
+    "red_sessions": np.uint8,
+    "processes": np.uint8,
+}
+# Tables of the file that its numbers point into; they must be ours.
+_TABLES: dict[str, list[str]] = {
+    "hosts": _rust.CAGE2_HOSTS,
+    "subnets": _rust.CAGE2_SUBNETS,
+    "exploits": _rust.CAGE2_EXPLOITS,
+    "blue_actions": _rust.CAGE2_ACTIONS,
+}
+
+
+class TraceError(ValueError):
+    """A file that is no trace, or a damaged one; one line that says why."""
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A trace file in memory."""
+
+    ruleset: str
+    red_agent: str
+    blue: str
+    seed: int
+    arrays: dict[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class ReplayReport:
+    """How the replays of one file went. `steps` counts the file's steps, `mismatches` those that differ when the
+    recorded decisions are replayed, `seed_mismatches` when everything follows from the seed. `first_difference`
+    tells the first one in words; `error` says why a file could not be replayed at all."""
+
+    file: str
+    steps: int = 0
+    mismatches: int = 0
+    seed_steps: int = 0
+    seed_mismatches: int = 0
+    first_difference: str | None = None
+    error: str | None = None
+
+    @property
+    def ok(self) -> bool:
+        return self.error is None and self.mismatches == 0 and self.seed_mismatches == 0
+
+
+def load_trace(path: str | Path | BinaryIO) -> Trace:
+    """Reads a trace file. Raises TraceError if it is missing, truncated, foreign or damaged."""
+    try:
+        if isinstance(path, str | Path) and not Path(path).exists():
+            raise TraceError("no such file")
+        if not zipfile.is_zipfile(path):
+            raise TraceError("not a trace, or a truncated one: expected an .npz archive")
+        file = np.load(path, allow_pickle=False)
+        with file:
+            missing = [name for name in ("meta", *_COLUMNS) if name not in file.files]
+            if missing:
+                raise TraceError(f"not a CAGE 2 trace: it lacks {', '.join(missing)}")
+            meta = json.loads(str(file["meta"]))
+            arrays = {name: np.ascontiguousarray(file[name]) for name in _COLUMNS}
+    except TraceError:
+        raise
+    except Exception as error:
+        # Depending on which byte is damaged, zipfile, zlib, numpy and json raise nearly anything.
+        raise TraceError(f"not a trace, or a damaged one: {_one_line(error)}") from None
+    if not isinstance(meta, dict):
+        raise TraceError("not a CAGE 2 trace: its meta is no JSON object")
+    for name, table in _TABLES.items():
+        if meta.get(name) != table:
+            raise TraceError(f"not a trace of Scenario 2: its table of {name} is another")
+    for name, dtype in _COLUMNS.items():
+        if arrays[name].dtype != dtype:
+            raise TraceError(f"{name} is {arrays[name].dtype}, expected {np.dtype(dtype)}")
+    seed = meta.get("seed")
+    if not isinstance(seed, int) or not 0 <= seed < 2**64:
+        raise TraceError(f"its seed is {seed!r}, expected an integer from 0 to 2**64 - 1")
+    return Trace(str(meta.get("version")), str(meta.get("red")), str(meta.get("blue")), seed, arrays)
+
+
+def replay(
+    trace: Trace, mode: Literal["decisions", "seed"]
+) -> tuple[int, int, tuple[int, int | None, str] | None]:
+    """Steps, mismatches and the first difference (episode, step or None at the reset, words) of a replay.
+
+    Raises TraceError if the arrays do not fit each other or hold impossible values.
+    """
+    try:
+        return _rust.replay_cage2(mode, trace.ruleset, trace.red_agent, trace.seed, trace.arrays)
+    except (TypeError, ValueError) as error:
+        raise TraceError(_one_line(error)) from None
+
+
+def replay_file(path: str | Path) -> ReplayReport:
+    """Replays one file in both ways."""
+    try:
+        trace = load_trace(path)
+        steps, mismatches, first = replay(trace, "decisions")
+        seed_steps, seed_mismatches, seed_first = replay(trace, "seed")
+    except TraceError as error:
+        return ReplayReport(file=str(path), error=str(error))
+    words = None
+    for way, difference in (("recorded decisions", first), ("seed", seed_first)):
+        if words is None and difference is not None:
+            episode, step, what = difference
+            place = "reset" if step is None else f"step {step}"
+            words = f"episode {episode}, {place}: {what} (replayed from the {way})"
+    return ReplayReport(str(path), steps, mismatches, seed_steps, seed_mismatches, words)
+
+
+def replay_files(paths: Iterable[str | Path]) -> Iterator[ReplayReport]:
+    """Replays files one after another."""
+    return map(replay_file, paths)
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

@@ -1,0 +1,196 @@
+"""CAGE Challenge 2 with workflows: an order of priority among the unit types, which the defender is to fix hosts in.
+
+The 13 hosts are of five types (`UNIT_TYPES`): the Defender, three enterprise hosts, the operational server, three
+operational hosts and five user hosts. A **workflow** is an order of the five, written as a tuple of their indices, the
+most urgent first; there are 120 (`WORKFLOWS`).
+
+A *fix* is a Remove or a Restore. It *complies* if its target is of the first type, in the workflow's order, of which
+red holds a session on some host, by the true state before the step; where red holds none, any fix complies. User0 never
+counts as held: red's foothold there lasts for ever. The **compliance** of an episode is the share of its fixes that
+comply, 0.5 if there was none.
+
+**Observation**, float32 [77]: the challenge's 52 bits, then the workflow as a 5x5 one-hot, row by row: entry
+52 + 5 r + t is 1 where place r of the order is held by type t. (With `scan_memory` ten scan values stand between.)
+
+**Reward**: the game's, plus `compliance_weight` x the change of the compliance so far at each fix. An episode begins
+with the compliance of one without a fix, 0.5, and its first step pays `compliance_weight` x 0.5 for that, whatever
+blue does; so what is added in an episode sums to `compliance_weight` x its compliance.
+
+**End**: the last step of an episode terminates, for compliance is a matter of the episode: nothing comes after.
+"""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal, cast
+
+import numpy as np
+from gymnasium.vector import AutoresetMode
+from numpy.typing import NDArray
+
+from fastrl._native import _rust
+from fastrl.envs.cage2.env import Cage2Games, RedAgent, Ruleset
+
+Workflow = tuple[int, ...]
+"""Indices into `UNIT_TYPES`, each once, the most urgent first."""
+
+UNIT_TYPES: tuple[str, ...] = tuple(_rust.CAGE2_UNIT_TYPES)
+TYPE_OF_HOST: tuple[int, ...] = tuple(_rust.CAGE2_TYPE_OF_HOST)
+"""Index into `UNIT_TYPES` of each of `fastrl.envs.cage2.env.HOSTS`."""
+WORKFLOWS: tuple[Workflow, ...] = tuple(itertools.permutations(range(len(UNIT_TYPES))))
+WORKFLOW_LEN = len(UNIT_TYPES) ** 2
+"""Entries that a workflow adds to an observation."""
+
+
+def check_workflow(workflow: Iterable[int]) -> Workflow:
+    """The workflow as a tuple of plain integers.
+
+    Raises:
+        ValueError: it is no order of the five types.
+    """
+    order = tuple(int(t) for t in workflow)
+    if sorted(order) != list(range(len(UNIT_TYPES))):
+        raise ValueError(f"workflow: expected each of 0 to {len(UNIT_TYPES) - 1} once, got {list(order)}")
+    return order
+
+
+def parse_workflow(text: str) -> Workflow:
+    """The workflow of its name: the five types, the most urgent first, such as
+    ``"op_server,enterprise,op_host,defender,user"``.
+
+    Case does not matter, and hyphens and blanks in a name count as underscores; ``>`` may stand for the commas.
+
+    Raises:
+        ValueError: an unknown, missing or repeated type.
+    """
+    names = [
+        name.strip().lower().replace("-", "_").replace(" ", "_") for name in text.replace(">", ",").split(",")
+    ]
+    for name in names:
+        if name not in UNIT_TYPES:
+            near = difflib.get_close_matches(name, UNIT_TYPES, 1, 0.4)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise ValueError(
+                f"workflow: unknown unit type {name!r}, expected {', '.join(UNIT_TYPES)} in some order{hint}"
+            )
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"workflow: expected each of {', '.join(UNIT_TYPES)} once, got {name!r} twice")
+    missing = [name for name in UNIT_TYPES if name not in names]
+    if missing:
+        raise ValueError(
+            f"workflow: expected all of {', '.join(UNIT_TYPES)} in some order, {', '.join(missing)} missing"
+        )
+    return tuple(UNIT_TYPES.index(name) for name in names)
+
+
+def workflow_name(workflow: Iterable[int]) -> str:
+    """What `parse_workflow` reads: the names of the types, the most urgent first, with commas between."""
+    return ",".join(UNIT_TYPES[t] for t in check_workflow(workflow))
+
+
+def encode(workflows: NDArray[np.integer] | Sequence[Workflow]) -> NDArray[np.float32]:
+    """Workflows [N, 5] as what an observation ends with, float32 [N, 25]."""
+    orders = np.asarray(workflows)
+    return np.eye(len(UNIT_TYPES), dtype=np.float32)[orders].reshape(len(orders), WORKFLOW_LEN)
+
+
+class Cage2WorkflowVectorEnv(Cage2Games):
+    """N games of CAGE Challenge 2 with workflows, stepped natively; the module says what they see and get.
+
+    Args:
+        num_envs: number of games, N.
+        workflow: of the first episodes of all games; `set_workflows` changes it.
+        compliance_weight: of compliance in the reward, 0 or more.
+        ruleset, red_agent, episode_length, max_episode_steps, scan_memory, actions, num_threads, autoreset_mode: as
+            in `Cage2VectorEnv`. Episodes terminate after that many steps.
+
+    Raises ValueError for an option out of its range, and says what was expected.
+    """
+
+    def __init__(
+        self,
+        num_envs: int = 1,
+        *,
+        workflow: Workflow = WORKFLOWS[0],
+        compliance_weight: float = 1.0,
+        ruleset: Ruleset = "main",
+        red_agent: RedAgent = "bline",
+        episode_length: int = 100,
+        max_episode_steps: int | None = None,
+        scan_memory: bool = False,
+        actions: Literal["effective"] | Sequence[int] | None = None,
+        num_threads: int = 0,
+        autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
+        render_mode: None = None,
+    ) -> None:
+        order = check_workflow(workflow)
+        self.compliance_weight = float(compliance_weight)
+        super().__init__(
+            _rust.Cage2WorkflowVec,
+            {"compliance_weight": self.compliance_weight},
+            num_envs,
+            ruleset=ruleset,
+            red_agent=red_agent,
+            episode_length=episode_length,
+            max_episode_steps=max_episode_steps,
+            scan_memory=scan_memory,
+            actions=actions,
+            num_threads=num_threads,
+            autoreset_mode=autoreset_mode,
+            render_mode=render_mode,
+            render_modes=(),
+            code_len=WORKFLOW_LEN,
+        )
+        self.set_workflows([order] * self.num_envs)
+
+    @property
+    def _games(self) -> _rust.Cage2WorkflowVec:
+        return cast(_rust.Cage2WorkflowVec, self._native)
+
+    def set_workflows(self, workflows: NDArray[np.integer] | Sequence[Workflow]) -> None:
+        """The workflow of each game, [N, 5], from its next episode on.
+
+        A game that has not made a step in its episode takes it for that one already; `observe_into` then writes what
+        it sees.
+
+        Raises:
+            ValueError: another shape, or a row that is no order of the five types. Nothing has changed then.
+        """
+        orders = np.asarray(workflows)
+        if orders.shape != (self.num_envs, len(UNIT_TYPES)) or orders.dtype.kind not in "iu":
+            expected = f"integers of shape ({self.num_envs}, {len(UNIT_TYPES)})"
+            raise ValueError(f"workflows: expected {expected}, got {orders.dtype} of shape {orders.shape}")
+        self._games.set_workflows(np.ascontiguousarray(orders.clip(-1, len(UNIT_TYPES)), np.int8))
+
+    def workflows(self) -> NDArray[np.int8]:
+        """The workflows of the present episodes, [N, 5]."""
+        out = np.empty((self.num_envs, len(UNIT_TYPES)), np.int8)
+        self._games.workflows(out)
+        return out
+
+    def episodes(self) -> dict[str, NDArray[Any]]:
+        """What became of the last episode that ended in each game, [N]:
+
+        - ``finished`` int64: how many have; where it is 0 all else means nothing.
+        - ``return`` float64: the game's own, nothing added for compliance.
+        - ``compliance`` float64.
+        - ``fixes`` int64.
+        - ``red_agent`` uint8: index into `fastrl.envs.cage2.env.RED_AGENTS`.
+        - ``workflow`` int8 [N, 5].
+        """
+        n = self.num_envs
+        finished, fixes = np.empty(n, np.int64), np.empty(n, np.int64)
+        returns, compliance = np.empty(n), np.empty(n)
+        red_agent, workflow = np.empty(n, np.uint8), np.empty((n, len(UNIT_TYPES)), np.int8)
+        self._games.episodes(finished, returns, compliance, fixes, red_agent, workflow)
+        return {
+            "finished": finished,
+            "return": returns,
+            "compliance": compliance,
+            "fixes": fixes,
+            "red_agent": red_agent,
+            "workflow": workflow,
+        }

@@ -1,0 +1,1 @@
+"""Traffic: highways, cooperative driving, the ring road."""

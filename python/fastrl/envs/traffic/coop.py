@@ -1,0 +1,143 @@
+"""Cooperative driving: up to 15 agents (or more) among background traffic, on a highway or where a ramp ends.
+
+The physics is that of highway-env (kinematic bicycles; background vehicles keep their distance by IDM and change lanes
+by MOBIL), and so are the five meta-actions. What is ours is the task: each agent has its own observation, reward and
+end, and its reward is mixed with the team's.
+
+**Observation**, float32 [D], all numbers in [-1, 1]; D = 61 + lanes (one lane more at the merge, the ramp):
+
+- the agent itself: offset from the middle of its lane (in half lanes), heading error (in quarter turns), speed and
+  target speed (in 40 m/s), one number a lane that is 1 for its own, distance to the end of the ramp (in 300 m,
+  negative past it; 1 on the highway, which has none);
+- the 8 nearest vehicles within 150 m, the nearest first, others zeros: present (1), dx (in 150 m), dy (in 12 m), dvx
+  and dvy (in 40 m/s) relative to the agent, cosine and sine of the heading.
+
+**Actions**: `Discrete(5)`, 0 lane left, 1 idle, 2 lane right, 3 faster, 4 slower (target speeds of 10, 15, 20, 25 and
+30 m/s), or with `action_type="continuous"` `Box(-1, 1, (2,))`: acceleration (in 5 m/s^2) and steering (in 0.1 rad,
+positive to the right).
+
+**Reward** of an agent in a step: (1 - cooperation) x its own + cooperation x the mean of those of all agents that
+acted. Its own is `collision_reward` if it crashed in this step, plus, on the road, `speed_reward` x where its forward
+speed lies in `reward_speed_range` (clipped to 0 to 1) and `lane_reward` x its lane (0 the leftmost of the main road, 1
+the rightmost; 0 on the ramp), plus `arrival_reward` when it arrives.
+
+**Ends**: an agent terminates when it crashes, or drives off the road by more than a lane's width, which counts as a
+crash. At the merge it also terminates 150 m past the ramp's end: it has arrived, and leaves the world. When the time
+is up, those who still drive are truncated; on the highway that is success, at the merge it is none. A wreck, of an
+agent or not, lies on the road for 3 seconds (an obstacle to all), then it is taken away.
+
+**Start**: at the merge, a third of the agents (rounded up) begin on the ramp at 20 m/s, the foremost about 200 m before
+its end. All other vehicles stand in random order on the lanes of the main road, 50 m apart in the mean at density 1;
+`density` changes the number of background vehicles on the same stretch. Agents on the main road begin at 25 m/s,
+background vehicles at 21 to 24 m/s, the speed that they want.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+from gymnasium.vector import AutoresetMode
+
+from fastrl._native import _rust
+from fastrl.envs.multi_agent import MultiAgentVectorEnv
+from fastrl.envs.vector import as_autoreset_mode
+from fastrl.envs.viewer import View
+
+ACTIONS = ("LANE_LEFT", "IDLE", "LANE_RIGHT", "FASTER", "SLOWER")
+"""The meta-actions, by index."""
+VIEW = View(screen_width=1000, screen_height=160)
+
+
+class CoopVectorEnv(MultiAgentVectorEnv):
+    """K worlds of cooperative driving; the module says what agents see, do and get.
+
+    Args:
+        num_envs: worlds, K.
+        task: "highway" or "merge".
+        max_agents: rows of a world, A: the most agents that an episode can have, 1 to 64.
+        num_agents: agents of the first episodes, 1 to `max_agents`; None: `max_agents`. `set_difficulty` changes it.
+        density: of the background traffic in the first episodes, 0 to 4. `set_difficulty` changes it.
+        lanes: of the main road, 1 to 16; None: 4 on the highway, 2 at the merge.
+        background: background vehicles at density 1, 0 to 200; None: 20 on the highway, 10 at the merge.
+        action_type: "meta" (`Discrete(5)`) or "continuous" (`Box(2)`).
+        simulation_frequency: frames of the physics a second.
+        policy_frequency: steps a second, a divisor of it; None: 1, and every frame where actions are continuous.
+        duration: seconds of an episode; None: 40 on the highway, 60 at the merge.
+        cooperation: share of the team's mean in an agent's reward, 0 to 1.
+        collision_reward, speed_reward, lane_reward, arrival_reward: weights of an agent's own reward; None for the
+            lane: 0.1 on the highway, 0.05 at the merge.
+        reward_speed_range: forward speeds that are worth 0 and 1, m/s.
+        autoreset_mode: Gymnasium's enum or the name of one.
+        num_threads: that step the worlds, 0 for one a core.
+
+    Raises:
+        ValueError: an option out of range. TypeError: one of another type.
+    """
+
+    def __init__(
+        self,
+        num_envs: int,
+        *,
+        task: Literal["highway", "merge"] = "highway",
+        max_agents: int = 15,
+        num_agents: int | None = None,
+        density: float = 1.0,
+        lanes: int | None = None,
+        background: int | None = None,
+        action_type: Literal["meta", "continuous"] = "meta",
+        simulation_frequency: int = 5,
+        policy_frequency: int | None = None,
+        duration: float | None = None,
+        cooperation: float = 0.5,
+        collision_reward: float = -1.0,
+        speed_reward: float = 0.4,
+        lane_reward: float | None = None,
+        arrival_reward: float = 1.0,
+        reward_speed_range: tuple[float, float] = (10.0, 30.0),
+        autoreset_mode: AutoresetMode | str = AutoresetMode.SAME_STEP,
+        num_threads: int = 0,
+    ) -> None:
+        native = _rust.CoopVec(
+            num_envs,
+            task=task,
+            max_agents=max_agents,
+            num_agents=num_agents,
+            density=density,
+            lanes=lanes,
+            background=background,
+            action_type=action_type,
+            simulation_frequency=simulation_frequency,
+            policy_frequency=policy_frequency,
+            duration=duration,
+            cooperation=cooperation,
+            collision_reward=collision_reward,
+            speed_reward=speed_reward,
+            lane_reward=lane_reward,
+            arrival_reward=arrival_reward,
+            reward_speed_range=reward_speed_range,
+            autoreset_mode=as_autoreset_mode(autoreset_mode).name.lower(),
+            num_threads=num_threads,
+        )
+
+        actions = Box(-1.0, 1.0, (2,), np.float32) if action_type == "continuous" else Discrete(len(ACTIONS))
+        super().__init__(
+            lambda mode: native,
+            Box(-1.0, 1.0, (native.obs_dim,), np.float32),
+            actions,
+            autoreset_mode=autoreset_mode,
+            name=f"fastrl/coop-{task}-v0",
+            view=VIEW,
+            fps=float(native.policy_frequency),
+        )
+
+
+def coop_highway(num_envs: int, **options: Any) -> CoopVectorEnv:
+    """`fastrl/coop-highway-v0`."""
+    return CoopVectorEnv(num_envs, task="highway", **options)
+
+
+def coop_merge(num_envs: int, **options: Any) -> CoopVectorEnv:
+    """`fastrl/coop-merge-v0`."""
+    return CoopVectorEnv(num_envs, task="merge", **options)

@@ -1,0 +1,324 @@
+"""highway-env's `highway-v0` and `highway-fast-v0`, compiled: the same config, spaces, rewards, ends and `info`.
+
+`reset(seed=s)` gives highway-env 1.12.1's initial state, and the episode runs on as it does there, within 1e-9 (so what
+is on the very edge of a cell of an occupancy grid or of times to collision may fall to either side). Continuous actions
+are scaled in the precision that they come in, as NumPy does it (NEP 50): float32, as `action_space.sample()` draws
+them, or float64. What differs, on purpose:
+
+- A config key that is unknown or not supported raises, where highway-env ignores it
+(`fastrl.envs.traffic.highway_config`).
+- NaN, and with `clip=False` numbers outside of [-1, 1], are refused. So is stepping an episode that has ended.
+- `info["action"]` after a reset is the action that changes nothing (highway-env draws one without a seed).
+- Kinematics with `vehicles_count=1` is refused: highway-env then shows every vehicle near, outside of its own space.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any, cast
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Discrete
+from gymnasium.utils.env_checker import data_equivalence
+from gymnasium.vector import AutoresetMode
+from numpy.typing import NDArray
+
+from fastrl._native import _rust
+from fastrl.envs.traffic.highway_config import (
+    HIGHWAY_DEFAULTS,
+    HIGHWAY_FAST_DEFAULTS,
+    MOST_ENVS,
+    action_names,
+    action_space,
+    as_integer,
+    checked,
+    native_options,
+    observation_space,
+)
+from fastrl.envs.vector import NativeVec, NativeVectorEnv, as_seed
+from fastrl.envs.viewer import RENDER_MODES, View
+
+REWARDS = ("collision_reward", "right_lane_reward", "high_speed_reward", "on_road_reward")
+
+
+def default_config(*, fast: bool = False) -> dict[str, Any]:
+    """highway-env's defaults of `highway-v0`, or of `highway-fast-v0`."""
+    return checked({}, HIGHWAY_FAST_DEFAULTS if fast else HIGHWAY_DEFAULTS)
+
+
+class HighwayVectorEnv(NativeVectorEnv):
+    """N straight roads of traffic with one controlled vehicle each, stepped natively.
+
+    Args:
+        num_envs: number of roads, N.
+        config: highway-env's keys, on top of the defaults; nested dicts are replaced as a whole, as there.
+        fast: the defaults of `highway-fast-v0`, and collisions of the controlled vehicle only.
+        max_episode_steps: Gymnasium's time limit; an episode is truncated by it or by the config's `duration`.
+        num_threads: threads that share the roads out; 0 for one a core.
+        autoreset_mode: what follows the end of an episode, see `NativeVectorEnv`.
+        info: fills `info` as highway-env does: speed float64 [N], crashed bool [N], action [N, ...], rewards (a dict
+            of float64 [N]). Without it `info` is empty and steps are a little faster.
+
+    `step` and `step_into` take continuous actions in float64, too, and compute in their precision.
+
+    Raises ValueError or TypeError for an option out of its range, and says what was expected.
+    """
+
+    _takes_float64 = True
+
+    def __init__(
+        self,
+        num_envs: int = 1,
+        *,
+        config: Mapping[str, Any] | None = None,
+        fast: bool = False,
+        max_episode_steps: int | None = None,
+        num_threads: int = 0,
+        autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
+        info: bool = True,
+        render_mode: str | None = None,
+    ) -> None:
+        num_envs = as_integer("num_envs", num_envs, 1, MOST_ENVS)
+        num_threads = as_integer("num_threads", num_threads, 0, 1024)
+        self.config = checked(
+            {} if config is None else config, HIGHWAY_FAST_DEFAULTS if fast else HIGHWAY_DEFAULTS
+        )
+        if self.config["offscreen_rendering"] is None:
+            self.config["offscreen_rendering"] = render_mode != "human"
+        options = native_options(self.config, fast=fast)
+        if max_episode_steps is not None:
+            steps = as_integer("max_episode_steps", max_episode_steps, 1, 2**31)
+            options["duration"] = min(options["duration"], (steps - 0.5) / self.config["policy_frequency"])
+
+        def native(mode: str) -> NativeVec:
+            return _rust.HighwayVec(num_envs, num_threads=num_threads, autoreset_mode=mode, **options)
+
+        super().__init__(
+            native,
+            observation_space(self.config),
+            action_space(self.config),
+            autoreset_mode=autoreset_mode,
+            render_mode=render_mode,
+            info_of=(lambda _: self.read_info()) if info else None,
+            render_modes=(),
+            view=View.of_config(self.config),
+            # highway-env's: films run at twice the speed of the road.
+            fps=2 * self.config["policy_frequency"],
+        )
+
+    @property
+    def _highway(self) -> _rust.HighwayVec:
+        return cast(_rust.HighwayVec, self._native)
+
+    def read_info(self) -> dict[str, Any]:
+        """What `info` says, without Gymnasium's masks."""
+        n, space = self.num_envs, self.single_action_space
+        discrete = isinstance(space, Discrete)
+        speed, crashed, rewards = np.empty(n), np.empty(n, np.bool_), np.empty((n, len(REWARDS)))
+        action = np.empty(n, np.int64) if discrete else np.empty((n, *(space.shape or ())), np.float32)
+        self._highway.info(speed, crashed, rewards, action)
+        return {
+            "speed": speed,
+            "crashed": crashed,
+            "action": action,
+            "rewards": dict(zip(REWARDS, rewards.T.copy(), strict=True)),
+        }
+
+    def action_masks(self, out: NDArray[np.bool_] | None = None) -> NDArray[np.bool_]:
+        """Bool [N, num_actions]: which actions can have an effect, as highway-env's `get_available_actions` lists
+        them: no lane change off the road, no target speed beyond the last. Only DiscreteMetaAction has such."""
+        if self.config["action"]["type"] != "DiscreteMetaAction":
+            raise ValueError(
+                f"action_masks: expected DiscreteMetaAction, got {self.config['action']['type']}"
+            )
+        if out is None:
+            out = np.empty((self.num_envs, int(cast(Discrete, self.single_action_space).n)), np.bool_)
+        self._highway.action_masks(out)
+        return out
+
+    def vehicles(self, index: int = 0) -> dict[str, NDArray[Any]]:
+        """All vehicles of one road in highway-env's order, the controlled one first: x, y, heading, speed float64
+        [V] (m, rad, m/s), lane, target_lane int64 [V], crashed bool [V]. For looking at: the arrays are copies."""
+        return self._highway.vehicles(as_integer("index", index, 0, self.num_envs - 1))
+
+
+@dataclass(frozen=True)
+class VehicleState:
+    """The controlled vehicle as it is now, in highway-env's words; changing it changes nothing.
+
+    Attributes:
+        position: x and y, m, float64 [2].
+        heading: rad.
+        speed: m/s.
+        lane_index, target_lane_index: the number of the lane comes last.
+        target_speed: m/s.
+        crashed: whether it has collided with another.
+    """
+
+    position: NDArray[np.float64]
+    heading: float
+    speed: float
+    lane_index: tuple[str, str, int]
+    target_lane_index: tuple[str, str, int]
+    target_speed: float
+    crashed: bool
+
+
+@dataclass(frozen=True)
+class ActionType:
+    """The actions by their names, which only DiscreteMetaAction has."""
+
+    actions: dict[int, str]
+    actions_indexes: dict[str, int]
+    get_available_actions: Callable[[], list[int]]
+
+
+class HighwayEnv(gymnasium.Env[NDArray[Any], Any]):
+    """One road, for `gymnasium.make`.
+
+    `config` is as in `HighwayVectorEnv`, and as in highway-env it may be changed: edit `env.unwrapped.config`, call
+    `configure`, or pass `reset(options={"config": {...}})`. It counts from the next reset on, spaces included.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": list(RENDER_MODES), "render_fps": 2}  # noqa: RUF012
+
+    def __init__(
+        self, config: Mapping[str, Any] | None = None, render_mode: str | None = None, *, fast: bool = False
+    ) -> None:
+        self.render_mode = render_mode
+        self.fast = fast
+        self._build(config)
+
+    @classmethod
+    def default_config(cls) -> dict[str, Any]:
+        return default_config()
+
+    def _build(self, config: Mapping[str, Any] | None) -> None:
+        self._vector = HighwayVectorEnv(
+            1,
+            config=config,
+            fast=self.fast,
+            num_threads=1,
+            autoreset_mode=AutoresetMode.DISABLED,
+            info=False,
+            render_mode=self.render_mode,
+        )
+        self.config = checked(self._vector.config, self._vector.config)
+        self.observation_space = self._vector.single_observation_space
+        self.action_space = self._vector.single_action_space
+        self.metadata = type(self).metadata | {"render_fps": self._vector.metadata["render_fps"]}
+
+    def configure(self, config: Mapping[str, Any]) -> None:
+        """Changes the config from the next reset on."""
+        self.config = checked(config, self.config)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[Any], dict[str, Any]]:
+        """Starts an episode. `options={"config": {...}}` changes the config first, as `configure` does."""
+        super().reset(seed=seed)
+        options = dict(options or {})
+        changes = options.pop("config", {})
+        if options:
+            raise ValueError(f"options: expected 'config' or nothing, got {', '.join(map(repr, options))}")
+        self.configure(changes)
+        if not data_equivalence(self.config, self._vector.config):
+            old = self._vector
+            self._build(self.config)
+            if old._was_reset:
+                self._vector._highway.continue_streams(old._highway)
+                self._vector._was_reset = True
+            old.close()
+        if seed is None and not self._vector._was_reset:
+            seed = int(self.np_random.integers(2**63))
+        obs, _ = self._vector.reset(seed=None if seed is None else as_seed(seed))
+        return obs[0], self._info()
+
+    def step(self, action: Any) -> tuple[NDArray[Any], float, bool, bool, dict[str, Any]]:
+        batch = np.asarray(action)
+        if batch.size == 1 and self.action_space.shape in ((), (1,)):
+            batch = batch.reshape(self.action_space.shape)
+        obs, rewards, terminations, truncations, _ = self._vector.step(batch[np.newaxis])
+        told = self._info() | {"action": action}
+        return obs[0], float(rewards[0]), bool(terminations[0]), bool(truncations[0]), told
+
+    def _info(self) -> dict[str, Any]:
+        """highway-env's info in plain Python."""
+        info = self._vector.read_info()
+        rewards = {name: float(part[0]) for name, part in info["rewards"].items()}
+        action = info["action"][0]
+        return {
+            "speed": float(info["speed"][0]),
+            "crashed": bool(info["crashed"][0]),
+            "action": action if action.ndim else int(action),
+            "rewards": rewards,
+        }
+
+    def render(self) -> NDArray[np.uint8] | None:  # type: ignore[override]
+        """A picture, uint8 [screen_height, screen_width, 3], with `render_mode="rgb_array"`."""
+        pictures = self._vector.render()
+        return None if pictures is None else pictures[0]
+
+    @property
+    def vehicle(self) -> VehicleState:
+        """The controlled vehicle. All others are in `vehicles()`."""
+        if not self._vector._was_reset:
+            raise gymnasium.error.ResetNeeded("there is no vehicle yet: call reset() first")
+        first = {key: value[0].item() for key, value in self._vector.vehicles().items()}
+        lanes = {key: ("0", "1", int(first[key])) for key in ("lane", "target_lane")}
+        return VehicleState(
+            np.array([first["x"], first["y"]]),
+            first["heading"],
+            first["speed"],
+            lanes["lane"],
+            lanes["target_lane"],
+            first["target_speed"],
+            first["crashed"],
+        )
+
+    @property
+    def action_type(self) -> ActionType:
+        """Names of the actions: `env.unwrapped.action_type.actions_indexes["IDLE"]`."""
+        names = dict(enumerate(action_names(self._vector.config)))
+        return ActionType(names, {name: i for i, name in names.items()}, self.get_available_actions)
+
+    def set_record_video_wrapper(self, wrapper: Any) -> None:
+        """Tells `gymnasium.wrappers.RecordVideo` how many pictures a second are as fast as highway-env's films. They
+        show the moments of decisions, not the frames in between."""
+        wrapper.frames_per_sec = self.metadata["render_fps"]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> HighwayEnv:
+        """Another environment in the same state, for planners that try out what would happen."""
+        twin = type(self)(self._vector.config, self.render_mode, fast=self.fast)
+        memo[id(self)] = twin
+        twin.config = deepcopy(self.config, memo)
+        twin.spec = deepcopy(self.spec, memo)
+        twin._np_random, twin._np_random_seed = deepcopy(self._np_random, memo), self._np_random_seed
+        if self._vector._was_reset:
+            twin.load_state(self.save_state())
+        return twin
+
+    def get_available_actions(self) -> list[int]:
+        """Actions that can have an effect now, see `HighwayVectorEnv.action_masks`."""
+        return [int(action) for action in np.flatnonzero(self._vector.action_masks()[0])]
+
+    def action_masks(self) -> NDArray[np.bool_]:
+        """Bool [num_actions], see `HighwayVectorEnv.action_masks`."""
+        return self._vector.action_masks()[0]
+
+    def vehicles(self) -> dict[str, NDArray[Any]]:
+        """See `HighwayVectorEnv.vehicles`."""
+        return self._vector.vehicles()
+
+    def save_state(self) -> bytes:
+        """See `NativeVectorEnv.save_state`."""
+        return self._vector.save_state()
+
+    def load_state(self, state: bytes) -> None:
+        self._vector.load_state(state)
+
+    def close(self) -> None:
+        self._vector.close()

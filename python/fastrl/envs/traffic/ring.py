@@ -1,0 +1,318 @@
+"""Flow's ring road, compiled: human drivers whose stop-and-go wave one or several agents are to dissolve.
+
+The benchmark is that of C. Wu et al., "Flow: Architecture and benchmarking for reinforcement learning in traffic
+control" (2017), `WaveAttenuationPOEnv`: 22 vehicles of 5 m on a ring of 220 to 270 m. The humans drive by the
+Intelligent Driver Model as SUMO 1.28 computes it, with noise; their wave has formed before an agent takes over.
+
+An agent observes [own speed / 15, (leader's speed - own) / 15, distance to the leader, front to front / longest ring]
+(speeds in m/s) and acts by an acceleration, m/s^2. All agents get the same reward, `4 mean(v) / 20 - 4 mean(|action|)`
+over all vehicles and all agents; 0 with a collision, which terminates. (Flow's multi-agent ring observes the gap,
+bumper to bumper, instead of the distance; here the observation is the same for one agent and for many.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal, NamedTuple
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box
+from gymnasium.vector import AutoresetMode
+from numpy.typing import ArrayLike, NDArray
+
+from fastrl._native import _rust
+from fastrl.envs.multi_agent import MultiAgentVectorEnv
+from fastrl.envs.vector import NativeVectorEnv, as_seed
+from fastrl.envs.viewer import RENDER_MODES, View
+
+Drive = Literal["agents", "humans", "follower_stopper", "pi_saturation"]
+
+VIEW = View(screen_width=600, screen_height=600)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RingOptions:
+    """The options of the ring road. The defaults are Flow's.
+
+    Attributes:
+        num_vehicles: on the ring, agents included.
+        num_agents: they sit in evenly spaced vehicles. 1 in Gymnasium's environments.
+        ring_length: circumference, m, or the range that each episode's is drawn from, evenly (Flow draws integers).
+        dt: step of the simulation, s.
+        ballistic: vehicles move as SUMO's do with `--step-method.ballistic`.
+        sims_per_step: steps of the simulation in one of the environment, during which an action holds.
+        warmup_steps: steps of the environment before an episode's first observation, in which agents drive as humans
+            do. They are part of `reset` and its work.
+        horizon: steps of the environment until an episode is truncated.
+        noise: deviation of what is added to human accelerations, times the root of `dt`, m/s^2.
+        bunching: stretch that is left free when the vehicles, at rest, are spread over the ring, m. With 0 they begin
+            evenly spaced, and the wave forms in minutes rather than at once.
+        max_accel: bound of the action, m/s^2.
+        max_decel: the other, positive.
+        distance_scale: what observed distances are divided by, m; None for the longest of `ring_length`. To show a
+            policy one ring of the range that it has learned on, give it the longest of these.
+        memory: time over which an agent's own speed is averaged (exponentially) for a fourth number of its
+            observation, own mean speed / 15, s; 0 for Flow's three. A reflex on those three cannot tell a slow moment
+            of the wave from a crowded ring; with the mean it can.
+        safe_speed: SUMO bounds an agent's speed by that which keeps its distance, as in Flow. Without it agents can
+            run into their leaders.
+        speed_weight: of the reward's first part.
+        action_weight: of the second.
+        drive: who drives the agents' vehicles after the warm-up: "agents", or, whatever the actions, "humans" or one
+            of the controllers of Stern et al. (2018), "follower_stopper" and "pi_saturation".
+        desired_speed: of "follower_stopper", m/s; None for the equilibrium speed of each episode's ring.
+
+    Raises TypeError or ValueError for an option that cannot be, and says what was expected.
+    """
+
+    num_vehicles: int = 22
+    num_agents: int = 1
+    ring_length: float | tuple[float, float] = (220.0, 270.0)
+    dt: float = 0.1
+    ballistic: bool = False
+    sims_per_step: int = 1
+    warmup_steps: int = 750
+    horizon: int = 3000
+    noise: float = 0.2
+    bunching: float = 50.0
+    max_accel: float = 1.0
+    max_decel: float = 1.0
+    distance_scale: float | None = None
+    memory: float = 0.0
+    safe_speed: bool = True
+    speed_weight: float = 4.0
+    action_weight: float = 4.0
+    drive: Drive = "agents"
+    desired_speed: float | None = None
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.type == "int":
+                as_count(field.name, value)
+            elif field.type == "bool" and not isinstance(value, bool | np.bool_):
+                raise TypeError(f"{field.name}: expected True or False, got {value!r}")
+            elif field.type == "float" or (field.type == "float | None" and value is not None):
+                as_number(field.name, value)
+        if not isinstance(self.drive, str):
+            raise TypeError(f"drive: expected a name, got {self.drive!r}")
+        # The compiled side checks the rest; on these two the speed of pictures depends before it is asked.
+        for name in ("dt", "sims_per_step"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name}: expected a positive number, got {getattr(self, name)}")
+        self.length_range()
+
+    def length_range(self) -> tuple[float, float]:
+        """Of the ring, m: the shortest and the longest."""
+        length = self.ring_length
+        if isinstance(length, tuple | list):
+            if len(length) != 2:
+                raise ValueError(f"ring_length: expected a number or two, got {length!r}")
+            return as_number("ring_length", length[0]), as_number("ring_length", length[1])
+        return as_number("ring_length", length), as_number("ring_length", length)
+
+    @property
+    def fps(self) -> float:
+        """Steps of the environment in a second of its time."""
+        return 1.0 / (self.dt * self.sims_per_step)
+
+    def native(self, num_envs: int, num_threads: int) -> Callable[[str], _rust.RingVec]:
+        """What builds the compiled rings."""
+        num_envs, num_threads = as_count("num_envs", num_envs), as_count("num_threads", num_threads)
+        options: dict[str, Any] = asdict(self) | {"ring_length": self.length_range()}
+        return lambda mode: _rust.RingVec(num_envs, num_threads=num_threads, autoreset_mode=mode, **options)
+
+    def spaces(self) -> tuple[Box, Box]:
+        """Of one agent's observations and of its actions."""
+        return (
+            Box(-np.inf, np.inf, (4 if self.memory else 3,), np.float32),
+            Box(-self.max_decel, self.max_accel, (1,), np.float32),
+        )
+
+
+def as_count(name: str, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise TypeError(f"{name}: expected an integer, got {value!r}")
+    if not 0 <= value < 2**32:
+        raise ValueError(f"{name}: expected 0 to {2**32 - 1}, got {value}")
+    return int(value)
+
+
+def as_number(name: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+        raise TypeError(f"{name}: expected a number, got {value!r}")
+    return float(value)
+
+
+class RingState(NamedTuple):
+    """Where the vehicles of N rings of n are, in their order along the road: each follows the next, the last the
+    first."""
+
+    positions: NDArray[np.float64]
+    """Fronts, m from where the ring begins, [N, n]."""
+    speeds: NDArray[np.float64]
+    """m/s, [N, n]."""
+    accelerations: NDArray[np.float64]
+    """Of the last step of the simulation, m/s^2, [N, n]."""
+    ring_lengths: NDArray[np.float64]
+    """Circumferences, m, [N]."""
+
+
+class _Rings:
+    """What both faces of the compiled rings can tell."""
+
+    _native: Any
+    options: RingOptions
+
+    @property
+    def seats(self) -> tuple[int, ...]:
+        """Which vehicle each agent sits in."""
+        return tuple(self._native.seats)
+
+    def vehicles(self) -> RingState:
+        """Where the vehicles are."""
+        n = self._native.num_envs
+        shape = (n, self._native.num_vehicles)
+        state = RingState(np.empty(shape), np.empty(shape), np.empty(shape), np.empty(n))
+        self._native.vehicles(*state)
+        return state
+
+    def place(self, index: int, ring_length: float, positions: ArrayLike, speeds: ArrayLike) -> None:
+        """Puts the vehicles of ring `index` elsewhere, in the middle of its episode: `positions` [n] in m, ascending,
+        the last less than a lap after the first; `speeds` [n] in m/s, from 0. ValueError if two overlap."""
+        x, v = (np.ascontiguousarray(values, np.float64) for values in (positions, speeds))
+        self._native.place(index, float(ring_length), x, v)
+
+
+class RingVectorEnv(_Rings, NativeVectorEnv):
+    """N rings with an agent each, stepped natively.
+
+    Args:
+        num_envs: number of rings, N.
+        num_threads: threads that share the rings out; 0 for one a core.
+        autoreset_mode: what follows the end of an episode, see `NativeVectorEnv`.
+        max_episode_steps: Gymnasium's name for `horizon`, which goes first.
+        options: see `RingOptions`.
+    """
+
+    def __init__(
+        self,
+        num_envs: int = 1,
+        *,
+        num_threads: int = 0,
+        autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
+        max_episode_steps: int | None = None,
+        render_mode: str | None = None,
+        **options: Any,
+    ) -> None:
+        if max_episode_steps is not None:
+            options["horizon"] = max_episode_steps
+        self.options = RingOptions(**options)
+        if self.options.num_agents != 1:
+            raise ValueError(
+                f"num_agents: Gymnasium's environments have 1 agent, got {self.options.num_agents}: "
+                "use fastrl.envs.make_multi('fastrl/ring-v0', ...)"
+            )
+        observation_space, action_space = self.options.spaces()
+        super().__init__(
+            self.options.native(num_envs, num_threads),
+            observation_space,
+            action_space,
+            autoreset_mode=autoreset_mode,
+            render_mode=render_mode,
+            render_modes=(),
+            view=VIEW,
+            fps=self.options.fps,
+        )
+
+
+class RingEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
+    """One ring with one agent. Options as in `RingOptions`."""
+
+    metadata: dict[str, Any] = {"render_modes": list(RENDER_MODES), "render_fps": 10}  # noqa: RUF012
+
+    def __init__(self, *, render_mode: str | None = None, **options: Any) -> None:
+        for name in ("num_envs", "autoreset_mode", "num_threads"):
+            if name in options:
+                raise TypeError(
+                    f"{name} belongs to the vector environment: use gymnasium.make_vec or RingVectorEnv"
+                )
+        self._vector = RingVectorEnv(
+            1, num_threads=1, autoreset_mode=AutoresetMode.DISABLED, render_mode=render_mode, **options
+        )
+        self.render_mode = render_mode
+        self.options = self._vector.options
+        self.metadata = type(self).metadata | {"render_fps": self.options.fps}
+        self.observation_space = self._vector.single_observation_space
+        self.action_space = self._vector.single_action_space
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
+        super().reset(seed=seed)
+        if seed is None and not self._vector._was_reset:
+            seed = int(self.np_random.integers(2**63))
+        obs, info = self._vector.reset(seed=None if seed is None else as_seed(seed), options=options)
+        return obs[0], info
+
+    def step(self, action: Any) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
+        obs, rewards, terminations, truncations, info = self._vector.step(np.asarray(action).reshape(1, 1))
+        return obs[0], float(rewards[0]), bool(terminations[0]), bool(truncations[0]), info
+
+    def render(self) -> NDArray[np.uint8] | None:  # type: ignore[override]
+        """A picture, uint8 [H, W, 3], with `render_mode="rgb_array"`."""
+        pictures = self._vector.render()
+        return None if pictures is None else pictures[0]
+
+    def vehicles(self) -> RingState:
+        """Where the vehicles are, without the leading axis."""
+        return RingState(*(array[0] for array in self._vector.vehicles()))
+
+    def save_state(self) -> bytes:
+        """See `NativeVectorEnv.save_state`."""
+        return self._vector.save_state()
+
+    def load_state(self, state: bytes) -> None:
+        self._vector.load_state(state)
+
+    def close(self) -> None:
+        self._vector.close()
+
+
+class RingWorlds(_Rings, MultiAgentVectorEnv):
+    """K rings with A agents each, as rows.
+
+    Args:
+        num_envs: number of rings, K.
+        num_threads: threads that share the rings out; 0 for one a core.
+        autoreset_mode: what follows the end of an episode, see `MultiAgentVectorEnv`.
+        options: see `RingOptions`.
+    """
+
+    def __init__(
+        self,
+        num_envs: int,
+        *,
+        num_threads: int = 0,
+        autoreset_mode: AutoresetMode | str = AutoresetMode.SAME_STEP,
+        **options: Any,
+    ) -> None:
+        self.options = RingOptions(**options)
+        super().__init__(
+            self.options.native(num_envs, num_threads),
+            *self.options.spaces(),
+            autoreset_mode=autoreset_mode,
+            name="fastrl/ring-v0",
+            view=VIEW,
+            fps=self.options.fps,
+        )
+
+
+def equilibrium_speed(ring_length: float, num_vehicles: int = 22) -> float:
+    """The speed at which `num_vehicles` humans on a ring of `ring_length` m, evenly spaced, neither brake nor
+    accelerate, m/s: what a perfect controller comes to."""
+    return _rust.ring_equilibrium_speed(
+        as_count("num_vehicles", num_vehicles), as_number("ring_length", ring_length)
+    )

@@ -1,0 +1,1 @@
+"""Networks, action spaces and the compiled actor."""

@@ -1,0 +1,130 @@
+"""What chooses actions where experience is collected: in workers, and beside compiled environments. Loads no torch.
+
+A call takes a few microseconds, where torch needs fifty, and a worker that has no torch is some 60 MB instead of 600.
+An action depends on the observation, the weights, the episode's stream and the step alone, to the last bit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+from gymnasium.spaces import Space
+from numpy.typing import NDArray
+from typing_extensions import Buffer
+
+from fastrl._native._rust import Mlp
+from fastrl.networks.action_space import Actions
+from fastrl.utils.seeding import GOLDEN, mix, uniforms
+
+
+class Actor(Protocol):
+    """Chooses actions for rows of environments."""
+
+    @property
+    def weights_nbytes(self) -> int:
+        """Size of what `load` reads, bytes; 0 if there is nothing to load."""
+        ...
+
+    def load(self, weights: Buffer) -> None:
+        """Takes new weights from a contiguous buffer of `weights_nbytes` bytes of float32, which it copies.
+
+        Raises:
+            ValueError: another size, or NaN or infinity in it; nothing has changed then.
+        """
+        ...
+
+    def act(
+        self,
+        obs: NDArray[np.float32],
+        streams: NDArray[np.uint64],
+        steps: NDArray[np.int64],
+        actions: NDArray[Any],
+        log_probs: NDArray[np.float32],
+    ) -> None:
+        """Chooses an action for each of K rows.
+
+        Args:
+            obs: float32 [K, D].
+            streams: uint64 [K], `fastrl.utils.seeding.act_stream` of each row's episode.
+            steps: int64 [K], of each row's episode, from 0 on.
+            actions: int64 [K], or float32 [K, n]; written. See `fastrl.networks.action_space.Actions` for what an
+                environment gets of the latter.
+            log_probs: float32 [K]; written.
+        """
+        ...
+
+
+ActorSpec = Callable[[], Actor]
+"""Makes an actor; it pickles, so that workers make their own: ``functools.partial(MlpActor, architecture)``."""
+
+
+class MlpActor:
+    """A multi-layer perceptron, compiled. Its `act` takes ``masks`` and ``greedy`` too.
+
+    Args:
+        architecture: keyword arguments of `fastrl._native._rust.Mlp`, as ``ActorCritic.actor_architecture()`` gives
+            them.
+        num_threads: how many threads share out large batches; 1 in workers, of which there is one a core.
+
+    Raises:
+        TypeError, ValueError: the architecture has an unknown key, lacks one, or has a value out of range.
+    """
+
+    def __init__(self, architecture: Mapping[str, Any], num_threads: int = 1) -> None:
+        self._mlp = Mlp(**architecture, num_threads=num_threads)
+        self.weights_nbytes = 4 * self._mlp.num_weights
+
+    def load(self, weights: Buffer) -> None:
+        self._mlp.load(weights)
+
+    def act(
+        self,
+        obs: NDArray[np.float32],
+        streams: NDArray[np.uint64],
+        steps: NDArray[np.int64],
+        actions: NDArray[Any],
+        log_probs: NDArray[np.float32],
+        masks: NDArray[np.bool_] | None = None,
+        *,
+        greedy: bool = False,
+    ) -> None:
+        self._mlp.act(obs, streams, steps, actions, log_probs, masks, greedy=greedy)
+
+
+class RandomActor:
+    """Uniform actions, whatever the observation: of a Box, draws from -1 to 1. Nothing to load.
+
+    Raises:
+        ValueError: the action space is neither discrete from 0 on nor a Box of one dimension.
+    """
+
+    weights_nbytes = 0
+
+    def __init__(self, action_space: Space[Any]) -> None:
+        self._actions = Actions(action_space)
+        size = self._actions.size
+        self._log_prob = -size * math.log(2) if self._actions.is_box else -math.log(size)
+
+    def load(self, weights: Buffer) -> None:
+        if memoryview(weights).nbytes:
+            raise ValueError(f"weights: expected an empty buffer, got {memoryview(weights).nbytes} bytes")
+
+    def act(
+        self,
+        obs: NDArray[np.float32],
+        streams: NDArray[np.uint64],
+        steps: NDArray[np.int64],
+        actions: NDArray[Any],
+        log_probs: NDArray[np.float32],
+    ) -> None:
+        if self._actions.is_box:
+            numbers = np.arange(1, self._actions.size + 1, dtype=np.uint64)
+            own = mix(streams[:, None] ^ (numbers * GOLDEN))
+            actions[:] = 2 * uniforms(own, steps[:, None]) - 1
+        else:
+            # In float64, where the product cannot round up to the number of actions.
+            actions[:] = uniforms(streams, steps).astype(np.float64) * self._actions.size
+        log_probs[:] = self._log_prob

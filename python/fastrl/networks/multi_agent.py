@@ -1,0 +1,524 @@
+"""Networks of many agents: actors for discrete and continuous actions, critics of one agent and of a whole world.
+
+Rows are agents, row = world * A + agent, as in `fastrl.rollout.multi_agent`.
+"""
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, Self, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from fastrl.networks.action_space import Actions
+from fastrl.networks.actor_critic import (
+    LOG_STD_RANGE,
+    RunningNorm,
+    check_numbers,
+    gaussian_log_probs,
+    load_weights,
+    sample_actions,
+    sampling_noise,
+)
+from fastrl.rollout.multi_agent import TeamRollout
+
+Activation = Literal["relu", "tanh", "elu"]
+Init = Literal["orthogonal", "he", "xavier"]
+
+# Chooses actions by rule: from observations float32 [B, obs_dim] and agent indices int64 [B], actions of the
+# environment, int64 [B] or float32 [B, n].
+Scripted = Callable[[NDArray[np.float32], NDArray[np.int64]], NDArray[Any]]
+
+
+class _Linear(nn.Module):
+    """``nn.Linear`` without values, which otherwise come from torch's global generator. (``skip_init`` would do, but
+    loads PyTorch's compiler, 50 MB.)"""
+
+    def __init__(self, fan_in: int, fan_out: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(fan_out, fan_in))
+        self.bias = nn.Parameter(torch.empty(fan_out))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.linear(x, self.weight, self.bias)
+
+
+class Perceptron(nn.Module):
+    """A multi-layer perceptron with initialisation by name, and dropout by masks that the caller draws.
+
+    Hidden weights are initialised ``orthogonal`` with gain sqrt(2) (Huang et al., 2022, detail 2), ``he`` (normal,
+    He et al., 2015, fan in) or ``xavier`` (uniform, Glorot and Bengio, 2010); the last layer's are orthogonal with
+    ``last_gain`` in every case, for its scale decides how random a fresh policy is. Biases are 0.
+
+    Args:
+        sizes: widths from input to output.
+        activation: after each hidden layer. On CPUs ReLU is many times cheaper than the others.
+        init: see above.
+        last_gain: of the last layer.
+        generator: where the initial weights come from.
+    """
+
+    def __init__(
+        self,
+        sizes: Sequence[int],
+        activation: Activation,
+        init: Init,
+        last_gain: float,
+        generator: torch.Generator,
+    ) -> None:
+        super().__init__()
+        if any(size < 1 for size in sizes):
+            raise ValueError(f"every width of a network must be at least 1, got {list(sizes)}")
+        if activation not in get_args(Activation):
+            raise ValueError(f"activation should be one of {get_args(Activation)}, got {activation!r}")
+        self.activation = activation
+        self.hidden = tuple(sizes[1:-1])
+        self.layers = nn.ModuleList()
+        for i, (fan_in, fan_out) in enumerate(itertools.pairwise(sizes)):
+            linear = _Linear(fan_in, fan_out)
+            if i == len(sizes) - 2:
+                nn.init.orthogonal_(linear.weight, last_gain, generator=generator)
+            elif init == "orthogonal":
+                nn.init.orthogonal_(linear.weight, math.sqrt(2), generator=generator)
+            elif init == "he":
+                nn.init.kaiming_normal_(linear.weight, nonlinearity="relu", generator=generator)
+            else:
+                nn.init.xavier_uniform_(linear.weight, generator=generator)
+            nn.init.zeros_(linear.bias)
+            self.layers.append(linear)
+
+    def forward(self, x: Tensor, trace: "Trace | None" = None) -> Tensor:
+        """Outputs float [B, sizes[-1]] of inputs float [B, sizes[0]].
+
+        Args:
+            trace: remembers what `Trace.backpropagate` needs, and has the dropout; None: for outputs alone.
+        """
+        activate = {"relu": torch.relu, "tanh": torch.tanh, "elu": nn.functional.elu}[self.activation]
+        last = len(self.layers) - 1
+        for i, layer in enumerate(self.layers):
+            if trace is not None:
+                trace.inputs.append(x)
+            x = layer(x)
+            if i < last:
+                x = activate(x)
+                if trace is not None:
+                    trace.hidden.append(x)
+                    if trace.drops:
+                        x = x * trace.drops[i]
+        if trace is not None:
+            trace.body = self
+        return x
+
+    def dropout_masks(self, rows: int, rate: float, generator: torch.Generator) -> list[Tensor]:
+        """For each hidden layer float32 [rows, width]: 0 with probability ``rate``, else 1 / (1 - rate)."""
+        return [
+            torch.rand((rows, width), generator=generator).ge_(rate).div_(1 - rate) for width in self.hidden
+        ]
+
+
+class Trace:
+    """What a pass through a `Perceptron` leaves behind for the gradients of its parameters.
+
+    Backpropagation is spelled out: half of what autograd takes for networks this small is its own, and the first call
+    of ``backward`` loads PyTorch's compiler, 50 MB.
+
+    Args:
+        drops: what each hidden layer's outputs are multiplied by, as `Perceptron.dropout_masks` draws them; empty:
+            nothing.
+    """
+
+    body: Perceptron
+
+    def __init__(self, drops: Sequence[Tensor] = ()) -> None:
+        self.drops = drops
+        self.inputs: list[Tensor] = []  # of each layer
+        self.hidden: list[Tensor] = []  # outputs of each hidden layer, before dropout
+
+    @torch.no_grad()
+    def backpropagate(self, gradient: Tensor) -> None:
+        """Adds the gradients to those of the network's parameters, which must have some (zeros, to begin with).
+
+        Args:
+            gradient: of the outputs, float [B, sizes[-1]].
+        """
+        for i in reversed(range(len(self.inputs))):
+            layer = self.body.layers[i]
+            assert isinstance(layer, _Linear)
+            assert layer.weight.grad is not None and layer.bias.grad is not None
+            layer.weight.grad.addmm_(gradient.T, self.inputs[i])
+            layer.bias.grad.add_(gradient.sum(0))
+            if i == 0:
+                return
+            gradient = gradient @ layer.weight
+            if self.drops:
+                gradient = gradient * self.drops[i - 1]
+            gradient = _derivative(self.body.activation, gradient, self.hidden[i - 1])
+
+
+def _derivative(activation: Activation, gradient: Tensor, outputs: Tensor) -> Tensor:
+    """The gradient of an activation's inputs from that of its outputs."""
+    if activation == "relu":
+        return torch.ops.aten.threshold_backward(gradient, outputs, 0)
+    if activation == "tanh":
+        return torch.ops.aten.tanh_backward(gradient, outputs)
+    return torch.ops.aten.elu_backward(gradient, 1, 1, 1, True, outputs)
+
+
+class _Network(nn.Module):
+    """A perceptron that may whiten observations."""
+
+    body: Perceptron
+    obs_norm: RunningNorm | None
+
+    def observe(self, obs: Tensor) -> None:
+        """Takes observations float [B, obs_dim] into the running statistics, if there are any."""
+        if self.obs_norm is not None:
+            self.obs_norm.update(obs)
+
+
+class Actor(_Network):
+    """A policy: what an agent does, from its own observation and perhaps its index.
+
+    Discrete actions have a categorical distribution. Continuous ones have a Gaussian, its mean the network's output
+    and its deviation a parameter of its own, the same everywhere.
+
+    Args:
+        obs_dim: length of an observation.
+        actions: what is chosen.
+        num_ids: of agents that are told apart by a one-hot index behind the observation; 0: they are not.
+        hidden, activation, init: of the `Perceptron`.
+        normalize_obs: whiten observations by the running statistics in ``obs_norm``.
+        initial_log_std: of the Gaussian, in units of half the range of an action.
+        generator: where the initial weights come from.
+
+    Attributes:
+        log_std: Parameter [n], or None for discrete actions; kept within `LOG_STD_RANGE` by the trainer.
+    """
+
+    log_std: nn.Parameter | None
+
+    def __init__(
+        self,
+        obs_dim: int,
+        actions: Actions,
+        *,
+        num_ids: int = 0,
+        hidden: Sequence[int] = (128, 64, 32),
+        activation: Activation = "relu",
+        init: Init = "orthogonal",
+        normalize_obs: bool = False,
+        initial_log_std: float = 0.0,
+        generator: torch.Generator,
+    ) -> None:
+        super().__init__()
+        self.actions = actions
+        self.obs_dim = obs_dim
+        self.num_ids = num_ids
+        self._architecture = {
+            "obs_dim": obs_dim,
+            "num_ids": num_ids,
+            "hidden": list(hidden),
+            "activation": activation,
+            "init": init,
+            "normalize_obs": normalize_obs,
+        }
+        self.obs_norm = RunningNorm(obs_dim) if normalize_obs else None
+        self.body = Perceptron([obs_dim + num_ids, *hidden, actions.size], activation, init, 0.01, generator)
+        log_std = torch.full((actions.size,), float(initial_log_std)) if actions.is_box else None
+        self.log_std = None if log_std is None else nn.Parameter(log_std.clamp_(*LOG_STD_RANGE))
+
+    def forward(self, obs: Tensor, agents: Tensor, trace: Trace | None = None) -> Tensor:
+        """Logits float [B, size], or means of the Gaussian.
+
+        Args:
+            obs: float [B, obs_dim].
+            agents: int64 [B], index of the agent in its world.
+            trace: as for `Perceptron`.
+        """
+        outputs: Tensor = self.body(_inputs(obs, agents, self.obs_norm, self.num_ids), trace)
+        return outputs
+
+    def draw(self, obs: Tensor, agents: Tensor, noise: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Draws (see `Actions`) and their log-probabilities float [B]; without noise the likeliest ones."""
+        outputs = self(obs, agents)
+        if self.log_std is not None:
+            draws = outputs if noise is None else outputs + self.log_std.exp() * noise
+            return draws, gaussian_log_probs(outputs, self.log_std, draws)
+        if noise is not None:
+            return sample_actions(outputs, noise)
+        log_probs, chosen = torch.log_softmax(outputs, -1).max(-1)
+        return chosen, log_probs
+
+    def state(self) -> dict[str, Any]:
+        """All that `from_state` needs: ``architecture``, ``actions`` (JSON-able), ``weights`` (name -> tensor)."""
+        return {
+            "architecture": dict(self._architecture),
+            "actions": self.actions.state(),
+            "weights": self.state_dict(),
+        }
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> Self:
+        """The actor that `state` came from.
+
+        Raises:
+            ValueError: the weights do not fit the architecture, or are not finite.
+        """
+        cls.check_size(state)
+        # A generator of its own: building the network must not draw from torch's global one.
+        actor = cls(
+            actions=Actions.from_state(state["actions"]), generator=torch.Generator(), **state["architecture"]
+        )
+        load_weights(actor, state["weights"])
+        return actor
+
+    @staticmethod
+    def check_size(state: Mapping[str, Any]) -> None:
+        """Refuses an architecture of more numbers than there are weights: see
+        `fastrl.networks.actor_critic.check_numbers`."""
+        architecture = state["architecture"]
+        inputs = architecture["obs_dim"] + architecture["num_ids"]
+        outputs = Actions.from_state(state["actions"]).size
+        check_numbers(state["weights"], [inputs, *architecture["hidden"], outputs])
+
+
+class Critic(_Network):
+    """The value of an agent's own observation (independent learners).
+
+    Args: as those of `Actor`.
+    """
+
+    def __init__(
+        self,
+        obs_dim: int,
+        *,
+        num_ids: int,
+        hidden: Sequence[int],
+        activation: Activation,
+        init: Init,
+        normalize_obs: bool,
+        generator: torch.Generator,
+    ) -> None:
+        super().__init__()
+        self.num_ids = num_ids
+        self.obs_norm = RunningNorm(obs_dim) if normalize_obs else None
+        self.body = Perceptron([obs_dim + num_ids, *hidden, 1], activation, init, 1.0, generator)
+
+    def forward(self, obs: Tensor, agents: Tensor, trace: Trace | None = None) -> Tensor:
+        """Expected discounted returns float [B] at observations float [B, obs_dim] of agents int64 [B]."""
+        values: Tensor = self.body(_inputs(obs, agents, self.obs_norm, self.num_ids), trace)
+        return values.squeeze(-1)
+
+
+class CentralCritic(_Network):
+    """The values of all agents of a world, from what all of them observe and who lives (MAPPO).
+
+    The joint observation is the concatenation of the agents' observations, those of the dead as zeros, and a flag
+    each that says who lives. There is an output for each agent, so that one pass values a whole world.
+
+    Args:
+        obs_dim: D, of one agent.
+        num_agents: A.
+        hidden, activation, init, normalize_obs, generator: as those of `Actor`.
+    """
+
+    def __init__(
+        self,
+        obs_dim: int,
+        num_agents: int,
+        *,
+        hidden: Sequence[int],
+        activation: Activation,
+        init: Init,
+        normalize_obs: bool,
+        generator: torch.Generator,
+    ) -> None:
+        super().__init__()
+        self.num_agents = num_agents
+        self.obs_norm = RunningNorm(obs_dim) if normalize_obs else None
+        sizes = [num_agents * (obs_dim + 1), *hidden, num_agents]
+        self.body = Perceptron(sizes, activation, init, 1.0, generator)
+
+    def forward(self, obs: Tensor, alive: Tensor, trace: Trace | None = None) -> Tensor:
+        """Expected discounted returns float [B, A] at observations float [B, A, D] of agents alive bool [B, A].
+
+        Observations of the dead are not looked at.
+        """
+        if self.obs_norm is not None:
+            obs = self.obs_norm(obs)
+        obs = obs.masked_fill(~alive.unsqueeze(-1), 0)
+        values: Tensor = self.body(torch.cat([obs.flatten(1), alive.float()], 1), trace)
+        return values
+
+
+class TeamPolicy:
+    """All agents of some worlds: which of them follows which policy, and how they act.
+
+    A policy is an `Actor` or a rule (`Scripted`).
+
+    ::
+
+        policy = TeamPolicy.from_state(learner.policy_state())
+        actions = policy.act(obs, alive)                    # obs [K * A, D], alive [K * A], any number of worlds
+
+    Args:
+        teams: name of the policy of each agent of a world, of length A.
+        policies: those, by name.
+        actions: of an agent.
+        device: of the actors.
+
+    Raises:
+        ValueError: a name without a policy, or an actor of other actions.
+    """
+
+    def __init__(
+        self,
+        teams: Sequence[str],
+        policies: Mapping[str, Actor | Scripted],
+        actions: Actions,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        missing = sorted(set(teams) - policies.keys())
+        if missing or not teams:
+            raise ValueError(
+                f"every agent needs a policy: there is none named {missing}, only {sorted(policies)}"
+            )
+        self.teams = tuple(teams)
+        self.policies = dict(policies)
+        self.actions = actions
+        self.device = torch.device(device)
+        for name, policy in policies.items():
+            if isinstance(policy, Actor) and policy.actions.state() != actions.state():
+                raise ValueError(
+                    f"policy {name!r} chooses {policy.actions.state()}, the agents' actions are {actions.state()}"
+                )
+        self._members = {name: np.array([each == name for each in teams]) for name in dict.fromkeys(teams)}
+
+    @property
+    def num_agents(self) -> int:
+        return len(self.teams)
+
+    def members(self, name: str) -> NDArray[np.bool_]:
+        """Which agents of a world follow a policy, bool [A]."""
+        return self._members[name]
+
+    def act(
+        self,
+        obs: NDArray[np.float32],
+        alive: NDArray[np.bool_],
+        deterministic: bool = True,
+        generator: torch.Generator | None = None,
+    ) -> NDArray[Any]:
+        """Actions of the environment, int64 [K * A] or float32 [K * A, n]; where nobody lives, any.
+
+        Args:
+            obs: float32 [K * A, obs_dim].
+            alive: bool [K * A].
+            deterministic: the likeliest actions; otherwise drawn, for which a generator is needed.
+            generator: of the draws.
+
+        Raises:
+            ValueError: rows that are no whole number of worlds, or no generator.
+        """
+        if len(obs) % self.num_agents or len(obs) != len(alive):
+            raise ValueError(
+                f"expected rows of worlds of {self.num_agents} agents, got {len(obs)} observations"
+                f" and {len(alive)} flags"
+            )
+        noise = None
+        if not deterministic:
+            if generator is None:
+                raise ValueError("actions are to be drawn: give a generator")
+            noise = sampling_noise(self.actions, (len(obs),), generator)
+        draws, _ = self.draw(torch.from_numpy(obs), alive, noise)
+        return self.actions.to_env(draws.numpy())
+
+    def act_into(self, rollout: TeamRollout, t: int, noise: Tensor | None) -> NDArray[Any]:
+        """Chooses the actions of step ``t`` and writes them and their log-probabilities; returns the environment's."""
+        draws, log_probs = self.draw(rollout.tensors["obs"][t], rollout.alive[t], noise)
+        rollout.tensors["actions"][t] = draws
+        rollout.tensors["log_probs"][t] = log_probs
+        return self.actions.to_env(rollout.actions[t])
+
+    def draw(self, obs: Tensor, alive: NDArray[np.bool_], noise: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Draws int64 [R] or float32 [R, n] and log-probabilities float32 [R]; zeros where nobody lives."""
+        rows = len(alive)
+        draws = torch.zeros((rows, self.actions.size) if self.actions.is_box else rows, dtype=self._dtype)
+        log_probs = torch.zeros(rows)
+        worlds = rows // self.num_agents
+        for name, members in self._members.items():
+            chosen = np.flatnonzero(alive & np.tile(members, worlds))
+            if not len(chosen):
+                continue
+            agents = chosen % self.num_agents
+            policy = self.policies[name]
+            index = torch.from_numpy(chosen)
+            if isinstance(policy, Actor):
+                with torch.inference_mode():
+                    drawn, log_prob = policy.draw(
+                        obs.index_select(0, index).to(self.device),
+                        torch.from_numpy(agents).to(self.device),
+                        None if noise is None else noise.index_select(0, index).to(self.device),
+                    )
+                draws[index], log_probs[index] = drawn.cpu(), log_prob.cpu()
+            else:
+                draws[index] = torch.from_numpy(self._scripted(name, policy, obs.numpy()[chosen], agents))
+        return draws, log_probs
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        return torch.float32 if self.actions.is_box else torch.int64
+
+    def _scripted(
+        self, name: str, rule: Scripted, obs: NDArray[np.float32], agents: NDArray[np.int64]
+    ) -> NDArray[Any]:
+        actions = np.asarray(rule(obs, agents))
+        shape = (len(obs), self.actions.size) if self.actions.is_box else (len(obs),)
+        if actions.shape != shape:
+            raise ValueError(
+                f"the scripted policy {name!r} should give actions {list(shape)}, gave {list(actions.shape)}"
+            )
+        return self.actions.from_env(actions)
+
+    def state(self) -> dict[str, Any]:
+        """What `from_state` needs: tensors and JSON-able values. Not a copy. Of rules only the names."""
+        return {
+            "teams": list(self.teams),
+            "actions": self.actions.state(),
+            "actors": {
+                name: policy.state() for name, policy in self.policies.items() if isinstance(policy, Actor)
+            },
+        }
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any], scripted: Mapping[str, Scripted] | None = None) -> Self:
+        """The policy that `state` came from; rules have to be given again.
+
+        Raises:
+            ValueError: a rule is missing, or weights do not fit or are not finite.
+        """
+        actors = {name: Actor.from_state(actor) for name, actor in state["actors"].items()}
+        return cls(state["teams"], {**(scripted or {}), **actors}, Actions.from_state(state["actions"]))
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Takes over the weights of another policy of the same shape, in place.
+
+        Raises:
+            ValueError: they do not fit or are not finite; nothing has changed for the actor that is named.
+        """
+        for name, actor in state["actors"].items():
+            own = self.policies.get(name)
+            if not isinstance(own, Actor):
+                raise ValueError(f"there is no actor named {name!r} here, only {sorted(self.policies)}")
+            load_weights(own, actor["weights"])
+
+
+def _inputs(obs: Tensor, agents: Tensor, norm: RunningNorm | None, num_ids: int) -> Tensor:
+    if norm is not None:
+        obs = norm(obs)
+    if num_ids:
+        obs = torch.cat([obs, nn.functional.one_hot(agents, num_ids).to(obs.dtype)], -1)
+    return obs

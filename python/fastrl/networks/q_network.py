@@ -1,0 +1,291 @@
+"""Networks that estimate the value of each action: plain or dueling, noisy or not, for vectors and images."""
+
+import copy
+import itertools
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from fastrl.networks.actor_critic import check_numbers, load_weights
+
+# The network of Mnih et al., "Human-level control through deep reinforcement learning", 2015.
+NATURE = ("32x8/4", "64x4/2", "64x3/1")
+
+_CONV = re.compile(r"([1-9]\d*)x([1-9]\d*)/([1-9]\d*)")
+
+
+def parse_conv(layer: str) -> tuple[int, int, int]:
+    """Channels, kernel size and stride of a convolution written as ``32x8/4``.
+
+    Raises:
+        ValueError: it is written in another way.
+    """
+    match = _CONV.fullmatch(layer)
+    if match is None:
+        raise ValueError(f"should be CHANNELSxKERNEL/STRIDE, such as 32x8/4, got {layer!r}")
+    channels, kernel, stride = map(int, match.groups())
+    return channels, kernel, stride
+
+
+class NoisyLinear(nn.Module):
+    """A linear layer whose weights carry learnt noise (Fortunato et al., "Noisy Networks for Exploration",
+    2018, section 3, the factorised kind)::
+
+        y = W x + b + (S * (e_out e_in^T)) x + s * e_out        with e = f(normal), f(x) = sign(x) sqrt(|x|)
+
+    computed as ``W x + b + e_out * (S (e_in * x) + s)``, which makes no array of the weights' size. Weights
+    are initialised as in the paper: uniform in +-1/sqrt(in_features), deviations sigma / sqrt(in_features).
+    The noise is 0 until `QNetwork.draw_noise` fills it: then this is an ordinary layer.
+
+    Args:
+        in_features, out_features: sizes.
+        bias: whether there are ``b`` and ``s``.
+        sigma: initial deviation of the noise, times sqrt(in_features); 0.5 in the paper.
+        generator: where the initial weights come from; None leaves them to torch's global generator.
+    """
+
+    noise_in: Tensor
+    noise_out: Tensor
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        *,
+        bias: bool = True,
+        sigma: float = 0.5,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        bound = 1 / math.sqrt(in_features)
+        self.weight = nn.Parameter(torch.empty(out_features, in_features))
+        self.weight_sigma = nn.Parameter(torch.full((out_features, in_features), sigma * bound))
+        nn.init.uniform_(self.weight, -bound, bound, generator=generator)
+        self.bias: nn.Parameter | None = None
+        self.bias_sigma: nn.Parameter | None = None
+        if bias:
+            self.bias = nn.Parameter(torch.empty(out_features))
+            self.bias_sigma = nn.Parameter(torch.full((out_features,), sigma * bound))
+            nn.init.uniform_(self.bias, -bound, bound, generator=generator)
+        # Noise is drawn anew all the time, so it is no part of a checkpoint.
+        self.register_buffer("noise_in", torch.zeros(in_features), persistent=False)
+        self.register_buffer("noise_out", torch.zeros(out_features), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        noise = nn.functional.linear(x * self.noise_in, self.weight_sigma, self.bias_sigma)
+        return nn.functional.linear(x, self.weight, self.bias) + self.noise_out * noise
+
+
+class QNetwork(nn.Module):
+    """Values of all actions, for observations that are vectors or images.
+
+    An image goes through convolutions first; then, as vectors do, through hidden layers, and one linear layer
+    gives the values. ReLU follows each layer but the last. A dueling network (Wang et al., 2016, equation 9)
+    has the last hidden layer twice, once for the value of the observation and once for the advantages of the
+    actions: Q = V + A - mean(A).
+
+    Weights are normal with variance 2 / fan_in (He et al., 2015), 1 / fan_in in the last layer, which no ReLU
+    follows; biases are zero. Noisy layers have the weights of `NoisyLinear`.
+
+    With ``batch_norm`` each layer but the last is followed by BatchNorm before its ReLU, and has no bias: it
+    would be subtracted again. In ``train()`` mode that normalises by the batch at hand and moves the running
+    statistics, in ``eval()`` mode it uses these.
+
+    Args:
+        obs_shape: ``[D]``, or ``[C, H, W]`` for an image.
+        num_actions: A.
+        conv: convolutions of an image, each ``CHANNELSxKERNEL/STRIDE``; vectors have none.
+        hidden: width of each hidden layer; may be empty.
+        dueling: see above.
+        noisy: linear layers are noisy, see `NoisyLinear`.
+        noisy_sigma: its ``sigma``.
+        batch_norm: see above.
+        obs_scale: observations are multiplied by this; 1/255 for pixels.
+        generator: where the initial weights come from; None leaves them to torch's global generator.
+
+    Raises:
+        ValueError: the image is too small for the convolutions, or sizes make no sense.
+
+    Attributes:
+        channels_last: lay images out as ``[B, H, W, C]`` in memory, which changes results by rounding alone;
+            may be set at any time.
+    """
+
+    def __init__(
+        self,
+        obs_shape: Sequence[int],
+        num_actions: int,
+        *,
+        conv: Sequence[str] = (),
+        hidden: Sequence[int] = (512,),
+        dueling: bool = False,
+        noisy: bool = False,
+        noisy_sigma: float = 0.5,
+        batch_norm: bool = False,
+        obs_scale: float = 1.0,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        if len(obs_shape) not in (1, 3):
+            raise ValueError(f"obs_shape must be [D] or, for images, [C, H, W], got {list(obs_shape)}")
+        if any(size < 1 for size in [*obs_shape, num_actions, *hidden]):
+            raise ValueError(
+                "num_actions and all sizes of obs_shape and hidden must be at least 1, got"
+                f" {num_actions}, {list(obs_shape)} and {list(hidden)}"
+            )
+        if conv and len(obs_shape) == 1:
+            raise ValueError(f"convolutions need images [C, H, W], got observations {list(obs_shape)}")
+        self.obs_scale = obs_scale
+        self.channels_last = False
+        self._architecture: dict[str, Any] = {
+            "obs_shape": list(obs_shape),
+            "num_actions": num_actions,
+            "conv": list(conv),
+            "hidden": list(hidden),
+            "dueling": dueling,
+            "noisy": noisy,
+            "noisy_sigma": noisy_sigma,
+            "batch_norm": batch_norm,
+            "obs_scale": obs_scale,
+        }
+
+        def linear(size: int, width: int, last: bool = False) -> nn.Module:
+            bias = last or not batch_norm
+            if noisy:
+                return NoisyLinear(size, width, bias=bias, sigma=noisy_sigma, generator=generator)
+            return _he(nn.utils.skip_init(nn.Linear, size, width, bias=bias), generator, last)
+
+        def perceptron(sizes: Sequence[int]) -> nn.Sequential:
+            layers: list[nn.Module] = []
+            for size, width in itertools.pairwise(sizes):
+                layers += [linear(size, width), *([nn.BatchNorm1d(width)] if batch_norm else []), nn.ReLU()]
+            return nn.Sequential(*layers)
+
+        convolutions, features = _convolutions(obs_shape, conv, batch_norm, generator)
+        shared = hidden[:-1] if dueling else hidden
+        self.trunk = nn.Sequential(*convolutions, nn.Flatten(), *perceptron([features, *shared]))
+        features = [features, *shared][-1]
+        own = hidden[-1:] if dueling else ()
+        width = [features, *own][-1]
+        self.advantage = perceptron([features, *own]).append(linear(width, num_actions, last=True))
+        self.value = perceptron([features, *own]).append(linear(width, 1, last=True)) if dueling else None
+        self._noisy = [module for module in self.modules() if isinstance(module, NoisyLinear)]
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Values of actions, float [B, A].
+
+        Args:
+            obs: ``[B, D]`` or ``[B, C, H, W]``, of any dtype.
+        """
+        x = obs.float() if self.obs_scale == 1 else obs * self.obs_scale
+        if self.channels_last and x.ndim == 4:
+            x = x.contiguous(memory_format=torch.channels_last)
+        features = self.trunk(x)
+        advantage: Tensor = self.advantage(features)
+        if self.value is None:
+            return advantage
+        values: Tensor = self.value(features) + advantage - advantage.mean(-1, keepdim=True)
+        return values
+
+    def draw_noise(self, generator: torch.Generator) -> None:
+        """New noise for all noisy layers, from a generator on the CPU."""
+        for layer in self._noisy:
+            for noise in (layer.noise_in, layer.noise_out):
+                normal = torch.randn(noise.shape, generator=generator)
+                noise.copy_(normal.sign() * normal.abs().sqrt(), non_blocking=True)
+
+    def clear_noise(self) -> None:
+        """Noisy layers act by their mean weights from here on, until `draw_noise`."""
+        for layer in self._noisy:
+            layer.noise_in.zero_()
+            layer.noise_out.zero_()
+
+    def state(self) -> dict[str, Any]:
+        """All that `from_state` needs: ``architecture`` (JSON-able) and ``weights`` (name -> tensor)."""
+        return {"architecture": self._architecture, "weights": self.state_dict()}
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> Self:
+        """The network that `state` came from, in ``eval()`` mode and without noise.
+
+        Raises:
+            ValueError: the weights do not fit the architecture, or are not finite.
+        """
+        cls.check_size(state)
+        network = cls(**state["architecture"], generator=torch.Generator())
+        load_weights(network, state["weights"])
+        return network.eval()
+
+    @staticmethod
+    def check_size(state: Mapping[str, Any]) -> None:
+        """Refuses an architecture of more numbers than there are weights: see
+        `fastrl.networks.actor_critic.check_numbers`."""
+        architecture = state["architecture"]
+        channels, *size = architecture["obs_shape"]
+        others = 0
+        for layer in architecture["conv"]:
+            out, kernel, stride = parse_conv(layer)
+            others += channels * out * kernel**2
+            channels, size = out, [(length - kernel) // stride + 1 for length in size]
+        features = channels * math.prod(size)
+        sizes = [features, *architecture["hidden"], architecture["num_actions"]]
+        check_numbers(state["weights"], sizes, others=others)
+
+    def frozen_copy(self) -> Self:
+        """A copy whose parameters need no gradients, in ``eval()`` mode: a target network."""
+        return copy.deepcopy(self).requires_grad_(False).eval()
+
+
+def flatten_statistics(module: nn.Module) -> Tensor:
+    """Makes the running means and variances of a module's BatchNorm layers views of one vector, and returns
+    it. Moving the module to another device breaks the connection."""
+    owners = [
+        (layer, name)
+        for layer in module.modules()
+        if isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d)
+        for name in ("running_mean", "running_var")
+    ]
+    buffers = [layer.get_buffer(name) for layer, name in owners]
+    if not buffers:
+        return torch.empty(0)
+    vector = torch.cat(buffers)
+    views = vector.split([buffer.numel() for buffer in buffers])
+    for (layer, name), view in zip(owners, views, strict=True):
+        setattr(layer, name, view)
+    return vector
+
+
+def _he(layer: nn.Module, generator: torch.Generator | None, last: bool = False) -> nn.Module:
+    """Initialises a linear layer or convolution."""
+    weight, bias = layer.get_parameter("weight"), layer._parameters.get("bias")
+    nn.init.kaiming_normal_(weight, nonlinearity="linear" if last else "relu", generator=generator)
+    if bias is not None:
+        nn.init.zeros_(bias)
+    return layer
+
+
+def _convolutions(
+    obs_shape: Sequence[int], conv: Sequence[str], batch_norm: bool, generator: torch.Generator | None
+) -> tuple[list[nn.Module], int]:
+    """The layers, and how many numbers come out of them."""
+    layers: list[nn.Module] = []
+    if len(obs_shape) == 1:
+        return layers, obs_shape[0]
+    channels, height, width = obs_shape
+    for layer in conv:
+        out, kernel, stride = parse_conv(layer)
+        if kernel > min(height, width):
+            raise ValueError(
+                f"convolution {layer} has a kernel of {kernel}x{kernel}, but what reaches it is"
+                f" {height}x{width} (observations are {list(obs_shape)}, channels first):"
+                " set conv to smaller ones, such as 16x3/1"
+            )
+        convolution = nn.utils.skip_init(nn.Conv2d, channels, out, kernel, stride, bias=not batch_norm)
+        layers.append(_he(convolution, generator))
+        layers += [*([nn.BatchNorm2d(out)] if batch_norm else []), nn.ReLU()]
+        channels, height, width = out, (height - kernel) // stride + 1, (width - kernel) // stride + 1
+    return layers, channels * height * width

@@ -1,0 +1,1 @@
+"""On-policy storage, rollout fragments, returns."""

@@ -1,0 +1,138 @@
+"""What every collector hands over: some steps of some rows."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastrl.utils.seeding import EPISODES
+
+
+@dataclass(frozen=True)
+class Fragment:
+    """T steps of R rows, all actions chosen by one version of the policy.
+
+    Attributes:
+        obs: float32 [T + 1, R, D]; row ``t`` is what action ``t`` was chosen on, row T what follows the last. After the
+            end of an episode at ``t``, row ``t + 1`` is the first observation of the next one.
+        actions: int64 [T, R], or float32 [T, R, n] as they were drawn (see `fastrl.networks.action_space.Actions`).
+        log_probs: float32 [T, R], of the actions under the policy that chose them.
+        rewards: float32 [T, R].
+        terminations, truncations: bool [T, R].
+        final_obs: float32 [T, R, D], true last observations; meaningful only where an episode ended.
+        version: of the policy; the first that was published is 1.
+        lanes: int64 [R], which rows they are (``fastrl.utils.seeding`` tells what a lane is).
+        returns: float64 [E], undiscounted returns of the episodes that ended here.
+        lengths: int64 [E], their numbers of steps.
+        episodes: int64 [E, 2], their lanes and numbers.
+
+    A fragment that is a whole episode has one row, as many steps as the episode, and ends with it: then ``obs[T]`` is
+    ``final_obs[T - 1]``.
+    """
+
+    obs: NDArray[np.float32]
+    actions: NDArray[Any]
+    log_probs: NDArray[np.float32]
+    rewards: NDArray[np.float32]
+    terminations: NDArray[np.bool_]
+    truncations: NDArray[np.bool_]
+    final_obs: NDArray[np.float32]
+    version: int
+    lanes: NDArray[np.int64]
+    returns: NDArray[np.float64]
+    lengths: NDArray[np.int64]
+    episodes: NDArray[np.int64]
+
+    @property
+    def num_steps(self) -> int:
+        """T."""
+        return len(self.rewards)
+
+    @property
+    def num_rows(self) -> int:
+        """R."""
+        return self.rewards.shape[1]
+
+    def __len__(self) -> int:
+        """Steps held, T * R."""
+        return self.rewards.size
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Where it stands among those of an update: its first lane, and of a whole episode the number."""
+        lane = int(self.lanes[0])
+        return lane, int(self.episodes[0, 1]) if lane == EPISODES else 0
+
+    @property
+    def nbytes(self) -> int:
+        """Of all arrays."""
+        return sum(value.nbytes for value in vars(self).values() if isinstance(value, np.ndarray))
+
+
+STEP_ARRAYS = ("actions", "log_probs", "rewards", "terminations", "truncations", "final_obs")
+
+
+def allocate(
+    num_steps: int, num_rows: int, obs_dim: int, action_shape: tuple[int, ...]
+) -> dict[str, NDArray[Any]]:
+    """Arrays for ``obs`` and `STEP_ARRAYS` of a fragment, zeros.
+
+    Args:
+        action_shape: () for discrete actions, int64; (n,) for float32 [n].
+    """
+    steps = (num_steps, num_rows)
+    return {
+        "obs": np.zeros((num_steps + 1, num_rows, obs_dim), np.float32),
+        "actions": np.zeros((*steps, *action_shape), np.float32 if action_shape else np.int64),
+        "log_probs": np.zeros(steps, np.float32),
+        "rewards": np.zeros(steps, np.float32),
+        "terminations": np.zeros(steps, np.bool_),
+        "truncations": np.zeros(steps, np.bool_),
+        "final_obs": np.zeros((*steps, obs_dim), np.float32),
+    }
+
+
+def all_finite(arrays: Mapping[str, NDArray[Any]], num_steps: int) -> bool:
+    """Whether the rewards and observations of a fragment's arrays are finite, up to a number of steps."""
+    rewards, obs = arrays["rewards"][:num_steps], arrays["obs"][: num_steps + 1]
+    # A sum is not finite where a number is not, and costs less than looking at each. It may overflow otherwise, too.
+    with np.errstate(all="ignore"):
+        if np.isfinite(rewards.sum() + obs.sum()) and np.isfinite(_last_obs(arrays, num_steps).sum()):
+            return True
+    seen = (rewards, obs, _last_obs(arrays, num_steps))
+    return all(bool(np.isfinite(each).all()) for each in seen)
+
+
+def _last_obs(arrays: Mapping[str, NDArray[Any]], num_steps: int) -> NDArray[np.float32]:
+    """The last observations of the episodes that ended, float32 [E, D]; none where there are no ``final_obs``."""
+    if "final_obs" not in arrays:
+        return np.zeros((0, 0), np.float32)
+    ended = arrays["terminations"][:num_steps] | arrays["truncations"][:num_steps]
+    last: NDArray[np.float32] = arrays["final_obs"][:num_steps][ended]
+    return last
+
+
+def first_not_finite(arrays: Mapping[str, NDArray[Any]], num_steps: int) -> tuple[int, int, str]:
+    """The step and row of the first NaN or infinity in a fragment that is not `all_finite`, and a text that says
+    where it came from. Step -1 is the observation that the first action was chosen on."""
+
+    def strange(values: NDArray[np.float32]) -> str:
+        return ", ".join(sorted({str(value) for value in values[~np.isfinite(values)].tolist()}))
+
+    rewards, obs, final_obs = arrays["rewards"], arrays["obs"], arrays.get("final_obs")
+    for row in range(rewards.shape[1]):
+        if found := strange(obs[0, row]):
+            return -1, row, f"reset() gave an observation with {found}"
+    for t in range(num_steps):
+        for row in range(rewards.shape[1]):
+            ended = arrays["terminations"][t, row] or arrays["truncations"][t, row]
+            if not np.isfinite(rewards[t, row]):
+                return t, row, f"step() gave the reward {rewards[t, row]}"
+            last = final_obs[t, row] if ended and final_obs is not None else obs[t + 1, row]
+            if found := strange(last):
+                return t, row, f"step() gave an observation with {found}"
+            if found := strange(obs[t + 1, row]):
+                return t, row, f"reset() after it gave an observation with {found}"
+    raise ValueError("all numbers of this fragment are finite")

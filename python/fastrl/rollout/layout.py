@@ -1,0 +1,65 @@
+"""How fragments become a rollout: side by side where they are of equal length, else end to end."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from fastrl.rollout.fragment import Fragment
+from fastrl.rollout.rollout import Rollout
+
+
+def lay_out(fragments: Sequence[Fragment], rollout: Rollout) -> Rollout:
+    """The fragments' contents as a rollout; values, advantages and returns are left to the learner.
+
+    Fragments of equal length T stand side by side, [T, rows of all of them]. Others are whole episodes, and follow each
+    other in one column, [steps of all of them, 1]: every one ends at its last step, where nothing of the next counts.
+
+    Args:
+        fragments: at least one.
+        rollout: is overwritten and returned if it has the right size; otherwise a new one is.
+
+    Raises:
+        ValueError: observations or actions of another kind or length than the rollout's, or fragments of different
+            lengths that are not whole episodes.
+    """
+    if not fragments:
+        raise ValueError("there are no fragments to learn from")
+    obs_dim, action_shape = rollout.obs.shape[-1], rollout.actions.shape[2:]
+    for fragment in fragments:
+        if fragment.obs.shape[-1] != obs_dim:
+            raise ValueError(
+                f"fragments have observations of length {fragment.obs.shape[-1]}, the learner expects {obs_dim}"
+            )
+        if fragment.actions.shape[2:] != action_shape or fragment.actions.dtype != rollout.actions.dtype:
+            raise ValueError(
+                f"fragments have actions {fragment.actions.dtype} {list(fragment.actions.shape[2:])}, the learner"
+                f" expects {rollout.actions.dtype} {list(action_shape)}"
+            )
+    lengths = [fragment.num_steps for fragment in fragments]
+    side_by_side = len(set(lengths)) == 1
+    rows = [fragment.num_rows for fragment in fragments]
+    if not side_by_side:
+        for fragment in fragments:
+            ended = fragment.terminations[-1] | fragment.truncations[-1]
+            if fragment.num_rows != 1 or not ended.all():
+                raise ValueError(
+                    f"fragments of {sorted(set(lengths))} steps do not fit side by side, and end to end only whole"
+                    " episodes do"
+                )
+    num_steps, num_envs = (lengths[0], sum(rows)) if side_by_side else (sum(lengths), 1)
+    if (num_steps, num_envs) != (rollout.num_steps, rollout.num_envs):
+        rollout = Rollout(num_steps, num_envs, obs_dim, rollout.num_actions, continuous=rollout.continuous)
+    step = row = 0
+    for fragment, length, width in zip(fragments, lengths, rows, strict=True):
+        place = np.s_[step : step + length, row : row + width]
+        for name in ("actions", "log_probs", "rewards", "terminations", "truncations"):
+            getattr(rollout, name)[place] = getattr(fragment, name)
+        # The observation after a whole episode is overwritten by the next one's first, and read for the last only.
+        rollout.obs[step : step + length + 1, row : row + width] = fragment.obs
+        ended = fragment.terminations | fragment.truncations
+        rollout.final_obs[place][ended] = fragment.final_obs[ended]
+        if side_by_side:
+            row += width
+        else:
+            step += length
+    return rollout

@@ -1,0 +1,184 @@
+"""Storage of rollouts: arrays [T, N, ...] that environments write into and learners read."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fastrl._native import _returns, _rows
+
+
+class Rollout:
+    """T steps of N environments, allocated once and overwritten by each collection.
+
+    Arrays are numpy, time-major and C-contiguous, so that row ``t`` of each can be handed to
+    ``NativeVectorEnv.step_into``. ``tensors[name]`` is a torch view of the same memory.
+
+    Attributes:
+        obs: float32 [T + 1, N, obs_dim]; row ``t`` is what action ``t`` was chosen on, row T what follows the
+            last.
+        actions: int64 [T, N], or float32 [T, N, num_actions] as the policy drew them (see
+            `fastrl.networks.action_space.Actions`).
+        log_probs: float32 [T, N], of the actions under the policy that chose them.
+        rewards: float32 [T, N].
+        terminations, truncations: bool [T, N].
+        final_obs: float32 [T, N, obs_dim], true last observations; meaningful only where an episode ended.
+            (Memory that is never written to costs address space only.)
+        values: float32 [T + 1, N], of ``obs``.
+        final_values: float32 [T, N], of ``final_obs``; meaningful only where `cut_off`.
+        advantages, returns: float32 [T, N], written by `compute_advantages`.
+        masks: bool [T + 1, N, num_actions], or None: which actions were allowed on ``obs``.
+        groups: int64 [T + 1, N], written by `find_groups`: states with equal observations and masks have the
+            same number.
+
+    Args:
+        num_steps: T.
+        num_envs: N.
+        obs_dim: length of an observation.
+        num_actions: number of discrete actions, or of numbers in a continuous one.
+        masks: whether to keep action masks.
+        continuous: whether actions are.
+    """
+
+    def __init__(
+        self,
+        num_steps: int,
+        num_envs: int,
+        obs_dim: int,
+        num_actions: int,
+        masks: bool = False,
+        continuous: bool = False,
+    ) -> None:
+        for name, size in {"num_steps": num_steps, "num_envs": num_envs, "obs_dim": obs_dim}.items():
+            if size < 1:
+                raise ValueError(f"{name} must be at least 1, got {size}")
+        self.num_steps = num_steps
+        self.num_envs = num_envs
+        self.num_actions = num_actions
+        self.continuous = continuous
+        steps = (num_steps, num_envs)
+        states = (num_steps + 1, num_envs)
+        self.obs = np.zeros((*states, obs_dim), np.float32)
+        self.actions: NDArray[Any] = (
+            np.zeros((*steps, num_actions), np.float32) if continuous else np.zeros(steps, np.int64)
+        )
+        self.log_probs = np.zeros(steps, np.float32)
+        self.rewards = np.zeros(steps, np.float32)
+        self.terminations = np.zeros(steps, np.bool_)
+        self.truncations = np.zeros(steps, np.bool_)
+        self.final_obs = np.zeros((*steps, obs_dim), np.float32)
+        self.values = np.zeros(states, np.float32)
+        self.final_values = np.zeros(steps, np.float32)
+        self.advantages = np.zeros(steps, np.float32)
+        self.returns = np.zeros(steps, np.float32)
+        self.masks = np.zeros((*states, num_actions), np.bool_) if masks else None
+        self.groups = np.zeros(states, np.int64)
+        self.tensors: dict[str, Tensor] = {
+            name: torch.from_numpy(array)
+            for name, array in vars(self).items()
+            if isinstance(array, np.ndarray)
+        }
+        self._first = np.zeros(1, np.int64)
+
+    def __len__(self) -> int:
+        """Number of steps held, T * N."""
+        return self.num_steps * self.num_envs
+
+    def find_groups(self) -> None:
+        """Fills `groups`, and finds the states that `distinct` gives."""
+        groups = self.groups.reshape(-1)
+        self._first = _rows.group_rows(_as_rows(self.obs), groups)
+        if self.masks is not None:
+            masks = np.empty_like(groups)
+            _rows.group_rows(_as_rows(self.masks), masks)
+            self._first = _rows.group_rows(np.stack([groups, masks], axis=1), groups)
+
+    def distinct(self, name: str) -> NDArray[Any]:
+        """``obs`` or ``masks`` with one row a group, [G, ...]: ``distinct(name)[groups]`` is the whole."""
+        rows: NDArray[Any] = _as_rows(getattr(self, name))[self._first]
+        return rows
+
+    def cut_off(self) -> NDArray[np.bool_]:
+        """Where an episode was truncated and not terminated, bool [T, N]."""
+        return self.truncations & ~self.terminations
+
+    def compute_advantages(self, gamma: float, gae_lambda: float, reward_scale: float = 1.0) -> None:
+        """Fills `advantages` and `returns` from rewards times ``reward_scale`` (``fastrl._native._returns.gae``)."""
+        rewards = self.rewards if reward_scale == 1.0 else self.rewards * np.float32(reward_scale)
+        _returns.gae(
+            rewards,
+            self.values[:-1],
+            self.terminations,
+            self.truncations,
+            self.final_values,
+            self.values[-1],
+            self.advantages,
+            self.returns,
+            gamma=gamma,
+            gae_lambda=gae_lambda,
+        )
+
+    def compute_vtrace(
+        self,
+        log_ratios: NDArray[np.float32],
+        gamma: float,
+        *,
+        trace_lambda: float = 1.0,
+        rho_clip: float = 1.0,
+        c_clip: float = 1.0,
+        reward_scale: float = 1.0,
+    ) -> None:
+        """Fills `advantages` and `returns` from what other policies did (``fastrl._native._returns.vtrace``).
+
+        Args:
+            log_ratios: float32 [T, N], log-probabilities of the actions under the policy to be learnt less those under
+                the policies that took them.
+        """
+        rewards = self.rewards if reward_scale == 1.0 else self.rewards * np.float32(reward_scale)
+        _returns.vtrace(
+            log_ratios,
+            rewards,
+            self.values[:-1],
+            self.terminations,
+            self.truncations,
+            self.final_values,
+            self.values[-1],
+            self.advantages,
+            self.returns,
+            gamma=gamma,
+            rho_clip=rho_clip,
+            c_clip=c_clip,
+            trace_lambda=trace_lambda,
+        )
+
+
+def discounted_sums(
+    rewards: NDArray[np.float32], ended: NDArray[np.bool_], before: NDArray[np.float32], gamma: float
+) -> NDArray[np.float32]:
+    """Sums of the rewards so far, ``sums[t] = gamma * sums[t - 1] + rewards[t]``, which start anew with each episode.
+
+    Args:
+        rewards: float32 [T, N].
+        ended: bool [T, N], whether an episode ended at the step.
+        before: float32 [N], the sums before the first step.
+        gamma: discount, 0 to 1.
+
+    Returns:
+        float32 [T, N].
+    """
+    # Seen from the last step to the first they are discounted returns, which the compiled module knows.
+    sums = np.empty(rewards.shape, np.float32)
+    begins = np.zeros(ended.shape, np.bool_)
+    begins[:-1] = ended[-2::-1]
+    nowhere, unread = np.zeros_like(begins), np.zeros_like(sums)
+    _returns.discounted_returns(
+        np.ascontiguousarray(rewards[::-1]), begins, nowhere, unread, before, sums, gamma=gamma
+    )
+    return sums[::-1]
+
+
+def _as_rows(array: NDArray[Any]) -> NDArray[Any]:
+    """[T + 1, N, K] as [(T + 1) * N, K]."""
+    return array.reshape(-1, array.shape[-1])

@@ -1,0 +1,1 @@
+"""Problems: presets, scores and reports."""

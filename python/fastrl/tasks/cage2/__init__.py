@@ -1,0 +1,1 @@
+"""CAGE Challenge 2: presets, scoring protocol."""

@@ -1,0 +1,259 @@
+"""The protocol of CAGE Challenge 2: how well a defender does against each red agent over each horizon."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Group
+from rich.table import Table
+
+from fastrl.envs.cage2.baselines import make_baseline
+from fastrl.envs.cage2.env import RED_AGENTS, Cage2VectorEnv, Ruleset
+from fastrl.training.metrics import counted
+
+if TYPE_CHECKING:
+    from fastrl.training.policy import Policy
+
+HORIZONS = (30, 50, 100)
+RULESETS: tuple[Ruleset, ...] = get_args(Ruleset)
+RED_TITLES = {"bline": "B_line", "meander": "Meander", "sleep": "Sleep"}
+
+# Games that are played at a time: enough to be fast, few enough to stay in caches.
+BATCH = 1024
+
+# What chooses the actions int64 [N] among the 145 for observations float32 [N, obs_dim].
+Act = Callable[[NDArray[np.float32]], NDArray[np.int64]]
+
+
+@dataclass(frozen=True)
+class Contender:
+    """Something that can be evaluated.
+
+    Attributes:
+        name: what to call it.
+        scan_memory: it wants observations of 62 values.
+        enter: makes its `Act` for an environment whose episodes begin, from a seed.
+    """
+
+    name: str
+    scan_memory: bool
+    enter: Callable[[Cage2VectorEnv, int], Act]
+
+
+@dataclass(frozen=True)
+class Score:
+    """Returns of episodes against one red agent over one horizon."""
+
+    red_agent: str
+    horizon: int
+    episodes: int
+    mean: float
+    standard_error: float
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The scores of one contender on one ruleset."""
+
+    contender: str
+    ruleset: Ruleset
+    seed: int
+    scores: tuple[Score, ...]
+
+    @property
+    def total(self) -> float:
+        """Sum of the means, the challenge's final score where all nine are there."""
+        return sum(score.mean for score in self.scores)
+
+    @property
+    def total_standard_error(self) -> float:
+        return math.sqrt(sum(score.standard_error**2 for score in self.scores))
+
+    def to_tree(self) -> dict[str, Any]:
+        """All of it, for JSON."""
+        return asdict(self) | {"total": self.total, "total_standard_error": self.total_standard_error}
+
+
+@dataclass(frozen=True)
+class Published:
+    """A result that others published. Scores by red agent and horizon, as far as they are known."""
+
+    name: str
+    ruleset: Ruleset
+    scores: dict[tuple[str, int], float]
+    total: float | None
+
+
+def _published(name: str, ruleset: Ruleset, total: float | None, **scores: Sequence[float]) -> Published:
+    cells = {
+        (red, horizon): s for red, row in scores.items() for horizon, s in zip(HORIZONS, row, strict=True)
+    }
+    return Published(name, ruleset, cells, total)
+
+
+# The challenge's final leaderboard, and what is known of the same on today's repository.
+PUBLISHED = (
+    _published(
+        "CardiffUni (winner)",
+        "leaderboard",
+        -54.57,
+        bline=(-3.47, -6.41, -13.76),
+        meander=(-5.64, -8.69, -16.6),
+        sleep=(0.0, 0.0, 0.0),
+    ),
+    _published("second place", "leaderboard", -56.9),
+    _published("third place", "leaderboard", -57.05),
+    _published("CardiffUni (winner)", "main", None, bline=(-5.05, -12.1, -36.0)),
+    _published("best known, a graph network", "main", -58.2),
+)
+
+
+def of_policy(policy: "Policy", name: str, *, deterministic: bool = True) -> Contender:
+    """A trained policy."""
+
+    def enter(env: Cage2VectorEnv, seed: int) -> Act:
+        return lambda obs: policy.act(
+            obs, deterministic, env.action_masks() if policy.needs_action_mask else None
+        )
+
+    return Contender(name, policy.needs_scan_memory, enter)
+
+
+def of_baseline(name: str) -> Contender:
+    """A scripted defender, one of ``fastrl.envs.cage2.baselines.BASELINES``.
+
+    Raises:
+        ValueError: there is no such baseline.
+    """
+    make_baseline(name, 1)
+
+    def enter(env: Cage2VectorEnv, seed: int) -> Act:
+        blue = make_baseline(name, env.num_envs, seed)
+        return lambda obs: blue.act(env.alerts())
+
+    return Contender(f"baseline:{name}", False, enter)
+
+
+def evaluate(
+    contender: Contender,
+    *,
+    ruleset: Ruleset,
+    episodes: int = 1000,
+    seed: int = 0,
+    horizons: Sequence[int] = HORIZONS,
+    red_agents: Sequence[str] = RED_AGENTS,
+    num_threads: int = 0,
+    advance: Callable[[int], object] = lambda steps: None,
+) -> Evaluation:
+    """Plays ``episodes`` against each red agent over each horizon.
+
+    A seed stands for the same draws of the opponents for every contender, and gives the same scores again.
+
+    Args:
+        advance: called again and again with how many steps were played since the last call, of `protocol_steps`.
+    """
+    scores = tuple(
+        _score(contender, ruleset, red_agent, horizon, episodes, seed, num_threads, advance)
+        for red_agent in red_agents
+        for horizon in horizons
+    )
+    return Evaluation(contender.name, ruleset, seed, scores)
+
+
+def protocol_steps(episodes: int) -> int:
+    """Steps in all, if so many episodes are played against each red agent over each horizon."""
+    return episodes * len(RED_AGENTS) * sum(HORIZONS)
+
+
+def _score(
+    contender: Contender,
+    ruleset: Ruleset,
+    red_agent: str,
+    horizon: int,
+    episodes: int,
+    seed: int,
+    threads: int,
+    advance: Callable[[int], object],
+) -> Score:
+    own_seed, seeds = luck(seed, red_agent, horizon, episodes)
+    returns = np.empty(episodes)
+    for start in range(0, episodes, BATCH):
+        batch = seeds[start : start + BATCH]
+        env = Cage2VectorEnv(
+            len(batch),
+            ruleset=ruleset,
+            red_agent=red_agent,
+            episode_length=horizon,
+            scan_memory=contender.scan_memory,
+            num_threads=threads,
+            autoreset_mode="disabled",
+        )
+        returns[start : start + BATCH] = _play(env, contender.enter(env, own_seed + start), batch, advance)
+        env.close()
+    return Score(red_agent, horizon, episodes, *mean_and_error(returns))
+
+
+def luck(seed: int, red_agent: str, horizon: int, episodes: int) -> tuple[int, list[int]]:
+    """A seed for the contender's own draws, and those of the games it plays against a red agent over a horizon."""
+    stream = np.random.SeedSequence([seed, RED_AGENTS.index(red_agent), horizon])
+    own_seed, *seeds = map(int, stream.generate_state(episodes + 1, np.uint64))
+    return own_seed, seeds
+
+
+def mean_and_error(values: NDArray[np.float64]) -> tuple[float, float]:
+    """Mean and standard error, NaN of a single value."""
+    spread = float(values.std(ddof=1)) if len(values) > 1 else math.nan
+    return float(values.mean()), spread / math.sqrt(len(values))
+
+
+def _play(
+    env: Cage2VectorEnv, act: Act, seeds: list[int], advance: Callable[[int], object]
+) -> NDArray[np.float64]:
+    """The return of one episode of every game, float64 [N]."""
+    obs, _ = env.reset(seed=seeds)
+    rewards, returns = np.empty(env.num_envs), np.zeros(env.num_envs)
+    terminations, truncations = np.empty(env.num_envs, np.bool_), np.empty(env.num_envs, np.bool_)
+    for _ in range(env.episode_length):
+        env.step_into(act(obs), obs, rewards, terminations, truncations)
+        returns += rewards
+        advance(env.num_envs)
+    return returns
+
+
+def score_table(evaluation: Evaluation) -> Group:
+    """The scores beside the winner's on the same ruleset, and the other published totals."""
+    others = [other for other in PUBLISHED if other.ruleset == evaluation.ruleset]
+    beside = [other for other in others if other.scores]
+    table = Table(
+        title=f"{evaluation.contender} on ruleset {evaluation.ruleset!r}",
+    )
+    table.add_column("red agent")
+    table.add_column("steps", justify="right")
+    table.add_column("score", justify="right")
+    for other in beside:
+        table.add_column(other.name, justify="right")
+    for score in evaluation.scores:
+        cells = (other.scores.get((score.red_agent, score.horizon)) for other in beside)
+        table.add_row(
+            RED_TITLES[score.red_agent],
+            str(score.horizon),
+            _plus_minus(score.mean, score.standard_error),
+            *("" if cell is None else f"{cell:.2f}" for cell in cells),
+            end_section=score.horizon == HORIZONS[-1],
+        )
+    total = _plus_minus(evaluation.total, evaluation.total_standard_error)
+    table.add_row(
+        "total", "", total, *("" if other.total is None else f"{other.total:.2f}" for other in beside)
+    )
+    episodes = evaluation.scores[0].episodes
+    notes = f"Means of {counted(episodes, 'episode')} each ± their standard errors; seed {evaluation.seed}."
+    totals = [f"{other.name} {other.total:.2f}" for other in others if not other.scores]
+    return Group(table, notes, f"Published totals: {', '.join(totals)}.")
+
+
+def _plus_minus(mean: float, error: float) -> str:
+    # Adding 0.0 turns -0.0 into 0.0.
+    return f"{mean + 0.0:.2f}" if math.isnan(error) else f"{mean + 0.0:.2f} ± {error:.2f}"

@@ -1,0 +1,93 @@
+"""Settings of the games of CAGE Challenge 2, whatever is trained on them."""
+
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from fastrl.envs.cage2.env import ACTIONS, RED_AGENTS, action_indices, red_mix
+from fastrl.utils.config import section
+
+
+def parse_red_agent(value: Any) -> str:
+    """``"bline"``, ``"mix"``, ``"bline:0.5,meander:0.5"`` or a table of weights, in one spelling.
+
+    Raises:
+        ValueError: an unknown agent, or weights that are no weights.
+    """
+    if value == "mix":
+        value = red_mix(value)
+    if isinstance(value, str):
+        pairs = [part.partition(":") for part in value.replace(" ", "").split(",")]
+        weights = {name: weight if colon else "1" for name, colon, weight in pairs}
+        repeated = len(weights) != len(pairs)
+    else:
+        weights, repeated = dict(value) if isinstance(value, Mapping) else {}, False
+    try:
+        numbers = {name: float(weight) for name, weight in weights.items()}
+    except (TypeError, ValueError):
+        numbers = {}
+    good = all(math.isfinite(number) and number > 0 for number in numbers.values())
+    if not numbers or repeated or not good or not numbers.keys() <= set(RED_AGENTS):
+        raise ValueError(
+            f"should be mix, one of {', '.join(RED_AGENTS)}, or several with weights such as"
+            " bline:0.5,meander:0.5"
+        )
+    if len(numbers) == 1:
+        return next(iter(numbers))
+    return ",".join(f"{name}:{number:g}" for name, number in numbers.items())
+
+
+def red_weights(red_agent: str) -> dict[str, float]:
+    """Weights by name from a spelling that `parse_red_agent` gives."""
+    pairs = (part.partition(":") for part in red_agent.split(","))
+    return {name: float(weight or 1) for name, _, weight in pairs}
+
+
+def _check_actions(actions: Any) -> Any:
+    try:
+        action_indices(actions)
+    except ValueError:
+        raise ValueError(f"should be different indices from 0 to {len(ACTIONS) - 1}") from None
+    return actions
+
+
+@section
+class GameConfig:
+    """The games of CAGE Challenge 2."""
+
+    red_agent: Annotated[
+        str,
+        BeforeValidator(parse_red_agent),
+        Field(
+            description="bline, meander or sleep, or several with the weights by which each episode's is drawn; mix:"
+            " bline and meander, half each"
+        ),
+    ] = "bline:0.5,meander:0.5"
+    ruleset: Annotated[
+        Literal["main", "leaderboard"],
+        Field(description="main: today's CybORG; leaderboard: the one that the leaderboard was scored on"),
+    ] = "main"
+    episode_length: Annotated[int, Field(ge=1, le=1_000_000, description="steps of an episode")] = 100
+    scan_memory: Annotated[
+        bool, Field(description="observe ten more values: which hosts were scanned in this episode")
+    ] = True
+    actions: Annotated[
+        Literal["effective"] | tuple[int, ...] | None,
+        AfterValidator(_check_actions),
+        Field(
+            description="actions that the agent may choose: effective: those that can have an effect; a list of"
+            " indices; none: all 145"
+        ),
+    ] = "effective"
+
+    def options(self) -> dict[str, Any]:
+        """As the environments name them."""
+        return {
+            "ruleset": self.ruleset,
+            "red_agent": red_weights(self.red_agent),
+            "episode_length": self.episode_length,
+            "scan_memory": self.scan_memory,
+            "actions": self.actions,
+        }

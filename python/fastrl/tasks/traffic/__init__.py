@@ -1,0 +1,1 @@
+"""Traffic: presets, curriculum, scores, films."""

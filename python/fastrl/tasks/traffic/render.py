@@ -1,0 +1,255 @@
+"""Episodes of traffic to look at: a film, a log of trajectories, a diagram of time and space."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+from numpy.typing import NDArray
+from rich.console import Console
+
+from fastrl.envs.multi_agent import MultiAgentVectorEnv, make_multi
+from fastrl.envs.traffic.trajectories import Recorder, draw_time_space
+from fastrl.envs.viewer import View
+from fastrl.tasks.traffic.scores import evaluation_seeds
+from fastrl.training.metrics import counted
+from fastrl.utils.config import UserError
+from fastrl.utils.output import plain_console
+from fastrl.utils.progress import Progress
+from fastrl.utils.video import check_video, write_video
+
+if TYPE_CHECKING:
+    from fastrl._native._rust import TrafficScene
+    from fastrl.envs.record_episodes import Act
+
+POLICIES = ("idle", "random")
+# The end of an episode is shown for so long, s.
+HOLD = 1.0
+
+
+class RenderError(UserError):
+    """Something that cannot be shown."""
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What there is to see after a reset or a step of one world: alive bool [A], reward float32 [A] (None: a reset)."""
+
+    scene: TrafficScene
+    episode: int
+    alive: NDArray[np.bool_]
+    reward: NDArray[np.float32] | None
+
+
+def make_world(env_id: str, options: Mapping[str, Any]) -> MultiAgentVectorEnv:
+    """One world that stays as it ended, until it is reset.
+
+    Raises:
+        RenderError: there is no such environment, or it refuses an option.
+    """
+    try:
+        env = make_multi(env_id, 1, **{**options, "num_threads": 1, "autoreset_mode": "disabled"})
+    except (ValueError, TypeError, OverflowError) as error:
+        raise RenderError(f"{env_id}: {error}") from None
+    if not env.has_scenes:
+        raise RenderError(f"{env_id} has nothing to show")
+    return env
+
+
+def run_world(path: Path, options: Mapping[str, Any]) -> tuple[MultiAgentVectorEnv, Act]:
+    """The world of a run in traffic, with some of its options changed, and what the run has learnt.
+
+    Args:
+        path: a run directory, whose best policy it is if evaluations have found one, else its newest; or a checkpoint.
+        options: of the environment, instead of the run's.
+
+    Raises:
+        CheckpointError: there is no policy.
+        RenderError: the environment refuses an option, or with it the policy does not fit.
+    """
+    from fastrl.networks.action_space import Actions
+    from fastrl.networks.multi_agent import TeamPolicy
+    from fastrl.tasks.traffic.run import BEST, load_policy
+    from fastrl.tasks.traffic.settings import environment_options
+
+    best = path / "checkpoints" / BEST
+    config, policy = load_policy(best if best.is_file() else path)
+    env = make_world(config.env.id, {**environment_options(config.env), **options})
+    if len(policy.teams) != env.num_agents and len(policy.policies) == 1:
+        # One policy for all can drive any number of them.
+        teams = list(policy.policies) * env.num_agents
+        policy = TeamPolicy(teams, policy.policies, policy.actions, policy.device)
+    takes = Actions(env.single_action_space).state()
+    obs = np.zeros((env.num_agents, *(env.single_observation_space.shape or ())), np.float32)
+    try:
+        if len(policy.teams) != env.num_agents or policy.actions.state() != takes:
+            raise ValueError(
+                f"it drives {len(policy.teams)} agents by {policy.actions.state()},"
+                f" here are {env.num_agents} by {takes}"
+            )
+        policy.act(obs, np.ones(env.num_agents, np.bool_))
+    except (RuntimeError, ValueError) as error:
+        raise RenderError(f"the policy of {path} does not fit these worlds: {error}") from None
+    return env, policy.act
+
+
+def scripted(name: str, env: MultiAgentVectorEnv, seed: int) -> Act:
+    """A policy that needs no training: "idle" goes on as it is, "random" draws each action evenly."""
+    rows = env.num_envs * env.num_agents
+    space = env.single_action_space
+    generator = np.random.default_rng(seed)
+    if isinstance(space, Discrete):
+        # Of three or five manoeuvres the second changes nothing.
+        idle = np.full(rows, 1 if space.n in (3, 5) else 0, np.int64)
+        draw: Callable[[], NDArray[Any]] = lambda: generator.integers(space.n, size=rows)  # noqa: E731
+    else:
+        assert isinstance(space, Box)
+        idle = np.zeros((rows, *space.shape), np.float32)
+        draw = lambda: generator.uniform(space.low, space.high, (rows, *space.shape)).astype(np.float32)  # noqa: E731
+    if name not in POLICIES:
+        raise RenderError(f"policy: expected {' or '.join(POLICIES)}, got {name!r}")
+    return (lambda obs, alive: idle) if name == "idle" else (lambda obs, alive: draw())
+
+
+def moments(env: MultiAgentVectorEnv, act: Act, seeds: Sequence[int]) -> Iterator[Moment]:
+    """Plays an episode for each seed in one world of autoreset mode "disabled"."""
+    rows = env.num_agents
+    obs = np.empty((rows, *(env.single_observation_space.shape or ())), np.float32)
+    rewards = np.empty(rows, np.float32)
+    alive, terminations, truncations = (np.empty(rows, np.bool_) for _ in range(3))
+    for episode, seed in enumerate(seeds):
+        env.reset_into(obs, alive, seed=[seed])
+        yield Moment(env.scene(0), episode, alive.copy(), None)
+        while alive.any():
+            env.step_into(act(obs, alive), obs, rewards, terminations, truncations, alive)
+            yield Moment(env.scene(0), episode, alive.copy(), rewards.copy())
+
+
+def pictures(seen: Iterator[Moment], view: View, *, fps: float, speed: float) -> Iterator[NDArray[np.uint8]]:
+    """The pictures of a film that runs `speed` times as fast as time; between two moments the cars move evenly."""
+    period = speed / fps
+    before: Moment | None = None
+    start, shown = 0.0, 0
+    for moment in seen:
+        after = moment.scene
+        if before is None or before.episode != moment.episode:
+            if before is not None:
+                yield from _held(before, view, fps)
+            start, shown = after.time, 0
+        else:
+            earlier = before.scene
+            while (time := start + shown * period) < after.time:
+                share = (time - earlier.time) / (after.time - earlier.time)
+                yield view.draw(earlier.between(after, min(max(share, 0.0), 1.0)))
+                shown += 1
+        before = moment
+    if before is not None:
+        yield from _held(before, view, fps)
+
+
+def _held(moment: Moment, view: View, fps: float) -> Iterator[NDArray[np.uint8]]:
+    """The end of an episode, for a while."""
+    yield from itertools.repeat(view.draw(moment.scene), max(round(HOLD * fps), 1))
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """Files to be made; None: not that one."""
+
+    video: Path | None = None
+    log: Path | None = None
+    time_space: Path | None = None
+
+    def check(self) -> None:
+        """Whether they can be written, before hours are spent on what goes into them."""
+        paths = [path for path in (self.video, self.log, self.time_space) if path is not None]
+        if not paths:
+            raise RenderError(
+                "there is nothing to make: say --out FILE.mp4, --log FILE.npz or --time-space FILE.png"
+            )
+        for path in paths:
+            if not path.parent.is_dir():
+                raise RenderError(f"{path}: there is no folder {path.parent}")
+        if self.log is not None and self.log.suffix != ".npz":
+            raise RenderError(f"{self.log}: expected a name that ends in .npz")
+        if self.video is not None:
+            check_video(self.video)
+
+
+def render(
+    env: MultiAgentVectorEnv,
+    act: Act,
+    outputs: Outputs,
+    *,
+    title: str,
+    episodes: int = 1,
+    seed: int = 0,
+    fps: float = 25.0,
+    speed: float = 1.0,
+    view: Mapping[str, Any] | None = None,
+    console: Console | None = None,
+) -> None:
+    """Plays episodes and makes the files that are asked for.
+
+    Args:
+        env: one world, see `make_world`.
+        act: the policy.
+        outputs: which files.
+        title: of the diagram.
+        episodes, seed: how many, on the seeds that `fastrl eval` takes too.
+        fps, speed: of the film: pictures a second, and how many times as fast as time it runs.
+        view: what differs from how the environment is looked at usually (`fastrl.envs.viewer.View`).
+        console: where progress is shown.
+
+    Raises:
+        RenderError, VideoError, TrajectoryError: a file cannot be made.
+    """
+    outputs.check()
+    console = console or plain_console(stderr=True)
+    try:
+        looked_at = replace(env.view, **(view or {}))
+    except (ValueError, TypeError) as error:
+        raise RenderError(str(error)) from None
+    recorder = Recorder(env.name, env.num_agents)
+    seeds = evaluation_seeds(seed, episodes)
+    # Of a single episode nobody knows how long it will be.
+    with Progress("playing", episodes if episodes > 1 else None, console) as progress:
+
+        def watched() -> Iterator[Moment]:
+            number = 0
+            for moment in moments(env, act, seeds):
+                progress.describe(f"episode {moment.episode + 1} of {episodes}, {moment.scene.time:.1f} s")
+                progress.advance(moment.episode - number)
+                number = moment.episode
+                recorder.add(moment.scene, moment.episode, moment.alive, moment.reward)
+                yield moment
+
+        shown = 0
+        if outputs.video is not None:
+            shown = write_video(outputs.video, pictures(watched(), looked_at, fps=fps, speed=speed), fps=fps)
+        else:
+            for _ in watched():
+                pass
+    if outputs.video is not None:
+        console.print(
+            f"{outputs.video}: {counted(shown, 'picture')}, {shown / fps:.1f} s",
+            highlight=False,
+            soft_wrap=True,
+        )
+    seen = recorder.trajectories()
+    if outputs.log is not None:
+        seen.save(outputs.log)
+        cars = seen.present.shape[1]
+        console.print(
+            f"{outputs.log}: {counted(len(seen.time), 'moment')}, {counted(cars, 'car')}",
+            highlight=False,
+            soft_wrap=True,
+        )
+    if outputs.time_space is not None:
+        draw_time_space(seen, outputs.time_space, title=title)
+        console.print(f"{outputs.time_space}", highlight=False, soft_wrap=True)

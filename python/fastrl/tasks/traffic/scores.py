@@ -1,0 +1,128 @@
+"""How good a traffic policy is: episodes on fixed seeds, and what became of them."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich import box
+from rich.table import Table
+
+from fastrl.envs.record_episodes import MEANS, Act, mean_of, play
+
+if TYPE_CHECKING:
+    from fastrl.envs.multi_agent import MultiAgentVectorEnv
+
+# Worlds that are played at a time: enough to be fast, few enough to stay in caches.
+_BATCH = 128
+
+# Keeps the seeds of evaluations apart from those of training.
+_STREAM = 1
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Means over episodes; NaN for what the environment does not know.
+
+    Attributes:
+        name: whose.
+        episodes, seed: how many, on the seeds that follow from this one.
+        mean_return: of the agents' sums of rewards; standard_error: of that mean over episodes.
+        success_rate, collision_rate: shares of the agents that ended well, and that crashed.
+        mean_speed: m/s; throughput: vehicles/h; min_ttc: s, of each episode the shortest time to a collision.
+        mean_length: steps.
+    """
+
+    name: str
+    episodes: int
+    seed: int
+    mean_return: float
+    standard_error: float
+    success_rate: float
+    collision_rate: float
+    mean_speed: float
+    throughput: float
+    min_ttc: float
+    mean_length: float
+
+    def numbers(self) -> dict[str, float]:
+        """The means by name, and the standard error."""
+        return {name: getattr(self, name) for name in (*MEANS, "standard_error")}
+
+    def to_tree(self) -> dict[str, Any]:
+        """All of it, for JSON."""
+        return dataclasses.asdict(self)
+
+
+def evaluation_seeds(seed: int, episodes: int) -> list[int]:
+    """The same for every policy."""
+    return [int(s) for s in np.random.SeedSequence([seed, _STREAM]).generate_state(episodes, np.uint64)]
+
+
+def score(
+    make: Callable[[int], "MultiAgentVectorEnv"],
+    act: Act,
+    *,
+    name: str,
+    episodes: int,
+    seed: int,
+    advance: Callable[[int], object] = lambda episodes: None,
+) -> Scores:
+    """Plays episodes on fixed seeds.
+
+    Args:
+        make: worlds of that number.
+        act: the policy.
+        advance: called again and again with how many episodes have ended since the last call.
+    """
+    seeds = evaluation_seeds(seed, episodes)
+    played = []
+    for start in range(0, episodes, _BATCH):
+        batch = seeds[start : start + _BATCH]
+        env = make(len(batch))
+        played.append(play(env, act, batch, advance))
+        env.close()
+    return scores_of(np.concatenate(played), name, seed)
+
+
+def scores_of(played: NDArray[np.void], name: str, seed: int) -> Scores:
+    """What episodes came to."""
+    returns = played["return_mean"]
+    spread = float(returns.std(ddof=1)) if len(returns) > 1 else math.nan
+    return Scores(
+        name=name,
+        episodes=len(played),
+        seed=seed,
+        standard_error=spread / math.sqrt(len(returns)),
+        **{mean: mean_of(played[field]) for mean, field in MEANS.items()},
+    )
+
+
+def score_table(all_scores: Sequence[Scores], title: str) -> Table:
+    """A row for each; TTC is the mean of the episodes' shortest times to a collision."""
+    table = Table(title=title, box=box.SIMPLE_HEAD, show_edge=False, padding=0)
+    table.add_column("policy", overflow="fold")
+    for column in ("return", "success", "crashed", "m/s", "veh/h", "TTC s", "steps"):
+        table.add_column(column, justify="right")
+    for it in all_scores:
+        digits = 2 if abs(it.mean_return) < 100 else 0
+        error = "" if math.isnan(it.standard_error) else f" ± {it.standard_error:.{digits}f}"
+        table.add_row(
+            it.name,
+            # Adding 0.0 turns -0.0 into 0.0.
+            f"{it.mean_return + 0.0:.{digits}f}{error}",
+            _text(it.success_rate, "{:.1%}"),
+            _text(it.collision_rate, "{:.1%}"),
+            _text(it.mean_speed, "{:.1f}"),
+            _text(it.throughput, "{:,.0f}"),
+            _text(it.min_ttc, "{:.2f}"),
+            _text(it.mean_length, "{:,.0f}"),
+        )
+    return table
+
+
+def _text(value: float, form: str) -> str:
+    return "-" if math.isnan(value) else form.format(value)

@@ -1,0 +1,1 @@
+"""Workflow search on CAGE Challenge 2."""

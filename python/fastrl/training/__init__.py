@@ -1,0 +1,1 @@
+"""The trainer and what a run writes."""

@@ -1,0 +1,200 @@
+"""Trained policies, ready to act anywhere: all they need is one checkpoint file."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fastrl.networks.action_space import Actions
+from fastrl.networks.actor_critic import ActorCritic, mask_logits, sample_actions
+from fastrl.training.checkpoint import CheckpointError, load_newest, unusable
+from fastrl.utils.config import ConfigError
+
+
+def load_policy(path: str | Path, *, device: str = "cpu", seed: int = 0) -> "Policy":
+    """The policy of a run directory (its newest checkpoint) or of a checkpoint file.
+
+    In the real CybORG, seen through the challenge's wrapper::
+
+        policy = fastrl.load_policy("runs/mine")
+        memory = fastrl.envs.cage2.env.ScanMemory() if policy.needs_scan_memory else None
+        obs = wrapper.reset()
+        for _ in range(100):
+            row = np.float32(obs)[None]
+            if memory is not None:
+                row = memory.observe(row)
+            obs, reward, done, info = wrapper.step(int(policy.act(row)[0]))
+
+    Call ``memory.reset()`` at the start of each episode.
+
+    Args:
+        path: a run directory or a checkpoint file; nothing else of the run is read.
+        device: where the network is to live, "cpu" or "cuda".
+        seed: of the draws of ``act(..., deterministic=False)``.
+
+    Raises:
+        CheckpointError: there is no checkpoint, or a damaged or foreign one.
+        ConfigError: this machine has no such device.
+    """
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ConfigError(f"device {device!r} cannot be used: {str(error).splitlines()[0]}") from None
+    file, state = load_newest(path)
+    if state.get("kind") == "pixels":
+        raise CheckpointError(f"{file} is of a run from pixels: its scores are in its run's summary.json")
+    try:
+        return Policy(state, device=device, seed=seed)
+    except Exception as error:
+        # Whatever is wrong then is the file's contents.
+        raise unusable(file, "holds no policy that this fastrl can use", error) from None
+
+
+class Policy:
+    """Chooses actions for observations. Made by `load_policy`.
+
+    Args:
+        state: of a checkpoint.
+        device: "cpu" or "cuda".
+        seed: of random draws.
+
+    Attributes:
+        obs_dim: length of an observation.
+        continuous: whether actions are.
+        num_actions: number of the environment's actions: 145 in CAGE 2, also if the policy uses some of them
+            only. Of numbers in an action, if they are continuous.
+        actions: int64 [A], those that it uses; none if they are continuous.
+        needs_scan_memory: it was trained on CAGE 2 observations of 62 values: feed the 52 plain ones through
+            a ``fastrl.envs.cage2.env.ScanMemory``.
+        needs_action_mask: it was trained on actions that may have an effect only: give it
+            ``env.action_masks()``. Without, it may choose actions that do nothing.
+        environment: the settings of the environment that it was trained on.
+        workflow: the order of priority that it was trained to fix hosts in, the most urgent first (see
+            ``fastrl.envs.cage2.workflow``); None if it was trained without one. It need not be told: it is part of the
+            network.
+        steps: how many environment steps it was trained for.
+    """
+
+    def __init__(self, state: dict[str, Any], *, device: str = "cpu", seed: int = 0) -> None:
+        network = ActorCritic.from_state(state["policy"])
+        self.environment: dict[str, Any] = state["config"]["env"]
+        self.steps: int = state["steps"]
+        self.obs_dim = network.obs_dim
+        self.actions: NDArray[np.int64] = np.array(state["actions"], np.int64)
+        self.num_actions: int = state["num_actions"]
+        self.needs_scan_memory: bool = self.environment.get("scan_memory", False)
+        # Runs with workflows never learn with masks.
+        self.needs_action_mask: bool = state["config"].get("ppo", {}).get("action_masks", False)
+        self.workflow: str | None = state.get("workflow")
+        self._box = Actions.from_state(state["action_space"]) if network.log_std is not None else None
+        self.continuous = self._box is not None
+        if self._box is not None:
+            if self._box.size != network.num_actions:
+                raise ValueError(
+                    f"actions of {self._box.size} numbers for a network of {network.num_actions}"
+                )
+        elif self.actions.shape != (network.num_actions,):
+            raise ValueError(f"{len(self.actions)} actions for a network of {network.num_actions}")
+        elif not ((self.actions >= 0) & (self.actions < self.num_actions)).all():
+            raise ValueError(f"actions beyond the environment's {self.num_actions}")
+        self._network = network.to(device).eval()
+        self._device = torch.device(device)
+        self._generator = torch.Generator().manual_seed(seed)
+
+    def act(
+        self,
+        obs: NDArray[np.floating],
+        deterministic: bool = True,
+        action_mask: NDArray[np.bool_] | None = None,
+    ) -> Any:
+        """The actions for observations, as indices into all of the environment's actions, or as numbers.
+
+        Args:
+            obs: float32 [N, obs_dim], or [obs_dim] for one observation. float64 is converted.
+            deterministic: the most probable action; otherwise one is drawn.
+            action_mask: bool [N, num_actions], or [num_actions] for one observation, True = allowed; for discrete
+                actions.
+
+        Returns:
+            int64 [N], or float32 [N, num_actions] within the bounds of the environment's. For one observation one
+            action: an int64, or float32 [num_actions].
+
+        Raises:
+            TypeError: wrong dtype.
+            ValueError: wrong shape, NaN or infinity (in float32), a row whose mask allows none of ``actions``, or a
+                mask of continuous actions.
+        """
+        is_single = isinstance(obs, np.ndarray) and obs.ndim == 1
+        rows = self._checked(obs)
+        if is_single and isinstance(action_mask, np.ndarray):
+            action_mask = action_mask[None]
+        actions = self._act(rows, deterministic, action_mask)
+        return actions[0] if is_single else actions
+
+    def _act(
+        self, obs: NDArray[np.float32], deterministic: bool, action_mask: NDArray[np.bool_] | None
+    ) -> NDArray[Any]:
+        if self._box is not None and action_mask is not None:
+            raise ValueError(
+                "action_mask is for discrete actions, this policy's are continuous: leave it out"
+            )
+        with torch.inference_mode():
+            outputs = self._network.outputs(torch.from_numpy(obs).to(self._device)).float().cpu()
+            if self._box is not None:
+                return self._box.to_env(self._drawn(outputs, deterministic).numpy())
+            logits = outputs
+            if action_mask is not None:
+                logits = mask_logits(logits, torch.from_numpy(self._own_mask(action_mask, len(obs))))
+            if deterministic:
+                chosen = logits.argmax(-1)
+            else:
+                chosen, _ = sample_actions(logits, torch.rand(len(obs), 1, generator=self._generator))
+        return self.actions[chosen.numpy()]
+
+    def _drawn(self, means: Tensor, deterministic: bool) -> Tensor:
+        """Draws of continuous actions, float32 [N, num_actions]."""
+        log_std = self._network.log_std
+        if deterministic or log_std is None:
+            return means
+        return means + log_std.exp().cpu() * torch.randn(means.shape, generator=self._generator)
+
+    def _checked(self, obs: NDArray[np.floating]) -> NDArray[np.float32]:
+        """A copy of observations [N, obs_dim]: read-only arrays are welcome, but not to torch."""
+        if not isinstance(obs, np.ndarray):
+            raise TypeError(f"obs should be a numpy array, got {type(obs).__name__}")
+        if obs.dtype not in (np.float32, np.float64):
+            raise TypeError(f"obs should be float32 or float64, got {obs.dtype}")
+        if obs.ndim not in (1, 2) or obs.shape[-1] != self.obs_dim:
+            hint = ""
+            if obs.size and obs.size % self.obs_dim == 0:
+                hint = f"; observations of several dimensions are flattened: obs.reshape(-1, {self.obs_dim})"
+            elif self.needs_scan_memory and obs.shape[-1:] == (52,):
+                hint = "; feed plain observations through fastrl.envs.cage2.env.ScanMemory first"
+            raise ValueError(
+                f"obs should have shape [N, {self.obs_dim}] or [{self.obs_dim}], got {list(obs.shape)}{hint}"
+            )
+        with np.errstate(over="ignore"):
+            checked = np.array(obs, np.float32, order="C").reshape(-1, self.obs_dim)
+        if not np.isfinite(checked).all():
+            row = int(np.argmin(np.isfinite(checked).all(axis=1)))
+            raise ValueError(f"obs should be finite, row {row} has NaN or infinity")
+        return checked
+
+    def _own_mask(self, mask: NDArray[np.bool_], rows: int) -> NDArray[np.bool_]:
+        """The columns of a mask over all actions that belong to the policy's own."""
+        if not isinstance(mask, np.ndarray) or mask.dtype != np.bool_:
+            raise TypeError(
+                f"action_mask should be a bool array, got {getattr(mask, 'dtype', type(mask).__name__)}"
+            )
+        if mask.shape != (rows, self.num_actions):
+            raise ValueError(
+                f"action_mask should have shape [{rows}, {self.num_actions}], got {list(mask.shape)}"
+            )
+        own = mask[:, self.actions]
+        if not own.any(axis=1).all():
+            row = int(np.argmin(own.any(axis=1)))
+            raise ValueError(f"action_mask should allow some action that the policy uses, row {row} does not")
+        return own

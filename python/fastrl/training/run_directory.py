@@ -1,0 +1,196 @@
+"""The directory of a run: its settings, metrics, checkpoints and summary."""
+
+import contextlib
+import fcntl
+import itertools
+import os
+import time
+from pathlib import Path
+from typing import Self
+
+from fastrl.utils.config import UserError
+from fastrl.utils.files import write_atomically
+
+# Begins the settings of every run: by it a directory is known as a run's.
+_MARK = b"# The settings of this run of fastrl.\n"
+# As they began before there was that line.
+_OLD_MARK = b"[run]\n"
+# Begins the metrics of every run that has some.
+_ROW = b'{"steps": '
+
+
+class RunDirectoryError(UserError, RuntimeError):
+    """A directory that cannot be used for a run; one line that says why."""
+
+
+class RunDirectory:
+    """The files of one run. While it is open, no other process can write to the same run.
+
+    As a context it is closed at the end. A run that fails before it has a checkpoint or a row of metrics leaves nothing
+    in a directory that was empty before, so that it can be begun again there.
+
+    Attributes:
+        is_made: whether it was not there before.
+        starts_over: whether a run that was killed before its first checkpoint is there; known by `check_unused`.
+
+    Raises:
+        RunDirectoryError: another process holds it, or it cannot be made.
+    """
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self.is_made = _make(path)
+            # Locking the directory itself leaves no lock file behind, whatever happens.
+            self._lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        except OSError as error:
+            raise RunDirectoryError(f"cannot make the run directory {path}: {error.strerror}") from None
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(self._lock)
+            if isinstance(error, BlockingIOError):
+                raise RunDirectoryError(f"{path} is in use: another process is training there") from None
+            raise RunDirectoryError(f"cannot lock the run directory {path}: {error.strerror}") from None
+        self.path = path
+        self.config = path / "config.toml"
+        self.metrics = path / "metrics.jsonl"
+        self.summary = path / "summary.json"
+        self.tensorboard = path / "tensorboard"
+        self.profile = path / "profile.json"
+        self.checkpoints = path / "checkpoints"
+        self.starts_over = False
+        # A process that was killed while it wrote the first file leaves that.
+        self._was_empty = all(file.match(".config.toml.*.tmp") for file in path.iterdir())
+
+    def write_settings(self, toml: str) -> None:
+        """Writes the run's settings, by which the directory is known as a run's from then on."""
+        write_atomically(self.config, _MARK + toml.encode())
+
+    def check_unused(self) -> None:
+        """Refuses a directory with something in it, unless it is a run that was killed before its first checkpoint.
+
+        Raises:
+            RunDirectoryError
+        """
+        self.starts_over = never_saved(self.path)
+        if self._was_empty or self.starts_over:
+            return
+        if _has_checkpoint(self.path) or _begins_with(self.config, _MARK):
+            raise RunDirectoryError(
+                f"{self.path} has a run in it: go on with --resume {self.path}, or choose another --run-dir"
+            )
+        name = min(path.name for path in self.path.iterdir())
+        raise RunDirectoryError(
+            f"{self.path} is neither empty nor a run (there is {name} in it): choose another --run-dir"
+        )
+
+    def check_own(self) -> None:
+        """Refuses a directory without a run, whose files a run that goes on would overwrite.
+
+        Raises:
+            RunDirectoryError
+        """
+        files = {self.config: (_MARK, _OLD_MARK), self.metrics: (_ROW,)}
+        there = [file for file in files if file.exists()]
+        if self.metrics.is_symlink():
+            # Rows would be cut off and added in a file elsewhere; all others are replaced, not written to.
+            raise RunDirectoryError(f"{self.metrics} is a link: name a new directory with --run-dir")
+        foreign = [file.name for file in there if not (_begins_with(file, *files[file]) or _is_empty(file))]
+        if foreign or not there:
+            why = f"its {foreign[0]} was written by something else" if foreign else "it has no config.toml"
+            raise RunDirectoryError(f"{self.path} is no run, {why}: name a new directory with --run-dir")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        if kind is not None and self._was_empty and not self._was_begun():
+            # Whatever else is there was put there meanwhile.
+            for file in (self.config, self.metrics, self.profile):
+                file.unlink(missing_ok=True)
+            for file in self.tensorboard.glob("events.out.tfevents.*"):
+                file.unlink()
+            folders = [self.tensorboard, self.checkpoints, *([self.path] if self.is_made else [])]
+            for folder in folders:
+                with contextlib.suppress(OSError):
+                    folder.rmdir()
+        self.close()
+
+    def _was_begun(self) -> bool:
+        rows = self.metrics.exists() and self.metrics.stat().st_size > 0
+        return rows or (self.checkpoints.exists() and any(self.checkpoints.iterdir()))
+
+    def close(self) -> None:
+        os.close(self._lock)
+
+
+def never_saved(path: Path) -> bool:
+    """Whether a directory holds a run that was killed before its first checkpoint: it can only start over."""
+    return (
+        _begins_with(path / "config.toml", _MARK)
+        and not (path / "summary.json").exists()
+        and not _has_checkpoint(path)
+    )
+
+
+def _has_checkpoint(path: Path) -> bool:
+    return any((path / "checkpoints").glob("*.safetensors"))
+
+
+def _begins_with(path: Path, *marks: bytes) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(max(map(len, marks))).startswith(marks)
+    except OSError:
+        return False
+
+
+def _is_empty(path: Path) -> bool:
+    return path.is_file() and path.stat().st_size == 0
+
+
+def new_directory(path: Path | None, name: str) -> RunDirectory:
+    """An unused directory for a new run: the given one, or one under ``runs``, named ``name`` and the time.
+
+    Raises:
+        RunDirectoryError: the given one has a run or something else in it.
+    """
+    if path is None:
+        return _named(name)
+    directory = RunDirectory(path)
+    try:
+        directory.check_unused()
+    except BaseException:
+        directory.close()
+        raise
+    return directory
+
+
+def _named(name: str) -> RunDirectory:
+    """One that nobody else has made."""
+    stem = f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    for i in itertools.count(1):
+        path = Path("runs", stem if i == 1 else f"{stem}-{i}")
+        if not path.exists():
+            try:
+                directory = RunDirectory(path)
+            except RunDirectoryError:
+                if not path.exists():
+                    raise
+                # Another process was quicker.
+                continue
+            if directory.is_made:
+                return directory
+            directory.close()
+    raise AssertionError
+
+
+def _make(path: Path) -> bool:
+    """Makes a directory; returns False if it is there."""
+    try:
+        path.mkdir(parents=True)
+    except FileExistsError:
+        if not path.is_dir():
+            raise
+        return False
+    return True

@@ -1,0 +1,1 @@
+"""Settings, files, processes, seeding, timers, errors: what every other package may use."""

@@ -1,0 +1,538 @@
+"""PPO: its losses against automatic differentiation, its learning, its exact resumption, its refusals."""
+
+import dataclasses
+import itertools
+import json
+
+import gymnasium
+import hypothesis.extra.numpy as hnp
+import numpy as np
+import pytest
+import torch
+from fake_env import Bandit, Constant, Corridor, Dial
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from fastrl.algorithms.ppo import PPO, Minibatch, PPOConfig, ppo_gradients
+from fastrl.networks.actor_critic import ActorCritic, mask_logits
+from fastrl.utils.timer import Stopwatch
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Networks this small gain nothing from more, and threads that wait for each other suffer on a busy machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def plain_loss(logits, values, batch, clip_range, value_clip, value_coef, entropy_coef):
+    """The objective as the paper writes it, sample by sample, for automatic differentiation."""
+    values = values[batch.rows]
+    distribution = torch.distributions.Categorical(logits=mask_logits(logits, batch.masks)[batch.rows])
+    ratio = (distribution.log_prob(batch.actions) - batch.log_probs).exp()
+    policy_loss = -torch.min(
+        ratio * batch.advantages, ratio.clamp(1 - clip_range, 1 + clip_range) * batch.advantages
+    ).mean()
+    squares = (values - batch.returns) ** 2
+    if value_clip is not None:
+        clipped = batch.values + (values - batch.values).clamp(-value_clip, value_clip)
+        squares = torch.max(squares, (clipped - batch.returns) ** 2)
+    value_loss = squares.mean() / 2
+    entropy = distribution.entropy().mean()
+    return policy_loss + value_coef * value_loss - entropy_coef * entropy, policy_loss, value_loss, entropy
+
+
+@st.composite
+def minibatches(draw, masked):
+    num_rows, size, num_actions = draw(st.integers(1, 4)), draw(st.integers(1, 8)), draw(st.integers(1, 5))
+
+    def floats(*shape):
+        return torch.from_numpy(draw(hnp.arrays(np.float64, shape, elements=st.floats(-3, 3))))
+
+    rows = draw(hnp.arrays(np.int64, size, elements=st.integers(0, num_rows - 1)))
+    actions = draw(hnp.arrays(np.int64, size, elements=st.integers(0, num_actions - 1)))
+    masks = None
+    if masked:
+        allowed = draw(hnp.arrays(np.bool_, (num_rows, num_actions)))
+        allowed[:, 0] = True
+        allowed[rows, actions] = True
+        masks = torch.from_numpy(allowed)
+    batch = Minibatch(
+        obs=torch.zeros(num_rows, 1),
+        rows=torch.from_numpy(rows),
+        actions=torch.from_numpy(actions),
+        log_probs=-floats(size).abs(),
+        advantages=floats(size),
+        returns=floats(size),
+        values=floats(size),
+        masks=masks,
+    )
+    return floats(num_rows, num_actions), floats(num_rows), batch
+
+
+def check_gradients(case, value_clip=None):
+    logits, values, batch = case
+    if value_clip is not None:
+        # At a kink of the loss any slope between those of the two sides is a gradient.
+        predictions = values[batch.rows]
+        moved = predictions - batch.values
+        clipped = batch.values + moved.clamp(-value_clip, value_clip)
+        beyond = moved.abs() >= value_clip
+        assume(not (beyond & ((clipped - batch.returns).abs() == (predictions - batch.returns).abs())).any())
+    coefficients = {"clip_range": 0.2, "value_clip": value_clip, "value_coef": 0.7, "entropy_coef": 0.3}
+    logits.requires_grad_(), values.requires_grad_()
+    loss, policy_loss, value_loss, entropy = plain_loss(logits, values, batch, **coefficients)
+    expected = torch.autograd.grad(loss, (logits, values))
+    outputs, grad_values, _, losses = ppo_gradients(logits.detach(), values.detach(), batch, **coefficients)
+    torch.testing.assert_close(outputs, expected[0])
+    torch.testing.assert_close(grad_values, expected[1])
+    torch.testing.assert_close(losses.policy_loss, policy_loss)
+    torch.testing.assert_close(losses.value_loss, value_loss)
+    torch.testing.assert_close(losses.entropy, entropy)
+
+
+class TestLosses:
+    @settings(deadline=None)
+    @given(minibatches(masked=False))
+    def test_gradients_are_those_of_autograd(self, case):
+        check_gradients(case)
+
+    @settings(deadline=None)
+    @given(minibatches(masked=True))
+    def test_gradients_with_masks(self, case):
+        check_gradients(case)
+
+    @settings(deadline=None)
+    @given(minibatches(masked=False), st.floats(0.01, 2))
+    def test_gradients_with_value_clipping(self, case, value_clip):
+        check_gradients(case, value_clip)
+
+    @settings(deadline=None)
+    @given(minibatches(masked=True))
+    def test_masked_logits_do_not_matter(self, case):
+        logits, values, batch = case
+        other = torch.where(batch.masks, logits, 17.0)
+        results = [
+            ppo_gradients(x, values, batch, clip_range=0.2, value_clip=None, value_coef=0.5, entropy_coef=0.1)
+            for x in (logits, other)
+        ]
+        for a, b in zip(results[0].losses, results[1].losses, strict=True):
+            assert torch.equal(a, b)
+        assert torch.equal(results[0].outputs, results[1].outputs)
+        assert not results[0].outputs[~batch.masks].any()
+
+
+def ppo_for(env, *, seed=0, total_steps=20_000, **config):
+    return PPO(
+        PPOConfig(**config),
+        env.single_observation_space,
+        env.single_action_space,
+        env.num_envs,
+        total_steps=total_steps,
+        seed=seed,
+    )
+
+
+def train(ppo, env):
+    """Until total_steps; returns the mean return of the last episodes."""
+    watch = Stopwatch()
+    returns = []
+    while ppo.steps < ppo.total_steps:
+        returns.append(ppo.collect(env, watch).returns)
+        metrics = ppo.update(watch)
+        assert all(np.isfinite(value) for value in dataclasses.asdict(metrics).values())
+    return np.concatenate(returns[-5:]).mean()
+
+
+QUICK = {"num_steps": 32, "minibatch_size": 128, "learning_rate": 3e-3, "hidden": (32,)}
+
+
+class TestLearning:
+    @pytest.mark.parametrize("stagger", [False, True])
+    def test_finds_the_right_action_of_each_context(self, stagger):
+        env = Bandit(stagger=stagger)
+        assert train(ppo_for(env, **QUICK), env) > 9.5  # of 10; at random 1.7
+
+    @pytest.mark.parametrize("stagger", [False, True])
+    def test_goes_to_the_end_of_the_corridor(self, stagger):
+        env = Corridor(stagger=stagger)
+        assert train(ppo_for(env, **QUICK), env) > -4.2  # best is -4; at random about -17
+
+    @pytest.mark.parametrize(
+        "option",
+        [
+            {"activation": "tanh"},
+            {"value_clip": 0.2},
+            {"normalize_obs": True},
+            {"normalize_returns": False},
+            {"normalize_advantages": False},
+            {"target_kl": 0.05},
+            {"reward_scale": 0.1},
+            {"hidden": (32, 16, 8)},
+        ],
+        ids=lambda option: next(iter(option)),
+    )
+    def test_learns_with_each_option(self, option):
+        env = Corridor(stagger=True)
+        assert train(ppo_for(env, **(QUICK | option)), env) > -4.5
+
+    def test_learns_a_linear_policy(self):
+        env = Bandit()
+        assert train(ppo_for(env, **(QUICK | {"hidden": (), "learning_rate": 0.03})), env) > 9.5
+
+    def test_obeys_masks(self):
+        """Forbidden actions would give 10 each: mean returns far above the optimum."""
+        env = Bandit(masked=True)
+        assert 9.5 < train(ppo_for(env, action_masks=True, **QUICK), env) <= 10
+
+    def test_without_masks_takes_what_they_forbid(self):
+        env = Bandit(masked=True)
+        assert train(ppo_for(env, action_masks=False, **QUICK), env) > 50
+
+
+LINEAR = {
+    "hidden": (),
+    "gae_lambda": 0.0,
+    "normalize_returns": False,
+    "normalize_advantages": False,
+    "learning_rate": 0.0,
+}
+
+
+class TestTruncation:
+    def test_with_a_known_answer(self):
+        """Reward -1 each step, lambda 0, and a value function that is the observation itself."""
+        env = Constant(num_envs=2, episode_length=3)
+        ppo = ppo_for(env, num_steps=6, gamma=0.9, **LINEAR)
+        with torch.no_grad():
+            ppo.policy.critic[0].weight.fill_(1.0)
+        ppo.collect(env, Stopwatch())
+        ppo.update(Stopwatch())
+        # Observed: 3 1 1 (then 5, and reset) 3 1 1 (then 5, and reset).
+        cut_off = [-1 + 0.9 * 1, -1 + 0.9 * 1, -1 + 0.9 * 5] * 2
+        terminated = [-1 + 0.9 * 1, -1 + 0.9 * 1, -1] * 2
+        returns = ppo.rollout.returns
+        np.testing.assert_allclose(returns[:, 0], cut_off, rtol=1e-6)
+        np.testing.assert_allclose(returns[:, 1], terminated, rtol=1e-6)
+        np.testing.assert_allclose(ppo.rollout.advantages, returns - ppo.rollout.values[:-1], rtol=1e-6)
+
+    def test_value_one(self):
+        """The same with value 1 everywhere: -1 + gamma, and -1 at a true end."""
+        env = Constant(num_envs=2, episode_length=3, stagger=True)
+        ppo = ppo_for(env, num_steps=7, **LINEAR)
+        with torch.no_grad():
+            ppo.policy.critic[0].weight.zero_()
+            ppo.policy.critic[0].bias.fill_(1.0)
+        ppo.collect(env, Stopwatch())
+        ppo.update(Stopwatch())
+        expected = np.where(ppo.rollout.terminations, -1, -1 + 0.99)
+        assert ppo.rollout.terminations.any()
+        assert ppo.rollout.truncations[~ppo.rollout.terminations].any()
+        np.testing.assert_allclose(ppo.rollout.returns, expected, rtol=1e-5)
+
+
+def flatten(state, prefix=""):
+    """Leaves of a nested state by path."""
+    leaves = {}
+    for key, value in state.items():
+        assert isinstance(key, str)
+        path = f"{prefix}/{key}"
+        leaves |= flatten(value, path) if isinstance(value, dict) else {path: value}
+    return leaves
+
+
+def assert_same_state(a, b):
+    a, b = flatten(a), flatten(b)
+    assert a.keys() == b.keys()
+    for path, value in a.items():
+        same = torch.equal(value, b[path]) if isinstance(value, torch.Tensor) else value == b[path]
+        assert same, path
+
+
+def written_and_read(state):
+    """A deep copy, as a checkpoint would make it: tensors, and everything else through JSON."""
+    if isinstance(state, torch.Tensor):
+        return state.detach().clone()
+    if isinstance(state, dict):
+        return {key: written_and_read(value) for key, value in state.items()}
+    return json.loads(json.dumps(state))
+
+
+EVERYTHING = QUICK | {"normalize_obs": True, "value_clip": 0.3, "action_masks": True, "num_steps": 13}
+
+
+class TestResume:
+    @pytest.mark.parametrize("make_env", [Bandit, Corridor])
+    @pytest.mark.parametrize("stop_after", [0, 1, 3])
+    def test_to_the_bit(self, make_env, stop_after):
+        env = make_env(stagger=True)
+        whole = ppo_for(env, **EVERYTHING)
+        watch = Stopwatch()
+        for _ in range(stop_after):
+            whole.collect(env, watch)
+            whole.update(watch)
+        saved = written_and_read(whole.state_dict())
+        env_state = env.save_state()
+        rows = [(whole.collect(env, watch).returns.tolist(), whole.update(watch)) for _ in range(3)]
+
+        other_env = make_env(stagger=True)
+        other = ppo_for(other_env, **EVERYTHING)
+        # A run that has gone elsewhere in the meantime.
+        other._sampling.manual_seed(99)
+        other.collect(other_env, watch)
+        other.update(watch)
+        other_env.load_state(env_state)
+        other.load_state_dict(saved)
+        assert_same_state(other.state_dict(), saved)
+        assert rows == [
+            (other.collect(other_env, watch).returns.tolist(), other.update(watch)) for _ in range(3)
+        ]
+        assert_same_state(other.state_dict(), whole.state_dict())
+
+    def test_same_seed_same_parameters_and_another_seed_others(self):
+        states = []
+        for seed in (1, 1, 2):
+            env = Bandit()
+            ppo = ppo_for(env, seed=seed, total_steps=1500, **QUICK)
+            train(ppo, env)
+            states.append(ppo.policy_state()["weights"]["actor.0.weight"])
+        assert torch.equal(states[0], states[1])
+        assert not torch.equal(states[0], states[2])
+
+    def test_neighbouring_seeds_share_no_environment_seed(self):
+        seeds = []
+        for seed in (1, 2):
+            env = Bandit(num_envs=8)
+            ppo_for(env, seed=seed, **QUICK).collect(env, Stopwatch())
+            seeds += env.seeds
+        assert len(set(seeds)) == 16
+
+    def test_global_random_state_is_neither_read_nor_written(self):
+        torch_before, numpy_before = torch.random.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
+        env = Bandit()
+        train(ppo_for(env, total_steps=1000, **QUICK), env)
+        assert torch.equal(torch.random.get_rng_state(), torch_before)
+        assert np.array_equal(np.random.get_state()[1], numpy_before)  # noqa: NPY002
+
+    def test_refuses_the_state_of_another_network(self):
+        env = Bandit()
+        saved = ppo_for(env, **QUICK).state_dict()
+        with pytest.raises(ValueError, match=r"saved network is \{.*\[32\].*\}, this run's is \{.*\[16\]"):
+            ppo_for(env, **(QUICK | {"hidden": (16,)})).load_state_dict(saved)
+
+    def test_refuses_the_state_of_another_normalisation(self):
+        env = Bandit()
+        saved = ppo_for(env, **QUICK).state_dict()
+        with pytest.raises(ValueError, match="normalize_returns"):
+            ppo_for(env, normalize_returns=False, **QUICK).load_state_dict(saved)
+
+    def test_refuses_weights_that_are_not_finite(self):
+        env = Bandit()
+        saved = written_and_read(ppo_for(env, **QUICK).state_dict())
+        saved["policy"]["weights"]["actor.0.bias"][0] = torch.inf
+        with pytest.raises(ValueError, match=r"weights 'actor.0.bias' are not finite"):
+            ppo_for(env, **QUICK).load_state_dict(saved)
+
+
+class TestNotFinite:
+    @pytest.mark.parametrize("part", ["actor", "critic"])
+    def test_parameters(self, part):
+        env = Bandit()
+        ppo = ppo_for(env, **QUICK)
+        with torch.no_grad():
+            getattr(ppo.policy, part)[0].weight[0, 0] = torch.nan
+        with pytest.raises(
+            FloatingPointError, match=rf"network's {part}.0.weight is not finite .* after 0 steps"
+        ):
+            ppo.collect(env, Stopwatch())
+
+    def test_rewards(self):
+        class Broken(Bandit):
+            def advance(self, actions):
+                rewards, terminations = super().advance(actions)
+                return rewards * np.nan, terminations
+
+        env = Broken()
+        ppo = ppo_for(env, **QUICK)
+        ppo.collect(env, Stopwatch())
+        with pytest.raises(FloatingPointError, match="not finite"):
+            ppo.update(Stopwatch())
+
+    def test_observations(self):
+        class Broken(Bandit):
+            def observe(self, out):
+                out[:] = np.nan
+
+        env = Broken()
+        with pytest.raises(FloatingPointError, match="gave NaN or infinity for observations"):
+            ppo_for(env, **QUICK).collect(env, Stopwatch())
+
+
+class TestSchedules:
+    def test_linear_from_start_to_end(self):
+        env = Bandit(num_envs=2)
+        ppo = ppo_for(
+            env,
+            total_steps=100,
+            num_steps=10,
+            learning_rate=1.0,
+            final_learning_rate=0.5,
+            entropy_coef=0.1,
+            final_entropy_coef=0.3,
+        )
+        rows = []
+        for _ in range(7):
+            ppo.collect(env, Stopwatch())
+            rows.append(ppo.update(Stopwatch()))
+        np.testing.assert_allclose([row.learning_rate for row in rows], [1, 0.9, 0.8, 0.7, 0.6, 0.5, 0.5])
+        np.testing.assert_allclose(
+            [row.entropy_coef for row in rows], [0.1, 0.14, 0.18, 0.22, 0.26, 0.3, 0.3]
+        )
+
+    def test_a_learning_rate_of_zero_learns_nothing(self):
+        env = Bandit()
+        ppo = ppo_for(env, learning_rate=0.0)
+        before = written_and_read(ppo.policy_state()["weights"])
+        ppo.collect(env, Stopwatch())
+        ppo.update(Stopwatch())
+        assert_same_state(before, ppo.policy_state()["weights"])
+
+
+class TestUpdate:
+    def test_uses_every_sample_once_an_epoch(self):
+        env = Bandit(num_envs=7)
+        ppo = ppo_for(env, num_steps=11, num_epochs=3, minibatch_size=20)
+        ppo.collect(env, Stopwatch())
+        ppo.rollout.log_probs[:] = np.arange(77).reshape(11, 7)  # names the samples
+        batches = [batch.log_probs.tolist() for batch in ppo._minibatches()]
+        assert [len(batch) for batch in batches] == [20, 19, 19, 19] * 3
+        epochs = [[*itertools.chain(*batches[i : i + 4])] for i in (0, 4, 8)]
+        assert all(sorted(epoch) == list(range(77)) for epoch in epochs)
+        assert epochs[0] != epochs[1]
+
+    def test_minibatches_keep_samples_together(self):
+        env = Bandit(masked=True)
+        ppo = ppo_for(env, action_masks=True, num_steps=11, minibatch_size=44)
+        ppo.collect(env, Stopwatch())
+        for batch in ppo._minibatches():
+            assert len(batch.obs) == 4  # as many as there are contexts
+            assert len(batch.rows) == len(batch.actions) == 44
+            obs, masks = batch.obs[batch.rows], batch.masks[batch.rows]
+            actions, context = batch.actions.unsqueeze(1), obs.argmax(1, keepdim=True)
+            assert masks.gather(1, actions).all()
+            assert masks.gather(1, context).all()
+            log_probs = torch.log_softmax(mask_logits(ppo.policy.outputs(obs), masks), -1)
+            torch.testing.assert_close(batch.log_probs, log_probs.gather(1, actions).squeeze(1))
+            torch.testing.assert_close(batch.values, ppo.policy.value(obs))
+
+    def test_metrics_of_the_first_step(self):
+        """Before anything has moved, the ratio is 1."""
+        env = Bandit()
+        ppo = ppo_for(env, num_epochs=1, minibatch_size=10_000)
+        ppo.collect(env, Stopwatch())
+        metrics = ppo.update(Stopwatch())
+        assert metrics.gradient_steps == 1
+        assert metrics.approx_kl == pytest.approx(0, abs=1e-6)
+        assert metrics.clip_fraction == 0
+        assert metrics.policy_loss == pytest.approx(0, abs=1e-5)  # advantages have mean 0
+        assert metrics.entropy == pytest.approx(np.log(6), rel=1e-3)
+        assert metrics.grad_norm > 0
+
+    def test_target_kl_stops_early(self):
+        env = Bandit()
+        steps = []
+        for target_kl in (None, 1e-6):
+            ppo = ppo_for(env, target_kl=target_kl, minibatch_size=100, num_epochs=10, learning_rate=1e-2)
+            ppo.collect(env, Stopwatch())
+            steps.append(ppo.update(Stopwatch()).gradient_steps)
+        assert steps[0] == 160
+        assert 1 <= steps[1] < 10
+
+    def test_time_has_its_names(self):
+        env = Bandit()
+        watch = Stopwatch()
+        ppo = ppo_for(env, **QUICK)
+        ppo.collect(env, watch)
+        ppo.update(watch)
+        assert set(watch.seconds) == {"environment", "inference", "buffer", "returns", "update"}
+
+    def test_policy_state_is_enough_for_inference(self):
+        env = Bandit()
+        ppo = ppo_for(env, total_steps=1000, normalize_obs=True, **QUICK)
+        train(ppo, env)
+        network = ActorCritic.from_state(written_and_read(ppo.policy_state()))
+        obs = torch.eye(4)
+        assert torch.equal(network.outputs(obs), ppo.policy.outputs(obs))
+
+
+class TestRefuses:
+    @pytest.mark.parametrize(
+        "obs_space",
+        [
+            gymnasium.spaces.Box(0, 1, (3, 4), np.float32),
+            gymnasium.spaces.Box(0, 1, (3,), np.float64),
+            gymnasium.spaces.Discrete(4),
+        ],
+    )
+    def test_observations_it_cannot_handle(self, obs_space):
+        with pytest.raises(ValueError, match="one-dimensional float32 Box"):
+            PPO(PPOConfig(), obs_space, gymnasium.spaces.Discrete(2), 1, total_steps=1, seed=0)
+
+    @pytest.mark.parametrize(
+        "action_space",
+        [gymnasium.spaces.Box(0, 1, (2, 2), np.float32), gymnasium.spaces.Discrete(3, start=1)],
+    )
+    def test_actions_it_cannot_handle(self, action_space):
+        obs_space = gymnasium.spaces.Box(0, 1, (3,), np.float32)
+        with pytest.raises(ValueError, match="actions should be Discrete from 0 on"):
+            PPO(PPOConfig(), obs_space, action_space, 1, total_steps=1, seed=0)
+
+    def test_continuous_actions_without_a_collector_or_with_masks(self):
+        env = Dial()
+        with pytest.raises(
+            ValueError, match=r"give take_in\(\) what a collector of fastrl.collectors brings"
+        ):
+            ppo_for(env).collect(env, Stopwatch())
+        with pytest.raises(ValueError, match="action masks are for discrete actions"):
+            ppo_for(env, action_masks=True)
+
+    def test_no_steps(self):
+        with pytest.raises(ValueError, match="total_steps must be at least 1"):
+            ppo_for(Bandit(), total_steps=0)
+
+    def test_another_environment_halfway(self):
+        env = Bandit()
+        ppo = ppo_for(env, **QUICK)
+        ppo.collect(env, Stopwatch())
+        with pytest.raises(ValueError, match="another environment than before"):
+            ppo.collect(Bandit(), Stopwatch())
+
+    @pytest.mark.parametrize(
+        "option",
+        [
+            {"num_steps": 0},
+            {"num_epochs": 0},
+            {"minibatch_size": 0},
+            {"gamma": 1.1},
+            {"gae_lambda": -0.1},
+            {"clip_range": 0},
+            {"value_clip": 0},
+            {"learning_rate": -1},
+            {"learning_rate": float("nan")},
+            {"max_grad_norm": 0},
+            {"hidden": (64, 0)},
+            {"activation": "gelu"},
+            {"precision": "fp8"},
+            {"lerning_rate": 1e-3},
+        ],
+    )
+    def test_options_that_make_no_sense(self, option):
+        with pytest.raises(ValidationError):
+            PPOConfig(**option)
+
+    def test_changes_to_the_configuration(self):
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            PPOConfig().gamma = 0.5

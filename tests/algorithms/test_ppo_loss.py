@@ -1,0 +1,93 @@
+"""The objective of policies of many agents: gradients in closed form against automatic differentiation."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fastrl.algorithms.ppo_loss import log_probs_of, surrogate_gradient
+
+
+def plain_loss(outputs, log_std, actions, old_log_probs, advantages, clip_range, entropy_coef):
+    """The objective as the paper writes it."""
+    if log_std is None:
+        distribution = torch.distributions.Categorical(logits=outputs)
+        log_probs, entropies = distribution.log_prob(actions), distribution.entropy()
+    else:
+        distribution = torch.distributions.Normal(outputs, log_std.exp())
+        log_probs, entropies = distribution.log_prob(actions).sum(-1), distribution.entropy().sum(-1)
+    ratio = (log_probs - old_log_probs).exp()
+    policy_loss = -torch.min(ratio * advantages, ratio.clamp(1 - clip_range, 1 + clip_range) * advantages)
+    return policy_loss.mean() - entropy_coef * entropies.mean(), policy_loss.mean(), entropies.mean()
+
+
+@settings(deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 9), st.integers(1, 4), st.booleans())
+def test_gradients_are_those_of_autograd(seed, size, width, is_box):
+    rng = torch.Generator().manual_seed(seed)
+    outputs = torch.randn(size, width, generator=rng, dtype=torch.float64, requires_grad=True)
+    log_std, actions = None, torch.randint(width, (size,), generator=rng)
+    if is_box:
+        log_std = torch.randn(width, generator=rng, dtype=torch.float64, requires_grad=True)
+        actions = torch.randn(size, width, generator=rng, dtype=torch.float64)
+    with torch.no_grad():
+        old = log_probs_of(outputs, log_std, actions) + 0.3 * torch.randn(size, generator=rng)
+    advantages = torch.randn(size, generator=rng, dtype=torch.float64)
+    loss, policy_loss, entropy = plain_loss(outputs, log_std, actions, old, advantages, 0.2, 0.3)
+    parameters = [outputs] if log_std is None else [outputs, log_std]
+    expected = torch.autograd.grad(loss, parameters)
+    gradient = surrogate_gradient(
+        outputs, log_std, actions, old, advantages, clip_range=0.2, entropy_coef=0.3
+    )
+    torch.testing.assert_close(gradient.outputs, expected[0])
+    assert (gradient.log_std is None) == (log_std is None)
+    if is_box:
+        torch.testing.assert_close(gradient.log_std, expected[1])
+    torch.testing.assert_close(gradient.losses.policy_loss, policy_loss)
+    torch.testing.assert_close(gradient.losses.entropy, entropy)
+
+
+@settings(deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 9), st.integers(1, 4), st.booleans())
+def test_samples_may_share_rows(seed, size, num_rows, is_box):
+    rng = torch.Generator().manual_seed(seed)
+    outputs = torch.randn(num_rows, 3, generator=rng, dtype=torch.float64)
+    log_std = torch.randn(3, generator=rng, dtype=torch.float64) if is_box else None
+    actions = torch.randn(size, 3, generator=rng) if is_box else torch.randint(3, (size,), generator=rng)
+    rows = torch.randint(num_rows, (size,), generator=rng)
+    old = log_probs_of(outputs[rows], log_std, actions) + 0.3 * torch.randn(size, generator=rng)
+    advantages = torch.randn(size, generator=rng, dtype=torch.float64)
+    coefficients = {"clip_range": 0.2, "entropy_coef": 0.3}
+    shared = surrogate_gradient(outputs, log_std, actions, old, advantages, rows=rows, **coefficients)
+    own = surrogate_gradient(outputs[rows], log_std, actions, old, advantages, **coefficients)
+    expected = torch.zeros_like(outputs).index_add_(0, rows, own.outputs)
+    torch.testing.assert_close(shared.outputs, expected)
+    if is_box:
+        torch.testing.assert_close(shared.log_std, own.log_std)
+    for one, other in zip(shared.losses, own.losses, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("is_box", [False, True])
+def test_against_itself_it_is_the_policy_gradient(is_box):
+    """The gradient of -log pi(a) A, Williams' (1992)."""
+    rng = torch.Generator().manual_seed(0)
+    outputs = torch.randn(6, 2, generator=rng, requires_grad=True)
+    log_std = torch.zeros(2, requires_grad=True) if is_box else None
+    actions = torch.randn(6, 2, generator=rng) if is_box else torch.randint(2, (6,), generator=rng)
+    advantages = torch.randn(6, generator=rng)
+    log_probs = log_probs_of(outputs, log_std, actions)
+    expected = torch.autograd.grad(-(log_probs * advantages).mean(), outputs)[0]
+    gradient = surrogate_gradient(
+        outputs.detach(),
+        None if log_std is None else log_std.detach(),
+        actions,
+        log_probs.detach(),
+        advantages,
+        clip_range=1.0,
+        entropy_coef=0.0,
+    )
+    torch.testing.assert_close(gradient.outputs, expected)
+    assert gradient.losses.clip_fraction == 0
+    np.testing.assert_allclose(gradient.losses.approx_kl, 0, atol=1e-7)

@@ -1,0 +1,63 @@
+import numpy as np
+import pytest
+import torch
+from fake_env import Constant
+from fragments import Rows, parts, whole_episodes
+
+from fastrl.algorithms.reward_scaling import ReturnScale
+from fastrl.networks.actor_critic import ActorCritic
+from fastrl.rollout.layout import lay_out
+from fastrl.rollout.rollout import Rollout
+
+
+def test_is_one_over_the_deviation_of_discounted_returns():
+    rng = np.random.default_rng(0)
+    rollout = Rollout(50, 3, 1, 2)
+    scale = ReturnScale(3, gamma=0.9)
+    sums, all_sums = np.zeros(3), []
+    for _ in range(2):  # sums go on from one rollout to the next
+        rollout.rewards[:] = rng.normal(size=(50, 3)) * 100
+        rollout.terminations[:] = rng.random((50, 3)) < 0.05
+        rollout.truncations[:] = rng.random((50, 3)) < 0.05
+        factor = scale.update(rollout)
+        for t in range(50):
+            sums = 0.9 * sums + rollout.rewards[t]
+            all_sums.append(sums)
+            sums = np.where(rollout.terminations[t] | rollout.truncations[t], 0, sums)
+    assert factor == pytest.approx(1 / np.std(all_sums), rel=1e-5)
+
+
+def test_saved_and_restored_it_goes_on_exactly():
+    rng = np.random.default_rng(0)
+    rollout = Rollout(5, 3, 1, 2)
+    first, second = ReturnScale(3, gamma=0.9), ReturnScale(3, gamma=0.9)
+    for scale in (first, first, second):
+        rollout.rewards[:] = rng.normal(size=(5, 3))
+        scale.update(rollout)
+    second.load_state_dict(first.state_dict())
+    assert second.update(rollout) == first.update(rollout)
+
+
+def test_fragments_are_one_long_walk_of_each_lane():
+    """Rows go on from fragment to fragment, whatever fragments they come in."""
+    rng = np.random.default_rng(1)
+    rows, scale, slow = Rows(Constant(num_envs=3, episode_length=4)), ReturnScale(3, 0.9), ReturnScale(3, 0.9)
+    policy = ActorCritic(1, 2, (), generator=torch.Generator())
+    for _ in range(3):
+        fragment = rows.play(policy, 6)
+        fragment.rewards[:] = rng.normal(size=(6, 3)) * 50
+        rollout = lay_out([fragment], Rollout(6, 3, 1, 2))
+        assert scale.take_in(parts(fragment, 2, 1)) == pytest.approx(slow.update(rollout), rel=1e-5)
+    np.testing.assert_allclose(scale.discounted, slow.discounted, rtol=1e-5)
+
+
+def test_whole_episodes_begin_with_nothing():
+    rng = np.random.default_rng(2)
+    scale, slow = ReturnScale(1, 0.9), ReturnScale(1, 0.9)
+    policy = ActorCritic(1, 2, (), generator=torch.Generator())
+    fragment = Rows(Constant(num_envs=2, episode_length=5)).play(policy, 10)
+    fragment.rewards[:] = rng.normal(size=(10, 2))
+    episodes = whole_episodes(fragment)
+    expected = [slow.update(episode) for episode in episodes][-1]
+    assert scale.take_in(episodes) == pytest.approx(expected, rel=1e-5)
+    assert not scale.discounted.any()

@@ -1,0 +1,528 @@
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from small_runs import OPTIONS, train_small
+
+import fastrl
+from fastrl.benchmarks import pixels
+from fastrl.cli.main import COMMANDS, main, main_train
+from fastrl.cli.train import ENVIRONMENTS
+from fastrl.envs.cage2.baselines import BASELINES
+from fastrl.tasks.cage2.run import PRESETS, TrainConfig
+from fastrl.tasks.pixels.settings import BENCH, PixelConfig
+from fastrl.utils.config import leaves
+from fastrl.utils.progress import Progress
+
+GOLDEN = sorted((Path(__file__).parents[1] / "support" / "golden").rglob("*.npz"))
+
+
+NAME_THE_KIND = "fastrl train: error: name the kind of run; did you mean"
+
+
+def run_cli(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of a command."""
+    capsys.readouterr()
+    try:
+        code = main([str(argument) for argument in arguments])
+    except SystemExit as exit_:
+        code = int(exit_.code or 0)
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    """The one line on stderr of a command that ends with exit code 2 and prints nothing else."""
+    code, out, err = run_cli(capsys, *arguments)
+    assert code == 2
+    assert out == ""
+    assert err.count("\n") == 1
+    return err.rstrip("\n")
+
+
+def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in ([], ["--help"], ["-h"]):
+        code, out, err = run_cli(capsys, *arguments)
+        assert (code, err) == (0, "")
+        for command in COMMANDS:
+            assert f"\n  {command} " in out
+    assert run_cli(capsys, "--version") == (0, f"fastrl {fastrl.__version__}\n", "")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run_cli(capsys, command, "--help")
+    assert (code, err) == (0, "")
+    assert out.startswith(f"usage: fastrl {command} ")
+
+
+def test_help_of_train_names_every_setting_and_preset(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run_cli(capsys, "train", "cage2", "--help")
+    assert out.startswith("usage: fastrl train cage2 ")
+    for key, leaf in leaves(TrainConfig).items():
+        assert f"--{key} " in out
+        assert leaf.description
+    for name in PRESETS:
+        assert f"  {name}: " in out
+    for option in (
+        "--seed",
+        "--device",
+        "--total-steps",
+        "--num-envs",
+        "--red-agent",
+        "--ruleset",
+        "--resume",
+    ):
+        assert f"{option}" in out
+
+
+def test_help_of_train_names_every_kind(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in ([], ["--help"], ["-h"], ["--profile", "--help"]):
+        code, out, err = run_cli(capsys, "train", *arguments)
+        assert (code, err) == (0, "")
+        for kind in ENVIRONMENTS:
+            assert re.search(rf"^  {kind}  ", out, re.MULTILINE)
+        assert "fastrl train --resume RUN" in out
+    # What it says to begin with can be done.
+    examples = re.findall(r"^  fastrl (train .*)$", out, re.MULTILINE)
+    assert len(examples) == 4
+    for example in examples:
+        assert run_cli(capsys, *example.split(), "--print-config")[0] == 0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["gym", "--run-dir", "cage2", "--print-config"],
+        ["--run-dir", "cage2", "gym", "--print-config"],
+        ["--run_dir", "cage2", "--print_config", "gym"],
+        ["--run-dir=cage2", "--seed", "3", "gym", "--print-config"],
+        ["--print-config", "--", "gym"],
+    ],
+)
+def test_the_value_of_an_option_is_no_kind(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run_cli(capsys, "train", *arguments)
+    assert code == 0
+    assert "[impala]" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (
+            ["train", "--run-dir", "gym"],
+            (
+                "fastrl train: error: name the kind of run, one of cage2, cage2-workflow, gym, pixels, traffic;"
+                " fastrl train --help says what they are"
+            ),
+        ),
+        (["train", "--resume", "gym"], "fastrl train: error: gym: no such run directory or checkpoint file"),
+        (
+            ["train", "--config", "gym", "cage2"],
+            "fastrl train: error: cannot read gym: No such file or directory",
+        ),
+        (
+            ["train", "cage2", "--run-dir", ""],
+            "fastrl train: error: argument --run-dir/--out: should be a path, got an empty text",
+        ),
+        (
+            ["train", "--resume="],
+            "fastrl train: error: argument --resume: should be a path, got an empty text",
+        ),
+        (
+            ["train", "cage2", "--run-dir", "r\udcff"],
+            "fastrl train: error: argument --run-dir/--out: should be a path in UTF-8, got 'r\\udcff'",
+        ),
+        (
+            ["train", "cage2", "--init-from", ""],
+            "fastrl train: error: --init-from should be a path, got an empty text",
+        ),
+        (["eval", ""], "fastrl eval: error: argument RUN: should be a path, got an empty text"),
+    ],
+)
+def test_paths_that_are_none(
+    arguments: list[str],
+    line: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert refusal(capsys, *arguments) == line
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_help_breaks_lines_between_words_alone(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = {
+        ("train", "gym"): "runs/gym-DATE-TIME",
+        ("train", "traffic"): "fastrl/coop-merge-v0,",
+        ("bench", "collect"): "bench-collect.png",
+        ("bench", "pixels"): "--env.id=fastrl/Catch-v0",
+        ("train",): "asynchronous",
+        ("eval",): "baseline:react-restore,",
+    }
+    for width in (60, 80, 120):
+        monkeypatch.setenv("COLUMNS", str(width))
+        for command, word in texts.items():
+            _, out, _ = run_cli(capsys, *command, "--help")
+            assert word in out
+            lines = out.partition("options:")[2].splitlines()
+            # Options with all their values are one word.
+            assert all(len(line) <= width or line.lstrip()[:1] in "-[" for line in lines)
+
+
+def test_what_bench_pixels_says_to_begin_with_is_so(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[PixelConfig] = []
+
+    def compare(config: PixelConfig, seconds: float, rounds: int, progress: Progress) -> list[pixels.Flow]:
+        told.append(config)
+        raise ValueError("enough")
+
+    monkeypatch.setattr(pixels, "compare", compare)
+    _, out, _ = run_cli(capsys, "bench", "pixels", "--help")
+    settings = re.findall(r"--[\w.]+=\S+", out)
+    assert len(settings) == sum(map(len, BENCH.values()))
+    refusal(capsys, "bench", "pixels")
+    refusal(capsys, "bench", "pixels", *settings)
+    assert told[0] == told[1] != PixelConfig()
+
+
+def test_commands_that_need_no_torch_do_not_load_it() -> None:
+    code = (
+        "import sys, fastrl.cli.main\n"
+        "fastrl.cli.main.main(sys.argv[1:])\n"
+        "print(*{'torch', 'tensorboardX'} & set(sys.modules), file=sys.stderr)"
+    )
+    for arguments in (["--help"], ["bench", "--seconds=0.001"], ["eval", "baseline:sleep", "--episodes=2"]):
+        command = [sys.executable, "-c", code, *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert done.stderr.split() == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["trian"], "fastrl: error: unknown command trian; did you mean train?"),
+        (["--verison"], "fastrl: error: unknown option --verison; did you mean --version?"),
+        (
+            ["train", "--seed", "1"],
+            (
+                "fastrl train: error: name the kind of run, one of cage2, cage2-workflow, gym, pixels, traffic;"
+                " fastrl train --help says what they are"
+            ),
+        ),
+        (["train", "--algorithm", "dqn"], f"{NAME_THE_KIND} fastrl train pixels?"),
+        (["train", "CartPole-v1"], f"{NAME_THE_KIND} fastrl train gym --env CartPole-v1?"),
+        (["train", "--env=CartPole-v1"], f"{NAME_THE_KIND} fastrl train gym --env CartPole-v1?"),
+        (["train", "my_module:make_env"], f"{NAME_THE_KIND} fastrl train gym --env my_module:make_env?"),
+        (["train", "ALE/Pong-v5"], f"{NAME_THE_KIND} fastrl train pixels --env ALE/Pong-v5?"),
+        (["train", "fastrl/ring-v0"], f"{NAME_THE_KIND} fastrl train traffic --env fastrl/ring-v0?"),
+        (["train", "fastrl/Cage2-v0"], f"{NAME_THE_KIND} fastrl train cage2?"),
+        (
+            ["train", "gym", "CartPole-v1", "--env", "Pendulum-v1"],
+            "fastrl train: error: two environments: CartPole-v1 and --env Pendulum-v1; name one",
+        ),
+        (
+            ["train", "gym", "--algorithm", "dqn"],
+            (
+                "fastrl train: error: --algorithm dqn belongs to fastrl train pixels:"
+                " Atari, Mario and others that show images, with DQN"
+            ),
+        ),
+        (
+            ["train", "gym", "--algorithm", "sac"],
+            "fastrl train: error: --algorithm should be 'ppo', 'async-ppo' or 'impala', got 'sac'",
+        ),
+        (
+            ["train", "gym", "--total-timesteps", "1"],
+            "fastrl train: error: unknown option --total-timesteps; did you mean --total-steps?",
+        ),
+        (
+            ["train", "cage2", "--algorithm", "ppo"],
+            "fastrl train: error: unknown option --algorithm; --help lists those there are",
+        ),
+        (
+            ["train", "traffic", "--env", "CartPole-v1"],
+            (
+                "fastrl train: error: --env: expected one of fastrl/coop-highway-v0, fastrl/coop-merge-v0,"
+                " fastrl/highway-v0, fastrl/highway-fast-v0, fastrl/ring-v0, got CartPole-v1"
+            ),
+        ),
+        (
+            ["train", "foo"],
+            (
+                "fastrl train: error: unknown kind of run foo;"
+                " there are cage2, cage2-workflow, gym, pixels, traffic"
+            ),
+        ),
+        (
+            ["train", "pixels", "--preset", "smoke"],
+            "fastrl train: error: --preset: unknown preset smoke; there are atari, mario, toy, large-batch",
+        ),
+        (["bench", "colect"], "fastrl bench: error: cannot measure colect; did you mean collect?"),
+        (["train", "gymm", "--env", "A"], "fastrl train: error: unknown kind of run gymm; did you mean gym?"),
+        (["train", "cage"], "fastrl train: error: unknown kind of run cage; did you mean cage2?"),
+        (["train", "trafic"], "fastrl train: error: unknown kind of run trafic; did you mean traffic?"),
+        (
+            ["train", "cage2", "--lr", "1"],
+            "fastrl train: error: unknown option --lr; did you mean --ppo.learning_rate?",
+        ),
+        (
+            ["train", "cage2", "--ppo.clip", "1"],
+            "fastrl train: error: unknown option --ppo.clip; did you mean --ppo.clip_range?",
+        ),
+        (
+            ["train", "cage2", "--ppo.gamma", "2"],
+            "fastrl train: error: --ppo.gamma should be less than or equal to 1, got '2'",
+        ),
+        (
+            ["train", "cage2", "--total-steps", "many"],
+            "fastrl train: error: --total-steps should be a valid integer, got 'many'",
+        ),
+        (
+            ["train", "cage2", "--ppo.activation", "rleu"],
+            "fastrl train: error: --ppo.activation should be 'tanh' or 'relu', got 'rleu'; did you mean 'relu'?",
+        ),
+        (
+            ["train", "cage2", "--total-steps=1", "--total-episodes=1"],
+            "fastrl train: error: --total-steps and --total-episodes say the same thing: give one of them",
+        ),
+        (
+            ["train", "cage2", "--preset", "smoky"],
+            "fastrl train: error: --preset: unknown preset smoky; did you mean smoke?",
+        ),
+        (
+            ["train", "cage2", "--config", "nowhere.toml"],
+            "fastrl train: error: cannot read nowhere.toml: No such file or directory",
+        ),
+        (
+            ["train", "cage2", "--total-episodes", "1e400"],
+            "fastrl train: error: argument --total-episodes: should be an integer of at most 1000000000, got '1e400'",
+        ),
+        (
+            ["eval", "baseline:sleep", "--episodes=1e9999"],
+            "fastrl eval: error: argument --episodes: should be an integer of at most 1000000000, got '1e9999'",
+        ),
+        (
+            ["eval", "baseline:sleep", "--seed=1e30"],
+            f"fastrl eval: error: argument --seed: should be an integer of at most {2**63 - 1}, got '1e30'",
+        ),
+        (["eval", "nowhere"], "fastrl eval: error: nowhere: no such run directory or checkpoint file"),
+        (
+            ["eval", "baseline:react-restor"],
+            "fastrl eval: error: unknown baseline react-restor; did you mean react-restore?",
+        ),
+    ],
+)
+def test_mistakes_end_in_one_line(
+    arguments: list[str], line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert refusal(capsys, *arguments) == line
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["eval"],
+        ["eval", "baseline:sleep", "--episodes", "0"],
+        ["eval", "baseline:sleep", "--episodes", "x"],
+        ["eval", "baseline:sleep", "--ruleset", "mian"],
+        ["eval", "baseline:sleep", "--seed", "-1"],
+        ["eval", "baseline:sleep", "--epsiodes", "3"],
+        ["replay"],
+        ["bench", "--seconds", "0"],
+        ["bench", "--seconds", "nan"],
+        ["bench", "now"],
+        ["train", "cage2", "--total-episodes", "0"],
+        ["train", "cage2", "cage2"],
+    ],
+)
+def test_other_mistakes_too(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    refusal(capsys, *arguments)
+
+
+def test_later_sources_of_settings_win(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "f.toml"
+    file.write_text("[env]\nnum_envs = 5\n[ppo]\ngamma = 0.5\n")
+    _, out, _ = run_cli(
+        capsys,
+        "train",
+        "cage2",
+        "--preset",
+        "smoke",
+        "--config",
+        file,
+        "--ppo.gamma",
+        "0.25",
+        "--print-config",
+    )
+    settings = tomllib.loads(out)
+    smoke = PRESETS["smoke"].values
+    assert settings["ppo"]["gamma"] == 0.25
+    assert settings["env"]["num_envs"] == 5 != smoke["env"]["num_envs"]
+    assert settings["run"]["total_steps"] == smoke["run"]["total_steps"]
+    assert settings["ppo"]["gae_lambda"] == TrainConfig().ppo.gae_lambda
+
+
+def test_options_may_stand_anywhere_and_be_spelled_with_hyphens(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run_cli(
+        capsys, "train", "--seed", "3", "--print-config", "--ppo.clip-range=0.3", "cage2", "--num_envs", "7"
+    )
+    settings = tomllib.loads(out)
+    assert (settings["run"]["seed"], settings["env"]["num_envs"], settings["ppo"]["clip_range"]) == (
+        3,
+        7,
+        0.3,
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "env"),
+    [("gym", "Acrobot-v1"), ("pixels", "fastrl/Catch-v0"), ("traffic", "fastrl/coop-merge-v0")],
+)
+def test_the_environment_may_stand_without_its_option(
+    kind: str, env: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, _ = run_cli(capsys, "train", kind, env, "--seed", "3", "--print-config")
+    assert code == 0
+    assert tomllib.loads(out)["env"]["id"] == env
+
+
+def test_total_episodes_are_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "f.toml"
+    file.write_text("[run]\ntotal_steps = 3\n[env]\nepisode_length = 30\n")
+    _, out, _ = run_cli(
+        capsys, "train", "cage2", "--config", file, "--total-episodes", "1e2", "--print-config"
+    )
+    assert tomllib.loads(out)["run"]["total_steps"] == 3000
+
+
+def test_fastrl_train_is_fastrl_train(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main_train(["cage2", *OPTIONS, "--total-steps", "1", "--out", str(tmp_path / "run")]) == 0
+    assert (tmp_path / "run" / "summary.json").exists()
+    assert main_train(["--resume", str(tmp_path / "nowhere")]) == 2
+    assert capsys.readouterr().err.startswith("fastrl-train: error: ")
+
+
+def test_a_path_is_shown_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = tmp_path / "exp[/1]:fire: [red]"
+    train_small(run, iterations=1)
+    assert capsys.readouterr().out.replace("\n", "").count(str(run)) >= 2
+    code, out, _ = run_cli(capsys, "eval", run, "--episodes=1", "--ruleset=main")
+    assert code == 0
+    assert "exp[/1]:fire: [red]" in re.sub(r"\s+", " ", out)
+
+
+def test_absurd_sizes_end_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for option in ("--ppo.num_steps=1e11", "--num-envs=1e6", "--ppo.hidden=10000000,10000000"):
+        options = [*OPTIONS, "--ppo.num_steps=10000", option, "--run-dir", tmp_path / "run"]
+        assert "GB of memory" in refusal(capsys, "train", "cage2", *options)
+    assert not (tmp_path / "run").exists()
+
+
+def test_eval_of_a_run_and_a_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train_small(tmp_path / "run", iterations=1)
+    code, out, err = run_cli(capsys, "eval", tmp_path / "run", "--episodes", "3")
+    assert (code, err) == (0, "")
+    assert "'main'" in out
+    assert "'leaderboard'" in out
+    (checkpoint,) = (tmp_path / "run" / "checkpoints").iterdir()
+    code, out, err = run_cli(
+        capsys, "eval", checkpoint, "baseline:random", "--episodes=3", "--ruleset=main", "--seed=5", "--json"
+    )
+    assert (code, err) == (0, "")
+    first, second = json.loads(out)
+    assert first["contender"] == str(checkpoint)
+    assert second["contender"] == "baseline:random"
+    for evaluation in (first, second):
+        assert (evaluation["ruleset"], evaluation["seed"]) == ("main", 5)
+        assert len(evaluation["scores"]) == 9
+        assert evaluation["total"] == pytest.approx(sum(score["mean"] for score in evaluation["scores"]))
+    _, again, _ = run_cli(
+        capsys,
+        "eval",
+        tmp_path / "run",
+        "--episodes=3",
+        "--ruleset=main",
+        "--seed=5",
+        "--stochastic",
+        "--json",
+    )
+    assert json.loads(again)[0]["total"] != first["total"]
+
+
+@pytest.mark.parametrize("name", BASELINES)
+def test_eval_of_baselines(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run_cli(capsys, "eval", f"baseline:{name}", "--episodes", "10", "--ruleset", "leaderboard")
+    assert code == 0
+    assert f"baseline:{name} on ruleset 'leaderboard'" in out
+
+
+def test_eval_refuses_what_is_no_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "x").write_bytes(b"hello")
+    assert "is not a checkpoint, or a damaged one" in refusal(capsys, "eval", tmp_path / "x")
+    assert "has no checkpoint" in refusal(capsys, "eval", tmp_path)
+
+
+def test_replay_of_good_traces(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run_cli(capsys, "replay", *GOLDEN[:3])
+    assert (code, err) == (0, "")
+    for path in GOLDEN[:3]:
+        assert path.name in out
+
+
+def test_replay_of_a_trace_that_differs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with np.load(GOLDEN[0]) as trace:
+        arrays = dict(trace)
+    arrays["reward"][7] -= 1
+    np.savez(tmp_path / "wrong.npz", **arrays)
+    shutil.copy(GOLDEN[0], tmp_path / "right.npz")
+    code, out, err = run_cli(capsys, "replay", tmp_path / "right.npz", tmp_path / "wrong.npz")
+    assert (code, err) == (1, "")
+    difference = next(line for line in out.splitlines() if line.startswith(f"{tmp_path / 'wrong.npz'}: "))
+    assert "step 7" in difference
+
+
+def test_replay_of_what_is_no_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "foreign.npz").write_bytes(b"hello")
+    (tmp_path / "cut.npz").write_bytes(GOLDEN[0].read_bytes()[:-100])
+    corrupt = bytearray(GOLDEN[0].read_bytes())
+    corrupt[len(corrupt) // 2 : len(corrupt) // 2 + 64] = bytes(64)
+    (tmp_path / "corrupt.npz").write_bytes(corrupt)
+    for name in ("foreign.npz", "cut.npz", "corrupt.npz", "missing.npz"):
+        line = refusal(capsys, "replay", tmp_path / name)
+        assert line.startswith(f"fastrl replay: error: {tmp_path / name}: ")
+    code, out, err = run_cli(capsys, "replay", GOLDEN[0], tmp_path / "cut.npz")
+    assert code == 2
+    assert GOLDEN[0].name in out
+    assert err.count("\n") == 1
+
+
+def test_bench(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run_cli(capsys, "bench", "--seconds", "0.001")
+    assert (code, err) == (0, "")
+    assert "4,096" in out
+    _, out, _ = run_cli(capsys, "bench", "--seconds", "0.001", "--json")
+    for speed in json.loads(out):
+        assert speed["steps_per_second"] > 0
+        assert speed["microseconds_per_call"] > 0
+
+
+def test_a_reader_that_has_had_enough_is_no_error() -> None:
+    command = [sys.executable, "-m", "fastrl", "bench", "--seconds", "0.001"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    process.wait()

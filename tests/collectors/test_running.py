@@ -1,0 +1,157 @@
+"""Running episodes, played again from their actions: whichever collector goes on, nothing shows that one stopped."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+from collect_cases import plan, rows, updates
+
+from fastrl.collectors import running
+from fastrl.collectors.executor import ExecutorCollector
+from fastrl.collectors.protocol import Plan
+from fastrl.collectors.running import Begun, Running
+from fastrl.collectors.sequential import SequentialCollector
+from fastrl.collectors.synchronous import native_collector, sync_collector
+from fastrl.envs.spec import as_spec
+from fastrl.networks.compiled_actor import RandomActor
+
+Maker = Callable[[Plan], Any]
+PYTHON: dict[str, Maker] = {
+    "sequential": SequentialCollector,
+    "sync": partial(sync_collector, n_workers=2),
+    "executor": partial(ExecutorCollector, n_workers=2),
+}
+COMPILED: dict[str, Maker] = {
+    "sequential": SequentialCollector,
+    "native": partial(native_collector, n_workers=2),
+    "asynchronous": partial(native_collector, n_workers=2, asynchronous=2),
+}
+
+
+def compiled_plan(continuous: bool) -> Plan:
+    """Rows end at other steps than fragments, and not all at the same."""
+    options: dict[str, Any] = {"episode_length": 30}
+    if continuous:
+        options = {"config": {"action": {"type": "ContinuousAction"}, "vehicles_count": 5, "duration": 11}}
+    spec = as_spec("fastrl/highway-fast-v0" if continuous else "fastrl/Cage2-v0", **options)
+    env = spec.make()
+    actor = partial(RandomActor, env.action_space)
+    return Plan(spec, actor, env.observation_space, env.action_space, num_envs=5, num_steps=7, seed=4)
+
+
+def expect_same(found: Any, expected: Any) -> None:
+    """Of `rows`."""
+    for mine, theirs in zip(found, expected, strict=True):
+        assert [key for key in theirs if mine[key] != theirs[key]] == []
+
+
+@pytest.mark.parametrize("forces", [False, True], ids=["discrete", "continuous"])
+def test_collectors_of_python_environments_go_on_to_the_bit(forces: bool) -> None:
+    same = plan(forces=forces, num_steps=11)
+    with SequentialCollector(same) as straight:
+        expected = updates(straight, 2)
+        state = straight.state_dict()
+        assert any(each.actions for each in state["running"].values())
+        later = updates(straight, 2)
+        end = straight.state_dict()
+    for name, make in PYTHON.items():
+        with make(same) as first:
+            expect_same(updates(first, 2), expected)
+            assert first.state_dict() == state, name
+        with make(same) as second:
+            second.load_state_dict(state)
+            assert second.state_dict() == state, name
+            expect_same(updates(second, 2), later)
+            assert second.state_dict() == end, name
+            assert second.report().begun_anew == 0
+
+
+@pytest.mark.parametrize("continuous", [False, True], ids=["discrete", "continuous"])
+def test_collectors_of_compiled_environments_go_on_to_the_bit(continuous: bool) -> None:
+    same = compiled_plan(continuous)
+
+    def played(collector: Any) -> list[Any]:
+        return [rows(collector.collect()) for _ in range(4)]
+
+    with SequentialCollector(same) as straight:
+        played(straight)
+        state = straight.state_dict()
+        expected = played(straight)
+        end = straight.state_dict()
+    lengths = {len(each.actions) for each in state["running"].values()}
+    assert max(lengths) > same.num_steps
+    for name, make in COMPILED.items():
+        with make(same) as collector:
+            collector.load_state_dict(state)
+            expect_same(played(collector), expected)
+            assert collector.state_dict() == end, name
+            assert collector.report().begun_anew == 0
+
+
+@pytest.mark.parametrize("name", ["sequential", "sync", "executor"])
+def test_what_leads_elsewhere_begins_anew_and_is_counted(name: str) -> None:
+    same = plan(num_steps=11)
+    with SequentialCollector(same) as first:
+        updates(first, 1)
+        state = first.state_dict()
+    begun = state["running"]
+    elsewhere = {lane: Begun(begun[lane].actions, bytes(len(begun[lane].obs))) for lane in (0, 3)}
+    # One that has ended by then leads elsewhere, too.
+    elsewhere[4] = begun[4]._replace(actions=bytes(10))
+    with PYTHON[name](same) as collector:
+        collector.load_state_dict(state | {"running": begun | elsewhere})
+        got = updates(collector, 1)
+        assert collector.report().begun_anew == 3
+        after = collector.state_dict()
+    lacking = {lane: each for lane, each in begun.items() if lane not in elsewhere}
+    with PYTHON[name](same) as collector:
+        collector.load_state_dict(state | {"running": lacking})
+        expect_same(updates(collector, 1), got)
+        assert collector.report().begun_anew == 0
+        assert collector.state_dict() == after
+
+
+def test_compiled_episodes_that_lead_elsewhere_begin_anew() -> None:
+    same = compiled_plan(False)
+    with SequentialCollector(same) as first:
+        first.collect()
+        state = first.state_dict()
+    begun = state["running"]
+    # One that ended long ago, and one whose observation is another.
+    elsewhere = {
+        1: begun[1]._replace(actions=bytes(40)),
+        4: Begun(begun[4].actions, bytes(len(begun[4].obs))),
+    }
+    expected = None
+    for make in COMPILED.values():
+        with make(same) as collector:
+            collector.load_state_dict(state | {"running": begun | elsewhere})
+            got = rows(collector.collect())
+            assert collector.report().begun_anew == 2
+        expected = expected or got
+        expect_same([got], [expected])
+
+
+def test_of_long_episodes_no_actions_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "LONGEST", 20)
+    same = compiled_plan(False)
+    with SequentialCollector(same) as collector:
+        found = []
+        for _ in range(5):
+            collector.collect()
+            found.append([len(each.actions) for each in collector.state_dict()["running"].values()])
+            # Memory is bounded, too.
+            assert collector._running._steps <= 20 + same.num_steps
+    assert found == [[7] * 5, [14] * 5, [], [], [5] * 5]
+
+
+def test_episodes_of_another_plan_are_refused() -> None:
+    discrete, continuous = plan(), plan(forces=True)
+    for same, begun in (
+        (discrete, Begun(bytes([3]))),
+        (discrete, Begun(b"", bytes(4))),
+        (continuous, Begun(bytes(9))),
+    ):
+        with pytest.raises(ValueError, match="the state's running episodes have"):
+            Running(same, range(5)).load([0] * 5, {2: begun})

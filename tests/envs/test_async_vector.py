@@ -1,0 +1,282 @@
+"""fastrl.envs.AsyncNativeVectorEnv: the same episodes as environment by environment, in whatever order."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.spaces import Discrete
+from patience import LONG, wait_until
+
+import fastrl
+from fastrl.envs import AsyncNativeVectorEnv, Cage2VectorEnv, CoopVectorEnv, HighwayVectorEnv, RingVectorEnv
+from fastrl.utils.seeding import env_seed
+
+SEED = 11
+
+# Id, options and episodes' length: short ones, so that some end.
+CASES = [
+    ("fastrl/Cage2-v0", {"episode_length": 7}),
+    ("fastrl/highway-fast-v0", {"config": {"vehicles_count": 5, "duration": 4}}),
+    ("fastrl/ring-v0", {"horizon": 6, "warmup_steps": 3}),
+]
+
+
+def make(env_id, options, num_envs, **keywords):
+    env = gymnasium.make_vec(env_id, num_envs, vectorization_mode="vector_entry_point", **options)
+    return AsyncNativeVectorEnv(env, seed=SEED, **keywords)
+
+
+def action_of(space, rng):
+    if isinstance(space, Discrete):
+        return int(rng.integers(space.n))
+    return rng.uniform(space.low, space.high).astype(np.float32)
+
+
+@pytest.mark.parametrize(("env_id", "options"), CASES)
+@pytest.mark.parametrize("num_threads", [1, 3])
+def test_episodes_are_those_of_the_sequential_twin(env_id, options, num_threads):
+    assert fastrl.__version__
+    num_envs, num_steps = 5, 20
+    env = make(env_id, options, num_envs, num_threads=num_threads)
+    twin = gymnasium.make(env_id, **options)
+    order = np.random.default_rng(num_threads)
+    actors = [np.random.default_rng(lane) for lane in range(num_envs)]
+    got = [[] for _ in range(num_envs)]
+    sent = [[] for _ in range(num_envs)]
+    env.reset()
+    while env.on_their_way:
+        batch = env.recv(int(order.integers(1, env.on_their_way + 1)))
+        for i, lane in enumerate(batch.env_ids):
+            got[lane].append([value[i] for value in batch[1:]])
+        more = [lane for lane in batch.env_ids.tolist() if len(got[lane]) <= num_steps]
+        for lane in order.permutation(more).astype(np.int64):
+            sent[lane].append(action_of(env.single_action_space, actors[lane]))
+            env.send(np.array([sent[lane][-1]]), np.array([lane]))
+    env.close()
+
+    ends = 0
+    for lane in range(num_envs):
+        number = 0
+        obs, _ = twin.reset(seed=env_seed(SEED, lane, number))
+        np.testing.assert_array_equal(got[lane][0][0], np.ravel(obs).astype(np.float32))
+        assert [value.item() for value in got[lane][0][1:4]] == [0.0, False, False]
+        for action, (seen, reward, terminated, truncated, final_obs) in zip(
+            sent[lane], got[lane][1:], strict=True
+        ):
+            obs, expected, *flags, _ = twin.step(action)
+            assert reward == np.float32(expected)
+            assert [terminated, truncated] == flags
+            if any(flags):
+                ends += 1
+                number += 1
+                np.testing.assert_array_equal(final_obs, np.ravel(obs).astype(np.float32))
+                obs, _ = twin.reset(seed=env_seed(SEED, lane, number))
+            np.testing.assert_array_equal(seen, np.ravel(obs).astype(np.float32))
+    assert ends >= num_envs
+    twin.close()
+
+
+def cage2(num_envs=3, **keywords):
+    return AsyncNativeVectorEnv(Cage2VectorEnv(num_envs, episode_length=2), **keywords)
+
+
+def ids(*values):
+    return np.array(values, np.int64)
+
+
+def test_without_autoreset_the_caller_names_the_episodes():
+    env = cage2(2, seed=5, autoreset_mode="disabled")
+    twin = Cage2VectorEnv(1, episode_length=2)
+    env.reset(ids(1), lanes=ids(2**32), numbers=ids(40))
+    batch = env.recv()
+    for action in (3, 4):
+        env.send([action], batch.env_ids)
+        batch = env.recv()
+    assert batch.truncations.tolist() == [True]
+    np.testing.assert_array_equal(batch.obs, batch.final_obs)
+    twin.reset(seed=env_seed(5, 2**32, 40))
+    twin.step([3])
+    np.testing.assert_array_equal(batch.obs, twin.step([4])[0])
+    with pytest.raises(
+        gymnasium.error.ResetNeeded, match="environment 1 has ended and autoreset is disabled"
+    ):
+        env.send([0], ids(1))
+    env.reset(ids(1), lanes=ids(2**32), numbers=ids(41))
+    np.testing.assert_array_equal(env.recv().obs, twin.reset(seed=env_seed(5, 2**32, 41))[0])
+    env.close()
+
+
+def test_calls_out_of_place_are_refused_and_change_nothing():
+    env = cage2()
+    with pytest.raises(gymnasium.error.ResetNeeded, match="environment 0 was never reset"):
+        env.send([0], ids(0))
+    with pytest.raises(ValueError, match="at least 1 environment, got 0; 0 are on their way"):
+        env.recv()
+    env.reset()
+    assert env.on_their_way == 3
+    with pytest.raises(ValueError, match="environment 2 is on its way already"):
+        env.reset(ids(2))
+    for count in (4, 10**12):
+        with pytest.raises(ValueError, match="4 environments are waited for, but 3 are on their way"):
+            env.recv(count)
+    for count in (0, -1):
+        with pytest.raises(ValueError, match=f"at least 1 environment, got {count}"):
+            env.recv(count)
+    env.recv(3)
+    refused = [
+        ([0, 0], ids(0, 3), ValueError, "env_ids: expected 0 to 2, got 3"),
+        ([0, 0], ids(0, -1), ValueError, "env_ids: expected 0 to 2, got -1"),
+        ([0, 0], ids(1, 1), ValueError, "environment 1 is there twice"),
+        ([0, 145], ids(0, 1), ValueError, "action of environment 1: expected an integer from 0 to 144"),
+        ([0, -1], ids(0, 1), ValueError, "action of environment 1"),
+        ([0], ids(0, 1), ValueError, r"actions: .*\(2,\), got shape \(1,\)"),
+        ([0.0, 1.0], ids(0, 1), TypeError, "actions: expected integers, got dtype float64"),
+        ([0], [0], TypeError, "env_ids: expected .* got list"),
+        ([0], np.zeros(1), TypeError, "env_ids: expected .* int64 .* got dtype float64"),
+    ]
+    for actions, env_ids, error, match in refused:
+        with pytest.raises(error, match=match):
+            env.send(actions, env_ids)
+    assert env.on_their_way == 0
+    env.send([0, 0], ids(0, 1))
+    with pytest.raises(ValueError, match="environment 1 is on its way already"):
+        env.send([0], ids(1))
+    assert sorted(env.recv().env_ids) == [0, 1]
+    for changes in ({"lanes": ids(-1)}, {"numbers": ids(-1)}):
+        with pytest.raises(ValueError, match="expected none below 0"):
+            env.reset(ids(0), **changes)
+    with pytest.raises(TypeError, match="lanes: expected integers"):
+        env.reset(ids(0), lanes=np.zeros(1))
+    env.reset()
+    with pytest.raises(ValueError, match="timeout: expected None or at least 0"):
+        env.recv(1, timeout=-1.0)
+    env.close()
+
+
+def test_actions_that_are_numbers():
+    env = AsyncNativeVectorEnv(RingVectorEnv(2, warmup_steps=0))
+    env.reset()
+    env.recv()
+    for bad in (np.nan, 100.0):
+        with pytest.raises(ValueError, match="action of environment 1"):
+            env.send([[0.0], [bad]], ids(0, 1))
+    with pytest.raises(TypeError, match="actions: expected numbers"):
+        env.send(["fast"], ids(0))
+    env.send([[0.5]], ids(1))
+    assert env.recv().env_ids == [1]
+    env.close()
+
+
+def test_options_that_are_none_are_refused():
+    with pytest.raises(ValueError, match="expected 'same_step' or 'disabled', got 'next_step'"):
+        cage2(autoreset_mode="next_step")
+    with pytest.raises(ValueError, match="num_threads: expected 0"):
+        cage2(num_threads=1025)
+    with pytest.raises(ValueError, match="seed: expected 0"):
+        cage2(seed=-1)
+    many = CoopVectorEnv(2)
+    with pytest.raises(TypeError, match="env: expected a NativeVectorEnv, got CoopVectorEnv"):
+        AsyncNativeVectorEnv(many)
+    with pytest.raises(ValueError, match="one agent each"):
+        many._native.asynchronous(0, same_step=True)
+    many.reset()
+    taken = Cage2VectorEnv(2)
+    AsyncNativeVectorEnv(taken).close()
+    with pytest.raises(gymnasium.error.ClosedEnvironmentError):
+        taken.reset()
+    with pytest.raises(gymnasium.error.ClosedEnvironmentError):
+        AsyncNativeVectorEnv(taken)
+
+
+def slow_highways(num_envs):
+    config = {"vehicles_count": 400, "simulation_frequency": 100, "policy_frequency": 1}
+    return AsyncNativeVectorEnv(HighwayVectorEnv(num_envs, config=config), num_threads=1)
+
+
+def test_waiting_ends_in_time_and_nothing_is_lost():
+    env = slow_highways(2)
+    env.reset()
+    env.recv()
+
+    def came_too_early():
+        env.send([1, 1], ids(0, 1))
+        try:
+            env.recv(2, timeout=0.0)
+        except TimeoutError as error:
+            assert "no 2 environments were ready within 0.0 s" in str(error)  # noqa: PT017
+            return True
+        return False
+
+    # Somebody who is kept from asking for long enough finds them ready.
+    wait_until(came_too_early)
+    assert env.on_their_way == 2
+    assert len(env.recv(2, timeout=LONG).env_ids) == 2
+    assert env.busy_seconds > 0
+    env.close()
+
+
+def test_closing_while_environments_step():
+    for _ in range(5):
+        env = slow_highways(4)
+        env.reset()
+        env.close()
+        env.close()
+        with pytest.raises(gymnasium.error.ClosedEnvironmentError):
+            env.recv(1)
+
+
+def test_another_thread_is_refused_while_one_waits():
+    env = slow_highways(8)
+    env.reset()
+    env.recv()
+    seen = []
+
+    def wait():
+        seen.append(env.recv(8))
+
+    def times_refused():
+        env.send(np.ones(8, np.int64), np.arange(8))
+        thread = threading.Thread(target=wait)
+        thread.start()
+        refused = 0
+        while thread.is_alive():
+            try:
+                assert env.on_their_way in (0, 8)
+            except RuntimeError as error:
+                assert "another thread" in str(error)  # noqa: PT017
+                refused += 1
+        thread.join()
+        assert len(seen.pop().env_ids) == 8
+        return refused
+
+    # The other thread may be over before this one looks.
+    wait_until(times_refused)
+    env.close()
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_fork_is_told_to_make_its_own():
+    env = cage2()
+    env.reset()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            try:
+                env.recv()
+            except RuntimeError as error:
+                code = 0 if "this is a fork of it" in str(error) else 2
+            env.close()
+            del env
+        finally:
+            os._exit(code)
+    signal.alarm(int(LONG))
+    assert os.waitpid(child, 0)[1] == 0
+    signal.alarm(0)
+    assert len(env.recv().env_ids) == 3
+    env.close()

@@ -1,0 +1,189 @@
+"""Environments that do not keep to Gymnasium's interface: nobody learns from what they give, and it is told what."""
+
+import re
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from collect_cases import OBS, WRONG, Noise, Wrong, plan, updates
+
+from fastrl.collectors.factory import make_collector
+from fastrl.collectors.probe import probe
+from fastrl.collectors.protocol import CollectError
+from fastrl.envs import contract
+from fastrl.envs.process_vector import ProcessVectorEnv, WorkerError
+from fastrl.utils.seeding import EPISODES, env_seed
+
+NAME = "collect_cases:Wrong"
+FORM = contract.form_of(NAME, OBS.shape, OBS.dtype)
+STEP = "step() should return (obs, reward, terminated, truncated, info), got "
+OBS_OF = (
+    "() gave an observation that its observation_space does not have: expected numbers of shape (2, 2), got "
+)
+WRAP = "change it so, or wrap the environment in shimmy.GymV21CompatibilityV0"
+SAID = {
+    "nan reward": "step() gave the reward nan at step 3 of the episode that reset(seed=",
+    "infinite obs": "step() gave an observation with -inf at step 3 of the episode that reset(seed=",
+    "4 values": f"{STEP}4 values, as in the old Gym: {WRAP}",
+    "no values": f"{STEP}None: {WRAP}",
+    "no reward": "step() should give a number as reward, got None",
+    "text": "step() should give a number as reward, got '1.0'",
+    "two rewards": "step() should give a number as reward, got an array of float64 of shape (2,)",
+    "no flag": "step() should give True or False as terminated, got None",
+    "info as flag": "step() should give True or False as truncated, got a dict",
+    "flat obs": f"step{OBS_OF}an array of float64 of shape (4,)",
+    "short obs": f"step{OBS_OF}an array of float64 of shape (1, 2)",
+    "no obs": f"step{OBS_OF}None",
+    "ragged obs": f"step{OBS_OF}a list",
+    "text obs": f"step{OBS_OF}an array of <U32 of shape (2, 2)",
+    "complex obs": f"step{OBS_OF}an array of complex128 of shape (2, 2)",
+    "reset without info": "reset(seed=..., options=...) should return (obs, info), got an array of float64 of shape"
+    f" (2, 2), as in the old Gym: {WRAP}",
+    "reset obs": f"reset{OBS_OF}an array of float64 of shape (2,)",
+    "reset nan": "reset() gave an observation with nan at step 0 of the episode that reset(seed=",
+}
+
+
+def said_by(collector: str, unit: str, what: str) -> str:
+    """What a collector says of such an environment at once, before it could be learnt from: a line, no traceback."""
+    options: dict[str, Any] = {} if collector == "sequential" else {"n_workers": 1}
+    with (
+        make_collector(collector, plan(unit, Wrong, num_envs=1, what=what), **options) as made,
+        pytest.raises(CollectError) as caught,
+    ):
+        updates(made, 9)
+    assert caught.value.traceback == ""
+    return str(caught.value)
+
+
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+@pytest.mark.parametrize("what", WRONG)
+def test_what_an_environment_gives_in_place_of_what_it_should_ends_the_run_and_is_told(what: str) -> None:
+    said = said_by("sequential", "steps", what)
+    assert said.startswith(f"{NAME}: {SAID[what]}")
+    assert "\n" not in said
+    assert said_by("sequential", "episodes", what).startswith(f"{NAME}: {SAID[what]}")
+
+
+def test_the_seed_that_is_told_is_that_of_the_episode() -> None:
+    for unit, lane in (("steps", 0), ("episodes", EPISODES)):
+        same = plan(unit, num_envs=1)
+        seed = int(re.findall(r"seed=(\d+)", said_by("sequential", unit, "nan reward"))[0])
+        lengths = []
+        # The first episode that has a third step.
+        while not lengths or lengths[-1] < 3:
+            env = Noise()
+            env.reset(seed=env_seed(same.seed, lane, len(lengths)))
+            lengths.append(env.left)
+        assert seed == env_seed(same.seed, lane, len(lengths) - 1)
+
+
+@pytest.mark.parametrize("unit", ["steps", "episodes"])
+@pytest.mark.parametrize("collector", ["sync", "executor"])
+def test_collectors_say_the_same(collector: str, unit: str) -> None:
+    assert said_by(collector, unit, "nan reward") == said_by("sequential", unit, "nan reward")
+
+
+def test_workers_say_it_in_a_line() -> None:
+    expected = f"{NAME}: {SAID['flat obs']}"
+    assert said_by("executor", "steps", "flat obs") == said_by("sync", "episodes", "flat obs") == expected
+    with pytest.raises(CollectError) as caught:
+        probe(plan("steps", Wrong, what="flat obs"))
+    assert str(caught.value) == expected
+    env = ProcessVectorEnv(Wrong, 1, autoreset_mode="disabled", what="reset obs")
+    with pytest.raises(WorkerError) as died:
+        env.reset(seed=1)
+    env.close()
+    [death] = died.value.deaths
+    assert (death.cause, death.traceback, death.refused) == (f"{NAME}: {SAID['reset obs']}", "", True)
+
+
+class Given(gymnasium.Env[Any, Any]):
+    """Gives what it was given."""
+
+    def __init__(self, *results: Any) -> None:
+        self.results = iter(results)
+
+    def reset(self, **arguments: Any) -> Any:  # type: ignore[override]
+        return next(self.results)
+
+    def step(self, action: Any) -> Any:
+        return next(self.results)
+
+
+@pytest.mark.parametrize(
+    ("reward", "flag"),
+    [
+        (1, 1),
+        (np.float32(1), np.bool_(True)),
+        (np.array(1.0), np.array([True])),
+        (np.array([1]), np.int8(1)),
+        (True, True),
+    ],
+)
+def test_numbers_and_flags_may_be_of_any_type_of_numbers(reward: Any, flag: Any) -> None:
+    env = Given([[0, 1], [2, 3]], ([[0, 1], [2, 3]], {}), ([[0, 1], [2, 3]], reward, flag, False, {}))
+    with pytest.raises(contract.ContractError, match=re.escape("should return (obs, info), got a list")):
+        contract.reset(env, FORM)
+    obs, _ = contract.reset(env, FORM, 3)
+    assert obs.tolist() == [[0, 1], [2, 3]]
+    _, number, terminated, truncated, _ = contract.step(env, FORM, 0)
+    assert (float(number), bool(terminated), bool(truncated)) == (1.0, True, False)
+
+
+def test_floats_are_no_integers() -> None:
+    form = contract.form_of("it", (2,), np.uint8)
+    env = Given((np.zeros(2, np.int64), {}), (np.zeros(2), {}))
+    contract.reset(env, form)
+    with pytest.raises(
+        contract.ContractError, match=r"expected integers of shape \(2,\), got an array of float64"
+    ):
+        contract.reset(env, form)
+
+
+def test_integers_are_not_wrapped() -> None:
+    form = contract.form_of("it", (2,), np.uint8)
+    env = Given(
+        (np.array([0, 255]), {}), (np.array([0, 256]), {}), (np.array([-1, 0]), 0.0, False, False, {})
+    )
+    obs, _ = contract.reset(env, form)
+    assert obs.dtype == np.uint8
+    assert obs.tolist() == [0, 255]
+    with pytest.raises(
+        contract.ContractError, match=r"reset.* expected uint8, got 256 in an array of int64$"
+    ):
+        contract.reset(env, form)
+    with pytest.raises(contract.ContractError, match=r"step.* expected uint8, got -1 in an array of int64$"):
+        contract.step(env, form, 0)
+
+
+class OldGym(Noise):
+    """As the old Gym had it: no seed for ``reset``, four values of ``step``."""
+
+    def reset(self) -> Any:  # type: ignore[override]
+        return super().reset(seed=1)[0]
+
+    def step(self, action: Any) -> Any:
+        obs, reward, terminated, truncated, info = super().step(action)
+        return obs, reward, terminated or truncated, info
+
+
+def test_the_old_gym_is_known_through_gymnasiums_wrappers_and_errors_of_ones_own_stay_as_they_are() -> None:
+    wrapped = gymnasium.wrappers.TimeLimit(OldGym(), 5)
+    said = "got an unexpected keyword argument 'seed'\", as in the old Gym: change it so"
+    for env in (wrapped, OldGym()):
+        with pytest.raises(contract.ContractError, match=re.escape(said)):
+            contract.reset(env, FORM, 1)
+    wrapped = gymnasium.wrappers.TimeLimit(OldGym(), 5)
+    wrapped.unwrapped.left = 5
+    said = f"{STEP}another number of values (not enough values to unpack (expected 5, got 4)): {WRAP}"
+    with pytest.raises(contract.ContractError, match=re.escape(said)):
+        contract.step(wrapped, FORM, 0)
+
+    class Broken(Noise):
+        def step(self, action: Any) -> Any:
+            _, _, _, _, _ = range(4)
+
+    with pytest.raises(ValueError, match="expected 5, got 4"):
+        contract.step(Broken(), FORM, 0)

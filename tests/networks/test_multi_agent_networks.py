@@ -1,0 +1,305 @@
+"""Networks of many agents: initialisation, gradients, heads, and who acts how."""
+
+import io
+import math
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+from fastrl.networks.action_space import Actions
+from fastrl.networks.actor_critic import gaussian_log_probs, sampling_noise
+from fastrl.networks.multi_agent import (
+    Actor,
+    CentralCritic,
+    Critic,
+    Perceptron,
+    TeamPolicy,
+    Trace,
+)
+from fastrl.rollout.multi_agent import TeamRollout
+
+DISCRETE = Actions(gymnasium.spaces.Discrete(4))
+BOX = Actions(gymnasium.spaces.Box(np.array([-1, 0], np.float32), np.array([1, 10], np.float32)))
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def actor(actions=DISCRETE, seed=0, **options):
+    return Actor(3, actions, **{"hidden": (8, 6), "generator": generator(seed), **options})
+
+
+class TestPerceptron:
+    def test_orthogonal(self):
+        net = Perceptron([16, 16, 4], "relu", "orthogonal", 0.01, generator())
+        weight = net.layers[0].weight
+        torch.testing.assert_close(weight @ weight.T, 2 * torch.eye(16))
+        last = net.layers[1].weight
+        torch.testing.assert_close(last @ last.T, 1e-4 * torch.eye(4))
+
+    def test_he(self):
+        weight = Perceptron([400, 500, 1], "relu", "he", 1.0, generator()).layers[0].weight
+        assert weight.std().item() == pytest.approx(math.sqrt(2 / 400), rel=0.01)
+
+    def test_xavier(self):
+        weight = Perceptron([400, 500, 1], "relu", "xavier", 1.0, generator()).layers[0].weight
+        assert weight.abs().max().item() == pytest.approx(math.sqrt(6 / 900), rel=0.01)
+
+    def test_biases_are_zero_and_the_generator_decides(self):
+        a, b, c = (Perceptron([3, 4, 2], "relu", "he", 1.0, generator(seed)) for seed in (1, 1, 2))
+        assert not a.layers[0].bias.any()
+        assert torch.equal(a.layers[0].weight, b.layers[0].weight)
+        assert not torch.equal(a.layers[0].weight, c.layers[0].weight)
+
+    def test_global_generator_is_left_alone(self):
+        before = torch.random.get_rng_state()
+        Perceptron([3, 4, 2], "relu", "orthogonal", 1.0, generator()).dropout_masks(2, 0.5, generator())
+        assert torch.equal(torch.random.get_rng_state(), before)
+
+    def test_refuses_no_width(self):
+        with pytest.raises(ValueError, match=r"at least 1, got \[3, 0, 2\]"):
+            Perceptron([3, 0, 2], "relu", "he", 1.0, generator())
+
+
+class TestTrace:
+    @pytest.mark.parametrize("activation", ["relu", "tanh", "elu"])
+    @pytest.mark.parametrize("rate", [0.0, 0.4])
+    @pytest.mark.parametrize("sizes", [(3, 2), (3, 7, 5, 2)])
+    def test_gradients_are_those_of_autograd(self, activation, rate, sizes):
+        net = Perceptron(sizes, activation, "he", 1.0, generator()).double()
+        x = torch.randn(9, 3, generator=generator(1), dtype=torch.float64)
+        gradient = torch.randn(9, 2, generator=generator(2), dtype=torch.float64)
+        drops = [mask.double() for mask in net.dropout_masks(9, rate, generator(3))] if rate else []
+        plain = x
+        for i, layer in enumerate(net.layers):
+            plain = layer(plain)
+            if i < len(net.layers) - 1:
+                plain = {"relu": torch.relu, "tanh": torch.tanh, "elu": torch.nn.functional.elu}[activation](
+                    plain
+                )
+                plain = plain * drops[i] if drops else plain
+        expected = torch.autograd.grad(plain, list(net.parameters()), gradient)
+        for parameter in net.parameters():
+            parameter.grad = torch.ones_like(parameter)
+        trace = Trace(drops)
+        with torch.no_grad():
+            torch.testing.assert_close(net(x, trace), plain)
+        trace.backpropagate(gradient)
+        for parameter, own in zip(net.parameters(), expected, strict=True):
+            torch.testing.assert_close(parameter.grad, own + 1)
+
+    def test_dropout_keeps_the_mean(self):
+        masks = Perceptron([3, 1000, 10, 2], "relu", "he", 1.0, generator()).dropout_masks(
+            500, 0.25, generator()
+        )
+        assert [tuple(mask.shape) for mask in masks] == [(500, 1000), (500, 10)]
+        assert sorted(masks[0].unique().tolist()) == pytest.approx([0, 4 / 3])
+        assert masks[0].mean().item() == pytest.approx(1, abs=0.01)
+
+
+class TestActor:
+    def test_gaussian_log_probs(self):
+        means, log_std, draws = torch.randn(3, 5, 2, generator=generator()).unbind()
+        expected = torch.distributions.Normal(means, log_std[0].exp()).log_prob(draws).sum(-1)
+        torch.testing.assert_close(gaussian_log_probs(means, log_std[0], draws), expected)
+
+    def test_draws_have_the_distribution_they_say(self):
+        network = actor(BOX, initial_log_std=-1.0)
+        obs = torch.ones(20_000, 3)
+        with torch.no_grad():
+            draws, log_probs = network.draw(
+                obs, torch.zeros(20_000, dtype=torch.int64), sampling_noise(BOX, (20_000,), generator())
+            )
+            means = network(obs[:1], torch.zeros(1, dtype=torch.int64))
+        torch.testing.assert_close(draws.mean(0), means[0], atol=0.01, rtol=0)
+        torch.testing.assert_close(draws.std(0), torch.full((2,), math.exp(-1)), atol=0.01, rtol=0)
+        torch.testing.assert_close(log_probs, gaussian_log_probs(means, network.log_std, draws))
+
+    def test_discrete_draws(self):
+        network = actor()
+        with torch.no_grad():
+            network.body.layers[-1].weight.zero_()
+            network.body.layers[-1].bias.copy_(torch.log(torch.tensor([0.1, 0.2, 0.3, 0.4])))
+            draws, log_probs = network.draw(
+                torch.ones(20_000, 3),
+                torch.zeros(20_000, dtype=torch.int64),
+                sampling_noise(DISCRETE, (20_000,), generator()),
+            )
+            best, best_log_probs = network.draw(torch.ones(2, 3), torch.zeros(2, dtype=torch.int64), None)
+        shares = torch.bincount(draws) / len(draws)
+        torch.testing.assert_close(shares, torch.tensor([0.1, 0.2, 0.3, 0.4]), atol=0.012, rtol=0)
+        torch.testing.assert_close(log_probs.exp(), torch.tensor([0.1, 0.2, 0.3, 0.4])[draws])
+        assert best.tolist() == [3, 3]
+        torch.testing.assert_close(best_log_probs.exp(), torch.full((2,), 0.4))
+
+    def test_ids_tell_agents_apart(self):
+        network = actor(num_ids=2)
+        obs = torch.ones(2, 3)
+        with torch.no_grad():
+            same, other = network(obs, torch.tensor([0, 0])), network(obs, torch.tensor([0, 1]))
+        torch.testing.assert_close(same[0], same[1])
+        assert not torch.isclose(other[0], other[1]).any()
+
+    @pytest.mark.parametrize("actions", [DISCRETE, BOX])
+    def test_state_is_enough(self, actions):
+        network = actor(actions, normalize_obs=True, num_ids=3, activation="elu", initial_log_std=-0.7)
+        network.observe(torch.randn(50, 3, generator=generator()) * 3 + 1)
+        buffer = io.BytesIO()
+        torch.save(network.state(), buffer)
+        buffer.seek(0)
+        other = Actor.from_state(torch.load(buffer, weights_only=True))
+        obs, agents = torch.randn(4, 3, generator=generator()), torch.tensor([0, 1, 2, 0])
+        with torch.no_grad():
+            assert torch.equal(network(obs, agents), other(obs, agents))
+        assert other.state().keys() == network.state().keys()
+
+    @pytest.mark.parametrize(
+        "changes",
+        [{"hidden": [10**7, 10**7]}, {"num_ids": 10**12}, {"obs_dim": 10**12, "normalize_obs": True}],
+    )
+    def test_what_is_claimed_is_compared_before_memory_is_taken(self, changes):
+        state = actor(DISCRETE).state()
+        state["architecture"] = state["architecture"] | changes
+        with pytest.raises(ValueError, match="is claimed, the weights are"):
+            Actor.from_state(state)
+
+    def test_an_activation_that_there_is_not_is_refused(self):
+        state = actor(DISCRETE).state()
+        state["architecture"] = state["architecture"] | {"activation": -1}
+        with pytest.raises(ValueError, match="activation should be one of"):
+            Actor.from_state(state)
+
+
+class TestCritics:
+    options = {  # noqa: RUF012
+        "hidden": (8,),
+        "activation": "relu",
+        "init": "he",
+        "generator": generator(),
+    }
+
+    @pytest.mark.parametrize("normalize_obs", [False, True])
+    def test_central_looks_at_all_the_living_and_at_nobody_else(self, normalize_obs):
+        critic = CentralCritic(2, 3, normalize_obs=normalize_obs, **self.options)
+        critic.observe(torch.randn(20, 2, generator=generator()) + 3)
+        obs = torch.randn(4, 3, 2, generator=generator())
+        alive = torch.tensor([[True, True, False]] * 4)
+        changed_dead, changed_other = obs.clone(), obs.clone()
+        changed_dead[:, 2] = torch.nan
+        changed_other[:, 1] += 1
+        with torch.no_grad():
+            values = critic(obs, alive)
+            assert values.shape == (4, 3)
+            assert torch.equal(critic(changed_dead, alive), values)
+            assert not torch.isclose(critic(changed_other, alive)[:, 0], values[:, 0]).any()
+            assert not torch.isclose(critic(obs, alive | True)[:, 0], values[:, 0]).any()
+
+    def test_own_sees_a_row(self):
+        critic = Critic(2, num_ids=0, normalize_obs=False, **self.options)
+        with torch.no_grad():
+            obs = torch.randn(5, 2, generator=generator())
+            values = critic(obs, torch.zeros(5, dtype=torch.int64))
+            one = critic(obs[2:3], torch.zeros(1, dtype=torch.int64))
+        assert values.shape == (5,)
+        torch.testing.assert_close(values[2:3], one)
+
+
+def nobody(obs, agents):
+    raise AssertionError
+
+
+class TestTeamPolicy:
+    def policy(self, actions=DISCRETE):
+        return TeamPolicy(["a", "b", "a"], {"a": actor(actions, 1), "b": actor(actions, 2)}, actions)
+
+    def test_each_agent_follows_its_own(self):
+        policy = self.policy(BOX)
+        obs = np.random.default_rng(0).normal(size=(6, 3)).astype(np.float32)
+        actions = policy.act(obs, np.ones(6, np.bool_))
+        with torch.no_grad():
+            means = {
+                name: net(torch.from_numpy(obs), torch.zeros(6, dtype=torch.int64)).numpy()
+                for name, net in policy.policies.items()
+            }
+        expected = BOX.to_env(np.where(np.array([0, 1, 0] * 2)[:, None], means["b"], means["a"]))
+        np.testing.assert_allclose(actions, expected, rtol=1e-5)
+
+    @pytest.mark.parametrize("actions", [DISCRETE, BOX])
+    def test_the_dead_do_not_matter(self, actions):
+        policy = self.policy(actions)
+        obs = np.random.default_rng(0).normal(size=(6, 3)).astype(np.float32)
+        alive = np.array([1, 0, 0, 1, 1, 0], np.bool_)
+        noise = sampling_noise(actions, (6,), generator())
+        results = []
+        for garbage in (0.0, np.nan):
+            obs[~alive] = garbage
+            results.append(policy.draw(torch.from_numpy(obs), alive, noise))
+        for a, b in zip(*results, strict=True):
+            assert torch.equal(a, b)
+            assert not a[~torch.from_numpy(alive)].any()
+
+    def test_rules_get_their_rows_and_give_actions_of_the_environment(self):
+        seen = []
+
+        def rule(obs, agents):
+            seen.append((obs.copy(), agents.copy()))
+            return np.full((len(obs), 2), [0.5, 10], np.float32)
+
+        policy = TeamPolicy(["a", "r"], {"a": actor(BOX), "r": rule}, BOX)
+        obs = np.arange(12, dtype=np.float32).reshape(4, 3)
+        actions = policy.act(obs, np.array([True, True, True, False]))
+        assert seen[0][0].tolist() == [[3, 4, 5]] and seen[0][1].tolist() == [1]
+        assert actions[1].tolist() == [0.5, 10] and actions[3].tolist() == BOX.to_env(np.zeros(2)).tolist()
+
+    def test_act_into_writes_what_it_drew(self):
+        policy = self.policy(BOX)
+        rollout = TeamRollout(2, 3, 3, BOX.space)
+        rollout.alive[1] = [True, False, True]
+        actions = policy.act_into(rollout, 1, 50 * torch.ones(3, 2))
+        assert (rollout.actions[1, 0] > 10).all() and not rollout.actions[1, 1].any()
+        assert actions[0].tolist() == [1, 10]
+        assert rollout.log_probs[1, 0] < -1000 and rollout.log_probs[1, 1] == 0
+
+    def test_state_goes_anywhere_and_is_taken_over(self):
+        policy, obs = self.policy(), np.ones((3, 3), np.float32)
+        alive, noise = np.ones(3, np.bool_), sampling_noise(DISCRETE, (3,), generator())
+        other = TeamPolicy.from_state(policy.state())
+        log_probs = policy.draw(torch.from_numpy(obs), alive, noise)[1]
+        assert torch.equal(other.draw(torch.from_numpy(obs), alive, noise)[1], log_probs)
+        fresh = TeamPolicy(["a", "b", "a"], {"a": actor(seed=8), "b": actor(seed=9)}, DISCRETE)
+        assert not torch.equal(fresh.draw(torch.from_numpy(obs), alive, noise)[1], log_probs)
+        fresh.load(policy.state())
+        assert torch.equal(fresh.draw(torch.from_numpy(obs), alive, noise)[1], log_probs)
+
+    def test_rules_have_to_be_given_again(self):
+        policy = TeamPolicy(["a", "r"], {"a": actor(), "r": nobody}, DISCRETE)
+        with pytest.raises(ValueError, match=r"there is none named \['r'\]"):
+            TeamPolicy.from_state(policy.state())
+        assert TeamPolicy.from_state(policy.state(), {"r": nobody}).policies["r"] is nobody
+
+    def test_drawing_needs_a_generator_and_repeats_with_it(self):
+        policy, obs, alive = self.policy(BOX), np.ones((6, 3), np.float32), np.ones(6, np.bool_)
+        with pytest.raises(ValueError, match="give a generator"):
+            policy.act(obs, alive, deterministic=False)
+        a, b = (policy.act(obs, alive, False, generator(5)) for _ in range(2))
+        assert (a == b).all() and len(np.unique(a[:, 0])) > 1
+
+    def test_refuses_parts_of_worlds(self):
+        with pytest.raises(ValueError, match="worlds of 3 agents, got 4 observations"):
+            self.policy().act(np.ones((4, 3), np.float32), np.ones(4, np.bool_))
+
+    def test_refuses_actors_of_other_actions(self):
+        with pytest.raises(ValueError, match="policy 'a' chooses"):
+            TeamPolicy(["a"], {"a": actor(BOX)}, DISCRETE)
+
+    def test_refuses_rules_that_give_something_else(self):
+        policy = TeamPolicy(["r"], {"r": lambda obs, agents: [[1]]}, DISCRETE)
+        with pytest.raises(ValueError, match=r"'r' should give actions \[2\], gave \[1, 1\]"):
+            policy.act(np.ones((2, 3), np.float32), np.ones(2, np.bool_))
+
+    def test_refuses_weights_of_somebody_else(self):
+        with pytest.raises(ValueError, match="no actor named 'a'"):
+            TeamPolicy(["z"], {"z": actor()}, DISCRETE).load(self.policy().state())

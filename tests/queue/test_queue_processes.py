@@ -1,0 +1,440 @@
+"""fastrl.queue between processes: how they get it, what belongs to whom, and what is left when they are killed."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import multiprocessing
+import os
+import pickle
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import queue_kills
+from patience import LONG, wait_until
+from queue_records import segments
+
+from fastrl.queue import Empty, Full, Queue, QueueError, ShutDown
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memory shared between processes needs Linux")
+
+RECORD = np.dtype([("id", np.int64), ("obs", np.float32, 3)])
+START_METHODS = ["fork", "forkserver", "spawn"]
+KILLS = 100
+
+
+def rows_of(*ids):
+    rows = np.zeros(len(ids), RECORD)
+    rows["id"] = ids
+    rows["obs"] = rows["id"][:, None]
+    return rows
+
+
+@pytest.fixture(autouse=True)
+def _no_segments_left():
+    before = segments()
+    yield
+    assert segments() <= before
+
+
+def in_fork(call):
+    """What `call` returns or raises in a forked child."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            try:
+                result = "returned", call()
+            except BaseException as error:
+                result = type(error).__name__, str(error)
+            os.write(writer, pickle.dumps(result))
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as file:
+        answer = file.read()
+    os.waitpid(pid, 0)
+    return pickle.loads(answer)
+
+
+class Child:
+    """A forked child that runs `call` and then waits to be killed or released."""
+
+    def __init__(self, call):
+        began, begin = os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            try:
+                kept = call()
+                os.write(begin, b"!")
+                time.sleep(LONG)
+                del kept
+            finally:
+                os._exit(1)
+        os.close(begin)
+        assert os.read(began, 1) == b"!", "the child failed"
+        os.close(began)
+
+    def kill(self):
+        os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+
+
+def run_script(code, *arguments):
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=LONG, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip(), done.stderr.strip()
+
+
+# How they get it
+
+
+def produce(queue, number, count):
+    with queue.producer() as p:
+        for i in range(0, count, 10):
+            p.put_many(rows_of(*range(number * count + i, number * count + i + 10)))
+
+
+def consume(queue, out):
+    out.put([int(row["id"]) for row in queue])
+
+
+@pytest.mark.parametrize("order", ["lanes", "total"])
+@pytest.mark.parametrize("method", START_METHODS)
+def test_workers_of_every_kind_produce(method, order):
+    context = multiprocessing.get_context(method)
+    with Queue(RECORD, 32, lanes=2, order=order, shared=True) as q:
+        workers = [context.Process(target=produce, args=(q, number, 500)) for number in range(2)]
+        for worker in workers:
+            worker.start()
+        seen = [[], []]
+        for _ in range(1000):
+            row = q.get(timeout=LONG)
+            assert (row["obs"] == row["id"]).all()
+            seen[row["id"] // 500].append(row["id"] % 500)
+        for worker in workers:
+            worker.join()
+            assert worker.exitcode == 0
+        assert seen == [list(range(500))] * 2
+
+
+@pytest.mark.parametrize("method", START_METHODS)
+def test_a_worker_consumes(method):
+    context = multiprocessing.get_context(method)
+    with Queue(RECORD, 32, shared=True) as q:
+        out = context.Queue()
+        worker = context.Process(target=consume, args=(q, out))
+        worker.start()
+        produce(q, 0, 300)
+        q.shutdown()
+        assert out.get(timeout=LONG) == list(range(300))
+        worker.join()
+        assert worker.exitcode == 0
+
+
+def test_an_unrelated_process_attaches_by_name():
+    code = """
+import sys
+import numpy as np
+from fastrl.queue import Queue
+with Queue.attach(sys.argv[1]) as q, q.producer() as p:
+    rows = np.zeros(3, q.dtype)
+    rows["id"] = [4, 5, 6]
+    p.put_many(rows)
+    print(q.policy, q.capacity, q.dtype.names)
+"""
+    with Queue(RECORD, 32, policy="error", shared="a-name.of_ours") as q:
+        assert q.name == "a-name.of_ours"
+        out, errors = run_script(code, q.name)
+        assert out == "error 32 ('id', 'obs')" and errors == ""
+        # Whoever attached and went took nothing with it, the name included.
+        with Queue.attach(q.name) as again:
+            assert again.get_many(9)["id"].tolist() == [4, 5, 6]
+        with pytest.raises(FileExistsError, match="a-name"):
+            Queue(RECORD, 32, shared="a-name.of_ours")
+    with pytest.raises(FileNotFoundError, match="a-name"):
+        Queue.attach("a-name.of_ours")
+
+
+def test_pickles_only_where_others_can_reach_it():
+    with Queue(RECORD, 8) as q, pytest.raises(TypeError, match="shared=True"):
+        pickle.dumps(q)
+    with Queue(RECORD, 8, shared=True) as q, q.producer() as p:
+        copy = pickle.loads(pickle.dumps(q))
+        p.put(rows_of(1))
+        assert copy.get()["id"] == 1
+        copy.close()
+        for mine in (p, q.peek(), p.reserve(1)):
+            with pytest.raises(TypeError, match="pickle"):
+                pickle.dumps(mine)
+    with pytest.raises(FileNotFoundError):
+        pickle.loads(pickle.dumps(q))
+
+
+# What belongs to whom
+
+
+def test_a_forked_child_may_not_use_its_parents_producer():
+    with Queue(RECORD, 8, shared=True) as q, q.producer() as p:
+        for call in (
+            lambda: p.put(rows_of(1)),
+            lambda: p.put_many(rows_of(1)),
+            lambda: p.reserve(1).__enter__(),
+        ):
+            assert in_fork(call)[0] == "QueueError"
+        assert in_fork(p.close) == ("returned", None)
+        p.put(rows_of(2))
+        assert q.stats().producers == 1 and q.get()["id"] == 2
+
+
+def test_a_forked_child_has_producers_of_its_own():
+    with Queue(RECORD, 8, shared=True) as q, q.producer() as p:
+
+        def put():
+            with q.producer() as own:
+                own.put(rows_of(1))
+
+        assert in_fork(put) == ("returned", None)
+        p.put(rows_of(2))
+        assert sorted(q.get_many(9)["id"]) == [1, 2]
+
+
+def test_leaving_a_parents_block_in_a_forked_child_changes_nothing():
+    with Queue(RECORD, 8, shared=True) as q, q.producer() as p:
+        p.put_many(rows_of(1, 2))
+        block, look = p.reserve(2), q.peek(1)
+        view, _ = block.__enter__(), look.__enter__()
+        view[:] = rows_of(3, 4)
+        assert in_fork(lambda: block.__exit__(None))[0] == "QueueError"
+        assert in_fork(lambda: look.__exit__(None)) == ("returned", None)
+        assert q.stats().depth == 2
+        block.__exit__(None)
+        look.__exit__(None)
+        assert q.get_many(9)["id"].tolist() == [2, 3, 4]
+
+
+def test_one_process_consumes():
+    with Queue(RECORD, 8, shared=True) as q, q.producer() as p:
+        p.put_many(rows_of(*range(4)))
+        assert q.get()["id"] == 0
+        name, words = in_fork(q.get)
+        assert name == "QueueError" and str(os.getpid()) in words
+        assert in_fork(lambda: Queue.attach(q.name).get())[0] == "QueueError"
+        with Queue.attach(q.name) as other, pytest.raises(QueueError, match="consumer"):
+            other.get()
+        # A child that ends does not end its parent's role, nor the queue.
+        assert in_fork(q.close) == ("returned", None)
+        assert q.get()["id"] == 1
+        with Queue.attach(q.name) as other:
+            q.close()
+            assert other.get()["id"] == 2
+
+
+def test_a_forked_child_consumes_where_its_parent_does_not():
+    with Queue(RECORD, 8, shared=True) as q, q.producer() as p:
+        p.put_many(rows_of(7, 8))
+        assert in_fork(lambda: int(q.get()["id"])) == ("returned", 7)
+        assert q.get()["id"] == 8
+
+
+def test_a_queue_that_is_not_shared_stays_with_its_process():
+    with Queue(RECORD, 8) as q:
+        for call in (q.producer, q.get):
+            name, words = in_fork(call)
+            assert name == "QueueError" and "shared=True" in words
+        with q.producer() as p:
+            p.put(rows_of(1))
+            assert q.get()["id"] == 1
+
+
+def test_shutdown_reaches_other_processes():
+    with Queue(RECORD, 2, shared=True) as q:
+
+        def wait():
+            try:
+                q.get(timeout=LONG)
+            except ShutDown:
+                return "shut down"
+
+        reader = multiprocessing.get_context("fork").Process(target=wait)
+        reader.start()
+        wait_until(lambda: q.stats().consumer is not None)
+        q.shutdown()
+        reader.join(LONG)
+        assert reader.exitcode == 0
+        with pytest.raises(ShutDown), q.producer() as p:
+            p.put(rows_of(1))
+
+
+# When they are killed
+
+
+def test_the_lanes_of_killed_producers_are_free_again():
+    with Queue(RECORD, 8, lanes=1, shared=True) as q:
+        for i in range(3):
+            child = Child(lambda i=i: (p := q.producer()).put_many(rows_of(i)) and p)
+            with pytest.raises(QueueError, match="lane"):
+                q.producer()
+            child.kill()
+        with q.producer() as p:
+            p.put(rows_of(3))
+        assert q.get_many(9)["id"].tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("order", ["lanes", "total"])
+def test_what_a_killed_producer_had_not_published_never_appears(order):
+    with Queue(RECORD, 8, order=order, shared=True) as q, q.producer() as p:
+
+        def begin():
+            own = q.producer()
+            own.put(rows_of(1))
+            block = own.reserve(3)
+            block.__enter__()[:] = rows_of(7, 8, 9)
+            return own, block
+
+        child = Child(begin)
+        p.put(rows_of(2))
+        child.kill()
+        p.put(rows_of(3))
+        got = [int(q.get(timeout=LONG)["id"]) for _ in range(3)]
+        assert sorted(got) == [1, 2, 3]
+        with pytest.raises(Empty):
+            q.get(timeout=0.05)
+        assert q.stats().abandoned == 3
+
+
+@pytest.mark.parametrize("order", ["lanes", "total"])
+@pytest.mark.parametrize("policy", ["block", "drop_oldest"])
+def test_after_a_killed_consumer_the_next_goes_on(order, policy):
+    with Queue(RECORD, 16, order=order, policy=policy, shared=True) as q, q.producer() as p:
+        p.put_many(rows_of(*range(6)))
+
+        def begin():
+            assert q.get()["id"] == 0
+            look = q.peek(2)
+            assert look.__enter__()["id"].tolist() == [1, 2]
+            return look
+
+        child = Child(begin)
+        with pytest.raises(QueueError, match=str(child.pid)):
+            q.get()
+        child.kill()
+        # What it was reading comes again.
+        assert q.get_many(9)["id"].tolist() == [1, 2, 3, 4, 5]
+
+
+def test_segments_of_killed_creators_are_swept():
+    before = segments()
+    name = f"test-orphan-{os.getpid()}"
+    child = Child(lambda: Queue(RECORD, 8, shared=name))
+    with Queue.attach(name) as q:
+        p = q.producer()
+        child.kill()
+        with Queue(RECORD, 8, shared=True):
+            assert f"fastrl-{name}" in segments()  # somebody still uses it
+        p.put(rows_of(5))
+        assert q.get()["id"] == 5
+        p.close()
+    assert f"fastrl-{name}" in segments()
+    with Queue(RECORD, 8, shared=True):
+        assert f"fastrl-{name}" not in segments()
+    assert segments() <= before
+
+
+def test_creators_killed_at_any_instant_leave_nothing():
+    before = segments()
+    rng = random.Random(0)
+    for _ in range(30):
+        pid = os.fork()
+        if pid == 0:
+            kept = []
+            while True:
+                kept.append(Queue(RECORD, 64, lanes=2, shared=True))
+                if len(kept) > 5:
+                    kept.clear()
+        time.sleep(rng.uniform(0, 0.01))
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        for name in segments() - before:
+            # Whatever has a name is complete, as long as it has it.
+            with contextlib.suppress(FileNotFoundError), Queue.attach(name.removeprefix("fastrl-")) as q:
+                assert q.stats().put == 0
+    with Queue(RECORD, 8, shared=True) as q:
+        assert segments() - before == {f"fastrl-{q.name}"}
+
+
+def test_a_full_dev_shm_is_an_error_at_creation():
+    before = segments()
+    room = os.statvfs("/dev/shm")
+    records = room.f_blocks * room.f_frsize // RECORD.itemsize
+    with pytest.raises(OSError, match="capacity") as caught:
+        Queue(RECORD, records, lanes=1, shared=True)
+    assert caught.value.errno == errno.ENOSPC
+    assert segments() == before
+
+
+@pytest.mark.parametrize(
+    ("policy", "order"),
+    [
+        ("block", "lanes"),
+        ("block", "total"),
+        ("error", "lanes"),
+        ("drop_newest", "total"),
+        ("drop_oldest", "lanes"),
+        ("drop_oldest", "total"),
+    ],
+)
+def test_kills_at_random_lose_and_double_nothing(policy, order):
+    command = [sys.executable, queue_kills.__file__, policy, order, str(KILLS), "0"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=2 * LONG, check=False)
+    assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}{done.stderr}"
+    report = json.loads(done.stdout)
+    assert report["incarnations"] + report["consumers"] == queue_kills.PRODUCERS + 1 + KILLS
+    assert report["seen"] > queue_kills.ENOUGH and not report["left"]
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [("torn", "torn"), ("lost", "lost"), ("twice", "twice"), ("swapped", "out of order"), (None, None)],
+)
+def test_the_accounting_would_notice(fault, words):
+    rows = np.zeros(queue_kills.SHOWN * 2, queue_kills.RECORD)
+    queue_kills.fill(rows, 0, 0)
+    if fault == "torn":
+        rows["payload"][70, 3] ^= np.uint64(1 << 40)
+    if fault == "lost":
+        rows = np.delete(rows, queue_kills.SHOWN)
+    if fault == "twice":
+        # Once is what a killed consumer leaves behind.
+        rows = rows[[*range(64), *range(64), *range(64)]]
+    if fault == "swapped":
+        rows = rows[[1, 0]]
+    ledger = queue_kills.Ledger(1)
+    with Queue(queue_kills.RECORD, 1024, lanes=1) as q, q.producer() as p:
+        p.put_many(rows)
+        q.shutdown()
+        rng = queue_kills.random.Random(0)
+        if fault is None:
+            queue_kills.consume(q, ledger, rng)
+            assert ledger.seen[0] == ledger.received[0] == len(rows)
+        else:
+            with pytest.raises(AssertionError, match=words):
+                queue_kills.consume(q, ledger, rng)
+
+
+def test_full_says_so_in_every_process():
+    with Queue(RECORD, 2, policy="error", shared=True) as q:
+
+        def put():
+            with q.producer() as p:
+                p.put_many(rows_of(1, 2, 3))
+
+        assert in_fork(put)[0] == Full.__name__

@@ -1,0 +1,659 @@
+"""fastrl.replay's storage: against lists of episodes, bad input, files, threads, queues."""
+
+import json
+import threading
+import zlib
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from replay_model import OBS_SHAPE, Model, Writer, rows_of
+
+from fastrl.queue import Queue
+from fastrl.replay import PrioritizedSampler, Replay, ReplayError, UniformSampler
+
+EXTRA = {"extra": (np.float64, ())}
+
+flags = st.tuples(
+    st.sampled_from([False, False, False, True]),
+    st.sampled_from([False, False, False, True]),
+    st.sampled_from([False, False, False, True]),
+)
+operations = st.lists(
+    st.tuples(
+        st.sampled_from(["add", "add", "add_many", "append", "append", "cut"]),
+        st.lists(st.integers(0, 2), min_size=1, max_size=6),
+        st.lists(flags, min_size=1, max_size=6),
+        st.sampled_from([True, True, True, False]),
+    ),
+    max_size=14,
+)
+
+
+def make(capacity, num_envs=1, stack=1, pad="zero", dtype=np.uint8, **options):
+    replay = Replay(
+        capacity, OBS_SHAPE, dtype, num_envs=num_envs, stack=stack, pad=pad, extra=EXTRA, **options
+    )
+    return replay, Model(num_envs, replay.rows_per_env, stack, pad)
+
+
+def everything(replay, n_step=1, gamma=0.99):
+    """All that may be sampled, each once."""
+    if len(replay) == 0:
+        return []
+    sampler = UniformSampler(replay, len(replay), n_step=n_step, gamma=gamma, replacement=False)
+    batch = sampler.sample()
+    assert len(set(batch.indices.tolist())) == len(replay)
+    return rows_of(batch)
+
+
+def check(replay, model, n_step=1, gamma=0.99):
+    assert len(replay) == len(model.starts())
+    assert sorted(everything(replay, n_step, gamma)) == sorted(model.transitions(n_step, gamma))
+
+
+@settings(max_examples=250, deadline=None)
+@given(
+    operations,
+    st.integers(1, 14),
+    st.integers(1, 3),
+    st.sampled_from([1, 3]),
+    st.sampled_from(["zero", "repeat"]),
+    st.integers(1, 4),
+)
+def test_holds_what_lists_of_episodes_hold(operations, capacity, num_envs, stack, pad, n_step):
+    replay, model = make(capacity, num_envs, stack, pad)
+    writer = Writer(replay, model)
+    for operation in operations:
+        writer.do(operation)
+        check(replay, model, n_step, 0.9)
+        assert replay.lost == model.lost
+
+
+@pytest.mark.parametrize("stack", [1, 4])
+def test_long_streams_through_many_turns_of_the_ring(stack):
+    replay, model = make(50, 3, stack, "repeat", np.float32)
+    writer = Writer(replay, model)
+    generator = np.random.default_rng(5)
+    for turn in range(300):
+        kind = ("add", "add_many", "append")[generator.integers(3)]
+        ends = [tuple(bool(end) for end in generator.random(3) < 0.06) for _ in range(7)]
+        writer.do((kind, generator.integers(0, 3, 7).tolist(), ends, bool(generator.random() < 0.95)))
+        if turn % 10 == 0:
+            check(replay, model, 1 + turn % 4)
+    check(replay, model, 3)
+    assert model.lanes[0].head > 10 * replay.rows_per_env
+
+
+# The mistakes of well-known buffers.
+
+
+def fill(replay, lengths, env=0, terminated=True, first=0):
+    """Episodes whose observations count up from ``first``; all end in ``terminated``, or else truncated."""
+    number = first
+    for length in lengths:
+        for i in range(length):
+            last = i == length - 1
+            obs = np.full(replay.dtype["obs"].shape, number, replay.dtype["obs"].base)
+            replay.add(obs, i, 1.0, obs + 1, last and terminated, last and not terminated, env)
+            number += 1
+        number += 1
+    return number
+
+
+def all_of(replay, **options):
+    return UniformSampler(replay, len(replay), replacement=False, **options).sample()
+
+
+def test_terminated_and_truncated_stay_apart():
+    replay = Replay(100, (1,))
+    fill(replay, [3], terminated=True)
+    fill(replay, [3], terminated=False, first=10)
+    batch = all_of(replay)
+    by_obs = {int(obs): i for i, obs in enumerate(batch.obs[:, 0])}
+    ended, cut = by_obs[2], by_obs[12]
+    assert (bool(batch.terminated[ended]), bool(batch.truncated[ended])) == (True, False)
+    assert (bool(batch.terminated[cut]), bool(batch.truncated[cut])) == (False, True)
+    assert batch.discounts[ended] == 0
+    assert batch.discounts[cut] == np.float32(0.99)
+
+
+def test_both_terminated_and_truncated_counts_as_terminated():
+    replay = Replay(10, (1,))
+    replay.add(np.zeros(1, np.float32), 0, 1.0, np.ones(1, np.float32), True, True)
+    batch = all_of(replay)
+    assert batch.terminated[0] and batch.truncated[0] and batch.discounts[0] == 0
+
+
+@pytest.mark.parametrize("stack", [1, 4])
+@pytest.mark.parametrize("terminated", [True, False])
+def test_true_last_observation_is_kept(stack, terminated):
+    replay = Replay(100, (1,), stack=stack)
+    fill(replay, [3, 2], terminated=terminated)
+    batch = all_of(replay)
+    newest = batch.obs.reshape(5, -1)[:, -1], batch.next_obs.reshape(5, -1)[:, -1]
+    assert torch.equal(newest[1], newest[0] + 1)
+
+
+def test_last_observation_is_kept_where_add_many_goes_on_with_the_reset():
+    replay = Replay(100, (1,), num_envs=2)
+    flags = np.array([[0, 0], [1, 0], [0, 1], [0, 0]], bool)
+    now, model = np.array([[0.0], [100.0]], np.float32), []
+    for ended in flags:
+        after = now + 1
+        replay.add_many(now, np.zeros(2, np.int64), np.zeros(2, np.float32), after, np.zeros(2, bool), ended)
+        model += [(float(now[i, 0]), float(after[i, 0])) for i in range(2)]
+        now = np.where(ended[:, None], after + 50, after)
+    batch = all_of(replay)
+    pairs = zip(batch.obs[:, 0].tolist(), batch.next_obs[:, 0].tolist(), strict=True)
+    assert sorted(pairs) == sorted(model)
+
+
+@pytest.mark.parametrize("n_step", [2, 3, 10])
+@pytest.mark.parametrize("terminated", [True, False])
+def test_n_steps_end_with_the_episode(n_step, terminated):
+    replay = Replay(100, (1,))
+    fill(replay, [4, 4], terminated=terminated)
+    batch = all_of(replay, n_step=n_step, gamma=0.5)
+    for obs, rewards, after, discount in zip(
+        batch.obs[:, 0], batch.rewards, batch.next_obs[:, 0], batch.discounts, strict=True
+    ):
+        steps = min(n_step, 4 - int(obs) % 5)
+        is_last = int(obs) % 5 + steps == 4
+        assert after == obs + steps
+        assert rewards == sum(0.5**i for i in range(steps))
+        assert discount == (0 if is_last and terminated else 0.5**steps)
+
+
+def test_n_steps_end_at_the_cursor_of_a_full_ring():
+    replay = Replay(5, (1,))
+    for i in range(23):  # one episode without an end
+        obs = np.full(1, i, np.float32)
+        replay.add(obs, 0, 1.0, obs + 1, False, False)
+        batch = all_of(replay, n_step=3, gamma=1.0)
+        assert (batch.next_obs[:, 0] == torch.clamp(batch.obs[:, 0] + 3, max=i + 1)).all()
+        assert torch.equal(batch.rewards, batch.next_obs[:, 0] - batch.obs[:, 0])
+        assert (batch.discounts == 1).all()
+
+
+def test_n_steps_stay_in_their_environment():
+    replay = Replay(40, (1,), num_envs=2)
+    for i in range(50):
+        for env in range(2):
+            obs = np.full(1, i + 1000 * env, np.float32)
+            replay.add(obs, 0, float(env), obs + 1, False, False, env)
+    batch = all_of(replay, n_step=5, gamma=1.0)
+    own = batch.obs[:, 0] >= 1000
+    assert torch.equal(own, batch.next_obs[:, 0] >= 1000)
+    assert (batch.rewards[~own] == 0).all()
+    assert torch.equal(batch.rewards[own], (batch.next_obs - batch.obs)[own, 0])
+
+
+@pytest.mark.parametrize("pad", ["zero", "repeat"])
+def test_stacks_stay_in_their_episode_in_a_full_ring_too(pad):
+    replay = Replay(23, (1,), stack=4, pad=pad)
+    number = 1
+    for turn in range(30):
+        first = number
+        number = fill(replay, [1 + turn % 5], first=first)
+        batch = all_of(replay)
+        stacks = torch.cat([batch.obs, batch.next_obs])[:, :, 0]
+        newest = stacks[:, -1]
+        assert (newest >= number - 40).all()
+        for stack in stacks.tolist():
+            frames = [frame for frame in stack if frame]
+            steps = np.diff(frames)
+            # In order, without a gap, and with what stands for older frames before.
+            assert ((steps == 1) | ((steps == 0) & (pad == "repeat"))).all()
+            assert (np.diff(steps) >= 0).all()
+
+
+def test_no_stack_lacks_frames_that_were_overwritten():
+    replay = Replay(10, (1,), stack=4)
+    fill(replay, [100], first=1)
+    batch = all_of(replay)
+    assert (batch.obs > 0).all()
+    assert batch.obs[:, -1].min() == 101 - replay.rows_per_env + 4
+
+
+def test_what_is_not_there_yet_is_not_sampled():
+    replay = Replay(100, (1,))
+    records = np.zeros(3, replay.dtype)
+    records["obs"][:, 0] = [0, 1, 2]
+    replay.append(records[:1])
+    assert len(replay) == 0
+    with pytest.raises(ValueError, match="no transition yet"):
+        UniformSampler(replay, 1).sample()
+    replay.append(records[1:])
+    batch = all_of(replay)
+    assert sorted(batch.obs[:, 0].tolist()) == [0, 1]
+    assert torch.equal(batch.next_obs, batch.obs + 1)
+
+
+def test_drawing_takes_one_try_however_little_is_valid():
+    """One transition in a ring of 10,000 rows of single observations: every draw is that one."""
+    replay = Replay(10_000, (1,))
+    replay.add(np.zeros(1, np.float32), 7, 1.0, np.ones(1, np.float32), True, False)
+    records = np.zeros(1, replay.dtype)
+    for _ in range(9_000):
+        replay.append(records)
+        replay.cut(0)
+    assert len(replay) == 1
+    for sampler in (UniformSampler(replay, 256), PrioritizedSampler(replay, 256)):
+        assert (sampler.sample().actions == 7).all()
+
+
+def test_each_frame_is_stored_once():
+    replay = Replay(1000, (84, 84), np.uint8, stack=4)
+    assert replay.nbytes / 1000 <= 7500
+
+
+# Writing.
+
+
+def good(replay, count=2):
+    return {
+        "obs": np.ones((count, 3), np.float32),
+        "actions": np.ones(count, np.int64),
+        "rewards": np.ones(count, np.float32),
+        "next_obs": np.ones((count, 3), np.float32),
+        "terminated": np.zeros(count, bool),
+        "truncated": np.zeros(count, bool),
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "error"),
+    [
+        ("obs", np.ones((2, 3)), TypeError),
+        ("obs", np.ones((2, 3), ">f4"), TypeError),
+        ("obs", [[1, 2, 3]] * 2, TypeError),
+        ("obs", np.ones((2, 4), np.float32), ValueError),
+        ("obs", np.array(1, np.float32), ValueError),
+        ("obs", np.ones((2, 6), np.float32)[:, ::2], ValueError),
+        ("obs", np.ones((3, 2), np.float32).T, ValueError),
+        ("next_obs", np.ones((1, 3), np.float32), ValueError),
+        ("next_obs", np.ones((2, 3), np.float64), TypeError),
+        ("actions", np.ones(2, np.int32), TypeError),
+        ("actions", np.ones((2, 1), np.int64), ValueError),
+        ("rewards", np.ones(2), TypeError),
+        ("rewards", np.ones(3, np.float32), ValueError),
+        ("terminated", np.zeros(2, np.uint8), TypeError),
+        ("truncated", np.zeros(4, bool)[::2], ValueError),
+        ("envs", np.array([0, 2]), IndexError),
+        ("envs", np.array([-1, 0]), IndexError),
+        ("envs", np.array([0.0, 1.0]), TypeError),
+        ("envs", np.array([0, 1], np.int32), TypeError),
+        ("nonsense", np.zeros(2), TypeError),
+    ],
+)
+def test_bad_rows_of_add_many_change_nothing(name, value, error):
+    replay = Replay(10, (3,), num_envs=2)
+    replay.add_many(**good(replay))
+    before = {key: array.copy() for key, array in replay._arrays.items()}
+    with pytest.raises(error):
+        replay.add_many(**{**good(replay), name: value})
+    assert all(np.array_equal(array, replay._arrays[key]) for key, array in before.items())
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "error"),
+    [
+        ("obs", np.ones(3), TypeError),
+        ("obs", np.ones((1, 3), np.float32), ValueError),
+        ("next_obs", None, TypeError),
+        ("action", 1.5, TypeError),
+        ("action", "1", TypeError),
+        ("action", 1 << 70, OverflowError),
+        ("action", np.ones(1, np.int64), ValueError),
+        ("reward", "much", TypeError),
+        ("reward", None, TypeError),
+        ("terminated", 1, TypeError),
+        ("truncated", np.ones(1, bool), TypeError),
+        ("env", 2, IndexError),
+        ("env", -1, IndexError),
+        ("env", 0.5, TypeError),
+        ("nonsense", 1, TypeError),
+    ],
+)
+def test_a_bad_step_of_add_changes_nothing(name, value, error):
+    replay = Replay(10, (3,), num_envs=2)
+    step = {
+        "obs": np.ones(3, np.float32),
+        "action": 1,
+        "reward": 1.0,
+        "next_obs": np.ones(3, np.float32),
+        "terminated": False,
+        "truncated": False,
+    }
+    replay.add(**step)
+    before = {key: array.copy() for key, array in replay._arrays.items()}
+    with pytest.raises(error):
+        replay.add(**{**step, name: value})
+    assert all(np.array_equal(array, replay._arrays[key]) for key, array in before.items())
+
+
+def test_actions_that_do_not_fit_are_refused():
+    replay = Replay(10, (1,), action_dtype=np.int8)
+    obs = np.zeros(1, np.float32)
+    for action in (-128, 127, np.int64(5)):
+        replay.add(obs, action, 0.0, obs, True, False)
+    for action in (128, -129, 1000):
+        with pytest.raises(ValueError, match="fit"):
+            replay.add(obs, action, 0.0, obs, True, False)
+    assert sorted(all_of(replay).actions.tolist()) == [-128, 5, 127]
+
+
+def test_bad_records_change_nothing():
+    replay = Replay(10, (3,), num_envs=2)
+    other = np.dtype([(name, replay.dtype[name]) for name in replay.dtype.names])
+    outside = np.zeros(4, replay.dtype)
+    outside["env"][3] = 2
+    cases = [
+        ([1, 2], TypeError),
+        (np.zeros(2, np.float32), TypeError),
+        (np.zeros(2, other) if other != replay.dtype else np.zeros(2), TypeError),
+        (np.zeros(2, replay.dtype.newbyteorder()), TypeError),
+        (np.zeros((2, 2), replay.dtype), ValueError),
+        (np.zeros(4, replay.dtype)[::2], ValueError),
+        (outside, IndexError),
+    ]
+    before = {key: array.copy() for key, array in replay._arrays.items()}
+    for records, error in cases:
+        with pytest.raises(error):
+            replay.append(records)
+    for env in (2, -1):
+        with pytest.raises(IndexError):
+            replay.cut(env)
+    assert all(np.array_equal(array, replay._arrays[key]) for key, array in before.items())
+
+
+def test_read_only_input_is_welcome():
+    replay = Replay(10, (3,), num_envs=2)
+    rows = good(replay)
+    for array in rows.values():
+        array.flags.writeable = False
+    replay.add_many(**rows)
+    assert len(replay) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"capacity": 0}, ValueError),
+        ({"capacity": -5}, ValueError),
+        ({"capacity": 1.5}, TypeError),
+        ({"capacity": True}, TypeError),
+        ({"capacity": 10**30}, ValueError),
+        ({"capacity": 1 << 40}, (ValueError, MemoryError, OSError)),
+        ({"num_envs": 0}, ValueError),
+        ({"stack": 0}, ValueError),
+        ({"stack": 1000}, ValueError),
+        ({"pad": "none"}, ValueError),
+        ({"obs_shape": (-1,)}, ValueError),
+        ({"obs_dtype": object}, TypeError),
+        ({"obs_dtype": ">f4"}, TypeError),
+        ({"action_dtype": ">i8"}, TypeError),
+        ({"extra": {"obs": (np.float32, ())}}, ValueError),
+        ({"extra": {"weights": (np.float32, ())}}, ValueError),
+        ({"extra": {f"x{i}": (np.float32, ()) for i in range(17)}}, ValueError),
+    ],
+)
+def test_bad_arguments_of_a_replay(options, error):
+    arguments = {"capacity": 10, "obs_shape": (3,), **options}
+    with pytest.raises(error):
+        Replay(arguments.pop("capacity"), arguments.pop("obs_shape"), **arguments)
+
+
+def test_extra_fields_must_all_come():
+    replay = Replay(10, (1,), extra=EXTRA)
+    obs = np.zeros(1, np.float32)
+    for extra in ({}, {"extra": 1.0, "more": 2.0}, {"other": 1.0}):
+        with pytest.raises(TypeError):
+            replay.add(obs, 0, 0.0, obs, False, False, **extra)
+    assert len(replay) == 0
+
+
+# Files.
+
+
+def written(path=None, stack=1):
+    replay, model = make(20, 2, stack, "repeat", path=path)
+    writer = Writer(replay, model)
+    for i in range(30):
+        writer.add([0, 1, 1], [(i % 7 == 6, False, False), (False, i % 5 == 4, False)], True)
+    writer.append([0, 0, 1], [(False, False, False)] * 3, True)
+    return replay, model, writer
+
+
+@pytest.mark.parametrize("stack", [1, 3])
+@pytest.mark.parametrize("how", ["load", "open"])
+@pytest.mark.parametrize("sampler", [UniformSampler, PrioritizedSampler])
+def test_what_was_saved_goes_on_exactly(tmp_path, stack, how, sampler):
+    replay, model, writer = written(stack=stack)
+    first = sampler(replay, 8, n_step=3, seed=4)
+    for _ in range(5):
+        batch = first.sample()
+        if sampler is PrioritizedSampler:
+            first.update_priorities(batch.indices, batch.rewards.abs())
+    replay.save(tmp_path / "saved")
+    again = getattr(Replay, how)(tmp_path / "saved")
+    second = sampler(again, 8, n_step=3, seed=0)
+    second.load_state_dict(first.state_dict())
+    check(again, model, 3)
+    for _ in range(20):
+        writer.replay = replay
+        count, now = writer.count, list(writer.now)
+        writer.append([0, 1, 1], [(False, False, False), (True, False, False)], True)
+        writer.count, writer.now, writer.replay, writer.model = count, now, again, Model(2, 21)
+        writer.model.append = lambda record: None
+        writer.append([0, 1, 1], [(False, False, False), (True, False, False)], True)
+        a, b = first.sample(), second.sample()
+        assert rows_of(a) == rows_of(b)
+        assert torch.equal(a.indices, b.indices)
+        assert torch.equal(a.weights, b.weights)
+        if sampler is PrioritizedSampler:
+            first.update_priorities(a.indices, a.rewards.abs())
+            second.update_priorities(b.indices, b.rewards.abs())
+    for name, array in replay._arrays.items():
+        assert np.array_equal(array, again._arrays[name])
+
+
+def test_storage_on_disk_is_there_again(tmp_path):
+    replay, model, writer = written(tmp_path / "disk")
+    check(replay, model)
+    replay.flush()
+    del replay
+    writer.replay = None
+    again = Replay.open(tmp_path / "disk")
+    check(again, model, 2)
+    writer.replay = again
+    writer.add([0, 1], [(False, False, False)], False)
+    check(again, model, 2)
+    check(Replay.load(tmp_path / "disk"), model, 2)
+    with pytest.raises(FileExistsError):
+        Replay(10, (3,), path=tmp_path / "disk")
+
+
+def test_saving_replaces_what_was_saved_and_nothing_else(tmp_path):
+    replay, model, writer = written()
+    replay.save(tmp_path / "saved")
+    writer.add([0], [(True, False, False)], True)
+    replay.save(tmp_path / "saved")
+    check(Replay.load(tmp_path / "saved"), model)
+    assert [path.name for path in tmp_path.iterdir()] == ["saved"]
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(FileExistsError):
+        replay.save(tmp_path / "mine")
+
+
+def test_files_are_the_same_each_time(tmp_path):
+    for name in ("a", "b"):
+        written()[0].save(tmp_path / name)
+    for file in (tmp_path / "a").iterdir():
+        assert file.read_bytes() == (tmp_path / "b" / file.name).read_bytes()
+
+
+def test_nothing_there(tmp_path):
+    for how in (Replay.load, Replay.open):
+        with pytest.raises(FileNotFoundError):
+            how(tmp_path / "no")
+
+
+@pytest.mark.parametrize("name", ["rows", "lanes", "ages", "starts"])
+@pytest.mark.parametrize("damage", ["cut", "longer", "gone", "flipped"])
+def test_damaged_files_are_refused(tmp_path, name, damage):
+    written()[0].save(tmp_path / "saved")
+    file = tmp_path / "saved" / f"{name}.bin"
+    data = bytearray(file.read_bytes())
+    if damage == "gone":
+        file.unlink()
+    else:
+        data[len(data) // 2] ^= 0x10
+        file.write_bytes({"cut": data[:-1], "longer": data + b"x", "flipped": data}[damage])
+    with pytest.raises(ReplayError) as caught:
+        Replay.load(tmp_path / "saved")
+    assert "\n" not in str(caught.value)
+
+
+def test_damaged_descriptions_are_refused(tmp_path):
+    written()[0].save(tmp_path / "saved")
+    file = tmp_path / "saved" / "replay.json"
+    whole = file.read_text()
+    description = json.loads(whole)
+    changes = [
+        "",
+        whole[:50],
+        "[]",
+        "7",
+        {**description, "version": 99},
+        {**description, "shape": [2]},
+        {**description, "shape": []},
+        {**description, "shape": [-2, -21]},
+        {**description, "shape": [1 << 40, 1 << 40]},
+        {**description, "shape": [1 << 63, 2]},
+        {**description, "shape": "ab"},
+        {**description, "stack": 0},
+        {**description, "stack": 400},
+        {**description, "pad": 3},
+        {**description, "dtype": None},
+        {**description, "dtype": {**description["dtype"], "names": ["a"]}},
+        {**description, "dtype": {**description["dtype"], "itemsize": 1}},
+        {**description, "dtype": {**description["dtype"], "offsets": [1 << 40] * 8}},
+        {key: value for key, value in description.items() if key != "dtype"},
+    ]
+    for index, kind in [
+        (1, "|O"),
+        (3, "<f2"),
+        (3, "<f8"),
+        (0, "<i8"),
+        (4, "<i4"),
+        (6, "|u1"),
+        (1, "nonsense"),
+    ]:
+        formats = [*description["dtype"]["formats"]]
+        formats[index] = [kind, formats[index][1]]
+        changes.append({**description, "dtype": {**description["dtype"], "formats": formats}})
+    for change in changes:
+        file.write_text(change if isinstance(change, str) else json.dumps(change))
+        for how in (Replay.load, Replay.open):
+            with pytest.raises(ReplayError) as caught:
+                how(tmp_path / "saved")
+            assert "\n" not in str(caught.value)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 9), st.integers(-3, 1 << 40))
+def test_states_that_contradict_themselves_are_refused_or_safe(word, value):
+    """A file may say anything: what can be read lies inside of the rows."""
+    replay, _, _ = written()
+    arrays = {name: array.copy() for name, array in replay._arrays.items()}
+    arrays["lanes"].reshape(-1)[word] = value
+    try:
+        again = Replay._over(arrays, 1, "zero", None)
+    except ValueError:
+        return
+    if len(again):
+        sampler = UniformSampler(again, 64, n_step=3)
+        sampler.sample()
+        again.add(np.zeros(3, np.uint8), 0, 0.0, np.zeros(3, np.uint8), False, False, extra=1.0)
+
+
+# Threads and queues.
+
+
+def checked(rng, shape):
+    """An observation whose last four bytes are the checksum of the others."""
+    obs = rng.integers(0, 256, shape, np.uint8)
+    obs[-4:] = np.frombuffer(np.uint32(zlib.crc32(obs[:-4].data)).tobytes(), np.uint8)
+    return obs
+
+
+@pytest.mark.parametrize("sampler", [UniformSampler, PrioritizedSampler])
+def test_one_writer_and_one_sampler_at_once_tear_nothing(sampler):
+    replay = Replay(64, (2000,), np.uint8)
+    rng = np.random.default_rng(1)
+    obs = [checked(rng, 2000) for _ in range(97)]
+    number = {frame.tobytes(): i for i, frame in enumerate(obs)}
+    many = np.stack(obs[:40])
+    done = threading.Event()
+
+    def write():
+        records = np.zeros(40, replay.dtype)
+        records["obs"] = many
+        records["action"] = np.arange(40)
+        for turn in range(400):
+            for i in range(20):
+                replay.add(obs[i], i, float(i), obs[i + 1], False, turn % 3 == 0 and i == 19)
+            replay.cut(0)
+            replay.append(records)
+            replay.cut(0)
+        done.set()
+
+    thread = threading.Thread(target=write)
+    draw = sampler(replay, 32, seed=3)
+    thread.start()
+    draws = 0
+    try:
+        while not done.is_set() or draws < 20:
+            if len(replay) == 0:
+                continue
+            batch = draw.sample()
+            draws += 1
+            for frames, offset in ((batch.obs, 0), (batch.next_obs, 1)):
+                for frame, action in zip(frames.numpy(), batch.actions.tolist(), strict=True):
+                    assert number[frame.tobytes()] == action + offset
+            if sampler is PrioritizedSampler:
+                draw.update_priorities(batch.indices, np.full(32, 0.5))
+    finally:
+        thread.join()
+
+
+def test_from_a_queue_without_a_copy_between():
+    direct, model = make(30, 2)
+    queued, _ = make(30, 2)
+    writer = Writer(direct, model)
+    with Queue(queued.dtype, 64) as queue, queue.producer() as producer:
+        sent = []
+        direct_append = model.append
+        model.append = lambda record: (sent.append(record.copy()), direct_append(record))
+        for i in range(40):
+            writer.append([0, 1, 0], [(i % 6 == 5, False, False), (False, i % 4 == 3, i % 4 == 0)], True)
+            producer.put_many(np.array(sent, queued.dtype))
+            # A view ends where the ring does; the rest comes with the next one.
+            came = 0
+            while came < len(sent):
+                with queue.peek() as records:
+                    queued.append(records)
+                    came += len(records)
+            sent.clear()
+            check(queued, model, 2)
+    for name, array in direct._arrays.items():
+        assert np.array_equal(array, queued._arrays[name])
+
+
+def test_is_not_pickled():
+    with pytest.raises(TypeError, match="save it"):
+        make(3)[0].__reduce__()

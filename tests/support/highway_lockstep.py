@@ -1,0 +1,327 @@
+"""Plays highway-env and fastrl side by side, free of each other, and tells where they part.
+
+`test_highway_lockstep.py` plays a minute of it. Thousands of episodes, on all processors, each of another config:
+
+    python tests/support/highway_lockstep.py --episodes 5000
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import random
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box
+
+from fastrl.envs.traffic.highway import HighwayEnv
+
+IDS = ("highway-v0", "highway-fast-v0")
+POLICIES = ("random", "idle", "faster", "changing")
+TOLERANCE = 1e-9
+BEHAVIOUR = "highway_env.vehicle.behavior."
+
+
+@dataclass(frozen=True)
+class Case:
+    """One config, played with some seeds."""
+
+    id: str
+    config: dict[str, Any]
+    seeds: tuple[int, ...]
+    policies: tuple[str, ...] = POLICIES
+    name: str = ""
+    most_steps: int = 1000
+
+
+@dataclass
+class Report:
+    episodes: int = 0
+    steps: int = 0
+    crashes: int = 0
+    worst: float = 0.0
+    unstable: int = 0
+    """Episodes that parted where highway-env, nudged by rounding errors, parts from itself as well."""
+    differences: list[str] = field(default_factory=list)
+
+    def add(self, other: Report) -> None:
+        self.episodes += other.episodes
+        self.steps += other.steps
+        self.crashes += other.crashes
+        self.worst = max(self.worst, other.worst)
+        self.unstable += other.unstable
+        self.differences += other.differences
+
+
+def choose(policy: str, space: Any, names: dict[str, int], step: int, rng: np.random.Generator) -> Any:
+    """The action of a policy: an index, or numbers, float32 in all steps of an episode or float64 in all of them.
+    `names` maps meta-actions to indices, if they are that."""
+    if isinstance(space, Box):
+        size = space.shape[0]
+        if policy == "random":
+            return rng.uniform(-1.2, 1.2, size).astype(np.float32)
+        steer = 0.02 * (-1) ** (step // 2) if policy == "changing" else 0.0
+        throttle = 0.7 if policy == "faster" else 0.0
+        return np.array([throttle, steer][-size:], np.float64 if policy == "changing" else np.float32)
+    if policy == "random":
+        return int(rng.integers(space.n))
+    if not names:
+        return {"idle": space.n // 2, "faster": space.n - 1, "changing": (5 * step) % space.n}[policy]
+    if policy == "faster":
+        return names.get("FASTER", names["IDLE"])
+    if policy == "changing":
+        return names.get(("LANE_LEFT", "LANE_RIGHT")[int(rng.integers(2))], names["IDLE"])
+    return names["IDLE"]
+
+
+def apart(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Where two observations are neither within the tolerance nor the same to the last bit of float32."""
+    wide, narrow = a.astype(np.float64), b.astype(np.float64)
+    ulp = np.spacing(np.maximum(np.abs(wide), np.abs(narrow)).astype(np.float32))
+    return np.abs(wide - narrow) > np.maximum(TOLERANCE, ulp)
+
+
+class Players:
+    """highway-env and fastrl with the same config."""
+
+    def __init__(self, id: str, config: dict[str, Any]) -> None:  # noqa: A002
+        import highway_env
+
+        gymnasium.register_envs(highway_env)
+        self.reference = gymnasium.make(id, config=config, disable_env_checker=True).unwrapped
+        self.ours = HighwayEnv(config, fast="fast" in id)
+
+    def close(self) -> None:
+        self.reference.close()
+        self.ours.close()
+
+    def compare(self, report: Report, theirs: tuple[Any, ...], mine: tuple[Any, ...]) -> list[str]:
+        """What differs now, in words. `theirs` and `mine`: obs, reward, terminated, truncated, info."""
+        found: list[str] = []
+
+        def near(what: str, a: Any, b: Any) -> None:
+            a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
+            if a.shape != b.shape:
+                found.append(f"{what}: shape {a.shape}, here {b.shape}")
+            elif a.size:
+                worst = float(np.max(np.abs(a - b)))
+                report.worst = max(report.worst, worst)
+                if not worst <= TOLERANCE:
+                    at = np.unravel_index(np.argmax(np.abs(a - b)), a.shape)
+                    found.append(f"{what}{list(map(int, at))}: {a[at]!r}, here {b[at]!r}")
+
+        def same(what: str, a: Any, b: Any) -> None:
+            if not np.array_equal(a, b):
+                found.append(f"{what}: {a}, here {b}")
+
+        vehicles = self.reference.road.vehicles
+        state = self.ours.vehicles()
+        near("x", [v.position[0] for v in vehicles], state["x"])
+        near("y", [v.position[1] for v in vehicles], state["y"])
+        near("heading", [v.heading for v in vehicles], state["heading"])
+        near("speed", [v.speed for v in vehicles], state["speed"])
+        same("lane", [v.lane_index[2] for v in vehicles], state["lane"])
+        aimed = [i for i, v in enumerate(vehicles) if hasattr(v, "target_lane_index")]
+        same("target lane", [vehicles[i].target_lane_index[2] for i in aimed], state["target_lane"][aimed])
+        same("crashed", [v.crashed for v in vehicles], state["crashed"])
+        obs, here = theirs[0], mine[0]
+        same("dtype of the observation", obs.dtype, here.dtype)
+        same("shape of the observation", obs.shape, here.shape)
+        if obs.shape == here.shape:
+            far = apart(obs, here)
+            if far.any() and self.reference.config["observation"]["type"] != "Kinematics":
+                for nearby in self.observed_nearby():
+                    far &= apart(nearby, here)
+            if far.any():
+                at = tuple(np.argwhere(far)[0])
+                found.append(f"observation{list(map(int, at))}: {obs[at]!r}, here {here[at]!r}")
+        near("reward", theirs[1], mine[1])
+        same("terminated", theirs[2], mine[2])
+        same("truncated", theirs[3], mine[3])
+        for key in ("speed", "crashed"):
+            near(f"info[{key!r}]", theirs[4][key], mine[4][key])
+        same("rewards", list(theirs[4]["rewards"]), list(mine[4]["rewards"]))
+        for key, value in theirs[4]["rewards"].items():
+            near(f"info['rewards'][{key!r}]", value, mine[4]["rewards"][key])
+        if (
+            theirs[4]["action"] is not None
+            and "get_available_actions" in type(self.reference.action_type).__dict__
+        ):
+            same(
+                "available", sorted(self.reference.get_available_actions()), self.ours.get_available_actions()
+            )
+        return found
+
+    def observed_nearby(self) -> Iterator[np.ndarray]:
+        """What highway-env's vehicle would see a hair's breadth away: what lies on the edge of a cell changes sides."""
+        vehicle = self.reference.vehicle
+        place = vehicle.position
+        for shift in itertools.product((-TOLERANCE, TOLERANCE), repeat=2):
+            vehicle.position = place + np.array(shift)
+            yield self.reference.observation_type.observe()
+        vehicle.position = place
+
+    def parts_from_itself(self, seed: int | None, generator: Any, actions: list[Any]) -> bool:
+        """Whether highway-env goes elsewhere when every step is nudged by as much as rounding may: the steering of
+        slow linear drivers, for one, multiplies errors with every frame."""
+        ways = []
+        for nudge in (0.0, 1e-13):
+            if seed is None:
+                self.reference.np_random.bit_generator.state = generator
+            self.reference.reset(seed=seed)
+            for action in actions:
+                for vehicle in self.reference.road.vehicles:
+                    vehicle.position = vehicle.position + nudge
+                self.reference.step(action)
+            ways.append(np.array([vehicle.position for vehicle in self.reference.road.vehicles]))
+        return bool(np.abs(ways[0] - ways[1]).max() > TOLERANCE)
+
+    def episode(self, seed: int | None, policy: str, most_steps: int) -> Report:
+        report = Report(episodes=1)
+        generator = self.reference.np_random.bit_generator.state
+        played: list[Any] = []
+        obs, info = self.reference.reset(seed=seed)
+        here, told = self.ours.reset(seed=seed)
+        found = self.compare(report, (obs, 0.0, False, False, info), (here, 0.0, False, False, told))
+        names = getattr(self.reference.action_type, "actions_indexes", {})
+        rng = np.random.default_rng([0 if seed is None else seed, POLICIES.index(policy)])
+        ended = False
+        while not ended and not found and report.steps < most_steps:
+            action = choose(policy, self.ours.action_space, names, report.steps, rng)
+            played.append(action)
+            theirs, mine = self.reference.step(action), self.ours.step(action)
+            found = self.compare(report, theirs, mine)
+            ended = bool(theirs[2] or theirs[3])
+            report.steps += 1
+            report.crashes += int(theirs[2])
+        if found and self.parts_from_itself(seed, generator, played):
+            report.unstable, report.worst = 1, 0.0
+        elif found:
+            report.differences.append(
+                f"seed {seed}, policy {policy}, step {report.steps}: " + "; ".join(found)
+            )
+        return report
+
+
+def play(case: Case) -> Report:
+    """Plays a case. One environment id for a process: making some ids of highway-env changes the others."""
+    players = Players(case.id, case.config)
+    report = Report()
+    for i, seed in enumerate(case.seeds):
+        report.add(players.episode(seed, case.policies[i % len(case.policies)], case.most_steps))
+    # The streams of both run on into an episode that is not seeded.
+    report.add(players.episode(None, "random", min(case.most_steps, 3)))
+    players.close()
+    return report
+
+
+def random_case(id: str, number: int) -> Case:  # noqa: A002
+    """A config out of everything that is supported, small enough to be quick."""
+    rng = random.Random(f"{id} {number}")
+    meta = {
+        "type": "DiscreteMetaAction",
+        "longitudinal": rng.random() < 0.8,
+        "lateral": True,
+        "target_speeds": rng.choice([None, [20, 25, 30], [0, 10, 20, 30, 40], [15.5, 22.25]]),
+    }
+    ranges = {
+        "longitudinal": True,
+        "lateral": rng.random() < 0.7,
+        "clip": True,
+        "acceleration_range": rng.choice([None, [-3, 4.5]]),
+        "steering_range": rng.choice([None, [-0.3, 0.2]]),
+    }
+    continuous = {"type": "ContinuousAction", "speed_range": rng.choice([None, [10, 33]])} | ranges
+    discrete = {"type": "DiscreteAction", "actions_per_axis": rng.choice([2, 3, 4, 5])} | ranges
+    action = rng.choice([meta, meta, meta, continuous, discrete])
+    features = ["presence", "x", "y", "vx", "vy", "heading", "cos_h", "sin_h", "cos_d", "sin_d", "long_off"]
+    features += ["lat_off", "ang_off"]
+    feature_ranges = rng.choice(
+        [None, {"x": [-100, 100], "y": [-20, 20], "vx": [-30, 30], "heading": [-1, 2]}]
+    )
+    kinematics = {
+        "type": "Kinematics",
+        "features": rng.choice([None, rng.sample(features, rng.randint(1, len(features)))]),
+        "vehicles_count": rng.randint(2, 12),
+        "features_range": feature_ranges,
+        "absolute": rng.random() < 0.5,
+        "order": rng.choice(["sorted", "shuffled"]),
+        "normalize": rng.random() < 0.7,
+        "clip": rng.random() < 0.7,
+        "see_behind": rng.random() < 0.5,
+        "observe_intentions": rng.random() < 0.5,
+    }
+    grid = {
+        "type": "OccupancyGrid",
+        "features": rng.choice([None, [*rng.sample(features, 3), "on_road"]]),
+        # The points that lanes are drawn by move with the vehicle: none of them lies on the edge of a cell here.
+        "grid_size": rng.choice([None, [[-50.3, 80], [-11, 13]]]),
+        "grid_step": rng.choice([None, [3, 2]]),
+        "features_range": feature_ranges,
+        "align_to_vehicle_axes": rng.random() < 0.5,
+        "clip": rng.random() < 0.5,
+        "as_image": rng.random() < 0.3,
+    }
+    kinds: list[dict[str, Any]] = [kinematics, kinematics, grid]
+    if action["type"] == "DiscreteMetaAction":
+        kinds.append({"type": "TimeToCollision", "horizon": rng.choice([5, 10, 12.5])})
+    policy_frequency = rng.choice([1, 1, 2, 5])
+    lanes = rng.randint(1, 6)
+    config = {
+        "observation": rng.choice(kinds),
+        "action": action,
+        "simulation_frequency": rng.choice([5, 10, 15]),
+        "policy_frequency": policy_frequency,
+        "other_vehicles_type": BEHAVIOUR
+        + rng.choice(["IDM", "Linear", "Aggressive", "Defensive"])
+        + "Vehicle",
+        "lanes_count": lanes,
+        "vehicles_count": rng.randint(0, 14),
+        "controlled_vehicles": rng.choice([1, 1, 1, 2]),
+        "initial_lane_id": rng.choice([None, rng.randrange(lanes)]),
+        "duration": rng.randint(4, 15),
+        "ego_spacing": rng.choice([0.5, 1.5, 2]),
+        "vehicles_density": rng.choice([0.7, 1, 1.5, 2.5]),
+        "collision_reward": rng.choice([-1, -2.5, 0]),
+        "right_lane_reward": rng.choice([0.1, 0.5, 0]),
+        "high_speed_reward": rng.choice([0.4, 1]),
+        "reward_speed_range": rng.choice([[20, 30], [10.5, 35]]),
+        "normalize_reward": rng.random() < 0.6,
+        "offroad_terminal": rng.random() < 0.5,
+    }
+    seeds = tuple(rng.randrange(2**32) for _ in POLICIES)
+    return Case(id, config, seeds, name=f"random config {number}")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--episodes", type=int, default=2000, help="about how many episodes to play")
+    parser.add_argument("--first", type=int, default=0, help="number of the first random config")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    args = parser.parse_args()
+    total = Report()
+    each = -(-args.episodes // (2 * (len(POLICIES) + 1)))
+    for id in IDS:  # noqa: A001
+        cases = [random_case(id, number) for number in range(args.first, args.first + each)]
+        with ProcessPoolExecutor(args.processes, mp_context=get_context("spawn")) as pool:
+            for case, report in zip(cases, pool.map(play, cases), strict=True):
+                total.add(report)
+                for difference in report.differences:
+                    print(f"{id}, {case.name}: {difference}\n  {case.config}", flush=True)
+    print(
+        f"{total.episodes} episodes, {total.steps} steps, {total.crashes} crashes,"
+        f" {len(total.differences)} differences, {total.unstable} unstable, worst error {total.worst:.2e}"
+    )
+    return bool(total.differences)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,234 @@
+"""Kills producers and the consumer of one queue at random instants, and accounts for every record. Run by
+`tests/queue/test_queue_processes.py`, in a process of its own whose children are forks that begin at once:
+
+    python queue_kills.py POLICY ORDER KILLS SEED
+
+Every record carries who put it (a number that no other incarnation has), the how-manieth of its producer it is, a
+payload that follows from these two, and a checksum over all. Every producer notes in memory of the harness how many
+of its records are published, after the call returned. The consumer checks each batch where it lies in the queue,
+notes what it saw, and only then gives it back.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import random
+import signal
+import sys
+import time
+import traceback
+
+import numpy as np
+from patience import wait_until
+
+from fastrl.queue import Empty, Full, Queue, ShutDown
+
+WORDS = 125
+RECORD = np.dtype([("producer", "u8"), ("number", "u8"), ("payload", "u8", WORDS), ("checksum", "u8")])
+FACTORS = np.random.default_rng(0).integers(2**63, size=WORDS + 2, dtype=np.uint64) * 2 + 1
+PRODUCERS = 3
+BATCH = 30
+SHOWN = 64
+# Records at least that the consumers see, however little of the machine is theirs.
+ENOUGH = 1000
+CAPACITY = 64
+CHILDREN: set[int] = set()
+"""That run, or ended and are not yet waited for."""
+
+
+def checksums(rows):
+    """A sum over all words before the checksum; each word matters, since the factors are odd."""
+    words = rows.view(np.uint64).reshape(len(rows), -1)[:, :-1]
+    return (words * FACTORS).sum(axis=1, dtype=np.uint64) ^ np.uint64(0x9E3779B97F4A7C15)
+
+
+def fill(rows, producer, first):
+    rows["producer"] = producer
+    rows["number"] = np.arange(first, first + len(rows), dtype=np.uint64)
+    rows["payload"] = rows["number"][:, None] * FACTORS[:WORDS] + np.uint64(producer)
+    rows["checksum"] = checksums(rows)
+
+
+class Ledger:
+    """What is known of each incarnation of a producer, in memory that all processes share and no kill takes away."""
+
+    def __init__(self, incarnations):
+        table = np.frombuffer(mmap.mmap(-1, 8 * (3 * incarnations + 4)), np.int64)
+        self.published = table[:incarnations]  # written by the producer, after the call that put them
+        self.tried = table[incarnations : 2 * incarnations]  # written by the producer, before that call
+        self.seen = table[2 * incarnations : 3 * incarnations]  # written by the consumer
+        self.stop, self.received, self.repeats = table[-3:-2], table[-2:-1], table[-1:]
+        self.failures = table[-4:-3]  # of any process, which may be killed before it can say more
+
+
+def produce(queue, ledger, incarnation, rng):
+    rows = np.zeros(BATCH, queue.dtype)
+    count = 0
+    with queue.producer() as p:
+        while not ledger.stop[0]:
+            size = rng.randint(1, BATCH)
+            ledger.tried[incarnation] = count + size
+            kind = rng.random()
+            try:
+                if kind < 0.4:
+                    fill(rows[:size], incarnation, count)
+                    size = p.put_many(rows[:size])
+                elif kind < 0.7:
+                    with p.reserve(size) as view:
+                        fill(view, incarnation, count)
+                else:
+                    size = 1
+                    fill(rows[:1], incarnation, count)
+                    p.put(rows[0])
+            except Full:
+                continue
+            except ShutDown:
+                return
+            count += size
+            ledger.published[incarnation] = count
+
+
+def consume(queue, ledger, rng):
+    """Checks: nothing torn, nothing twice, nothing left out that the policy does not drop."""
+    drops = queue.policy.startswith("drop")
+    may_repeat = True  # what the consumer before was reading when it was killed
+    while True:
+        try:
+            with queue.peek(SHOWN, timeout=1) as rows:
+                if not (checksums(rows) == rows["checksum"]).all():
+                    raise AssertionError(f"torn: {rows[checksums(rows) != rows['checksum']][:3]}")
+                repeats = False
+                for producer in np.unique(rows["producer"]):
+                    numbers = rows["number"][rows["producer"] == producer].astype(np.int64)
+                    if not (np.diff(numbers) > 0 if drops else np.diff(numbers) == 1).all():
+                        raise AssertionError(f"out of order: {numbers}")
+                    seen = ledger.seen[producer]
+                    if numbers[0] < seen:
+                        repeats = True
+                    elif numbers[0] > seen and not drops:
+                        raise AssertionError(
+                            f"lost: {numbers[0]} of producer {producer} came after {seen - 1}"
+                        )
+                    ledger.seen[producer] = max(seen, numbers[-1] + 1)
+                if repeats:
+                    if not may_repeat:
+                        raise AssertionError(f"twice: {rows['number']} of {rows['producer']}")
+                    may_repeat = False
+                    ledger.repeats[0] += 1
+                ledger.received[0] += len(rows)
+                if rng.random() < 0.01:
+                    time.sleep(0.001)
+        except Empty:
+            if ledger.stop[0]:
+                continue
+        except ShutDown:
+            return
+
+
+def fork(call, queue, ledger, *arguments):
+    pid = os.fork()
+    if pid:
+        CHILDREN.add(pid)
+        return pid
+    status = 1
+    try:
+        call(queue, ledger, *arguments)
+        status = 0
+    except BaseException:
+        ledger.failures[0] += 1
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def end(pid, expected):
+    _, status = os.waitpid(pid, 0)
+    CHILDREN.remove(pid)
+    code = os.waitstatus_to_exitcode(status)
+    if code not in expected:
+        raise SystemExit(f"process {pid} ended with {code}")
+
+
+def main(policy, order, kills, seed):
+    rng = random.Random(seed)
+    name = f"kills-{os.getpid()}"
+    queue = Queue(RECORD, CAPACITY, lanes=PRODUCERS, policy=policy, order=order, shared=name)
+    ledger = Ledger(PRODUCERS + kills + 1)
+    incarnations = 0
+
+    def new_producer():
+        nonlocal incarnations
+        incarnations += 1
+        return fork(produce, queue, ledger, incarnations - 1, random.Random(rng.random()))
+
+    def new_consumer():
+        return fork(consume, queue, ledger, random.Random(rng.random()))
+
+    producers = [new_producer() for _ in range(PRODUCERS)]
+    consumer = new_consumer()
+    consumers = 1
+    try:
+        for _ in range(kills):
+            time.sleep(rng.uniform(0, 0.004))
+            if rng.random() < 0.25:
+                os.kill(consumer, signal.SIGKILL)
+                end(consumer, {-signal.SIGKILL})
+                consumer = new_consumer()
+                consumers += 1
+            else:
+                which = rng.randrange(PRODUCERS)
+                os.kill(producers[which], signal.SIGKILL)
+                if rng.random() < 0.5:
+                    time.sleep(rng.uniform(0, 0.002))
+                end(producers[which], {-signal.SIGKILL})
+                producers[which] = new_producer()
+        wait_until(lambda: ledger.seen.sum() > ENOUGH)
+        time.sleep(0.05)
+        ledger.stop[0] = 1
+        for pid in producers:
+            end(pid, {0})
+        stats = queue.stats()
+        queue.shutdown()
+        end(consumer, {0})
+        last = queue.stats()
+    finally:
+        # Nobody is left behind where something failed.
+        for pid in CHILDREN:
+            os.kill(pid, signal.SIGKILL)
+        queue.close()
+
+    published, tried, seen = (row[:incarnations] for row in (ledger.published, ledger.tried, ledger.seen))
+    drops = policy.startswith("drop")
+    # Published and not yet noted: at most the batch of the call during which it was killed.
+    assert (seen <= np.maximum(tried, published)).all(), "records that nobody put"
+    if not drops:
+        assert (seen >= published).all(), f"lost: {published - seen}"
+    assert ledger.failures[0] == 0, "a process failed and was killed before it ended"
+    assert last.depth == 0, last
+    # Counters miss what somebody did between doing and counting it; nothing else is missing.
+    missing = last.put - last.dropped_oldest - int(ledger.received[0])
+    uncounted = kills * BATCH + int(ledger.repeats[0]) * SHOWN
+    assert abs(missing) <= uncounted, f"{missing} records are missing, {uncounted} may be"
+    print(
+        json.dumps(
+            {
+                "kills": kills,
+                "consumers": consumers,
+                "incarnations": incarnations,
+                "seen": int(seen.sum()),
+                "published": int(published.sum()),
+                "unnoted": int(np.maximum(seen - published, 0).sum()),
+                "repeats": int(ledger.repeats[0]),
+                "abandoned": stats.abandoned,
+                "dropped": last.dropped_newest + last.dropped_oldest,
+                "left": os.path.exists(f"/dev/shm/fastrl-{name}"),  # noqa: PTH110
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))

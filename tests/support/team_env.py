@@ -1,0 +1,254 @@
+"""A small, obviously correct environment of several agents in numpy: each walks on a line to its own goal."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+from gymnasium.vector import AutoresetMode
+
+# Farther than this from its goal an agent crashes.
+EDGE = 4.0
+# Goals are at most so many steps away at first.
+FARTHEST = 3
+
+
+class TeamEnv:
+    """K worlds of A agents, with the interface of ``fastrl.envs.multi_agent.MultiAgentVectorEnv``; SAME_STEP autoreset.
+
+    An agent moves by action - 1 (``Discrete(3)``) or by the action clipped to [-1, 1] (``Box(1)``). Arriving (within
+    0.5 of the goal) terminates with reward 1, going beyond `EDGE` terminates with reward -1; otherwise the
+    reward is minus the distance over `EDGE`. ``horizon`` steps truncate. Walking straight to the goal is best;
+    `best_return` is what it brings. An episode may have fewer agents than rows; rows without one stay dead.
+
+    Observation: float32 (signed distance to the goal over `EDGE`, share of the horizon passed, bias 1). Where
+    the goals are in a world is all that its generator decides, apart from blocked moves.
+
+    Args:
+        num_envs: K.
+        num_agents: A.
+        box: actions are numbers.
+        horizon: steps of an episode at most.
+        team: weight of the team's mean reward (over the agents that act) in each reward; the rest is one's own.
+        density: chance that a move is blocked.
+    """
+
+    def __init__(
+        self,
+        num_envs: int,
+        num_agents: int,
+        *,
+        box: bool = False,
+        horizon: int = 8,
+        team: float = 0.0,
+        density: float = 0.0,
+    ) -> None:
+        self.num_envs, self.num_agents = num_envs, num_agents
+        self.horizon, self.team = horizon, team
+        self.autoreset_mode = AutoresetMode.SAME_STEP
+        self.single_observation_space = Box(-np.inf, np.inf, (3,), np.float32)
+        self.single_action_space = Box(-1, 1, (1,), np.float32) if box else Discrete(3)
+        shape = (num_envs, num_agents)
+        self.generators = [np.random.default_rng(i) for i in range(num_envs)]
+        self.next_agents = np.full(num_envs, num_agents)
+        self.next_density = np.full(num_envs, density)
+        self.agents = np.zeros(num_envs, np.int64)
+        self.density = np.zeros(num_envs)
+        self.age = np.zeros(num_envs, np.int64)
+        self.distance = np.zeros(shape)  # signed, from the agent to its goal
+        self.alive = np.zeros(shape, np.bool_)
+        self.sums = np.zeros(shape)
+        self.moved = np.zeros(shape)
+        self.arrived = np.zeros(shape, np.bool_)
+        self.crashed = np.zeros(shape, np.bool_)
+        self.last = {name: np.zeros(num_envs, kind) for name, kind in EPISODE.items()}
+        self.closed = False
+
+    # Rows.
+
+    def reset_into(self, obs: Any, alive: Any, *, seed: Any = None, reset_mask: Any = None) -> None:
+        self.refuse_if_closed()
+        if seed is not None:
+            seeds = range(seed, seed + self.num_envs) if isinstance(seed, int) else seed
+            if len(seeds) != self.num_envs:
+                raise ValueError(f"expected {self.num_envs} seeds, got {len(seeds)}")
+            self.generators = [np.random.default_rng(int(each)) for each in seeds]
+        self.begin(np.ones(self.num_envs, np.bool_) if reset_mask is None else reset_mask)
+        obs[:] = self.observe()
+        alive[:] = self.alive.reshape(-1)
+
+    def step_into(
+        self,
+        actions: Any,
+        obs: Any,
+        rewards: Any,
+        terminations: Any,
+        truncations: Any,
+        alive: Any,
+        final_obs: Any = None,
+    ) -> None:
+        self.refuse_if_closed()
+        moves = self.moves(actions)
+        before = self.alive.copy()
+        for i in np.flatnonzero(self.density > 0):
+            moves[i, self.generators[i].random(self.num_agents) < self.density[i]] = 0
+        self.distance -= np.where(before, moves, 0)
+        self.age += 1
+        near = np.abs(self.distance)
+        arrived, crashed = before & (near < 0.5), before & (near > EDGE)
+        own = np.where(arrived, 1.0, np.where(crashed, -1.0, -near / EDGE)) * before
+        mean = own.sum(1, keepdims=True) / np.maximum(before.sum(1, keepdims=True), 1)
+        reward = np.where(before, (1 - self.team) * own + self.team * mean, 0)
+        terminated = arrived | crashed
+        self.alive = before & ~terminated
+        late = self.age >= self.horizon
+        truncated = self.alive & late[:, None]
+        self.sums += reward
+        self.moved += np.abs(moves) * before
+        self.arrived |= arrived
+        self.crashed |= crashed
+        rewards[:] = reward.reshape(-1)
+        terminations[:] = terminated.reshape(-1)
+        truncations[:] = truncated.reshape(-1)
+        ended = late | ~self.alive.any(1)
+        # Those that end with this step still get their true last observations.
+        true_obs = self.observe(before)
+        if ended.any():
+            rows = np.repeat(ended, self.num_agents)
+            if final_obs is not None:
+                final_obs[rows] = true_obs[rows]
+            self.finish(ended)
+            self.begin(ended)
+            true_obs[rows] = self.observe()[rows]
+        obs[:] = true_obs
+        alive[:] = self.alive.reshape(-1)
+
+    # Shaped [K, A, ...], allocating.
+
+    def reset(self, *, seed: Any = None, reset_mask: Any = None) -> tuple[Any, Any]:
+        obs, alive = self.empty()[0], np.empty(self.num_envs * self.num_agents, np.bool_)
+        self.reset_into(obs, alive, seed=seed, reset_mask=reset_mask)
+        return obs.reshape(self.num_envs, self.num_agents, -1), alive.reshape(self.num_envs, self.num_agents)
+
+    def step(self, actions: Any) -> tuple[Any, ...]:
+        obs, rewards, terminations, truncations, alive, final_obs = self.empty()
+        flat = np.asarray(actions).reshape(-1, *self.single_action_space.shape)
+        self.step_into(flat, obs, rewards, terminations, truncations, alive, final_obs)
+        arrays = (obs, rewards, terminations, truncations, alive, final_obs)
+        return tuple(x.reshape(self.num_envs, self.num_agents, *x.shape[1:]) for x in arrays)
+
+    def empty(self) -> tuple[Any, ...]:
+        rows = self.num_envs * self.num_agents
+        flags = [np.zeros(rows, np.bool_) for _ in range(3)]
+        return (
+            np.zeros((rows, 3), np.float32),
+            np.zeros(rows, np.float32),
+            *flags,
+            np.zeros((rows, 3), np.float32),
+        )
+
+    # Difficulty and accounts.
+
+    def set_difficulty(self, *, num_agents: Any = None, density: Any = None) -> None:
+        """Counts from each world's next reset on."""
+        if num_agents is not None:
+            wanted = np.broadcast_to(np.asarray(num_agents), self.num_envs)
+            if not ((wanted >= 1) & (wanted <= self.num_agents)).all():
+                raise ValueError(f"num_agents must be 1 to {self.num_agents}, got {num_agents}")
+            self.next_agents = wanted.copy()
+        if density is not None:
+            self.next_density = np.broadcast_to(np.asarray(density, np.float64), self.num_envs).copy()
+
+    def episodes(self) -> dict[str, Any]:
+        return {name: values.copy() for name, values in self.last.items()}
+
+    def best_return(self) -> float:
+        """Mean over what goals are drawn from, of an agent that walks straight to its goal, unblocked, without team."""
+        return float(np.mean([1 - sum(range(1, n)) / EDGE for n in range(1, FARTHEST + 1)]))
+
+    def save_state(self) -> bytes:
+        return pickle.dumps({name: value for name, value in vars(self).items() if name not in FIXED})
+
+    def load_state(self, state: bytes) -> None:
+        vars(self).update(pickle.loads(state))
+
+    def close(self) -> None:
+        self.closed = True
+
+    # Inside.
+
+    def moves(self, actions: Any) -> Any:
+        shape = (self.num_envs, self.num_agents)
+        if isinstance(self.single_action_space, Discrete):
+            if actions.dtype != np.int64 or actions.shape != (self.num_envs * self.num_agents,):
+                raise ValueError(f"expected int64 [K * A] actions, got {actions.dtype} {actions.shape}")
+            actions = actions.reshape(shape)
+            if ((actions < 0) | (actions > 2))[self.alive].any():
+                raise ValueError("expected actions 0 to 2")
+            return np.where(self.alive, actions, 1) - 1.0
+        if actions.dtype != np.float32 or actions.shape != (self.num_envs * self.num_agents, 1):
+            raise ValueError(f"expected float32 [K * A, 1] actions, got {actions.dtype} {actions.shape}")
+        actions = actions.reshape(shape).astype(np.float64)
+        if not np.isfinite(actions[self.alive]).all():
+            raise ValueError("expected finite actions")
+        return np.where(self.alive, actions, 0).clip(-1, 1)
+
+    def begin(self, worlds: Any) -> None:
+        for i in np.flatnonzero(worlds):
+            steps = self.generators[i].integers(1, FARTHEST + 1, self.num_agents)
+            sides = self.generators[i].integers(0, 2, self.num_agents) * 2 - 1
+            self.distance[i] = steps * sides
+        self.agents = np.where(worlds, self.next_agents, self.agents)
+        self.density = np.where(worlds, self.next_density, self.density)
+        fresh = np.arange(self.num_agents) < self.agents[:, None]
+        self.alive = np.where(worlds[:, None], fresh, self.alive)
+        for array in (self.age, self.sums, self.moved, self.arrived, self.crashed):
+            array[worlds] = 0
+
+    def finish(self, worlds: Any) -> None:
+        present = np.arange(self.num_agents) < self.agents[:, None]
+
+        def mean(x: Any) -> Any:
+            return (x * present).sum(1) / self.agents
+
+        values = {
+            "finished": self.last["finished"] + 1,
+            "length": self.age,
+            "return_mean": mean(self.sums),
+            "num_agents": self.agents,
+            "collision_rate": mean(self.crashed),
+            "mean_speed": mean(self.moved) / np.maximum(self.age, 1),
+            "throughput": self.arrived.sum(1) * 3600.0 / np.maximum(self.age, 1),
+            "min_ttc": np.full(self.num_envs, np.inf),
+            "success": mean(self.arrived),
+        }
+        for name, array in self.last.items():
+            array[worlds] = values[name][worlds]
+
+    def observe(self, rows: Any = None) -> Any:
+        """Of the agents in ``rows`` (those that act next); zeros for others."""
+        rows = self.alive if rows is None else rows
+        age = np.broadcast_to(self.age[:, None] / self.horizon, self.distance.shape)
+        obs = np.stack([self.distance / EDGE, age, np.ones_like(age)], -1) * rows[..., None]
+        return obs.reshape(-1, 3).astype(np.float32)
+
+    def refuse_if_closed(self) -> None:
+        if self.closed:
+            raise RuntimeError("this environment is closed")
+
+
+FIXED = ("num_envs", "num_agents", "horizon", "team", "autoreset_mode", "single_observation_space")
+FIXED += ("single_action_space", "closed")
+EPISODE = {
+    "finished": np.int64,
+    "length": np.int64,
+    "return_mean": np.float64,
+    "num_agents": np.int64,
+    "collision_rate": np.float64,
+    "mean_speed": np.float64,
+    "throughput": np.float64,
+    "min_ttc": np.float64,
+    "success": np.float64,
+}

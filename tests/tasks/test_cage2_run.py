@@ -1,0 +1,364 @@
+import copy
+import dataclasses
+import json
+import math
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from patience import wait_until
+from small_runs import ITERATION, OPTIONS, differences, learnt, same, train_small
+
+from fastrl.cli.main import main
+from fastrl.cli.train import SHORT
+from fastrl.tasks.cage2.run import PRESETS, TrainConfig, Training
+from fastrl.training.checkpoint import Checkpoints, load_checkpoint, load_newest, save_checkpoint
+from fastrl.utils.config import ArgumentParser, add_options, build, check, read_arguments, to_tree
+
+
+def small_config(*options: str) -> TrainConfig:
+    parser = ArgumentParser()
+    add_options(parser, TrainConfig, SHORT)
+    return build(TrainConfig, read_arguments(TrainConfig, parser.parse_args([*OPTIONS, *options]), SHORT))
+
+
+def rows_of(run: Path) -> list[dict[str, Any]]:
+    """The rows of a run's metrics without what was measured by a clock."""
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    return [
+        {name: value for name, value in json.loads(line).items() if not re.search("second|share", name)}
+        for line in lines
+    ]
+
+
+def error_line(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    """The one line that a command of the user's is refused with."""
+    capsys.readouterr()
+    assert main(["train", *map(str, arguments)]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1
+    assert lines[0].startswith("fastrl train: error: ")
+    return lines[0]
+
+
+def test_rows_tell_what_was_done() -> None:
+    training = Training(small_config("--total-steps", str(3 * ITERATION - 1)))
+    rows = list(training.rows())
+    assert [row.steps for row in rows] == [ITERATION, 2 * ITERATION, 3 * ITERATION]
+    assert [row.iteration for row in rows] == [1, 2, 3]
+    # Episodes of 15 steps in rollouts of 10.
+    assert [row.episodes for row in rows] == [0, 8, 16]
+    assert math.isnan(rows[0].mean_return)
+    assert rows[1].mean_length == rows[2].mean_length == 15
+    assert rows[1].returns.keys() <= {"bline", "meander"}
+    assert rows[2].losses["entropy"] > 0
+    assert 0 < sum(rows[2].parts.values()) < rows[2].seconds
+    assert set(rows[2].parts) == {"environment", "inference", "buffer", "returns", "update"}
+    assert sum(rows[2].shares.values()) == pytest.approx(1)
+    assert sum(training.parts.values()) < training.seconds
+
+
+def test_one_seed_fixes_a_run(tmp_path: Path) -> None:
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        train_small(tmp_path / name, "--seed", str(seed))
+    assert same(learnt(tmp_path / "a"), learnt(tmp_path / "b"))
+    assert rows_of(tmp_path / "a") == rows_of(tmp_path / "b")
+    assert not same(learnt(tmp_path / "a")["policy"], learnt(tmp_path / "c")["policy"])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        (),
+        ("--ppo.normalize_obs", "--ppo.action_masks", "--env.scan_memory", "--env.actions=none"),
+        ("--ppo.normalize_returns=false", "--ppo.target_kl=1e-4", "--red-agent=sleep"),
+    ],
+    ids=["default", "masks", "plain"],
+)
+def test_restored_it_goes_on_as_if_never_stopped(tmp_path: Path, options: Sequence[str]) -> None:
+    config = small_config("--total-steps", str(6 * ITERATION), *options)
+    whole, first = Training(config), Training(config)
+    expected = list(whole.rows())
+    list(islice(first.rows(), 2))
+    save_checkpoint(tmp_path / "c", first.state())
+
+    second = Training(config)
+    second.restore(load_checkpoint(tmp_path / "c"))
+    rows = list(second.rows())
+    for row, other in zip(rows, expected[2:], strict=True):
+        changes = {"seconds": 0, "steps_per_second": 0, "parts": {}, "shares": {}}
+        assert repr(dataclasses.replace(row, **changes)) == repr(dataclasses.replace(other, **changes))
+    for part in ("ppo", "policy", "env"):
+        assert same(second.state()[part], whole.state()[part])
+
+
+def command(*arguments: object) -> list[str]:
+    return [sys.executable, "-m", "fastrl", "train", *map(str, arguments)]
+
+
+def wait_for_rows(run: Path, count: int, process: subprocess.Popen[Any]) -> None:
+    path = run / "metrics.jsonl"
+
+    def are_there() -> bool:
+        return path.exists() and path.read_bytes().count(b"\n") >= count
+
+    while not are_there():
+        assert process.poll() is None or are_there(), process.communicate()
+        time.sleep(0.01)
+
+
+def test_killed_and_resumed_it_ends_with_the_same_parameters(tmp_path: Path) -> None:
+    # Long enough to be killed in the middle of whatever it does, saving included.
+    options = ["--run.checkpoint_seconds=0"]
+    train_small(tmp_path / "whole", *options, iterations=200)
+
+    killed = tmp_path / "killed"
+
+    def was_killed_twice() -> bool:
+        shutil.rmtree(killed, ignore_errors=True)
+        arguments = command(
+            "cage2", *OPTIONS, *options, "--total-steps", 200 * ITERATION, "--run-dir", killed
+        )
+        for rows in (30, 100):
+            process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+            wait_for_rows(killed, rows, process)
+            process.send_signal(signal.SIGKILL)
+            process.communicate()
+            assert 0 < learnt(killed)["steps"] <= 200 * ITERATION
+            arguments = command("--resume", killed)
+        return learnt(killed)["steps"] < 200 * ITERATION
+
+    # It may come to its end before whoever should kill it gets round to it.
+    wait_until(was_killed_twice)
+    subprocess.run(command("--resume", killed), check=True, capture_output=True)
+
+    assert differences(learnt(killed), learnt(tmp_path / "whole")) == []
+    assert rows_of(killed) == rows_of(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_asked_to_stop_it_saves_and_says_how_to_go_on(tmp_path: Path, number: signal.Signals) -> None:
+    run = tmp_path / "run"
+    options = [*OPTIONS, "--total-steps", 10**9, "--run.checkpoint_seconds", 10**6, "--run-dir", run]
+    process = subprocess.Popen(
+        command("cage2", *options), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    wait_for_rows(run, 3, process)
+    process.send_signal(number)
+    out, err = process.communicate()
+    assert process.returncode == 128 + number
+    assert err == ""
+    assert f"Interrupted; to go on: fastrl train --resume {run}" in out.replace("\n", " ")
+    steps = learnt(run)["steps"]
+    assert rows_of(run)[-1]["steps"] == steps
+    summary = json.loads((run / "summary.json").read_text())
+    assert (summary["status"], summary["signal"]) == ("interrupted", number.name)
+
+    assert main(["train", "--resume", str(run), "--total-steps", str(steps + 2 * ITERATION)]) == 0
+    assert [row["steps"] for row in rows_of(run)] == [
+        ITERATION * (i + 1) for i in range(steps // ITERATION + 2)
+    ]
+    assert json.loads((run / "summary.json").read_text())["status"] == "complete"
+
+
+def test_a_run_directory_holds_it_all(tmp_path: Path) -> None:
+    run = tmp_path / "runs" / "mine"
+    train_small(run, "--run.keep_checkpoints=2", "--run.checkpoint_seconds=0", iterations=5)
+    assert {path.name for path in run.iterdir()} == {
+        "config.toml",
+        "metrics.jsonl",
+        "tensorboard",
+        "checkpoints",
+        "summary.json",
+        "profile.json",
+    }
+    steps = [int(path.stem.partition("-")[2]) for path in Checkpoints(run / "checkpoints").paths()]
+    assert steps == [4 * ITERATION, 5 * ITERATION]
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary["status"] == "complete"
+    assert summary["steps"] == 5 * ITERATION
+    assert list(summary["parts"]) == ["environment", "inference", "buffer", "returns", "update", "other"]
+    assert sum(part["share"] for part in summary["parts"].values()) == pytest.approx(1)
+    assert sum(part["seconds"] for part in summary["parts"].values()) == pytest.approx(summary["seconds"])
+    assert summary["peak_memory_mib"] > 10
+    assert summary["evaluation"] is None
+
+
+def test_its_settings_can_be_run_again(tmp_path: Path) -> None:
+    train_small(tmp_path / "a", "--ppo.learning_rate=0.01", "--seed=5", "--red-agent=bline:1,sleep:3")
+    file = tmp_path / "a" / "config.toml"
+    assert main(["train", "cage2", "--config", str(file), "--run-dir", str(tmp_path / "b")]) == 0
+    assert file.read_text() == (tmp_path / "b" / "config.toml").read_text()
+    assert same(learnt(tmp_path / "a"), learnt(tmp_path / "b"))
+
+
+def test_the_summary_scores_every_red_agent_over_every_horizon(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train_small(tmp_path / "run", "--run.eval_episodes=2", "--ruleset=leaderboard", iterations=1)
+    evaluation = json.loads((tmp_path / "run" / "summary.json").read_text())["evaluation"]
+    assert evaluation["ruleset"] == "leaderboard"
+    assert [(score["red_agent"], score["horizon"]) for score in evaluation["scores"]] == [
+        (red_agent, horizon) for red_agent in ("bline", "meander", "sleep") for horizon in (30, 50, 100)
+    ]
+    out = capsys.readouterr().out
+    for words in ("B_line", "Meander", "'leaderboard'", "where the time went", "peak memory"):
+        assert words in out
+    assert out.splitlines()[-3:] == [
+        f"Run directory: {tmp_path / 'run'}",
+        f"To score it by the challenge's protocol: fastrl eval {tmp_path / 'run'}",
+        f"To train it further: fastrl train --resume {tmp_path / 'run'} --total-steps {2 * ITERATION}",
+    ]
+
+
+def test_a_finished_run_stays_finished(tmp_path: Path) -> None:
+    train_small(tmp_path)
+    before = learnt(tmp_path), rows_of(tmp_path)
+    (tmp_path / "summary.json").unlink()
+    assert main(["train", "--resume", str(tmp_path)]) == 0
+    assert same(before, (learnt(tmp_path), rows_of(tmp_path)))
+    assert json.loads((tmp_path / "summary.json").read_text())["status"] == "complete"
+
+
+def test_the_settings_that_a_run_would_go_on_with_are_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train_small(tmp_path, "--seed=5", iterations=1)
+    before = sorted(tmp_path.rglob("*")), (tmp_path / "config.toml").read_bytes()
+    capsys.readouterr()
+    assert main(["train", "--resume", str(tmp_path), "--print-config", "--total-steps=1e6"]) == 0
+    settings = tomllib.loads(capsys.readouterr().out)
+    assert (settings["run"]["seed"], settings["run"]["total_steps"]) == (5, 1_000_000)
+    assert settings["ppo"]["hidden"] == [8]
+    assert "ppo.gamma" in error_line(capsys, "--resume", tmp_path, "--print-config", "--ppo.gamma=0.5")
+    assert (sorted(tmp_path.rglob("*")), (tmp_path / "config.toml").read_bytes()) == before
+
+
+def test_from_an_older_checkpoint_the_later_ones_are_written_anew(tmp_path: Path) -> None:
+    train_small(tmp_path / "run", "--run.checkpoint_seconds=0", iterations=4)
+    expected = learnt(tmp_path / "run"), rows_of(tmp_path / "run")
+    older, _, newest = Checkpoints(tmp_path / "run" / "checkpoints").paths()
+    newest.write_bytes(b"damaged")
+    assert main(["train", "--resume", str(older)]) == 0
+    assert same(expected, (learnt(tmp_path / "run"), rows_of(tmp_path / "run")))
+
+
+def test_a_lone_checkpoint_goes_on_in_a_new_directory(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train_small(tmp_path / "run", "--run.checkpoint_seconds=0", iterations=4)
+    oldest = Checkpoints(tmp_path / "run" / "checkpoints").paths()[0]
+    lone = oldest.rename(tmp_path / "lone.safetensors")
+    assert "name a new one with --run-dir" in error_line(capsys, "--resume", lone)
+    assert main(["train", "--resume", str(lone), "--run-dir", str(tmp_path / "new")]) == 0
+    assert same(learnt(tmp_path / "run"), learnt(tmp_path / "new"))
+    assert rows_of(tmp_path / "new") == rows_of(tmp_path / "run")[2:]
+
+
+def test_what_cannot_be_resumed_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = tmp_path / "run"
+    assert "no such run directory" in error_line(capsys, "--resume", run)
+    run.mkdir()
+    assert "has no checkpoint" in error_line(capsys, "--resume", run)
+    run.rmdir()
+    train_small(run, "--run.checkpoint_seconds=0")
+    before = sorted(run.rglob("*"))
+    line = error_line(capsys, "--resume", run, "--ppo.gamma", "0.5")
+    assert "ppo.gamma" in line
+    assert "run.total_steps" in line
+    assert "--config" in error_line(capsys, "--resume", run, "--config", run / "config.toml")
+    assert "unknown kind of run cage3; did you mean cage2?" in error_line(capsys, "cage3", "--resume", run)
+    newest = Checkpoints(run / "checkpoints").paths()[-1]
+    good = newest.read_bytes()
+    newest.write_bytes(good[:-1])
+    assert "the one before it is" in error_line(capsys, "--resume", run)
+
+    state = dict(load_newest(Checkpoints(run / "checkpoints").paths()[0])[1])
+    for broken in ({"config": {}}, {"ppo": {}}, {"env": b"x"}, {"config": {"run": {"sed": 1}}}):
+        save_checkpoint(newest, state | broken)
+        error_line(capsys, "--resume", run)
+    # What is claimed is compared with what is there, before memory is taken.
+    config = state["config"]
+    huge = {"config": config | {"ppo": config["ppo"] | {"hidden": [10**7, 10**7]}}}
+    save_checkpoint(newest, state | huge)
+    assert "the saved hidden layers are [8], not [10000000, 10000000]" in error_line(capsys, "--resume", run)
+    learner = copy.deepcopy(state["ppo"])
+    learner["policy"]["architecture"]["hidden"] = [10**7, 10**7]
+    save_checkpoint(newest, state | huge | {"ppo": learner})
+    assert "is claimed, the weights are 8 arrays of" in error_line(capsys, "--resume", run)
+    save_checkpoint(newest, state | {"config": config | {"env": config["env"] | {"num_envs": 10**6}}})
+    assert "1,000,000 games are claimed, their state is" in error_line(capsys, "--resume", run)
+    for forged in ({"iteration": "many"}, {"steps": -1}, {"seconds": b""}, {"parts": {"update": [1.0]}}):
+        save_checkpoint(newest, state | forged)
+        assert "should be a" in error_line(capsys, "--resume", run)
+    learner = copy.deepcopy(state["ppo"])
+    learner["optimizer"]["exp_avg"] = torch.zeros(3)
+    save_checkpoint(newest, state | {"ppo": learner})
+    assert "the optimizer's exp_avg should have shape" in error_line(capsys, "--resume", run)
+    save_checkpoint(newest, {})
+    assert "is no checkpoint of a run" in error_line(capsys, "--resume", run)
+    assert sorted(run.rglob("*")) == before
+
+
+def test_two_processes_cannot_train_in_one_directory(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import fcntl
+
+    train_small(tmp_path)
+    descriptor = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    assert "is in use" in error_line(capsys, "--resume", tmp_path)
+    os.close(descriptor)
+    assert main(["train", "--resume", str(tmp_path)]) == 0
+
+
+def test_a_directory_with_a_run_in_it_is_not_written_to(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train_small(tmp_path)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    line = error_line(capsys, "cage2", *OPTIONS, "--run-dir", tmp_path)
+    assert f"--resume {tmp_path}" in line
+    assert before == {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+
+
+def test_runs_get_names_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for _ in range(2):
+        assert main(["train", "cage2", *OPTIONS, "--total-episodes", "8"]) == 0
+    first, second = sorted((tmp_path / "runs").iterdir())
+    assert first.name.startswith("cage2-2")
+    settings = tomllib.loads((first / "config.toml").read_text())
+    assert settings["run"]["total_steps"] == 8 * 15
+    assert second.is_dir()
+
+
+def test_other_settings_that_make_no_sense(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    if not torch.cuda.is_available():
+        assert "PyTorch finds no CUDA device" in error_line(capsys, "cage2", "--device", "cuda")
+    assert "different indices from 0 to 144" in error_line(capsys, "cage2", "--env.actions", "1,145")
+    assert "different indices" in error_line(capsys, "cage2", "--env.actions", "1,1")
+    assert "--num-envs should be greater" in error_line(capsys, "cage2", "--num-envs", "0")
+    assert "--num-envs should be less" in error_line(capsys, "cage2", "--num-envs", "1e12")
+    file = tmp_path / "f.toml"
+    file.write_text("[env]\nactions = []")
+    assert f"{file}: env.actions should be different" in error_line(capsys, "cage2", "--config", file)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_are_good(name: str) -> None:
+    config = build(TrainConfig, check(TrainConfig, PRESETS[name].values, name))
+    assert config != TrainConfig()
+    assert build(TrainConfig, check(TrainConfig, to_tree(config), name)) == config

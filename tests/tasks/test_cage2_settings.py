@@ -1,0 +1,81 @@
+from typing import Any
+
+import pytest
+
+from fastrl.cli.main import main
+from fastrl.envs.cage2.env import EFFECTIVE_ACTIONS, Cage2VectorEnv
+from fastrl.envs.cage2.workflow import Cage2WorkflowVectorEnv
+from fastrl.tasks.cage2.settings import GameConfig, parse_red_agent, red_weights
+
+KINDS = ("cage2", "cage2-workflow")
+
+
+def error_line(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """The one line that a command of the user's is refused with."""
+    capsys.readouterr()
+    assert main(["train", *arguments]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    return line
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("bline", "bline"),
+        ("mix", "bline:0.5,meander:0.5"),
+        ("bline:0.5,meander:0.5", "bline:0.5,meander:0.5"),
+        ("bline, meander", "bline:1,meander:1"),
+        ("sleep:3", "sleep"),
+        ({"bline": 1, "sleep": 2}, "bline:1,sleep:2"),
+    ],
+)
+def test_red_agents(given: Any, expected: str) -> None:
+    assert parse_red_agent(given) == expected
+    assert parse_red_agent(expected) == expected
+    assert sum(red_weights(expected).values()) > 0
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "",
+        "blin",
+        "bline:",
+        "bline:x",
+        "bline:-1",
+        "bline:0,sleep:0",
+        "bline:nan",
+        "bline,bline",
+        {},
+        3,
+        None,
+        ":1",
+    ],
+)
+def test_what_is_no_red_agent(given: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ValueError, match="should be mix"):
+        parse_red_agent(given)
+    if isinstance(given, str):
+        for kind in KINDS:
+            line = error_line(capsys, kind, f"--red-agent={given}")
+            assert line.startswith(
+                "fastrl train: error: --red-agent should be mix, one of bline, meander, sleep"
+            )
+            assert line.endswith(f"got {given!r}")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("given", ["3,3", "145", "-1,2"])
+def test_what_are_no_actions(kind: str, given: str, capsys: pytest.CaptureFixture[str]) -> None:
+    line = error_line(capsys, kind, f"--env.actions={given}")
+    assert line.startswith("fastrl train: error: --env.actions should be different indices from 0 to 144")
+
+
+@pytest.mark.parametrize("env_type", [Cage2VectorEnv, Cage2WorkflowVectorEnv])
+def test_the_environments_take_the_options(env_type: Any) -> None:
+    config = GameConfig(red_agent="bline:1,sleep:3", ruleset="leaderboard", episode_length=7)
+    env = env_type(2, **config.options())
+    assert env.red_agent == {"bline": 1.0, "sleep": 3.0}
+    assert (env.ruleset, env.episode_length, env.scan_memory) == ("leaderboard", 7, True)
+    assert env.actions == EFFECTIVE_ACTIONS
+    env.close()

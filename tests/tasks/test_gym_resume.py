@@ -1,0 +1,119 @@
+"""A run that was stopped and resumed is the run that never stopped: parameters to the bit, and rows."""
+
+import io
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from small_runs import differences
+from test_gym_run import UPDATE, small_config
+
+from fastrl.tasks.gym.run import Training
+from fastrl.training.checkpoint import load_checkpoint, save_checkpoint
+
+UPDATES = 6
+CARTPOLE = ["--collect=sequential"]
+PENDULUM = ["--collect=sequential", "--env=Pendulum-v1", "--env.options", "max_episode_steps=37"]
+CAGE2 = ["--collect=native", "--env=fastrl/Cage2-v0", "--env.options", "episode_length=23"]
+HIGHWAY = [
+    "--collect=native",
+    "--n-workers=2",
+    "--env=fastrl/highway-fast-v0",
+    "--env.options",
+    'config={"action": {"type": "ContinuousAction"}}',
+]
+
+
+def training_of(options: list[str]) -> Training:
+    # Schedules that depend on how far the run is, and all that an algorithm keeps beside its parameters.
+    return Training(small_config(*options, f"--total-steps={UPDATES * UPDATE}"), Console(quiet=True))
+
+
+def untimed(row: Any) -> dict[str, Any]:
+    timed = ("seconds", "steps_per_second", "parts", "workers", "shares", "worker_memory_mib")
+    # NaN is not equal to itself.
+    return {name: repr(value) for name, value in vars(row).items() if name not in timed}
+
+
+def end_of(training: Training) -> dict[str, Any]:
+    return {name: value for name, value in training.state().items() if name not in ("seconds", "parts")}
+
+
+@pytest.mark.parametrize(
+    "env", [CARTPOLE, PENDULUM, CAGE2, HIGHWAY], ids=["CartPole", "Pendulum", "Cage2", "highway"]
+)
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        ["--algorithm=ppo", "--ppo.normalize_obs=true"],
+        ["--algorithm=async-ppo"],
+        ["--algorithm=impala"],
+    ],
+    ids=["ppo", "async-ppo", "impala"],
+)
+def test_stopped_in_the_middle_of_episodes_it_ends_as_if_never_stopped(
+    env: list[str], algorithm: list[str], tmp_path: Path
+) -> None:
+    # Sequential collection plays when it is asked, however far behind policies may be; native collection plays ahead.
+    options = [*env, *algorithm, *(["--max-policy-lag=0"] if "--collect=native" in env else [])]
+    straight = training_of(options)
+    expected = list(map(untimed, straight.rows()))
+    assert float(expected[-1]["episodes"]) > 0
+    found = []
+    training = training_of(options)
+    for stop in (1, 3, UPDATES):
+        rows = training.rows()
+        found += map(untimed, islice(rows, stop - len(found)))
+        # As at a checkpoint that is due by time, and as at the end of a session.
+        save_checkpoint(tmp_path / "running", training.state())
+        rows.close()  # type: ignore[attr-defined]
+        save_checkpoint(tmp_path / "stopped", training.state())
+        state = load_checkpoint(tmp_path / "stopped")
+        assert differences(load_checkpoint(tmp_path / "running"), state) == []
+        assert state["collector"]["running"]["actions"]
+        training = training_of(options)
+        training.restore(state)
+    assert found == expected
+    assert differences(end_of(training), end_of(straight)) == []
+
+
+def test_it_goes_on_to_the_bit_with_another_collector() -> None:
+    """Those that wait for the learner are alike."""
+    straight = training_of(CARTPOLE)
+    list(straight.rows())
+    first = training_of(CARTPOLE)
+    list(islice(first.rows(), 2))
+    second = training_of(["--collect=sync", "--n-workers=2"])
+    second.restore(first.state())
+    list(islice(second.rows(), 2))
+    third = training_of(CARTPOLE)
+    third.restore(second.state())
+    list(third.rows())
+    ours, theirs = end_of(third), end_of(straight)
+    assert differences(ours, theirs) == []
+
+
+def test_episodes_that_cannot_be_gone_on_with_are_told() -> None:
+    first = training_of(CARTPOLE)
+    list(islice(first.rows(), 2))
+    state = first.state()
+    running = state["collector"]["running"]
+
+    def told(changed: dict[str, Any] | None) -> str:
+        out = io.StringIO()
+        console = Console(file=out, width=200)
+        training = Training(small_config(*CARTPOLE, f"--total-steps={UPDATES * UPDATE}"), console)
+        training.restore(state | {"collector": state["collector"] | {"running": changed}})
+        list(training.rows())
+        return out.getvalue()
+
+    assert "anew" not in told(running)
+    line = "4 of 4 running episodes began anew: the same seed and actions led elsewhere than before, so CartPole-v1 is"
+    assert told(running | {"obs": bytes(len(running["obs"]))}).count(line) == 1
+    assert "4 of 4 running episodes begin anew: the checkpoint does not have their actions" in told(None)
+    with pytest.raises(ValueError, match="the state's running episodes have"):
+        told(running | {"actions": b"\2" * len(running["actions"])})
+    with pytest.raises(ValueError, match="the state's running episodes have"):
+        told(running | {"obs": running["obs"][:-1]})

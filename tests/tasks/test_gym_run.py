@@ -1,0 +1,503 @@
+"""Runs on environments of Gymnasium: what they write, one seed, going on, users' mistakes, failing environments."""
+
+import io
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import psutil
+import pytest
+from patience import LONG
+from rich.console import Console
+from small_runs import differences, same
+
+import fastrl
+from fastrl.cli.main import main
+from fastrl.cli.train import SHORT_GYM
+from fastrl.collectors.protocol import Failure
+from fastrl.collectors.sequential import SequentialCollector
+from fastrl.rollout.fragment import Fragment
+from fastrl.tasks.gym.run import Training
+from fastrl.tasks.gym.settings import PRESETS, GymConfig, presets_for
+from fastrl.training.checkpoint import find_checkpoint, load_newest, save_checkpoint
+from fastrl.training.collecting import FailureReporter, parse_options
+from fastrl.utils.config import ArgumentParser, ConfigError, add_options, build, read_arguments
+
+# An update is 4 rows of 16 steps.
+UPDATE = 64
+OPTIONS = [
+    "--collect=sequential",
+    "--num-envs=4",
+    "--ppo.num_steps=16",
+    "--ppo.minibatch_size=32",
+    "--ppo.num_epochs=2",
+    "--ppo.hidden=8",
+    "--impala.num_steps=16",
+    "--impala.hidden=8",
+    "--run.row_seconds=0",
+    "--run.eval_episodes=0",
+    "--device=cpu",
+]
+ALGORITHMS = ("ppo", "async-ppo", "impala")
+
+
+class Levers(gymnasium.Env[Any, Any]):
+    """Its actions are of a kind that no collector handles."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
+    action_space = gymnasium.spaces.MultiDiscrete([2, 3])
+
+
+class Wide(Levers):
+    """An image."""
+
+    observation_space = gymnasium.spaces.Box(0, 255, (150, 150, 3), np.uint8)
+    action_space = gymnasium.spaces.Discrete(2)  # type: ignore[assignment]
+
+
+def small_config(*options: str) -> GymConfig:
+    parser = ArgumentParser()
+    add_options(parser, GymConfig, SHORT_GYM)
+    return build(GymConfig, read_arguments(GymConfig, parser.parse_args([*OPTIONS, *options]), SHORT_GYM))
+
+
+def training_of(*options: str) -> Training:
+    return Training(small_config(*options), Console(quiet=True))
+
+
+def train_small(run: Path, *options: object, updates: int = 3) -> int:
+    total = f"--total-steps={updates * UPDATE}"
+    return main(["train", "gym", *OPTIONS, total, f"--run-dir={run}", *map(str, options)])
+
+
+def rows_of(run: Path) -> list[dict[str, Any]]:
+    """The rows of a run's metrics without what was measured by a clock."""
+    timed = ("second", "share", "memory")
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    return [
+        {key: value for key, value in json.loads(line).items() if not any(word in key for word in timed)}
+        for line in lines
+    ]
+
+
+def learnt(run: Path) -> dict[str, Any]:
+    """What the newest checkpoint holds, but for measured times and settings."""
+    _, state = load_newest(run)
+    return {key: state[key] for key in state.keys() - {"seconds", "parts", "config"}}
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("unit", ["steps", "episodes"])
+def test_rows_tell_what_was_done(algorithm: str, unit: str) -> None:
+    options = ["--episodes-per-update=3"] if unit == "episodes" else []
+    training = training_of(f"--algorithm={algorithm}", f"--total-steps={3 * UPDATE}", *options)
+    rows = list(training.rows())
+    assert [row.iteration for row in rows] == list(range(1, len(rows) + 1))
+    assert rows[-1].steps == training.steps >= 3 * UPDATE
+    if unit == "episodes":
+        assert [row.episodes for row in rows] == [3 * row.iteration for row in rows]
+        lengths = np.diff([0, *(row.steps for row in rows)]) / 3
+        np.testing.assert_allclose([row.mean_length for row in rows], lengths)
+    else:
+        assert [row.steps for row in rows] == [UPDATE, 2 * UPDATE, 3 * UPDATE]
+        assert rows[-1].episodes > 0
+    # CartPole pays 1 a step.
+    assert all(row.mean_return == row.mean_length or math.isnan(row.mean_return) for row in rows)
+    assert rows[-1].losses["entropy"] > 0
+    assert {"environment", "inference", "buffer", "publishing", "returns", "update"} == rows[-1].parts.keys()
+    assert 0 < sum(training.parts.values()) <= training.seconds
+    assert rows[-1].policy_lag == rows[-1].max_policy_lag == rows[-1].dropped == 0
+
+
+def test_rows_by_time_add_up() -> None:
+    rows = list(training_of(f"--total-steps={5 * UPDATE}", "--run.row_seconds=1000").rows())
+    assert [row.iteration for row in rows] == [5]
+    every = list(training_of(f"--total-steps={5 * UPDATE}").rows())
+    assert rows[0].episodes == every[-1].episodes
+    ended = np.diff([0, *(row.episodes for row in every)])
+    returns = sum(row.mean_return * n for row, n in zip(every, ended, strict=True) if n)
+    assert rows[0].mean_return == pytest.approx(returns / ended.sum())
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_one_seed_fixes_a_run_whose_collector_waits(tmp_path: Path, algorithm: str) -> None:
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        assert train_small(tmp_path / name, "--algorithm", algorithm, "--seed", seed) == 0
+    assert same(learnt(tmp_path / "a"), learnt(tmp_path / "b"))
+    assert rows_of(tmp_path / "a") == rows_of(tmp_path / "b")
+    assert not same(learnt(tmp_path / "a")["policy"], learnt(tmp_path / "c")["policy"])
+
+
+@pytest.mark.parametrize("options", [[], ["--episodes-per-update=6"]], ids=["steps", "episodes"])
+def test_it_learns_the_same_whoever_collects(tmp_path: Path, options: list[str]) -> None:
+    for name in ("sequential", "executor"):
+        workers = ["--n-workers=2"] if name == "executor" else []
+        assert train_small(tmp_path / name, f"--collect={name}", *workers, *options) == 0
+    ours, theirs = learnt(tmp_path / "sequential"), learnt(tmp_path / "executor")
+    assert differences(ours, theirs) == []
+    assert rows_of(tmp_path / "sequential") == rows_of(tmp_path / "executor")
+
+
+def test_it_learns_the_same_however_compiled_environments_are_played(tmp_path: Path) -> None:
+    ways = {
+        "sequential": [],
+        "native": ["--collect=native"],
+        "asynchronous": ["--collect=native", "--collect.asynchronous=3"],
+    }
+    for name, way in ways.items():
+        assert train_small(tmp_path / name, "--env=fastrl/Cage2-v0", *way) == 0
+    for name in ("native", "asynchronous"):
+        assert differences(learnt(tmp_path / "sequential"), learnt(tmp_path / name)) == []
+        assert rows_of(tmp_path / "sequential") == rows_of(tmp_path / name)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_continuous_actions(algorithm: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = tmp_path / "run"
+    options = ["--env=Pendulum-v1", "--env-options", "max_episode_steps=7", "--run.eval_episodes=3"]
+    options += [f"--algorithm={algorithm}", "--max-policy-lag=0"]
+    assert train_small(run, *options) == 0
+    assert train_small(tmp_path / "other", *options, "--collect=executor", "--n-workers=2") == 0
+    assert differences(learnt(run), learnt(tmp_path / "other")) == []
+    policy = fastrl.load_policy(run)
+    assert policy.continuous
+    assert (policy.num_actions, policy.actions.tolist()) == (1, [])
+    obs = np.random.default_rng(0).normal(size=(200, 3)).astype(np.float32)
+    likeliest, drawn = policy.act(obs), policy.act(obs, deterministic=False)
+    assert likeliest.dtype == drawn.dtype == np.float32
+    assert likeliest.shape == drawn.shape == (200, 1)
+    # A fresh policy's means are near the middle of [-2, 2], its deviation is half the range.
+    assert np.abs(likeliest).max() < 1
+    assert np.abs(drawn).max() == 2
+    assert 1 < drawn.std() < 2
+    with pytest.raises(ValueError, match="action_mask is for discrete actions"):
+        policy.act(obs, action_mask=np.ones((200, 1), np.bool_))
+    capsys.readouterr()
+    assert main(["eval", str(run), "--episodes=4"]) == 0
+    assert "4 episodes: mean return -" in capsys.readouterr().out
+    assert main(["train", "--resume", str(run), f"--total-steps={5 * UPDATE}"]) == 0
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "impala"])
+@pytest.mark.parametrize("options", [[], ["--episodes-per-update=3"]], ids=["steps", "episodes"])
+def test_it_goes_on_where_it_stood(algorithm: str, options: list[str], tmp_path: Path) -> None:
+    """The learner to the bit; the collector with the next version and the next episodes."""
+    options = [*options, f"--algorithm={algorithm}", f"--total-steps={6 * UPDATE}"]
+    first = training_of(*options)
+    rows = list(islice(first.rows(), 2))
+    state = first.state()
+    second = training_of(*options)
+    second.restore(state)
+    assert differences(second.state(), state) == []
+    assert second.steps == rows[-1].steps
+    more = list(second.rows())
+    assert more[0].iteration == 3
+    assert more[0].episodes >= rows[-1].episodes
+    after = second.state()["collector"]
+    assert after["version"] == more[-1].iteration
+    assert (after["numbers"] >= state["collector"]["numbers"]).all()
+    if options[0].startswith("--episodes"):
+        assert after["numbers"].tolist() == [3 * more[-1].iteration]
+
+
+def test_stopped_with_whole_episodes_it_ends_as_if_never_stopped(tmp_path: Path) -> None:
+    """Nothing runs between updates then."""
+    options = ["--episodes-per-update=3", "--run.checkpoint_seconds=0"]
+    train_small(tmp_path / "whole", *options, updates=8)
+    train_small(tmp_path / "parts", *options, updates=3)
+    arguments = ["--resume", str(tmp_path / "parts"), f"--total-steps={8 * UPDATE}"]
+    assert main(["train", *arguments]) == 0
+    # Schedules run over what was asked for at first.
+    numbers = learnt(tmp_path / "parts")["collector"]["numbers"]
+    assert numbers.tolist() == [3 * learnt(tmp_path / "parts")["iteration"]]
+    rows = rows_of(tmp_path / "parts")
+    assert [row["iteration"] for row in rows] == list(range(1, len(rows) + 1))
+
+
+def test_a_run_leaves_all_that_is_needed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = tmp_path / "run"
+    assert train_small(run, "--run.eval_episodes=3", "--env-options", "max_episode_steps=7") == 0
+    out = capsys.readouterr().out
+    assert "collecting with 'sequential'" in out
+    assert "ppo on CartPole-v1 (sequential)" in out
+    assert "without exploration, 3 episodes: mean return 7" in out
+    assert out.splitlines()[-3:] == [
+        f"Run directory: {run}",
+        f"To score it on new episodes: fastrl eval {run}",
+        f"To train it further: fastrl train --resume {run} --total-steps {6 * UPDATE}",
+    ]
+    summary = json.loads((run / "summary.json").read_text())
+    assert (summary["status"], summary["collector"], summary["steps"]) == (
+        "complete",
+        "sequential",
+        3 * UPDATE,
+    )
+    assert summary["evaluation"]["returns"] == [7.0, 7.0, 7.0]
+    assert sum(summary["parts"].values()) == pytest.approx(summary["seconds"])
+    settings = tomllib.loads((run / "config.toml").read_text())
+    assert settings["env"]["options"] == ["max_episode_steps=7"]
+
+    policy = fastrl.load_policy(run)
+    obs, _ = gymnasium.make("CartPole-v1").reset(seed=0)
+    assert policy.act(obs[None]).tolist() in ([0], [1])
+    assert main(["eval", str(run), "--episodes=4", "--json"]) == 0
+    [scores] = json.loads(capsys.readouterr().out)
+    assert (scores["episodes"], scores["mean"]) == (4, 7.0)
+    assert main(["eval", str(run), "--episodes=4", "--seed=1"]) == 0
+    assert "4 episodes: mean return 7" in capsys.readouterr().out
+
+
+def test_lag_is_measured_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Late(SequentialCollector):
+        """Hands over what it played some calls ago."""
+
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            self.waiting: list[Fragment] = []
+
+        def take(self, timeout: float | None = None) -> Fragment:
+            while len(self.waiting) < 3:
+                self.waiting.append(super().take())
+            return self.waiting.pop(0)
+
+    monkeypatch.setattr("fastrl.tasks.gym.run.open_collector", lambda config, plan, *others: Late(plan))
+    options = [f"--total-steps={8 * UPDATE}", "--algorithm=impala"]
+    rows = list(training_of(*options, "--max-policy-lag=5").rows())
+    assert [row.max_policy_lag for row in rows] == [0, 1, 2, 2, 2, 2, 2, 2]
+    assert rows[-1].policy_lag == 2
+    assert rows[-1].losses["mean_ratio"] != 1
+    rows = list(training_of(*options, "--max-policy-lag=1").rows())
+    assert max(row.max_policy_lag for row in rows) == 1
+    assert rows[-1].dropped > 0
+    rows = list(training_of(*options, "--max-policy-lag=0").rows())
+    assert rows[-1].max_policy_lag == rows[-1].dropped == 0
+    training = training_of(f"--total-steps={8 * UPDATE}", "--algorithm=async-ppo", "--max-policy-lag=5")
+    assert list(training.rows())[-1].max_policy_lag == 2
+    assert training.learner._log_ratios is not None  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["--env=CartPol-v1"],
+            "--env CartPol-v1: Gymnasium knows no 'CartPol-v1'; did you mean CartPole-v1?",
+        ),
+        (["--env=no_such_module:make"], "--env no_such_module:make: 'no_such_module:make': No module named"),
+        (["--env-options", "nonsense"], "--env-options should be key=value, got 'nonsense'"),
+        (["--env-options", "a=1", "a=2"], "--env-options: a is given twice"),
+        (["--env-options", "gravityy=1"], "--env CartPole-v1 with {'gravityy': 1}:"),
+        (["--env=FrozenLake-v1"], "observations should be a Box"),
+        (
+            ["--env=test_gym_run:Levers"],
+            "actions should be Discrete from 0 on, or a one-dimensional float32 Box",
+        ),
+        (["--env=ALE/Pinball-v5"], "what learns Atari's games is fastrl-train pixels --env ALE/Pinball-v5"),
+        (["--env=test_gym_run:Wide"], "observations have 67,500 numbers each, and 65,536 is the most that"),
+        (
+            ["--env=test_gym_run:Path"],
+            "should make a gymnasium.Env, got a PosixPath without observation_space",
+        ),
+        (["--n-workers=0"], "--n-workers should be greater than or equal to 1 or 'auto', got '0'"),
+        (["--collect=exector"], "did you mean 'executor'?"),
+        (["--ppo.action_masks"], "--ppo.action_masks needs"),
+        (["--algorithm=impala", "--impala.c_clip=2"], "c_clip should be at most rho_clip"),
+        (["--algorithm=a3c"], "--algorithm should be 'ppo', 'async-ppo' or 'impala'"),
+        (["--preset=nothing"], "--preset: unknown preset nothing; there are classic, pendulum, smoke"),
+        (["CartPole-v1", "extra"], "unrecognized arguments: extra"),
+        (["--collect=sequential", "--collect.asynchronous=2"], "'sequential' has no option asynchronous"),
+        # These show only when the run has begun, and leave nothing of it either.
+        (["--collect=native"], "--collect native: collecting natively takes an environment that is compiled"),
+        (["--collect=executor", "--n-workers=300", "--num-envs=2"], "n_workers should be at most 2"),
+    ],
+)
+def test_a_users_mistake_is_one_line(
+    arguments: list[str], message: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    try:
+        code = train_small(run, *arguments)
+    except SystemExit as stop:
+        code = int(str(stop.code))
+    assert code == 2
+    [line] = [line for line in capfd.readouterr().err.splitlines() if "Warn" not in line]
+    assert line.startswith("fastrl train: error: ")
+    assert message in line
+    assert not run.exists()
+
+
+def test_what_cannot_change_when_a_run_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = tmp_path / "run"
+    train_small(run, updates=1)
+    capsys.readouterr()
+    assert main(["train", "--resume", str(run), "--algorithm=impala"]) == 2
+    assert "run.algorithm cannot change" in capsys.readouterr().err
+    assert main(["train", "--resume", str(run), "--env-options", "a=1"]) == 2
+    assert "--env-options does not go with --resume" in capsys.readouterr().err
+    assert main(["train", "--resume", str(run), f"--total-steps={2 * UPDATE}"]) == 0
+    assert "anew" not in capsys.readouterr().out
+    assert main(["eval", str(run), "baseline:sleep"]) == 2
+    assert "a run of gym cannot be scored beside others" in capsys.readouterr().err
+    assert main(["eval", str(run), "--stochastic"]) == 2
+    assert "--stochastic does not go with a run of gym" in capsys.readouterr().err
+
+
+def test_the_kind_of_a_run_is_what_its_checkpoint_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    train_small(run, updates=1)
+    lone = find_checkpoint(run).rename(tmp_path / "lone.safetensors")
+    resume = ["train", "--resume", str(lone), f"--total-steps={2 * UPDATE}"]
+    assert main([*resume, f"--run-dir={tmp_path / 'on'}"]) == 0
+    capsys.readouterr()
+    assert main(["train", "traffic", *resume[1:3]]) == 2
+    assert f"{lone} is a run of another kind, gym, not of traffic" in capsys.readouterr().err
+    assert main(["train", "pixels", "--config", str(run / "config.toml")]) == 2
+    expected = f"{run / 'config.toml'} has the settings of another kind of run, gym, not of pixels"
+    assert expected in capsys.readouterr().err
+    save_checkpoint(lone, {"kind": ["new"]})
+    assert main(resume) == 2
+    assert "is of a kind of run that this fastrl does not know: ['new']" in capsys.readouterr().err
+
+
+def test_a_policy_of_another_environment_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    train_small(run, updates=1)
+    file, state = load_newest(run)
+    state["config"]["env"]["id"] = "Acrobot-v1"
+    save_checkpoint(file, state)
+    capsys.readouterr()
+    assert main(["eval", str(run), "--episodes=1"]) == 2
+    assert "its policy takes 4 numbers for {'kind': 'discrete', 'size': 2}, Acrobot-v1 has 6 for" in (
+        capsys.readouterr().err
+    )
+    state["action_space"] = {"kind": "discrete", "size": 10**15}
+    save_checkpoint(file, state)
+    assert main(["eval", str(run), "--episodes=1"]) == 2
+    del state["kind"]
+    save_checkpoint(file, state)
+    capsys.readouterr()
+    assert main(["eval", str(run), "--episodes=1"]) == 2
+    assert "is no defender of CAGE Challenge 2: its policy takes 4 numbers" in capsys.readouterr().err
+
+
+def test_an_environment_that_fails_again_and_again_ends_the_run_with_its_traceback(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--env=collect_cases:Broken", "--env-options", "share=1", "what=raise"]
+    assert train_small(tmp_path / "run", *options) == 1
+    err = capsys.readouterr().err.splitlines()
+    assert err[0] == "Traceback (most recent call last):"
+    assert "ValueError: this game is broken" in err
+    assert err[-1].startswith("fastrl train: error: ")
+    assert "this game is broken" in err[-1]
+    assert sum("fastrl train: error" in line for line in err) == 1
+
+
+@pytest.mark.parametrize("what", ["raise", "kill"])
+def test_a_failure_costs_its_task_and_is_told(
+    what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Tells which episodes have failed: none does so twice.
+    (tmp_path / "once").mkdir()
+    broken = ["share=0.1", f"what={what}", f"once={tmp_path / 'once'}"]
+    options = ["--env=collect_cases:Broken", "--env-options", *broken, "--collect=executor", "--n-workers=2"]
+    assert train_small(tmp_path / "run", *options) == 0
+    out = capsys.readouterr().out
+    cause = "ValueError: this game is broken" if what == "raise" else "killed by SIGKILL"
+    assert f"{cause}; it goes on" in out
+    assert ("Traceback" in out) == (what == "raise")
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["failures"] >= 1
+    assert (summary["restarts"] > 0) == (what == "kill")
+    assert summary["steps"] == 3 * UPDATE
+    assert f"{summary['failures']} failures of workers, {summary['restarts']} restarts" in out
+
+
+def test_failures_are_told_once_each() -> None:
+    out = io.StringIO()
+    teller = FailureReporter(Console(file=out))
+    failures: list[Failure] = []
+    failures.append(Failure(1, "episode 7", "ValueError: bad", "Traceback ...\nValueError: bad", 0.1))
+    teller.tell(failures)
+    failures.append(Failure(0, "episode 9", "ValueError: bad", "Traceback ...\nValueError: bad", 0.2))
+    teller.tell(failures)
+    teller.tell(failures)
+    text = out.getvalue()
+    assert text.count("Traceback") == 1
+    assert text.count("worker 1 failed at episode 7: ValueError: bad") == 1
+    assert text.count("worker 0 failed at episode 9: ValueError: bad") == 1
+
+
+def test_options_are_json_or_text() -> None:
+    options = parse_options(("a=1", "b=true", "c=[1, 2]", "d=human", "e=x=y", 'f={"g": 0.5}'))
+    assert options == {"a": 1, "b": True, "c": [1, 2], "d": "human", "e": "x=y", "f": {"g": 0.5}}
+    with pytest.raises(ConfigError):
+        parse_options(("=1",))
+
+
+def test_a_run_does_not_load_what_only_others_need() -> None:
+    code = (
+        "import sys, fastrl.tasks.gym.run, fastrl.tasks.cage2.run;"
+        " print(*{'sklearn', 'matplotlib', 'ray', 'pandas'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.split() == []
+
+
+def test_presets_are_settings() -> None:
+    from fastrl.utils.config import check
+
+    for name, preset in PRESETS.items():
+        build(GymConfig, check(GymConfig, preset.values, name))
+    assert presets_for("CartPole-v1") == ["classic"]
+    assert presets_for("Pendulum-v1") == ["classic", "pendulum"]
+    assert presets_for("fastrl/Cage2-v0") == []
+
+
+@pytest.mark.parametrize(("collector", "number"), [("executor", signal.SIGHUP), ("ray", signal.SIGTERM)])
+def test_asked_to_stop_it_saves_ends_its_workers_and_says_how_to_go_on(
+    tmp_path: Path, collector: str, number: signal.Signals
+) -> None:
+    if collector == "ray":
+        pytest.importorskip("ray")
+    run = tmp_path / "run"
+    arguments = ["gym", *OPTIONS, f"--collect={collector}", "--n-workers=2", "--algorithm=async-ppo"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fastrl", "train", *arguments, "--total-steps=1e8", "--run-dir", str(run)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    metrics = run / "metrics.jsonl"
+    while not metrics.exists() or metrics.read_bytes().count(b"\n") < 3:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
+    workers = psutil.Process(process.pid).children(recursive=True)
+    assert len(workers) >= 2
+    # A terminal that closes tells all of its processes.
+    os.killpg(process.pid, number) if number == signal.SIGHUP else process.send_signal(number)
+    out, err = process.communicate()
+    assert process.returncode == 128 + number
+    assert err == ""
+    assert f"Interrupted; to go on: fastrl train --resume {run}" in out.replace("\n", " ")
+    assert not psutil.wait_procs(workers, timeout=LONG)[1]
+    assert learnt(run)["steps"] == rows_of(run)[-1]["steps"]
+    summary = json.loads((run / "summary.json").read_text())
+    assert (summary["status"], summary["signal"]) == ("interrupted", number.name)
+    # Of those that have answered so far.
+    assert 1 <= len(summary["worker_memory_mib"]) <= 2

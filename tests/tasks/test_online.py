@@ -1,0 +1,357 @@
+"""Training while a simulation runs on: its pace, what it hands over, and what happens when somebody dies."""
+
+import contextlib
+import errno
+import functools
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from patience import LONG, wait_until
+from rich.console import Console
+from team_env import TeamEnv
+from traffic_runs import OPTIONS, line_worlds_of, small_config
+
+import fastrl.tasks.traffic.run
+from fastrl.algorithms.mappo import MAPPO, MAPPOConfig
+from fastrl.cli.main import main
+from fastrl.collectors.pool import CollectorError
+from fastrl.tasks.traffic.curriculum import Difficulty
+from fastrl.tasks.traffic.online import OnlineWorlds, Pace, pack, packed_size, unpack
+from fastrl.tasks.traffic.run import Training
+from fastrl.utils.timer import Stopwatch
+
+ROOT = Path(__file__).resolve().parents[2]
+WORLDS, AGENTS, STEPS = 2, 3, 8
+FULL = Difficulty(AGENTS, 0.0)
+
+
+class Clock:
+    """Time that passes when somebody says so."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def wait(self, seconds: float) -> None:
+        assert seconds > 0
+        self.now += seconds
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(1, 20), st.lists(st.integers(0, 60), max_size=40))
+def test_a_step_is_taken_when_it_is_due_or_counted_as_late(period: int, busy: list[int]) -> None:
+    clock = Clock()
+    pace = Pace(float(period), clock.wait, clock)
+    pace.next_step()
+    missed, late, latest = 0, 0, 0
+    due = clock.now
+    for seconds in busy:
+        clock.now += seconds
+        due += period
+        if clock.now > due:
+            by = clock.now - due
+            missed, late, latest = missed + 1, late + by, max(latest, by)
+            due = clock.now
+        pace.next_step()
+        assert clock.now == pytest.approx(due)
+    assert (pace.steps, pace.missed) == (len(busy) + 1, missed)
+    assert pace.late == pytest.approx(late)
+    assert pace.latest == pytest.approx(latest)
+
+
+def test_as_fast_as_it_can_nothing_is_late() -> None:
+    clock = Clock()
+    pace = Pace(0.0, clock.wait, clock)
+    for _ in range(5):
+        pace.next_step()
+        clock.now += 7
+    assert (pace.steps, pace.missed, pace.late) == (5, 0, 0.0)
+
+
+def test_a_wait_can_be_cut_short() -> None:
+    clock = Clock()
+    pace = Pace(1e9, clock.wait, clock)
+    pace.next_step()
+    pace.next_step(lambda: clock.now > 101)
+    assert clock.now < 102
+
+
+def make_learner(seed: int = 0, **settings: Any) -> MAPPO:
+    env = TeamEnv(WORLDS, AGENTS)
+    return MAPPO(
+        MAPPOConfig(num_steps=STEPS, hidden=(8,), **settings),
+        env.single_observation_space,
+        env.single_action_space,
+        WORLDS,
+        AGENTS,
+        total_updates=100,
+        seed=seed,
+    )
+
+
+def lines() -> Any:
+    return TeamEnv(WORLDS, AGENTS)
+
+
+def broken() -> Any:
+    raise ValueError("this simulation is broken")
+
+
+@pytest.mark.parametrize("settings", [{}, {"share": False, "normalize_obs": True}])
+def test_weights_arrive_to_the_bit(settings: dict[str, Any]) -> None:
+    one, other = make_learner(1, **settings).policy, make_learner(2, **settings).policy
+    buffer = bytearray(packed_size(one))
+    pack(one, memoryview(buffer))
+    unpack(other, memoryview(buffer))
+    copy = bytearray(packed_size(other))
+    pack(other, memoryview(copy))
+    assert buffer == copy
+    obs = np.random.default_rng(0).standard_normal((AGENTS, 3), np.float32)
+    alive = np.ones(AGENTS, np.bool_)
+    a, b = (policy.draw(torch.from_numpy(obs), alive, None)[1] for policy in (one, other))
+    assert a.tolist() == b.tolist()
+
+
+Start = Callable[..., tuple[MAPPO, OnlineWorlds]]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    started: list[OnlineWorlds] = []
+
+    def begin(make_env: Callable[[], Any] = lines, *, adjusts: bool = False, **options: Any) -> Any:
+        learner = make_learner()
+        arguments: dict[str, Any] = {"period": 0.0, "queue": 2, "console": Console(quiet=True)} | options
+        online = OnlineWorlds(learner, make_env, WORLDS, adjusts=adjusts, seed=0, **arguments)
+        online.start(0, FULL)
+        started.append(online)
+        return learner, online
+
+    yield begin
+    for online in started:
+        online.close()
+    assert not leftovers()
+
+
+def leftovers() -> list[str]:
+    """Shared memory of this process."""
+    mine = f"fastrl-{os.getpid()}-"
+    return [name.name for name in Path("/dev/shm").iterdir() if name.name.startswith(mine)]
+
+
+def take(online: OnlineWorlds) -> Any:
+    ended = online.collect(Stopwatch(), LONG)
+    assert ended is not None
+    return ended
+
+
+def test_rollouts_arrive_whole_and_are_learnt_from(start: Start) -> None:
+    learner, online = start()
+    episodes = 0
+    for i in range(6):
+        ended = take(online)
+        episodes += len(ended)
+        rollout = learner.rollout
+        assert rollout.alive[:-1].any(1).all()
+        assert np.isfinite(rollout.log_probs).all()
+        assert (rollout.log_probs[rollout.alive[:-1]] < 0).all()
+        # All observations of the living have a bias of 1.
+        assert (rollout.obs[..., 2][rollout.alive] == 1).all()
+        assert learner.steps == (i + 1) * STEPS * WORLDS
+        assert learner.update(Stopwatch()).gradient_steps > 0
+        online.publish(0, FULL)
+    assert episodes > 0
+    numbers = online.numbers()
+    assert numbers["simulated"] >= 6 * STEPS
+    assert numbers["policy_age_updates"] >= 0
+    assert numbers["policy_age_seconds"] > 0
+    assert numbers["missed"] == numbers["restarts"] == 0
+
+
+def test_a_slow_learner_holds_nothing_up(start: Start) -> None:
+    _, online = start(queue=1)
+    take(online)
+    before = online.numbers()["dropped"]
+    wait_until(lambda: online.numbers()["dropped"] >= before + 20)
+    take(online)
+    take(online)
+    assert online.numbers()["simulated"] > 20 * STEPS
+
+
+def test_the_newest_policy_acts(start: Start) -> None:
+    """Once published, a policy that always goes one way is what the rollouts show."""
+    learner, online = start(queue=1)
+    take(online)
+    actor: Any = learner.policy.policies[learner.policy.teams[0]]
+    for layer in actor.body.layers[-1:]:
+        layer.weight.data.zero_()
+        layer.bias.data.copy_(layer.bias.data.new_tensor([0.0, 0.0, 50.0]))
+    online.publish(0, FULL)
+    for _ in range(6):
+        take(online)
+    assert (learner.rollout.actions[learner.rollout.alive[:-1]] == 2).all()
+    assert online.numbers()["policy_age_updates"] == 0
+
+
+@pytest.mark.slow
+def test_the_difficulty_reaches_the_simulation(start: Start) -> None:
+    learner, online = start(adjusts=True)
+    online.publish(1, Difficulty(1, 0.0))
+    for _ in range(50):
+        ended = take(online)
+        if len(ended) and (ended["level"] == 1).all():
+            break
+    assert (ended["num_agents"] == 1).all()
+    assert learner.rollout.alive.reshape(STEPS + 1, WORLDS, AGENTS).sum(2).max() == 1
+
+
+@pytest.mark.slow
+def test_in_real_time_steps_come_one_by_one(start: Start) -> None:
+    began = time.monotonic()
+    _, online = start(period=0.05)
+    take(online)
+
+    def dropped() -> float:
+        before = online.numbers()["dropped"]
+        take(online)
+        take(online)
+        return online.numbers()["dropped"] - before
+
+    # A learner that the machine leaves waiting may miss some.
+    wait_until(lambda: dropped() == 0)
+    numbers = online.numbers()
+    assert 3 * STEPS <= numbers["simulated"] <= (time.monotonic() - began) / 0.05 + 1
+    assert 0 <= numbers["missed"] <= numbers["simulated"]
+
+
+def test_a_killed_simulation_is_started_again(start: Start) -> None:
+    text = io.StringIO()
+    _, online = start(console=Console(file=text))
+    take(online)
+    assert online._pool is not None
+    (pid,) = online._pool.pids
+    os.kill(pid, signal.SIGKILL)
+    while online.restarts == 0:
+        online.collect(Stopwatch(), 0.2)
+    take(online)
+    assert "the simulation died (killed by SIGKILL): started again" in text.getvalue()
+    assert online._pool.pids != [pid]
+    assert online.numbers()["restarts"] == 1
+
+
+@pytest.mark.slow
+def test_a_simulation_that_cannot_run_ends_with_its_reason(start: Start) -> None:
+    _, online = start(broken)
+    with pytest.raises(CollectorError, match="this simulation is broken"):
+        online.collect(Stopwatch(), LONG)
+
+
+def test_a_run_trains_online(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fastrl.tasks.traffic.run, "make_worlds", line_worlds_of)
+    config = small_config(
+        "--episodes=120",
+        "--online",
+        "--online.speed=0",
+        "--curriculum.mode=schedule",
+        "--curriculum.levels=1",
+        "--density=0.1",
+    )
+    training = Training(config, Console(quiet=True))
+    rows = list(training.rows())
+    assert rows[-1].episodes >= 120
+    assert all(row.latest.keys() == (row.played.keys() if row.episodes else set()) for row in rows)
+    assert all(row.latest == row.played for row in rows if row.ended)
+    assert rows[-1].iteration == training.learner.updates > 3
+    assert {"policy_age_updates", "policy_age_seconds", "missed", "dropped"} <= rows[-1].record().keys()
+    assert {row.vehicles for row in rows} == {2, 3}
+    assert any(row.evaluation for row in rows)
+    # It goes on, with new episodes.
+    second = Training(small_config("--episodes=200", "--online", "--online.speed=0"), Console(quiet=True))
+    second.restore(training.state())
+    assert next(iter(second.rows())).episodes >= 120
+    assert not leftovers()
+
+
+def command(*arguments: object) -> list[str]:
+    code = "import traffic_runs; traffic_runs.command_line()"
+    return [sys.executable, "-c", code, *map(str, arguments)]
+
+
+@functools.cache
+def environment() -> dict[str, str]:
+    paths = [
+        str(ROOT / "tests" / "support"),
+        str(Path(fastrl.__file__).parent.parent),
+        os.environ.get("PYTHONPATH", ""),
+    ]
+    return os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+
+
+def running(group: int) -> list[str]:
+    """Processes of a group that have not ended."""
+    there = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, _, pgid = stat.read_text().rpartition(")")[2].split()[:3]
+            if int(pgid) == group and state != "Z":
+                there.append(stat.parent.name)
+    return there
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
+def test_asked_to_stop_it_leaves_no_process_and_no_memory(tmp_path: Path, number: signal.Signals) -> None:
+    run = tmp_path / "run"
+    options = ["traffic", *OPTIONS, "--episodes=1000000", "--online", f"--online.speed={1000}"]
+    process = subprocess.Popen(
+        command(*options, f"--run-dir={run}", "--online.row_seconds=0.2"),
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    metrics = run / "metrics.jsonl"
+    while not metrics.exists() or metrics.read_bytes().count(b"\n") < 3:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.02)
+    # As a terminal does it: to all its processes.
+    os.killpg(process.pid, number) if number == signal.SIGINT else process.send_signal(number)
+    out, err = process.communicate(timeout=LONG)
+    assert process.returncode == 128 + number
+    assert err == ""
+    assert f"--resume {run}" in out.replace("\n", " ")
+    assert not [name for name in Path("/dev/shm").iterdir() if f"fastrl-{process.pid}-" in name.name]
+    wait_until(lambda: not running(process.pid))
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary["status"] == "interrupted"
+
+
+@pytest.mark.parametrize("what", ["Weights", "Queue", "Board"])
+def test_without_room_for_shared_memory_it_ends_in_a_line(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*given: object, **named: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(f"fastrl.tasks.traffic.online.{what}", full)
+    before = set(Path("/dev/shm").glob(f"fastrl-{os.getpid()}-*"))
+    assert main(["train", "traffic", *OPTIONS, "--online", f"--run-dir={tmp_path / 'run'}"]) == 1
+    line = "No space left on device: on a disk, or in /dev/shm, which processes share"
+    assert capsys.readouterr().err == f"fastrl train: error: {line}\n"
+    assert not (tmp_path / "run").exists()
+    assert set(Path("/dev/shm").glob(f"fastrl-{os.getpid()}-*")) == before

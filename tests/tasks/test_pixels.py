@@ -1,0 +1,263 @@
+"""A run from pixels as its user sees it, on a game that takes no time."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from patience import LONG
+from rich.console import Console
+
+from fastrl import load_policy
+from fastrl.cli.main import main
+from fastrl.cli.train import SHORT_PIXELS
+from fastrl.collectors.protocol import CollectError
+from fastrl.envs.pixels import PixelEnv
+from fastrl.tasks.pixels.run import Training
+from fastrl.tasks.pixels.settings import BENCH, PRESETS, PixelConfig, preset_for
+from fastrl.training.checkpoint import CheckpointError, load_newest
+from fastrl.utils.config import ArgumentParser, add_options, build, check, leaves, read_arguments
+
+SMALL = [
+    "pixels",
+    "--env=fastrl/Catch-v0",
+    "--collectors=1",
+    "--collect.envs=2",
+    "--collect.fragment=4",
+    "--replay.capacity=2000",
+    "--replay.starts=100",
+    "--dqn.hidden=8",
+    "--dqn.conv=4x3/2",
+    "--dqn.batch_size=8",
+    "--run.row_seconds=0.1",
+    "--run.eval_episodes=2",
+    "--device=cpu",
+]
+
+
+def settings(*options: str) -> PixelConfig:
+    parser = ArgumentParser()
+    add_options(parser, PixelConfig, SHORT_PIXELS)
+    given = read_arguments(PixelConfig, parser.parse_args([*SMALL[1:], *options]), SHORT_PIXELS)
+    return build(PixelConfig, check(PixelConfig, PRESETS["toy"].values, "toy"), given)
+
+
+def rows_of(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().rpartition("\n")[0].splitlines()]
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    capsys.readouterr()
+    try:
+        code: Any = main(["train", *arguments])
+    except SystemExit as left:
+        code = left.code
+    assert code == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    return err.strip().removeprefix("fastrl train: error: ")
+
+
+def test_a_run_leaves_its_settings_metrics_checkpoints_and_summary(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    assert main(["train", *SMALL, "--total-steps=1500", f"--run-dir={run}", "--run.save_replay"]) == 0
+    rows = rows_of(run)
+    last = rows[-1]
+    assert capsys.readouterr().out.splitlines()[-2:] == [
+        f"Run directory: {run}",
+        f"To train it further: fastrl train --resume {run} --total-steps {2 * last['steps']}",
+    ]
+    assert last["steps"] >= 1500
+    for name in (
+        *(
+            "experience_per_second",
+            "batches_per_second",
+            "queue_depth",
+            "dropped",
+            "replay_fill",
+            "policy_lag",
+        ),
+        *("collectors_waiting", "collectors_environment", "learner_waiting", "learner_update", "mean_return"),
+        *("epsilon", "loss", "games", "restarts"),
+    ):
+        assert name in last, name
+    assert [row["steps"] for row in rows] == sorted(row["steps"] for row in rows)
+    assert last["dropped"] == last["restarts"] == 0
+    assert any(row["mean_return"] is not None for row in rows)
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary["status"] == "complete"
+    assert summary["env"] == "fastrl/Catch-v0"
+    assert summary["steps"] >= 1500 and summary["batches"] == last["batches"] > 0
+    assert len(summary["evaluation"]["returns"]) == 2
+    assert -10 <= summary["evaluation"]["mean"] <= 10
+    with (run / "config.toml").open("rb") as file:
+        assert tomllib.load(file)["env"]["id"] == "fastrl/Catch-v0"
+    _, state = load_newest(run)
+    assert state["steps"] == summary["steps"]
+    assert not list(Path("/dev/shm").glob(f"fastrl-*{os.getpid():x}*"))
+
+    # What scores defenders has nothing to say about it.
+    with pytest.raises(CheckpointError, match="is of a run from pixels"):
+        load_policy(run)
+
+    # It goes on where it stood, with all that was in its replay.
+    assert main(["train", "--resume", str(run), "--total-steps=2500"]) == 0
+    after = rows_of(run)
+    assert after[: len(rows)] == rows
+    assert after[len(rows)]["steps"] >= summary["steps"]
+    assert after[len(rows)]["replay_fill"] >= rows[-1]["replay_fill"]
+    assert after[-1]["batches"] > last["batches"]
+    _, later = load_newest(run)
+    assert later["dqn"]["updates"] > state["dqn"]["updates"]
+    assert later["games"] >= state["games"]
+
+    # A replay that is damaged is named, with what to do.
+    description = json.loads((run / "replay" / "replay.json").read_text())
+    for text in ("{", json.dumps(description | {"stack": 2**63})):
+        (run / "replay" / "replay.json").write_text(text)
+        line = refusal(capsys, "--resume", str(run))
+        assert f"{run / 'replay'}: " in line
+        assert line.endswith(f"; remove {run / 'replay'} to go on without it")
+
+
+def test_an_environment_that_ends_its_process_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def leave(*given: object, **named: object) -> None:
+        sys.exit(0)
+
+    training = Training(settings("--run.eval_episodes=1"), Console(quiet=True))
+    monkeypatch.setattr(PixelEnv, "step", leave)
+    with pytest.raises(CollectError, match=r"Catch-v0 failed in the game that reset\(.*: SystemExit: 0"):
+        training.evaluate()
+    monkeypatch.setattr(PixelEnv, "__init__", leave)
+    with pytest.raises(CollectError, match="--env fastrl/Catch-v0: it could not be built: SystemExit: 0"):
+        Training(settings(), Console(quiet=True))
+
+
+def test_a_terminal_that_closes_makes_it_save_and_leave(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    command = [sys.executable, "-m", "fastrl", "train", *SMALL, f"--run-dir={run}"]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert process.stdout is not None
+    process.stdout.close()
+    while not (run / "metrics.jsonl").exists() or rows_of(run)[-1:] == [] or not rows_of(run)[-1]["batches"]:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.1)
+    # Every process of the group gets it, and once more when the shell has ended.
+    for _ in range(2):
+        os.killpg(process.pid, signal.SIGHUP)
+    process.wait(timeout=LONG)
+    assert process.stderr is not None
+    told = process.stderr.read()
+    assert (process.returncode, told) == (
+        129,
+        "fastrl train: stdout failed (Broken pipe): the run goes on without it\n",
+    )
+    summary = json.loads((run / "summary.json").read_text())
+    assert (summary["status"], summary["signal"]) == ("interrupted", "SIGHUP")
+    assert load_newest(run)[1]["steps"] == summary["steps"] > 0
+
+
+def test_a_killed_collector_is_replaced_with_a_line_that_says_so() -> None:
+    console = Console(record=True, width=200, file=open(os.devnull, "w"))  # noqa: SIM115, PTH123
+    training = Training(settings("--total-steps=1000000", "--collectors=2"), console)
+    rows = training.rows()
+    killed = False
+    for row in rows:
+        children = subprocess.run(
+            ["pgrep", "-P", str(os.getpid()), "-f", "multiprocessing.spawn"],
+            capture_output=True,
+            text=True,
+            check=False,
+        ).stdout.split()
+        if not killed and row.steps > 200 and children:
+            os.kill(int(children[0]), signal.SIGKILL)
+            killed, at = True, row.steps
+        if row.restarts and row.steps > at + 500:
+            break
+    rows.close()  # type: ignore[attr-defined]
+    assert re.search(r"collector \d died \(killed by SIGKILL\): started again", console.export_text())
+    assert training.restarts == 1
+    assert training.steps > 700
+
+
+def test_mistakes_end_in_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    line = refusal(capsys, "pixels", "--env", "fastrl/Cach-v0")
+    assert line == (
+        "--env fastrl/Cach-v0: there is no environment fastrl/Cach-v0; did you mean fastrl/Catch-v0?"
+    )
+    assert "CartPole-v1 has no image observations" in refusal(capsys, "pixels", "--env=CartPole-v1")
+    assert "did you mean --collect.envs?" in refusal(capsys, "pixels", "--collect.env=3")
+    assert "did you mean large-batch?" in refusal(capsys, "pixels", "--preset=large")
+    assert "choose a smaller --replay.capacity" in refusal(
+        capsys, "pixels", "--env=fastrl/Catch-v0", "--replay.capacity=1e13"
+    )
+    assert "learning would never begin" in refusal(capsys, *SMALL, "--replay.starts=3000")
+    assert "set conv to smaller ones" in refusal(capsys, *SMALL, "--dqn.conv=8x20/1")
+    assert "does not go with --resume" in refusal(capsys, "pixels", "--resume", str(tmp_path), "--preset=toy")
+    assert "no such run directory" in refusal(capsys, "--resume", str(tmp_path / "nowhere"))
+
+
+def test_a_missing_extra_is_named(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "gym_super_mario_bros", None)
+    assert "pip install 'fastrl[mario]'" in refusal(capsys, "pixels", "--env=SuperMarioBros-v0")
+
+
+def test_help_names_every_setting_and_preset(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["train", "pixels", "--help"])
+    assert left.value.code == 0
+    out = capsys.readouterr().out
+    for key, leaf in leaves(PixelConfig).items():
+        assert f"--{key} " in out
+        assert leaf.description
+    for name in PRESETS:
+        assert f"  {name}: " in out
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_fit_the_settings(name: str) -> None:
+    build(PixelConfig, check(PixelConfig, PRESETS[name].values, name))
+
+
+def test_presets_come_with_the_environment(capsys: pytest.CaptureFixture[str]) -> None:
+    build(PixelConfig, check(PixelConfig, BENCH, "bench"))
+    assert preset_for("SuperMarioBros-1-1-v0") == "mario"
+    assert preset_for("ALE/Pong-v5") == preset_for("Anything-v0") == "atari"
+    for options, batch, accumulate in ((["--env=ALE/Pong-v5"], 32, 1), (["--preset=large-batch"], 512, 4)):
+        assert main(["train", "pixels", *options, "--print-config"]) == 0
+        tree = tomllib.loads(capsys.readouterr().out)
+        assert tree["dqn"]["prioritized"] is True
+        assert (tree["dqn"]["batch_size"], tree["dqn"]["accumulate"]) == (batch, accumulate)
+    assert main(["train", "pixels", "--preset=toy", "--print-config"]) == 0
+    assert tomllib.loads(capsys.readouterr().out)["env"]["id"] == "fastrl/Catch-v0"
+
+
+@pytest.mark.slow
+def test_the_bench_compares_four_ways(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--seconds=0.2", "--rounds=1", "--json", "--collectors=1", "--collect.envs=1"]
+    assert main(["bench", "pixels", *options, "--replay.starts=100"]) == 0
+    flows = json.loads(capsys.readouterr().out)
+    assert [flow["way"] for flow in flows] == [
+        "fastrl.queue",
+        "multiprocessing.Queue",
+        "lock and buffer",
+        "nothing",
+    ]
+    for flow in flows:
+        assert flow["experience"] > 0 and flow["batches"] > 0
+        assert flow["dropped"] == 0
+        assert 0 <= flow["waiting"] <= 1 and 0 <= flow["handing_over"] <= 1

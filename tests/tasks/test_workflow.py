@@ -1,0 +1,260 @@
+import csv
+import json
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from small_runs import differences, same
+
+import fastrl
+from fastrl.cli.main import main, main_train
+from fastrl.cli.train import SHORT_WORKFLOW
+from fastrl.envs.cage2.env import Cage2VectorEnv
+from fastrl.envs.cage2.workflow import workflow_name
+from fastrl.tasks.workflow.run import Training
+from fastrl.tasks.workflow.settings import WorkflowConfig
+from fastrl.tasks.workflow.training import Outcome, WorkflowTrainer
+from fastrl.training.checkpoint import load_checkpoint, load_newest, save_checkpoint
+from fastrl.utils.config import ArgumentParser, add_options, build, read_arguments
+
+# Runs of a second: 20 episodes of all workflows together, a search of 40 more.
+OPTIONS = [
+    "--total-episodes=60",
+    "--episodes-per-update=5",
+    "--inner.measured_episodes=3",
+    "--inner.hidden=8",
+    "--inner.pretrain_share=0.34",
+    "--search.trial_share=0.6",
+    "--search.final_episodes=8",
+    "--search.initial=3",
+    "--env.episode_length=6",
+    "--n-workers=1",
+    "--plain-ppo=false",
+    "--run.eval_episodes=0",
+    "--compliance-threshold=0.1",
+    "--device=cpu",
+]
+
+
+def small_config(*options: str) -> WorkflowConfig:
+    parser = ArgumentParser()
+    add_options(parser, WorkflowConfig, SHORT_WORKFLOW)
+    arguments = parser.parse_args([*OPTIONS, *options])
+    return build(WorkflowConfig, read_arguments(WorkflowConfig, arguments, SHORT_WORKFLOW))
+
+
+def run_small(path: Path, *options: str) -> int:
+    return main(["train", "cage2-workflow", *OPTIONS, f"--run-dir={path}", *options])
+
+
+def error_line(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    capsys.readouterr()
+    try:
+        code: object = main_train(["cage2-workflow", *map(str, arguments)])
+    except SystemExit as ended:
+        code = ended.code
+    assert code == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1 and lines[0].startswith("fastrl-train: error: ")
+    return lines[0]
+
+
+def what_was_learnt(run: Path) -> dict[str, Any]:
+    _, state = load_newest(run)
+    return {key: state[key] for key in ("steps", "search", "trainer", "kept", "plain", "policy")}
+
+
+def test_a_run_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = tmp_path / "run"
+    assert run_small(run, "--plain-ppo", "--run.eval_episodes=2", "--total-episodes=60") == 0
+    out = capsys.readouterr().out
+    for text in (
+        "workflows tried (bayes)",
+        "best workflow: ",
+        "60 episodes for workflows, then as many for PPO without workflows",
+        "plain PPO",
+        "leaderboard",
+        "where the time went",
+    ):
+        assert text in out
+    # A complete search cannot be made longer.
+    assert out.splitlines()[-2:] == [
+        f"Run directory: {run}",
+        f"To score its best policy by the challenge's protocol: fastrl eval {run}",
+    ]
+
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary["status"] == "complete"
+    assert summary["episodes"] == 120
+    assert summary["search_seconds"] < summary["seconds"]
+    scored = [(scores["contender"], scores["ruleset"]) for scores in summary["evaluations"]]
+    assert sorted(scored) == [
+        (name, rules) for name in ("plain PPO", "workflow") for rules in ("leaderboard", "main")
+    ]
+    steps = list(csv.DictReader((run / "steps.csv").read_text().splitlines()))
+    assert int(steps[-1]["spent"]) == 60
+    assert sum(int(step["episodes"]) for step in steps) == 40
+    tree = json.loads((run / "workflows.json").read_text())
+    assert len(tree["steps"]) == len(steps)
+    tried = list(csv.DictReader((run / "workflows.csv").read_text().splitlines()))
+    assert [row["workflow"] for row in tried] == [each["workflow"] for each in tree["workflows"]]
+    assert (run / "workflows.png").read_bytes().startswith(b"\x89PNG")
+
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [row["steps"] for row in rows] == sorted({row["steps"] for row in rows})
+    assert rows[-1]["episodes"] == 120
+    assert "compliance" in rows[0] and "plain_mean_return" in rows[-1]
+
+    policy = fastrl.load_policy(run / "checkpoints" / "best.safetensors")
+    assert policy.workflow == tree["chosen"]["workflow"] == fastrl.load_policy(run).workflow
+    env = Cage2VectorEnv(3, scan_memory=policy.needs_scan_memory)
+    assert policy.act(env.reset(seed=1)[0]).shape == (3,)
+    assert main(["eval", str(run), "--episodes=2", "--ruleset=main"]) == 0
+
+
+@pytest.mark.parametrize(("network", "search"), [("shared", "bayes"), ("separate", "halving")])
+def test_restored_it_goes_on_as_if_never_stopped(tmp_path: Path, network: str, search: str) -> None:
+    config = small_config(f"--inner.network={network}", f"--search={search}", "--plain-ppo")
+    whole = Training(config)
+    expected = list(whole.rows())
+    assert whole.episodes == 120 and whole.search.spent + whole.together == 60
+    for done in (2, len(expected) - 3):
+        first = Training(config)
+        list(islice(first.rows(), done))
+        save_checkpoint(tmp_path / "c", first.state())
+        second = Training(config)
+        second.restore(load_checkpoint(tmp_path / "c"))
+        rows = list(second.rows())
+        measured = {"seconds": 0, "episodes_per_second": 0, "parts": {}, "shares": {}}
+        assert [repr(replace(row, **measured)) for row in rows] == [
+            repr(replace(row, **measured)) for row in expected[done:]
+        ]
+        for part in ("search", "trainer", "kept", "policy"):
+            assert differences(second.state()[part], whole.state()[part]) == []
+        assert second.plain is not None and whole.plain is not None
+        assert same(second.plain.state()["policy"], whole.plain.state()["policy"])
+
+
+def stopping_after(trainings: int) -> Callable[..., Outcome]:
+    """`WorkflowTrainer.play` during the n-th call of which somebody presses Ctrl-C."""
+    play, calls = WorkflowTrainer.play, 0
+
+    def stopping(self: WorkflowTrainer, *args: Any) -> Outcome:
+        nonlocal calls
+        calls += 1
+        if calls == trainings:
+            signal.raise_signal(signal.SIGINT)
+        return play(self, *args)
+
+    return stopping
+
+
+def test_interrupted_and_resumed_it_ends_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_small(tmp_path / "whole") == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(WorkflowTrainer, "play", stopping_after(4))
+        assert run_small(tmp_path / "stopped") == 130
+    assert "to go on: fastrl train --resume" in capsys.readouterr().out
+    summary = json.loads((tmp_path / "stopped" / "summary.json").read_text())
+    assert summary["status"] == "interrupted" and summary["episodes"] < 60
+    assert main(["train", "--resume", str(tmp_path / "stopped"), "--n-workers=2"]) == 0
+    assert differences(what_was_learnt(tmp_path / "stopped"), what_was_learnt(tmp_path / "whole")) == []
+    assert (tmp_path / "stopped" / "steps.csv").read_text() == (tmp_path / "whole" / "steps.csv").read_text()
+
+
+@pytest.mark.parametrize("search", ["random", "halving", "exhaustive"])
+def test_every_search_spends_what_it_was_given(search: str) -> None:
+    total = 420 if search == "exhaustive" else 60
+    options = [f"--total-episodes={total}", "--inner.pretrain_share=0.1"]
+    training = Training(small_config(f"--search={search}", *options))
+    for row in training.rows():
+        assert row.episodes <= total
+    assert training.episodes == total
+    assert training.search.name == search
+
+
+def test_one_workflow_is_trained_alone() -> None:
+    order = "user,op_host,defender,enterprise,op_server"
+    training = Training(small_config("--workflow", order.upper()))
+    assert training.together == 0
+    shown: list[int] = []
+    training.show_between_rows(shown.append)
+    rows = list(training.rows())
+    assert {workflow_name(outcome.workflow) for outcome in training.search.outcomes} == {order}
+    assert rows[-1].episodes == 60
+    assert len(shown) > 3
+    assert shown == sorted(shown) and shown[-1] <= 60
+    state = training.policy_state()
+    assert state is not None and state["workflow"] == order
+
+
+def test_it_says_that_no_workflow_reaches_the_threshold(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_small(tmp_path / "run", "--compliance-threshold=1") == 0
+    assert "no workflow reached compliance 1; closest: " in capsys.readouterr().out
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["chosen"] is None
+    assert fastrl.load_policy(tmp_path / "run").workflow == summary["closest"]["workflow"]
+
+
+def test_the_policy_kept_is_the_one_that_did_best() -> None:
+    training = Training(small_config("--workflow=user,op_host,defender,enterprise,op_server"))
+    seen: list[tuple[float, np.ndarray]] = []
+    for _ in training.rows():
+        outcome = training.search.outcomes[-1]
+        weights = training.trainer.policy_state(outcome.workflow)["weights"]["actor.0.bias"].numpy()
+        seen.append((outcome.mean_return, weights))
+    assert training.kept is not None
+    best, weights = max(enumerate(seen), key=lambda each: (each[1][0], each[0]))[1]
+    assert training.kept.outcome.mean_return == best
+    np.testing.assert_array_equal(training.kept.policy["weights"]["actor.0.bias"].numpy(), weights)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--n-workers=0"], "--n-workers should be greater than or equal to 1"),
+        (["--n-workers=-2"], "--n-workers should be"),
+        (["--n-workers=many"], "--n-workers should be"),
+        (["--workflow=user,enterprise"], "missing"),
+        (["--workflow=user,enterprise,op_host,op_serve,defender"], "did you mean 'op_server'"),
+        (["--compliance-threshold=1.5"], "--compliance-threshold should be less than or equal to 1"),
+        (["--search=grid"], "--search should be"),
+        (["--total-episodes=0"], "--total-episodes should be greater"),
+        (["--total-episodes=10", "--workflow=user,enterprise,op_host,op_server,defender"], "at least 456"),
+        (["--search=exhaustive", "--total-episodes=2000"], "exhaustive search of 120 orders needs at least"),
+        (["--red-agent=blue"], "--red-agent should be"),
+        (["--episodes-per-update=0"], "--episodes-per-update should be greater"),
+        (["--preset=smok"], "did you mean smoke"),
+        (["--serch=bayes"], "did you mean --search"),
+    ],
+)
+def test_mistakes_are_told_in_a_line(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert message in error_line(capsys, *arguments, "--run-dir", tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_that_goes_on_keeps_its_settings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_small(tmp_path / "run") == 0
+    for option in ("--search=random", "--total-episodes=100", "--ruleset=leaderboard"):
+        line = error_line(capsys, "--resume", tmp_path / "run", option)
+        assert "cannot change when a run goes on" in line
+    assert "does not go with --resume" in error_line(capsys, "--resume", tmp_path / "run", "--preset=smoke")
+
+
+def test_help_says_what_workers_are(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main_train(["cage2-workflow", "--help"])
+    out = " ".join(capsys.readouterr().out.split())
+    assert "workers are threads" in out
+    assert "smoke: " in out

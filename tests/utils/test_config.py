@@ -1,0 +1,323 @@
+import argparse
+import dataclasses
+import math
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import Field, ValidationError
+
+from fastrl.utils.config import (
+    ArgumentParser,
+    ConfigError,
+    add_options,
+    build,
+    check,
+    leaves,
+    nearest,
+    read_arguments,
+    read_toml,
+    section,
+    to_toml,
+    to_tree,
+)
+
+
+@section
+class RunPart:
+    """One run. And more."""
+
+    seed: Annotated[int, Field(ge=0, description="fixes the run")] = 0
+    device: Annotated[Literal["auto", "cpu", "cuda"], Field(description="where it lives")] = "auto"
+    name: Annotated[str, Field(description="100% free text")] = "it"
+
+
+@section
+class LearnPart:
+    """Learning."""
+
+    learning_rate: Annotated[float, Field(gt=0, description="size of a step")] = 1e-3
+    value_clip: Annotated[float | None, Field(gt=0, description="limit")] = None
+    hidden: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(description="widths")] = (64, 64)
+    actions: Annotated[Literal["effective"] | tuple[int, ...] | None, Field(description="which")] = None
+    compile: Annotated[bool, Field(description="faster")] = False
+
+
+@section
+class Config:
+    run: RunPart = RunPart()
+    learn: LearnPart = LearnPart()
+
+
+SHORT = {"run.seed": "--seed"}
+
+
+def from_command_line(*arguments: str) -> Config:
+    parser = ArgumentParser(prog="prog")
+    add_options(parser, Config, SHORT)
+    return build(Config, read_arguments(Config, parser.parse_args(arguments), SHORT))
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """The one line on stderr that a command line is refused with."""
+    with pytest.raises(SystemExit) as exit_info:
+        from_command_line(*arguments)
+    assert exit_info.value.code == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1
+    return lines[0]
+
+
+def test_sections_are_frozen_and_take_keywords_only() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        RunPart().seed = 1  # type: ignore[misc]
+    with pytest.raises((TypeError, ValidationError)):
+        RunPart(1)  # type: ignore[call-arg]
+    with pytest.raises(ValidationError, match="sed"):
+        RunPart(sed=1)  # type: ignore[call-arg]
+    with pytest.raises(ValidationError):
+        LearnPart(learning_rate=math.nan)
+
+
+def test_defaults_are_checked_too() -> None:
+    @section
+    class Wrong:
+        rate: Annotated[float, Field(gt=0)] = 0.0
+
+    with pytest.raises(ValidationError):
+        Wrong()
+
+
+def test_later_layers_go_on_top() -> None:
+    preset = check(
+        Config, {"run": {"seed": 1, "name": "preset"}, "learn": {"learning_rate": 0.1}}, "preset p"
+    )
+    file = check(Config, {"run": {"seed": 2}, "learn": {"hidden": [8]}}, "f.toml")
+    config = build(Config, preset, file, {"run.seed": 3})
+    assert config == Config(
+        run=RunPart(seed=3, name="preset"), learn=LearnPart(learning_rate=0.1, hidden=(8,))
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "key", "value"),
+    [
+        (["--seed", "3"], "run.seed", 3),
+        (["--run.seed=1e3"], "run.seed", 1000),
+        (["--run.seed", "1_000"], "run.seed", 1000),
+        (["--learn.learning-rate", "3e-4"], "learn.learning_rate", 3e-4),
+        (["--learn.learning_rate=1"], "learn.learning_rate", 1.0),
+        (["--learn.hidden", "128,64,32"], "learn.hidden", (128, 64, 32)),
+        (["--learn.hidden", "[64, 64]"], "learn.hidden", (64, 64)),
+        (["--learn.hidden", "7"], "learn.hidden", (7,)),
+        (["--learn.hidden", ""], "learn.hidden", ()),
+        (["--learn.value_clip", "0.2"], "learn.value_clip", 0.2),
+        (["--learn.value_clip", "none"], "learn.value_clip", None),
+        (["--learn.actions", "effective"], "learn.actions", "effective"),
+        (["--learn.actions", "1,2"], "learn.actions", (1, 2)),
+        (["--learn.compile"], "learn.compile", True),
+        (["--learn.compile", "no"], "learn.compile", False),
+        (["--learn.compile", "--seed", "4"], "run.seed", 4),
+        (["--run.name", "none"], "run.name", "none"),
+        (["--seed", "1", "--seed", "2"], "run.seed", 2),
+    ],
+)
+def test_options(arguments: list[str], key: str, value: Any) -> None:
+    part, name = key.split(".")
+    got = getattr(getattr(from_command_line(*arguments), part), name)
+    assert got == value
+    assert type(got) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--learn.learning_rat", "1"], ["--learn.learning_rat;", "--learn.learning_rate?"]),
+        (["--learning-rate=1"], ["--learning-rate;", "--learn.learning_rate?"]),
+        (["--lr", "1"], ["--lr;", "--learn.learning_rate?"]),
+        (["--sead", "1"], ["--sead;", "--seed?"]),
+        (["--seed"], ["--seed"]),
+        (["stray"], ["stray"]),
+    ],
+)
+def test_unknown_options_name_the_nearest(
+    arguments: list[str], words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = refused(capsys, *arguments)
+    assert line.startswith("prog: error: ")
+    for word in words:
+        assert word in line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--seed", "x"], "--seed should be a valid integer, got 'x'"),
+        (["--seed", "1.5"], "--seed should be a valid integer, got '1.5'"),
+        (["--seed", "-1"], "--seed should be greater than or equal to 0, got '-1'"),
+        (["--learn.learning_rate", "nan"], "--learn.learning_rate should be a finite number, got 'nan'"),
+        (["--learn.learning_rate", "none"], "--learn.learning_rate should be a valid number, got 'none'"),
+        (
+            ["--run.device", "gpu"],
+            "--run.device should be 'auto', 'cpu' or 'cuda', got 'gpu'; did you mean 'cpu'?",
+        ),
+        (
+            ["--learn.hidden", "64,x"],
+            "--learn.hidden should be a list whose item 2 is a valid integer, got '64,x'",
+        ),
+        (["--learn.compile", "maybe"], "--learn.compile should be a valid boolean, got 'maybe'"),
+    ],
+)
+def test_ill_typed_options_are_named(arguments: list[str], message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        from_command_line(*arguments)
+    assert str(error.value) == message
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[learn]\nlr = 1", "unknown key learn.lr; did you mean learn.learning_rate?"),
+        ("[larn]\nhidden = [1]", "unknown key larn; did you mean learn?"),
+        ("sed = 1", "unknown key sed; did you mean run.seed?"),
+        ("learn = 1", "learn should be a table of settings, got 1"),
+        ("[run]\nseed = '1'", "run.seed should be a valid integer, got '1'"),
+        ("[run]\nseed = true", "run.seed should be a valid integer, got True"),
+        ("[run]\nseed.x = 1", "run.seed should be a valid integer, got {'x': 1}"),
+        ("[learn]\nlearning_rate = inf", "learn.learning_rate should be a finite number, got inf"),
+        ("[learn]\nhidden = 64", "learn.hidden should be a list, got 64"),
+        (
+            "[learn]\nhidden = [64, 0]",
+            "learn.hidden should be a list whose item 2 is greater than or equal to 1",
+        ),
+        ("[learn]\ncompile = 1979-05-27", "learn.compile should be a valid boolean, got datetime"),
+    ],
+)
+def test_mistakes_in_files_are_named(tmp_path: Any, text: str, message: str) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as error:
+        read_toml(Config, path)
+    assert str(error.value).startswith(f"{path}: {message}")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "content", [b"[learn\n", b"\xff\xfe\x00", b"a = 1\na = 2\n", b"PK\x03\x04" + bytes(99)]
+)
+def test_files_that_are_not_toml(tmp_path: Any, content: bytes) -> None:
+    path = tmp_path / "run.toml"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match=r"is not a TOML file") as error:
+        read_toml(Config, path)
+    assert "\n" not in str(error.value)
+
+
+def test_missing_file(tmp_path: Any) -> None:
+    with pytest.raises(ConfigError, match=r"cannot read .*nowhere.toml: No such file"):
+        read_toml(Config, tmp_path / "nowhere.toml")
+    with pytest.raises(ConfigError, match="cannot read"):
+        read_toml(Config, tmp_path)
+
+
+finite = st.floats(min_value=1e-300, max_value=1e300)
+configs = st.builds(
+    Config,
+    run=st.builds(
+        RunPart,
+        seed=st.integers(0, 2**63 - 1),
+        device=st.sampled_from(["auto", "cpu", "cuda"]),
+        name=st.text(st.characters(exclude_categories=["Cs"])),
+    ),
+    learn=st.builds(
+        LearnPart,
+        learning_rate=finite,
+        value_clip=st.none() | finite,
+        hidden=st.lists(st.integers(1, 4096), max_size=4).map(tuple),
+        actions=st.none() | st.just("effective") | st.lists(st.integers(0, 144), max_size=4).map(tuple),
+        compile=st.booleans(),
+    ),
+)
+
+
+@given(configs)
+def test_toml_reads_back_equal(tmp_path_factory: pytest.TempPathFactory, config: Config) -> None:
+    path = tmp_path_factory.mktemp("toml") / "run.toml"
+    path.write_text(to_toml(config), encoding="utf-8")
+    assert build(Config, read_toml(Config, path)) == config
+    assert build(Config, check(Config, to_tree(config), "tree")) == config
+
+
+def test_toml_is_complete() -> None:
+    tree = to_tree(Config())
+    assert {f"{part}.{name}" for part, values in tree.items() for name in values} == set(leaves(Config))
+
+
+def test_values_that_do_not_go_together() -> None:
+    @section
+    class Pair:
+        low: int = 0
+        high: int = 1
+
+        def __post_init__(self) -> None:
+            if self.low > self.high:
+                raise ValueError(f"low {self.low} is above high {self.high}")
+
+    @section
+    class Whole:
+        pair: Pair = Pair()
+
+    with pytest.raises(ConfigError, match=r"^pair: low 2 is above high 1$"):
+        build(Whole, {"pair.low": 2})
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("clip", "ppo.clip_range"), ("ppo.lr", "ppo.learning_rate"), ("num_env", "env.num_envs"), ("zzz", None)],
+)
+def test_nearest(name: str, expected: str | None) -> None:
+    known = ["env.num_envs", "ppo.clip_range", "ppo.learning_rate", "run.seed"]
+    assert nearest(name, known) == expected or (expected is None and nearest(name, known) in known)
+
+
+def test_help_tells_names_types_defaults_and_limits() -> None:
+    parser = ArgumentParser(prog="prog")
+    add_options(parser, Config, SHORT)
+    text = " ".join(parser.format_help().split())
+    assert "--seed, --run.seed INT fixes the run [0]" in text
+    assert "--run.device auto|cpu|cuda where it lives [auto]" in text
+    assert "--learn.hidden INT,INT,... widths [64,64]" in text
+    assert "--learn.value_clip FLOAT|none limit [none]" in text
+    assert "--learn.compile [true|false] faster [false]" in text
+    assert "100% free text" in text
+    assert "run: One run. And more." in text
+
+
+def test_every_leaf_has_an_option() -> None:
+    parser = argparse.ArgumentParser()
+    add_options(parser, Config)
+    assert {f"--{key}" for key in leaves(Config)} <= set(parser._option_string_actions)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("a = " + "[" * 5000 + "]" * 5000, "its values are nested too deeply"),
+        ("a = " + "9" * 5000, "Exceeds the limit (4300 digits) for integer string conversion"),
+    ],
+)
+def test_a_file_that_python_cannot_read_is_refused(text: str, why: str, tmp_path: Path) -> None:
+    file = tmp_path / "f.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=f"^{re.escape(f'{file}: {why}')}"):
+        read_toml(Config, file)
+
+
+def test_a_file_that_never_ends_is_refused() -> None:
+    with pytest.raises(
+        ConfigError, match="/dev/zero is no file of settings: it has more than 1,048,576 bytes"
+    ):
+        read_toml(Config, "/dev/zero")

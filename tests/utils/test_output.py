@@ -1,0 +1,115 @@
+"""What is printed, where stdout is closed, full, or read by nobody."""
+
+import io
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TextIO
+
+import pytest
+from small_runs import ITERATION, OPTIONS, learnt
+
+from fastrl.cli.main import main
+from fastrl.utils.output import prepare, surviving
+
+
+def full() -> TextIO:
+    return open("/dev/full", "w")  # noqa: PTH123
+
+
+def unread() -> TextIO:
+    reader, writer = os.pipe()
+    os.close(reader)
+    return os.fdopen(writer, "w")
+
+
+FAILING = pytest.mark.parametrize(
+    ("opened", "why"), [(full, "No space left on device"), (unread, "Broken pipe")], ids=["full", "unread"]
+)
+
+
+@FAILING
+def test_a_run_outlives_its_stdout(
+    opened: Callable[[], TextIO],
+    why: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run = tmp_path / "run"
+    with opened() as stdout, monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", stdout)
+        steps = f"--total-steps={3 * ITERATION}"
+        assert main(["train", "cage2", *OPTIONS, steps, f"--run-dir={run}"]) == 0
+    assert capsys.readouterr().err == f"fastrl train: stdout failed ({why}): the run goes on without it\n"
+    assert learnt(run)["steps"] == 3 * ITERATION
+    assert (run / "summary.json").exists()
+
+
+@FAILING
+def test_a_command_whose_output_is_all_there_is_fails_with_it(
+    opened: Callable[[], TextIO],
+    why: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for command in (
+        ["train", "cage2", "--print-config"],
+        ["eval", "baseline:sleep", "--episodes=1", "--json"],
+    ):
+        with opened() as stdout, monkeypatch.context() as patch:
+            patch.setattr(sys, "stdout", stdout)
+            code = main(command)
+        err = capsys.readouterr().err
+        # Whoever closes a pipe knows why.
+        line = "" if why == "Broken pipe" else f"fastrl {command[0]}: error: {why}"
+        assert code == (1 if line else 141)
+        assert err.partition(": on a disk")[0] == line
+
+
+def test_a_reader_who_is_slow_where_nobody_may_wait_misses_something(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with os.fdopen(reader, "rb") as read, os.fdopen(writer, "w") as stdout:
+        monkeypatch.setattr(sys, "stdout", stdout)
+        with surviving("stdout"):
+            print("x" * 1_000_000)
+            os.set_blocking(reader, False)
+            assert set(read.read()) == {ord("x")}
+            print("later", flush=True)
+            assert read.read().endswith(b"\nlater\n")
+
+
+def test_descriptors_that_are_closed_lead_nowhere(tmp_path: Path) -> None:
+    # What is opened next would be 0, 1 or 2 otherwise, and be printed to.
+    code = (
+        "import sys, fastrl.cli.main\n"
+        "code = fastrl.cli.main.main(['eval', 'baseline:sleep', '--episodes=1', '--ruleset=main'])\n"
+        "file = open('file', 'w')\n"
+        "print('lost', flush=True)\n"
+        "print('lost', file=sys.stderr, flush=True)\n"
+        "file.write(f'{code} {file.fileno() > 2}')\n"
+    )
+    closed = ["sh", "-c", '"$0" -c "$1" <&- >&- 2>&-', sys.executable, code]
+    assert subprocess.run(closed, cwd=tmp_path, check=False).returncode == 0
+    assert (tmp_path / "file").read_text() == "0 True"
+
+
+def test_characters_that_an_encoding_lacks_are_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
+    stdout = io.TextIOWrapper(io.BytesIO(), "ascii")
+    monkeypatch.setattr(sys, "stdout", stdout)
+    assert main(["eval", "baseline:sleep", "--episodes=2", "--ruleset=main"]) == 0
+    assert b"\\xb1" in stdout.buffer.getvalue()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("columns", "kept"), [("0", None), ("000", None), ("", None), ("90", "90")])
+def test_a_width_of_nothing_is_not_believed(
+    columns: str, kept: str | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    prepare()
+    assert os.environ.get("COLUMNS") == kept

@@ -1,0 +1,256 @@
+"""Files from anybody: none imports code, connects to a machine or writes elsewhere before its reader has said so."""
+
+import shutil
+import sys
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fastrl.cli.main import main
+from fastrl.tasks.cage2.run import TrainConfig
+from fastrl.tasks.gym.run import evaluate_run
+from fastrl.tasks.gym.settings import GymConfig
+from fastrl.tasks.pixels.settings import PixelConfig
+from fastrl.tasks.traffic.settings import EnvConfig as TrafficEnvConfig
+from fastrl.tasks.traffic.settings import TrafficConfig, environment_options
+from fastrl.tasks.workflow.settings import WorkflowConfig
+from fastrl.training.checkpoint import load_newest, save_checkpoint
+from fastrl.training.collecting import parse_options
+from fastrl.utils.config import UserError, build, leaves
+from fastrl.utils.trust import TrustError, from_file, reaches, trust_option
+
+TINY = [
+    *("--num-envs=1", "--total-steps=8", "--ppo.num_steps=8", "--ppo.minibatch_size=8", "--ppo.hidden=4"),
+    *("--collect=sequential", "--run.eval_episodes=0", "--device=cpu"),
+]
+
+# A module that leaves a note when it is imported, and another when what it has is called.
+TRAP = """
+import gymnasium
+from pathlib import Path
+Path({folder!r}, "imported").touch()
+def make(**options):
+    Path({folder!r}, "called").touch()
+    return gymnasium.make("CartPole-v1")
+gymnasium.registry.pop("Trap-v0", None)
+gymnasium.register("Trap-v0", make)
+"""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run on CartPole."""
+    path = tmp_path_factory.mktemp("trust") / "run"
+    assert main(["train", "gym", *TINY, f"--run-dir={path}"]) == 0
+    return path
+
+
+@pytest.fixture
+def trap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder on the path with the module ``trap_module``, and its notes."""
+    folder = tmp_path / "trap"
+    folder.mkdir()
+    (folder / "trap_module.py").write_text(TRAP.format(folder=str(folder)))
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.delitem(sys.modules, "trap_module", raising=False)
+    return folder
+
+
+def notes(trap: Path) -> set[str]:
+    return {path.name for path in trap.iterdir()} & {"imported", "called"}
+
+
+def forged(run: Path, to: Path, **changes: Any) -> Path:
+    """A checkpoint of a run with other settings, by dotted key with __ for the dot."""
+    state = deepcopy(load_newest(run)[1])
+    for key, value in changes.items():
+        table, name = key.split("__")
+        state["config"][table][name] = value
+    path = to / "run" / "checkpoints" / "step-000000000008.safetensors"
+    path.parent.mkdir(parents=True)
+    save_checkpoint(path, state)
+    shutil.copy(run / "config.toml", to / "run" / "config.toml")
+    return path.parent.parent
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    capsys.readouterr()
+    assert main([str(argument) for argument in arguments]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    return err.strip()
+
+
+def test_a_checkpoint_runs_no_command(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The attack: `os.system` is importable everywhere."""
+    proof = tmp_path / "proof"
+    evil = forged(run, tmp_path, env__id="os:system", env__options=[f'command="touch {proof}"'])
+    for command in (["eval", evil], ["train", "--resume", evil], ["train", "gym", "--resume", evil]):
+        line = refusal(capsys, *command)
+        assert f"env.id would import the module 'os' and call its system(command=\"touch {proof}\")" in line
+        assert line.endswith(
+            "only if you trust this file, give --trust or --env os:system (in Python, trust=True)"
+        )
+    with pytest.raises(TrustError):
+        evaluate_run(evil, episodes=1, seed=0)
+    assert not proof.exists()
+
+
+@pytest.mark.parametrize("env", ["trap_module:make", "trap_module:Trap-v0"])
+def test_code_is_imported_when_it_is_named_or_the_file_is_trusted(
+    env: str, run: Path, trap: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    theirs = forged(run, tmp_path, env__id=env)
+    assert "would import the module 'trap_module'" in refusal(capsys, "eval", theirs, "--episodes=1")
+    assert "would import the module 'trap_module'" in refusal(capsys, "train", "--resume", theirs)
+    config = tmp_path / "mine.toml"
+    config.write_text(f'[env]\nid = "{env}"\n')
+    begin = ["train", "gym", *TINY, "--config", config, "--run-dir", tmp_path / "new"]
+    assert "mine.toml: env.id would import the module 'trap_module'" in refusal(capsys, *begin)
+    assert notes(trap) == set()
+    other = refusal(capsys, "eval", theirs, "--env", "CartPole-v1")
+    assert f"--env CartPole-v1: {theirs}" in other and f"is of a run on '{env}'" in other
+    assert "env.id cannot change" in refusal(capsys, "train", "--resume", theirs, "--env=CartPole-v1")
+    assert notes(trap) == set()
+
+    assert main(["eval", str(theirs), "--episodes=1", "--env", env]) == 0
+    assert notes(trap) == {"imported", "called"}
+    assert main(["eval", str(theirs), "--episodes=1", "--trust"]) == 0
+    assert main(["train", "--resume", str(theirs), "--total-steps=16", "--env", env]) == 0
+    assert main(["train", "--resume", str(theirs), "--total-steps=24", "--trust"]) == 0
+    assert main([*map(str, begin), "--env=CartPole-v1"]) == 0
+    assert main([*map(str, begin[:-1]), str(tmp_path / "newer"), "--trust"]) == 0
+    assert len(evaluate_run(theirs, episodes=2, seed=0, trust=True)) == 2
+
+
+def test_pixels_import_nothing_either(trap: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tmp_path / "mine.toml"
+    config.write_text('[env]\nid = "trap_module:Trap-v0"\n')
+    line = refusal(capsys, "train", "pixels", "--config", config)
+    assert "env.id would import the module 'trap_module' for the environment 'Trap-v0'" in line
+    config.write_text('[env]\nid = "fastrl/Catch-v0"\n[replay]\npath = "elsewhere/frames"\n')
+    line = refusal(capsys, "train", "pixels", "--config", config)
+    assert "replay.path would write to 'elsewhere/frames'" in line
+    assert "--trust or --replay.path elsewhere/frames" in line
+    assert notes(trap) == set()
+
+
+def test_a_checkpoint_connects_to_nobody(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Who runs a Ray cluster runs code in whoever connects."""
+    theirs = forged(run, tmp_path, collect__method="ray", collect__ray_address="198.51.100.1:6379")
+    line = refusal(capsys, "train", "--resume", theirs)
+    assert "collect.ray_address would connect to the Ray cluster at '198.51.100.1:6379'" in line
+    assert "--trust or --ray-address 198.51.100.1:6379" in line
+
+
+def test_a_link_in_a_run_leads_to_no_other_file(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    theirs, other = forged(run, tmp_path), tmp_path / "metrics.jsonl"
+    shutil.copy(run / "metrics.jsonl", other)
+    before = other.read_bytes()
+    (theirs / "metrics.jsonl").symlink_to(other)
+    assert "metrics.jsonl is a link" in refusal(capsys, "train", "--resume", theirs, "--total-steps=16")
+    assert other.read_bytes() == before
+
+
+def gym_values(**env: Any) -> dict[str, Any]:
+    return {f"env.{key}": value for key, value in env.items()}
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (("env_id=os:system",), "os:system"),
+        (('wrappers=[{"kind": "a.b:Make"}]',), "a.b:Make"),
+        (("ok=1", '{"x:y": 1}=3', 'deep={"evil.module:Env-v0": 1}'), "evil.module:Env-v0"),
+    ],
+)
+def test_environments_that_make_others_are_handed_no_import_paths(
+    options: tuple[str, ...], text: str
+) -> None:
+    """Such as Shimmy's GymV26Environment-v0, which takes an id of the old gym."""
+    tree = {"env": {"id": "GymV26Environment-v0", "options": list(options)}}
+    with pytest.raises(TrustError, match=f"env.options would hand '{text}' to the environment"):
+        from_file(GymConfig, tree, "run")
+    assert from_file(GymConfig, tree, "run", trust=True)["env.options"] == options
+
+
+def test_what_stays_within_a_run_needs_no_trust() -> None:
+    options = ("a=1", "time=12:30", 'text="at 5: go"', "map=4x4", "url=")
+    assert reaches(GymConfig, gym_values(id="fastrl/Cage2-v0", options=options)) == {}
+    for config_type in (GymConfig, PixelConfig, TrafficConfig, TrainConfig, WorkflowConfig):
+        assert trust_option(build(config_type)) == ""
+    assert trust_option(build(GymConfig, {"env.id": "mine:Env"})) == " --trust"
+    assert trust_option(build(TrainConfig, {"collect.ray_address": "host:1"})) == " --trust"
+
+
+def test_no_setting_that_names_something_to_import_or_open_is_forgotten() -> None:
+    """A new setting that is text or a path is looked at here, once, and marked with `Reach` or listed."""
+    harmless = {
+        # Checkpoints, which are read and nothing else.
+        *(
+            (config_type, "run.init_from")
+            for config_type in (GymConfig, PixelConfig, TrafficConfig, TrainConfig)
+        ),
+        (TrafficConfig, "env.id"),  # of fastrl's own, from a fixed list
+        (TrafficConfig, "env.options"),  # literals for compiled worlds
+        (TrafficConfig, "mappo.teams"),  # any names
+        (TrafficConfig, "reinforce.teams"),
+        (TrainConfig, "env.red_agent"),  # three names
+        (WorkflowConfig, "env.red_agent"),
+        (WorkflowConfig, "run.workflow"),  # five names
+        (PixelConfig, "dqn.conv"),  # sizes
+    }
+    for config_type in (GymConfig, PixelConfig, TrafficConfig, TrainConfig, WorkflowConfig):
+        for key, leaf in leaves(config_type).items():
+            is_text = any(word in leaf.metavar() for word in ("TEXT", "PATH"))
+            assert ("Reach(" in repr(leaf.type)) == (is_text and (config_type, key) not in harmless), key
+
+
+def test_control_characters_of_a_file_do_not_reach_the_terminal() -> None:
+    tree = {"env": {"id": "os:system", "options": ["command=rm \x1b[2K\x1b[1Atrue" + "x" * 1000]}}
+    with pytest.raises(TrustError) as caught:
+        from_file(GymConfig, tree, "run")
+    message = str(caught.value)
+    assert isinstance(caught.value, UserError)
+    assert message.isprintable()
+    assert r"command=rm \x1b[2K\x1b[1Atrue" in message
+    assert len(message) < 700
+
+
+def test_a_policy_in_traffic_that_does_not_fit_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    small = [
+        "--episodes=2",
+        "--num-envs=2",
+        "--mappo.num_steps=10",
+        "--mappo.hidden=4",
+        "--run.eval_episodes=0",
+    ]
+    ring = ["--env=fastrl/ring-v0", "--vehicles=1", "--env.options=horizon=10"]
+    assert main(["train", "traffic", *small, *ring, "--device=cpu", f"--run-dir={run}"]) == 0
+    file, state = load_newest(run)
+    state["config"]["env"] |= {"id": "fastrl/coop-merge-v0", "options": []}
+    save_checkpoint(file, state)
+    assert "does not fit its environment, 'fastrl/coop-merge-v0'" in refusal(
+        capsys, "eval", run, "--episodes=1"
+    )
+
+
+def test_options_that_are_no_sensible_literals_are_text() -> None:
+    for text in ("-" * 100_000 + "1", "~" * 5000 + "1", "[" * 300, "{[]: 1}"):
+        config = TrafficEnvConfig(options=(f"lanes={text}",))
+        assert environment_options(config)["lanes"] == text
+
+
+def test_options_that_are_no_sensible_json_are_text() -> None:
+    deep, long = "[" * 100_000, "1" * 5000
+    assert parse_options((f"a={deep}", f"b={long}")) == {"a": deep, "b": long}
