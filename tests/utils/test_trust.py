@@ -18,7 +18,8 @@ from fastrl.tasks.traffic.settings import TrafficConfig, environment_options
 from fastrl.tasks.workflow.settings import WorkflowConfig
 from fastrl.training.checkpoint import load_newest, save_checkpoint
 from fastrl.training.collecting import parse_options
-from fastrl.utils.config import UserError, build, leaves
+from fastrl.utils.config import build, leaves
+from fastrl.utils.errors import UserError
 from fastrl.utils.trust import TrustError, from_file, reaches, trust_option
 
 TINY = [

@@ -37,7 +37,7 @@ from fastrl.collectors.resources import WorkerCount, cores, memory_of
 from fastrl.envs.spec import EnvSpec
 from fastrl.networks.compiled_actor import MlpActor, RandomActor
 from fastrl.training.metrics import counted
-from fastrl.utils.config import UserError
+from fastrl.utils.errors import UserError
 from fastrl.utils.progress import Progress, silent
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from fastrl.utils.config import UserError
+from fastrl.utils.errors import UserError
 from fastrl.utils.files import write_atomically
 
 FORMAT = "fastrl-checkpoint"

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Self
 
-from fastrl.utils.config import UserError
+from fastrl.utils.errors import UserError
 from fastrl.utils.files import write_atomically
 
 # Begins the settings of every run: by it a directory is known as a run's.

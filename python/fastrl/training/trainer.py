@@ -20,7 +20,8 @@ from fastrl.training.loggers import ConsoleSink, JsonlSink, Sink, TensorBoardSin
 from fastrl.training.metrics import Row
 from fastrl.training.profiler import Profile
 from fastrl.training.run_directory import RunDirectory, new_directory
-from fastrl.utils.config import ConfigError, UserError, Values, build, check, leaves, to_toml
+from fastrl.utils.config import ConfigError, Values, build, check, leaves, to_toml
+from fastrl.utils.errors import UserError
 from fastrl.utils.trust import from_file
 
 C = TypeVar("C")

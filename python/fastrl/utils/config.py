@@ -64,10 +64,6 @@ InitFrom = Annotated[
 MOST_TOML_BYTES = 1 << 20
 
 
-class UserError(Exception):
-    """What a user can put right. The message is one line that says where, what was expected and what came."""
-
-
 class ConfigError(UserError, ValueError):
     """An unknown or ill-typed setting."""
 

@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
-from fastrl.utils.config import UserError, Values, check, leaves, to_tree
+from fastrl.utils.config import Values, check, leaves, to_tree
+from fastrl.utils.errors import UserError
 
 # ``os:system``, ``my_module.sub:Env-v0``.
 _IMPORT_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d][\w./-]*")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fastrl.utils.config import UserError
+from fastrl.utils.errors import UserError
 
 SUFFIXES = (".mp4", ".gif")
 # By how much a colour of a GIF, of which there are 256, may be wrong before new ones are chosen.

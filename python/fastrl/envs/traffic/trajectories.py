@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fastrl.utils.config import UserError
+from fastrl.utils.errors import UserError
 from fastrl.utils.files import write_atomically
 
 if TYPE_CHECKING:

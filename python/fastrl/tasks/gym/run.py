@@ -55,7 +55,8 @@ from fastrl.training.trainer import (
     play,
     resumed_settings,
 )
-from fastrl.utils.config import ConfigError, UserError, Values, build, to_tree
+from fastrl.utils.config import ConfigError, Values, build, to_tree
+from fastrl.utils.errors import UserError
 from fastrl.utils.files import to_json, write_atomically
 from fastrl.utils.progress import Progress
 from fastrl.utils.timer import Stopwatch

@@ -18,7 +18,7 @@ from fastrl.envs.traffic.trajectories import Recorder, draw_time_space
 from fastrl.envs.viewer import View
 from fastrl.tasks.traffic.scores import evaluation_seeds
 from fastrl.training.metrics import counted
-from fastrl.utils.config import UserError
+from fastrl.utils.errors import UserError
 from fastrl.utils.output import plain_console
 from fastrl.utils.progress import Progress
 from fastrl.utils.video import check_video, write_video

@@ -53,7 +53,8 @@ from fastrl.training.trainer import (
     resumed_settings,
 )
 from fastrl.training.trainer import play as play_run
-from fastrl.utils.config import UserError, Values, build, to_tree
+from fastrl.utils.config import Values, build, to_tree
+from fastrl.utils.errors import UserError
 from fastrl.utils.files import to_json, write_atomically
 from fastrl.utils.progress import Progress
 from fastrl.utils.timer import Stopwatch
