@@ -28,13 +28,13 @@ from fastrl.training.metrics import counted
 from fastrl.utils.config import (
     ArgumentParser,
     ConfigError,
-    UserError,
     add_options,
     build,
     check,
     nearest,
     read_arguments,
 )
+from fastrl.utils.errors import UserError
 from fastrl.utils.layout import show
 from fastrl.utils.output import plain_console, prepare, surviving, to_nowhere
 from fastrl.utils.processes import refuse_unguarded

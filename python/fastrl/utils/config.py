@@ -38,6 +38,8 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 from pydantic.fields import FieldInfo
 
+from fastrl.utils.errors import UserError
+
 T = TypeVar("T")
 
 # Values by dotted key, checked and converted.
