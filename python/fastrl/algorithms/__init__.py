@@ -1,1 +1,73 @@
-"""Learning algorithms, one a file: its configuration, its pure loss functions, its update."""
+"""Algorithms: one module each, found by name.
+
+A module of this package that defines a subclass of `fastrl.algorithms.protocol.Algorithm` with a ``name`` adds an
+algorithm; there is no list to extend.
+"""
+
+import functools
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from fastrl.utils.errors import UserError
+
+if TYPE_CHECKING:
+    from fastrl.algorithms.protocol import Algorithm
+
+
+class AlgorithmError(UserError, ValueError):
+    """A name or import path that is no algorithm."""
+
+
+@functools.cache
+def algorithms() -> Mapping[str, "type[Algorithm[Any]]"]:
+    """The algorithms of this package by name, in alphabetical order."""
+    found = {}
+    for module in pkgutil.iter_modules(__path__):
+        for algorithm in _defined_in(importlib.import_module(f"{__name__}.{module.name}")):
+            found[algorithm.name] = algorithm
+    return dict(sorted(found.items()))
+
+
+def find(name: str) -> "type[Algorithm[Any]]":
+    """The algorithm of a name, or of an import path such as ``my_module:MyAlgorithm``.
+
+    Raises:
+        AlgorithmError: there is none.
+    """
+    if name in algorithms():
+        return algorithms()[name]
+    path, colon, attribute = name.partition(":")
+    if not colon:
+        known = ", ".join(algorithms())
+        raise AlgorithmError(
+            f"--algorithm should be one of {known}, or module:Class of your own; got {name!r}"
+        )
+    try:
+        own = getattr(importlib.import_module(path), attribute)
+    except (ImportError, AttributeError) as error:
+        raise AlgorithmError(f"--algorithm {name}: {error}") from None
+    if not _is_algorithm(own):
+        raise AlgorithmError(
+            f"--algorithm {name}: should be a subclass of fastrl.algorithms.protocol.Algorithm with all of its methods"
+        )
+    algorithm: type[Algorithm[Any]] = own
+    return algorithm
+
+
+def _defined_in(module: Any) -> "list[type[Algorithm[Any]]]":
+    members = (member for member in vars(module).values() if _is_algorithm(member))
+    return [member for member in members if member.__module__ == module.__name__]
+
+
+def _is_algorithm(value: Any) -> bool:
+    from fastrl.algorithms.protocol import Algorithm
+
+    return (
+        inspect.isclass(value)
+        and issubclass(value, Algorithm)
+        and not inspect.isabstract(value)
+        and hasattr(value, "name")
+    )
