@@ -26,7 +26,7 @@ from fastrl.tasks.traffic.curriculum import Difficulty
 from fastrl.tasks.traffic.run import BEST, Training, evaluate_run
 from fastrl.training.checkpoint import load_checkpoint, load_newest, save_checkpoint
 from fastrl.training.metrics import TrafficRow
-from fastrl.training.trainer import TrainError
+from fastrl.training.session import TrainError
 
 pytestmark = pytest.mark.usefixtures("lines")
 __all__ = ["lines"]

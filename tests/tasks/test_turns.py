@@ -18,7 +18,7 @@ from fastrl.envs.pixels import PixelEnv, SeededGames
 from fastrl.tasks.pixels import run
 from fastrl.tasks.pixels.run import Training
 from fastrl.training.checkpoint import load_newest
-from fastrl.training.trainer import TrainError
+from fastrl.training.session import TrainError
 
 TURNS = ["--run.deterministic=true", "--collectors=2", "--replay.capacity=300", "--run.save_replay=true"]
 RAINBOW = ["--dqn.prioritized=true", "--dqn.noisy=true", "--dqn.dueling=true", "--env.stack=1"]

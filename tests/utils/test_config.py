@@ -321,3 +321,17 @@ def test_a_file_that_never_ends_is_refused() -> None:
         ConfigError, match="/dev/zero is no file of settings: it has more than 1,048,576 bytes"
     ):
         read_toml(Config, "/dev/zero")
+
+
+def test_the_defaults_of_a_section_are_those_of_the_instance_in_the_configuration() -> None:
+    @section
+    class Run:
+        steps: int = 10
+        seed: int = 0
+
+    @section
+    class Task:
+        run: Run = Run(steps=500)
+
+    assert leaves(Task)["run.steps"].default == 500
+    assert build(Task, {"run.seed": 3}).run == Run(steps=500, seed=3)

@@ -448,7 +448,7 @@ def _do(run: Run, changes: Values, options: argparse.Namespace, prog: str) -> in
             goes_on, options.config = False, options.resume / "config.toml"
     import_from_here(changes.get("env.id"), trust=options.trust)
     if options.print_config:
-        from fastrl.training.trainer import saved_settings
+        from fastrl.training.session import saved_settings
 
         saved = (run.config_type, options.resume, changes, run.resumable)
         print(to_toml(saved_settings(*saved) if goes_on else run.settings()), end="")

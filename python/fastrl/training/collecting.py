@@ -21,7 +21,7 @@ from fastrl.collectors.running import Begun, Running
 from fastrl.envs.spec import EnvSpec
 from fastrl.networks.actor_critic import ActorCritic
 from fastrl.networks.compiled_actor import MlpActor
-from fastrl.training.trainer import TrainError
+from fastrl.training.session import TrainError
 from fastrl.utils.config import ConfigError, section
 from fastrl.utils.trust import Reach, connects_to_ray
 

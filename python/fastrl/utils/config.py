@@ -203,7 +203,13 @@ def build(config_type: type[T], *layers: Values) -> T:
         ConfigError: values that do not go together.
     """
     tree: dict[str, Any] = {}
-    for layer in layers:
+    # The defaults of a section are those of the instance that the configuration has for it, not those of its class.
+    defaults = {
+        key: leaf.default
+        for key, leaf in leaves(config_type).items()
+        if leaf.default is not dataclasses.MISSING
+    }
+    for layer in (defaults, *layers):
         for key, value in layer.items():
             *parents, name = key.split(".")
             table = tree
@@ -365,14 +371,17 @@ def _wrapped(text: str, width: int, hanging: str = "") -> list[str]:
     )
 
 
-def _walk(config_type: type, prefix: str) -> Iterable[Leaf]:
+def _walk(config_type: type, prefix: str, defaults: Any = None) -> Iterable[Leaf]:
+    """The leaves of a section, with the defaults of an instance of it, if there is one."""
     hints = get_type_hints(config_type, include_extras=True)
     for field in dataclasses.fields(config_type):
         hint, key = hints[field.name], prefix + field.name
+        default = field.default.default if isinstance(field.default, FieldInfo) else field.default
+        if defaults is not None:
+            default = getattr(defaults, field.name)
         if _is_section(hint):
-            yield from _walk(hint, key + ".")
+            yield from _walk(hint, key + ".", default if isinstance(default, hint) else None)
         else:
-            default = field.default.default if isinstance(field.default, FieldInfo) else field.default
             yield Leaf(key, hint, default, _description(hint))
 
 

@@ -42,7 +42,7 @@ from fastrl.training.metrics import TrainRow
 from fastrl.training.policy import Policy
 from fastrl.training.profiler import Profile
 from fastrl.training.run_directory import RunDirectory, new_directory
-from fastrl.training.trainer import (
+from fastrl.training.session import (
     Goal,
     TrainError,
     begin_with,

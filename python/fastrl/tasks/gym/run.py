@@ -46,7 +46,7 @@ from fastrl.training.gpu import GpuMeter
 from fastrl.training.metrics import GymRow
 from fastrl.training.profiler import Profile
 from fastrl.training.run_directory import RunDirectory, new_directory
-from fastrl.training.trainer import (
+from fastrl.training.session import (
     Goal,
     TrainError,
     begin_with,

@@ -39,7 +39,7 @@ from fastrl.training.metrics import PixelRow
 from fastrl.training.off_policy import Inflow, Learner
 from fastrl.training.profiler import Profile
 from fastrl.training.run_directory import RunDirectory, new_directory
-from fastrl.training.trainer import (
+from fastrl.training.session import (
     Goal,
     TrainError,
     begin_with,

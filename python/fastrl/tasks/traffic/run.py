@@ -43,7 +43,7 @@ from fastrl.training.gpu import GpuMeter
 from fastrl.training.metrics import TrafficRow, counted
 from fastrl.training.profiler import Profile
 from fastrl.training.run_directory import RunDirectory, new_directory
-from fastrl.training.trainer import (
+from fastrl.training.session import (
     Goal,
     TrainError,
     begin_with,
@@ -52,7 +52,7 @@ from fastrl.training.trainer import (
     going_on,
     resumed_settings,
 )
-from fastrl.training.trainer import play as play_run
+from fastrl.training.session import play as play_run
 from fastrl.utils.config import Values, build, to_tree
 from fastrl.utils.errors import UserError
 from fastrl.utils.files import to_json, write_atomically

@@ -30,7 +30,7 @@ from fastrl.training.metrics import Number, WorkflowRow
 from fastrl.training.policy import Policy
 from fastrl.training.profiler import Profile
 from fastrl.training.run_directory import RunDirectory, new_directory
-from fastrl.training.trainer import Goal, check_games, choose_device, going_on, play, resumed_settings
+from fastrl.training.session import Goal, check_games, choose_device, going_on, play, resumed_settings
 from fastrl.utils.config import Values, to_tree
 from fastrl.utils.files import to_json, write_atomically
 from fastrl.utils.layout import show

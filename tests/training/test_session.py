@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from fastrl.training.trainer import StopSignals
+from fastrl.training.session import StopSignals
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
