@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fastrl.cli.main import main
+from fastrl.cli import main
 from fastrl.envs.cage2.baselines import BASELINES
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -249,7 +249,7 @@ def test_commands_that_need_no_torch_do_not_load_it() -> None:
         ),
         (
             ["train", "cage2", "--algorithm", "ppo"],
-            "fastrl train: error: unknown option --algorithm; --help lists those there are",
+            "fastrl train: error: unknown option --algorithm; --help lists all options",
         ),
         (
             ["train", "traffic", "--env", "CartPole-v1"],

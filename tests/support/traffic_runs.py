@@ -9,9 +9,9 @@ from team_env import TeamEnv
 
 import fastrl.tasks.traffic.run
 from fastrl.cli.main import main
-from fastrl.cli.train import SHORT_TRAFFIC
 from fastrl.tasks.traffic.settings import EnvConfig, TrafficConfig, environment_options
-from fastrl.utils.config import ArgumentParser, add_options, build, read_arguments
+from fastrl.utils.command_line import ArgumentParser, add_options, read_arguments
+from fastrl.utils.config import build
 
 OPTIONS = [
     "--vehicles=3",
@@ -52,8 +52,8 @@ def lines(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def small_config(*options: str) -> TrafficConfig:
     parser = ArgumentParser()
-    add_options(parser, TrafficConfig, SHORT_TRAFFIC)
-    given = read_arguments(TrafficConfig, parser.parse_args([*OPTIONS, *options]), SHORT_TRAFFIC)
+    add_options(parser, TrafficConfig)
+    given = read_arguments(TrafficConfig, parser.parse_args([*OPTIONS, *options]))
     return build(TrafficConfig, given)
 
 

@@ -21,16 +21,16 @@ from patience import wait_until
 from small_runs import ITERATION, OPTIONS, differences, learnt, same, train_small
 
 from fastrl.cli.main import main
-from fastrl.cli.train import SHORT
 from fastrl.tasks.cage2.run import PRESETS, TrainConfig, Training
 from fastrl.training.checkpoint import Checkpoints, load_checkpoint, load_newest, save_checkpoint
-from fastrl.utils.config import ArgumentParser, add_options, build, check, read_arguments, to_tree
+from fastrl.utils.command_line import ArgumentParser, add_options, read_arguments
+from fastrl.utils.config import build, check, to_tree
 
 
 def small_config(*options: str) -> TrainConfig:
     parser = ArgumentParser()
-    add_options(parser, TrainConfig, SHORT)
-    return build(TrainConfig, read_arguments(TrainConfig, parser.parse_args([*OPTIONS, *options]), SHORT))
+    add_options(parser, TrainConfig)
+    return build(TrainConfig, read_arguments(TrainConfig, parser.parse_args([*OPTIONS, *options])))
 
 
 def rows_of(run: Path) -> list[dict[str, Any]]:

@@ -23,7 +23,6 @@ from small_runs import differences, same
 
 import fastrl
 from fastrl.cli.main import main
-from fastrl.cli.train import SHORT_GYM
 from fastrl.collectors.protocol import Failure
 from fastrl.collectors.sequential import SequentialCollector
 from fastrl.rollout.fragment import Fragment
@@ -31,7 +30,8 @@ from fastrl.tasks.gym.run import Training
 from fastrl.tasks.gym.settings import PRESETS, GymConfig, presets_for
 from fastrl.training.checkpoint import find_checkpoint, load_newest, save_checkpoint
 from fastrl.training.collecting import FailureReporter, parse_options
-from fastrl.utils.config import ArgumentParser, ConfigError, add_options, build, read_arguments
+from fastrl.utils.command_line import ArgumentParser, add_options, read_arguments
+from fastrl.utils.config import ConfigError, build
 
 # An update is 4 rows of 16 steps.
 UPDATE = 64
@@ -67,8 +67,8 @@ class Wide(Levers):
 
 def small_config(*options: str) -> GymConfig:
     parser = ArgumentParser()
-    add_options(parser, GymConfig, SHORT_GYM)
-    return build(GymConfig, read_arguments(GymConfig, parser.parse_args([*OPTIONS, *options]), SHORT_GYM))
+    add_options(parser, GymConfig)
+    return build(GymConfig, read_arguments(GymConfig, parser.parse_args([*OPTIONS, *options])))
 
 
 def training_of(*options: str) -> Training:

@@ -17,13 +17,13 @@ from rich.console import Console
 
 from fastrl import load_policy
 from fastrl.cli.main import main
-from fastrl.cli.train import SHORT_PIXELS
 from fastrl.collectors.protocol import CollectError
 from fastrl.envs.pixels import PixelEnv
 from fastrl.tasks.pixels.run import Training
 from fastrl.tasks.pixels.settings import BENCH, PRESETS, PixelConfig, preset_for
 from fastrl.training.checkpoint import CheckpointError, load_newest
-from fastrl.utils.config import ArgumentParser, add_options, build, check, leaves, read_arguments
+from fastrl.utils.command_line import ArgumentParser, add_options, read_arguments
+from fastrl.utils.config import build, check, leaves
 
 SMALL = [
     "pixels",
@@ -44,8 +44,8 @@ SMALL = [
 
 def settings(*options: str) -> PixelConfig:
     parser = ArgumentParser()
-    add_options(parser, PixelConfig, SHORT_PIXELS)
-    given = read_arguments(PixelConfig, parser.parse_args([*SMALL[1:], *options]), SHORT_PIXELS)
+    add_options(parser, PixelConfig)
+    given = read_arguments(PixelConfig, parser.parse_args([*SMALL[1:], *options]))
     return build(PixelConfig, check(PixelConfig, PRESETS["toy"].values, "toy"), given)
 
 

@@ -13,14 +13,14 @@ from small_runs import differences, same
 
 import fastrl
 from fastrl.cli.main import main, main_train
-from fastrl.cli.train import SHORT_WORKFLOW
 from fastrl.envs.cage2.env import Cage2VectorEnv
 from fastrl.envs.cage2.workflow import workflow_name
 from fastrl.tasks.workflow.run import Training
 from fastrl.tasks.workflow.settings import WorkflowConfig
 from fastrl.tasks.workflow.training import Outcome, WorkflowTrainer
 from fastrl.training.checkpoint import load_checkpoint, load_newest, save_checkpoint
-from fastrl.utils.config import ArgumentParser, add_options, build, read_arguments
+from fastrl.utils.command_line import ArgumentParser, add_options, read_arguments
+from fastrl.utils.config import build
 
 # Runs of a second: 20 episodes of all workflows together, a search of 40 more.
 OPTIONS = [
@@ -43,9 +43,9 @@ OPTIONS = [
 
 def small_config(*options: str) -> WorkflowConfig:
     parser = ArgumentParser()
-    add_options(parser, WorkflowConfig, SHORT_WORKFLOW)
+    add_options(parser, WorkflowConfig)
     arguments = parser.parse_args([*OPTIONS, *options])
-    return build(WorkflowConfig, read_arguments(WorkflowConfig, arguments, SHORT_WORKFLOW))
+    return build(WorkflowConfig, read_arguments(WorkflowConfig, arguments))
 
 
 def run_small(path: Path, *options: str) -> int:

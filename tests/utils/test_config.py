@@ -1,4 +1,3 @@
-import argparse
 import dataclasses
 import math
 import re
@@ -10,16 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import Field, ValidationError
 
+from fastrl.utils.command_line import ArgumentParser, add_options, read_arguments
 from fastrl.utils.config import (
-    ArgumentParser,
     ConfigError,
-    add_options,
+    Setting,
     build,
     check,
     leaves,
     nearest,
-    read_arguments,
     read_toml,
+    resumable_keys,
     section,
     to_toml,
     to_tree,
@@ -30,8 +29,10 @@ from fastrl.utils.config import (
 class RunPart:
     """One run. And more."""
 
-    seed: Annotated[int, Field(ge=0, description="fixes the run")] = 0
-    device: Annotated[Literal["auto", "cpu", "cuda"], Field(description="where it lives")] = "auto"
+    seed: Annotated[int, Field(ge=0, description="fixes the run"), Setting(option="--seed", common=True)] = 0
+    device: Annotated[
+        Literal["auto", "cpu", "cuda"], Field(description="where it lives"), Setting(resumable=True)
+    ] = "auto"
     name: Annotated[str, Field(description="100% free text")] = "it"
 
 
@@ -52,13 +53,10 @@ class Config:
     learn: LearnPart = LearnPart()
 
 
-SHORT = {"run.seed": "--seed"}
-
-
 def from_command_line(*arguments: str) -> Config:
     parser = ArgumentParser(prog="prog")
-    add_options(parser, Config, SHORT)
-    return build(Config, read_arguments(Config, parser.parse_args(arguments), SHORT))
+    add_options(parser, Config)
+    return build(Config, read_arguments(Config, parser.parse_args(arguments)))
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -285,7 +283,7 @@ def test_nearest(name: str, expected: str | None) -> None:
 
 def test_help_tells_names_types_defaults_and_limits() -> None:
     parser = ArgumentParser(prog="prog")
-    add_options(parser, Config, SHORT)
+    add_options(parser, Config)
     text = " ".join(parser.format_help().split())
     assert "--seed, --run.seed INT fixes the run [0]" in text
     assert "--run.device auto|cpu|cuda where it lives [auto]" in text
@@ -296,8 +294,38 @@ def test_help_tells_names_types_defaults_and_limits() -> None:
     assert "run: One run. And more." in text
 
 
+def test_marks_of_settings() -> None:
+    assert resumable_keys(Config) == ["run.device"]
+    assert {key: leaf.option for key, leaf in leaves(RunPart).items()} == {
+        "seed": "--seed",
+        "device": "--device",
+        "name": "--name",
+    }
+    assert leaves(Config)["run.device"].option == "--run.device"
+    assert leaves(Config)["run.seed"].setting == Setting(option="--seed", common=True)
+    assert leaves(Config)["run.name"].setting == Setting()
+
+
+def test_the_last_mark_of_a_setting_counts() -> None:
+    @section
+    class Part:
+        seed: Annotated[Annotated[int, Setting(option="--seed", common=True)], Setting(resumable=True)] = 0
+
+    assert leaves(Part)["seed"].setting == Setting(resumable=True)
+
+
+def test_short_help_shows_common_settings_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_info:
+        from_command_line("-h")
+    out = capsys.readouterr().out.partition("\noptions:")[2]
+    assert exit_info.value.code == 0
+    assert "--seed" in out and "run:" in out
+    assert "--run.device" not in out and "learn" not in out.lower()
+    assert out.endswith(f"\n--help shows {len(leaves(Config)) - 1} more settings.\n")
+
+
 def test_every_leaf_has_an_option() -> None:
-    parser = argparse.ArgumentParser()
+    parser = ArgumentParser()
     add_options(parser, Config)
     assert {f"--{key}" for key in leaves(Config)} <= set(parser._option_string_actions)
 

@@ -4,7 +4,8 @@ import argparse
 import dataclasses
 
 from fastrl.cli.train import at_least, import_from_here, path, positive
-from fastrl.utils.config import ArgumentParser, ConfigError, nearest
+from fastrl.utils.command_line import ArgumentParser
+from fastrl.utils.config import ConfigError, nearest
 from fastrl.utils.layout import show
 from fastrl.utils.output import plain_console
 from fastrl.utils.progress import Progress, load_torch

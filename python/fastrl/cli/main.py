@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from fastrl.cli.bench import bench_collect
 from fastrl.cli.render import render
 from fastrl.cli.train import (
-    SHORT_PIXELS,
     at_least,
     import_from_here,
     path_text,
@@ -25,14 +24,12 @@ from fastrl.cli.train import (
     train,
 )
 from fastrl.training.metrics import counted
+from fastrl.utils.command_line import ArgumentParser, add_options, read_arguments
 from fastrl.utils.config import (
-    ArgumentParser,
     ConfigError,
-    add_options,
     build,
     check,
     nearest,
-    read_arguments,
 )
 from fastrl.utils.errors import UserError
 from fastrl.utils.layout import show
@@ -443,9 +440,9 @@ def _bench_pixels(prog: str, arguments: list[str]) -> int:
         help="how often each of the four is measured [3]",
     )
     parser.add_argument("--json", action="store_true", help="print the results as JSON and nothing else")
-    add_options(parser, PixelConfig, SHORT_PIXELS)
+    add_options(parser, PixelConfig)
     options = parser.parse_args(arguments)
-    changes = read_arguments(PixelConfig, options, SHORT_PIXELS)
+    changes = read_arguments(PixelConfig, options)
     layers = [check(PixelConfig, BENCH, "bench"), changes]
     env_id = build(PixelConfig, *layers).env.id
     import_from_here(env_id)

@@ -5,7 +5,8 @@ import ast
 from typing import Any
 
 from fastrl.cli.train import at_least, path, positive, seed
-from fastrl.utils.config import ArgumentParser, ConfigError
+from fastrl.utils.command_line import ArgumentParser
+from fastrl.utils.config import ConfigError
 from fastrl.utils.progress import load_torch
 
 

@@ -14,17 +14,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from fastrl.training.run_directory import never_saved
+from fastrl.utils.command_line import ArgumentParser, add_options, read_arguments
 from fastrl.utils.config import (
-    ArgumentParser,
     ConfigError,
     Preset,
     Values,
-    add_options,
     brief,
     build,
     check,
     leaves,
-    read_arguments,
     read_toml,
     to_toml,
 )
@@ -37,71 +35,6 @@ if TYPE_CHECKING:
 
     AnySummary = Summary | GymSummary | PixelSummary | TrafficSummary | WorkflowSummary
 
-# Settings of `train` that have a shorter option too.
-SHORT_COLLECT = {
-    "collect.method": "--collect",
-    "collect.n_workers": "--n-workers",
-    "collect.episodes_per_update": "--episodes-per-update",
-    "collect.task_timeout": "--task-timeout",
-    "collect.start_method": "--start-method",
-    "collect.ray_address": "--ray-address",
-}
-SHORT = {
-    "run.seed": "--seed",
-    "run.init_from": "--init-from",
-    "run.device": "--device",
-    "run.total_steps": "--total-steps",
-    "env.num_envs": "--num-envs",
-    "env.red_agent": "--red-agent",
-    "env.ruleset": "--ruleset",
-    **SHORT_COLLECT,
-}
-SHORT_PIXELS = {
-    "run.seed": "--seed",
-    "run.init_from": "--init-from",
-    "run.device": "--device",
-    "run.total_steps": "--total-steps",
-    "env.id": "--env",
-    "collect.collectors": "--collectors",
-}
-SHORT_TRAFFIC = {
-    "run.seed": "--seed",
-    "run.init_from": "--init-from",
-    "run.device": "--device",
-    "run.algorithm": "--algorithm",
-    "run.episodes": "--episodes",
-    "run.save_freq": "--save-freq",
-    "run.eval_freq": "--eval-freq",
-    "env.id": "--env",
-    "env.vehicles": "--vehicles",
-    "env.density": "--density",
-    "env.num_envs": "--num-envs",
-    "online.enabled": "--online",
-}
-SHORT_GYM = {
-    "run.seed": "--seed",
-    "run.init_from": "--init-from",
-    "run.device": "--device",
-    "run.algorithm": "--algorithm",
-    "run.total_steps": "--total-steps",
-    "env.id": "--env",
-    "env.num_envs": "--num-envs",
-    "collect.max_policy_lag": "--max-policy-lag",
-    **SHORT_COLLECT,
-}
-SHORT_WORKFLOW = {
-    "run.seed": "--seed",
-    "run.device": "--device",
-    "run.total_episodes": "--total-episodes",
-    "run.workflow": "--workflow",
-    "run.plain_ppo": "--plain-ppo",
-    "env.red_agent": "--red-agent",
-    "env.ruleset": "--ruleset",
-    "env.n_workers": "--n-workers",
-    "search.method": "--search",
-    "search.compliance_threshold": "--compliance-threshold",
-    "inner.episodes_per_update": "--episodes-per-update",
-}
 ENVIRONMENTS = {
     "cage2": "a defender for CAGE Challenge 2, with PPO",
     "cage2-workflow": "a defender that repairs by an order of priority; searches for the best order",
@@ -239,7 +172,7 @@ def _check_algorithm(prog: str, kind: str, options: argparse.Namespace) -> None:
 
 def _train_cage2(prog: str, arguments: list[str]) -> int:
     # Its help tells the defaults of all settings, for which PyTorch has to be there.
-    from fastrl.tasks.cage2.run import PRESETS, RESUMABLE, TrainConfig, new_run, resume_run
+    from fastrl.tasks.cage2.run import PRESETS, TrainConfig, new_run, resume_run
 
     parser = ArgumentParser(
         prog=prog,
@@ -254,9 +187,9 @@ def _train_cage2(prog: str, arguments: list[str]) -> int:
         type=at_least(1),
         help="episodes in all, instead of --total-steps",
     )
-    add_options(parser, TrainConfig, SHORT)
+    add_options(parser, TrainConfig)
     options = parser.parse_args(arguments)
-    changes = read_arguments(TrainConfig, options, SHORT)
+    changes = read_arguments(TrainConfig, options)
     if options.total_episodes is not None and "run.total_steps" in changes:
         raise ConfigError("--total-steps and --total-episodes say the same thing: give one of them")
 
@@ -269,12 +202,12 @@ def _train_cage2(prog: str, arguments: list[str]) -> int:
         return config
 
     score = "score it by the challenge's protocol"
-    run = Run(TrainConfig, RESUMABLE, settings, new_run, resume_run, ("total_episodes",), score=score)
+    run = Run(TrainConfig, settings, new_run, resume_run, ("total_episodes",), score=score)
     return _do(run, changes, options, prog)
 
 
 def _train_gym(prog: str, arguments: list[str]) -> int:
-    from fastrl.tasks.gym.run import RESUMABLE, new_run, resume_run
+    from fastrl.tasks.gym.run import new_run, resume_run
     from fastrl.tasks.gym.settings import PRESETS, GymConfig, presets_for
 
     parser = ArgumentParser(
@@ -289,10 +222,10 @@ def _train_gym(prog: str, arguments: list[str]) -> int:
     parser.add_argument(
         "--env-options", metavar="KEY=VALUE", nargs="+", help="keyword arguments of the environment"
     )
-    add_options(parser, GymConfig, SHORT_GYM)
+    add_options(parser, GymConfig)
     options = parser.parse_args(arguments)
     _check_algorithm(prog, "gym", options)
-    changes = _with_environment(read_arguments(GymConfig, options, SHORT_GYM), options)
+    changes = _with_environment(read_arguments(GymConfig, options), options)
 
     def settings() -> GymConfig:
         own = {} if options.env_options is None else {"env.options": tuple(options.env_options)}
@@ -302,7 +235,6 @@ def _train_gym(prog: str, arguments: list[str]) -> int:
 
     run = Run(
         GymConfig,
-        RESUMABLE,
         settings,
         new_run,
         resume_run,
@@ -313,7 +245,7 @@ def _train_gym(prog: str, arguments: list[str]) -> int:
 
 
 def _train_workflow(prog: str, arguments: list[str]) -> int:
-    from fastrl.tasks.workflow.run import RESUMABLE, new_run, resume_run
+    from fastrl.tasks.workflow.run import new_run, resume_run
     from fastrl.tasks.workflow.settings import PRESETS, WorkflowConfig
 
     parser = ArgumentParser(
@@ -324,16 +256,16 @@ def _train_workflow(prog: str, arguments: list[str]) -> int:
         epilog=_settings_epilog(PRESETS, "inner.gamma"),
     )
     _add_run_options(parser, "cage2-workflow")
-    add_options(parser, WorkflowConfig, SHORT_WORKFLOW)
+    add_options(parser, WorkflowConfig)
     options = parser.parse_args(arguments)
-    changes = read_arguments(WorkflowConfig, options, SHORT_WORKFLOW)
+    changes = read_arguments(WorkflowConfig, options)
 
     def settings() -> WorkflowConfig:
         return build(WorkflowConfig, *_layers(WorkflowConfig, PRESETS, options, changes))
 
     score = "score its best policy by the challenge's protocol"
     return _do(
-        Run(WorkflowConfig, RESUMABLE, settings, new_run, resume_run, score=score, longer=None),
+        Run(WorkflowConfig, settings, new_run, resume_run, score=score, longer=None),
         changes,
         options,
         prog,
@@ -341,7 +273,7 @@ def _train_workflow(prog: str, arguments: list[str]) -> int:
 
 
 def _train_pixels(prog: str, arguments: list[str]) -> int:
-    from fastrl.tasks.pixels.run import RESUMABLE, new_run, resume_run
+    from fastrl.tasks.pixels.run import new_run, resume_run
     from fastrl.tasks.pixels.settings import PRESETS, PixelConfig, preset_for
 
     parser = ArgumentParser(
@@ -353,20 +285,20 @@ def _train_pixels(prog: str, arguments: list[str]) -> int:
     )
     _add_run_options(parser, "pixels")
     _add_environment(parser)
-    add_options(parser, PixelConfig, SHORT_PIXELS)
+    add_options(parser, PixelConfig)
     options = parser.parse_args(arguments)
-    changes = _with_environment(read_arguments(PixelConfig, options, SHORT_PIXELS), options)
+    changes = _with_environment(read_arguments(PixelConfig, options), options)
 
     def settings() -> PixelConfig:
         layers = _layers(PixelConfig, PRESETS, options, changes)
         name = preset_for(build(PixelConfig, *layers).env.id)
         return build(PixelConfig, preset(PixelConfig, PRESETS, name), *layers)
 
-    return _do(Run(PixelConfig, RESUMABLE, settings, new_run, resume_run), changes, options, prog)
+    return _do(Run(PixelConfig, settings, new_run, resume_run), changes, options, prog)
 
 
 def _train_traffic(prog: str, arguments: list[str]) -> int:
-    from fastrl.tasks.traffic.run import RESUMABLE, new_run, resume_run
+    from fastrl.tasks.traffic.run import new_run, resume_run
     from fastrl.tasks.traffic.settings import PRESETS, TrafficConfig
 
     parser = ArgumentParser(
@@ -379,10 +311,10 @@ def _train_traffic(prog: str, arguments: list[str]) -> int:
     _add_run_options(parser, "traffic")
     _add_environment(parser)
     parser.add_argument("--lr", metavar="FLOAT", help="learning rate of the algorithm that is used")
-    add_options(parser, TrafficConfig, SHORT_TRAFFIC)
+    add_options(parser, TrafficConfig)
     options = parser.parse_args(arguments)
     _check_algorithm(prog, "traffic", options)
-    changes = _with_environment(read_arguments(TrafficConfig, options, SHORT_TRAFFIC), options)
+    changes = _with_environment(read_arguments(TrafficConfig, options), options)
 
     def settings() -> TrafficConfig:
         layers = _layers(TrafficConfig, PRESETS, options, changes)
@@ -397,7 +329,6 @@ def _train_traffic(prog: str, arguments: list[str]) -> int:
 
     run = Run(
         TrafficConfig,
-        RESUMABLE,
         settings,
         new_run,
         resume_run,
@@ -414,7 +345,7 @@ class Run:
     """What one kind of run is begun with.
 
     Attributes:
-        config_type: of its settings; resumable: those that may change when it goes on.
+        config_type: of its settings.
         settings: makes them from the options that were given.
         begin: begins a run: its settings, where (None: a new place), a console.
         go_on: goes on with one: its path, changed settings, where, a console, and ``trust``.
@@ -425,7 +356,6 @@ class Run:
     """
 
     config_type: type
-    resumable: Sequence[str]
     settings: Callable[[], Any]
     begin: Callable[[Any, Path | None, Any], "AnySummary"]
     go_on: Callable[..., "AnySummary"]
@@ -450,7 +380,7 @@ def _do(run: Run, changes: Values, options: argparse.Namespace, prog: str) -> in
     if options.print_config:
         from fastrl.training.session import saved_settings
 
-        saved = (run.config_type, options.resume, changes, run.resumable)
+        saved = (run.config_type, options.resume, changes)
         print(to_toml(saved_settings(*saved) if goes_on else run.settings()), end="")
         return 0
     # A training of hours is worth more than the lines that it prints.

@@ -22,7 +22,7 @@ from fastrl.envs.spec import EnvSpec
 from fastrl.networks.actor_critic import ActorCritic
 from fastrl.networks.compiled_actor import MlpActor
 from fastrl.training.session import TrainError
-from fastrl.utils.config import ConfigError, section
+from fastrl.utils.config import ConfigError, Setting, section
 from fastrl.utils.trust import Reach, connects_to_ray
 
 Method = Annotated[
@@ -42,16 +42,18 @@ EPISODE_STEPS = 1000
 class CollectConfig:
     """Collection of experience, see fastrl.collectors."""
 
-    method: Method = "native"
+    method: Annotated[Method, Setting(option="--collect", common=True)] = "native"
     n_workers: Annotated[
         Annotated[int, Field(ge=1)] | Literal["auto"],
         Field(description="worker processes or Ray actors; auto: by cores and memory"),
+        Setting(resumable=True, option="--n-workers", common=True),
     ] = "auto"
     episodes_per_update: Annotated[
         int,
         Field(
             ge=0, description="whole episodes in each update; 0: num_steps steps of each environment instead"
         ),
+        Setting(option="--episodes-per-update", common=True),
     ] = 0
     max_episode_steps: Annotated[
         int,
@@ -64,14 +66,18 @@ class CollectConfig:
     task_timeout: Annotated[
         float,
         Field(ge=0, description="seconds after which a worker that does not answer is replaced; 0: never"),
+        Setting(resumable=True, option="--task-timeout"),
     ] = 300.0
     start_method: Annotated[
-        Literal["spawn", "forkserver"], Field(description="how worker processes are started")
+        Literal["spawn", "forkserver"],
+        Field(description="how worker processes are started"),
+        Setting(resumable=True, option="--start-method"),
     ] = "forkserver"
     ray_address: Annotated[
         str | None,
         Field(description="address of a running Ray cluster; none: start Ray on this machine"),
-        Reach("--ray-address", connects_to_ray),
+        Reach(connects_to_ray),
+        Setting(resumable=True, option="--ray-address"),
     ] = None
 
 

@@ -20,7 +20,7 @@ from fastrl.training.loggers import ConsoleSink, JsonlSink, Sink, TensorBoardSin
 from fastrl.training.metrics import Row
 from fastrl.training.profiler import Profile
 from fastrl.training.run_directory import RunDirectory, new_directory
-from fastrl.utils.config import ConfigError, Values, build, check, leaves, to_toml
+from fastrl.utils.config import ConfigError, Values, build, check, leaves, resumable_keys, to_toml
 from fastrl.utils.errors import UserError
 from fastrl.utils.trust import from_file
 
@@ -187,7 +187,6 @@ def resumed_settings(
     file: Path,
     state: Mapping[str, Any],
     changes: Values,
-    resumable: Iterable[str],
     *,
     trust: bool,
 ) -> C:
@@ -196,7 +195,6 @@ def resumed_settings(
     Args:
         file, state: its checkpoint.
         changes: other values, by dotted key; one that the run has already is no change.
-        resumable: keys of what may change: others would make another run of it.
         trust: as of `fastrl.utils.trust.from_file`.
 
     Raises:
@@ -205,6 +203,7 @@ def resumed_settings(
     """
     own = check(config_type, state["config"], str(file))
     old, new = build(config_type, own), build(config_type, own, changes)
+    resumable = resumable_keys(config_type)
     for key in changes:
         if key not in resumable and attrgetter(key)(old) != attrgetter(key)(new):
             can = ", ".join(resumable)
@@ -220,7 +219,7 @@ def resumed_settings(
     return new
 
 
-def saved_settings(config_type: type[C], path: Path, changes: Values, resumable: Iterable[str]) -> C:
+def saved_settings(config_type: type[C], path: Path, changes: Values) -> C:
     """The settings that a run would go on with: those of its newest checkpoint, changed. Nothing is done with them.
 
     Raises:
@@ -229,7 +228,7 @@ def saved_settings(config_type: type[C], path: Path, changes: Values, resumable:
     """
     file, state = load_newest(path)
     try:
-        return resumed_settings(config_type, file, state, changes, resumable, trust=True)
+        return resumed_settings(config_type, file, state, changes, trust=True)
     except (KeyError, TypeError, AttributeError) as error:
         raise unusable(file, "has no settings that this fastrl can read", error) from None
 

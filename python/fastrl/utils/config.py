@@ -1,4 +1,4 @@
-"""Typed configuration: frozen sections, read from TOML, presets and a command line made from their types.
+"""Typed configuration: frozen sections of settings, read from TOML files, presets and command lines.
 
 A configuration is a section whose fields are sections. Its leaves have dotted keys, such as
 ``ppo.learning_rate``, the same in TOML files (``[ppo]``, then ``learning_rate = 0.001``), in presets and on
@@ -7,14 +7,10 @@ the command line (``--ppo.learning_rate 0.001``). Layers of values go on top of 
     config = build(TrainConfig, read_toml(TrainConfig, path), read_arguments(TrainConfig, arguments))
 """
 
-import argparse
 import contextlib
 import dataclasses
 import difflib
 import json
-import re
-import shutil
-import textwrap
 import tomllib
 import types
 from collections.abc import Iterable, Mapping
@@ -23,7 +19,6 @@ from typing import (
     Annotated,
     Any,
     Literal,
-    NoReturn,
     TypeVar,
     Union,
     cast,
@@ -48,18 +43,8 @@ Values = dict[str, Any]
 # Unknown keys are errors, and so are NaN and infinity; defaults are checked like any other value.
 _RULES = ConfigDict(extra="forbid", allow_inf_nan=False, validate_default=True)
 
-# A name less alike than this is not proposed instead of one that is unknown.
-_LIKELY = 0.6
-
-
-# A setting that runs have in common; reading a checkpoint runs no code.
-InitFrom = Annotated[
-    Path | None,
-    Field(
-        description="begin with the weights of a run (of its newest checkpoint) or of a checkpoint file, all else anew;"
-        " none: random weights"
-    ),
-]
+# The least `likeness` of a name that an error message proposes instead of an unknown one.
+LIKELY = 0.6
 
 
 # A file of settings has a few thousand; a device such as /dev/zero never ends.
@@ -68,6 +53,36 @@ MOST_TOML_BYTES = 1 << 20
 
 class ConfigError(UserError, ValueError):
     """An unknown or ill-typed setting."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """Marks what the command line and a resumed run may do with a field, beside its pydantic ``Field``::
+
+        seed: Annotated[int, Field(ge=0, description="..."), Setting(option="--seed", common=True)] = 0
+
+    A field without the mark is as one with ``Setting()``; of two marks the last one counts.
+
+    Attributes:
+        resumable: a resumed run may change it: nothing that the run has learned depends on it.
+        option: a shorter name of its option ``--section.key``; empty: there is none.
+        common: ``-h`` shows it; ``--help`` shows every setting.
+    """
+
+    resumable: bool = False
+    option: str = ""
+    common: bool = False
+
+
+# A setting that most tasks have. Reading a checkpoint runs no code.
+InitFrom = Annotated[
+    Path | None,
+    Field(
+        description="start with the weights of a run (of its newest checkpoint) or of a checkpoint file, and with"
+        " nothing else of it; none: random weights"
+    ),
+    Setting(option="--init-from", common=True),
+]
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(Field,))
@@ -90,12 +105,31 @@ class Preset:
 
 @dataclasses.dataclass(frozen=True)
 class Leaf:
-    """One value of a configuration: its dotted key, its type (limits included), default and help text."""
+    """One value of a configuration.
+
+    Attributes:
+        key: dotted, such as ``ppo.learning_rate``.
+        type: with its limits and all other metadata.
+        default: the value if no other is given.
+        description: its help text.
+        setting: its mark.
+    """
 
     key: str
     type: Any
     default: Any
     description: str
+    setting: Setting
+
+    @property
+    def option(self) -> str:
+        """The shortest name of its option."""
+        return self.setting.option or f"--{self.key}"
+
+    @property
+    def is_switch(self) -> bool:
+        """True if the value may be true or false."""
+        return bool in _members(self.type)
 
     def convert(self, value: Any, name: str) -> Any:
         """A value from a TOML file or a preset in the leaf's type. TOML has no null: ``none`` stands for it.
@@ -145,6 +179,11 @@ class Leaf:
 def leaves(config_type: type) -> dict[str, Leaf]:
     """The leaves of a configuration by dotted key, in order of definition."""
     return {leaf.key: leaf for leaf in _walk(config_type, "")}
+
+
+def resumable_keys(config_type: type) -> list[str]:
+    """The dotted keys of the settings that a resumed run may change, in order of definition."""
+    return [key for key, leaf in leaves(config_type).items() if leaf.setting.resumable]
 
 
 def sections(config_type: type) -> dict[str, type]:
@@ -227,7 +266,7 @@ def build(config_type: type[T], *layers: Values) -> T:
 def to_tree(config: Any) -> dict[str, Any]:
     """All values of a configuration as nested tables of what TOML and JSON can hold; `check` reads them."""
     return {
-        name: to_tree(value) if dataclasses.is_dataclass(value) else _plain(value)
+        name: to_tree(value) if dataclasses.is_dataclass(value) else to_plain(value)
         for name, value in ((field.name, getattr(config, field.name)) for field in dataclasses.fields(config))
     }
 
@@ -257,120 +296,6 @@ def likeness(name: str, candidate: str) -> float:
     )
 
 
-class ArgumentParser(argparse.ArgumentParser):
-    """argparse whose errors are one line that names the nearest valid option; exit code 2.
-
-    Hyphens and underscores in option names mean the same.
-    """
-
-    def __init__(self, **options: Any) -> None:
-        options.setdefault("formatter_class", HelpFormatter)
-        super().__init__(allow_abbrev=False, **options)
-
-    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        arguments = [str(argument) for argument in args]
-        # Intermixed, for otherwise an argument that may be left out cannot stand behind options.
-        return self.parse_intermixed_args([self._spelled(argument) for argument in arguments], namespace)
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: error: {message}\n")
-
-    def _spelled(self, argument: str) -> str:
-        """The argument with its option's name, if it has one, spelled as it was defined."""
-        option, equals, value = argument.partition("=")
-        if not option.startswith("--") or option == "--":
-            return argument
-        known = {_normal(name): name for name in self._option_string_actions if name.startswith("--")}
-        if _normal(option) not in known:
-            near = nearest(_normal(option), known)
-            likely = likeness(_normal(option), near) >= _LIKELY
-            hint = f"did you mean {known[near]}?" if likely else "--help lists those there are"
-            self.error(f"unknown option {option}; {hint}")
-        return known[_normal(option)] + equals + value
-
-
-def add_options(
-    parser: argparse.ArgumentParser, config_type: type, short: Mapping[str, str] | None = None
-) -> None:
-    """Adds an option ``--section.key`` for every leaf, a group of the help for every section.
-
-    Args:
-        parser: what to add to.
-        config_type: a section of sections.
-        short: other names for leaves, by dotted key, such as ``{"run.seed": "--seed"}``.
-    """
-    groups = {
-        name: parser.add_argument_group(
-            name, (cls.__doc__ or "").strip().partition("\n")[0].replace("``", "")
-        )
-        for name, cls in sections(config_type).items()
-    }
-    for key, leaf in leaves(config_type).items():
-        # A switch may stand alone: --ppo.compile is --ppo.compile true.
-        is_switch = bool in _members(leaf.type)
-        names = [(short or {}).get(key), f"--{key}"]
-        groups[key.partition(".")[0]].add_argument(
-            *[name for name in names if name],
-            dest=key,
-            metavar=leaf.metavar(),
-            help=f"{leaf.description} [{_shown(leaf.default)}]".replace("%", "%%"),
-            default=argparse.SUPPRESS,
-            nargs="?" if is_switch else None,
-            const="true" if is_switch else None,
-        )
-
-
-def read_arguments(
-    config_type: type, arguments: argparse.Namespace, short: Mapping[str, str] | None = None
-) -> Values:
-    """The values that options made by `add_options` set.
-
-    Raises:
-        ConfigError: an ill-typed value; the message names the option.
-    """
-    given = vars(arguments)
-    return {
-        key: leaf.parse(given[key], (short or {}).get(key, f"--{key}"))
-        for key, leaf in leaves(config_type).items()
-        if key in given
-    }
-
-
-class HelpFormatter(argparse.HelpFormatter):
-    """Names all spellings of an option before its value once: ``--seed, --run.seed INT``. Lines break between words and
-    nowhere else; those of descriptions stay, and break where they are too long for the terminal."""
-
-    def __init__(self, prog: str) -> None:
-        columns = shutil.get_terminal_size().columns
-        super().__init__(prog, max_help_position=34 if columns >= 100 else 24, width=max(columns - 2, 40))
-
-    def _split_lines(self, text: str, width: int) -> list[str]:
-        return _wrapped(" ".join(text.split()), width)
-
-    def _fill_text(self, text: str, width: int, indent: str) -> str:
-        # Text after a name such as "  smoke: " or "  cage2   " is wrapped below itself or a little indented.
-        lines = []
-        for line in text.splitlines():
-            named = re.match(r"\s+\S+\s\s+", line)
-            hanging = (
-                len(named[0]) if named else len(line) - len(line.lstrip()) + (4 if line[:1] == " " else 0)
-            )
-            lines += _wrapped(indent + line, width, " " * hanging + indent) or [""]
-        return "\n".join(lines)
-
-    def _format_action_invocation(self, action: argparse.Action) -> str:
-        if not action.option_strings or action.nargs == 0:
-            return super()._format_action_invocation(action)
-        value = self._format_args(action, self._get_default_metavar_for_optional(action))
-        return f"{', '.join(action.option_strings)} {value}"
-
-
-def _wrapped(text: str, width: int, hanging: str = "") -> list[str]:
-    return textwrap.wrap(
-        text, width, subsequent_indent=hanging, break_on_hyphens=False, break_long_words=False
-    )
-
-
 def _walk(config_type: type, prefix: str, defaults: Any = None) -> Iterable[Leaf]:
     """The leaves of a section, with the defaults of an instance of it, if there is one."""
     hints = get_type_hints(config_type, include_extras=True)
@@ -382,16 +307,18 @@ def _walk(config_type: type, prefix: str, defaults: Any = None) -> Iterable[Leaf
         if _is_section(hint):
             yield from _walk(hint, key + ".", default if isinstance(default, hint) else None)
         else:
-            yield Leaf(key, hint, default, _description(hint))
+            marks = _metadata(hint)
+            description = next((mark.description for mark in marks if getattr(mark, "description", None)), "")
+            setting = [Setting(), *(mark for mark in marks if isinstance(mark, Setting))][-1]
+            yield Leaf(key, hint, default, description, setting)
 
 
 def _is_section(hint: Any) -> bool:
     return isinstance(hint, type) and dataclasses.is_dataclass(hint)
 
 
-def _description(hint: Any) -> str:
-    metadata = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
-    return next((item.description for item in metadata if getattr(item, "description", None)), "")
+def _metadata(hint: Any) -> tuple[Any, ...]:
+    return get_args(hint)[1:] if get_origin(hint) is Annotated else ()
 
 
 def _flattened(tree: Mapping[str, Any], tables: set[str], prefix: str = "") -> Iterable[tuple[str, Any]]:
@@ -439,7 +366,7 @@ def _refusal(name: str, error: ValidationError, given: Any) -> str:
     expected = " or ".join(dict.fromkeys(map(_message, problems))).replace(" or should be ", " or ")
     choices = [choice for problem in problems for choice in _choices(problem)]
     hint = ""
-    if choices and isinstance(given, str) and likeness(given, near := nearest(given, choices)) >= _LIKELY:
+    if choices and isinstance(given, str) and likeness(given, near := nearest(given, choices)) >= LIKELY:
         hint = f"; did you mean {near!r}?"
     return f"{name} {expected}, got {brief(given)}{hint}"
 
@@ -468,22 +395,10 @@ def brief(value: Any) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-def _plain(value: Any) -> Any:
+def to_plain(value: Any) -> Any:
+    """The value of a leaf as TOML and JSON can hold it."""
     if value is None:
         return "none"
     if isinstance(value, Path):
         return str(value)
-    return [_plain(item) for item in value] if isinstance(value, tuple) else value
-
-
-def _shown(value: Any) -> str:
-    plain = _plain(value)
-    if isinstance(plain, bool):
-        return str(plain).lower()
-    if isinstance(plain, int) and plain >= 10_000:
-        return f"{plain:_}"
-    return ",".join(map(str, plain)) if isinstance(plain, list) else str(plain)
-
-
-def _normal(option: str) -> str:
-    return option.lstrip("-").replace("-", "_")
+    return [to_plain(item) for item in value] if isinstance(value, tuple) else value

@@ -2,7 +2,7 @@
 
 A setting that can reach beyond its run is marked where it is defined, with what it would do::
 
-    id: Annotated[str, Field(description="..."), Reach("--env", imports_environment)]
+    id: Annotated[str, Field(description="..."), Reach(imports_environment)]
 
 Presets and command lines are trusted, files are not: `from_file` reads the settings of all of them.
 """
@@ -34,12 +34,10 @@ class Reach:
     """Marks a setting by which a file could run code, connect to another machine or write outside its run.
 
     Attributes:
-        option: of the command line, that names it; empty: none does.
         would: says what a value would do, as the end of "it would ..."; empty if it does no harm. It is given the value
             and all of the file's values.
     """
 
-    option: str
     would: Callable[[Any, Values], str]
 
 
@@ -73,13 +71,13 @@ def writes_files(path: Path | None, values: Values) -> str:
     return "" if path is None else f"write to {str(path)!r}"
 
 
-def reaches(config_type: type, values: Values) -> dict[str, tuple[Reach, str]]:
+def reaches(config_type: type, values: Values) -> dict[str, str]:
     """The settings among ``values`` that reach beyond their run, by dotted key, with what each would do."""
-    found: dict[str, tuple[Reach, str]] = {}
+    found: dict[str, str] = {}
     for key, leaf in leaves(config_type).items():
         for mark in get_args(leaf.type)[1:]:
             if isinstance(mark, Reach) and key in values and (would := mark.would(values[key], values)):
-                found[key] = mark, would
+                found[key] = would
     return found
 
 
@@ -112,9 +110,15 @@ def refuse_reach(config_type: type, values: Values, source: str, *, trust: bool,
     """Refuses settings that came from a file; arguments and errors are those of `from_file`."""
     if trust:
         return
-    for key, (mark, would) in reaches(config_type, values).items():
+    known = leaves(config_type)
+    for key, would in reaches(config_type, values).items():
         if key not in named:
-            own = f" or {mark.option} {_shown(shlex.quote(str(values[key])))}" if mark.option else ""
+            value = values[key]
+            own = (
+                ""
+                if isinstance(value, tuple)
+                else f" or {known[key].option} {_shown(shlex.quote(str(value)))}"
+            )
             raise TrustError(
                 f"{source}: {key} would {would}; only if you trust this file, give --trust{own} (in Python, trust=True)"
             )

@@ -52,7 +52,7 @@ from fastrl.training.session import (
     play,
     resumed_settings,
 )
-from fastrl.utils.config import InitFrom, Preset, Values, section, to_tree
+from fastrl.utils.config import InitFrom, Preset, Setting, Values, section, to_tree
 from fastrl.utils.files import to_json, write_atomically
 from fastrl.utils.progress import Progress
 from fastrl.utils.timer import Stopwatch
@@ -62,14 +62,21 @@ from fastrl.utils.timer import Stopwatch
 class RunConfig:
     """How long, where and from which random numbers."""
 
-    seed: Annotated[int, Field(ge=0, lt=2**63, description="fixes everything random in the run")] = 0
+    seed: Annotated[
+        int,
+        Field(ge=0, lt=2**63, description="fixes everything random in the run"),
+        Setting(option="--seed", common=True),
+    ] = 0
     init_from: InitFrom = None
     device: Annotated[
         Literal["auto", "cpu", "cuda"],
         Field(description="where the network lives; auto: cuda if there is one, else cpu"),
+        Setting(resumable=True, option="--device", common=True),
     ] = "auto"
     total_steps: Annotated[
-        int, Field(ge=1, description="environment steps in all; the last update may go beyond")
+        int,
+        Field(ge=1, description="environment steps in all; the last update may go beyond"),
+        Setting(resumable=True, option="--total-steps", common=True),
     ] = 20_000_000
     torch_threads: Annotated[
         int,
@@ -78,12 +85,15 @@ class RunConfig:
             le=1024,
             description="threads of PyTorch; 0: chosen by PyTorch, for large networks on idle cores",
         ),
+        Setting(resumable=True),
     ] = 1
     checkpoint_seconds: Annotated[
-        float, Field(ge=0, description="seconds between checkpoints; 0: one after every update")
+        float,
+        Field(ge=0, description="seconds between checkpoints; 0: one after every update"),
+        Setting(resumable=True),
     ] = 30.0
     keep_checkpoints: Annotated[
-        int, Field(ge=1, description="how many of the newest checkpoints are kept")
+        int, Field(ge=1, description="how many of the newest checkpoints are kept"), Setting(resumable=True)
     ] = 3
     eval_episodes: Annotated[
         int,
@@ -91,6 +101,7 @@ class RunConfig:
             ge=0,
             description="episodes of the final evaluation, against each red agent over each horizon; 0: no evaluation",
         ),
+        Setting(resumable=True),
     ] = 200
 
 
@@ -98,9 +109,15 @@ class RunConfig:
 class EnvConfig(GameConfig):
     """CAGE Challenge 2, see fastrl.envs.Cage2VectorEnv."""
 
-    num_envs: Annotated[int, Field(ge=1, le=1_000_000, description="games that are played at a time")] = 256
+    num_envs: Annotated[
+        int,
+        Field(ge=1, le=1_000_000, description="games that are played at a time"),
+        Setting(option="--num-envs", common=True),
+    ] = 256
     num_threads: Annotated[
-        int, Field(ge=0, le=1024, description="threads of the simulator; 0: one a core")
+        int,
+        Field(ge=0, le=1024, description="threads of the simulator; 0: one a core"),
+        Setting(resumable=True),
     ] = 0
 
 
@@ -128,21 +145,6 @@ PRESETS: dict[str, Preset] = {
         {"env": {"ruleset": "leaderboard", "scan_memory": False, "actions": "none"}},
     ),
 }
-
-# What may differ when a run goes on: nothing that it has learnt depends on these.
-RESUMABLE = (
-    "run.total_steps",
-    "run.device",
-    "run.torch_threads",
-    "run.checkpoint_seconds",
-    "run.keep_checkpoints",
-    "run.eval_episodes",
-    "env.num_threads",
-    "collect.n_workers",
-    "collect.task_timeout",
-    "collect.start_method",
-    "collect.ray_address",
-)
 
 
 # Collects, and tells the collector's report if it has one.
@@ -397,7 +399,7 @@ def resume_run(
 
     Args:
         path: a run directory, of which the newest checkpoint is meant, or a checkpoint file.
-        changes: other values for settings, of those in `RESUMABLE`.
+        changes: other values for settings, of those that are resumable.
         new_path: a run directory for what follows; needed only for a checkpoint that lies in none.
         trust: the checkpoint may import code, connect to a Ray cluster and write files, as it says.
 
@@ -406,7 +408,7 @@ def resume_run(
     """
 
     def restore(file: Path, state: dict[str, Any]) -> Training:
-        config = resumed_settings(TrainConfig, file, state, changes, RESUMABLE, trust=trust)
+        config = resumed_settings(TrainConfig, file, state, changes, trust=trust)
         check_learner(state["ppo"], config.ppo.hidden)
         check_games(state["env"], config.env.num_envs)
         training = Training(config, console)

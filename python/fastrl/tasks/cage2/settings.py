@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from fastrl.envs.cage2.env import ACTIONS, RED_AGENTS, action_indices, red_mix
-from fastrl.utils.config import section
+from fastrl.utils.config import Setting, section
 
 
 def parse_red_agent(value: Any) -> str:
@@ -64,10 +64,12 @@ class GameConfig:
             description="bline, meander or sleep, or several with the weights by which each episode's is drawn; mix:"
             " bline and meander, half each"
         ),
+        Setting(option="--red-agent", common=True),
     ] = "bline:0.5,meander:0.5"
     ruleset: Annotated[
         Literal["main", "leaderboard"],
         Field(description="main: today's CybORG; leaderboard: the one that the leaderboard was scored on"),
+        Setting(option="--ruleset", common=True),
     ] = "main"
     episode_length: Annotated[int, Field(ge=1, le=1_000_000, description="steps of an episode")] = 100
     scan_memory: Annotated[

@@ -65,24 +65,6 @@ from fastrl.utils.trust import from_file
 # The widest input of a compiled actor.
 MAX_OBS_DIM = 2**16
 
-# What may differ when a run goes on: nothing that it has learnt depends on these.
-RESUMABLE = (
-    "run.total_steps",
-    "run.device",
-    "run.torch_threads",
-    "run.checkpoint_seconds",
-    "run.keep_checkpoints",
-    "run.row_seconds",
-    "run.eval_episodes",
-    "collect.method",
-    "collect.n_workers",
-    "collect.max_policy_lag",
-    "collect.task_timeout",
-    "collect.start_method",
-    "collect.ray_address",
-    "collect.asynchronous",
-)
-
 
 class Training:
     """The parts of a run, and its loop.
@@ -415,7 +397,7 @@ def resume_run(
     """
 
     def restore(file: Path, state: dict[str, Any]) -> Training:
-        config = resumed_settings(GymConfig, file, state, changes, RESUMABLE, trust=trust)
+        config = resumed_settings(GymConfig, file, state, changes, trust=trust)
         check_learner(state["learner"], _algorithm_config(config).hidden)
         training = Training(config, console)
         training.restore(state)

@@ -52,27 +52,6 @@ from fastrl.utils.config import Values, to_tree
 from fastrl.utils.files import to_json, write_atomically
 from fastrl.utils.progress import Progress
 
-# What may differ when a run goes on: nothing that it has learnt depends on these.
-RESUMABLE = (
-    "run.total_steps",
-    "run.device",
-    "run.torch_threads",
-    "run.checkpoint_seconds",
-    "run.keep_checkpoints",
-    "run.save_replay",
-    "run.row_seconds",
-    "run.eval_episodes",
-    "replay.capacity",
-    "replay.path",
-    "collect.collectors",
-    "collect.envs",
-    "collect.fragment",
-    "collect.queue",
-    "collect.publish_every",
-    "collect.weights_every",
-    "collect.prefetch",
-)
-
 # Environment steps between rows where collectors and learner take turns.
 ROW_STEPS = 1000
 
@@ -585,7 +564,7 @@ def resume_run(
     """
 
     def restore(file: Path, state: dict[str, Any]) -> Training:
-        config = resumed_settings(PixelConfig, file, state, changes, RESUMABLE, trust=trust)
+        config = resumed_settings(PixelConfig, file, state, changes, trust=trust)
         network = state["dqn"]["actor"]["network"]
         check_layers(network, hidden=config.dqn.hidden, conv=config.dqn.conv)
         QNetwork.check_size(network)

@@ -7,7 +7,7 @@ from pydantic import Field
 
 from fastrl.algorithms import dqn
 from fastrl.algorithms.dqn import DQNConfig
-from fastrl.utils.config import InitFrom, Preset, section
+from fastrl.utils.config import InitFrom, Preset, Setting, section
 from fastrl.utils.trust import Reach, imports_environment, writes_files
 
 
@@ -22,6 +22,7 @@ class RunConfig:
             lt=2**63,
             description="of environments, weights and exploration; the run also depends on timing",
         ),
+        Setting(option="--seed", common=True),
     ] = 0
     deterministic: Annotated[
         bool,
@@ -34,26 +35,38 @@ class RunConfig:
     device: Annotated[
         Literal["auto", "cpu", "cuda"],
         Field(description="where the learner's network lives; auto: cuda if there is one, else cpu"),
+        Setting(resumable=True, option="--device", common=True),
     ] = "auto"
     total_steps: Annotated[
-        int, Field(ge=1, description="environment steps of all collectors together; a few more may be played")
+        int,
+        Field(ge=1, description="environment steps of all collectors together; a few more may be played"),
+        Setting(resumable=True, option="--total-steps", common=True),
     ] = 10_000_000
     torch_threads: Annotated[
-        int, Field(ge=0, le=1024, description="threads of PyTorch in the learner; 0: chosen by PyTorch")
+        int,
+        Field(ge=0, le=1024, description="threads of PyTorch in the learner; 0: chosen by PyTorch"),
+        Setting(resumable=True),
     ] = 1
-    checkpoint_seconds: Annotated[float, Field(ge=0, description="seconds between checkpoints")] = 300.0
+    checkpoint_seconds: Annotated[
+        float, Field(ge=0, description="seconds between checkpoints"), Setting(resumable=True)
+    ] = 300.0
     keep_checkpoints: Annotated[
-        int, Field(ge=1, description="how many of the newest checkpoints are kept")
+        int, Field(ge=1, description="how many of the newest checkpoints are kept"), Setting(resumable=True)
     ] = 3
     save_replay: Annotated[
         bool,
         Field(
             description="write the replay, too, when the run ends or is stopped, so that a resumed run has it"
         ),
+        Setting(resumable=True),
     ] = False
-    row_seconds: Annotated[float, Field(gt=0, description="seconds between rows of metrics")] = 2.0
+    row_seconds: Annotated[
+        float, Field(gt=0, description="seconds between rows of metrics"), Setting(resumable=True)
+    ] = 2.0
     eval_episodes: Annotated[
-        int, Field(ge=0, description="games of the final evaluation, without exploration; 0: no evaluation")
+        int,
+        Field(ge=0, description="games of the final evaluation, without exploration; 0: no evaluation"),
+        Setting(resumable=True),
     ] = 10
 
 
@@ -64,7 +77,8 @@ class EnvConfig:
     id: Annotated[
         str,
         Field(description="ALE/Pong-v5, SuperMarioBros-v0, fastrl/Catch-v0 or any Gymnasium id with images"),
-        Reach("--env", imports_environment),
+        Reach(imports_environment),
+        Setting(option="--env", common=True),
     ] = "ALE/Pong-v5"
     size: Annotated[
         int | None,
@@ -99,13 +113,16 @@ class ReplayConfig:
     """The replay buffer."""
 
     capacity: Annotated[
-        int, Field(ge=1, description="steps that are kept, 7.1 kB each with frames of 84x84")
+        int,
+        Field(ge=1, description="steps that are kept, 7.1 kB each with frames of 84x84"),
+        Setting(resumable=True),
     ] = 400_000
     starts: Annotated[int, Field(ge=1, description="steps in the replay before learning begins")] = 10_000
     path: Annotated[
         Path | None,
         Field(description="file that holds the replay, which may be larger than memory; none: in memory"),
-        Reach("--replay.path", writes_files),
+        Reach(writes_files),
+        Setting(resumable=True),
     ] = None
 
 
@@ -114,22 +131,33 @@ class CollectConfig:
     """Worker processes that play (collectors), and how learner and collectors keep pace."""
 
     collectors: Annotated[
-        int, Field(ge=1, le=256, description="worker processes that play, of one thread each")
+        int,
+        Field(ge=1, le=256, description="worker processes that play, of one thread each"),
+        Setting(resumable=True, option="--collectors", common=True),
     ] = 2
-    envs: Annotated[int, Field(ge=1, le=4096, description="games that each collector plays")] = 4
-    fragment: Annotated[int, Field(ge=1, description="steps that a collector hands over at a time")] = 32
+    envs: Annotated[
+        int, Field(ge=1, le=4096, description="games that each collector plays"), Setting(resumable=True)
+    ] = 4
+    fragment: Annotated[
+        int, Field(ge=1, description="steps that a collector hands over at a time"), Setting(resumable=True)
+    ] = 32
     queue: Annotated[
         int,
         Field(
             ge=1,
             description="steps of each collector that may wait for the learner, rounded up to a power of two",
         ),
+        Setting(resumable=True),
     ] = 1024
     publish_every: Annotated[
-        int, Field(ge=1, description="gradient steps between two publications of the weights to collectors")
+        int,
+        Field(ge=1, description="gradient steps between two publications of the weights to collectors"),
+        Setting(resumable=True),
     ] = 100
     weights_every: Annotated[
-        int, Field(ge=1, description="steps after which a collector looks for newer weights")
+        int,
+        Field(ge=1, description="steps after which a collector looks for newer weights"),
+        Setting(resumable=True),
     ] = 1
     epsilon_spread: Annotated[
         float,
@@ -153,6 +181,7 @@ class CollectConfig:
     prefetch: Annotated[
         Literal["auto", "on", "off"],
         Field(description="draw the next batch while one is learnt from; auto: with a GPU"),
+        Setting(resumable=True),
     ] = "auto"
 
 

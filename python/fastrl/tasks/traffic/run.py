@@ -60,22 +60,6 @@ from fastrl.utils.progress import Progress
 from fastrl.utils.timer import Stopwatch
 from fastrl.utils.trust import from_file
 
-# What may differ when a run goes on: nothing that it has learnt depends on these.
-RESUMABLE = (
-    "run.episodes",
-    "run.device",
-    "run.torch_threads",
-    "run.save_freq",
-    "run.checkpoint_seconds",
-    "run.keep_checkpoints",
-    "run.eval_freq",
-    "run.eval_episodes",
-    "env.num_threads",
-    "online.speed",
-    "online.queue",
-    "online.row_seconds",
-)
-
 # The checkpoint of the best evaluation, which no newer one pushes out.
 BEST = "best.safetensors"
 
@@ -388,7 +372,7 @@ def resume_run(
     """
 
     def restore(file: Path, state: dict[str, Any]) -> Training:
-        config = resumed_settings(TrafficConfig, file, state, changes, RESUMABLE, trust=trust)
+        config = resumed_settings(TrafficConfig, file, state, changes, trust=trust)
         hidden = (config.reinforce if config.run.algorithm == "reinforce" else config.mappo).hidden
         for actor in state["learner"]["policy"]["actors"].values():
             check_layers(actor, hidden=hidden)

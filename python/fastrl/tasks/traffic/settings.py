@@ -11,7 +11,7 @@ from fastrl.algorithms.mappo import MAPPOConfig
 from fastrl.algorithms.reinforce import REINFORCEConfig
 from fastrl.envs.multi_agent import MULTI_IDS
 from fastrl.tasks.traffic.curriculum import CurriculumConfig, Difficulty
-from fastrl.utils.config import ConfigError, InitFrom, Preset, section
+from fastrl.utils.config import ConfigError, InitFrom, Preset, Setting, section
 
 # How many worlds are played at a time, if that is left to us: so few that there are about as many updates as this.
 _UPDATES = 30
@@ -32,11 +32,16 @@ def _check_options(options: tuple[str, ...]) -> tuple[str, ...]:
 class RunConfig:
     """How long, where and from which random numbers."""
 
-    seed: Annotated[int, Field(ge=0, lt=2**63, description="fixes everything random in the run")] = 0
+    seed: Annotated[
+        int,
+        Field(ge=0, lt=2**63, description="fixes everything random in the run"),
+        Setting(option="--seed", common=True),
+    ] = 0
     init_from: InitFrom = None
     device: Annotated[
         Literal["auto", "cpu", "cuda"],
         Field(description="where the networks live; auto: cuda if there is one, else cpu"),
+        Setting(resumable=True, option="--device", common=True),
     ] = "auto"
     algorithm: Annotated[
         Literal["ippo", "mappo", "reinforce"],
@@ -44,6 +49,7 @@ class RunConfig:
             description="ippo: PPO, each critic sees what its agent sees; mappo: PPO, the critic sees what all agents"
             " see (learns faster with --mappo.gamma 0.95); reinforce: policy gradient with a baseline"
         ),
+        Setting(option="--algorithm", common=True),
     ] = "ippo"
     episodes: Annotated[
         int,
@@ -51,9 +57,18 @@ class RunConfig:
             ge=1,
             description="episodes in all, each of one world with all its agents; the last update may go beyond",
         ),
+        Setting(resumable=True, option="--episodes", common=True),
     ] = 300
-    save_freq: Annotated[int, Field(ge=0, description="episodes between checkpoints; 0: by time only")] = 100
-    eval_freq: Annotated[int, Field(ge=0, description="episodes between evaluations; 0: none")] = 50
+    save_freq: Annotated[
+        int,
+        Field(ge=0, description="episodes between checkpoints; 0: by time only"),
+        Setting(resumable=True, option="--save-freq", common=True),
+    ] = 100
+    eval_freq: Annotated[
+        int,
+        Field(ge=0, description="episodes between evaluations; 0: none"),
+        Setting(resumable=True, option="--eval-freq", common=True),
+    ] = 50
     eval_episodes: Annotated[
         int,
         Field(
@@ -61,18 +76,24 @@ class RunConfig:
             description="episodes of an evaluation, on fixed seeds in full traffic, without exploration; 0: no"
             " evaluation",
         ),
+        Setting(resumable=True),
     ] = 20
     torch_threads: Annotated[
-        int, Field(ge=0, le=1024, description="threads of PyTorch; 0: chosen by PyTorch")
+        int,
+        Field(ge=0, le=1024, description="threads of PyTorch; 0: chosen by PyTorch"),
+        Setting(resumable=True),
     ] = 1
     checkpoint_seconds: Annotated[
         float,
         Field(
             ge=0, description="seconds between checkpoints, besides --save-freq; 0: one after every update"
         ),
+        Setting(resumable=True),
     ] = 30.0
     keep_checkpoints: Annotated[
-        int, Field(ge=1, description="how many of the newest checkpoints are kept, besides the best")
+        int,
+        Field(ge=1, description="how many of the newest checkpoints are kept, besides the best"),
+        Setting(resumable=True),
     ] = 3
 
 
@@ -85,9 +106,12 @@ class EnvConfig:
         Field(
             description="fastrl/coop-highway-v0, fastrl/coop-merge-v0, fastrl/ring-v0 or fastrl/highway-v0"
         ),
+        Setting(option="--env", common=True),
     ] = "fastrl/coop-highway-v0"
     vehicles: Annotated[
-        int, Field(ge=1, le=64, description="learning vehicles in each world; fastrl/highway-v0 has 1")
+        int,
+        Field(ge=1, le=64, description="learning vehicles in each world; fastrl/highway-v0 has 1"),
+        Setting(option="--vehicles", common=True),
     ] = 8
     density: Annotated[
         float | None,
@@ -95,6 +119,7 @@ class EnvConfig:
             ge=0,
             description="density of the traffic around the learning vehicles; none: the environment's own, 1",
         ),
+        Setting(option="--density", common=True),
     ] = None
     num_envs: Annotated[
         int | None,
@@ -103,6 +128,7 @@ class EnvConfig:
             le=1_000_000,
             description="worlds that are stepped together; none: by the number of episodes",
         ),
+        Setting(option="--num-envs", common=True),
     ] = None
     duration: Annotated[
         float | None, Field(gt=0, description="seconds of an episode; none: the environment's own")
@@ -127,7 +153,9 @@ class EnvConfig:
         Field(description="other options of the environment, such as lanes=3,background=10"),
     ] = ()
     num_threads: Annotated[
-        int, Field(ge=0, le=1024, description="threads of the simulator; 0: one a core")
+        int,
+        Field(ge=0, le=1024, description="threads of the simulator; 0: one a core"),
+        Setting(resumable=True),
     ] = 0
 
 
@@ -140,9 +168,12 @@ class OnlineConfig:
         Field(
             description="train while a simulation runs on in a process of its own, which never waits for the learner"
         ),
+        Setting(option="--online", common=True),
     ] = False
     speed: Annotated[
-        float, Field(ge=0, description="simulated seconds per second: 1 is real time; 0: as fast as possible")
+        float,
+        Field(ge=0, description="simulated seconds per second: 1 is real time; 0: as fast as possible"),
+        Setting(resumable=True),
     ] = 1.0
     queue: Annotated[
         int,
@@ -151,9 +182,12 @@ class OnlineConfig:
             le=1024,
             description="rollouts that may wait for the learner; beyond that the oldest are dropped",
         ),
+        Setting(resumable=True),
     ] = 2
     row_seconds: Annotated[
-        float, Field(gt=0, description="seconds between rows of metrics while there is nothing to learn from")
+        float,
+        Field(gt=0, description="seconds between rows of metrics while there is nothing to learn from"),
+        Setting(resumable=True),
     ] = 2.0
 
 

@@ -36,17 +36,6 @@ from fastrl.utils.files import to_json, write_atomically
 from fastrl.utils.layout import show
 from fastrl.utils.progress import Progress
 
-# What may differ when a run goes on: nothing that it has learnt depends on these.
-RESUMABLE = (
-    "run.device",
-    "run.plain_ppo",
-    "run.torch_threads",
-    "run.checkpoint_seconds",
-    "run.keep_checkpoints",
-    "run.eval_episodes",
-    "env.n_workers",
-)
-
 # The checkpoint of the best workflow's policy, which no newer one pushes out.
 BEST = "best.safetensors"
 
@@ -343,7 +332,7 @@ def resume_run(
     """
 
     def restore(file: Path, state: dict[str, Any]) -> Training:
-        config = resumed_settings(WorkflowConfig, file, state, changes, RESUMABLE, trust=trust)
+        config = resumed_settings(WorkflowConfig, file, state, changes, trust=trust)
         check_learner(state["trainer"]["ppo"], config.inner.hidden)
         check_games(state["trainer"]["env"], config.inner.episodes_per_update)
         training = Training(config)

@@ -22,7 +22,7 @@ from pydantic import Field
 
 from fastrl.tasks.workflow.gaussian_process import PermutationGP, kendall_distances
 from fastrl.tasks.workflow.training import Outcome
-from fastrl.utils.config import ConfigError, section
+from fastrl.utils.config import ConfigError, Setting, section
 
 Workflow = tuple[int, ...]
 
@@ -37,9 +37,12 @@ class SearchConfig:
             description="bayes: Gaussian process over orders, upper confidence bound; random: orders at random;"
             " halving: all a little, the best ones longer and longer; exhaustive: all equally long"
         ),
+        Setting(option="--search", common=True),
     ] = "bayes"
     compliance_threshold: Annotated[
-        float, Field(ge=0, le=1, description="least compliance with which an order counts")
+        float,
+        Field(ge=0, le=1, description="least compliance with which an order counts"),
+        Setting(option="--compliance-threshold", common=True),
     ] = 0.9
     trial_share: Annotated[
         float,

@@ -8,17 +8,22 @@ from fastrl.envs.cage2.workflow import parse_workflow, workflow_name
 from fastrl.tasks.cage2.settings import GameConfig
 from fastrl.tasks.workflow.search import SearchConfig
 from fastrl.tasks.workflow.training import InnerConfig
-from fastrl.utils.config import Preset, section
+from fastrl.utils.config import Preset, Setting, section
 
 
 @section
 class RunConfig:
     """How long, where and from which random numbers."""
 
-    seed: Annotated[int, Field(ge=0, lt=2**63, description="fixes everything random in the run")] = 0
+    seed: Annotated[
+        int,
+        Field(ge=0, lt=2**63, description="fixes everything random in the run"),
+        Setting(option="--seed", common=True),
+    ] = 0
     device: Annotated[
         Literal["auto", "cpu", "cuda"],
         Field(description="where the networks live; auto: cuda if there is one, else cpu"),
+        Setting(resumable=True, option="--device", common=True),
     ] = "auto"
     total_episodes: Annotated[
         int,
@@ -27,6 +32,7 @@ class RunConfig:
             description="episodes of the search, the final training of its best order included; with --plain-ppo as"
             " many are played again",
         ),
+        Setting(option="--total-episodes", common=True),
     ] = 100_000
     workflow: Annotated[
         str | None,
@@ -35,18 +41,27 @@ class RunConfig:
             description="train this order alone, the most urgent first, such as"
             " op_server,enterprise,op_host,defender,user; none: search"
         ),
+        Setting(option="--workflow", common=True),
     ] = None
     plain_ppo: Annotated[
-        bool, Field(description="then train PPO without workflows for as many episodes, to compare with")
+        bool,
+        Field(description="then train PPO without workflows for as many episodes, to compare with"),
+        Setting(resumable=True, option="--plain-ppo", common=True),
     ] = True
     torch_threads: Annotated[
-        int, Field(ge=0, le=1024, description="threads of PyTorch; 0: chosen by PyTorch")
+        int,
+        Field(ge=0, le=1024, description="threads of PyTorch; 0: chosen by PyTorch"),
+        Setting(resumable=True),
     ] = 1
     checkpoint_seconds: Annotated[
-        float, Field(ge=0, description="seconds between checkpoints; 0: one after every training of an order")
+        float,
+        Field(ge=0, description="seconds between checkpoints; 0: one after every training of an order"),
+        Setting(resumable=True),
     ] = 30.0
     keep_checkpoints: Annotated[
-        int, Field(ge=1, description="how many of the newest checkpoints are kept, besides the best policy")
+        int,
+        Field(ge=1, description="how many of the newest checkpoints are kept, besides the best policy"),
+        Setting(resumable=True),
     ] = 3
     eval_episodes: Annotated[
         int,
@@ -55,6 +70,7 @@ class RunConfig:
             description="episodes of the final evaluation by the challenge's protocol, against each red agent over each"
             " horizon; 0: no evaluation",
         ),
+        Setting(resumable=True),
     ] = 200
 
 
@@ -74,6 +90,7 @@ class EnvConfig(GameConfig):
             description="threads that play games (the simulators are compiled, so workers are threads of this process);"
             " auto: one per core"
         ),
+        Setting(resumable=True, option="--n-workers", common=True),
     ] = "auto"
 
 

@@ -34,7 +34,7 @@ from fastrl.envs.cage2.workflow import (
     workflow_name,
 )
 from fastrl.networks.actor_critic import Activation, ActorCritic, sample_actions
-from fastrl.utils.config import section
+from fastrl.utils.config import Setting, section
 from fastrl.utils.timer import Stopwatch
 
 # Games that are measured at a time: enough to be fast, few enough to stay in caches.
@@ -63,7 +63,9 @@ class InnerConfig:
         float, Field(ge=0, le=1e6, description="what full compliance is worth in an episode's reward")
     ] = 3.0
     episodes_per_update: Annotated[
-        int, Field(ge=1, le=1_000_000, description="games played at a time, one episode of each an update")
+        int,
+        Field(ge=1, le=1_000_000, description="games played at a time, one episode of each an update"),
+        Setting(option="--episodes-per-update", common=True),
     ] = 256
     measured_episodes: Annotated[
         int,
