@@ -6,7 +6,7 @@ import gymnasium
 import pytest
 import torch
 
-from fastrl.algorithms.flat_adam import Trained, parts
+from fastrl.algorithms.flat_adam import FlatAdam, parts
 from fastrl.networks.action_space import Actions
 from fastrl.networks.actor_critic import LOG_STD_RANGE
 from fastrl.networks.multi_agent import Actor
@@ -21,7 +21,7 @@ def test_adam_is_that_of_pytorch():
     network = actor()
     theirs = torch.nn.Parameter(torch.nn.utils.parameters_to_vector(network.parameters()).detach().clone())
     reference = torch.optim.Adam([theirs], lr=0.1, eps=1e-5)
-    trained = Trained(network)
+    trained = FlatAdam(network)
     rng = torch.Generator().manual_seed(1)
     for step in range(20):
         gradient = torch.randn(len(theirs), generator=rng) * 10.0 ** (step % 4 - 2)
@@ -37,7 +37,7 @@ def test_adam_is_that_of_pytorch():
 
 
 def test_the_deviation_stays_in_its_range():
-    trained = Trained(actor())
+    trained = FlatAdam(actor())
     for sign, bound in ((-1, LOG_STD_RANGE[1]), (1, LOG_STD_RANGE[0])):
         for _ in range(100):
             trained.log_std_gradient.fill_(sign)
@@ -46,11 +46,11 @@ def test_the_deviation_stays_in_its_range():
 
 
 def test_goes_on_the_same():
-    trained = Trained(actor())
+    trained = FlatAdam(actor())
     trained.gradient.fill_(0.1)
     trained.step(0.1, 1.0)
     saved = copy.deepcopy(trained.state_dict())
-    other = Trained(actor(seed=7))
+    other = FlatAdam(actor(seed=7))
     other.load_state_dict(saved)
     for each in (trained, other):
         each.gradient.fill_(-0.2)
@@ -70,7 +70,7 @@ def test_parts_have_each_sample_once_and_are_equal():
 
 @pytest.mark.parametrize("name", ["mean", "square", "weights"])
 def test_refuses_the_state_of_another_network(name):
-    trained = Trained(actor())
-    state = Trained(actor(num_ids=2)).state_dict()
+    trained = FlatAdam(actor())
+    state = FlatAdam(actor(num_ids=2)).state_dict()
     with pytest.raises((ValueError, RuntimeError)):
         trained.load_state_dict({**trained.state_dict(), name: state[name]})

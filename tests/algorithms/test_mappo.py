@@ -12,8 +12,8 @@ from pydantic import ValidationError
 from team_env import EDGE, TeamEnv
 
 from fastrl.algorithms.mappo import MAPPO, MAPPOConfig
-from fastrl.networks.multi_agent import TeamPolicy
-from fastrl.rollout.multi_agent import TeamRollout
+from fastrl.networks.multi_agent import MultiAgentPolicy
+from fastrl.rollout.multi_agent import MultiAgentRollout
 from fastrl.utils.timer import Stopwatch
 
 SMALL = {"num_steps": 16, "hidden": (32, 32), "minibatch_size": 512}
@@ -398,7 +398,7 @@ class TestResume:
         env = TeamEnv(8, 3)
         learner = mappo_for(env, normalize_obs=True)
         train(learner, env, 2)
-        policy = TeamPolicy.from_state(written_and_read(learner.policy_state()))
+        policy = MultiAgentPolicy.from_state(written_and_read(learner.policy_state()))
         obs, alive = env.reset(seed=1)
         rows = obs.reshape(-1, 3), alive.reshape(-1)
         np.testing.assert_array_equal(policy.act(*rows), learner.act(*rows))
@@ -423,7 +423,7 @@ class TestReceive:
         env = TeamEnv(8, 3)
         one, other = mappo_for(env), mappo_for(env)
         one.collect(env, Stopwatch())
-        rollout = TeamRollout(SMALL["num_steps"], 24, 3, env.single_action_space)
+        rollout = MultiAgentRollout(SMALL["num_steps"], 24, 3, env.single_action_space)
         for name, tensor in one.rollout.tensors.items():
             if name not in ("values", "final_values"):
                 rollout.tensors[name].copy_(tensor)
@@ -434,7 +434,7 @@ class TestReceive:
     def test_refuses_another_size(self):
         env = TeamEnv(8, 3)
         with pytest.raises(ValueError, match=r"expected a rollout of rows \[24, 3\], got \[23, 3\]"):
-            mappo_for(env).receive(TeamRollout(2, 23, 3, env.single_action_space), Stopwatch())
+            mappo_for(env).receive(MultiAgentRollout(2, 23, 3, env.single_action_space), Stopwatch())
 
 
 class TestNotFinite:

@@ -8,7 +8,7 @@ from gymnasium.vector import AutoresetMode
 from team_env import TeamEnv
 
 from fastrl.collectors.multi_agent import TeamCollector
-from fastrl.rollout.multi_agent import TeamRollout
+from fastrl.rollout.multi_agent import MultiAgentRollout
 from fastrl.utils.timer import Stopwatch
 
 
@@ -23,7 +23,7 @@ def random_actions(seed=0):
 
 
 def rollout_for(env, num_steps=7):
-    return TeamRollout(num_steps, env.num_envs * env.num_agents, 3, env.single_action_space)
+    return MultiAgentRollout(num_steps, env.num_envs * env.num_agents, 3, env.single_action_space)
 
 
 def collector_for(env, seed=0):
@@ -41,7 +41,7 @@ def test_the_rollout_is_what_stepping_by_hand_gives():
         for t in range(7):
             np.testing.assert_array_equal(rollout.obs[t], obs)
             np.testing.assert_array_equal(rollout.alive[t], alive)
-            scratch = TeamRollout(1, 15, 3, env.single_action_space)
+            scratch = MultiAgentRollout(1, 15, 3, env.single_action_space)
             step = (scratch.rewards[0], scratch.terminations[0], scratch.truncations[0])
             other.step_into(act(scratch, 0), obs, *step, alive, scratch.final_obs[0])
             np.testing.assert_array_equal(rollout.rewards[t], step[0])
@@ -127,7 +127,7 @@ def test_refuses_another_number_of_seeds():
 def test_refuses_a_rollout_of_another_size():
     env = TeamEnv(2, 2)
     with pytest.raises(ValueError, match=r"\[4, 5\] a step, the environment gives \[4, 3\]"):
-        collector_for(env).collect(TeamRollout(1, 4, 5, gymnasium.spaces.Discrete(3)), Stopwatch())
+        collector_for(env).collect(MultiAgentRollout(1, 4, 5, gymnasium.spaces.Discrete(3)), Stopwatch())
 
 
 def test_refuses_the_state_of_another_size():

@@ -14,11 +14,11 @@ from fastrl.networks.multi_agent import (
     Actor,
     CentralCritic,
     Critic,
+    MultiAgentPolicy,
     Perceptron,
-    TeamPolicy,
     Trace,
 )
-from fastrl.rollout.multi_agent import TeamRollout
+from fastrl.rollout.multi_agent import MultiAgentRollout
 
 DISCRETE = Actions(gymnasium.spaces.Discrete(4))
 BOX = Actions(gymnasium.spaces.Box(np.array([-1, 0], np.float32), np.array([1, 10], np.float32)))
@@ -213,7 +213,7 @@ def nobody(obs, agents):
 
 class TestTeamPolicy:
     def policy(self, actions=DISCRETE):
-        return TeamPolicy(["a", "b", "a"], {"a": actor(actions, 1), "b": actor(actions, 2)}, actions)
+        return MultiAgentPolicy(["a", "b", "a"], {"a": actor(actions, 1), "b": actor(actions, 2)}, actions)
 
     def test_each_agent_follows_its_own(self):
         policy = self.policy(BOX)
@@ -248,7 +248,7 @@ class TestTeamPolicy:
             seen.append((obs.copy(), agents.copy()))
             return np.full((len(obs), 2), [0.5, 10], np.float32)
 
-        policy = TeamPolicy(["a", "r"], {"a": actor(BOX), "r": rule}, BOX)
+        policy = MultiAgentPolicy(["a", "r"], {"a": actor(BOX), "r": rule}, BOX)
         obs = np.arange(12, dtype=np.float32).reshape(4, 3)
         actions = policy.act(obs, np.array([True, True, True, False]))
         assert seen[0][0].tolist() == [[3, 4, 5]] and seen[0][1].tolist() == [1]
@@ -256,7 +256,7 @@ class TestTeamPolicy:
 
     def test_act_into_writes_what_it_drew(self):
         policy = self.policy(BOX)
-        rollout = TeamRollout(2, 3, 3, BOX.space)
+        rollout = MultiAgentRollout(2, 3, 3, BOX.space)
         rollout.alive[1] = [True, False, True]
         actions = policy.act_into(rollout, 1, 50 * torch.ones(3, 2))
         assert (rollout.actions[1, 0] > 10).all() and not rollout.actions[1, 1].any()
@@ -266,19 +266,19 @@ class TestTeamPolicy:
     def test_state_goes_anywhere_and_is_taken_over(self):
         policy, obs = self.policy(), np.ones((3, 3), np.float32)
         alive, noise = np.ones(3, np.bool_), sampling_noise(DISCRETE, (3,), generator())
-        other = TeamPolicy.from_state(policy.state())
+        other = MultiAgentPolicy.from_state(policy.state())
         log_probs = policy.draw(torch.from_numpy(obs), alive, noise)[1]
         assert torch.equal(other.draw(torch.from_numpy(obs), alive, noise)[1], log_probs)
-        fresh = TeamPolicy(["a", "b", "a"], {"a": actor(seed=8), "b": actor(seed=9)}, DISCRETE)
+        fresh = MultiAgentPolicy(["a", "b", "a"], {"a": actor(seed=8), "b": actor(seed=9)}, DISCRETE)
         assert not torch.equal(fresh.draw(torch.from_numpy(obs), alive, noise)[1], log_probs)
         fresh.load(policy.state())
         assert torch.equal(fresh.draw(torch.from_numpy(obs), alive, noise)[1], log_probs)
 
     def test_rules_have_to_be_given_again(self):
-        policy = TeamPolicy(["a", "r"], {"a": actor(), "r": nobody}, DISCRETE)
+        policy = MultiAgentPolicy(["a", "r"], {"a": actor(), "r": nobody}, DISCRETE)
         with pytest.raises(ValueError, match=r"there is none named \['r'\]"):
-            TeamPolicy.from_state(policy.state())
-        assert TeamPolicy.from_state(policy.state(), {"r": nobody}).policies["r"] is nobody
+            MultiAgentPolicy.from_state(policy.state())
+        assert MultiAgentPolicy.from_state(policy.state(), {"r": nobody}).policies["r"] is nobody
 
     def test_drawing_needs_a_generator_and_repeats_with_it(self):
         policy, obs, alive = self.policy(BOX), np.ones((6, 3), np.float32), np.ones(6, np.bool_)
@@ -293,13 +293,13 @@ class TestTeamPolicy:
 
     def test_refuses_actors_of_other_actions(self):
         with pytest.raises(ValueError, match="policy 'a' chooses"):
-            TeamPolicy(["a"], {"a": actor(BOX)}, DISCRETE)
+            MultiAgentPolicy(["a"], {"a": actor(BOX)}, DISCRETE)
 
     def test_refuses_rules_that_give_something_else(self):
-        policy = TeamPolicy(["r"], {"r": lambda obs, agents: [[1]]}, DISCRETE)
+        policy = MultiAgentPolicy(["r"], {"r": lambda obs, agents: [[1]]}, DISCRETE)
         with pytest.raises(ValueError, match=r"'r' should give actions \[2\], gave \[1, 1\]"):
             policy.act(np.ones((2, 3), np.float32), np.ones(2, np.bool_))
 
     def test_refuses_weights_of_somebody_else(self):
         with pytest.raises(ValueError, match="no actor named 'a'"):
-            TeamPolicy(["z"], {"z": actor()}, DISCRETE).load(self.policy().state())
+            MultiAgentPolicy(["z"], {"z": actor()}, DISCRETE).load(self.policy().state())

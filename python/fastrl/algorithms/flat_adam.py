@@ -14,7 +14,7 @@ Network = TypeVar("Network", bound=Actor | Critic | CentralCritic)
 _BETA1, _BETA2, _EPSILON = 0.9, 0.999, 1e-5
 
 
-class Trained(Generic[Network]):
+class FlatAdam(Generic[Network]):
     """A network and Adam (Kingma and Ba, 2015) on the vector of all its parameters.
 
     The arithmetic is that of ``torch.optim.Adam(eps=1e-5)``; that class would load PyTorch's compiler with it, which

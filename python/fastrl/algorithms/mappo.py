@@ -7,15 +7,15 @@ from typing import Annotated
 from pydantic import Field
 from torch import Tensor
 
-from fastrl.algorithms.flat_adam import Trained, parts
-from fastrl.algorithms.multi_agent import PolicySums, TeamLearner
-from fastrl.algorithms.multi_agent_settings import TeamConfig
+from fastrl.algorithms.flat_adam import FlatAdam, parts
+from fastrl.algorithms.multi_agent import MultiAgentLearner, PolicySums
+from fastrl.algorithms.multi_agent_settings import MultiAgentConfig
 from fastrl.networks.multi_agent import Actor
 from fastrl.utils.config import section
 
 
 @section
-class MAPPOConfig(TeamConfig):
+class MAPPOConfig(MultiAgentConfig):
     """Hyper-parameters of PPO for many agents; ``critic`` makes it MAPPO (central) or independent PPO (own)."""
 
     num_epochs: Annotated[
@@ -30,8 +30,8 @@ class MAPPOConfig(TeamConfig):
     ] = None
 
 
-class MAPPO(TeamLearner):
-    """MAPPO or independent PPO, see `TeamLearner`.
+class MAPPO(MultiAgentLearner):
+    """MAPPO or independent PPO, see `MultiAgentLearner`.
 
     Dropout is off when acting. With dropout, the ratio of a sample compares the new policy with the old one under
     the same mask, drawn anew for each minibatch: at the first step every ratio is exactly 1, and it measures how far
@@ -42,7 +42,7 @@ class MAPPO(TeamLearner):
     config: MAPPOConfig
 
     def _update_policy(
-        self, name: str, trained: Trained[Actor], rows: Tensor, learning_rate: float, entropy_coef: float
+        self, name: str, trained: FlatAdam[Actor], rows: Tensor, learning_rate: float, entropy_coef: float
     ) -> list[PolicySums]:
         config = self.config
         old = copy.deepcopy(trained.network).requires_grad_(False) if config.dropout else None

@@ -11,22 +11,22 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fastrl.algorithms.flat_adam import Trained
+from fastrl.algorithms.flat_adam import FlatAdam
 from fastrl.algorithms.multi_agent_critics import CHUNK, CentralCritics, OwnCritics, Rows
-from fastrl.algorithms.multi_agent_settings import TeamConfig, TeamMetrics
+from fastrl.algorithms.multi_agent_settings import MultiAgentConfig, MultiAgentMetrics
 from fastrl.algorithms.ppo_loss import log_probs_of, surrogate_gradient
 from fastrl.algorithms.reward_scaling import ReturnScale
 from fastrl.algorithms.schedules import Schedule
 from fastrl.collectors.multi_agent import TeamCollector, TeamEnv, TeamStats
 from fastrl.networks.action_space import Actions
 from fastrl.networks.actor_critic import check_architecture, load_weights, sampling_noise
-from fastrl.networks.multi_agent import Actor, CentralCritic, Critic, Scripted, TeamPolicy, Trace
-from fastrl.rollout.multi_agent import TeamRollout
+from fastrl.networks.multi_agent import Actor, CentralCritic, Critic, MultiAgentPolicy, Scripted, Trace
+from fastrl.rollout.multi_agent import MultiAgentRollout
 from fastrl.utils.timer import Stopwatch
 
 
 class PolicySums(NamedTuple):
-    """Scalars (0-dimensional tensors) of one policy step, as in `TeamMetrics`."""
+    """Scalars (0-dimensional tensors) of one policy step, as in `MultiAgentMetrics`."""
 
     policy_loss: Tensor
     entropy: Tensor
@@ -35,7 +35,7 @@ class PolicySums(NamedTuple):
     grad_norm: Tensor
 
 
-class TeamLearner:
+class MultiAgentLearner:
     """Policies of many agents that learn from a `TeamEnv`; `MAPPO` and `REINFORCE` say how.
 
     ::
@@ -75,11 +75,11 @@ class TeamLearner:
         ValueError: spaces that it cannot handle, or teams and partners that do not fit.
     """
 
-    config: TeamConfig
+    config: MultiAgentConfig
 
     def __init__(
         self,
-        config: TeamConfig,
+        config: MultiAgentConfig,
         obs_space: gymnasium.Space,
         action_space: gymnasium.Space,
         num_envs: int,
@@ -135,17 +135,17 @@ class TeamLearner:
         for policy in fixed.values():
             if isinstance(policy, Actor):
                 policy.to(self.device).requires_grad_(False)
-        self.policy = TeamPolicy(teams, policies, actions, self.device)
-        self._actors = {name: Trained(actor) for name, actor in actors.items()}
+        self.policy = MultiAgentPolicy(teams, policies, actions, self.device)
+        self._actors = {name: FlatAdam(actor) for name, actor in actors.items()}
         members = {name: self.policy.members(name) for name in learning}
         learns = np.any(list(members.values()), axis=0)
         self._critics: OwnCritics | CentralCritics
         if config.critic == "central":
-            central = Trained(CentralCritic(obs_dim, num_agents, **shape).to(self.device))
+            central = FlatAdam(CentralCritic(obs_dim, num_agents, **shape).to(self.device))
             self._critics = CentralCritics(config, central, learns, self._generators["critics"], self.device)
         else:
             own = {
-                name: Trained(Critic(obs_dim, num_ids=num_ids, **shape).to(self.device)) for name in learning
+                name: FlatAdam(Critic(obs_dim, num_ids=num_ids, **shape).to(self.device)) for name in learning
             }
             self._critics = OwnCritics(config, own, members, self._generators["critics"], self.device)
         # Which rows learn, bool [N].
@@ -173,7 +173,7 @@ class TeamLearner:
         rows = num_envs * num_agents
         self._return_scale = ReturnScale(rows, config.gamma) if config.normalize_rewards else None
         self._reward_scale = 1.0
-        self.rollout = TeamRollout(config.num_steps, rows, obs_dim, action_space)
+        self.rollout = MultiAgentRollout(config.num_steps, rows, obs_dim, action_space)
         self._collector: TeamCollector | None = None
         self._collector_state: dict[str, Any] = {}
         self._noise = torch.empty(0)
@@ -203,7 +203,7 @@ class TeamLearner:
         self.receive(self.rollout, watch)
         return stats
 
-    def receive(self, rollout: TeamRollout, watch: Stopwatch) -> None:
+    def receive(self, rollout: MultiAgentRollout, watch: Stopwatch) -> None:
         """Takes a rollout to learn from, which `collect` has filled, or somebody else with ``policy.act_into``.
 
         Raises:
@@ -220,7 +220,7 @@ class TeamLearner:
             self._evaluate()
         self.steps += rollout.num_steps * self.num_envs
 
-    def update(self, watch: Stopwatch) -> TeamMetrics:
+    def update(self, watch: Stopwatch) -> MultiAgentMetrics:
         """Learns from the rollout that `collect` has filled.
 
         Raises:
@@ -255,7 +255,7 @@ class TeamLearner:
         value_means = torch.stack(value_sums).mean(0).tolist() if value_sums else [0.0] * 2
         self.updates += 1
         policy_loss, entropy, approx_kl, clip_fraction, grad_norm = means
-        return TeamMetrics(
+        return MultiAgentMetrics(
             policy_loss=policy_loss,
             value_loss=value_means[0],
             entropy=entropy,
@@ -273,14 +273,14 @@ class TeamLearner:
 
     @abstractmethod
     def _update_policy(
-        self, name: str, trained: Trained[Actor], rows: Tensor, learning_rate: float, entropy_coef: float
+        self, name: str, trained: FlatAdam[Actor], rows: Tensor, learning_rate: float, entropy_coef: float
     ) -> list[PolicySums]:
         """Learns from the rows int64 [B] (of T * N) of one policy; the losses of each step."""
 
     @torch.no_grad()
     def _policy_step(
         self,
-        trained: Trained[Actor],
+        trained: FlatAdam[Actor],
         rows: Tensor,
         old: Actor | None,
         *,
@@ -332,10 +332,10 @@ class TeamLearner:
     def act(
         self, obs: NDArray[np.float32], alive: NDArray[np.bool_], deterministic: bool = True
     ) -> NDArray[Any]:
-        """Actions of the environment for any number of worlds, see `TeamPolicy.act`."""
+        """Actions of the environment for any number of worlds, see `MultiAgentPolicy.act`."""
         return self.policy.act(obs, alive, deterministic, self._generators["acting"])
 
-    def _act(self, rollout: TeamRollout, t: int) -> NDArray[Any]:
+    def _act(self, rollout: MultiAgentRollout, t: int) -> NDArray[Any]:
         return self.policy.act_into(rollout, t, self._noise[t])
 
     def _rows(self, name: str) -> NDArray[np.int64]:
@@ -388,7 +388,7 @@ class TeamLearner:
                     )
 
     def policy_state(self) -> dict[str, Any]:
-        """What inference needs (see `TeamPolicy.from_state`): weights and architecture. Not a copy."""
+        """What inference needs (see `MultiAgentPolicy.from_state`): weights and architecture. Not a copy."""
         return self.policy.state()
 
     def state_dict(self) -> dict[str, Any]:
@@ -490,7 +490,7 @@ def _obs_dim(space: gymnasium.Space) -> int:
     return space.shape[0]
 
 
-def _teams(config: TeamConfig, num_agents: int) -> tuple[str, ...]:
+def _teams(config: MultiAgentConfig, num_agents: int) -> tuple[str, ...]:
     """The name of each agent's policy."""
     if not config.teams:
         return ("shared",) * num_agents if config.share else tuple(f"agent{i}" for i in range(num_agents))

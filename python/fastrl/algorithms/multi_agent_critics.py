@@ -7,10 +7,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fastrl.algorithms.flat_adam import Trained, parts
-from fastrl.algorithms.multi_agent_settings import TeamConfig
+from fastrl.algorithms.flat_adam import FlatAdam, parts
+from fastrl.algorithms.multi_agent_settings import MultiAgentConfig
 from fastrl.networks.multi_agent import CentralCritic, Critic
-from fastrl.rollout.multi_agent import TeamRollout
+from fastrl.rollout.multi_agent import MultiAgentRollout
 
 # Rows of one pass through a network; the gradients of a minibatch add up over its chunks. Large enough to be cheap a
 # row, small enough that what lies between the layers stays in caches and out of the process's memory. (`index_select`
@@ -33,8 +33,8 @@ class OwnCritics:
 
     def __init__(
         self,
-        config: TeamConfig,
-        critics: Mapping[str, Trained[Critic]],
+        config: MultiAgentConfig,
+        critics: Mapping[str, FlatAdam[Critic]],
         members: Mapping[str, NDArray[np.bool_]],
         generator: torch.Generator,
         device: torch.device,
@@ -45,7 +45,7 @@ class OwnCritics:
         self._members = members
         self._generator = generator
 
-    def evaluate(self, rollout: TeamRollout) -> None:
+    def evaluate(self, rollout: MultiAgentRollout) -> None:
         """Fills ``values``, and ``final_values`` where agents were cut off."""
         cut_off = rollout.cut_off()
         for name, trained in self.trained.items():
@@ -70,7 +70,7 @@ class OwnCritics:
             return torch.cat(values).numpy()
 
     @torch.no_grad()
-    def update(self, rollout: TeamRollout, rows: Rows, learning_rate: float) -> list[Tensor]:
+    def update(self, rollout: MultiAgentRollout, rows: Rows, learning_rate: float) -> list[Tensor]:
         """Learns from the rows int64 [B] (of [T * N]) of each policy; loss and gradient norm [2] of each step."""
         config = self.config
         all_obs, all_returns = rollout.flat("obs"), rollout.flat("returns")
@@ -91,7 +91,7 @@ class OwnCritics:
                     sums.append(torch.stack([loss, norm]))
         return sums
 
-    def observe(self, rollout: TeamRollout, rows: Rows) -> None:
+    def observe(self, rollout: MultiAgentRollout, rows: Rows) -> None:
         """Takes the rollout's observations into the running statistics, if there are any."""
         for name, trained in self.trained.items():
             if len(rows[name]):
@@ -115,8 +115,8 @@ class CentralCritics:
 
     def __init__(
         self,
-        config: TeamConfig,
-        critic: Trained[CentralCritic],
+        config: MultiAgentConfig,
+        critic: FlatAdam[CentralCritic],
         learns: NDArray[np.bool_],
         generator: torch.Generator,
         device: torch.device,
@@ -127,7 +127,7 @@ class CentralCritics:
         self._learns = learns
         self._generator = generator
 
-    def evaluate(self, rollout: TeamRollout) -> None:
+    def evaluate(self, rollout: MultiAgentRollout) -> None:
         """Fills ``values``, and ``final_values`` of worlds in which agents were cut off.
 
         What is valued then is the world of those who would have gone on.
@@ -158,7 +158,7 @@ class CentralCritics:
             return torch.cat(values).numpy()
 
     @torch.no_grad()
-    def update(self, rollout: TeamRollout, rows: Rows, learning_rate: float) -> list[Tensor]:
+    def update(self, rollout: MultiAgentRollout, rows: Rows, learning_rate: float) -> list[Tensor]:
         """Learns from all worlds in which a learning agent acted; loss and gradient norm [2] of each step."""
         config, trained = self.config, self.trained["central"]
         shape = (-1, len(self._learns))
@@ -191,7 +191,7 @@ class CentralCritics:
                 sums.append(torch.stack([loss, norm]))
         return sums
 
-    def observe(self, rollout: TeamRollout, rows: Rows) -> None:
+    def observe(self, rollout: MultiAgentRollout, rows: Rows) -> None:
         """Takes what all living agents observed into the running statistics, if there are any."""
         alive = rollout.flat("alive").nonzero().squeeze(1)
         self.trained["central"].network.observe(rollout.flat("obs")[alive].to(self.device))

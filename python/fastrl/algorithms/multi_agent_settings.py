@@ -12,7 +12,7 @@ from fastrl.utils.config import section
 
 
 @section
-class TeamConfig:
+class MultiAgentConfig:
     """Hyper-parameters that all learners of many agents share."""
 
     num_steps: Annotated[int, Field(ge=1, description="steps of each world between updates")] = 64
@@ -99,7 +99,7 @@ class TeamConfig:
 
 
 @dataclass(frozen=True)
-class TeamMetrics:
+class MultiAgentMetrics:
     """What one update did: means over its gradient steps, unless noted; of living, learning agents alone.
 
     Attributes:

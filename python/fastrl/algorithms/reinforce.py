@@ -5,15 +5,15 @@ from typing import Annotated
 from pydantic import Field
 from torch import Tensor
 
-from fastrl.algorithms.flat_adam import Trained
-from fastrl.algorithms.multi_agent import PolicySums, TeamLearner
-from fastrl.algorithms.multi_agent_settings import TeamConfig
+from fastrl.algorithms.flat_adam import FlatAdam
+from fastrl.algorithms.multi_agent import MultiAgentLearner, PolicySums
+from fastrl.algorithms.multi_agent_settings import MultiAgentConfig
 from fastrl.networks.multi_agent import Actor
 from fastrl.utils.config import section
 
 
 @section
-class REINFORCEConfig(TeamConfig):
+class REINFORCEConfig(MultiAgentConfig):
     """Hyper-parameters of REINFORCE; critics are its baselines."""
 
     gae_lambda: Annotated[
@@ -25,8 +25,8 @@ class REINFORCEConfig(TeamConfig):
     ] = 4
 
 
-class REINFORCE(TeamLearner):
-    """The policy gradient of whole returns less a baseline, see `TeamLearner`.
+class REINFORCE(MultiAgentLearner):
+    """The policy gradient of whole returns less a baseline, see `MultiAgentLearner`.
 
     Each policy takes one step an update, along the mean over all that it did in the rollout; the minibatch size is
     that of the critics. Episodes that the rollout's end cuts in two are continued by the baseline's value there.
@@ -37,7 +37,7 @@ class REINFORCE(TeamLearner):
     config: REINFORCEConfig
 
     def _update_policy(
-        self, name: str, trained: Trained[Actor], rows: Tensor, learning_rate: float, entropy_coef: float
+        self, name: str, trained: FlatAdam[Actor], rows: Tensor, learning_rate: float, entropy_coef: float
     ) -> list[PolicySums]:
         if not len(rows):
             return []

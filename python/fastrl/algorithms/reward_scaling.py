@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fastrl.networks.actor_critic import RunningNorm, load_weights
 from fastrl.rollout.fragment import Fragment
-from fastrl.rollout.multi_agent import TeamRollout
+from fastrl.rollout.multi_agent import MultiAgentRollout
 from fastrl.rollout.rollout import Rollout, discounted_sums
 from fastrl.utils.seeding import EPISODES
 
@@ -30,7 +30,7 @@ class ReturnScale:
         self.discounted = np.zeros(num_envs)
         self.norm = RunningNorm(1)
 
-    def update(self, rollout: Rollout | TeamRollout, counts: NDArray[np.bool_] | None = None) -> float:
+    def update(self, rollout: Rollout | MultiAgentRollout, counts: NDArray[np.bool_] | None = None) -> float:
         """Takes in a rollout's rewards, those where ``counts`` (bool [T, N]; None: all); returns what to multiply them
         by."""
         sums = np.empty(rollout.rewards.shape)

@@ -10,12 +10,12 @@ import torch
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
-from fastrl.rollout.multi_agent import TeamRollout
+from fastrl.rollout.multi_agent import MultiAgentRollout
 from fastrl.utils.timer import Stopwatch
 
 # Chooses the actions of one step: reads rollout.obs[t] and alive[t], writes rollout.actions[t] and log_probs[t],
 # returns the environment's actions, int64 [K * A] or float32 [K * A, n].
-TeamAct = Callable[[TeamRollout, int], NDArray[Any]]
+TeamAct = Callable[[MultiAgentRollout, int], NDArray[Any]]
 
 
 class TeamEnv(Protocol):
@@ -98,7 +98,7 @@ class TeamCollector:
         self._present = np.zeros(env.num_envs * env.num_agents, np.bool_)
         self._lengths = np.zeros(env.num_envs, np.int64)
 
-    def collect(self, rollout: TeamRollout, watch: Stopwatch) -> TeamStats:
+    def collect(self, rollout: MultiAgentRollout, watch: Stopwatch) -> TeamStats:
         """Takes T steps in each world, the first time after a reset.
 
         Raises:
@@ -149,13 +149,13 @@ class TeamCollector:
             lengths=np.concatenate(lengths),
         )
 
-    def _begin(self, rollout: TeamRollout) -> None:
+    def _begin(self, rollout: MultiAgentRollout) -> None:
         if self._obs is None or self._alive is None:
             self.env.reset_into(rollout.obs[0], rollout.alive[0], seed=self.seeds)
         else:
             rollout.obs[0], rollout.alive[0] = self._obs, self._alive
 
-    def _settle(self, rollout: TeamRollout, t: int) -> NDArray[np.bool_]:
+    def _settle(self, rollout: MultiAgentRollout, t: int) -> NDArray[np.bool_]:
         """Puts the true last observations where they belong; returns which worlds ended, bool [K]."""
         worlds = (self.env.num_envs, self.env.num_agents)
         acted = rollout.alive[t]
@@ -176,7 +176,7 @@ class TeamCollector:
         sums[ended], present[ended] = 0, False
         return means
 
-    def _check(self, rollout: TeamRollout) -> None:
+    def _check(self, rollout: MultiAgentRollout) -> None:
         alive = rollout.alive
         gone = alive[:-1] & ~alive[1:] & ~(rollout.terminations | rollout.truncations)
         if gone.any():

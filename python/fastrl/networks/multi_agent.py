@@ -23,7 +23,7 @@ from fastrl.networks.actor_critic import (
     sample_actions,
     sampling_noise,
 )
-from fastrl.rollout.multi_agent import TeamRollout
+from fastrl.rollout.multi_agent import MultiAgentRollout
 
 Activation = Literal["relu", "tanh", "elu"]
 Init = Literal["orthogonal", "he", "xavier"]
@@ -354,14 +354,14 @@ class CentralCritic(_Network):
         return values
 
 
-class TeamPolicy:
+class MultiAgentPolicy:
     """All agents of some worlds: which of them follows which policy, and how they act.
 
     A policy is an `Actor` or a rule (`Scripted`).
 
     ::
 
-        policy = TeamPolicy.from_state(learner.policy_state())
+        policy = MultiAgentPolicy.from_state(learner.policy_state())
         actions = policy.act(obs, alive)                    # obs [K * A, D], alive [K * A], any number of worlds
 
     Args:
@@ -436,7 +436,7 @@ class TeamPolicy:
         draws, _ = self.draw(torch.from_numpy(obs), alive, noise)
         return self.actions.to_env(draws.numpy())
 
-    def act_into(self, rollout: TeamRollout, t: int, noise: Tensor | None) -> NDArray[Any]:
+    def act_into(self, rollout: MultiAgentRollout, t: int, noise: Tensor | None) -> NDArray[Any]:
         """Chooses the actions of step ``t`` and writes them and their log-probabilities; returns the environment's."""
         draws, log_probs = self.draw(rollout.tensors["obs"][t], rollout.alive[t], noise)
         rollout.tensors["actions"][t] = draws

@@ -9,7 +9,7 @@ from torch import Tensor
 from fastrl._native import _returns
 
 
-class TeamRollout:
+class MultiAgentRollout:
     """T steps of N = K * A rows (K worlds of A agents, row = world * A + agent), overwritten by each collection.
 
     Arrays are numpy, time-major and C-contiguous, so that row ``t`` of each can be handed to

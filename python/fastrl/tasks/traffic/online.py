@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from rich.console import Console
 
-from fastrl.algorithms.multi_agent import TeamLearner
+from fastrl.algorithms.multi_agent import MultiAgentLearner
 from fastrl.collectors.counters import Board, Times
 from fastrl.collectors.multi_agent import TeamCollector
 from fastrl.collectors.pool import CONTEXT, Pool
@@ -29,9 +29,9 @@ from fastrl.collectors.weights import Weights
 from fastrl.envs.multi_agent import MultiAgentVectorEnv
 from fastrl.envs.record_episodes import EPISODE, WatchedWorlds
 from fastrl.networks.actor_critic import sampling_noise
-from fastrl.networks.multi_agent import TeamPolicy
+from fastrl.networks.multi_agent import MultiAgentPolicy
 from fastrl.queue import Empty, Queue
-from fastrl.rollout.multi_agent import TeamRollout
+from fastrl.rollout.multi_agent import MultiAgentRollout
 from fastrl.tasks.traffic.curriculum import Difficulty
 from fastrl.utils.timer import Stopwatch
 
@@ -109,7 +109,7 @@ class Simulation:
     Attributes:
         index, envs, attempt: for `fastrl.collectors.pool.Pool`.
         make_env: makes its worlds.
-        policy: to begin with, as ``TeamLearner.policy_state`` gives it.
+        policy: to begin with, as ``MultiAgentLearner.policy_state`` gives it.
         num_steps: of a rollout.
         period: seconds of a step; 0: as fast as it can.
         adjusts: whether the difficulty may change.
@@ -134,7 +134,7 @@ def simulate(job: Simulation, board: Board, sender: Sender, weights: Weights | N
         FeedClosed: it is to end.
     """
     assert weights is not None
-    policy = TeamPolicy.from_state(job.policy)
+    policy = MultiAgentPolicy.from_state(job.policy)
     worlds = WatchedWorlds(job.make_env())
     seeds = np.random.SeedSequence([job.seed, _STREAM, job.attempt]).generate_state(len(job.envs) + 1)
     generator = torch.Generator().manual_seed(int(seeds[-1]))
@@ -144,7 +144,7 @@ def simulate(job: Simulation, board: Board, sender: Sender, weights: Weights | N
     fragment = np.zeros(1, fragment_type(rollout, worlds.num_envs))
     row: Any = fragment[0]
 
-    def act(rollout: TeamRollout, t: int) -> NDArray[Any]:
+    def act(rollout: MultiAgentRollout, t: int) -> NDArray[Any]:
         pace.next_step(lambda: board.stop)
         if board.stop:
             raise FeedClosed
@@ -186,7 +186,9 @@ def simulate(job: Simulation, board: Board, sender: Sender, weights: Weights | N
 class _Newest:
     """The newest policy and difficulty, as the learner publishes them."""
 
-    def __init__(self, policy: TeamPolicy, worlds: WatchedWorlds, weights: Weights, adjusts: bool) -> None:
+    def __init__(
+        self, policy: MultiAgentPolicy, worlds: WatchedWorlds, weights: Weights, adjusts: bool
+    ) -> None:
         self.version = 0
         self.published = 0.0
         self._policy, self._worlds, self._weights, self._adjusts = policy, worlds, weights, adjusts
@@ -207,12 +209,14 @@ class _Newest:
             )
 
 
-def _rollout(worlds: WatchedWorlds | MultiAgentVectorEnv, num_steps: int) -> TeamRollout:
+def _rollout(worlds: WatchedWorlds | MultiAgentVectorEnv, num_steps: int) -> MultiAgentRollout:
     (obs_dim,) = worlds.single_observation_space.shape or ()
-    return TeamRollout(num_steps, worlds.num_envs * worlds.num_agents, obs_dim, worlds.single_action_space)
+    return MultiAgentRollout(
+        num_steps, worlds.num_envs * worlds.num_agents, obs_dim, worlds.single_action_space
+    )
 
 
-def fragment_type(rollout: TeamRollout, num_envs: int) -> np.dtype[np.void]:
+def fragment_type(rollout: MultiAgentRollout, num_envs: int) -> np.dtype[np.void]:
     """A whole rollout as one record: its arrays, the episodes that ended in it, which version of the policy chose each
     step and how many seconds old that was, and how the simulation keeps pace so far."""
     arrays = [(name, (array := getattr(rollout, name)).dtype, array.shape) for name in _ARRAYS]
@@ -230,18 +234,18 @@ def fragment_type(rollout: TeamRollout, num_envs: int) -> np.dtype[np.void]:
     return np.dtype([*arrays, *others])  # type: ignore[list-item]
 
 
-def _tensors(policy: TeamPolicy) -> list[torch.Tensor]:
+def _tensors(policy: MultiAgentPolicy) -> list[torch.Tensor]:
     """All weights of all actors, in a fixed order."""
     actors = policy.state()["actors"]
     return [weight for name in sorted(actors) for _, weight in sorted(actors[name]["weights"].items())]
 
 
-def packed_size(policy: TeamPolicy) -> int:
+def packed_size(policy: MultiAgentPolicy) -> int:
     """Bytes of `pack`."""
     return sum(weight.nbytes for weight in _tensors(policy))
 
 
-def pack(policy: TeamPolicy, out: memoryview) -> None:
+def pack(policy: MultiAgentPolicy, out: memoryview) -> None:
     """Writes all weights, one after the other."""
     at = 0
     for weight in _tensors(policy):
@@ -250,7 +254,7 @@ def pack(policy: TeamPolicy, out: memoryview) -> None:
         at += len(data)
 
 
-def unpack(policy: TeamPolicy, data: memoryview) -> None:
+def unpack(policy: MultiAgentPolicy, data: memoryview) -> None:
     """Takes over weights that `pack` wrote of a policy of the same shape."""
     at = 0
     for weight in _tensors(policy):
@@ -278,7 +282,7 @@ class OnlineWorlds:
 
     def __init__(
         self,
-        learner: TeamLearner,
+        learner: MultiAgentLearner,
         make_env: Callable[[], MultiAgentVectorEnv],
         num_envs: int,
         *,

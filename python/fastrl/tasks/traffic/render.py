@@ -73,7 +73,7 @@ def run_world(path: Path, options: Mapping[str, Any]) -> tuple[MultiAgentVectorE
         RenderError: the environment refuses an option, or with it the policy does not fit.
     """
     from fastrl.networks.action_space import Actions
-    from fastrl.networks.multi_agent import TeamPolicy
+    from fastrl.networks.multi_agent import MultiAgentPolicy
     from fastrl.tasks.traffic.run import BEST, load_policy
     from fastrl.tasks.traffic.settings import environment_options
 
@@ -83,7 +83,7 @@ def run_world(path: Path, options: Mapping[str, Any]) -> tuple[MultiAgentVectorE
     if len(policy.teams) != env.num_agents and len(policy.policies) == 1:
         # One policy for all can drive any number of them.
         teams = list(policy.policies) * env.num_agents
-        policy = TeamPolicy(teams, policy.policies, policy.actions, policy.device)
+        policy = MultiAgentPolicy(teams, policy.policies, policy.actions, policy.device)
     takes = Actions(env.single_action_space).state()
     obs = np.zeros((env.num_agents, *(env.single_observation_space.shape or ())), np.float32)
     try:

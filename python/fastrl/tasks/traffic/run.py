@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from fastrl.algorithms.mappo import MAPPO
-from fastrl.algorithms.multi_agent import TeamLearner
+from fastrl.algorithms.multi_agent import MultiAgentLearner
 from fastrl.algorithms.reinforce import REINFORCE
 from fastrl.collectors.pool import CollectorError
 from fastrl.collectors.protocol import CollectError
@@ -23,7 +23,7 @@ from fastrl.envs.multi_agent import MultiAgentVectorEnv, make_multi
 from fastrl.envs.record_episodes import EPISODE, MEANS, WatchedWorlds, mean_of, play
 from fastrl.networks.action_space import Actions
 from fastrl.networks.actor_critic import check_layers
-from fastrl.networks.multi_agent import Actor, TeamPolicy
+from fastrl.networks.multi_agent import Actor, MultiAgentPolicy
 from fastrl.tasks.summary import TrafficSummary, peak_gpu_memory_mib, peak_memory_mib, with_other
 from fastrl.tasks.traffic.curriculum import Curriculum
 from fastrl.tasks.traffic.online import OnlineWorlds
@@ -77,7 +77,7 @@ def make_worlds(config: EnvConfig, num_envs: int) -> MultiAgentVectorEnv:
         raise TrainError(f"--env {config.id}: {error}") from None
 
 
-def make_learner(config: TrafficConfig, env: MultiAgentVectorEnv, device: str) -> TeamLearner:
+def make_learner(config: TrafficConfig, env: MultiAgentVectorEnv, device: str) -> MultiAgentLearner:
     """The algorithm that the settings name.
 
     Raises:
@@ -435,7 +435,7 @@ def _train(training: Training, directory: RunDirectory, console: Console) -> Tra
     return summary
 
 
-def load_policy(path: Path) -> tuple[TrafficConfig, TeamPolicy]:
+def load_policy(path: Path) -> tuple[TrafficConfig, MultiAgentPolicy]:
     """The settings of a run (its newest checkpoint) or of a checkpoint file, and the policy that it has learnt.
 
     Raises:
@@ -446,7 +446,7 @@ def load_policy(path: Path) -> tuple[TrafficConfig, TeamPolicy]:
         raise CheckpointError(f"{file} is of no run in traffic")
     try:
         config = build(TrafficConfig, from_file(TrafficConfig, state["config"], str(file)))
-        return config, TeamPolicy.from_state(state["policy"])
+        return config, MultiAgentPolicy.from_state(state["policy"])
     except Exception as error:
         if isinstance(error, UserError):
             raise
