@@ -24,7 +24,8 @@ from fastrl.envs import (
     NativeVectorEnv,
     RingVectorEnv,
 )
-from fastrl.envs.multi_agent import MultiAgentVectorEnv, make_multi
+from fastrl.envs.multi_agent import MultiAgentVectorEnv
+from fastrl.envs.registration import make_multi
 
 MAKERS: dict[str, Callable[[], NativeVectorEnv | MultiAgentVectorEnv]] = {
     "cage2": lambda: Cage2VectorEnv(2, red_agent="mix", num_threads=1),

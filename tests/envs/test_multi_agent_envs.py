@@ -12,8 +12,8 @@ from gymnasium.vector import AutoresetMode
 from stub_worlds import AGENTS, LIMIT, StubWorlds, stub_env
 
 from fastrl.envs import HighwayVectorEnv, MultiAgentVectorEnv, make_multi
-from fastrl.envs.multi_agent import MULTI_IDS
-from fastrl.envs.traffic.episode_log import EPISODE_FIELDS
+from fastrl.envs.episode_log import EPISODE_FIELDS
+from fastrl.envs.registration import MULTI_AGENT_IDS
 
 K = 4
 MODES = ["same_step", "next_step", "disabled"]
@@ -236,7 +236,7 @@ def test_disabled_asks_for_a_reset_of_what_ended() -> None:
         env.step(np.ones((K, AGENTS), np.int64))
 
 
-@pytest.mark.parametrize("env_id", MULTI_IDS)
+@pytest.mark.parametrize("env_id", MULTI_AGENT_IDS)
 def test_every_simulator_is_stepped_the_same_way(env_id: str) -> None:
     env, other = make_multi(env_id, 3), make_multi(env_id, 3, num_threads=1)
     rng = np.random.default_rng(0)

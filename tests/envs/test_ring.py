@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from fastrl._native._rust import IdmPlatoon
-from fastrl.envs import RingVectorEnv, RingWorlds, make_multi
+from fastrl.envs import RingMultiAgentVectorEnv, RingVectorEnv, make_multi
 from fastrl.envs.traffic.ring import equilibrium_speed
 from fastrl.testing import check_vector_env
 
@@ -110,7 +110,7 @@ class TestContract:
 class TestFormulas:
     def test_observation_and_reward_are_flow_s(self) -> None:
         env = make_multi("fastrl/ring-v0", 5, num_agents=2, warmup_steps=300, horizon=100)
-        assert isinstance(env, RingWorlds) and env.seats == (10, 21)
+        assert isinstance(env, RingMultiAgentVectorEnv) and env.seats == (10, 21)
         env.reset(seed=1)
         rng = np.random.default_rng(2)
         for _ in range(50):

@@ -20,8 +20,8 @@ from traffic_runs import OPTIONS, lines, small_config, train
 
 import fastrl.tasks.traffic.run
 from fastrl.cli.main import main
-from fastrl.envs.multi_agent import make_multi
 from fastrl.envs.record_episodes import MEANS
+from fastrl.envs.registration import make_multi
 from fastrl.tasks.traffic.curriculum import Difficulty
 from fastrl.tasks.traffic.run import BEST, Training, evaluate_run
 from fastrl.training.checkpoint import load_checkpoint, load_newest, save_checkpoint

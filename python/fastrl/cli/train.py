@@ -126,11 +126,11 @@ def command_for(env_id: str) -> str | None:
     """The kind and option that train on an environment, such as ``gym --env CartPole-v1``; None for other words."""
     import gymnasium
 
-    from fastrl.envs.multi_agent import MULTI_IDS
+    from fastrl.envs.registration import MULTI_AGENT_IDS
 
     if env_id in ("fastrl/Cage2-v0", "fastrl/Cage2Workflow-v0"):
         return "cage2" if env_id == "fastrl/Cage2-v0" else "cage2-workflow"
-    if env_id in MULTI_IDS:
+    if env_id in MULTI_AGENT_IDS:
         return f"traffic --env {env_id}"
     if env_id.startswith(("ALE/", "SuperMarioBros", "fastrl/Catch")) or "NoFrameskip" in env_id:
         return f"pixels --env {env_id}"

@@ -1,37 +1,62 @@
-"""Environments. Importing this package loads no torch."""
+"""Environments. Importing this package loads no torch, and the module of an environment on its first use."""
 
-from fastrl.envs.async_vector import AsyncNativeVectorEnv
-from fastrl.envs.cage2.env import Cage2Env, Cage2VectorEnv
-from fastrl.envs.cage2.workflow import Cage2WorkflowVectorEnv
-from fastrl.envs.multi_agent import MultiAgentVectorEnv, make_multi
-from fastrl.envs.pixels import PixelEnv, make_pixels
-from fastrl.envs.process_vector import ProcessVectorEnv
-from fastrl.envs.toys.catch import CatchEnv
-from fastrl.envs.toys.uneven import UnevenEnv
-from fastrl.envs.traffic.coop import CoopVectorEnv
-from fastrl.envs.traffic.highway import HighwayEnv, HighwayVectorEnv
-from fastrl.envs.traffic.highway_multi import HighwayWorlds
-from fastrl.envs.traffic.ring import RingEnv, RingVectorEnv, RingWorlds
-from fastrl.envs.vector import NativeVectorEnv
+import pkgutil
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-__all__ = [
-    "AsyncNativeVectorEnv",
-    "Cage2Env",
-    "Cage2VectorEnv",
-    "Cage2WorkflowVectorEnv",
-    "CatchEnv",
-    "CoopVectorEnv",
-    "HighwayEnv",
-    "HighwayVectorEnv",
-    "HighwayWorlds",
-    "MultiAgentVectorEnv",
-    "NativeVectorEnv",
-    "PixelEnv",
-    "ProcessVectorEnv",
-    "RingEnv",
-    "RingVectorEnv",
-    "RingWorlds",
-    "UnevenEnv",
-    "make_multi",
-    "make_pixels",
-]
+if TYPE_CHECKING:
+    from fastrl.envs.async_vector import AsyncNativeVectorEnv as AsyncNativeVectorEnv
+    from fastrl.envs.cage2.env import Cage2Env as Cage2Env
+    from fastrl.envs.cage2.env import Cage2VectorEnv as Cage2VectorEnv
+    from fastrl.envs.cage2.workflow import Cage2WorkflowVectorEnv as Cage2WorkflowVectorEnv
+    from fastrl.envs.multi_agent import MultiAgentVectorEnv as MultiAgentVectorEnv
+    from fastrl.envs.pixels import PixelEnv as PixelEnv
+    from fastrl.envs.pixels import make_pixels as make_pixels
+    from fastrl.envs.process_vector import ProcessVectorEnv as ProcessVectorEnv
+    from fastrl.envs.registration import make_multi as make_multi
+    from fastrl.envs.registration import register_multi as register_multi
+    from fastrl.envs.toys.catch import CatchEnv as CatchEnv
+    from fastrl.envs.toys.uneven import UnevenEnv as UnevenEnv
+    from fastrl.envs.traffic.coop import CoopVectorEnv as CoopVectorEnv
+    from fastrl.envs.traffic.highway import HighwayEnv as HighwayEnv
+    from fastrl.envs.traffic.highway import HighwayVectorEnv as HighwayVectorEnv
+    from fastrl.envs.traffic.highway_multi import HighwayMultiAgentVectorEnv as HighwayMultiAgentVectorEnv
+    from fastrl.envs.traffic.ring import RingEnv as RingEnv
+    from fastrl.envs.traffic.ring import RingMultiAgentVectorEnv as RingMultiAgentVectorEnv
+    from fastrl.envs.traffic.ring import RingVectorEnv as RingVectorEnv
+    from fastrl.envs.vector import NativeVectorEnv as NativeVectorEnv
+
+_MODULES = {
+    "AsyncNativeVectorEnv": "async_vector",
+    "Cage2Env": "cage2.env",
+    "Cage2VectorEnv": "cage2.env",
+    "Cage2WorkflowVectorEnv": "cage2.workflow",
+    "CatchEnv": "toys.catch",
+    "CoopVectorEnv": "traffic.coop",
+    "HighwayEnv": "traffic.highway",
+    "HighwayMultiAgentVectorEnv": "traffic.highway_multi",
+    "HighwayVectorEnv": "traffic.highway",
+    "MultiAgentVectorEnv": "multi_agent",
+    "NativeVectorEnv": "vector",
+    "PixelEnv": "pixels",
+    "ProcessVectorEnv": "process_vector",
+    "RingEnv": "traffic.ring",
+    "RingMultiAgentVectorEnv": "traffic.ring",
+    "RingVectorEnv": "traffic.ring",
+    "UnevenEnv": "toys.uneven",
+    "make_multi": "registration",
+    "make_pixels": "pixels",
+    "register_multi": "registration",
+}
+__all__ = [*_MODULES]
+
+# Each folder registers its environments by id, so that a new environment is a folder and no entry in a list.
+for _folder in pkgutil.iter_modules(__path__):
+    if _folder.ispkg:
+        import_module(f"{__name__}.{_folder.name}")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,7 +1,7 @@
 """Gymnasium's `VectorEnv` over a compiled simulator.
 
-The compiled side steps all environments at once and writes into arrays that the caller owns. `step` allocates them
-as Gymnasium users expect; `step_into` takes a trainer's own, so that row t of a rollout is filled in place.
+The compiled side steps all environments at once and writes into arrays that the caller owns. `step` allocates new
+arrays, as Gymnasium users expect; `step_into` writes into a trainer's arrays, such as step t of a rollout.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SEED_LIMIT = 2**64
 
 
 class NativeVec(Protocol):
-    """What the compiled class of a simulator offers; `_rust.pyi` says what each method takes."""
+    """The interface of a compiled simulator; `_rust.pyi` documents its methods."""
 
     @property
     def num_envs(self) -> int: ...
@@ -60,6 +60,60 @@ def as_seed(seed: object) -> int:
     return int(seed)
 
 
+def as_seeds(seed: Any, num_envs: int) -> NDArray[np.uint64]:
+    """One seed an environment, uint64 [N]: `seed + i` for environment i, or the given list.
+
+    Raises:
+        TypeError, ValueError: not N seeds, or one that `as_seed` refuses.
+    """
+    if isinstance(seed, np.ndarray) and seed.dtype == np.uint64 and seed.shape == (num_envs,):
+        return seed
+    if isinstance(seed, list | tuple | np.ndarray):
+        if len(seed) != num_envs:
+            raise ValueError(f"seed: expected {num_envs} seeds, got {len(seed)}")
+        if any(each is None for each in seed):
+            raise ValueError("seed: expected a list of integers, got one with None")
+        return np.array([as_seed(each) for each in seed], np.uint64)
+    first = as_seed(seed)
+    as_seed(first + num_envs - 1)
+    return np.arange(num_envs, dtype=np.uint64) + np.uint64(first)
+
+
+def as_actions(
+    actions: Any, space: Space[Any], batch_shape: tuple[int, ...], *, keep_float64: bool = False
+) -> NDArray[Any]:
+    """A batch of actions in the dtype that the compiled side takes; it checks the values itself.
+
+    Args:
+        actions: [*batch_shape, *S] for the shape S of `space`.
+        space: the action space of one agent.
+        keep_float64: numbers that come as float64 stay float64; otherwise they are rounded to float32.
+
+    Returns:
+        C-contiguous int64 where the space is discrete, else float32 (or float64).
+
+    Raises:
+        TypeError: neither integers nor, for a `Box`, numbers.
+        ValueError: another shape, or an integer beyond int64.
+    """
+    array = np.asarray(actions)
+    shape = (*batch_shape, *(space.shape or ()))
+    continuous = isinstance(space, Box)
+    kinds, noun = ("iuf", "numbers") if continuous else ("iu", "integers")
+    if array.dtype.kind not in kinds:
+        raise TypeError(f"actions: expected {noun} of shape {shape}, got dtype {array.dtype}")
+    if array.shape != shape:
+        raise ValueError(f"actions: expected {noun} of shape {shape}, got shape {array.shape}")
+    if continuous:
+        single = not keep_float64 or (array.dtype.kind == "f" and array.dtype.itemsize <= 4)
+        # A number that overflows becomes an infinity, which the compiled side refuses.
+        with np.errstate(over="ignore"):
+            return np.ascontiguousarray(array, np.float32 if single else np.float64)
+    if array.dtype == np.uint64 and array.size and array.max() >= SEED_LIMIT // 2:
+        raise ValueError(f"actions: expected numbers below 2**63, got {array.max()}")
+    return np.ascontiguousarray(array, np.int64)
+
+
 def as_autoreset_mode(mode: AutoresetMode | str) -> AutoresetMode:
     """Accepts Gymnasium's enum, its value (`"NextStep"`) or its name in any case (`"next_step"`)."""
     if isinstance(mode, AutoresetMode):
@@ -71,39 +125,53 @@ def as_autoreset_mode(mode: AutoresetMode | str) -> AutoresetMode:
     raise ValueError(f"autoreset_mode: expected {names} or gymnasium's AutoresetMode, got {mode!r}")
 
 
-def _of_rows(info: dict[str, Any], rows: NDArray[np.bool_]) -> dict[str, Any]:
-    """Gymnasium's form of what belongs to some environments: zero elsewhere, and a mask beside each key."""
-    shown: dict[str, Any] = {}
+def _masked(info: dict[str, Any], mask: NDArray[np.bool_]) -> dict[str, Any]:
+    """Gymnasium's form of an info that only some environments have: zeros elsewhere, and a mask beside each key."""
+    masked: dict[str, Any] = {}
     for key, value in info.items():
         if isinstance(value, dict):
-            shown[key] = _of_rows(value, rows)
+            masked[key] = _masked(value, mask)
         else:
-            shown[key] = np.zeros_like(value)
-            shown[key][rows] = value[rows]
-        shown[f"_{key}"] = rows.copy()
-    return shown
+            masked[key] = np.zeros_like(value)
+            masked[key][mask] = value[mask]
+        masked[f"_{key}"] = mask.copy()
+    return masked
 
 
 class NativeVectorEnv(VectorEnv[Any, Any, Any]):
     """N environments of a compiled simulator.
 
-    `native` builds the compiled object for the autoreset mode that it is given ("next_step", "same_step",
-    "disabled"). With `info_of`, `info` carries what that function reads off the compiled object after each step: a
-    dict of arrays [N, ...] or of such dicts. `render_modes` names what `render` offers; "ansi" asks the compiled
-    object for texts. A simulator with scenes has a `view`: then there are "rgb_array" and "human" besides, and `fps`
-    says how many steps a second are as fast as time.
-
     Observations are [N, *S] for the space's shape S and in its dtype, rewards float64 [N], terminations and
     truncations bool [N]; actions are integers [N] where the action space is discrete, else float32 [N, n]. `reset_into`
-    and `step_into` write float32 [N, obs_dim], obs_dim being the product of S; [N, *S] will do as well. Each
-    environment draws from its own stream: `reset(seed=s)` gives environment i the seed s + i, a list is taken as it
-    is, no seed lets the streams run on. Results do not depend on the number of threads.
+    and `step_into` write float32 [N, obs_dim], obs_dim being the product of S; they take arrays [N, *S] as well. Each
+    environment has its own random stream: `reset(seed=s)` gives environment i the seed s + i, a list gives each its
+    own, and without a seed the streams continue. Results do not depend on the number of threads.
 
-    More environments than fit into memory are a MemoryError when they are made.
+    The counterpart for several agents is `fastrl.envs.multi_agent.MultiAgentVectorEnv`. The two share the checks of
+    seeds and actions, and the compiled code, but no base class: this one follows Gymnasium's interface (attributes,
+    spaces of a batch, infos with masks), to which the flags of agents and the returns of episodes do not fit.
+
+    Attributes:
+        was_reset: `reset` or `load_state` was called, so that the random streams have begun.
+
+    Args:
+        native: builds the compiled object for the autoreset mode that it is given ("next_step", "same_step",
+            "disabled").
+        observation_space, action_space: of one environment.
+        autoreset_mode: Gymnasium's enum or the name of a mode.
+        render_mode: one of the `render_modes`, or None.
+        info_of: reads `info` off the compiled object after each step: a dict of arrays [N, ...] or of such dicts.
+        render_modes: modes that `render` offers; for "ansi" the compiled object gives the texts.
+        view: how the pictures of a simulator with scenes are drawn; it adds "rgb_array" and "human".
+        fps: steps a second at which pictures show real time.
+
+    Raises:
+        MemoryError: the environments do not fit into memory.
+        ValueError: an unknown mode.
     """
 
-    # Whether numbers that come as float64 stay that. Otherwise they are rounded to float32.
-    _takes_float64 = False
+    # Actions that come as float64 are passed on as float64.
+    _keeps_float64 = False
 
     def __init__(
         self,
@@ -131,9 +199,9 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
             if render_mode is not None:
                 self._viewer = Viewer(view, render_mode, fps=fps)
         self._info_of = info_of
-        # The end of an episode can only be looked into before its environment is reset.
-        self._resets_itself = self.autoreset_mode is AutoresetMode.SAME_STEP and info_of is not None
-        mode = AutoresetMode.DISABLED if self._resets_itself else self.autoreset_mode
+        # The info of an episode's last step has to be read before its environment is reset.
+        self._resets_in_python = self.autoreset_mode is AutoresetMode.SAME_STEP and info_of is not None
+        mode = AutoresetMode.DISABLED if self._resets_in_python else self.autoreset_mode
         self._native = native(mode.name.lower())
         self.num_envs = self._native.num_envs
         self.single_observation_space = observation_space
@@ -141,9 +209,9 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
         self.observation_space = batch_space(observation_space, self.num_envs)
         self.action_space = batch_space(action_space, self.num_envs)
         self._obs_shape = (self.num_envs, self._native.obs_dim)
-        self._shown_shape = (self.num_envs, *(observation_space.shape or ()))
-        self._shown_dtype = observation_space.dtype
-        self._was_reset = False
+        self._batch_shape = (self.num_envs, *(observation_space.shape or ()))
+        self._obs_dtype = observation_space.dtype
+        self.was_reset = False
         self._attributes: dict[str, tuple[Any, ...]] = {}
 
     def reset(
@@ -152,8 +220,8 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
         seed: int | Sequence[int | None] | None = None,
         options: dict[str, Any] | None = None,
     ) -> tuple[NDArray[Any], dict[str, Any]]:
-        """Starts new episodes; `options={"reset_mask": bool [N]}` selects the environments that do. The others go on,
-        and their rows show the observation that they stand at."""
+        """Starts new episodes; `options={"reset_mask": bool [N]}` selects the environments that are reset. The other
+        environments keep their episodes and return their current observations."""
         options = dict(options or {})
         mask = options.pop("reset_mask", None)
         if options:
@@ -166,7 +234,7 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
         self.reset_into(obs, seed=seed, reset_mask=mask)
         if self.render_mode == "human":
             self.render()
-        return self._shown(obs), self._info()
+        return self._as_obs(obs), self._info()
 
     def reset_into(
         self,
@@ -175,43 +243,36 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
         seed: int | Sequence[int | None] | NDArray[np.uint64] | None = None,
         reset_mask: NDArray[np.bool_] | None = None,
     ) -> None:
-        """As `reset`; writes the rows of `obs` (float32 [N, obs_dim]) that it resets and leaves the others."""
+        """Does as `reset`, into `obs`, float32 [N, obs_dim]: writes the observations of the environments that it resets
+        and leaves the others as they are."""
         self._native.reset(self._flat(obs), self._seeds(seed), reset_mask)
-        self._was_reset = True
+        self.was_reset = True
 
     def observe_into(self, obs: NDArray[np.float32]) -> None:
-        """Writes what every environment shows now, float32 [N, obs_dim]."""
+        """Writes the current observations of all environments, float32 [N, obs_dim]."""
         self._native.observe(self._flat(obs))
 
-    def _shown(self, obs: NDArray[np.float32]) -> NDArray[Any]:
-        """Rows as the observation space has them."""
-        return obs.reshape(self._shown_shape).astype(self._shown_dtype, copy=False)
+    def _as_obs(self, obs: NDArray[np.float32]) -> NDArray[Any]:
+        """Observations in the shape and dtype of the observation space."""
+        return obs.reshape(self._batch_shape).astype(self._obs_dtype, copy=False)
 
     def _flat(self, obs: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Rows as the compiled side writes them, in the same memory; it refuses what has neither shape."""
-        if self._shown_shape == self._obs_shape or not isinstance(obs, np.ndarray):
+        """The same memory as [N, obs_dim]; an array of another shape is left to the compiled side to refuse."""
+        if self._batch_shape == self._obs_shape or not isinstance(obs, np.ndarray):
             return obs
-        fits = obs.shape == self._shown_shape and obs.flags.c_contiguous
+        fits = obs.shape == self._batch_shape and obs.flags.c_contiguous
         return obs.reshape(self._obs_shape) if fits else obs
 
     def _seeds(self, seed: Any) -> NDArray[np.uint64] | None:
         if seed is None:
             super().reset(seed=None)
-            if self._was_reset:
+            if self.was_reset:
                 return None
             return self.np_random.integers(SEED_LIMIT, size=self.num_envs, dtype=np.uint64, endpoint=False)
-        if isinstance(seed, list | tuple | np.ndarray):
-            if isinstance(seed, np.ndarray) and seed.dtype == np.uint64 and seed.shape == (self.num_envs,):
-                return seed
-            if len(seed) != self.num_envs:
-                raise ValueError(f"seed: expected {self.num_envs} seeds, got {len(seed)}")
-            if any(s is None for s in seed):
-                raise ValueError("seed: expected a list of integers, got one with None")
-            return np.array([as_seed(s) for s in seed], np.uint64)
-        first = as_seed(seed)
-        as_seed(first + self.num_envs - 1)
-        super().reset(seed=first)
-        return np.arange(self.num_envs, dtype=np.uint64) + np.uint64(first)
+        seeds = as_seeds(seed, self.num_envs)
+        if isinstance(seed, int | np.integer):
+            super().reset(seed=int(seed))
+        return seeds
 
     def step(
         self, actions: Any
@@ -224,19 +285,22 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
         truncations = np.empty(self.num_envs, np.bool_)
         same_step = self.autoreset_mode is AutoresetMode.SAME_STEP
         final_obs = np.zeros(self._obs_shape, np.float32) if same_step else None
-        final_info = self._step(self._as_actions(actions), obs, rewards, terminations, truncations, final_obs)
+        batch = as_actions(
+            actions, self.single_action_space, (self.num_envs,), keep_float64=self._keeps_float64
+        )
+        final_info = self._step(batch, obs, rewards, terminations, truncations, final_obs)
         if self.render_mode == "human":
             self.render()
         info = self._info()
         ended = terminations | truncations
         if final_obs is not None and ended.any():
             info |= {
-                "final_obs": self._shown(final_obs),
+                "final_obs": self._as_obs(final_obs),
                 "_final_obs": ended,
-                "final_info": _of_rows(final_info, ended),
+                "final_info": _masked(final_info, ended),
                 "_final_info": ended.copy(),
             }
-        return self._shown(obs), rewards, terminations, truncations, info
+        return self._as_obs(obs), rewards, terminations, truncations, info
 
     def step_into(
         self,
@@ -247,18 +311,22 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
         truncations: NDArray[np.bool_],
         final_obs: NDArray[np.float32] | None = None,
     ) -> None:
-        """As `step`, into the caller's arrays; nothing is allocated.
+        """Does as `step`, into the caller's arrays, and allocates nothing.
 
-        All are C-contiguous and share no memory: actions int64 [N] or float32 [N, n], obs float32 [N, obs_dim],
-        rewards float32 or float64 [N], terminations and truncations bool [N]. `final_obs` float32 [N, obs_dim]
-        belongs to SAME_STEP mode: rows whose episode ended get its last observation, the others are left as they
-        are. The GIL is released meanwhile, so no other thread may touch the arrays. Raises TypeError (dtype),
-        ValueError (shape, strides, read-only, action out of range) or `gymnasium.error.ResetNeeded`, and then nothing
-        has changed.
+        The arrays are C-contiguous and share no memory: actions int64 [N] or float32 [N, n], obs float32 [N, obs_dim],
+        rewards float32 or float64 [N], terminations and truncations bool [N]. `final_obs`, float32 [N, obs_dim],
+        belongs to SAME_STEP mode: where an episode ended it gets the last observation, elsewhere it is left as it is.
+        The GIL is released during the call, so no other thread may touch the arrays.
+
+        Raises:
+            TypeError: a wrong dtype.
+            ValueError: a wrong shape, strides, a read-only array, or an action out of range.
+            gymnasium.error.ResetNeeded: an environment has to be reset first.
+            Nothing has changed then.
         """
         obs = self._flat(obs)
         final_obs = None if final_obs is None else self._flat(final_obs)
-        if self._resets_itself:
+        if self._resets_in_python:
             self._step(actions, obs, rewards, terminations, truncations, final_obs)
         else:
             self._native.step(actions, obs, rewards, terminations, truncations, final_obs)
@@ -272,8 +340,8 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
         truncations: NDArray[np.bool_],
         final_obs: NDArray[np.float32] | None,
     ) -> dict[str, Any]:
-        """Steps; returns the info of the episodes that ended, where it can be had."""
-        if not self._resets_itself or self._info_of is None:
+        """Steps, and returns the info of the episodes that ended, if there is an `info_of`."""
+        if not self._resets_in_python or self._info_of is None:
             self._native.step(actions, obs, rewards, terminations, truncations, final_obs)
             return {}
         self._native.step(actions, obs, rewards, terminations, truncations)
@@ -286,31 +354,14 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
         self._native.reset(obs, None, ended)
         return final_info
 
-    def _as_actions(self, actions: Any) -> NDArray[Any]:
-        array = np.asarray(actions)
-        if isinstance(self.single_action_space, Box):
-            expected = (self.num_envs, *self.single_action_space.shape)
-            if array.dtype.kind not in "iuf":
-                raise TypeError(f"actions: expected numbers of shape {expected}, got dtype {array.dtype}")
-            single = not self._takes_float64 or (array.dtype.kind == "f" and array.dtype.itemsize <= 4)
-            with np.errstate(over="ignore"):  # an infinity is refused with the others
-                return np.ascontiguousarray(array, np.float32 if single else np.float64)
-        if array.dtype.kind not in "iu":
-            raise TypeError(
-                f"actions: expected integers of shape ({self.num_envs},), got dtype {array.dtype}"
-            )
-        if array.dtype == np.uint64 and array.size and array.max() >= SEED_LIMIT // 2:
-            raise ValueError(f"actions: expected numbers below 2**63, got {array.max()}")
-        return np.ascontiguousarray(array, np.int64)
-
     def _info(self) -> dict[str, Any]:
         if self._info_of is None:
             return {}
-        return _of_rows(self._info_of(self._native), np.ones(self.num_envs, np.bool_))
+        return _masked(self._info_of(self._native), np.ones(self.num_envs, np.bool_))
 
     def render(self) -> tuple[Any, ...] | None:
-        """With `render_mode="ansi"` one text an environment, with "rgb_array" one picture, uint8 [H, W, 3]; "human"
-        shows the first environment in a window, as `reset` and `step` do by themselves, and gives None."""
+        """With `render_mode="ansi"` one text an environment, with "rgb_array" one picture, uint8 [H, W, 3]. In mode
+        "human" it shows the first environment in a window, as `reset` and `step` do, and returns None."""
         if self.render_mode is None:
             return None
         native: Any = self._native
@@ -319,25 +370,29 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
         return tuple(native.render(i) for i in range(self.num_envs))
 
     def save_state(self) -> bytes:
-        """Everything that the future depends on, generators included; for `load_state` of an equal environment."""
+        """The complete state, random generators included, for `load_state` of an environment with the same options."""
         return self._native.save_state()
 
     def load_state(self, state: bytes) -> None:
-        """Restores what `save_state` gave. Raises ValueError if it is damaged, of other options, or altered so that the
-        simulator cannot go on from it, and then nothing has changed. Bytes of unknown origin are safe to load."""
+        """Restores a state of `save_state`. Bytes of unknown origin are safe to load.
+
+        Raises:
+            ValueError: the state is damaged, of other options, or altered so that the simulator cannot continue from
+                it. Nothing has changed then.
+        """
         self._native.load_state(state)
-        self._was_reset = True
+        self.was_reset = True
 
     def asynchronous(self, seed: int, *, same_step: bool, num_threads: int = 0) -> AsyncVec:
-        """Closes this and gives its environments to be stepped one by one: what `fastrl.envs.AsyncNativeVectorEnv` is
-        made of. Raises ValueError for environments of several agents."""
+        """Hands the environments over to be stepped one by one, for `fastrl.envs.AsyncNativeVectorEnv`, and closes this
+        object. Raises ValueError for environments of several agents."""
         native = self._native.asynchronous(seed, same_step=same_step, num_threads=num_threads)
         self.close()
         return native
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """The attribute `name`, called if it can be, as one value an environment: an array with one row an
-        environment is taken apart, anything else is the same for all."""
+        """The attribute `name`, called if it is callable, as one value an environment: an array [N, ...] is split,
+        anything else is the same for all."""
         if name in self._attributes:
             return self._attributes[name]
         if name.startswith("_"):
@@ -353,7 +408,7 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
         return self.call(name)
 
     def set_attr(self, name: str, values: Any) -> None:
-        """Keeps a value an environment under a name of the caller's. Options of the simulator are fixed."""
+        """Stores one value an environment under a new name. Options of the simulator cannot be changed."""
         if hasattr(self, name) and name not in self._attributes:
             raise AttributeError(
                 f"{name!r} is fixed when the environment is made: make a new one to change it"

@@ -1,18 +1,23 @@
-"""Faces that other libraries expect, over this package's vector environments.
+"""Adapters to and from other libraries.
 
-- `SB3VecEnv`: Stable-Baselines3's `VecEnv`.
-- `PettingZooEnv`, `parallel_env`: PettingZoo's `ParallelEnv`.
+- `SB3VecEnv`: a Gymnasium vector environment as Stable-Baselines3's `VecEnv`.
+- `PettingZooEnv`, `parallel_env`: an environment of several agents as PettingZoo's `ParallelEnv`.
+- `fastrl.envs.adapters.cyborg`, `fastrl.envs.adapters.mario`: CybORG and Super Mario Bros. as Gymnasium environments.
 
-Each is imported when it is asked for, so that nobody needs a library that they do not use.
+Each is imported on first use, so that only its user needs the other library.
 """
 
 from typing import TYPE_CHECKING, Any
+
+from gymnasium import register
 
 if TYPE_CHECKING:
     from fastrl.envs.adapters.pettingzoo import PettingZooEnv, parallel_env
     from fastrl.envs.adapters.sb3 import SB3VecEnv
 
 __all__ = ["PettingZooEnv", "SB3VecEnv", "parallel_env"]
+
+register("fastrl/CybORG-v0", entry_point="fastrl.envs.adapters.cyborg:CyborgEnv")
 
 
 def __getattr__(name: str) -> Any:

@@ -11,7 +11,8 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 from pettingzoo import ParallelEnv
 
-from fastrl.envs.multi_agent import MultiAgentVectorEnv, make_multi
+from fastrl.envs.multi_agent import MultiAgentVectorEnv
+from fastrl.envs.registration import make_multi
 from fastrl.envs.viewer import RENDER_MODES, Viewer
 
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, cast
 
-import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from fastrl._native import _rust
-from fastrl.envs.vector import NativeVec, NativeVectorEnv, as_seed
+from fastrl.envs.single import SingleEnv
+from fastrl.envs.vector import NativeVec, NativeVectorEnv
 
 Ruleset = Literal["main", "leaderboard"]
 RedAgent = str | Mapping[str, float]
@@ -240,58 +240,16 @@ class Cage2VectorEnv(Cage2Games):
         return out
 
 
-class Cage2Env(gymnasium.Env[NDArray[np.float32], np.int64]):
-    """One game of CAGE Challenge 2. Options as in `Cage2VectorEnv`; the truth in `info` has no leading axis."""
+class Cage2Env(SingleEnv):
+    """One game of CAGE Challenge 2. Options as in `Cage2VectorEnv`."""
 
     metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012
-
-    def __init__(self, *, render_mode: str | None = None, **options: Any) -> None:
-        for name in ("num_envs", "autoreset_mode", "num_threads"):
-            if name in options:
-                raise TypeError(
-                    f"{name} belongs to the vector environment: use gymnasium.make_vec or Cage2VectorEnv"
-                )
-        self._vector = Cage2VectorEnv(
-            1, num_threads=1, autoreset_mode=AutoresetMode.DISABLED, render_mode=render_mode, **options
-        )
-        self.render_mode = render_mode
-        self.observation_space = self._vector.single_observation_space
-        self.action_space = self._vector.single_action_space
-
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
-        super().reset(seed=seed)
-        if seed is None and not self._vector._was_reset:
-            seed = int(self.np_random.integers(2**63))
-        obs, info = self._vector.reset(seed=None if seed is None else as_seed(seed), options=options)
-        return obs[0], _single(info)
-
-    def step(self, action: Any) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
-        obs, rewards, terminations, truncations, info = self._vector.step(np.asarray(action).reshape(1))
-        return obs[0], float(rewards[0]), bool(terminations[0]), bool(truncations[0]), _single(info)
+    vector_class = Cage2VectorEnv
+    _vector: Cage2VectorEnv
 
     def action_masks(self) -> NDArray[np.bool_]:
         """Bool [num_actions], see `Cage2VectorEnv.action_masks`."""
         return self._vector.action_masks()[0]
-
-    def render(self) -> str | None:  # type: ignore[override]
-        texts = self._vector.render()
-        return None if texts is None else texts[0]
-
-    def save_state(self) -> bytes:
-        """See `NativeVectorEnv.save_state`."""
-        return self._vector.save_state()
-
-    def load_state(self, state: bytes) -> None:
-        self._vector.load_state(state)
-
-    def close(self) -> None:
-        self._vector.close()
-
-
-def _single(info: dict[str, Any]) -> dict[str, Any]:
-    return {key: value[0] for key, value in info.items() if not key.startswith("_")}
 
 
 class ScanMemory:

@@ -1,1 +1,6 @@
-"""Small environments for tests and examples."""
+"""Small environments for tests and benchmarks."""
+
+from gymnasium import register
+
+register("fastrl/Catch-v0", entry_point="fastrl.envs.toys.catch:CatchEnv")
+register("fastrl/Uneven-v0", entry_point="fastrl.envs.toys.uneven:UnevenEnv")

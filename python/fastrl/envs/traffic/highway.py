@@ -27,6 +27,7 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from fastrl._native import _rust
+from fastrl.envs.single import SingleEnv
 from fastrl.envs.traffic.highway_config import (
     HIGHWAY_DEFAULTS,
     HIGHWAY_FAST_DEFAULTS,
@@ -38,7 +39,7 @@ from fastrl.envs.traffic.highway_config import (
     native_options,
     observation_space,
 )
-from fastrl.envs.vector import NativeVec, NativeVectorEnv, as_seed
+from fastrl.envs.vector import NativeVec, NativeVectorEnv
 from fastrl.envs.viewer import RENDER_MODES, View
 
 REWARDS = ("collision_reward", "right_lane_reward", "high_speed_reward", "on_road_reward")
@@ -67,7 +68,7 @@ class HighwayVectorEnv(NativeVectorEnv):
     Raises ValueError or TypeError for an option out of its range, and says what was expected.
     """
 
-    _takes_float64 = True
+    _keeps_float64 = True
 
     def __init__(
         self,
@@ -127,6 +128,12 @@ class HighwayVectorEnv(NativeVectorEnv):
             "rewards": dict(zip(REWARDS, rewards.T.copy(), strict=True)),
         }
 
+    def continue_streams(self, other: HighwayVectorEnv) -> None:
+        """Goes on with the random streams of another environment, if it was ever reset."""
+        if other.was_reset:
+            self._highway.continue_streams(other._highway)
+            self.was_reset = True
+
     def action_masks(self, out: NDArray[np.bool_] | None = None) -> NDArray[np.bool_]:
         """Bool [N, num_actions]: which actions can have an effect, as highway-env's `get_available_actions` lists
         them: no lane change off the road, no target speed beyond the last. Only DiscreteMetaAction has such."""
@@ -176,7 +183,7 @@ class ActionType:
     get_available_actions: Callable[[], list[int]]
 
 
-class HighwayEnv(gymnasium.Env[NDArray[Any], Any]):
+class HighwayEnv(SingleEnv):
     """One road, for `gymnasium.make`.
 
     `config` is as in `HighwayVectorEnv`, and as in highway-env it may be changed: edit `env.unwrapped.config`, call
@@ -184,32 +191,22 @@ class HighwayEnv(gymnasium.Env[NDArray[Any], Any]):
     """
 
     metadata: dict[str, Any] = {"render_modes": list(RENDER_MODES), "render_fps": 2}  # noqa: RUF012
+    vector_class = HighwayVectorEnv
+    _vector: HighwayVectorEnv
 
     def __init__(
         self, config: Mapping[str, Any] | None = None, render_mode: str | None = None, *, fast: bool = False
     ) -> None:
-        self.render_mode = render_mode
         self.fast = fast
-        self._build(config)
+        super().__init__(render_mode=render_mode, config=config)
+
+    def _build(self, options: Mapping[str, Any]) -> None:
+        super()._build({**options, "fast": self.fast, "info": False})
+        self.config = checked(self._vector.config, self._vector.config)
 
     @classmethod
     def default_config(cls) -> dict[str, Any]:
         return default_config()
-
-    def _build(self, config: Mapping[str, Any] | None) -> None:
-        self._vector = HighwayVectorEnv(
-            1,
-            config=config,
-            fast=self.fast,
-            num_threads=1,
-            autoreset_mode=AutoresetMode.DISABLED,
-            info=False,
-            render_mode=self.render_mode,
-        )
-        self.config = checked(self._vector.config, self._vector.config)
-        self.observation_space = self._vector.single_observation_space
-        self.action_space = self._vector.single_action_space
-        self.metadata = type(self).metadata | {"render_fps": self._vector.metadata["render_fps"]}
 
     def configure(self, config: Mapping[str, Any]) -> None:
         """Changes the config from the next reset on."""
@@ -219,7 +216,6 @@ class HighwayEnv(gymnasium.Env[NDArray[Any], Any]):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[Any], dict[str, Any]]:
         """Starts an episode. `options={"config": {...}}` changes the config first, as `configure` does."""
-        super().reset(seed=seed)
         options = dict(options or {})
         changes = options.pop("config", {})
         if options:
@@ -227,25 +223,16 @@ class HighwayEnv(gymnasium.Env[NDArray[Any], Any]):
         self.configure(changes)
         if not data_equivalence(self.config, self._vector.config):
             old = self._vector
-            self._build(self.config)
-            if old._was_reset:
-                self._vector._highway.continue_streams(old._highway)
-                self._vector._was_reset = True
+            self._build({"config": self.config})
+            self._vector.continue_streams(old)
             old.close()
-        if seed is None and not self._vector._was_reset:
-            seed = int(self.np_random.integers(2**63))
-        obs, _ = self._vector.reset(seed=None if seed is None else as_seed(seed))
-        return obs[0], self._info()
+        return super().reset(seed=seed)
 
     def step(self, action: Any) -> tuple[NDArray[Any], float, bool, bool, dict[str, Any]]:
-        batch = np.asarray(action)
-        if batch.size == 1 and self.action_space.shape in ((), (1,)):
-            batch = batch.reshape(self.action_space.shape)
-        obs, rewards, terminations, truncations, _ = self._vector.step(batch[np.newaxis])
-        told = self._info() | {"action": action}
-        return obs[0], float(rewards[0]), bool(terminations[0]), bool(truncations[0]), told
+        obs, reward, terminated, truncated, info = super().step(action)
+        return obs, reward, terminated, truncated, info | {"action": action}
 
-    def _info(self) -> dict[str, Any]:
+    def _info(self, info: dict[str, Any]) -> dict[str, Any]:
         """highway-env's info in plain Python."""
         info = self._vector.read_info()
         rewards = {name: float(part[0]) for name, part in info["rewards"].items()}
@@ -257,15 +244,10 @@ class HighwayEnv(gymnasium.Env[NDArray[Any], Any]):
             "rewards": rewards,
         }
 
-    def render(self) -> NDArray[np.uint8] | None:  # type: ignore[override]
-        """A picture, uint8 [screen_height, screen_width, 3], with `render_mode="rgb_array"`."""
-        pictures = self._vector.render()
-        return None if pictures is None else pictures[0]
-
     @property
     def vehicle(self) -> VehicleState:
         """The controlled vehicle. All others are in `vehicles()`."""
-        if not self._vector._was_reset:
+        if not self._vector.was_reset:
             raise gymnasium.error.ResetNeeded("there is no vehicle yet: call reset() first")
         first = {key: value[0].item() for key, value in self._vector.vehicles().items()}
         lanes = {key: ("0", "1", int(first[key])) for key in ("lane", "target_lane")}
@@ -297,7 +279,7 @@ class HighwayEnv(gymnasium.Env[NDArray[Any], Any]):
         twin.config = deepcopy(self.config, memo)
         twin.spec = deepcopy(self.spec, memo)
         twin._np_random, twin._np_random_seed = deepcopy(self._np_random, memo), self._np_random_seed
-        if self._vector._was_reset:
+        if self._vector.was_reset:
             twin.load_state(self.save_state())
         return twin
 
@@ -312,13 +294,3 @@ class HighwayEnv(gymnasium.Env[NDArray[Any], Any]):
     def vehicles(self) -> dict[str, NDArray[Any]]:
         """See `HighwayVectorEnv.vehicles`."""
         return self._vector.vehicles()
-
-    def save_state(self) -> bytes:
-        """See `NativeVectorEnv.save_state`."""
-        return self._vector.save_state()
-
-    def load_state(self, state: bytes) -> None:
-        self._vector.load_state(state)
-
-    def close(self) -> None:
-        self._vector.close()

@@ -23,7 +23,7 @@ from fastrl.envs.traffic.highway_config import (
 from fastrl.envs.viewer import View
 
 
-class HighwayWorlds(MultiAgentVectorEnv):
+class HighwayMultiAgentVectorEnv(MultiAgentVectorEnv):
     """K highways with one agent each, as rows; observations are flat.
 
     Args:
@@ -59,6 +59,6 @@ class HighwayWorlds(MultiAgentVectorEnv):
         )
 
 
-def highway_fast(num_envs: int, **options: Any) -> HighwayWorlds:
+def highway_fast(num_envs: int, **options: Any) -> HighwayMultiAgentVectorEnv:
     """`fastrl/highway-fast-v0`."""
-    return HighwayWorlds(num_envs, fast=True, **options)
+    return HighwayMultiAgentVectorEnv(num_envs, fast=True, **options)

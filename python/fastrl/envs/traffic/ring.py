@@ -16,7 +16,6 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, NamedTuple
 
-import gymnasium
 import numpy as np
 from gymnasium.spaces import Box
 from gymnasium.vector import AutoresetMode
@@ -24,7 +23,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from fastrl._native import _rust
 from fastrl.envs.multi_agent import MultiAgentVectorEnv
-from fastrl.envs.vector import NativeVectorEnv, as_seed
+from fastrl.envs.single import SingleEnv
+from fastrl.envs.vector import NativeVectorEnv
 from fastrl.envs.viewer import RENDER_MODES, View
 
 Drive = Literal["agents", "humans", "follower_stopper", "pi_saturation"]
@@ -228,60 +228,23 @@ class RingVectorEnv(_Rings, NativeVectorEnv):
         )
 
 
-class RingEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
+class RingEnv(SingleEnv):
     """One ring with one agent. Options as in `RingOptions`."""
 
     metadata: dict[str, Any] = {"render_modes": list(RENDER_MODES), "render_fps": 10}  # noqa: RUF012
+    vector_class = RingVectorEnv
+    _vector: RingVectorEnv
 
-    def __init__(self, *, render_mode: str | None = None, **options: Any) -> None:
-        for name in ("num_envs", "autoreset_mode", "num_threads"):
-            if name in options:
-                raise TypeError(
-                    f"{name} belongs to the vector environment: use gymnasium.make_vec or RingVectorEnv"
-                )
-        self._vector = RingVectorEnv(
-            1, num_threads=1, autoreset_mode=AutoresetMode.DISABLED, render_mode=render_mode, **options
-        )
-        self.render_mode = render_mode
-        self.options = self._vector.options
-        self.metadata = type(self).metadata | {"render_fps": self.options.fps}
-        self.observation_space = self._vector.single_observation_space
-        self.action_space = self._vector.single_action_space
-
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
-        super().reset(seed=seed)
-        if seed is None and not self._vector._was_reset:
-            seed = int(self.np_random.integers(2**63))
-        obs, info = self._vector.reset(seed=None if seed is None else as_seed(seed), options=options)
-        return obs[0], info
-
-    def step(self, action: Any) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
-        obs, rewards, terminations, truncations, info = self._vector.step(np.asarray(action).reshape(1, 1))
-        return obs[0], float(rewards[0]), bool(terminations[0]), bool(truncations[0]), info
-
-    def render(self) -> NDArray[np.uint8] | None:  # type: ignore[override]
-        """A picture, uint8 [H, W, 3], with `render_mode="rgb_array"`."""
-        pictures = self._vector.render()
-        return None if pictures is None else pictures[0]
+    @property
+    def options(self) -> RingOptions:
+        return self._vector.options
 
     def vehicles(self) -> RingState:
-        """Where the vehicles are, without the leading axis."""
+        """Positions and speeds of the vehicles, without the leading axis."""
         return RingState(*(array[0] for array in self._vector.vehicles()))
 
-    def save_state(self) -> bytes:
-        """See `NativeVectorEnv.save_state`."""
-        return self._vector.save_state()
 
-    def load_state(self, state: bytes) -> None:
-        self._vector.load_state(state)
-
-    def close(self) -> None:
-        self._vector.close()
-
-
-class RingWorlds(_Rings, MultiAgentVectorEnv):
+class RingMultiAgentVectorEnv(_Rings, MultiAgentVectorEnv):
     """K rings with A agents each, as rows.
 
     Args:

@@ -13,7 +13,8 @@ from gymnasium.spaces import Box, Discrete
 from numpy.typing import NDArray
 from rich.console import Console
 
-from fastrl.envs.multi_agent import MultiAgentVectorEnv, make_multi
+from fastrl.envs.multi_agent import MultiAgentVectorEnv
+from fastrl.envs.registration import make_multi
 from fastrl.envs.traffic.trajectories import Recorder, draw_time_space
 from fastrl.envs.viewer import View
 from fastrl.tasks.traffic.scores import evaluation_seeds

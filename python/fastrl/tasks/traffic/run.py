@@ -19,8 +19,9 @@ from fastrl.algorithms.multi_agent import MultiAgentLearner
 from fastrl.algorithms.reinforce import REINFORCE
 from fastrl.collectors.pool import CollectorError
 from fastrl.collectors.protocol import CollectError
-from fastrl.envs.multi_agent import MultiAgentVectorEnv, make_multi
+from fastrl.envs.multi_agent import MultiAgentVectorEnv
 from fastrl.envs.record_episodes import EPISODE, MEANS, WatchedWorlds, mean_of, play
+from fastrl.envs.registration import make_multi
 from fastrl.networks.action_space import Actions
 from fastrl.networks.actor_critic import check_layers
 from fastrl.networks.multi_agent import Actor, MultiAgentPolicy

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field
 
 from fastrl.algorithms.mappo import MAPPOConfig
 from fastrl.algorithms.reinforce import REINFORCEConfig
-from fastrl.envs.multi_agent import MULTI_IDS
+from fastrl.envs.registration import MULTI_AGENT_IDS
 from fastrl.tasks.traffic.curriculum import CurriculumConfig, Difficulty
 from fastrl.utils.config import ConfigError, InitFrom, Preset, Setting, section
 
@@ -258,13 +258,13 @@ def full_traffic(config: EnvConfig) -> Difficulty:
 
 
 def environment_options(config: EnvConfig) -> dict[str, Any]:
-    """What ``fastrl.envs.multi_agent.make_multi`` is to be given besides the id and the number of worlds.
+    """What ``fastrl.envs.make_multi`` is to be given besides the id and the number of worlds.
 
     Raises:
         ConfigError: no environment of traffic, or an option that it does not have.
     """
-    if config.id not in MULTI_IDS:
-        raise ConfigError(f"--env: expected one of {', '.join(MULTI_IDS)}, got {config.id}")
+    if config.id not in MULTI_AGENT_IDS:
+        raise ConfigError(f"--env: expected one of {', '.join(MULTI_AGENT_IDS)}, got {config.id}")
     given = {name: getattr(config, name) for name in _COOP if getattr(config, name) is not None}
     options: dict[str, Any] = {"num_threads": config.num_threads}
     if config.id.startswith("fastrl/coop-"):

@@ -1,4 +1,4 @@
-"""What became of the episodes of many-agent worlds, for simulators that keep no account of their own."""
+"""Episode statistics for simulators of several agents that keep none themselves."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ EPISODE_FIELDS = (
 
 
 class EpisodeLog:
-    """Counts, for K worlds of A agents, from nothing but what their steps write.
+    """Counts lengths and returns in K environments of A agents from the arrays that their steps write.
 
-    An episode has ended when every agent that lived before a step ends with it: nobody lives on, or the time is up.
+    An episode has ended when every agent that was alive before a step ends with it.
     """
 
     def __init__(self, num_envs: int, num_agents: int) -> None:
@@ -36,16 +36,16 @@ class EpisodeLog:
         self._last = np.full((3, num_envs), np.nan)
         self._finished = np.zeros(num_envs, np.int64)
 
-    def begin(self, alive: NDArray[np.bool_], reset_mask: NDArray[np.bool_] | None) -> None:
-        """After a reset: `alive` bool [K*A], `reset_mask` bool [K] (None: all)."""
-        worlds = np.ones(len(self._agents), np.bool_) if reset_mask is None else reset_mask
-        self._begin(worlds, alive.reshape(self._shape))
+    def reset(self, alive: NDArray[np.bool_], reset_mask: NDArray[np.bool_] | None) -> None:
+        """Counts a reset: `alive` bool [K*A], `reset_mask` bool [K] (None: all)."""
+        mask = np.ones(len(self._agents), np.bool_) if reset_mask is None else reset_mask
+        self._start(mask, alive.reshape(self._shape))
 
-    def _begin(self, worlds: NDArray[np.bool_], alive: NDArray[np.bool_]) -> None:
-        self._alive[worlds] = alive[worlds]
-        self._agents[worlds] = alive[worlds].sum(axis=1)
-        self._returns[worlds] = 0.0
-        self._lengths[worlds] = 0
+    def _start(self, mask: NDArray[np.bool_], alive: NDArray[np.bool_]) -> None:
+        self._alive[mask] = alive[mask]
+        self._agents[mask] = alive[mask].sum(axis=1)
+        self._returns[mask] = 0.0
+        self._lengths[mask] = 0
 
     def step(
         self,
@@ -54,7 +54,7 @@ class EpisodeLog:
         truncations: NDArray[np.bool_],
         alive: NDArray[np.bool_],
     ) -> None:
-        """After a step: all [K*A]."""
+        """Counts a step; all arrays are [K*A]."""
         stepped = self._alive.any(axis=1)
         self._returns += rewards.reshape(self._shape).sum(axis=1, dtype=np.float64)
         self._lengths += stepped
@@ -62,12 +62,12 @@ class EpisodeLog:
         for i in np.flatnonzero(ended):
             self._last[:, i] = (self._lengths[i], self._returns[i] / self._agents[i], self._agents[i])
         self._finished += ended
-        # With autoreset, the step after an end (or that one itself) begins the next episode.
-        self._begin(np.logical_or(ended, ~stepped), alive.reshape(self._shape))
+        # With autoreset, the next episode starts with the step that ends one, or with the step after it.
+        self._start(np.logical_or(ended, ~stepped), alive.reshape(self._shape))
         self._alive[:] = alive.reshape(self._shape)
 
     def episodes(self) -> dict[str, NDArray]:
-        """As `MultiAgentVectorEnv.episodes`; NaN for what only the simulator could know."""
+        """As `MultiAgentVectorEnv.episodes`; NaN where only the simulator knows the value."""
         out: dict[str, NDArray] = {key: np.full(len(self._agents), np.nan) for key in EPISODE_FIELDS}
         out["length"], out["return_mean"], out["num_agents"] = self._last.copy()
         out["finished"] = self._finished.copy()
@@ -82,13 +82,13 @@ class EpisodeLog:
 
     @property
     def state_size(self) -> int:
-        """Bytes of every `save_state`."""
+        """Length of every saved state in bytes."""
         return 4 + sum(array.nbytes for array in self._arrays())
 
     def check_state(self, state: bytes) -> None:
         """Raises ValueError if it is damaged."""
         if len(state) != self.state_size or zlib.crc32(state[4:]).to_bytes(4, "little") != state[:4]:
-            raise ValueError("this environment state cannot be restored: its account of episodes is damaged")
+            raise ValueError("this environment state cannot be restored: its episode statistics are damaged")
 
     def load_state(self, state: bytes) -> None:
         """Restores a checked state."""

@@ -1,0 +1,45 @@
+"""Registration of environments of several agents by id, beside Gymnasium's registry of the others."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gymnasium.envs.registration import load_env_creator
+
+if TYPE_CHECKING:
+    from fastrl.envs.multi_agent import MultiAgentVectorEnv
+
+MULTI_AGENT_IDS: dict[str, str] = {}
+"""Entry points "module:function" by id."""
+
+
+def register_multi(id: str, entry_point: str) -> None:  # noqa: A002 (Gymnasium's name)
+    """Registers an environment of several agents for `make_multi`.
+
+    Args:
+        id: such as "fastrl/coop-highway-v0".
+        entry_point: "module:name" of a function or class that is called with `num_envs` and the options.
+    """
+    MULTI_AGENT_IDS[id] = entry_point
+
+
+def make_multi(id: str, num_envs: int, **options: Any) -> MultiAgentVectorEnv:  # noqa: A002
+    """Makes a vector environment of several agents by its id.
+
+    >>> env = make_multi("fastrl/coop-highway-v0", 8, num_agents=6)
+    >>> obs, alive = env.reset(seed=0)
+
+    Args:
+        id: one of `MULTI_AGENT_IDS`.
+        num_envs: K.
+        options: the simulator's own (see `fastrl.envs.traffic.coop`), and `autoreset_mode` ("same_step", the default,
+            "next_step" or "disabled"). An unknown option is a TypeError that names it.
+
+    Raises:
+        ValueError: an unknown id, or an option out of range.
+    """
+    if id not in MULTI_AGENT_IDS:
+        raise ValueError(f"id: expected one of {', '.join(map(repr, MULTI_AGENT_IDS))}, got {id!r}")
+    make: Any = load_env_creator(MULTI_AGENT_IDS[id])
+    env: MultiAgentVectorEnv = make(num_envs, **options)
+    return env

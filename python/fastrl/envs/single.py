@@ -1,0 +1,80 @@
+"""A Gymnasium environment over a compiled vector environment of one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import AutoresetMode
+from numpy.typing import NDArray
+
+from fastrl.envs.vector import NativeVectorEnv
+
+
+class SingleEnv(gymnasium.Env[NDArray[Any], Any]):
+    """One environment of a compiled simulator, for `gymnasium.make`.
+
+    A subclass names its `vector_class` and adds what its simulator has besides. Options are those of the vector
+    environment; observations and infos have no leading axis.
+
+    Raises:
+        TypeError: an option that only a batch of environments has.
+    """
+
+    vector_class: ClassVar[type[NativeVectorEnv]]
+    _vector: NativeVectorEnv
+
+    def __init__(self, *, render_mode: str | None = None, **options: Any) -> None:
+        for name in ("num_envs", "autoreset_mode", "num_threads"):
+            if name in options:
+                raise TypeError(
+                    f"{name} belongs to the vector environment: use gymnasium.make_vec or"
+                    f" {self.vector_class.__name__}"
+                )
+        self.render_mode = render_mode
+        self._build(options)
+
+    def _build(self, options: Mapping[str, Any]) -> None:
+        fixed = {"num_threads": 1, "autoreset_mode": AutoresetMode.DISABLED, "render_mode": self.render_mode}
+        build: Any = self.vector_class
+        self._vector = build(1, **fixed, **options)
+        self.observation_space = self._vector.single_observation_space
+        self.action_space = self._vector.single_action_space
+        if "render_fps" in self._vector.metadata:
+            self.metadata = type(self).metadata | {"render_fps": self._vector.metadata["render_fps"]}
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[Any], dict[str, Any]]:
+        super().reset(seed=seed)
+        obs, info = self._vector.reset(seed=seed, options=options)
+        return obs[0], self._info(info)
+
+    def step(self, action: Any) -> tuple[NDArray[Any], float, bool, bool, dict[str, Any]]:
+        batch = np.asarray(action)
+        if batch.size == 1 and self.action_space.shape in ((), (1,)):
+            batch = batch.reshape(self.action_space.shape)
+        obs, rewards, terminations, truncations, info = self._vector.step(batch[np.newaxis])
+        return obs[0], float(rewards[0]), bool(terminations[0]), bool(truncations[0]), self._info(info)
+
+    def _info(self, info: dict[str, Any]) -> dict[str, Any]:
+        """The vector environment's info without masks and leading axes."""
+        return {key: value[0] for key, value in info.items() if not key.startswith("_")}
+
+    def render(self) -> Any:
+        """The vector environment's text or picture (uint8 [H, W, 3]); None with "human" or without a render mode."""
+        frames = self._vector.render()
+        return None if frames is None else frames[0]
+
+    def save_state(self) -> bytes:
+        """See `NativeVectorEnv.save_state`."""
+        return self._vector.save_state()
+
+    def load_state(self, state: bytes) -> None:
+        """See `NativeVectorEnv.load_state`."""
+        self._vector.load_state(state)
+
+    def close(self) -> None:
+        self._vector.close()
