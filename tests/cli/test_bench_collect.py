@@ -304,7 +304,7 @@ def refusals(capsys: pytest.CaptureFixture[str]) -> Iterator[Any]:
         (["--workers=1,x"], "got 'x'"),
         (["--methods=executer"], "did you mean executor?"),
         (["--network=64,"], "--network: should be an integer"),
-        (["--env-options=busy"], "should be key=value, got 'busy'"),
+        (["--env-options=busy"], "--env-options should be KEY=VALUE such as lanes=3, got ['busy']"),
         (["--env-options=colour=red"], "unexpected keyword argument 'colour'"),
         (["--env=Pong"], "--env Pong: Gymnasium knows no 'Pong'"),
     ],

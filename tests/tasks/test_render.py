@@ -16,7 +16,7 @@ from fastrl.tasks.traffic.render import Outputs, RenderError, make_world, moment
 from fastrl.utils.video import VideoError, write_video
 
 SMALL = {"warmup_steps": 5, "horizon": 40}
-RING = ["--env", "fastrl/ring-v0", "--world", "warmup_steps=5", "horizon=40"]
+RING = ["--env", "fastrl/ring-v0", "--env-options", "warmup_steps=5", "horizon=40"]
 
 
 def record(env_id: str, policy: str = "idle", episodes: int = 1, **options: object) -> Trajectories:
@@ -174,7 +174,7 @@ def test_a_run_is_shown_with_its_best_policy(tmp_path: Path) -> None:
     assert main(["render", str(run), "--log", str(log)]) == 0
     seen = Trajectories.load(log)
     assert seen.env == "fastrl/coop-merge-v0" and seen.alive.shape[1] == 3
-    assert main(["render", str(run), "--log", str(log), "--world", "max_agents=5", "num_agents=5"]) == 0
+    assert main(["render", str(run), "--log", str(log), "--env-options", "max_agents=5", "num_agents=5"]) == 0
     assert Trajectories.load(log).alive.shape[1] == 5, "one policy for all drives any number"
     assert main(["render", str(run / "checkpoints" / "best.safetensors"), "--log", str(log)]) == 0
     np.testing.assert_array_equal(Trajectories.load(log).x, seen.x)
@@ -196,8 +196,11 @@ def test_a_run_is_shown_with_its_best_policy(tmp_path: Path) -> None:
         ([*RING, "--log", "nowhere/a.npz"], "there is no folder nowhere"),
         ([*RING, "--time-space", "a.doc"], "expected a name that ends in"),
         (["--env", "fastrl/rink-v0", "--log", "a.npz"], "expected one of"),
-        (["--env", "fastrl/ring-v0", "--world", "horizn=3", "--log", "a.npz"], "horizn"),
-        (["--env", "fastrl/ring-v0", "--world", "horizon", "--log", "a.npz"], "expected KEY=VALUE"),
+        (["--env", "fastrl/ring-v0", "--env-options", "horizn=3", "--log", "a.npz"], "horizn"),
+        (
+            ["--env", "fastrl/ring-v0", "--env-options", "horizon", "--log", "a.npz"],
+            "--env-options should be KEY=VALUE such as lanes=3, got ['horizon']",
+        ),
         ([*RING, "--log", "a.npz", "--speed", "0"], "should be a number from 0.001 to 1000000, got '0'"),
         ([*RING, "--log", "a.npz", "--speed", "1e-300"], "should be a number from 0.001 to 1000000"),
         ([*RING, "--out", "a.gif", "--fps", "0.001"], "--fps should be at least 0.01, got 0.001"),
@@ -240,7 +243,14 @@ def test_a_diagram_says_who_drives(
         titles.append(title)
 
     monkeypatch.setattr(render_module, "draw_time_space", draw)
-    arguments = ["--env", "fastrl/ring-v0", "--time-space", str(tmp_path / "a.png"), "--world", "horizon=3"]
+    arguments = [
+        "--env",
+        "fastrl/ring-v0",
+        "--time-space",
+        str(tmp_path / "a.png"),
+        "--env-options",
+        "horizon=3",
+    ]
     assert main(["render", *arguments, *options]) == 0
     assert titles == [title]
 

@@ -284,7 +284,9 @@ def test_it_learns() -> None:
 COOP = [
     *OPTIONS,
     "--env.duration=5",
-    "--env.options=background=4,lanes=2",
+    "--env-options",
+    "background=4",
+    "lanes=2",
     "--curriculum.mode=auto",
     "--curriculum.levels=2",
     "--curriculum.window=8",
@@ -368,7 +370,9 @@ def test_it_learns_to_drive(monkeypatch: pytest.MonkeyPatch) -> None:
         "--episodes=3000",
         "--num-envs=32",
         "--env.duration=20",
-        "--env.options=lanes=3,background=4",
+        "--env-options",
+        "lanes=3",
+        "background=4",
         "--mappo.num_steps=20",
         "--mappo.hidden=64,32",
         "--mappo.minibatch_size=1024",
@@ -393,7 +397,7 @@ def test_it_learns_to_drive(monkeypatch: pytest.MonkeyPatch) -> None:
             ["--algorithm=mapo"],
             ("--algorithm should be 'ippo', 'mappo' or 'reinforce', got 'mapo'; did you mean 'mappo'?"),
         ),
-        (["--env.options=lanes"], "--env.options should be pairs such as lanes=3, got 'lanes'"),
+        (["--env.options=lanes"], "--env-options should be KEY=VALUE such as lanes=3, got ['lanes']"),
         (
             [*OPTIONS, "--env.id=fastrl/coop-highwey-v0"],
             (

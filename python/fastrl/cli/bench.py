@@ -6,6 +6,7 @@ import dataclasses
 from fastrl.cli.train import at_least, import_from_here, path, positive
 from fastrl.utils.command_line import ArgumentParser
 from fastrl.utils.config import ConfigError, nearest
+from fastrl.utils.env_options import read_options
 from fastrl.utils.layout import show
 from fastrl.utils.output import plain_console
 from fastrl.utils.progress import Progress, load_torch
@@ -28,7 +29,6 @@ def bench_collect(prog: str, arguments: list[str]) -> int:
         speed_table,
     )
     from fastrl.envs.spec import EnvSpec
-    from fastrl.training.collecting import parse_options
     from fastrl.utils.files import to_json, write_atomically
 
     parser = ArgumentParser(
@@ -109,7 +109,7 @@ def bench_collect(prog: str, arguments: list[str]) -> int:
                 f"--methods: unknown collector {name!r}; did you mean {nearest(name, METHODS)}?"
             )
     setting = Setting(
-        env=EnvSpec(options.env, parse_options(tuple(options.env_options))),
+        env=EnvSpec(options.env, read_options(options.env_options)),
         hidden=None if options.network is None else _numbers("--network", options.network),
         max_steps=options.max_steps,
         seconds=options.seconds,

@@ -1,12 +1,12 @@
 """The command ``fastrl render``."""
 
 import argparse
-import ast
 from typing import Any
 
 from fastrl.cli.train import at_least, path, positive, seed
 from fastrl.utils.command_line import ArgumentParser
 from fastrl.utils.config import ConfigError
+from fastrl.utils.env_options import read_options
 from fastrl.utils.progress import load_torch
 
 
@@ -18,7 +18,7 @@ def render(prog: str, arguments: list[str]) -> int:
         description="Plays episodes in traffic and shows them: as a film, as a log of all trajectories, or as a diagram"
         " of time and space. RUN is a run directory, whose best policy drives, or a checkpoint file.",
         epilog=f"{prog} runs/merge --out episode.mp4 --log trajectory.npz\n"
-        f"{prog} --env fastrl/ring-v0 --world drive=humans --time-space diagram.png",
+        f"{prog} --env fastrl/ring-v0 --env-options drive=humans --time-space diagram.png",
     )
     parser.add_argument(
         "run",
@@ -39,7 +39,7 @@ def render(prog: str, arguments: list[str]) -> int:
         help="how the agents drive without a run: no change, or random actions [idle]",
     )
     parser.add_argument(
-        "--world",
+        "--env-options",
         nargs="+",
         default=[],
         metavar="KEY=VALUE",
@@ -85,7 +85,7 @@ def render(prog: str, arguments: list[str]) -> int:
 
     outputs = Outputs(video=options.out, log=options.log, time_space=options.time_space)
     outputs.check()
-    world = dict(_option(text) for text in options.world)
+    world = read_options(options.env_options)
     if options.run is not None:
         env, act = run_world(options.run, world)
         title = f"{env.name}, run {options.run}"
@@ -95,7 +95,7 @@ def render(prog: str, arguments: list[str]) -> int:
         act = scripted(policy, env, options.seed)
         # Whoever else drives the agents' vehicles does so whatever the policy.
         driven = world.get("drive", "agents") == "agents"
-        title = ", ".join([env.name, *options.world, *([policy] if driven else [])])
+        title = ", ".join([env.name, *options.env_options, *([policy] if driven else [])])
     view: dict[str, Any] = {} if options.scaling is None else {"scaling": options.scaling}
     if options.size is not None:
         view["screen_width"], view["screen_height"] = options.size
@@ -112,16 +112,6 @@ def render(prog: str, arguments: list[str]) -> int:
     )
     env.close()
     return 0
-
-
-def _option(text: str) -> tuple[str, Any]:
-    name, equals, value = text.partition("=")
-    if not equals or not name.isidentifier():
-        raise ConfigError(f"--world: expected KEY=VALUE such as num_agents=4, got {text!r}")
-    try:
-        return name, ast.literal_eval(value)
-    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-        return name, value
 
 
 def _size(text: str) -> tuple[int, int]:

@@ -219,17 +219,13 @@ def _train_gym(prog: str, arguments: list[str]) -> int:
     )
     _add_run_options(parser, "gym")
     _add_environment(parser)
-    parser.add_argument(
-        "--env-options", metavar="KEY=VALUE", nargs="+", help="keyword arguments of the environment"
-    )
     add_options(parser, GymConfig)
     options = parser.parse_args(arguments)
     _check_algorithm(prog, "gym", options)
     changes = _with_environment(read_arguments(GymConfig, options), options)
 
     def settings() -> GymConfig:
-        own = {} if options.env_options is None else {"env.options": tuple(options.env_options)}
-        layers = _layers(GymConfig, PRESETS, options, changes | own)
+        layers = _layers(GymConfig, PRESETS, options, changes)
         names = presets_for(build(GymConfig, *layers).env.id)
         return build(GymConfig, *(preset(GymConfig, PRESETS, name) for name in names), *layers)
 
@@ -238,7 +234,6 @@ def _train_gym(prog: str, arguments: list[str]) -> int:
         settings,
         new_run,
         resume_run,
-        ("env_options",),
         score="score it on new episodes",
     )
     return _do(run, changes, options, prog)

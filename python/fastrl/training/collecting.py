@@ -1,7 +1,6 @@
 """How a run collects: the settings that say so, and the collector that they ask for."""
 
 import functools
-import json
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
@@ -22,7 +21,7 @@ from fastrl.envs.spec import EnvSpec
 from fastrl.networks.actor_critic import ActorCritic
 from fastrl.networks.compiled_actor import MlpActor
 from fastrl.training.session import TrainError
-from fastrl.utils.config import ConfigError, Setting, section
+from fastrl.utils.config import Setting, section
 from fastrl.utils.trust import Reach, connects_to_ray
 
 Method = Annotated[
@@ -215,26 +214,6 @@ def open_collector(
         )
         tell(f"collecting with {collector.name!r}{faster}")
     return collector
-
-
-def parse_options(pairs: tuple[str, ...]) -> dict[str, Any]:
-    """Options of an environment from ``key=value``: values are JSON (numbers, true, lists ...), or else text.
-
-    Raises:
-        ConfigError: not of this form, or a key twice.
-    """
-    options: dict[str, Any] = {}
-    for pair in pairs:
-        key, equals, text = pair.partition("=")
-        if not equals or not key.isidentifier():
-            raise ConfigError(f"--env-options should be key=value, got {pair!r}")
-        if key in options:
-            raise ConfigError(f"--env-options: {key} is given twice")
-        try:
-            options[key] = json.loads(text)
-        except (ValueError, RecursionError):
-            options[key] = text
-    return options
 
 
 def collector_state(state: Mapping[str, Any]) -> dict[str, Any]:

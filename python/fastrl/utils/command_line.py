@@ -60,14 +60,15 @@ def add_options(parser: ArgumentParser, config_type: type) -> None:
         for name, cls in sections(config_type).items()
     }
     for key, leaf in leaves(config_type).items():
-        # A switch may stand alone: --ppo.compile is --ppo.compile true.
+        # A switch may stand alone: --ppo.compile is --ppo.compile true. An option with words may be repeated.
         action = groups[key.partition(".")[0]].add_argument(
             *dict.fromkeys([leaf.option, f"--{key}"]),
             dest=key,
             metavar=leaf.metavar(),
             help=f"{leaf.description} [{_shown(leaf.default)}]".replace("%", "%%"),
             default=argparse.SUPPRESS,
-            nargs="?" if leaf.is_switch else None,
+            action="extend" if leaf.setting.words else "store",
+            nargs="+" if leaf.setting.words else "?" if leaf.is_switch else None,
             const="true" if leaf.is_switch else None,
         )
         if not leaf.setting.common:

@@ -67,11 +67,14 @@ class Setting:
         resumable: a resumed run may change it: nothing that the run has learned depends on it.
         option: a shorter name of its option ``--section.key``; empty: there is none.
         common: ``-h`` shows it; ``--help`` shows every setting.
+        words: of a list, the name of an item, such as ``KEY=VALUE``: each item is a word after the option; empty: one
+            word has all items, with commas between them.
     """
 
     resumable: bool = False
     option: str = ""
     common: bool = False
+    words: str = ""
 
 
 # A setting that most tasks have. Reading a checkpoint runs no code.
@@ -145,9 +148,11 @@ class Leaf:
         except ValidationError as error:
             raise ConfigError(_refusal(name, error, value)) from None
 
-    def parse(self, text: str, name: str) -> Any:
-        """`convert` for text from a command line: lists as ``64,64`` or ``[64, 64]``, integers as ``1e6``
-        too."""
+    def parse(self, text: str | list[str], name: str) -> Any:
+        """`convert` for text from a command line: lists as ``64,64`` or ``[64, 64]`` or as several words, integers as
+        ``1e6`` too."""
+        if isinstance(text, list):
+            return self.convert(text, name)
         members = _members(self.type)
         readings: list[Any] = [text]
         if None in members and text.strip().lower() == "none":
@@ -172,8 +177,8 @@ class Leaf:
         return TypeAdapter(self.type, config=ConfigDict(allow_inf_nan=False))
 
     def metavar(self) -> str:
-        """What stands for the value in help texts, such as ``FLOAT`` or ``cpu|cuda``."""
-        return "|".join(_metavar(member) for member in _members(self.type))
+        """The placeholder of the value in help texts, such as ``FLOAT`` or ``cpu|cuda``."""
+        return self.setting.words or "|".join(_metavar(member) for member in _members(self.type))
 
 
 def leaves(config_type: type) -> dict[str, Leaf]:

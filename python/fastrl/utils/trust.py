@@ -8,7 +8,6 @@ Presets and command lines are trusted, files are not: `from_file` reads the sett
 """
 
 import dataclasses
-import json
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from fastrl.utils.config import Values, check, leaves, to_tree
+from fastrl.utils.env_options import parse_options
 from fastrl.utils.errors import UserError
 
 # ``os:system``, ``my_module.sub:Env-v0``.
@@ -54,10 +54,9 @@ def imports_environment(name: str, values: Values) -> str:
 
 def hands_on_import_paths(options: tuple[str, ...], values: Values) -> str:
     """Of an environment's options: there are environments that make another one, which they are told by its id."""
-    for option in options:
-        for text in _texts(option.partition("=")[2]):
-            if _IMPORT_PATH.fullmatch(text):
-                return f"hand {_shown(repr(text))} to the environment, which may import it"
+    for text in _texts(parse_options(options)):
+        if _IMPORT_PATH.fullmatch(text):
+            return f"hand {_shown(repr(text))} to the environment, which may import it"
     return ""
 
 
@@ -130,12 +129,9 @@ def trust_option(config: Any) -> str:
     return " --trust" if reaches(type(config), values) else ""
 
 
-def _texts(value: str) -> Iterator[str]:
-    """All text in an option's value, which is JSON or text itself."""
-    try:
-        left: list[Any] = [json.loads(value)]
-    except (ValueError, RecursionError):
-        left = [value]
+def _texts(options: Mapping[str, Any]) -> Iterator[str]:
+    """All text in the values of options, keys of objects included."""
+    left = list(options.values())
     while left:
         item = left.pop()
         if isinstance(item, str):

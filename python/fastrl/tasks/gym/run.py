@@ -38,7 +38,6 @@ from fastrl.training.collecting import (
     load_collected,
     make_plan,
     open_collector,
-    parse_options,
     spent,
     tell_begun_anew,
 )
@@ -56,6 +55,7 @@ from fastrl.training.session import (
     resumed_settings,
 )
 from fastrl.utils.config import ConfigError, Values, build, to_tree
+from fastrl.utils.env_options import parse_options
 from fastrl.utils.errors import UserError
 from fastrl.utils.files import to_json, write_atomically
 from fastrl.utils.progress import Progress

@@ -8,6 +8,7 @@ from fastrl.algorithms.impala import ImpalaConfig
 from fastrl.algorithms.ppo import PPOConfig
 from fastrl.training.collecting import CollectConfig, Method
 from fastrl.utils.config import InitFrom, Preset, Setting, section
+from fastrl.utils.env_options import EnvOptions
 from fastrl.utils.trust import Reach, hands_on_import_paths, imports_environment
 
 Algorithm = Literal["ppo", "async-ppo", "impala"]
@@ -80,11 +81,7 @@ class EnvConfig:
         Reach(imports_environment),
         Setting(option="--env", common=True),
     ] = "CartPole-v1"
-    options: Annotated[
-        tuple[str, ...],
-        Field(description="keyword arguments as key=value, values as JSON or text"),
-        Reach(hands_on_import_paths),
-    ] = ()
+    options: Annotated[EnvOptions, Reach(hands_on_import_paths)] = ()
     num_envs: Annotated[
         int,
         Field(ge=1, le=1_000_000, description="environments that are stepped together"),

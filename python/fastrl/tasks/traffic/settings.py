@@ -1,31 +1,23 @@
 """Settings of a run that trains agents in traffic, and presets."""
 
-import ast
 import dataclasses
 import math
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
 from fastrl.algorithms.mappo import MAPPOConfig
 from fastrl.algorithms.reinforce import REINFORCEConfig
 from fastrl.envs.registration import MULTI_AGENT_IDS
 from fastrl.tasks.traffic.curriculum import CurriculumConfig, Difficulty
 from fastrl.utils.config import ConfigError, InitFrom, Preset, Setting, section
+from fastrl.utils.env_options import EnvOptions, parse_options
 
 # How many worlds are played at a time, if that is left to us: so few that there are about as many updates as this.
 _UPDATES = 30
 _MOST_WORLDS = 128
 # Of a simulation that runs while its agents are trained.
 _ONLINE_WORLDS = 8
-
-
-def _check_options(options: tuple[str, ...]) -> tuple[str, ...]:
-    for option in options:
-        name, equals, value = option.partition("=")
-        if not name.strip().isidentifier() or not equals or not value.strip():
-            raise ValueError("should be pairs such as lanes=3")
-    return options
 
 
 @section
@@ -147,11 +139,7 @@ class EnvConfig:
             description="meta: five manoeuvres; continuous: acceleration and steering; none: the environment's own"
         ),
     ] = None
-    options: Annotated[
-        tuple[str, ...],
-        AfterValidator(_check_options),
-        Field(description="other options of the environment, such as lanes=3,background=10"),
-    ] = ()
+    options: EnvOptions = ()
     num_threads: Annotated[
         int,
         Field(ge=0, le=1024, description="threads of the simulator; 0: one a core"),
@@ -277,14 +265,7 @@ def environment_options(config: EnvConfig) -> dict[str, Any]:
         raise ConfigError(
             f"--vehicles {config.vehicles}: {config.id} has one vehicle that learns; choose --vehicles 1"
         )
-    for option in config.options:
-        name, _, value = option.partition("=")
-        try:
-            options[name.strip()] = ast.literal_eval(value.strip())
-        # Of nested text it says that there is no memory.
-        except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-            options[name.strip()] = value.strip()
-    return options
+    return options | parse_options(config.options)
 
 
 def _preset(description: str, vehicles: int, episodes: int) -> Preset:
@@ -331,7 +312,7 @@ PRESETS: dict[str, Preset] = {
                     "memory=20",
                     "action_weight=2",
                     # Beyond Flow's shortest ring: the most crowded ones are the hardest.
-                    "ring_length=(208, 270)",
+                    "ring_length=[208, 270]",
                     "distance_scale=270",
                 ),
             },
