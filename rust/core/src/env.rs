@@ -3,7 +3,7 @@
 
 use serde::{Serialize, de::DeserializeOwned};
 
-use crate::world::Phase;
+use crate::world::{ActionKind, Actions, AgentRows, Phase, Real, Refused, World};
 
 /// What one step gave, beside the observation.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -60,4 +60,70 @@ pub trait Env: Send {
 
     /// As [`crate::world::World::memory`].
     fn memory(&self) -> usize;
+}
+
+impl<E: Env> World for E {
+    type State = E::State;
+
+    fn num_agents(&self) -> usize {
+        1
+    }
+
+    fn obs_len(&self) -> usize {
+        Env::obs_len(self)
+    }
+
+    fn action_kind(&self) -> ActionKind {
+        ActionKind::Discrete
+    }
+
+    fn check(&self, actions: Actions<'_>) -> Result<(), Refused> {
+        match actions {
+            Actions::Discrete(&[action]) if self.accepts(action) => Ok(()),
+            _ => Err(Refused { agent: 0, expected: self.expected_action() }),
+        }
+    }
+
+    fn seed(&mut self, seed: u64) {
+        Env::seed(self, seed);
+    }
+
+    fn reset(&mut self, obs: &mut [f32], alive: &mut [u8]) {
+        Env::reset(self, obs);
+        alive[0] = 1;
+    }
+
+    fn observe(&self, obs: &mut [f32], _alive: &mut [u8]) {
+        Env::observe(self, obs);
+    }
+
+    fn step<R: Real>(&mut self, actions: Actions<'_>, rows: AgentRows<'_, R>) -> bool {
+        let Actions::Discrete(&[action]) = actions else { unreachable!("actions are checked before a step") };
+        let step = Env::step(self, action, rows.obs);
+        rows.rewards[0] = R::from_f64(step.reward);
+        rows.terminated[0] = u8::from(step.terminated);
+        rows.truncated[0] = u8::from(step.truncated);
+        rows.alive[0] = u8::from(!step.ended());
+        step.ended()
+    }
+
+    fn fingerprint(&self) -> String {
+        Env::fingerprint(self)
+    }
+
+    fn state(&self) -> &Self::State {
+        Env::state(self)
+    }
+
+    fn check_state(&self, state: &Self::State, phase: Phase) -> Result<(), String> {
+        Env::check_state(self, state, phase)
+    }
+
+    fn set_state(&mut self, state: Self::State) {
+        Env::set_state(self, state);
+    }
+
+    fn memory(&self) -> usize {
+        Env::memory(self)
+    }
 }

@@ -1,11 +1,9 @@
 //! What a simulator of several agents must offer to be stepped by [`crate::vec_env::VecEnv`].
 //!
 //! Agents are rows: a world has a fixed number of them, and a flag each that says whether its agent lives. A row that is
-//! not alive before a step has its action ignored and gets zeros. Every [`Env`] is a world of one agent.
+//! not alive before a step has its action ignored and gets zeros. Every [`crate::env::Env`] is a world of one agent.
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
-
-use crate::env::Env;
 
 /// What the agents of one or of several worlds send, row after row.
 #[derive(Clone, Copy, Debug)]
@@ -174,71 +172,5 @@ pub trait World: Send {
     /// Bytes that a saved state has at most.
     fn most_saved(&self) -> usize {
         usize::MAX
-    }
-}
-
-impl<E: Env> World for E {
-    type State = E::State;
-
-    fn num_agents(&self) -> usize {
-        1
-    }
-
-    fn obs_len(&self) -> usize {
-        Env::obs_len(self)
-    }
-
-    fn action_kind(&self) -> ActionKind {
-        ActionKind::Discrete
-    }
-
-    fn check(&self, actions: Actions<'_>) -> Result<(), Refused> {
-        match actions {
-            Actions::Discrete(&[action]) if self.accepts(action) => Ok(()),
-            _ => Err(Refused { agent: 0, expected: self.expected_action() }),
-        }
-    }
-
-    fn seed(&mut self, seed: u64) {
-        Env::seed(self, seed);
-    }
-
-    fn reset(&mut self, obs: &mut [f32], alive: &mut [u8]) {
-        Env::reset(self, obs);
-        alive[0] = 1;
-    }
-
-    fn observe(&self, obs: &mut [f32], _alive: &mut [u8]) {
-        Env::observe(self, obs);
-    }
-
-    fn step<R: Real>(&mut self, actions: Actions<'_>, rows: AgentRows<'_, R>) -> bool {
-        let Actions::Discrete(&[action]) = actions else { unreachable!("actions are checked before a step") };
-        let step = Env::step(self, action, rows.obs);
-        rows.rewards[0] = R::from_f64(step.reward);
-        rows.terminated[0] = u8::from(step.terminated);
-        rows.truncated[0] = u8::from(step.truncated);
-        rows.alive[0] = u8::from(!step.ended());
-        step.ended()
-    }
-
-    fn fingerprint(&self) -> String {
-        Env::fingerprint(self)
-    }
-
-    fn state(&self) -> &Self::State {
-        Env::state(self)
-    }
-
-    fn check_state(&self, state: &Self::State, phase: Phase) -> Result<(), String> {
-        Env::check_state(self, state, phase)
-    }
-
-    fn set_state(&mut self, state: Self::State) {
-        Env::set_state(self, state);
-    }
-
-    fn memory(&self) -> usize {
-        Env::memory(self)
     }
 }

@@ -436,7 +436,7 @@ fn worlds_hold_no_more_memory_than_they_say() {
         assert!(said < 20 * held, "{name}: said {said} bytes, holds {held}");
     }
     check("cage2", || cage2(false));
-    check("cage2, Python's draws", || cage2(true));
+    check("cage2, Python's generator", || cage2(true));
     check("highway", || highway(kinematics(true), meta()));
     check("coop", || cooperative(Task::Merge, coop::ActionType::Meta));
     check("ring", || ring(Drive::PiSaturation));

@@ -1,39 +1,22 @@
 //! Environments that are stepped one by one, for Python.
 
-use std::sync::{Mutex, TryLockError};
 use std::time::Duration;
 
-use fastrl_core::async_vec::{AsyncVec as Core, AsyncWorlds, Error, Received};
+use fastrl_core::async_vec::{AsyncVec as Core, AsyncWorlds, Received};
 use fastrl_core::world::{ActionKind, Actions, World};
-use pyo3::exceptions::{PyMemoryError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 
 use crate::arrays::{Flag, disjoint, readable, writeable};
+use crate::errors::from_async_vec;
+use crate::guard::Guard;
 use crate::shm::Timeout;
-use crate::vec_env::gymnasium_error;
 
 #[pyclass(frozen, module = "fastrl._native._rust")]
 pub(crate) struct AsyncVec {
-    inner: Mutex<Option<Box<dyn AsyncWorlds>>>,
-    /// The process that made it: threads do not survive a fork.
-    owner: u32,
+    inner: Guard<Box<dyn AsyncWorlds>>,
     num_envs: usize,
     obs_len: usize,
     action_kind: ActionKind,
-}
-
-fn to_python(py: Python<'_>, error: Error) -> PyErr {
-    let text = error.to_string();
-    match error {
-        Error::NeverBegun { .. } | Error::Ended { .. } => gymnasium_error(py, "ResetNeeded", text),
-        Error::Threads(_) | Error::Failed(_) => PyRuntimeError::new_err(text),
-        Error::Memory(_) => PyMemoryError::new_err(text),
-        _ => PyValueError::new_err(text),
-    }
-}
-
-fn in_use() -> PyErr {
-    PyRuntimeError::new_err("this environment is being used by another thread right now")
 }
 
 /// How many things an array is about.
@@ -49,32 +32,9 @@ impl AsyncVec {
         same_step: bool,
         threads: usize,
     ) -> PyResult<Self> {
-        let inner = Core::new(worlds, seed, same_step, threads).map_err(|e| to_python(py, e))?;
+        let inner = Core::new(worlds, seed, same_step, threads).map_err(|e| from_async_vec(py, e))?;
         let (num_envs, obs_len, action_kind) = (inner.num_envs(), inner.obs_len(), inner.action_kind());
-        let owner = std::process::id();
-        Ok(Self { inner: Mutex::new(Some(Box::new(inner))), owner, num_envs, obs_len, action_kind })
-    }
-
-    fn with<R>(&self, py: Python<'_>, use_it: impl FnOnce(&mut dyn AsyncWorlds) -> PyResult<R>) -> PyResult<R> {
-        if std::process::id() != self.owner {
-            return Err(PyRuntimeError::new_err(format!(
-                "this environment belongs to process {} and this is a fork of it: make a new environment here",
-                self.owner
-            )));
-        }
-        let mut inner = match self.inner.try_lock() {
-            Ok(inner) => inner,
-            Err(TryLockError::WouldBlock) => return Err(in_use()),
-            Err(TryLockError::Poisoned(_)) => {
-                return Err(PyRuntimeError::new_err("an earlier call failed inside this environment: make a new one"));
-            }
-        };
-        match inner.as_mut() {
-            Some(worlds) => use_it(worlds.as_mut()),
-            None => {
-                Err(gymnasium_error(py, "ClosedEnvironmentError", "this environment is closed: make a new one".into()))
-            }
-        }
+        Ok(Self { inner: Guard::new(Box::new(inner)), num_envs, obs_len, action_kind })
     }
 }
 
@@ -92,12 +52,12 @@ impl AsyncVec {
 
     #[getter]
     fn on_their_way(&self, py: Python<'_>) -> PyResult<usize> {
-        self.with(py, |worlds| Ok(worlds.on_their_way()))
+        self.inner.with(py, |worlds| Ok(worlds.on_their_way()))
     }
 
     #[getter]
     fn busy_seconds(&self, py: Python<'_>) -> PyResult<f64> {
-        self.with(py, |worlds| Ok(worlds.busy().as_secs_f64()))
+        self.inner.with(py, |worlds| Ok(worlds.busy().as_secs_f64()))
     }
 
     fn begin(
@@ -113,7 +73,7 @@ impl AsyncVec {
         let numbers = readable::<u64>("numbers", numbers, &[count])?;
         // SAFETY: checked, only read, and the caller's for the length of this call.
         let (ids, lanes, numbers) = unsafe { (ids.slice(), lanes.slice(), numbers.slice()) };
-        self.with(py, |worlds| worlds.begin(ids, lanes, numbers).map_err(|e| to_python(py, e)))
+        self.inner.with(py, |worlds| worlds.begin(ids, lanes, numbers).map_err(|e| from_async_vec(py, e)))
     }
 
     fn send(&self, py: Python<'_>, env_ids: &Bound<'_, PyAny>, actions: &Bound<'_, PyAny>) -> PyResult<()> {
@@ -134,7 +94,7 @@ impl AsyncVec {
         };
         // SAFETY: as said above.
         let ids = unsafe { ids.slice() };
-        self.with(py, |worlds| worlds.send(ids, actions).map_err(|e| to_python(py, e)))
+        self.inner.with(py, |worlds| worlds.send(ids, actions).map_err(|e| from_async_vec(py, e)))
     }
 
     #[pyo3(signature = (env_ids, obs, rewards, terminations, truncations, final_obs, timeout=None))]
@@ -172,12 +132,12 @@ impl AsyncVec {
             }
         };
         let mut timeout = Timeout::new(timeout)?;
-        self.with(py, |worlds| {
-            let mut received = worlds.recv(&mut rows, Duration::ZERO).map_err(|e| to_python(py, e))?;
+        self.inner.with(py, |worlds| {
+            let mut received = worlds.recv(&mut rows, Duration::ZERO).map_err(|e| from_async_vec(py, e))?;
             while !received {
                 let in_time = timeout.wait(
                     py,
-                    |e| to_python(py, e),
+                    |e| from_async_vec(py, e),
                     |slice| {
                         received = worlds.recv(&mut rows, slice)?;
                         Ok(received)
@@ -192,18 +152,6 @@ impl AsyncVec {
     }
 
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        if std::process::id() != self.owner {
-            return Ok(());
-        }
-        match self.inner.try_lock() {
-            Ok(mut inner) => {
-                let worlds = inner.take();
-                // Joining its threads waits for the steps that they are in.
-                py.detach(|| drop(worlds));
-                Ok(())
-            }
-            Err(TryLockError::Poisoned(_)) => Ok(()),
-            Err(TryLockError::WouldBlock) => Err(in_use()),
-        }
+        self.inner.close(py)
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use fastrl_core::cage2::blue::{BlueAction, NUM_ACTIONS};
-use fastrl_core::cage2::red_actions::RED_KIND_NAMES;
+use fastrl_core::cage2::events::RED_KIND_NAMES;
 use fastrl_core::cage2::red_agents::RedKind;
 use fastrl_core::cage2::replay::{Mode, PACKED_OBS, Trace};
 use fastrl_core::cage2::scenario::{EXPLOIT_NAMES, HOST_NAMES, NUM_HOSTS, SUBNET_NAMES};
@@ -15,7 +15,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::arrays::{Array, Element, Flag, disjoint, readable, writeable};
-use crate::vec_env::{Guarded, autoreset_from_name, vec_methods};
+use crate::vec_env::{VecBinding, autoreset_from_name, vec_methods};
 
 fn ruleset_from_name(name: &str) -> PyResult<Ruleset> {
     match name {
@@ -100,7 +100,7 @@ pub(crate) fn add_tables(module: &Bound<'_, PyModule>) -> PyResult<()> {
 }
 
 /// What can be asked about the games of any class.
-impl<G: Game + Sync> Guarded<G> {
+impl<G: Game + Sync> VecBinding<G> {
     pub(crate) fn action_masks(&self, py: Python<'_>, num_actions: usize, out: &Bound<'_, PyAny>) -> PyResult<()> {
         let out = writeable::<Flag>("out", out, &[self.num_envs(), num_actions])?;
         // SAFETY: checked, and the caller's for the length of this call.
@@ -130,7 +130,7 @@ impl<G: Game + Sync> Guarded<G> {
 
 #[pyclass(frozen, module = "fastrl._native._rust")]
 pub(crate) struct Cage2Vec {
-    venv: Guarded<Cage2>,
+    venv: VecBinding<Cage2>,
     num_actions: usize,
 }
 
@@ -169,7 +169,7 @@ impl Cage2Vec {
         let config = options.check()?;
         let num_actions = config.actions.len();
         let make = || Cage2::new(config.clone());
-        let venv = Guarded::new(py, num_envs, make, autoreset_from_name(autoreset_mode)?, num_threads)?;
+        let venv = VecBinding::new(py, num_envs, make, autoreset_from_name(autoreset_mode)?, num_threads)?;
         Ok(Self { venv, num_actions })
     }
 

@@ -7,11 +7,11 @@ use pyo3::prelude::*;
 
 use crate::arrays::{disjoint, readable, room, writeable};
 use crate::cage2::Options;
-use crate::vec_env::{Guarded, autoreset_from_name, vec_methods};
+use crate::vec_env::{VecBinding, autoreset_from_name, vec_methods};
 
 #[pyclass(frozen, module = "fastrl._native._rust")]
 pub(crate) struct Cage2WorkflowVec {
-    venv: Guarded<WorkflowCage2>,
+    venv: VecBinding<WorkflowCage2>,
     num_actions: usize,
 }
 
@@ -55,7 +55,7 @@ impl Cage2WorkflowVec {
         }
         let num_actions = config.actions.len();
         let make = || WorkflowCage2::new(config.clone(), compliance_weight);
-        let venv = Guarded::new(py, num_envs, make, autoreset_from_name(autoreset_mode)?, num_threads)?;
+        let venv = VecBinding::new(py, num_envs, make, autoreset_from_name(autoreset_mode)?, num_threads)?;
         Ok(Self { venv, num_actions })
     }
 

@@ -13,7 +13,7 @@ use pyo3::types::PyDict;
 
 use crate::arrays::{readable, room};
 use crate::scene::{self, TrafficScene};
-use crate::vec_env::{Guarded, autoreset_from_name, vec_methods};
+use crate::vec_env::{VecBinding, autoreset_from_name, vec_methods};
 
 fn task_from_name(name: &str) -> PyResult<Task> {
     match name {
@@ -46,7 +46,7 @@ fn count<T: TryFrom<i64>>(name: &str, value: Option<&Bound<'_, PyAny>>, default:
 
 #[pyclass(frozen, module = "fastrl._native._rust")]
 pub(crate) struct CoopVec {
-    venv: Guarded<Coop>,
+    venv: VecBinding<Coop>,
     config: Arc<Config>,
 }
 
@@ -119,7 +119,7 @@ impl CoopVec {
         let config = Arc::new(config);
         let make = || Coop::new(config.clone(), difficulty);
         let venv =
-            Guarded::new(py, num_envs as usize, make, autoreset_from_name(autoreset_mode)?, num_threads as usize)?;
+            VecBinding::new(py, num_envs as usize, make, autoreset_from_name(autoreset_mode)?, num_threads as usize)?;
         Ok(Self { venv, config })
     }
 

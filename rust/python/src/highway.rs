@@ -13,7 +13,7 @@ use pyo3::types::PyDict;
 use crate::arrays::{Flag, disjoint, room, writeable};
 use crate::highway_options;
 use crate::scene::{self, TrafficScene};
-use crate::vec_env::{Guarded, autoreset_from_name, vec_methods};
+use crate::vec_env::{VecBinding, autoreset_from_name, vec_methods};
 
 /// Numbers that `info` tells of each reward.
 const PARTS: usize = 4;
@@ -32,7 +32,7 @@ pub(crate) fn driver_from_name(name: &str) -> PyResult<Driver> {
 
 #[pyclass(frozen, module = "fastrl._native._rust")]
 pub(crate) struct HighwayVec {
-    venv: Guarded<Highway>,
+    venv: VecBinding<Highway>,
     config: Arc<Config>,
 }
 
@@ -125,7 +125,7 @@ impl HighwayVec {
             action,
         });
         let make = || Highway::new(config.clone());
-        let venv = Guarded::new(py, num_envs, make, autoreset_from_name(autoreset_mode)?, num_threads)?;
+        let venv = VecBinding::new(py, num_envs, make, autoreset_from_name(autoreset_mode)?, num_threads)?;
         Ok(Self { venv, config })
     }
 

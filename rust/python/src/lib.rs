@@ -5,6 +5,8 @@ mod async_vec;
 mod cage2;
 mod cage2_workflow;
 mod coop;
+mod errors;
+mod guard;
 mod highway;
 mod highway_options;
 mod mlp;
@@ -32,13 +34,15 @@ mod rust_module {
     #[pymodule_export]
     use crate::coop::CoopVec;
     #[pymodule_export]
+    use crate::errors::QueueError;
+    #[pymodule_export]
     use crate::highway::HighwayVec;
     #[pymodule_export]
     use crate::mlp::Mlp;
     #[pymodule_export]
     use crate::producer::{Producer, Reservation};
     #[pymodule_export]
-    use crate::queue::{Peek, Queue, QueueError, QueueMemory};
+    use crate::queue::{Peek, Queue, QueueMemory};
     #[pymodule_export]
     use crate::ring::{IdmPlatoon, RingVec, ring_equilibrium_speed};
     #[pymodule_export]
@@ -53,7 +57,7 @@ mod rust_module {
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         module.add("__version__", env!("CARGO_PKG_VERSION"))?;
-        module.add("ShutDown", crate::queue::shut_down_type(module.py())?)?;
+        module.add("ShutDown", crate::errors::shut_down_type(module.py())?)?;
         crate::cage2::add_tables(module)
     }
 }

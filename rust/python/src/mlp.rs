@@ -1,11 +1,12 @@
 //! Choosing actions with a small network, for Python.
 
-use fastrl_core::actor::{ActionsOut, Actor, Error, Kind, Rows};
+use fastrl_core::actor::{ActionsOut, Actor, Kind, Rows};
 use fastrl_core::mlp::{Activation, Architecture};
-use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use crate::arrays::{Flag, disjoint, readable, writeable};
+use crate::errors::from_actor;
 use crate::weights::Bytes;
 
 /// The widest layer. Products of two such widths are far from overflow.
@@ -21,13 +22,6 @@ const LARGE: usize = 64;
 #[pyclass(frozen, module = "fastrl._native._rust")]
 pub(crate) struct Mlp {
     actor: Actor,
-}
-
-fn to_python(error: Error) -> PyErr {
-    match error {
-        Error::NotFinite { .. } => PyValueError::new_err(error.to_string()),
-        Error::NoWeights | Error::Threads(_) => PyRuntimeError::new_err(error.to_string()),
-    }
 }
 
 impl Mlp {
@@ -83,7 +77,7 @@ impl Mlp {
         if weights > MAX_WEIGHTS {
             return refuse(format!("hidden: expected a network of at most {MAX_WEIGHTS} weights, got {weights}"));
         }
-        Ok(Self { actor: Actor::new(kind, architecture, num_threads).map_err(to_python)? })
+        Ok(Self { actor: Actor::new(kind, architecture, num_threads).map_err(from_actor)? })
     }
 
     #[getter]
@@ -98,7 +92,7 @@ impl Mlp {
         let bytes = unsafe { std::slice::from_raw_parts(bytes.pointer(), nbytes) };
         let weights: Vec<f32> =
             bytes.chunks_exact(4).map(|four| f32::from_ne_bytes(four.try_into().expect("four"))).collect();
-        self.actor.load(&weights).map_err(to_python)
+        self.actor.load(&weights).map_err(from_actor)
     }
 
     #[pyo3(signature = (obs, streams, steps, actions, log_probs, masks=None, *, greedy=false))]
@@ -154,7 +148,7 @@ impl Mlp {
         } else {
             self.actor.act(rows, greedy)
         };
-        chosen.map_err(to_python)
+        chosen.map_err(from_actor)
     }
 
     fn outputs(&self, py: Python<'_>, obs: &Bound<'_, PyAny>, out: &Bound<'_, PyAny>) -> PyResult<()> {
@@ -165,7 +159,7 @@ impl Mlp {
         disjoint(&[obs.place(), out.place()])?;
         // SAFETY: checked, disjoint, and the caller's for the length of this call.
         let (obs, out) = unsafe { (obs.slice(), out.slice_mut()) };
-        let policy = self.actor.policy().map_err(to_python)?;
+        let policy = self.actor.policy().map_err(from_actor)?;
         py.detach(|| policy.outputs(obs, out));
         Ok(())
     }

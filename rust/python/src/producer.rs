@@ -1,7 +1,7 @@
 //! The experience queue for Python: a producer's side.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard};
 
 use fastrl_core::queue::{self as core, Policy};
 use fastrl_core::shm::process;
@@ -10,8 +10,9 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
-use crate::queue::{Anchor, Full, QueueError, lock, to_python};
-use crate::records::{RecordType, make_read_only};
+use crate::errors::{Full, QueueError, from_queue};
+use crate::guard::try_lock;
+use crate::records::{Anchor, RecordType, make_read_only};
 use crate::shm::{LARGE, Timeout, count};
 
 #[pyclass(frozen, module = "fastrl._native._rust")]
@@ -62,8 +63,13 @@ impl Producer {
     }
 
     #[inline]
+    fn writing(&self) -> PyResult<MutexGuard<'_, Option<Writing>>> {
+        try_lock("producer", &self.writing).map_err(QueueError::new_err)
+    }
+
+    #[inline]
     fn write<R>(&self, call: impl FnOnce(&mut Writing) -> PyResult<R>) -> PyResult<R> {
-        let mut writing = lock("producer", &self.writing)?;
+        let mut writing = self.writing()?;
         call(writing.as_mut().ok_or_else(|| QueueError::new_err("this producer is closed"))?)
     }
 
@@ -88,12 +94,12 @@ impl Producer {
             loop {
                 let rest = &records[done * size..];
                 let put = if rest.len() >= LARGE { py.detach(|| producer.offer(rest)) } else { producer.offer(rest) };
-                done += put.map_err(to_python)?;
+                done += put.map_err(from_queue)?;
                 if done == total {
                     return Ok(done);
                 }
                 let room = self.batch.min(total - done);
-                if !timeout.wait(py, to_python, |slice| producer.wait(room, slice))? {
+                if !timeout.wait(py, from_queue, |slice| producer.wait(room, slice))? {
                     return if done > 0 { Ok(done) } else { Err(full()) };
                 }
                 records = bytes()?;
@@ -117,13 +123,13 @@ impl Producer {
                 return Err(borrowed());
             }
             let records = loop {
-                if let Some(records) = producer.reserve(count).map_err(to_python)? {
+                if let Some(records) = producer.reserve(count).map_err(from_queue)? {
                     break Some(records);
                 }
                 if self.policy != Policy::Block {
                     break None;
                 }
-                if !timeout.wait(py, to_python, |slice| producer.wait(count, slice))? {
+                if !timeout.wait(py, from_queue, |slice| producer.wait(count, slice))? {
                     return Err(full());
                 }
             };
@@ -199,7 +205,7 @@ impl Producer {
     }
 
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        let writing = lock("producer", &self.writing)?.take();
+        let writing = self.writing()?.take();
         if let Some(reserved) = writing.and_then(|writing| writing.reserved) {
             make_read_only(reserved.view.bind(py));
         }

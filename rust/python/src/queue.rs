@@ -1,74 +1,20 @@
 //! The experience queue for Python: the consumer's side. `producer.rs` has the other one.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use fastrl_core::queue::{self as core, Options, Order, Policy, Shared};
-use fastrl_core::shm::{Error, process};
+use fastrl_core::shm::process;
 use numpy::PyArrayDescr;
-use pyo3::exceptions::{PyException, PyRuntimeError, PyValueError};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
-use pyo3::types::{PySlice, PyTuple, PyType};
-use pyo3::{create_exception, import_exception};
+use pyo3::types::{PySlice, PyTuple};
 
+use crate::errors::{Empty, QueueError, from_queue};
+use crate::guard::try_lock;
 use crate::producer::Producer;
-use crate::records::RecordType;
-use crate::shm::{self, LARGE, Timeout, count};
-
-import_exception!(queue, Empty);
-import_exception!(queue, Full);
-create_exception!(
-    fastrl.queue,
-    QueueError,
-    PyRuntimeError,
-    "A queue was used in a way that cannot work, or its memory is damaged; the text says how."
-);
-
-/// `queue.ShutDown`, which Python has from 3.13 on, or our own.
-pub(crate) fn shut_down_type(py: Python<'_>) -> PyResult<&Bound<'_, PyType>> {
-    static TYPE: PyOnceLock<Py<PyType>> = PyOnceLock::new();
-    let class = TYPE.get_or_try_init(py, || match py.import("queue")?.getattr("ShutDown") {
-        Ok(class) => Ok(class.cast_into::<PyType>()?.unbind()),
-        Err(_) => {
-            let doc = c"The queue was shut down.";
-            PyErr::new_type(py, c"fastrl.queue.ShutDown", Some(doc), Some(&py.get_type::<PyException>()), None)
-        }
-    })?;
-    Ok(class.bind(py))
-}
-
-pub(crate) fn to_python(error: Error) -> PyErr {
-    let text = error.to_string();
-    match error {
-        Error::Full => Full::new_err(text),
-        Error::ShutDown => Python::attach(|py| match shut_down_type(py) {
-            Ok(class) => PyErr::from_type(class.clone(), text),
-            Err(error) => error,
-        }),
-        Error::NoLane { .. }
-        | Error::Consumer { .. }
-        | Error::Borrowed(_)
-        | Error::Forked(_)
-        | Error::NotOwner(_)
-        | Error::Foreign(_) => QueueError::new_err(text),
-        other => shm::to_python(other),
-    }
-}
-
-/// Locks without waiting: a thread that waits inside has released the GIL, so somebody else may come along.
-#[inline]
-pub(crate) fn lock<'a, T>(what: &str, mutex: &'a Mutex<T>) -> PyResult<MutexGuard<'a, T>> {
-    match mutex.try_lock() {
-        Ok(guard) => Ok(guard),
-        Err(TryLockError::WouldBlock) => {
-            Err(QueueError::new_err(format!("this {what} is being used by another thread right now")))
-        }
-        Err(TryLockError::Poisoned(_)) => {
-            Err(QueueError::new_err(format!("an earlier call failed inside this {what}: make a new one")))
-        }
-    }
-}
+use crate::records::{Anchor, RecordType};
+use crate::shm::{LARGE, Timeout, count};
 
 fn policy_from_name(name: &str) -> PyResult<Policy> {
     match name {
@@ -124,12 +70,12 @@ impl QueueMemory {
             },
         };
         // Touching all of a large memory takes its time.
-        py.detach(|| core::Queue::create(&options)).map(QueueMemory).map_err(to_python)
+        py.detach(|| core::Queue::create(&options)).map(QueueMemory).map_err(from_queue)
     }
 
     #[staticmethod]
     fn attach(name: &str) -> PyResult<QueueMemory> {
-        core::Queue::attach(name).map(QueueMemory).map_err(to_python)
+        core::Queue::attach(name).map(QueueMemory).map_err(from_queue)
     }
 
     #[getter]
@@ -141,12 +87,6 @@ impl QueueMemory {
     fn record_size(&self) -> usize {
         self.0.record_size()
     }
-}
-
-/// The owner of numpy's views: while it lives, the memory stays mapped.
-#[pyclass(frozen, module = "fastrl._native._rust")]
-pub(crate) struct Anchor {
-    _queue: core::Queue,
 }
 
 struct Open {
@@ -194,17 +134,21 @@ impl Queue {
         open.as_ref().map(use_it).ok_or_else(closed)
     }
 
+    fn reading(&self) -> PyResult<MutexGuard<'_, Reading>> {
+        try_lock("queue's consumer", &self.reading).map_err(QueueError::new_err)
+    }
+
     /// Calls the consumer. Who calls for the first time becomes it; so does the child of a fork, which may not use
     /// what it inherited.
     #[inline]
     fn consume<R>(&self, call: impl FnOnce(&mut core::Consumer) -> PyResult<R>) -> PyResult<R> {
-        let mut reading = lock("queue's consumer", &self.reading)?;
+        let mut reading = self.reading()?;
         if reading.consumer.is_some() && reading.forks == process::forks() {
             if let Some(consumer) = reading.consumer.as_mut() {
                 return call(consumer);
             }
         }
-        let consumer = self.with_open(|open| open.queue.consumer())?.map_err(to_python)?;
+        let consumer = self.with_open(|open| open.queue.consumer())?.map_err(from_queue)?;
         reading.forks = process::forks();
         reading.open_peek = None;
         call(reading.consumer.insert(consumer))
@@ -215,24 +159,24 @@ impl Queue {
         let anchor = self.with_open(|open| open.anchor.clone_ref(py).into_bound(py).into_any())?;
         let view = self.consume(|consumer| {
             loop {
-                if let Some((records, count)) = consumer.peek(max).map_err(to_python)? {
+                if let Some((records, count)) = consumer.peek(max).map_err(from_queue)? {
                     // SAFETY: the anchor keeps the memory mapped; nobody writes to shown records before they are
                     // released, and after that they are still memory, if not what they were.
                     return unsafe { self.records.view(records, count, anchor, false) };
                 }
-                if !timeout.wait(py, to_python, |slice| consumer.wait(slice))? {
+                if !timeout.wait(py, from_queue, |slice| consumer.wait(slice))? {
                     return Err(empty());
                 }
             }
         })?;
-        let mut reading = lock("queue's consumer", &self.reading)?;
+        let mut reading = self.reading()?;
         reading.last_peek += 1;
         reading.open_peek = Some(reading.last_peek);
         Ok((view.into_any(), reading.last_peek))
     }
 
     fn unshow(&self, number: u64) -> PyResult<()> {
-        let mut reading = lock("queue's consumer", &self.reading)?;
+        let mut reading = self.reading()?;
         if reading.open_peek == Some(number) && reading.forks == process::forks() {
             reading.open_peek = None;
             if let Some(consumer) = reading.consumer.as_mut() {
@@ -256,7 +200,7 @@ impl Queue {
                 records.size()
             )));
         }
-        let anchor = Py::new(py, Anchor { _queue: queue.clone() })?;
+        let anchor = Py::new(py, Anchor::new(queue.clone()))?;
         Ok(Queue {
             reading: Mutex::new(Reading { consumer: None, forks: 0, open_peek: None, last_peek: 0 }),
             records,
@@ -310,7 +254,7 @@ impl Queue {
     fn producer(&self, py: Python<'_>) -> PyResult<Producer> {
         let (producer, anchor) = self.with_open(|open| (open.queue.producer(), open.anchor.clone_ref(py)))?;
         let records = self.records.clone_ref(py);
-        Ok(Producer::new(producer.map_err(to_python)?, records, anchor, self.policy, self.capacity))
+        Ok(Producer::new(producer.map_err(from_queue)?, records, anchor, self.policy, self.capacity))
     }
 
     #[pyo3(signature = (block=true, timeout=None))]
@@ -318,13 +262,13 @@ impl Queue {
         let mut timeout = Timeout::new(if block { timeout } else { Some(0.0) })?;
         self.consume(|consumer| {
             loop {
-                if let Some((record, _)) = consumer.peek(1).map_err(to_python)? {
+                if let Some((record, _)) = consumer.peek(1).map_err(from_queue)? {
                     // SAFETY: nobody writes to shown records before they are released.
                     let row = unsafe { self.records.scalar(py, record) };
                     consumer.release();
                     return row;
                 }
-                if !timeout.wait(py, to_python, |slice| consumer.wait(slice))? {
+                if !timeout.wait(py, from_queue, |slice| consumer.wait(slice))? {
                     return Err(empty());
                 }
             }
@@ -359,12 +303,12 @@ impl Queue {
                 let bytes = unsafe { self.records.bytes_mut("out", &array, room)? };
                 let taken =
                     if bytes.len() >= LARGE { py.detach(|| consumer.take(bytes)) } else { consumer.take(bytes) };
-                match taken.map_err(to_python)? {
+                match taken.map_err(from_queue)? {
                     0 => {}
                     count if count == array.len()? => return Ok(array),
                     count => return array.get_item(PySlice::new(py, 0, count as isize, 1)),
                 }
-                if !timeout.wait(py, to_python, |slice| consumer.wait(slice))? {
+                if !timeout.wait(py, from_queue, |slice| consumer.wait(slice))? {
                     return Err(empty());
                 }
             }
@@ -409,7 +353,7 @@ impl Queue {
     }
 
     fn close(&self) -> PyResult<()> {
-        let mut reading = lock("queue's consumer", &self.reading)?;
+        let mut reading = self.reading()?;
         reading.consumer = None;
         reading.open_peek = None;
         let open = self.open.lock().unwrap_or_else(PoisonError::into_inner).take();

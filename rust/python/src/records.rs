@@ -4,6 +4,7 @@ use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
 use std::ptr::{NonNull, null_mut};
 
+use fastrl_core::queue::Queue;
 use numpy::npyffi::{self, NPY_ARRAY_WRITEABLE, NpyTypes, PY_ARRAY_API, PyArray_Descr, PyArrayObject, npy_intp};
 use numpy::{PyArrayDescr, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::exceptions::{PyTypeError, PyValueError};
@@ -20,6 +21,18 @@ struct VoidScalar {
     descr: *mut PyArray_Descr,
     flags: c_int,
     base: *mut PyObject,
+}
+
+/// The owner of numpy's views of a queue: while it lives, the memory stays mapped.
+#[pyclass(frozen, module = "fastrl._native._rust")]
+pub(crate) struct Anchor {
+    _queue: Queue,
+}
+
+impl Anchor {
+    pub(crate) fn new(queue: Queue) -> Anchor {
+        Anchor { _queue: queue }
+    }
 }
 
 /// The dtype of a queue's records.

@@ -13,7 +13,7 @@ use pyo3::types::PyDict;
 
 use crate::arrays::{disjoint, filled, readable, writeable};
 use crate::scene::{self, TrafficScene};
-use crate::vec_env::{Guarded, autoreset_from_name, vec_methods};
+use crate::vec_env::{VecBinding, autoreset_from_name, vec_methods};
 
 fn integrator(ballistic: bool) -> Integrator {
     if ballistic { Integrator::Ballistic } else { Integrator::Euler }
@@ -29,7 +29,7 @@ fn drive_from_name(name: &str) -> PyResult<Drive> {
 
 #[pyclass(frozen, module = "fastrl._native._rust")]
 pub(crate) struct RingVec {
-    venv: Guarded<Ring>,
+    venv: VecBinding<Ring>,
     num_vehicles: usize,
 }
 
@@ -99,7 +99,7 @@ impl RingVec {
         config.check().map_err(PyValueError::new_err)?;
         let config = Arc::new(config);
         let make = || Ring::new(config.clone());
-        let venv = Guarded::new(py, num_envs, make, autoreset_from_name(autoreset_mode)?, num_threads)?;
+        let venv = VecBinding::new(py, num_envs, make, autoreset_from_name(autoreset_mode)?, num_threads)?;
         Ok(Self { venv, num_vehicles })
     }
 

@@ -11,7 +11,8 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 
-use crate::shm::{Timeout, count, to_python};
+use crate::errors::from_shm;
+use crate::shm::{Timeout, count};
 
 /// So often a member that waits looks whether it was told something else; nothing in the rounds depends on it.
 const SLICE: Duration = Duration::from_secs(1);
@@ -49,12 +50,12 @@ impl Rounds {
     fn new(py: Python<'_>, members: &Bound<'_, PyAny>, nbytes: &Bound<'_, PyAny>) -> PyResult<Rounds> {
         let (members, nbytes) = (count("members", members)?, count("nbytes", nbytes)?);
         // Touching all of a large memory takes its time.
-        py.detach(|| rounds::Rounds::create(members, nbytes)).map(Rounds::over).map_err(to_python)
+        py.detach(|| rounds::Rounds::create(members, nbytes)).map(Rounds::over).map_err(from_shm)
     }
 
     #[classmethod]
     fn attach(_cls: &Bound<'_, PyType>, name: &str) -> PyResult<Rounds> {
-        rounds::Rounds::attach(name).map(Rounds::over).map_err(to_python)
+        rounds::Rounds::attach(name).map(Rounds::over).map_err(from_shm)
     }
 
     #[getter]
@@ -84,7 +85,7 @@ impl Rounds {
 
     fn begin(&self) -> PyResult<()> {
         let _one_thread = self.lock()?;
-        self.rounds.begin().map_err(to_python)
+        self.rounds.begin().map_err(from_shm)
     }
 
     #[pyo3(signature = (timeout=None))]
@@ -93,7 +94,7 @@ impl Rounds {
         let _one_thread = self.lock()?;
         let mut is_complete = false;
         while !is_complete {
-            let goes_on = timeout.wait(py, to_python, |slice| {
+            let goes_on = timeout.wait(py, from_shm, |slice| {
                 is_complete = self.rounds.wait(slice)?;
                 Ok::<bool, Error>(is_complete)
             })?;
@@ -107,7 +108,7 @@ impl Rounds {
     fn missing(&self) -> PyResult<Vec<usize>> {
         let mut missing = Vec::new();
         for member in 0..self.rounds.members() {
-            if !self.rounds.is_done(member).map_err(to_python)? {
+            if !self.rounds.is_done(member).map_err(from_shm)? {
                 missing.push(member);
             }
         }
@@ -115,12 +116,12 @@ impl Rounds {
     }
 
     fn give_up(&self, member: usize) -> PyResult<()> {
-        self.rounds.give_up(member).map_err(to_python)
+        self.rounds.give_up(member).map_err(from_shm)
     }
 
     fn join(&self, member: usize) -> PyResult<()> {
         let mut seat = self.lock()?;
-        *seat = Some((member, self.rounds.join(member).map_err(to_python)?));
+        *seat = Some((member, self.rounds.join(member).map_err(from_shm)?));
         Ok(())
     }
 

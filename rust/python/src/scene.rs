@@ -10,10 +10,10 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::arrays::writeable;
-use crate::vec_env::Guarded;
+use crate::vec_env::VecBinding;
 
 /// The scene of one environment.
-pub(crate) fn of<W: World + Scenic>(py: Python<'_>, venv: &Guarded<W>, env: usize) -> PyResult<TrafficScene> {
+pub(crate) fn of<W: World + Scenic>(py: Python<'_>, venv: &VecBinding<W>, env: usize) -> PyResult<TrafficScene> {
     let num_envs = venv.num_envs();
     if env >= num_envs {
         return Err(PyIndexError::new_err(format!("env: expected 0 to {}, got {env}", num_envs - 1)));

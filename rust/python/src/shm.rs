@@ -1,11 +1,8 @@
-//! What the bindings of shared memory have in common: errors, blocking in slices, arguments.
+//! Timeouts of blocking calls, and counts as arguments.
 
 use std::time::{Duration, Instant};
 
-use fastrl_core::shm::Error;
-use pyo3::exceptions::{
-    PyFileExistsError, PyFileNotFoundError, PyOSError, PyOverflowError, PyRuntimeError, PyTypeError, PyValueError,
-};
+use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
 /// Copies of as many bytes are made without the GIL.
@@ -13,20 +10,6 @@ pub(crate) const LARGE: usize = 256 << 10;
 
 /// So often a blocked call lets Python handle signals.
 const SLICE: Duration = Duration::from_millis(50);
-
-pub(crate) fn to_python(error: Error) -> PyErr {
-    let text = error.to_string();
-    match error {
-        Error::Invalid(_) | Error::TooMany(_) => PyValueError::new_err(text),
-        Error::NotFound(_) => PyFileNotFoundError::new_err(text),
-        Error::Exists(_) => PyFileExistsError::new_err(text),
-        Error::NoRoom { .. } | Error::Io { .. } => match error.raw_os_error() {
-            Some(errno) => PyOSError::new_err((errno, text)),
-            None => PyOSError::new_err(text),
-        },
-        _ => PyRuntimeError::new_err(text),
-    }
-}
 
 /// How long a call may block.
 pub(crate) struct Timeout {

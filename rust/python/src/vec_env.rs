@@ -1,43 +1,23 @@
-//! What the bindings of every simulator share: one guarded `VecEnv`.
-
-use std::sync::{Mutex, TryLockError};
+//! The vector environment that the bindings of every simulator share, and its Python methods.
 
 use fastrl_core::vec_env::{Autoreset, Error, Rows, VecEnv};
 use fastrl_core::world::{ActionKind, Actions, World};
-use pyo3::exceptions::{PyMemoryError, PyRuntimeError, PyTypeError, PyValueError};
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
 use crate::arrays::{Flag, disjoint, is_of, readable, writeable};
 use crate::async_vec::AsyncVec;
+use crate::errors::from_vec_env;
+use crate::guard::Guard;
 
-/// A vector environment that refuses, with a Python exception, to be used by two threads at once, after a fork or
-/// after its end.
-pub(crate) struct Guarded<W: World> {
-    inner: Mutex<Option<VecEnv<W>>>,
-    /// The process that made it: threads do not survive a fork.
-    owner: u32,
+/// The vector environment of a binding, with the shapes of its arrays.
+pub(crate) struct VecBinding<W: World> {
+    inner: Guard<VecEnv<W>>,
     num_envs: usize,
     num_agents: usize,
     obs_len: usize,
     action_kind: ActionKind,
     autoreset: Autoreset,
-}
-
-/// An exception of `gymnasium.error`.
-pub(crate) fn gymnasium_error(py: Python<'_>, name: &str, message: String) -> PyErr {
-    match py.import("gymnasium.error").and_then(|module| module.getattr(name)?.call1((&message,))) {
-        Ok(exception) => PyErr::from_value(exception),
-        Err(_) => PyRuntimeError::new_err(message),
-    }
-}
-
-fn to_python(py: Python<'_>, error: Error) -> PyErr {
-    match &error {
-        Error::NeverReset { .. } | Error::Ended { .. } => gymnasium_error(py, "ResetNeeded", error.to_string()),
-        Error::Action { .. } | Error::Actions | Error::State(_) => PyValueError::new_err(error.to_string()),
-        Error::Threads(_) => PyRuntimeError::new_err(error.to_string()),
-        Error::Memory(_) => PyMemoryError::new_err(error.to_string()),
-    }
 }
 
 pub(crate) fn autoreset_from_name(name: &str) -> PyResult<Autoreset> {
@@ -51,8 +31,8 @@ pub(crate) fn autoreset_from_name(name: &str) -> PyResult<Autoreset> {
     }
 }
 
-impl<W: World> Guarded<W> {
-    /// Of `num_envs` environments, at least one, that `make` makes. MemoryError where there is no room for them.
+impl<W: World> VecBinding<W> {
+    /// A binding of `num_envs` environments (at least one) that `make` makes. MemoryError where there is no room for them.
     pub(crate) fn new(
         py: Python<'_>,
         num_envs: usize,
@@ -60,11 +40,10 @@ impl<W: World> Guarded<W> {
         autoreset: Autoreset,
         threads: usize,
     ) -> PyResult<Self> {
-        let venv = VecEnv::build(num_envs, make, autoreset, threads).map_err(|e| to_python(py, e))?;
+        let venv = VecEnv::build(num_envs, make, autoreset, threads).map_err(|e| from_vec_env(py, e))?;
         let action_kind = venv.env(0).action_kind();
         let (num_envs, num_agents, obs_len) = (venv.num_envs(), venv.num_agents(), venv.obs_len());
-        let owner = std::process::id();
-        Ok(Self { inner: Mutex::new(Some(venv)), owner, num_envs, num_agents, obs_len, action_kind, autoreset })
+        Ok(Self { inner: Guard::new(venv), num_envs, num_agents, obs_len, action_kind, autoreset })
     }
 
     pub(crate) fn num_envs(&self) -> usize {
@@ -85,31 +64,10 @@ impl<W: World> Guarded<W> {
         py: Python<'_>,
         use_it: impl FnOnce(&mut VecEnv<W>) -> Result<R, Error>,
     ) -> PyResult<R> {
-        let owner = self.owner;
-        let me = std::process::id();
-        if me != owner {
-            return Err(PyRuntimeError::new_err(format!(
-                "this environment belongs to process {owner} and this is its fork {me}: make a new environment here"
-            )));
-        }
-        let mut inner = match self.inner.try_lock() {
-            Ok(inner) => inner,
-            Err(TryLockError::WouldBlock) => {
-                return Err(PyRuntimeError::new_err("this environment is being used by another thread right now"));
-            }
-            Err(TryLockError::Poisoned(_)) => {
-                return Err(PyRuntimeError::new_err("an earlier call failed inside this environment: make a new one"));
-            }
-        };
-        match inner.as_mut() {
-            Some(venv) => use_it(venv).map_err(|e| to_python(py, e)),
-            None => {
-                Err(gymnasium_error(py, "ClosedEnvironmentError", "this environment is closed: make a new one".into()))
-            }
-        }
+        self.inner.with(py, |venv| use_it(venv).map_err(|e| from_vec_env(py, e)))
     }
 
-    /// As [`Guarded::close`]; its environments go on one by one.
+    /// Closes the vector environment and hands its environments to an asynchronous one.
     pub(crate) fn asynchronous(&self, py: Python<'_>, seed: u64, same_step: bool, threads: usize) -> PyResult<AsyncVec>
     where
         W: 'static,
@@ -123,30 +81,14 @@ impl<W: World> Guarded<W> {
         if threads > 1024 {
             return Err(PyValueError::new_err(format!("num_threads: expected 0 (all cores) to 1024, got {threads}")));
         }
-        self.with(py, |_| Ok(()))?;
-        let venv = self.inner.try_lock().ok().and_then(|mut inner| inner.take());
-        let venv = venv.ok_or_else(|| PyRuntimeError::new_err("another thread took this environment just now"))?;
+        let venv = self.inner.take(py)?;
         // Joining its threads may wait for them.
         let worlds = py.detach(|| venv.into_envs());
         AsyncVec::over(py, worlds, seed, same_step, threads)
     }
 
     pub(crate) fn close(&self, py: Python<'_>) -> PyResult<()> {
-        if std::process::id() != self.owner {
-            return Ok(());
-        }
-        match self.inner.try_lock() {
-            Ok(mut inner) => {
-                let venv = inner.take();
-                // Joining its threads may wait for them.
-                py.detach(|| drop(venv));
-                Ok(())
-            }
-            Err(TryLockError::Poisoned(_)) => Ok(()),
-            Err(TryLockError::WouldBlock) => {
-                Err(PyRuntimeError::new_err("this environment is being used by another thread right now"))
-            }
-        }
+        self.inner.close(py)
     }
 
     pub(crate) fn reset(
@@ -298,7 +240,7 @@ impl<W: World> Guarded<W> {
     }
 }
 
-/// The methods that every vector class has, over its `venv: Guarded<_>`; `_rust.pyi` says what they do.
+/// The methods that every vector class has, over its `venv: VecBinding<_>`; `_rust.pyi` says what they do.
 macro_rules! vec_methods {
     ($class:ident) => {
         #[pymethods]

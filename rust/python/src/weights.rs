@@ -9,7 +9,8 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyTuple, PyType};
 
-use crate::shm::{LARGE, count, to_python};
+use crate::errors::from_shm;
+use crate::shm::{LARGE, count};
 
 /// The contiguous bytes of an object that speaks the buffer protocol, for as long as this lives.
 pub(crate) struct Bytes(ffi::Py_buffer);
@@ -104,12 +105,12 @@ impl Weights {
             let writer = Bulletin::create(nbytes)?;
             Ok(Weights::over(Bulletin::attach(writer.name())?, Some(writer)))
         })
-        .map_err(to_python)
+        .map_err(from_shm)
     }
 
     #[classmethod]
     fn attach(_cls: &Bound<'_, PyType>, name: &str) -> PyResult<Weights> {
-        Bulletin::attach(name).map(|reader| Weights::over(reader, None)).map_err(to_python)
+        Bulletin::attach(name).map(|reader| Weights::over(reader, None)).map_err(from_shm)
     }
 
     #[getter]
@@ -139,7 +140,7 @@ impl Weights {
         // SAFETY: the buffer is held, and its owner leaves it alone during the call.
         let data = unsafe { std::slice::from_raw_parts(bytes.pointer(), self.nbytes) };
         let version = if data.len() >= LARGE { py.detach(|| writer.publish(data)) } else { writer.publish(data) };
-        version.map_err(to_python)
+        version.map_err(from_shm)
     }
 
     #[pyo3(signature = (out, newer_than=0))]
@@ -153,7 +154,7 @@ impl Weights {
         let out = unsafe { std::slice::from_raw_parts_mut(bytes.pointer(), self.nbytes) };
         let version =
             if out.len() >= LARGE { py.detach(|| reader.read(out, newer_than)) } else { reader.read(out, newer_than) };
-        Ok(version.map_err(to_python)?.unwrap_or(0))
+        Ok(version.map_err(from_shm)?.unwrap_or(0))
     }
 
     fn close(&self) -> PyResult<()> {

@@ -1,8 +1,9 @@
 //! Blue's 145 actions and what they do.
 
-use super::draws::Draws;
+use super::events::BlueOutcome;
 use super::network::Network;
 use super::scenario::{DECOYS, DEFENDER, HOST_NAMES, Host, Hosts, IMAGES, NUM_HOSTS, OP_SERVER0, RESTORE_TENTHS};
+use super::source::RandomSource;
 use super::view::{Compromise, View};
 
 pub const NUM_ACTIONS: usize = 145;
@@ -46,16 +47,6 @@ impl BlueAction {
     }
 }
 
-/// What of blue's action the rest of the step must know.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct BlueOutcome {
-    pub cost_tenths: i32,
-    /// A decoy process was started here: blue sees its own process beside red's traces.
-    pub decoy_on: Option<Host>,
-    /// Analyse found a file of red's here.
-    pub file_on: Option<Host>,
-}
-
 /// Whether the decoy would start on the host now. Blue knows the answer: it knows each host's own services, and
 /// which decoys it started.
 pub fn decoy_fits(network: &Network, decoy: usize, host: Host) -> bool {
@@ -75,25 +66,25 @@ pub fn may_have_effect(network: &Network, action: BlueAction) -> bool {
     }
 }
 
-pub fn act(action: BlueAction, network: &mut Network, view: &mut View, draws: &mut impl Draws) -> BlueOutcome {
+pub fn act(action: BlueAction, network: &mut Network, view: &mut View, random: &mut impl RandomSource) -> BlueOutcome {
     let mut outcome = BlueOutcome::default();
     match action {
         BlueAction::Sleep | BlueAction::Monitor => {}
         BlueAction::Analyse(host) => {
-            draws.blue_session(host);
+            random.blue_session(host);
             outcome.file_on = (network.files >> host & 1 == 1).then_some(host);
         }
         BlueAction::Remove(host) => {
-            draws.blue_session(host);
-            network.end_sessions(host, |s| s.marked && !s.root, |pid| draws.process_ended(host, pid));
+            random.blue_session(host);
+            network.end_sessions(host, |s| s.marked && !s.root, |pid| random.process_ended(host, pid));
             if view.compromise(host) != Compromise::No {
                 view.set_compromise(host, Compromise::Unknown);
             }
         }
         BlueAction::Decoy(decoy, host) => {
-            draws.blue_session(host);
+            random.blue_session(host);
             if decoy_fits(network, decoy, host) {
-                draws.decoy_process(host);
+                random.decoy_process(host);
                 let decoy = &DECOYS[decoy];
                 network.ports[host] |= decoy.opens;
                 // Beyond any count that a scan or an observation tells apart.
@@ -103,10 +94,10 @@ pub fn act(action: BlueAction, network: &mut Network, view: &mut View, draws: &m
             }
         }
         BlueAction::Restore(host) => {
-            draws.blue_session(host);
+            random.blue_session(host);
             outcome.cost_tenths = RESTORE_TENTHS;
             restore(host, network);
-            draws.host_restored(host);
+            random.host_restored(host);
             view.set_compromise(host, Compromise::No);
         }
     }

@@ -1,17 +1,20 @@
 //! CAGE Challenge 2 (CybORG 2.1, Scenario 2): one red agent against one blue defender on 13 hosts.
 //!
 //! A step: [`blue`] acts, [`red_agents`] choose and [`red_actions`] carry out, the [`network`] names the price, and
-//! Monitor fills blue's [`view`]. Chance enters through [`draws`] alone.
+//! Monitor fills blue's [`view`]. All randomness comes from a [`source`].
 
 pub mod blue;
-pub mod draws;
+pub mod events;
+pub mod fast_source;
 pub mod network;
-pub mod python_draws;
+pub mod python_source;
 pub mod red_actions;
 pub mod red_agents;
 pub mod render;
 pub mod replay;
 pub mod scenario;
+pub mod seeded_source;
+pub mod source;
 pub mod view;
 pub mod workflow;
 
@@ -20,12 +23,15 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use self::blue::{BlueAction, NUM_ACTIONS, may_have_effect};
-use self::draws::{Draws, FastDraws, Source};
+use self::events::RedAction;
+use self::fast_source::FastSource;
 use self::network::Network;
-use self::python_draws::PythonDraws;
-use self::red_actions::{Knowledge, RedAction};
+use self::python_source::PythonSource;
+use self::red_actions::Knowledge;
 use self::red_agents::{RedAgent, RedKind};
 use self::scenario::NUM_HOSTS;
+use self::seeded_source::SeededSource;
+use self::source::RandomSource;
 use self::view::{OBS_BITS, SCAN_HOSTS, View};
 use crate::env::{Env, Step};
 use crate::memory::arrays;
@@ -66,23 +72,23 @@ impl Config {
         BlueAction::from_index(self.actions[index].into())
     }
 
-    /// The random stream of `seed`.
-    pub fn draws(&self, seed: u64) -> Source {
+    /// The random source of `seed`.
+    pub fn random_source(&self, seed: u64) -> SeededSource {
         if self.python_random {
-            Source::Python(Box::new(PythonDraws::new(seed)))
+            SeededSource::Python(Box::new(PythonSource::new(seed)))
         } else {
-            Source::Fast(FastDraws(Rng::new(seed)))
+            SeededSource::Fast(FastSource(Rng::new(seed)))
         }
     }
 
     /// Begins the next episode, against a red agent that is drawn for it.
-    pub fn begin(&self, episode: &mut Episode<Source>) {
+    pub fn begin(&self, episode: &mut Episode<SeededSource>) {
         let i = if self.red.len() == 1 {
             0
         } else {
             let weights: [f64; RedKind::ALL.len()] =
                 std::array::from_fn(|i| self.red.get(i).map_or(0.0, |(_, weight)| *weight));
-            episode.draws.red_agent(&weights[..self.red.len()])
+            episode.random.red_agent(&weights[..self.red.len()])
         };
         episode.begin(self.red[i].0);
     }
@@ -95,11 +101,11 @@ impl Config {
     }
 
     /// Refuses a decoded episode that cannot be; the error says why.
-    pub fn check(&self, episode: &Episode<Source>, phase: Phase) -> Result<(), String> {
-        let Episode { draws, network, knowledge, agent, view, time, last_red } = episode;
-        let drawn = match draws {
-            Source::Fast(draws) => !self.python_random && draws.is_sound(),
-            Source::Python(draws) => self.python_random && draws.is_sound(),
+    pub fn check(&self, episode: &Episode<SeededSource>, phase: Phase) -> Result<(), String> {
+        let Episode { random, network, knowledge, agent, view, time, last_red } = episode;
+        let drawn = match random {
+            SeededSource::Fast(random) => !self.python_random && random.is_sound(),
+            SeededSource::Python(random) => self.python_random && random.is_sound(),
         };
         ensure(drawn, "the random generator stands still or is of another kind")?;
         network.check(*time)?;
@@ -118,10 +124,10 @@ impl Config {
 
     /// As [`Env::memory`].
     fn memory(&self) -> usize {
-        let (labels, draws) =
-            if self.python_random { (4 * NUM_HOSTS, size_of::<PythonDraws>() + PythonDraws::MEMORY) } else { (0, 0) };
+        let (labels, random) =
+            if self.python_random { (4 * NUM_HOSTS, size_of::<PythonSource>() + PythonSource::MEMORY) } else { (0, 0) };
         // A session that is added now and then; the first ones have their room at once.
-        arrays(2 + labels, draws + 32 * size_of::<network::Session>())
+        arrays(2 + labels, random + 32 * size_of::<network::Session>())
     }
 
     pub fn accepts(&self, action: i64) -> bool {
@@ -167,7 +173,7 @@ const NOTHING_YET: LastRed = LastRed { kind: 0, target: -1, success: -1 };
 /// All that changes during an episode.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Episode<D> {
-    pub draws: D,
+    pub random: D,
     pub network: Network,
     pub knowledge: Knowledge,
     pub agent: RedAgent,
@@ -177,10 +183,10 @@ pub struct Episode<D> {
     pub last_red: LastRed,
 }
 
-impl<D: Draws> Episode<D> {
-    pub fn new(draws: D) -> Self {
+impl<D: RandomSource> Episode<D> {
+    pub fn new(random: D) -> Self {
         Self {
-            draws,
+            random,
             network: Network::default(),
             knowledge: Knowledge::default(),
             agent: RedAgent::Sleep,
@@ -192,7 +198,7 @@ impl<D: Draws> Episode<D> {
 
     /// Begins the next episode against `red`.
     pub fn begin(&mut self, red: RedKind) {
-        self.draws.begin_episode();
+        self.random.start_episode();
         self.network.reset();
         self.knowledge = Knowledge::default();
         self.agent = red.new_agent();
@@ -203,11 +209,11 @@ impl<D: Draws> Episode<D> {
 
     /// One step; returns blue's reward in tenths.
     pub fn step(&mut self, action: BlueAction, ruleset: Ruleset) -> i32 {
-        let Self { draws, network, knowledge, agent, view, .. } = self;
-        let blue = blue::act(action, network, view, draws);
-        let red = agent.choose(knowledge, draws);
-        let red = draws.red_decided(red);
-        let traces = red_actions::act(red, ruleset, network, knowledge, draws);
+        let Self { random, network, knowledge, agent, view, .. } = self;
+        let blue = blue::act(action, network, view, random);
+        let red = agent.choose(knowledge, random);
+        let red = random.red_action(red);
+        let traces = red_actions::act(red, ruleset, network, knowledge, random);
         view.monitor(traces, blue);
         let (kind, target) = red.code();
         let success = knowledge.success.map_or(-1, i8::from);
@@ -221,18 +227,18 @@ impl<D: Draws> Episode<D> {
 pub trait Game: Env {
     fn config(&self) -> &Config;
 
-    fn episode(&self) -> &Episode<Source>;
+    fn episode(&self) -> &Episode<SeededSource>;
 }
 
 /// The environment that is trained on.
 pub struct Cage2 {
     config: Arc<Config>,
-    episode: Episode<Source>,
+    episode: Episode<SeededSource>,
 }
 
 impl Cage2 {
     pub fn new(config: Arc<Config>) -> Self {
-        let episode = Episode::new(config.draws(0));
+        let episode = Episode::new(config.random_source(0));
         Self { config, episode }
     }
 }
@@ -242,13 +248,13 @@ impl Game for Cage2 {
         &self.config
     }
 
-    fn episode(&self) -> &Episode<Source> {
+    fn episode(&self) -> &Episode<SeededSource> {
         &self.episode
     }
 }
 
 impl Env for Cage2 {
-    type State = Episode<Source>;
+    type State = Episode<SeededSource>;
 
     fn obs_len(&self) -> usize {
         self.config.obs_len()
@@ -263,7 +269,7 @@ impl Env for Cage2 {
     }
 
     fn seed(&mut self, seed: u64) {
-        self.episode.draws = self.config.draws(seed);
+        self.episode.random = self.config.random_source(seed);
     }
 
     fn reset(&mut self, obs: &mut [f32]) {

@@ -3,71 +3,14 @@
 use serde::{Deserialize, Serialize};
 
 use super::Ruleset;
-use super::draws::Draws;
+use super::events::{RedAction, Traces};
 use super::network::{Network, Session};
 use super::scenario::{
-    Exploit, HOST_NAMES, Host, Hosts, IMAGES, NUM_HOSTS, OP_SERVER0, OT_SERVICE_PID, SUBNET_NAMES, Subnet, USER0,
-    WEB_PORTS, are_hosts, revealed_by,
+    Exploit, Host, Hosts, IMAGES, NUM_HOSTS, OP_SERVER0, OT_SERVICE_PID, Subnet, USER0, WEB_PORTS, are_hosts,
+    revealed_by,
 };
-use super::view::Activity;
+use super::source::RandomSource;
 use crate::world::ensure;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RedAction {
-    Sleep,
-    DiscoverSystems(Subnet),
-    DiscoverServices(Host),
-    Exploit(Host),
-    Escalate(Host),
-    Impact,
-}
-
-pub const RED_KIND_NAMES: [&str; 6] = [
-    "Sleep",
-    "DiscoverRemoteSystems",
-    "DiscoverNetworkServices",
-    "ExploitRemoteService",
-    "PrivilegeEscalate",
-    "Impact",
-];
-
-impl RedAction {
-    /// Index into [`RED_KIND_NAMES`], and the subnet or host (-1 for Sleep): the numbering of the reference traces.
-    pub fn code(self) -> (i8, i8) {
-        match self {
-            Self::Sleep => (0, -1),
-            Self::DiscoverSystems(subnet) => (1, subnet as i8),
-            Self::DiscoverServices(host) => (2, host as i8),
-            Self::Exploit(host) => (3, host as i8),
-            Self::Escalate(host) => (4, host as i8),
-            Self::Impact => (5, OP_SERVER0 as i8),
-        }
-    }
-
-    /// The action of a code, if it is one.
-    pub fn from_code(kind: i8, target: i8) -> Option<Self> {
-        let host = usize::try_from(target).ok().filter(|&host| host < NUM_HOSTS);
-        match kind {
-            0 => Some(Self::Sleep),
-            1 => Subnet::ALL.get(usize::try_from(target).ok()?).map(|&subnet| Self::DiscoverSystems(subnet)),
-            2 => host.map(Self::DiscoverServices),
-            3 => host.map(Self::Exploit),
-            4 => host.map(Self::Escalate),
-            5 => (host == Some(OP_SERVER0)).then_some(Self::Impact),
-            _ => None,
-        }
-    }
-
-    pub fn name(self) -> String {
-        let (kind, target) = self.code();
-        let kind = RED_KIND_NAMES[kind as usize];
-        match self {
-            Self::Sleep => kind.into(),
-            Self::DiscoverSystems(_) => format!("{kind} {}", SUBNET_NAMES[target as usize]),
-            _ => format!("{kind} {}", HOST_NAMES[target as usize]),
-        }
-    }
-}
 
 /// What red knows, and how its last action went.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -109,44 +52,13 @@ impl Default for Knowledge {
     }
 }
 
-/// The connections that Monitor finds on a host after red's action.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Traces {
-    pub host: Host,
-    connections: u32,
-    /// Different local ports among them.
-    ports: u32,
-    /// A reverse shell was noticed.
-    pub shell: bool,
-}
-
-impl Traces {
-    /// How the challenge's table names them, `decoy_on` being where blue started a process itself in this step.
-    pub fn activity(self, decoy_on: Option<Host>) -> Activity {
-        if self.connections == 0 {
-            return Activity::None;
-        }
-        let own = decoy_on == Some(self.host);
-        let many = self.connections + u32::from(own) >= 3;
-        if many && self.ports >= 3 {
-            Activity::Scan
-        } else if self.shell || many && self.ports == 1 {
-            Activity::Exploit
-        } else if own {
-            Activity::None
-        } else {
-            Activity::Scan
-        }
-    }
-}
-
 /// Carries the action out.
 pub fn act(
     action: RedAction,
     ruleset: Ruleset,
     network: &mut Network,
     knowledge: &mut Knowledge,
-    draws: &mut impl Draws,
+    random: &mut impl RandomSource,
 ) -> Traces {
     let mut traces = Traces::default();
     let (success, saw_data) = match action {
@@ -162,13 +74,13 @@ pub fn act(
         RedAction::DiscoverServices(host) => {
             let reached = network.routable(host);
             if reached {
-                traces = discover_services(host, ruleset, network, knowledge, draws);
+                traces = discover_services(host, ruleset, network, knowledge, random);
             }
             // Success even where there is no way to the host: then it just shows nothing.
             (Some(true), reached)
         }
         RedAction::Exploit(host) => {
-            let works = exploit(host, ruleset, network, knowledge, &mut traces, draws);
+            let works = exploit(host, ruleset, network, knowledge, &mut traces, random);
             if works {
                 knowledge.names |= 1 << host;
                 knowledge.addresses |= 1 << host;
@@ -176,10 +88,10 @@ pub fn act(
             (Some(works), works)
         }
         RedAction::Escalate(host) => {
-            let works = escalate(host, network, knowledge, draws);
+            let works = escalate(host, network, knowledge, random);
             (Some(works), works)
         }
-        RedAction::Impact => (Some(impact(network, knowledge, draws)), false),
+        RedAction::Impact => (Some(impact(network, knowledge, random)), false),
     };
     knowledge.success = success;
     knowledge.saw_data = saw_data;
@@ -191,11 +103,11 @@ fn discover_services(
     ruleset: Ruleset,
     network: &Network,
     knowledge: &mut Knowledge,
-    draws: &mut impl Draws,
+    random: &mut impl RandomSource,
 ) -> Traces {
     let listeners = network.listeners(host);
     for _ in 0..listeners {
-        draws.ephemeral_port(host);
+        random.ephemeral_port(host);
     }
     let seen = network.ports[host] as u8;
     match ruleset {
@@ -213,7 +125,7 @@ fn exploit(
     network: &mut Network,
     knowledge: &Knowledge,
     traces: &mut Traces,
-    draws: &mut impl Draws,
+    random: &mut impl RandomSource,
 ) -> bool {
     let mut options = knowledge.ports[host];
     if options & WEB_PORTS == 0 {
@@ -222,7 +134,7 @@ fn exploit(
     if options == 0 {
         return false;
     }
-    let exploit = draws.exploit(options);
+    let exploit = random.exploit(options);
     if !network.routable(host) {
         return false;
     }
@@ -236,19 +148,19 @@ fn exploit(
     traces.ports = 1;
     if exploit == Exploit::SshBruteForce {
         for _ in 0..10 {
-            draws.ephemeral_port(USER0);
+            random.ephemeral_port(USER0);
         }
         traces.connections = 10;
         if decoy || !image.brute_forceable {
             return false;
         }
-        let process = draws.red_process(host);
+        let process = random.red_process(host);
         network.add_session(Session { host: host as u8, root: false, marked: process.marked, pid: process.pid });
-        draws.ephemeral_port(host);
+        random.ephemeral_port(host);
         traces.connections += 1;
         return true;
     }
-    draws.ephemeral_port(host);
+    random.ephemeral_port(host);
     traces.connections = 1;
     if decoy {
         traces.connections = 2;
@@ -258,10 +170,10 @@ fn exploit(
     if exploit == Exploit::HarakaRce && ruleset == Ruleset::Leaderboard && network.restored >> host & 1 == 1 {
         return false;
     }
-    draws.ephemeral_port(host);
+    random.ephemeral_port(host);
     network.files |= 1 << host;
-    let process = draws.red_process(host);
-    let detected = draws.detected(host, process.pid);
+    let process = random.red_process(host);
+    let detected = random.detected(host, process.pid);
     if detected {
         traces.connections = 2;
         traces.ports = 2;
@@ -276,12 +188,12 @@ fn exploit(
     true
 }
 
-fn escalate(host: Host, network: &mut Network, knowledge: &mut Knowledge, draws: &mut impl Draws) -> bool {
+fn escalate(host: Host, network: &mut Network, knowledge: &mut Knowledge, random: &mut impl RandomSource) -> bool {
     if network.red_on >> host & 1 == 0 {
         return false;
     }
     if network.root_on >> host & 1 == 0 {
-        let nth = draws.session(network.sessions_on(host));
+        let nth = random.session(network.sessions_on(host));
         network.escalate(host, nth);
         network.files |= 1 << host;
     }
@@ -294,13 +206,13 @@ fn escalate(host: Host, network: &mut Network, knowledge: &mut Knowledge, draws:
     true
 }
 
-fn impact(network: &mut Network, knowledge: &Knowledge, draws: &mut impl Draws) -> bool {
+fn impact(network: &mut Network, knowledge: &Knowledge, random: &mut impl RandomSource) -> bool {
     if network.red_on >> OP_SERVER0 & 1 == 0 {
         return false;
     }
     if network.root_on >> OP_SERVER0 & 1 == 0 {
         // The session that is drawn matters to nothing.
-        draws.session(network.sessions_on(OP_SERVER0));
+        random.session(network.sessions_on(OP_SERVER0));
     }
     if !knowledge.ot_service {
         return false;
@@ -310,7 +222,7 @@ fn impact(network: &mut Network, knowledge: &Knowledge, draws: &mut impl Draws) 
         service.stoppable = false;
         if service.pid_known {
             service.up = false;
-            draws.process_ended(OP_SERVER0, OT_SERVICE_PID);
+            random.process_ended(OP_SERVER0, OT_SERVICE_PID);
         }
     }
     true

@@ -2,9 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::draws::Draws;
-use super::red_actions::{Knowledge, RedAction};
+use super::events::RedAction;
+use super::red_actions::Knowledge;
 use super::scenario::{ENTERPRISE2, Host, Hosts, NUM_HOSTS, OP_SERVER0, Subnet, are_hosts, revealed_by};
+use super::source::RandomSource;
 use crate::world::ensure;
 
 /// Which agent plays.
@@ -64,10 +65,10 @@ impl RedAgent {
         ensure(sound, "red's plan has a host or a place that is not there")
     }
 
-    pub fn choose(&mut self, knowledge: &Knowledge, draws: &mut impl Draws) -> RedAction {
+    pub fn choose(&mut self, knowledge: &Knowledge, random: &mut impl RandomSource) -> RedAction {
         match self {
-            Self::BLine(agent) => agent.choose(knowledge, draws),
-            Self::Meander(agent) => agent.choose(knowledge, draws),
+            Self::BLine(agent) => agent.choose(knowledge, random),
+            Self::Meander(agent) => agent.choose(knowledge, random),
             Self::Sleep => RedAction::Sleep,
         }
     }
@@ -87,7 +88,7 @@ impl BLine {
     /// Where it goes on in the plan after a failure at each place.
     const AFTER_FAILURE: [u8; 15] = [0, 1, 2, 2, 2, 2, 5, 5, 5, 5, 9, 9, 9, 12, 13];
 
-    fn choose(&mut self, knowledge: &Knowledge, draws: &mut impl Draws) -> RedAction {
+    fn choose(&mut self, knowledge: &Knowledge, random: &mut impl RandomSource) -> RedAction {
         self.advance(knowledge);
         if self.place == 12 && !self.server_seen {
             if knowledge.saw_data {
@@ -99,7 +100,7 @@ impl BLine {
             }
         }
         if self.place == 1 && self.user.is_none() {
-            self.user = Some(draws.bline_target() as u8);
+            self.user = Some(random.bline_target() as u8);
         }
         let user = usize::from(self.user.unwrap_or_default());
         let enterprise = || revealed_by(user).expect("user hosts reveal an enterprise host");
@@ -147,7 +148,7 @@ pub struct Meander {
 }
 
 impl Meander {
-    fn choose(&mut self, knowledge: &Knowledge, draws: &mut impl Draws) -> RedAction {
+    fn choose(&mut self, knowledge: &Knowledge, random: &mut impl RandomSource) -> RedAction {
         self.learn(knowledge);
         if self.escalated >> OP_SERVER0 & 1 == 1 {
             self.last_escalation = Some(OP_SERVER0 as u8);
@@ -160,19 +161,19 @@ impl Meander {
                 return RedAction::DiscoverSystems(subnet);
             }
         }
-        draws.shuffle_addresses();
-        if let Some(host) = draws.first_address(knowledge.addresses & !self.scanned) {
+        random.shuffle_addresses();
+        if let Some(host) = random.first_address(knowledge.addresses & !self.scanned) {
             self.scanned |= 1 << host;
             return RedAction::DiscoverServices(host);
         }
-        draws.shuffle_hosts();
+        random.shuffle_hosts();
         let lost = self.entered & !self.exploited;
-        if let Some(host) = draws.first_host(knowledge.names & !self.escalated & !lost) {
+        if let Some(host) = random.first_host(knowledge.names & !self.escalated & !lost) {
             self.escalated |= 1 << host;
             self.last_escalation = Some(host as u8);
             return RedAction::Escalate(host);
         }
-        match draws.first_address(knowledge.addresses & !self.exploited) {
+        match random.first_address(knowledge.addresses & !self.exploited) {
             Some(host) => {
                 self.exploited |= 1 << host;
                 self.last_exploit = Some(host as u8);
@@ -183,7 +184,7 @@ impl Meander {
         }
     }
 
-    /// Draws its conclusions from how the last action went.
+    /// RandomSource its conclusions from how the last action went.
     fn learn(&mut self, knowledge: &Knowledge) {
         let bit = |host: u8| 1 << Host::from(host);
         if let Some(host) = self.last_exploit.take() {

@@ -3,13 +3,13 @@
 use std::fmt::Write;
 
 use super::Episode;
-use super::draws::Draws;
-use super::red_actions::RedAction;
+use super::events::{Activity, RedAction};
 use super::scenario::{HOST_NAMES, SUBNET_NAMES, Subnet};
-use super::view::{Activity, Compromise};
+use super::source::RandomSource;
+use super::view::Compromise;
 
 /// One line a host: what blue sees, then what is true.
-pub fn table<D: Draws>(episode: &Episode<D>) -> String {
+pub fn table<D: RandomSource>(episode: &Episode<D>) -> String {
     let red =
         RedAction::from_code(episode.last_red.kind, episode.last_red.target).map_or_else(String::new, RedAction::name);
     let outcome = match episode.last_red.success {

@@ -1,11 +1,11 @@
 //! Replays reference traces: from the recorded decisions, and from nothing but the seed.
 
 use super::blue::{BlueAction, NUM_ACTIONS};
-use super::draws::{Draws, NewProcess, split_top};
-use super::python_draws::PythonDraws;
-use super::red_actions::RedAction;
+use super::events::RedAction;
+use super::python_source::PythonSource;
 use super::red_agents::RedKind;
 use super::scenario::{EXPLOIT_NAMES, Exploit, HOST_NAMES, Host, Hosts, NUM_HOSTS, USER1};
+use super::source::{NewProcess, RandomSource, split_top};
 use super::view::OBS_BITS;
 use super::{Episode, Ruleset};
 
@@ -57,7 +57,7 @@ pub struct Report {
     pub first: Option<Difference>,
 }
 
-/// What the replay draws from.
+/// The random source of a replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// The recorded decisions; red's own choice is checked against the recorded action.
@@ -105,36 +105,36 @@ impl Trace<'_> {
         // That an id collides is the one outcome which matters and is not among the recorded decisions: it is known
         // of the episode, and the seed tells the step.
         let mut collisions = vec![false; self.reward.len()];
-        let seeded = || PythonDraws::new(self.seed);
+        let seeded = || PythonSource::new(self.seed);
         match mode {
             Mode::Seed => self.run(seeded(), |_, _, _| {}, |_, _| None),
             Mode::Decisions => {
                 if self.collided.iter().any(|&c| c != 0) {
                     self.run(
                         seeded(),
-                        |draws, _, _| draws.collided = false,
-                        |draws, i| {
-                            collisions[i] = draws.collided;
+                        |random, _, _| random.collided = false,
+                        |random, i| {
+                            collisions[i] = random.collided;
                             None
                         },
                     );
                 }
-                let recorded = |draws: &mut Recorded, episode: usize, i| {
-                    *draws = Recorded::of(self, i, self.collided[episode] != 0 && collisions[i]);
+                let recorded = |random: &mut RecordedSource, episode: usize, i| {
+                    *random = RecordedSource::of(self, i, self.collided[episode] != 0 && collisions[i]);
                 };
-                self.run(Recorded::default(), recorded, |draws, _| draws.complaint())
+                self.run(RecordedSource::default(), recorded, |random, _| random.complaint())
             }
         }
     }
 
-    /// Runs through the trace, calling `before` with the draws, the episode and the step, and `after` likewise.
-    fn run<D: Draws>(
+    /// Runs through the trace, calling `before` with the random source, the episode and the step, and `after` likewise.
+    fn run<D: RandomSource>(
         &self,
-        draws: D,
+        random: D,
         before: impl Fn(&mut D, usize, usize),
         mut after: impl FnMut(&D, usize) -> Option<String>,
     ) -> Report {
-        let mut sim = Episode::new(draws);
+        let mut sim = Episode::new(random);
         let mut report = Report { steps: 0, mismatches: 0, first: None };
         for (episode, &length) in self.length.iter().enumerate() {
             sim.begin(self.red);
@@ -142,9 +142,9 @@ impl Trace<'_> {
             report.note(episode, None, difference_in_obs(unpack(packed), sim.view.bits()));
             for step in 0..length as usize {
                 let i = report.steps;
-                before(&mut sim.draws, episode, i);
+                before(&mut sim.random, episode, i);
                 let tenths = sim.step(BlueAction::from_index(self.blue_action[i] as usize), self.ruleset);
-                let what = after(&sim.draws, i).or_else(|| self.difference(i, &sim, tenths));
+                let what = after(&sim.random, i).or_else(|| self.difference(i, &sim, tenths));
                 report.note(episode, Some(step), what);
                 report.steps += 1;
             }
@@ -153,7 +153,7 @@ impl Trace<'_> {
     }
 
     /// The first thing in which the simulator differs from row `i`.
-    fn difference<D: Draws>(&self, i: usize, sim: &Episode<D>, tenths: i32) -> Option<String> {
+    fn difference<D: RandomSource>(&self, i: usize, sim: &Episode<D>, tenths: i32) -> Option<String> {
         let red = sim.last_red;
         let expected = (self.red_kind[i], self.red_target[i]);
         if (red.kind, red.target) != expected {
@@ -211,7 +211,7 @@ fn difference_in_obs(expected: u64, got: u64) -> Option<String> {
 
 /// The recorded decisions of one step. It notes the first draw that does not fit them.
 #[derive(Default)]
-struct Recorded {
+struct RecordedSource {
     kind: i8,
     target: i8,
     exploit: i8,
@@ -222,7 +222,7 @@ struct Recorded {
     complaint: Option<String>,
 }
 
-impl Recorded {
+impl RecordedSource {
     fn of(trace: &Trace<'_>, i: usize, collision: bool) -> Self {
         Self {
             kind: trace.red_kind[i],
@@ -256,7 +256,7 @@ impl Recorded {
     }
 }
 
-impl Draws for Recorded {
+impl RandomSource for RecordedSource {
     fn red_process(&mut self, _host: Host) -> NewProcess {
         NewProcess { pid: 0, marked: self.collision }
     }
@@ -319,7 +319,7 @@ impl Draws for Recorded {
         self.target_in(hosts)
     }
 
-    fn red_decided(&mut self, chosen: RedAction) -> RedAction {
+    fn red_action(&mut self, chosen: RedAction) -> RedAction {
         if chosen.code() == (self.kind, self.target) {
             return chosen;
         }

@@ -5,8 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::blue::BlueOutcome;
-use super::red_actions::Traces;
+use super::events::{Activity, BlueOutcome, Traces};
 use super::scenario::{Host, Hosts, NUM_HOSTS, are_hosts};
 use crate::world::ensure;
 
@@ -14,13 +13,6 @@ use crate::world::ensure;
 pub const OBS_BITS: usize = 4 * NUM_HOSTS;
 /// Hosts whose scans the winners of the challenge remembered; the operational hosts are not among them.
 pub const SCAN_HOSTS: [Host; 10] = [0, 1, 2, 3, 7, 8, 9, 10, 11, 12];
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Activity {
-    None = 0b00,
-    Scan = 0b01,
-    Exploit = 0b11,
-}
 
 /// The values are the two bits of the observation, the first one lowest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

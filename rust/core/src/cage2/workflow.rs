@@ -13,10 +13,10 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::blue::BlueAction;
-use super::draws::Source;
 use super::network::Network;
 use super::red_agents::RedKind;
 use super::scenario::{DEFENDER, Host, Hosts, OP_SERVER0, Subnet, USER0};
+use super::seeded_source::SeededSource;
 use super::{Config, Episode, Game};
 use crate::env::{Env, Step};
 use crate::world::{Phase, ensure};
@@ -119,7 +119,7 @@ pub struct Finished {
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct State {
-    pub episode: Episode<Source>,
+    pub episode: Episode<SeededSource>,
     pub account: Account,
     /// The order of the next episode.
     pub next: Order,
@@ -139,7 +139,7 @@ pub struct WorkflowCage2 {
 impl WorkflowCage2 {
     pub fn new(config: Arc<Config>, weight: f64) -> Self {
         let state = State {
-            episode: Episode::new(config.draws(0)),
+            episode: Episode::new(config.random_source(0)),
             account: Account::default(),
             next: Order::default(),
             finished: Finished { number: 0, account: Account::default(), red: RedKind::Sleep as u8 },
@@ -162,7 +162,7 @@ impl Game for WorkflowCage2 {
         &self.config
     }
 
-    fn episode(&self) -> &Episode<Source> {
+    fn episode(&self) -> &Episode<SeededSource> {
         &self.state.episode
     }
 }
@@ -183,7 +183,7 @@ impl Env for WorkflowCage2 {
     }
 
     fn seed(&mut self, seed: u64) {
-        self.state.episode.draws = self.config.draws(seed);
+        self.state.episode.random = self.config.random_source(seed);
     }
 
     fn reset(&mut self, obs: &mut [f32]) {

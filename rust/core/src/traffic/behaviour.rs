@@ -5,10 +5,9 @@
 //! A. Kesting, M. Treiber, D. Helbing, "General lane-changing model MOBIL for car-following models", Transportation
 //! Research Record 1999 (2007). highway-env measures gaps from centre to centre and sets MOBIL's politeness to 0.
 
-use super::controller::not_zero;
 use super::lane::Lane;
-use super::math::{bounded, power, vectorized};
-use super::vehicles::{Driver, Gains, LENGTH};
+use super::math::{bounded, not_zero, power, vectorized};
+use super::vehicles::{Driver, LENGTH};
 use super::{Neighbour, Traffic};
 
 /// Bound of what the models ask for, m/s² (`ACC_MAX`).
@@ -25,18 +24,6 @@ const IDM_TIME_GAP: f64 = 1.5;
 const LANE_CHANGE_DELAY: f64 = 1.0;
 /// The new follower must not have to brake harder, m/s² (`LANE_CHANGE_MAX_BRAKING_IMPOSED`).
 const MAX_BRAKING_IMPOSED: f64 = 2.0;
-
-/// The usual weights of that kind of driver.
-pub(super) fn gains(driver: Driver) -> Gains {
-    // MERGE_ACC_GAIN, (1 - MERGE_VEL_RATIO) MERGE_TARGET_VEL and MERGE_VEL_RATIO MERGE_TARGET_VEL
-    let merging = |gain: f64, gap: f64| [gain / 7.5, gain / 22.5, gap];
-    let acceleration = match driver {
-        Driver::Aggressive => merging(0.8, 0.5),
-        Driver::Defensive => merging(1.2, 2.0),
-        _ => [0.3, 0.3, 2.0],
-    };
-    Gains { acceleration, steering: [1.0 / 0.2, 1.0 / 0.2 * (1.0 / 0.6)] }
-}
 
 impl Driver {
     pub(super) fn is_linear(self) -> bool {

@@ -5,8 +5,7 @@
 use std::f64::consts::{FRAC_1_SQRT_2, FRAC_PI_3, PI};
 
 use super::Traffic;
-use super::math::{asin, bounded, vectorized};
-use super::road::wrap_to_pi;
+use super::math::{asin, bounded, not_zero, vectorized, wrap_to_pi};
 use super::vehicles::{Driver, LENGTH};
 
 /// Gains, 1/s: one over `TAU_ACC`, `TAU_HEADING`, `TAU_LATERAL`.
@@ -28,14 +27,6 @@ pub enum Meta {
     LaneRight,
     Faster,
     Slower,
-}
-
-/// `utils.not_zero`: to divide by.
-#[inline(always)]
-pub(super) fn not_zero(x: f64) -> f64 {
-    const SMALL: f64 = 1e-2;
-    let small = if x >= 0.0 { SMALL } else { -SMALL };
-    if x.abs() > SMALL { x } else { small }
 }
 
 /// Sine of the slip angle that a steering angle makes.
@@ -188,6 +179,5 @@ mod tests {
     #[test]
     fn the_bound_of_the_slip_is_that_of_the_steering() {
         assert!((slip(MAX_STEERING) - MAX_SLIP).abs() < 1e-15);
-        assert_eq!([not_zero(0.0), not_zero(-0.0), not_zero(-1e-3), not_zero(0.5)], [0.01, 0.01, -0.01, 0.5]);
     }
 }

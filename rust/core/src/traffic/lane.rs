@@ -8,6 +8,8 @@ use serde::{Deserialize, Serialize};
 
 /// Usual width, metres.
 pub const WIDTH: f64 = 4.0;
+/// Distance off a lane's edge at which a vehicle still counts as being on it for its neighbours, metres.
+pub(super) const MARGIN: f64 = 1.0;
 /// A lane holds what is this far before its start or past its end, metres.
 const OVERHANG: f64 = 5.0;
 

@@ -3,7 +3,7 @@
 //! Source: the minimax polynomials of Sun's fdlibm (`e_log.c`, `e_asin.c`, `k_sin.c`, `k_cos.c`), and Taylor's series of
 //! the exponential. Relative errors are some 1e-15, which the tests measure.
 
-use std::f64::consts::{FRAC_PI_2, LN_2, LOG2_E, SQRT_2};
+use std::f64::consts::{FRAC_PI_2, LN_2, LOG2_E, PI, SQRT_2};
 
 /// Compiles a function for processors with and without AVX2 and picks when it is called. Multiplications and additions
 /// are not fused: results are the same to the last bit.
@@ -40,6 +40,21 @@ pub(super) use vectorized;
 pub(super) fn bounded(x: f64, low: f64, high: f64) -> f64 {
     let x = if x < low { low } else { x };
     if x > high { high } else { x }
+}
+
+/// `x`, kept at least 0.01 from zero so that it can be divided by (highway-env's `utils.not_zero`).
+#[inline(always)]
+pub(super) fn not_zero(x: f64) -> f64 {
+    const SMALL: f64 = 1e-2;
+    let small = if x >= 0.0 { SMALL } else { -SMALL };
+    if x.abs() > SMALL { x } else { small }
+}
+
+/// The angle in [-pi, pi) that differs from `angle` by full turns.
+#[inline]
+pub(super) fn wrap_to_pi(angle: f64) -> f64 {
+    let shifted = angle + PI;
+    if (0.0..2.0 * PI).contains(&shifted) { shifted - PI } else { shifted.rem_euclid(2.0 * PI) - PI }
 }
 
 /// `x` to the power of `y` for `x >= 0` and `y > 0`; `x` below the normal numbers counts as 0, and powers end at 2^1000.
@@ -177,5 +192,19 @@ mod tests {
         assert_eq!(asin(0.0), 0.0);
         assert_eq!([power(0.0, 4.0), power(1.0, 3.7), power(2.0, 3.0)], [0.0, 1.0, 8.0]);
         assert!(close(power(4000.0, 4.5), 4000f64.powf(4.5)));
+    }
+
+    #[test]
+    fn divisors_keep_off_zero() {
+        assert_eq!([not_zero(0.0), not_zero(-0.0), not_zero(-1e-3), not_zero(0.5)], [0.01, 0.01, -0.01, 0.5]);
+    }
+
+    #[test]
+    fn angles_wrap() {
+        for angle in [-20.0, -3.2, -3.0, 0.0, 1e-3, 3.2, 9.5, 40.0] {
+            let wrapped = wrap_to_pi(angle);
+            assert!((-PI..PI).contains(&wrapped));
+            assert!(((angle - wrapped) / (2.0 * PI) - ((angle - wrapped) / (2.0 * PI)).round()).abs() < 1e-12);
+        }
     }
 }

@@ -5,10 +5,9 @@
 //! after the vehicles.
 
 use super::Traffic;
+use super::lane::MARGIN;
 use super::vehicles::Vehicles;
 
-/// How far off a lane somebody still counts as being on it, metres.
-pub(super) const MARGIN: f64 = 1.0;
 /// Nobody, as an index.
 pub(super) const NOBODY: u32 = u32::MAX;
 

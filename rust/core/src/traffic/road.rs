@@ -2,12 +2,10 @@
 //!
 //! Source: `highway_env/road/road.py` (`RoadNetwork.straight_road_network`), `highway_env/vehicle/objects.py` (`Obstacle`).
 
-use std::f64::consts::PI;
-
 use serde::{Deserialize, Serialize};
 
-use super::lane::{Lane, Line, WIDTH};
-use super::neighbours::MARGIN;
+use super::lane::{Lane, Line, MARGIN, WIDTH};
+use super::math::wrap_to_pi;
 
 /// Something solid that stands still on the road.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -116,13 +114,6 @@ impl Road {
     }
 }
 
-/// The angle in [-pi, pi) that is `angle` but for full turns.
-#[inline]
-pub fn wrap_to_pi(angle: f64) -> f64 {
-    let shifted = angle + PI;
-    if (0.0..2.0 * PI).contains(&shifted) { shifted - PI } else { shifted.rem_euclid(2.0 * PI) - PI }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -153,14 +144,5 @@ mod tests {
         assert!(alone(4.9) && alone(3.1) && !alone(5.1) && !road.only_lane_near(1, -1.0, 4.0));
         // Halfway between two lanes the first one counts.
         assert_eq!(road.closest_lane(10.0, 2.0, 0.0), 0);
-    }
-
-    #[test]
-    fn angles_wrap() {
-        for angle in [-20.0, -3.2, -3.0, 0.0, 1e-3, 3.2, 9.5, 40.0] {
-            let wrapped = wrap_to_pi(angle);
-            assert!((-PI..PI).contains(&wrapped));
-            assert!(((angle - wrapped) / (2.0 * PI) - ((angle - wrapped) / (2.0 * PI)).round()).abs() < 1e-12);
-        }
     }
 }

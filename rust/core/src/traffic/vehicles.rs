@@ -52,6 +52,20 @@ pub struct Gains {
     pub steering: [f64; 2],
 }
 
+impl Gains {
+    /// The usual weights of a kind of driver.
+    pub fn usual(driver: Driver) -> Self {
+        // MERGE_ACC_GAIN, (1 - MERGE_VEL_RATIO) MERGE_TARGET_VEL and MERGE_VEL_RATIO MERGE_TARGET_VEL
+        let merging = |gain: f64, gap: f64| [gain / 7.5, gain / 22.5, gap];
+        let acceleration = match driver {
+            Driver::Aggressive => merging(0.8, 0.5),
+            Driver::Defensive => merging(1.2, 2.0),
+            _ => [0.3, 0.3, 2.0],
+        };
+        Self { acceleration, steering: [1.0 / 0.2, 1.0 / 0.2 * (1.0 / 0.6)] }
+    }
+}
+
 /// One vehicle, to be put on a road by [`super::Traffic::add`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Vehicle {
@@ -91,7 +105,7 @@ impl Vehicle {
             target_speed: None,
             delta: 4.0,
             timer: None,
-            gains: super::behaviour::gains(driver),
+            gains: Gains::usual(driver),
             changes_lanes: true,
             checks_collisions: true,
         }

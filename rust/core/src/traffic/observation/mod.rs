@@ -11,8 +11,8 @@ pub use occupancy_grid::{Layer, OccupancyGrid};
 pub use time_to_collision::TimeToCollision;
 
 use super::Traffic;
+use super::math::wrap_to_pi;
 use super::numpy_random::NumpyRandom;
-use super::road::wrap_to_pi;
 
 /// One property of a vehicle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

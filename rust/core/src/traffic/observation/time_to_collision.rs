@@ -2,7 +2,7 @@
 //! (`TimeToCollisionObservation`, `compute_ttc_grid`).
 
 use crate::traffic::Traffic;
-use crate::traffic::controller::not_zero;
+use crate::traffic::math::not_zero;
 use crate::traffic::vehicles::LENGTH;
 
 const SPEEDS: usize = 3;

@@ -1,9 +1,9 @@
-//! Draws as CybORG makes them from Python's global generator: every one, in its order, labels included.
+//! RandomSource as CybORG makes them from Python's global generator: every one, in its order, labels included.
 
 use serde::{Deserialize, Serialize};
 
-use super::draws::{DETECTION, Draws, NewProcess, TOP_EXPLOIT, split_top};
 use super::scenario::{BLUE_SESSIONS, DEFENDER, Exploit, GREEN_SESSIONS, Host, Hosts, IMAGES, NUM_HOSTS, USER0, USER1};
+use super::source::{DETECTION, NewProcess, RandomSource, TOP_EXPLOIT, split_top};
 use crate::python_random::PythonRandom;
 
 /// Process ids are below this.
@@ -20,7 +20,7 @@ struct Labels {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PythonDraws {
+pub struct PythonSource {
     random: PythonRandom,
     labels: [Labels; NUM_HOSTS],
     addresses: [u8; NUM_HOSTS],
@@ -29,7 +29,7 @@ pub struct PythonDraws {
     pub(super) collided: bool,
 }
 
-impl PythonDraws {
+impl PythonSource {
     /// As after `random.seed(seed)` in CybORG, once its environment is constructed.
     pub fn new(seed: u64) -> Self {
         Self {
@@ -72,8 +72,8 @@ fn first(order: &[u8; NUM_HOSTS], hosts: Hosts) -> Option<Host> {
     order.iter().map(|&host| usize::from(host)).find(|host| hosts >> host & 1 == 1)
 }
 
-impl Draws for PythonDraws {
-    fn begin_episode(&mut self) {
+impl RandomSource for PythonSource {
+    fn start_episode(&mut self) {
         self.random.sample(4096, 3);
         for hosts in [4, 4, 5] {
             self.random.below(1);
@@ -182,12 +182,12 @@ mod tests {
 
     #[test]
     fn the_ot_service_has_its_pid_on_the_op_server() {
-        let mut draws = PythonDraws::new(1);
-        draws.begin_episode();
-        assert!(draws.labels[OP_SERVER0].pids.contains(&OT_SERVICE_PID));
-        draws.process_ended(OP_SERVER0, OT_SERVICE_PID);
-        assert!(!draws.labels[OP_SERVER0].pids.contains(&OT_SERVICE_PID));
-        draws.host_restored(OP_SERVER0);
-        assert!(draws.labels[OP_SERVER0].pids.contains(&OT_SERVICE_PID));
+        let mut source = PythonSource::new(1);
+        source.start_episode();
+        assert!(source.labels[OP_SERVER0].pids.contains(&OT_SERVICE_PID));
+        source.process_ended(OP_SERVER0, OT_SERVICE_PID);
+        assert!(!source.labels[OP_SERVER0].pids.contains(&OT_SERVICE_PID));
+        source.host_restored(OP_SERVER0);
+        assert!(source.labels[OP_SERVER0].pids.contains(&OT_SERVICE_PID));
     }
 }

@@ -1,0 +1,50 @@
+//! The random source that an environment's options select.
+
+use serde::{Deserialize, Serialize};
+
+use super::fast_source::FastSource;
+use super::python_source::PythonSource;
+use super::scenario::{Exploit, Host, Hosts};
+use super::source::{NewProcess, RandomSource};
+
+/// A random source that a seed fixes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SeededSource {
+    Fast(FastSource),
+    Python(Box<PythonSource>),
+}
+
+macro_rules! forward {
+    ($($(#[$attr:meta])* fn $name:ident(&mut self $(, $arg:ident: $type:ty)*) $(-> $result:ty)?;)*) => {
+        impl RandomSource for SeededSource {
+            $(
+                #[inline]
+                fn $name(&mut self $(, $arg: $type)*) $(-> $result)? {
+                    match self {
+                        Self::Fast(source) => source.$name($($arg),*),
+                        Self::Python(source) => source.$name($($arg),*),
+                    }
+                }
+            )*
+        }
+    };
+}
+
+forward! {
+    fn start_episode(&mut self);
+    fn blue_session(&mut self, host: Host);
+    fn decoy_process(&mut self, host: Host);
+    fn ephemeral_port(&mut self, host: Host);
+    fn red_process(&mut self, host: Host) -> NewProcess;
+    fn process_ended(&mut self, host: Host, pid: u16);
+    fn host_restored(&mut self, host: Host);
+    fn red_agent(&mut self, weights: &[f64]) -> usize;
+    fn exploit(&mut self, options: u8) -> Exploit;
+    fn detected(&mut self, host: Host, pid: u16) -> bool;
+    fn session(&mut self, n: usize) -> usize;
+    fn bline_target(&mut self) -> Host;
+    fn shuffle_addresses(&mut self);
+    fn first_address(&mut self, hosts: Hosts) -> Option<Host>;
+    fn shuffle_hosts(&mut self);
+    fn first_host(&mut self, hosts: Hosts) -> Option<Host>;
+}
