@@ -99,12 +99,17 @@ def test_what_is_in_a_notebook_is_played_there_and_workers_say_where_it_should_b
     for (why, path), (auto, played, executor, sync) in zip(
         whys, zip(*[iter(lines)] * 4, strict=True), strict=True
     ):
-        cure = f"{why}, so other processes cannot build it; put what makes it into a module, such as my_module.py,"
+        cure = (
+            f"{why}, so other processes cannot build it; put the function that makes it into a module, such as"
+            " my_module.py,"
+        )
         assert auto.startswith(f"collecting with 'sequential': env: {cure} and give '{path}'")
         assert played == "sequential 1"
         for name, line in (("executor", executor), ("sync", sync)):
             assert line.startswith(name)
-            assert cure in line and line.endswith("or collect with 'sequential', which plays in this process")
+            assert cure in line and line.endswith(
+                "or collect with 'sequential', which steps it in this process"
+            )
 
 
 @pytest.mark.parametrize("way", ["executor", "spawn"])

@@ -1,79 +1,79 @@
-"""Every episode is noted, with the level that it began with; evaluations play each world once."""
+"""Every episode is recorded with the level at its start; an evaluation runs one episode in each environment."""
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 from team_env import TeamEnv
 
-from fastrl.envs.record_episodes import MEASURES, WatchedWorlds, mean_of, play
+from fastrl.envs.record_episodes import MEASURES, RecordEpisodeStatistics, finite_mean, run_episodes
 from fastrl.tasks.traffic.scores import evaluation_seeds, score, score_table
 
 
 class Stepper:
-    """Steps worlds with actions drawn from a seed, and keeps what episodes must be noted, by a slow count."""
+    """Steps an environment with random actions and counts the expected records in a plain loop."""
 
-    def __init__(self, env: TeamEnv, worlds: WatchedWorlds, seed: int = 0) -> None:
-        self.env, self.worlds = env, worlds
+    def __init__(self, env: TeamEnv, recorder: RecordEpisodeStatistics, seed: int = 0) -> None:
+        self.env, self.recorder = env, recorder
         self.rng = np.random.default_rng(seed)
         self.arrays = env.empty()
         self.alive = np.zeros(env.num_envs * env.num_agents, np.bool_)
         self.expected: list[tuple[float, ...]] = []
-        worlds.reset_into(self.arrays[0], self.alive, seed=3)
-        self.began = [worlds.level] * env.num_envs
+        recorder.reset_into(self.arrays[0], self.alive, seed=3)
+        self.start_levels = [recorder.level] * env.num_envs
 
     def step(self) -> None:
         before = self.env.episodes()["finished"]
         obs, rewards, terminations, truncations, _, final_obs = self.arrays
         actions = self.rng.integers(0, 3, len(rewards))
-        self.worlds.step_into(actions, obs, rewards, terminations, truncations, self.alive, final_obs)
-        account = self.env.episodes()
-        for k in np.flatnonzero(account["finished"] > before):
-            self.expected.append((*(float(account[name][k]) for name in MEASURES), self.began[k]))
-            self.began[k] = self.worlds.level
+        self.recorder.step_into(actions, obs, rewards, terminations, truncations, self.alive, final_obs)
+        statistics = self.env.episodes()
+        for k in np.flatnonzero(statistics["finished"] > before):
+            self.expected.append((*(float(statistics[name][k]) for name in MEASURES), self.start_levels[k]))
+            self.start_levels[k] = self.recorder.level
 
-    def noted(self) -> list[tuple[float, ...]]:
-        return [tuple(map(float, row)) for row in self.worlds.take().tolist()]
+    def recorded(self) -> list[tuple[float, ...]]:
+        return [tuple(map(float, row)) for row in self.recorder.take().tolist()]
 
 
-def test_every_episode_is_noted_once_with_its_level() -> None:
+def test_every_episode_is_recorded_once_with_its_level() -> None:
     env = TeamEnv(5, 3, horizon=4)
-    worlds = WatchedWorlds(env)  # type: ignore[arg-type]
-    it = Stepper(env, worlds)
-    noted = []
+    recorder = RecordEpisodeStatistics(env)  # type: ignore[arg-type]
+    stepper = Stepper(env, recorder)
+    recorded = []
     for step in range(60):
-        it.step()
+        stepper.step()
         if step % 7 == 0:
-            noted += it.noted()
+            recorded += stepper.recorded()
         if step in (20, 40):
-            worlds.level += 1
-    noted += it.noted()
-    assert noted == it.expected
-    assert len(noted) > 60
-    assert {row[-1] for row in noted} == {0, 1, 2}
-    assert it.noted() == []
+            recorder.level += 1
+    recorded += stepper.recorded()
+    assert recorded == stepper.expected
+    assert len(recorded) > 60
+    assert {row[-1] for row in recorded} == {0, 1, 2}
+    assert stepper.recorded() == []
 
 
-def test_restored_worlds_note_what_the_others_would_have() -> None:
+def test_a_restored_recorder_continues_like_the_saved_one() -> None:
     a, b = TeamEnv(4, 2, horizon=5), TeamEnv(4, 2, horizon=5)
-    first, second = WatchedWorlds(a), WatchedWorlds(b)  # type: ignore[arg-type]
-    it = Stepper(a, first)
+    first, second = RecordEpisodeStatistics(a), RecordEpisodeStatistics(b)  # type: ignore[arg-type]
+    stepper = Stepper(a, first)
     for step in range(13):
-        it.step()
+        stepper.step()
         first.level = step // 6
     first.take()
     second.load_state(first.save_state())
     other = Stepper(b, second)
     second.load_state(first.save_state())
-    it.rng, other.rng = np.random.default_rng(9), np.random.default_rng(9)
-    other.alive[:] = it.alive
+    stepper.rng, other.rng = np.random.default_rng(9), np.random.default_rng(9)
+    other.alive[:] = stepper.alive
     for _ in range(11):
-        it.step()
+        stepper.step()
         other.step()
-    assert it.noted() == other.noted() != []
+    assert stepper.recorded() == other.recorded() != []
 
 
 def walk(obs: NDArray[np.float32], alive: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Straight to the goal."""
+    """Moves straight to the goal."""
     return np.where(alive, np.sign(obs[:, 0]) + 1, 1).astype(np.int64)
 
 
@@ -97,14 +97,14 @@ def test_scores_are_those_of_the_seeds() -> None:
     assert score_table([scores], "scores").row_count == 1
 
 
-def test_episodes_do_not_depend_on_how_many_are_played_at_a_time() -> None:
+def test_episodes_do_not_depend_on_the_number_of_environments() -> None:
     seeds = evaluation_seeds(0, 12)
-    together = play(make(12), walk, seeds)  # type: ignore[arg-type]
-    alone = [play(make(1), walk, [seed])[0] for seed in seeds]  # type: ignore[arg-type]
+    together = run_episodes(make(12), walk, seeds)  # type: ignore[arg-type]
+    alone = [run_episodes(make(1), walk, [seed])[0] for seed in seeds]  # type: ignore[arg-type]
     assert together.tolist() == [row.tolist() for row in alone]
 
 
-def test_means_are_of_what_is_known() -> None:
-    assert mean_of(np.array([1.0, np.nan, np.inf, 3.0])) == 2
-    assert np.isnan(mean_of(np.array([np.nan])))
-    assert np.isnan(mean_of(np.empty(0)))
+def test_means_leave_out_values_that_are_not_finite() -> None:
+    assert finite_mean(np.array([1.0, np.nan, np.inf, 3.0])) == 2
+    assert np.isnan(finite_mean(np.array([np.nan])))
+    assert np.isnan(finite_mean(np.empty(0)))

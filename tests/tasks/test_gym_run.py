@@ -305,7 +305,7 @@ def test_lag_is_measured_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
             ["--env=test_gym_run:Levers"],
             "actions should be Discrete from 0 on, or a one-dimensional float32 Box",
         ),
-        (["--env=ALE/Pinball-v5"], "what learns Atari's games is fastrl-train pixels --env ALE/Pinball-v5"),
+        (["--env=ALE/Pinball-v5"], "to learn Atari games use fastrl-train pixels --env ALE/Pinball-v5"),
         (["--env=test_gym_run:Wide"], "observations have 67,500 numbers each, and 65,536 is the most that"),
         (
             ["--env=test_gym_run:Path"],

@@ -1,4 +1,4 @@
-"""Every episode of many-agent worlds: noted while they are trained on, or played for its own sake."""
+"""Statistics of every episode of a vector environment of several agents, in training and in evaluation."""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from fastrl.envs.multi_agent import MultiAgentVectorEnv
 
-# What is known of an episode that has ended: the fields of `MultiAgentVectorEnv.episodes()` and the level of the
-# curriculum that it began with.
+# Fields of `MultiAgentVectorEnv.episodes()`.
 MEASURES = (
     "length",
     "return_mean",
@@ -21,7 +20,7 @@ MEASURES = (
     "min_ttc",
     "success",
 )
-# What means over episodes are called, and the fields that they are taken of.
+# Names of means over episodes, and the fields that they are means of.
 MEANS = {
     "mean_return": "return_mean",
     "mean_length": "length",
@@ -31,21 +30,21 @@ MEANS = {
     "throughput": "throughput",
     "min_ttc": "min_ttc",
 }
+# The record of a finished episode: `MEASURES`, and the level of the curriculum at its start.
 EPISODE = np.dtype([*((name, np.float64) for name in MEASURES), ("level", np.int64)])
 
-# Chooses the actions of all rows: observations float32 [K*A, D] and alive bool [K*A] to int64 [K*A] or
-# float32 [K*A, n].
+# Maps observations float32 [K*A, D] and alive bool [K*A] to actions int64 [K*A] or float32 [K*A, n].
 Act = Callable[[NDArray[np.float32], NDArray[np.bool_]], NDArray[Any]]
 
 
-class WatchedWorlds:
-    """Worlds that note each episode that ends. (By itself an environment tells of each world's last one.)
+class RecordEpisodeStatistics:
+    """A wrapper that records every finished episode. (The environment itself keeps only the last one of each index.)
 
-    It is stepped like the environment that it is made of, in autoreset mode "same_step".
+    It is stepped like the environment that it wraps.
 
     Args:
-        env: the worlds.
-        level: of the curriculum, that the first episodes begin with.
+        env: in autoreset mode "same_step".
+        level: the level of the curriculum for the first episodes.
     """
 
     def __init__(self, env: "MultiAgentVectorEnv", level: int = 0) -> None:
@@ -82,34 +81,34 @@ class WatchedWorlds:
         final_obs: NDArray[np.float32] | None = None,
     ) -> None:
         self.env.step_into(actions, obs, rewards, terminations, truncations, alive, final_obs)
-        account = self.env.episodes()
-        ended = np.flatnonzero(account["finished"] != self._finished)
+        statistics = self.env.episodes()
+        ended = np.flatnonzero(statistics["finished"] != self._finished)
         if len(ended):
-            self._finished[ended] = account["finished"][ended]
-            rows = episodes_of(account, ended)
-            rows["level"] = self._levels[ended]
+            self._finished[ended] = statistics["finished"][ended]
+            records = episode_records(statistics, ended)
+            records["level"] = self._levels[ended]
             self._levels[ended] = self.level
-            self._ended.append(rows)
+            self._ended.append(records)
 
     def episodes(self) -> dict[str, NDArray[Any]]:
         """As the environment's."""
         return self.env.episodes()
 
     def take(self) -> NDArray[np.void]:
-        """Those that have ended since the last call, `EPISODE` [E], in the order in which they ended."""
-        rows = np.concatenate([np.empty(0, EPISODE), *self._ended])
+        """The episodes finished since the last call, `EPISODE` [E], in the order of their ends."""
+        records = np.concatenate([np.empty(0, EPISODE), *self._ended])
         self._ended = []
-        return rows
+        return records
 
     def save_state(self) -> dict[str, Any]:
-        """The environment's state, and what the notes depend on; what `take` has not given yet is not in it."""
+        """The environment's state and the levels; records that `take` has not returned yet are not part of it."""
         return {"env": self.env.save_state(), "levels": self._levels.tolist(), "level": self.level}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Goes on where the other worlds stood.
+        """Restores a state of `save_state`.
 
         Raises:
-            ValueError: the state is of other worlds.
+            ValueError: the state is of an environment with other options.
         """
         self.env.load_state(state["env"])
         self._levels[:] = state["levels"]
@@ -121,47 +120,48 @@ class WatchedWorlds:
         self.env.close()
 
 
-def episodes_of(account: dict[str, NDArray[Any]], worlds: NDArray[np.intp]) -> NDArray[np.void]:
-    """What an environment's `episodes()` says of some worlds, `EPISODE` [E], with level 0."""
-    rows = np.zeros(len(worlds), EPISODE)
+def episode_records(statistics: dict[str, NDArray[Any]], indices: NDArray[np.intp]) -> NDArray[np.void]:
+    """The records, `EPISODE` [E] with level 0, of some environments' last episodes, from `episodes()`."""
+    records = np.zeros(len(indices), EPISODE)
     for name in MEASURES:
-        rows[name] = account[name][worlds]
-    return rows
+        records[name] = statistics[name][indices]
+    return records
 
 
-def play(
+def run_episodes(
     env: "MultiAgentVectorEnv",
     act: Act,
     seeds: Sequence[int],
     advance: Callable[[int], object] = lambda episodes: None,
 ) -> NDArray[np.void]:
-    """One episode of each world, `EPISODE` [K], in the worlds' order.
+    """Runs one episode in each environment and returns their records, `EPISODE` [K], by environment index.
 
     Args:
         env: in autoreset mode "same_step".
-        seeds: one for each world.
-        advance: called with how many episodes have ended at once, whenever some do.
+        act: the policy.
+        seeds: one for each environment.
+        advance: called with the number of episodes that ended, after each step in which some did.
     """
-    rows = env.num_envs * env.num_agents
-    obs = np.empty((rows, *(env.single_observation_space.shape or ())), np.float32)
-    rewards = np.empty(rows, np.float32)
-    alive, terminations, truncations = (np.empty(rows, np.bool_) for _ in range(3))
+    size = env.num_envs * env.num_agents
+    obs = np.empty((size, *(env.single_observation_space.shape or ())), np.float32)
+    rewards = np.empty(size, np.float32)
+    alive, terminations, truncations = (np.empty(size, np.bool_) for _ in range(3))
     env.reset_into(obs, alive, seed=list(seeds))
     before = env.episodes()["finished"].copy()
-    played = np.zeros(env.num_envs, EPISODE)
+    records = np.zeros(env.num_envs, EPISODE)
     running = np.ones(env.num_envs, np.bool_)
     while running.any():
         env.step_into(act(obs, alive), obs, rewards, terminations, truncations, alive)
-        account = env.episodes()
-        ended = np.flatnonzero(running & (account["finished"] != before))
+        statistics = env.episodes()
+        ended = np.flatnonzero(running & (statistics["finished"] != before))
         if len(ended):
-            played[ended] = episodes_of(account, ended)
+            records[ended] = episode_records(statistics, ended)
             running[ended] = False
             advance(len(ended))
-    return played
+    return records
 
 
-def mean_of(values: NDArray[np.floating]) -> float:
-    """Over those that are known; NaN if none is."""
-    known = values[np.isfinite(values)]
-    return float(known.mean()) if len(known) else float("nan")
+def finite_mean(values: NDArray[np.floating]) -> float:
+    """The mean of the finite values; NaN if there is none."""
+    finite = values[np.isfinite(values)]
+    return float(finite.mean()) if len(finite) else float("nan")

@@ -1,4 +1,4 @@
-"""Environments by name: what a process needs to build one for itself."""
+"""Specifications of environments: descriptions that pickle, from which each process builds its own."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ import gymnasium
 
 Factory = Callable[..., gymnasium.Env[Any, Any]]
 
-# Without these nothing is an environment, whatever its class.
+# An object without these attributes is no environment, whatever its class.
 _PARTS = ("observation_space", "action_space", "reset", "step")
 
 
 class ElsewhereError(ValueError):
-    """An environment that one process can build and another one cannot; the message ends with what to do."""
+    """One process can build an environment and another one cannot; the message ends with what to do."""
 
 
-def _elsewhere(what: str, name: str) -> ElsewhereError:
+def _elsewhere(problem: str, name: str) -> ElsewhereError:
     return ElsewhereError(
-        f"env: {what}, so other processes cannot build it; put what makes it into a module, such as my_module.py, and"
-        f" give 'my_module:{name}', or collect with 'sequential', which plays in this process"
+        f"env: {problem}, so other processes cannot build it; put the function that makes it into a module, such as"
+        f" my_module.py, and give 'my_module:{name}', or collect with 'sequential', which steps it in this process"
     )
 
 
@@ -33,7 +33,7 @@ def unpickled(payload: bytes) -> Any:
     """Loads an object that another process has pickled, with an environment's spec in it.
 
     Raises:
-        ElsewhereError: it names what this process does not have, such as a class of a notebook.
+        ElsewhereError: this process lacks something that the object needs, such as a class of a notebook.
     """
     try:
         return pickle.loads(payload)
@@ -55,17 +55,17 @@ class EnvSpec:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __getstate__(self) -> dict[str, Any]:
-        # For the process that gets it: a class in a notebook is registered in the notebook's process alone.
+        # The receiving process reports it: an id of a notebook is registered in the notebook's process only.
         return {**self.__dict__, "_was_registered": self.id in gymnasium.registry}
 
     def make(self) -> gymnasium.Env[Any, Any]:
-        """Builds one.
+        """Builds an environment.
 
         Raises:
-            ValueError: there is no such id, module or factory, the message names the nearest id; or the factory makes
-                no environment.
-            ElsewhereError: the process that pickled this has it, this one does not.
-            Whatever the environment raises for its options.
+            ValueError: there is no such id, module or factory (the message names the nearest id), or the factory
+                makes no environment.
+            ElsewhereError: the process that pickled this knows the id, this process does not.
+            Any error of the environment about its options.
         """
         factory = self._factory()
         if factory is not None:
@@ -84,7 +84,7 @@ class EnvSpec:
                 raise _elsewhere(f"{self.id!r} is registered in one process only", self.id) from error
             if self.id.startswith("ALE/"):
                 raise ValueError(
-                    f"env: Gymnasium knows no {self.id!r} before ale_py is imported; what learns Atari's games is"
+                    f"env: Gymnasium knows no {self.id!r} before ale_py is imported; to learn Atari games use"
                     f" fastrl-train pixels --env {self.id}"
                 ) from error
             near = difflib.get_close_matches(self.id, gymnasium.registry, 1, 0.3)
@@ -94,7 +94,7 @@ class EnvSpec:
             raise ValueError(f"env: {self.id!r}: {error}") from error
 
     def _factory(self) -> Factory | None:
-        """What the id is the import path of; None for a Gymnasium id."""
+        """The function or class of an import path; None for a Gymnasium id."""
         module_name, colon, name = self.id.partition(":")
         if not colon or not name.isidentifier():
             return None
@@ -121,7 +121,7 @@ class EnvSpec:
 
 @dataclass(frozen=True)
 class _FactorySpec(EnvSpec):
-    """As `EnvSpec`, of a function or class that was given itself."""
+    """A spec of a function or class itself, without an import path."""
 
     factory: Factory | None = None
 
@@ -142,7 +142,7 @@ def as_spec(env: str | EnvSpec | Factory, **options: Any) -> EnvSpec:
     elif isinstance(env, gymnasium.Env):
         raise TypeError(
             f"env: got an environment ({type(env).__name__}); other processes have to build their own: give"
-            " its id ('CartPole-v1') or the import path of what makes it ('my_module:make_env')"
+            " its id ('CartPole-v1') or the import path of its factory ('my_module:make_env')"
         )
     elif callable(env):
         name = f"{getattr(env, '__module__', '?')}:{getattr(env, '__qualname__', type(env).__name__)}"

@@ -1,7 +1,7 @@
-"""Looking at traffic: pictures by the compiled rasteriser, and a window.
+"""Rendering of traffic: pictures by the compiled rasteriser, and a window.
 
-The compiled simulators of traffic offer `scene(env)`, what one world shows at this moment. `View` draws such scenes;
-`Viewer` is what an environment's `render` asks.
+The compiled simulators of traffic have `scene(index)`, the present scene of one environment. `View` draws scenes;
+`Viewer` implements `render` of an environment.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fastrl._native._rust import TrafficScene
 
 RENDER_MODES = ("rgb_array", "human")
 MOST_PIXELS = 16_384
-# Of how many earlier pictures cars leave a trace with `show_trajectories`.
+# Number of earlier pictures whose cars are drawn as traces with `show_trajectories`.
 TRAIL = 8
 
 
@@ -32,14 +32,14 @@ class HasScenes(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class View:
-    """How pictures are made. All but `legend` are keys of highway-env's config, with its meaning and defaults.
+    """Settings of pictures. All but `legend` are keys of highway-env's config, with its meaning and defaults.
 
     Attributes:
         screen_width, screen_height: pixels.
-        scaling: pixels a metre. A picture that must show all agents goes farther away if need be; one of a whole ring
-            fits the ring.
-        centering_position: where in the picture the followed vehicle is, as shares of width and height.
-        show_trajectories: cars leave a faint trace of where the last pictures showed them.
+        scaling: pixels a metre. A picture that must show all agents uses a smaller scale if needed; one of a whole
+            ring uses the scale at which the ring fits.
+        centering_position: position of the followed vehicle in the picture, as shares of width and height.
+        show_trajectories: cars leave a faint trace at their positions in the last pictures.
         legend: time, mean speed, a distance and what the colours mean, along the lower edge.
     """
 
@@ -66,7 +66,7 @@ class View:
 
     @classmethod
     def of_config(cls, config: Mapping[str, Any]) -> View:
-        """The view that a config in highway-env's form asks for; what it does not say is as usual."""
+        """The view of a config in highway-env's form; missing keys keep their defaults."""
         names = ("screen_width", "screen_height", "scaling", "centering_position", "show_trajectories")
         return cls(**{name: config[name] for name in names if name in config})
 
@@ -81,15 +81,15 @@ class View:
 
 
 class Viewer:
-    """What `render` of an environment shows.
+    """Pictures or a window for the `render` of an environment.
 
     Args:
-        view: how.
-        render_mode: "rgb_array": pictures; "human": a window, which shows the first world.
-        fps: pictures a second that the window shows at most.
+        view: settings of the pictures.
+        render_mode: "rgb_array": pictures; "human": a window, which shows the first environment.
+        fps: the most pictures a second that the window shows.
 
     Raises:
-        ImportError: "human" without pygame; it says how to install it.
+        ImportError: "human" without pygame; the message says how to install it.
     """
 
     def __init__(self, view: View, render_mode: str, *, fps: float) -> None:
@@ -101,17 +101,17 @@ class Viewer:
         self._trails: dict[int, deque[TrafficScene]] = {}
 
     def render(self, native: HasScenes) -> tuple[NDArray[np.uint8], ...] | None:
-        """One picture a world, uint8 [screen_height, screen_width, 3] each; None where they go into a window."""
+        """One picture an environment, uint8 [screen_height, screen_width, 3] each; None if there is a window."""
         if self._window is not None:
             self._window.show(self._picture(native.scene(0), 0))
             return None
         return tuple(self._picture(native.scene(i), i) for i in range(native.num_envs))
 
-    def _picture(self, scene: TrafficScene, world: int) -> NDArray[np.uint8]:
+    def _picture(self, scene: TrafficScene, index: int) -> NDArray[np.uint8]:
         if not self.view.show_trajectories:
             return self.view.draw(scene)
-        trail = self._trails.setdefault(world, deque(maxlen=TRAIL))
-        # Another episode, or the same moment again.
+        trail = self._trails.setdefault(index, deque(maxlen=TRAIL))
+        # A new episode has begun, or this scene was drawn already.
         while trail and trail[-1].time >= scene.time:
             trail.pop()
         picture = self.view.draw(scene, tuple(trail))
@@ -128,10 +128,10 @@ class Window:
     """A window on the screen, by pygame.
 
     Args:
-        fps: `show` waits so that no more pictures a second are shown than this.
+        fps: the most pictures a second: `show` waits for the next one's time.
 
     Raises:
-        ImportError: there is no pygame; it says how to install it.
+        ImportError: there is no pygame; the message says how to install it.
     """
 
     def __init__(self, fps: float) -> None:
@@ -148,7 +148,7 @@ class Window:
         self.is_closed = False
 
     def show(self, picture: NDArray[np.uint8]) -> None:
-        """Shows a picture, uint8 [H, W, 3]. Once the user has closed the window nothing is shown any more."""
+        """Shows a picture, uint8 [H, W, 3]. Does nothing once the user has closed the window."""
         pygame = self._pygame
         if self.is_closed:
             return
@@ -167,7 +167,7 @@ class Window:
         self._clock.tick(self._fps)
 
     def close(self) -> None:
-        """Closes it for good. May be called again."""
+        """Closes the window; `show` does nothing then. May be called again."""
         if self._screen is not None:
             self._pygame.display.quit()
         self._screen, self.is_closed = None, True

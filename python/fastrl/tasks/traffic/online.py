@@ -27,7 +27,7 @@ from fastrl.collectors.protocol import Report
 from fastrl.collectors.transport import FeedClosed, QueueSender, Sender
 from fastrl.collectors.weights import Weights
 from fastrl.envs.multi_agent import MultiAgentVectorEnv
-from fastrl.envs.record_episodes import EPISODE, WatchedWorlds
+from fastrl.envs.record_episodes import EPISODE, RecordEpisodeStatistics
 from fastrl.networks.actor_critic import sampling_noise
 from fastrl.networks.multi_agent import MultiAgentPolicy
 from fastrl.queue import Empty, Queue
@@ -135,7 +135,7 @@ def simulate(job: Simulation, board: Board, sender: Sender, weights: Weights | N
     """
     assert weights is not None
     policy = MultiAgentPolicy.from_state(job.policy)
-    worlds = WatchedWorlds(job.make_env())
+    worlds = RecordEpisodeStatistics(job.make_env())
     seeds = np.random.SeedSequence([job.seed, _STREAM, job.attempt]).generate_state(len(job.envs) + 1)
     generator = torch.Generator().manual_seed(int(seeds[-1]))
     newest = _Newest(policy, worlds, weights, job.adjusts)
@@ -187,7 +187,7 @@ class _Newest:
     """The newest policy and difficulty, as the learner publishes them."""
 
     def __init__(
-        self, policy: MultiAgentPolicy, worlds: WatchedWorlds, weights: Weights, adjusts: bool
+        self, policy: MultiAgentPolicy, worlds: RecordEpisodeStatistics, weights: Weights, adjusts: bool
     ) -> None:
         self.version = 0
         self.published = 0.0
@@ -209,7 +209,7 @@ class _Newest:
             )
 
 
-def _rollout(worlds: WatchedWorlds | MultiAgentVectorEnv, num_steps: int) -> MultiAgentRollout:
+def _rollout(worlds: RecordEpisodeStatistics | MultiAgentVectorEnv, num_steps: int) -> MultiAgentRollout:
     (obs_dim,) = worlds.single_observation_space.shape or ()
     return MultiAgentRollout(
         num_steps, worlds.num_envs * worlds.num_agents, obs_dim, worlds.single_action_space

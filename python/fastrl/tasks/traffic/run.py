@@ -20,7 +20,7 @@ from fastrl.algorithms.reinforce import REINFORCE
 from fastrl.collectors.pool import CollectorError
 from fastrl.collectors.protocol import CollectError
 from fastrl.envs.multi_agent import MultiAgentVectorEnv
-from fastrl.envs.record_episodes import EPISODE, MEANS, WatchedWorlds, mean_of, play
+from fastrl.envs.record_episodes import EPISODE, MEANS, RecordEpisodeStatistics, finite_mean, run_episodes
 from fastrl.envs.registration import make_multi
 from fastrl.networks.action_space import Actions
 from fastrl.networks.actor_critic import check_layers
@@ -127,7 +127,7 @@ class Training:
         self.curriculum = Curriculum(config.curriculum, full_traffic(config.env), config.run.episodes)
         env = make_worlds(config.env, config.env.num_envs)
         self.learner = make_learner(config, env, self.device)
-        self.worlds = WatchedWorlds(env)
+        self.worlds = RecordEpisodeStatistics(env)
         self._set_difficulty()
         self.iteration = self.episodes = 0
         self.scores: Scores | None = None
@@ -191,7 +191,7 @@ class Training:
             losses = dataclasses.asdict(self.learner.update(watch)) if came else {}
             self.iteration += came
             self.episodes += len(ended)
-            played = {name: mean_of(ended[field]) for name, field in MEANS.items()}
+            played = {name: finite_mean(ended[field]) for name, field in MEANS.items()}
             if len(ended):
                 self.mean_return = played["mean_return"]
                 latest = played
@@ -284,13 +284,13 @@ class Training:
         """The policy as it is, on the run's fixed seeds in full traffic, without exploration.
 
         Args:
-            advance: as of `fastrl.envs.record_episodes.play`.
+            advance: as of `fastrl.envs.record_episodes.run_episodes`.
         """
         run = self.config.run
         if self._evaluation_env is None:
             self._evaluation_env = make_worlds(self.config.env, run.eval_episodes)
         seeds = evaluation_seeds(run.seed, run.eval_episodes)
-        played = play(self._evaluation_env, self.learner.act, seeds, advance)
+        played = run_episodes(self._evaluation_env, self.learner.act, seeds, advance)
         self.scores = scores_of(played, "last", run.seed)
         return self.scores
 
@@ -460,7 +460,7 @@ def evaluate_run(
     """Scores of a run (its newest checkpoint) or a checkpoint file, on fixed seeds in the run's full traffic.
 
     Args:
-        advance: as of `fastrl.envs.record_episodes.play`.
+        advance: as of `fastrl.envs.record_episodes.run_episodes`.
 
     Raises:
         CheckpointError: there is no checkpoint, or one of another kind of run.

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from rich import box
 from rich.table import Table
 
-from fastrl.envs.record_episodes import MEANS, Act, mean_of, play
+from fastrl.envs.record_episodes import MEANS, Act, finite_mean, run_episodes
 
 if TYPE_CHECKING:
     from fastrl.envs.multi_agent import MultiAgentVectorEnv
@@ -83,7 +83,7 @@ def score(
     for start in range(0, episodes, _BATCH):
         batch = seeds[start : start + _BATCH]
         env = make(len(batch))
-        played.append(play(env, act, batch, advance))
+        played.append(run_episodes(env, act, batch, advance))
         env.close()
     return scores_of(np.concatenate(played), name, seed)
 
@@ -97,7 +97,7 @@ def scores_of(played: NDArray[np.void], name: str, seed: int) -> Scores:
         episodes=len(played),
         seed=seed,
         standard_error=spread / math.sqrt(len(returns)),
-        **{mean: mean_of(played[field]) for mean, field in MEANS.items()},
+        **{mean: finite_mean(played[field]) for mean, field in MEANS.items()},
     )
 
 
