@@ -139,10 +139,10 @@ def test_unusable_actions_change_nothing(actions: Any, kind: type[Exception], me
     env = stub()
     env.reset(seed=0)
     env.step({"agent_0": 0, "agent_1": 1, "agent_2": 0})
-    before = env.worlds.save_state()
+    before = env.env.save_state()
     with pytest.raises(kind, match=message):
         env.step(actions)
-    assert env.worlds.save_state() == before and env.agents == ["agent_0", "agent_2"]
+    assert env.env.save_state() == before and env.agents == ["agent_0", "agent_2"]
 
 
 def test_nobody_acts_before_the_reset_and_after_the_end() -> None:
@@ -179,8 +179,8 @@ def test_a_picture_of_the_agents() -> None:
         parallel_env("fastrl/coop-merge-v0", render_mode="ansi")
 
 
-def test_one_world_that_does_not_reset_itself() -> None:
-    with pytest.raises(ValueError, match="one world with autoreset_mode='disabled', got 2"):
+def test_one_environment_without_autoreset() -> None:
+    with pytest.raises(ValueError, match="one environment with autoreset_mode='disabled', got 2"):
         PettingZooEnv(stub_env(2, "disabled"))
     with pytest.raises(ValueError, match="'same_step'"):
         PettingZooEnv(stub_env(1))

@@ -110,7 +110,7 @@ class TestContract:
 class TestFormulas:
     def test_observation_and_reward_are_flow_s(self) -> None:
         env = make_multi("fastrl/ring-v0", 5, num_agents=2, warmup_steps=300, horizon=100)
-        assert isinstance(env, RingMultiAgentVectorEnv) and env.seats == (10, 21)
+        assert isinstance(env, RingMultiAgentVectorEnv) and env.agent_vehicles == (10, 21)
         env.reset(seed=1)
         rng = np.random.default_rng(2)
         for _ in range(50):

@@ -1,4 +1,4 @@
-"""The real CybORG of CAGE Challenge 2 as a Gymnasium environment, for who has it installed."""
+"""The real CybORG of CAGE Challenge 2 as a Gymnasium environment, if it is installed."""
 
 import contextlib
 import importlib
@@ -23,17 +23,17 @@ class CyborgEnv(gymnasium.Env[Any, Any]):
     """CybORG 2.1's ``ChallengeWrapper`` on Scenario2, as blue; registered as ``fastrl/CybORG-v0``.
 
     Observations are float32 [52] of 0 and 1, actions 145; an episode is truncated after ``episode_length`` steps. It
-    plays several hundred steps a second; ``fastrl/Cage2-v0`` is the same game, compiled.
+    makes several hundred steps a second; ``fastrl/Cage2-v0`` is the same game, compiled.
 
-    CybORG draws from Python's global generator. Each environment keeps a state of its own, which is put there for the
-    time of a call and taken away afterwards: episodes are functions of their seed, whoever plays beside them.
+    CybORG draws from Python's global generator. Each environment keeps its own generator state, which replaces the
+    global one during a call only: episodes depend on their seed, not on other environments.
 
     Args:
         red_agent: "bline", "meander" or "sleep".
         episode_length: at least 1.
 
     Raises:
-        ImportError: CybORG, or something that it needs, is not installed; one line.
+        ImportError: CybORG, or a package that it needs, is not installed; one line.
         ValueError: an unknown red agent, or a length below 1.
     """
 
@@ -75,7 +75,7 @@ class CyborgEnv(gymnasium.Env[Any, Any]):
             self._random = random.Random(seed).getstate()
         self._steps = 0
         with self._own_random():
-            return self._seen(self._game.reset()), {}
+            return self._as_obs(self._game.reset()), {}
 
     def step(self, action: SupportsFloat) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
         if self._steps == self.episode_length:
@@ -83,15 +83,15 @@ class CyborgEnv(gymnasium.Env[Any, Any]):
         with self._own_random():
             obs, reward, terminated, _ = self._game.step(int(action))  # type: ignore[call-overload]
         self._steps += 1
-        return self._seen(obs), float(reward), bool(terminated), self._steps == self.episode_length, {}
+        return self._as_obs(obs), float(reward), bool(terminated), self._steps == self.episode_length, {}
 
-    def _seen(self, obs: Any) -> NDArray[np.float32]:
+    def _as_obs(self, obs: Any) -> NDArray[np.float32]:
         return np.asarray(obs, np.float32)
 
 
 def _import() -> tuple[Any, Any, Any]:
-    """CybORG's modules: itself, its agents, its wrappers."""
-    # The old gym, on which it is built, complains about its age.
+    """The modules CybORG, CybORG.Agents and CybORG.Agents.Wrappers."""
+    # The old gym, on which CybORG is built, prints warnings about its age.
     with contextlib.redirect_stderr(io.StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -102,7 +102,7 @@ def _import() -> tuple[Any, Any, Any]:
         except ImportError as error:
             missing = "CybORG" if error.name == "CybORG" else f"what CybORG needs ({error})"
             raise ImportError(
-                f"fastrl/CybORG-v0 needs {missing}, which is not installed: {_SOURCE} tells how;"
+                f"fastrl/CybORG-v0 needs {missing}, which is not installed: {_SOURCE} has instructions;"
                 " fastrl/Cage2-v0 is the same game without it"
             ) from None
     return cyborg, agents, wrappers

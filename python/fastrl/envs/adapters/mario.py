@@ -1,7 +1,7 @@
 """Super Mario Bros. as a Gymnasium environment, with either generation of gym-super-mario-bros.
 
-Version 9 speaks Gymnasium and needs Python 3.13. On 3.11 and 3.12 there is 7.4, with nes-py 8.2, which speaks the
-interface of the old ``gym`` and works with numpy 1 only. The extra ``mario`` picks by Python version.
+Version 9 has Gymnasium's interface and needs Python 3.13. For 3.11 and 3.12 there is 7.4, with nes-py 8.2, which has
+the interface of the old ``gym`` and works with numpy 1 only. The extra ``mario`` chooses by Python version.
 """
 
 import contextlib
@@ -17,14 +17,14 @@ from numpy.typing import NDArray
 
 Actions = Literal["right", "simple", "complex"]
 
-# A bit of the joypad each.
+# The joypad's bits.
 BUTTONS = {"right": 128, "left": 64, "down": 32, "up": 16, "start": 8, "select": 4, "B": 2, "A": 1}
 
 
 class MarioEnv(gymnasium.Env[Any, Any]):
     """The real game, one frame of 1/60 s a step.
 
-    Observations are RGB, uint8 [240, 256, 3], a view of the screen that the next step draws over. Infos are the
+    Observations are RGB, uint8 [240, 256, 3], a view of the screen that the next step overwrites. Infos are the
     game's own, with ``lives`` counted from 0.
 
     Args:
@@ -53,13 +53,13 @@ class MarioEnv(gymnasium.Env[Any, Any]):
     ) -> tuple[NDArray[np.uint8], dict[str, Any]]:
         super().reset(seed=seed)
         result = self._game.reset(seed=seed, options=options)
-        # gym's returned the observation alone.
+        # The old gym returned the observation only.
         frame, info = result if isinstance(result, tuple) else (result, {"life": 2})
         return frame, _with_lives(info)
 
     def step(self, action: SupportsFloat) -> tuple[NDArray[np.uint8], float, bool, bool, dict[str, Any]]:
         frame, reward, terminated, *truncated, info = self._game.step(self._bytes[int(action)])  # type: ignore[call-overload]
-        # gym's returned four things: its games end only by themselves.
+        # The old gym returned four values: its games are never truncated.
         return frame, float(reward), bool(terminated), any(truncated), _with_lives(info)
 
     def close(self) -> None:
@@ -67,14 +67,14 @@ class MarioEnv(gymnasium.Env[Any, Any]):
 
 
 def _with_lives(info: dict[str, Any]) -> dict[str, Any]:
-    # The console's counter goes below 0 where the game is over: 255.
+    # At the end of the game the console's unsigned counter wraps around from 0 to 255.
     life = int(info.get("lives", info["life"]))
     return info | {"lives": 0 if life == 255 else life}
 
 
 def _make(env_id: str) -> tuple[Any, dict[str, Any]]:
-    """The package's own environment without any wrapper, and its sets of actions."""
-    # The old gym prints and warns that it is old, on import and in use.
+    """The package's environment without wrappers, and its sets of actions."""
+    # The old gym prints warnings about its age, on import and in use.
     with contextlib.redirect_stderr(io.StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:

@@ -1,4 +1,4 @@
-"""PettingZoo's `ParallelEnv` over one world of a compiled simulator of many agents."""
+"""PettingZoo's `ParallelEnv` over a compiled environment of several agents."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fastrl.envs.viewer import RENDER_MODES, Viewer
 
 
 class PettingZooEnv(ParallelEnv[str, NDArray[np.float32], Any]):
-    """One world as PettingZoo wants it: dicts by the agents' names, "agent_0", "agent_1" and so on.
+    """One environment of several agents with PettingZoo's dicts by name: "agent_0", "agent_1" and so on.
 
         env = PettingZooEnv(make_multi("fastrl/coop-highway-v0", 1, autoreset_mode="disabled"))
         obs, infos = env.reset(seed=0)
@@ -25,49 +25,47 @@ class PettingZooEnv(ParallelEnv[str, NDArray[np.float32], Any]):
             actions = {agent: env.action_space(agent).sample() for agent in env.agents}
             obs, rewards, terminations, truncations, infos = env.step(actions)
 
-    `possible_agents` are all that an episode can have, `agents` those that act next. The dicts of `step` speak of the
-    agents that acted; who has ended is gone from `agents` after it. When the episode ends, the info of each of them
-    has `episode`: what `MultiAgentVectorEnv.episodes` says of it. There is no autoreset.
+    `possible_agents` are all that an episode can have, `agents` those that act next. The dicts of `step` have the
+    agents that acted; an agent whose part has ended is no longer in `agents`. At the end of an episode the info of each
+    agent has `episode`, see `MultiAgentVectorEnv.episodes`. There is no autoreset.
 
     Args:
-        worlds: one world, with autoreset disabled. `set_difficulty` and the state are its own business.
+        env: one environment, with autoreset disabled. Call its own `set_difficulty` and `save_state` directly.
         render_mode: "rgb_array": `render` gives a picture, uint8 [H, W, 3]; "human": a window shows each step.
 
     Raises:
-        TypeError: `worlds` is not a `MultiAgentVectorEnv`.
-        ValueError: it has more than one world, or resets itself, or there is no such `render_mode`.
+        TypeError: `env` is not a `MultiAgentVectorEnv`.
+        ValueError: it has more than one environment, or an autoreset mode, or there is no such `render_mode`.
         ImportError: "human" without pygame.
     """
 
-    def __init__(self, worlds: MultiAgentVectorEnv, *, render_mode: str | None = None) -> None:
-        if not isinstance(worlds, MultiAgentVectorEnv):
-            raise TypeError(
-                f"worlds: expected a fastrl.envs.MultiAgentVectorEnv, got {type(worlds).__name__}"
-            )
-        if worlds.num_envs != 1 or worlds.autoreset_mode is not AutoresetMode.DISABLED:
+    def __init__(self, env: MultiAgentVectorEnv, *, render_mode: str | None = None) -> None:
+        if not isinstance(env, MultiAgentVectorEnv):
+            raise TypeError(f"env: expected a fastrl.envs.MultiAgentVectorEnv, got {type(env).__name__}")
+        if env.num_envs != 1 or env.autoreset_mode is not AutoresetMode.DISABLED:
             raise ValueError(
-                f"worlds: expected one world with autoreset_mode='disabled', got {worlds.num_envs} "
-                f"with {worlds.autoreset_mode.name.lower()!r}"
+                f"env: expected one environment with autoreset_mode='disabled', got {env.num_envs} "
+                f"with {env.autoreset_mode.name.lower()!r}"
             )
-        self.worlds = worlds
-        self.metadata = {"name": worlds.name, "render_modes": list(RENDER_MODES), "is_parallelizable": True}
+        self.env = env
+        self.metadata = {"name": env.name, "render_modes": list(RENDER_MODES), "is_parallelizable": True}
         self.render_mode = render_mode
         self._viewer = None
         if render_mode is not None:
-            if not worlds.has_scenes:
+            if not env.has_scenes:
                 raise ValueError(
-                    f"render_mode: expected None, {worlds.name} has nothing to show; got {render_mode!r}"
+                    f"render_mode: expected None, {env.name} has no scenes to draw; got {render_mode!r}"
                 )
-            self._viewer = Viewer(worlds.view, render_mode, fps=worlds.fps)
-        self.possible_agents = [f"agent_{i}" for i in range(worlds.num_agents)]
+            self._viewer = Viewer(env.view, render_mode, fps=env.fps)
+        self.possible_agents = [f"agent_{i}" for i in range(env.num_agents)]
         self.agents: list[str] = []
-        self._rows = {agent: row for row, agent in enumerate(self.possible_agents)}
-        # One object an agent, the same at each call, so that seeding one means something.
+        self._indices = {agent: i for i, agent in enumerate(self.possible_agents)}
+        # One space for each agent, the same at each call, so that seeding it has an effect.
         self.observation_spaces: dict[str, Space[Any]] = {}
         self.action_spaces: dict[str, Space[Any]] = {}
         for agent in self.possible_agents:
-            self.observation_spaces[agent] = _copy(worlds.single_observation_space)
-            self.action_spaces[agent] = _copy(worlds.single_action_space)
+            self.observation_spaces[agent] = _copy(env.single_observation_space)
+            self.action_spaces[agent] = _copy(env.single_action_space)
 
     def observation_space(self, agent: str) -> Space[Any]:
         return self.observation_spaces[agent]
@@ -78,12 +76,12 @@ class PettingZooEnv(ParallelEnv[str, NDArray[np.float32], Any]):
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, NDArray[np.float32]], dict[str, dict[str, Any]]]:
-        """Starts the next episode; without a seed the random stream runs on. `options` are accepted and mean nothing,
-        as PettingZoo's own test asks."""
-        obs, alive = self.worlds.reset(seed=seed)
-        self.agents = self._living(alive[0])
+        """Starts the next episode; without a seed the random stream continues. `options` are accepted and ignored, as
+        PettingZoo's own test requires."""
+        obs, alive = self.env.reset(seed=seed)
+        self.agents = self._alive(alive[0])
         self._show()
-        return {agent: obs[0, self._rows[agent]] for agent in self.agents}, {a: {} for a in self.agents}
+        return {agent: obs[0, self._indices[agent]] for agent in self.agents}, {a: {} for a in self.agents}
 
     def step(
         self, actions: dict[str, Any]
@@ -94,35 +92,35 @@ class PettingZooEnv(ParallelEnv[str, NDArray[np.float32], Any]):
         dict[str, bool],
         dict[str, dict[str, Any]],
     ]:
-        """Steps the world with one action for each of `agents`.
+        """Steps the environment with one action for each of `agents`.
 
         Raises:
-            gymnasium.error.ResetNeeded: nobody acts: before the first `reset`, or after the end of an episode.
+            gymnasium.error.ResetNeeded: there are no agents: before the first `reset`, or after the end of an episode.
             TypeError: `actions` is no dict, or an action is of another type than the action space has.
             ValueError: an agent is missing, dead or unknown, or an action is out of range or NaN.
                 Nothing has changed then.
         """
-        rows = self._as_rows(actions)
-        obs, rewards, terminations, truncations, alive, info = self.worlds.step(rows[np.newaxis])
-        acted = [(agent, self._rows[agent]) for agent in self.agents]
+        batch = self._as_array(actions)[np.newaxis]
+        obs, rewards, terminations, truncations, alive, info = self.env.step(batch)
+        acted = [(agent, self._indices[agent]) for agent in self.agents]
         infos: dict[str, dict[str, Any]] = {agent: {} for agent in self.agents}
         if info:
             for agent in infos:
                 infos[agent]["episode"] = {key: values[0].item() for key, values in info["episode"].items()}
-        self.agents = self._living(alive[0])
+        self.agents = self._alive(alive[0])
         self._show()
         return (
-            {agent: obs[0, row] for agent, row in acted},
-            {agent: float(rewards[0, row]) for agent, row in acted},
-            {agent: bool(terminations[0, row]) for agent, row in acted},
-            {agent: bool(truncations[0, row]) for agent, row in acted},
+            {agent: obs[0, i] for agent, i in acted},
+            {agent: float(rewards[0, i]) for agent, i in acted},
+            {agent: bool(terminations[0, i]) for agent, i in acted},
+            {agent: bool(truncations[0, i]) for agent, i in acted},
             infos,
         )
 
-    def _as_rows(self, actions: dict[str, Any]) -> NDArray[Any]:
+    def _as_array(self, actions: dict[str, Any]) -> NDArray[Any]:
         """The actions as an array [A] or [A, n]; zeros where no agent lives."""
         if not self.agents:
-            raise gymnasium.error.ResetNeeded("no agent is there to act: call reset() first")
+            raise gymnasium.error.ResetNeeded("there is no agent to act: call reset() first")
         if not isinstance(actions, dict):
             raise TypeError(f"actions: expected a dict by agent, got {type(actions).__name__}")
         if actions.keys() != set(self.agents):
@@ -132,8 +130,8 @@ class PettingZooEnv(ParallelEnv[str, NDArray[np.float32], Any]):
                 f"actions: expected one for each agent in `agents` ({len(self.agents)} now); missing: {missing}; "
                 f"dead or unknown: {others}"
             )
-        space = self.worlds.single_action_space
-        rows = np.zeros((len(self.possible_agents), *(space.shape or ())), space.dtype)
+        space = self.env.single_action_space
+        batch = np.zeros((len(self.possible_agents), *(space.shape or ())), space.dtype)
         for agent, action in actions.items():
             array = np.asarray(action)
             if array.dtype.kind not in ("iu" if isinstance(space, Discrete) else "fiu"):
@@ -142,15 +140,15 @@ class PettingZooEnv(ParallelEnv[str, NDArray[np.float32], Any]):
                 raise ValueError(f"action of {agent}: expected one of {space}, got shape {array.shape}")
             if not space.contains(array.astype(space.dtype)):
                 raise ValueError(f"action of {agent}: expected one of {space}, got {action!r}")
-            rows[self._rows[agent]] = array
-        return rows
+            batch[self._indices[agent]] = array
+        return batch
 
-    def _living(self, alive: NDArray[np.bool_]) -> list[str]:
+    def _alive(self, alive: NDArray[np.bool_]) -> list[str]:
         return [agent for agent, is_alive in zip(self.possible_agents, alive, strict=True) if is_alive]
 
     def render(self) -> NDArray[np.uint8] | None:
         """A picture, uint8 [H, W, 3], with `render_mode="rgb_array"`; with "human" it goes into the window."""
-        pictures = None if self._viewer is None else self._viewer.render(self.worlds)
+        pictures = None if self._viewer is None else self._viewer.render(self.env)
         return None if pictures is None else pictures[0]
 
     def _show(self) -> None:
@@ -158,18 +156,18 @@ class PettingZooEnv(ParallelEnv[str, NDArray[np.float32], Any]):
             self.render()
 
     def close(self) -> None:
-        self.worlds.close()
+        self.env.close()
         if self._viewer is not None:
             self._viewer.close()
 
 
 def _copy(space: Box | Discrete) -> Box | Discrete:
-    """An equal space with a generator of its own."""
+    """An equal space with its own random generator."""
     if isinstance(space, Discrete):
         return Discrete(int(space.n))
     return Box(space.low, space.high, dtype=np.float32)
 
 
 def parallel_env(id: str, *, render_mode: str | None = None, **options: Any) -> PettingZooEnv:  # noqa: A002
-    """One world of a simulator by its id, as PettingZoo's games call their constructor; options as for `make_multi`."""
+    """Makes one environment by its id, under the name of PettingZoo's constructors; options as for `make_multi`."""
     return PettingZooEnv(make_multi(id, 1, autoreset_mode="disabled", **options), render_mode=render_mode)

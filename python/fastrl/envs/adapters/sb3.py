@@ -14,7 +14,7 @@ Indices = int | Iterable[int] | None
 
 
 class SB3VecEnv(VecEnv):
-    """A vector environment as Stable-Baselines3 wants it.
+    """A Gymnasium vector environment as Stable-Baselines3's `VecEnv`.
 
         env = SB3VecEnv(Cage2VectorEnv(64, autoreset_mode="same_step"))
         PPO("MlpPolicy", env).learn(100_000)
@@ -25,8 +25,7 @@ class SB3VecEnv(VecEnv):
     All arrays are the caller's own: SB3's PPO adds to the rewards in place.
 
     Args:
-        env: in SAME_STEP mode; what SB3 asks of attributes and methods goes to its `get_attr`, `set_attr` and
-            `call`.
+        env: in SAME_STEP mode; its `get_attr`, `set_attr` and `call` serve SB3's attributes and methods.
 
     Raises:
         TypeError: `env` is not a Gymnasium vector environment.
@@ -49,7 +48,7 @@ class SB3VecEnv(VecEnv):
     def reset(self) -> NDArray[Any]:
         """Starts new episodes and returns the observations alone; `reset_infos` has the infos.
 
-        What `seed` and `set_options` were given is used, this once.
+        Seeds of `seed` and options of `set_options` are used once.
         """
         seeds = None if any(seed is None for seed in self._seeds) else list(self._seeds)
         if any(options != self._options[0] for options in self._options):
@@ -57,7 +56,7 @@ class SB3VecEnv(VecEnv):
         obs, info = self.env.reset(seed=seeds, options=self._options[0] or None)  # type: ignore[arg-type]
         self._reset_seeds()
         self._reset_options()
-        self.reset_infos = [row_of_info(info, i) for i in range(self.num_envs)]
+        self.reset_infos = [env_info(info, i) for i in range(self.num_envs)]
         return obs
 
     def step_async(self, actions: NDArray[Any]) -> None:
@@ -70,13 +69,13 @@ class SB3VecEnv(VecEnv):
         final = {key: info.pop(key) for key in ("final_obs", "final_info") if key in info}
         for key in final:
             info.pop(f"_{key}")
-        infos = [row_of_info(info, i) for i in range(self.num_envs)] if info else [{} for _ in timed_out]
+        infos = [env_info(info, i) for i in range(self.num_envs)] if info else [{} for _ in timed_out]
         for i in np.flatnonzero(dones):
             self.reset_infos[i] = infos[i]
-            infos[i] = row_of_info(final["final_info"], i)
+            infos[i] = env_info(final["final_info"], i)
             infos[i]["terminal_observation"] = final["final_obs"][i]
-        for row, is_timed_out in zip(infos, timed_out.tolist(), strict=True):
-            row["TimeLimit.truncated"] = is_timed_out
+        for own, is_timed_out in zip(infos, timed_out.tolist(), strict=True):
+            own["TimeLimit.truncated"] = is_timed_out
         return obs, rewards.astype(np.float32), dones, infos
 
     def close(self) -> None:
@@ -99,7 +98,7 @@ class SB3VecEnv(VecEnv):
         return self._chosen(self.env.call(method_name, *args, **kwargs), indices)  # type: ignore[attr-defined]
 
     def env_is_wrapped(self, wrapper_class: type, indices: Indices = None) -> list[bool]:
-        """False for each: there are no single environments here to wrap."""
+        """False for each: a compiled vector environment has no single environments to wrap."""
         return self._chosen([False] * self.num_envs, indices)
 
     def get_images(self) -> Sequence[NDArray[Any] | None]:
@@ -110,11 +109,11 @@ class SB3VecEnv(VecEnv):
         return [values[i] for i in self._get_indices(indices)]
 
 
-def row_of_info(info: dict[str, Any], i: int | np.integer[Any]) -> dict[str, Any]:
-    """What a vector environment's info says of environment i, without the masks."""
-    row = {}
+def env_info(info: dict[str, Any], i: int | np.integer[Any]) -> dict[str, Any]:
+    """The info of environment i from a vector environment's info, without the masks."""
+    own = {}
     for key, value in info.items():
         if key.startswith("_") or not info[f"_{key}"][i]:
             continue
-        row[key] = row_of_info(value, i) if isinstance(value, dict) else value[i]
-    return row
+        own[key] = env_info(value, i) if isinstance(value, dict) else value[i]
+    return own

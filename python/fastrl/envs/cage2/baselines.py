@@ -1,7 +1,7 @@
 """The scripted blue defenders of CAGE Challenge 2, for many games at once.
 
-They act on CybORG's raw observation, of which they read one thing: on which hosts Monitor named a suspicious process
-(`Cage2VectorEnv.alerts`). A brute-forced SSH session names none, so they never see it.
+They read one thing of CybORG's raw observation: the hosts on which Monitor named a suspicious process
+(`Cage2VectorEnv.alerts`). A brute-forced SSH session raises no alert, so they never see it.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ USER0 = HOSTS.index("User0")
 
 
 class BluePolicy(Protocol):
-    """A defender of N games. It chooses among the 145 actions of `ACTIONS`."""
+    """A defender of N games, which chooses among the 145 actions of `ACTIONS`."""
 
     def reset(self, mask: NDArray[np.bool_] | None = None) -> None:
-        """Forgets, where an episode begins: everywhere, or where `mask` [N] says so."""
+        """Clears its memory at the start of episodes, in all games or in those of `mask` [N]."""
         ...
 
     def act(self, alerts: NDArray[np.bool_]) -> NDArray[np.int64]:
-        """The next actions [N], after the last step's alerts bool [N, 13] (all False at the start)."""
+        """Returns the next actions [N] from the last step's alerts, bool [N, 13] (all False at the start)."""
         ...
 
 
 class SleepPolicy:
-    """Does nothing."""
+    """A defender that does nothing."""
 
     def __init__(self, num_envs: int) -> None:
         self._actions = np.full(num_envs, SLEEP, np.int64)
@@ -43,7 +43,7 @@ class SleepPolicy:
 
 
 class RandomPolicy:
-    """Any of the 145 actions, all equally likely."""
+    """A defender that draws any of the 145 actions uniformly."""
 
     def __init__(self, num_envs: int, seed: int = 0) -> None:
         self._num_envs = num_envs
@@ -57,22 +57,22 @@ class RandomPolicy:
 
 
 class ReactPolicy:
-    """Monitors, and then removes or restores the hosts that raised an alert, in the order of their alerts.
+    """A defender that monitors, and removes or restores the hosts with an alert, in the order of their alerts.
 
-    Alerts are heeded only after a Monitor: what happens while it cleans up goes by unseen. User0 is left alone.
+    It reads alerts only after a Monitor, and ignores those that come while it cleans up. It never acts on User0.
     Source: the behaviour of `BlueReactRemoveAgent` and `BlueReactRestoreAgent` of the challenge.
     """
 
     def __init__(self, num_envs: int, verb: str) -> None:
         self._first_action = ACTIONS.index(f"{verb} {HOSTS[0]}")
-        # Place of each host in the queue of its game, counted from 1; 0 is not queued.
+        # Position of each host in the queue of its game, counted from 1; 0 if it is not queued.
         self._queue = np.zeros((num_envs, len(HOSTS)), np.int64)
         self._monitored: NDArray[np.bool_] = np.zeros(num_envs, np.bool_)
 
     def reset(self, mask: NDArray[np.bool_] | None = None) -> None:
-        rows = slice(None) if mask is None else mask
-        self._queue[rows] = 0
-        self._monitored[rows] = False
+        games = slice(None) if mask is None else mask
+        self._queue[games] = 0
+        self._monitored[games] = False
 
     def act(self, alerts: NDArray[np.bool_]) -> NDArray[np.int64]:
         new = alerts & (self._queue == 0) & self._monitored[:, None]
@@ -90,7 +90,7 @@ BASELINES = ("sleep", "react-remove", "react-restore", "random")
 
 
 def make_baseline(name: str, num_envs: int, seed: int = 0) -> BluePolicy:
-    """One of `BASELINES` for `num_envs` games; `seed` matters to `"random"` alone."""
+    """Makes one of `BASELINES` for `num_envs` games; only `"random"` uses `seed`."""
     match name:
         case "sleep":
             return SleepPolicy(num_envs)

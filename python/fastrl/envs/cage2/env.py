@@ -1,7 +1,7 @@
 """CAGE Challenge 2 (CybORG 2.1, Scenario 2), compiled: a blue defender of 13 hosts against a red agent.
 
-Blue's observation is that of the challenge's wrapper: 52 bits, four a host in the order of `HOSTS`. The first two
-are the activity of the last step (none 00, scan 10, exploit 11), the other two what blue believes of the host
+Blue's observation is that of the challenge's wrapper: 52 bits, four for each host in the order of `HOSTS`. The first
+two are the activity of the last step (none 00, scan 10, exploit 11), the other two blue's belief about the host
 (safe 00, unknown 10, user 01, privileged 11). Its 145 actions are `ACTIONS`, in the challenge's order.
 """
 
@@ -26,15 +26,15 @@ HOSTS: tuple[str, ...] = tuple(_rust.CAGE2_HOSTS)
 ACTIONS: tuple[str, ...] = tuple(_rust.CAGE2_ACTIONS)
 RED_AGENTS: tuple[str, ...] = tuple(_rust.CAGE2_RED_AGENTS)
 RED_KINDS: tuple[str, ...] = tuple(_rust.CAGE2_RED_KINDS)
-# Those of the 145 that can have an effect: no decoy that never fits its host, no Analyse of Defender (where red gets
-# no foothold), and not Monitor, which every step does anyway.
+# The actions that can have an effect: without decoys that never fit their host, Analyse of Defender (where red gets no
+# foothold), and Monitor, which every step does anyway.
 EFFECTIVE_ACTIONS: tuple[int, ...] = tuple(_rust.CAGE2_EFFECTIVE_ACTIONS)
 SCAN_HOSTS: tuple[int, ...] = tuple(_rust.CAGE2_SCAN_HOSTS)
 OBS_BITS = 4 * len(HOSTS)
 
 
 def red_mix(red_agent: RedAgent) -> dict[str, float]:
-    """Names with weights: of one agent, of `"mix"` (B_line and Meander, even) or of a mapping."""
+    """Weights by name of one agent, of `"mix"` (B_line and Meander, even) or of a mapping."""
     if isinstance(red_agent, Mapping):
         return {str(name): float(weight) for name, weight in red_agent.items()}
     if red_agent == "mix":
@@ -43,7 +43,7 @@ def red_mix(red_agent: RedAgent) -> dict[str, float]:
 
 
 def action_indices(actions: Literal["effective"] | Sequence[int] | None) -> tuple[int, ...]:
-    """Indices into `ACTIONS` that an environment with this option offers, in its order."""
+    """Indices into `ACTIONS` of an environment's actions, in its order."""
     if actions is None:
         return tuple(range(len(ACTIONS)))
     if isinstance(actions, str):
@@ -72,7 +72,7 @@ def _truth(native: NativeVec) -> dict[str, NDArray[Any]]:
 
 
 def at_least(least: int, name: str, value: int) -> int:
-    """An integer option that fits the compiled side, or an error that names it."""
+    """Checks an integer option against its minimum and the range of the compiled side."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise TypeError(f"{name}: expected an integer, got {value!r}")
     if not least <= value < 2**32:
@@ -81,12 +81,12 @@ def at_least(least: int, name: str, value: int) -> int:
 
 
 class Cage2Games(NativeVectorEnv):
-    """N games of CAGE Challenge 2, whatever is made of them: their options, and what blue can ask about a game.
+    """The common base of the vector environments of CAGE Challenge 2: options, action masks and red agents.
 
     Args:
-        compiled: makes the compiled games of the options under their compiled names, and of ``own``.
-        own: options of these games alone.
-        code_len: entries from 0 to 1 that their observations have behind the challenge's.
+        compiled: builds the compiled games from the options under their compiled names, and from ``own``.
+        own: options of the subclass.
+        code_len: entries from 0 to 1 that observations have after the challenge's.
         render_modes, info_of: as in `NativeVectorEnv`.
         num_envs, and all others: as in `Cage2VectorEnv`.
     """
@@ -152,10 +152,10 @@ class Cage2Games(NativeVectorEnv):
         return cast("_rust.Cage2Vec | _rust.Cage2WorkflowVec", self._native)
 
     def action_masks(self, out: NDArray[np.bool_] | None = None) -> NDArray[np.bool_]:
-        """Bool [N, num_actions]: whether an action may have an effect now, as far as blue can know.
+        """Bool [N, num_actions]: the actions that may have an effect now, as far as blue can know.
 
-        False for a decoy whose port is taken or whose operating system is another, and for what
-        `EFFECTIVE_ACTIONS` leaves out. Sleep is always True. It tells nothing of red.
+        False for a decoy whose port is taken or whose operating system is another, and for actions outside of
+        `EFFECTIVE_ACTIONS`. Sleep is always True. The masks reveal nothing about red.
         """
         if out is None:
             out = np.empty((self.num_envs, len(self.actions)), np.bool_)
@@ -163,7 +163,7 @@ class Cage2Games(NativeVectorEnv):
         return out
 
     def red_agents(self) -> NDArray[np.uint8]:
-        """Index into `RED_AGENTS` of the agent that each environment's current episode is played against, [N]."""
+        """The red agent of each environment's current episode, uint8 [N]: index into `RED_AGENTS`."""
         out = np.empty(self.num_envs, np.uint8)
         self._games.red_agents(out)
         return out
@@ -174,26 +174,27 @@ class Cage2VectorEnv(Cage2Games):
 
     Args:
         num_envs: number of games, N.
-        ruleset: `"main"` (today's repository) or `"leaderboard"` (commit 606813b, which the final leaderboard was
-            scored on). They score the same policy very differently.
+        ruleset: `"main"` (today's repository) or `"leaderboard"` (commit 606813b, on which the final leaderboard was
+            scored). They score the same policy very differently.
         red_agent: `"bline"`, `"meander"`, `"sleep"`, `"mix"` (B_line and Meander, even), or a mapping of names to
             weights from which each episode's agent is drawn.
         episode_length: steps after which an episode is truncated. It never terminates.
-        max_episode_steps: Gymnasium's name for the same, which goes first.
+        max_episode_steps: Gymnasium's name for the same; it takes precedence.
         scan_memory: adds ten values to the observation, as the winner of the challenge did: for each of
-            `SCAN_HOSTS`, 0 if it was never scanned in this episode, 1 if it was, 2 if it was the last one.
+            `SCAN_HOSTS`, 0 if it was never scanned in this episode, 1 if it was, 2 if it was scanned last.
         actions: `None` for the 145, `"effective"` for those that can ever have an effect, or indices into `ACTIONS`;
             action a of the environment is then the a-th of them.
-        num_threads: threads that share the games out; 0 for one a core.
-        autoreset_mode: what follows the end of an episode, see `NativeVectorEnv`.
-        info_state: puts the truth into `info`: red_access uint8 [N, 13] (0 none, 1 user, 2 root), red_sessions and
+        num_threads: threads that step the games; 0 for one a core.
+        autoreset_mode: see `NativeVectorEnv`.
+        info_state: adds the true state to `info`: red_access uint8 [N, 13] (0 none, 1 user, 2 root), red_sessions and
             processes uint8 [N, 13] (255 stands for more), red_action int8 [N, 3] (kind, target, success).
-        random: `"fast"`, or `"python"` to draw as CPython's `random` does: then `seed=s` gives the episodes that the
-            real CybORG plays after `random.seed(s)`, and the stream runs on through an environment's episodes. It
-            asks for a single red agent.
-        render_mode: `"ansi"`: `render()` gives a table of blue's view and of the truth for each game.
+        random: `"fast"`, or `"python"` for the generator of CPython's `random`: then `seed=s` gives the episodes of the
+            real CybORG after `random.seed(s)`, and the stream continues through an environment's episodes. It needs a
+            single red agent.
+        render_mode: `"ansi"`: `render()` gives a table of blue's view and of the true state for each game.
 
-    Raises ValueError for an option out of its range, and says what was expected.
+    Raises:
+        ValueError: an option out of its range; the message says what was expected.
     """
 
     def __init__(
@@ -233,7 +234,8 @@ class Cage2VectorEnv(Cage2Games):
     def alerts(self) -> NDArray[np.bool_]:
         """Bool [N, 13]: hosts on which Monitor named a suspicious process in the last step.
 
-        The raw observation of CybORG has it, the 52 bits have not; the challenge's scripted defenders live on it.
+        The alerts are part of CybORG's raw observation, which the challenge's scripted defenders read, not of the 52
+        bits.
         """
         out = np.empty((self.num_envs, len(HOSTS)), np.bool_)
         cast(_rust.Cage2Vec, self._native).alerts(out)
@@ -253,7 +255,7 @@ class Cage2Env(SingleEnv):
 
 
 class ScanMemory:
-    """Adds to plain 52-bit observations what `scan_memory=True` adds, for use outside these environments.
+    """Adds the entries of `scan_memory=True` to plain 52-bit observations, for use outside these environments.
 
     >>> memory = ScanMemory(num_envs=1)
     >>> memory.observe(np.zeros((1, 52), np.float32)).shape
@@ -264,16 +266,16 @@ class ScanMemory:
         self._scans = np.zeros((num_envs, len(SCAN_HOSTS)), np.float32)
 
     def reset(self, mask: NDArray[np.bool_] | None = None) -> None:
-        """Forgets, at the start of an episode; `mask` bool [N] selects environments."""
+        """Clears the memory at the start of episodes; `mask` bool [N] selects environments."""
         self._scans[slice(None) if mask is None else mask] = 0.0
 
     def observe(self, obs: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Takes each step's observations, float32 [N, 52], and gives [N, 62]."""
+        """Maps each step's observations, float32 [N, 52], to [N, 62]."""
         if obs.shape != (len(self._scans), OBS_BITS):
             raise ValueError(f"obs: expected shape {(len(self._scans), OBS_BITS)}, got {obs.shape}")
         activity = obs.reshape(len(obs), len(HOSTS), 4)[:, list(SCAN_HOSTS)]
         scanned = (activity[..., 0] == 1) & (activity[..., 1] == 0)
-        rows = scanned.any(axis=1)
-        self._scans[rows] = np.minimum(self._scans[rows], 1.0)
+        changed = scanned.any(axis=1)
+        self._scans[changed] = np.minimum(self._scans[changed], 1.0)
         self._scans[scanned] = 2.0
         return np.concatenate([obs, self._scans], axis=1, dtype=np.float32)

@@ -1,8 +1,8 @@
 """Reference traces of CAGE Challenge 2: recorded episodes of the real CybORG, replayed by the simulator.
 
-A trace is an `.npz` file: arrays with one row a step or an episode, and `meta`, a JSON text. They are replayed in
-two ways: from the recorded decisions, and from nothing but the seed and blue's actions. Either way every step must
-give the recorded observation, reward, red action, success, access, sessions and process counts, exactly.
+A trace is an `.npz` file: arrays with one row for each step or episode, and `meta`, a JSON text. It is replayed in two
+ways: from the recorded decisions, and from the seed and blue's actions only. In both, every step must give exactly the
+recorded observation, reward, red action, success, access, sessions and process counts.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from fastrl._native import _rust
 
-# Columns of one number a row, with their types; E episodes or S steps.
+# Types of the columns, which have one row for each step or episode.
 _COLUMNS: dict[str, type] = {
     "length": np.int32,
     "collided": np.bool_,
@@ -37,7 +37,7 @@ _COLUMNS: dict[str, type] = {
     "red_sessions": np.uint8,
     "processes": np.uint8,
 }
-# Tables of the file that its numbers point into; they must be ours.
+# Names behind the numbers of a file; they must be the simulator's.
 _TABLES: dict[str, list[str]] = {
     "hosts": _rust.CAGE2_HOSTS,
     "subnets": _rust.CAGE2_SUBNETS,
@@ -47,7 +47,7 @@ _TABLES: dict[str, list[str]] = {
 
 
 class TraceError(ValueError):
-    """A file that is no trace, or a damaged one; one line that says why."""
+    """A file is no trace, or is damaged; the message is one line."""
 
 
 @dataclass(frozen=True)
@@ -63,9 +63,15 @@ class Trace:
 
 @dataclass(frozen=True)
 class ReplayReport:
-    """How the replays of one file went. `steps` counts the file's steps, `mismatches` those that differ when the
-    recorded decisions are replayed, `seed_mismatches` when everything follows from the seed. `first_difference`
-    tells the first one in words; `error` says why a file could not be replayed at all."""
+    """The result of the two replays of a file.
+
+    Attributes:
+        file: path.
+        steps, mismatches: steps replayed from the recorded decisions, and those that differ.
+        seed_steps, seed_mismatches: steps replayed from the seed, and those that differ.
+        first_difference: a text.
+        error: the reason why the file could not be replayed at all.
+    """
 
     file: str
     steps: int = 0
@@ -81,7 +87,7 @@ class ReplayReport:
 
 
 def load_trace(path: str | Path | BinaryIO) -> Trace:
-    """Reads a trace file. Raises TraceError if it is missing, truncated, foreign or damaged."""
+    """Reads a trace file. Raises TraceError if it is missing, truncated, damaged or another kind of file."""
     try:
         if isinstance(path, str | Path) and not Path(path).exists():
             raise TraceError("no such file")
@@ -103,7 +109,7 @@ def load_trace(path: str | Path | BinaryIO) -> Trace:
         raise TraceError("not a CAGE 2 trace: its meta is no JSON object")
     for name, table in _TABLES.items():
         if meta.get(name) != table:
-            raise TraceError(f"not a trace of Scenario 2: its table of {name} is another")
+            raise TraceError(f"not a trace of Scenario 2: its {name} are others")
     for name, dtype in _COLUMNS.items():
         if arrays[name].dtype != dtype:
             raise TraceError(f"{name} is {arrays[name].dtype}, expected {np.dtype(dtype)}")
@@ -116,7 +122,8 @@ def load_trace(path: str | Path | BinaryIO) -> Trace:
 def replay(
     trace: Trace, mode: Literal["decisions", "seed"]
 ) -> tuple[int, int, tuple[int, int | None, str] | None]:
-    """Steps, mismatches and the first difference (episode, step or None at the reset, words) of a replay.
+    """Replays a trace. Returns the numbers of steps and of mismatches, and the first difference: episode, step (None at
+    the reset) and a text.
 
     Raises TraceError if the arrays do not fit each other or hold impossible values.
     """
@@ -134,13 +141,13 @@ def replay_file(path: str | Path) -> ReplayReport:
         seed_steps, seed_mismatches, seed_first = replay(trace, "seed")
     except TraceError as error:
         return ReplayReport(file=str(path), error=str(error))
-    words = None
-    for way, difference in (("recorded decisions", first), ("seed", seed_first)):
-        if words is None and difference is not None:
-            episode, step, what = difference
+    text = None
+    for source, difference in (("recorded decisions", first), ("seed", seed_first)):
+        if text is None and difference is not None:
+            episode, step, details = difference
             place = "reset" if step is None else f"step {step}"
-            words = f"episode {episode}, {place}: {what} (replayed from the {way})"
-    return ReplayReport(str(path), steps, mismatches, seed_steps, seed_mismatches, words)
+            text = f"episode {episode}, {place}: {details} (replayed from the {source})"
+    return ReplayReport(str(path), steps, mismatches, seed_steps, seed_mismatches, text)
 
 
 def replay_files(paths: Iterable[str | Path]) -> Iterator[ReplayReport]:

@@ -1,22 +1,22 @@
-"""CAGE Challenge 2 with workflows: an order of priority among the unit types, which the defender is to fix hosts in.
+"""CAGE Challenge 2 with workflows: a workflow is the order of unit types in which the defender should fix hosts.
 
 The 13 hosts are of five types (`UNIT_TYPES`): the Defender, three enterprise hosts, the operational server, three
 operational hosts and five user hosts. A **workflow** is an order of the five, written as a tuple of their indices, the
 most urgent first; there are 120 (`WORKFLOWS`).
 
-A *fix* is a Remove or a Restore. It *complies* if its target is of the first type, in the workflow's order, of which
-red holds a session on some host, by the true state before the step; where red holds none, any fix complies. User0 never
-counts as held: red's foothold there lasts for ever. The **compliance** of an episode is the share of its fixes that
-comply, 0.5 if there was none.
+A *fix* is a Remove or a Restore. It *complies* if its target is of the first type in the workflow's order on whose
+hosts red holds a session, in the true state before the step; if red holds no session, any fix complies. Sessions on
+User0 do not count, because red's foothold there is permanent. The **compliance** of an episode is the share of its
+fixes that comply, 0.5 if there was none.
 
 **Observation**, float32 [77]: the challenge's 52 bits, then the workflow as a 5x5 one-hot, row by row: entry
-52 + 5 r + t is 1 where place r of the order is held by type t. (With `scan_memory` ten scan values stand between.)
+52 + 5 r + t is 1 if position r of the order is type t. (With `scan_memory` ten scan values come before it.)
 
-**Reward**: the game's, plus `compliance_weight` x the change of the compliance so far at each fix. An episode begins
-with the compliance of one without a fix, 0.5, and its first step pays `compliance_weight` x 0.5 for that, whatever
-blue does; so what is added in an episode sums to `compliance_weight` x its compliance.
+**Reward**: the game's, plus `compliance_weight` x the change of the compliance so far at each fix. The first step of an
+episode adds `compliance_weight` x 0.5, the compliance without a fix, for any action; so the added rewards of an episode
+sum to `compliance_weight` x its compliance.
 
-**End**: the last step of an episode terminates, for compliance is a matter of the episode: nothing comes after.
+**End**: the last step of an episode terminates it, because compliance is defined for the episode as a whole.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def check_workflow(workflow: Iterable[int]) -> Workflow:
     """The workflow as a tuple of plain integers.
 
     Raises:
-        ValueError: it is no order of the five types.
+        ValueError: not an order of the five types.
     """
     order = tuple(int(t) for t in workflow)
     if sorted(order) != list(range(len(UNIT_TYPES))):
@@ -57,10 +57,10 @@ def check_workflow(workflow: Iterable[int]) -> Workflow:
 
 
 def parse_workflow(text: str) -> Workflow:
-    """The workflow of its name: the five types, the most urgent first, such as
+    """Parses the name of a workflow: the five types, the most urgent first, such as
     ``"op_server,enterprise,op_host,defender,user"``.
 
-    Case does not matter, and hyphens and blanks in a name count as underscores; ``>`` may stand for the commas.
+    Case does not matter, hyphens and blanks in a name count as underscores, and ``>`` may replace the commas.
 
     Raises:
         ValueError: an unknown, missing or repeated type.
@@ -87,27 +87,28 @@ def parse_workflow(text: str) -> Workflow:
 
 
 def workflow_name(workflow: Iterable[int]) -> str:
-    """What `parse_workflow` reads: the names of the types, the most urgent first, with commas between."""
+    """The name of a workflow, for `parse_workflow`: the types, the most urgent first, with commas between."""
     return ",".join(UNIT_TYPES[t] for t in check_workflow(workflow))
 
 
 def encode(workflows: NDArray[np.integer] | Sequence[Workflow]) -> NDArray[np.float32]:
-    """Workflows [N, 5] as what an observation ends with, float32 [N, 25]."""
+    """The one-hot code of workflows [N, 5] at the end of observations, float32 [N, 25]."""
     orders = np.asarray(workflows)
     return np.eye(len(UNIT_TYPES), dtype=np.float32)[orders].reshape(len(orders), WORKFLOW_LEN)
 
 
 class Cage2WorkflowVectorEnv(Cage2Games):
-    """N games of CAGE Challenge 2 with workflows, stepped natively; the module says what they see and get.
+    """N games of CAGE Challenge 2 with workflows, stepped natively; the module documents observations and rewards.
 
     Args:
         num_envs: number of games, N.
         workflow: of the first episodes of all games; `set_workflows` changes it.
-        compliance_weight: of compliance in the reward, 0 or more.
+        compliance_weight: weight of compliance in the reward, 0 or more.
         ruleset, red_agent, episode_length, max_episode_steps, scan_memory, actions, num_threads, autoreset_mode: as
             in `Cage2VectorEnv`. Episodes terminate after that many steps.
 
-    Raises ValueError for an option out of its range, and says what was expected.
+    Raises:
+        ValueError: an option out of its range; the message says what was expected.
     """
 
     def __init__(
@@ -151,10 +152,10 @@ class Cage2WorkflowVectorEnv(Cage2Games):
         return cast(_rust.Cage2WorkflowVec, self._native)
 
     def set_workflows(self, workflows: NDArray[np.integer] | Sequence[Workflow]) -> None:
-        """The workflow of each game, [N, 5], from its next episode on.
+        """Sets the workflow of each game, [N, 5], from its next episode on.
 
-        A game that has not made a step in its episode takes it for that one already; `observe_into` then writes what
-        it sees.
+        A game that is at the start of an episode uses it for that episode already; `observe_into` then writes the new
+        observation.
 
         Raises:
             ValueError: another shape, or a row that is no order of the five types. Nothing has changed then.
@@ -172,10 +173,10 @@ class Cage2WorkflowVectorEnv(Cage2Games):
         return out
 
     def episodes(self) -> dict[str, NDArray[Any]]:
-        """What became of the last episode that ended in each game, [N]:
+        """Statistics of the last finished episode of each game, [N]:
 
-        - ``finished`` int64: how many have; where it is 0 all else means nothing.
-        - ``return`` float64: the game's own, nothing added for compliance.
+        - ``finished`` int64: the number of episodes finished so far; where it is 0 the others are undefined.
+        - ``return`` float64: the game's own, without rewards for compliance.
         - ``compliance`` float64.
         - ``fixes`` int64.
         - ``red_agent`` uint8: index into `fastrl.envs.cage2.env.RED_AGENTS`.

@@ -1,4 +1,4 @@
-"""Catch: the smallest game worth playing from pixels, with a known optimum. Of the kind of MinAtar's games."""
+"""Catch: a minimal game for learning from pixels, with a known optimum, in the style of MinAtar."""
 
 from typing import Any, SupportsFloat
 
@@ -11,21 +11,20 @@ Frame = NDArray[np.uint8]
 
 
 class CatchEnv(gymnasium.Env[Any, Any]):
-    """A ball falls, a paddle of one cell on the lowest row should be where it lands; registered as
-    ``fastrl/Catch-v0``.
+    """A paddle of one cell on the lowest row has to catch falling balls; registered as ``fastrl/Catch-v0``.
 
-    Each ball begins in a random column of the highest row and falls one row a step; actions are left, stay and
-    right. Where it lands on the paddle the reward is 1, else -1; then the next one begins. After ``balls`` balls
-    the episode is truncated. (After Mnih et al. 2014, "Recurrent models of visual attention"; bsuite's `Catch`.)
+    Each ball starts in a random column of the highest row and falls one row a step; actions are left, stay and right.
+    A ball that lands on the paddle gives reward 1, another one -1; then the next ball starts. After ``balls`` balls the
+    episode is truncated. (After Mnih et al. 2014, "Recurrent models of visual attention"; bsuite's `Catch`.)
 
-    Observations: uint8 [size, size], 255 where the ball or the paddle is, 0 elsewhere.
+    Observations: uint8 [size, size], 255 at the ball and at the paddle, 0 elsewhere.
 
     The optimum is known: a ball falls ``size - 1`` steps, in which the paddle reaches every column, so the best
-    return is ``balls`` (10). Actions at random catch about a ball in ten and return about -8.
+    return is ``balls`` (10). Random actions catch about a ball in ten and return about -8.
 
     Args:
-        size: cells each way, at least 2.
-        balls: of an episode, at least 1.
+        size: width and height in cells, at least 2.
+        balls: balls of an episode, at least 1.
     """
 
     def __init__(self, size: int = 10, balls: int = 10) -> None:

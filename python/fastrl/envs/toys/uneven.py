@@ -1,4 +1,4 @@
-"""A slow environment whose steps take uneven times, to measure with: what a barrier costs depends on nothing else."""
+"""A slow environment whose steps take uneven times, to measure the cost of barriers between environments."""
 
 import time
 from typing import Any, Literal, SupportsFloat, get_args
@@ -10,21 +10,20 @@ from numpy.typing import NDArray
 
 Distribution = Literal["constant", "exponential", "lognormal", "bimodal"]
 
-# Of a bimodal distribution: so many steps take so many times as long as the others.
+# A bimodal distribution: the share of slow steps, and their duration relative to the others.
 SLOW_SHARE, SLOW_FACTOR = 0.05, 20.0
 
 
 class UnevenEnv(gymnasium.Env[Any, Any]):
-    """Each step takes a time drawn beforehand; registered as ``fastrl/Uneven-v0``.
+    """An environment whose steps take random times; registered as ``fastrl/Uneven-v0``.
 
-    Durations, observations and lengths are functions of the episode's seed alone, so that whoever plays the same
-    episodes is given the same work. Observations are float32 [obs_size], uniform from -1 to 1; the reward is 1 where
-    the action is 1 and the first of these numbers is positive, or 0 and it is not, else 0. A fixed length is a time
-    limit (``truncated``), a drawn one an end (``terminated``). ``info["seconds"]`` tells how long the step or the reset
-    was made to take.
+    Durations, observations and lengths depend on the episode's seed only, so the same episodes cost the same time in
+    every collector. Observations are float32 [obs_size], uniform from -1 to 1; the reward is 1 if the action is 1 and
+    the first of these numbers is positive, or the action is 0 and it is not; else 0. A fixed length is a time limit
+    (``truncated``), a drawn one an end (``terminated``). ``info["seconds"]`` is the duration of the step or reset.
 
     Attributes:
-        durations: float64 [T], seconds that each step of the episode is made to take.
+        durations: float64 [T], seconds of each step of the episode.
 
     Args:
         step_seconds: mean duration of a step.
@@ -32,11 +31,11 @@ class UnevenEnv(gymnasium.Env[Any, Any]):
             steps takes 20 times as long as the others.
         sigma: standard deviation of the logarithm of a lognormal duration. With 1.5 the slowest of eight takes 4.4
             times the mean.
-        busy: computes for that long, in time of a core of its own, as a simulator does that is slow; else sleeps, as
-            one that waits for another machine.
-        length: steps of an episode, on average if they are drawn.
-        drawn: lengths are drawn, evenly from 1 to ``2 * length - 1``.
-        reset_seconds: what a reset takes.
+        busy: steps compute for that long, in CPU time, like a slow simulator; otherwise they sleep, like an environment
+            that waits for another machine.
+        length: steps of an episode, or their mean if they are drawn.
+        drawn: lengths are drawn uniformly from 1 to ``2 * length - 1``.
+        reset_seconds: duration of a reset.
         obs_size: numbers in an observation.
 
     Raises:
@@ -71,7 +70,7 @@ class UnevenEnv(gymnasium.Env[Any, Any]):
         self.step_seconds, self.reset_seconds = step_seconds, reset_seconds
         self.distribution, self.sigma = distribution, sigma
         self.length, self.drawn = length, drawn
-        self._pass = compute if busy else time.sleep
+        self._wait = compute if busy else time.sleep
         self.durations: NDArray[np.float64] = np.zeros(0)
         self._step = 0
 
@@ -84,7 +83,7 @@ class UnevenEnv(gymnasium.Env[Any, Any]):
         self.durations = self.step_seconds * self._draw(random, steps)
         self._obs = random.random((steps + 1, *self.observation_space.shape), np.float32) * 2 - 1
         self._step = 0
-        self._spend(self.reset_seconds)
+        self._take(self.reset_seconds)
         return self._obs[0].copy(), {"seconds": self.reset_seconds}
 
     def _draw(self, random: np.random.Generator, steps: int) -> NDArray[np.float64]:
@@ -106,20 +105,20 @@ class UnevenEnv(gymnasium.Env[Any, Any]):
             raise ValueError(f"action should be 0 or 1, got {action}")
         reward = float(chosen == (self._obs[self._step, 0] > 0))
         seconds = float(self.durations[self._step])
-        self._spend(seconds)
+        self._take(seconds)
         self._step += 1
         over = self._step == len(self.durations)
         obs = self._obs[self._step].copy()
         return obs, reward, over and self.drawn, over and not self.drawn, {"seconds": seconds}
 
-    def _spend(self, seconds: float) -> None:
-        # Even time.sleep(0) asks the system.
+    def _take(self, seconds: float) -> None:
+        # Even time.sleep(0) is a system call.
         if seconds > 0:
-            self._pass(seconds)
+            self._wait(seconds)
 
 
 def compute(seconds: float) -> None:
-    """Keeps a core busy until this thread has had so many seconds of it."""
+    """Computes until this thread has used that many seconds of CPU time."""
     end = time.thread_time() + seconds
     while time.thread_time() < end:
         pass

@@ -1,35 +1,35 @@
 """Cooperative driving: up to 15 agents (or more) among background traffic, on a highway or where a ramp ends.
 
-The physics is that of highway-env (kinematic bicycles; background vehicles keep their distance by IDM and change lanes
-by MOBIL), and so are the five meta-actions. What is ours is the task: each agent has its own observation, reward and
-end, and its reward is mixed with the team's.
+The physics and the five meta-actions are those of highway-env (kinematic bicycles; background vehicles keep their
+distance by IDM and change lanes by MOBIL). The task is new: each agent has its own observation, reward and end, and
+its reward is mixed with the team's.
 
 **Observation**, float32 [D], all numbers in [-1, 1]; D = 61 + lanes (one lane more at the merge, the ramp):
 
-- the agent itself: offset from the middle of its lane (in half lanes), heading error (in quarter turns), speed and
+- the agent's vehicle: offset from the middle of its lane (in half lanes), heading error (in quarter turns), speed and
   target speed (in 40 m/s), one number a lane that is 1 for its own, distance to the end of the ramp (in 300 m,
-  negative past it; 1 on the highway, which has none);
-- the 8 nearest vehicles within 150 m, the nearest first, others zeros: present (1), dx (in 150 m), dy (in 12 m), dvx
-  and dvy (in 40 m/s) relative to the agent, cosine and sine of the heading.
+  negative past it; 1 on the highway, which has no ramp);
+- the 8 nearest vehicles within 150 m, the nearest first (zeros if there are fewer): present (1), dx (in 150 m), dy (in
+  12 m), dvx and dvy (in 40 m/s) relative to the agent, cosine and sine of the heading.
 
 **Actions**: `Discrete(5)`, 0 lane left, 1 idle, 2 lane right, 3 faster, 4 slower (target speeds of 10, 15, 20, 25 and
 30 m/s), or with `action_type="continuous"` `Box(-1, 1, (2,))`: acceleration (in 5 m/s^2) and steering (in 0.1 rad,
 positive to the right).
 
-**Reward** of an agent in a step: (1 - cooperation) x its own + cooperation x the mean of those of all agents that
-acted. Its own is `collision_reward` if it crashed in this step, plus, on the road, `speed_reward` x where its forward
-speed lies in `reward_speed_range` (clipped to 0 to 1) and `lane_reward` x its lane (0 the leftmost of the main road, 1
-the rightmost; 0 on the ramp), plus `arrival_reward` when it arrives.
+**Reward** of an agent in a step: (1 - cooperation) x its own + cooperation x the mean over all agents that acted. Its
+own reward is `collision_reward` if it crashed in this step, plus, on the road, `speed_reward` x the position of its
+forward speed in `reward_speed_range` (clipped to 0 to 1) and `lane_reward` x its lane (0 the leftmost of the main road,
+1 the rightmost; 0 on the ramp), plus `arrival_reward` when it arrives.
 
 **Ends**: an agent terminates when it crashes, or drives off the road by more than a lane's width, which counts as a
-crash. At the merge it also terminates 150 m past the ramp's end: it has arrived, and leaves the world. When the time
-is up, those who still drive are truncated; on the highway that is success, at the merge it is none. A wreck, of an
-agent or not, lies on the road for 3 seconds (an obstacle to all), then it is taken away.
+crash. At the merge it also terminates 150 m past the ramp's end: it has arrived, and its vehicle is removed. When the
+time is up, the agents that still drive are truncated; that counts as success on the highway, not at the merge. Every
+crashed vehicle stays on the road for 3 seconds as an obstacle, then it is removed.
 
 **Start**: at the merge, a third of the agents (rounded up) begin on the ramp at 20 m/s, the foremost about 200 m before
 its end. All other vehicles stand in random order on the lanes of the main road, 50 m apart in the mean at density 1;
 `density` changes the number of background vehicles on the same stretch. Agents on the main road begin at 25 m/s,
-background vehicles at 21 to 24 m/s, the speed that they want.
+background vehicles at their target speed of 21 to 24 m/s.
 """
 
 from __future__ import annotations
@@ -51,29 +51,31 @@ VIEW = View(screen_width=1000, screen_height=160)
 
 
 class CoopVectorEnv(MultiAgentVectorEnv):
-    """K worlds of cooperative driving; the module says what agents see, do and get.
+    """K environments of cooperative driving; the module documents observations, actions, rewards and ends.
 
     Args:
-        num_envs: worlds, K.
+        num_envs: K.
         task: "highway" or "merge".
-        max_agents: rows of a world, A: the most agents that an episode can have, 1 to 64.
+        max_agents: A, the most agents that an episode can have, 1 to 64.
         num_agents: agents of the first episodes, 1 to `max_agents`; None: `max_agents`. `set_difficulty` changes it.
         density: of the background traffic in the first episodes, 0 to 4. `set_difficulty` changes it.
         lanes: of the main road, 1 to 16; None: 4 on the highway, 2 at the merge.
         background: background vehicles at density 1, 0 to 200; None: 20 on the highway, 10 at the merge.
         action_type: "meta" (`Discrete(5)`) or "continuous" (`Box(2)`).
         simulation_frequency: frames of the physics a second.
-        policy_frequency: steps a second, a divisor of it; None: 1, and every frame where actions are continuous.
+        policy_frequency: steps a second, a divisor of `simulation_frequency`; None: 1, and every frame where actions
+            are continuous.
         duration: seconds of an episode; None: 40 on the highway, 60 at the merge.
         cooperation: share of the team's mean in an agent's reward, 0 to 1.
         collision_reward, speed_reward, lane_reward, arrival_reward: weights of an agent's own reward; None for the
             lane: 0.1 on the highway, 0.05 at the merge.
-        reward_speed_range: forward speeds that are worth 0 and 1, m/s.
-        autoreset_mode: Gymnasium's enum or the name of one.
-        num_threads: that step the worlds, 0 for one a core.
+        reward_speed_range: forward speeds for 0 and for the full `speed_reward`, m/s.
+        autoreset_mode: Gymnasium's enum or the name of a mode.
+        num_threads: threads that step the environments, 0 for one a core.
 
     Raises:
-        ValueError: an option out of range. TypeError: one of another type.
+        ValueError: an option out of range.
+        TypeError: an option of another type.
     """
 
     def __init__(

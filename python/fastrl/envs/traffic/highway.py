@@ -1,15 +1,15 @@
 """highway-env's `highway-v0` and `highway-fast-v0`, compiled: the same config, spaces, rewards, ends and `info`.
 
-`reset(seed=s)` gives highway-env 1.12.1's initial state, and the episode runs on as it does there, within 1e-9 (so what
-is on the very edge of a cell of an occupancy grid or of times to collision may fall to either side). Continuous actions
-are scaled in the precision that they come in, as NumPy does it (NEP 50): float32, as `action_space.sample()` draws
-them, or float64. What differs, on purpose:
+`reset(seed=s)` gives highway-env 1.12.1's initial state, and the episode runs on as it does there, within 1e-9 (so a
+vehicle on the very edge of a cell of an occupancy grid or of times to collision may fall to either side). Continuous
+actions are scaled in their own precision, as NumPy does it (NEP 50): float32, as `action_space.sample()` draws them, or
+float64. Differences, on purpose:
 
 - A config key that is unknown or not supported raises, where highway-env ignores it
 (`fastrl.envs.traffic.highway_config`).
-- NaN, and with `clip=False` numbers outside of [-1, 1], are refused. So is stepping an episode that has ended.
+- NaN, and with `clip=False` numbers outside of [-1, 1], are refused, and so is a step after the end of an episode.
 - `info["action"]` after a reset is the action that changes nothing (highway-env draws one without a seed).
-- Kinematics with `vehicles_count=1` is refused: highway-env then shows every vehicle near, outside of its own space.
+- Kinematics with `vehicles_count=1` is refused: highway-env then observes every near vehicle, outside of its own space.
 """
 
 from __future__ import annotations
@@ -58,14 +58,15 @@ class HighwayVectorEnv(NativeVectorEnv):
         config: highway-env's keys, on top of the defaults; nested dicts are replaced as a whole, as there.
         fast: the defaults of `highway-fast-v0`, and collisions of the controlled vehicle only.
         max_episode_steps: Gymnasium's time limit; an episode is truncated by it or by the config's `duration`.
-        num_threads: threads that share the roads out; 0 for one a core.
-        autoreset_mode: what follows the end of an episode, see `NativeVectorEnv`.
+        num_threads: threads that step the roads; 0 for one a core.
+        autoreset_mode: see `NativeVectorEnv`.
         info: fills `info` as highway-env does: speed float64 [N], crashed bool [N], action [N, ...], rewards (a dict
             of float64 [N]). Without it `info` is empty and steps are a little faster.
 
-    `step` and `step_into` take continuous actions in float64, too, and compute in their precision.
+    `step` and `step_into` also take continuous actions in float64, and then compute in that precision.
 
-    Raises ValueError or TypeError for an option out of its range, and says what was expected.
+    Raises:
+        ValueError, TypeError: an option out of its range; the message says what was expected.
     """
 
     _keeps_float64 = True
@@ -106,7 +107,7 @@ class HighwayVectorEnv(NativeVectorEnv):
             info_of=(lambda _: self.read_info()) if info else None,
             render_modes=(),
             view=View.of_config(self.config),
-            # highway-env's: films run at twice the speed of the road.
+            # As in highway-env, films run at twice real time.
             fps=2 * self.config["policy_frequency"],
         )
 
@@ -115,7 +116,7 @@ class HighwayVectorEnv(NativeVectorEnv):
         return cast(_rust.HighwayVec, self._native)
 
     def read_info(self) -> dict[str, Any]:
-        """What `info` says, without Gymnasium's masks."""
+        """The `info` without Gymnasium's masks."""
         n, space = self.num_envs, self.single_action_space
         discrete = isinstance(space, Discrete)
         speed, crashed, rewards = np.empty(n), np.empty(n, np.bool_), np.empty((n, len(REWARDS)))
@@ -129,14 +130,14 @@ class HighwayVectorEnv(NativeVectorEnv):
         }
 
     def continue_streams(self, other: HighwayVectorEnv) -> None:
-        """Goes on with the random streams of another environment, if it was ever reset."""
+        """Continues the random streams of another environment, if it was ever reset."""
         if other.was_reset:
             self._highway.continue_streams(other._highway)
             self.was_reset = True
 
     def action_masks(self, out: NDArray[np.bool_] | None = None) -> NDArray[np.bool_]:
-        """Bool [N, num_actions]: which actions can have an effect, as highway-env's `get_available_actions` lists
-        them: no lane change off the road, no target speed beyond the last. Only DiscreteMetaAction has such."""
+        """Bool [N, num_actions]: the actions that can have an effect, as highway-env's `get_available_actions` lists
+        them: no lane change off the road, no target speed beyond the last. Only DiscreteMetaAction has masks."""
         if self.config["action"]["type"] != "DiscreteMetaAction":
             raise ValueError(
                 f"action_masks: expected DiscreteMetaAction, got {self.config['action']['type']}"
@@ -148,19 +149,19 @@ class HighwayVectorEnv(NativeVectorEnv):
 
     def vehicles(self, index: int = 0) -> dict[str, NDArray[Any]]:
         """All vehicles of one road in highway-env's order, the controlled one first: x, y, heading, speed float64
-        [V] (m, rad, m/s), lane, target_lane int64 [V], crashed bool [V]. For looking at: the arrays are copies."""
+        [V] (m, rad, m/s), lane, target_lane int64 [V], crashed bool [V]. The arrays are copies."""
         return self._highway.vehicles(as_integer("index", index, 0, self.num_envs - 1))
 
 
 @dataclass(frozen=True)
 class VehicleState:
-    """The controlled vehicle as it is now, in highway-env's words; changing it changes nothing.
+    """A copy of the controlled vehicle's present state, with highway-env's names.
 
     Attributes:
         position: x and y, m, float64 [2].
         heading: rad.
         speed: m/s.
-        lane_index, target_lane_index: the number of the lane comes last.
+        lane_index, target_lane_index: road sections, and last the number of the lane.
         target_speed: m/s.
         crashed: whether it has collided with another.
     """
@@ -176,7 +177,7 @@ class VehicleState:
 
 @dataclass(frozen=True)
 class ActionType:
-    """The actions by their names, which only DiscreteMetaAction has."""
+    """Names of the actions of DiscreteMetaAction."""
 
     actions: dict[int, str]
     actions_indexes: dict[str, int]
@@ -187,7 +188,7 @@ class HighwayEnv(SingleEnv):
     """One road, for `gymnasium.make`.
 
     `config` is as in `HighwayVectorEnv`, and as in highway-env it may be changed: edit `env.unwrapped.config`, call
-    `configure`, or pass `reset(options={"config": {...}})`. It counts from the next reset on, spaces included.
+    `configure`, or pass `reset(options={"config": {...}})`. A change takes effect at the next reset, spaces included.
     """
 
     metadata: dict[str, Any] = {"render_modes": list(RENDER_MODES), "render_fps": 2}  # noqa: RUF012
@@ -246,7 +247,7 @@ class HighwayEnv(SingleEnv):
 
     @property
     def vehicle(self) -> VehicleState:
-        """The controlled vehicle. All others are in `vehicles()`."""
+        """The controlled vehicle. `vehicles()` has all of them."""
         if not self._vector.was_reset:
             raise gymnasium.error.ResetNeeded("there is no vehicle yet: call reset() first")
         first = {key: value[0].item() for key, value in self._vector.vehicles().items()}
@@ -268,12 +269,12 @@ class HighwayEnv(SingleEnv):
         return ActionType(names, {name: i for i, name in names.items()}, self.get_available_actions)
 
     def set_record_video_wrapper(self, wrapper: Any) -> None:
-        """Tells `gymnasium.wrappers.RecordVideo` how many pictures a second are as fast as highway-env's films. They
-        show the moments of decisions, not the frames in between."""
+        """Sets the frame rate of `gymnasium.wrappers.RecordVideo` to the speed of highway-env's films. There is a
+        picture of each step, none of the simulation frames in between."""
         wrapper.frames_per_sec = self.metadata["render_fps"]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> HighwayEnv:
-        """Another environment in the same state, for planners that try out what would happen."""
+        """A copy in the same state, for planners that simulate ahead."""
         twin = type(self)(self._vector.config, self.render_mode, fast=self.fast)
         memo[id(self)] = twin
         twin.config = deepcopy(self.config, memo)
@@ -284,7 +285,7 @@ class HighwayEnv(SingleEnv):
         return twin
 
     def get_available_actions(self) -> list[int]:
-        """Actions that can have an effect now, see `HighwayVectorEnv.action_masks`."""
+        """The actions that can have an effect now, see `HighwayVectorEnv.action_masks`."""
         return [int(action) for action in np.flatnonzero(self._vector.action_masks()[0])]
 
     def action_masks(self) -> NDArray[np.bool_]:

@@ -1,4 +1,4 @@
-"""highway-env's highways as worlds of one agent each, for trainers of many agents: the same simulator, as rows."""
+"""highway-env's highways as environments of several agents, with one agent each."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from fastrl.envs.viewer import View
 
 
 class HighwayMultiAgentVectorEnv(MultiAgentVectorEnv):
-    """K highways with one agent each, as rows; observations are flat.
+    """K highways with one agent each; observations are flat.
 
     Args:
-        num_envs: highways, K.
+        num_envs: K.
         config: highway-env's keys, see `fastrl.envs.HighwayVectorEnv`.
         fast: the defaults of `highway-fast-v0`, and collisions of the controlled vehicle only.
-        num_threads: that share the highways out, 0 for one a core.
-        autoreset_mode: Gymnasium's enum or the name of one.
+        num_threads: threads that step the highways, 0 for one a core.
+        autoreset_mode: Gymnasium's enum or the name of a mode.
     """
 
     def __init__(

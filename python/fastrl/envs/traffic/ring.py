@@ -1,8 +1,8 @@
-"""Flow's ring road, compiled: human drivers whose stop-and-go wave one or several agents are to dissolve.
+"""Flow's ring road, compiled: one or several agents dissolve the stop-and-go wave of human drivers.
 
 The benchmark is that of C. Wu et al., "Flow: Architecture and benchmarking for reinforcement learning in traffic
 control" (2017), `WaveAttenuationPOEnv`: 22 vehicles of 5 m on a ring of 220 to 270 m. The humans drive by the
-Intelligent Driver Model as SUMO 1.28 computes it, with noise; their wave has formed before an agent takes over.
+Intelligent Driver Model as SUMO 1.28 computes it, with noise; their wave has formed before the agents take control.
 
 An agent observes [own speed / 15, (leader's speed - own) / 15, distance to the leader, front to front / longest ring]
 (speeds in m/s) and acts by an acceleration, m/s^2. All agents get the same reward, `4 mean(v) / 20 - 4 mean(|action|)`
@@ -38,33 +38,33 @@ class RingOptions:
 
     Attributes:
         num_vehicles: on the ring, agents included.
-        num_agents: they sit in evenly spaced vehicles. 1 in Gymnasium's environments.
-        ring_length: circumference, m, or the range that each episode's is drawn from, evenly (Flow draws integers).
+        num_agents: drivers of evenly spaced vehicles; 1 in Gymnasium's environments.
+        ring_length: circumference, m, or the range from which each episode's is drawn uniformly (Flow draws integers).
         dt: step of the simulation, s.
-        ballistic: vehicles move as SUMO's do with `--step-method.ballistic`.
-        sims_per_step: steps of the simulation in one of the environment, during which an action holds.
-        warmup_steps: steps of the environment before an episode's first observation, in which agents drive as humans
-            do. They are part of `reset` and its work.
+        ballistic: integrate positions as SUMO does with `--step-method.ballistic`.
+        sims_per_step: steps of the simulation in a step of the environment; the action is held for all of them.
+        warmup_steps: steps before an episode's first observation, in which agents drive like humans. `reset` computes
+            them.
         horizon: steps of the environment until an episode is truncated.
-        noise: deviation of what is added to human accelerations, times the root of `dt`, m/s^2.
-        bunching: stretch that is left free when the vehicles, at rest, are spread over the ring, m. With 0 they begin
-            evenly spaced, and the wave forms in minutes rather than at once.
-        max_accel: bound of the action, m/s^2.
-        max_decel: the other, positive.
-        distance_scale: what observed distances are divided by, m; None for the longest of `ring_length`. To show a
-            policy one ring of the range that it has learned on, give it the longest of these.
-        memory: time over which an agent's own speed is averaged (exponentially) for a fourth number of its
-            observation, own mean speed / 15, s; 0 for Flow's three. A reflex on those three cannot tell a slow moment
-            of the wave from a crowded ring; with the mean it can.
-        safe_speed: SUMO bounds an agent's speed by that which keeps its distance, as in Flow. Without it agents can
-            run into their leaders.
-        speed_weight: of the reward's first part.
-        action_weight: of the second.
-        drive: who drives the agents' vehicles after the warm-up: "agents", or, whatever the actions, "humans" or one
-            of the controllers of Stern et al. (2018), "follower_stopper" and "pi_saturation".
+        noise: standard deviation of the noise on human accelerations, times the root of `dt`, m/s^2.
+        bunching: length of the gap that is left when the vehicles, at rest, are spread over the ring, m. With 0 they
+            start evenly spaced, and the wave forms in minutes rather than at once.
+        max_accel: upper bound of the action, m/s^2.
+        max_decel: minus the lower bound, positive.
+        distance_scale: divisor of observed distances, m; None for the longest of `ring_length`. To evaluate a policy
+            on one ring of the range that it was trained on, give the longest of that range.
+        memory: time constant, s, of an exponential mean of an agent's speed, which is a fourth number of its
+            observation (divided by 15); 0 for Flow's three numbers. Those cannot tell a slow moment of the wave from
+            a crowded ring; the mean can.
+        safe_speed: bound an agent's speed by SUMO's safe speed, as Flow does. Without it agents can hit their leaders.
+        speed_weight: weight of the speed in the reward.
+        action_weight: weight of the actions in the reward.
+        drive: driver of the agents' vehicles after the warm-up: "agents", or, regardless of the actions, "humans" or
+            one of the controllers of Stern et al. (2018), "follower_stopper" and "pi_saturation".
         desired_speed: of "follower_stopper", m/s; None for the equilibrium speed of each episode's ring.
 
-    Raises TypeError or ValueError for an option that cannot be, and says what was expected.
+    Raises:
+        TypeError, ValueError: an option out of its range; the message says what was expected.
     """
 
     num_vehicles: int = 22
@@ -98,14 +98,14 @@ class RingOptions:
                 as_number(field.name, value)
         if not isinstance(self.drive, str):
             raise TypeError(f"drive: expected a name, got {self.drive!r}")
-        # The compiled side checks the rest; on these two the speed of pictures depends before it is asked.
+        # The compiled side checks the rest; `fps` divides by these two before it is built.
         for name in ("dt", "sims_per_step"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name}: expected a positive number, got {getattr(self, name)}")
         self.length_range()
 
     def length_range(self) -> tuple[float, float]:
-        """Of the ring, m: the shortest and the longest."""
+        """The shortest and the longest ring, m."""
         length = self.ring_length
         if isinstance(length, tuple | list):
             if len(length) != 2:
@@ -115,17 +115,17 @@ class RingOptions:
 
     @property
     def fps(self) -> float:
-        """Steps of the environment in a second of its time."""
+        """Steps of the environment in a second of simulated time."""
         return 1.0 / (self.dt * self.sims_per_step)
 
     def native(self, num_envs: int, num_threads: int) -> Callable[[str], _rust.RingVec]:
-        """What builds the compiled rings."""
+        """A function that builds the compiled rings for an autoreset mode."""
         num_envs, num_threads = as_count("num_envs", num_envs), as_count("num_threads", num_threads)
         options: dict[str, Any] = asdict(self) | {"ring_length": self.length_range()}
         return lambda mode: _rust.RingVec(num_envs, num_threads=num_threads, autoreset_mode=mode, **options)
 
     def spaces(self) -> tuple[Box, Box]:
-        """Of one agent's observations and of its actions."""
+        """The spaces of one agent's observations and actions."""
         return (
             Box(-np.inf, np.inf, (4 if self.memory else 3,), np.float32),
             Box(-self.max_decel, self.max_accel, (1,), np.float32),
@@ -147,11 +147,11 @@ def as_number(name: str, value: object) -> float:
 
 
 class RingState(NamedTuple):
-    """Where the vehicles of N rings of n are, in their order along the road: each follows the next, the last the
-    first."""
+    """Positions and speeds of the n vehicles of N rings, in their order along the road: each follows the next one, the
+    last follows the first."""
 
     positions: NDArray[np.float64]
-    """Fronts, m from where the ring begins, [N, n]."""
+    """Fronts, m from the start of the ring, [N, n]."""
     speeds: NDArray[np.float64]
     """m/s, [N, n]."""
     accelerations: NDArray[np.float64]
@@ -161,18 +161,18 @@ class RingState(NamedTuple):
 
 
 class _Rings:
-    """What both faces of the compiled rings can tell."""
+    """Methods that the environments of one and of several agents share."""
 
     _native: Any
     options: RingOptions
 
     @property
-    def seats(self) -> tuple[int, ...]:
-        """Which vehicle each agent sits in."""
+    def agent_vehicles(self) -> tuple[int, ...]:
+        """The index of each agent's vehicle."""
         return tuple(self._native.seats)
 
     def vehicles(self) -> RingState:
-        """Where the vehicles are."""
+        """Positions and speeds of the vehicles."""
         n = self._native.num_envs
         shape = (n, self._native.num_vehicles)
         state = RingState(np.empty(shape), np.empty(shape), np.empty(shape), np.empty(n))
@@ -180,19 +180,19 @@ class _Rings:
         return state
 
     def place(self, index: int, ring_length: float, positions: ArrayLike, speeds: ArrayLike) -> None:
-        """Puts the vehicles of ring `index` elsewhere, in the middle of its episode: `positions` [n] in m, ascending,
-        the last less than a lap after the first; `speeds` [n] in m/s, from 0. ValueError if two overlap."""
+        """Moves the vehicles of ring `index` within its episode: `positions` [n] in m, ascending, the last less than a
+        lap after the first; `speeds` [n] in m/s, from 0. ValueError if two vehicles overlap."""
         x, v = (np.ascontiguousarray(values, np.float64) for values in (positions, speeds))
         self._native.place(index, float(ring_length), x, v)
 
 
 class RingVectorEnv(_Rings, NativeVectorEnv):
-    """N rings with an agent each, stepped natively.
+    """N rings with one agent each, stepped natively.
 
     Args:
         num_envs: number of rings, N.
-        num_threads: threads that share the rings out; 0 for one a core.
-        autoreset_mode: what follows the end of an episode, see `NativeVectorEnv`.
+        num_threads: threads that step the rings; 0 for one a core.
+        autoreset_mode: see `NativeVectorEnv`.
         max_episode_steps: Gymnasium's name for `horizon`, which goes first.
         options: see `RingOptions`.
     """
@@ -245,12 +245,12 @@ class RingEnv(SingleEnv):
 
 
 class RingMultiAgentVectorEnv(_Rings, MultiAgentVectorEnv):
-    """K rings with A agents each, as rows.
+    """K rings with A agents each.
 
     Args:
         num_envs: number of rings, K.
-        num_threads: threads that share the rings out; 0 for one a core.
-        autoreset_mode: what follows the end of an episode, see `MultiAgentVectorEnv`.
+        num_threads: threads that step the rings; 0 for one a core.
+        autoreset_mode: see `MultiAgentVectorEnv`.
         options: see `RingOptions`.
     """
 
@@ -275,7 +275,7 @@ class RingMultiAgentVectorEnv(_Rings, MultiAgentVectorEnv):
 
 def equilibrium_speed(ring_length: float, num_vehicles: int = 22) -> float:
     """The speed at which `num_vehicles` humans on a ring of `ring_length` m, evenly spaced, neither brake nor
-    accelerate, m/s: what a perfect controller comes to."""
+    accelerate, m/s: the speed that a perfect controller reaches."""
     return _rust.ring_equilibrium_speed(
         as_count("num_vehicles", num_vehicles), as_number("ring_length", ring_length)
     )

@@ -1,7 +1,6 @@
-"""What happened in episodes of traffic, as arrays: who was where, and when. To save, to load, and to draw.
+"""Trajectories of vehicles as arrays, to save, load and draw.
 
-The diagram of time and space shows each car as a line, coloured by its speed: waves of slow traffic run backwards
-through it.
+A time-space diagram shows each car as a line, coloured by its speed: waves of slow traffic run backwards through it.
 """
 
 from __future__ import annotations
@@ -23,16 +22,16 @@ if TYPE_CHECKING:
     from fastrl._native._rust import TrafficScene
 
 VERSION = 1
-# As the pictures colour speeds (rust/core/src/traffic/raster), with the middle darker: paper is white.
+# The colours of speeds in the pictures (rust/core/src/traffic/raster), with the middle darker for white paper.
 COLOURS = ("#e2402c", "#fa9654", "#e3c04a", "#5fb0d8", "#2f6fd0")
-# More lanes than this have no panel of their own.
+# The most lanes that get a panel each.
 MOST_PANELS = 6
-# A diagram's lines have at most about so many points for each car.
+# The approximate limit of the points of each car's line.
 MOST_POINTS = 2000
 
 
 class TrajectoryError(UserError):
-    """A log that cannot be read, or that does not show what is asked for."""
+    """A log that cannot be read, or that lacks what is asked for."""
 
 
 @dataclass(frozen=True)
@@ -42,17 +41,17 @@ class Trajectories:
     Attributes:
         env: id of the environment.
         time: float64 [F], s since the episode's beginning. episode: int64 [F], counts from 0.
-        present: bool [F, C], whether the car is on the road. Where it is not, the numbers below are NaN or -1.
+        present: bool [F, C], the car is on the road. Where it is not, the numbers below are NaN or -1.
         x, y: float64 [F, C], m, the car's centre. heading: float64 [F, C], rad, from x to y.
         speed: float64 [F, C], m/s.
         lane: int64 [F, C]. along: float64 [F, C], m along the lane.
         crashed: bool [F, C].
-        agent: int64 [F, C], the row of the agent that drives the car, -1 for other traffic.
+        agent: int64 [F, C], the index of the agent that drives the car, -1 for other traffic.
         length, width: float64 [C], m.
-        alive: bool [F, A], whether the agent acts after this moment. reward: float32 [F, A], of the step that led
-            there, 0 at resets.
-        lane_lengths: float64 [L], m, of the last episode. closed: whether lanes lead back to their beginnings.
-        speeds: float64 [2], m/s: the range that colours tell apart.
+        alive: bool [F, A], the agent acts after this moment. reward: float32 [F, A], of the step before this moment, 0
+            at resets.
+        lane_lengths: float64 [L], m, of the last episode. closed: the lanes are rings.
+        speeds: float64 [2], m/s: the range of the colours.
     """
 
     env: str
@@ -84,10 +83,10 @@ class Trajectories:
 
     @classmethod
     def load(cls, path: Path) -> Trajectories:
-        """What `save` has written.
+        """Reads a file of `save`.
 
         Raises:
-            TrajectoryError: it is no such file.
+            TrajectoryError: the file is none of `save`.
         """
         try:
             with np.load(path, allow_pickle=False) as file:
@@ -105,7 +104,7 @@ class Trajectories:
 
 
 class Recorder:
-    """Collects `Trajectories`, a moment at a time.
+    """A recorder that collects `Trajectories`, one moment at a time.
 
     Args:
         env: id of the environment.
@@ -123,14 +122,14 @@ class Recorder:
     def add(
         self, scene: TrafficScene, episode: int, alive: NDArray[np.bool_], reward: NDArray[np.float32] | None
     ) -> None:
-        """Notes a moment; `alive` and `reward` are [A]."""
+        """Records a moment; `alive` and `reward` are [A]."""
         self._scenes.append(scene)
         self._episodes.append(episode)
         self._alive.append(alive.copy())
         self._rewards.append(np.zeros(self._num_agents, np.float32) if reward is None else reward.copy())
 
     def trajectories(self) -> Trajectories:
-        """All that was noted."""
+        """All recorded moments."""
         cars = [scene.cars() for scene in self._scenes]
         frames = len(cars)
         count = 1 + max((int(moment["id"].max()) for moment in cars if len(moment["id"])), default=-1)
@@ -169,8 +168,8 @@ class Recorder:
 def time_space_lines(
     trajectories: Trajectories, episode: int, lane: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_]]:
-    """The pieces of lines of the diagram of one lane: ends float64 [S, 2, 2] as (s, m), speeds float64 [S], and
-    whether an agent drives, bool [S]. Where a car passes the end of a closed lane its line is interrupted."""
+    """The line segments of one lane's diagram: ends float64 [S, 2, 2] as (s, m), speeds float64 [S], and bool [S], an
+    agent drives. A line is interrupted where its car passes the end of a closed lane."""
     rows = trajectories.episode == episode
     step = max(int(rows.sum()) // MOST_POINTS, 1)
     time = trajectories.time[rows][::step]
@@ -190,13 +189,13 @@ def time_space_lines(
 
 
 def draw_time_space(trajectories: Trajectories, path: Path, *, episode: int = 0, title: str = "") -> None:
-    """Writes the diagram of time and space as a picture (PNG, or what else the suffix says): a panel a lane, a line a
-    car, coloured by speed; agents have a black edge.
+    """Writes the time-space diagram as a picture in the format of the suffix (PNG without one): a panel for each lane,
+    a line for each car, coloured by speed; agents have a black edge.
 
     Raises:
-        TrajectoryError: the format is not known, or nobody has driven in that episode.
+        TrajectoryError: the format is not known, or the episode has no cars.
     """
-    # Takes a while to import, which only who draws should wait for.
+    # The import is slow and needed for drawing only.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.collections import LineCollection
     from matplotlib.colors import LinearSegmentedColormap
@@ -204,7 +203,7 @@ def draw_time_space(trajectories: Trajectories, path: Path, *, episode: int = 0,
 
     lanes = lanes_with_traffic(trajectories, episode)
     if not lanes:
-        raise TrajectoryError(f"nobody has driven in episode {episode}")
+        raise TrajectoryError(f"episode {episode} has no cars")
     height = 5.0 if len(lanes) == 1 else 2.2 * len(lanes) + 0.8
     figure = Figure(figsize=(11, height), layout="constrained", dpi=110)
     canvas = FigureCanvasAgg(figure)
