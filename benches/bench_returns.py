@@ -43,24 +43,6 @@ def numpy_discounted_returns(arrays, returns, gamma):
         returns[t] = running
 
 
-def numpy_n_step_returns(arrays, returns, gamma, n_step):
-    num_steps = len(arrays["rewards"])
-    for t in range(num_steps):
-        end = min(t + n_step, num_steps)
-        running = next_values(arrays, end - 1).astype(np.float64)
-        for k in reversed(range(t, end)):
-            running = arrays["rewards"][k] + gamma * after(arrays, k, running)
-        returns[t] = running
-
-
-def numpy_lambda_returns(arrays, returns, gamma, return_lambda):
-    running = arrays["last_values"].astype(np.float64)
-    for t in reversed(range(len(arrays["rewards"]))):
-        mixed = (1 - return_lambda) * next_values(arrays, t) + return_lambda * running
-        running = arrays["rewards"][t] + gamma * after(arrays, t, mixed)
-        returns[t] = running
-
-
 def numpy_vtrace(arrays, advantages, returns, gamma):
     rewards, values = arrays["rewards"], arrays["values"]
     ratios = np.exp(arrays["log_ratios"].astype(np.float64))
@@ -78,8 +60,6 @@ def numpy_vtrace(arrays, advantages, returns, gamma):
 FUNCTIONS = {
     "gae": (numpy_gae, {"gamma": 0.99, "gae_lambda": 0.95}),
     "discounted_returns": (numpy_discounted_returns, {"gamma": 0.99}),
-    "n_step_returns": (numpy_n_step_returns, {"gamma": 0.99, "n_step": 5}),
-    "lambda_returns": (numpy_lambda_returns, {"gamma": 0.99, "return_lambda": 0.95}),
     "vtrace": (numpy_vtrace, {"gamma": 0.99}),
 }
 

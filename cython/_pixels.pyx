@@ -1,12 +1,19 @@
 # cython: boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 # cython: freethreading_compatible=True
-"""Frames of games, made small and grey. The manual is ``fastrl/_pixels.pyi``."""
+"""Frames of games, made small and grey. The manual is ``fastrl/_native/_pixels.pyi``."""
 
 import numpy as np
 
+cimport numpy as cnp
 from libc.stdint cimport uint8_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
+
+from _arrays cimport output_of
+
+cnp.import_array()
+
+cdef object UINT8 = np.dtype(np.uint8)
 
 # Luma of ITU-R BT.601 in fixed point, as OpenCV's COLOR_RGB2GRAY has it: they add up to 2**15.
 cdef enum:
@@ -65,25 +72,19 @@ cdef class Shrinker:
         self._check(frame, "frame")
         if previous is not None:
             self._check(previous, "previous")
-        if not isinstance(out, np.ndarray) or out.dtype != np.uint8:
-            raise TypeError(f"out must be a uint8 numpy array, got {_kind(out)}")
-        if out.shape != self.out_shape:
-            raise ValueError(f"out must have shape {list(self.out_shape)}, got {list(out.shape)}")
-        if not out.flags.c_contiguous or not out.flags.writeable:
-            raise ValueError("out must be C-contiguous and not read-only")
+        cdef uint8_t* result = <uint8_t*>output_of(out, "out", UINT8, self.out_shape)
         self._read(frame, False)
         if previous is not None:
             self._read(previous, True)
-        cdef uint8_t[:, ::1] result = out
         with nogil:
             if self.height == self.out_height and self.width == self.out_width:
-                memcpy(&result[0, 0], self.grey, self.height * self.width)
+                memcpy(result, self.grey, self.height * self.width)
             else:
-                self._resize(&result[0, 0])
+                self._resize(result)
 
     def _check(self, frame, name):
         if not isinstance(frame, np.ndarray) or frame.dtype != np.uint8:
-            raise TypeError(f"{name} must be a uint8 numpy array, got {_kind(frame)}")
+            raise TypeError(f"{name} must be a numpy array of uint8, got {getattr(frame, 'dtype', type(frame).__name__)}")
         if frame.shape != self.shape and frame.shape != (*self.shape, 3):
             raise ValueError(
                 f"{name} must have shape {list(self.shape)} or {[*self.shape, 3]}, got {list(frame.shape)}"
@@ -190,7 +191,3 @@ def _size(size, name):
     if not (1 <= height <= 1 << 15 and 1 <= width <= 1 << 15):
         raise ValueError(f"{name} must be from 1 to {1 << 15} each way, got {size!r}")
     return int(height), int(width)
-
-
-def _kind(value):
-    return getattr(value, "dtype", type(value).__name__)

@@ -8,12 +8,7 @@ that hold no item have priority 0, and infinity in the tree of minima.
 from libc.math cimport INFINITY
 from libc.stdint cimport int64_t
 
-
-cdef extern from * nogil:
-    """
-    #define FASTRL_FETCH(at) __builtin_prefetch((at), 0, 3)
-    """
-    void fetch "FASTRL_FETCH"(const void*)
+from _replay_lanes cimport prefetch
 
 
 cdef enum:
@@ -79,8 +74,8 @@ cdef inline void refresh(Tree* tree, const int64_t* leaves, int64_t count) noexc
         for i in range(count):
             if i + 8 < count:
                 node = leaves[i + 8] // width
-                fetch(&tree.sums[below + node * FAN])
-                fetch(&tree.minima[below + node * FAN])
+                prefetch(&tree.sums[below + node * FAN])
+                prefetch(&tree.minima[below + node * FAN])
             node = leaves[i] // width
             sums, minima = &tree.sums[below + node * FAN], &tree.minima[below + node * FAN]
             total, least = 0, INFINITY
@@ -105,7 +100,7 @@ cdef inline void find_leaves(const Tree* tree, double* rest, int64_t* at, int64_
     for level in range(tree.levels - 1, -1, -1):
         for i in range(count):
             if i + 8 < count:
-                fetch(&tree.sums[tree.start[level] + at[i + 8] * FAN])
+                prefetch(&tree.sums[tree.start[level] + at[i + 8] * FAN])
             node = at[i] * FAN
             sums = &tree.sums[tree.start[level] + node]
             last = child = -1

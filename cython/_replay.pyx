@@ -1,6 +1,6 @@
 # cython: boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 # cython: freethreading_compatible=True
-"""Circular storage of experience. The manual is ``fastrl/_replay.pyi``, the layout ``_replay_lanes.pxd``."""
+"""Circular storage of experience. The manual is ``fastrl/_native/_replay.pyi``, the layout ``_replay_lanes.pxd``."""
 
 from operator import index
 
@@ -11,6 +11,7 @@ from cpython.float cimport PyFloat_AsDouble
 from cpython.pycapsule cimport PyCapsule_New
 from libc.string cimport memcpy
 
+from _arrays cimport data_of, output_of
 from _replay_lanes cimport *
 
 cnp.import_array()
@@ -68,7 +69,6 @@ cdef class Storage:
         for name, kind in (("env", np.int32), ("reward", np.float32), *((name, np.bool_) for name in FIELDS[4:])):
             if dtype[name] != kind:
                 raise TypeError(f"{name} must have dtype {np.dtype(kind)}, got {dtype[name]}")
-        _check_memory("rows", rows, dtype, None)
         if rows.ndim != 2 or rows.shape[0] < 1 or rows.shape[1] < stack + 1:
             raise ValueError(
                 f"rows must have shape [num_envs, R] with R at least stack + 1 = {stack + 1}, got {list(rows.shape)}"
@@ -77,9 +77,10 @@ cdef class Storage:
             raise ValueError(f"a lane may have up to 2**32 - 1 rows, got {rows.shape[1]}")
         if not 1 <= stack <= MAX_AGE:
             raise ValueError(f"stack must be from 1 to {MAX_AGE}, got {stack}")
-        _check_memory("lanes", lanes, np.dtype(np.int64), (rows.shape[0], 5))
-        _check_memory("ages", ages, np.dtype(np.uint8), rows.shape)
-        _check_memory("starts", starts, np.dtype(np.uint32), rows.shape)
+        mine.rows = output_of(rows, "rows", dtype, rows.shape)
+        mine.lane = <Lane*>output_of(lanes, "lanes", np.dtype(np.int64), (rows.shape[0], 5))
+        mine.ages = <uint8_t*>output_of(ages, "ages", np.dtype(np.uint8), rows.shape)
+        mine.starts = <uint32_t*>output_of(starts, "starts", np.dtype(np.uint32), rows.shape)
         self.extra = dtype.names[len(FIELDS):]
         if len(self.extra) > MAX_EXTRA:
             raise ValueError(f"there may be up to {MAX_EXTRA} extra fields, got {len(self.extra)}")
@@ -95,8 +96,6 @@ cdef class Storage:
         if self.action_shape == () and self.action_dtype.kind == "i":
             self.action_int = self.action_dtype.itemsize
 
-        mine.rows, mine.lane = cnp.PyArray_BYTES(rows), <Lane*>cnp.PyArray_DATA(lanes)
-        mine.ages, mine.starts = <uint8_t*>cnp.PyArray_DATA(ages), <uint32_t*>cnp.PyArray_DATA(starts)
         mine.lanes, mine.per_lane = rows.shape[0], rows.shape[1]
         mine.stride, mine.stack, mine.repeat = dtype.itemsize, stack, repeat
         mine.slot_bits = (rows.size - 1).bit_length()
@@ -143,8 +142,8 @@ cdef class Storage:
         cdef int64_t number = 0
         cdef float real
         cdef char ended, cut
-        source.obs = self._one(obs, "obs", self.obs_dtype, self.obs_shape)
-        source.next_obs = self._one(next_obs, "next_obs", self.obs_dtype, self.obs_shape)
+        source.obs = data_of(obs, "obs", self.obs_dtype, self.obs_shape)
+        source.next_obs = data_of(next_obs, "next_obs", self.obs_dtype, self.obs_shape)
         if self.action_int and not cnp.PyArray_Check(action):
             # What has no exact integer of its own, a float for one, is refused.
             number = action if isinstance(action, int) else index(action)
@@ -154,7 +153,7 @@ cdef class Storage:
             source.action = <const char*>&number
         else:
             action = self._scalar(action, "action", self.action_dtype, self.action_shape)
-            source.action = self._one(action, "action", self.action_dtype, self.action_shape)
+            source.action = data_of(action, "action", self.action_dtype, self.action_shape)
         real = <float>PyFloat_AsDouble(reward)
         source.reward = <const char*>&real
         ended, cut = _truth(terminated, "terminated"), _truth(truncated, "truncated")
@@ -183,14 +182,14 @@ cdef class Storage:
         if obs.ndim == 0:
             raise ValueError("obs must have shape [N, ...], got []")
         count = obs.shape[0]
-        source.obs = self._one(obs, "obs", self.obs_dtype, (count, *self.obs_shape))
-        source.action = self._one(actions, "actions", self.action_dtype, (count, *self.action_shape))
-        source.reward = self._one(rewards, "rewards", self.reward_dtype, (count,))
-        source.next_obs = self._one(next_obs, "next_obs", self.obs_dtype, (count, *self.obs_shape))
-        source.terminated = self._one(terminated, "terminated", self.bool_dtype, (count,))
-        source.truncated = self._one(truncated, "truncated", self.bool_dtype, (count,))
+        source.obs = data_of(obs, "obs", self.obs_dtype, (count, *self.obs_shape))
+        source.action = data_of(actions, "actions", self.action_dtype, (count, *self.action_shape))
+        source.reward = data_of(rewards, "rewards", self.reward_dtype, (count,))
+        source.next_obs = data_of(next_obs, "next_obs", self.obs_dtype, (count, *self.obs_shape))
+        source.terminated = data_of(terminated, "terminated", self.bool_dtype, (count,))
+        source.truncated = data_of(truncated, "truncated", self.bool_dtype, (count,))
         if envs is not None:
-            env = <const int64_t*>self._one(envs, "envs", np.dtype(np.int64), (count,))
+            env = <const int64_t*>data_of(envs, "envs", np.dtype(np.int64), (count,))
             for i in range(count):
                 if not 0 <= env[i] < self.num_envs:
                     raise IndexError(f"envs must be from 0 to {self.num_envs - 1}, got {env[i]} at {i}")
@@ -211,15 +210,8 @@ cdef class Storage:
         cdef const char* record
         cdef int64_t stride = self.lanes.stride, at = self.lanes.env.at
         cdef int env = 0
-        if not isinstance(records, np.ndarray):
-            raise TypeError(f"records must be a numpy array, got {type(records).__name__}")
-        if records.dtype != self.dtype:
-            raise TypeError(f"records must have the storage's dtype {self.dtype}, got {records.dtype}")
-        if records.ndim != 1:
-            raise ValueError(f"records must have shape [k], got {list(records.shape)}")
-        if not records.flags.c_contiguous:
-            raise ValueError("records must be C-contiguous; pass numpy.ascontiguousarray(records)")
-        count, record = records.shape[0], cnp.PyArray_BYTES(records)
+        record = data_of(records, "records", self.dtype, (-1,))
+        count = cnp.PyArray_DIM(records, 0)
         for i in range(count):
             memcpy(&env, record + i * stride + at, sizeof(int))
             if not 0 <= env < self.num_envs:
@@ -241,22 +233,6 @@ cdef class Storage:
         lane.state = CLOSED
         self._release()
 
-    cdef const char* _one(self, array, name, dtype, tuple shape) except NULL:
-        """The data of an array of the caller's, if it is just what is needed."""
-        cdef Py_ssize_t i
-        if not cnp.PyArray_Check(array):
-            raise TypeError(f"{name} must be a numpy array, got {type(array).__name__}")
-        if <void*>cnp.PyArray_DESCR(array) != <void*>dtype and array.dtype != dtype:
-            raise TypeError(f"{name} must have dtype {dtype}, got {array.dtype}")
-        if cnp.PyArray_NDIM(array) != len(shape):
-            raise ValueError(f"{name} must have shape {list(shape)}, got {list(array.shape)}")
-        for i in range(len(shape)):
-            if cnp.PyArray_DIM(array, i) != <Py_ssize_t>shape[i]:
-                raise ValueError(f"{name} must have shape {list(shape)}, got {list(array.shape)}")
-        if not cnp.PyArray_IS_C_CONTIGUOUS(array):
-            raise ValueError(f"{name} must be C-contiguous; pass numpy.ascontiguousarray({name})")
-        return cnp.PyArray_BYTES(array)
-
     cdef object _scalar(self, value, name, dtype, shape):
         """A number of Python or numpy as an array, where a single number is what is stored."""
         if shape != () or cnp.PyArray_Check(value):
@@ -277,7 +253,7 @@ cdef class Storage:
                 value = self._scalar(value, name, dtype, shape)
             else:
                 shape = (count, *shape)
-            source.extra[i] = self._one(value, name, dtype, shape)
+            source.extra[i] = data_of(value, name, dtype, shape)
             kept.append(value)
         return kept
 
@@ -424,17 +400,6 @@ cdef Field _field(dtype, name):
     cdef Field field
     field.at, field.size = dtype.fields[name][1], dtype[name].itemsize
     return field
-
-
-def _check_memory(name, array, dtype, shape):
-    if not isinstance(array, np.ndarray):
-        raise TypeError(f"{name} must be a numpy array, got {type(array).__name__}")
-    if array.dtype != dtype:
-        raise TypeError(f"{name} must have dtype {dtype}, got {array.dtype}")
-    if shape is not None and array.shape != shape:
-        raise ValueError(f"{name} must have shape {list(shape)}, got {list(array.shape)}")
-    if not array.flags.c_contiguous or not array.flags.writeable:
-        raise ValueError(f"{name} must be C-contiguous and not read-only")
 
 
 cdef _check_lanes(const Lanes* lanes):

@@ -1,19 +1,24 @@
 # cython: boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 # cython: freethreading_compatible=True
-"""Draws from the storage of ``_replay.pyx`` into the caller's arrays. The manual is ``fastrl/_replay_samplers.pyi``."""
+"""Draws from the storage of ``_replay.pyx`` into the caller's arrays. The manual is ``fastrl/_native/_replay_samplers.pyi``."""
 
 import numpy as np
 
 cimport numpy as cnp
 from cpython.pycapsule cimport PyCapsule_GetPointer
 from libc.math cimport INFINITY, isfinite, pow
-from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
 
+from _arrays cimport data_of, output_of
 from _priority_tree cimport *
 from _replay_lanes cimport *
 
 cnp.import_array()
+
+cdef object FLOAT32 = np.dtype(np.float32)
+cdef object FLOAT64 = np.dtype(np.float64)
+cdef object INT64 = np.dtype(np.int64)
+cdef object BOOL = np.dtype(np.bool_)
 
 
 cdef struct Batch:
@@ -220,11 +225,9 @@ cdef class Prioritized(Uniform):
         return count
 
     def update(self, indices, priorities):
-        cdef cnp.ndarray at = _vector(indices, np.int64, "indices", -1)
-        cdef cnp.ndarray new = _vector(priorities, np.float64, "priorities", at.shape[0])
-        cdef Py_ssize_t i, count = at.shape[0]
-        cdef const int64_t* index = <const int64_t*>cnp.PyArray_DATA(at)
-        cdef const double* priority = <const double*>cnp.PyArray_DATA(new)
+        cdef const int64_t* index = <const int64_t*>data_of(indices, "indices", INT64, (-1,))
+        cdef Py_ssize_t i, count = len(indices)
+        cdef const double* priority = <const double*>data_of(priorities, "priorities", FLOAT64, (count,))
         cdef int64_t slots = self.lanes.lanes * self.lanes.per_lane, mask = (1 << self.lanes.slot_bits) - 1
         for i in range(count):
             if not isfinite(priority[i]) or priority[i] < 0:
@@ -269,10 +272,10 @@ cdef class Prioritized(Uniform):
             self.storage._release()
 
     def set_state(self, double highest, int64_t stale, priorities):
-        cdef cnp.ndarray new = _vector(priorities, np.float64, "priorities", self.tree.capacity)
-        if not (np.isfinite(new) & (new >= 0) & (new <= LARGEST)).all() or not 0 < highest <= LARGEST or stale < 0:
+        cdef const double* value = <const double*>data_of(priorities, "priorities", FLOAT64, (self.tree.capacity,))
+        good = np.isfinite(priorities) & (priorities >= 0) & (priorities <= LARGEST)
+        if not good.all() or not 0 < highest <= LARGEST or stale < 0:
             raise ValueError("the saved priorities are damaged")
-        cdef const double* value = <const double*>cnp.PyArray_DATA(new)
         everything = np.arange(self.tree.capacity)
         cdef const int64_t* leaf = <const int64_t*>cnp.PyArray_DATA(everything)
         cdef int64_t i
@@ -280,7 +283,7 @@ cdef class Prioritized(Uniform):
         try:
             with nogil:
                 self._follow()
-            if not ((new > 0) == (self.sums[: self.tree.capacity] > 0)).all():
+            if not ((priorities > 0) == (self.sums[: self.tree.capacity] > 0)).all():
                 raise ValueError("the saved priorities belong to another storage, or to another moment of this one")
             self.highest, self.stale = highest, stale
             for i in range(self.tree.capacity):
@@ -309,16 +312,16 @@ cdef class Sequences(Uniform):
         cdef char* extra[MAX_EXTRA]
         dtype, steps = self.storage.dtype, (size, self.steps)
         stack = (self.storage.stack,) if self.storage.stack > 1 else ()
-        out[0] = _bytes(arrays, "obs", dtype["obs"].base, (size, self.steps + 1, *stack, *dtype["obs"].shape))
-        out[1] = _bytes(arrays, "actions", dtype["action"].base, (*steps, *dtype["action"].shape))
-        out[2] = _bytes(arrays, "rewards", np.float32, steps)
-        out[3] = _bytes(arrays, "terminated", np.bool_, steps)
-        out[4] = _bytes(arrays, "truncated", np.bool_, steps)
-        out[5] = _bytes(arrays, "mask", np.bool_, steps)
-        out[6] = _bytes(arrays, "learn", np.bool_, steps)
-        out[7] = _bytes(arrays, "indices", np.int64, (size,))
+        out[0] = output_of(arrays["obs"], "obs", dtype["obs"].base, (size, self.steps + 1, *stack, *dtype["obs"].shape))
+        out[1] = output_of(arrays["actions"], "actions", dtype["action"].base, (*steps, *dtype["action"].shape))
+        out[2] = output_of(arrays["rewards"], "rewards", FLOAT32, steps)
+        out[3] = output_of(arrays["terminated"], "terminated", BOOL, steps)
+        out[4] = output_of(arrays["truncated"], "truncated", BOOL, steps)
+        out[5] = output_of(arrays["mask"], "mask", BOOL, steps)
+        out[6] = output_of(arrays["learn"], "learn", BOOL, steps)
+        out[7] = output_of(arrays["indices"], "indices", INT64, (size,))
         for i, name in enumerate(self.storage.extra):
-            extra[i] = _bytes(arrays, name, dtype[name].base, (*steps, *dtype[name].shape))
+            extra[i] = output_of(arrays[name], name, dtype[name].base, (*steps, *dtype[name].shape))
         check_here(self.lanes)
         with nogil:
             pthread_mutex_lock(&self.lanes.mutex)
@@ -577,40 +580,20 @@ cdef _point(Batch* batch, const Lanes* lanes, dict arrays, storage, Py_ssize_t s
     """Points into the caller's arrays, which must be just as they are needed."""
     dtype = storage.dtype
     obs = (size, *((storage.stack,) if storage.stack > 1 else ()), *dtype["obs"].shape)
-    batch.obs = _bytes(arrays, "obs", dtype["obs"].base, obs)
-    batch.action = _bytes(arrays, "actions", dtype["action"].base, (size, *dtype["action"].shape))
-    batch.reward = <float*>_bytes(arrays, "rewards", np.float32, (size,))
-    batch.next_obs = _bytes(arrays, "next_obs", dtype["obs"].base, obs)
-    batch.discount = <float*>_bytes(arrays, "discounts", np.float32, (size,))
-    batch.terminated = <uint8_t*>_bytes(arrays, "terminated", np.bool_, (size,))
-    batch.truncated = <uint8_t*>_bytes(arrays, "truncated", np.bool_, (size,))
-    batch.index = <int64_t*>_bytes(arrays, "indices", np.int64, (size,))
-    batch.weight = <float*>_bytes(arrays, "weights", np.float32, (size,))
+    batch.obs = output_of(arrays["obs"], "obs", dtype["obs"].base, obs)
+    batch.action = output_of(arrays["actions"], "actions", dtype["action"].base, (size, *dtype["action"].shape))
+    batch.reward = <float*>output_of(arrays["rewards"], "rewards", FLOAT32, (size,))
+    batch.next_obs = output_of(arrays["next_obs"], "next_obs", dtype["obs"].base, obs)
+    batch.discount = <float*>output_of(arrays["discounts"], "discounts", FLOAT32, (size,))
+    batch.terminated = <uint8_t*>output_of(arrays["terminated"], "terminated", BOOL, (size,))
+    batch.truncated = <uint8_t*>output_of(arrays["truncated"], "truncated", BOOL, (size,))
+    batch.index = <int64_t*>output_of(arrays["indices"], "indices", INT64, (size,))
+    batch.weight = <float*>output_of(arrays["weights"], "weights", FLOAT32, (size,))
     for i, name in enumerate(storage.extra):
-        batch.extra[i] = _bytes(arrays, name, dtype[name].base, (size, *dtype[name].shape))
-
-
-cdef char* _bytes(dict arrays, name, dtype, shape) except NULL:
-    array = arrays[name]
-    if not isinstance(array, np.ndarray) or array.dtype != dtype or array.shape != shape:
-        raise TypeError(f"{name} must be a numpy array of {np.dtype(dtype)} with shape {list(shape)}")
-    if not array.flags.c_contiguous or not array.flags.writeable:
-        raise ValueError(f"{name} must be C-contiguous and not read-only")
-    return cnp.PyArray_BYTES(array)
+        batch.extra[i] = output_of(arrays[name], name, dtype[name].base, (size, *dtype[name].shape))
 
 
 def _aligned(count, value):
     raw = np.full(count + FAN, value)
     skip = -(raw.ctypes.data // 8) % FAN
     return raw[skip : skip + count]
-
-
-def _vector(array, dtype, name, length):
-    if not isinstance(array, np.ndarray) or array.dtype != dtype:
-        got = array.dtype if isinstance(array, np.ndarray) else type(array).__name__
-        raise TypeError(f"{name} must be a numpy array of {np.dtype(dtype)}, got {got}")
-    if array.ndim != 1 or length not in (-1, array.shape[0]):
-        raise ValueError(f"{name} must have shape [{'N' if length < 0 else length}], got {list(array.shape)}")
-    if not array.flags.c_contiguous:
-        raise ValueError(f"{name} must be C-contiguous; pass numpy.ascontiguousarray({name})")
-    return array

@@ -1,12 +1,19 @@
 # cython: boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 # cython: freethreading_compatible=True
-"""Equal rows of arrays. The manual is ``fastrl/_rows.pyi``."""
+"""Equal rows of arrays. The manual is ``fastrl/_native/_rows.pyi``."""
 
 import numpy as np
 
+cimport numpy as cnp
 from libc.stdint cimport int64_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcmp, memcpy, memset
+
+from _arrays cimport data_of, output_of
+
+cnp.import_array()
+
+cdef object INT64 = np.dtype(np.int64)
 
 
 def group_rows(rows, groups):
@@ -16,22 +23,13 @@ def group_rows(rows, groups):
         raise TypeError("rows must hold numbers, got objects")
     if rows.ndim != 2 or rows.size == 0:
         raise ValueError(f"rows must have shape [M, K] with M and K at least 1, got {list(rows.shape)}")
-    if not rows.flags.c_contiguous:
-        raise ValueError("rows must be C-contiguous; pass numpy.ascontiguousarray(rows)")
-    if not isinstance(groups, np.ndarray) or groups.dtype != np.int64:
-        raise TypeError(f"groups must be an int64 numpy array, got {getattr(groups, 'dtype', type(groups).__name__)}")
-    if groups.shape != (len(rows),):
-        raise ValueError(f"groups must have shape {[len(rows)]}, got {list(groups.shape)}")
-    if not groups.flags.c_contiguous or not groups.flags.writeable:
-        raise ValueError("groups must be C-contiguous and not read-only")
+    cdef Py_ssize_t count = len(rows), width = rows.dtype.itemsize * rows.shape[1]
+    cdef const unsigned char* data = <const unsigned char*>data_of(rows, "rows", rows.dtype, rows.shape)
+    cdef int64_t* group = <int64_t*>output_of(groups, "groups", INT64, (count,))
     if np.may_share_memory(rows, groups):
         raise ValueError("groups must not share memory with rows")
-
-    cdef Py_ssize_t count = len(rows), width = rows.dtype.itemsize * rows.shape[1]
-    cdef const unsigned char[:, ::1] data = rows.view(np.uint8)
-    cdef int64_t[::1] group = groups
     first = np.empty(count, np.int64)
-    cdef int64_t[::1] first_row = first
+    cdef int64_t* first_row = <int64_t*>cnp.PyArray_DATA(first)
     # Open addressing in a table of at least twice as many slots as rows; a slot holds a group or -1.
     cdef Py_ssize_t slots = 16
     while slots < 2 * count:
@@ -42,7 +40,7 @@ def group_rows(rows, groups):
     cdef Py_ssize_t found
     with nogil:
         memset(table, 0xFF, slots * sizeof(int64_t))
-        found = _group(&data[0, 0], count, width, table, slots - 1, &group[0], &first_row[0])
+        found = _group(data, count, width, table, slots - 1, group, first_row)
         free(table)
     return first[:found].copy()
 
@@ -73,7 +71,7 @@ cdef Py_ssize_t _group(
 
 
 cdef inline uint64_t _hash(const unsigned char* row, Py_ssize_t width) noexcept nogil:
-    """Multiplies and mixes words of 8 bytes, in two lanes that the CPU works on at once."""
+    """Multiplies and mixes words of 8 bytes, in two chains that the CPU works on at once."""
     cdef uint64_t a = 0x9E3779B97F4A7C15, b = 0xC2B2AE3D27D4EB4F, word = 0, other = 0
     cdef Py_ssize_t at = 0
     while at + 16 <= width:

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parent.parent
 SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
 MODULES = ["_rust", *sorted(source.stem for source in (ROOT / "cython").glob("*.pyx"))]
-COMPILED = {f"fastrl/{name}{SUFFIX}" for name in MODULES}
+COMPILED = {f"fastrl/_native/{name}{SUFFIX}" for name in MODULES}
 
 
 def run(*command: str | Path, cwd: Path, **variables: str) -> str:
@@ -164,7 +164,7 @@ def test_a_fresh_environment_trains_and_evaluates(installed: Path, tmp_path: Pat
         "modules = [importlib.import_module(name) for name in sys.argv[1:]]\n"
         "print(json.dumps([module.__file__ for module in modules]))"
     )
-    names = ["fastrl", *(f"fastrl.{name}" for name in MODULES)]
+    names = ["fastrl", *(f"fastrl._native.{name}" for name in MODULES)]
     for file in json.loads(run(installed / "python", "-c", code, *names, cwd=tmp_path)):
         assert Path(file).is_relative_to(installed.parent), f"{file} is not of the fresh environment"
 

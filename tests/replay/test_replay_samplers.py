@@ -173,6 +173,63 @@ def test_priorities_without_bounds_leave_a_finite_sum():
     assert len(sampler.sample().actions) == 10
 
 
+priorities = st.one_of(
+    st.just(0.0),
+    st.floats(0, 10),
+    st.floats(1e-300, 1e290),
+    st.builds(lambda exponent: 10.0**exponent, st.integers(-300, 290)),
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data(), st.integers(2, 700), st.integers(1, 40))
+def test_draws_and_weights_over_all_magnitudes(data, capacity, batch_size):
+    """Against cumulative sums: draw i lies in part i of the sum, and never where nothing is stored."""
+    replay = filled(data.draw(st.integers(1, capacity)), capacity=capacity)
+    sampler = PrioritizedSampler(replay, batch_size, alpha=1.0, beta=1.0, normalize="buffer")
+    index = np.array(list(handles(replay).values()))
+    for _ in range(data.draw(st.integers(1, 4))):
+        updates = data.draw(st.lists(st.tuples(st.sampled_from(index.tolist()), priorities), max_size=30))
+        at, new = np.array([i for i, _ in updates], np.int64), np.array([value for _, value in updates])
+        sampler.update_priorities(at, new.astype(np.float64))
+        leaves = sampler.state_dict()["priorities"].numpy()
+        batch = sampler.sample()
+        found = batch.indices.numpy() & ((1 << (len(leaves) - 1).bit_length()) - 1)
+        assert (leaves[found] > 0).all()
+        ends = np.cumsum(leaves)
+        total, parts = ends[-1], np.arange(batch_size + 1) / batch_size * ends[-1]
+        assert (parts[:-1] <= ends[found] + 1e-12 * total).all()
+        assert (parts[1:] >= ends[found] - leaves[found] - 1e-12 * total).all()
+        expected = leaves[leaves > 0].min() / leaves[found]
+        assert batch.weights.numpy() == pytest.approx(expected, rel=1e-5, abs=1e-38)
+
+
+def test_tiny_priorities_behind_large_ones_lead_nowhere_else():
+    """Sums in float32 would lead past the end, or to a row that holds no transition."""
+    count = 20_000
+    replay = filled(count, capacity=2 * count + 3)
+    sampler = PrioritizedSampler(replay, 50_000, alpha=1.0)
+    index = np.array(list(handles(replay).values()))
+    sampler.update_priorities(index, np.where(np.arange(count) % 500, 1e-9, 1e7))
+    leaves = sampler.state_dict()["priorities"].numpy()
+    for _ in range(3):
+        found = sampler.sample().indices.numpy() & ((1 << (len(leaves) - 1).bit_length()) - 1)
+        assert found.max() < count
+        assert (leaves[found] > 0).all()
+
+
+def test_sums_do_not_drift():
+    """After many changes of all magnitudes each of equal priorities is drawn from its own part of the sum."""
+    replay = filled(1000)
+    sampler = PrioritizedSampler(replay, 1000, alpha=1.0)
+    index = np.array(list(handles(replay).values()))
+    rng = np.random.default_rng(1)
+    for _ in range(2000):
+        sampler.update_priorities(rng.choice(index, 64), rng.random(64) * 10.0 ** rng.integers(-9, 9))
+    sampler.update_priorities(index, np.full(1000, 0.125))
+    assert sorted(sampler.sample().actions.tolist()) == list(range(1000))
+
+
 def test_stale_indices_of_overwritten_items_are_rejected():
     replay = filled(10)
     sampler = PrioritizedSampler(replay, 4, alpha=1.0)

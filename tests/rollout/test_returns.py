@@ -9,7 +9,6 @@ from slow_returns import (
     slow_discounted_returns,
     slow_gae,
     slow_lambda_returns,
-    slow_n_step_returns,
     slow_vtrace,
 )
 
@@ -250,40 +249,18 @@ class TestDiscountedReturns:
         np.testing.assert_allclose(returns, [*expected, [last] * 3], rtol=1e-6)
 
 
-class TestNStepReturns:
-    @given(rollouts(), FRACTIONS, st.integers(1, 15))
-    def test_are_the_obvious_loop(self, arrays, gamma, n_step):
-        out = without(outputs(*arrays["rewards"].shape), "advantages")
-        untouched(_returns.n_step_returns)(arrays, out, gamma=gamma, n_step=n_step)
-        check(arrays, [out["returns"]], [slow_n_step_returns(arrays, gamma, n_step)])
-
-    @pytest.mark.parametrize("n_step", [20, 21, 2**63 - 1])
-    def test_of_all_steps_are_discounted_returns(self, n_step):
-        arrays, (a, b) = rollout(20, 3), (np.empty((20, 3), np.float32) for _ in range(2))
-        _returns.n_step_returns(**arrays, returns=a, gamma=0.9, n_step=n_step)
-        _returns.discounted_returns(**without(arrays, "values"), returns=b, gamma=0.9)
-        np.testing.assert_array_equal(a, b)
-
-    @pytest.mark.parametrize("n_step", [0, -1])
-    def test_refuse_no_steps(self, n_step):
-        with pytest.raises(ValueError, match=f"n_step must be at least 1, got {n_step}"):
-            _returns.n_step_returns(
-                **rollout(4, 3), returns=np.empty((4, 3), np.float32), gamma=0.9, n_step=n_step
-            )
-
-
 class TestLambdaReturns:
     @given(rollouts(), FRACTIONS, FRACTIONS)
-    def test_are_the_definition(self, arrays, gamma, return_lambda):
-        out = without(outputs(*arrays["rewards"].shape), "advantages")
-        untouched(_returns.lambda_returns)(arrays, out, gamma=gamma, return_lambda=return_lambda)
-        check(arrays, [out["returns"]], [slow_lambda_returns(arrays, gamma, return_lambda)])
+    def test_returns_of_gae_are_the_definition(self, arrays, gamma, gae_lambda):
+        out = outputs(*arrays["rewards"].shape)
+        untouched(_returns.gae)(arrays, out, gamma=gamma, gae_lambda=gae_lambda)
+        check(arrays, [out["returns"]], [slow_lambda_returns(arrays, gamma, gae_lambda)])
 
-    def test_are_the_returns_of_gae(self):
-        arrays, out, returns = rollout(50, 7), outputs(50, 7), np.empty((50, 7), np.float32)
-        _returns.gae(**arrays, **out, gamma=0.9, gae_lambda=0.7)
-        _returns.lambda_returns(**arrays, returns=returns, gamma=0.9, return_lambda=0.7)
-        np.testing.assert_allclose(returns, out["returns"], rtol=1e-5, atol=1e-5)
+    def test_with_lambda_1_they_are_discounted_returns(self):
+        arrays, out, returns = rollout(20, 3), outputs(20, 3), np.empty((20, 3), np.float32)
+        _returns.gae(**arrays, **out, gamma=0.9, gae_lambda=1.0)
+        _returns.discounted_returns(**without(arrays, "values"), returns=returns, gamma=0.9)
+        np.testing.assert_allclose(out["returns"], returns, rtol=1e-5, atol=1e-5)
 
 
 class TestVtrace:
@@ -312,11 +289,11 @@ class TestVtrace:
         for result, right in zip((out["advantages"], out["returns"]), expected, strict=True):
             assert np.abs(result - right).max() <= 1e-6 * max(terms, np.abs(right).max())
 
-    def test_of_the_same_policy_is_lambda_returns(self):
-        arrays, out, returns = rollout(50, 7), outputs(50, 7), np.empty((50, 7), np.float32)
+    def test_of_the_same_policy_has_the_returns_of_gae(self):
+        arrays, out, expected = rollout(50, 7), outputs(50, 7), outputs(50, 7)
         _returns.vtrace(np.zeros((50, 7), np.float32), **arrays, **out, gamma=0.9, trace_lambda=0.7)
-        _returns.lambda_returns(**arrays, returns=returns, gamma=0.9, return_lambda=0.7)
-        np.testing.assert_allclose(out["returns"], returns, rtol=1e-5, atol=1e-5)
+        _returns.gae(**arrays, **expected, gamma=0.9, gae_lambda=0.7)
+        np.testing.assert_allclose(out["returns"], expected["returns"], rtol=1e-5, atol=1e-5)
 
     @pytest.mark.parametrize(
         ("ratio", "rho"), [(0.25, 0.25), (1.0, 1.0), (2.0, 1.5), (np.inf, 1.5), (0.0, 0.0)]
@@ -374,8 +351,6 @@ class TestVtrace:
     ("name", "numbers"),
     [
         ("discounted_returns", {}),
-        ("n_step_returns", {"n_step": 10_000}),
-        ("lambda_returns", {"return_lambda": 1.0}),
         ("vtrace", {}),
     ],
 )
@@ -396,8 +371,6 @@ def test_other_long_sums_keep_their_digits(name, numbers):
 # Name: its inputs beside rewards, ends and values of ends; its outputs; its numbers.
 OTHERS = {
     "discounted_returns": ([], ["returns"], {"gamma": 0.9}),
-    "n_step_returns": (["values"], ["returns"], {"gamma": 0.9, "n_step": 3}),
-    "lambda_returns": (["values"], ["returns"], {"gamma": 0.9, "return_lambda": 0.8}),
     "vtrace": (["values", "log_ratios"], ["advantages", "returns"], {"gamma": 0.9, "trace_lambda": 0.8}),
 }
 
@@ -456,7 +429,7 @@ class TestOthersRefuse:
 
     @pytest.mark.parametrize(
         ("name", "number"),
-        [(name, number) for name in OTHERS for number in OTHERS[name][2] if number != "n_step"],
+        [(name, number) for name in OTHERS for number in OTHERS[name][2]],
     )
     @pytest.mark.parametrize("value", [-0.1, 1.1, float("nan")])
     def test_numbers_outside_0_to_1(self, name, number, value):

@@ -74,9 +74,9 @@ def test_zeros_of_either_sign_differ_and_equal_nans_do_not():
             np.zeros((3, 2)),
             np.empty(3, np.int32),
             TypeError,
-            "groups must be an int64 numpy array, got int32",
+            "groups must have dtype int64, got int32",
         ),
-        (np.zeros((3, 2)), [0, 0, 0], TypeError, "groups must be an int64 numpy array, got list"),
+        (np.zeros((3, 2)), [0, 0, 0], TypeError, "groups must be a numpy array, got list"),
         (np.zeros((3, 2)), np.empty(4, np.int64), ValueError, r"groups must have shape \[3\], got \[4\]"),
         (np.zeros((3, 2)), np.empty(6, np.int64)[::2], ValueError, "groups must be C-contiguous"),
     ],
@@ -91,5 +91,5 @@ def test_refuses_read_only_and_overlapping_outputs():
     with pytest.raises(ValueError, match="must not share memory"):
         _rows.group_rows(groups.reshape(3, 1), groups)
     groups.flags.writeable = False
-    with pytest.raises(ValueError, match="not read-only"):
+    with pytest.raises(ValueError, match="must not be read-only"):
         _rows.group_rows(np.zeros((3, 1)), groups)

@@ -54,6 +54,10 @@ def gae(
         advantages[t] = delta[t] + gamma * gae_lambda * advantages[t + 1]    (without the latter at an end)
         returns[t] = advantages[t] + values[t]
 
+    so that the returns are the lambda-returns of Sutton and Barto, "Reinforcement Learning", 2018, section 12.1::
+
+        returns[t] = rewards[t] + gamma * ((1 - gae_lambda) * V(next observation) + gae_lambda * returns[t + 1])
+
     and V(next observation) is what follows, see above; otherwise ``values[t + 1]``.
 
     Args:
@@ -76,48 +80,6 @@ def discounted_returns(
         returns[t] = rewards[t] + gamma * returns[t + 1]
 
     With zeros for ``final_values`` and ``last_values`` they are plain sums of rewards.
-    """
-
-def n_step_returns(
-    rewards: NDArray[np.float32],
-    values: NDArray[np.float32],
-    terminations: NDArray[np.bool_],
-    truncations: NDArray[np.bool_],
-    final_values: NDArray[np.float32],
-    last_values: NDArray[np.float32],
-    returns: NDArray[np.float32],
-    *,
-    gamma: float,
-    n_step: int,
-) -> None:
-    """Discounted rewards of ``n_step`` steps, and the value of what follows (Sutton and Barto, "Reinforcement
-    Learning", 2018, equation 7.1)::
-
-        returns[t] = rewards[t] + ... + gamma^(n - 1) * rewards[t + n - 1] + gamma^n * values[t + n]
-
-    The sum ends early where the episode or the rollout does. It takes T * n_step * N steps.
-
-    Raises:
-        ValueError: as all, and ``n_step`` below 1.
-    """
-
-def lambda_returns(
-    rewards: NDArray[np.float32],
-    values: NDArray[np.float32],
-    terminations: NDArray[np.bool_],
-    truncations: NDArray[np.bool_],
-    final_values: NDArray[np.float32],
-    last_values: NDArray[np.float32],
-    returns: NDArray[np.float32],
-    *,
-    gamma: float,
-    return_lambda: float,
-) -> None:
-    """Returns of all lengths, mixed (Sutton and Barto, 2018, section 12.1)::
-
-        returns[t] = rewards[t] + gamma * ((1 - return_lambda) * values[t + 1] + return_lambda * returns[t + 1])
-
-    which are also the returns of `gae`. ``return_lambda`` 0 is one step, 1 is `discounted_returns`.
     """
 
 def vtrace(
@@ -149,7 +111,7 @@ def vtrace(
 
     where V(next observation) is what follows, otherwise ``values[t + 1]``; beyond an end and the last row
     there is nothing to correct, and V(next observation) stands for ``returns[t + 1]`` too. With equal policies
-    (``log_ratios`` 0) the targets are those of `lambda_returns`.
+    (``log_ratios`` 0) the targets are the returns of `gae` with ``gae_lambda`` = ``trace_lambda``.
 
     Args:
         log_ratios: float32 [T, N], log-probability of the action by the policy to be learnt less that by the
