@@ -1,4 +1,4 @@
-"""Environments that do not keep to Gymnasium's interface: nobody learns from what they give, and it is told what."""
+"""Environments that break Gymnasium's interface end a run, with a message that says what they returned."""
 
 import re
 from typing import Any
@@ -21,8 +21,8 @@ STEP = "step() should return (obs, reward, terminated, truncated, info), got "
 OBS_OF = (
     "() gave an observation that its observation_space does not have: expected numbers of shape (2, 2), got "
 )
-WRAP = "change it so, or wrap the environment in shimmy.GymV21CompatibilityV0"
-SAID = {
+WRAP = "change it, or wrap the environment in shimmy.GymV21CompatibilityV0"
+MESSAGES = {
     "nan reward": "step() gave the reward nan at step 3 of the episode that reset(seed=",
     "infinite obs": "step() gave an observation with -inf at step 3 of the episode that reset(seed=",
     "4 values": f"{STEP}4 values, as in the old Gym: {WRAP}",
@@ -45,8 +45,8 @@ SAID = {
 }
 
 
-def said_by(collector: str, unit: str, what: str) -> str:
-    """What a collector says of such an environment at once, before it could be learnt from: a line, no traceback."""
+def message_of(collector: str, unit: str, what: str) -> str:
+    """The one-line error of a collector, raised before a learner gets the data."""
     options: dict[str, Any] = {} if collector == "sequential" else {"n_workers": 1}
     with (
         make_collector(collector, plan(unit, Wrong, num_envs=1, what=what), **options) as made,
@@ -59,19 +59,19 @@ def said_by(collector: str, unit: str, what: str) -> str:
 
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
 @pytest.mark.parametrize("what", WRONG)
-def test_what_an_environment_gives_in_place_of_what_it_should_ends_the_run_and_is_told(what: str) -> None:
-    said = said_by("sequential", "steps", what)
-    assert said.startswith(f"{NAME}: {SAID[what]}")
-    assert "\n" not in said
-    assert said_by("sequential", "episodes", what).startswith(f"{NAME}: {SAID[what]}")
+def test_a_broken_step_or_reset_ends_the_run_with_a_message(what: str) -> None:
+    message = message_of("sequential", "steps", what)
+    assert message.startswith(f"{NAME}: {MESSAGES[what]}")
+    assert "\n" not in message
+    assert message_of("sequential", "episodes", what).startswith(f"{NAME}: {MESSAGES[what]}")
 
 
-def test_the_seed_that_is_told_is_that_of_the_episode() -> None:
+def test_the_message_names_the_seed_of_the_episode() -> None:
     for unit, lane in (("steps", 0), ("episodes", EPISODES)):
         same = plan(unit, num_envs=1)
-        seed = int(re.findall(r"seed=(\d+)", said_by("sequential", unit, "nan reward"))[0])
+        seed = int(re.findall(r"seed=(\d+)", message_of("sequential", unit, "nan reward"))[0])
         lengths = []
-        # The first episode that has a third step.
+        # Find the first episode with a third step.
         while not lengths or lengths[-1] < 3:
             env = Noise()
             env.reset(seed=env_seed(same.seed, lane, len(lengths)))
@@ -81,13 +81,15 @@ def test_the_seed_that_is_told_is_that_of_the_episode() -> None:
 
 @pytest.mark.parametrize("unit", ["steps", "episodes"])
 @pytest.mark.parametrize("collector", ["sync", "executor"])
-def test_collectors_say_the_same(collector: str, unit: str) -> None:
-    assert said_by(collector, unit, "nan reward") == said_by("sequential", unit, "nan reward")
+def test_collectors_report_the_same_error(collector: str, unit: str) -> None:
+    assert message_of(collector, unit, "nan reward") == message_of("sequential", unit, "nan reward")
 
 
-def test_workers_say_it_in_a_line() -> None:
-    expected = f"{NAME}: {SAID['flat obs']}"
-    assert said_by("executor", "steps", "flat obs") == said_by("sync", "episodes", "flat obs") == expected
+def test_workers_report_it_in_one_line() -> None:
+    expected = f"{NAME}: {MESSAGES['flat obs']}"
+    assert (
+        message_of("executor", "steps", "flat obs") == message_of("sync", "episodes", "flat obs") == expected
+    )
     with pytest.raises(CollectError) as caught:
         probe(plan("steps", Wrong, what="flat obs"))
     assert str(caught.value) == expected
@@ -96,11 +98,11 @@ def test_workers_say_it_in_a_line() -> None:
         env.reset(seed=1)
     env.close()
     [death] = died.value.deaths
-    assert (death.cause, death.traceback, death.refused) == (f"{NAME}: {SAID['reset obs']}", "", True)
+    assert (death.cause, death.traceback, death.refused) == (f"{NAME}: {MESSAGES['reset obs']}", "", True)
 
 
-class Given(gymnasium.Env[Any, Any]):
-    """Gives what it was given."""
+class Scripted(gymnasium.Env[Any, Any]):
+    """An environment that returns the given results."""
 
     def __init__(self, *results: Any) -> None:
         self.results = iter(results)
@@ -122,8 +124,8 @@ class Given(gymnasium.Env[Any, Any]):
         (True, True),
     ],
 )
-def test_numbers_and_flags_may_be_of_any_type_of_numbers(reward: Any, flag: Any) -> None:
-    env = Given([[0, 1], [2, 3]], ([[0, 1], [2, 3]], {}), ([[0, 1], [2, 3]], reward, flag, False, {}))
+def test_rewards_and_flags_may_have_any_numeric_type(reward: Any, flag: Any) -> None:
+    env = Scripted([[0, 1], [2, 3]], ([[0, 1], [2, 3]], {}), ([[0, 1], [2, 3]], reward, flag, False, {}))
     with pytest.raises(contract.ContractError, match=re.escape("should return (obs, info), got a list")):
         contract.reset(env, FORM)
     obs, _ = contract.reset(env, FORM, 3)
@@ -132,9 +134,9 @@ def test_numbers_and_flags_may_be_of_any_type_of_numbers(reward: Any, flag: Any)
     assert (float(number), bool(terminated), bool(truncated)) == (1.0, True, False)
 
 
-def test_floats_are_no_integers() -> None:
+def test_floats_are_refused_for_a_space_of_integers() -> None:
     form = contract.form_of("it", (2,), np.uint8)
-    env = Given((np.zeros(2, np.int64), {}), (np.zeros(2), {}))
+    env = Scripted((np.zeros(2, np.int64), {}), (np.zeros(2), {}))
     contract.reset(env, form)
     with pytest.raises(
         contract.ContractError, match=r"expected integers of shape \(2,\), got an array of float64"
@@ -142,9 +144,9 @@ def test_floats_are_no_integers() -> None:
         contract.reset(env, form)
 
 
-def test_integers_are_not_wrapped() -> None:
+def test_integers_that_do_not_fit_the_dtype_are_refused() -> None:
     form = contract.form_of("it", (2,), np.uint8)
-    env = Given(
+    env = Scripted(
         (np.array([0, 255]), {}), (np.array([0, 256]), {}), (np.array([-1, 0]), 0.0, False, False, {})
     )
     obs, _ = contract.reset(env, form)
@@ -159,7 +161,7 @@ def test_integers_are_not_wrapped() -> None:
 
 
 class OldGym(Noise):
-    """As the old Gym had it: no seed for ``reset``, four values of ``step``."""
+    """The old Gym's interface: no seed for ``reset``, four values of ``step``."""
 
     def reset(self) -> Any:  # type: ignore[override]
         return super().reset(seed=1)[0]
@@ -169,16 +171,16 @@ class OldGym(Noise):
         return obs, reward, terminated or truncated, info
 
 
-def test_the_old_gym_is_known_through_gymnasiums_wrappers_and_errors_of_ones_own_stay_as_they_are() -> None:
+def test_the_old_gym_is_recognised_through_wrappers_and_other_errors_are_not_replaced() -> None:
     wrapped = gymnasium.wrappers.TimeLimit(OldGym(), 5)
-    said = "got an unexpected keyword argument 'seed'\", as in the old Gym: change it so"
+    message = "got an unexpected keyword argument 'seed'\", as in the old Gym: change it"
     for env in (wrapped, OldGym()):
-        with pytest.raises(contract.ContractError, match=re.escape(said)):
+        with pytest.raises(contract.ContractError, match=re.escape(message)):
             contract.reset(env, FORM, 1)
     wrapped = gymnasium.wrappers.TimeLimit(OldGym(), 5)
     wrapped.unwrapped.left = 5
-    said = f"{STEP}another number of values (not enough values to unpack (expected 5, got 4)): {WRAP}"
-    with pytest.raises(contract.ContractError, match=re.escape(said)):
+    message = f"{STEP}another number of values (not enough values to unpack (expected 5, got 4)): {WRAP}"
+    with pytest.raises(contract.ContractError, match=re.escape(message)):
         contract.step(wrapped, FORM, 0)
 
     class Broken(Noise):

@@ -1,7 +1,7 @@
-"""Checks of Gymnasium's interface, made wherever an environment is played.
+"""Checks that an environment keeps to Gymnasium's interface, made wherever one is stepped.
 
-Each step is checked for its form: five values, an observation of the shape that the space has, a number, two flags.
-Whoever stores the numbers checks that they are finite: many at a time cost less.
+Each step is checked for its form: five values, an observation of the space's shape, a number, two flags. Stored
+numbers are checked to be finite many at a time (`expect_finite`, `fastrl.rollout.fragment.all_finite`): it costs less.
 """
 
 from __future__ import annotations
@@ -14,31 +14,36 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-# Types that need no second look. Whatever else is a number, such as a tensor without dimensions, is made a float.
+# Types that are used as they are. Other numbers, such as a tensor without dimensions, are converted to float.
 _NUMBERS = frozenset({float, int, bool, np.float64, np.float32, np.int64, np.int32, np.bool_})
 _FLAGS = frozenset({bool, np.bool_})
-_OLD = "change it so, or wrap the environment in shimmy.GymV21CompatibilityV0"
+_OLD = "change it, or wrap the environment in shimmy.GymV21CompatibilityV0"
 _STEP = "step() should return (obs, reward, terminated, truncated, info)"
 _RESET = "reset(seed=..., options=...) should return (obs, info)"
 
 
 class ContractError(RuntimeError):
-    """An environment gave what Gymnasium's interface does not allow; one line, which begins with the environment."""
+    """An environment broke Gymnasium's interface; the message is one line that begins with the environment."""
 
 
 class Form(NamedTuple):
-    """The name of an environment, and the form of its observations: their shape and the kinds of NumPy dtypes that they
-    may have. Integers may come where the space has floats, not the other way; where it has integers, those of another
-    dtype may come that ``whole``, the space's, can hold."""
+    """The expected form of an environment's observations.
+
+    Attributes:
+        name: of the environment, for messages.
+        shape: of an observation.
+        kinds: allowed kinds of NumPy dtypes: integers are accepted for a space of floats, not the other way round.
+        integer_dtype: the dtype of a space of integers, into which integers of other dtypes must fit; else None.
+    """
 
     name: str
     shape: tuple[int, ...]
     kinds: str
-    whole: np.dtype[Any] | None
+    integer_dtype: np.dtype[Any] | None
 
 
 def form_of(name: str, shape: tuple[int, ...], dtype: Any) -> Form:
-    """Of the shape and dtype of an observation space."""
+    """The form for the shape and dtype of an observation space."""
     expected: np.dtype[Any] = np.dtype(dtype)
     if expected.kind == "f":
         return Form(name, tuple(shape), "biuf", None)
@@ -51,18 +56,19 @@ def reset(
     seed: int | None = None,
     options: dict[str, Any] | None = None,
 ) -> tuple[NDArray[Any], dict[str, Any]]:
-    """Begins an episode.
+    """Starts an episode.
 
     Args:
-        form: of the environment.
-        seed, options: for the environment; options are given to it where there are some.
+        form: of the environment's observations.
+        seed: passed to the environment.
+        options: passed to the environment unless None.
 
     Returns:
-        The first observation, an array as the form says, and the info.
+        The first observation, an array of the given form, and the info.
 
     Raises:
-        ContractError: the environment gives something else.
-        Whatever the environment raises.
+        ContractError: the environment returns something else.
+        Any error of the environment.
     """
     name = form.name
     try:
@@ -78,7 +84,7 @@ def reset(
 
 
 def close(env: gymnasium.Env[Any, Any]) -> None:
-    """Closes an environment whatever it does then: one that raised may not be able to, and no more is asked of it."""
+    """Closes an environment and ignores its errors: after an error it may be unable to close."""
     with contextlib.suppress(Exception, SystemExit):
         env.close()
 
@@ -86,21 +92,19 @@ def close(env: gymnasium.Env[Any, Any]) -> None:
 def step(
     env: gymnasium.Env[Any, Any], form: Form, action: Any
 ) -> tuple[NDArray[Any], float, bool, bool, dict[str, Any]]:
-    """Takes a step.
-
-    Args and errors: as of `reset`.
+    """Takes a step. Arguments and errors are those of `reset`.
 
     Returns:
-        Observation, reward, terminated, truncated, info: the first as of `reset`; infos are as they came.
+        Observation as of `reset`, reward, terminated, truncated, and the environment's info.
     """
-    name, shape, kinds, whole = form
+    name, shape, kinds, integer_dtype = form
     try:
         result = env.step(action)
     except Exception as error:
         if (wrong := explained(name, error)) is not None:
             raise wrong from None
         raise
-    # The types that the environment promises are what is to be seen.
+    # Not the types that the environment declares: these checks find out.
     obs: Any
     reward: Any
     try:
@@ -110,8 +114,8 @@ def step(
         raise ContractError(f"{name}: {_STEP}, got {_what(result)}{old}: {_OLD}") from None
     if obs.__class__ is not np.ndarray or obs.shape != shape or obs.dtype.kind not in kinds:
         obs = _observation(form, "step", obs)
-    elif whole is not None and obs.dtype != whole:
-        obs = _whole(form, "step", obs)
+    elif integer_dtype is not None and obs.dtype != integer_dtype:
+        obs = _as_integers(form, "step", obs)
     if reward.__class__ not in _NUMBERS:
         reward = _number(name, reward)
     if terminated.__class__ not in _FLAGS:
@@ -122,8 +126,8 @@ def step(
 
 
 def explained(name: str, error: Exception) -> ContractError | None:
-    """The error to raise in place of one of Gymnasium's wrappers, if it came from an environment with the old Gym's
-    interface; None for other errors."""
+    """The error to raise instead of an error of Gymnasium's wrappers that an environment with the old Gym's interface
+    caused; None for other errors."""
     text = str(error)
     if _innermost(error.__traceback__).startswith(("gymnasium.", "fastrl.")):
         if isinstance(error, ValueError) and "values to unpack (expected 5" in text:
@@ -136,14 +140,14 @@ def explained(name: str, error: Exception) -> ContractError | None:
 
 
 def _innermost(trace: TracebackType | None) -> str:
-    """The module whose code raised."""
+    """The name of the module whose code raised."""
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
     return "" if trace is None else str(trace.tb_frame.f_globals.get("__name__", ""))
 
 
 def _observation(form: Form, method: str, obs: Any) -> NDArray[Any]:
-    name, shape, kinds, whole = form
+    name, shape, kinds, integer_dtype = form
     try:
         array = np.asarray(obs)
     except (TypeError, ValueError):
@@ -153,33 +157,35 @@ def _observation(form: Form, method: str, obs: Any) -> NDArray[Any]:
             f"{name}: {method}() gave an observation that its observation_space does not have:"
             f" expected {'numbers' if 'f' in kinds else 'integers'} of shape {shape}, got {_what(obs)}"
         )
-    return array if whole is None or array.dtype == whole else _whole(form, method, array)
+    if integer_dtype is None or array.dtype == integer_dtype:
+        return array
+    return _as_integers(form, method, array)
 
 
-def _whole(form: Form, method: str, obs: NDArray[Any]) -> NDArray[Any]:
-    """Integers as the space's dtype."""
-    assert form.whole is not None
-    array = obs.astype(form.whole)
+def _as_integers(form: Form, method: str, obs: NDArray[Any]) -> NDArray[Any]:
+    """Integers in the space's dtype."""
+    assert form.integer_dtype is not None
+    array = obs.astype(form.integer_dtype)
     wrong = array != obs
     if wrong.any():
         raise ContractError(
             f"{form.name}: {method}() gave an observation that its observation_space does not have: expected"
-            f" {form.whole}, got {obs[wrong].flat[0]} in an array of {obs.dtype}"
+            f" {form.integer_dtype}, got {obs[wrong].flat[0]} in an array of {obs.dtype}"
         )
     return array
 
 
 def expect_finite(name: str, rewards: NDArray[Any], obs: NDArray[Any]) -> None:
-    """Refuses NaN and infinity in what an environment gave.
+    """Checks that rewards and observations are finite.
 
     Raises:
-        ContractError
+        ContractError: there is a NaN or an infinity.
     """
-    for what, values in (("reward", rewards), ("observation", obs)):
+    for noun, values in (("reward", rewards), ("observation", obs)):
         if values.dtype.kind == "f" and not np.isfinite(values).all():
             first = values[~np.isfinite(values)].flat[0]
             raise ContractError(
-                f"{name}: {what}s should be finite {values.dtype} numbers, step() or reset() gave {first}"
+                f"{name}: {noun}s should be finite {values.dtype} numbers, step() or reset() gave {first}"
             )
 
 
