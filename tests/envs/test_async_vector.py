@@ -49,8 +49,8 @@ def test_episodes_are_those_of_the_sequential_twin(env_id, options, num_threads)
     got = [[] for _ in range(num_envs)]
     sent = [[] for _ in range(num_envs)]
     env.reset()
-    while env.on_their_way:
-        batch = env.recv(int(order.integers(1, env.on_their_way + 1)))
+    while env.in_flight:
+        batch = env.recv(int(order.integers(1, env.in_flight + 1)))
         for i, lane in enumerate(batch.env_ids):
             got[lane].append([value[i] for value in batch[1:]])
         more = [lane for lane in batch.env_ids.tolist() if len(got[lane]) <= num_steps]
@@ -115,10 +115,10 @@ def test_calls_out_of_place_are_refused_and_change_nothing():
     env = cage2()
     with pytest.raises(gymnasium.error.ResetNeeded, match="environment 0 was never reset"):
         env.send([0], ids(0))
-    with pytest.raises(ValueError, match="at least 1 environment, got 0; 0 are on their way"):
+    with pytest.raises(ValueError, match="at least 1 environment, got 0; 0 are in flight"):
         env.recv()
     env.reset()
-    assert env.on_their_way == 3
+    assert env.in_flight == 3
     with pytest.raises(ValueError, match="environment 2 is on its way already"):
         env.reset(ids(2))
     for count in (4, 10**12):
@@ -142,13 +142,13 @@ def test_calls_out_of_place_are_refused_and_change_nothing():
     for actions, env_ids, error, match in refused:
         with pytest.raises(error, match=match):
             env.send(actions, env_ids)
-    assert env.on_their_way == 0
+    assert env.in_flight == 0
     env.send([0, 0], ids(0, 1))
     with pytest.raises(ValueError, match="environment 1 is on its way already"):
         env.send([0], ids(1))
     assert sorted(env.recv().env_ids) == [0, 1]
     for changes in ({"lanes": ids(-1)}, {"numbers": ids(-1)}):
-        with pytest.raises(ValueError, match="expected none below 0"):
+        with pytest.raises(ValueError, match="expected no number below 0"):
             env.reset(ids(0), **changes)
     with pytest.raises(TypeError, match="lanes: expected integers"):
         env.reset(ids(0), lanes=np.zeros(1))
@@ -214,7 +214,7 @@ def test_waiting_ends_in_time_and_nothing_is_lost():
 
     # Somebody who is kept from asking for long enough finds them ready.
     wait_until(came_too_early)
-    assert env.on_their_way == 2
+    assert env.in_flight == 2
     assert len(env.recv(2, timeout=LONG).env_ids) == 2
     assert env.busy_seconds > 0
     env.close()
@@ -246,7 +246,7 @@ def test_another_thread_is_refused_while_one_waits():
         refused = 0
         while thread.is_alive():
             try:
-                assert env.on_their_way in (0, 8)
+                assert env.in_flight in (0, 8)
             except RuntimeError as error:
                 assert "another thread" in str(error)  # noqa: PT017
                 refused += 1

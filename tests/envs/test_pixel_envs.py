@@ -200,11 +200,11 @@ def test_what_an_environment_gives_is_what_its_spaces_say(
 @pytest.mark.parametrize(
     ("env", "message"),
     [
-        (Images((8,)), "Images has no image observations"),
-        (Images((8, 9), np.float32), "has no image observations"),
-        (Images((8, 9, 4)), "has no image observations"),
-        (Images((8, 9), actions=gymnasium.spaces.Box(0, 1)), "has no Discrete actions"),
-        (Images((8, 9), actions=gymnasium.spaces.Discrete(3, start=1)), "has no Discrete actions"),
+        (Images((8,)), "Images: expected image observations"),
+        (Images((8, 9), np.float32), "expected image observations"),
+        (Images((8, 9, 4)), "expected image observations"),
+        (Images((8, 9), actions=gymnasium.spaces.Box(0, 1)), "expected Discrete actions"),
+        (Images((8, 9), actions=gymnasium.spaces.Discrete(3, start=1)), "expected Discrete actions"),
     ],
 )
 def test_refuses_what_it_cannot_play(env: Images, message: str) -> None:
@@ -217,7 +217,7 @@ def test_refuses_unknown_ids_and_settings() -> None:
         ValueError, match=r"there is no environment fastrl/Cach-v0; did you mean fastrl/Catch-v0\?"
     ):
         make_pixels("fastrl/Cach-v0")
-    with pytest.raises(ValueError, match="CartPole-v1 has no image observations"):
+    with pytest.raises(ValueError, match="CartPole-v1: expected image observations"):
         make_pixels("CartPole-v1")
     with pytest.raises(ValueError, match="frame_skip should be at least 1"):
         make_pixels("fastrl/Catch-v0", frame_skip=0)

@@ -197,7 +197,7 @@ def test_mistakes_end_in_one_line(capsys: pytest.CaptureFixture[str], tmp_path: 
     assert line == (
         "--env fastrl/Cach-v0: there is no environment fastrl/Cach-v0; did you mean fastrl/Catch-v0?"
     )
-    assert "CartPole-v1 has no image observations" in refusal(capsys, "pixels", "--env=CartPole-v1")
+    assert "CartPole-v1: expected image observations" in refusal(capsys, "pixels", "--env=CartPole-v1")
     assert "did you mean --collect.envs?" in refusal(capsys, "pixels", "--collect.env=3")
     assert "did you mean large-batch?" in refusal(capsys, "pixels", "--preset=large")
     assert "choose a smaller --replay.capacity" in refusal(

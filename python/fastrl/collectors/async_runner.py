@@ -90,7 +90,7 @@ class AsyncRows:
         out["obs"][0] = self._last
         at = np.zeros(self.plan.num_envs, np.int64)
         self._act(everyone, self._last, at, out)
-        while self.worlds.env.on_their_way:
+        while self.worlds.env.in_flight:
             batch = self._receive(self._ready)
             start = perf_counter()
             rows = batch.env_ids
@@ -163,7 +163,7 @@ class AsyncRows:
                 self.numbers[seated], waiting = np.split(waiting, [seated.size])
                 begins[seated] = True
                 self._begin(seated)
-            if not self.worlds.env.on_their_way:
+            if not self.worlds.env.in_flight:
                 return
             batch = self._receive(self._ready)
             start = perf_counter()
@@ -227,6 +227,6 @@ class AsyncRows:
             raise Stopped
         start = perf_counter()
         env = self.worlds.env
-        batch = env.recv(min(count, env.on_their_way))
+        batch = env.recv(min(count, env.in_flight))
         self.seconds["environment"] += perf_counter() - start
         return batch

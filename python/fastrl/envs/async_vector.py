@@ -1,4 +1,4 @@
-"""Compiled environments that do not wait for each other: send actions to some, receive the first that are ready.
+"""Asynchronous stepping of compiled environments: send actions to some, receive the first that are ready.
 
 ```python
 env = AsyncNativeVectorEnv(HighwayVectorEnv(64, density=2.0), seed=0)
@@ -8,8 +8,9 @@ while True:
     env.send(policy(batch.obs), batch.env_ids)
 ```
 
-Lockstep stepping waits at each step for the slowest environment; here one slow environment delays itself. That pays
-where steps take unevenly long and there are more environments than threads; for even, short steps lockstep is faster.
+Synchronous stepping waits at each step for the slowest environment; here a slow environment delays only itself. That
+pays if steps take uneven times and there are more environments than threads; for short, even steps synchronous stepping
+is faster.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ from fastrl.envs.vector import NativeVectorEnv, as_autoreset_mode, as_seed
 
 
 class Batch(NamedTuple):
-    """What M environments' last steps gave, in the order in which they were ready.
+    """The results of M environments' last steps, in the order in which they became ready.
 
     Attributes:
         env_ids: int64 [M].
-        obs: float32 [M, D]; where an episode ended, the first observation of the next one with "same_step".
+        obs: float32 [M, D]; where an episode ended with "same_step", the first observation of the next one.
         rewards: float32 [M]; 0 after a reset.
         terminations, truncations: bool [M].
-        final_obs: float32 [M, D], true last observations; meaningful only where an episode ended.
+        final_obs: float32 [M, D], true last observations; only defined where an episode ended.
     """
 
     env_ids: NDArray[np.int64]
@@ -47,19 +48,20 @@ class Batch(NamedTuple):
 class AsyncNativeVectorEnv:
     """N compiled environments of one agent each, stepped by threads as their actions come.
 
-    An environment is here, or on its way: from `reset` or `send` until `recv` hands it over. Only one that is here can
-    be sent, so each steps exactly once a send. Which of them are ready first depends on the clock, what happens in them
-    does not: episode ``number`` of ``lane`` is reset with ``fastrl.utils.seeding.env_seed(seed, lane, number)``, as the
-    environment's sequential twin would be with ``reset(seed=...)``.
+    An environment is in flight from `reset` or `send` until `recv` returns it. Only environments that are not in flight
+    can be sent, so each steps exactly once a send. Timing decides which environments are ready first, not their
+    trajectories: episode ``number`` of stream ``lane`` is reset with
+    ``fastrl.utils.seeding.env_seed(seed, lane, number)``, like a single environment with ``reset(seed=...)``.
 
     Args:
-        env: built with whatever options; it is taken over, and closed.
+        env: its environments move into this object, and it is closed.
         seed: of all episodes.
-        autoreset_mode: "same_step": the step that ends an episode begins the lane's next one; "disabled": `reset` it.
-        num_threads: that step; 0 means one a core.
+        autoreset_mode: "same_step": the step that ends an episode starts the stream's next one; "disabled": episodes
+            are started by `reset` only.
+        num_threads: threads that step; 0 means one a core.
 
     Raises:
-        TypeError: no `NativeVectorEnv`.
+        TypeError: `env` is no `NativeVectorEnv`.
         ValueError: environments of several agents, or an option out of range.
     """
 
@@ -90,13 +92,13 @@ class AsyncNativeVectorEnv:
         self.obs_dim = self._native.obs_dim
 
     @property
-    def on_their_way(self) -> int:
-        """Environments that `recv` can be asked for."""
+    def in_flight(self) -> int:
+        """The number of environments in flight, which `recv` can return."""
         return self._native.on_their_way
 
     @property
     def busy_seconds(self) -> float:
-        """What the threads have spent on steps and resets so far, summed over them."""
+        """Seconds of all threads spent on steps and resets so far."""
         return self._native.busy_seconds
 
     def reset(
@@ -106,15 +108,15 @@ class AsyncNativeVectorEnv:
         lanes: NDArray[np.int64] | None = None,
         numbers: NDArray[np.int64] | None = None,
     ) -> None:
-        """Begins episodes, whose first observations `recv` hands over.
+        """Starts episodes, whose first observations `recv` returns.
 
         Args:
-            env_ids: int64 [M], environments that are here; all of them if None.
-            lanes: int64 [M], not negative; the environments' ids if None.
-            numbers: int64 [M], not negative; 0 if None. The lane's next episode has the next number.
+            env_ids: int64 [M], environments that are not in flight; all N if None.
+            lanes: int64 [M], not negative, their random streams; the environments' ids if None.
+            numbers: int64 [M], not negative, of the episodes; 0 if None. The stream's next episode has the next number.
 
         Raises:
-            TypeError, ValueError: an array does not fit, or an environment is on its way; nothing has changed then.
+            TypeError, ValueError: an array does not fit, or an environment is in flight; nothing has changed then.
         """
         ids = np.arange(self.num_envs) if env_ids is None else env_ids
         lanes = ids if lanes is None else lanes
@@ -122,14 +124,14 @@ class AsyncNativeVectorEnv:
         self._native.begin(ids, _unsigned("lanes", lanes), _unsigned("numbers", numbers))
 
     def send(self, actions: Any, env_ids: NDArray[np.int64]) -> None:
-        """Sends an action each to M environments that are here.
+        """Sends an action to each of M environments that are not in flight.
 
         Args:
             actions: integers [M], or float32 [M, n] where the action space is a Box.
             env_ids: int64 [M], each once.
 
         Raises:
-            TypeError, ValueError: an array or an action does not fit, or an environment is on its way.
+            TypeError, ValueError: an array or an action does not fit, or an environment is in flight.
             gymnasium.error.ResetNeeded: one was never reset, or its episode has ended with "disabled".
             Nothing has changed then.
         """
@@ -141,19 +143,19 @@ class AsyncNativeVectorEnv:
         self._native.send(env_ids, np.ascontiguousarray(array, np.float32 if numbers else np.int64))
 
     def recv(self, count: int | None = None, timeout: float | None = None) -> Batch:
-        """Waits for the first `count` environments that are ready; for all that are on their way if None.
+        """Waits for the first `count` environments that are ready; for all in flight if None.
 
         Raises:
-            ValueError: fewer are on their way, or `count` is below 1.
-            TimeoutError: there were not as many within `timeout` seconds; they can still be received.
+            ValueError: fewer are in flight, or `count` is below 1.
+            TimeoutError: fewer were ready within `timeout` seconds; they can still be received.
         """
-        count = self.on_their_way if count is None else count
+        count = self.in_flight if count is None else count
         if count < 1:
             raise ValueError(
                 f"recv: expected to wait for at least 1 environment, got {count};"
-                f" {self.on_their_way} are on their way"
+                f" {self.in_flight} are in flight"
             )
-        # Before memory is asked for that no number of environments needs.
+        # Never allocates more than one environment too many, which the compiled side refuses.
         count = min(count, self.num_envs + 1)
         batch = Batch(
             np.empty(count, np.int64),
@@ -168,11 +170,11 @@ class AsyncNativeVectorEnv:
         return batch
 
     def recv_into(self, batch: Batch, timeout: float | None = None) -> bool:
-        """As `recv`, for as many as the caller's arrays have rows; False if there were not as many in time."""
+        """Does as `recv`, into a caller's arrays of length M; returns False if fewer than M were ready in time."""
         return self._native.recv(*batch, timeout=timeout)
 
     def close(self) -> None:
-        """Ends threads and environments; steps that have begun are waited for. May be called again."""
+        """Waits for steps in progress and ends the threads and environments. May be called again."""
         self._native.close()
 
 
@@ -181,5 +183,5 @@ def _unsigned(name: str, values: NDArray[np.int64]) -> NDArray[np.uint64]:
     if array.dtype.kind not in "iu":
         raise TypeError(f"{name}: expected integers, got dtype {array.dtype}")
     if array.size and array.min() < 0:
-        raise ValueError(f"{name}: expected none below 0, got {array.min()}")
+        raise ValueError(f"{name}: expected no number below 0, got {array.min()}")
     return np.ascontiguousarray(array, np.uint64)

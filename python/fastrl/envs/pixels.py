@@ -1,8 +1,8 @@
-"""Games seen as small grey frames: the usual preprocessing of Atari, once, natively, for any game with a screen.
+"""Games as small grey frames: the usual preprocessing of Atari, compiled, for any game with a screen.
 
-One step here is ``frame_skip`` frames of the game with one action held (Mnih et al. 2015, Methods; Machado et al.
-2018): rewards are added up, of the last two frames the brighter pixels count, and what is left is one grey frame.
-Only the newest frame is delivered: stacking is for who stores and who acts, so that every frame exists once.
+One step is ``frame_skip`` frames of the game with one action held (Mnih et al. 2015, Methods; Machado et al. 2018):
+rewards are summed, and the pixelwise maximum of the last two frames becomes one grey frame. An observation is the
+newest frame only: the replay and the actor stack frames, so that every frame is stored once.
 """
 
 import difflib
@@ -22,11 +22,11 @@ Frame = NDArray[np.uint8]
 
 
 class Game(Protocol):
-    """What `PixelEnv` plays: one raw frame at a time.
+    """The interface of a game for `PixelEnv`, which steps it one raw frame at a time.
 
     Attributes:
         shape: (H, W) of the screen.
-        num_actions: of which 0 does nothing, where the game has such a one.
+        num_actions: number of actions; 0 does nothing, if the game has such an action.
     """
 
     shape: tuple[int, int]
@@ -34,13 +34,13 @@ class Game(Protocol):
 
     @property
     def lives(self) -> int:
-        """How many are left; always the same where the game does not count them."""
+        """The number of lives left; constant if the game does not count them."""
         ...
 
     def reset(self, seed: int | None) -> None: ...
 
     def act(self, action: int) -> tuple[float, bool, bool]:
-        """Plays a frame: reward, terminated, truncated."""
+        """Advances the game by a frame and returns reward, terminated, truncated."""
         ...
 
     def screen(self) -> Frame:
@@ -51,21 +51,21 @@ class Game(Protocol):
 
 
 class PixelEnv(gymnasium.Env[Any, Any]):
-    """A game as the pixel pipeline learns it. Made by `make_pixels`.
+    """A game as an environment with preprocessed frames. Made by `make_pixels`.
 
-    Observations are the newest frame, uint8 [h, w], a new array each. Where a game has ended, ``info["episode"]``
-    holds its undiscounted return before clipping, ``r``, and its length in steps of this environment, ``l``.
+    An observation is the newest frame, uint8 [h, w], in a new array. At the end of a game ``info["episode"]`` has its
+    undiscounted return before clipping, ``r``, and its length in steps of this environment, ``l``.
 
     Args:
-        game: what is played; closed with this environment.
+        game: closed with this environment.
         size: (h, w) of the observations.
         frame_skip: frames of the game in a step.
-        max_of_two: of the last two frames of a step the brighter pixels count.
-        noop_max: an episode begins after 1 to this many frames of doing nothing (action 0); 0: at once.
-        life_loss_ends: losing a life ends the episode (``terminated``), and `reset` goes on with the same game
-            until it is over.
-        clip_reward: the reward of a step is clipped to -1, 0 or 1, its sign.
-        reward_scale: what the reward is multiplied by where it is not clipped.
+        max_of_two: use the pixelwise maximum of the last two frames of a step.
+        noop_max: a game starts with 1 to this many frames of action 0; 0: with none.
+        life_loss_ends: the loss of a life ends the episode (``terminated``), and `reset` continues the same game until
+            it is over.
+        clip_reward: replace the reward of a step by its sign, -1, 0 or 1.
+        reward_scale: factor of rewards that are not clipped.
     """
 
     def __init__(
@@ -102,15 +102,15 @@ class PixelEnv(gymnasium.Env[Any, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Frame, dict[str, Any]]:
-        """Begins an episode: a new game, or the next life of one that is not over (see ``life_loss_ends``).
+        """Starts an episode: a new game, or the next life of one that is not over (see ``life_loss_ends``).
 
-        With a seed, or ``options={"new_game": True}``, always a new game.
+        With a seed, or ``options={"new_game": True}``, it is always a new game.
         """
         super().reset(seed=seed)
         if seed is not None or self._over or (options or {}).get("new_game"):
             self._new_game(seed)
         else:
-            # The first frame of the next life; in some games it is one of doing nothing that ends the game.
+            # Advance to the first frame of the next life. In some games this frame ends the game.
             reward, terminated, truncated = self.game.act(0)
             self._return += reward
             if terminated or truncated:
@@ -119,7 +119,7 @@ class PixelEnv(gymnasium.Env[Any, Any]):
 
     @property
     def over(self) -> bool:
-        """Whether the next `reset` begins a new game."""
+        """The next `reset` starts a new game."""
         return self._over
 
     def _new_game(self, seed: int | None) -> None:
@@ -134,14 +134,14 @@ class PixelEnv(gymnasium.Env[Any, Any]):
                 self._return = 0.0
 
     def step(self, action: SupportsFloat) -> tuple[Frame, float, bool, bool, dict[str, Any]]:
-        """Holds the action for ``frame_skip`` frames, fewer where the episode ends before."""
+        """Holds the action for ``frame_skip`` frames, or fewer if the episode ends earlier."""
         if self._over:
             raise RuntimeError("the episode has ended: call reset() before the next step()")
         game, lives, chosen = self.game, self.game.lives, int(action)  # type: ignore[call-overload]
         total, previous = 0.0, None
         for frame in range(self.frame_skip):
             if frame == self.frame_skip - 1 and self.max_of_two:
-                previous = self._kept(game.screen())
+                previous = self._copy(game.screen())
             reward, terminated, truncated = game.act(chosen)
             total += reward
             if terminated or truncated:
@@ -160,11 +160,11 @@ class PixelEnv(gymnasium.Env[Any, Any]):
             total *= self.reward_scale
         return self._observe(previous), total, terminated, truncated, info
 
-    def _kept(self, screen: Frame) -> Frame:
-        """A copy: the game draws over its screen."""
-        kept = self._previous if screen.ndim == 3 else self._previous[..., 0]
-        np.copyto(kept, screen)
-        return kept
+    def _copy(self, screen: Frame) -> Frame:
+        """A copy of the screen, which the game will overwrite."""
+        copy = self._previous if screen.ndim == 3 else self._previous[..., 0]
+        np.copyto(copy, screen)
+        return copy
 
     def _observe(self, previous: Frame | None) -> Frame:
         frame = np.empty(self._shrinker.out_shape, np.uint8)
@@ -176,8 +176,7 @@ class PixelEnv(gymnasium.Env[Any, Any]):
 
 
 class SeededGames(gymnasium.Wrapper[Frame, SupportsFloat, Frame, SupportsFloat]):
-    """Each game from a seed of its own: the seed of a `reset` counts where a game begins, not where its next life
-    does."""
+    """A wrapper that uses the seed of a `reset` only if a new game starts, not for the next life of one."""
 
     env: PixelEnv
 
@@ -188,7 +187,7 @@ class SeededGames(gymnasium.Wrapper[Frame, SupportsFloat, Frame, SupportsFloat])
 
 
 class AtariGame:
-    """A game of the Arcade Learning Environment, by its own interface: only the frames that count are read.
+    """A game of the Arcade Learning Environment, through its own interface, which reads only the frames that are used.
 
     Args:
         env: an ``AtariEnv`` of ale-py, made with ``frameskip=1``.
@@ -234,8 +233,8 @@ class ImageGame:
             infos' ``lives`` counts lives, if it is there.
 
     Raises:
-        ValueError: it has other spaces. `reset` and `act` raise `fastrl.envs.contract.ContractError` where it gives
-            something else than its spaces say, or a reward that is not finite.
+        ValueError: it has other spaces. `reset` and `act` raise `fastrl.envs.contract.ContractError` for results that
+            do not fit the spaces, or a reward that is not finite.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
@@ -247,9 +246,9 @@ class ImageGame:
             or len(space.shape or ()) not in (2, 3)
             or (space.shape or ())[2:] not in ((), (1,), (3,))
         ):
-            raise ValueError(f"{name} has no image observations (uint8, [H, W] or [H, W, 3]) but {space}")
+            raise ValueError(f"{name}: expected image observations (uint8, [H, W] or [H, W, 3]), got {space}")
         if not isinstance(actions, Discrete) or actions.start != 0:
-            raise ValueError(f"{name} has no Discrete actions from 0 on but {actions}")
+            raise ValueError(f"{name}: expected Discrete actions from 0 on, got {actions}")
         assert space.shape is not None
         self._env = env
         self._form = contract.form_of(name, space.shape, space.dtype)
@@ -294,12 +293,12 @@ def make_pixels(
     reward_scale: float = 1.0,
     **options: Any,
 ) -> PixelEnv:
-    """A Gymnasium id as the pixel pipeline learns it.
+    """Makes an environment with preprocessed frames from a Gymnasium id.
 
     Args:
         env_id: ``ALE/Pong-v5`` and the like (needs the extra ``atari``), ``SuperMarioBros-v0`` and the like
             (``mario``), or any other id whose observations are images.
-        size: of the frames, each way; None: as large as they come.
+        size: height and width of the frames; None: the size of the screen.
         frame_skip, max_of_two, noop_max, life_loss_ends, clip_reward, reward_scale: see `PixelEnv`.
         options: for the environment itself, such as ``repeat_action_probability=0.0`` for Atari,
             ``actions="complex"`` for Mario (``fastrl.envs.adapters.mario``).
@@ -324,12 +323,12 @@ def make_pixels(
 
 
 def make_seeded_pixels(env_id: str, **options: Any) -> SeededGames:
-    """As `make_pixels`."""
+    """Makes as `make_pixels` an environment whose seeds count only at the start of a game."""
     return SeededGames(make_pixels(env_id, **options))
 
 
 def make_game(env_id: str, **options: Any) -> Game:
-    """The game behind an id, frame by frame. Arguments and errors are those of `make_pixels`."""
+    """Makes the game of an id without preprocessing. Arguments and errors are those of `make_pixels`."""
     if env_id.startswith("SuperMarioBros"):
         from fastrl.envs.adapters.mario import MarioEnv
 
@@ -344,7 +343,7 @@ def make_game(env_id: str, **options: Any) -> Game:
         return ImageGame(gymnasium.make(env_id, disable_env_checker=True, **options))
     import ale_py
 
-    # Else every process begins with a banner.
+    # Without this every process prints a banner.
     ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
     return AtariGame(gymnasium.make(env_id, disable_env_checker=True, frameskip=1, **options).unwrapped)
 
