@@ -17,8 +17,11 @@ import torch
 from gymnasium.spaces import Box
 
 from fastrl.algorithms.dqn import DQN, DQNConfig
+from fastrl.algorithms.protocol import Problem
 from fastrl.envs.toys.catch import CatchEnv
-from fastrl.replay import PrioritizedSampler, Replay, UniformSampler
+from fastrl.replay import Replay
+from fastrl.training.off_policy import learn_batch, make_sampler
+from fastrl.utils.timer import Stopwatch
 
 SEEDS = (0, 1, 2)
 SCREEN_EPISODES, EPISODES = 20, 100
@@ -129,16 +132,17 @@ def train(task: Task, config: DQNConfig, seed: int) -> dict[str, float]:
     space = player.envs[0].observation_space
     if task.stack > 1:
         space = Box(space.low.min(), space.high.max(), (task.stack, *player.shape), player.dtype)
-    dqn = DQN(config, space, player.envs[0].action_space, seed=seed)
+    problem = Problem(
+        space, player.envs[0].action_space, task.num_envs, total_steps=task.max_steps, seed=seed
+    )
+    dqn, watch = DQN(config, problem), Stopwatch()
+    epsilon = dqn.exploration()
     replay = Replay(50_000, player.shape, player.dtype, num_envs=task.num_envs, stack=task.stack)
-    options = {"n_step": config.n_step, "gamma": config.gamma, "seed": seed}
-    if config.prioritized:
-        sampler = PrioritizedSampler(replay, config.batch_size, alpha=config.alpha, **options)
-    else:
-        sampler = UniformSampler(replay, config.batch_size, **options)
+    spec = dqn.replay_spec()
+    sampler = make_sampler(spec, replay, seed)
     steps, screened, mean = 0, 0, float("nan")
     while steps < task.max_steps and time.process_time() - start_cpu < task.max_seconds:
-        for i, action in enumerate(dqn.act(player.seen(), config.epsilon_at(steps))):
+        for i, action in enumerate(dqn.act(player.seen(), epsilon(steps))):
             before = player.obs[i, -1].copy()
             after, reward, terminated, truncated = player.step(i, int(action))
             replay.add(before, action, reward, after, terminated, truncated, env=i)
@@ -146,12 +150,7 @@ def train(task: Task, config: DQNConfig, seed: int) -> dict[str, float]:
                 player.reset(i)
         steps += task.num_envs
         if steps >= task.starts and steps % task.steps_per_update < task.num_envs:
-            if config.prioritized:
-                sampler.beta = config.beta_at(steps)
-            batch = sampler.sample()
-            errors = dqn.update(batch)
-            if config.prioritized:
-                sampler.update_priorities(batch.indices, errors)
+            learn_batch(dqn, spec, sampler, steps, watch)
         if steps // task.eval_every > screened:
             screened = steps // task.eval_every
             dqn.metrics()  # raises if anything is not finite

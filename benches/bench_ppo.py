@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from fastrl.algorithms.ppo import PPO, PPOConfig
+from fastrl.algorithms.protocol import Problem
 from fastrl.envs.cage2.env import Cage2VectorEnv
 from fastrl.utils.timer import Stopwatch
 
@@ -31,11 +32,12 @@ class Ours:
         self.watch = Stopwatch()
         self.ppo = PPO(
             config,
-            self.env.single_observation_space,
-            self.env.single_action_space,
-            NUM_ENVS,
-            total_steps=100_000_000,
-            seed=0,
+            Problem(
+                self.env.single_observation_space,
+                self.env.single_action_space,
+                NUM_ENVS,
+                total_steps=100_000_000,
+            ),
         )
 
     def round(self):
@@ -43,7 +45,7 @@ class Ours:
         start, steps = time.perf_counter(), self.ppo.steps
         for _ in range(UPDATES):
             self.ppo.collect(self.env, self.watch)
-            self.ppo.update(self.watch)
+            self.ppo.learn(self.watch)
         return (self.ppo.steps - steps) / (time.perf_counter() - start)
 
 

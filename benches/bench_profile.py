@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from fastrl.algorithms.ppo import PPO, PPOConfig
+from fastrl.algorithms.protocol import Problem
 from fastrl.collectors.protocol import Plan
 from fastrl.collectors.sequential import SequentialCollector
 from fastrl.envs.cage2.env import Cage2VectorEnv
@@ -73,7 +74,7 @@ def test_overhead(num_envs: int) -> None:
     env = Cage2VectorEnv(num_envs, red_agent="mix", autoreset_mode="same_step")
     config = PPOConfig(minibatch_size=min(num_envs * PPOConfig().num_steps, 4096))
     ppo = PPO(
-        config, env.single_observation_space, env.single_action_space, num_envs, total_steps=10**9, seed=0
+        config, Problem(env.single_observation_space, env.single_action_space, num_envs, total_steps=10**9)
     )
     profile = Profile()
 
@@ -83,7 +84,7 @@ def test_overhead(num_envs: int) -> None:
         for _ in range(3):
             clock = time.perf_counter()
             stats = ppo.collect(env, watch)
-            ppo.update(watch)
+            ppo.learn(watch)
             if isinstance(watch, Stopwatch):
                 profile.lap(time.perf_counter() - clock, watch.seconds, stats.steps, stats.episodes)
         return time.perf_counter() - start

@@ -16,14 +16,17 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from torch import nn
 
-from fastrl.algorithms.dqn import DQN, PRESETS, Actor, DQNConfig, bootstrap, q_gradient, td_targets
+from fastrl.algorithms.dqn import DQN, PRESETS, DQNConfig, bootstrap, q_gradient, td_targets
+from fastrl.algorithms.protocol import Problem
 from fastrl.networks.q_network import QNetwork
 from fastrl.training.checkpoint import load_checkpoint, save_checkpoint
+from fastrl.utils.timer import Stopwatch
 
 VECTORS = gymnasium.spaces.Box(-np.inf, np.inf, (5,), np.float32)
 IMAGES = gymnasium.spaces.Box(0, 255, (2, 10, 10), np.uint8)
 ACTIONS = gymnasium.spaces.Discrete(3)
 SMALL = {"hidden": (16, 8), "conv": ("4x3/1", "4x3/2"), "batch_size": 8}
+WATCH = Stopwatch()
 ALL = {"noisy": True, "batch_norm": True, "target_every": 2, "target_tau": 0.3}
 
 
@@ -39,8 +42,12 @@ def config(**options):
     return DQNConfig(**(SMALL | options))
 
 
+def problem(space=VECTORS, actions=ACTIONS, seed=0):
+    return Problem(space, actions, num_envs=1, total_steps=1, seed=seed)
+
+
 def learner(space=VECTORS, seed=0, **options):
-    return DQN(config(**options), space, ACTIONS, seed=seed)
+    return DQN(config(**options), problem(space, seed=seed))
 
 
 def observations(space, count, seed=0):
@@ -110,7 +117,7 @@ class TestTargets:
             actions=torch.zeros(8, dtype=torch.int64),
         )
         # The error of an action that is worth 5 by the online network.
-        torch.testing.assert_close(dqn.update(batch), torch.full((8,), 5 - target))
+        torch.testing.assert_close(dqn.update(batch, WATCH), torch.full((8,), 5 - target))
 
     def test_best_action_of_the_target_network(self):
         values = torch.tensor([[1.0, 3, 2], [-1, -3, -2]])
@@ -171,7 +178,7 @@ class Plain:
         )
         self.updates = 0
 
-    def update(self, batch):
+    def update(self, batch, watch):
         config, rows = self.config, torch.arange(len(batch.rewards))
         with torch.no_grad():
             after = self.target(batch.next_obs)
@@ -218,7 +225,9 @@ class TestUpdate:
         plain = Plain(dqn)
         for seed in range(7):
             batch = batch_of(space, seed=seed)
-            torch.testing.assert_close(dqn.update(batch), plain.update(batch), rtol=1e-4, atol=1e-4)
+            torch.testing.assert_close(
+                dqn.update(batch, WATCH), plain.update(batch, WATCH), rtol=1e-4, atol=1e-4
+            )
         for ours, theirs in ((dqn.actor.network, plain.online), (dqn.target, plain.target)):
             for name, weights in ours.state_dict().items():
                 torch.testing.assert_close(weights, theirs.state_dict()[name], rtol=1e-3, atol=1e-4)
@@ -229,7 +238,7 @@ class TestUpdate:
         first = dqn.target.state_dict()["trunk.1.weight"].clone()
         for seed in range(1, 7):
             before = dqn.target.state_dict()["trunk.1.weight"].clone()
-            dqn.update(batch_of(seed=seed))
+            dqn.update(batch_of(seed=seed), WATCH)
             after = dqn.target.state_dict()["trunk.1.weight"]
             assert torch.equal(before, after) == (seed % 3 != 0)
         assert not torch.equal(first, after)
@@ -238,9 +247,9 @@ class TestUpdate:
     def test_weights_of_zero_teach_nothing(self):
         dqn = learner()
         before = dqn.actor.parameters.detach().clone()
-        dqn.update(batch_of(weights=torch.zeros(8)))
+        dqn.update(batch_of(weights=torch.zeros(8)), WATCH)
         assert torch.equal(dqn.actor.parameters.detach(), before)
-        dqn.update(batch_of())
+        dqn.update(batch_of(), WATCH)
         assert not torch.equal(dqn.actor.parameters.detach(), before)
 
     def test_four_batches_of_two_are_one_of_eight(self):
@@ -248,15 +257,15 @@ class TestUpdate:
         parts = learner(max_grad_norm=0.1, batch_size=2, accumulate=4)
         for seed in range(3):
             batch = batch_of(seed=seed)
-            expected = whole.update(batch)
-            errors = [parts.update(part(batch, slice(i, i + 2))) for i in range(0, 8, 2)]
+            expected = whole.update(batch, WATCH)
+            errors = [parts.update(part(batch, slice(i, i + 2)), WATCH) for i in range(0, 8, 2)]
             torch.testing.assert_close(torch.cat(errors), expected, rtol=1e-4, atol=1e-4)
         torch.testing.assert_close(parts.actor.parameters, whole.actor.parameters, rtol=1e-4, atol=1e-5)
         assert parts.updates == whole.updates == 3
         ours, theirs = parts.metrics(), whole.metrics()
-        assert (ours.batches, ours.gradient_steps) == (12, 3)
-        assert ours.loss == pytest.approx(theirs.loss, rel=1e-4)
-        assert ours.grad_norm == pytest.approx(theirs.grad_norm, rel=1e-3)
+        assert (ours["batches"], ours["gradient_steps"]) == (12, 3)
+        assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-4)
+        assert ours["grad_norm"] == pytest.approx(theirs["grad_norm"], rel=1e-3)
 
     def test_a_compiled_network_learns_the_same(self, monkeypatch):
         # Without the last stage of the compiler, which takes most of a minute.
@@ -264,7 +273,9 @@ class TestUpdate:
         plain, compiled = learner(), learner(compile=True)
         for seed in range(3):
             batch = batch_of(seed=seed)
-            torch.testing.assert_close(compiled.update(batch), plain.update(batch), rtol=1e-4, atol=1e-4)
+            torch.testing.assert_close(
+                compiled.update(batch, WATCH), plain.update(batch, WATCH), rtol=1e-4, atol=1e-4
+            )
         torch.testing.assert_close(compiled.actor.parameters, plain.actor.parameters, rtol=1e-4, atol=1e-5)
 
     @pytest.mark.parametrize("channels_last", ["on", "off"])
@@ -274,7 +285,9 @@ class TestUpdate:
         assert not plain.actor.network.channels_last
         for seed in range(3):
             batch = batch_of(IMAGES, seed=seed)
-            torch.testing.assert_close(other.update(batch), plain.update(batch), rtol=1e-4, atol=1e-4)
+            torch.testing.assert_close(
+                other.update(batch, WATCH), plain.update(batch, WATCH), rtol=1e-4, atol=1e-4
+            )
 
 
 class TestPrecision:
@@ -288,15 +301,15 @@ class TestPrecision:
         for seed in range(4):
             batch = batch_of(space, seed=seed)
             for dqn in (exact, half):
-                assert dqn.update(batch).dtype == torch.float32
+                assert dqn.update(batch, WATCH).dtype == torch.float32
         assert half.actor.parameters.dtype == torch.float32
         moves = [dqn.actor.parameters.detach() - start for dqn in (exact, half)]
         assert not torch.equal(*moves)
         # Adam's first steps are signs of the gradient, of which small ones flip: that most agree is enough.
         assert torch.cosine_similarity(*moves, dim=0) > 0.8
         ours, theirs = half.metrics(), exact.metrics()
-        assert ours.loss == pytest.approx(theirs.loss, rel=0.1)
-        assert ours.grad_norm == pytest.approx(theirs.grad_norm, rel=0.1)
+        assert ours["loss"] == pytest.approx(theirs["loss"], rel=0.1)
+        assert ours["grad_norm"] == pytest.approx(theirs["grad_norm"], rel=0.1)
 
     @pytest.mark.parametrize("precision", ["bf16", "fp16"])
     def test_every_weight_learns_in_half(self, precision):
@@ -304,7 +317,7 @@ class TestPrecision:
         before = dqn.actor.network.state_dict()
         before = {name: tensor.clone() for name, tensor in before.items()}
         for seed in range(4):
-            dqn.update(batch_of(seed=seed))
+            dqn.update(batch_of(seed=seed), WATCH)
         for name, tensor in dqn.actor.network.state_dict().items():
             assert not torch.equal(tensor, before[name]), name
 
@@ -312,15 +325,15 @@ class TestPrecision:
         dqn = learner(precision="fp16", huber=None, max_grad_norm=None)
         before = dqn.actor.parameters.detach().clone()
         scale = dqn._scaler.get_scale()
-        dqn.update(batch_of(rewards=torch.full((8,), 3e4)))
+        dqn.update(batch_of(rewards=torch.full((8,), 3e4)), WATCH)
         assert torch.equal(dqn.actor.parameters.detach(), before)
         assert dqn._scaler.get_scale() < scale
-        assert dqn.metrics().grad_norm == 0
+        assert dqn.metrics()["grad_norm"] == 0
 
     def test_cpus_use_float32_unless_told(self):
         ours, theirs = learner(), learner(precision="fp32")
         for dqn in (ours, theirs):
-            dqn.update(batch_of())
+            dqn.update(batch_of(), WATCH)
         assert torch.equal(ours.actor.parameters, theirs.actor.parameters)
 
 
@@ -329,29 +342,29 @@ class TestBatchNorm:
         """With the batch's statistics, the errors of the first half would change with the second."""
         dqn = learner(batch_norm=True, dueling=False)
         for seed in range(3):
-            dqn.update(batch_of(seed=seed))
+            dqn.update(batch_of(seed=seed), WATCH)
         batch = batch_of(count=8)
         others = batch_of(count=8, seed=9)
         mixed = SimpleNamespace(**vars(batch))
         mixed.next_obs = torch.cat([batch.next_obs[:4], 5 * others.next_obs[4:]])
         state = save_and_load(dqn.state_dict())
-        expected = dqn.update(batch)
+        expected = dqn.update(batch, WATCH)
         dqn.load_state_dict(state)
-        torch.testing.assert_close(dqn.update(mixed)[:4], expected[:4])
+        torch.testing.assert_close(dqn.update(mixed, WATCH)[:4], expected[:4])
 
     def test_learning_uses_the_statistics_of_the_batch_and_moves_the_running_ones(self):
         dqn = learner(batch_norm=True)
         norm = dqn.actor.network.trunk[2]
         assert isinstance(norm, nn.BatchNorm1d)
         features = dqn.actor.network.trunk[1](batch_of().obs).detach()
-        dqn.update(batch_of())
+        dqn.update(batch_of(), WATCH)
         torch.testing.assert_close(norm.running_mean, 0.1 * features.mean(0))
         assert not dqn.actor.network.training
 
     def test_acting_moves_nothing_and_depends_on_no_neighbour(self):
         dqn = learner(batch_norm=True)
         for seed in range(5):
-            dqn.update(batch_of(seed=seed))
+            dqn.update(batch_of(seed=seed), WATCH)
         before = save_and_load(dqn.policy_state())
         obs = observations(VECTORS, 32)
         together = dqn.greedy(obs)
@@ -362,7 +375,7 @@ class TestBatchNorm:
     def test_the_target_follows_statistics_too(self, tau):
         dqn = learner(batch_norm=True, target_every=1, target_tau=tau)
         before = dqn.target.state_dict()["trunk.2.running_mean"].clone()
-        dqn.update(batch_of())
+        dqn.update(batch_of(), WATCH)
         online = dqn.actor.network.state_dict()["trunk.2.running_mean"]
         target = dqn.target.state_dict()["trunk.2.running_mean"]
         torch.testing.assert_close(target, before + tau * (online - before))
@@ -388,7 +401,7 @@ class TestNoisy:
 
     def test_is_drawn_anew_for_each_batch(self):
         dqn = learner(noisy=True, learning_rate=0.0)
-        errors = [dqn.update(batch_of()) for _ in range(3)]
+        errors = [dqn.update(batch_of(), WATCH) for _ in range(3)]
         assert not torch.equal(errors[0], errors[1])
         assert not torch.equal(errors[1], errors[2])
 
@@ -400,7 +413,7 @@ class TestNoisy:
         for name, network in (("target", dqn.target), ("online", dqn.actor.network)):
             monkeypatch.setattr(network, "draw_noise", lambda _, name=name: draws.append(name))
             network.register_forward_hook(lambda *_, name=name: draws.append(f"use {name}"))
-        dqn.update(batch_of())
+        dqn.update(batch_of(), WATCH)
         uses = [i for i, entry in enumerate(draws) if entry.startswith("use")]
         assert len(uses) == 2 + double
         for i in uses:
@@ -411,13 +424,13 @@ class TestNoisy:
 
     def test_noise_of_the_target_is_its_own(self):
         dqn = learner(noisy=True)
-        dqn.update(batch_of())
+        dqn.update(batch_of(), WATCH)
         online, target = (net.advantage[0].noise_in for net in (dqn.actor.network, dqn.target))
         assert online.any() and target.any()
         assert not torch.equal(online, target)
 
     def test_epsilon_is_zero(self):
-        assert config(noisy=True).epsilon_at(0) == 0
+        assert learner(noisy=True).exploration()(0) == 0
 
 
 class TestExploration:
@@ -460,7 +473,7 @@ class TestExploration:
 
     def test_seeds(self):
         obs = observations(VECTORS, 50)
-        a, b, c = (Actor(config(), VECTORS, ACTIONS, seed).act(obs, 0.9).tolist() for seed in (1, 1, 2))
+        a, b, c = (learner().actor_spec()(seed).act(obs, 0.9).tolist() for seed in (1, 1, 2))
         assert a == b != c
 
     @pytest.mark.parametrize(
@@ -488,14 +501,14 @@ class TestWeights:
     def test_an_actor_takes_over_the_policy(self, space, options):
         dqn = learner(space, **options)
         for seed in range(5):
-            dqn.update(batch_of(space, seed=seed))
-        actor = Actor(dqn.config, space, ACTIONS, 77)
+            dqn.update(batch_of(space, seed=seed), WATCH)
+        actor = dqn.actor_spec()(77)
         obs = observations(space, 64)
         values = dqn.actor.network(torch.from_numpy(obs))
         assert actor.weights_nbytes == dqn.weights_nbytes
         buffer = bytearray(dqn.weights_nbytes)
         dqn.write_weights(memoryview(buffer))
-        actor.read_weights(bytes(buffer))
+        actor.load(bytes(buffer))
         dqn.actor.network.clear_noise()
         values = dqn.actor.network(torch.from_numpy(obs))
         assert torch.equal(actor.network(torch.from_numpy(obs)), values)
@@ -505,18 +518,18 @@ class TestWeights:
         dqn, other = learner(), learner(seed=1)
         buffer = np.zeros(dqn.weights_nbytes, np.uint8)
         other.write_weights(buffer)
-        dqn.actor.read_weights(buffer)
+        dqn.actor.load(buffer)
         for learning in (dqn, other):
             learning.target.load_state_dict(other.actor.network.state_dict())
-            learning.update(batch_of())
+            learning.update(batch_of(), WATCH)
         assert torch.equal(dqn.actor.parameters, other.actor.parameters)
 
     def test_anywhere_in_memory(self):
         dqn = learner()
         buffer = np.zeros(dqn.weights_nbytes + 1, np.uint8)[1:]
         dqn.write_weights(buffer)
-        actor = Actor(dqn.config, VECTORS, ACTIONS, 5)
-        actor.read_weights(buffer)
+        actor = dqn.actor_spec()(5)
+        actor.load(buffer)
         assert torch.equal(actor.parameters, dqn.actor.parameters)
 
     def test_refuses_other_buffers(self):
@@ -524,7 +537,7 @@ class TestWeights:
         with pytest.raises(ValueError, match=rf"{dqn.weights_nbytes} bytes of weights, the buffer 12"):
             dqn.write_weights(bytearray(12))
         with pytest.raises(ValueError, match="the buffer 12"):
-            Actor(config(), VECTORS, ACTIONS, 0).read_weights(bytes(12))
+            dqn.actor_spec()(0).load(bytes(12))
         with pytest.raises(ValueError, match="read-only"):
             dqn.write_weights(bytes(dqn.weights_nbytes))
 
@@ -551,19 +564,19 @@ class TestResume:
             rows = []
             for seed in range(first, first + 5):
                 obs = observations(VECTORS, 20, seed)
-                rows += [dqn.act(obs, 0.3).tolist(), dqn.update(batch_of(seed=seed)).tolist()]
+                rows += [dqn.act(obs, 0.3).tolist(), dqn.update(batch_of(seed=seed), WATCH).tolist()]
             return [*rows, dqn.metrics()]
 
         whole = learner(**options)
         for seed in range(stop_after):
             whole.act(observations(VECTORS, 20), 0.5)
-            whole.update(batch_of(seed=seed))
+            whole.update(batch_of(seed=seed), WATCH)
         saved = save_and_load(whole.state_dict())
         rows = go_on(whole, stop_after)
 
         other = learner(seed=8, **options)
         go_on(other, 50)  # a run that has gone elsewhere in the meantime
-        other.update(batch_of())
+        other.update(batch_of(), WATCH)
         other.load_state_dict(saved)
         assert_same_state(save_and_load(other.state_dict()), saved)
         assert go_on(other, stop_after) == rows
@@ -571,18 +584,18 @@ class TestResume:
 
     def test_through_a_checkpoint_file(self, tmp_path):
         dqn = learner(IMAGES, **ALL)
-        dqn.update(batch_of(IMAGES))
+        dqn.update(batch_of(IMAGES), WATCH)
         save_checkpoint(tmp_path / "x.safetensors", dqn.state_dict())
         other = learner(IMAGES, seed=3, **ALL)
         other.load_state_dict(load_checkpoint(tmp_path / "x.safetensors"))
         batch = batch_of(IMAGES, seed=4)
-        assert torch.equal(other.update(batch), dqn.update(batch))
+        assert torch.equal(other.update(batch, WATCH), dqn.update(batch, WATCH))
 
     def test_same_seed_same_parameters_and_another_seed_others(self):
         vectors = []
         for seed in (1, 1, 2):
             dqn = learner(seed=seed, noisy=True)
-            dqn.update(batch_of())
+            dqn.update(batch_of(), WATCH)
             vectors.append(dqn.actor.parameters.detach())
         assert torch.equal(vectors[0], vectors[1])
         assert not torch.equal(vectors[0], vectors[2])
@@ -591,7 +604,7 @@ class TestResume:
         torch_before, numpy_before = torch.random.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
         dqn = learner(**ALL)
         dqn.act(observations(VECTORS, 4), 0.5)
-        dqn.update(batch_of())
+        dqn.update(batch_of(), WATCH)
         assert torch.equal(torch.random.get_rng_state(), torch_before)
         assert np.array_equal(np.random.get_state()[1], numpy_before)  # noqa: NPY002
 
@@ -618,22 +631,22 @@ class TestMetrics:
         dqn, other = learner(learning_rate=0.0), learner(learning_rate=0.0)
         rows = []
         for seed in range(3):
-            errors = dqn.update(batch_of(seed=seed))
+            errors = dqn.update(batch_of(seed=seed), WATCH)
             row = dqn.metrics()
-            assert row.td_error == pytest.approx(errors.mean().item(), rel=1e-5)
-            assert (row.batches, row.gradient_steps) == (1, 1)
+            assert row["td_error"] == pytest.approx(errors.mean().item(), rel=1e-5)
+            assert (row["batches"], row["gradient_steps"]) == (1, 1)
             rows.append(row)
-            other.update(batch_of(seed=seed))
+            other.update(batch_of(seed=seed), WATCH)
         together = other.metrics()
-        assert (together.batches, together.gradient_steps) == (3, 3)
+        assert (together["batches"], together["gradient_steps"]) == (3, 3)
         for name in ("loss", "q", "td_error", "grad_norm"):
-            mean = np.mean([getattr(row, name) for row in rows])
-            assert getattr(together, name) == pytest.approx(mean, rel=1e-5), name
+            mean = np.mean([row[name] for row in rows])
+            assert together[name] == pytest.approx(mean, rel=1e-5), name
 
     def test_without_updates_there_are_none(self):
         row = learner().metrics()
-        assert (row.batches, row.gradient_steps) == (0, 0)
-        assert all(math.isnan(value) for value in (row.loss, row.q, row.td_error, row.grad_norm))
+        assert (row["batches"], row["gradient_steps"]) == (0, 0)
+        assert all(math.isnan(value) for value in (row["loss"], row["q"], row["td_error"], row["grad_norm"]))
 
     @pytest.mark.parametrize("field", ["rewards", "obs", "next_obs"])
     def test_refuse_what_is_not_finite(self, field):
@@ -641,19 +654,20 @@ class TestMetrics:
         batch = batch_of()
         getattr(batch, field).view(-1)[:2] = torch.nan
         batch.discounts[:] = 0.9
-        dqn.update(batch)
+        dqn.update(batch, WATCH)
         with pytest.raises(FloatingPointError, match=r"loss is not finite .* after 1 gradient steps"):
             dqn.metrics()
 
 
 class TestSchedules:
     def test_linear_in_environment_steps(self):
-        options = config(epsilon=0.8, final_epsilon=0.2, epsilon_steps=100, beta_steps=10)
-        assert [options.epsilon_at(s) for s in (0, 50, 100, 1000)] == pytest.approx([0.8, 0.5, 0.2, 0.2])
-        assert [options.beta_at(s) for s in (0, 5, 10, 11)] == pytest.approx([0.4, 0.7, 1, 1])
+        dqn = learner(epsilon=0.8, final_epsilon=0.2, epsilon_steps=100, beta_steps=10, prioritized=True)
+        epsilon, beta = dqn.exploration(), dqn.replay_spec().prioritized.beta
+        assert [epsilon(s) for s in (0, 50, 100, 1000)] == pytest.approx([0.8, 0.5, 0.2, 0.2])
+        assert [beta(s) for s in (0, 5, 10, 11)] == pytest.approx([0.4, 0.7, 1, 1])
 
     def test_of_no_length(self):
-        assert config(epsilon_steps=0).epsilon_at(0) == pytest.approx(0.01)
+        assert learner(epsilon_steps=0).exploration()(0) == pytest.approx(0.01)
 
 
 class TestConfig:
@@ -717,11 +731,11 @@ class TestConfig:
     )
     def test_refuses_actions_it_cannot_handle(self, space):
         with pytest.raises(ValueError, match="Discrete action space that starts at 0"):
-            DQN(config(), VECTORS, space, seed=0)
+            DQN(config(), problem(actions=space))
 
     def test_refuses_images_that_are_too_small_for_the_network(self):
         with pytest.raises(ValueError, match="set conv to smaller ones"):
-            DQN(DQNConfig(), IMAGES, ACTIONS, seed=0)
+            DQN(DQNConfig(), problem(IMAGES))
 
     def test_scale_of_pixels_is_the_spaces(self):
         binary = gymnasium.spaces.Box(0, 1, (2, 10, 10), np.uint8)

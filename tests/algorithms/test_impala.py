@@ -11,7 +11,7 @@ from fragments import Rows, parts, whole_episodes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from slow_returns import slow_vtrace
-from test_ppo import assert_same_state, one_thread, written_and_read
+from test_ppo import assert_same_state, one_thread, problem_of, written_and_read
 from test_ppo_fragments import distinct, known_answer
 
 from fastrl.algorithms.impala import Impala, ImpalaConfig, impala_losses
@@ -24,11 +24,7 @@ __all__ = ["one_thread"]
 def impala_for(env, *, seed=0, total_steps=50_000, **config):
     return Impala(
         ImpalaConfig(**config),
-        env.single_observation_space,
-        env.single_action_space,
-        env.num_envs,
-        total_steps=total_steps,
-        seed=seed,
+        problem_of(env, total_steps, seed),
     )
 
 
@@ -85,7 +81,7 @@ def test_the_true_last_observation_is_what_is_bootstrapped():
     with torch.no_grad():
         impala.policy.critic[0].weight.fill_(1.0)
     impala.take_in([Rows(env).play(impala.policy, 6)], Stopwatch())
-    impala.update(Stopwatch())
+    impala.learn(Stopwatch())
     cut_off, terminated = [-1 + 0.9, -1 + 0.9, -1 + 0.9 * 5], [-1 + 0.9, -1 + 0.9, -1]
     np.testing.assert_allclose(impala.rollout.returns, np.array([cut_off * 2, terminated * 2]).T, rtol=1e-6)
 
@@ -104,7 +100,7 @@ def test_an_update_is_the_gradient_of_the_paper(unit, reward_scale):
     fragment = Rows(env).play(other.policy, 14)
     impala.take_in(parts(fragment, 2, 1) if unit == "steps" else whole_episodes(fragment), Stopwatch())
     rollout = impala.rollout
-    metrics = impala.update(Stopwatch())
+    metrics = impala.learn(Stopwatch())
 
     log_probs = torch.log_softmax(network.outputs(rollout.tensors["obs"][:-1].flatten(0, 1)), -1)
     chosen = log_probs.gather(1, rollout.tensors["actions"].flatten()[:, None])[:, 0]
@@ -153,7 +149,7 @@ def learn_from_older(impala, env, lag):
     while impala.steps < impala.total_steps:
         fragment = rows.play(policies[0], 10)
         impala.take_in(parts(fragment, 4, 12), watch)
-        impala.update(watch)
+        impala.learn(watch)
         policies = [*policies[1:], copy.deepcopy(impala.policy)]
         returns.append(fragment.returns)
     return returns, watch
@@ -189,12 +185,12 @@ def test_resumed_it_goes_on_to_the_bit(make_env, option):
     fragments = [rows.play(first.policy, 10) for _ in range(4)]
     for fragment in fragments[:2]:
         first.take_in([fragment], watch)
-        first.update(watch)
+        first.learn(watch)
     second.load_state_dict(written_and_read(first.state_dict()))
     for learner in (first, second):
         for fragment in fragments[2:]:
             learner.take_in([fragment], watch)
-            learner.update(watch)
+            learner.learn(watch)
     assert_same_state(first.state_dict(), second.state_dict())
 
 
@@ -210,4 +206,4 @@ def test_nan_from_the_environment_is_told():
     fragment.obs[2, 1, 0] = np.nan
     impala.take_in([fragment], Stopwatch())
     with pytest.raises(FloatingPointError, match="are those finite"):
-        impala.update(Stopwatch())
+        impala.learn(Stopwatch())

@@ -8,10 +8,12 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from multi_agent_run import Run, problem_of
 from pydantic import ValidationError
 from team_env import EDGE, TeamEnv
 
-from fastrl.algorithms.mappo import MAPPO, MAPPOConfig
+from fastrl.algorithms.mappo import IPPO, MAPPO, MAPPOConfig
+from fastrl.algorithms.protocol import Problem
 from fastrl.networks.multi_agent import MultiAgentPolicy
 from fastrl.rollout.multi_agent import MultiAgentRollout
 from fastrl.utils.timer import Stopwatch
@@ -32,26 +34,11 @@ def one_thread():
     torch.set_num_threads(before)
 
 
-def mappo_for(env, *, seed=0, total_updates=60, partners=None, **config):
-    return MAPPO(
-        MAPPOConfig(**{**SMALL, **config}),
-        env.single_observation_space,
-        env.single_action_space,
-        env.num_envs,
-        env.num_agents,
-        total_updates=total_updates,
-        seed=seed,
-        partners=partners,
-    )
-
-
-def train(learner, env, updates=None):
-    """Until total_updates, or so many; the last rollout's statistics and the metrics of all updates."""
-    rows = []
-    for _ in range(learner.total_updates if updates is None else updates):
-        stats = learner.collect(env, Stopwatch())
-        rows.append(learner.update(Stopwatch()))
-    return stats, rows
+def mappo_for(env, *, seed=0, total_updates=60, partners=None, critic="central", device="cpu", **config):
+    config = MAPPOConfig(**{**SMALL, **config})
+    algorithm = MAPPO if critic == "central" else IPPO
+    problem = problem_of(env, total_updates, config.num_steps, seed, device=device)
+    return Run(algorithm(config, problem, partners), env)
 
 
 def written_and_read(state):
@@ -90,24 +77,24 @@ class TestLearns:
     )
     def test_to_the_known_optimum(self, critic, box):
         env = TeamEnv(32, 3, box=box)
-        stats, _ = train(mappo_for(env, critic=critic, gamma=GAMMA), env)
+        stats, _ = mappo_for(env, critic=critic, gamma=GAMMA).train()
         assert stats.returns.mean() == pytest.approx(env.best_return(), abs=0.06)
 
     @pytest.mark.slow
     def test_one_policy_for_each_agent(self):
         # Each learns from its own rows alone: with half as many worlds, the mean of one seed in 12 was 0.07 below.
         env = TeamEnv(64, 2)
-        learner = mappo_for(env, share=False, critic="own", total_updates=80, gamma=GAMMA)
-        stats, _ = train(learner, env)
+        run = mappo_for(env, share=False, critic="own", total_updates=80, gamma=GAMMA)
+        stats, _ = run.train()
         assert stats.returns.mean() == pytest.approx(env.best_return(), abs=0.06)
-        a, b = (learner.policy_state()["actors"][f"agent{i}"]["weights"] for i in (0, 1))
+        a, b = (run.learner.policy_state()["actors"][f"agent{i}"]["weights"] for i in (0, 1))
         assert not torch.equal(a["body.layers.0.weight"], b["body.layers.0.weight"])
 
     @pytest.mark.slow
     def test_worlds_of_one_agent(self):
         env = TeamEnv(64, 1, box=True)
-        learner = mappo_for(env, critic="own", normalize_obs=True, initial_log_std=-1.0, gamma=0.999)
-        stats, _ = train(learner, env)
+        run = mappo_for(env, critic="own", normalize_obs=True, initial_log_std=-1.0, gamma=0.999)
+        stats, _ = run.train()
         assert stats.returns.mean() == pytest.approx(env.best_return(), abs=0.06)
 
     @pytest.mark.slow
@@ -120,15 +107,15 @@ class TestLearns:
             "activation": "tanh",
             "init": "he",
         }
-        stats, _ = train(mappo_for(env, **options), env)
+        stats, _ = mappo_for(env, **options).train()
         assert stats.returns.mean() == pytest.approx(env.best_return(), abs=0.1)
 
     def test_episodes_of_fewer_agents(self):
         env = TeamEnv(32, 5)
         env.set_difficulty(num_agents=np.arange(32) % 5 + 1)
-        stats, rows = train(mappo_for(env, gamma=GAMMA), env)
+        stats, rows = mappo_for(env, gamma=GAMMA).train()
         assert stats.returns.mean() == pytest.approx(env.best_return(), abs=0.06)
-        assert rows[-1].alive < 0.6
+        assert rows[-1]["alive"] < 0.6
 
     def test_a_central_critic_sees_what_own_critics_cannot(self):
         """The reward is the other agent's distance to its goal, of which one's own observation says nothing."""
@@ -142,9 +129,9 @@ class TestLearns:
         explained = {}
         for critic in ("own", "central"):
             env = Other(64, 2, horizon=4)
-            learner = mappo_for(env, critic=critic, learning_rate=0.0, critic_learning_rate=3e-3, gamma=0.0)
-            _, rows = train(learner, env, 25)
-            explained[critic] = rows[-1].explained_variance
+            run = mappo_for(env, critic=critic, learning_rate=0.0, critic_learning_rate=3e-3, gamma=0.0)
+            _, rows = run.train(25)
+            explained[critic] = rows[-1]["explained_variance"]
         assert explained["central"] > 0.8 and explained["own"] < 0.3
 
 
@@ -167,13 +154,12 @@ class TestDeadRows:
         states = []
         for garbage in (0.0, 1e6, np.nan):
             env = Garbage(garbage)
-            learner = mappo_for(env, critic=critic, normalize_obs=normalize_obs)
-            _, rows = train(learner, env, 5)
-            assert rows[-1].alive < 0.7
-            state = learner.state_dict()
-            collector = state.pop("collector")
-            assert collector["sums"].isfinite().all()
-            states.append(copy.deepcopy(state))
+            run = mappo_for(env, critic=critic, normalize_obs=normalize_obs)
+            _, rows = run.train(5)
+            assert rows[-1]["alive"] < 0.7
+            state = run.state_dict()
+            assert state["collector"]["sums"].isfinite().all()
+            states.append(copy.deepcopy(state["learner"]))
         assert_same(states[0], states[1])
         assert_same(states[0], states[2])
 
@@ -182,31 +168,31 @@ class TestDeadRows:
         """Two living rows among forty: the losses of the first step are theirs."""
         env = TeamEnv(2, 20, horizon=2)
         env.set_difficulty(num_agents=1)
-        learner = mappo_for(
+        run = mappo_for(
             env, critic=critic, num_steps=1, num_epochs=1, critic_epochs=1, normalize_rewards=False
         )
-        learner.collect(env, Stopwatch())
-        metrics = learner.update(Stopwatch())
-        rollout = learner.rollout
+        run.collect()
+        metrics = run.update()
+        rollout = run.learner.rollout
         living = rollout.alive[0]
-        assert living.sum() == 2 and metrics.alive == 0.05
+        assert living.sum() == 2 and metrics["alive"] == 0.05
         errors = (rollout.returns - rollout.values[:-1])[0, living]
-        assert metrics.value_loss == pytest.approx((errors**2).mean() / 2, rel=1e-5)
-        assert metrics.entropy == pytest.approx(np.log(3), rel=1e-3)
-        assert metrics.policy_loss == pytest.approx(0, abs=1e-6)
+        assert metrics["value_loss"] == pytest.approx((errors**2).mean() / 2, rel=1e-5)
+        assert metrics["entropy"] == pytest.approx(np.log(3), rel=1e-3)
+        assert metrics["policy_loss"] == pytest.approx(0, abs=1e-6)
 
 
-class TestMixedTeams:
+class TestMixedPolicies:
     def test_a_frozen_partner_stays_as_it_is(self):
         env = TeamEnv(16, 2)
         first = mappo_for(env, seed=5)
-        train(first, env, 10)
-        frozen = written_and_read(first.policy_state())
+        first.train(10)
+        frozen = written_and_read(first.learner.policy_state())
         env = TeamEnv(16, 3)
-        learner = mappo_for(env, teams=("new", "old", "new"), partners={"old": frozen}, normalize_obs=False)
-        before = written_and_read(learner.policy_state()["actors"])
-        train(learner, env, 5)
-        after = learner.policy_state()["actors"]
+        run = mappo_for(env, policies=("new", "old", "new"), partners={"old": frozen}, normalize_obs=False)
+        before = written_and_read(run.learner.policy_state()["actors"])
+        run.train(5)
+        after = run.learner.policy_state()["actors"]
         assert_same(after["old"]["weights"], frozen["actors"]["shared"]["weights"])
         moved = (
             after["new"]["weights"]["body.layers.0.weight"] - before["new"]["weights"]["body.layers.0.weight"]
@@ -216,10 +202,10 @@ class TestMixedTeams:
     @pytest.mark.parametrize("critic", ["own", "central"])
     def test_beside_a_rule(self, critic):
         env = TeamEnv(32, 2)
-        learner = mappo_for(env, critic=critic, teams=("rule", "new"), partners={"rule": towards_goal})
-        train(learner, env)
+        run = mappo_for(env, critic=critic, policies=("rule", "new"), partners={"rule": towards_goal})
+        run.train()
         obs, alive = env.reset(seed=3)
-        actions = learner.act(obs.reshape(-1, 3), alive.reshape(-1)).reshape(32, 2)
+        actions = run.learner.act(obs.reshape(-1, 3), alive.reshape(-1)).reshape(32, 2)
         np.testing.assert_array_equal(actions, np.sign(obs[..., 0]) + 1)
 
     @pytest.mark.parametrize("critic", ["own", "central"])
@@ -227,25 +213,25 @@ class TestMixedTeams:
         states = []
         for reward in (-5.0, 1000.0):
             env = TeamEnv(16, 2)
-            learner = mappo_for(env, critic=critic, teams=("new", "rule"), partners={"rule": towards_goal})
-            learner.collect(env, Stopwatch())
-            learner.rollout.rewards[:, 1::2] = reward
-            learner.update(Stopwatch())
-            states.append(written_and_read(learner.state_dict()))
+            run = mappo_for(env, critic=critic, policies=("new", "rule"), partners={"rule": towards_goal})
+            run.collect()
+            run.learner.rollout.rewards[:, 1::2] = reward
+            run.update()
+            states.append(written_and_read(run.learner.state_dict()))
         for part in ("actors", "critics"):
             assert_same(states[0][part], states[1][part])
 
-    def test_refuses_teams_that_do_not_fit(self):
+    def test_refuses_policies_that_do_not_fit(self):
         env = TeamEnv(2, 3)
         with pytest.raises(ValueError, match="each of 3 agents, got 2 names"):
-            mappo_for(env, teams=("a", "b"))
-        with pytest.raises(ValueError, match=r"partners \['c'\] are in no team"):
-            mappo_for(env, teams=("a", "b", "b"), partners={"c": towards_goal})
+            mappo_for(env, policies=("a", "b"))
+        with pytest.raises(ValueError, match=r"partners \['c'\] are no agent's policy"):
+            mappo_for(env, policies=("a", "b", "b"), partners={"c": towards_goal})
         with pytest.raises(ValueError, match="no policy is left to learn"):
-            mappo_for(env, teams=("a", "a", "a"), partners={"a": towards_goal})
-        two = mappo_for(env, share=False).policy_state()
+            mappo_for(env, policies=("a", "a", "a"), partners={"a": towards_goal})
+        two = mappo_for(env, share=False).learner.policy_state()
         with pytest.raises(ValueError, match="state of a single policy"):
-            mappo_for(env, teams=("a", "b", "b"), partners={"a": two})
+            mappo_for(env, policies=("a", "b", "b"), partners={"a": two})
 
 
 class TestEnds:
@@ -259,7 +245,7 @@ class TestEnds:
                 rewards[:] = -1
 
         env = Minus(8, 3, horizon=3)
-        learner = mappo_for(
+        run = mappo_for(
             env,
             critic=critic,
             gamma=0.9,
@@ -268,13 +254,13 @@ class TestEnds:
             normalize_advantages=False,
             num_steps=9,
         )
-        for trained in learner._critics.trained.values():
+        for trained in run.learner._critics.trained.values():
             last = trained.network.body.layers[-1]
             last.weight.data.zero_()
             last.bias.data.fill_(1)
-        learner.collect(env, Stopwatch())
-        learner.update(Stopwatch())
-        rollout = learner.rollout
+        run.collect()
+        run.update()
+        rollout = run.learner.rollout
         expected = np.where(rollout.terminations, -2, -1 + 0.9 - 1)
         alive = rollout.alive[:-1]
         assert rollout.truncations.any() and rollout.terminations.any()
@@ -283,10 +269,11 @@ class TestEnds:
     @pytest.mark.parametrize("critic", ["own", "central"])
     def test_final_values_are_of_the_last_observations(self, critic):
         env = TeamEnv(8, 3, horizon=3)
-        learner = mappo_for(env, critic=critic, num_steps=6)
-        learner.collect(env, Stopwatch())
-        rollout = learner.rollout
-        network = next(iter(learner._critics.trained.values())).network
+        run = mappo_for(env, critic=critic, num_steps=6)
+        run.collect()
+        run.learner.load_rollout(run.learner.rollout, Stopwatch())
+        rollout = run.learner.rollout
+        network = next(iter(run.learner._critics.trained.values())).network
         cut_off = rollout.cut_off()
         assert cut_off.any() and np.isclose(rollout.final_obs[cut_off][:, 1], 1).all()
         for t, row in np.argwhere(cut_off):
@@ -306,14 +293,14 @@ class TestRatio:
     @pytest.mark.parametrize("box", [False, True])
     def test_is_one_before_anything_has_moved(self, dropout, box):
         env = TeamEnv(16, 3, box=box)
-        learner = mappo_for(env, dropout=dropout, num_epochs=1, minibatch_size=10_000)
-        learner.collect(env, Stopwatch())
-        metrics = learner.update(Stopwatch())
-        assert metrics.gradient_steps == 1
-        assert metrics.approx_kl == pytest.approx(0, abs=1e-6)
-        assert metrics.clip_fraction == 0
-        assert metrics.policy_loss == pytest.approx(0, abs=1e-5)  # advantages have mean 0
-        assert metrics.grad_norm > 0 and metrics.value_grad_norm > 0
+        run = mappo_for(env, dropout=dropout, num_epochs=1, minibatch_size=10_000)
+        run.collect()
+        metrics = run.update()
+        assert metrics["gradient_steps"] == 1
+        assert metrics["approx_kl"] == pytest.approx(0, abs=1e-6)
+        assert metrics["clip_fraction"] == 0
+        assert metrics["policy_loss"] == pytest.approx(0, abs=1e-5)  # advantages have mean 0
+        assert metrics["grad_norm"] > 0 and metrics["value_grad_norm"] > 0
 
     def test_chunks_add_up_to_their_minibatch(self, monkeypatch):
         vectors = []
@@ -321,10 +308,10 @@ class TestRatio:
             monkeypatch.setattr("fastrl.algorithms.multi_agent.CHUNK", chunk)
             monkeypatch.setattr("fastrl.algorithms.multi_agent_critics.CHUNK", chunk)
             env = TeamEnv(8, 3)
-            learner = mappo_for(env, minibatch_size=100)
-            train(learner, env, 1)
+            run = mappo_for(env, minibatch_size=100)
+            run.train(1)
             vectors.append(
-                learner.policy_state()["actors"]["shared"]["weights"]["body.layers.0.weight"].clone()
+                run.learner.policy_state()["actors"]["shared"]["weights"]["body.layers.0.weight"].clone()
             )
         torch.testing.assert_close(*vectors, atol=1e-4, rtol=1e-3)
 
@@ -332,8 +319,8 @@ class TestRatio:
         steps = []
         for target_kl in (None, 1e-7):
             env = TeamEnv(16, 3)
-            learner = mappo_for(env, target_kl=target_kl, minibatch_size=50, num_epochs=5, learning_rate=1e-2)
-            steps.append(train(learner, env, 1)[1][0].gradient_steps)
+            run = mappo_for(env, target_kl=target_kl, minibatch_size=50, num_epochs=5, learning_rate=1e-2)
+            steps.append(run.train(1)[1][0]["gradient_steps"])
         assert steps[0] > 40 and steps[1] < 10
 
 
@@ -350,16 +337,16 @@ class TestResume:
         env = TeamEnv(8, 3, density=0.2)
         whole = mappo_for(env, **options)
         if stop_after:
-            train(whole, env, stop_after)
+            whole.train(stop_after)
         saved, env_state = written_and_read(whole.state_dict()), env.save_state()
-        stats, rows = train(whole, env, 3)
+        stats, rows = whole.train(3)
 
         other_env = TeamEnv(8, 3)
         other = mappo_for(other_env, **options)
-        train(other, other_env, 4)  # a run that has gone elsewhere in the meantime
+        other.train(4)  # a run that has gone elsewhere in the meantime
         other_env.load_state(env_state)
         other.load_state_dict(saved)
-        other_stats, other_rows = train(other, other_env, 3)
+        other_stats, other_rows = other.train(3)
         assert rows == other_rows
         np.testing.assert_array_equal(stats.returns, other_stats.returns)
         assert_same(other.state_dict(), whole.state_dict())
@@ -368,9 +355,9 @@ class TestResume:
         states = []
         for seed in (1, 1, 2):
             env = TeamEnv(8, 3)
-            learner = mappo_for(env, seed=seed)
-            train(learner, env, 3)
-            states.append(written_and_read(learner.state_dict()["actors"]))
+            run = mappo_for(env, seed=seed)
+            run.train(3)
+            states.append(written_and_read(run.learner.state_dict()["actors"]))
         assert_same(states[0], states[1])
         with pytest.raises(AssertionError):
             assert_same(states[0], states[2])
@@ -378,7 +365,7 @@ class TestResume:
     def test_global_random_state_is_neither_read_nor_written(self):
         torch_before, numpy_before = torch.random.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
         env = TeamEnv(8, 3)
-        train(mappo_for(env, dropout=0.2), env, 2)
+        mappo_for(env, dropout=0.2).train(2)
         assert torch.equal(torch.random.get_rng_state(), torch_before)
         assert np.array_equal(np.random.get_state()[1], numpy_before)  # noqa: NPY002
 
@@ -386,22 +373,22 @@ class TestResume:
         states = []
         for looks in (False, True):
             env = TeamEnv(8, 3)
-            learner = mappo_for(env)
-            train(learner, env, 1)
+            run = mappo_for(env)
+            run.train(1)
             if looks:
-                learner.act(np.ones((6, 3), np.float32), np.ones(6, np.bool_), deterministic=False)
-            train(learner, env, 1)
-            states.append(written_and_read(learner.state_dict()["actors"]))
+                run.learner.act(np.ones((6, 3), np.float32), np.ones(6, np.bool_), deterministic=False)
+            run.train(1)
+            states.append(written_and_read(run.learner.state_dict()["actors"]))
         assert_same(*states)
 
     def test_policy_state_is_enough_to_act(self):
         env = TeamEnv(8, 3)
-        learner = mappo_for(env, normalize_obs=True)
-        train(learner, env, 2)
-        policy = MultiAgentPolicy.from_state(written_and_read(learner.policy_state()))
+        run = mappo_for(env, normalize_obs=True)
+        run.train(2)
+        policy = MultiAgentPolicy.from_state(written_and_read(run.learner.policy_state()))
         obs, alive = env.reset(seed=1)
         rows = obs.reshape(-1, 3), alive.reshape(-1)
-        np.testing.assert_array_equal(policy.act(*rows), learner.act(*rows))
+        np.testing.assert_array_equal(policy.act(*rows), run.learner.act(*rows))
 
     @pytest.mark.parametrize(
         ("other", "message"),
@@ -418,23 +405,23 @@ class TestResume:
             mappo_for(env, **other).load_state_dict(mappo_for(env).state_dict())
 
 
-class TestReceive:
+class TestRollouts:
     def test_learns_from_a_rollout_that_somebody_else_filled(self):
         env = TeamEnv(8, 3)
         one, other = mappo_for(env), mappo_for(env)
-        one.collect(env, Stopwatch())
+        one.collect()
         rollout = MultiAgentRollout(SMALL["num_steps"], 24, 3, env.single_action_space)
-        for name, tensor in one.rollout.tensors.items():
+        for name, tensor in one.learner.rollout.tensors.items():
             if name not in ("values", "final_values"):
                 rollout.tensors[name].copy_(tensor)
-        other.receive(rollout, Stopwatch())
-        assert one.update(Stopwatch()) == other.update(Stopwatch())
-        assert other.steps == SMALL["num_steps"] * 8 and other.updates == 1
+        other.learner.update(rollout, Stopwatch())
+        assert one.update() == other.learner.metrics()
+        assert other.learner.steps == SMALL["num_steps"] * 8 and other.learner.updates == 1
 
     def test_refuses_another_size(self):
         env = TeamEnv(8, 3)
         with pytest.raises(ValueError, match=r"expected a rollout of rows \[24, 3\], got \[23, 3\]"):
-            mappo_for(env).receive(MultiAgentRollout(2, 23, 3, env.single_action_space), Stopwatch())
+            mappo_for(env).learner.update(MultiAgentRollout(2, 23, 3, env.single_action_space), Stopwatch())
 
 
 class TestNotFinite:
@@ -446,7 +433,7 @@ class TestNotFinite:
 
         env = Broken(4, 3)
         with pytest.raises(FloatingPointError, match=r"reward nan to row 0 \(agent 0 of world 0\)"):
-            mappo_for(env).collect(env, Stopwatch())
+            mappo_for(env).train(1)
 
     @pytest.mark.parametrize("critic", ["own", "central"])
     def test_observations(self, critic):
@@ -456,16 +443,16 @@ class TestNotFinite:
 
         env = Broken(4, 3)
         with pytest.raises(FloatingPointError, match="gave NaN or infinity for observations"):
-            mappo_for(env, critic=critic).collect(env, Stopwatch())
+            mappo_for(env, critic=critic).train(1)
 
     @pytest.mark.parametrize("kind", ["policy", "critic"])
     def test_parameters(self, kind):
         env = TeamEnv(4, 3)
-        learner = mappo_for(env)
-        group = learner._actors if kind == "policy" else learner._critics.trained
+        run = mappo_for(env)
+        group = run.learner._actors if kind == "policy" else run.learner._critics.trained
         next(iter(group.values())).vector.data[0] = torch.nan
         with pytest.raises(FloatingPointError, match=f"the {kind} '.*' is not finite .* after 0 steps"):
-            learner.collect(env, Stopwatch())
+            run.train(1)
 
 
 class TestRefuses:
@@ -475,22 +462,7 @@ class TestRefuses:
     )
     def test_observations_it_cannot_handle(self, space):
         with pytest.raises(ValueError, match="one-dimensional float32 Box"):
-            MAPPO(MAPPOConfig(), space, gymnasium.spaces.Discrete(2), 1, 1, total_updates=1, seed=0)
-
-    def test_no_updates(self):
-        with pytest.raises(ValueError, match="total_updates must be at least 1, got 0"):
-            mappo_for(TeamEnv(1, 1), total_updates=0)
-
-    def test_another_environment_halfway(self):
-        env = TeamEnv(4, 3)
-        learner = mappo_for(env)
-        learner.collect(env, Stopwatch())
-        with pytest.raises(ValueError, match="another environment than before"):
-            learner.collect(TeamEnv(4, 3), Stopwatch())
-
-    def test_an_environment_of_another_size(self):
-        with pytest.raises(ValueError, match="made for 4 worlds of 3 agents, the environment has 4 of 2"):
-            mappo_for(TeamEnv(4, 3)).collect(TeamEnv(4, 2), Stopwatch())
+            MAPPO(MAPPOConfig(), Problem(space, gymnasium.spaces.Discrete(2), 1, 1))
 
     @pytest.mark.parametrize(
         "option",
@@ -502,7 +474,6 @@ class TestRefuses:
             {"dropout": 1.0},
             {"learning_rate": -1},
             {"initial_log_std": 3},
-            {"critic": "both"},
             {"lr_schedule": "stair"},
             {"max_grad_norm": 0},
             {"hidden": (64, 0)},
@@ -520,10 +491,10 @@ class TestRefuses:
 
 def test_learning_rates_follow_their_schedule():
     env = TeamEnv(2, 2)
-    learner = mappo_for(env, total_updates=4, lr_every=2, lr_factor=0.5, learning_rate=0.1, entropy_coef=0.3)
-    _, rows = train(learner, env, 5)
-    assert [row.learning_rate for row in rows] == [0.1, 0.1, 0.05, 0.05, 0.025]
-    assert [row.entropy_coef for row in rows][:4] == pytest.approx(
+    run = mappo_for(env, total_updates=4, lr_every=2, lr_factor=0.5, learning_rate=0.1, entropy_coef=0.3)
+    _, rows = run.train(5)
+    assert [row["learning_rate"] for row in rows] == [0.1, 0.1, 0.05, 0.05, 0.025]
+    assert [row["entropy_coef"] for row in rows][:4] == pytest.approx(
         [0.3, 0.2 + 0.001 / 3, 0.1 + 0.002 / 3, 0.001]
     )
 
@@ -533,25 +504,23 @@ def test_learning_rates_follow_their_schedule():
 @pytest.mark.parametrize("box", [False, True])
 def test_on_a_gpu(critic, box):
     env = TeamEnv(32, 3, box=box)
-    config = MAPPOConfig(**SMALL, critic=critic, dropout=0.1, normalize_obs=True, agent_ids=True)
-    spaces = env.single_observation_space, env.single_action_space
-    learner = MAPPO(config, *spaces, 32, 3, total_updates=60, seed=0, device="cuda")
-    train(learner, env, 30)
-    learner.load_state_dict(written_and_read(learner.state_dict()))
-    stats, _ = train(learner, env, 30)
+    run = mappo_for(env, critic=critic, dropout=0.1, normalize_obs=True, agent_ids=True, device="cuda")
+    run.train(30)
+    run.learner.load_state_dict(written_and_read(run.learner.state_dict()))
+    stats, _ = run.train(30)
     assert stats.returns.mean() == pytest.approx(env.best_return(), abs=0.1)
 
 
 def test_time_has_its_names():
     env, watch = TeamEnv(4, 3), Stopwatch()
-    learner = mappo_for(env)
-    learner.collect(env, watch)
-    learner.update(watch)
+    run = mappo_for(env)
+    run.collect(watch)
+    run.update(watch)
     assert set(watch.seconds) == {"environment", "inference", "buffer", "returns", "update"}
 
 
 def test_rewards_are_scaled_by_the_living():
     env = TeamEnv(32, 3)
-    learner = mappo_for(env)
-    _, rows = train(learner, env, 3)
-    assert EDGE > 1 and 0.2 < rows[-1].reward_scale < 5
+    run = mappo_for(env)
+    _, rows = run.train(3)
+    assert EDGE > 1 and 0.2 < rows[-1]["reward_scale"] < 5

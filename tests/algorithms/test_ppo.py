@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from fastrl.algorithms.ppo import PPO, Minibatch, PPOConfig, ppo_gradients
+from fastrl.algorithms.protocol import Problem
 from fastrl.networks.actor_critic import ActorCritic, mask_logits
 from fastrl.utils.timer import Stopwatch
 
@@ -125,14 +126,15 @@ class TestLosses:
         assert not results[0].outputs[~batch.masks].any()
 
 
+def problem_of(env, total_steps, seed=0):
+    spaces = env.single_observation_space, env.single_action_space
+    return Problem(*spaces, env.num_envs, total_steps, seed=seed)
+
+
 def ppo_for(env, *, seed=0, total_steps=20_000, **config):
     return PPO(
         PPOConfig(**config),
-        env.single_observation_space,
-        env.single_action_space,
-        env.num_envs,
-        total_steps=total_steps,
-        seed=seed,
+        problem_of(env, total_steps, seed),
     )
 
 
@@ -142,7 +144,7 @@ def train(ppo, env):
     returns = []
     while ppo.steps < ppo.total_steps:
         returns.append(ppo.collect(env, watch).returns)
-        metrics = ppo.update(watch)
+        metrics = ppo.learn(watch)
         assert all(np.isfinite(value) for value in dataclasses.asdict(metrics).values())
     return np.concatenate(returns[-5:]).mean()
 
@@ -210,7 +212,7 @@ class TestTruncation:
         with torch.no_grad():
             ppo.policy.critic[0].weight.fill_(1.0)
         ppo.collect(env, Stopwatch())
-        ppo.update(Stopwatch())
+        ppo.learn(Stopwatch())
         # Observed: 3 1 1 (then 5, and reset) 3 1 1 (then 5, and reset).
         cut_off = [-1 + 0.9 * 1, -1 + 0.9 * 1, -1 + 0.9 * 5] * 2
         terminated = [-1 + 0.9 * 1, -1 + 0.9 * 1, -1] * 2
@@ -227,7 +229,7 @@ class TestTruncation:
             ppo.policy.critic[0].weight.zero_()
             ppo.policy.critic[0].bias.fill_(1.0)
         ppo.collect(env, Stopwatch())
-        ppo.update(Stopwatch())
+        ppo.learn(Stopwatch())
         expected = np.where(ppo.rollout.terminations, -1, -1 + 0.99)
         assert ppo.rollout.terminations.any()
         assert ppo.rollout.truncations[~ppo.rollout.terminations].any()
@@ -273,22 +275,22 @@ class TestResume:
         watch = Stopwatch()
         for _ in range(stop_after):
             whole.collect(env, watch)
-            whole.update(watch)
+            whole.learn(watch)
         saved = written_and_read(whole.state_dict())
         env_state = env.save_state()
-        rows = [(whole.collect(env, watch).returns.tolist(), whole.update(watch)) for _ in range(3)]
+        rows = [(whole.collect(env, watch).returns.tolist(), whole.learn(watch)) for _ in range(3)]
 
         other_env = make_env(stagger=True)
         other = ppo_for(other_env, **EVERYTHING)
         # A run that has gone elsewhere in the meantime.
         other._sampling.manual_seed(99)
         other.collect(other_env, watch)
-        other.update(watch)
+        other.learn(watch)
         other_env.load_state(env_state)
         other.load_state_dict(saved)
         assert_same_state(other.state_dict(), saved)
         assert rows == [
-            (other.collect(other_env, watch).returns.tolist(), other.update(watch)) for _ in range(3)
+            (other.collect(other_env, watch).returns.tolist(), other.learn(watch)) for _ in range(3)
         ]
         assert_same_state(other.state_dict(), whole.state_dict())
 
@@ -359,7 +361,7 @@ class TestNotFinite:
         ppo = ppo_for(env, **QUICK)
         ppo.collect(env, Stopwatch())
         with pytest.raises(FloatingPointError, match="not finite"):
-            ppo.update(Stopwatch())
+            ppo.learn(Stopwatch())
 
     def test_observations(self):
         class Broken(Bandit):
@@ -386,7 +388,7 @@ class TestSchedules:
         rows = []
         for _ in range(7):
             ppo.collect(env, Stopwatch())
-            rows.append(ppo.update(Stopwatch()))
+            rows.append(ppo.learn(Stopwatch()))
         np.testing.assert_allclose([row.learning_rate for row in rows], [1, 0.9, 0.8, 0.7, 0.6, 0.5, 0.5])
         np.testing.assert_allclose(
             [row.entropy_coef for row in rows], [0.1, 0.14, 0.18, 0.22, 0.26, 0.3, 0.3]
@@ -397,7 +399,7 @@ class TestSchedules:
         ppo = ppo_for(env, learning_rate=0.0)
         before = written_and_read(ppo.policy_state()["weights"])
         ppo.collect(env, Stopwatch())
-        ppo.update(Stopwatch())
+        ppo.learn(Stopwatch())
         assert_same_state(before, ppo.policy_state()["weights"])
 
 
@@ -433,7 +435,7 @@ class TestUpdate:
         env = Bandit()
         ppo = ppo_for(env, num_epochs=1, minibatch_size=10_000)
         ppo.collect(env, Stopwatch())
-        metrics = ppo.update(Stopwatch())
+        metrics = ppo.learn(Stopwatch())
         assert metrics.gradient_steps == 1
         assert metrics.approx_kl == pytest.approx(0, abs=1e-6)
         assert metrics.clip_fraction == 0
@@ -447,7 +449,7 @@ class TestUpdate:
         for target_kl in (None, 1e-6):
             ppo = ppo_for(env, target_kl=target_kl, minibatch_size=100, num_epochs=10, learning_rate=1e-2)
             ppo.collect(env, Stopwatch())
-            steps.append(ppo.update(Stopwatch()).gradient_steps)
+            steps.append(ppo.learn(Stopwatch()).gradient_steps)
         assert steps[0] == 160
         assert 1 <= steps[1] < 10
 
@@ -456,7 +458,7 @@ class TestUpdate:
         watch = Stopwatch()
         ppo = ppo_for(env, **QUICK)
         ppo.collect(env, watch)
-        ppo.update(watch)
+        ppo.learn(watch)
         assert set(watch.seconds) == {"environment", "inference", "buffer", "returns", "update"}
 
     def test_policy_state_is_enough_for_inference(self):
@@ -479,7 +481,7 @@ class TestRefuses:
     )
     def test_observations_it_cannot_handle(self, obs_space):
         with pytest.raises(ValueError, match="one-dimensional float32 Box"):
-            PPO(PPOConfig(), obs_space, gymnasium.spaces.Discrete(2), 1, total_steps=1, seed=0)
+            PPO(PPOConfig(), Problem(obs_space, gymnasium.spaces.Discrete(2), 1, total_steps=1))
 
     @pytest.mark.parametrize(
         "action_space",
@@ -488,7 +490,7 @@ class TestRefuses:
     def test_actions_it_cannot_handle(self, action_space):
         obs_space = gymnasium.spaces.Box(0, 1, (3,), np.float32)
         with pytest.raises(ValueError, match="actions should be Discrete from 0 on"):
-            PPO(PPOConfig(), obs_space, action_space, 1, total_steps=1, seed=0)
+            PPO(PPOConfig(), Problem(obs_space, action_space, 1, total_steps=1))
 
     def test_continuous_actions_without_a_collector_or_with_masks(self):
         env = Dial()

@@ -9,7 +9,6 @@ from fake_env import Bandit, Constant, Corridor, Dial
 from fragments import Rows, parts, whole_episodes
 from test_ppo import LINEAR, QUICK, assert_same_state, one_thread, ppo_for, written_and_read
 
-from fastrl.algorithms.ppo import PPO, PPOConfig
 from fastrl.networks.action_space import Actions
 from fastrl.utils.timer import Stopwatch
 
@@ -30,7 +29,7 @@ def test_fragments_teach_what_the_same_rollout_does():
             getattr(fragment, name)[:] = getattr(rollout, name)
         other.take_in(parts(fragment, 1, 2, 3), watch)
         np.testing.assert_array_equal(other.rollout.values, rollout.values)
-        ours, theirs = other.update(watch), native.update(watch)
+        ours, theirs = other.learn(watch), native.learn(watch)
         assert ours.policy_loss == pytest.approx(theirs.policy_loss, abs=1e-5)
         assert ours.value_loss == pytest.approx(theirs.value_loss, rel=1e-3)
         assert other.steps == native.steps
@@ -45,7 +44,7 @@ def known_answer(learner, env, unit):
         learner.policy.critic[0].bias.fill_(1.0)
     fragment = Rows(env).play(learner.policy, 12)
     learner.take_in(parts(fragment, 1, 3) if unit == "steps" else whole_episodes(fragment), Stopwatch())
-    learner.update(Stopwatch())
+    learner.learn(Stopwatch())
     rollout = learner.rollout
     assert rollout.terminations.any()
     assert rollout.truncations[~rollout.terminations].any()
@@ -73,7 +72,7 @@ def test_the_true_last_observation_is_what_is_bootstrapped(unit):
         ppo.policy.critic[0].weight.fill_(1.0)
     fragment = Rows(env).play(ppo.policy, 6)
     ppo.take_in([fragment] if unit == "steps" else whole_episodes(fragment), Stopwatch())
-    ppo.update(Stopwatch())
+    ppo.learn(Stopwatch())
     cut_off, terminated = [-1 + 0.9, -1 + 0.9, -1 + 0.9 * 5], [-1 + 0.9, -1 + 0.9, -1]
     if unit == "steps":
         expected = np.array([cut_off * 2, terminated * 2]).T
@@ -101,13 +100,13 @@ def test_what_older_policies_did_counts_by_vtrace():
     np.testing.assert_allclose(rollout.log_probs, log_probs, rtol=1e-5)
     expected = copy.deepcopy(rollout)
     expected.compute_vtrace(log_probs - fragment.log_probs, 0.99, trace_lambda=0.95)
-    metrics = ppo.update(Stopwatch())
+    metrics = ppo.learn(Stopwatch())
     np.testing.assert_allclose(rollout.returns, expected.returns, rtol=1e-4)
     np.testing.assert_allclose(rollout.advantages, expected.advantages, rtol=1e-4, atol=1e-6)
     # The trust region is around the policy as it is: its first ratio is 1, however old the experience.
     assert metrics.approx_kl == pytest.approx(0, abs=1e-6)
     ppo.take_in([fragment], Stopwatch())
-    assert ppo.update(Stopwatch()).approx_kl > 1e-4
+    assert ppo.learn(Stopwatch()).approx_kl > 1e-4
 
 
 @pytest.mark.parametrize("corrected", [False, True])
@@ -124,7 +123,7 @@ def test_learns_from_fragments_of_an_older_policy(unit, corrected):
         fragments = parts(fragment, 4, 4) if unit == "steps" else whole_episodes(fragment)
         older = copy.deepcopy(ppo.policy)
         ppo.take_in(fragments, watch, correct_off_policy=corrected)
-        ppo.update(watch)
+        ppo.learn(watch)
         returns.append(fragment.returns)
     assert np.concatenate(returns[-5:]).mean() > -5  # best is -4; at random about -17
 
@@ -141,7 +140,7 @@ def test_learns_continuous_actions_from_an_older_policy(corrected):
         fragment = rows.play(older, 32)
         older = copy.deepcopy(ppo.policy)
         ppo.take_in(parts(fragment, 4, 12), watch, correct_off_policy=corrected)
-        ppo.update(watch)
+        ppo.learn(watch)
         returns.append(fragment.returns.mean())
     assert returns[0] < -8
     assert returns[-1] > -2  # the best is 0
@@ -164,7 +163,7 @@ def test_what_older_policies_drew_counts_by_vtrace():
     np.testing.assert_allclose(ppo.rollout.log_probs, log_probs, rtol=1e-5)
     expected = copy.deepcopy(ppo.rollout)
     expected.compute_vtrace(log_probs - fragment.log_probs, 0.99, trace_lambda=0.95)
-    assert ppo.update(Stopwatch()).approx_kl == pytest.approx(0, abs=1e-6)
+    assert ppo.learn(Stopwatch()).approx_kl == pytest.approx(0, abs=1e-6)
     np.testing.assert_allclose(ppo.rollout.returns, expected.returns, rtol=1e-4)
 
 
@@ -172,7 +171,7 @@ def test_the_deviation_stays_within_its_range():
     env = Dial()
     ppo = ppo_for(env, initial_log_std=2.0, num_steps=8, learning_rate=10.0, entropy_coef=100.0)
     ppo.take_in([Rows(env).play(ppo.policy, 8)], Stopwatch())
-    ppo.update(Stopwatch())
+    ppo.learn(Stopwatch())
     assert ppo.policy.log_std.tolist() == [2, 2]
 
 
@@ -182,12 +181,12 @@ def test_resumed_with_continuous_actions_it_goes_on_to_the_bit():
     rows, watch = Rows(env), Stopwatch()
     fragments = [rows.play(first.policy, 10) for _ in range(3)]
     first.take_in(fragments[:1], watch)
-    first.update(watch)
+    first.learn(watch)
     second.load_state_dict(written_and_read(first.state_dict()))
     for learner in (first, second):
         for fragment in fragments[1:]:
             learner.take_in([fragment], watch)
-            learner.update(watch)
+            learner.learn(watch)
     assert_same_state(first.state_dict(), second.state_dict())
 
 
@@ -207,8 +206,8 @@ def test_refuses_masks():
 
 def test_time_has_its_names():
     env = Corridor(num_envs=2)
-    ppo = PPO(PPOConfig(), env.single_observation_space, env.single_action_space, 2, total_steps=9, seed=0)
+    ppo = ppo_for(env, total_steps=9)
     watch = Stopwatch()
     ppo.take_in([Rows(env).play(ppo.policy, 4)], watch)
-    ppo.update(watch)
+    ppo.learn(watch)
     assert set(watch.seconds) == {"buffer", "inference", "returns", "update"}

@@ -5,11 +5,11 @@ import io
 import numpy as np
 import pytest
 import torch
+from multi_agent_run import Run, problem_of
 from team_env import TeamEnv
 
 from fastrl.algorithms.ppo_loss import log_probs_of
 from fastrl.algorithms.reinforce import REINFORCE, REINFORCEConfig
-from fastrl.utils.timer import Stopwatch
 
 
 @pytest.fixture(autouse=True)
@@ -20,24 +20,10 @@ def one_thread():
     torch.set_num_threads(before)
 
 
-def learner_for(env, *, seed=0, total_updates=60, **config):
+def reinforce_for(env, *, seed=0, total_updates=60, **config):
     options = {"num_steps": 16, "hidden": (32, 32), "minibatch_size": 512, "learning_rate": 5e-3, **config}
-    return REINFORCE(
-        REINFORCEConfig(**options),
-        env.single_observation_space,
-        env.single_action_space,
-        env.num_envs,
-        env.num_agents,
-        total_updates=total_updates,
-        seed=seed,
-    )
-
-
-def train(learner, env, updates):
-    for _ in range(updates):
-        stats = learner.collect(env, Stopwatch())
-        metrics = learner.update(Stopwatch())
-    return stats, metrics
+    problem = problem_of(env, total_updates, options["num_steps"], seed)
+    return Run(REINFORCE(REINFORCEConfig(**options), problem), env)
 
 
 @pytest.mark.parametrize(
@@ -52,9 +38,9 @@ def train(learner, env, updates):
 def test_learns_to_the_known_optimum(critic, box):
     env = TeamEnv(32, 3, box=box)
     # Discounted little, walking any one way would be better than dithering, and whole returns soon find that.
-    stats, metrics = train(learner_for(env, critic=critic, gamma=0.7), env, 60)
+    stats, rows = reinforce_for(env, critic=critic, gamma=0.7).train()
     assert stats.returns.mean() == pytest.approx(env.best_return(), abs=0.08)
-    assert metrics.gradient_steps == 1 and metrics.clip_fraction == 0
+    assert rows[-1]["gradient_steps"] == 1 and rows[-1]["clip_fraction"] == 0
 
 
 @pytest.mark.parametrize("box", [False, True])
@@ -62,15 +48,15 @@ def test_its_step_is_along_the_policy_gradient(box, monkeypatch):
     """Of the mean over living agents of log pi(a) (return - baseline), in chunks."""
     monkeypatch.setattr("fastrl.algorithms.multi_agent.CHUNK", 37)
     env = TeamEnv(8, 3, box=box)
-    learner = learner_for(env, entropy_coef=0.0, normalize_advantages=False, max_grad_norm=1e9)
-    trained = learner._actors["shared"]
+    run = reinforce_for(env, entropy_coef=0.0, normalize_advantages=False, max_grad_norm=1e9)
+    trained = run.learner._actors["shared"]
     seen = []
     step = trained.step
     monkeypatch.setattr(trained, "step", lambda *args: seen.append(trained.gradient.clone()) or step(*args))
-    learner.collect(env, Stopwatch())
-    actor, rollout = trained.network, learner.rollout
+    run.collect()
+    actor, rollout = trained.network, run.learner.rollout
     before = [parameter.detach().clone() for parameter in actor.parameters()]
-    learner.update(Stopwatch())
+    run.update()
     for parameter, value in zip(actor.parameters(), before, strict=True):
         parameter.data.copy_(value)
     rows = torch.from_numpy(np.flatnonzero(rollout.alive[:-1]))
@@ -86,14 +72,14 @@ def test_its_step_is_along_the_policy_gradient(box, monkeypatch):
 def test_returns_are_whole():
     """With a baseline of zero, advantages are the sums of rewards to the end of each agent's life."""
     env = TeamEnv(4, 2, horizon=4)
-    learner = learner_for(
+    run = reinforce_for(
         env, gamma=1.0, num_steps=4, normalize_rewards=False, normalize_advantages=False, critic="own"
     )
-    for trained in learner._critics.trained.values():
+    for trained in run.learner._critics.trained.values():
         trained.vector.data.zero_()
-    learner.collect(env, Stopwatch())
-    learner.update(Stopwatch())
-    rollout = learner.rollout
+    run.collect()
+    run.update()
+    rollout = run.learner.rollout
     ended = rollout.terminations | rollout.truncations
     for row in range(8):
         first = np.flatnonzero(ended[:, row])[0]
@@ -104,28 +90,28 @@ def test_returns_are_whole():
 
 def test_goes_on_to_the_bit():
     env = TeamEnv(8, 3)
-    whole = learner_for(env, dropout=0.1)
-    train(whole, env, 2)
+    whole = reinforce_for(env, dropout=0.1)
+    whole.train(2)
     buffer = io.BytesIO()
     torch.save(whole.state_dict(), buffer)
     buffer.seek(0)
     env_state = env.save_state()
-    _, expected = train(whole, env, 2)
+    _, expected = whole.train(2)
     other_env = TeamEnv(8, 3)
-    other = learner_for(other_env, dropout=0.1)
-    train(other, other_env, 1)
+    other = reinforce_for(other_env, dropout=0.1)
+    other.train(1)
     other_env.load_state(env_state)
     other.load_state_dict(torch.load(buffer, weights_only=True))
-    assert train(other, other_env, 2)[1] == expected
-    for name, vector in ((n, t.vector) for n, t in whole._actors.items()):
-        assert torch.equal(other._actors[name].vector, vector)
+    assert other.train(2)[1] == expected
+    for name, vector in ((n, t.vector) for n, t in whole.learner._actors.items()):
+        assert torch.equal(other.learner._actors[name].vector, vector)
 
 
 def test_a_policy_that_never_acts_takes_no_step():
     env = TeamEnv(4, 2)
     env.set_difficulty(num_agents=1)
-    learner = learner_for(env, share=False, critic="own")
-    before = learner._actors["agent1"].vector.detach().clone()
-    _, metrics = train(learner, env, 2)
-    assert metrics.gradient_steps == 1
-    assert torch.equal(learner._actors["agent1"].vector, before)
+    run = reinforce_for(env, share=False, critic="own")
+    before = run.learner._actors["agent1"].vector.detach().clone()
+    _, rows = run.train(2)
+    assert rows[-1]["gradient_steps"] == 1
+    assert torch.equal(run.learner._actors["agent1"].vector, before)

@@ -70,8 +70,8 @@ class Plan:
         self.seen.append(obs.copy())
         return np.full(len(obs), self.weight, np.int64)
 
-    def read_weights(self, buffer: bytearray) -> None:
-        self.weight = int(np.frombuffer(buffer, np.int64)[0])
+    def load(self, weights: Any) -> None:
+        self.weight = int(np.frombuffer(weights, np.int64)[0])
 
 
 def no_epsilon(steps: int) -> float:

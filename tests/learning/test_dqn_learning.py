@@ -8,8 +8,10 @@ import pytest
 import torch
 
 from fastrl.algorithms.dqn import DQN, DQNConfig
+from fastrl.algorithms.protocol import Problem
 from fastrl.replay import PrioritizedSampler, Replay, UniformSampler
 from fastrl.replay.prefetch import Prefetcher
+from fastrl.utils.timer import Stopwatch
 
 pytestmark = pytest.mark.slow
 
@@ -72,7 +74,9 @@ def largest_error(config, steps=2_000, prefetch=False, change=lambda batch: None
     torch.set_num_threads(1)
     env = Chain(seed=1)
     obs_space = gymnasium.spaces.Box(0, 1, (STATES,), np.float32)
-    dqn = DQN(config, obs_space, gymnasium.spaces.Discrete(3), seed=2)
+    problem = Problem(obs_space, gymnasium.spaces.Discrete(3), num_envs=1, total_steps=steps, seed=2)
+    dqn, watch = DQN(config, problem), Stopwatch()
+    epsilon = dqn.exploration()
     replay = Replay(2_000, (STATES,), np.float32)
     options = {"n_step": config.n_step, "gamma": config.gamma, "seed": 3}
     if config.prioritized:
@@ -82,7 +86,7 @@ def largest_error(config, steps=2_000, prefetch=False, change=lambda batch: None
     source = Prefetcher(sampler) if prefetch else sampler
     for step in range(steps):
         obs = env.observe()
-        action = dqn.act(obs[None], config.epsilon_at(step))[0]
+        action = dqn.act(obs[None], epsilon(step))[0]
         after, reward, terminated, truncated = env.step(action)
         replay.add(obs, action, reward, after, terminated, truncated)
         if terminated or truncated:
@@ -90,7 +94,7 @@ def largest_error(config, steps=2_000, prefetch=False, change=lambda batch: None
         if step >= 500:
             batch = source.sample()
             change(batch)
-            errors = dqn.update(batch)
+            errors = dqn.update(batch, watch)
             if config.prioritized:
                 source.update_priorities(batch.indices, errors)
     if prefetch:

@@ -211,7 +211,7 @@ def nobody(obs, agents):
     raise AssertionError
 
 
-class TestTeamPolicy:
+class TestMultiAgentPolicy:
     def policy(self, actions=DISCRETE):
         return MultiAgentPolicy(["a", "b", "a"], {"a": actor(actions, 1), "b": actor(actions, 2)}, actions)
 
@@ -271,8 +271,30 @@ class TestTeamPolicy:
         assert torch.equal(other.draw(torch.from_numpy(obs), alive, noise)[1], log_probs)
         fresh = MultiAgentPolicy(["a", "b", "a"], {"a": actor(seed=8), "b": actor(seed=9)}, DISCRETE)
         assert not torch.equal(fresh.draw(torch.from_numpy(obs), alive, noise)[1], log_probs)
-        fresh.load(policy.state())
+        fresh.load_state(policy.state())
         assert torch.equal(fresh.draw(torch.from_numpy(obs), alive, noise)[1], log_probs)
+
+    @pytest.mark.parametrize("options", [{}, {"normalize_obs": True}])
+    def test_weights_arrive_to_the_bit(self, options):
+        one, other = (
+            MultiAgentPolicy(
+                ["a", "b", "r"],
+                {"a": actor(BOX, seed, **options), "b": actor(BOX, seed + 1), "r": nobody},
+                BOX,
+            )
+            for seed in (1, 5)
+        )
+        for policy in (one, other):
+            if options:
+                policy.policies["a"].observe(torch.randn(9, 3, generator=generator(3)))
+        buffer, copy = bytearray(one.weights_nbytes), bytearray(one.weights_nbytes)
+        one.write_weights(memoryview(buffer))
+        other.load(bytes(buffer))
+        other.write_weights(copy)
+        assert buffer == copy
+        obs, alive = torch.randn(2, 3, generator=generator(4)), np.array([True, True, False])
+        obs = torch.cat([obs, obs[:1]])
+        assert torch.equal(one.draw(obs, alive, None)[1], other.draw(obs, alive, None)[1])
 
     def test_rules_have_to_be_given_again(self):
         policy = MultiAgentPolicy(["a", "r"], {"a": actor(), "r": nobody}, DISCRETE)
@@ -302,4 +324,4 @@ class TestTeamPolicy:
 
     def test_refuses_weights_of_somebody_else(self):
         with pytest.raises(ValueError, match="no actor named 'a'"):
-            MultiAgentPolicy(["z"], {"z": actor()}, DISCRETE).load(self.policy().state())
+            MultiAgentPolicy(["z"], {"z": actor()}, DISCRETE).load_state(self.policy().state())

@@ -114,7 +114,7 @@ def test_what_does_not_fit_is_refused_in_a_line(tmp_path: Path, capsys: pytest.C
     assert "it chooses among other actions: env.actions should be the same" in line
     assert "no such run directory" in refusal(capsys, *GYM, *to, tmp_path / "nowhere")
     file, state = load_newest(gym)
-    save_checkpoint(file, {**state, "policy": {}})
+    save_checkpoint(file, {**state, "learner": {**state["learner"], "policy": {}}})
     assert "has no weights that this fastrl can use: KeyError('architecture')" in refusal(
         capsys, *GYM, *to, gym
     )

@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from patience import LONG, wait_until
@@ -26,10 +25,11 @@ from traffic_runs import OPTIONS, line_worlds_of, small_config
 
 import fastrl.tasks.traffic.run
 from fastrl.algorithms.mappo import MAPPO, MAPPOConfig
+from fastrl.algorithms.protocol import Problem
 from fastrl.cli.main import main
 from fastrl.collectors.pool import CollectorError
 from fastrl.tasks.traffic.curriculum import Difficulty
-from fastrl.tasks.traffic.online import OnlineWorlds, Pace, pack, packed_size, unpack
+from fastrl.tasks.traffic.online import OnlineWorlds, Pace
 from fastrl.tasks.traffic.run import Training
 from fastrl.utils.timer import Stopwatch
 
@@ -95,12 +95,14 @@ def make_learner(seed: int = 0, **settings: Any) -> MAPPO:
     env = TeamEnv(WORLDS, AGENTS)
     return MAPPO(
         MAPPOConfig(num_steps=STEPS, hidden=(8,), **settings),
-        env.single_observation_space,
-        env.single_action_space,
-        WORLDS,
-        AGENTS,
-        total_updates=100,
-        seed=seed,
+        Problem(
+            env.single_observation_space,
+            env.single_action_space,
+            WORLDS,
+            total_steps=100 * WORLDS * STEPS,
+            num_agents=AGENTS,
+            seed=seed,
+        ),
     )
 
 
@@ -110,21 +112,6 @@ def lines() -> Any:
 
 def broken() -> Any:
     raise ValueError("this simulation is broken")
-
-
-@pytest.mark.parametrize("settings", [{}, {"share": False, "normalize_obs": True}])
-def test_weights_arrive_to_the_bit(settings: dict[str, Any]) -> None:
-    one, other = make_learner(1, **settings).policy, make_learner(2, **settings).policy
-    buffer = bytearray(packed_size(one))
-    pack(one, memoryview(buffer))
-    unpack(other, memoryview(buffer))
-    copy = bytearray(packed_size(other))
-    pack(other, memoryview(copy))
-    assert buffer == copy
-    obs = np.random.default_rng(0).standard_normal((AGENTS, 3), np.float32)
-    alive = np.ones(AGENTS, np.bool_)
-    a, b = (policy.draw(torch.from_numpy(obs), alive, None)[1] for policy in (one, other))
-    assert a.tolist() == b.tolist()
 
 
 Start = Callable[..., tuple[MAPPO, OnlineWorlds]]
@@ -172,8 +159,9 @@ def test_rollouts_arrive_whole_and_are_learnt_from(start: Start) -> None:
         assert (rollout.log_probs[rollout.alive[:-1]] < 0).all()
         # All observations of the living have a bias of 1.
         assert (rollout.obs[..., 2][rollout.alive] == 1).all()
+        learner.update(rollout, Stopwatch())
         assert learner.steps == (i + 1) * STEPS * WORLDS
-        assert learner.update(Stopwatch()).gradient_steps > 0
+        assert learner.metrics()["gradient_steps"] > 0
         online.publish(0, FULL)
     assert episodes > 0
     numbers = online.numbers()
@@ -197,7 +185,7 @@ def test_the_newest_policy_acts(start: Start) -> None:
     """Once published, a policy that always goes one way is what the rollouts show."""
     learner, online = start(queue=1)
     take(online)
-    actor: Any = learner.policy.policies[learner.policy.teams[0]]
+    actor: Any = learner.policy.policies[learner.policy.names[0]]
     for layer in actor.body.layers[-1:]:
         layer.weight.data.zero_()
         layer.bias.data.copy_(layer.bias.data.new_tensor([0.0, 0.0, 50.0]))

@@ -406,10 +406,6 @@ def test_it_learns_to_drive(monkeypatch: pytest.MonkeyPatch) -> None:
             ),
         ),
         (
-            [*OPTIONS, "--algorithm=mappo", "--mappo.critic=own"],
-            "--mappo.critic own is what --algorithm ippo means: choose that",
-        ),
-        (
             ["--curriculum.up=0.3"],
             "--curriculum.up 0.3 should be more than --curriculum.down 0.4",
         ),

@@ -11,12 +11,13 @@ import pytest
 from patience import wait_until
 
 from fastrl.algorithms.dqn import DQN, DQNConfig
+from fastrl.algorithms.protocol import Problem
 from fastrl.collectors.counters import Board
 from fastrl.collectors.pool import CONTEXT
 from fastrl.collectors.weights import Weights
-from fastrl.replay import PrioritizedSampler, Replay, UniformSampler
+from fastrl.replay import PrioritizedSampler, Replay
 from fastrl.training.gpu import GpuMeter
-from fastrl.training.off_policy import Inflow, Learner
+from fastrl.training.off_policy import Inflow, Learner, make_sampler
 
 
 class ByHand:
@@ -54,11 +55,11 @@ class Parts:
         self.feed, self.replay = ByHand(), new_replay()
         self.board = Board(CONTEXT, 1)
         space = gymnasium.spaces.Box(-100, 100, (3,), np.float32)
-        self.dqn = DQN(self.config, space, gymnasium.spaces.Discrete(2), seed=0)
+        problem = Problem(space, gymnasium.spaces.Discrete(2), num_envs=1, total_steps=1)
+        self.dqn = DQN(self.config, problem)
         self.weights = Weights(self.dqn.weights_nbytes)
         self.inflow = Inflow(self.feed, self.replay.append, self.board, steps=100)  # type: ignore[arg-type]
-        kind = PrioritizedSampler if self.config.prioritized else UniformSampler
-        self.sampler = kind(self.replay, 4)
+        self.sampler: Any = make_sampler(self.dqn.replay_spec(), self.replay, 0)
         self.learner = Learner(
             self.dqn, self.replay, self.sampler, self.inflow, self.weights, **{"starts": 10, **settings}
         )

@@ -199,8 +199,8 @@ def test_no_setting_that_names_something_to_import_or_open_is_forgotten() -> Non
         ),
         (TrafficConfig, "env.id"),  # of fastrl's own, from a fixed list
         (TrafficConfig, "env.options"),  # literals for compiled worlds
-        (TrafficConfig, "mappo.teams"),  # any names
-        (TrafficConfig, "reinforce.teams"),
+        (TrafficConfig, "mappo.policies"),  # any names
+        (TrafficConfig, "reinforce.policies"),
         (TrainConfig, "env.red_agent"),  # three names
         (WorkflowConfig, "env.red_agent"),
         (WorkflowConfig, "run.workflow"),  # five names

@@ -1,7 +1,10 @@
-"""What learners of an actor and a critic have in common: network, optimiser, a rollout of fragments, saving."""
+"""Base of algorithms that learn an actor and a critic from rollouts: network, optimiser, loading, saving."""
 
 import contextlib
+import functools
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
 import gymnasium
@@ -11,7 +14,9 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor, nn
 
+from fastrl.algorithms.protocol import Algorithm, Problem
 from fastrl.algorithms.reward_scaling import ReturnScale
+from fastrl.algorithms.schedules import LinearSchedule
 from fastrl.networks.action_space import Actions
 from fastrl.networks.actor_critic import (
     LOG_STD_RANGE,
@@ -21,12 +26,14 @@ from fastrl.networks.actor_critic import (
     check_layers,
     check_moments,
     flatten_parameters,
+    generator_of,
     load_weights,
 )
+from fastrl.networks.compiled_actor import ActorSpec, MlpActor
 from fastrl.rollout.fragment import Fragment
 from fastrl.rollout.layout import lay_out
 from fastrl.rollout.rollout import Rollout
-from fastrl.utils.config import section
+from fastrl.utils.config import Setting, section
 from fastrl.utils.timer import Stopwatch
 
 # Rows of the critic's forward passes over a whole rollout: large enough to be cheap a row, small enough for
@@ -34,9 +41,21 @@ from fastrl.utils.timer import Stopwatch
 VALUE_CHUNK = 4096
 
 
+# How far behind the policies of experience may be, for algorithms that learn while experience is collected.
+MaxStaleness = Annotated[
+    int,
+    Field(
+        ge=0,
+        description="updates that the policy of learned experience may be behind; older experience is dropped; 0:"
+        " collect and learn in turns",
+    ),
+    Setting(resumable=True),
+]
+
+
 @section
 class ActorCriticConfig:
-    """The hyper-parameters that all of them have. Schedules are linear in the environment steps done."""
+    """Hyper-parameters of actor-critic algorithms. Schedules are linear in the environment steps done."""
 
     num_steps: Annotated[int, Field(ge=1, description="steps of each environment between updates")] = 100
     gamma: Annotated[float, Field(ge=0, le=1, description="discount of future rewards")] = 0.99
@@ -77,55 +96,41 @@ class ActorCriticConfig:
     ] = 0.0
 
 
-class ActorCriticLearner:
-    """An actor and a critic that learn from rollouts.
+class ActorCriticLearner(Algorithm[Sequence[Fragment]]):
+    """Learns an actor and a critic from rollouts.
 
     Args:
         config: hyper-parameters.
-        obs_space: ``Box`` float32 of one dimension, of one environment.
-        action_space: ``Discrete`` starting at 0, or float32 ``Box`` of one dimension, of one environment.
-        num_envs: N, rows of environments.
-        num_steps: of each between updates, in the first rollout.
-        total_steps: environment steps of the whole training, over which schedules run; one update more or
-            less is no error, and past the end the final values hold.
-        seed: of the initial weights; not negative.
-        device: where the network lives; "cpu" or "cuda". Rollouts stay in main memory.
-        masks: keep action masks.
+        problem: observations are a ``Box`` float32 of one dimension; actions are ``Discrete`` from 0 on, or a float32
+            ``Box`` of one dimension. Rollouts stay in main memory.
         precision: of the network's arithmetic on CUDA.
         compiled: ``torch.compile`` the network on CUDA.
 
     Attributes:
         policy: the network.
         actions: what it draws, and what environments get of that.
-        rollout: what the next update learns from.
-        steps: environment steps collected so far.
+        rollout: what the last update learned from.
     """
+
+    learns_from = "rollouts"
+    config: ActorCriticConfig
 
     def __init__(
         self,
         config: ActorCriticConfig,
-        obs_space: gymnasium.Space,
-        action_space: gymnasium.Space,
-        num_envs: int,
+        problem: Problem,
         *,
-        num_steps: int,
-        total_steps: int,
-        seed: int,
-        device: str = "cpu",
-        masks: bool = False,
         precision: Literal["fp32", "bf16", "fp16"] = "fp32",
         compiled: bool = False,
     ) -> None:
-        obs_dim = _obs_dim(obs_space)
-        self.actions = Actions(action_space)
-        if masks and self.actions.is_box:
+        self.config = config
+        obs_dim = _obs_dim(problem.obs_space)
+        self.actions = Actions(problem.action_space)
+        if self.action_masks and self.actions.is_box:
             raise ValueError("action masks are for discrete actions: set action_masks to false")
-        if total_steps < 1:
-            raise ValueError(f"total_steps must be at least 1, got {total_steps}")
-        self.total_steps = total_steps
+        self.total_steps = problem.total_steps
         self.steps = 0
-        self.device = torch.device(device)
-        self._settings = config
+        self.device = torch.device(problem.device)
         self.policy = ActorCritic(
             obs_dim,
             self.actions.size,
@@ -134,16 +139,22 @@ class ActorCriticLearner:
             normalize_obs=config.normalize_obs,
             continuous=self.actions.is_box,
             initial_log_std=config.initial_log_std,
-            generator=generator_of(np.random.SeedSequence(seed).spawn(1)[0]),
+            generator=generator_of(np.random.SeedSequence(problem.seed).spawn(1)[0]),
         ).to(self.device)
         self._parameters = flatten_parameters(self.policy)
         self._optimizer = torch.optim.Adam([self._parameters], eps=1e-5, fused=True)
-        self._return_scale = ReturnScale(num_envs, config.gamma) if config.normalize_returns else None
+        self._return_scale = ReturnScale(problem.num_envs, config.gamma) if config.normalize_returns else None
         # What the next update multiplies rewards by.
         self._reward_scale = config.reward_scale
         self.rollout = Rollout(
-            num_steps, num_envs, obs_dim, self.actions.size, masks=masks, continuous=self.actions.is_box
+            config.num_steps,
+            problem.num_envs,
+            obs_dim,
+            self.actions.size,
+            masks=self.action_masks,
+            continuous=self.actions.is_box,
         )
+        self._metrics: Any = None
 
         on_cuda = self.device.type == "cuda"
         self._amp_dtype = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}[precision]
@@ -152,6 +163,31 @@ class ActorCriticLearner:
         self._scaler = torch.amp.GradScaler(self.device.type, enabled=self._amp_dtype == torch.float16)
         self._forward = torch.compile(self.policy, dynamic=True) if compiled and on_cuda else self.policy
         _keep_freed_memory()
+
+    def actor_spec(self) -> ActorSpec:
+        return functools.partial(MlpActor, self.policy.actor_architecture())
+
+    @property
+    def weights_nbytes(self) -> int:
+        return self.actor_spec()().weights_nbytes
+
+    def write_weights(self, out: Any) -> None:
+        self.policy.actor_weights(np.frombuffer(out, np.float32))
+
+    def update(self, experience: Sequence[Fragment], watch: Stopwatch) -> None:
+        self.take_in(experience, watch)
+        self._metrics = self.learn(watch)
+
+    @abstractmethod
+    def learn(self, watch: Stopwatch) -> Any:
+        """Learns from `rollout`; returns a dataclass of numbers.
+
+        Raises:
+            FloatingPointError: the policy gave NaN or infinity, or parameters have become so.
+        """
+
+    def metrics(self) -> dict[str, float]:
+        return {} if self._metrics is None else asdict(self._metrics)
 
     def take_in(self, fragments: Sequence[Fragment], watch: Stopwatch) -> None:
         """Makes fragments, from any collector, what the next update learns from; they are copied.
@@ -163,7 +199,7 @@ class ActorCriticLearner:
             self.rollout = lay_out(fragments, self.rollout)
         with watch("returns"):
             if self._return_scale is not None:
-                self._reward_scale = self._settings.reward_scale * self._return_scale.take_in(fragments)
+                self._reward_scale = self.config.reward_scale * self._return_scale.take_in(fragments)
         self.steps += len(self.rollout)
 
     def _values(self, obs: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -183,7 +219,7 @@ class ActorCriticLearner:
         self._optimizer.zero_grad(set_to_none=False)
         torch.autograd.backward(outputs, tuple(self._scaler.scale(gradients)))
         self._scaler.unscale_(self._optimizer)
-        grad_norm = nn.utils.clip_grad_norm_(self._parameters, self._settings.max_grad_norm)
+        grad_norm = nn.utils.clip_grad_norm_(self._parameters, self.config.max_grad_norm)
         self._scaler.step(self._optimizer)
         self._scaler.update()
         if self.policy.log_std is not None:
@@ -197,8 +233,7 @@ class ActorCriticLearner:
 
     def _scheduled(self, start: float, end: float) -> float:
         """Linear from the first rollout to ``total_steps``."""
-        progress = min(max(self.steps - len(self.rollout), 0) / self.total_steps, 1.0)
-        return start + (end - start) * progress
+        return LinearSchedule(start, end, self.total_steps)(max(self.steps - len(self.rollout), 0))
 
     def _check_parameters(self) -> None:
         for name, parameter in self.policy.named_parameters():
@@ -220,41 +255,32 @@ class ActorCriticLearner:
         """What inference needs (see `ActorCritic.from_state`): weights and architecture. Not a copy."""
         return self.policy.state()
 
-    def take_weights(self, state: Mapping[str, Any]) -> None:
-        """Begins with the weights of a network that `policy_state` gave, statistics of observations included.
+    def load_policy(self, state: Mapping[str, Any]) -> list[str]:
+        """Statistics of observations are loaded, too."""
+        ours, theirs = self.actions.state(), state["actions"]
+        if ours != theirs:
+            raise ValueError(f"its actions are {theirs}, not {ours}")
+        check_architecture(state["policy"]["architecture"], self.policy.state()["architecture"])
+        load_weights(self.policy, state["policy"]["weights"])
+        return []
 
-        Raises:
-            ValueError: it is another one, or not finite.
-        """
-        # Older checkpoints do not say that their actions are discrete.
-        saved = {"continuous": False} | state["architecture"]
-        check_architecture(saved, self.policy.state()["architecture"])
-        load_weights(self.policy, state["weights"])
+    @classmethod
+    def check_state(cls, config: Any, state: Mapping[str, Any]) -> None:
+        check_layers(state["policy"], hidden=config.hidden)
+        ActorCritic.check_size(state["policy"])
 
     def state_dict(self) -> dict[str, Any]:
-        """All that `load_state_dict` needs to go on.
-
-        Nested dicts with string keys, of tensors and plain (JSON-able) values. Tensors of the network and
-        optimiser are not copies: write them out before the next update. Call it after an update.
-        """
         return {
             "steps": self.steps,
+            "actions": self.actions.state(),
             "policy": self.policy.state(),
             "optimizer": dict(self._optimizer.state[self._parameters]),
             "scaler": self._scaler.state_dict(),
             "return_scale": None if self._return_scale is None else self._return_scale.state_dict(),
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on where the other stood.
-
-        Raises:
-            ValueError: the state is of another network, number of environments or kind of normalisation, or
-                is not finite.
-        """
-        architecture = self.policy.state()["architecture"]
-        # Older checkpoints do not say that their actions are discrete.
-        saved = {"continuous": False} | state["policy"]["architecture"]
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        architecture, saved = self.policy.state()["architecture"], state["policy"]["architecture"]
         if saved != architecture:
             raise ValueError(f"the saved network is {saved}, this run's is {architecture}")
         if (state["return_scale"] is None) != (self._return_scale is None):
@@ -269,16 +295,6 @@ class ActorCriticLearner:
         if self._return_scale is not None:
             self._return_scale.load_state_dict(state["return_scale"])
         self.steps = state["steps"]
-
-
-def check_learner(state: Mapping[str, Any], hidden: Sequence[int]) -> None:
-    """Compares what `ActorCriticLearner.state_dict` gave with settings, before memory is taken for what they claim.
-
-    Raises:
-        ValueError: its network has other hidden layers, or fewer weights than these.
-    """
-    check_layers(state["policy"], hidden=hidden)
-    ActorCritic.check_size(state["policy"])
 
 
 def _obs_dim(obs_space: gymnasium.Space) -> int:
@@ -299,10 +315,6 @@ def _keep_freed_memory() -> None:
     counts; nothing is written to it, so it costs nothing. Elsewhere this has no effect.
     """
     torch.empty(2**25 - 2**16, dtype=torch.uint8)
-
-
-def generator_of(seed: np.random.SeedSequence) -> torch.Generator:
-    return torch.Generator().manual_seed(int(seed.generate_state(1, np.uint64)[0]) >> 1)
 
 
 def explained_variance(rollout: Rollout) -> float:

@@ -9,10 +9,10 @@
 """
 
 import contextlib
+import functools
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Protocol
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 import gymnasium
 import numpy as np
@@ -21,9 +21,26 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator, Field, model_validator
 from torch import Tensor, nn
 
-from fastrl.networks.actor_critic import check_architecture, check_moments, flatten_parameters, load_weights
+from fastrl.algorithms.protocol import (
+    OffPolicyAlgorithm,
+    Prioritization,
+    Problem,
+    ReplaySpec,
+    Transitions,
+    no_exploration,
+)
+from fastrl.algorithms.schedules import LinearSchedule
+from fastrl.networks.actor_critic import (
+    check_architecture,
+    check_layers,
+    check_moments,
+    flatten_parameters,
+    generator_of,
+    load_weights,
+)
 from fastrl.networks.q_network import NATURE, QNetwork, flatten_statistics, parse_conv
 from fastrl.utils.config import section
+from fastrl.utils.timer import Stopwatch
 
 
 def _conv(layer: str) -> str:
@@ -106,16 +123,6 @@ class DQNConfig:
             raise ValueError("batch_norm needs a batch_size of at least 2: it normalises by the batch")
         return self
 
-    def epsilon_at(self, steps: int) -> float:
-        """The share of random actions after ``steps`` environment steps; 0 with noisy networks."""
-        if self.noisy:
-            return 0.0
-        return _linear(self.epsilon, self.final_epsilon, self.epsilon_steps, steps)
-
-    def beta_at(self, steps: int) -> float:
-        """The exponent of the importance weights after ``steps`` environment steps."""
-        return _linear(self.beta, self.final_beta, self.beta_steps, steps)
-
 
 # Settings under a name, to be given to DQNConfig: DQNConfig(**PRESETS["atari"]). They add up:
 # DQNConfig(**PRESETS["atari"], **PRESETS["large-batch"]).
@@ -133,44 +140,6 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     # 2048 transitions a gradient step, 512 of them in memory at a time.
     "large-batch": {"batch_size": 512, "accumulate": 4},
 }
-
-
-class Batch(Protocol):
-    """B transitions to learn from, as the samplers of ``fastrl.replay`` give them."""
-
-    @property
-    def obs(self) -> Tensor: ...  # [B, ...] as the observation space has them
-    @property
-    def actions(self) -> Tensor: ...  # int64 [B]
-    @property
-    def rewards(self) -> Tensor: ...  # float32 [B], discounted sum of up to n steps
-    @property
-    def next_obs(self) -> Tensor: ...  # [B, ...], after these steps
-    @property
-    def discounts(self) -> Tensor: ...  # float32 [B], gamma^steps, or 0 where the episode terminated
-    @property
-    def weights(self) -> Tensor: ...  # float32 [B], importance weights
-
-
-@dataclass(frozen=True)
-class DQNMetrics:
-    """What the learner did since the last row: means over its batches, unless noted; NaN without any.
-
-    Attributes:
-        loss: the weighted Huber or squared (halved) loss.
-        q: value of the actions that were taken.
-        td_error: absolute temporal-difference error, not weighted.
-        grad_norm: before clipping; mean over gradient steps.
-        batches: number of them.
-        gradient_steps: number of them; ``batches / accumulate``.
-    """
-
-    loss: float
-    q: float
-    td_error: float
-    grad_norm: float
-    batches: int
-    gradient_steps: int
 
 
 def bootstrap(next_values: Tensor, next_online_values: Tensor | None = None) -> Tensor:
@@ -222,18 +191,47 @@ def q_gradient(
     return gradient, td, loss, chosen.mean()
 
 
-class Actor:
+class Sizes(NamedTuple):
+    """Sizes of a network. (Spaces of images have bounds for each pixel, and would be slow to pickle.)"""
+
+    obs_shape: tuple[int, ...]
+    obs_dtype: torch.dtype
+    obs_scale: float
+    num_actions: int
+
+    @classmethod
+    def of(cls, obs_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]) -> Self:
+        """Those of an environment's spaces.
+
+        Raises:
+            ValueError: spaces that `DQN` does not take.
+        """
+        if (
+            not isinstance(obs_space, gymnasium.spaces.Box)
+            or len(obs_space.shape) not in (1, 3)
+            or obs_space.dtype not in (np.float32, np.uint8)
+        ):
+            raise ValueError(
+                "DQN needs observations of a float32 or uint8 Box of shape [D], or [C, H, W] for images,"
+                f" got {obs_space}"
+            )
+        if not isinstance(action_space, gymnasium.spaces.Discrete) or action_space.start != 0:
+            raise ValueError(f"DQN needs a Discrete action space that starts at 0, got {action_space}")
+        shape, num_actions = obs_space.shape, int(action_space.n)
+        if obs_space.dtype == np.float32:
+            return cls(shape, torch.float32, 1.0, num_actions)
+        return cls(shape, torch.uint8, 1 / max(int(obs_space.high.max()), 1), num_actions)
+
+
+class DQNActor:
     """Chooses actions: the network and a way to explore, without anything to learn.
 
-    Collectors make one each and fill it with the learner's newest weights by `read_weights`. Acting is always
-    in float32 and, with BatchNorm, uses the running statistics: an action must not depend on what other
-    environments happen to be in the same call.
+    Collectors make one each and `load` the newest weights into it. Acting is always in float32 and, with BatchNorm,
+    uses the running statistics: an action must not depend on what other environments happen to be in the same call.
 
     Args:
-        config: the learner's.
-        obs_space: ``Box`` float32 or uint8 ``[D]``, or ``[C, H, W]`` for images, of one environment. uint8 is
-            divided by the largest value that the space allows, 255 for pixels.
-        action_space: ``Discrete`` starting at 0.
+        config: the algorithm's.
+        sizes: of the environment's spaces.
         seed: of the initial weights and the exploration; not negative. Give every collector one of its own.
         device: where the network lives.
 
@@ -242,31 +240,24 @@ class Actor:
         weights_nbytes: bytes of all weights, the statistics of BatchNorm included.
     """
 
-    def __init__(
-        self,
-        config: DQNConfig,
-        obs_space: gymnasium.Space,
-        action_space: gymnasium.Space,
-        seed: int,
-        device: str = "cpu",
-    ) -> None:
-        self._obs_shape, self._obs_dtype, scale, self._num_actions = _sizes(obs_space, action_space)
+    def __init__(self, config: DQNConfig, sizes: Sizes, seed: int, device: str = "cpu") -> None:
+        self._sizes = sizes
         self.device = torch.device(device)
         weights_seed, exploration_seed, noise_seed = np.random.SeedSequence(seed).spawn(3)
-        # All draws are made on the CPU: they are few, and a run may go on on another device.
+        # All draws are made on the CPU: they are few, and a run may resume on another device.
         self._exploration = np.random.Generator(np.random.PCG64(exploration_seed))
-        self.noise = _generator(noise_seed)
+        self.noise = generator_of(noise_seed)
         self.network = QNetwork(
-            self._obs_shape,
-            self._num_actions,
-            conv=config.conv if len(self._obs_shape) == 3 else (),
+            sizes.obs_shape,
+            sizes.num_actions,
+            conv=config.conv if len(sizes.obs_shape) == 3 else (),
             hidden=config.hidden,
             dueling=config.dueling,
             noisy=config.noisy,
             noisy_sigma=config.noisy_sigma,
             batch_norm=config.batch_norm,
-            obs_scale=scale,
-            generator=_generator(weights_seed),
+            obs_scale=sizes.obs_scale,
+            generator=generator_of(weights_seed),
         )
         self.network.to(self.device).eval()
         self.parameters = flatten_parameters(self.network)
@@ -293,12 +284,12 @@ class Actor:
         random = self._exploration.random(len(obs)) < epsilon
         count = int(np.count_nonzero(random))
         if count == len(obs):
-            return self._exploration.integers(self._num_actions, size=count)
+            return self._exploration.integers(self._sizes.num_actions, size=count)
         if self._noisy:
             self.network.draw_noise(self.noise)
         actions = self._best(obs)
         if count:
-            actions[random] = self._exploration.integers(self._num_actions, size=count)
+            actions[random] = self._exploration.integers(self._sizes.num_actions, size=count)
         return actions
 
     def greedy(self, obs: NDArray[Any] | Tensor) -> NDArray[np.int64]:
@@ -320,14 +311,14 @@ class Actor:
         target[:cut] = self.parameters.detach().cpu().numpy().view(np.uint8)
         target[cut:] = self._statistics.cpu().numpy().view(np.uint8)
 
-    def read_weights(self, buffer: Any) -> None:
-        """Takes over all weights from a buffer that `write_weights` has filled, of the same configuration.
+    def load(self, weights: Any) -> None:
+        """Takes all weights from a buffer that `write_weights` has filled, of the same configuration.
 
         Raises:
             ValueError: a buffer of another size.
         """
         # A copy, for torch wants memory that it may write to, and aligned.
-        source = torch.from_numpy(self._bytes_of(buffer).copy().view(np.float32))
+        source = torch.from_numpy(self._bytes_of(weights).copy().view(np.float32))
         cut = self.parameters.numel()
         self.parameters.data.copy_(source[:cut])
         self._statistics.copy_(source[cut:])
@@ -340,8 +331,8 @@ class Actor:
             "noise": self.noise.get_state(),
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on exactly where the other one stood.
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Resumes exactly where the actor stood that gave the state.
 
         Raises:
             ValueError: the state is of another network, or is not finite.
@@ -372,11 +363,11 @@ class Actor:
             obs = torch.from_numpy(obs if obs.flags.writeable else obs.copy())
         elif not isinstance(obs, Tensor):
             raise TypeError(f"obs should be a numpy array or a tensor, got {type(obs).__name__}")
-        if obs.dtype != self._obs_dtype:
-            raise TypeError(f"obs should be {_name(self._obs_dtype)}, got {_name(obs.dtype)}")
-        if tuple(obs.shape[1:]) != self._obs_shape or obs.ndim == 0:
-            hint = "; for one observation pass obs[None]" if tuple(obs.shape) == self._obs_shape else ""
-            expected = ", ".join(["N", *map(str, self._obs_shape)])
+        if obs.dtype != self._sizes.obs_dtype:
+            raise TypeError(f"obs should be {_name(self._sizes.obs_dtype)}, got {_name(obs.dtype)}")
+        if tuple(obs.shape[1:]) != self._sizes.obs_shape or obs.ndim == 0:
+            hint = "; for one observation pass obs[None]" if tuple(obs.shape) == self._sizes.obs_shape else ""
+            expected = ", ".join(["N", *map(str, self._sizes.obs_shape)])
             raise ValueError(f"obs should have shape [{expected}], got {list(obs.shape)}{hint}")
         return obs
 
@@ -390,17 +381,18 @@ class Actor:
         return view
 
 
-class DQN:
-    """A learner of action values, fed with batches of transitions.
+class DQN(OffPolicyAlgorithm):
+    """Learns values of actions from minibatches of transitions.
 
     ::
 
-        dqn = DQN(config, env.single_observation_space, env.single_action_space, seed=0)
+        dqn = DQN(config, Problem(obs_space, action_space, num_envs, total_steps))
+        epsilon = dqn.exploration()
         while steps < total_steps:
-            actions = dqn.act(obs, config.epsilon_at(steps))
+            actions = dqn.act(obs, epsilon(steps))
             ...                                              # step the environment, replay.add_many(...)
             batch = sampler.sample()
-            td_errors = dqn.update(batch)
+            td_errors = dqn.update(batch, watch)
             if config.prioritized:
                 sampler.update_priorities(batch.indices, td_errors)
 
@@ -416,30 +408,26 @@ class DQN:
 
     Args:
         config: hyper-parameters.
-        obs_space, action_space: as of `Actor`.
-        seed: not negative.
-        device: where the networks live; "cpu" or "cuda".
+        problem: its observations are a ``Box`` float32 or uint8 ``[D]``, or ``[C, H, W]`` for images; uint8 is divided
+            by the largest value that the space allows, 255 for pixels. Its actions are ``Discrete`` from 0 on.
 
     Attributes:
         actor: the online network, and how it acts.
         target: the target network.
         updates: gradient steps so far.
-        weights_nbytes: size of what `write_weights` writes.
     """
 
-    def __init__(
-        self,
-        config: DQNConfig,
-        obs_space: gymnasium.Space,
-        action_space: gymnasium.Space,
-        *,
-        seed: int,
-        device: str = "cpu",
-    ) -> None:
+    name = "dqn"
+    summary = "deep Q-learning, with double, dueling, n-step, prioritized and noisy as options"
+    config_type = DQNConfig
+    config: DQNConfig
+
+    def __init__(self, config: DQNConfig, problem: Problem) -> None:
         self.config = config
-        self.device = torch.device(device)
-        self.actor = Actor(config, obs_space, action_space, seed, device)
-        self.weights_nbytes = self.actor.weights_nbytes
+        self.steps = 0
+        self.device = torch.device(problem.device)
+        self._sizes = Sizes.of(problem.obs_space, problem.action_space)
+        self.actor = DQNActor(config, self._sizes, problem.seed, problem.device)
         online = self.actor.network
         self._amp_dtype = _amp_dtype(config.precision, self.device)
         on_tensor_cores = self.device.type == "cuda" and self._amp_dtype is not None
@@ -462,26 +450,53 @@ class DQN:
     def act(
         self, obs: NDArray[Any] | Tensor, epsilon: float | NDArray[np.floating] = 0.0
     ) -> NDArray[np.int64]:
-        """`Actor.act` with the online network."""
+        """`DQNActor.act` with the online network."""
         return self.actor.act(obs, epsilon)
 
     def greedy(self, obs: NDArray[Any] | Tensor) -> NDArray[np.int64]:
-        """`Actor.greedy` with the online network."""
+        """`DQNActor.greedy` with the online network."""
         return self.actor.greedy(obs)
 
+    def actor_spec(self) -> Callable[[int], DQNActor]:
+        return functools.partial(DQNActor, self.config, self._sizes)
+
+    @property
+    def weights_nbytes(self) -> int:
+        return self.actor.weights_nbytes
+
     def write_weights(self, out: Any) -> None:
-        """`Actor.write_weights` of the online network."""
         self.actor.write_weights(out)
 
-    def update(self, batch: Batch) -> Tensor:
-        """Learns from one batch; every ``accumulate``-th call is a gradient step.
+    def exploration(self) -> Callable[[int], float]:
+        """The share of random actions by environment steps; 0 with noisy networks."""
+        config = self.config
+        if config.noisy:
+            return no_exploration
+        return LinearSchedule(config.epsilon, config.final_epsilon, config.epsilon_steps)
 
-        The batch may be overwritten once this returns, or, if it lies in pinned memory and the learner is on
-        a GPU, once the GPU is done with it.
+    def replay_spec(self) -> ReplaySpec:
+        config = self.config
+        beta = LinearSchedule(config.beta, config.final_beta, config.beta_steps)
+        return ReplaySpec(
+            config.batch_size,
+            config.n_step,
+            config.gamma,
+            Prioritization(config.alpha, beta) if config.prioritized else None,
+        )
+
+    def update(self, experience: Transitions, watch: Stopwatch) -> Tensor:
+        """Learns from one minibatch; every ``accumulate``-th call is a gradient step.
+
+        The minibatch may be overwritten once this returns, or, if it lies in pinned memory and the networks on a GPU,
+        once the GPU is done with it.
 
         Returns:
-            |td| float32 [B] on the learner's device, before the update: the new priorities.
+            |td| float32 [B] on `device`, before the update: the new priorities.
         """
+        with watch("update"):
+            return self._learn(experience)
+
+    def _learn(self, batch: Transitions) -> Tensor:
         config = self.config
         actions, rewards, discounts, weights = (
             tensor.to(self.device, non_blocking=True)
@@ -503,8 +518,12 @@ class DQN:
             self._step()
         return td_errors
 
-    def metrics(self) -> DQNMetrics:
-        """Means since the last call. Waits for the GPU.
+    def metrics(self) -> dict[str, float]:
+        """Means over the minibatches since the last call, NaN without any. Waits for the GPU.
+
+        ``loss``: weighted, Huber or squared (halved). ``q``: value of the actions that were taken. ``td_error``:
+        absolute temporal-difference error, not weighted. ``grad_norm``: before clipping, mean over gradient steps.
+        ``batches``, ``gradient_steps``: numbers of them.
 
         Raises:
             FloatingPointError: a loss was NaN or infinite; the parameters are of no use any more.
@@ -518,37 +537,35 @@ class DQN:
                 f"the loss is not finite (NaN or infinity) after {self.updates} gradient steps; go back to a"
                 " checkpoint, and lower the learning rate or check rewards and observations"
             )
-        return DQNMetrics(
-            loss=_ratio(loss, batches),
-            q=_ratio(q, batches),
-            td_error=_ratio(td_error, batches),
-            grad_norm=_ratio(grad_norm, gradient_steps),
-            batches=batches,
-            gradient_steps=gradient_steps,
-        )
+        return {
+            "loss": _ratio(loss, batches),
+            "q": _ratio(q, batches),
+            "td_error": _ratio(td_error, batches),
+            "grad_norm": _ratio(grad_norm, gradient_steps),
+            "batches": batches,
+            "gradient_steps": gradient_steps,
+        }
 
-    def take_weights(self, state: dict[str, Any]) -> None:
-        """Begins with the weights of a network that `policy_state` gave.
+    def load_policy(self, state: Mapping[str, Any]) -> list[str]:
+        network, saved = self.actor.network, state["actor"]["network"]
+        check_architecture(saved["architecture"], network.state()["architecture"])
+        load_weights(network, saved["weights"])
+        load_weights(self.target, saved["weights"])
+        return []
 
-        Raises:
-            ValueError: it is another one, or not finite.
-        """
-        network = self.actor.network
-        check_architecture(state["architecture"], network.state()["architecture"])
-        load_weights(network, state["weights"])
-        load_weights(self.target, state["weights"])
+    @classmethod
+    def check_state(cls, config: Any, state: Mapping[str, Any]) -> None:
+        network = state["actor"]["network"]
+        check_layers(network, hidden=config.hidden, conv=config.conv)
+        QNetwork.check_size(network)
 
     def policy_state(self) -> dict[str, Any]:
         """What inference needs (see `QNetwork.from_state`): weights and architecture. Not a copy."""
         return self.actor.network.state()
 
     def state_dict(self) -> dict[str, Any]:
-        """All that `load_state_dict` needs to go on exactly.
-
-        Nested dicts with string keys, of tensors and plain (JSON-able) values. Tensors are not copies: write
-        them out before the next update.
-        """
         return {
+            "steps": self.steps,
             "actor": self.actor.state_dict(),
             "target": self.target.state_dict(),
             "optimizer": dict(self._optimizer.state[self.actor.parameters]),
@@ -560,12 +577,7 @@ class DQN:
             "summed": list(self._summed),
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on where the other learner stood.
-
-        Raises:
-            ValueError: the state is of another network, or is not finite.
-        """
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.actor.load_state_dict(state["actor"])
         load_weights(self.target, state["target"])
         check_moments(state["optimizer"], self.actor.parameters)
@@ -577,7 +589,7 @@ class DQN:
         gradient = self.actor.parameters.grad
         assert gradient is not None
         gradient.copy_(state["gradient"])
-        self.updates = state["updates"]
+        self.steps, self.updates = state["steps"], state["updates"]
         self._batches = state["batches"]
         self._sums.copy_(state["sums"])
         self._summed = list(state["summed"])
@@ -648,39 +660,9 @@ def _amp_dtype(precision: str, device: torch.device) -> torch.dtype | None:
     return {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}[precision]
 
 
-def _sizes(
-    obs_space: gymnasium.Space, action_space: gymnasium.Space
-) -> tuple[tuple[int, ...], torch.dtype, float, int]:
-    """Shape, dtype and scale of observations, and the number of actions; other spaces are refused."""
-    if (
-        not isinstance(obs_space, gymnasium.spaces.Box)
-        or len(obs_space.shape) not in (1, 3)
-        or obs_space.dtype not in (np.float32, np.uint8)
-    ):
-        raise ValueError(
-            "DQN needs observations of a float32 or uint8 Box of shape [D], or [C, H, W] for images,"
-            f" got {obs_space}"
-        )
-    if not isinstance(action_space, gymnasium.spaces.Discrete) or action_space.start != 0:
-        raise ValueError(f"DQN needs a Discrete action space that starts at 0, got {action_space}")
-    shape, num_actions = obs_space.shape, int(action_space.n)
-    if obs_space.dtype == np.float32:
-        return shape, torch.float32, 1.0, num_actions
-    return shape, torch.uint8, 1 / max(int(obs_space.high.max()), 1), num_actions
-
-
-def _linear(start: float, end: float, duration: int, steps: int) -> float:
-    progress = min(steps / duration, 1.0) if duration else 1.0
-    return start + (end - start) * progress
-
-
 def _ratio(total: float, count: int) -> float:
     return total / count if count else math.nan
 
 
 def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
-
-
-def _generator(seed: np.random.SeedSequence) -> torch.Generator:
-    return torch.Generator().manual_seed(int(seed.generate_state(1, np.uint64)[0]) >> 1)

@@ -4,14 +4,19 @@ Weighted Actor-Learner Architectures", 2018, arXiv:1802.01561)."""
 from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
-import gymnasium
 import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from fastrl.algorithms.actor_critic import ActorCriticConfig, ActorCriticLearner, explained_variance
+from fastrl.algorithms.actor_critic import (
+    ActorCriticConfig,
+    ActorCriticLearner,
+    MaxStaleness,
+    explained_variance,
+)
 from fastrl.algorithms.ppo_loss import log_probs_and_entropy
+from fastrl.algorithms.protocol import Problem
 from fastrl.utils.config import section
 from fastrl.utils.timer import Stopwatch
 
@@ -20,6 +25,7 @@ from fastrl.utils.timer import Stopwatch
 class ImpalaConfig(ActorCriticConfig):
     """Hyper-parameters of IMPALA."""
 
+    max_staleness: MaxStaleness = 2
     num_steps: Annotated[int, Field(ge=1, description="steps of each environment in an update")] = 20
     trace_lambda: Annotated[
         float, Field(ge=0, le=1, description="V-trace: 0 trusts the value function, 1 the rewards")
@@ -89,50 +95,33 @@ def impala_losses(
 
 
 class Impala(ActorCriticLearner):
-    """A policy that learns from what it, or older versions of it, have done: a gradient step an update.
+    """A policy that learns from experience of its own and of older versions: a gradient step an update.
 
     ::
 
-        impala = Impala(ImpalaConfig(), obs_space, action_space, plan.num_envs, total_steps=1_000_000, seed=0)
+        impala = Impala(ImpalaConfig(), Problem(obs_space, action_space, plan.num_envs, total_steps=1_000_000))
         watch = Stopwatch()
         while impala.steps < impala.total_steps:
-            impala.take_in([collector.take() for _ in range(4)], watch)
-            metrics = impala.update(watch)
+            impala.update([collector.take() for _ in range(4)], watch)
 
     Args and attributes: as of `ActorCriticLearner`.
     """
 
-    def __init__(
-        self,
-        config: ImpalaConfig,
-        obs_space: gymnasium.Space,
-        action_space: gymnasium.Space,
-        num_envs: int,
-        *,
-        total_steps: int,
-        seed: int,
-        device: str = "cpu",
-    ) -> None:
+    name = "impala"
+    summary = "actor-critic with V-trace that collects while it learns: one gradient step in each update"
+    config_type = ImpalaConfig
+    config: ImpalaConfig
+
+    def __init__(self, config: ImpalaConfig, problem: Problem) -> None:
         if config.c_clip > config.rho_clip:
             raise ValueError(f"c_clip should be at most rho_clip, got {config.c_clip} and {config.rho_clip}")
-        super().__init__(
-            config,
-            obs_space,
-            action_space,
-            num_envs,
-            num_steps=config.num_steps,
-            total_steps=total_steps,
-            seed=seed,
-            device=device,
-        )
-        self.config = config
+        super().__init__(config, problem)
 
-    def update(self, watch: Stopwatch) -> ImpalaMetrics:
-        """Learns from the rollout that `take_in` has filled.
+    @property
+    def max_staleness(self) -> int:
+        return self.config.max_staleness
 
-        Raises:
-            FloatingPointError: the policy gave NaN or infinity, or parameters have become so.
-        """
+    def learn(self, watch: Stopwatch) -> ImpalaMetrics:
         config, rollout = self.config, self.rollout
         learning_rate = self._scheduled(config.learning_rate, config.final_learning_rate)
         entropy_coef = self._scheduled(config.entropy_coef, config.final_entropy_coef)

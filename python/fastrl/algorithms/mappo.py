@@ -16,7 +16,7 @@ from fastrl.utils.config import section
 
 @section
 class MAPPOConfig(MultiAgentConfig):
-    """Hyper-parameters of PPO for many agents; ``critic`` makes it MAPPO (central) or independent PPO (own)."""
+    """Hyper-parameters of PPO for many agents."""
 
     num_epochs: Annotated[
         int, Field(ge=1, description="passes of policies over the rollout in an update")
@@ -31,7 +31,7 @@ class MAPPOConfig(MultiAgentConfig):
 
 
 class MAPPO(MultiAgentLearner):
-    """MAPPO or independent PPO, see `MultiAgentLearner`.
+    """PPO with a critic that sees what all agents of an environment observe, see `MultiAgentLearner`.
 
     Dropout is off when acting. With dropout, the ratio of a sample compares the new policy with the old one under
     the same mask, drawn anew for each minibatch: at the first step every ratio is exactly 1, and it measures how far
@@ -39,7 +39,14 @@ class MAPPO(MultiAgentLearner):
     for Policy Gradient Reinforcement Learning"). It costs one more forward pass, of the old policy.
     """
 
+    name = "mappo"
+    summary = "PPO of many agents; the critic sees what all agents see"
+    config_type = MAPPOConfig
     config: MAPPOConfig
+
+    @property
+    def central_critic(self) -> bool:
+        return True
 
     def _update_policy(
         self, name: str, trained: FlatAdam[Actor], rows: Tensor, learning_rate: float, entropy_coef: float
@@ -61,3 +68,14 @@ class MAPPO(MultiAgentLearner):
                 if config.target_kl is not None and sums.approx_kl > config.target_kl:
                     return steps
         return steps
+
+
+class IPPO(MAPPO):
+    """Independent PPO: as `MAPPO`, but each critic sees what its agent observes."""
+
+    name = "ippo"
+    summary = "PPO of many agents; each critic sees what its agent sees"
+
+    @property
+    def central_critic(self) -> bool:
+        return False

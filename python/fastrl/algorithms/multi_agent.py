@@ -1,7 +1,8 @@
-"""What learners of many agents have in common: policies, critics, collection, advantages, saving."""
+"""Base of algorithms that learn policies of many agents: policies, critics, advantages, saving."""
 
+import functools
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -13,20 +14,26 @@ from torch import Tensor
 
 from fastrl.algorithms.flat_adam import FlatAdam
 from fastrl.algorithms.multi_agent_critics import CHUNK, CentralCritics, OwnCritics, Rows
-from fastrl.algorithms.multi_agent_settings import MultiAgentConfig, MultiAgentMetrics
+from fastrl.algorithms.multi_agent_settings import MultiAgentConfig
 from fastrl.algorithms.ppo_loss import log_probs_of, surrogate_gradient
+from fastrl.algorithms.protocol import MultiAgentAlgorithm, Problem
 from fastrl.algorithms.reward_scaling import ReturnScale
 from fastrl.algorithms.schedules import Schedule
-from fastrl.collectors.multi_agent import TeamCollector, TeamEnv, TeamStats
 from fastrl.networks.action_space import Actions
-from fastrl.networks.actor_critic import check_architecture, load_weights, sampling_noise
+from fastrl.networks.actor_critic import (
+    check_architecture,
+    check_layers,
+    generator_of,
+    load_weights,
+    sampling_noise,
+)
 from fastrl.networks.multi_agent import Actor, CentralCritic, Critic, MultiAgentPolicy, Scripted, Trace
 from fastrl.rollout.multi_agent import MultiAgentRollout
 from fastrl.utils.timer import Stopwatch
 
 
 class PolicySums(NamedTuple):
-    """Scalars (0-dimensional tensors) of one policy step, as in `MultiAgentMetrics`."""
+    """Scalars (0-dimensional tensors) of one policy step, see `MultiAgentLearner.metrics`."""
 
     policy_loss: Tensor
     entropy: Tensor
@@ -35,44 +42,37 @@ class PolicySums(NamedTuple):
     grad_norm: Tensor
 
 
-class MultiAgentLearner:
-    """Policies of many agents that learn from a `TeamEnv`; `MAPPO` and `REINFORCE` say how.
+class MultiAgentLearner(MultiAgentAlgorithm):
+    """Policies of many agents that learn from rollouts; `MAPPO` and `REINFORCE` say how.
 
     ::
 
-        learner = MAPPO(MAPPOConfig(), env.single_observation_space, env.single_action_space, env.num_envs,
-                        env.num_agents, total_updates=1000, seed=0)
+        learner = MAPPO(MAPPOConfig(), Problem(obs_space, action_space, num_envs, total_steps, num_agents))
+        collector = TeamCollector(env, learner.act_into, learner.env_seeds)
         watch = Stopwatch()
         while learner.updates < learner.total_updates:
-            stats = learner.collect(env, watch)
-            metrics = learner.update(watch)
+            stats = collector.collect(learner.rollout, watch)
+            learner.update(learner.rollout, watch)
 
-    Everything random comes from ``seed``: the initial weights, the actions, the order of samples, dropout and the
-    seeds of the worlds. On a CPU, for a given number of torch threads, the same seed gives the same parameters to
-    the bit, also across `state_dict` and `load_state_dict`.
+    Everything random comes from the seed: the initial weights, the actions, the order of samples, dropout and the
+    seeds of the environments. On a CPU, for a given number of torch threads, the same seed gives the same parameters
+    to the bit, also across `state_dict` and `load_state_dict`.
 
     Policies and critics are networks of their own, each with its own Adam and its own clipping. An update of
     policies and one of critics do not need each other, and run on two threads.
 
     Args:
         config: hyper-parameters.
-        obs_space: ``Box`` float32 of one dimension, of one agent.
-        action_space: of one agent, ``Discrete`` starting at 0 or ``Box`` float32 of one dimension.
-        num_envs: worlds, K.
-        num_agents: rows of a world, A.
-        total_updates: of the whole training, over which schedules run; past the end the final values hold.
-        seed: not negative.
-        device: where the networks live; "cpu" or "cuda". Rollouts stay in main memory.
-        partners: policies of ``config.teams`` that do not learn, by name: a policy state (of a learner with a single
+        problem: observations of an agent are a ``Box`` float32 of one dimension; its actions are ``Discrete`` from 0
+            on, or a float32 ``Box`` of one dimension. Rollouts stay in main memory.
+        partners: policies of ``config.policies`` that do not learn, by name: a policy state (of a learner with a single
             policy, as `policy_state` gives it), which is frozen, or a rule (`Scripted`).
 
     Attributes:
-        policy: who acts how.
-        rollout: what `collect` fills.
-        steps: steps of worlds collected so far; updates: done so far.
+        updates: done so far; total_updates: of the whole run, over which schedules run.
 
     Raises:
-        ValueError: spaces that it cannot handle, or teams and partners that do not fit.
+        ValueError: spaces that it does not take, or policies and partners that do not fit.
     """
 
     config: MultiAgentConfig
@@ -80,37 +80,25 @@ class MultiAgentLearner:
     def __init__(
         self,
         config: MultiAgentConfig,
-        obs_space: gymnasium.Space,
-        action_space: gymnasium.Space,
-        num_envs: int,
-        num_agents: int,
-        *,
-        total_updates: int,
-        seed: int,
-        device: str = "cpu",
+        problem: Problem,
         partners: Mapping[str, Mapping[str, Any] | Scripted] | None = None,
     ) -> None:
-        obs_dim = _obs_dim(obs_space)
-        actions = Actions(action_space)
-        for name, size in {
-            "total_updates": total_updates,
-            "num_envs": num_envs,
-            "num_agents": num_agents,
-        }.items():
-            if size < 1:
-                raise ValueError(f"{name} must be at least 1, got {size}")
+        obs_dim = _obs_dim(problem.obs_space)
+        actions = Actions(problem.action_space)
+        num_envs, num_agents = problem.num_envs, problem.num_agents
+        total_updates = -(-problem.total_steps // (config.num_steps * num_envs))
         self.config = config
         self.total_updates = total_updates
         self.num_envs, self.num_agents = num_envs, num_agents
         self.steps = self.updates = 0
-        self.device = torch.device(device)
-        seeds = np.random.SeedSequence(seed).spawn(6)
-        weights, env_seed = _generator(seeds[0]), seeds[5]
-        # All draws are made on the CPU: they are few, and a run may go on on another device. Policies and critics learn
-        # at the same time and so have generators of their own.
+        self.device = torch.device(problem.device)
+        seeds = np.random.SeedSequence(problem.seed).spawn(6)
+        weights, env_seed = generator_of(seeds[0]), seeds[5]
+        # All draws are made on the CPU: they are few, and a run may resume on another device. Policies and critics
+        # learn at the same time and so have generators of their own.
         names = ("sampling", "acting", "policies", "critics")
-        self._generators = {name: _generator(each) for name, each in zip(names, seeds[1:5], strict=True)}
-        self._env_seeds = [int(word) >> 1 for word in env_seed.generate_state(num_envs, np.uint64)]
+        self._generators = {name: generator_of(each) for name, each in zip(names, seeds[1:5], strict=True)}
+        self.env_seeds = [int(word) >> 1 for word in env_seed.generate_state(num_envs, np.uint64)]
 
         shape: dict[str, Any] = {
             "hidden": config.hidden,
@@ -120,11 +108,13 @@ class MultiAgentLearner:
             "generator": weights,
         }
         num_ids = num_agents if config.agent_ids else 0
-        teams = _teams(config, num_agents)
-        fixed = _partners(partners or {}, teams)
-        learning = [name for name in dict.fromkeys(teams) if name not in fixed]
+        names_of_agents = _policies(config, num_agents)
+        fixed = _partners(partners or {}, names_of_agents)
+        learning = [name for name in dict.fromkeys(names_of_agents) if name not in fixed]
         if not learning:
-            raise ValueError(f"no policy is left to learn: teams are {list(teams)}, all of them partners")
+            raise ValueError(
+                f"no policy is left to learn: policies are {list(names_of_agents)}, all of them partners"
+            )
         actors = {
             name: Actor(
                 obs_dim, actions, num_ids=num_ids, initial_log_std=config.initial_log_std, **shape
@@ -135,12 +125,12 @@ class MultiAgentLearner:
         for policy in fixed.values():
             if isinstance(policy, Actor):
                 policy.to(self.device).requires_grad_(False)
-        self.policy = MultiAgentPolicy(teams, policies, actions, self.device)
+        self.policy = MultiAgentPolicy(names_of_agents, policies, actions, self.device)
         self._actors = {name: FlatAdam(actor) for name, actor in actors.items()}
         members = {name: self.policy.members(name) for name in learning}
         learns = np.any(list(members.values()), axis=0)
         self._critics: OwnCritics | CentralCritics
-        if config.critic == "central":
+        if self.central_critic:
             central = FlatAdam(CentralCritic(obs_dim, num_agents, **shape).to(self.device))
             self._critics = CentralCritics(config, central, learns, self._generators["critics"], self.device)
         else:
@@ -173,38 +163,51 @@ class MultiAgentLearner:
         rows = num_envs * num_agents
         self._return_scale = ReturnScale(rows, config.gamma) if config.normalize_rewards else None
         self._reward_scale = 1.0
-        self.rollout = MultiAgentRollout(config.num_steps, rows, obs_dim, action_space)
-        self._collector: TeamCollector | None = None
-        self._collector_state: dict[str, Any] = {}
+        self.rollout = MultiAgentRollout(config.num_steps, rows, obs_dim, problem.action_space)
         self._noise = torch.empty(0)
+        self._metrics: dict[str, float] = {}
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="critics")
 
-    def collect(self, env: TeamEnv, watch: Stopwatch) -> TeamStats:
-        """Fills the rollout, acting with the current policies; the first time, after a reset of ``env``.
+    @property
+    @abstractmethod
+    def central_critic(self) -> bool:
+        """True: one critic sees what all agents of an environment observe; false: each sees what its agent does."""
 
-        Raises:
-            ValueError: ``env`` is of the wrong kind or size, or another one than before.
-            FloatingPointError: rewards, observations or parameters are not finite.
-        """
-        if self._collector is None:
-            if (env.num_envs, env.num_agents) != (self.num_envs, self.num_agents):
-                raise ValueError(
-                    f"this learner was made for {self.num_envs} worlds of {self.num_agents} agents,"
-                    f" the environment has {env.num_envs} of {env.num_agents}"
-                )
-            self._collector = TeamCollector(env, self._act, self._env_seeds)
-            self._collector.load_state_dict(self._collector_state)
-        elif self._collector.env is not env:
-            raise ValueError("collect() was given another environment than before; make a new learner for it")
-        with watch("inference"):
-            shape = (self.config.num_steps, self.rollout.num_rows)
+    def actor_spec(self) -> Callable[[], MultiAgentPolicy]:
+        return functools.partial(MultiAgentPolicy.from_state, self.policy.state())
+
+    @property
+    def weights_nbytes(self) -> int:
+        return self.policy.weights_nbytes
+
+    def write_weights(self, out: Any) -> None:
+        self.policy.write_weights(out)
+
+    def act_into(self, rollout: MultiAgentRollout, t: int) -> NDArray[Any]:
+        if t == 0:
+            shape = (rollout.num_steps, rollout.num_rows)
             self._noise = sampling_noise(self.policy.actions, shape, self._generators["sampling"])
-        stats = self._collector.collect(self.rollout, watch)
-        self.receive(self.rollout, watch)
-        return stats
+        return self.policy.act_into(rollout, t, self._noise[t])
 
-    def receive(self, rollout: MultiAgentRollout, watch: Stopwatch) -> None:
-        """Takes a rollout to learn from, which `collect` has filled, or somebody else with ``policy.act_into``.
+    def update(self, experience: MultiAgentRollout, watch: Stopwatch) -> None:
+        self.load_rollout(experience, watch)
+        self._learn(watch)
+
+    def metrics(self) -> dict[str, float]:
+        """Numbers of the last update: means over its gradient steps, unless noted; of living, learning agents alone.
+
+        ``policy_loss``: what policies minimise, without the entropy bonus. ``value_loss``: half the mean squared error
+        of critics. ``entropy``: of the policies, in nats; for Box actions, of the density before clipping.
+        ``approx_kl``: KL(old, new), Schulman's estimator ``ratio - 1 - log(ratio)``. ``clip_fraction``: share of
+        samples whose ratio was outside the clip range. ``grad_norm``, ``value_grad_norm``: of policies and critics,
+        before clipping. ``explained_variance``: 1 - var(returns - values) / var(returns) over the rollout, before the
+        update. ``reward_scale``: what rewards were multiplied by. ``alive``: share of the rollout's rows that held a
+        living agent. ``learning_rate``, ``entropy_coef``: in force. ``gradient_steps``: of all policies.
+        """
+        return self._metrics
+
+    def load_rollout(self, rollout: MultiAgentRollout, watch: Stopwatch) -> None:
+        """Makes a rollout what is learned from next, and values its observations.
 
         Raises:
             ValueError: it is of another size than this learner's.
@@ -220,12 +223,8 @@ class MultiAgentLearner:
             self._evaluate()
         self.steps += rollout.num_steps * self.num_envs
 
-    def update(self, watch: Stopwatch) -> MultiAgentMetrics:
-        """Learns from the rollout that `collect` has filled.
-
-        Raises:
-            FloatingPointError: parameters have become NaN or infinite; they are of no use any more.
-        """
+    def _learn(self, watch: Stopwatch) -> None:
+        """Learns from `rollout`."""
         config, rollout = self.config, self.rollout
         entropy_coef = self._entropy(self.updates)
         actor_rate, critic_rate = (self._schedules[name](self.updates) for name in ("actor", "critic"))
@@ -255,21 +254,21 @@ class MultiAgentLearner:
         value_means = torch.stack(value_sums).mean(0).tolist() if value_sums else [0.0] * 2
         self.updates += 1
         policy_loss, entropy, approx_kl, clip_fraction, grad_norm = means
-        return MultiAgentMetrics(
-            policy_loss=policy_loss,
-            value_loss=value_means[0],
-            entropy=entropy,
-            approx_kl=approx_kl,
-            clip_fraction=clip_fraction,
-            grad_norm=grad_norm,
-            value_grad_norm=value_means[1],
-            explained_variance=explained_variance,
-            reward_scale=self._reward_scale,
-            alive=float(rollout.alive[:-1].mean()),
-            learning_rate=actor_rate,
-            entropy_coef=entropy_coef,
-            gradient_steps=float(len(policy_rows)),
-        )
+        self._metrics = {
+            "policy_loss": policy_loss,
+            "value_loss": value_means[0],
+            "entropy": entropy,
+            "approx_kl": approx_kl,
+            "clip_fraction": clip_fraction,
+            "grad_norm": grad_norm,
+            "value_grad_norm": value_means[1],
+            "explained_variance": explained_variance,
+            "reward_scale": self._reward_scale,
+            "alive": float(rollout.alive[:-1].mean()),
+            "learning_rate": actor_rate,
+            "entropy_coef": entropy_coef,
+            "gradient_steps": float(len(policy_rows)),
+        }
 
     @abstractmethod
     def _update_policy(
@@ -332,11 +331,8 @@ class MultiAgentLearner:
     def act(
         self, obs: NDArray[np.float32], alive: NDArray[np.bool_], deterministic: bool = True
     ) -> NDArray[Any]:
-        """Actions of the environment for any number of worlds, see `MultiAgentPolicy.act`."""
+        """Actions for any number of environments, see `MultiAgentPolicy.act`."""
         return self.policy.act(obs, alive, deterministic, self._generators["acting"])
-
-    def _act(self, rollout: MultiAgentRollout, t: int) -> NDArray[Any]:
-        return self.policy.act_into(rollout, t, self._noise[t])
 
     def _rows(self, name: str) -> NDArray[np.int64]:
         """Where a policy acted, as indices into [T * N]."""
@@ -392,12 +388,6 @@ class MultiAgentLearner:
         return self.policy.state()
 
     def state_dict(self) -> dict[str, Any]:
-        """All that `load_state_dict` needs to go on exactly, apart from the environment's state.
-
-        Nested dicts with string keys, of tensors and plain (JSON-able) values. Tensors of networks and optimisers are
-        not copies: write them out before the next update. Call it between `update` and `collect`.
-        """
-        collector = self._collector_state if self._collector is None else self._collector.state_dict()
         return {
             "steps": self.steps,
             "updates": self.updates,
@@ -406,22 +396,17 @@ class MultiAgentLearner:
             "critics": {name: trained.state_dict() for name, trained in self._critics.trained.items()},
             "generators": {name: generator.get_state() for name, generator in self._generators.items()},
             "return_scale": None if self._return_scale is None else self._return_scale.state_dict(),
-            "collector": collector,
         }
 
-    def take_weights(self, policy: Mapping[str, Any], critics: Mapping[str, Any]) -> bool:
-        """Begins with the weights of another learner's actors, and of its critics if all are like this one's. The teams
-        may have other numbers of agents.
+    @classmethod
+    def check_state(cls, config: Any, state: Mapping[str, Any]) -> None:
+        for actor in state["policy"]["actors"].values():
+            check_layers(actor, hidden=config.hidden)
+            Actor.check_size(actor)
 
-        Args:
-            policy, critics: as `state_dict` has them.
-
-        Returns:
-            Whether the critics were like this one's.
-
-        Raises:
-            ValueError: its actors are others, or not finite.
-        """
+    def load_policy(self, state: Mapping[str, Any]) -> list[str]:
+        """Critics are loaded only if all are like this one's. There may be other numbers of agents."""
+        policy, critics = state["policy"], state["critics"]
         theirs, ours = _shape_of(policy), _shape_of(self.policy.state())
         if theirs["actors"].keys() != ours["actors"].keys():
             raise ValueError(f"its actors are {sorted(theirs['actors'])}, not {sorted(ours['actors'])}")
@@ -429,7 +414,7 @@ class MultiAgentLearner:
             raise ValueError(f"its actions are {theirs['actions']}, not {ours['actions']}")
         for name, architecture in ours["actors"].items():
             check_architecture(theirs["actors"][name], architecture)
-        self.policy.load(policy)
+        self.policy.load_state(policy)
         own = self._critics.trained
         shapes = {
             name: {key: tensor.shape for key, tensor in trained.network.state_dict().items()}
@@ -440,18 +425,12 @@ class MultiAgentLearner:
             for name, critic in critics.items()
         }
         if saved != shapes:
-            return False
+            return ["critics"]
         for name, trained in own.items():
             load_weights(trained.network, critics[name]["weights"])
-        return True
+        return []
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on where the other run stood; ``env.load_state`` does the same for the environment.
-
-        Raises:
-            ValueError: the state is of other networks, teams, number of worlds or kind of normalisation, or is not
-                finite.
-        """
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         own = _shape_of(self.policy.state())
         if _shape_of(state["policy"]) != own:
             raise ValueError(f"the saved policies are {_shape_of(state['policy'])}, this run's are {own}")
@@ -461,7 +440,7 @@ class MultiAgentLearner:
             )
         if (state["return_scale"] is None) != (self._return_scale is None):
             raise ValueError("normalize_rewards of the saved run and of this one differ")
-        self.policy.load(state["policy"])
+        self.policy.load_state(state["policy"])
         for all_trained, saved in (
             (self._actors, state["actors"]),
             (self._critics.trained, state["critics"]),
@@ -472,16 +451,13 @@ class MultiAgentLearner:
             generator.set_state(state["generators"][name])
         if self._return_scale is not None:
             self._return_scale.load_state_dict(state["return_scale"])
-        self._collector_state = state["collector"]
-        if self._collector is not None:
-            self._collector.load_state_dict(self._collector_state)
         self.steps, self.updates = state["steps"], state["updates"]
 
 
 def _shape_of(state: Mapping[str, Any]) -> dict[str, Any]:
     """A policy state without its weights."""
     actors = {name: actor["architecture"] for name, actor in state["actors"].items()}
-    return {"teams": list(state["teams"]), "actions": state["actions"], "actors": actors}
+    return {"policies": list(state["policies"]), "actions": state["actions"], "actors": actors}
 
 
 def _obs_dim(space: gymnasium.Space) -> int:
@@ -490,24 +466,24 @@ def _obs_dim(space: gymnasium.Space) -> int:
     return space.shape[0]
 
 
-def _teams(config: MultiAgentConfig, num_agents: int) -> tuple[str, ...]:
+def _policies(config: MultiAgentConfig, num_agents: int) -> tuple[str, ...]:
     """The name of each agent's policy."""
-    if not config.teams:
+    if not config.policies:
         return ("shared",) * num_agents if config.share else tuple(f"agent{i}" for i in range(num_agents))
-    if len(config.teams) != num_agents:
+    if len(config.policies) != num_agents:
         raise ValueError(
-            f"teams should name the policy of each of {num_agents} agents, got {len(config.teams)} names"
+            f"policies should name the policy of each of {num_agents} agents, got {len(config.policies)} names"
         )
-    return config.teams
+    return config.policies
 
 
 def _partners(
-    partners: Mapping[str, Mapping[str, Any] | Scripted], teams: Sequence[str]
+    partners: Mapping[str, Mapping[str, Any] | Scripted], policies: Sequence[str]
 ) -> dict[str, Actor | Scripted]:
     """Frozen actors and rules."""
-    unknown = sorted(partners.keys() - set(teams))
+    unknown = sorted(partners.keys() - set(policies))
     if unknown:
-        raise ValueError(f"partners {unknown} are in no team; teams are {sorted(set(teams))}")
+        raise ValueError(f"partners {unknown} are no agent's policy; policies are {sorted(set(policies))}")
     fixed: dict[str, Actor | Scripted] = {}
     for name, partner in partners.items():
         if not isinstance(partner, Mapping):
@@ -521,7 +497,3 @@ def _partners(
             )
         fixed[name] = Actor.from_state(next(iter(actors.values())))
     return fixed
-
-
-def _generator(seed: np.random.SeedSequence) -> torch.Generator:
-    return torch.Generator().manual_seed(int(seed.generate_state(1, np.uint64)[0]) >> 1)

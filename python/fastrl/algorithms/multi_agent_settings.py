@@ -1,7 +1,6 @@
-"""Hyper-parameters that all learners of many agents share, and what their updates report."""
+"""Hyper-parameters that all learners of many agents share."""
 
-from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field
 
@@ -15,7 +14,7 @@ from fastrl.utils.config import section
 class MultiAgentConfig:
     """Hyper-parameters that all learners of many agents share."""
 
-    num_steps: Annotated[int, Field(ge=1, description="steps of each world between updates")] = 64
+    num_steps: Annotated[int, Field(ge=1, description="steps of each environment between updates")] = 64
     minibatch_size: Annotated[
         int, Field(ge=1, description="at most this many agent steps in a gradient step, in equal parts")
     ] = 8192
@@ -24,16 +23,10 @@ class MultiAgentConfig:
         float,
         Field(ge=0, le=1, description="advantage estimation: 0 trusts the value function, 1 the rewards"),
     ] = 0.95
-    critic: Annotated[
-        Literal["own", "central"],
-        Field(description="observations that critics see: own, or those of the whole world"),
-    ] = "central"
     share: Annotated[bool, Field(description="one policy for all agents; false: one for each")] = True
-    teams: Annotated[
+    policies: Annotated[
         tuple[str, ...],
-        Field(
-            description="mixed teams: the name of each agent's policy, as many as agents; empty: see share"
-        ),
+        Field(description="the name of each agent's policy, as many as agents; empty: see share"),
     ] = ()
     agent_ids: Annotated[
         bool, Field(description="tell policies (and own critics) the index of the agent, one-hot")
@@ -96,36 +89,3 @@ class MultiAgentConfig:
     max_grad_norm: Annotated[
         float, Field(gt=0, description="gradients of each network are scaled down to this norm")
     ] = 1.0
-
-
-@dataclass(frozen=True)
-class MultiAgentMetrics:
-    """What one update did: means over its gradient steps, unless noted; of living, learning agents alone.
-
-    Attributes:
-        policy_loss: what policies minimise, without the entropy bonus.
-        value_loss: half the mean squared error of critics.
-        entropy: of the policies, in nats; for Box actions, of the density before clipping.
-        approx_kl: KL(old, new), Schulman's estimator ``ratio - 1 - log(ratio)``.
-        clip_fraction: share of samples whose ratio was outside the clip range.
-        grad_norm, value_grad_norm: of policies and critics, before clipping.
-        explained_variance: 1 - var(returns - values) / var(returns) over the rollout, before the update.
-        reward_scale: what rewards were multiplied by.
-        alive: share of the rollout's rows that held a living agent.
-        learning_rate, entropy_coef: in force.
-        gradient_steps: of all policies.
-    """
-
-    policy_loss: float
-    value_loss: float
-    entropy: float
-    approx_kl: float
-    clip_fraction: float
-    grad_norm: float
-    value_grad_norm: float
-    explained_variance: float
-    reward_scale: float
-    alive: float
-    learning_rate: float
-    entropy_coef: float
-    gradient_steps: float

@@ -1,10 +1,9 @@
 """Proximal policy optimisation with a clipped objective (Schulman et al., 2017, arXiv:1707.06347)."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
-import gymnasium
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -16,11 +15,11 @@ from fastrl.algorithms.actor_critic import (
     ActorCriticConfig,
     ActorCriticLearner,
     explained_variance,
-    generator_of,
 )
 from fastrl.algorithms.ppo_loss import log_probs_of, surrogate_gradient
+from fastrl.algorithms.protocol import Problem
 from fastrl.collectors.native import CollectStats, NativeCollector
-from fastrl.networks.actor_critic import mask_logits, sample_actions
+from fastrl.networks.actor_critic import generator_of, mask_logits, sample_actions
 from fastrl.rollout.fragment import Fragment
 from fastrl.rollout.rollout import Rollout
 from fastrl.utils.config import section
@@ -192,62 +191,44 @@ def ppo_gradients(
 
 
 class PPO(ActorCriticLearner):
-    """A policy that learns from a vector environment, or from fragments of any collector.
+    """A policy that learns from fragments of any collector.
 
     ::
 
-        ppo = PPO(PPOConfig(), env.single_observation_space, env.single_action_space, env.num_envs,
-                  total_steps=1_000_000, seed=0)
+        ppo = PPO(PPOConfig(), Problem(obs_space, action_space, num_envs, total_steps=1_000_000))
         watch = Stopwatch()
         while ppo.steps < ppo.total_steps:
-            stats = ppo.collect(env, watch)
-            metrics = ppo.update(watch)
+            ppo.write_weights(buffer)
+            collector.publish(buffer)
+            ppo.update(collector.collect(), watch)
 
-    With a collector, ``ppo.take_in(collector.collect(), watch)`` stands in place of ``collect``, once the collector has
-    the policy's weights.
-
-    Everything random comes from ``seed``: the initial weights, the actions, the order of samples and the
-    seeds of the environments. On a CPU, for a given number of torch threads, the same seed gives the same
+    Everything random comes from the seed. On a CPU, for a given number of torch threads, the same seed gives the same
     parameters to the bit, also across `state_dict` and `load_state_dict`.
 
-    Args and attributes: as of `ActorCriticLearner`; ``num_envs`` are those of ``env``, or the collector's rows.
+    Args and attributes: as of `ActorCriticLearner`; ``num_envs`` are the collector's rows.
     """
 
-    def __init__(
-        self,
-        config: PPOConfig,
-        obs_space: gymnasium.Space,
-        action_space: gymnasium.Space,
-        num_envs: int,
-        *,
-        total_steps: int,
-        seed: int,
-        device: str = "cpu",
-    ) -> None:
-        super().__init__(
-            config,
-            obs_space,
-            action_space,
-            num_envs,
-            num_steps=config.num_steps,
-            total_steps=total_steps,
-            seed=seed,
-            device=device,
-            masks=config.action_masks,
-            precision=config.precision,
-            compiled=config.compile,
-        )
-        self.config = config
-        _, sampling_seed, shuffling_seed, env_seed = np.random.SeedSequence(seed).spawn(4)
+    name = "ppo"
+    summary = "proximal policy optimisation: collects, then learns"
+    config_type = PPOConfig
+    config: PPOConfig
+
+    def __init__(self, config: PPOConfig, problem: Problem) -> None:
+        super().__init__(config, problem, precision=config.precision, compiled=config.compile)
+        _, sampling_seed, shuffling_seed, env_seed = np.random.SeedSequence(problem.seed).spawn(4)
         # All draws are made on the CPU: they are few, and a run may go on on another device.
         self._sampling = generator_of(sampling_seed)
         self._shuffling = generator_of(shuffling_seed)
-        self._env_seeds = [int(word) >> 1 for word in env_seed.generate_state(num_envs, np.uint64)]
+        self._env_seeds = [int(word) >> 1 for word in env_seed.generate_state(problem.num_envs, np.uint64)]
         self._collector: NativeCollector | None = None
         self._collector_state: dict[str, Any] = {}
         self._uniforms = torch.empty(0)
         # Float32 [T, N]: the policy's log-probabilities less those of the policies that acted; None: it acted itself.
         self._log_ratios: NDArray[np.float32] | None = None
+
+    @property
+    def action_masks(self) -> bool:
+        return self.config.action_masks
 
     def collect(self, env: "NativeVectorEnv", watch: Stopwatch) -> CollectStats:
         """Fills the rollout, acting with the current policy; the first time, after a reset of ``env``.
@@ -316,12 +297,7 @@ class PPO(ActorCriticLearner):
                 self._log_ratios = log_probs - self.rollout.log_probs
                 self.rollout.log_probs[:] = log_probs
 
-    def update(self, watch: Stopwatch) -> PPOMetrics:
-        """Learns from the rollout that `collect` or `take_in` has filled.
-
-        Raises:
-            FloatingPointError: parameters have become NaN or infinite; they are of no use any more.
-        """
+    def learn(self, watch: Stopwatch) -> PPOMetrics:
         config = self.config
         learning_rate = self._scheduled(config.learning_rate, config.final_learning_rate)
         entropy_coef = self._scheduled(config.entropy_coef, config.final_entropy_coef)
@@ -442,23 +418,11 @@ class PPO(ActorCriticLearner):
         return gradients.losses, self._descend(learnt, pulls)
 
     def state_dict(self) -> dict[str, Any]:
-        """All that `load_state_dict` needs to go on exactly, apart from the environment's state.
-
-        Nested dicts with string keys, of tensors and plain (JSON-able) values. Tensors of the network and
-        optimiser are not copies: write them out before the next update. Call it between `update` and
-            `collect`.
-        """
         collector = self._collector_state if self._collector is None else self._collector.state_dict()
         generators = {"sampling": self._sampling.get_state(), "shuffling": self._shuffling.get_state()}
         return super().state_dict() | {"generators": generators, "collector": collector}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on where the other run stood; ``env.load_state`` does the same for the environment.
-
-        Raises:
-            ValueError: the state is of another network, number of environments or kind of normalisation, or
-                is not finite.
-        """
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
         self._sampling.set_state(state["generators"]["sampling"])
         self._shuffling.set_state(state["generators"]["shuffling"])

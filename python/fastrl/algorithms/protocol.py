@@ -1,13 +1,18 @@
 """The protocol between an algorithm and the trainer that drives it."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
+from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
 import gymnasium
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
-from fastrl.networks.compiled_actor import ActorSpec
+from fastrl.networks.compiled_actor import ExploringActor
+from fastrl.networks.multi_agent import MultiAgentPolicy
+from fastrl.rollout.multi_agent import MultiAgentRollout
 from fastrl.utils.timer import Stopwatch
 
 E = TypeVar("E")
@@ -27,6 +32,9 @@ class Problem:
             past the end the final values hold.
         seed: of everything random in the algorithm; not negative.
         device: where networks live, "cpu" or "cuda".
+
+    Raises:
+        ValueError: a number below 1.
     """
 
     obs_space: gymnasium.Space[Any]
@@ -36,6 +44,11 @@ class Problem:
     num_agents: int = 1
     seed: int = 0
     device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        for name in ("num_envs", "num_agents", "total_steps"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
 
 
 class Algorithm(ABC, Generic[E]):
@@ -49,11 +62,19 @@ class Algorithm(ABC, Generic[E]):
         summary: one line for help texts.
         config_type: its settings, made with `fastrl.utils.config.section`.
         learns_from: what `update` takes. "rollouts": a list of `fastrl.rollout.fragment.Fragment`, an update's worth.
-            "transitions": a minibatch drawn from a replay. "multi_agent_rollouts": a rollout of many agents.
+            "transitions": a minibatch drawn from a replay, see `OffPolicyAlgorithm`. "multi_agent_rollouts": a
+            `MultiAgentRollout`, see `MultiAgentAlgorithm`.
+
+    Args:
+        config: of `config_type`.
+        problem: spaces and sizes.
 
     Attributes:
         config: its settings.
         steps: environment steps that it has learnt from.
+
+    Raises:
+        ValueError: spaces or settings that it does not take; the message says which it takes.
     """
 
     name: ClassVar[str]
@@ -64,13 +85,15 @@ class Algorithm(ABC, Generic[E]):
     config: Any
     steps: int
 
-    @classmethod
     @abstractmethod
-    def build(cls, config: Any, problem: Problem) -> Self:
-        """Makes the algorithm with new weights.
+    def __init__(self, config: Any, problem: Problem) -> None: ...
+
+    @classmethod
+    def check_state(cls, config: Any, state: Mapping[str, Any]) -> None:
+        """Compares what `state_dict` gave with settings, before memory is taken for the sizes that these claim.
 
         Raises:
-            ValueError: spaces or settings that it does not take; the message says which it takes.
+            ValueError, KeyError: its networks are of other sizes, or have fewer weights than they claim.
         """
 
     @property
@@ -90,8 +113,9 @@ class Algorithm(ABC, Generic[E]):
         return 0
 
     @abstractmethod
-    def actor_spec(self) -> ActorSpec:
-        """Makes what chooses actions where experience is collected; it pickles."""
+    def actor_spec(self) -> Callable[..., Any]:
+        """Makes what chooses actions where experience is collected; it pickles. By `learns_from`: a
+        `fastrl.networks.compiled_actor.ActorSpec`, or what `OffPolicyAlgorithm` or `MultiAgentAlgorithm` say."""
 
     @property
     @abstractmethod
@@ -146,3 +170,106 @@ class Algorithm(ABC, Generic[E]):
         Raises:
             ValueError, KeyError: the state is of another network or other settings, or is not finite.
         """
+
+
+@dataclass(frozen=True)
+class Prioritization:
+    """Settings of prioritized replay (Schaul et al., 2016).
+
+    Attributes:
+        alpha: exponent of the TD error; 0 is uniform.
+        beta: exponent of the importance weights, by environment steps of the run.
+    """
+
+    alpha: float
+    beta: Callable[[int], float]
+
+
+@dataclass(frozen=True)
+class ReplaySpec:
+    """Minibatches that an algorithm learns from.
+
+    Attributes:
+        batch_size: transitions in a minibatch.
+        n_step: rewards that are summed before the bootstrap.
+        gamma: discount.
+        prioritized: None: transitions are drawn uniformly.
+    """
+
+    batch_size: int
+    n_step: int
+    gamma: float
+    prioritized: Prioritization | None = None
+
+
+class Transitions(Protocol):
+    """A minibatch of B transitions, as the samplers of ``fastrl.replay`` draw them."""
+
+    @property
+    def obs(self) -> Tensor: ...  # [B, ...] as the observation space has them
+    @property
+    def actions(self) -> Tensor: ...  # int64 [B], or float32 [B, n]
+    @property
+    def rewards(self) -> Tensor: ...  # float32 [B], discounted sum of up to n steps
+    @property
+    def next_obs(self) -> Tensor: ...  # [B, ...], after these steps
+    @property
+    def discounts(self) -> Tensor: ...  # float32 [B], gamma^steps, or 0 where the episode terminated
+    @property
+    def weights(self) -> Tensor: ...  # float32 [B], importance weights
+
+
+class OffPolicyAlgorithm(Algorithm[Transitions]):
+    """Learns from minibatches that a replay gives; `update` returns their TD errors, float32 [B].
+
+    Environment steps are counted where the replay is filled: ``steps`` is for the trainer to set.
+
+    Attributes:
+        device: where the networks live.
+        updates: gradient steps so far.
+    """
+
+    learns_from = "transitions"
+    device: torch.device
+    updates: int
+
+    @abstractmethod
+    def actor_spec(self) -> Callable[[int], ExploringActor]:
+        """Makes, from a seed, what chooses actions where experience is collected; it pickles."""
+
+    @abstractmethod
+    def replay_spec(self) -> ReplaySpec:
+        """How minibatches are to be drawn."""
+
+    def exploration(self) -> Callable[[int], float]:
+        """A schedule: share of random actions by environment steps of the run; it pickles."""
+        return no_exploration
+
+
+def no_exploration(steps: int) -> float:
+    """The schedule of algorithms whose policies explore by themselves."""
+    return 0.0
+
+
+class MultiAgentAlgorithm(Algorithm[MultiAgentRollout]):
+    """Learns policies of many agents from rollouts.
+
+    Attributes:
+        policy: of all agents, as it is now.
+        rollout: storage of an update's size, for a collector to fill.
+        env_seeds: one for each environment, for the reset before the first step.
+    """
+
+    learns_from = "multi_agent_rollouts"
+    policy: MultiAgentPolicy
+    rollout: MultiAgentRollout
+    env_seeds: list[int]
+
+    @abstractmethod
+    def actor_spec(self) -> Callable[[], MultiAgentPolicy]:
+        """Makes a policy of the same shape for another process; it pickles."""
+
+    @abstractmethod
+    def act_into(self, rollout: MultiAgentRollout, t: int) -> NDArray[Any]:
+        """Chooses the actions of step ``t`` from ``rollout.obs[t]`` and ``alive[t]``, writes them and their
+        log-probabilities, and returns the environment's. Steps follow each other from 0 on."""

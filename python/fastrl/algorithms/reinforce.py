@@ -1,6 +1,6 @@
 """REINFORCE with a baseline (Williams, 1992; Sutton and Barto, "Reinforcement Learning", 2018, section 13.4)."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 from torch import Tensor
@@ -16,6 +16,10 @@ from fastrl.utils.config import section
 class REINFORCEConfig(MultiAgentConfig):
     """Hyper-parameters of REINFORCE; critics are its baselines."""
 
+    critic: Annotated[
+        Literal["own", "central"],
+        Field(description="observations that baselines see: own, or those of all agents of the environment"),
+    ] = "central"
     gae_lambda: Annotated[
         float,
         Field(ge=0, le=1, description="1: whole returns, less the baseline; below, an actor-critic"),
@@ -34,7 +38,14 @@ class REINFORCE(MultiAgentLearner):
     With dropout, gradients are those of thinned networks, at the actions that the whole network chose.
     """
 
+    name = "reinforce"
+    summary = "policy gradient with a baseline"
+    config_type = REINFORCEConfig
     config: REINFORCEConfig
+
+    @property
+    def central_critic(self) -> bool:
+        return self.config.critic == "central"
 
     def _update_policy(
         self, name: str, trained: FlatAdam[Actor], rows: Tensor, learning_rate: float, entropy_coef: float

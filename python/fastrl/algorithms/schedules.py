@@ -1,9 +1,24 @@
 """Schedules: how a number, such as the learning rate, changes from update to update."""
 
 import math
+from dataclasses import dataclass
 from typing import Literal
 
 ScheduleName = Literal["constant", "linear", "cosine", "exponential", "step"]
+
+
+@dataclass(frozen=True)
+class LinearSchedule:
+    """A number that moves from ``start`` to ``end`` in so many environment steps, and stays there."""
+
+    start: float
+    end: float
+    steps: int
+
+    def __call__(self, steps: int) -> float:
+        """The number after ``steps``."""
+        progress = min(steps / self.steps, 1.0) if self.steps else 1.0
+        return self.start + (self.end - self.start) * progress
 
 
 class Schedule:

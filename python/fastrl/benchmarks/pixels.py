@@ -16,14 +16,15 @@ from rich import box
 from rich.table import Table
 
 from fastrl.algorithms.dqn import DQN
+from fastrl.algorithms.protocol import Problem
 from fastrl.collectors.counters import Board
 from fastrl.collectors.pool import CONTEXT, Pool
 from fastrl.collectors.transport import Feed, FeedClosed, QueueFeed, Rows, Sender
 from fastrl.collectors.weights import Weights
-from fastrl.tasks.pixels.run import jobs_for, make_env, new_replay, new_sampler, obs_space
+from fastrl.tasks.pixels.run import jobs_for, make_env, new_replay, obs_space
 from fastrl.tasks.pixels.settings import PixelConfig
 from fastrl.training.metrics import counted
-from fastrl.training.off_policy import Inflow, Learner
+from fastrl.training.off_policy import Inflow, Learner, make_sampler
 from fastrl.utils.progress import Progress, silent
 
 # How often those who wait look whether they still should.
@@ -293,7 +294,8 @@ def measure(way: str, config: PixelConfig, seconds: float) -> Flow:
     env.close()
     assert frame is not None
     shape = (config.env.stack, *frame)
-    dqn = DQN(config.dqn, obs_space(shape), gymnasium.spaces.Discrete(num_actions), seed=0)
+    problem = Problem(obs_space(shape), gymnasium.spaces.Discrete(num_actions), num_envs=1, total_steps=1)
+    dqn = DQN(config.dqn, problem)
     replay = new_replay(config, frame)
     board = Board(CONTEXT, config.collect.collectors)
     feed = make_feed(way, config, replay.dtype)
@@ -304,14 +306,14 @@ def measure(way: str, config: PixelConfig, seconds: float) -> Flow:
         learner = Learner(
             dqn,
             replay,
-            new_sampler(config, replay),
+            make_sampler(dqn.replay_spec(), replay, config.run.seed),
             inflow,
             weights,
             starts=config.replay.starts,
             updates_per_step=config.collect.updates_per_step,
             publish_every=config.collect.publish_every,
         )
-        jobs = jobs_for(config, replay.dtype, shape, num_actions)
+        jobs = jobs_for(config, replay.dtype, dqn)
         pool = Pool(jobs, [feed.sender() for _ in jobs], board, weights)
         if isinstance(feed, NoFeed):
             # Something to learn from, that nobody has to bring.

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -13,18 +13,7 @@ from fastrl.collectors.counters import Board, Game, Times
 from fastrl.collectors.transport import Sender
 from fastrl.collectors.weights import Weights
 from fastrl.envs import contract
-
-
-class Actor(Protocol):
-    """What chooses the actions, such as ``fastrl.algorithms.dqn.Actor``."""
-
-    weights_nbytes: int
-
-    def act(self, obs: NDArray[Any], epsilon: NDArray[np.float64]) -> NDArray[np.int64]:
-        """Actions int64 [K] for observations [K, ...] and shares of random actions [K]."""
-        ...
-
-    def read_weights(self, buffer: bytearray) -> None: ...
+from fastrl.networks.compiled_actor import ExploringActor
 
 
 @dataclass(frozen=True)
@@ -53,7 +42,7 @@ class Job:
     envs: range
     make_env: Callable[[], gymnasium.Env[Any, Any]]
     tells_games: bool
-    make_actor: Callable[[int], Actor]
+    make_actor: Callable[[int], ExploringActor]
     row: np.dtype[Any]
     stack: int
     epsilon: Callable[[int], float]
@@ -134,7 +123,7 @@ def collect(job: Job, board: Board, sender: Sender, weights: Weights | None) -> 
         if weights is not None and rounds % job.weights_every == 0:
             newer = weights.read(buffer, newer_than=version)
             if newer:
-                actor.read_weights(buffer)
+                actor.load(buffer)
                 version = newer
         actions = actor.act(stacks.obs, job.epsilon(board.steps) ** job.powers)
         rounds += 1

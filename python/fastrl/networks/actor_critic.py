@@ -226,7 +226,12 @@ def check_moments(state: Mapping[str, Tensor], parameters: Tensor) -> None:
             )
 
 
-def load_weights(network: nn.Module, weights: dict[str, Tensor]) -> None:
+def generator_of(seed: np.random.SeedSequence) -> torch.Generator:
+    """A generator on the CPU with a seed of its own."""
+    return torch.Generator().manual_seed(int(seed.generate_state(1, np.uint64)[0]) >> 1)
+
+
+def load_weights(network: nn.Module, weights: Mapping[str, Tensor]) -> None:
     """``network.load_state_dict(weights)`` that refuses in one line.
 
     Raises:

@@ -61,6 +61,23 @@ ActorSpec = Callable[[], Actor]
 """Makes an actor; it pickles, so that workers make their own: ``functools.partial(MlpActor, architecture)``."""
 
 
+class ExploringActor(Protocol):
+    """Chooses actions from a network and a share of random ones."""
+
+    @property
+    def weights_nbytes(self) -> int:
+        """Size of what `load` reads, bytes."""
+        ...
+
+    def load(self, weights: Any) -> None:
+        """Takes new weights from a buffer of `weights_nbytes` bytes, which it copies."""
+        ...
+
+    def act(self, obs: NDArray[Any], epsilon: NDArray[np.float64]) -> NDArray[Any]:
+        """Actions [K] or [K, n] for observations [K, ...] and shares of random actions [K]."""
+        ...
+
+
 class MlpActor:
     """A multi-layer perceptron, compiled. Its `act` takes ``masks`` and ``greedy`` too.
 

@@ -365,8 +365,8 @@ class MultiAgentPolicy:
         actions = policy.act(obs, alive)                    # obs [K * A, D], alive [K * A], any number of worlds
 
     Args:
-        teams: name of the policy of each agent of a world, of length A.
-        policies: those, by name.
+        names: of the policy of each agent of an environment, A.
+        policies: by name.
         actions: of an agent.
         device: of the actors.
 
@@ -376,17 +376,17 @@ class MultiAgentPolicy:
 
     def __init__(
         self,
-        teams: Sequence[str],
+        names: Sequence[str],
         policies: Mapping[str, Actor | Scripted],
         actions: Actions,
         device: torch.device | str = "cpu",
     ) -> None:
-        missing = sorted(set(teams) - policies.keys())
-        if missing or not teams:
+        missing = sorted(set(names) - policies.keys())
+        if missing or not names:
             raise ValueError(
                 f"every agent needs a policy: there is none named {missing}, only {sorted(policies)}"
             )
-        self.teams = tuple(teams)
+        self.names = tuple(names)
         self.policies = dict(policies)
         self.actions = actions
         self.device = torch.device(device)
@@ -395,11 +395,11 @@ class MultiAgentPolicy:
                 raise ValueError(
                     f"policy {name!r} chooses {policy.actions.state()}, the agents' actions are {actions.state()}"
                 )
-        self._members = {name: np.array([each == name for each in teams]) for name in dict.fromkeys(teams)}
+        self._members = {name: np.array([each == name for each in names]) for name in dict.fromkeys(names)}
 
     @property
     def num_agents(self) -> int:
-        return len(self.teams)
+        return len(self.names)
 
     def members(self, name: str) -> NDArray[np.bool_]:
         """Which agents of a world follow a policy, bool [A]."""
@@ -486,7 +486,7 @@ class MultiAgentPolicy:
     def state(self) -> dict[str, Any]:
         """What `from_state` needs: tensors and JSON-able values. Not a copy. Of rules only the names."""
         return {
-            "teams": list(self.teams),
+            "policies": list(self.names),
             "actions": self.actions.state(),
             "actors": {
                 name: policy.state() for name, policy in self.policies.items() if isinstance(policy, Actor)
@@ -501,10 +501,10 @@ class MultiAgentPolicy:
             ValueError: a rule is missing, or weights do not fit or are not finite.
         """
         actors = {name: Actor.from_state(actor) for name, actor in state["actors"].items()}
-        return cls(state["teams"], {**(scripted or {}), **actors}, Actions.from_state(state["actions"]))
+        return cls(state["policies"], {**(scripted or {}), **actors}, Actions.from_state(state["actions"]))
 
-    def load(self, state: Mapping[str, Any]) -> None:
-        """Takes over the weights of another policy of the same shape, in place.
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Takes the weights of another policy of the same shape, in place.
 
         Raises:
             ValueError: they do not fit or are not finite; nothing has changed for the actor that is named.
@@ -514,6 +514,30 @@ class MultiAgentPolicy:
             if not isinstance(own, Actor):
                 raise ValueError(f"there is no actor named {name!r} here, only {sorted(self.policies)}")
             load_weights(own, actor["weights"])
+
+    @property
+    def weights_nbytes(self) -> int:
+        """Size of what `load` reads, bytes."""
+        return sum(weight.nbytes for weight in self._weights())
+
+    def write_weights(self, out: Any) -> None:
+        """Writes the weights of all actors into a contiguous buffer of `weights_nbytes` bytes."""
+        data, end = np.frombuffer(out, np.uint8), 0
+        for weight in self._weights():
+            start, end = end, end + weight.nbytes
+            data[start:end] = weight.cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+
+    def load(self, weights: Any) -> None:
+        """Takes the weights that `write_weights` of a policy of the same shape has written."""
+        data, end = np.frombuffer(weights, np.uint8), 0
+        for weight in self._weights():
+            start, end = end, end + weight.nbytes
+            weight.reshape(-1).view(torch.uint8).copy_(torch.from_numpy(data[start:end].copy()))
+
+    def _weights(self) -> list[Tensor]:
+        """Of all actors, in a fixed order."""
+        actors = sorted((name, each) for name, each in self.policies.items() if isinstance(each, Actor))
+        return [weight.detach() for _, actor in actors for _, weight in sorted(actor.state_dict().items())]
 
 
 def _inputs(obs: Tensor, agents: Tensor, norm: RunningNorm | None, num_ids: int) -> Tensor:

@@ -1,6 +1,5 @@
 """How a run collects: the settings that say so, and the collector that they ask for."""
 
-import functools
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
@@ -10,6 +9,7 @@ import torch
 from pydantic import Field
 from rich.console import Console
 
+from fastrl.algorithms.protocol import Algorithm
 from fastrl.collectors.env_runner import resumed
 from fastrl.collectors.factory import is_native, make_collector
 from fastrl.collectors.failures import last_line, own_traceback
@@ -18,8 +18,7 @@ from fastrl.collectors.protocol import CollectError, Collector, Failure, Plan, R
 from fastrl.collectors.resources import cores
 from fastrl.collectors.running import Begun, Running
 from fastrl.envs.spec import EnvSpec
-from fastrl.networks.actor_critic import ActorCritic
-from fastrl.networks.compiled_actor import MlpActor
+from fastrl.networks.compiled_actor import ActorSpec
 from fastrl.training.session import TrainError
 from fastrl.utils.config import Setting, section
 from fastrl.utils.trust import Reach, connects_to_ray
@@ -110,7 +109,7 @@ def episode_steps(config: CollectConfig, env: gymnasium.Env[Any, Any]) -> int:
 def make_plan(
     config: CollectConfig,
     spec: EnvSpec,
-    policy: ActorCritic,
+    actor_spec: ActorSpec,
     *,
     obs_space: gymnasium.Space[Any],
     action_space: gymnasium.Space[Any],
@@ -119,9 +118,10 @@ def make_plan(
     episode_steps: int,
     seed: int,
 ) -> Plan:
-    """What is to be collected for a policy.
+    """What is to be collected.
 
     Args:
+        actor_spec: of the algorithm.
         num_steps: of each row between updates.
         episode_steps: after which a whole episode is cut off.
         others: as of `fastrl.collectors.protocol.Plan`.
@@ -133,7 +133,7 @@ def make_plan(
     try:
         return Plan(
             env=spec,
-            make_actor=functools.partial(MlpActor, policy.actor_architecture()),
+            make_actor=actor_spec,
             obs_space=obs_space,
             action_space=action_space,
             num_envs=num_envs,
@@ -147,16 +147,15 @@ def make_plan(
 
 
 class Publisher:
-    """Gives a collector the weights of a policy."""
+    """Gives a collector the weights of an algorithm's policy."""
 
-    def __init__(self, policy: ActorCritic, collector: Collector) -> None:
-        nbytes = MlpActor(policy.actor_architecture()).weights_nbytes
-        self._policy, self._collector = policy, collector
-        self._buffer = np.zeros(nbytes // 4, np.float32)
+    def __init__(self, algorithm: Algorithm[Any], collector: Collector) -> None:
+        self._algorithm, self._collector = algorithm, collector
+        self._buffer = np.zeros(algorithm.weights_nbytes // 4, np.float32)
 
     def publish(self) -> int:
         """As they are now; returns the version."""
-        self._policy.actor_weights(self._buffer)
+        self._algorithm.write_weights(self._buffer)
         return self._collector.publish(self._buffer)
 
 

@@ -1,4 +1,4 @@
-"""The learner's side of a run with collectors: a thread that takes experience in, and batch after batch of DQN."""
+"""The learner's side of a run with collectors: a thread that takes experience in, and batch after batch."""
 
 import threading
 import time
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fastrl.algorithms.dqn import DQN
+from fastrl.algorithms.protocol import OffPolicyAlgorithm, ReplaySpec
 from fastrl.collectors.counters import Board
 from fastrl.collectors.transport import Feed, Rows
 from fastrl.collectors.weights import Weights
@@ -109,25 +109,36 @@ class Inflow:
         self._thread.join()
 
 
-def learn_batch(dqn: DQN, batches: Any, steps: int, watch: Stopwatch) -> None:
-    """Learns from the next batch.
+def make_sampler(spec: ReplaySpec, replay: Replay, seed: int) -> UniformSampler | PrioritizedSampler:
+    """Draws from a replay as an algorithm wants it."""
+    common: dict[str, Any] = {"n_step": spec.n_step, "gamma": spec.gamma, "seed": seed}
+    if spec.prioritized is None:
+        return UniformSampler(replay, spec.batch_size, **common)
+    alpha, beta = spec.prioritized.alpha, spec.prioritized.beta(0)
+    return PrioritizedSampler(replay, spec.batch_size, alpha=alpha, beta=beta, **common)
+
+
+def learn_batch(
+    algorithm: OffPolicyAlgorithm, spec: ReplaySpec, batches: Any, steps: int, watch: Stopwatch
+) -> None:
+    """Learns from the next minibatch.
 
     Args:
-        batches: a sampler, or a `Prefetcher` of one; with ``dqn.config.prioritized`` a prioritized one.
+        spec: of the algorithm.
+        batches: a sampler that `make_sampler` made for it, or a `Prefetcher` of one.
         steps: of the environments so far.
         watch: measures ``sampling`` and ``update``.
     """
-    config = dqn.config
     prefetched = isinstance(batches, Prefetcher)
     with watch("sampling"):
-        if config.prioritized:
-            batches.beta = config.beta_at(steps)
+        if spec.prioritized is not None:
+            batches.beta = spec.prioritized.beta(steps)
         batch = batches.sample()
+    td_errors = algorithm.update(batch, watch)
     with watch("update"):
-        td_errors = dqn.update(batch)
-        if config.prioritized:
+        if spec.prioritized is not None:
             batches.update_priorities(batch.indices, td_errors if prefetched else td_errors.cpu())
-        elif not prefetched and dqn.device.type == "cuda":
+        elif not prefetched and algorithm.device.type == "cuda":
             # The GPU reads the batch later, and only so many more leave its memory as it is.
             torch.cuda.current_stream().synchronize()
 
@@ -140,9 +151,9 @@ class Learner:
     for which collectors are held back (0: never).
 
     Args:
-        dqn: learns.
+        algorithm: learns.
         replay: is filled by ``inflow``.
-        sampler: draws from it; with ``dqn.config.prioritized`` a prioritized one.
+        sampler: draws from it, made by `make_sampler`.
         inflow: running.
         weights: where the collectors read.
         starts: transitions in the replay before learning begins.
@@ -157,7 +168,7 @@ class Learner:
 
     def __init__(
         self,
-        dqn: DQN,
+        algorithm: OffPolicyAlgorithm,
         replay: Replay,
         sampler: UniformSampler | PrioritizedSampler,
         inflow: Inflow,
@@ -169,15 +180,16 @@ class Learner:
         publish_every: int = 100,
         prefetch: bool = False,
     ) -> None:
-        self.dqn = dqn
+        self.algorithm = algorithm
+        self._spec = algorithm.replay_spec()
         self.replay = replay
         self.batches = 0
         self.watch = Stopwatch()
-        self._prefetcher = Prefetcher(sampler, dqn.device) if prefetch else None
+        self._prefetcher = Prefetcher(sampler, algorithm.device) if prefetch else None
         self._batches: Any = self._prefetcher or sampler
         self._inflow = inflow
         self._weights = weights
-        self._buffer = bytearray(dqn.weights_nbytes)
+        self._buffer = bytearray(algorithm.weights_nbytes)
         self._starts = starts
         self._most, self._least = updates_per_step, min_updates_per_step
         self._publish_every = publish_every
@@ -187,7 +199,7 @@ class Learner:
 
     def publish(self) -> None:
         """Gives the collectors the weights as they are."""
-        self.dqn.write_weights(self._buffer)
+        self.algorithm.write_weights(self._buffer)
         self._inflow.version = self._weights.publish(self._buffer)
 
     def learn(self) -> bool:
@@ -197,10 +209,10 @@ class Learner:
             with self.watch("waiting"):
                 self._inflow.wait(0.02)
             return False
-        updates = self.dqn.updates
-        learn_batch(self.dqn, self._batches, self._inflow.steps, self.watch)
+        updates = self.algorithm.updates
+        learn_batch(self.algorithm, self._spec, self._batches, self._inflow.steps, self.watch)
         self.batches += 1
-        if self.dqn.updates != updates and self.dqn.updates % self._publish_every == 0:
+        if self.algorithm.updates != updates and self.algorithm.updates % self._publish_every == 0:
             with self.watch("publishing"):
                 self.publish()
         return True

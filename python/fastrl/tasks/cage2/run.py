@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from pydantic import Field
 from rich.console import Console
 
-from fastrl.algorithms.actor_critic import check_learner
 from fastrl.algorithms.ppo import PPO, PPOConfig
+from fastrl.algorithms.protocol import Problem
 from fastrl.collectors.fragment_stream import Intake
 from fastrl.collectors.native import CollectStats
 from fastrl.collectors.protocol import Collector, Plan, Report
@@ -193,12 +193,14 @@ class Training:
         )
         self.ppo = PPO(
             config.ppo,
-            self.env.single_observation_space,
-            self.env.single_action_space,
-            self.env.num_envs,
-            total_steps=config.run.total_steps,
-            seed=config.run.seed,
-            device=self.device,
+            Problem(
+                self.env.single_observation_space,
+                self.env.single_action_space,
+                self.env.num_envs,
+                total_steps=config.run.total_steps,
+                seed=config.run.seed,
+                device=self.device,
+            ),
         )
         self.iteration = 0
         self.episodes = 0
@@ -238,7 +240,7 @@ class Training:
         return make_plan(
             self.config.collect,
             EnvSpec("fastrl/Cage2-v0", config.options()),
-            self.ppo.policy,
+            self.ppo.actor_spec(),
             obs_space=self.env.single_observation_space,
             action_space=self.env.single_action_space,
             num_envs=config.num_envs,
@@ -249,7 +251,7 @@ class Training:
 
     def _from(self, collector: Collector) -> _Collect:
         """Fills the rollout with what the collector collects."""
-        intake, publisher = Intake(collector), Publisher(self.ppo.policy, collector)
+        intake, publisher = Intake(collector), Publisher(self.ppo, collector)
         before = Report()
         teller = FailureReporter(self._console)
 
@@ -277,7 +279,7 @@ class Training:
         while self.steps < self.config.run.total_steps:
             watch.reset()
             stats, report = collect(watch)
-            losses = self.ppo.update(watch)
+            losses = self.ppo.learn(watch)
             now = time.perf_counter()
             passed, clock = now - clock, now
             self.iteration += 1
@@ -334,7 +336,7 @@ class Training:
         """
         if list(self.env.actions) != state["actions"]:
             raise ValueError("it chooses among other actions: env.actions should be the same")
-        self.ppo.take_weights(state["policy"])
+        self.ppo.load_policy(state["ppo"])
 
     def restore(self, state: dict[str, Any]) -> None:
         """Goes on where the run that saved the state stood."""
@@ -409,7 +411,7 @@ def resume_run(
 
     def restore(file: Path, state: dict[str, Any]) -> Training:
         config = resumed_settings(TrainConfig, file, state, changes, trust=trust)
-        check_learner(state["ppo"], config.ppo.hidden)
+        PPO.check_state(config.ppo, state["ppo"])
         check_games(state["env"], config.env.num_envs)
         training = Training(config, console)
         training.restore(state)

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,11 @@ import torch
 from numpy.typing import NDArray
 from rich.console import Console
 
-from fastrl.algorithms.actor_critic import ActorCriticConfig, check_learner
-from fastrl.algorithms.impala import Impala, ImpalaMetrics
-from fastrl.algorithms.ppo import PPO, PPOMetrics
+from fastrl.algorithms.actor_critic import ActorCriticConfig, ActorCriticLearner
+from fastrl.algorithms.async_ppo import AsyncPPO, AsyncPPOConfig
+from fastrl.algorithms.impala import Impala
+from fastrl.algorithms.ppo import PPO
+from fastrl.algorithms.protocol import Problem
 from fastrl.collectors.failures import last_line, own_traceback
 from fastrl.collectors.fragment_stream import Intake, Lag
 from fastrl.collectors.protocol import CollectError, Collector, Report, check_spaces
@@ -24,7 +26,6 @@ from fastrl.envs.spec import EnvSpec
 from fastrl.networks.action_space import Actions
 from fastrl.networks.actor_critic import ActorCritic
 from fastrl.networks.compiled_actor import MlpActor
-from fastrl.rollout.fragment import Fragment
 from fastrl.tasks.gym.settings import GymConfig
 from fastrl.tasks.summary import GymSummary, peak_gpu_memory_mib, peak_memory_mib, with_other
 from fastrl.training.checkpoint import CheckpointError, load_newest, unusable
@@ -96,7 +97,7 @@ class Training:
         self.plan = make_plan(
             config.collect,
             self.spec,
-            self.learner.policy,
+            self.learner.actor_spec(),
             obs_space=env.observation_space,
             action_space=env.action_space,
             num_envs=config.env.num_envs,
@@ -123,7 +124,7 @@ class Training:
     @property
     def max_lag(self) -> int:
         """How far behind the policies that acted may be."""
-        return 0 if self.config.run.algorithm == "ppo" else self.config.collect.max_policy_lag
+        return self.learner.max_staleness
 
     def rows(self) -> Iterator[GymRow]:
         """Starts the collector and trains; a row every ``run.row_seconds``. The collector ends with the iterator."""
@@ -144,7 +145,7 @@ class Training:
 
     def _loop(self, collector: Collector) -> Iterator[GymRow]:
         intake = Intake(collector, self.max_lag)
-        publisher, teller = Publisher(self.learner.policy, collector), FailureReporter(self._console)
+        publisher, teller = Publisher(self.learner, collector), FailureReporter(self._console)
         watch = Stopwatch()
         failures, restarts = self.failures, self.restarts
         returns: list[NDArray[np.float64]] = []
@@ -157,7 +158,7 @@ class Training:
             fragments = intake.next(watch)
             returns += [fragment.returns for fragment in fragments]
             lengths += [fragment.lengths for fragment in fragments]
-            losses = self._learn(fragments, watch)
+            self.learner.update(fragments, watch)
             self.iteration += 1
             now = time.perf_counter()
             if now - clock < self.config.run.row_seconds and self.steps < self.config.run.total_steps:
@@ -184,7 +185,7 @@ class Training:
                 episodes=self.episodes,
                 mean_return=_mean(ended),
                 mean_length=_mean(np.concatenate(lengths)),
-                losses=dataclasses.asdict(losses),
+                losses=self.learner.metrics(),
                 policy_lag=lag.mean,
                 max_policy_lag=lag.highest,
                 dropped=self.lag.dropped,
@@ -201,14 +202,6 @@ class Training:
             )
             watch.reset()
             returns, lengths, steps_before = [], [], self.steps
-
-    def _learn(self, fragments: Sequence[Fragment], watch: Stopwatch) -> PPOMetrics | ImpalaMetrics:
-        if isinstance(self.learner, PPO):
-            corrected = self.max_lag > 0 and self.config.collect.correct_off_policy
-            self.learner.take_in(fragments, watch, correct_off_policy=corrected)
-        else:
-            self.learner.take_in(fragments, watch)
-        return self.learner.update(watch)
 
     def state(self) -> dict[str, Any]:
         """All that `restore` and ``fastrl.training.policy.Policy`` need, for a checkpoint."""
@@ -240,10 +233,7 @@ class Training:
         Raises:
             ValueError: they are of another network, or of other actions.
         """
-        ours, theirs = self.learner.actions.state(), state["action_space"]
-        if ours != theirs:
-            raise ValueError(f"its actions are {theirs}, not {ours}")
-        self.learner.take_weights(state["policy"])
+        self.learner.load_policy(state["learner"])
 
     def restore(self, state: dict[str, Any]) -> None:
         """Goes on where the run that saved the state stood; running episodes are played again up to there."""
@@ -280,7 +270,7 @@ def _algorithm_config(config: GymConfig) -> ActorCriticConfig:
     return config.impala if config.run.algorithm == "impala" else config.ppo
 
 
-def _learner(config: GymConfig, env: gymnasium.Env[Any, Any], device: str) -> PPO | Impala:
+def _learner(config: GymConfig, env: gymnasium.Env[Any, Any], device: str) -> ActorCriticLearner:
     """Of the algorithm that the settings name, for flattened observations."""
     try:
         check_spaces(env.observation_space, env.action_space)
@@ -292,18 +282,27 @@ def _learner(config: GymConfig, env: gymnasium.Env[Any, Any], device: str) -> PP
                 " images"
             )
         obs_space = gymnasium.spaces.Box(-np.inf, np.inf, (obs_dim,), np.float32)
-        common: dict[str, Any] = {
-            "total_steps": config.run.total_steps,
-            "seed": config.run.seed,
-            "device": device,
-        }
+        problem = Problem(
+            obs_space,
+            env.action_space,
+            config.env.num_envs,
+            total_steps=config.run.total_steps,
+            seed=config.run.seed,
+            device=device,
+        )
+        lag = config.collect.max_policy_lag
         if config.run.algorithm == "impala":
-            return Impala(config.impala, obs_space, env.action_space, config.env.num_envs, **common)
+            return Impala(dataclasses.replace(config.impala, max_staleness=lag), problem)
         if config.ppo.action_masks:
             raise ValueError(
                 "--ppo.action_masks needs an environment that is compiled, see fastrl-train cage2"
             )
-        return PPO(config.ppo, obs_space, env.action_space, config.env.num_envs, **common)
+        if config.run.algorithm == "ppo":
+            return PPO(config.ppo, problem)
+        corrects = config.collect.correct_off_policy
+        return AsyncPPO(
+            AsyncPPOConfig(**vars(config.ppo), max_staleness=lag, correct_off_policy=corrects), problem
+        )
     except ValueError as error:
         raise TrainError(f"--env {config.env.id}: {error}") from None
 
@@ -398,7 +397,7 @@ def resume_run(
 
     def restore(file: Path, state: dict[str, Any]) -> Training:
         config = resumed_settings(GymConfig, file, state, changes, trust=trust)
-        check_learner(state["learner"], _algorithm_config(config).hidden)
+        ActorCriticLearner.check_state(_algorithm_config(config), state["learner"])
         training = Training(config, console)
         training.restore(state)
         return training

@@ -17,7 +17,8 @@ import torch
 from numpy.typing import NDArray
 from rich.console import Console
 
-from fastrl.algorithms.dqn import DQN, Actor, DQNConfig
+from fastrl.algorithms.dqn import DQN
+from fastrl.algorithms.protocol import Problem
 from fastrl.collectors.actor_process import Job, Stacks
 from fastrl.collectors.counters import Board, Game, Times
 from fastrl.collectors.failures import failed
@@ -28,15 +29,13 @@ from fastrl.collectors.weights import Weights
 from fastrl.envs import contract
 from fastrl.envs.pixels import PixelEnv, make_pixels
 from fastrl.envs.process_vector import WorkerError
-from fastrl.networks.actor_critic import check_layers
-from fastrl.networks.q_network import QNetwork
-from fastrl.replay import PrioritizedSampler, Replay, ReplayError, UniformSampler
+from fastrl.replay import Replay, ReplayError
 from fastrl.tasks.pixels.settings import EnvConfig, PixelConfig
 from fastrl.tasks.pixels.turns import Turns
 from fastrl.tasks.summary import PixelSummary, peak_gpu_memory_mib, peak_memory_mib
 from fastrl.training.gpu import GpuMeter
 from fastrl.training.metrics import PixelRow
-from fastrl.training.off_policy import Inflow, Learner
+from fastrl.training.off_policy import Inflow, Learner, make_sampler
 from fastrl.training.profiler import Profile
 from fastrl.training.run_directory import RunDirectory, new_directory
 from fastrl.training.session import (
@@ -86,11 +85,6 @@ def env_options(config: EnvConfig) -> dict[str, Any]:
     }
 
 
-def make_actor(config: DQNConfig, obs_shape: tuple[int, ...], num_actions: int, seed: int) -> Actor:
-    """What a collector acts with. (A whole space would be slow to pickle: it has bounds for each pixel.)"""
-    return Actor(config, obs_space(obs_shape), gymnasium.spaces.Discrete(num_actions), seed)
-
-
 def obs_space(shape: tuple[int, ...]) -> gymnasium.spaces.Box:
     """Of stacked frames, [stack, h, w]."""
     return gymnasium.spaces.Box(0, 255, shape, np.uint8)
@@ -109,18 +103,7 @@ def new_replay(config: PixelConfig, frame: tuple[int, ...]) -> Replay:
     )
 
 
-def new_sampler(config: PixelConfig, replay: Replay) -> UniformSampler | PrioritizedSampler:
-    """As the algorithm wants it."""
-    dqn = config.dqn
-    common: dict[str, Any] = {"n_step": dqn.n_step, "gamma": dqn.gamma, "seed": config.run.seed}
-    if dqn.prioritized:
-        return PrioritizedSampler(replay, dqn.batch_size, alpha=dqn.alpha, beta=dqn.beta, **common)
-    return UniformSampler(replay, dqn.batch_size, **common)
-
-
-def jobs_for(
-    config: PixelConfig, row: np.dtype[Any], obs_shape: tuple[int, ...], num_actions: int
-) -> list[Job]:
+def jobs_for(config: PixelConfig, row: np.dtype[Any], dqn: DQN) -> list[Job]:
     """One for each collector."""
     count, each = config.collect.collectors, config.collect.envs
     powers = powers_of(config)
@@ -130,10 +113,10 @@ def jobs_for(
             envs=range(i * each, (i + 1) * each),
             make_env=functools.partial(make_env, config.env),
             tells_games=True,
-            make_actor=functools.partial(make_actor, config.dqn, obs_shape, num_actions),
+            make_actor=dqn.actor_spec(),
             row=row,
             stack=config.env.stack if config.env.stack > 1 else 0,
-            epsilon=config.dqn.epsilon_at,
+            epsilon=dqn.exploration(),
             powers=powers[i * each : (i + 1) * each],
             fragment=config.collect.fragment,
             weights_every=config.collect.weights_every,
@@ -186,15 +169,19 @@ class Training:
         try:
             self.dqn = DQN(
                 config.dqn,
-                obs_space(self.obs_shape),
-                gymnasium.spaces.Discrete(self.num_actions),
-                seed=config.run.seed,
-                device=self.device,
+                Problem(
+                    obs_space(self.obs_shape),
+                    gymnasium.spaces.Discrete(self.num_actions),
+                    num_envs=config.collect.collectors * config.collect.envs,
+                    total_steps=config.run.total_steps,
+                    seed=config.run.seed,
+                    device=self.device,
+                ),
             )
         except ValueError as error:
             raise TrainError(str(error)) from error
         self.replay = new_replay(config, frame) if replay is None else replay
-        self.sampler = new_sampler(config, self.replay)
+        self.sampler = make_sampler(self.dqn.replay_spec(), self.replay, config.run.seed)
         self.games = self.batches = self.restarts = self.dropped = 0
         self.returns: deque[float] = deque(maxlen=100)
         self.seconds = 0.0
@@ -224,7 +211,7 @@ class Training:
         board = Board(CONTEXT, config.collect.collectors)
         feed = QueueFeed(self.replay.dtype, config.collect.queue, config.collect.collectors)
         weights = Weights(self.dqn.weights_nbytes)
-        jobs = jobs_for(config, self.replay.dtype, self.obs_shape, self.num_actions)
+        jobs = jobs_for(config, self.replay.dtype, self.dqn)
         inflow = self._inflow = Inflow(feed, self.replay.append, board, self._steps)
         learner = pool = None
         try:
@@ -318,8 +305,8 @@ class Training:
             batches=self.batches,
             mean_return=_mean([game.value for game in ended]),
             mean_length=_mean([game.length for game in ended]),
-            epsilon=self.config.dqn.epsilon_at(mark.steps),
-            losses=dataclasses.asdict(self.dqn.metrics()),
+            epsilon=self.dqn.exploration()(mark.steps),
+            losses=self.dqn.metrics(),
             seconds=self.seconds,
             experience_per_second=(mark.steps - before.steps) / passed,
             batches_per_second=(mark.batches - before.batches) / passed,
@@ -433,7 +420,7 @@ class Training:
         Raises:
             ValueError: they are of another network.
         """
-        self.dqn.take_weights(state["policy"])
+        self.dqn.load_policy(state["dqn"])
 
     def restore(self, state: dict[str, Any]) -> None:
         """Goes on where the run that saved the state stood; but collectors begin new games, unless they take turns with
@@ -565,9 +552,7 @@ def resume_run(
 
     def restore(file: Path, state: dict[str, Any]) -> Training:
         config = resumed_settings(PixelConfig, file, state, changes, trust=trust)
-        network = state["dqn"]["actor"]["network"]
-        check_layers(network, hidden=config.dqn.hidden, conv=config.dqn.conv)
-        QNetwork.check_size(network)
+        DQN.check_state(config.dqn, state["dqn"])
         training = Training(config, console, _saved_replay(file.parent.parent, config))
         training.restore(state)
         return training

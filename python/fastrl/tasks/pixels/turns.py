@@ -59,6 +59,7 @@ class Turns:
     ) -> None:
         self._config, self._dqn, self._replay, self._sampler = config, dqn, replay, sampler
         self._powers = powers
+        self._epsilon, self._spec = dqn.exploration(), dqn.replay_spec()
         self.steps, self.batches = steps, batches
         self.watch = Stopwatch()
         self._ratio = config.collect.updates_per_step or UPDATES_PER_STEP
@@ -107,9 +108,9 @@ class Turns:
 
     def round(self) -> list[Game]:
         """A step of every game, and what is to be learnt after it; the games that have ended."""
-        config, stacks, watch = self._config.dqn, self._stacks, self.watch
+        stacks, watch = self._stacks, self.watch
         with watch("inference"):
-            actions = self._dqn.act(stacks.obs, config.epsilon_at(self.steps) ** self._powers)
+            actions = self._dqn.act(stacks.obs, self._epsilon(self.steps) ** self._powers)
         with watch("waiting"):
             obs, rewards, terminations, truncations, infos = self._envs.step(actions)
         with watch("buffer"):
@@ -163,7 +164,7 @@ class Turns:
             self._began = self.steps, self.batches
         due = int((self.steps - self._began[0]) * self._ratio)
         while self.batches - self._began[1] < due:
-            learn_batch(self._dqn, self._sampler, self.steps, self.watch)
+            learn_batch(self._dqn, self._spec, self._sampler, self.steps, self.watch)
             self.batches += 1
 
     def state(self) -> dict[str, Any]:

@@ -201,7 +201,7 @@ class _Newest:
         self.version = newer
         header = np.frombuffer(self._buffer, _HEADER, 1)[0]
         self.published = float(header["published"])
-        unpack(self._policy, memoryview(self._buffer)[_HEADER.itemsize :])
+        self._policy.load(memoryview(self._buffer)[_HEADER.itemsize :])
         if self._adjusts and self._worlds.level != int(header["level"]):
             self._worlds.level = int(header["level"])
             self._worlds.env.set_difficulty(
@@ -232,35 +232,6 @@ def fragment_type(rollout: MultiAgentRollout, num_envs: int) -> np.dtype[np.void
         ("latest", np.float64),
     ]
     return np.dtype([*arrays, *others])  # type: ignore[list-item]
-
-
-def _tensors(policy: MultiAgentPolicy) -> list[torch.Tensor]:
-    """All weights of all actors, in a fixed order."""
-    actors = policy.state()["actors"]
-    return [weight for name in sorted(actors) for _, weight in sorted(actors[name]["weights"].items())]
-
-
-def packed_size(policy: MultiAgentPolicy) -> int:
-    """Bytes of `pack`."""
-    return sum(weight.nbytes for weight in _tensors(policy))
-
-
-def pack(policy: MultiAgentPolicy, out: memoryview) -> None:
-    """Writes all weights, one after the other."""
-    at = 0
-    for weight in _tensors(policy):
-        data = weight.detach().to("cpu").contiguous().reshape(-1).view(torch.uint8).numpy().data
-        out[at : at + len(data)] = data
-        at += len(data)
-
-
-def unpack(policy: MultiAgentPolicy, data: memoryview) -> None:
-    """Takes over weights that `pack` wrote of a policy of the same shape."""
-    at = 0
-    for weight in _tensors(policy):
-        array = np.frombuffer(data[at : at + weight.nbytes], np.uint8)
-        weight.detach().reshape(-1).view(torch.uint8).copy_(torch.from_numpy(array.copy()))
-        at += weight.nbytes
 
 
 class OnlineWorlds:
@@ -316,7 +287,7 @@ class OnlineWorlds:
 
     def start(self, level: int, difficulty: Difficulty) -> None:
         """Begins; what is made here ends with `close`."""
-        self._buffer = bytearray(_HEADER.itemsize + packed_size(self._learner.policy))
+        self._buffer = bytearray(_HEADER.itemsize + self._learner.weights_nbytes)
         self._weights = Weights(len(self._buffer))
         self._made.callback(self._weights.close)
         # A lane more: a simulation that was killed may be followed before its lane is free again.
@@ -335,12 +306,12 @@ class OnlineWorlds:
         """Gives the simulation the policy as it is, and what its next episodes are to be like."""
         header = np.frombuffer(self._buffer, _HEADER, 1)
         header[0] = (time.monotonic(), level, difficulty.vehicles, difficulty.density)
-        pack(self._learner.policy, memoryview(self._buffer)[_HEADER.itemsize :])
+        self._learner.write_weights(memoryview(self._buffer)[_HEADER.itemsize :])
         self._version = self._weights.publish(self._buffer)
 
     def collect(self, watch: Stopwatch, seconds: float) -> NDArray[np.void] | None:
-        """Gives the learner the oldest rollout that waits; returns the episodes that ended in it, `EPISODE` [E]. None
-        if there was none for so many seconds.
+        """Fills the learner's rollout with the oldest one that waits; returns the episodes that ended in it, `EPISODE`
+        [E]. None if there was none for so many seconds.
 
         Raises:
             CollectorError: the simulation dies again and again.
@@ -356,7 +327,6 @@ class OnlineWorlds:
             getattr(self._rollout, name)[...] = row[name]
         self._age_updates = float(self._version - row["versions"].mean())
         self._age_seconds = float(row["ages"].mean())
-        self._learner.receive(self._rollout, watch)
         episodes: NDArray[np.void] = row["episodes"][: int(row["ended"])].copy()
         return episodes
 

@@ -81,16 +81,16 @@ def run_world(path: Path, options: Mapping[str, Any]) -> tuple[MultiAgentVectorE
     best = path / "checkpoints" / BEST
     config, policy = load_policy(best if best.is_file() else path)
     env = make_world(config.env.id, {**environment_options(config.env), **options})
-    if len(policy.teams) != env.num_agents and len(policy.policies) == 1:
+    if len(policy.names) != env.num_agents and len(policy.policies) == 1:
         # One policy for all can drive any number of them.
         teams = list(policy.policies) * env.num_agents
         policy = MultiAgentPolicy(teams, policy.policies, policy.actions, policy.device)
     takes = Actions(env.single_action_space).state()
     obs = np.zeros((env.num_agents, *(env.single_observation_space.shape or ())), np.float32)
     try:
-        if len(policy.teams) != env.num_agents or policy.actions.state() != takes:
+        if len(policy.names) != env.num_agents or policy.actions.state() != takes:
             raise ValueError(
-                f"it drives {len(policy.teams)} agents by {policy.actions.state()},"
+                f"it drives {len(policy.names)} agents by {policy.actions.state()},"
                 f" here are {env.num_agents} by {takes}"
             )
         policy.act(obs, np.ones(env.num_agents, np.bool_))

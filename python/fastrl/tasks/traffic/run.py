@@ -14,16 +14,17 @@ import torch
 from numpy.typing import NDArray
 from rich.console import Console
 
-from fastrl.algorithms.mappo import MAPPO
+from fastrl.algorithms.mappo import IPPO, MAPPO
 from fastrl.algorithms.multi_agent import MultiAgentLearner
+from fastrl.algorithms.protocol import Problem
 from fastrl.algorithms.reinforce import REINFORCE
+from fastrl.collectors.multi_agent import TeamCollector
 from fastrl.collectors.pool import CollectorError
 from fastrl.collectors.protocol import CollectError
 from fastrl.envs.multi_agent import MultiAgentVectorEnv
 from fastrl.envs.record_episodes import EPISODE, MEANS, RecordEpisodeStatistics, finite_mean, run_episodes
 from fastrl.envs.registration import make_multi
 from fastrl.networks.action_space import Actions
-from fastrl.networks.actor_critic import check_layers
 from fastrl.networks.multi_agent import Actor, MultiAgentPolicy
 from fastrl.tasks.summary import TrafficSummary, peak_gpu_memory_mib, peak_memory_mib, with_other
 from fastrl.tasks.traffic.curriculum import Curriculum
@@ -33,7 +34,7 @@ from fastrl.tasks.traffic.settings import (
     EnvConfig,
     TrafficConfig,
     environment_options,
-    expected_updates,
+    expected_steps,
     full_traffic,
     rollout_steps,
     settled,
@@ -84,19 +85,19 @@ def make_learner(config: TrafficConfig, env: MultiAgentVectorEnv, device: str) -
     Raises:
         TrainError: settings that it refuses.
     """
-    arguments: dict[str, Any] = {
-        "total_updates": expected_updates(config),
-        "seed": config.run.seed,
-        "device": device,
-    }
-    spaces = env.single_observation_space, env.single_action_space, env.num_envs, env.num_agents
+    problem = Problem(
+        env.single_observation_space,
+        env.single_action_space,
+        env.num_envs,
+        total_steps=expected_steps(config),
+        num_agents=env.num_agents,
+        seed=config.run.seed,
+        device=device,
+    )
     try:
         if config.run.algorithm == "reinforce":
-            return REINFORCE(config.reinforce, *spaces, **arguments)
-        if config.run.algorithm == "mappo" and config.mappo.critic == "own":
-            raise TrainError("--mappo.critic own is what --algorithm ippo means: choose that")
-        critic: Any = "central" if config.run.algorithm == "mappo" else "own"
-        return MAPPO(dataclasses.replace(config.mappo, critic=critic), *spaces, **arguments)
+            return REINFORCE(config.reinforce, problem)
+        return (IPPO if config.run.algorithm == "ippo" else MAPPO)(config.mappo, problem)
     except ValueError as error:
         raise TrainError(str(error)) from None
 
@@ -128,6 +129,7 @@ class Training:
         env = make_worlds(config.env, config.env.num_envs)
         self.learner = make_learner(config, env, self.device)
         self.worlds = RecordEpisodeStatistics(env)
+        self._collector = TeamCollector(self.worlds, self.learner.act_into, self.learner.env_seeds)
         self._set_difficulty()
         self.iteration = self.episodes = 0
         self.scores: Scores | None = None
@@ -183,12 +185,14 @@ class Training:
             before = self.steps
             came = True
             if online is None:
-                self.learner.collect(self.worlds, watch)
+                self._collector.collect(self.learner.rollout, watch)
                 ended = self.worlds.take()
             else:
                 rollout = online.collect(watch, self.config.online.row_seconds)
                 came, ended = rollout is not None, np.empty(0, EPISODE) if rollout is None else rollout
-            losses = dataclasses.asdict(self.learner.update(watch)) if came else {}
+            if came:
+                self.learner.update(self.learner.rollout, watch)
+            losses = self.learner.metrics() if came else {}
             self.iteration += came
             self.episodes += len(ended)
             played = {name: finite_mean(ended[field]) for name, field in MEANS.items()}
@@ -311,6 +315,7 @@ class Training:
             "best": None if self.best is None else self.best.to_tree(),
             "best_at": self.best_at,
             "worlds": self.worlds.save_state(),
+            "collector": self._collector.state_dict(),
             "learner": self.learner.state_dict(),
             "policy": self.learner.policy_state(),
         }
@@ -321,13 +326,16 @@ class Training:
         Raises:
             ValueError: they are of other actors.
         """
-        if not self.learner.take_weights(state["policy"], state["learner"]["critics"]):
-            self._console.print("critics begin anew: those of that run are others", highlight=False)
+        if differing := self.learner.load_policy(state["learner"]):
+            self._console.print(
+                f"{', '.join(differing)} begin anew: those of that run are others", highlight=False
+            )
 
     def restore(self, state: dict[str, Any]) -> None:
         """Goes on where the run that saved the state stood."""
         self.curriculum.load_state_dict(state["curriculum"])
         self.learner.load_state_dict(state["learner"])
+        self._collector.load_state_dict(state["collector"])
         self.worlds.load_state(state["worlds"])
         self.iteration = state["iteration"]
         self.episodes = state["episodes"]
@@ -374,10 +382,8 @@ def resume_run(
 
     def restore(file: Path, state: dict[str, Any]) -> Training:
         config = resumed_settings(TrafficConfig, file, state, changes, trust=trust)
-        hidden = (config.reinforce if config.run.algorithm == "reinforce" else config.mappo).hidden
-        for actor in state["learner"]["policy"]["actors"].values():
-            check_layers(actor, hidden=hidden)
-            Actor.check_size(actor)
+        settings = config.reinforce if config.run.algorithm == "reinforce" else config.mappo
+        MultiAgentLearner.check_state(settings, state["learner"])
         check_games(state["worlds"]["env"], settled(config).env.num_envs or 1)
         training = Training(config, console)
         training.restore(state)

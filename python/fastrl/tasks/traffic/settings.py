@@ -213,10 +213,9 @@ def rollout_steps(config: TrafficConfig) -> int:
     return (config.reinforce if config.run.algorithm == "reinforce" else config.mappo).num_steps
 
 
-def expected_updates(config: TrafficConfig) -> int:
+def expected_steps(config: TrafficConfig) -> int:
     """How many a run takes whose episodes last as long as they can; schedules are as long as this."""
-    assert config.env.num_envs is not None
-    return max(math.ceil(_world_steps(config) / (config.env.num_envs * rollout_steps(config))), 1)
+    return max(math.ceil(_world_steps(config)), 1)
 
 
 def step_seconds(config: EnvConfig) -> float:

@@ -11,8 +11,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from fastrl.algorithms.actor_critic import check_learner
-from fastrl.algorithms.ppo import PPOConfig
+from fastrl.algorithms.ppo import PPO, PPOConfig
 from fastrl.envs.cage2.env import ACTIONS, action_indices
 from fastrl.envs.cage2.workflow import WORKFLOWS, parse_workflow, workflow_name
 from fastrl.tasks.cage2 import run as cage2
@@ -333,7 +332,7 @@ def resume_run(
 
     def restore(file: Path, state: dict[str, Any]) -> Training:
         config = resumed_settings(WorkflowConfig, file, state, changes, trust=trust)
-        check_learner(state["trainer"]["ppo"], config.inner.hidden)
+        PPO.check_state(config.inner, state["trainer"]["ppo"])
         check_games(state["trainer"]["env"], config.inner.episodes_per_update)
         training = Training(config)
         training.restore(state)

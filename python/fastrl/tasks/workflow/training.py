@@ -23,6 +23,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fastrl.algorithms.ppo import PPO, PPOConfig
+from fastrl.algorithms.protocol import Problem
 from fastrl.envs.cage2.env import RedAgent, Ruleset
 from fastrl.envs.cage2.workflow import (
     WORKFLOW_LEN,
@@ -214,12 +215,14 @@ class WorkflowTrainer:
     def _new_learner(self, seed: int) -> PPO:
         return PPO(
             self.config.ppo(self.games.episode_length),
-            self._env.single_observation_space,
-            self._env.single_action_space,
-            self._env.num_envs,
-            total_steps=max(self.total_episodes * self.games.episode_length, 1),
-            seed=seed,
-            device=self.device,
+            Problem(
+                self._env.single_observation_space,
+                self._env.single_action_space,
+                self._env.num_envs,
+                total_steps=max(self.total_episodes * self.games.episode_length, 1),
+                seed=seed,
+                device=self.device,
+            ),
         )
 
     def train(self, workflows: Sequence[Workflow], episodes: int) -> list[Outcome]:
@@ -265,7 +268,7 @@ class WorkflowTrainer:
         self._ppo.look(self._env)
         self._ppo.steps = self.episodes * self.games.episode_length
         self._ppo.collect(self._env, self.watch)
-        self._ppo.update(self.watch)
+        self._ppo.learn(self.watch)
         self.episodes += self._env.num_envs
         self.on_update()
 
