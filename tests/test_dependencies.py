@@ -67,8 +67,8 @@ def test_the_package_imports_what_is_declared(path: Path) -> None:
 
 
 def test_tests_import_what_their_extra_names() -> None:
-    folders = (ROOT / "tests", ROOT / "tests" / "support", ROOT / "benches")
-    ours = {"fastrl", "fastrl_backend", *(path.stem for folder in folders for path in folder.glob("*.py"))}
+    folders = (ROOT / "tests", ROOT / "benches")
+    ours = {"fastrl", "fastrl_backend", *(path.stem for folder in folders for path in folder.rglob("*.py"))}
     declared = [*PROJECT["dependencies"], *EXTRAS["test"]]
     everything = [line for lines in EXTRAS.values() for line in lines]
     missing = {
