@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from patience import LONG
 from rich.console import Console
+from waiting import TIMEOUT
 
 from fastrl.benchmarks import collect
 from fastrl.benchmarks.collect import (
@@ -212,7 +212,7 @@ def test_an_interrupt_ends_a_measurement() -> None:
 
     def measure_until_interrupted() -> None:
         interrupt.start()
-        measure_apart(Setting(QUICK, seconds=10 * LONG), Case("sequential", 1))
+        measure_apart(Setting(QUICK, seconds=10 * TIMEOUT), Case("sequential", 1))
 
     with pytest.raises(KeyboardInterrupt):
         measure_until_interrupted()

@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.spaces import Discrete
-from patience import LONG
+from waiting import TIMEOUT
 
 import fastrl
 from fastrl.collectors.factory import make_collector
@@ -79,7 +79,7 @@ def test_it_goes_on_by_itself_for_who_takes(unit):
     with SequentialCollector(plan) as expected, native_collector(plan, asynchronous=2) as found:
         for collector in (expected, found):
             collector.publish(weights_for(plan, 1))
-        taken = [found.take(timeout=LONG) for _ in range(2 if unit == "steps" else 12)]
+        taken = [found.take(timeout=TIMEOUT) for _ in range(2 if unit == "steps" else 12)]
         if unit == "steps":
             for fragment in taken:
                 assert cases.rows([fragment]) == cases.rows(expected.collect())

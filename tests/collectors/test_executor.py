@@ -16,7 +16,7 @@ import numpy as np
 import psutil
 import pytest
 from collect_cases import ACTIONS, Broken, Chooser, Unclosed, chooser, plan, rows, take_many, updates
-from patience import LONG, wait_until
+from waiting import TIMEOUT, wait_until
 
 import fastrl
 from fastrl.collectors import executor_worker, scheduler
@@ -91,12 +91,12 @@ def test_asynchronous_collection_goes_on_with_the_newest_weights(unit: Any) -> N
 def test_no_more_is_played_than_was_allowed_ahead() -> None:
     with ExecutorCollector(plan("episodes"), n_workers=2, ahead=3) as collector:
         collector.publish(chooser(0.0))
-        assert collector.take(LONG) is not None
+        assert collector.take(TIMEOUT) is not None
         time.sleep(0.3)
         collector.publish(chooser(1.0))
         versions = []
         for _ in range(6):
-            fragment = collector.take(LONG)
+            fragment = collector.take(TIMEOUT)
             assert fragment is not None
             versions.append(fragment.version)
         assert versions.count(1) <= 3
@@ -104,7 +104,7 @@ def test_no_more_is_played_than_was_allowed_ahead() -> None:
 
 
 def test_taking_gives_up_in_time() -> None:
-    slow = plan("episodes", sleep=LONG)
+    slow = plan("episodes", sleep=TIMEOUT)
     with ExecutorCollector(slow, n_workers=1) as collector:
         collector.publish(chooser(0.0))
         assert collector.take(0.05) is None
@@ -119,17 +119,17 @@ def test_who_has_answered_in_time_is_not_ended_though_the_learner_was_busy(
     for module in (scheduler, executor_worker):
         monkeypatch.setattr(module, "time", clock)
     with ExecutorCollector(
-        plan("episodes", sleep=0.005), n_workers=1, task_timeout=LONG, ahead=2
+        plan("episodes", sleep=0.005), n_workers=1, task_timeout=TIMEOUT, ahead=2
     ) as collector:
         collector.publish(chooser(0.0))
         (worker,) = collector._workers
-        assert collector.take(LONG) is not None
+        assert collector.take(TIMEOUT) is not None
         while not worker.tasks:  # both of its tasks were done before the learner looked
-            assert collector.take(LONG) is not None
+            assert collector.take(TIMEOUT) is not None
         wait_until(lambda: collector._done.qsize() == len(worker.tasks))
-        passed = 2 * LONG
+        passed = 2 * TIMEOUT
         for _ in range(6):
-            assert collector.take(LONG) is not None
+            assert collector.take(TIMEOUT) is not None
         assert collector.report().failures == ()
 
 
@@ -138,9 +138,9 @@ def test_who_has_answered_in_time_is_not_ended_though_the_learner_was_busy(
 def test_what_goes_wrong_costs_its_task_only(
     unit: Any, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(executor_worker, "_TELL", LONG)
+    monkeypatch.setattr(executor_worker, "_TELL", TIMEOUT)
     # Where nothing hangs, nobody is to be taken for it on a machine that is slow.
-    patience = 0.4 if what == "hang" else LONG
+    patience = 0.4 if what == "hang" else TIMEOUT
     share = 0.03 if unit == "steps" else 0.06
     broken = plan(unit, Broken, share=share, what=what, once=str(tmp_path), episodes=40)
     with ExecutorCollector(
@@ -194,9 +194,9 @@ def test_what_goes_wrong_costs_its_task_only(
 def test_repeated_failure_stops_the_run(
     unit: Any, what: str, cause: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(executor_worker, "_TELL", LONG)
+    monkeypatch.setattr(executor_worker, "_TELL", TIMEOUT)
     broken = plan(unit, Broken, share=0.1, what=what)
-    patience = 0.5 if what == "hang" else LONG
+    patience = 0.5 if what == "hang" else TIMEOUT
     with ExecutorCollector(broken, n_workers=2, task_timeout=patience) as collector:
         collector.publish(chooser(0.0))
         with pytest.raises(CollectError, match=f"failed 3 times at .*{cause}") as caught:
@@ -220,7 +220,7 @@ def test_episodes_arrive_once_though_workers_are_killed_at_random(seed: int) -> 
     collector, expected = small_steps(seed, "episodes")
     kills = 0
     with collector, Killing(collector, luck) as killing:
-        deadline = time.monotonic() + LONG
+        deadline = time.monotonic() + TIMEOUT
         update = 0
         while kills < 8 and time.monotonic() < deadline:
             collector.publish(chooser(update % 4))
@@ -275,7 +275,7 @@ def test_rows_go_on_though_workers_are_killed_at_random() -> None:
         ExecutorCollector(same, n_workers=3, max_failures=100) as collector,
         Killing(collector, random.Random(5)) as killing,
     ):
-        deadline = time.monotonic() + LONG
+        deadline = time.monotonic() + TIMEOUT
         collector.publish(chooser(0.0))
         while killing.count < 6 and time.monotonic() < deadline:
             for fragment in collector.collect():
@@ -309,7 +309,7 @@ def test_the_report_tells_of_workers() -> None:
     assert report.episodes == 34
     assert report.failures == ()
     assert report.restarts == 0
-    assert 0.05 < report.cold_start < LONG
+    assert 0.05 < report.cold_start < TIMEOUT
     assert len(report.memory_mib) == 2
     assert all(1 < mib < 300 for mib in report.memory_mib)
     assert set(report.seconds) == set(PARTS)
@@ -364,7 +364,7 @@ def test_an_environment_that_does_not_close_is_ended_and_named(tmp_path: Path) -
     with ExecutorCollector(broken, n_workers=1, task_timeout=None) as collector:
         episodes = updates(collector, 2)
         report = collector.report()
-    assert time.monotonic() - start < LONG
+    assert time.monotonic() - start < TIMEOUT
     happened = len(list(tmp_path.iterdir()))
     assert report.restarts == len(report.failures) == happened >= 1
     for failure in report.failures:
@@ -387,7 +387,7 @@ def test_who_is_killed_at_the_end_is_named(caplog: pytest.LogCaptureFixture) -> 
 
 def test_closing_ends_everything() -> None:
     before = shared_memory(os.getpid())
-    collector = ExecutorCollector(plan("episodes", sleep=LONG), n_workers=3)
+    collector = ExecutorCollector(plan("episodes", sleep=TIMEOUT), n_workers=3)
     collector.publish(chooser(0.0))
     # Until they have come up, and play.
     while collector.report().cold_start == 0:
@@ -398,7 +398,7 @@ def test_closing_ends_everything() -> None:
     start = time.monotonic()
     collector.close()
     collector.close()
-    assert time.monotonic() - start < LONG
+    assert time.monotonic() - start < TIMEOUT
     assert not any(map(psutil.pid_exists, pids))
     with pytest.raises(CollectError, match="closed"):
         collector.collect()
@@ -464,7 +464,7 @@ def test_nothing_is_left_of_a_learner_that_ends(
             os.killpg(learner.pid, signal.SIGINT)
         else:
             os.kill(learner.pid, signal.Signals[how])
-        assert learner.wait(LONG) != 0
+        assert learner.wait(TIMEOUT) != 0
         wait_until(lambda: not any(process.is_running() for process in family))
         wait_until(lambda: not any(path.exists() for path in shared))
         told = learner.stderr.read()
@@ -484,7 +484,7 @@ def test_fragments_stay_what_they_are(tmp_path: Path) -> None:
         collector.publish(chooser(0.0))
         taken: list[tuple[Fragment, Any]] = []
         for _ in range(10):
-            fragment = collector.take(LONG)
+            fragment = collector.take(TIMEOUT)
             assert fragment is not None
             taken.append((fragment, rows([fragment])))
         for fragment, was in taken:

@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from paths import import_path
-from patience import LONG, wait_until
-from patience import is_running as alive
+from waiting import TIMEOUT, wait_until
+from waiting import is_running as alive
 
 from fastrl.collectors.actor_process import Job, Stacks, collect
 from fastrl.collectors.counters import GAMES, Board, Game, Times
@@ -238,7 +238,7 @@ class Setup:
         senders = [self.feed.sender() for _ in jobs]
         self.pool = Pool(jobs, senders, self.board, self.weights, [self.feed.name, self.weights.name])
 
-    def drain_until(self, done: Any, seconds: float = LONG) -> None:
+    def drain_until(self, done: Any, seconds: float = TIMEOUT) -> None:
         end = time.monotonic() + seconds
         while not done():
             assert time.monotonic() < end, "it takes too long"

@@ -13,7 +13,7 @@ import gymnasium
 import numpy as np
 import pytest
 from collect_cases import ACTIONS, Broken, Chooser, Wrong, chooser, plan, rows, take_many, updates
-from patience import LONG
+from waiting import TIMEOUT
 
 from fastrl.collectors import ray_collector
 from fastrl.collectors.protocol import CollectError, Plan
@@ -89,10 +89,10 @@ def test_a_state_goes_on_in_another_collector(unit: Any) -> None:
 def test_what_goes_wrong_costs_its_task_only(
     what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ray_collector, "TELL_SECONDS", LONG)
+    monkeypatch.setattr(ray_collector, "TELL_SECONDS", TIMEOUT)
     broken = plan("episodes", Broken, share=0.1, what=what, once=str(tmp_path), episodes=20)
     # Where nothing hangs, nobody is to be taken for it on a machine that is slow.
-    patience = 1.0 if what == "hang" else LONG
+    patience = 1.0 if what == "hang" else TIMEOUT
     with RayCollector(broken, n_workers=2, task_timeout=patience, max_failures=4) as collector:
         ended = [episode for update in updates(collector, 1) for episode in update]
         report = collector.report()
@@ -220,7 +220,7 @@ def test_ray_that_is_not_installed_is_asked_for(monkeypatch: pytest.MonkeyPatch)
 )
 def test_an_address_where_nothing_is_gets_one_line(address: str, message: str) -> None:
     with pytest.raises(CollectError, match=message) as caught:
-        connect(address, 1.0 if "invalid" in address else LONG)
+        connect(address, 1.0 if "invalid" in address else TIMEOUT)
     assert "\n" not in str(caught.value)
 
 
@@ -234,4 +234,4 @@ def test_an_address_that_does_not_answer_is_given_up_in_time() -> None:
 
 def test_a_cluster_that_answers_is_found(address: str) -> None:
     """As far as that can be told from a process that is connected already."""
-    try_out(address, LONG)
+    try_out(address, TIMEOUT)

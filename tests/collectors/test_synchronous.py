@@ -13,7 +13,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
-from patience import LONG, wait_until
+from waiting import TIMEOUT, wait_until
 
 from fastrl.collectors.protocol import CollectError, Plan, Unit
 from fastrl.collectors.sequential import SequentialCollector
@@ -59,7 +59,7 @@ class Walk(gymnasium.Env[Any, Any]):
         self.place += float(np.sum(action)) + 1e-3 * self.np_random.random()
         if self.fault and self.steps == 3 and (self.fault == "always" or self._first()):
             if self.fault == "hang":
-                time.sleep(10 * LONG)
+                time.sleep(10 * TIMEOUT)
             if self.fault == "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
             raise ValueError("this walk is broken")
@@ -192,7 +192,7 @@ def test_taken_fragments_are_the_callers_and_bounded(make: Any, unit: Unit) -> N
 def test_steps_that_are_taken_go_on_from_each_other() -> None:
     plan = plan_of(Walk, "steps")
     with sync(plan) as collector:
-        first, second = collector.take(), collector.take(LONG)
+        first, second = collector.take(), collector.take(TIMEOUT)
         assert first is not None and second is not None
         np.testing.assert_array_equal(first.obs[-1], second.obs[0])
     with SequentialCollector(plan) as reference:

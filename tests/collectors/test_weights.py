@@ -15,8 +15,8 @@ import time
 
 import numpy as np
 import pytest
-from patience import LONG
 from queue_records import segments
+from waiting import TIMEOUT
 
 from fastrl.collectors.weights import Weights
 
@@ -101,7 +101,7 @@ def test_workers_of_every_kind_read(method):
 
         def ask():
             here.send(True)
-            assert here.poll(LONG)
+            assert here.poll(TIMEOUT)
             return here.recv()
 
         assert ask() == (1, [1] * 5)
@@ -125,7 +125,7 @@ with Weights.attach(sys.argv[1]) as w:
     with Weights(3) as w:
         w.publish(b"abc")
         command = [sys.executable, "-c", code, w.name]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=LONG, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False)
         assert (done.stdout, done.stderr) == ("1 b'abc'\n", "")
         assert Weights.attach(w.name).version == 1  # the reader that went took nothing with it
     with pytest.raises(FileNotFoundError, match=w.name):
@@ -184,7 +184,7 @@ def test_nobody_reads_a_mixture(nbytes):
         begin = time.monotonic()
         version = 0
         while time.monotonic() < begin + 0.6 or version < 20 or not all(each.is_set() for each in enough):
-            assert time.monotonic() < begin + LONG and all(reader.is_alive() for reader in readers)
+            assert time.monotonic() < begin + TIMEOUT and all(reader.is_alive() for reader in readers)
             version += 1
             w.publish(filled(nbytes, version))
             if version % 3 == 0:  # a reader that is overtaken begins anew
@@ -209,7 +209,7 @@ def test_threads_of_the_writers_process_read_too():
 
         reader = threading.Thread(target=read)
         reader.start()
-        version, end = 0, time.monotonic() + LONG
+        version, end = 0, time.monotonic() + TIMEOUT
         while (version < 100 or not enough.is_set()) and reader.is_alive() and time.monotonic() < end:
             version += 1
             w.publish(filled(nbytes, version))
@@ -225,7 +225,7 @@ def test_a_killed_writer_leaves_a_whole_version():
     nbytes = 100_000
     out = np.zeros(nbytes, np.uint8)
     versions = set()
-    kills, end = 0, time.monotonic() + LONG
+    kills, end = 0, time.monotonic() + TIMEOUT
     while kills < 40 or (len(versions) <= 5 and time.monotonic() < end):
         kills += 1
         began, begin = os.pipe()
@@ -322,7 +322,7 @@ def test_two_threads_publish():
         published, refused = [], []
 
         def publish():
-            end = time.monotonic() + LONG
+            end = time.monotonic() + TIMEOUT
             while not refused and time.monotonic() < end:
                 try:
                     published.append(w.publish(data))

@@ -10,7 +10,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.spaces import Discrete
-from patience import LONG, wait_until
+from waiting import TIMEOUT, wait_until
 
 import fastrl
 from fastrl.envs import AsyncNativeVectorEnv, Cage2VectorEnv, CoopVectorEnv, HighwayVectorEnv, RingVectorEnv
@@ -215,7 +215,7 @@ def test_waiting_ends_in_time_and_nothing_is_lost():
     # Somebody who is kept from asking for long enough finds them ready.
     wait_until(came_too_early)
     assert env.in_flight == 2
-    assert len(env.recv(2, timeout=LONG).env_ids) == 2
+    assert len(env.recv(2, timeout=TIMEOUT).env_ids) == 2
     assert env.busy_seconds > 0
     env.close()
 
@@ -275,7 +275,7 @@ def test_a_fork_is_told_to_make_its_own():
             del env
         finally:
             os._exit(code)
-    signal.alarm(int(LONG))
+    signal.alarm(int(TIMEOUT))
     assert os.waitpid(child, 0)[1] == 0
     signal.alarm(0)
     assert len(env.recv().env_ids) == 3

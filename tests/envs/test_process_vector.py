@@ -20,7 +20,7 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 from paths import import_path
-from patience import LONG, is_running, wait_until
+from waiting import TIMEOUT, is_running, wait_until
 
 from fastrl.envs import ProcessVectorEnv, process_vector
 from fastrl.testing import check_vector_env
@@ -53,7 +53,7 @@ class Walk(gymnasium.Env[Any, Any]):
             if self.fault == "raise":
                 raise ValueError("this walk is broken")
             if self.fault == "hang":
-                time.sleep(10 * LONG)
+                time.sleep(10 * TIMEOUT)
             if self.fault == "exit":
                 os._exit(7)
         over = self.place - self.start >= self.ends_at
@@ -428,7 +428,7 @@ def test_nothing_is_left_of_a_parent_that_is_killed_or_forgets_to_close(
             assert memory.exists() and all(is_running(int(pid)) for pid in pids)
             time.sleep(0.1)
             parent.kill()
-        assert parent.wait(LONG) == (-signal.SIGKILL if end == "kill" else 0)
+        assert parent.wait(TIMEOUT) == (-signal.SIGKILL if end == "kill" else 0)
         wait_until(lambda: not any(is_running(int(pid)) for pid in pids), "workers go on")
         wait_until(lambda: not memory.exists(), "shared memory is left")
         assert parent.stderr.read() == ""
@@ -453,7 +453,7 @@ def test_ctrl_c_ends_the_parent_alone_and_workers_show_no_trace(tmp_path: Path) 
         assert parent.stdout is not None and parent.stderr is not None
         name, *pids = parent.stdout.readline().split()
         os.killpg(parent.pid, signal.SIGINT)
-        parent.wait(LONG)
+        parent.wait(TIMEOUT)
         told = parent.stderr.read()
         assert told.count("Traceback") == 1 and told.rstrip().endswith("KeyboardInterrupt")
         wait_until(lambda: not any(is_running(int(pid)) for pid in pids), "workers go on")

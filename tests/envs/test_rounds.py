@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from patience import LONG
+from waiting import TIMEOUT
 
 from fastrl._native._rust import Rounds
 from fastrl.utils.processes import SHARED_MEMORY
@@ -36,7 +36,7 @@ def test_members_and_leader_take_turns() -> None:
     for turn in range(100):
         ours[2] = turn
         rounds.begin()
-        assert rounds.wait(LONG)
+        assert rounds.wait(TIMEOUT)
         assert ours[:2].tolist() == [turn * (turn + 1) // 2] * 2
     for thread in threads:
         thread.join()
@@ -44,7 +44,7 @@ def test_members_and_leader_take_turns() -> None:
 
 def test_who_is_missing_can_be_given_up_and_replaced() -> None:
     rounds = Rounds(2, 1)
-    assert rounds.wait(0.0) is False and rounds.wait(LONG) and rounds.missing() == []
+    assert rounds.wait(0.0) is False and rounds.wait(TIMEOUT) and rounds.missing() == []
     rounds.begin()
     assert not rounds.wait(0.01) and rounds.missing() == [0, 1]
     with pytest.raises(RuntimeError, match="not complete"):
@@ -56,7 +56,7 @@ def test_who_is_missing_can_be_given_up_and_replaced() -> None:
     assert rounds.missing() == [1]
     member.join(1)
     member.done()
-    assert rounds.wait(LONG) and rounds.missing() == []
+    assert rounds.wait(TIMEOUT) and rounds.missing() == []
 
 
 def test_misuse_is_refused() -> None:

@@ -19,8 +19,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from patience import LONG, wait_until
 from queue_records import ORDERS, RECORD, ids_of, rows_of, segments
+from waiting import TIMEOUT, wait_until
 
 from fastrl.queue import Empty, Full, Queue, QueueStats, ShutDown
 
@@ -48,7 +48,7 @@ def deadline(seconds):
 
 @pytest.fixture(autouse=True)
 def _no_hang():
-    with deadline(LONG):
+    with deadline(TIMEOUT):
         yield
 
 
@@ -432,7 +432,7 @@ def test_shutdown_wakes_who_waits(order, immediate):
         for q in (full, empty):
             q.shutdown(immediate)
         for thread in threads:
-            thread.join(LONG)
+            thread.join(TIMEOUT)
         assert len(ended) == 2
         p.close()
 
@@ -498,7 +498,7 @@ def test_many_threads(order):
             thread.start()
         seen = [[] for _ in range(threads)]
         for _ in range(threads * each):
-            row = q.get(timeout=LONG)
+            row = q.get(timeout=TIMEOUT)
             seen[row["id"] // each].append(int(row["id"] % each))
         for thread in running:
             thread.join()

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import queue_damage
-from patience import LONG, wait_until
+from waiting import TIMEOUT, wait_until
 
 from fastrl.collectors.weights import Weights
 from fastrl.queue import Empty, Queue, QueueError
@@ -357,14 +357,14 @@ def test_two_threads_in_one_call():
             wait_until(lambda: len(failures) > refused)
             return threads
 
-        readers = both(lambda: q.get(timeout=LONG))
+        readers = both(lambda: q.get(timeout=TIMEOUT))
         with pytest.raises(QueueError, match="another thread"):
             q.close()
         p.put(ROW)
         for thread in readers:
             thread.join()
         p.put_many(rows_of(1, 2))
-        writers = both(lambda: p.put(rows_of(3), timeout=LONG))
+        writers = both(lambda: p.put(rows_of(3), timeout=TIMEOUT))
         with pytest.raises(QueueError, match="another thread"):
             p.close()
         assert [q.get()["id"] for _ in range(3)] == [1, 2, 3]
@@ -496,7 +496,7 @@ def test_a_schema_that_is_no_dtype(schema):
 @needs_linux
 def test_random_damage_neither_crashes_nor_hangs():
     command = [sys.executable, queue_damage.__file__, "600", "0"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=10 * LONG, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=10 * TIMEOUT, check=False)
     assert done.returncode == 0, done.stderr
     results = json.loads(done.stdout)
     assert set(results) == {"used", "refused"}, f"{' '.join(command)}\n{done.stderr}"

@@ -17,8 +17,8 @@ import time
 import numpy as np
 import pytest
 import queue_kills
-from patience import LONG, wait_until
 from queue_records import segments
+from waiting import TIMEOUT, wait_until
 
 from fastrl.queue import Empty, Full, Queue, QueueError, ShutDown
 
@@ -73,7 +73,7 @@ class Child:
             try:
                 kept = call()
                 os.write(begin, b"!")
-                time.sleep(LONG)
+                time.sleep(TIMEOUT)
                 del kept
             finally:
                 os._exit(1)
@@ -88,7 +88,7 @@ class Child:
 
 def run_script(code, *arguments):
     done = subprocess.run(
-        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=LONG, check=False
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=TIMEOUT, check=False
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip(), done.stderr.strip()
@@ -117,7 +117,7 @@ def test_workers_of_every_kind_produce(method, order):
             worker.start()
         seen = [[], []]
         for _ in range(1000):
-            row = q.get(timeout=LONG)
+            row = q.get(timeout=TIMEOUT)
             assert (row["obs"] == row["id"]).all()
             seen[row["id"] // 500].append(row["id"] % 500)
         for worker in workers:
@@ -135,7 +135,7 @@ def test_a_worker_consumes(method):
         worker.start()
         produce(q, 0, 300)
         q.shutdown()
-        assert out.get(timeout=LONG) == list(range(300))
+        assert out.get(timeout=TIMEOUT) == list(range(300))
         worker.join()
         assert worker.exitcode == 0
 
@@ -260,7 +260,7 @@ def test_shutdown_reaches_other_processes():
 
         def wait():
             try:
-                q.get(timeout=LONG)
+                q.get(timeout=TIMEOUT)
             except ShutDown:
                 return "shut down"
 
@@ -268,7 +268,7 @@ def test_shutdown_reaches_other_processes():
         reader.start()
         wait_until(lambda: q.stats().consumer is not None)
         q.shutdown()
-        reader.join(LONG)
+        reader.join(TIMEOUT)
         assert reader.exitcode == 0
         with pytest.raises(ShutDown), q.producer() as p:
             p.put(rows_of(1))
@@ -304,7 +304,7 @@ def test_what_a_killed_producer_had_not_published_never_appears(order):
         p.put(rows_of(2))
         child.kill()
         p.put(rows_of(3))
-        got = [int(q.get(timeout=LONG)["id"]) for _ in range(3)]
+        got = [int(q.get(timeout=TIMEOUT)["id"]) for _ in range(3)]
         assert sorted(got) == [1, 2, 3]
         with pytest.raises(Empty):
             q.get(timeout=0.05)
@@ -394,7 +394,7 @@ def test_a_full_dev_shm_is_an_error_at_creation():
 )
 def test_kills_at_random_lose_and_double_nothing(policy, order):
     command = [sys.executable, queue_kills.__file__, policy, order, str(KILLS), "0"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=2 * LONG, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=2 * TIMEOUT, check=False)
     assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}{done.stderr}"
     report = json.loads(done.stdout)
     assert report["incarnations"] + report["consumers"] == queue_kills.PRODUCERS + 1 + KILLS

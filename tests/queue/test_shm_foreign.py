@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from patience import LONG
+from waiting import TIMEOUT
 
 from fastrl.collectors.weights import Weights
 from fastrl.queue import Queue, QueueError
@@ -38,7 +38,7 @@ def run(code: str, *arguments: str, within: list[str], stdin: str = "") -> str:
         input=stdin,
         capture_output=True,
         text=True,
-        timeout=LONG,
+        timeout=TIMEOUT,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -90,7 +90,7 @@ def test_another_pid_namespace_neither_sweeps_nor_attaches() -> None:
             with pytest.raises(QueueError, match="another PID namespace"):
                 Queue.attach(theirs)
             # Closes its queue as it ends.
-            container.communicate(timeout=LONG)
+            container.communicate(timeout=TIMEOUT)
         assert not (FOLDER / f"fastrl-{theirs}").exists()
         p.put((7,))
         assert q.get()["id"] == 7

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from patience import LONG
+from waiting import TIMEOUT
 
 from fastrl.replay import PrioritizedSampler, Replay, ReplayError, SequenceSampler, UniformSampler
 
@@ -159,7 +159,7 @@ def told_in_a_fork(calls):
     if pid == 0:
         try:
             # Ends the child wherever it waits.
-            signal.alarm(int(LONG))
+            signal.alarm(int(TIMEOUT))
             told = []
             for call in calls:
                 try:

@@ -153,7 +153,7 @@ class Unclosed(Broken):
     def __init__(self, share: float, what: str, once: str = "") -> None:
         super().__init__(share, what, once)
         if what:
-            processes.CLOSING = 0.5
+            processes.CLOSE_TIMEOUT = 0.5
 
     def close(self) -> None:
         this_game_hangs()

@@ -21,7 +21,7 @@ import time
 import traceback
 
 import numpy as np
-from patience import wait_until
+from waiting import wait_until
 
 from fastrl.queue import Empty, Full, Queue, ShutDown
 

@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 import torch
-from patience import wait_until
 from small_runs import ITERATION, OPTIONS, differences, learnt, same, train_small
+from waiting import wait_until
 
 from fastrl.cli.main import main
 from fastrl.tasks.cage2.run import PRESETS, TrainConfig, Training

@@ -17,9 +17,9 @@ import gymnasium
 import numpy as np
 import psutil
 import pytest
-from patience import LONG
 from rich.console import Console
 from small_runs import differences, same
+from waiting import TIMEOUT
 
 import fastrl
 from fastrl.cli.main import main
@@ -491,7 +491,7 @@ def test_asked_to_stop_it_saves_ends_its_workers_and_says_how_to_go_on(
     assert process.returncode == 128 + number
     assert err == ""
     assert f"Interrupted; to go on: fastrl train --resume {run}" in out.replace("\n", " ")
-    assert not psutil.wait_procs(workers, timeout=LONG)[1]
+    assert not psutil.wait_procs(workers, timeout=TIMEOUT)[1]
     assert learnt(run)["steps"] == rows_of(run)[-1]["steps"]
     summary = json.loads((run / "summary.json").read_text())
     assert (summary["status"], summary["signal"]) == ("interrupted", number.name)

@@ -18,10 +18,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from patience import LONG, wait_until
 from rich.console import Console
 from team_env import TeamEnv
 from traffic_runs import OPTIONS, line_worlds_of, small_config
+from waiting import TIMEOUT, wait_until
 
 import fastrl.tasks.traffic.run
 from fastrl.algorithms.mappo import MAPPO, MAPPOConfig
@@ -142,7 +142,7 @@ def leftovers() -> list[str]:
 
 
 def take(online: OnlineWorlds) -> Any:
-    ended = online.collect(Stopwatch(), LONG)
+    ended = online.collect(Stopwatch(), TIMEOUT)
     assert ended is not None
     return ended
 
@@ -246,7 +246,7 @@ def test_a_killed_simulation_is_started_again(start: Start) -> None:
 def test_a_simulation_that_cannot_run_ends_with_its_reason(start: Start) -> None:
     _, online = start(broken)
     with pytest.raises(CollectorError, match="this simulation is broken"):
-        online.collect(Stopwatch(), LONG)
+        online.collect(Stopwatch(), TIMEOUT)
 
 
 def test_a_run_trains_online(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -319,7 +319,7 @@ def test_asked_to_stop_it_leaves_no_process_and_no_memory(tmp_path: Path, number
         time.sleep(0.02)
     # As a terminal does it: to all its processes.
     os.killpg(process.pid, number) if number == signal.SIGINT else process.send_signal(number)
-    out, err = process.communicate(timeout=LONG)
+    out, err = process.communicate(timeout=TIMEOUT)
     assert process.returncode == 128 + number
     assert err == ""
     assert f"--resume {run}" in out.replace("\n", " ")

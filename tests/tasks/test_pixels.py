@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from patience import LONG
 from rich.console import Console
+from waiting import TIMEOUT
 
 from fastrl import load_policy
 from fastrl.cli.main import main
@@ -157,7 +157,7 @@ def test_a_terminal_that_closes_makes_it_save_and_leave(tmp_path: Path) -> None:
     # Every process of the group gets it, and once more when the shell has ended.
     for _ in range(2):
         os.killpg(process.pid, signal.SIGHUP)
-    process.wait(timeout=LONG)
+    process.wait(timeout=TIMEOUT)
     assert process.stderr is not None
     told = process.stderr.read()
     assert (process.returncode, told) == (

@@ -6,9 +6,9 @@ import struct
 from pathlib import Path
 
 import pytest
-from patience import LONG
 from rich.console import Console
 from tensorboardX.proto.event_pb2 import Event
+from waiting import TIMEOUT
 
 from fastrl.training.loggers import ConsoleSink, JsonlSink, TensorBoardSink
 from fastrl.training.metrics import Number, Row
@@ -95,7 +95,7 @@ def test_tensorboard_hides_what_came_after_the_checkpoint(after: int, tmp_path: 
     assert starts == [after + 1]
 
 
-def shown(*, terminal: bool, steps: list[int], interval: float = LONG) -> str:
+def shown(*, terminal: bool, steps: list[int], interval: float = TIMEOUT) -> str:
     out = io.StringIO()
     console = Console(file=out, force_terminal=terminal, width=100, color_system=None)
     sink = ConsoleSink(console, total=40, interval=interval)

@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from patience import wait_until
+from waiting import wait_until
 
 from fastrl.algorithms.dqn import DQN, DQNConfig
 from fastrl.algorithms.protocol import Problem

@@ -346,7 +346,7 @@ def test_a_file_that_python_cannot_read_is_refused(text: str, why: str, tmp_path
 
 def test_a_file_that_never_ends_is_refused() -> None:
     with pytest.raises(
-        ConfigError, match="/dev/zero is no file of settings: it has more than 1,048,576 bytes"
+        ConfigError, match="/dev/zero is not a file of settings: it has more than 1,048,576 bytes"
     ):
         read_toml(Config, "/dev/zero")
 

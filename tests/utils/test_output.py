@@ -12,7 +12,7 @@ import pytest
 from small_runs import ITERATION, OPTIONS, learnt
 
 from fastrl.cli.main import main
-from fastrl.utils.output import prepare, surviving
+from fastrl.utils.output import ignoring_write_errors, repair_streams
 
 
 def full() -> TextIO:
@@ -43,7 +43,7 @@ def test_a_run_outlives_its_stdout(
         patch.setattr(sys, "stdout", stdout)
         steps = f"--total-steps={3 * ITERATION}"
         assert main(["train", "cage2", *OPTIONS, steps, f"--run-dir={run}"]) == 0
-    assert capsys.readouterr().err == f"fastrl train: stdout failed ({why}): the run goes on without it\n"
+    assert capsys.readouterr().err == f"fastrl train: stdout failed ({why}): the run continues without it\n"
     assert learnt(run)["steps"] == 3 * ITERATION
     assert (run / "summary.json").exists()
 
@@ -76,7 +76,7 @@ def test_a_reader_who_is_slow_where_nobody_may_wait_misses_something(
     os.set_blocking(writer, False)
     with os.fdopen(reader, "rb") as read, os.fdopen(writer, "w") as stdout:
         monkeypatch.setattr(sys, "stdout", stdout)
-        with surviving("stdout"):
+        with ignoring_write_errors("stdout"):
             print("x" * 1_000_000)
             os.set_blocking(reader, False)
             assert set(read.read()) == {ord("x")}
@@ -111,5 +111,5 @@ def test_a_width_of_nothing_is_not_believed(
     columns: str, kept: str | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", columns)
-    prepare()
+    repair_streams()
     assert os.environ.get("COLUMNS") == kept

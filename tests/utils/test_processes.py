@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from paths import import_path
-from patience import LONG, is_running, wait_until
+from waiting import TIMEOUT, is_running, wait_until
 
 from fastrl.utils import processes
 
@@ -20,7 +20,7 @@ METHODS = ["spawn", "forkserver"]
 
 def tell(report: Connection, names: list[str]) -> None:
     """A worker: what it finds, then it waits for ever."""
-    processes.begin(names)
+    processes.init_worker(names)
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [])
     threads = [os.environ.get(name) for name in processes.ONE_THREAD]
     quiet = [
@@ -28,7 +28,7 @@ def tell(report: Connection, names: list[str]) -> None:
         for number in (signal.SIGINT, signal.SIGHUP)
     ]
     report.send((os.getpid(), threads, quiet))
-    time.sleep(10 * LONG)
+    time.sleep(10 * TIMEOUT)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -40,7 +40,7 @@ def test_a_worker_keeps_to_one_thread_and_is_not_interrupted(
     context = multiprocessing.get_context(method)
     receiver, report = context.Pipe(duplex=False)
     process = context.Process(target=tell, args=(report, []))
-    with processes.starting():
+    with processes.starting_workers():
         process.start()
     pid, threads, quiet = receiver.recv()
     for number in (signal.SIGINT, signal.SIGHUP):
@@ -52,14 +52,14 @@ def test_a_worker_keeps_to_one_thread_and_is_not_interrupted(
         assert threads == ["1"] * len(processes.ONE_THREAD)
     assert not set(processes.ONE_THREAD) & set(os.environ)
     before = time.monotonic()
-    processes.end([process], patience=0.1)
-    assert not process.is_alive() and time.monotonic() - before < LONG
-    assert processes.cause_of_death(process.exitcode) == "killed by SIGKILL"
+    processes.join_or_kill([process], timeout=0.1)
+    assert not process.is_alive() and time.monotonic() - before < TIMEOUT
+    assert processes.exit_cause(process.exitcode) == "killed by SIGKILL"
 
 
 def test_causes_of_death() -> None:
-    assert processes.cause_of_death(3) == "exit code 3"
-    assert processes.cause_of_death(-signal.SIGSEGV) == "killed by SIGSEGV"
+    assert processes.exit_cause(3) == "exit code 3"
+    assert processes.exit_cause(-signal.SIGSEGV) == "killed by SIGSEGV"
 
 
 PARENT = """
@@ -71,7 +71,7 @@ from test_processes import tell
 if __name__ == "__main__":
     context = multiprocessing.get_context(sys.argv[1])
     receiver, report = context.Pipe(duplex=False)
-    with processes.starting():
+    with processes.starting_workers():
         context.Process(target=tell, args=(report, [sys.argv[2]])).start()
     print(receiver.recv()[0], flush=True)
     time.sleep(600)

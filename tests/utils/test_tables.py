@@ -3,7 +3,7 @@ import io
 from rich.console import Console, Group
 from rich.table import Table
 
-from fastrl.utils.layout import show
+from fastrl.utils.tables import show
 
 
 def shown(width: int, *, terminal: bool = False) -> list[str]:

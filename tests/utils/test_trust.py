@@ -1,4 +1,4 @@
-"""Files from anybody: none imports code, connects to a machine or writes elsewhere before its reader has said so."""
+"""Settings from files: none imports code, connects to a machine or writes elsewhere unless its reader allows it."""
 
 import shutil
 import sys
@@ -170,12 +170,10 @@ def gym_values(**env: Any) -> dict[str, Any]:
         (("ok=1", 'deep={"evil.module:Env-v0": 1}'), "evil.module:Env-v0"),
     ],
 )
-def test_environments_that_make_others_are_handed_no_import_paths(
-    options: tuple[str, ...], text: str
-) -> None:
+def test_import_paths_are_not_passed_to_environments(options: tuple[str, ...], text: str) -> None:
     """Such as Shimmy's GymV26Environment-v0, which takes an id of the old gym."""
     tree = {"env": {"id": "GymV26Environment-v0", "options": list(options)}}
-    with pytest.raises(TrustError, match=f"env.options would hand '{text}' to the environment"):
+    with pytest.raises(TrustError, match=f"env.options would pass '{text}' to the environment"):
         from_file(GymConfig, tree, "run")
     assert from_file(GymConfig, tree, "run", trust=True)["env.options"] == options
 

@@ -7,9 +7,9 @@ from fastrl.cli.train import at_least, import_from_here, path, positive
 from fastrl.utils.command_line import ArgumentParser
 from fastrl.utils.config import ConfigError, nearest
 from fastrl.utils.env_options import read_options
-from fastrl.utils.layout import show
 from fastrl.utils.output import plain_console
 from fastrl.utils.progress import Progress, load_torch
+from fastrl.utils.tables import show
 
 
 def bench_collect(prog: str, arguments: list[str]) -> int:

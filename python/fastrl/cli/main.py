@@ -32,10 +32,10 @@ from fastrl.utils.config import (
     nearest,
 )
 from fastrl.utils.errors import UserError
-from fastrl.utils.layout import show
-from fastrl.utils.output import plain_console, prepare, surviving, to_nowhere
-from fastrl.utils.processes import refuse_unguarded
+from fastrl.utils.output import ignoring_write_errors, plain_console, redirect_to_null, repair_streams
+from fastrl.utils.processes import require_main_guard
 from fastrl.utils.progress import Progress, load_torch
+from fastrl.utils.tables import show
 
 if TYPE_CHECKING:
     from fastrl.tasks.cage2.evaluate import Contender
@@ -64,9 +64,9 @@ def main_train(argv: Sequence[str] | None = None) -> int:
 
 def _run(command: Callable[[str, list[str]], int], prog: str, arguments: list[str]) -> int:
     """Runs a command; what a user can do something about ends in one line, not in a traceback."""
-    refuse_unguarded()
-    prepare()
-    with surviving("stderr"):
+    require_main_guard()
+    repair_streams()
+    with ignoring_write_errors("stderr"):
         try:
             return _code_of(command, prog, arguments)
         finally:
@@ -74,7 +74,7 @@ def _run(command: Callable[[str, list[str]], int], prog: str, arguments: list[st
             try:
                 sys.stdout.flush()
             except OSError:
-                to_nowhere(sys.stdout.fileno())
+                redirect_to_null(sys.stdout.fileno())
 
 
 def _code_of(command: Callable[[str, list[str]], int], prog: str, arguments: list[str]) -> int:

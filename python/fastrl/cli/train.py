@@ -26,7 +26,7 @@ from fastrl.utils.config import (
     read_toml,
     to_toml,
 )
-from fastrl.utils.output import plain_console, surviving
+from fastrl.utils.output import ignoring_write_errors, plain_console
 from fastrl.utils.progress import load_torch
 from fastrl.utils.trust import refuse_reach, trust_option
 
@@ -379,7 +379,7 @@ def _do(run: Run, changes: Values, options: argparse.Namespace, prog: str) -> in
         print(to_toml(saved_settings(*saved) if goes_on else run.settings()), end="")
         return 0
     # A training of hours is worth more than the lines that it prints.
-    with surviving("stdout", f"{prog}: "):
+    with ignoring_write_errors("stdout", f"{prog}: "):
         return _train(run, changes, options, prog, goes_on)
 
 

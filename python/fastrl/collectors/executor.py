@@ -94,7 +94,7 @@ class ExecutorCollector(TaskCollector[Worker]):
         pickle_weights: bool = False,
         measure: Callable[[], int] | None = None,
     ) -> None:
-        processes.refuse_unguarded()
+        processes.require_main_guard()
         super().__init__(
             plan,
             task_timeout=task_timeout,
@@ -230,7 +230,7 @@ class ExecutorCollector(TaskCollector[Worker]):
         self._stop[0] = 1
         for worker in self._workers:
             worker.retire()
-        killed = processes.end([worker.process for worker in self._workers], _PATIENCE)
+        killed = processes.join_or_kill([worker.process for worker in self._workers], _PATIENCE)
         indices = ", ".join(str(worker.index) for worker in self._workers if worker.process in killed)
         if indices:
             _log.warning(

@@ -149,7 +149,7 @@ class _Process:
 
     def _make_player(self) -> Player:
         player = self._new_player()
-        player.closing = lambda: processes.closing_in_time(self._report.fileno())
+        player.closing = lambda: processes.close_deadline(self._report.fileno())
         return player
 
     def start(self) -> Outcome:
@@ -238,7 +238,7 @@ def begin(
         rebuild: environment and actor for every task.
     """
     global _process
-    processes.begin([weights.name] if weights is not None else [])
+    processes.init_worker([weights.name] if weights is not None else [])
     faulthandler.enable(report.fileno())
     faulthandler.register(TELL, report.fileno(), chain=True)
     try:

@@ -73,7 +73,7 @@ class Worker(TaskWorker):
         self._executor = ProcessPoolExecutor(
             1, self._context, initializer=executor_task.begin, initargs=self._arguments(self, report)
         )
-        with processes.starting():
+        with processes.starting_workers():
             self._submit(None)
         # There is no other way to know it, before ``kill_workers`` of Python 3.14.
         self.process: BaseProcess = next(iter(self._executor._processes.values()))
@@ -131,7 +131,7 @@ class Worker(TaskWorker):
         # Of two who ask a server's process for its exit code at the same time only one is told: first the executor.
         self._executor.shutdown(wait=True)
         self._listen(0)
-        cause = self.hung or processes.cause_of_death(self.process.exitcode)
+        cause = self.hung or processes.exit_cause(self.process.exitcode)
         return cause, self._told.decode(errors="replace")
 
     def retire(self) -> None:

@@ -132,7 +132,7 @@ class Pool(Generic[J]):
         )
         # Not daemonic in multiprocessing's sense, whose environments could not start processes themselves.
         process = CONTEXT.Process(target=_work, args=arguments, name=f"collector {job.index}")
-        with processes.starting():
+        with processes.starting_workers():
             process.start()
         report.close()
         return _Worker(job, process, receiver, self._board.steps_of(job.index))
@@ -149,7 +149,7 @@ class Pool(Generic[J]):
             return Death(worker.job.index, worker.job.envs, worker.refused, "", refused=True)
         told = worker.told
         last = told.strip().splitlines()[-1] if told else ""
-        cause = last or processes.cause_of_death(worker.process.exitcode)
+        cause = last or processes.exit_cause(worker.process.exitcode)
         return Death(worker.job.index, worker.job.envs, cause, told)
 
     def restart(self, death: Death) -> None:
@@ -183,7 +183,7 @@ class Pool(Generic[J]):
         """Stops all collectors; those that do not listen are killed. The feed should be shut down before, so that
         none waits for room."""
         self._board.set_stop()
-        processes.end([worker.process for worker in self._workers], patience)
+        processes.join_or_kill([worker.process for worker in self._workers], patience)
         for worker in self._workers:
             worker.report.close()
         self._workers = []
@@ -199,7 +199,7 @@ def _work(
     report: Connection,
 ) -> None:
     """What a collector's process does."""
-    processes.begin(names)
+    processes.init_worker(names)
     try:
         sender.open()
         try:

@@ -69,15 +69,15 @@ def probe(plan: Plan, start_method: str = "spawn") -> Probe:
         raise TypeError(f"the plan does not pickle, so other processes cannot play it: {error}") from error
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_work, args=(payload, sender), name="probe")
-    with processes.starting():
+    with processes.starting_workers():
         process.start()
     sender.close()
     try:
         told = receiver.recv() if receiver.poll(PATIENCE) else (f"no answer within {PATIENCE:g} s", "")
     except EOFError:
         process.join()
-        told = (processes.cause_of_death(process.exitcode), "")
-        if process.exitcode == processes.UNGUARDED:
+        told = (processes.exit_cause(process.exitcode), "")
+        if process.exitcode == processes.EXIT_UNGUARDED:
             raise UnbuildableError(told[0]) from None
     finally:
         receiver.close()
@@ -104,7 +104,7 @@ def summary(step_seconds: NDArray[np.float64], reset_seconds: float, memory: int
 
 def _work(payload: bytes, sender: Connection) -> None:
     """What the process does."""
-    processes.begin()
+    processes.init_worker()
     try:
         told: Any = _play(unpickled(payload))
     except (CollectError, contract.ContractError) as error:

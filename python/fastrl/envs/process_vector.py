@@ -92,7 +92,7 @@ class _Crew:
             self.rounds.close()
         for pipe in self.pipes:
             pipe.close()
-        processes.end(self.processes, patience if listening or self.rounds is None else 0.0)
+        processes.join_or_kill(self.processes, patience if listening or self.rounds is None else 0.0)
         self.processes, self.pipes, self.rounds = [], [], None
 
 
@@ -145,7 +145,7 @@ class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
         info: bool = False,
         **options: Any,
     ) -> None:
-        processes.refuse_unguarded()
+        processes.require_main_guard()
         self._crew = _Crew()
         self._end = weakref.finalize(self, self._crew.end)
         self._spec = as_spec(env, **options)
@@ -245,7 +245,7 @@ class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
         # Not daemonic in multiprocessing's sense, whose environments could not start processes themselves.
         arguments = (task.index, pickle.dumps(task), theirs)
         process = self._context.Process(target=work, args=arguments, name=f"environments {task.index}")
-        with processes.starting():
+        with processes.starting_workers():
             process.start()
         theirs.close()
         return process, ours
@@ -286,7 +286,7 @@ class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
             # No traceback: a `ContractError`.
             return Death(w, self._tasks[w].envs, told, "", refused=True)
         last = told.strip().splitlines()[-1] if told else ""
-        return Death(w, self._tasks[w].envs, last or processes.cause_of_death(process.exitcode), told)
+        return Death(w, self._tasks[w].envs, last or processes.exit_cause(process.exitcode), told)
 
     @property
     def pids(self) -> list[int]:

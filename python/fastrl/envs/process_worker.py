@@ -243,7 +243,7 @@ def work(index: int, payload: bytes, pipe: Connection) -> None:
         payload: its pickled `Task`.
     """
     names: list[str] = []
-    processes.begin(names)
+    processes.init_worker(names)
     envs: list[gymnasium.Env[Any, Any]] = []
     rounds: Rounds | None = None
     memory: Memory | None = None

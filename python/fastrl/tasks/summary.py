@@ -16,7 +16,7 @@ from fastrl.tasks.cage2.evaluate import Evaluation, score_table
 from fastrl.tasks.traffic.scores import Scores
 from fastrl.tasks.traffic.scores import score_table as score_table_of_traffic
 from fastrl.training.metrics import brief, count, counted, duration
-from fastrl.utils.layout import show
+from fastrl.utils.tables import show
 
 if TYPE_CHECKING:
     from fastrl.tasks.workflow.report import Report

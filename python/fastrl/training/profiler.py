@@ -26,7 +26,7 @@ from rich.text import Text
 
 from fastrl.collectors.protocol import Report
 from fastrl.utils.files import to_json, write_atomically
-from fastrl.utils.layout import show as show_parts
+from fastrl.utils.tables import show as show_parts
 
 # What time is spent on, in this order: stepping and resetting environments; choosing actions; rewards, statistics and
 # storing (for a replay, drawing from it too); giving or reading weights; waiting for each other; until workers have

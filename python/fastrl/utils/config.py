@@ -37,18 +37,17 @@ from fastrl.utils.errors import UserError
 
 T = TypeVar("T")
 
-# Values by dotted key, checked and converted.
+# Checked and converted values by dotted key.
 Values = dict[str, Any]
 
-# Unknown keys are errors, and so are NaN and infinity; defaults are checked like any other value.
 _RULES = ConfigDict(extra="forbid", allow_inf_nan=False, validate_default=True)
 
 # The least `likeness` of a name that an error message proposes instead of an unknown one.
 LIKELY = 0.6
 
 
-# A file of settings has a few thousand; a device such as /dev/zero never ends.
-MOST_TOML_BYTES = 1 << 20
+# Files of settings have a few thousand bytes; a device such as /dev/zero never ends.
+MAX_TOML_BYTES = 1 << 20
 
 
 class ConfigError(UserError, ValueError):
@@ -135,15 +134,19 @@ class Leaf:
         return bool in _members(self.type)
 
     def convert(self, value: Any, name: str) -> Any:
-        """A value from a TOML file or a preset in the leaf's type. TOML has no null: ``none`` stands for it.
+        """Converts a value of a TOML file or a preset to the leaf's type. ``none`` is None, which TOML lacks.
+
+        Args:
+            value: the value.
+            name: of the leaf, for errors.
 
         Raises:
-            ConfigError: it does not fit; the message calls the leaf ``name``.
+            ConfigError: the value does not fit.
         """
         if isinstance(value, str) and value.strip().lower() == "none" and None in _members(self.type):
             return None
         try:
-            # As JSON, for there strict means what it does in TOML: a list may be a tuple, true is no number.
+            # Strict conversion from JSON takes a list for a tuple, and does not take true for a number.
             return self._adapter().validate_json(json.dumps(value, default=str), strict=True)
         except ValidationError as error:
             raise ConfigError(_refusal(name, error, value)) from None
@@ -158,7 +161,7 @@ class Leaf:
         if None in members and text.strip().lower() == "none":
             return None
         if Path in members and not text:
-            # It would be the current directory.
+            # Path("") is the current directory.
             raise ConfigError(f"{name} should be a path, got an empty text")
         if any(get_origin(member) is tuple for member in members):
             inner = text.strip().removeprefix("[").removesuffix("]")
@@ -182,12 +185,12 @@ class Leaf:
 
 
 def leaves(config_type: type) -> dict[str, Leaf]:
-    """The leaves of a configuration by dotted key, in order of definition."""
+    """The leaves of a configuration by dotted key, in the order of their definition."""
     return {leaf.key: leaf for leaf in _walk(config_type, "")}
 
 
 def resumable_keys(config_type: type) -> list[str]:
-    """The dotted keys of the settings that a resumed run may change, in order of definition."""
+    """The dotted keys of the settings that a resumed run may change, in the order of their definition."""
     return [key for key, leaf in leaves(config_type).items() if leaf.setting.resumable]
 
 
@@ -197,10 +200,18 @@ def sections(config_type: type) -> dict[str, type]:
 
 
 def check(config_type: type, tree: Mapping[str, Any], source: str) -> Values:
-    """Checks nested values, as they stand in a TOML file, and flattens them.
+    """Checks nested values, as a TOML file has them.
+
+    Args:
+        config_type: the configuration.
+        tree: the values.
+        source: where they come from, for errors.
+
+    Returns:
+        The converted values by dotted key.
 
     Raises:
-        ConfigError: an unknown key or an ill-typed value; ``source`` says where.
+        ConfigError: an unknown key or an ill-typed value.
     """
     known, tables = leaves(config_type), sections(config_type)
     values: Values = {}
@@ -214,16 +225,16 @@ def check(config_type: type, tree: Mapping[str, Any], source: str) -> Values:
 
 
 def read_toml(config_type: type, path: str | Path) -> Values:
-    """The values that a TOML file sets.
+    """Reads and checks the values of a TOML file.
 
     Raises:
         ConfigError: the file cannot be read, is not TOML, or has an unknown key or an ill-typed value.
     """
     try:
         with Path(path).open("rb") as file:
-            data = file.read(MOST_TOML_BYTES + 1)
-        if len(data) > MOST_TOML_BYTES:
-            raise ConfigError(f"{path} is no file of settings: it has more than {MOST_TOML_BYTES:,} bytes")
+            data = file.read(MAX_TOML_BYTES + 1)
+        if len(data) > MAX_TOML_BYTES:
+            raise ConfigError(f"{path} is not a file of settings: it has more than {MAX_TOML_BYTES:,} bytes")
         tree = tomllib.loads(data.decode("utf-8"))
     except ConfigError:
         raise
@@ -241,7 +252,7 @@ def read_toml(config_type: type, path: str | Path) -> Values:
 
 
 def build(config_type: type[T], *layers: Values) -> T:
-    """The configuration: defaults, with the layers on top, later ones above earlier ones.
+    """Builds a configuration from its defaults and layers of values, of which later ones replace earlier ones.
 
     Raises:
         ConfigError: values that do not go together.
@@ -269,7 +280,7 @@ def build(config_type: type[T], *layers: Values) -> T:
 
 
 def to_tree(config: Any) -> dict[str, Any]:
-    """All values of a configuration as nested tables of what TOML and JSON can hold; `check` reads them."""
+    """The values of a configuration as nested tables that TOML and JSON can hold, and that `check` reads."""
     return {
         name: to_tree(value) if dataclasses.is_dataclass(value) else to_plain(value)
         for name, value in ((field.name, getattr(config, field.name)) for field in dataclasses.fields(config))
@@ -277,20 +288,20 @@ def to_tree(config: Any) -> dict[str, Any]:
 
 
 def to_toml(config: Any) -> str:
-    """The complete configuration as a TOML document that `read_toml` reads back to the same."""
+    """The complete configuration as a TOML document, from which `read_toml` reads the same values."""
     return tomli_w.dumps(to_tree(config))
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """The known name that ``name`` was most likely meant to be, see `likeness`."""
+    """The known name with the greatest `likeness` to ``name``."""
     return max(known, key=lambda candidate: likeness(name, candidate))
 
 
 def likeness(name: str, candidate: str) -> float:
-    """A number from 0 to 1: how likely ``candidate`` was meant by ``name``.
+    """The similarity of a misspelt name and a candidate, from 0 to 1.
 
-    Dotted names are also compared by their last part, so that ``clip`` finds ``ppo.clip_range``; and by the
-    initials of it, so that ``lr`` finds ``ppo.learning_rate``.
+    Dotted names are also compared by their last parts, so that ``clip`` finds ``ppo.clip_range``, and by the initials
+    of these, so that ``lr`` finds ``ppo.learning_rate``.
     """
     leaf, own = candidate.rpartition(".")[2], name.rpartition(".")[2]
     initials = "".join(word[:1] for word in leaf.split("_"))
@@ -337,7 +348,7 @@ def _flattened(tree: Mapping[str, Any], tables: set[str], prefix: str = "") -> I
 
 
 def _members(hint: Any) -> list[Any]:
-    """What a value may be: a union's members, the values of a Literal; None for the type of None."""
+    """The members of a union or the values of a Literal, else the type itself; None for the type of None."""
     origin = get_origin(hint)
     if origin is Annotated:
         return _members(get_args(hint)[0])
@@ -366,7 +377,7 @@ def _is_whole(text: str) -> bool:
 
 
 def _refusal(name: str, error: ValidationError, given: Any) -> str:
-    """``name should be greater than 0, got -1``, from what pydantic says."""
+    """A message such as ``name should be greater than 0, got -1`` from an error of pydantic."""
     problems = error.errors(include_url=False)
     expected = " or ".join(dict.fromkeys(map(_message, problems))).replace(" or should be ", " or ")
     choices = [choice for problem in problems for choice in _choices(problem)]
@@ -378,7 +389,7 @@ def _refusal(name: str, error: ValidationError, given: Any) -> str:
 
 def _message(problem: Any) -> str:
     message: str = problem["msg"].removeprefix("Value error, ").removeprefix("Input ")
-    # What follows says how the conversion failed: "should be a valid integer, unable to parse ...".
+    # Drops the reason of a failed conversion: "should be a valid integer, unable to parse ...".
     message = (
         message.partition(", unable to")[0].replace("valid tuple", "list").replace("valid array", "list")
     )
@@ -395,7 +406,7 @@ def _choices(problem: Any) -> list[str]:
 
 
 def brief(value: Any) -> str:
-    """A value for an error message, cut to what fits a line."""
+    """A value as text for an error message, at most 80 characters."""
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."
 

@@ -1,4 +1,4 @@
-"""Files as they should be: written whole or not at all, and in standard JSON."""
+"""Files written atomically, and standard JSON."""
 
 import json
 import math
@@ -9,7 +9,8 @@ from typing import Any
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Writes a file so that, whenever the machine stops, the old one or the new one is there, whole."""
+    """Replaces a file in one step: even if the machine stops, the path holds the complete old or the complete new
+    file."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:
@@ -20,7 +21,7 @@ def write_atomically(path: Path, data: bytes) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    # The new name is on disk once its directory is.
+    # The rename is on disk only once the directory is.
     directory = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(directory)
@@ -29,7 +30,7 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 
 def to_json(value: Any, *, indent: int | None = None) -> str:
-    """Standard JSON, which has neither NaN nor infinity: they become null."""
+    """Returns a value as standard JSON, in which NaN and infinity become null."""
     return json.dumps(_finite(value), indent=indent, allow_nan=False, ensure_ascii=False)
 
 

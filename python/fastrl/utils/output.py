@@ -1,4 +1,5 @@
-"""Standard output and error as commands need them: there, able to show every character, and no reason to stop a run."""
+"""Standard output and error of a command: always open, able to show every character, and never a reason to stop a
+run."""
 
 import contextlib
 import errno
@@ -14,10 +15,10 @@ if TYPE_CHECKING:
 _STREAMS = {"stdin": 0, "stdout": 1, "stderr": 2}
 
 
-def prepare() -> None:
-    """Mends what the command was started with: descriptors that are closed lead nowhere from now on, characters that
-    the encoding of stdout lacks are escaped, a width of 0 columns is not believed."""
-    # The next file that is opened would have a closed descriptor's number, and get what is printed.
+def repair_streams() -> None:
+    """Repairs the streams that the command was started with: closed descriptors become /dev/null, characters that the
+    encoding of stdout lacks are escaped, and a terminal width of 0 columns is ignored."""
+    # Otherwise the next file to be opened would get a closed descriptor's number, and the text printed to it.
     while (number := os.open(os.devnull, os.O_RDWR)) <= max(_STREAMS.values()):
         os.set_inheritable(number, True)
     os.close(number)
@@ -31,30 +32,30 @@ def prepare() -> None:
 
 
 def plain_console(**options: Any) -> "Console":
-    """A console of rich's that shows text as it is: a path such as ``exp[/1]:fire:`` means nothing else."""
+    """A rich console that shows text as it is, without markup or emoji: a path may be ``exp[/1]:fire:``."""
     from rich.console import Console
 
     return Console(markup=False, emoji=False, highlight=False, **options)
 
 
-def to_nowhere(number: int) -> None:
-    """Leads a descriptor nowhere: all who write to it have done so."""
+def redirect_to_null(number: int) -> None:
+    """Makes a descriptor write to /dev/null, for everything in this process that uses it."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, number)
     os.close(null)
 
 
 @contextlib.contextmanager
-def surviving(name: str, prefix: str = "") -> Iterator[None]:
-    """Whatever becomes of ``stdout`` or ``stderr`` meanwhile (nobody reads on, the disk is full, the terminal is gone),
-    writing to it does not fail: what is printed is lost.
+def ignoring_write_errors(name: str, prefix: str = "") -> Iterator[None]:
+    """A context in which writing to a standard stream never fails. If the stream breaks (its reader has gone, the disk
+    is full, the terminal is closed), text written to it is lost.
 
     Args:
-        name: which.
-        prefix: of the line on stderr that says so of stdout.
+        name: ``"stdout"`` or ``"stderr"``.
+        prefix: start of the line on stderr that reports a broken stdout.
     """
     before = getattr(sys, name)
-    survive(name, prefix)
+    ignore_write_errors(name, prefix)
     try:
         yield
     finally:
@@ -62,27 +63,27 @@ def surviving(name: str, prefix: str = "") -> Iterator[None]:
         setattr(sys, name, before)
 
 
-def survive(name: str, prefix: str | None = None) -> None:
-    """As `surviving`, for the rest of the process; without a prefix nothing is said."""
+def ignore_write_errors(name: str, prefix: str | None = None) -> None:
+    """As `ignoring_write_errors`, for the rest of the process; without a prefix nothing is reported."""
     stream = getattr(sys, name)
     try:
         number = stream.fileno()
     except (OSError, ValueError, AttributeError):
-        # No file, such as what tests and notebooks put in its place.
+        # Tests and notebooks replace the stream by an object without a file.
         return
     with contextlib.suppress(OSError):
         stream.flush()
-    lasting = io.TextIOWrapper(
-        io.BufferedWriter(_Lasting(number, prefix if name == "stdout" else None)),
+    stream = io.TextIOWrapper(
+        io.BufferedWriter(_UnfailingFile(number, prefix if name == "stdout" else None)),
         stream.encoding,
         errors="backslashreplace",
         line_buffering=name == "stderr" or stream.line_buffering,
     )
-    setattr(sys, name, lasting)
+    setattr(sys, name, stream)
 
 
-class _Lasting(io.FileIO):
-    """A descriptor to which writing never fails; see `survive`."""
+class _UnfailingFile(io.FileIO):
+    """A descriptor to which writing never fails, see `ignore_write_errors`."""
 
     def __init__(self, number: int, prefix: str | None) -> None:
         super().__init__(number, "w", closefd=False)
@@ -92,10 +93,10 @@ class _Lasting(io.FileIO):
         try:
             return os.write(self.fileno(), data)
         except OSError as error:
-            # EAGAIN: a slow reader of a non-blocking descriptor misses this, and may read on.
+            # EAGAIN: the reader of a non-blocking descriptor is slow; it misses this text and can continue.
             if error.errno != errno.EAGAIN:
-                to_nowhere(self.fileno())
+                redirect_to_null(self.fileno())
                 if self._prefix is not None:
-                    line = f"{self._prefix}stdout failed ({error.strerror}): the run goes on without it"
+                    line = f"{self._prefix}stdout failed ({error.strerror}): the run continues without it"
                     print(line, file=sys.stderr)
         return len(data)

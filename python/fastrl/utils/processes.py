@@ -1,5 +1,7 @@
-"""Common needs of all worker processes: quiet when a terminal interrupts or closes, one core each, gone when its
-parent is. Loads no torch."""
+"""Worker processes: each keeps to one core, ignores the signals of its terminal and ends with its parent.
+
+This module loads no torch.
+"""
 
 import contextlib
 import faulthandler
@@ -15,92 +17,95 @@ from multiprocessing import connection, resource_tracker
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from fastrl.utils.output import survive
+from fastrl.utils.output import ignore_write_errors
 
-# Each worker is to keep to one core: these are read when the libraries are loaded.
+# Libraries read these when they are loaded, so that each worker keeps to one core.
 ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1"
 )
 
-# Ctrl-C, and the end of a terminal.
-_OF_TERMINALS = (signal.SIGINT, signal.SIGHUP)
+# Ctrl-C, and a terminal that closes.
+_TERMINAL_SIGNALS = (signal.SIGINT, signal.SIGHUP)
 
-# Where ``fastrl.queue`` and ``fastrl.collectors.weights`` keep the memory that processes share.
+# The prefix of the files in which ``fastrl.queue`` and ``fastrl.collectors.weights`` share memory.
 SHARED_MEMORY = "/dev/shm/fastrl-"
 
-# Seconds that a worker grants its environments to close, and what it ends with if they take longer.
-CLOSING = 10.0
-UNCLOSED = 80
+# Seconds in which a worker's environments must close, and the worker's exit code if they do not.
+CLOSE_TIMEOUT = 10.0
+EXIT_UNCLOSED = 80
 
-# Exit code of a worker that would start workers itself, while it reads the program that has started it.
-UNGUARDED = 79
+# Exit code of a worker that would start workers while it imports the program that started it.
+EXIT_UNGUARDED = 79
 
 
-def refuse_unguarded() -> None:
-    """Ends this process if it is a worker that still reads the program which has started it, for there is no end to
-    workers that start workers: what starts them should stand under ``if __name__ == "__main__":``. To be called before
-    anything is made that would be left behind; `cause_of_death` tells the learner."""
+def require_main_guard() -> None:
+    """Ends this process if it is a worker that is still importing the program which started it.
+
+    Without a guard, ``if __name__ == "__main__":``, workers would start workers without end. Call this before making
+    anything that outlives the process; `exit_cause` explains the exit code to the parent.
+    """
     if getattr(multiprocessing.current_process(), "_inheriting", False):
-        os._exit(UNGUARDED)
+        os._exit(EXIT_UNGUARDED)
 
 
 @contextlib.contextmanager
-def starting() -> Iterator[None]:
-    """Processes that are started meanwhile keep to one thread, and are left alone by Ctrl-C and by a terminal that
-    closes, from their first moment on. They are to call `begin`."""
-    refuse_unguarded()
-    with _environment(ONE_THREAD), _without_interrupts():
+def starting_workers() -> Iterator[None]:
+    """A context in which to start worker processes: from the first instruction on they use one thread, and neither
+    Ctrl-C nor a terminal that closes reaches them. Each worker must call `init_worker`."""
+    require_main_guard()
+    with _environment(ONE_THREAD), _without_terminal_signals():
         yield
 
 
-def begin(names: Sequence[str] = ()) -> None:
-    """Prepares a worker's process: Ctrl-C and a closing terminal are left to its parent, and it ends when that does.
+def init_worker(names: Sequence[str] = ()) -> None:
+    """Prepares this worker process: it ignores Ctrl-C and a closing terminal, and ends when its parent ends.
 
     Args:
-        names: of shared memory that is to be removed if the parent is killed and cannot; read when that happens, so
-            more can be added to a list later.
+        names: shared memory that the worker removes if its parent is killed. The sequence is read at that moment, so
+            names can be appended to a list later.
     """
-    # A terminal's signals reach all of its processes: it is for the parent to say what happens then.
-    for number in _OF_TERMINALS:
+    # A terminal signals all of its processes; the parent decides what its workers do then.
+    for number in _TERMINAL_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for name in ("stdout", "stderr"):
-        survive(name)
+        ignore_write_errors(name)
     threading.Thread(target=_end_with_parent, args=(names,), daemon=True).start()
     torch = sys.modules.get("torch")
     if torch is not None:
         torch.set_num_threads(1)
 
 
-def cause_of_death(exitcode: int | None) -> str:
-    """Of a process that said nothing itself, one line: ``"killed by SIGKILL"``, ``"exit code 3"``."""
+def exit_cause(exitcode: int | None) -> str:
+    """One line on why a process ended that reported no error: ``"killed by SIGKILL"``, ``"exit code 3"``."""
     code = exitcode or 0
-    if code == UNCLOSED:
-        return f"its environment's close() took longer than {CLOSING:g} s"
-    if code == UNGUARDED:
+    if code == EXIT_UNCLOSED:
+        return f"its environment's close() took longer than {CLOSE_TIMEOUT:g} s"
+    if code == EXIT_UNGUARDED:
         return (
-            "each process reads the program that has started it, and would start processes again; put what starts them"
-            ' under `if __name__ == "__main__":`'
+            "each process imports the program that started it, and would start processes again; put the code that"
+            ' starts them under `if __name__ == "__main__":`'
         )
     return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
 
 
 @contextlib.contextmanager
-def closing_in_time(fd: int) -> Iterator[None]:
-    """Ends this process if what is done meanwhile, closing its environments, takes longer than `CLOSING` seconds.
+def close_deadline(fd: int) -> Iterator[None]:
+    """A context in which to close environments: if that takes longer than `CLOSE_TIMEOUT` seconds, the process ends.
 
     Args:
-        fd: a file, gets the traceback of the exception that is being handled, if one is, and of all threads then.
+        fd: file descriptor to which the process then writes the traceback of the exception that is being handled, if
+            there is one, and those of all threads.
     """
     raised = "" if sys.exc_info()[0] is None else traceback.format_exc()
 
     def end() -> None:
-        with contextlib.suppress(OSError):  # nobody listens any more
+        with contextlib.suppress(OSError):  # the reader has gone
             os.write(fd, raised.encode(errors="replace"))
         faulthandler.dump_traceback(fd)
-        os._exit(UNCLOSED)
+        os._exit(EXIT_UNCLOSED)
 
-    timer = threading.Timer(CLOSING, end)
+    timer = threading.Timer(CLOSE_TIMEOUT, end)
     timer.daemon = True
     timer.start()
     try:
@@ -109,10 +114,13 @@ def closing_in_time(fd: int) -> Iterator[None]:
         timer.cancel()
 
 
-def end(processes: Sequence[BaseProcess], patience: float = 5.0) -> list[BaseProcess]:
-    """Waits for processes that were told to end; those that have not after ``patience`` seconds are killed, and
-    returned."""
-    until = time.monotonic() + patience
+def join_or_kill(processes: Sequence[BaseProcess], timeout: float = 5.0) -> list[BaseProcess]:
+    """Waits for processes that have been asked to end.
+
+    Returns:
+        Those that had not ended after ``timeout`` seconds; they have been killed.
+    """
+    until = time.monotonic() + timeout
     for process in processes:
         process.join(max(until - time.monotonic(), 0))
     alive = [process for process in processes if process.is_alive()]
@@ -123,7 +131,7 @@ def end(processes: Sequence[BaseProcess], patience: float = 5.0) -> list[BasePro
 
 
 def _end_with_parent(names: Sequence[str]) -> None:
-    """Waits until the parent is gone; if it could not clear away its shared memory, does so."""
+    """Waits until the parent has ended, removes the shared memory that it may have left, and ends this process."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         connection.wait([parent.sentinel])
@@ -134,7 +142,7 @@ def _end_with_parent(names: Sequence[str]) -> None:
 
 @contextlib.contextmanager
 def _environment(values: dict[str, str]) -> Iterator[None]:
-    """Environment variables for processes that are started meanwhile, where they are not set already."""
+    """A context in which these environment variables are set, except for those that already were."""
     added = {name: value for name, value in values.items() if name not in os.environ}
     os.environ.update(added)
     try:
@@ -145,9 +153,9 @@ def _environment(values: dict[str, str]) -> Iterator[None]:
 
 
 def start_tracker() -> None:
-    """Starts the process that multiprocessing has for semaphores of the killed, left alone by a terminal that closes.
-    To be called before semaphores are made; it runs once."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _OF_TERMINALS)
+    """Starts multiprocessing's resource tracker, which removes the semaphores of killed processes, out of reach of the
+    terminal's signals. Call it before semaphores are made; only the first call has an effect."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _TERMINAL_SIGNALS)
     try:
         resource_tracker.ensure_running()
     finally:
@@ -155,11 +163,11 @@ def start_tracker() -> None:
 
 
 @contextlib.contextmanager
-def _without_interrupts() -> Iterator[None]:
-    """A process that is started meanwhile is left alone by its terminal, from its first moment on."""
-    # Would be started along with the first process, and lets Ctrl-C through again when it is.
+def _without_terminal_signals() -> Iterator[None]:
+    """A context in which processes are started with the terminal's signals blocked."""
+    # The tracker would start along with the first process, and unblock Ctrl-C.
     start_tracker()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _OF_TERMINALS)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _TERMINAL_SIGNALS)
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""Signs of life of commands that take long: a bar on a terminal, elsewhere a line now and then."""
+"""Progress of commands that take long: a bar on a terminal, elsewhere a line from time to time."""
 
 import contextlib
 import importlib
@@ -16,27 +16,27 @@ from rich.table import Column
 
 from fastrl.utils.output import plain_console
 
-# Options with which a command prints nothing but what was asked for.
+# With these options a command prints only its result.
 _QUIET = {"-h", "--help", "--json", "--print-config"}
 
 
 class Progress:
-    """Progress of one thing that takes long, as a context manager.
+    """Progress of one task, as a context manager.
 
-    On a terminal it is a bar, which is gone at the end; elsewhere a line every ``interval`` seconds, none before that.
+    On a terminal it is a bar, which is removed at the end; elsewhere it is a line every ``interval`` seconds.
 
     Args:
-        what: what is done, such as "evaluating".
-        total: how much there is to do, in any unit; None: nobody knows.
-        console: where to; None: stderr.
-        interval: seconds between lines where there is no terminal.
+        task: a present participle, such as "evaluating".
+        total: amount of work, in any unit; None: unknown.
+        console: the console to print on; None: stderr.
+        interval: seconds between lines, and before the first, where there is no terminal.
     """
 
     def __init__(
-        self, what: str, total: float | None, console: Console | None = None, *, interval: float = 10.0
+        self, task: str, total: float | None, console: Console | None = None, *, interval: float = 10.0
     ) -> None:
         self._console = console or plain_console(stderr=True)
-        self._what = what
+        self._description = task
         self._total = total
         self._done = 0.0
         self._interval = interval
@@ -57,7 +57,7 @@ class Progress:
                 transient=True,
                 expand=True,
             )
-            self._task = self._bar.add_task(what, total=total)
+            self._task = self._bar.add_task(task, total=total)
 
     def __enter__(self) -> Self:
         if self._bar is not None:
@@ -70,35 +70,36 @@ class Progress:
         if self._bar is not None:
             self._bar.stop()
 
-    def describe(self, what: str) -> None:
-        """Says what is done from now on."""
-        self._what = what
+    def describe(self, task: str) -> None:
+        """Changes the description of the task."""
+        self._description = task
         self.advance(0)
 
     def advance(self, amount: float = 1) -> None:
-        """Adds to what is done."""
+        """Adds an amount of work that is done."""
         self._done += amount
         if self._bar is not None:
-            self._bar.update(self._task, description=self._what, completed=self._done)
+            self._bar.update(self._task, description=self._description, completed=self._done)
         elif time.monotonic() - self._printed_at >= self._interval:
             self._printed_at = time.monotonic()
             share = math.nan if not self._total else self._done / self._total
-            text = self._what if math.isnan(share) else f"{self._what}: {share:.0%}"
+            text = self._description if math.isnan(share) else f"{self._description}: {share:.0%}"
             self._console.print(text, highlight=False, soft_wrap=True, markup=False)
 
 
 def silent() -> Progress:
-    """Progress that nobody sees."""
+    """Returns a progress that is not shown."""
     return Progress("", None, plain_console(quiet=True))
 
 
 def load_torch(arguments: Sequence[str]) -> None:
-    """Imports PyTorch, which takes seconds, and says so before.
+    """Imports PyTorch, which takes seconds, and prints a line before.
 
-    On a terminal the line goes away when PyTorch is there.
+    On a terminal the line is removed afterwards.
 
     Args:
-        arguments: of the command. If they ask for help, settings or JSON, only a terminal's stderr has the line.
+        arguments: the command's arguments. If they ask for help, settings or JSON, the line is printed on a terminal
+            only.
     """
     if "torch" in sys.modules:
         return

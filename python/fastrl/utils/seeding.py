@@ -1,9 +1,9 @@
-"""Random numbers that do not depend on who draws them: each is a function of the seed and of what it is for.
+"""Random numbers as functions of the seed and of their purpose, the same in every process and for every collector.
 
-An episode is known by its lane and its number in that lane. Its environment is reset with `env_seed` of the two, its
-actions are drawn from `act_stream`, one number a step. So an episode is the same in whichever process it is played,
-beside whichever others, and in whichever batch its actions are chosen. The hash is splitmix64's (Steele, Lea and Flood,
-"Fast splittable pseudorandom number generators", 2014); compiled code draws the same numbers.
+An episode is identified by its lane, which is an environment index or `EPISODES`, and its number in that lane. Its
+environment is reset with the `env_seed` of the two, and each of its actions takes one number from its `act_stream`. So
+an episode is the same in any process, beside any other episodes and in any batch of actions. The hash is splitmix64
+(Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014); compiled code draws the same numbers.
 """
 
 from typing import Any
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
-# The lane of episodes that belong to no row: whole episodes, numbered over the run.
+# The lane of whole episodes, which belong to no environment index and are numbered over the run.
 EPISODES = 2**32
 
 _ENV, _ACT = 1, 2
@@ -31,7 +31,7 @@ def mix(x: Any) -> Any:
 
 
 def stream(seed: int, *indices: Any) -> Any:
-    """A uint64 for a seed (0 to 2**64 - 1) and indices (not negative), which may be arrays of one shape."""
+    """Hashes a seed (0 to 2**64 - 1) and indices (not negative, or arrays of one shape of them) to uint64."""
     with np.errstate(over="ignore"):
         state = mix(np.uint64(seed) + GOLDEN)
         for index in indices:
@@ -40,7 +40,7 @@ def stream(seed: int, *indices: Any) -> Any:
 
 
 def env_seed(seed: int, lane: int, number: int) -> int:
-    """What ``env.reset(seed=...)`` is given at the start of an episode: 31 bits, which every environment takes."""
+    """The seed for ``env.reset(seed=...)`` at the start of an episode: 31 bits, which every environment accepts."""
     return _stream(seed, _ENV, lane, number) >> 33
 
 
@@ -51,12 +51,12 @@ def env_seeds(seed: int, lanes: NDArray[np.int64], numbers: NDArray[np.int64]) -
 
 
 def act_stream(seed: int, lane: int, number: int) -> int:
-    """Where the actions of an episode are drawn from, for `uniforms`."""
+    """The stream from which the actions of an episode are drawn, for `uniforms`."""
     return _stream(seed, _ACT, lane, number)
 
 
 def _stream(seed: int, *indices: int) -> int:
-    """As `stream`, in Python's own numbers, for which numpy takes ten times as long."""
+    """As `stream` for plain integers, ten times as fast as numpy."""
     state = _mix((int(seed) + _GOLDEN) & _WORD)
     for index in indices:
         state = _mix(state ^ _mix((int(index) + _GOLDEN) & _WORD))
@@ -76,11 +76,14 @@ def act_streams(seed: int, lanes: NDArray[np.int64], numbers: NDArray[np.int64])
 
 
 def uniforms(streams: NDArray[np.uint64], steps: NDArray[np.int64]) -> NDArray[np.float32]:
-    """The number that each stream has for a step, float32 [K] in [0, 1 - 2**-24].
+    """The number of each stream at a step.
 
     Args:
         streams: uint64 [K].
-        steps: int64 [K], of the episode, from 0 on.
+        steps: int64 [K], steps of the episode, counted from 0.
+
+    Returns:
+        float32 [K], from 0 to 1 - 2**-24.
     """
     with np.errstate(over="ignore"):
         bits = mix(streams + (steps.astype(np.uint64) + np.uint64(1)) * GOLDEN)

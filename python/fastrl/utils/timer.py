@@ -1,4 +1,4 @@
-"""Where the time of a run goes."""
+"""A stopwatch for the parts of a run."""
 
 from time import perf_counter
 
@@ -13,9 +13,9 @@ class Stopwatch:
             env.step(actions)
         watch.seconds["environment"]
 
-    The trainers use the names of ``fastrl.training.profiler.PARTS``. Times do not nest: inside another block, a
-    block is counted
-    twice; inside one of its own name, the outer one only from there on. A block costs a fifth of a microsecond.
+    The trainers use the names of ``fastrl.training.profiler.PARTS``. Blocks should not nest: the time of a block
+    inside another one counts for both, and a block inside one of its own name restarts the outer one. A block costs
+    0.2 microseconds.
     """
 
     def __init__(self) -> None:
@@ -29,16 +29,16 @@ class Stopwatch:
 
     @property
     def seconds(self) -> dict[str, float]:
-        """By name, a copy."""
+        """Seconds by name, as a copy."""
         return {name: block.seconds for name, block in self._blocks.items()}
 
     def reset(self) -> None:
-        """Forgets all times, and so all names."""
+        """Removes all names and their times."""
         self._blocks = {}
 
 
 class _Block:
-    """One name's time. A generator-based context manager would cost five times as much."""
+    """The time of one name. A generator-based context manager would cost five times as much."""
 
     __slots__ = ("_start", "seconds")
 

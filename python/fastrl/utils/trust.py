@@ -1,10 +1,10 @@
-"""Checks of settings that come from a file. It may be anybody's, so it imports nothing that its reader did not name.
+"""Checks of settings from files. Anybody may have written a file, so it imports nothing that its reader did not name.
 
-A setting that can reach beyond its run is marked where it is defined, with what it would do::
+A setting that can affect more than its run is marked where it is defined, with a function that describes the effect::
 
     id: Annotated[str, Field(description="..."), Reach(imports_environment)]
 
-Presets and command lines are trusted, files are not: `from_file` reads the settings of all of them.
+Presets and command lines are trusted, files are not: `from_file` reads and checks the settings of every file.
 """
 
 import dataclasses
@@ -21,12 +21,12 @@ from fastrl.utils.errors import UserError
 # ``os:system``, ``my_module.sub:Env-v0``.
 _IMPORT_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d][\w./-]*")
 
-# Of what a file says, so much is shown.
+# The most characters of a file's text that an error message shows.
 _SHOWN = 300
 
 
 class TrustError(UserError, RuntimeError):
-    """A file would do something that only its reader can allow; one line that says what, and how."""
+    """Settings of a file would do something that its reader has not allowed; the message is one line."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,15 +34,15 @@ class Reach:
     """Marks a setting by which a file could run code, connect to another machine or write outside its run.
 
     Attributes:
-        would: says what a value would do, as the end of "it would ..."; empty if it does no harm. It is given the value
-            and all of the file's values.
+        effect: from a value and all values of its file to the effect of the value, as the end of "it would ..."; an
+            empty text if there is none.
     """
 
-    would: Callable[[Any, Values], str]
+    effect: Callable[[Any, Values], str]
 
 
 def imports_environment(name: str, values: Values) -> str:
-    """Of an environment's id: ``module:function`` and ``module:Env-v0`` import the module."""
+    """The effect of an environment's id: ``module:function`` and ``module:Env-v0`` import the module."""
     module, colon, made = name.partition(":")
     if not colon:
         return ""
@@ -52,31 +52,31 @@ def imports_environment(name: str, values: Values) -> str:
     return f"import the module {module!r} and call its {made}({_shown(arguments)})"
 
 
-def hands_on_import_paths(options: tuple[str, ...], values: Values) -> str:
-    """Of an environment's options: there are environments that make another one, which they are told by its id."""
+def passes_import_paths(options: tuple[str, ...], values: Values) -> str:
+    """The effect of an environment's options: some environments make another one, whose id is an option."""
     for text in _texts(parse_options(options)):
         if _IMPORT_PATH.fullmatch(text):
-            return f"hand {_shown(repr(text))} to the environment, which may import it"
+            return f"pass {_shown(repr(text))} to the environment, which may import it"
     return ""
 
 
 def connects_to_ray(address: str | None, values: Values) -> str:
-    """Of an address: whoever runs a Ray cluster runs code in all that connect to it."""
+    """The effect of an address: a Ray cluster runs code in every process that connects to it."""
     return "" if address is None else f"connect to the Ray cluster at {address!r}, which can run code here"
 
 
 def writes_files(path: Path | None, values: Values) -> str:
-    """Of a path outside the run directory."""
+    """The effect of a path outside the run directory."""
     return "" if path is None else f"write to {str(path)!r}"
 
 
 def reaches(config_type: type, values: Values) -> dict[str, str]:
-    """The settings among ``values`` that reach beyond their run, by dotted key, with what each would do."""
+    """The effects beyond their run that ``values`` have, by dotted key."""
     found: dict[str, str] = {}
     for key, leaf in leaves(config_type).items():
         for mark in get_args(leaf.type)[1:]:
-            if isinstance(mark, Reach) and key in values and (would := mark.would(values[key], values)):
-                found[key] = would
+            if isinstance(mark, Reach) and key in values and (effect := mark.effect(values[key], values)):
+                found[key] = effect
     return found
 
 
@@ -88,16 +88,20 @@ def from_file(
     trust: bool = False,
     named: Values | None = None,
 ) -> Values:
-    """The settings in a file or a checkpoint, checked (see `fastrl.utils.config.check`), if it may have them.
+    """Checks the settings of a file or a checkpoint with `fastrl.utils.config.check`, and their effects.
 
     Args:
-        tree: nested values, as they stand there.
-        source: the file.
-        trust: its reader trusts it with everything.
-        named: what its reader has given himself, by dotted key, which stands above the file.
+        config_type: the configuration.
+        tree: nested values, as the file has them.
+        source: name of the file, for errors.
+        trust: allow every effect.
+        named: values by dotted key that the reader has given, which replace those of the file.
+
+    Returns:
+        The values by dotted key.
 
     Raises:
-        TrustError: it would import, connect to or write something that nobody has named.
+        TrustError: the file would import, connect to or write something that its reader has not named.
         ConfigError: an unknown key or an ill-typed value.
     """
     values = check(config_type, tree, source)
@@ -106,25 +110,22 @@ def from_file(
 
 
 def refuse_reach(config_type: type, values: Values, source: str, *, trust: bool, named: Values) -> None:
-    """Refuses settings that came from a file; arguments and errors are those of `from_file`."""
+    """Refuses settings from a file that have effects beyond their run; arguments and errors as of `from_file`."""
     if trust:
         return
     known = leaves(config_type)
-    for key, would in reaches(config_type, values).items():
+    for key, effect in reaches(config_type, values).items():
         if key not in named:
-            value = values[key]
-            own = (
-                ""
-                if isinstance(value, tuple)
-                else f" or {known[key].option} {_shown(shlex.quote(str(value)))}"
-            )
+            value, option = values[key], known[key].option
+            own = "" if isinstance(value, tuple) else f" or {option} {_shown(shlex.quote(str(value)))}"
             raise TrustError(
-                f"{source}: {key} would {would}; only if you trust this file, give --trust{own} (in Python, trust=True)"
+                f"{source}: {key} would {effect}; only if you trust this file, give --trust{own}"
+                " (in Python, trust=True)"
             )
 
 
 def trust_option(config: Any) -> str:
-    """The option that a command needs to read a run's settings again: ``" --trust"``, or nothing."""
+    """The option with which a command can read the settings of a run again: ``" --trust"``, or an empty text."""
     values = check(type(config), to_tree(config), "settings")
     return " --trust" if reaches(type(config), values) else ""
 
@@ -143,6 +144,6 @@ def _texts(options: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _shown(text: str) -> str:
-    """Without control characters, for they could hide what a terminal shows; shortened."""
+    """The text, shortened, with control characters escaped: they could hide other text on a terminal."""
     plain = "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
     return plain if len(plain) <= _SHOWN else f"{plain[:_SHOWN]}... ({len(plain)} characters)"

@@ -1,4 +1,4 @@
-"""Pictures into a film: .mp4 by ffmpeg, .gif by Pillow."""
+"""Writing videos: .mp4 with ffmpeg, .gif with Pillow."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from numpy.typing import NDArray
 from fastrl.utils.errors import UserError
 
 SUFFIXES = (".mp4", ".gif")
-# By how much a colour of a GIF, of which there are 256, may be wrong before new ones are chosen.
+# The largest error of a colour, 0 to 255, before a GIF gets a new palette of 256 colours.
 GIF_ERROR = 48
 
 
 class VideoError(UserError):
-    """A film that cannot be written."""
+    """A video that cannot be written."""
 
 
 def check_video(path: Path) -> None:
-    """Whether a film can be written there, before it is made.
+    """Checks before a video is made that it can be written.
 
     Raises:
-        VideoError: the suffix is not known, there is no such folder, or a library is missing.
+        VideoError: the suffix is unknown, the folder does not exist, or a library is missing.
     """
     if path.suffix.lower() not in SUFFIXES:
         raise VideoError(f"{path}: expected a name that ends in {' or '.join(SUFFIXES)}")
@@ -41,7 +41,7 @@ def _libraries(path: Path) -> Any:
 
             return Image
         import imageio.v2
-        import imageio_ffmpeg  # type: ignore[import-untyped] # noqa: F401 (imageio finds it by itself, later)
+        import imageio_ffmpeg  # type: ignore[import-untyped] # noqa: F401 (imageio imports it later)
 
         return imageio.v2
     except ImportError as error:
@@ -51,12 +51,15 @@ def _libraries(path: Path) -> Any:
 
 
 def write_video(path: Path, pictures: Iterable[NDArray[np.uint8]], *, fps: float) -> int:
-    """Writes pictures, uint8 [H, W, 3] of one size, and returns how many they were. The file is there once it is whole.
+    """Writes a video; the file appears once it is complete.
 
     Args:
-        path: .mp4 (H.264) or .gif; a GIF's pictures last a multiple of 10 ms.
-        pictures: at least one; they are asked for one at a time.
-        fps: of them a second.
+        path: .mp4 (H.264) or .gif; the pictures of a GIF last a multiple of 10 ms.
+        pictures: uint8 [H, W, 3] each, of one size, at least one; taken from the iterator one at a time.
+        fps: pictures per second.
+
+    Returns:
+        The number of pictures.
 
     Raises:
         VideoError: as `check_video`, or there was no picture.
@@ -66,9 +69,9 @@ def write_video(path: Path, pictures: Iterable[NDArray[np.uint8]], *, fps: float
     each = iter(pictures)
     first = next(each, None)
     if first is None:
-        raise VideoError(f"{path}: there is no picture to show")
+        raise VideoError(f"{path}: there is no picture to write")
 
-    def all_of_them() -> Iterator[NDArray[np.uint8]]:
+    def counted_pictures() -> Iterator[NDArray[np.uint8]]:
         for picture in itertools.chain([first], each):
             next(counted)
             yield picture
@@ -76,7 +79,7 @@ def write_video(path: Path, pictures: Iterable[NDArray[np.uint8]], *, fps: float
     temporary = path.with_name(f".{path.stem}.tmp{path.suffix}")
     try:
         write = _write_gif if path.suffix.lower() == ".gif" else _write_mp4
-        write(temporary, all_of_them(), fps)
+        write(temporary, counted_pictures(), fps)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -89,7 +92,7 @@ def _write_mp4(path: Path, pictures: Iterator[NDArray[np.uint8]], fps: float) ->
     )
     with writer:
         for picture in pictures:
-            # Colours are stored for squares of four pixels.
+            # H.264 stores colours for squares of two by two pixels.
             odd = [(0, size % 2) for size in picture.shape[:2]]
             writer.append_data(np.pad(picture, [*odd, (0, 0)], mode="edge"))
 
@@ -97,12 +100,12 @@ def _write_mp4(path: Path, pictures: Iterator[NDArray[np.uint8]], fps: float) ->
 def _write_gif(path: Path, pictures: Iterator[NDArray[np.uint8]], fps: float) -> None:
     image = _libraries(path)
 
-    def with_few_colours() -> Iterator[Any]:
+    def reduced_pictures() -> Iterator[Any]:
         palette = None
         for picture in pictures:
             full = image.fromarray(picture)
             if palette is not None:
-                # The colours of the picture before do as long as they come near: the file is smaller, nothing flickers.
+                # Keep the palette while its colours are near enough: the file is smaller, and nothing flickers.
                 reduced = full.quantize(palette=palette, dither=image.Dither.NONE)
                 error = np.abs(np.asarray(reduced.convert("RGB")).astype(np.int16) - picture)
                 if error.max() <= GIF_ERROR:
@@ -111,5 +114,5 @@ def _write_gif(path: Path, pictures: Iterator[NDArray[np.uint8]], fps: float) ->
             palette = full.quantize(256, method=image.Quantize.MAXCOVERAGE)
             yield palette
 
-    each = with_few_colours()
+    each = reduced_pictures()
     next(each).save(path, save_all=True, append_images=each, duration=max(round(100 / fps), 2) * 10, loop=0)

@@ -9,7 +9,7 @@ from fastrl.algorithms.ppo import PPOConfig
 from fastrl.training.collecting import CollectConfig, Method
 from fastrl.utils.config import InitFrom, Preset, Setting, section
 from fastrl.utils.env_options import EnvOptions
-from fastrl.utils.trust import Reach, hands_on_import_paths, imports_environment
+from fastrl.utils.trust import Reach, imports_environment, passes_import_paths
 
 Algorithm = Literal["ppo", "async-ppo", "impala"]
 
@@ -81,7 +81,7 @@ class EnvConfig:
         Reach(imports_environment),
         Setting(option="--env", common=True),
     ] = "CartPole-v1"
-    options: Annotated[EnvOptions, Reach(hands_on_import_paths)] = ()
+    options: Annotated[EnvOptions, Reach(passes_import_paths)] = ()
     num_envs: Annotated[
         int,
         Field(ge=1, le=1_000_000, description="environments that are stepped together"),

@@ -32,8 +32,8 @@ from fastrl.training.run_directory import RunDirectory, new_directory
 from fastrl.training.session import Goal, check_games, choose_device, going_on, play, resumed_settings
 from fastrl.utils.config import Values, to_tree
 from fastrl.utils.files import to_json, write_atomically
-from fastrl.utils.layout import show
 from fastrl.utils.progress import Progress
+from fastrl.utils.tables import show
 
 # The checkpoint of the best workflow's policy, which no newer one pushes out.
 BEST = "best.safetensors"

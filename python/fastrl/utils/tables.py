@@ -1,17 +1,17 @@
-"""Tables and lines for people, fitted to the width of a console: no word is cut."""
+"""Tables and text on a console, fitted to its width without cutting a word."""
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 
-# Columns of a terminal that no table needs, and those that are left to a column which may break words (paths do).
+# A width that no table needs, and the width of a column that may break words (such as paths), in characters.
 _WIDE, _FOLDED = 10_000, 20
 
 
 def show(console: Console, *parts: RenderableType) -> None:
     """Prints tables, groups of them, and text.
 
-    A table is as wide as the longest words of its columns ask for, on a narrower console too. Text, titles and captions
-    break between words on a terminal; elsewhere their lines stay as they are.
+    A table is as wide as the longest words of its columns need, even if the console is narrower. Text, titles and
+    captions are wrapped between words on a terminal; elsewhere their lines are not broken.
     """
     for part in parts:
         if isinstance(part, Group):
@@ -27,11 +27,11 @@ def _show_text(console: Console, text: RenderableType, style: str | None = None)
 
 
 def _show_table(console: Console, table: Table) -> None:
-    # Within the table they would break at the table's width.
+    # Printed by the table, title and caption would be wrapped at the table's width.
     title, table.title, caption, table.caption = table.title, None, table.caption, None
-    least = _least(console, table)
-    if least > console.width:
-        table.width = least
+    width = _fit_columns(console, table)
+    if width > console.width:
+        table.width = width
     if title is not None:
         _show_text(console, title, "bold")
     console.print(table, crop=False)
@@ -39,9 +39,12 @@ def _show_table(console: Console, table: Table) -> None:
         _show_text(console, caption)
 
 
-def _least(console: Console, table: Table) -> int:
-    """Characters that a table needs. Each column gets room for its longest word, or for its longest cell if cells are
-    not to break."""
+def _fit_columns(console: Console, table: Table) -> int:
+    """Gives each column room for its longest word, or for its longest cell if its cells may not be wrapped.
+
+    Returns:
+        The width of the table, in characters.
+    """
     options = console.options.update(max_width=_WIDE)
     frame = console.measure(table, options=options).maximum
     for column in table.columns:
