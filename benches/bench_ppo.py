@@ -12,7 +12,11 @@ import torch
 
 from fastrl.algorithms.ppo import PPO, PPOConfig
 from fastrl.algorithms.protocol import Problem
+from fastrl.collectors.protocol import Plan
+from fastrl.collectors.synchronous import native_collector
 from fastrl.envs.cage2.env import Cage2VectorEnv
+from fastrl.envs.spec import EnvSpec
+from fastrl.training.collecting import Publisher
 from fastrl.utils.timer import Stopwatch
 
 NUM_ENVS = 256
@@ -28,24 +32,24 @@ class Ours:
     """A run of fastrl's PPO that goes on from round to round."""
 
     def __init__(self, config):
-        self.env = make_env()
+        env = make_env()
+        spaces = env.single_observation_space, env.single_action_space
         self.watch = Stopwatch()
-        self.ppo = PPO(
-            config,
-            Problem(
-                self.env.single_observation_space,
-                self.env.single_action_space,
-                NUM_ENVS,
-                total_steps=100_000_000,
-            ),
+        self.ppo = PPO(config, Problem(*spaces, NUM_ENVS, total_steps=100_000_000))
+        spec = EnvSpec("fastrl/Cage2-v0", {"red_agent": "mix"})
+        self.collector = native_collector(
+            Plan(spec, self.ppo.actor_spec(), *spaces, NUM_ENVS, config.num_steps)
         )
+        self.publisher = Publisher(self.ppo, self.collector)
 
     def round(self):
         """Environment steps per second of some updates."""
         start, steps = time.perf_counter(), self.ppo.steps
         for _ in range(UPDATES):
-            self.ppo.collect(self.env, self.watch)
-            self.ppo.learn(self.watch)
+            self.publisher.publish()
+            with self.watch("waiting"):
+                fragments = self.collector.collect()
+            self.ppo.update(fragments, self.watch)
         return (self.ppo.steps - steps) / (time.perf_counter() - start)
 
 

@@ -20,9 +20,11 @@ from fastrl.algorithms.ppo import PPO, PPOConfig
 from fastrl.algorithms.protocol import Problem
 from fastrl.collectors.protocol import Plan
 from fastrl.collectors.sequential import SequentialCollector
+from fastrl.collectors.synchronous import native_collector
 from fastrl.envs.cage2.env import Cage2VectorEnv
 from fastrl.envs.spec import EnvSpec
 from fastrl.networks.compiled_actor import RandomActor
+from fastrl.training.collecting import Publisher
 from fastrl.training.profiler import Profile
 from fastrl.utils.timer import Stopwatch
 
@@ -71,11 +73,13 @@ def price(watch: Any) -> float:
 @pytest.mark.parametrize("num_envs", [256, 64, 8])
 def test_overhead(num_envs: int) -> None:
     torch.set_num_threads(1)
-    env = Cage2VectorEnv(num_envs, red_agent="mix", autoreset_mode="same_step")
+    env = Cage2VectorEnv(1)
+    spaces = env.single_observation_space, env.single_action_space
     config = PPOConfig(minibatch_size=min(num_envs * PPOConfig().num_steps, 4096))
-    ppo = PPO(
-        config, Problem(env.single_observation_space, env.single_action_space, num_envs, total_steps=10**9)
-    )
+    ppo = PPO(config, Problem(*spaces, num_envs, total_steps=10**9))
+    spec = EnvSpec("fastrl/Cage2-v0", {"red_agent": "mix"})
+    collector = native_collector(Plan(spec, ppo.actor_spec(), *spaces, num_envs, config.num_steps))
+    publisher = Publisher(ppo, collector)
     profile = Profile()
 
     def iterations(watch: Any) -> float:
@@ -83,10 +87,16 @@ def test_overhead(num_envs: int) -> None:
         start = time.perf_counter()
         for _ in range(3):
             clock = time.perf_counter()
-            stats = ppo.collect(env, watch)
-            ppo.learn(watch)
+            with watch("publishing"):
+                publisher.publish()
+            with watch("waiting"):
+                fragments = collector.collect()
+            ppo.update(fragments, watch)
             if isinstance(watch, Stopwatch):
-                profile.lap(time.perf_counter() - clock, watch.seconds, stats.steps, stats.episodes)
+                episodes = sum(len(fragment.episodes) for fragment in fragments)
+                profile.lap(
+                    time.perf_counter() - clock, watch.seconds, len(ppo.rollout), episodes, collector.report()
+                )
         return time.perf_counter() - start
 
     iterations(Stopwatch())

@@ -93,7 +93,7 @@ def test_importing_environments_loads_no_torch(module: str) -> None:
     [
         ("import numpy", set()),
         ("from fastrl.training.session import run", {"training"}),
-        ("import fastrl.collectors.native", {"collectors"}),
+        ("import fastrl.collectors.protocol", {"collectors"}),
         ("def f():\n    from ..networks import ActorCritic", {"networks"}),
         ("from .. import rollout", {"rollout"}),
         ("from .replay_ratio import x", set()),

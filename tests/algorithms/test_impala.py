@@ -80,7 +80,7 @@ def test_the_true_last_observation_is_what_is_bootstrapped():
     impala = impala_for(env, num_steps=6, gamma=0.9, trace_lambda=0.0, **PLAIN)
     with torch.no_grad():
         impala.policy.critic[0].weight.fill_(1.0)
-    impala.take_in([Rows(env).play(impala.policy, 6)], Stopwatch())
+    impala.load_rollout([Rows(env).play(impala.policy, 6)], Stopwatch())
     impala.learn(Stopwatch())
     cut_off, terminated = [-1 + 0.9, -1 + 0.9, -1 + 0.9 * 5], [-1 + 0.9, -1 + 0.9, -1]
     np.testing.assert_allclose(impala.rollout.returns, np.array([cut_off * 2, terminated * 2]).T, rtol=1e-6)
@@ -98,7 +98,7 @@ def test_an_update_is_the_gradient_of_the_paper(unit, reward_scale):
     )
     network = copy.deepcopy(impala.policy)
     fragment = Rows(env).play(other.policy, 14)
-    impala.take_in(parts(fragment, 2, 1) if unit == "steps" else whole_episodes(fragment), Stopwatch())
+    impala.load_rollout(parts(fragment, 2, 1) if unit == "steps" else whole_episodes(fragment), Stopwatch())
     rollout = impala.rollout
     metrics = impala.learn(Stopwatch())
 
@@ -148,7 +148,7 @@ def learn_from_older(impala, env, lag):
     policies = [copy.deepcopy(impala.policy)] * (lag + 1)
     while impala.steps < impala.total_steps:
         fragment = rows.play(policies[0], 10)
-        impala.take_in(parts(fragment, 4, 12), watch)
+        impala.load_rollout(parts(fragment, 4, 12), watch)
         impala.learn(watch)
         policies = [*policies[1:], copy.deepcopy(impala.policy)]
         returns.append(fragment.returns)
@@ -184,12 +184,12 @@ def test_resumed_it_goes_on_to_the_bit(make_env, option):
     rows, watch = Rows(env), Stopwatch()
     fragments = [rows.play(first.policy, 10) for _ in range(4)]
     for fragment in fragments[:2]:
-        first.take_in([fragment], watch)
+        first.load_rollout([fragment], watch)
         first.learn(watch)
     second.load_state_dict(written_and_read(first.state_dict()))
     for learner in (first, second):
         for fragment in fragments[2:]:
-            learner.take_in([fragment], watch)
+            learner.load_rollout([fragment], watch)
             learner.learn(watch)
     assert_same_state(first.state_dict(), second.state_dict())
 
@@ -204,6 +204,6 @@ def test_nan_from_the_environment_is_told():
     impala = impala_for(env)
     fragment = Rows(env).play(impala.policy, 4)
     fragment.obs[2, 1, 0] = np.nan
-    impala.take_in([fragment], Stopwatch())
+    impala.load_rollout([fragment], Stopwatch())
     with pytest.raises(FloatingPointError, match="are those finite"):
         impala.learn(Stopwatch())

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from fake_env import Bandit, Constant, Corridor, Dial
+from fragments import Rows
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
@@ -138,12 +139,21 @@ def ppo_for(env, *, seed=0, total_steps=20_000, **config):
     )
 
 
+def collect(ppo, env, watch=None):
+    """Loads the next steps of an environment into the learner's rollout; returns the fragment."""
+    if not hasattr(env, "rows"):
+        env.rows = Rows(env)
+    fragment = env.rows.play(ppo.policy, ppo.config.num_steps, masks=ppo.config.action_masks)
+    ppo.load_rollout([fragment], watch or Stopwatch())
+    return fragment
+
+
 def train(ppo, env):
     """Until total_steps; returns the mean return of the last episodes."""
     watch = Stopwatch()
     returns = []
     while ppo.steps < ppo.total_steps:
-        returns.append(ppo.collect(env, watch).returns)
+        returns.append(collect(ppo, env, watch).returns)
         metrics = ppo.learn(watch)
         assert all(np.isfinite(value) for value in dataclasses.asdict(metrics).values())
     return np.concatenate(returns[-5:]).mean()
@@ -211,7 +221,7 @@ class TestTruncation:
         ppo = ppo_for(env, num_steps=6, gamma=0.9, **LINEAR)
         with torch.no_grad():
             ppo.policy.critic[0].weight.fill_(1.0)
-        ppo.collect(env, Stopwatch())
+        collect(ppo, env)
         ppo.learn(Stopwatch())
         # Observed: 3 1 1 (then 5, and reset) 3 1 1 (then 5, and reset).
         cut_off = [-1 + 0.9 * 1, -1 + 0.9 * 1, -1 + 0.9 * 5] * 2
@@ -228,7 +238,7 @@ class TestTruncation:
         with torch.no_grad():
             ppo.policy.critic[0].weight.zero_()
             ppo.policy.critic[0].bias.fill_(1.0)
-        ppo.collect(env, Stopwatch())
+        collect(ppo, env)
         ppo.learn(Stopwatch())
         expected = np.where(ppo.rollout.terminations, -1, -1 + 0.99)
         assert ppo.rollout.terminations.any()
@@ -274,24 +284,24 @@ class TestResume:
         whole = ppo_for(env, **EVERYTHING)
         watch = Stopwatch()
         for _ in range(stop_after):
-            whole.collect(env, watch)
+            collect(whole, env)
             whole.learn(watch)
         saved = written_and_read(whole.state_dict())
-        env_state = env.save_state()
-        rows = [(whole.collect(env, watch).returns.tolist(), whole.learn(watch)) for _ in range(3)]
+        fragments, metrics = [], []
+        for _ in range(3):
+            fragments.append(collect(whole, env))
+            metrics.append(whole.learn(watch))
 
         other_env = make_env(stagger=True)
         other = ppo_for(other_env, **EVERYTHING)
-        # A run that has gone elsewhere in the meantime.
-        other._sampling.manual_seed(99)
-        other.collect(other_env, watch)
+        # It has learnt something else in the meantime.
+        collect(other, other_env)
         other.learn(watch)
-        other_env.load_state(env_state)
         other.load_state_dict(saved)
         assert_same_state(other.state_dict(), saved)
-        assert rows == [
-            (other.collect(other_env, watch).returns.tolist(), other.learn(watch)) for _ in range(3)
-        ]
+        for fragment, expected in zip(fragments, metrics, strict=True):
+            other.load_rollout([fragment], watch)
+            assert other.learn(watch) == expected
         assert_same_state(other.state_dict(), whole.state_dict())
 
     def test_same_seed_same_parameters_and_another_seed_others(self):
@@ -303,14 +313,6 @@ class TestResume:
             states.append(ppo.policy_state()["weights"]["actor.0.weight"])
         assert torch.equal(states[0], states[1])
         assert not torch.equal(states[0], states[2])
-
-    def test_neighbouring_seeds_share_no_environment_seed(self):
-        seeds = []
-        for seed in (1, 2):
-            env = Bandit(num_envs=8)
-            ppo_for(env, seed=seed, **QUICK).collect(env, Stopwatch())
-            seeds += env.seeds
-        assert len(set(seeds)) == 16
 
     def test_global_random_state_is_neither_read_nor_written(self):
         torch_before, numpy_before = torch.random.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
@@ -347,9 +349,9 @@ class TestNotFinite:
         with torch.no_grad():
             getattr(ppo.policy, part)[0].weight[0, 0] = torch.nan
         with pytest.raises(
-            FloatingPointError, match=rf"network's {part}.0.weight is not finite .* after 0 steps"
+            FloatingPointError, match=rf"network's {part}.0.weight is not finite .* after 512 steps"
         ):
-            ppo.collect(env, Stopwatch())
+            collect(ppo, env)
 
     def test_rewards(self):
         class Broken(Bandit):
@@ -359,7 +361,7 @@ class TestNotFinite:
 
         env = Broken()
         ppo = ppo_for(env, **QUICK)
-        ppo.collect(env, Stopwatch())
+        collect(ppo, env)
         with pytest.raises(FloatingPointError, match="not finite"):
             ppo.learn(Stopwatch())
 
@@ -370,7 +372,7 @@ class TestNotFinite:
 
         env = Broken()
         with pytest.raises(FloatingPointError, match="gave NaN or infinity for observations"):
-            ppo_for(env, **QUICK).collect(env, Stopwatch())
+            collect(ppo_for(env, **QUICK), env)
 
 
 class TestSchedules:
@@ -387,7 +389,7 @@ class TestSchedules:
         )
         rows = []
         for _ in range(7):
-            ppo.collect(env, Stopwatch())
+            collect(ppo, env)
             rows.append(ppo.learn(Stopwatch()))
         np.testing.assert_allclose([row.learning_rate for row in rows], [1, 0.9, 0.8, 0.7, 0.6, 0.5, 0.5])
         np.testing.assert_allclose(
@@ -398,7 +400,7 @@ class TestSchedules:
         env = Bandit()
         ppo = ppo_for(env, learning_rate=0.0)
         before = written_and_read(ppo.policy_state()["weights"])
-        ppo.collect(env, Stopwatch())
+        collect(ppo, env)
         ppo.learn(Stopwatch())
         assert_same_state(before, ppo.policy_state()["weights"])
 
@@ -407,7 +409,7 @@ class TestUpdate:
     def test_uses_every_sample_once_an_epoch(self):
         env = Bandit(num_envs=7)
         ppo = ppo_for(env, num_steps=11, num_epochs=3, minibatch_size=20)
-        ppo.collect(env, Stopwatch())
+        collect(ppo, env)
         ppo.rollout.log_probs[:] = np.arange(77).reshape(11, 7)  # names the samples
         batches = [batch.log_probs.tolist() for batch in ppo._minibatches()]
         assert [len(batch) for batch in batches] == [20, 19, 19, 19] * 3
@@ -418,7 +420,7 @@ class TestUpdate:
     def test_minibatches_keep_samples_together(self):
         env = Bandit(masked=True)
         ppo = ppo_for(env, action_masks=True, num_steps=11, minibatch_size=44)
-        ppo.collect(env, Stopwatch())
+        collect(ppo, env)
         for batch in ppo._minibatches():
             assert len(batch.obs) == 4  # as many as there are contexts
             assert len(batch.rows) == len(batch.actions) == 44
@@ -434,7 +436,7 @@ class TestUpdate:
         """Before anything has moved, the ratio is 1."""
         env = Bandit()
         ppo = ppo_for(env, num_epochs=1, minibatch_size=10_000)
-        ppo.collect(env, Stopwatch())
+        collect(ppo, env)
         metrics = ppo.learn(Stopwatch())
         assert metrics.gradient_steps == 1
         assert metrics.approx_kl == pytest.approx(0, abs=1e-6)
@@ -448,7 +450,7 @@ class TestUpdate:
         steps = []
         for target_kl in (None, 1e-6):
             ppo = ppo_for(env, target_kl=target_kl, minibatch_size=100, num_epochs=10, learning_rate=1e-2)
-            ppo.collect(env, Stopwatch())
+            collect(ppo, env)
             steps.append(ppo.learn(Stopwatch()).gradient_steps)
         assert steps[0] == 160
         assert 1 <= steps[1] < 10
@@ -457,9 +459,9 @@ class TestUpdate:
         env = Bandit()
         watch = Stopwatch()
         ppo = ppo_for(env, **QUICK)
-        ppo.collect(env, watch)
+        collect(ppo, env, watch)
         ppo.learn(watch)
-        assert set(watch.seconds) == {"environment", "inference", "buffer", "returns", "update"}
+        assert set(watch.seconds) == {"inference", "buffer", "returns", "update"}
 
     def test_policy_state_is_enough_for_inference(self):
         env = Bandit()
@@ -492,25 +494,22 @@ class TestRefuses:
         with pytest.raises(ValueError, match="actions should be Discrete from 0 on"):
             PPO(PPOConfig(), Problem(obs_space, action_space, 1, total_steps=1))
 
-    def test_continuous_actions_without_a_collector_or_with_masks(self):
-        env = Dial()
-        with pytest.raises(
-            ValueError, match=r"give take_in\(\) what a collector of fastrl.collectors brings"
-        ):
-            ppo_for(env).collect(env, Stopwatch())
+    def test_continuous_actions_with_masks(self):
         with pytest.raises(ValueError, match="action masks are for discrete actions"):
-            ppo_for(env, action_masks=True)
+            ppo_for(Dial(), action_masks=True)
+
+    def test_fragments_without_masks_where_it_uses_them(self):
+        env = Bandit()
+        fragment = Rows(env).play(ppo_for(env).policy, 4)
+        with pytest.raises(ValueError, match="uses action masks and the fragments have none"):
+            ppo_for(env, action_masks=True).load_rollout([fragment], Stopwatch())
+        masked = Rows(env).play(ppo_for(env).policy, 4, masks=True)
+        with pytest.raises(ValueError, match="have action masks and the learner uses none"):
+            ppo_for(env).load_rollout([masked], Stopwatch())
 
     def test_no_steps(self):
         with pytest.raises(ValueError, match="total_steps must be at least 1"):
             ppo_for(Bandit(), total_steps=0)
-
-    def test_another_environment_halfway(self):
-        env = Bandit()
-        ppo = ppo_for(env, **QUICK)
-        ppo.collect(env, Stopwatch())
-        with pytest.raises(ValueError, match="another environment than before"):
-            ppo.collect(Bandit(), Stopwatch())
 
     @pytest.mark.parametrize(
         "option",

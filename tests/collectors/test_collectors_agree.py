@@ -32,7 +32,7 @@ def local_ray() -> Iterator[None]:
     ray.shutdown()
 
 
-def plan(unit: Any, env: str, num_steps: int, **options: Any) -> Plan:
+def plan(unit: Any, env: str, num_steps: int, masks: bool = False, **options: Any) -> Plan:
     spec = as_spec(env, **options)
     made = spec.make()
     obs_space, action_space = made.observation_space, made.action_space
@@ -55,6 +55,8 @@ def plan(unit: Any, env: str, num_steps: int, **options: Any) -> Plan:
         unit=unit,
         episodes=11 if unit == "episodes" else 0,
         seed=7,
+        action_masks=masks,
+        episode_info=("red_agent",) if masks else (),
     )
 
 
@@ -85,6 +87,12 @@ def updates(name: str, same: Plan) -> list[dict[int, Any]]:
         ("CartPole-v1", 40, {}, PYTHON),
         ("Pendulum-v1", 30, {"max_episode_steps": 20}, PYTHON),
         ("fastrl/Cage2-v0", 40, {"episode_length": 30, "red_agent": "mix"}, COMPILED),
+        (
+            "fastrl/Cage2-v0",
+            40,
+            {"masks": True, "episode_length": 30, "red_agent": "mix"},
+            (*PYTHON, "native"),
+        ),
         ("fastrl/highway-fast-v0", 12, {}, COMPILED),
         (
             "fastrl/highway-fast-v0",

@@ -183,11 +183,14 @@ class Chooser:
         steps: NDArray[np.int64],
         actions: NDArray[Any],
         log_probs: NDArray[np.float32],
+        masks: NDArray[np.bool_] | None = None,
     ) -> None:
         drawn = uniforms(streams, steps)
         log_probs[...] = drawn + self.weight
         if self.forces:
             actions[...] = (drawn * 4 - 2)[:, None]
+        elif masks is not None:
+            actions[...] = (masks.cumsum(1) > (drawn * masks.sum(1)).astype(np.int64)[:, None]).argmax(1)
         else:
             actions[...] = (drawn * 3 + self.weight + np.abs(obs[:, 0])).astype(np.int64) % 3
 
@@ -238,6 +241,8 @@ def rows(fragments: list[Fragment]) -> dict[int, Any]:
                 fragment.returns[mine].tobytes(),
                 fragment.lengths[mine].tobytes(),
                 fragment.episodes[mine].tobytes(),
+                None if fragment.masks is None else fragment.masks[:, row].tobytes(),
+                {key: values[mine].tobytes() for key, values in fragment.episode_info.items()},
             )
     return found
 

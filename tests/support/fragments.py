@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from fastrl.networks.action_space import Actions
-from fastrl.networks.actor_critic import gaussian_log_probs, sample_actions, sampling_noise
+from fastrl.networks.actor_critic import gaussian_log_probs, mask_logits, sample_actions, sampling_noise
 from fastrl.rollout.fragment import STEP_ARRAYS, Fragment
 from fastrl.utils.seeding import EPISODES
 
@@ -20,7 +20,7 @@ class Rows:
         self.numbers = np.zeros(env.num_envs, np.int64)
         env.reset_into(self.obs, seed=seed)
 
-    def play(self, policy, num_steps, version=1, lanes=None):
+    def play(self, policy, num_steps, version=1, lanes=None, masks=False):
         """T steps of all rows; ``lanes`` are 0, 1, 2 ... unless they are given."""
         env, rows, obs_dim = self.env, self.env.num_envs, self.obs.shape[1]
         lanes = np.arange(rows) if lanes is None else lanes
@@ -31,11 +31,15 @@ class Rows:
         log_probs = np.zeros(steps, np.float32)
         rewards, final_obs = np.zeros(steps, np.float32), np.full((*steps, obs_dim), np.nan, np.float32)
         terminations, truncations = np.zeros(steps, bool), np.zeros(steps, bool)
+        allowed = np.zeros((*steps, takes.size), bool) if masks else None
         ended = []
         obs[0] = self.obs
         for t in range(num_steps):
             with torch.no_grad():
                 outputs = policy.outputs(torch.from_numpy(obs[t]))
+                if allowed is not None:
+                    env.action_masks(allowed[t])
+                    outputs = mask_logits(outputs, torch.from_numpy(allowed[t]))
                 noise = sampling_noise(takes, (rows,), self.generator)
                 if takes.is_box:
                     chosen = outputs + policy.log_std.exp() * noise
@@ -71,6 +75,7 @@ class Rows:
             np.array([each[0] for each in ended]),
             np.array([each[1] for each in ended], np.int64),
             np.array([each[2:] for each in ended], np.int64).reshape(-1, 2),
+            allowed,
         )
 
 

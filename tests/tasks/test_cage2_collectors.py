@@ -1,4 +1,4 @@
-"""Runs on CAGE 2 whose experience comes from a collector's fragments instead of the native path."""
+"""Runs on CAGE 2 with any collector: the same episodes, the same learning, exact resume."""
 
 import json
 from itertools import islice
@@ -8,32 +8,40 @@ from typing import Any
 import pytest
 from rich.console import Console
 from small_runs import ITERATION, differences, learnt, train_small
-from test_cage2_run import error_line, rows_of, small_config
+from test_cage2_run import rows_of, small_config
 
 from fastrl.cli.main import main
 from fastrl.tasks.cage2.run import Training
 
 
-def test_any_collector_teaches_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    train_small(tmp_path / "sequential", "--collect=sequential")
-    capsys.readouterr()
-    train_small(tmp_path / "executor", "--collect=executor", "--n-workers=2")
+@pytest.mark.parametrize("options", [(), ("--ppo.action_masks", "--env.actions=none")], ids=["", "masks"])
+def test_any_collector_teaches_the_same(
+    options: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = ("native", "sequential", "sync", "executor")
+    for name in names:
+        workers = () if name == "sequential" else ("--n-workers=2",)
+        train_small(tmp_path / name, f"--collect={name}", *workers, *options)
     out = capsys.readouterr().out
     assert (
         "collecting with 'executor'; fastrl/Cage2-v0 is compiled: --collect native plays it in threads" in out
     )
     assert "2 workers, ready after" in out
-    assert differences(learnt(tmp_path / "executor"), learnt(tmp_path / "sequential")) == []
-    rows = rows_of(tmp_path / "executor")
-    without_shares = [
-        [{key: value for key, value in row.items() if "share" not in key} for row in each]
-        for each in (rows, rows_of(tmp_path / "sequential"))
-    ]
-    assert without_shares[0] == without_shares[1]
-    # Episodes of 15 steps in rollouts of 10, as on the native path.
+    expected, rows = learnt(tmp_path / "native"), rows_of(tmp_path / "native")
+    for name in names[1:]:
+        assert differences(learnt(tmp_path / name), expected) == []
+        assert without_times(rows_of(tmp_path / name)) == without_times(rows)
+    # Episodes of 15 steps in rollouts of 10.
     assert [row["episodes"] for row in rows] == [0, 8, 16]
+    assert not {"mean_return_bline", "mean_return_meander"}.isdisjoint(rows[-1])
     summary = json.loads((tmp_path / "executor" / "summary.json").read_text())
     assert summary["steps"] == 3 * ITERATION
+
+
+def without_times(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [
+        {key: value for key, value in row.items() if "share" not in key and key != "parts"} for row in rows
+    ]
 
 
 def test_whole_episodes(tmp_path: Path) -> None:
@@ -54,9 +62,10 @@ def test_it_goes_on_with_the_next_episodes(tmp_path: Path) -> None:
     assert state["collector"]["numbers"].tolist() == [2] * 8
 
 
-def test_stopped_in_the_middle_of_episodes_it_ends_as_if_never_stopped() -> None:
+@pytest.mark.parametrize("method", ["sequential", "native"])
+def test_stopped_in_the_middle_of_episodes_it_ends_as_if_never_stopped(method: str) -> None:
     def training(stopped: dict[str, Any] | None) -> Training:
-        options = ["--collect=sequential", "--total-steps", str(5 * ITERATION)]
+        options = [f"--collect={method}", "--ppo.action_masks", "--total-steps", str(5 * ITERATION)]
         made = Training(small_config(*options), Console(quiet=True))
         if stopped is not None:
             made.restore(stopped)
@@ -75,20 +84,3 @@ def test_stopped_in_the_middle_of_episodes_it_ends_as_if_never_stopped() -> None
     )
     assert expected["collector"]["running"]["actions"]
     assert differences(found, expected) == []
-
-
-def test_the_native_path_is_what_it_was() -> None:
-    training = Training(small_config("--total-steps", str(ITERATION)), Console(quiet=True))
-    list(training.rows())
-    assert training.config.collect.method == "native"
-    assert training.state()["collector"] is None
-    assert training.state()["ppo"]["collector"]
-
-
-def test_what_does_not_go_together(capsys: pytest.CaptureFixture[str]) -> None:
-    line = error_line(capsys, "cage2", "--collect=sequential", "--ppo.action_masks")
-    assert "--ppo.action_masks goes with --collect native alone" in line
-    assert "--episodes-per-update does not go with --collect native" in error_line(
-        capsys, "cage2", "--episodes-per-update=5"
-    )
-    assert "--n-workers does not go with --collect native" in error_line(capsys, "cage2", "--n-workers=2")

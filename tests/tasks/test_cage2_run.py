@@ -64,7 +64,7 @@ def test_rows_tell_what_was_done() -> None:
     assert rows[1].returns.keys() <= {"bline", "meander"}
     assert rows[2].losses["entropy"] > 0
     assert 0 < sum(rows[2].parts.values()) < rows[2].seconds
-    assert set(rows[2].parts) == {"environment", "inference", "buffer", "returns", "update"}
+    assert set(rows[2].parts) == {"environment", "inference", "buffer", "returns", "update", "publishing"}
     assert sum(rows[2].shares.values()) == pytest.approx(1)
     assert sum(training.parts.values()) < training.seconds
 
@@ -99,7 +99,7 @@ def test_restored_it_goes_on_as_if_never_stopped(tmp_path: Path, options: Sequen
     for row, other in zip(rows, expected[2:], strict=True):
         changes = {"seconds": 0, "steps_per_second": 0, "parts": {}, "shares": {}}
         assert repr(dataclasses.replace(row, **changes)) == repr(dataclasses.replace(other, **changes))
-    for part in ("ppo", "policy", "env"):
+    for part in ("ppo", "policy", "collector"):
         assert same(second.state()[part], whole.state()[part])
 
 
@@ -188,7 +188,15 @@ def test_a_run_directory_holds_it_all(tmp_path: Path) -> None:
     summary = json.loads((run / "summary.json").read_text())
     assert summary["status"] == "complete"
     assert summary["steps"] == 5 * ITERATION
-    assert list(summary["parts"]) == ["environment", "inference", "buffer", "returns", "update", "other"]
+    assert list(summary["parts"]) == [
+        "environment",
+        "inference",
+        "buffer",
+        "returns",
+        "update",
+        "publishing",
+        "other",
+    ]
     assert sum(part["share"] for part in summary["parts"].values()) == pytest.approx(1)
     assert sum(part["seconds"] for part in summary["parts"].values()) == pytest.approx(summary["seconds"])
     assert summary["peak_memory_mib"] > 10
@@ -285,7 +293,7 @@ def test_what_cannot_be_resumed_is_refused(tmp_path: Path, capsys: pytest.Captur
     assert "the one before it is" in error_line(capsys, "--resume", run)
 
     state = dict(load_newest(Checkpoints(run / "checkpoints").paths()[0])[1])
-    for broken in ({"config": {}}, {"ppo": {}}, {"env": b"x"}, {"config": {"run": {"sed": 1}}}):
+    for broken in ({"config": {}}, {"ppo": {}}, {"collector": {}}, {"config": {"run": {"sed": 1}}}):
         save_checkpoint(newest, state | broken)
         error_line(capsys, "--resume", run)
     # What is claimed is compared with what is there, before memory is taken.

@@ -175,7 +175,7 @@ class ActorCriticLearner(Algorithm[Sequence[Fragment]]):
         self.policy.actor_weights(np.frombuffer(out, np.float32))
 
     def update(self, experience: Sequence[Fragment], watch: Stopwatch) -> None:
-        self.take_in(experience, watch)
+        self.load_rollout(experience, watch)
         self._metrics = self.learn(watch)
 
     @abstractmethod
@@ -189,7 +189,7 @@ class ActorCriticLearner(Algorithm[Sequence[Fragment]]):
     def metrics(self) -> dict[str, float]:
         return {} if self._metrics is None else asdict(self._metrics)
 
-    def take_in(self, fragments: Sequence[Fragment], watch: Stopwatch) -> None:
+    def load_rollout(self, fragments: Sequence[Fragment], watch: Stopwatch) -> None:
         """Makes fragments, from any collector, what the next update learns from; they are copied.
 
         Raises:

@@ -23,7 +23,7 @@ class AsyncPPOConfig(PPOConfig):
 
 
 class AsyncPPO(PPO):
-    """PPO from experience of older policies; see `PPO.take_in` for how that is corrected."""
+    """PPO from experience of older policies; see `PPO.load_rollout` for how that is corrected."""
 
     name = "async-ppo"
     summary = "PPO that collects while it learns"
@@ -36,5 +36,5 @@ class AsyncPPO(PPO):
 
     def update(self, experience: Sequence[Fragment], watch: Stopwatch) -> None:
         corrected = self.max_staleness > 0 and self.config.correct_off_policy
-        self.take_in(experience, watch, correct_off_policy=corrected)
+        self.load_rollout(experience, watch, correct_off_policy=corrected)
         self._metrics = self.learn(watch)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -18,15 +18,10 @@ from fastrl.algorithms.actor_critic import (
 )
 from fastrl.algorithms.ppo_loss import log_probs_of, surrogate_gradient
 from fastrl.algorithms.protocol import Problem
-from fastrl.collectors.native import CollectStats, NativeCollector
-from fastrl.networks.actor_critic import generator_of, mask_logits, sample_actions
+from fastrl.networks.actor_critic import generator_of, mask_logits
 from fastrl.rollout.fragment import Fragment
-from fastrl.rollout.rollout import Rollout
 from fastrl.utils.config import section
 from fastrl.utils.timer import Stopwatch
-
-if TYPE_CHECKING:
-    from fastrl.envs.vector import NativeVectorEnv
 
 
 @section
@@ -202,8 +197,8 @@ class PPO(ActorCriticLearner):
             collector.publish(buffer)
             ppo.update(collector.collect(), watch)
 
-    Everything random comes from the seed. On a CPU, for a given number of torch threads, the same seed gives the same
-    parameters to the bit, also across `state_dict` and `load_state_dict`.
+    The initial weights and the order of samples come from the seed. On a CPU, for a given number of torch threads, the
+    same seed and fragments give the same parameters to the bit, also across `state_dict` and `load_state_dict`.
 
     Args and attributes: as of `ActorCriticLearner`; ``num_envs`` are the collector's rows.
     """
@@ -215,14 +210,8 @@ class PPO(ActorCriticLearner):
 
     def __init__(self, config: PPOConfig, problem: Problem) -> None:
         super().__init__(config, problem, precision=config.precision, compiled=config.compile)
-        _, sampling_seed, shuffling_seed, env_seed = np.random.SeedSequence(problem.seed).spawn(4)
-        # All draws are made on the CPU: they are few, and a run may go on on another device.
-        self._sampling = generator_of(sampling_seed)
-        self._shuffling = generator_of(shuffling_seed)
-        self._env_seeds = [int(word) >> 1 for word in env_seed.generate_state(problem.num_envs, np.uint64)]
-        self._collector: NativeCollector | None = None
-        self._collector_state: dict[str, Any] = {}
-        self._uniforms = torch.empty(0)
+        # It draws on the CPU: little, and a run may be resumed on another device.
+        self._shuffling = generator_of(np.random.SeedSequence(problem.seed).spawn(3)[2])
         # Float32 [T, N]: the policy's log-probabilities less those of the policies that acted; None: it acted itself.
         self._log_ratios: NDArray[np.float32] | None = None
 
@@ -230,65 +219,21 @@ class PPO(ActorCriticLearner):
     def action_masks(self) -> bool:
         return self.config.action_masks
 
-    def collect(self, env: "NativeVectorEnv", watch: Stopwatch) -> CollectStats:
-        """Fills the rollout, acting with the current policy; the first time, after a reset of ``env``.
-
-        Raises:
-            ValueError: ``env`` is of the wrong kind or size, or another one than before.
-            FloatingPointError: the policy gave NaN or infinity.
-        """
-        collector = self._collector_of(env)
-        with watch("inference"):
-            shape = (self.config.num_steps, self.rollout.num_envs, 1)
-            self._uniforms = torch.rand(shape, generator=self._sampling).to(self.device)
-        stats = collector.collect(watch)
-        with watch("inference"):
-            self._evaluate()
-        with watch("returns"):
-            if self._return_scale is not None:
-                self._reward_scale = self.config.reward_scale * self._return_scale.update(self.rollout)
-        self.steps += stats.steps
-        return stats
-
-    def look(self, env: "NativeVectorEnv") -> None:
-        """Has the next `collect` go on from what ``env`` shows now: it has been changed, by other workflows say.
-
-        Raises:
-            ValueError: as `collect`.
-        """
-        self._collector_of(env).look()
-
-    def _collector_of(self, env: "NativeVectorEnv") -> NativeCollector:
-        if self.actions.is_box:
-            raise ValueError(
-                "collect() plays environments of discrete actions; for others, give take_in() what a collector of"
-                " fastrl.collectors brings"
-            )
-        if self._collector is None:
-            self._collector = NativeCollector(env, self.rollout, self._act, self._env_seeds)
-            self._collector.load_state_dict(self._collector_state)
-        elif self._collector.env is not env:
-            raise ValueError("collect() was given another environment than before; make a new PPO for it")
-        return self._collector
-
-    def take_in(
+    def load_rollout(
         self, fragments: Sequence[Fragment], watch: Stopwatch, *, correct_off_policy: bool = False
     ) -> None:
         """Makes fragments, from any collector, what the next update learns from; they are copied.
 
         Args:
-            correct_off_policy: what older policies did counts by V-trace, see ``fastrl.rollout.rollout.Rollout``,
-                and the
-                update is clipped around the policy as it is, not as it was when it acted (Hilton, Cobbe and Schulman,
-                "Batch size-invariance for policy optimization", 2021, part the two in the same way).
+            correct_off_policy: what older policies did counts by V-trace, see ``fastrl.rollout.rollout.Rollout``, and
+                the update is clipped around the policy as it is, not as it was when it acted (Hilton, Cobbe and
+                Schulman, "Batch size-invariance for policy optimization", 2021, part the two in the same way).
 
         Raises:
             ValueError: they do not fit together, or not the network; see `fastrl.rollout.layout.lay_out`.
             FloatingPointError: the policy gave NaN or infinity.
         """
-        if self.rollout.masks is not None:
-            raise ValueError("action masks were asked for, and fragments have none")
-        super().take_in(fragments, watch)
+        super().load_rollout(fragments, watch)
         with watch("inference"):
             self._evaluate()
             self._log_ratios = None
@@ -342,15 +287,6 @@ class PPO(ActorCriticLearner):
             gradient_steps=len(rows),
         )
 
-    def _act(self, rollout: Rollout, t: int) -> None:
-        with torch.inference_mode(), self._autocast():
-            logits = self.policy.outputs(rollout.tensors["obs"][t].to(self.device)).float()
-            if rollout.masks is not None:
-                logits = mask_logits(logits, rollout.tensors["masks"][t].to(self.device))
-            actions, log_probs = sample_actions(logits, self._uniforms[t])
-            rollout.tensors["actions"][t] = actions
-            rollout.tensors["log_probs"][t] = log_probs
-
     def _evaluate(self) -> None:
         """Values of all observations of the rollout, and of the last ones of episodes that were cut off."""
         rollout = self.rollout
@@ -368,6 +304,8 @@ class PPO(ActorCriticLearner):
             outputs = torch.cat(
                 [self.policy.outputs(chunk.to(self.device)).float() for chunk in chunks]
             ).cpu()
+            if rollout.masks is not None:
+                outputs = mask_logits(outputs, torch.from_numpy(rollout.distinct("masks")))
             log_std = None if self.policy.log_std is None else self.policy.log_std.cpu()
             of_samples = outputs.index_select(0, self._flat("groups"))
             log_probs = log_probs_of(of_samples, log_std, self._flat("actions")).numpy()
@@ -418,14 +356,8 @@ class PPO(ActorCriticLearner):
         return gradients.losses, self._descend(learnt, pulls)
 
     def state_dict(self) -> dict[str, Any]:
-        collector = self._collector_state if self._collector is None else self._collector.state_dict()
-        generators = {"sampling": self._sampling.get_state(), "shuffling": self._shuffling.get_state()}
-        return super().state_dict() | {"generators": generators, "collector": collector}
+        return super().state_dict() | {"generators": {"shuffling": self._shuffling.get_state()}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
-        self._sampling.set_state(state["generators"]["sampling"])
         self._shuffling.set_state(state["generators"]["shuffling"])
-        self._collector_state = state["collector"]
-        if self._collector is not None:
-            self._collector.load_state_dict(self._collector_state)

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from time import perf_counter
 
 import numpy as np
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
-from fastrl.collectors.env_runner import PARTS, Arrays, Stopped
+from fastrl.collectors.env_runner import PARTS, Arrays, Stopped, arrays_for
 from fastrl.collectors.protocol import Plan, expect_spaces
 from fastrl.collectors.running import Begun, actions_of, reached
 from fastrl.collectors.vector_backends import native_vector_env
-from fastrl.collectors.vector_runner import KEPT, End
+from fastrl.collectors.vector_runner import End, EpisodeSink, episode_arrays
 from fastrl.envs.async_vector import AsyncNativeVectorEnv, Batch
 from fastrl.networks.action_space import Actions
-from fastrl.rollout.fragment import allocate
 from fastrl.utils.seeding import EPISODES, act_streams
 
 
@@ -102,7 +101,7 @@ class AsyncRows:
                 for row in over.tolist():
                     episode = int(self.lanes[row]), int(self.numbers[row])
                     ends.append(
-                        (int(at[row]), *episode, float(self._returns[row]), int(self._steps[row]), row)
+                        (int(at[row]), *episode, float(self._returns[row]), int(self._steps[row]), row, ())
                     )
                 self.numbers[over] += 1
                 self._started(over)
@@ -143,16 +142,14 @@ class AsyncRows:
         if self.anew:
             self._show_beginnings(np.flatnonzero(failed))
 
-    def play_episodes(self, numbers: range, over: Callable[[Arrays, int, float], None]) -> None:
+    def play_episodes(self, numbers: range, over: EpisodeSink) -> None:
         """Plays episodes of these numbers.
 
         Args:
-            over: is given each when it has ended: its arrays [T, 1, ...], its number and its return.
+            over: is given each when it has ended.
         """
         if self._episodes is None:
-            self._episodes = allocate(
-                self.plan.num_steps, self.plan.num_envs, self.plan.obs_dim, self.plan.action_shape
-            )
+            self._episodes = arrays_for(self.plan, self.plan.num_envs)
         kept = self._episodes
         waiting = np.array(numbers, np.int64)
         free = np.arange(self.plan.num_envs)
@@ -179,9 +176,8 @@ class AsyncRows:
             free = rows[ended]
             for row in free.tolist():
                 length = int(self._steps[row])
-                arrays = {name: kept[name][:length, row : row + 1].copy() for name in KEPT}
-                arrays["obs"] = kept["obs"][: length + 1, row : row + 1].copy()
-                over(arrays, int(self.numbers[row]), float(self._returns[row]))
+                arrays = episode_arrays(kept, row, length)
+                over(arrays, int(self.numbers[row]), float(self._returns[row]), ())
             self.seconds["buffer"] += perf_counter() - start
             if not ended.all():
                 self._act(rows[~ended], batch.obs[~ended], self._steps, kept)

@@ -38,17 +38,19 @@ class Played(NamedTuple):
         num_steps: T.
         returns, lengths: of the episodes that ended.
         episodes: their lanes and numbers.
+        info: of each, its values under the keys of the plan's ``episode_info``.
     """
 
     num_steps: int
     returns: list[float]
     lengths: list[int]
     episodes: list[tuple[int, int]]
+    info: list[tuple[float, ...]]
 
 
 def arrays_for(plan: Plan, rows: int) -> Arrays:
     """Arrays for a `Player` to write into: those of a fragment, but for ``final_obs`` if it is a whole episode."""
-    arrays = allocate(plan.num_steps, rows, plan.obs_dim, plan.action_shape)
+    arrays = allocate(plan.num_steps, rows, plan.obs_dim, plan.action_shape, plan.num_masked)
     if plan.unit == "episodes":
         del arrays["final_obs"]
     return arrays
@@ -71,6 +73,10 @@ def fragment_of(
         returns=np.asarray(played.returns, np.float64),
         lengths=np.asarray(played.lengths, np.int64),
         episodes=np.asarray(played.episodes, np.int64).reshape(-1, 2),
+        episode_info={
+            key: np.array([values[i] for values in played.info], np.float64)
+            for i, key in enumerate(plan.episode_info)
+        },
     )
 
 
@@ -103,6 +109,24 @@ def check_finite(
         f"{plan.env.id}: {what} at step {step} of the episode that reset(seed={seed}) began; rewards and observations"
         " should be finite float32 numbers"
     )
+
+
+def check_masks(plan: Plan, arrays: Arrays, num_steps: int) -> None:
+    """Refuses states in which no action was allowed: the actor took one that its mask forbids.
+
+    Raises:
+        CollectError
+    """
+    if not plan.action_masks:
+        return
+    masks, actions = arrays["masks"][:num_steps], arrays["actions"][:num_steps]
+    taken = np.take_along_axis(masks, actions[..., None], axis=-1)[..., 0]
+    if not taken.all():
+        t, row = np.argwhere(~taken)[0]
+        raise CollectError(
+            f"{plan.env.id}: the action mask of a state allows {masks[t, row].sum()} of {masks.shape[-1]} actions, and"
+            f" action {actions[t, row]} was taken, which is not one of them; every state needs an allowed action"
+        )
 
 
 class Player:
@@ -145,6 +169,10 @@ class Player:
         self._running = False
         rows = len(self.lanes)
         self._obs = np.zeros((rows, plan.obs_dim), np.float32)
+        # Of the environments: their methods that give masks, what the masks are now, and their resets' infos.
+        self._mask_methods: list[Callable[[], Any] | None] = []
+        self._masks = np.zeros((rows, plan.num_masked), np.bool_)
+        self._reset_info: list[tuple[float, ...]] = [()] * rows
         self._returns, self._lengths = [0.0] * rows, [0] * rows
         self._streams, self._steps = np.zeros(rows, np.uint64), np.zeros(rows, np.int64)
 
@@ -167,6 +195,7 @@ class Player:
             while len(self._envs) < len(self.lanes):
                 env = self.plan.env.make()
                 self._envs.append(env)
+                self._mask_methods.append(contract.mask_method(env))
                 expect_spaces(self.plan, env.observation_space, env.action_space)
         except BaseException:
             self.close()
@@ -229,7 +258,7 @@ class Player:
     def close(self) -> None:
         """Closes the environments. What is played next begins with others, where the running episodes began."""
         self._running = False
-        envs, self._envs = self._envs, []
+        envs, self._envs, self._mask_methods = self._envs, [], []
         if envs:
             with self.closing():
                 for env in envs:
@@ -239,11 +268,21 @@ class Player:
         """Begins the row's episode."""
         start = perf_counter()
         plan, lane, number = self.plan, int(self.lanes[row]), self.numbers[row]
-        obs, _ = contract.reset(self._envs[row], self.form, env_seed(plan.seed, lane, number))
+        obs, info = contract.reset(self._envs[row], self.form, env_seed(plan.seed, lane, number))
         self._obs[row] = obs.reshape(plan.obs_dim)
+        self._read_mask(row, info)
+        if plan.episode_info:
+            self._reset_info[row] = contract.info_values(plan.env.id, plan.episode_info, info)
         self._returns[row], self._lengths[row] = 0.0, 0
         self._streams[row], self._steps[row] = act_stream(plan.seed, lane, number), 0
         self.seconds["environment"] += perf_counter() - start
+
+    def _read_mask(self, row: int, info: Mapping[str, Any]) -> None:
+        """Reads what the row's environment allows now, if the plan asks for it."""
+        if self.plan.action_masks:
+            self._masks[row] = contract.action_mask(
+                self.plan.env.id, self._mask_methods[row], info, self.plan.num_masked
+            )
 
     def _play_again(self, row: int, begun: Begun) -> bool:
         """Plays the actions of the row's episode, which has just begun; whether they lead where they led before. If
@@ -253,10 +292,11 @@ class Player:
         takes, env = Actions(self.plan.action_space), self._envs[row]
         seen = self._obs[row]
         over = False
+        info: Mapping[str, Any] = {}
         for action in takes.to_env(drawn) if takes.is_box else drawn.tolist():
             if self._stop[0]:
                 raise Stopped
-            seen, reward, terminated, truncated, _ = contract.step(env, self.form, action)
+            seen, reward, terminated, truncated, info = contract.step(env, self.form, action)
             self._returns[row] += float(np.float32(reward))
             over = terminated or truncated
             if over:
@@ -264,6 +304,8 @@ class Player:
         self._obs[row] = seen.reshape(self.plan.obs_dim)
         self._lengths[row] = self._steps[row] = len(drawn)
         same = not over and reached(begun, self._obs[row])
+        if same and len(drawn):
+            self._read_mask(row, info)
         self.seconds["environment"] += perf_counter() - start
         if not same:
             self._reset(row)
@@ -280,10 +322,11 @@ class Player:
         take_step, form = contract.step, self.form
         obs, actions, log_probs, rewards = out["obs"], out["actions"], out["log_probs"], out["rewards"]
         terminations, truncations, final_obs = out["terminations"], out["truncations"], out.get("final_obs")
+        masks, keys = out.get("masks"), plan.episode_info
         current, streams, steps = self._obs, self._streams, self._steps
         returns, lengths = self._returns, self._lengths
         numbers_before, lengths_before = self.numbers.copy(), lengths.copy()
-        ended = Played(longest, [], [], [])
+        ended = Played(longest, [], [], [], [])
         environment = inference = buffer = 0.0
         clock = perf_counter()
         terminations[...] = truncations[...] = False
@@ -293,7 +336,9 @@ class Player:
         for t in range(longest):
             if stop[0]:
                 raise Stopped
-            act(obs[t], streams, steps, actions[t], log_probs[t])
+            if masks is not None:
+                masks[t] = self._masks
+            act(obs[t], streams, steps, actions[t], log_probs[t], None if masks is None else masks[t])
             # Environments get numbers of Python, and arrays that nobody writes to later.
             chosen = takes.to_env(actions[t]) if takes.is_box else actions[t].tolist()
             steps += 1
@@ -301,7 +346,7 @@ class Player:
             inference += now - clock
             clock = now
             for row in rows:
-                seen, reward, terminated, truncated, _ = take_step(envs[row], form, chosen[row])
+                seen, reward, terminated, truncated, info = take_step(envs[row], form, chosen[row])
                 now = perf_counter()
                 environment += now - clock
                 rewards[t, row] = reward
@@ -315,6 +360,9 @@ class Player:
                     ended.returns.append(returns[row])
                     ended.lengths.append(lengths[row])
                     ended.episodes.append((int(self.lanes[row]), self.numbers[row]))
+                    ended.info.append(
+                        contract.info_values(plan.env.id, keys, info, self._reset_info[row]) if keys else ()
+                    )
                     if not whole:
                         assert final_obs is not None
                         final_obs[t, row] = current[row]
@@ -323,6 +371,8 @@ class Player:
                         buffer += clock - now
                         self._reset(row)
                         now = perf_counter()
+                elif masks is not None:
+                    self._read_mask(row, info)
                 clock = perf_counter()
                 buffer += clock - now
             obs[t + 1] = current
@@ -330,6 +380,7 @@ class Player:
                 ended = ended._replace(num_steps=t + 1)
                 break
         check_finite(plan, out, ended.num_steps, self.lanes.tolist(), numbers_before, lengths_before)
+        check_masks(plan, out, ended.num_steps)
         now = perf_counter()
         self.seconds["buffer"] += buffer + now - clock
         self.seconds["environment"] += environment

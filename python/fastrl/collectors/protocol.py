@@ -41,9 +41,13 @@ class Plan:
         unit: whether rows are played on for T steps at a time, or whole episodes, one after the other.
         episodes: with unit "episodes", how many make one update's worth.
         seed: of everything random.
+        action_masks: whether the environment says which actions it allows, and actors choose among those alone: by its
+            method ``action_masks()``, bool [num_actions], or by ``info["action_mask"]``.
+        episode_info: keys of infos, whose numbers at the end of each episode fragments have in ``episode_info``.
 
     Raises:
-        ValueError: a size below 1, or spaces that cannot be collected from; the message says what can.
+        ValueError: a size below 1, masks of actions that are not discrete, or spaces that cannot be collected from; the
+            message says what can.
     """
 
     env: EnvSpec
@@ -55,6 +59,8 @@ class Plan:
     unit: Unit = "steps"
     episodes: int = 0
     seed: int = 0
+    action_masks: bool = False
+    episode_info: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("num_envs", "num_steps", *(("episodes",) if self.unit == "episodes" else ())):
@@ -65,6 +71,15 @@ class Plan:
         if not 0 <= self.seed < 2**63:
             raise ValueError(f"seed should be from 0 to 2**63 - 1, got {self.seed}")
         check_spaces(self.obs_space, self.action_space)
+        if self.action_masks and not isinstance(self.action_space, Discrete):
+            raise ValueError(
+                f"action_masks are for discrete actions, the environment's are {self.action_space}"
+            )
+
+    @property
+    def num_masked(self) -> int:
+        """Width of an action mask; 0 without masks."""
+        return int(self.action_space.n) if self.action_masks else 0  # type: ignore[attr-defined]
 
     @property
     def obs_dim(self) -> int:

@@ -22,8 +22,9 @@ from fastrl.collectors.protocol import CollectError, Plan, Report
 from fastrl.collectors.resources import WorkerCount, count_workers
 from fastrl.collectors.running import Running
 from fastrl.collectors.vector_backends import NativeWorlds, ProcessWorlds
-from fastrl.collectors.vector_runner import Rows
+from fastrl.collectors.vector_runner import End, Rows
 from fastrl.envs.process_vector import PATIENCE, WorkerError
+from fastrl.envs.vector import NativeVectorEnv
 from fastrl.networks.compiled_actor import Actor
 from fastrl.rollout.fragment import Fragment
 from fastrl.utils.seeding import EPISODES
@@ -109,6 +110,12 @@ class LockstepCollector:
         self._play_episodes(fragments.append)
         return sorted(fragments, key=lambda fragment: int(fragment.episodes[0, 1]))
 
+    def refresh_observations(self) -> None:
+        """Reads the observations again, after the owner of a compiled environment has changed it."""
+        for rows in self._rows:
+            if isinstance(rows, Rows):
+                rows.refresh_observations()
+
     def take(self, timeout: float | None = None) -> Fragment | None:
         if self._background is None:
             self._background = _Background(self._play_on, self._ahead)
@@ -135,7 +142,7 @@ class LockstepCollector:
         for name in ("terminations", "truncations", "final_obs"):
             arrays[name][...] = 0
 
-        def play(rows: Group) -> list[tuple[int, int, int, float, int, int]]:
+        def play(rows: Group) -> list[End]:
             part = slice(rows.first, rows.first + len(rows.lanes))
             return rows.play_steps({name: array[:, part] for name, array in arrays.items()})
 
@@ -146,6 +153,7 @@ class LockstepCollector:
             [end[3] for end in ends],
             [end[4] for end in ends],
             [(end[1], end[2]) for end in ends],
+            [end[6] for end in ends],
         )
         lanes = np.concatenate([rows.lanes for rows in self._rows])
         fragment = fragment_of(self.plan, arrays, played, version, lanes)
@@ -160,9 +168,9 @@ class LockstepCollector:
         first, groups = self._next, len(self._rows)
         lock = threading.Lock()
 
-        def over(arrays: Arrays, number: int, total: float) -> None:
+        def over(arrays: Arrays, number: int, total: float, info: tuple[float, ...]) -> None:
             length = len(arrays["rewards"])
-            played = Played(length, [total], [length], [(EPISODES, number)])
+            played = Played(length, [total], [length], [(EPISODES, number)], [info])
             fragment = fragment_of(self.plan, arrays, played, version, np.array([EPISODES], np.int64))
             with lock:
                 self._count(fragment)
@@ -339,6 +347,7 @@ def native_collector(
     n_workers: WorkerCount = "auto",
     ahead: int | None = None,
     asynchronous: int | None = None,
+    env: NativeVectorEnv | None = None,
 ) -> LockstepCollector:
     """Collects from a compiled environment, in threads of this process.
 
@@ -350,14 +359,23 @@ def native_collector(
         n_workers: threads; "auto": one a core.
         ahead: see `LockstepCollector`.
         asynchronous: how many rows are waited for at a time.
+        env: the vector environment to collect from, with autoreset_mode "disabled"; its owner may change it between
+            two calls of `collect` (see `LockstepCollector.refresh_observations`) and closes it. It is stepped with
+            threads of its own, so that ``n_workers`` does not count. None: the plan's.
 
     Raises:
         CollectError: the environment is not compiled, or its spaces are not the plan's.
         ValueError, TypeError: an argument that makes no sense.
     """
     threads = min(count_workers(n_workers, useful=max(plan.num_envs, plan.episodes)), plan.num_envs)
+    if env is not None:
+        threads = 1
     if asynchronous is not None and not 1 <= asynchronous <= plan.num_envs:
         raise ValueError(f"asynchronous should be from 1 to num_envs, {plan.num_envs}, got {asynchronous}")
+    if asynchronous is not None and (env is not None or plan.action_masks or plan.episode_info):
+        raise ValueError(
+            "asynchronous does not go with an environment of one's own, action masks or episode_info"
+        )
     bounds = [plan.num_envs * i // threads for i in range(threads + 1)]
 
     def make_rows(failures: Failures) -> Sequence[Group]:
@@ -365,7 +383,7 @@ def native_collector(
             return [AsyncRows(plan, AsyncWorlds(plan, threads), asynchronous)]
         make = partial(Rows, plan)
         return [
-            make(NativeWorlds(plan, end - first), plan.make_actor(), first, end - first, failures)
+            make(NativeWorlds(plan, end - first, env), plan.make_actor(), first, end - first, failures)
             for first, end in pairwise(bounds)
         ]
 

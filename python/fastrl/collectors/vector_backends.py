@@ -26,9 +26,12 @@ class Worlds(Protocol):
     Attributes:
         next_seeds: int64 [R], what the row's next reset is given, or `STAY`: it is not to begin another episode by
             itself.
+        ended_info: float64 [R, K], of the rows whose episodes the last step ended, the values of the plan's
+            ``episode_info``.
     """
 
     next_seeds: NDArray[np.int64]
+    ended_info: NDArray[np.float64]
     num_workers: int
 
     def reset(self, obs: NDArray[np.float32], mask: NDArray[np.bool_]) -> None:
@@ -55,6 +58,10 @@ class Worlds(Protocol):
         Raises:
             WorkerError: workers have died; the other rows have stepped.
         """
+        ...
+
+    def action_masks(self, out: NDArray[np.bool_]) -> None:
+        """Writes what every row allows now, bool [R, num_actions]; with masks in the plan alone."""
         ...
 
     def restart(self) -> None:
@@ -95,9 +102,11 @@ class ProcessWorlds:
             max_episode_steps=plan.num_steps if plan.unit == "episodes" else None,
             start_method=start_method,
             step_timeout=task_timeout,
+            action_masks=plan.action_masks,
+            episode_info=plan.episode_info,
         )
         self.num_workers = n_workers
-        self.next_seeds = self._env.next_seeds
+        self.next_seeds, self.ended_info = self._env.next_seeds, self._env.ended_info
         self._lost = np.zeros((n_workers, 2))
         try:
             expect_spaces(plan, self._env.single_observation_space, self._env.single_action_space)
@@ -120,6 +129,9 @@ class ProcessWorlds:
     ) -> None:
         self._env.step_into(actions, obs, rewards, terminations, truncations, final_obs, mask=mask)
 
+    def action_masks(self, out: NDArray[np.bool_]) -> None:
+        self._env.action_masks(out)
+
     def restart(self) -> None:
         for death in self._env.deaths:
             # The next one begins to count at zero.
@@ -138,13 +150,36 @@ class ProcessWorlds:
 
 
 class NativeWorlds:
-    """Rows of a compiled vector environment, stepped in the caller's thread."""
+    """Rows of a compiled vector environment, stepped in the caller's thread.
+
+    Args:
+        env: the rows; it is used and left open. None: it is built from the plan, and closed.
+
+    Raises:
+        CollectError: the environment is not compiled, has other spaces than the plan, or no action masks though the
+            plan asks for them.
+        ValueError: ``env`` has another number of environments than there are rows, or resets them by itself.
+    """
 
     num_workers = 0
 
-    def __init__(self, plan: Plan, num_rows: int) -> None:
-        self._env = native_vector_env(plan, num_rows)
+    def __init__(self, plan: Plan, num_rows: int, env: NativeVectorEnv | None = None) -> None:
+        self._env = native_vector_env(plan, num_rows) if env is None else env
+        self._owned = env is None
+        if self._env.num_envs != num_rows:
+            raise ValueError(f"env: expected num_envs {num_rows} as in the plan, got {self._env.num_envs}")
+        if self._env.autoreset_mode is not AutoresetMode.DISABLED:
+            raise ValueError(
+                f"env: expected autoreset_mode 'disabled', as the collector resets it, got"
+                f" {AutoresetMode(self._env.autoreset_mode).value!r}"
+            )
         expect_spaces(plan, self._env.single_observation_space, self._env.single_action_space)
+        # Not every simulator has masks.
+        self._action_masks: Any = getattr(self._env, "action_masks", None)
+        if plan.action_masks and self._action_masks is None:
+            raise CollectError(f"{plan.env.id}: action masks were asked for, and it has no action_masks()")
+        self._keys = plan.episode_info
+        self.ended_info = np.full((num_rows, len(self._keys)), np.nan)
         self._limit = plan.num_steps if plan.unit == "episodes" else 0
         self.next_seeds = np.zeros(num_rows, np.int64)
         self._lengths = np.zeros(num_rows, np.int64)
@@ -182,10 +217,19 @@ class NativeWorlds:
         ended = terminations | truncations
         if ended.any():
             final_obs[ended] = obs[ended]
+            for i, key in enumerate(self._keys):
+                self.ended_info[ended, i] = self._env.episode_info(key)[ended]
             self._due |= ended
             goes_on = ended & (self.next_seeds != STAY)
             if goes_on.any():
                 self._reset(obs, goes_on)
+
+    def action_masks(self, out: NDArray[np.bool_]) -> None:
+        self._action_masks(out=out)
+
+    def observe(self, obs: NDArray[np.float32]) -> None:
+        """Writes what every row shows now: the environment's owner may have changed it since its last step."""
+        self._env.observe_into(obs)
 
     def restart(self) -> None:
         pass
@@ -197,7 +241,8 @@ class NativeWorlds:
         return ()
 
     def close(self) -> None:
-        self._env.close()
+        if self._owned:
+            self._env.close()
 
 
 def native_vector_env(plan: Plan, num_rows: int, **options: Any) -> NativeVectorEnv:

@@ -4,27 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fastrl.collectors.env_runner import PARTS, Arrays, Stopped, check_finite
+from fastrl.collectors.env_runner import PARTS, Arrays, Stopped, arrays_for, check_finite, check_masks
 from fastrl.collectors.failures import Failures
 from fastrl.collectors.protocol import CollectError, Plan
 from fastrl.collectors.running import Begun, actions_of, reached
-from fastrl.collectors.vector_backends import STAY, Worlds
+from fastrl.collectors.vector_backends import STAY, NativeWorlds, Worlds
 from fastrl.envs.process_vector import WorkerError
 from fastrl.networks.action_space import Actions
 from fastrl.networks.compiled_actor import Actor
-from fastrl.rollout.fragment import STEP_ARRAYS, allocate
+from fastrl.rollout.fragment import allocate
 from fastrl.utils.seeding import EPISODES, act_streams, env_seeds
 
-# Of an episode that has ended: step of the fragment, lane, number, return, length, row.
-End = tuple[int, int, int, float, int, int]
+# Of an episode that has ended: step of the fragment, lane, number, return, length, row, values of its infos.
+End = tuple[int, int, int, float, int, int, tuple[float, ...]]
 
-# What is kept of each step of a whole episode, beside its observation.
-KEPT = STEP_ARRAYS[:-1]
+
+# Takes an episode that has ended: its arrays [T, 1, ...], number, return and values of its infos.
+EpisodeSink = Callable[[Arrays, int, float, tuple[float, ...]], None]
+
+
+def episode_arrays(kept: Arrays, row: int, length: int) -> Arrays:
+    """A copy of the first steps of a row, as of `arrays_for`."""
+    return {name: array[: length + (name == "obs"), row : row + 1].copy() for name, array in kept.items()}
 
 
 class Rows:
@@ -88,7 +93,7 @@ class Rows:
         numbers, steps = self.numbers.tolist(), self._steps.tolist()
         obs[0] = self._last
         for t in range(self.plan.num_steps):
-            self._act(obs[t], out["actions"][t], out["log_probs"][t])
+            self._act(out, t)
             self._advance(out, t)
             start = perf_counter()
             self._steps += 1
@@ -97,7 +102,10 @@ class Rows:
             if ended.any():
                 for row in np.flatnonzero(ended).tolist():
                     lane, number = int(self.lanes[row]), int(self.numbers[row])
-                    ends.append((t, lane, number, float(self._returns[row]), int(self._steps[row]), row))
+                    info = tuple(self.worlds.ended_info[row].tolist())
+                    ends.append(
+                        (t, lane, number, float(self._returns[row]), int(self._steps[row]), row, info)
+                    )
                 self.numbers[ended] += 1
                 self._started(ended)
             self.seconds["buffer"] += perf_counter() - start
@@ -105,7 +113,13 @@ class Rows:
         if self.worlds.num_workers:
             # They are not compiled ones of fastrl.
             check_finite(self.plan, out, self.plan.num_steps, self.lanes.tolist(), numbers, steps)
+        check_masks(self.plan, out, self.plan.num_steps)
         return ends
+
+    def refresh_observations(self) -> None:
+        """Reads the observations again, as the owner of the environment has changed it since its last step."""
+        if self._running and isinstance(self.worlds, NativeWorlds):
+            self.worlds.observe(self._last)
 
     def _play_again(self, begun: Sequence[Begun]) -> None:
         """Begins the episodes, and plays their actions again; where these lead elsewhere, they begin anew.
@@ -145,9 +159,27 @@ class Rows:
         if self.anew:
             self._begin(failed, self._last)
 
-    def _act(self, obs: NDArray[np.float32], actions: NDArray[Any], log_probs: NDArray[np.float32]) -> None:
+    def _act(self, out: Arrays, t: int, rows: NDArray[np.bool_] | None = None) -> None:
+        """Chooses the actions of step t; of some rows alone, where a mask is given."""
         start = perf_counter()
-        self.actor.act(obs, self._streams, self._steps, actions, log_probs)
+        names = ("actions", "log_probs", "masks") if self.plan.action_masks else ("actions", "log_probs")
+        arrays = {name: out[name][t] if rows is None else out[name][t].copy() for name in names}
+        if self.plan.action_masks:
+            self.worlds.action_masks(arrays["masks"])
+            now = perf_counter()
+            self.seconds["environment"] += now - start
+            start = now
+        self.actor.act(
+            out["obs"][t],
+            self._streams,
+            self._steps,
+            arrays["actions"],
+            arrays["log_probs"],
+            arrays.get("masks"),
+        )
+        if rows is not None:
+            for name, array in arrays.items():
+                out[name][t][rows] = array[rows]
         self.seconds["inference"] += perf_counter() - start
 
     def _advance(self, out: Arrays, t: int) -> None:
@@ -165,9 +197,7 @@ class Rows:
             mask = self._begin(mask, out["obs"][t], out, t)
             if not mask.any():
                 return
-            actions, log_probs = np.empty_like(out["actions"][t]), np.empty_like(out["log_probs"][t])
-            self._act(out["obs"][t], actions, log_probs)
-            out["actions"][t][mask], out["log_probs"][t][mask] = actions[mask], log_probs[mask]
+            self._act(out, t, mask)
 
     def _step_worlds(self, out: Arrays, t: int, mask: NDArray[np.bool_] | None) -> None:
         start = perf_counter()
@@ -245,28 +275,29 @@ class Rows:
             except WorkerError as again:
                 error = again
 
-    def play_episodes(self, numbers: range, over: Callable[[Arrays, int, float], None]) -> None:
+    def play_episodes(self, numbers: range, over: EpisodeSink) -> None:
         """Plays episodes of these numbers.
 
         Args:
-            over: is given each when it has ended: its arrays [T, 1, ...], its number and its return.
+            over: is given each when it has ended.
         """
-        size = (len(self.lanes), self.plan.obs_dim, self.plan.action_shape)
         if self._episodes is None or self._step is None:
-            self._episodes = allocate(self.plan.num_steps, *size)
-            self._step = allocate(1, *size)
+            self._episodes = arrays_for(self.plan, len(self.lanes))
+            self._step = allocate(
+                1, len(self.lanes), self.plan.obs_dim, self.plan.action_shape, self.plan.num_masked
+            )
         kept, step = self._episodes, self._step
         playing, waiting = self._playing, iter(numbers)
         self._reserved[:] = [next(waiting, -1) for _ in self.lanes]
         self._begin(self._take_reserved(waiting), step["obs"][0])
         while playing.any():
             rows = np.flatnonzero(playing)
-            self._act(step["obs"][0], step["actions"][0], step["log_probs"][0])
+            self._act(step, 0)
             self._advance(step, 0)
             start = perf_counter()
             at = self._steps[rows]
             kept["obs"][at, rows] = step["obs"][0, rows]
-            for name in KEPT:
+            for name in kept.keys() - {"obs"}:
                 kept[name][at, rows] = step[name][0, rows]
             self._steps[rows] += 1
             self._returns[rows] += step["rewards"][0, rows]
@@ -275,11 +306,12 @@ class Rows:
             for row in np.flatnonzero(ended).tolist():
                 length = int(self._steps[row])
                 kept["obs"][length, row] = step["final_obs"][0, row]
-                arrays = {name: kept[name][:length, row : row + 1].copy() for name in KEPT}
-                arrays["obs"] = kept["obs"][: length + 1, row : row + 1].copy()
+                arrays = episode_arrays(kept, row, length)
+                check_masks(self.plan, arrays, length)
                 if self.worlds.num_workers:
                     check_finite(self.plan, arrays, length, [EPISODES], [int(self.numbers[row])], [0])
-                over(arrays, int(self.numbers[row]), float(self._returns[row]))
+                info = tuple(self.worlds.ended_info[row].tolist())
+                over(arrays, int(self.numbers[row]), float(self._returns[row]), info)
             self.seconds["buffer"] += perf_counter() - start
             if ended.any():
                 late = self._pass_on(ended)

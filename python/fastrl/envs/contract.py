@@ -7,6 +7,8 @@ numbers are checked to be finite many at a time (`expect_finite`, `fastrl.rollou
 from __future__ import annotations
 
 import contextlib
+import math
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -173,6 +175,56 @@ def _as_integers(form: Form, method: str, obs: NDArray[Any]) -> NDArray[Any]:
             f" {form.integer_dtype}, got {obs[wrong].flat[0]} in an array of {obs.dtype}"
         )
     return array
+
+
+def mask_method(env: gymnasium.Env[Any, Any]) -> Callable[[], Any] | None:
+    """The method ``action_masks()`` of an environment or of one of its wrappers; None if there is none."""
+    return env.get_wrapper_attr("action_masks") if env.has_wrapper_attr("action_masks") else None
+
+
+def action_mask(
+    name: str, method: Callable[[], Any] | None, info: Mapping[str, Any], num_actions: int
+) -> NDArray[np.bool_]:
+    """The discrete actions that an environment allows now, bool [num_actions].
+
+    Args:
+        name: of the environment.
+        method: of `mask_method`.
+        info: of the last step or reset, whose ``action_mask`` counts where there is no such method.
+
+    Raises:
+        ContractError: there is neither, or it has another form.
+    """
+    given = info.get("action_mask") if method is None else method()
+    if given is None:
+        raise ContractError(
+            f"{name}: action masks were asked for, but it has neither a method action_masks() nor info['action_mask']"
+        )
+    mask = np.asarray(given)
+    if mask.shape != (num_actions,) or mask.dtype.kind not in "bui":
+        raise ContractError(
+            f"{name}: an action mask should be an array of {num_actions} bools, got {_what(given)}"
+        )
+    return mask.astype(np.bool_, copy=False)
+
+
+def info_values(
+    name: str, keys: tuple[str, ...], info: Mapping[str, Any], otherwise: tuple[float, ...] = ()
+) -> tuple[float, ...]:
+    """Numbers that an info has under some keys; where it has none, those of ``otherwise``, by default NaN.
+
+    Raises:
+        ContractError: a value is no number.
+    """
+    otherwise = otherwise or (math.nan,) * len(keys)
+    values = []
+    for key, before in zip(keys, otherwise, strict=True):
+        value = info.get(key)
+        try:
+            values.append(before if value is None else float(value))
+        except (TypeError, ValueError):
+            raise ContractError(f"{name}: info[{key!r}] should be a number, got {_what(value)}") from None
+    return tuple(values)
 
 
 def expect_finite(name: str, rewards: NDArray[Any], obs: NDArray[Any]) -> None:

@@ -118,12 +118,17 @@ class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
         info: what environments tell beside their observations is not shared memory's: with True, what is not empty is
             pickled through pipes and comes out as Gymnasium's vector environments have it; with False, `info` is empty
             but for ``final_obs`` and ``final_info`` (which is empty then) of SAME_STEP mode.
+        action_masks: whether environments say which of their discrete actions they allow, by a method
+            ``action_masks()`` or ``info["action_mask"]``; see the method here.
+        episode_info: keys of infos whose numbers at the end of episodes are kept in ``ended_info``.
         options: keyword arguments for the environment.
 
     Attributes:
         next_seeds: int64 [N]. What environments are given the next time that they reset themselves, each used once; -1,
             where nothing else was written, goes on with the environment's own generator. In SAME_STEP mode -2 leaves
             the reset out: the row shows the last observation, and has to be reset before it steps again.
+        ended_info: float64 [N, K], of the episodes that the last step ended, the numbers under ``episode_info``: of the
+            last info, or else the reset's, or NaN.
         deaths: workers that are dead now.
 
     Raises:
@@ -143,6 +148,8 @@ class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
         step_timeout: float | None = None,
         start_timeout: float = 300.0,
         info: bool = False,
+        action_masks: bool = False,
+        episode_info: Sequence[str] = (),
         **options: Any,
     ) -> None:
         processes.require_main_guard()
@@ -171,8 +178,18 @@ class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
             # Its processes then have loaded what they need before they start, and share the memory of it.
             self._context.set_forkserver_preload([work.__module__])
         bounds = [self.num_envs * w // self.num_workers for w in range(self.num_workers + 1)]
+        self._has_masks = action_masks
         self._tasks = [
-            Task(w, range(bounds[w], bounds[w + 1]), self._spec, self.autoreset_mode, max_episode_steps, info)
+            Task(
+                w,
+                range(bounds[w], bounds[w + 1]),
+                self._spec,
+                self.autoreset_mode,
+                max_episode_steps,
+                info,
+                action_masks,
+                tuple(episode_info),
+            )
             for w in range(self.num_workers)
         ]
         self.deaths: list[Death] = []
@@ -199,6 +216,10 @@ class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
                     f" {self._spec.id} are {space}: gymnasium.wrappers.FlattenObservation makes a Box of them"
                 )
         self.single_observation_space, self.single_action_space = obs_space, action_space
+        if self._has_masks and not isinstance(action_space, Discrete):
+            raise ValueError(
+                f"action_masks: expected discrete actions, those of {self._spec.id} are {action_space}"
+            )
         for task, other in zip(self._tasks, built, strict=True):
             self._expect_same(task, other)
         self.observation_space = batch_space(obs_space, self.num_envs)
@@ -214,11 +235,13 @@ class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
             np.dtype(obs.dtype),
             action.shape[1:],
             np.dtype(action.dtype),
+            int(action_space.n) if self._has_masks and isinstance(action_space, Discrete) else 0,
+            len(self._tasks[0].episode_info),
         )
         self._crew.rounds = self._rounds = Rounds(self.num_workers, self._layout.nbytes)
         self._crew.memory = self._memory = memory = Memory(self._rounds, self._layout)
         memory.seeds[:] = NO_SEED
-        self.next_seeds = memory.seeds
+        self.next_seeds, self.ended_info = memory.seeds, memory.info
         self._obs_rows = memory.obs.reshape(self.num_envs, -1)
         self._final_rows = memory.final_obs.reshape(self.num_envs, -1)
         self._bounds = _bounds(action_space)
@@ -563,6 +586,18 @@ class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
         for i, info in told:
             infos = self._add_info(infos, info, i)
         return infos
+
+    def action_masks(self, out: NDArray[np.bool_] | None = None) -> NDArray[np.bool_]:
+        """Bool [N, num_actions]: which actions each environment allows now.
+
+        Raises:
+            ValueError: masks were not asked for when this was made.
+        """
+        if not self._has_masks:
+            raise ValueError("action_masks: pass action_masks=True to ProcessVectorEnv first")
+        out = np.empty_like(self._memory.masks) if out is None else out
+        out[...] = self._memory.masks
+        return out
 
     def restart(self) -> None:
         """Starts dead workers anew. Their environments have to be reset before they step.

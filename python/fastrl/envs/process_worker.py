@@ -58,6 +58,8 @@ class Layout:
     obs_dtype: np.dtype[Any]
     action_shape: tuple[int, ...]
     action_dtype: np.dtype[Any]
+    num_masked: int
+    num_info: int
 
     def arrays(self) -> dict[str, tuple[tuple[int, ...], Any]]:
         n, w = self.num_envs, self.num_workers
@@ -71,6 +73,8 @@ class Layout:
             "rewards": ((n,), np.float64),
             "terminations": ((n,), np.bool_),
             "truncations": ((n,), np.bool_),
+            "masks": ((n, self.num_masked), np.bool_),
+            "info": ((n, self.num_info), np.float64),
             "told": ((w,), np.uint8),
             "times": ((w, 2), np.float64),
         }
@@ -94,6 +98,8 @@ class Memory:
         seeds: int64 [N], what ``reset`` is given next, or `NO_SEED`, which it is set to then.
         actions, obs, final_obs: [N, ...], as the spaces have them.
         rewards: float64 [N]; terminations, truncations: bool [N].
+        masks: bool [N, num_actions], which actions are allowed now; [N, 0] unless they are asked for.
+        info: float64 [N, K], of the episodes that the last step ended, the values of the K infos that are asked for.
         told: uint8 [W], `Told`.
         times: float64 [W, 2], seconds that each worker spent on its part, and waiting, in all.
     """
@@ -107,6 +113,8 @@ class Memory:
     rewards: NDArray[np.float64]
     terminations: NDArray[np.bool_]
     truncations: NDArray[np.bool_]
+    masks: NDArray[np.bool_]
+    info: NDArray[np.float64]
     told: NDArray[np.uint8]
     times: NDArray[np.float64]
 
@@ -129,6 +137,8 @@ class Task:
         mode: what follows an end.
         max_episode_steps: after which an episode is truncated, if it has not ended.
         info: whether infos are sent.
+        action_masks: whether action masks are read.
+        episode_info: keys of infos whose values at the end of an episode are kept.
     """
 
     index: int
@@ -137,6 +147,8 @@ class Task:
     mode: AutoresetMode
     max_episode_steps: int | None
     info: bool
+    action_masks: bool
+    episode_info: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -166,6 +178,9 @@ class _Worker:
             memory.rewards[rows],
         )
         self.terminations, self.truncations = memory.terminations[rows], memory.truncations[rows]
+        self.masks, self.info = memory.masks[rows], memory.info[rows]
+        self.mask_methods = [contract.mask_method(env) if task.action_masks else None for env in envs]
+        self.reset_info: list[tuple[float, ...]] = [()] * len(envs)
         self.form = contract.form_of(task.spec.id, memory.obs.shape[1:], memory.obs.dtype)
         self.lengths = [0] * len(envs)
         self.ended = [False] * len(envs)
@@ -179,7 +194,16 @@ class _Worker:
             self.envs[k], self.form, None if seed == NO_SEED else seed, options
         )
         self.lengths[k], self.ended[k] = 0, False
+        self.read_mask(k, info)
+        if self.task.episode_info:
+            self.reset_info[k] = contract.info_values(self.form.name, self.task.episode_info, info)
         return info
+
+    def read_mask(self, k: int, info: dict[str, Any]) -> None:
+        if self.task.action_masks:
+            self.masks[k] = contract.action_mask(
+                self.form.name, self.mask_methods[k], info, self.masks.shape[1]
+            )
 
     def reset(self, options: dict[str, Any] | None) -> None:
         for k in np.flatnonzero(self.mask).tolist():
@@ -213,8 +237,14 @@ class _Worker:
             rewards[k], terminations[k], truncations[k] = reward, terminated, truncated
             if not (terminated or truncated):
                 self.obs[k] = obs
+                self.read_mask(k, info)
                 self.tell(k, info)
-            elif mode is AutoresetMode.SAME_STEP:
+                continue
+            if self.task.episode_info:
+                self.info[k] = contract.info_values(
+                    self.form.name, self.task.episode_info, info, self.reset_info[k]
+                )
+            if mode is AutoresetMode.SAME_STEP:
                 self.obs[k] = self.final_obs[k] = obs
                 began = {} if self.seeds[k] == STAY else self.reset_one(k)
                 self.tell(k, {"final_info": info, **began})

@@ -256,6 +256,10 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
         """Observations in the shape and dtype of the observation space."""
         return obs.reshape(self._batch_shape).astype(self._obs_dtype, copy=False)
 
+    def episode_info(self, key: str) -> NDArray[np.float64]:
+        """A number that the simulator knows of each environment's present episode, float64 [N]; NaN if it does not."""
+        return np.full(self.num_envs, np.nan)
+
     def _flat(self, obs: NDArray[np.float32]) -> NDArray[np.float32]:
         """The same memory as [N, obs_dim]; an array of another shape is left to the compiled side to refuse."""
         if self._batch_shape == self._obs_shape or not isinstance(obs, np.ndarray):

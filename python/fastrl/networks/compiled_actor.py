@@ -43,6 +43,7 @@ class Actor(Protocol):
         steps: NDArray[np.int64],
         actions: NDArray[Any],
         log_probs: NDArray[np.float32],
+        masks: NDArray[np.bool_] | None = None,
     ) -> None:
         """Chooses an action for each of K rows.
 
@@ -53,6 +54,7 @@ class Actor(Protocol):
             actions: int64 [K], or float32 [K, n]; written. See `fastrl.networks.action_space.Actions` for what an
                 environment gets of the latter.
             log_probs: float32 [K]; written.
+            masks: bool [K, num_actions], discrete actions that may be chosen; None: all.
         """
         ...
 
@@ -79,7 +81,7 @@ class ExploringActor(Protocol):
 
 
 class MlpActor:
-    """A multi-layer perceptron, compiled. Its `act` takes ``masks`` and ``greedy`` too.
+    """A multi-layer perceptron, compiled. Its `act` takes ``greedy`` too.
 
     Args:
         architecture: keyword arguments of `fastrl._native._rust.Mlp`, as ``ActorCritic.actor_architecture()`` gives
@@ -136,7 +138,14 @@ class RandomActor:
         steps: NDArray[np.int64],
         actions: NDArray[Any],
         log_probs: NDArray[np.float32],
+        masks: NDArray[np.bool_] | None = None,
     ) -> None:
+        if masks is not None:
+            allowed = masks.sum(1)
+            nth = (uniforms(streams, steps).astype(np.float64) * allowed).astype(np.int64)
+            actions[:] = (masks.cumsum(1) > nth[:, None]).argmax(1)
+            log_probs[:] = -np.log(np.maximum(allowed, 1))
+            return
         if self._actions.is_box:
             numbers = np.arange(1, self._actions.size + 1, dtype=np.uint64)
             own = mix(streams[:, None] ^ (numbers * GOLDEN))

@@ -1,7 +1,7 @@
 """What every collector hands over: some steps of some rows."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,10 @@ class Fragment:
         returns: float64 [E], undiscounted returns of the episodes that ended here.
         lengths: int64 [E], their numbers of steps.
         episodes: int64 [E, 2], their lanes and numbers.
+        masks: bool [T, R, num_actions], the actions that the environment allowed at ``obs``; None where the plan does
+            not ask for masks.
+        episode_info: float64 [E] for each key that the plan asks for: the info's value at the end of the episode, or
+            else at its reset; NaN where neither info has it.
 
     A fragment that is a whole episode has one row, as many steps as the episode, and ends with it: then ``obs[T]`` is
     ``final_obs[T - 1]``.
@@ -44,6 +48,8 @@ class Fragment:
     returns: NDArray[np.float64]
     lengths: NDArray[np.int64]
     episodes: NDArray[np.int64]
+    masks: NDArray[np.bool_] | None = None
+    episode_info: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
 
     @property
     def num_steps(self) -> int:
@@ -75,15 +81,17 @@ STEP_ARRAYS = ("actions", "log_probs", "rewards", "terminations", "truncations",
 
 
 def allocate(
-    num_steps: int, num_rows: int, obs_dim: int, action_shape: tuple[int, ...]
+    num_steps: int, num_rows: int, obs_dim: int, action_shape: tuple[int, ...], num_masked: int = 0
 ) -> dict[str, NDArray[Any]]:
-    """Arrays for ``obs`` and `STEP_ARRAYS` of a fragment, zeros.
+    """Arrays for ``obs`` and `STEP_ARRAYS` of a fragment, and for ``masks`` if there are any; zeros.
 
     Args:
         action_shape: () for discrete actions, int64; (n,) for float32 [n].
+        num_masked: width of the action masks; 0: no masks.
     """
     steps = (num_steps, num_rows)
-    return {
+    masks = {"masks": np.zeros((*steps, num_masked), np.bool_)} if num_masked else {}
+    return masks | {
         "obs": np.zeros((num_steps + 1, num_rows, obs_dim), np.float32),
         "actions": np.zeros((*steps, *action_shape), np.float32 if action_shape else np.int64),
         "log_probs": np.zeros(steps, np.float32),

@@ -35,6 +35,12 @@ def lay_out(fragments: Sequence[Fragment], rollout: Rollout) -> Rollout:
                 f"fragments have actions {fragment.actions.dtype} {list(fragment.actions.shape[2:])}, the learner"
                 f" expects {rollout.actions.dtype} {list(action_shape)}"
             )
+        if (fragment.masks is None) != (rollout.masks is None):
+            raise ValueError(
+                "the learner uses action masks and the fragments have none: the plan should ask for them"
+                if fragment.masks is None
+                else "fragments have action masks and the learner uses none"
+            )
     lengths = [fragment.num_steps for fragment in fragments]
     side_by_side = len(set(lengths)) == 1
     rows = [fragment.num_rows for fragment in fragments]
@@ -48,7 +54,14 @@ def lay_out(fragments: Sequence[Fragment], rollout: Rollout) -> Rollout:
                 )
     num_steps, num_envs = (lengths[0], sum(rows)) if side_by_side else (sum(lengths), 1)
     if (num_steps, num_envs) != (rollout.num_steps, rollout.num_envs):
-        rollout = Rollout(num_steps, num_envs, obs_dim, rollout.num_actions, continuous=rollout.continuous)
+        rollout = Rollout(
+            num_steps,
+            num_envs,
+            obs_dim,
+            rollout.num_actions,
+            masks=rollout.masks is not None,
+            continuous=rollout.continuous,
+        )
     step = row = 0
     for fragment, length, width in zip(fragments, lengths, rows, strict=True):
         place = np.s_[step : step + length, row : row + width]
@@ -58,6 +71,8 @@ def lay_out(fragments: Sequence[Fragment], rollout: Rollout) -> Rollout:
         rollout.obs[step : step + length + 1, row : row + width] = fragment.obs
         ended = fragment.terminations | fragment.truncations
         rollout.final_obs[place][ended] = fragment.final_obs[ended]
+        if rollout.masks is not None:
+            rollout.masks[place] = fragment.masks
         if side_by_side:
             row += width
         else:

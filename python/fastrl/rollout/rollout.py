@@ -29,7 +29,8 @@ class Rollout:
         values: float32 [T + 1, N], of ``obs``.
         final_values: float32 [T, N], of ``final_obs``; meaningful only where `cut_off`.
         advantages, returns: float32 [T, N], written by `compute_advantages`.
-        masks: bool [T + 1, N, num_actions], or None: which actions were allowed on ``obs``.
+        masks: bool [T + 1, N, num_actions], or None: which actions were allowed on ``obs``; all in row T, where none
+            is chosen.
         groups: int64 [T + 1, N], written by `find_groups`: states with equal observations and masks have the
             same number.
 
@@ -73,7 +74,7 @@ class Rollout:
         self.final_values = np.zeros(steps, np.float32)
         self.advantages = np.zeros(steps, np.float32)
         self.returns = np.zeros(steps, np.float32)
-        self.masks = np.zeros((*states, num_actions), np.bool_) if masks else None
+        self.masks = np.ones((*states, num_actions), np.bool_) if masks else None
         self.groups = np.zeros(states, np.int64)
         self.tensors: dict[str, Tensor] = {
             name: torch.from_numpy(array)

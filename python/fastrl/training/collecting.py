@@ -117,6 +117,8 @@ def make_plan(
     num_steps: int,
     episode_steps: int,
     seed: int,
+    action_masks: bool = False,
+    episode_info: tuple[str, ...] = (),
 ) -> Plan:
     """What is to be collected.
 
@@ -141,6 +143,8 @@ def make_plan(
             unit="episodes" if whole else "steps",
             episodes=config.episodes_per_update,
             seed=seed,
+            action_masks=action_masks,
+            episode_info=episode_info,
         )
     except ValueError as error:
         raise TrainError(f"--env {spec.id}: {error}") from None

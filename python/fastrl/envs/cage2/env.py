@@ -162,6 +162,10 @@ class Cage2Games(NativeVectorEnv):
         self._games.action_masks(out)
         return out
 
+    def episode_info(self, key: str) -> NDArray[np.float64]:
+        """As of `NativeVectorEnv`; ``red_agent``: see `red_agents`."""
+        return self.red_agents().astype(np.float64) if key == "red_agent" else super().episode_info(key)
+
     def red_agents(self) -> NDArray[np.uint8]:
         """The red agent of each environment's current episode, uint8 [N]: index into `RED_AGENTS`."""
         out = np.empty(self.num_envs, np.uint8)
@@ -243,11 +247,20 @@ class Cage2VectorEnv(Cage2Games):
 
 
 class Cage2Env(SingleEnv):
-    """One game of CAGE Challenge 2. Options as in `Cage2VectorEnv`."""
+    """One game of CAGE Challenge 2. Options as in `Cage2VectorEnv`.
+
+    The info of `reset` has ``red_agent``, the index into `RED_AGENTS` of the agent that the episode is played against.
+    """
 
     metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012
     vector_class = Cage2VectorEnv
     _vector: Cage2VectorEnv
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
+        obs, info = super().reset(seed=seed, options=options)
+        return obs, info | {"red_agent": int(self._vector.red_agents()[0])}
 
     def action_masks(self) -> NDArray[np.bool_]:
         """Bool [num_actions], see `Cage2VectorEnv.action_masks`."""

@@ -18,10 +18,10 @@ from rich.console import Console
 from fastrl.algorithms.ppo import PPO, PPOConfig
 from fastrl.algorithms.protocol import Problem
 from fastrl.collectors.fragment_stream import Intake
-from fastrl.collectors.native import CollectStats
 from fastrl.collectors.protocol import Collector, Plan, Report
 from fastrl.envs.cage2.env import ACTIONS, OBS_BITS, RED_AGENTS, SCAN_HOSTS, Cage2VectorEnv, action_indices
 from fastrl.envs.spec import EnvSpec
+from fastrl.rollout.fragment import Fragment
 from fastrl.tasks.cage2.evaluate import Evaluation, evaluate, of_policy, protocol_steps
 from fastrl.tasks.cage2.settings import GameConfig
 from fastrl.tasks.summary import Summary, about_workers, peak_gpu_memory_mib, peak_memory_mib, with_other
@@ -147,8 +147,8 @@ PRESETS: dict[str, Preset] = {
 }
 
 
-# Collects, and tells the collector's report if it has one.
-_Collect = Callable[[Stopwatch], tuple[CollectStats, Report | None]]
+# Fills the rollout with fragments, and gives these and the collector's report.
+_Collect = Callable[[Stopwatch], tuple[list[Fragment], Report]]
 
 
 class Training:
@@ -169,34 +169,17 @@ class Training:
     def __init__(self, config: TrainConfig, console: Console | None = None) -> None:
         self.config = config
         self._console = console or Console(quiet=True)
-        given = {
-            "--episodes-per-update": config.collect.episodes_per_update > 0,
-            "--n-workers": config.collect.n_workers != "auto",
-        }
-        for option in (option for option, is_given in given.items() if is_given):
-            if config.collect.method == "native":
-                raise TrainError(
-                    f"{option} does not go with --collect native, whose threads play rows of games:"
-                    " choose another collector, or auto"
-                )
-        if config.collect.method != "native" and config.ppo.action_masks:
-            raise TrainError("--ppo.action_masks goes with --collect native alone: fragments carry no masks")
         if config.run.torch_threads:
             torch.set_num_threads(config.run.torch_threads)
         self.device = choose_device(config.run.device)
         _check_memory(config)
-        self.env = Cage2VectorEnv(
-            config.env.num_envs,
-            **config.env.options(),
-            num_threads=config.env.num_threads,
-            autoreset_mode="same_step",
-        )
+        self.env = Cage2VectorEnv(1, **config.env.options(), num_threads=1)
         self.ppo = PPO(
             config.ppo,
             Problem(
                 self.env.single_observation_space,
                 self.env.single_action_space,
-                self.env.num_envs,
+                config.env.num_envs,
                 total_steps=config.run.total_steps,
                 seed=config.run.seed,
                 device=self.device,
@@ -217,12 +200,12 @@ class Training:
 
     def rows(self) -> Iterator[TrainRow]:
         """Trains; a row after every iteration. Between rows the state may be saved."""
-        if self.config.collect.method == "native":
-            yield from self._loop(lambda watch: (self.ppo.collect(self.env, watch), None))
-            return
         if self.steps >= self.config.run.total_steps:
             return
-        with open_collector(self.config.collect, self._plan(), self._console) as collector:
+        settings = self.config.collect
+        if settings.method == "native" and settings.n_workers == "auto" and self.config.env.num_threads:
+            settings = dataclasses.replace(settings, n_workers=self.config.env.num_threads)
+        with open_collector(settings, self._plan(), self._console) as collector:
             if self._collected is not None:
                 load_collected(collector, self._collected, self._console)
             self._collector = collector
@@ -247,6 +230,8 @@ class Training:
             num_steps=self.config.ppo.num_steps,
             episode_steps=config.episode_length,
             seed=self.config.run.seed,
+            action_masks=self.config.ppo.action_masks,
+            episode_info=("red_agent",),
         )
 
     def _from(self, collector: Collector) -> _Collect:
@@ -255,20 +240,17 @@ class Training:
         before = Report()
         teller = FailureReporter(self._console)
 
-        def collect(watch: Stopwatch) -> tuple[CollectStats, Report]:
+        def collect(watch: Stopwatch) -> tuple[list[Fragment], Report]:
             nonlocal before
             with watch("publishing"):
                 publisher.publish()
             fragments = intake.next(watch)
-            self.ppo.take_in(fragments, watch)
+            self.ppo.load_rollout(fragments, watch)
             report = collector.report()
             teller.tell(report.failures)
             tell_begun_anew(collector.plan, before, report, self._console)
             before = report
-            returns = np.concatenate([fragment.returns for fragment in fragments])
-            lengths = np.concatenate([fragment.lengths for fragment in fragments])
-            steps = sum(len(fragment) for fragment in fragments)
-            return CollectStats(steps, len(returns), returns, lengths, None), report
+            return fragments, report
 
         return collect
 
@@ -278,33 +260,37 @@ class Training:
         before = Report()
         while self.steps < self.config.run.total_steps:
             watch.reset()
-            stats, report = collect(watch)
+            fragments, report = collect(watch)
+            returns = np.concatenate([fragment.returns for fragment in fragments])
+            lengths = np.concatenate([fragment.lengths for fragment in fragments])
+            red_agents = np.concatenate([fragment.episode_info["red_agent"] for fragment in fragments])
+            steps = sum(len(fragment) for fragment in fragments)
             losses = self.ppo.learn(watch)
             now = time.perf_counter()
             passed, clock = now - clock, now
             self.iteration += 1
-            self.episodes += stats.episodes
-            if stats.episodes:
-                self.mean_return = _mean(stats.returns)
+            self.episodes += len(returns)
+            if len(returns):
+                self.mean_return = _mean(returns)
             self.seconds += passed
-            parts = watch.seconds
-            if report is not None:
-                parts, _ = spent(parts, before, report)
-                before = report
+            parts, _ = spent(watch.seconds, before, report)
+            before = report
             for name, seconds in parts.items():
                 self.parts[name] = self.parts.get(name, 0.0) + seconds
             yield TrainRow(
                 steps=self.steps,
                 iteration=self.iteration,
                 episodes=self.episodes,
-                mean_return=_mean(stats.returns),
-                mean_length=_mean(stats.lengths),
-                returns=_returns_by_red(stats),
+                mean_return=_mean(returns),
+                mean_length=_mean(lengths),
+                returns={
+                    RED_AGENTS[int(i)]: float(returns[red_agents == i].mean()) for i in np.unique(red_agents)
+                },
                 losses=dataclasses.asdict(losses),
                 seconds=self.seconds,
-                steps_per_second=stats.steps / passed,
+                steps_per_second=steps / passed,
                 parts=parts,
-                shares=self.profile.lap(passed, watch.seconds, stats.steps, stats.episodes, report),
+                shares=self.profile.lap(passed, watch.seconds, steps, len(returns), report),
             )
 
     def state(self) -> dict[str, Any]:
@@ -320,7 +306,6 @@ class Training:
             "mean_return": self.mean_return,
             "seconds": self.seconds,
             "parts": self.parts,
-            "env": self.env.save_state(),
             "collector": collected,
             "ppo": self.ppo.state_dict(),
             "policy": self.ppo.policy_state(),
@@ -340,9 +325,8 @@ class Training:
 
     def restore(self, state: dict[str, Any]) -> None:
         """Goes on where the run that saved the state stood."""
-        self.env.load_state(state["env"])
         self.ppo.load_state_dict(state["ppo"])
-        self._collected = state.get("collector")
+        self._collected = state["collector"]
         if self._collected is not None:
             check_collected(self._plan(), self._collected)
         self.iteration = state["iteration"]
@@ -372,14 +356,6 @@ def _check_memory(config: TrainConfig) -> None:
 
 def _mean(values: NDArray[Any]) -> float:
     return float(values.mean()) if len(values) else math.nan
-
-
-def _returns_by_red(stats: CollectStats) -> dict[str, float]:
-    if stats.red_agents is None:
-        return {}
-    return {
-        RED_AGENTS[i]: float(stats.returns[stats.red_agents == i].mean()) for i in np.unique(stats.red_agents)
-    }
 
 
 def new_run(config: TrainConfig, path: Path | None, console: Console) -> Summary:
@@ -412,7 +388,8 @@ def resume_run(
     def restore(file: Path, state: dict[str, Any]) -> Training:
         config = resumed_settings(TrainConfig, file, state, changes, trust=trust)
         PPO.check_state(config.ppo, state["ppo"])
-        check_games(state["env"], config.env.num_envs)
+        if state["collector"] is not None and not config.collect.episodes_per_update:
+            check_games(bytes(len(state["collector"]["lanes"])), config.env.num_envs)
         training = Training(config, console)
         training.restore(state)
         return training

@@ -333,7 +333,7 @@ def resume_run(
     def restore(file: Path, state: dict[str, Any]) -> Training:
         config = resumed_settings(WorkflowConfig, file, state, changes, trust=trust)
         PPO.check_state(config.inner, state["trainer"]["ppo"])
-        check_games(state["trainer"]["env"], config.inner.episodes_per_update)
+        check_games(bytes(len(state["trainer"]["numbers"])), config.inner.episodes_per_update)
         training = Training(config)
         training.restore(state)
         return training

@@ -14,6 +14,7 @@ constant, so its weights are folded into the first layer's biases; what is left 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -24,6 +25,8 @@ from torch import Tensor
 
 from fastrl.algorithms.ppo import PPO, PPOConfig
 from fastrl.algorithms.protocol import Problem
+from fastrl.collectors.protocol import Plan
+from fastrl.collectors.synchronous import LockstepCollector, native_collector
 from fastrl.envs.cage2.env import RedAgent, Ruleset
 from fastrl.envs.cage2.workflow import (
     WORKFLOW_LEN,
@@ -34,7 +37,10 @@ from fastrl.envs.cage2.workflow import (
     encode,
     workflow_name,
 )
+from fastrl.envs.spec import EnvSpec
 from fastrl.networks.actor_critic import Activation, ActorCritic, sample_actions
+from fastrl.networks.compiled_actor import MlpActor
+from fastrl.training.collecting import Publisher, spent
 from fastrl.utils.config import Setting, section
 from fastrl.utils.timer import Stopwatch
 
@@ -203,9 +209,10 @@ class WorkflowTrainer:
         self._env = self.games.make(
             config.episodes_per_update,
             compliance_weight=config.compliance_weight,
-            autoreset_mode="same_step",
+            autoreset_mode="disabled",
         )
         self._ppo = self._new_learner(seed)
+        self._collector = self._new_collector()
         # With separate networks: what each workflow's learner is, but for the one at work, and that one's workflow.
         self._kept: dict[Workflow, dict[str, Any]] = {}
         self._at_work: Workflow | None = None
@@ -224,6 +231,19 @@ class WorkflowTrainer:
                 device=self.device,
             ),
         )
+
+    def _new_collector(self) -> LockstepCollector:
+        """Collects an episode of every game for each update."""
+        plan = Plan(
+            EnvSpec("Cage2WorkflowVectorEnv"),
+            partial(MlpActor, self._ppo.policy.actor_architecture()),
+            self._env.single_observation_space,
+            self._env.single_action_space,
+            num_envs=self._env.num_envs,
+            num_steps=self.games.episode_length,
+            seed=self.seed,
+        )
+        return native_collector(plan, env=self._env)
 
     def train(self, workflows: Sequence[Workflow], episodes: int) -> list[Outcome]:
         """Trains the shared network on workflows together: all games are divided evenly among them.
@@ -265,9 +285,15 @@ class WorkflowTrainer:
     def _update(self, orders: NDArray[np.int8]) -> None:
         """An episode of every game, and what is learnt from them."""
         self._env.set_workflows(orders)
-        self._ppo.look(self._env)
+        self._collector.refresh_observations()
+        Publisher(self._ppo, self._collector).publish()
+        before = self._collector.report()
+        fragments = self._collector.collect()
+        parts, _ = spent({}, before, self._collector.report())
+        for part, seconds in parts.items():
+            self.watch(part).seconds += seconds
         self._ppo.steps = self.episodes * self.games.episode_length
-        self._ppo.collect(self._env, self.watch)
+        self._ppo.load_rollout(fragments, self.watch)
         self._ppo.learn(self.watch)
         self.episodes += self._env.num_envs
         self.on_update()
@@ -386,7 +412,8 @@ class WorkflowTrainer:
         return {
             "episodes": self.episodes,
             "turn": self._turn,
-            "env": self._env.save_state(),
+            # Of the next episode of each game; none is running between trainings.
+            "numbers": torch.tensor(list(self._collector.state_dict()["numbers"].values())),
             "ppo": _copy(self._ppo.state_dict()),
             "at_work": None if self._at_work is None else workflow_name(self._at_work),
             "kept": {workflow_name(workflow): kept for workflow, kept in self._kept.items()},
@@ -400,7 +427,10 @@ class WorkflowTrainer:
         """
         orders = {workflow_name(workflow): workflow for workflow in WORKFLOWS}
         self._ppo.load_state_dict(state["ppo"])
-        self._env.load_state(state["env"])
+        self._collector.close()
+        self._collector = self._new_collector()
+        numbers = dict(enumerate(state["numbers"].tolist()))
+        self._collector.load_state_dict({"numbers": numbers, "running": {}, "version": 0})
         self.episodes = state["episodes"]
         self._turn = state["turn"]
         self._at_work = None if state["at_work"] is None else orders[state["at_work"]]
