@@ -61,7 +61,7 @@ class Fastrl(Way):
         super().__init__(size, producers)
         dtype = np.dtype([("data", np.uint8, size)])
         capacity = max(4 * self.batch, RING_BYTES // size)
-        self.queue = Queue(dtype, capacity, lanes=producers, shared=self.shared)
+        self.queue = Queue(dtype, capacity, max_producers=producers, shared=self.shared)
         self.rows = np.frombuffer(self.packed, dtype)
 
     def send(self, records, begin):

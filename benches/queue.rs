@@ -11,13 +11,14 @@ const BATCH: usize = 64;
 
 fn queue(order: Order, record_size: usize, capacity: usize) -> Queue {
     let schema = String::new();
-    let options = Options { record_size, schema, capacity, lanes: 1, policy: Policy::Block, order, shared: Shared::No };
+    let options =
+        Options { record_size, schema, capacity, max_producers: 1, policy: Policy::Block, order, shared: Shared::No };
     Queue::create(&options).expect("these sizes are good")
 }
 
 fn put_and_take(c: &mut Criterion) {
     let mut group = c.benchmark_group("put and take, one thread");
-    for (order, name) in [(Order::Lanes, "lanes"), (Order::Total, "total order")] {
+    for (order, name) in [(Order::PerProducer, "per producer"), (Order::Total, "total order")] {
         for size in [64, 28 * 1024] {
             let queue = queue(order, size, 4 * BATCH);
             let (mut producer, mut consumer) = (queue.producer().unwrap(), queue.consumer().unwrap());
@@ -38,7 +39,7 @@ fn put_and_take(c: &mut Criterion) {
 fn between_threads(c: &mut Criterion) {
     let mut group = c.benchmark_group("two threads, 64 bytes");
     group.throughput(Throughput::Elements(1));
-    for (order, name) in [(Order::Lanes, "lanes"), (Order::Total, "total order")] {
+    for (order, name) in [(Order::PerProducer, "per producer"), (Order::Total, "total order")] {
         group.bench_function(name, |b| {
             b.iter_custom(|count| {
                 let queue = queue(order, 64, 64 * BATCH);

@@ -15,8 +15,8 @@ with q.peek(1024) as rows:                 # a read-only view of records where t
     replay.append(rows)
 ```
 
-**Order.** With `order="lanes"`, the default, each producer has a ring of its own, so producers never wait for each
-other, not even for one that was killed; the records of one producer come in the order in which it put them. With
+**Order.** With `order="per_producer"`, the default, each producer has a ring of its own, so producers never wait for
+each other, not even for one that was killed; the records of one producer come in the order in which it put them. With
 `order="total"` all share one ring and there is one order for all.
 
 **No room.** `policy` says what a producer then does: `"block"` waits (raises `Full` after its timeout), `"error"`
@@ -31,7 +31,7 @@ A killed producer takes nothing with it but the batch that it had not yet publis
 process may consume; it goes on where the dead one was, and may get again the batch that the dead one was taking or
 being shown. (What that one had taken before is gone with it; who cannot afford this uses `peek`.)
 
-**Whose memory it is.** A file in `/dev/shm` that only this user can read and write (mode 0600); others see its name,
+**Access.** The memory is a file in `/dev/shm` that only this user can read and write (mode 0600); others see its name,
 which holds a process's number, its size and its times. Names that are made up cannot be guessed. A file is opened only
 if it is a regular one of this user, and at once: whatever others put there keeps nobody waiting. What this user's own
 programs write into it may give wrong records or `QueueError`, but no crash and no call beyond its timeout; who cuts the
@@ -63,15 +63,15 @@ from numpy.typing import DTypeLike
 from fastrl._native import _rust
 from fastrl._native._rust import Producer, QueueError, ShutDown
 
-__all__ = ["Empty", "Full", "LaneStats", "Producer", "Queue", "QueueError", "QueueStats", "ShutDown"]
+__all__ = ["Empty", "Full", "Producer", "ProducerStats", "Queue", "QueueError", "QueueStats", "ShutDown"]
 
 
 @dataclass(frozen=True, slots=True)
-class LaneStats:
-    """Of one lane, all the producers that it ever had together."""
+class ProducerStats:
+    """Counters of one producer index, over all producers that ever had it."""
 
     producer: int | None
-    """Process that has the lane now, or died having it."""
+    """Process that has this index now, or died having it."""
     put: int
     dropped_newest: int
     dropped_oldest: int
@@ -96,7 +96,7 @@ class QueueStats:
     dropped_newest: int
     dropped_oldest: int
     full_waits: int
-    """How often a producer found no room."""
+    """Number of times that a producer found no room."""
     wait_seconds: float
     """That producers spent waiting for room, all together."""
     consumer_wait_seconds: float
@@ -107,7 +107,7 @@ class QueueStats:
     """Lanes with a producer."""
     consumer: int | None
     """Process that consumes."""
-    per_lane: tuple[LaneStats, ...]
+    per_producer: tuple[ProducerStats, ...]
 
 
 class Queue(_rust.Queue):
@@ -116,9 +116,9 @@ class Queue(_rust.Queue):
     dtype: a structured numpy dtype without Python objects, or a mapping from fields' names to a dtype or to a pair
         (dtype, shape); such fields are aligned as a C compiler would.
     capacity: records that each producer may have waiting; with `order="total"`, all producers together. Rounded up
-        to a power of two. Memory for all lanes is allocated at once: lanes x capacity x dtype.itemsize bytes. A
+        to a power of two. Memory is allocated at once: max_producers x capacity x dtype.itemsize bytes. A
         queue whose ring holds at least four batches runs smoothly.
-    lanes: the largest number of producers at a time.
+    max_producers: the largest number of producers at a time.
     policy, order: see the module.
     shared: True for other processes; a str names the memory (letters, digits, dots, dashes and underscores).
 
@@ -133,9 +133,9 @@ class Queue(_rust.Queue):
         dtype: DTypeLike | Mapping[str, Any],
         capacity: int,
         *,
-        lanes: int = 8,
+        max_producers: int = 8,
         policy: Literal["block", "error", "drop_newest", "drop_oldest"] = "block",
-        order: Literal["lanes", "total"] = "lanes",
+        order: Literal["per_producer", "total"] = "per_producer",
         shared: bool | str = False,
     ) -> Queue:
         record = _record_dtype(dtype)
@@ -148,7 +148,7 @@ class Queue(_rust.Queue):
             record.itemsize,
             json.dumps(_describe(record)),
             capacity,
-            lanes=lanes,
+            max_producers=max_producers,
             policy=policy,
             order=order,
             shared=bool(shared) or isinstance(shared, str),
@@ -179,8 +179,8 @@ class Queue(_rust.Queue):
 
     def stats(self) -> QueueStats:
         """The counters; cheap, from any process that has the queue, at any time."""
-        queue, lanes = self.counters()
-        rows = [dict(lane) for lane in lanes]
+        queue, producers = self.counters()
+        rows = [dict(counters) for counters in producers]
         of_all = dict(queue)
         total = {name: sum(row[name] for row in rows) for name in rows[0]}
         return QueueStats(
@@ -196,8 +196,8 @@ class Queue(_rust.Queue):
             abandoned=of_all["abandoned"],
             producers=sum(row["owner"] > 0 for row in rows),
             consumer=of_all["consumer"] or None,
-            per_lane=tuple(
-                LaneStats(
+            per_producer=tuple(
+                ProducerStats(
                     producer=row["owner"] or None,
                     put=row["put"],
                     dropped_newest=row["dropped_newest"],
@@ -224,7 +224,7 @@ class Queue(_rust.Queue):
     def __repr__(self) -> str:
         where = "" if self.name is None else f", shared={self.name!r}"
         return (
-            f"Queue({self.dtype}, capacity={self.capacity}, lanes={self.lanes}, policy={self.policy!r},"
+            f"Queue({self.dtype}, capacity={self.capacity}, max_producers={self.max_producers}, policy={self.policy!r},"
             f" order={self.order!r}{where})"
         )
 

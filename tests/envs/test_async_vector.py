@@ -119,10 +119,10 @@ def test_calls_out_of_place_are_refused_and_change_nothing():
         env.recv()
     env.reset()
     assert env.in_flight == 3
-    with pytest.raises(ValueError, match="environment 2 is on its way already"):
+    with pytest.raises(ValueError, match="environment 2 is in flight"):
         env.reset(ids(2))
     for count in (4, 10**12):
-        with pytest.raises(ValueError, match="4 environments are waited for, but 3 are on their way"):
+        with pytest.raises(ValueError, match="at most 3 environments, as many as are in flight, got 4"):
             env.recv(count)
     for count in (0, -1):
         with pytest.raises(ValueError, match=f"at least 1 environment, got {count}"):
@@ -131,7 +131,7 @@ def test_calls_out_of_place_are_refused_and_change_nothing():
     refused = [
         ([0, 0], ids(0, 3), ValueError, "env_ids: expected 0 to 2, got 3"),
         ([0, 0], ids(0, -1), ValueError, "env_ids: expected 0 to 2, got -1"),
-        ([0, 0], ids(1, 1), ValueError, "environment 1 is there twice"),
+        ([0, 0], ids(1, 1), ValueError, "environment 1 is named twice"),
         ([0, 145], ids(0, 1), ValueError, "action of environment 1: expected an integer from 0 to 144"),
         ([0, -1], ids(0, 1), ValueError, "action of environment 1"),
         ([0], ids(0, 1), ValueError, r"actions: .*\(2,\), got shape \(1,\)"),
@@ -144,7 +144,7 @@ def test_calls_out_of_place_are_refused_and_change_nothing():
             env.send(actions, env_ids)
     assert env.in_flight == 0
     env.send([0, 0], ids(0, 1))
-    with pytest.raises(ValueError, match="environment 1 is on its way already"):
+    with pytest.raises(ValueError, match="environment 1 is in flight"):
         env.send([0], ids(1))
     assert sorted(env.recv().env_ids) == [0, 1]
     for changes in ({"lanes": ids(-1)}, {"numbers": ids(-1)}):

@@ -150,7 +150,7 @@ def contents(dtype):
 
 @given(DTYPES.filter(lambda dtype: dtype.itemsize > 0))
 def test_any_dtype_travels_with_the_queue(dtype):
-    with Queue(dtype, 2, lanes=1, shared=True) as q, Queue.attach(q.name) as attached:
+    with Queue(dtype, 2, max_producers=1, shared=True) as q, Queue.attach(q.name) as attached:
         assert contents(attached.dtype) == contents(dtype)
 
 
@@ -165,7 +165,7 @@ def test_any_dtype_travels_with_the_queue(dtype):
     ids=["offsets", "overlap", "nested", "titles"],
 )
 def test_odd_dtypes_travel_too(dtype):
-    with Queue(dtype, 2, lanes=1, shared=True) as q, Queue.attach(q.name) as attached:
+    with Queue(dtype, 2, max_producers=1, shared=True) as q, Queue.attach(q.name) as attached:
         assert attached.dtype == dtype and contents(attached.dtype) == contents(dtype)
         rows = np.frombuffer(bytes(range(dtype.itemsize)), dtype)
         with q.producer() as p:
@@ -177,8 +177,8 @@ def test_odd_dtypes_travel_too(dtype):
 
 
 def test_attributes_and_words():
-    with Queue(RECORD, 5, lanes=3, policy="error", order="total", shared=True) as q:
-        assert (q.capacity, q.lanes, q.policy, q.order) == (8, 3, "error", "total")
+    with Queue(RECORD, 5, max_producers=3, policy="error", order="total", shared=True) as q:
+        assert (q.capacity, q.max_producers, q.policy, q.order) == (8, 3, "error", "total")
         assert q.dtype is RECORD
         assert q.name in repr(q) and "capacity=8" in repr(q)
         assert Queue.attach(q.name).name == q.name
@@ -229,7 +229,7 @@ def test_a_wait_in_slices_counts_once(order):
             p.put(rows_of(4), timeout=0.2)
         passed = time.monotonic() - before
         stats = q.stats()
-        assert stats.full_waits == stats.per_lane[0].full_waits == 1
+        assert stats.full_waits == stats.per_producer[0].full_waits == 1
         assert 0.15 < stats.wait_seconds <= passed
 
 
@@ -492,7 +492,7 @@ def test_many_threads(order):
                     for row in rows:
                         p.put(row)
 
-    with Queue(RECORD, 64, lanes=threads, order=order) as q:
+    with Queue(RECORD, 64, max_producers=threads, order=order) as q:
         running = [threading.Thread(target=produce, args=(number,)) for number in range(threads)]
         for thread in running:
             thread.start()
@@ -511,7 +511,7 @@ def test_many_threads(order):
 
 
 def test_stats_add_up():
-    with Queue(RECORD, 8, lanes=3, policy="drop_newest") as q:
+    with Queue(RECORD, 8, max_producers=3, policy="drop_newest") as q:
         first, second = q.producer(), q.producer()
         first.put_many(rows_of(*range(10)))
         second.put_many(rows_of(*range(5)))
@@ -520,10 +520,10 @@ def test_stats_add_up():
         assert isinstance(stats, QueueStats)
         assert (stats.put, stats.got, stats.depth, stats.dropped_newest) == (13, 3, 10, 2)
         assert (stats.producers, stats.consumer) == (2, os.getpid())
-        assert [lane.put for lane in stats.per_lane] == [8, 5, 0]
-        assert [lane.dropped_newest for lane in stats.per_lane] == [2, 0, 0]
-        assert [lane.producer for lane in stats.per_lane] == [os.getpid(), os.getpid(), None]
-        assert sum(lane.depth for lane in stats.per_lane) == 10
+        assert [producer.put for producer in stats.per_producer] == [8, 5, 0]
+        assert [producer.dropped_newest for producer in stats.per_producer] == [2, 0, 0]
+        assert [producer.producer for producer in stats.per_producer] == [os.getpid(), os.getpid(), None]
+        assert sum(producer.depth for producer in stats.per_producer) == 10
         assert stats.high_water == 8 and stats.abandoned == 0
         with pytest.raises(AttributeError):
             stats.put = 0
@@ -533,7 +533,7 @@ def test_stats_add_up():
 
 
 def test_lanes_are_given_back():
-    with Queue(RECORD, 8, lanes=1) as q:
+    with Queue(RECORD, 8, max_producers=1) as q:
         for i in range(5):
             with q.producer() as p:
                 p.put(rows_of(i))

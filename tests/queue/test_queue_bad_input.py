@@ -32,7 +32,7 @@ def rows_of(*ids):
 
 @pytest.fixture
 def q():
-    with Queue(RECORD, 8, lanes=2) as q:
+    with Queue(RECORD, 8, max_producers=2) as q:
         yield q
 
 
@@ -82,13 +82,13 @@ def test_dtypes(dtype, error, words):
         ({"capacity": 8.0}, TypeError, "whole number, got float"),
         ({"capacity": "8"}, TypeError, "whole number, got str"),
         ({"capacity": None}, TypeError, "whole number, got NoneType"),
-        ({"lanes": 0}, ValueError, "lanes: expected 1 to"),
-        ({"lanes": -3}, ValueError, "got -3"),
-        ({"lanes": 10**6}, ValueError, "lanes must be from 1 to 4096"),
-        ({"lanes": 1.5}, TypeError, "lanes: expected a whole number"),
+        ({"max_producers": 0}, ValueError, "max_producers: expected 1 to"),
+        ({"max_producers": -3}, ValueError, "got -3"),
+        ({"max_producers": 10**6}, ValueError, "max_producers must be from 1 to 4096"),
+        ({"max_producers": 1.5}, TypeError, "max_producers: expected a whole number"),
         ({"policy": "wait"}, ValueError, "'block', 'error', 'drop_newest' or 'drop_oldest', got 'wait'"),
         ({"policy": None}, TypeError, "policy: expected a str"),
-        ({"order": "fifo"}, ValueError, "'lanes' or 'total', got 'fifo'"),
+        ({"order": "fifo"}, ValueError, "'per_producer' or 'total', got 'fifo'"),
         ({"order": 1}, TypeError, "order: expected a str"),
         ({"shared": 1}, TypeError, "shared: expected True, False or a name"),
         ({"shared": b"name"}, TypeError, "shared: expected True, False or a name"),
@@ -106,7 +106,7 @@ def test_options(options, error, words):
 
 def test_more_memory_than_there_is():
     with pytest.raises(OSError, match="cannot allocate"):
-        Queue(RECORD, 2**44, lanes=1)  # more than processors can address
+        Queue(RECORD, 2**44, max_producers=1)  # more than processors can address
 
 
 # Records
@@ -333,7 +333,7 @@ def test_after_the_end(q):
 
 def test_more_producers_than_lanes(q):
     kept = [q.producer(), q.producer()]
-    with pytest.raises(QueueError, match="all 2 lanes have a living producer"):
+    with pytest.raises(QueueError, match="2 living producers"):
         q.producer()
     kept[0].close()
     q.producer().close()
@@ -389,7 +389,7 @@ def test_classes_that_nobody_should_make():
         with pytest.raises(TypeError):
             kind()
     memory = _rust.QueueMemory.create(
-        8, "", 4, lanes=1, policy="block", order="lanes", shared=False, name=None
+        8, "", 4, max_producers=1, policy="block", order="per_producer", shared=False, name=None
     )
     with pytest.raises(QueueError, match="8 bytes"):
         _rust.Queue(memory, RECORD)
@@ -486,7 +486,7 @@ def test_a_schema_that_is_no_dtype(schema):
 
     name = "test-schema"
     memory = _rust.QueueMemory.create(
-        8, schema, 4, lanes=1, policy="block", order="lanes", shared=True, name=name
+        8, schema, 4, max_producers=1, policy="block", order="per_producer", shared=True, name=name
     )
     with pytest.raises(QueueError, match="dtype of its records is damaged"):
         Queue.attach(name)

@@ -21,9 +21,9 @@ class QueueMachine(RuleBasedStateMachine):
         capacity=st.sampled_from([2, 4, 8]), policy=st.sampled_from(POLICIES), order=st.sampled_from(ORDERS)
     )
     def start(self, capacity, policy, order):
-        self.queue = Queue(RECORD, capacity, lanes=3, policy=policy, order=order)
+        self.queue = Queue(RECORD, capacity, max_producers=3, policy=policy, order=order)
         self.producers = [self.queue.producer() for _ in range(3)]
-        self.rings = [deque() for _ in range(3 if order == "lanes" else 1)]
+        self.rings = [deque() for _ in range(3 if order == "per_producer" else 1)]
         self.next_id = self.put = self.got = self.dropped_newest = self.dropped_oldest = 0
 
     def fresh(self, count):
@@ -118,7 +118,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(producer=st.integers(0, 2))
     def another_producer(self, producer):
-        """In the same lane: it is the first that is free."""
+        """With the same index: it is the first that is free."""
         self.producers[producer].close()
         self.producers[producer] = self.queue.producer()
 
@@ -150,7 +150,7 @@ TestQueueMachine.settings = settings(max_examples=150, stateful_step_count=30, d
 @settings(deadline=None)
 def test_reservations_among_other_calls_keep_the_order(capacity, order, steps):
     next_id = expected = 0
-    with Queue(RECORD, capacity, lanes=1, order=order) as q, q.producer() as p:
+    with Queue(RECORD, capacity, max_producers=1, order=order) as q, q.producer() as p:
         for step, count in [*steps, *[("peek", 9)] * (capacity + 1)]:
             try:
                 if step == "put":

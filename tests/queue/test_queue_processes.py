@@ -107,11 +107,11 @@ def consume(queue, out):
     out.put([int(row["id"]) for row in queue])
 
 
-@pytest.mark.parametrize("order", ["lanes", "total"])
+@pytest.mark.parametrize("order", ["per_producer", "total"])
 @pytest.mark.parametrize("method", START_METHODS)
 def test_workers_of_every_kind_produce(method, order):
     context = multiprocessing.get_context(method)
-    with Queue(RECORD, 32, lanes=2, order=order, shared=True) as q:
+    with Queue(RECORD, 32, max_producers=2, order=order, shared=True) as q:
         workers = [context.Process(target=produce, args=(q, number, 500)) for number in range(2)]
         for worker in workers:
             worker.start()
@@ -278,10 +278,10 @@ def test_shutdown_reaches_other_processes():
 
 
 def test_the_lanes_of_killed_producers_are_free_again():
-    with Queue(RECORD, 8, lanes=1, shared=True) as q:
+    with Queue(RECORD, 8, max_producers=1, shared=True) as q:
         for i in range(3):
             child = Child(lambda i=i: (p := q.producer()).put_many(rows_of(i)) and p)
-            with pytest.raises(QueueError, match="lane"):
+            with pytest.raises(QueueError, match="living producers"):
                 q.producer()
             child.kill()
         with q.producer() as p:
@@ -289,7 +289,7 @@ def test_the_lanes_of_killed_producers_are_free_again():
         assert q.get_many(9)["id"].tolist() == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize("order", ["lanes", "total"])
+@pytest.mark.parametrize("order", ["per_producer", "total"])
 def test_what_a_killed_producer_had_not_published_never_appears(order):
     with Queue(RECORD, 8, order=order, shared=True) as q, q.producer() as p:
 
@@ -311,7 +311,7 @@ def test_what_a_killed_producer_had_not_published_never_appears(order):
         assert q.stats().abandoned == 3
 
 
-@pytest.mark.parametrize("order", ["lanes", "total"])
+@pytest.mark.parametrize("order", ["per_producer", "total"])
 @pytest.mark.parametrize("policy", ["block", "drop_oldest"])
 def test_after_a_killed_consumer_the_next_goes_on(order, policy):
     with Queue(RECORD, 16, order=order, policy=policy, shared=True) as q, q.producer() as p:
@@ -357,7 +357,7 @@ def test_creators_killed_at_any_instant_leave_nothing():
         if pid == 0:
             kept = []
             while True:
-                kept.append(Queue(RECORD, 64, lanes=2, shared=True))
+                kept.append(Queue(RECORD, 64, max_producers=2, shared=True))
                 if len(kept) > 5:
                     kept.clear()
         time.sleep(rng.uniform(0, 0.01))
@@ -376,7 +376,7 @@ def test_a_full_dev_shm_is_an_error_at_creation():
     room = os.statvfs("/dev/shm")
     records = room.f_blocks * room.f_frsize // RECORD.itemsize
     with pytest.raises(OSError, match="capacity") as caught:
-        Queue(RECORD, records, lanes=1, shared=True)
+        Queue(RECORD, records, max_producers=1, shared=True)
     assert caught.value.errno == errno.ENOSPC
     assert segments() == before
 
@@ -384,11 +384,11 @@ def test_a_full_dev_shm_is_an_error_at_creation():
 @pytest.mark.parametrize(
     ("policy", "order"),
     [
-        ("block", "lanes"),
+        ("block", "per_producer"),
         ("block", "total"),
-        ("error", "lanes"),
+        ("error", "per_producer"),
         ("drop_newest", "total"),
-        ("drop_oldest", "lanes"),
+        ("drop_oldest", "per_producer"),
         ("drop_oldest", "total"),
     ],
 )
@@ -418,7 +418,7 @@ def test_the_accounting_would_notice(fault, words):
     if fault == "swapped":
         rows = rows[[1, 0]]
     ledger = queue_kills.Ledger(1)
-    with Queue(queue_kills.RECORD, 1024, lanes=1) as q, q.producer() as p:
+    with Queue(queue_kills.RECORD, 1024, max_producers=1) as q, q.producer() as p:
         p.put_many(rows)
         q.shutdown()
         rng = queue_kills.random.Random(0)

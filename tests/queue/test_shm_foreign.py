@@ -47,13 +47,13 @@ def run(code: str, *arguments: str, within: list[str], stdin: str = "") -> str:
 
 IN_CONTAINER = """
 import os, sys
-from fastrl._native._rust import Rounds
+from fastrl._native._rust import LockstepBarrier
 from fastrl.queue import Queue, QueueError
 from fastrl.collectors.weights import Weights
 
-queue, weights, rounds = sys.argv[1:]
+queue, weights, barrier = sys.argv[1:]
 own = Queue({"id": "i8"}, 8, shared=True)  # sweeps
-for attach, name in ((Queue.attach, queue), (Weights.attach, weights), (Rounds.attach, rounds)):
+for attach, name in ((Queue.attach, queue), (Weights.attach, weights), (LockstepBarrier.attach, barrier)):
     try:
         attach(name)
     except RuntimeError as error:
@@ -65,12 +65,12 @@ sys.stdin.read()
 
 def test_another_pid_namespace_neither_sweeps_nor_attaches() -> None:
     """As containers that share /dev/shm: the numbers of the one's processes mean nothing to the other."""
-    from fastrl._native._rust import Rounds
+    from fastrl._native._rust import LockstepBarrier
 
     within = unshare("--pid", "--fork", "--mount-proc", "--kill-child")
     with Queue(RECORD, 8, shared=True) as q, Weights(8) as w, q.producer() as p:
-        rounds = Rounds(1, 8)
-        names = [str(q.name), w.name, rounds.name]
+        barrier = LockstepBarrier(1, 8)
+        names = [str(q.name), w.name, barrier.name]
         with subprocess.Popen(
             [*within, sys.executable, "-c", IN_CONTAINER, *names],
             stdin=subprocess.PIPE,
@@ -94,7 +94,7 @@ def test_another_pid_namespace_neither_sweeps_nor_attaches() -> None:
         assert not (FOLDER / f"fastrl-{theirs}").exists()
         p.put((7,))
         assert q.get()["id"] == 7
-        rounds.close()
+        barrier.close()
 
 
 USE = """
@@ -133,11 +133,12 @@ def test_a_fifo_or_a_link_with_our_prefix_keeps_nobody_waiting(tmp_path: Path) -
 
 
 SMALL = """
-from fastrl._native._rust import Rounds
+from fastrl._native._rust import LockstepBarrier
 from fastrl.queue import Queue
 from fastrl.collectors.weights import Weights
 
-for make in (lambda: Queue({"id": "i8"}, 100_000, shared=True), lambda: Weights(100_000), lambda: Rounds(2, 100_000)):
+makers = [lambda: Queue({"id": "i8"}, 100_000, shared=True), lambda: Weights(100_000)]
+for make in (*makers, lambda: LockstepBarrier(2, 100_000)):
     try:
         make()
     except OSError as error:

@@ -29,12 +29,15 @@ WORDS = [0, 1, 2, 3, 5, 8, 9, 2**31, 2**32, 2**62, 2**63 - 1, 2**63, 2**64 - 2, 
 def samples():
     """Whole files, with what opens and uses such a thing."""
     for policy, order in [
-        ("block", "lanes"),
-        ("drop_oldest", "lanes"),
+        ("block", "per_producer"),
+        ("drop_oldest", "per_producer"),
         ("block", "total"),
         ("drop_oldest", "total"),
     ]:
-        with Queue(RECORD, 8, lanes=2, policy=policy, order=order, shared=True) as q, q.producer() as p:
+        with (
+            Queue(RECORD, 8, max_producers=2, policy=policy, order=order, shared=True) as q,
+            q.producer() as p,
+        ):
             p.put_many(np.zeros(6, RECORD))
             q.get_many(4)
             with p.reserve(2):

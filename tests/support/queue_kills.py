@@ -155,7 +155,7 @@ def end(pid, expected):
 def main(policy, order, kills, seed):
     rng = random.Random(seed)
     name = f"kills-{os.getpid()}"
-    queue = Queue(RECORD, CAPACITY, lanes=PRODUCERS, policy=policy, order=order, shared=name)
+    queue = Queue(RECORD, CAPACITY, max_producers=PRODUCERS, policy=policy, order=order, shared=name)
     ledger = Ledger(PRODUCERS + kills + 1)
     incarnations = 0
 

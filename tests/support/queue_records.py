@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 RECORD = np.dtype([("id", np.int64), ("obs", np.float32, 3), ("done", np.bool_)])
-ORDERS = ["lanes", "total"]
+ORDERS = ["per_producer", "total"]
 POLICIES = ["block", "error", "drop_newest", "drop_oldest"]
 
 

@@ -103,9 +103,9 @@ class AsyncVec:
     """N environments of one agent each, stepped by threads as their actions come; a vector class's `asynchronous` makes
     it. `fastrl.envs.AsyncNativeVectorEnv` explains how it is used. M is the number of environments of a call.
 
-    An environment is here, or on its way: from `begin` or `send` until `recv`. Episode `number` of `lane` is reset with
-    `fastrl.utils.seeding.env_seed(seed, lane, number)`. `same_step`: the step that ends an episode begins the lane's
-    next.
+    An environment is in flight from `reset` or `send` until `recv`. Episode `number` of the sequence `env_index` is
+    reset with `fastrl.utils.seeding.env_seed(seed, env_index, number)`. `same_step`: the step that ends an episode
+    starts the next one of its sequence.
 
     Arrays as in `_Vec`. None may be used by two threads at once nor in a process forked from its own (RuntimeError).
     RuntimeError too after an environment has failed inside. After `close` every method but `close` raises
@@ -117,22 +117,22 @@ class AsyncVec:
     @property
     def obs_dim(self) -> int: ...
     @property
-    def on_their_way(self) -> int:
-        """Environments that `recv` can be asked for."""
+    def in_flight(self) -> int:
+        """The number of environments in flight, which `recv` can return."""
 
     @property
     def busy_seconds(self) -> float:
-        """What the threads have spent on steps and resets so far, summed over them."""
+        """Time that the threads have spent on steps and resets so far, summed over them."""
 
-    def begin(
-        self, env_ids: NDArray[np.int64], lanes: NDArray[np.uint64], numbers: NDArray[np.uint64]
+    def reset(
+        self, env_ids: NDArray[np.int64], env_indices: NDArray[np.uint64], numbers: NDArray[np.uint64]
     ) -> None:
-        """Begins episodes `numbers` of `lanes` in the environments `env_ids`, each [M]. ValueError: there is no such
-        environment, it is there twice, or it is on its way; nothing has changed then."""
+        """Starts episodes `numbers` of the sequences `env_indices` in the environments `env_ids`, each [M].
+        ValueError: no such environment, one is named twice, or one is in flight; nothing has changed then."""
 
     def send(self, env_ids: NDArray[np.int64], actions: NDArray[Any]) -> None:
-        """Sends `actions` int64 [M] or float32 [M, n] to the environments `env_ids` [M]. ValueError as `begin`, or an
-        action is out of range or NaN. `gymnasium.error.ResetNeeded`: never begun, or ended without `same_step`."""
+        """Sends `actions` int64 [M] or float32 [M, n] to the environments `env_ids` [M]. ValueError as `reset`, or an
+        action is out of range or NaN. `gymnasium.error.ResetNeeded`: never reset, or ended without `same_step`."""
 
     def recv(
         self,
@@ -144,10 +144,10 @@ class AsyncVec:
         final_obs: NDArray[np.float32],
         timeout: float | None = None,
     ) -> bool:
-        """Waits until M environments are ready and writes the first of them: which, [M], and what their steps gave,
-        `obs` and `final_obs` [M, D], the others [M]; `final_obs` where an episode ended, other rows stay as they are.
-        After `begin` the reward is 0. False after `timeout` seconds: nothing has changed. ValueError: fewer than M are
-        on their way."""
+        """Waits until M environments are ready and writes the first of them: their ids [M] and the results of their
+        steps, `obs` and `final_obs` [M, D], the others [M]; `final_obs` where an episode ended, other rows stay as they
+        are. After `reset` the reward is 0. False after `timeout` seconds: nothing has changed. ValueError: fewer than M
+        are in flight."""
 
     def close(self) -> None:
         """Ends threads and environments. May be called again."""
@@ -348,8 +348,8 @@ class HighwayVec(_Vec):
         (rad), speed, target_speed (m/s), the commands acceleration (m/s²) and steering (rad), timer (s), delta; int64
         [V] lane, target_lane, speed_index; bool [V] crashed. IndexError: there is no such highway."""
 
-    def continue_streams(self, other: HighwayVec) -> None:
-        """Goes on with the random streams of another one. ValueError: it has another number of environments."""
+    def copy_generators(self, other: HighwayVec) -> None:
+        """Copies the random generators of `other`. ValueError: it has another number of environments."""
 
     def scene(self, env: int) -> TrafficScene:
         """What a highway shows, as `RingVec.scene`."""
@@ -504,8 +504,8 @@ class RingVec(_Vec):
     @property
     def num_vehicles(self) -> int: ...
     @property
-    def seats(self) -> list[int]:
-        """Which vehicle each agent sits in, [A]."""
+    def agent_vehicles(self) -> list[int]:
+        """The vehicle that each agent drives, [A]."""
 
     def vehicles(
         self,
@@ -521,11 +521,11 @@ class RingVec(_Vec):
         """What a ring shows. IndexError if there is no such ring, `gymnasium.error.ResetNeeded` before its first
         reset."""
 
-    def place(
+    def set_vehicles(
         self, index: int, ring_length: float, positions: NDArray[np.float64], speeds: NDArray[np.float64]
     ) -> None:
-        """Puts the vehicles [n] of a ring elsewhere. ValueError: they are out of order or overlap. IndexError: there is
-        no such ring."""
+        """Sets positions and speeds of the vehicles [n] of a ring. ValueError: they are out of order or overlap.
+        IndexError: there is no such ring."""
 
     def episodes(self) -> dict[str, NDArray[Any]]:
         """As `fastrl.envs.MultiAgentVectorEnv.episodes`."""
@@ -578,7 +578,7 @@ class QueueMemory:
         schema: str,
         capacity: int,
         *,
-        lanes: int,
+        max_producers: int,
         policy: str,
         order: str,
         shared: bool,
@@ -612,17 +612,19 @@ class Queue:
     def dtype(self) -> np.dtype[np.void]: ...
     @property
     def capacity(self) -> int:
-        """Records in each lane, or in all with `order="total"`: a power of two."""
+        """Records that each producer may have waiting; with `order="total"` all of them together. A power of two."""
 
     @property
-    def lanes(self) -> int: ...
+    def max_producers(self) -> int:
+        """The largest number of producers at a time."""
+
     @property
     def policy(self) -> Literal["block", "error", "drop_newest", "drop_oldest"]: ...
     @property
-    def order(self) -> Literal["lanes", "total"]: ...
+    def order(self) -> Literal["per_producer", "total"]: ...
     def producer(self) -> Producer:
-        """A new producer, in a lane of its own. QueueError: all lanes have a living producer. `ShutDown` comes with
-        the first record."""
+        """Makes a producer. QueueError: `max_producers` living ones exist. After a shutdown one can be made, but
+        its first record raises `ShutDown`."""
 
     def get(self, block: bool = True, timeout: float | None = None) -> np.void:
         """A copy of the next record. `Empty`: none came within `timeout`, or at once with `block=False`. `ShutDown`:
@@ -644,12 +646,12 @@ class Queue:
         timeout: float | None = None,
     ) -> Peek:
         """`with q.peek(max) as rows:` gives a read-only view [k] of 1 to `max` records that lie side by side in the
-        queue: all of one lane, up to where its ring begins anew. At the end of the block, however it ends, they are
+        queue: all of one producer, up to the end of its ring. At the end of the block, however it ends, they are
         consumed, and producers write over them: copy what is to stay. Nothing else can be taken meanwhile. With
         policy "drop_oldest" none of them is dropped. Exceptions as for `get`."""
 
     def counters(self) -> tuple[list[tuple[str, int]], list[list[tuple[str, int]]]]:
-        """What `stats` is made of: the queue's counters and each lane's."""
+        """The counters that `stats` is made of: those of the queue and those of each producer."""
 
     def shutdown(self, immediate: bool = False) -> None:
         """From now on `put` raises `ShutDown`, and so does `get` once the queue is empty, or at once if `immediate`.
@@ -670,7 +672,8 @@ class Peek:
 @final
 class Producer:
     """One producer of a queue, for one thread at a time in the process that made it; otherwise `QueueError`, as when it
-    is closed or records are reserved. At the end of a `with` block, or when it is deleted, its lane becomes free.
+    is closed or records are reserved. At the end of a `with` block, or when it is deleted, another
+    producer can take its place.
 
     `timeout` is in seconds, None to wait for ever; it matters only with policy "block". `ShutDown`: the queue was shut
     down.
@@ -700,7 +703,7 @@ class Producer:
         reserved and not published takes room until the consumer comes by."""
 
     def close(self) -> None:
-        """Gives the lane back; what is reserved is not published. May be called again."""
+        """Frees its place; what is reserved is not published. May be called again."""
 
     def __enter__(self) -> Self: ...
     def __exit__(self, *exception: object) -> None: ...
@@ -752,10 +755,10 @@ class Weights:
     def __reduce__(self) -> tuple[Any, tuple[str]]: ...
 
 @final
-class Rounds:
-    """Rounds of work in lockstep: the process that creates this leads, `members` others each do their part of every
-    round. `nbytes` bytes that they work on lie beside. A round takes a few microseconds where nobody has to be woken;
-    who waits lets others run, and sleeps after a tenth of a millisecond.
+class LockstepBarrier:
+    """A lockstep barrier in shared memory: the process that creates it leads, and `members` others each do their part
+    of every round. `nbytes` bytes of data that they work on lie beside it. A round takes a few microseconds where no
+    process has to be woken; a waiter polls, then yields its core, and sleeps after a tenth of a millisecond.
 
     It can be pickled for members, or opened by name. ValueError: a number below 1, or more than memory can hold.
     OSError: there is no room in /dev/shm. RuntimeError, in every method: two threads use it at once.
@@ -763,9 +766,9 @@ class Rounds:
 
     def __new__(cls, members: int, nbytes: int) -> Self: ...
     @classmethod
-    def attach(cls, name: str) -> Rounds:
-        """Opens the rounds of this name, to be a member. FileNotFoundError: there are none. RuntimeError: what is there
-        is damaged, of another version of fastrl, user or PID namespace, or something else."""
+    def attach(cls, name: str) -> LockstepBarrier:
+        """Opens the barrier of this name, to be a member. FileNotFoundError: there is none. RuntimeError: the memory is
+        damaged, of another version of fastrl, user or PID namespace, or holds something else."""
 
     @property
     def name(self) -> str: ...
@@ -774,32 +777,33 @@ class Rounds:
     @property
     def nbytes(self) -> int: ...
     def data(self) -> NDArray[np.uint8]:
-        """The bytes [nbytes] that all share, aligned to a page, zeros at first; a view that stays valid. The leader may
-        touch them between rounds, members within one."""
+        """A view of the shared bytes [nbytes], aligned to a page, zeros at first; it stays valid. The leader may touch
+        them between rounds, members within a round."""
 
-    def begin(self) -> None:
-        """For the leader: begins a round. RuntimeError: the last one is not complete, or this process does not lead."""
+    def start_round(self) -> None:
+        """For the leader: starts a round. RuntimeError: the last one is not complete, or this process does not lead."""
 
     def wait(self, timeout: float | None = None) -> bool:
-        """For the leader: waits, without the GIL, until all members are done, at most `timeout` seconds; whether they
-        are. Signals are handled meanwhile: an exception of their handlers comes out, the round goes on."""
+        """For the leader: waits, without the GIL, until all members are done, at most `timeout` seconds; returns
+        whether they are. Signals are handled meanwhile: an exception of a handler is raised here, and the
+        round continues."""
 
     def missing(self) -> list[int]:
-        """Members that are not done with the round that is on."""
+        """Members that are not done with the present round."""
 
-    def give_up(self, member: int) -> None:
-        """For the leader: a member that is missing has died, and its part counts as done."""
+    def mark_dead(self, member: int) -> None:
+        """For the leader: marks a missing member as dead; its part counts as done."""
 
     def join(self, member: int) -> None:
-        """For a member, also in place of one that was given up: takes part from the next round on."""
+        """For a member, also in place of a dead one: takes part from the next round on."""
 
     def done(self) -> None:
-        """For a member: its part is done. It may not touch the shared bytes any more."""
+        """For a member: marks its part as done. From then on it may not touch the shared bytes."""
 
     def next(self) -> None:
-        """For a member: as `done`; then waits, without the GIL, for the next round. RuntimeError: not joined."""
+        """For a member: `done`, then waits, without the GIL, for the next round. RuntimeError: not joined."""
 
     def close(self) -> None:
-        """Takes the name away. Who has it open goes on; the memory goes with the last one."""
+        """Removes the name. Processes that have it open continue; the last one to close frees the memory."""
 
     def __reduce__(self) -> tuple[Any, tuple[str]]: ...

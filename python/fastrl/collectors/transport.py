@@ -76,7 +76,7 @@ class QueueFeed:
 
     def __init__(self, row: np.dtype[Any], capacity: int, senders: int) -> None:
         # One lane more: a collector that was killed may be followed before its lane is free again.
-        self._queue = Queue(row, capacity, lanes=senders + 1, policy="block", shared=True)
+        self._queue = Queue(row, capacity, max_producers=senders + 1, policy="block", shared=True)
         # Half a ring at a time: the other half can be filled meanwhile.
         self._batch = max(1, self._queue.capacity // 2)
 

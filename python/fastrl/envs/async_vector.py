@@ -94,7 +94,7 @@ class AsyncNativeVectorEnv:
     @property
     def in_flight(self) -> int:
         """The number of environments in flight, which `recv` can return."""
-        return self._native.on_their_way
+        return self._native.in_flight
 
     @property
     def busy_seconds(self) -> float:
@@ -121,7 +121,7 @@ class AsyncNativeVectorEnv:
         ids = np.arange(self.num_envs) if env_ids is None else env_ids
         lanes = ids if lanes is None else lanes
         numbers = np.zeros(len(ids), np.int64) if numbers is None else numbers
-        self._native.begin(ids, _unsigned("lanes", lanes), _unsigned("numbers", numbers))
+        self._native.reset(ids, _unsigned("lanes", lanes), _unsigned("numbers", numbers))
 
     def send(self, actions: Any, env_ids: NDArray[np.int64]) -> None:
         """Sends an action to each of M environments that are not in flight.

@@ -23,7 +23,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from fastrl._native._rust import Rounds
+from fastrl._native._rust import LockstepBarrier
 from fastrl.envs.process_worker import NO_SEED, STAY, Built, Command, Layout, Memory, Task, Told, work
 from fastrl.envs.spec import EnvSpec, Factory, as_spec
 from fastrl.envs.vector import as_autoreset_mode
@@ -73,7 +73,7 @@ class _Crew:
 
     processes: list[BaseProcess] = field(default_factory=list)
     pipes: list[Connection] = field(default_factory=list)
-    rounds: Rounds | None = None
+    rounds: LockstepBarrier | None = None
     memory: Memory | None = None
     owner: int = field(default_factory=os.getpid)
 
@@ -88,7 +88,7 @@ class _Crew:
                 listening = self.rounds.wait(patience)
                 if listening:
                     self.memory.command[0] = Command.CLOSE
-                    self.rounds.begin()
+                    self.rounds.start_round()
             self.rounds.close()
         for pipe in self.pipes:
             pipe.close()
@@ -100,8 +100,8 @@ class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
     """N environments in W processes.
 
     Actions, observations, rewards and flags lie in memory that all processes share: a step pickles nothing, and costs
-    one barrier (``fastrl._native._rust.Rounds``). Workers load no torch, keep to one thread, leave Ctrl-C to this
-    process, and end with it even if it is killed.
+    one barrier (``fastrl._native._rust.LockstepBarrier``). Workers load no torch, keep to one thread, leave Ctrl-C to
+    this process, and end with it even if it is killed.
 
     Args:
         env: how to build one: a Gymnasium id, the import path ``"my_module:make_env"`` of a function or class, one
@@ -238,7 +238,7 @@ class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
             int(action_space.n) if self._has_masks and isinstance(action_space, Discrete) else 0,
             len(self._tasks[0].episode_info),
         )
-        self._crew.rounds = self._rounds = Rounds(self.num_workers, self._layout.nbytes)
+        self._crew.rounds = self._rounds = LockstepBarrier(self.num_workers, self._layout.nbytes)
         self._crew.memory = self._memory = memory = Memory(self._rounds, self._layout)
         memory.seeds[:] = NO_SEED
         self.next_seeds, self.ended_info = memory.seeds, memory.info
@@ -537,7 +537,7 @@ class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
         memory.command[0] = command
         memory.mask[...] = mask
         self._running = True
-        self._rounds.begin()
+        self._rounds.start_round()
         self._await()
         infos = self._messages() if memory.told.any() else []
         if self.deaths:
@@ -566,7 +566,7 @@ class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
         self._memory.told[death.worker] = Told.NOTHING
         self._to_reset[death.envs] = True
         if death.worker in self._rounds.missing():
-            self._rounds.give_up(death.worker)
+            self._rounds.mark_dead(death.worker)
 
     def _messages(self) -> list[tuple[int, dict[str, Any]]]:
         infos = []

@@ -17,7 +17,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
-from fastrl._native._rust import Rounds
+from fastrl._native._rust import LockstepBarrier
 from fastrl.envs import contract
 from fastrl.envs.spec import ElsewhereError, EnvSpec, unpickled
 from fastrl.utils import processes
@@ -118,7 +118,7 @@ class Memory:
     told: NDArray[np.uint8]
     times: NDArray[np.float64]
 
-    def __init__(self, rounds: Rounds, layout: Layout) -> None:
+    def __init__(self, rounds: LockstepBarrier, layout: Layout) -> None:
         data, at = rounds.data(), 0
         for name, (shape, dtype) in layout.arrays().items():
             size = int(np.prod(shape)) * np.dtype(dtype).itemsize
@@ -275,7 +275,7 @@ def work(index: int, payload: bytes, pipe: Connection) -> None:
     names: list[str] = []
     processes.init_worker(names)
     envs: list[gymnasium.Env[Any, Any]] = []
-    rounds: Rounds | None = None
+    rounds: LockstepBarrier | None = None
     memory: Memory | None = None
     try:
         task: Task = unpickled(payload)
@@ -304,7 +304,7 @@ def work(index: int, payload: bytes, pipe: Connection) -> None:
             contract.close(env)
 
 
-def _play(worker: _Worker, rounds: Rounds, memory: Memory, pipe: Connection) -> None:
+def _play(worker: _Worker, rounds: LockstepBarrier, memory: Memory, pipe: Connection) -> None:
     index = worker.task.index
     told, times, command = memory.told, memory.times[index], memory.command
     spent = waited = 0.0

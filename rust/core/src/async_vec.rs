@@ -1,12 +1,13 @@
-//! Many worlds of one agent each, stepped as their actions come: who is ready does not wait for who is not.
+//! Asynchronous stepping of many environments of one agent each: each is stepped when its action comes, and none waits
+//! for a slower one.
 //!
 //! ```text
 //! send(worlds, actions)  ->  todo  ->  threads step  ->  ready  ->  recv: the first M that are ready, in that order
 //! ```
 //!
-//! The caller owns all arrays of a call; between calls each world keeps what its last step gave. A world is with the
-//! caller, or on its way (from `send` or `begin` until `recv`): only one that is with the caller can be sent, so each
-//! steps exactly once a send. Threads that have nothing to do sleep. (The idea is EnvPool's: J. Weng and others,
+//! The caller owns all arrays of a call; between calls each environment keeps the result of its last step. An environment
+//! is idle, or in flight from `send` or `reset` until `recv`. Only an idle one can be sent, so each steps exactly once for
+//! each send. Threads without work sleep. (The idea is EnvPool's: J. Weng and others,
 //! "EnvPool: a highly parallel reinforcement learning environment execution engine", 2022.)
 
 use std::any::Any;
@@ -22,13 +23,13 @@ use crate::memory::{arrays, ask_for};
 use crate::streams::env_seed;
 use crate::world::{ActionKind, Actions, AgentRows, World};
 
-/// What is ready is handed over at least so often, even amid many short steps.
-const HAND_OVER: Duration = Duration::from_micros(50);
+/// Time after which a thread delivers the environments that are ready, even amid many short steps.
+const DELIVERY_INTERVAL: Duration = Duration::from_micros(50);
 
-/// The most steps that a thread takes on at once.
-const MAX_TAKEN: usize = 32;
+/// The largest number of steps that a thread takes on at once.
+const MAX_BATCH: usize = 32;
 
-/// Why a call was refused. Nothing has been changed then.
+/// The reason why a call was refused. Nothing has changed then.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Error {
     NoSuchWorld {
@@ -38,10 +39,10 @@ pub enum Error {
     Twice {
         id: i64,
     },
-    OnItsWay {
+    InFlight {
         id: i64,
     },
-    NeverBegun {
+    NeverReset {
         id: i64,
     },
     Ended {
@@ -55,7 +56,7 @@ pub enum Error {
     Actions,
     TooMany {
         wanted: usize,
-        on_their_way: usize,
+        in_flight: usize,
     },
     Threads(String),
     /// There is not enough memory; in words.
@@ -68,16 +69,16 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoSuchWorld { id, worlds } => write!(f, "env_ids: expected 0 to {}, got {id}", worlds - 1),
-            Self::Twice { id } => write!(f, "env_ids: environment {id} is there twice"),
-            Self::OnItsWay { id } => write!(f, "environment {id} is on its way already: recv() it first"),
-            Self::NeverBegun { id } => write!(f, "environment {id} was never reset: call reset() and recv() first"),
+            Self::Twice { id } => write!(f, "env_ids: environment {id} is named twice"),
+            Self::InFlight { id } => write!(f, "environment {id} is in flight: recv() it first"),
+            Self::NeverReset { id } => write!(f, "environment {id} was never reset: call reset() and recv() first"),
             Self::Ended { id } => {
                 write!(f, "the episode of environment {id} has ended and autoreset is disabled: reset() it first")
             }
             Self::Action { id, expected } => write!(f, "action of environment {id}: expected {expected}"),
             Self::Actions => f.write_str("actions of another kind or number than these environments take"),
-            Self::TooMany { wanted, on_their_way } => {
-                write!(f, "recv: {wanted} environments are waited for, but {on_their_way} are on their way")
+            Self::TooMany { wanted, in_flight } => {
+                write!(f, "recv: expected at most {in_flight} environments, as many as are in flight, got {wanted}")
             }
             Self::Threads(why) | Self::Memory(why) => f.write_str(why),
             Self::Failed(why) => write!(f, "an environment failed, make new ones: {why}"),
@@ -87,27 +88,27 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// What `recv` fills, a row for each world that it waits for. Flags are bytes, 0 or 1.
+/// The arrays that `recv` fills, a row for each environment that it waits for. Flags are bytes, 0 or 1.
 pub struct Received<'a> {
     pub ids: &'a mut [i64],
-    /// What the next action is chosen on.
+    /// The observation for the next action: after the end of an episode, with `same_step`, the first of the next one.
     pub obs: &'a mut [f32],
     pub rewards: &'a mut [f32],
     pub terminated: &'a mut [u8],
     pub truncated: &'a mut [u8],
-    /// Where an episode ended, its true last observation; other rows stay as they are.
+    /// The true last observation of an episode that ended; other rows stay as they are.
     pub final_obs: &'a mut [f32],
 }
 
 enum Task {
-    Begin { lane: u64, number: u64 },
+    Reset { env_index: u64, number: u64 },
     Step,
 }
 
 struct Slot<W> {
     world: W,
     task: Task,
-    lane: u64,
+    env_index: u64,
     number: u64,
     action: i64,
     numbers: Vec<f32>,
@@ -120,28 +121,28 @@ struct Slot<W> {
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Place {
-    NeverBegun,
-    Here,
-    /// Here, and its episode has ended.
+enum EnvState {
+    NeverReset,
+    Idle,
+    /// Idle, and its episode has ended.
     Ended,
-    OnItsWay,
+    InFlight,
 }
 
 #[derive(Default)]
 struct Queues {
     todo: VecDeque<usize>,
     ready: VecDeque<usize>,
-    /// Threads that sleep.
+    /// Number of threads that sleep.
     idle: usize,
-    /// So many ready ones wake who waits for them; 0 if nobody does.
+    /// Number of ready environments that `recv` waits for; 0 if it does not wait.
     wanted: usize,
     closing: bool,
     failed: Option<String>,
 }
 
 struct Shared<W> {
-    /// Locked by the thread that steps it while it is on its way, by the caller otherwise: nobody ever waits.
+    /// Each is locked by the thread that steps it while it is in flight, by the caller otherwise: no lock is ever contended.
     slots: Vec<Mutex<Slot<W>>>,
     queues: Mutex<Queues>,
     work: Condvar,
@@ -154,8 +155,8 @@ struct Shared<W> {
 
 pub struct AsyncVec<W: World> {
     shared: Arc<Shared<W>>,
-    places: Vec<Place>,
-    on_their_way: usize,
+    states: Vec<EnvState>,
+    in_flight: usize,
     threads: Vec<JoinHandle<()>>,
     action_kind: ActionKind,
     obs_len: usize,
@@ -164,11 +165,11 @@ pub struct AsyncVec<W: World> {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A panic inside a world is caught and told; what it leaves behind is not used again.
+    // A panic inside an environment is caught and reported; the state that it leaves is not used again.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What is used of an [`AsyncVec`], whichever worlds it has.
+/// The methods of an [`AsyncVec`], whatever the type of its environments.
 pub trait AsyncWorlds: Send {
     fn num_envs(&self) -> usize;
 
@@ -176,27 +177,27 @@ pub trait AsyncWorlds: Send {
 
     fn action_kind(&self) -> ActionKind;
 
-    /// Worlds that `recv` can be asked for.
-    fn on_their_way(&self) -> usize;
+    /// The number of environments in flight, which `recv` can return.
+    fn in_flight(&self) -> usize;
 
-    /// What the threads have spent on steps and resets so far, summed over them.
+    /// Time that the threads have spent on steps and resets so far, summed over them.
     fn busy(&self) -> Duration;
 
-    /// Begins episode `numbers[i]` of lane `lanes[i]` in world `ids[i]`, which is then on its way. It has the seed
-    /// `env_seed(seed, lane, number)`.
-    fn begin(&mut self, ids: &[i64], lanes: &[u64], numbers: &[u64]) -> Result<(), Error>;
+    /// Starts episode `numbers[i]` of the sequence `env_indices[i]` in environment `ids[i]`, which is in flight then. Its seed
+    /// is `env_seed(seed, env_index, number)`.
+    fn reset(&mut self, ids: &[i64], env_indices: &[u64], numbers: &[u64]) -> Result<(), Error>;
 
-    /// Sends an action to each of these worlds, which are then on their way.
+    /// Sends an action to each of these environments, which are in flight then.
     fn send(&mut self, ids: &[i64], actions: Actions<'_>) -> Result<(), Error>;
 
-    /// Waits until as many worlds as there are rows are ready, at most so long, and fetches the first of them. Returns
-    /// whether there were as many; otherwise nothing has changed.
+    /// Waits, at most `timeout`, until as many environments are ready as there are rows, and receives the first of them.
+    /// Returns false, and nothing has changed, if there were not as many in time.
     fn recv(&mut self, rows: &mut Received<'_>, timeout: Duration) -> Result<bool, Error>;
 }
 
 impl<W: World + 'static> AsyncVec<W> {
-    /// With `same_step` the step that ends an episode begins the next one of its lane. `threads` 0 means one a core.
-    /// Panics if there is no world or one has several agents.
+    /// With `same_step` the step that ends an episode starts the next one of its sequence. `threads` 0: one for each core.
+    /// Panics if there is no environment or one has several agents.
     pub fn new(worlds: Vec<W>, seed: u64, same_step: bool, threads: usize) -> Result<Self, Error> {
         let first = worlds.first().expect("at least one world");
         assert!(worlds.iter().all(|world| world.num_agents() == 1));
@@ -207,13 +208,13 @@ impl<W: World + 'static> AsyncVec<W> {
         ask_for(each.saturating_mul(count)).map_err(|_| {
             Error::Memory(format!("there is not enough memory to step {count} environments asynchronously"))
         })?;
-        let places = vec![Place::NeverBegun; count];
+        let states = vec![EnvState::NeverReset; count];
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let threads = if threads == 0 { cores } else { threads }.min(worlds.len());
         let slot = |world| Slot {
             world,
             task: Task::Step,
-            lane: 0,
+            env_index: 0,
             number: 0,
             action: 0,
             numbers: vec![0.0; numbers],
@@ -235,10 +236,10 @@ impl<W: World + 'static> AsyncVec<W> {
             busy_nanos: AtomicU64::new(0),
         });
         let owner = std::process::id();
-        let mut all = Self { shared, places, on_their_way: 0, threads: Vec::new(), action_kind, obs_len, owner };
+        let mut all = Self { shared, states, in_flight: 0, threads: Vec::new(), action_kind, obs_len, owner };
         for i in 0..threads {
             let shared = all.shared.clone();
-            // Those that have started end with `all`.
+            // Dropping `all` ends the threads that have started.
             let thread = Builder::new().name(format!("fastrl-async-{i}")).spawn(move || shared.run());
             let thread = thread.map_err(|e| {
                 Error::Threads(format!("could not start {threads} threads: {e}; pass a smaller num_threads"))
@@ -248,16 +249,16 @@ impl<W: World + 'static> AsyncVec<W> {
         Ok(all)
     }
 
-    /// Whether these worlds are here, and each once.
+    /// Checks that these environments are idle and each is named once.
     fn check(&self, ids: &[i64]) -> Result<(), Error> {
         if let Some(why) = &lock(&self.shared.queues).failed {
             return Err(Error::Failed(why.clone()));
         }
-        let mut seen = vec![false; self.places.len()];
+        let mut seen = vec![false; self.states.len()];
         for &id in ids {
-            let place = usize::try_from(id).ok().and_then(|i| self.places.get(i));
-            match place.ok_or(Error::NoSuchWorld { id, worlds: self.places.len() })? {
-                Place::OnItsWay => return Err(Error::OnItsWay { id }),
+            let state = usize::try_from(id).ok().and_then(|i| self.states.get(i));
+            match state.ok_or(Error::NoSuchWorld { id, worlds: self.states.len() })? {
+                EnvState::InFlight => return Err(Error::InFlight { id }),
                 _ if std::mem::replace(&mut seen[id as usize], true) => return Err(Error::Twice { id }),
                 _ => {}
             }
@@ -267,9 +268,9 @@ impl<W: World + 'static> AsyncVec<W> {
 
     fn put(&mut self, ids: &[i64]) {
         for &id in ids {
-            self.places[id as usize] = Place::OnItsWay;
+            self.states[id as usize] = EnvState::InFlight;
         }
-        self.on_their_way += ids.len();
+        self.in_flight += ids.len();
         let mut queues = lock(&self.shared.queues);
         queues.todo.extend(ids.iter().map(|&id| id as usize));
         let wake = queues.idle.min(ids.len());
@@ -282,7 +283,7 @@ impl<W: World + 'static> AsyncVec<W> {
 
 impl<W: World + 'static> AsyncWorlds for AsyncVec<W> {
     fn num_envs(&self) -> usize {
-        self.places.len()
+        self.states.len()
     }
 
     fn obs_len(&self) -> usize {
@@ -293,18 +294,18 @@ impl<W: World + 'static> AsyncWorlds for AsyncVec<W> {
         self.action_kind
     }
 
-    fn on_their_way(&self) -> usize {
-        self.on_their_way
+    fn in_flight(&self) -> usize {
+        self.in_flight
     }
 
     fn busy(&self) -> Duration {
         Duration::from_nanos(self.shared.busy_nanos.load(Relaxed))
     }
 
-    fn begin(&mut self, ids: &[i64], lanes: &[u64], numbers: &[u64]) -> Result<(), Error> {
+    fn reset(&mut self, ids: &[i64], env_indices: &[u64], numbers: &[u64]) -> Result<(), Error> {
         self.check(ids)?;
-        for ((&id, &lane), &number) in ids.iter().zip(lanes).zip(numbers) {
-            lock(&self.shared.slots[id as usize]).task = Task::Begin { lane, number };
+        for ((&id, &env_index), &number) in ids.iter().zip(env_indices).zip(numbers) {
+            lock(&self.shared.slots[id as usize]).task = Task::Reset { env_index, number };
         }
         self.put(ids);
         Ok(())
@@ -316,10 +317,10 @@ impl<W: World + 'static> AsyncWorlds for AsyncVec<W> {
             return Err(Error::Actions);
         }
         for (i, &id) in ids.iter().enumerate() {
-            match self.places[id as usize] {
-                Place::NeverBegun => return Err(Error::NeverBegun { id }),
-                Place::Ended => return Err(Error::Ended { id }),
-                Place::Here | Place::OnItsWay => {}
+            match self.states[id as usize] {
+                EnvState::NeverReset => return Err(Error::NeverReset { id }),
+                EnvState::Ended => return Err(Error::Ended { id }),
+                EnvState::Idle | EnvState::InFlight => {}
             }
             let slot = lock(&self.shared.slots[id as usize]);
             let checked = slot.world.check(actions.of_world(i, 1, ids.len()));
@@ -340,8 +341,8 @@ impl<W: World + 'static> AsyncWorlds for AsyncVec<W> {
 
     fn recv(&mut self, rows: &mut Received<'_>, timeout: Duration) -> Result<bool, Error> {
         let count = rows.ids.len();
-        if count > self.on_their_way {
-            return Err(Error::TooMany { wanted: count, on_their_way: self.on_their_way });
+        if count > self.in_flight {
+            return Err(Error::TooMany { wanted: count, in_flight: self.in_flight });
         }
         let mut queues = lock(&self.shared.queues);
         if queues.ready.len() < count && queues.failed.is_none() {
@@ -363,7 +364,7 @@ impl<W: World + 'static> AsyncWorlds for AsyncVec<W> {
             *id = ready as i64;
         }
         drop(queues);
-        self.on_their_way -= count;
+        self.in_flight -= count;
         for (i, &id) in rows.ids.iter().enumerate() {
             let slot = lock(&self.shared.slots[id as usize]);
             let own = i * self.obs_len..(i + 1) * self.obs_len;
@@ -373,7 +374,7 @@ impl<W: World + 'static> AsyncWorlds for AsyncVec<W> {
             if ended {
                 rows.final_obs[own].copy_from_slice(&slot.final_obs);
             }
-            self.places[id as usize] = if ended && !self.shared.same_step { Place::Ended } else { Place::Here };
+            self.states[id as usize] = if ended && !self.shared.same_step { EnvState::Ended } else { EnvState::Idle };
         }
         Ok(true)
     }
@@ -389,17 +390,17 @@ impl<W: World> Drop for AsyncVec<W> {
         lock(&self.shared.queues).closing = true;
         self.shared.work.notify_all();
         for thread in self.threads.drain(..) {
-            // It catches the panics of worlds.
+            // The thread catches the panics of environments, so it has none.
             let _ = thread.join();
         }
     }
 }
 
 impl<W: World> Shared<W> {
-    /// What each thread does until the end.
+    /// The loop of each thread.
     fn run(&self) {
-        let mut taken = Vec::with_capacity(MAX_TAKEN);
-        let mut finished = Vec::with_capacity(MAX_TAKEN);
+        let mut taken = Vec::with_capacity(MAX_BATCH);
+        let mut finished = Vec::with_capacity(MAX_BATCH);
         while self.take(&mut taken) {
             let mut start = Instant::now();
             for id in taken.drain(..) {
@@ -411,17 +412,17 @@ impl<W: World> Shared<W> {
                     }
                 }
                 let now = Instant::now();
-                if now - start >= HAND_OVER {
-                    self.hand_over(&mut finished, now - start);
+                if now - start >= DELIVERY_INTERVAL {
+                    self.deliver(&mut finished, now - start);
                     start = now;
                 }
             }
-            self.hand_over(&mut finished, start.elapsed());
+            self.deliver(&mut finished, start.elapsed());
         }
     }
 
-    /// Waits for work and takes some of it; false at the end. Less at a time when little is left: nobody should wait
-    /// for what another thread could do now.
+    /// Waits for work and takes some of it; false at the end. It takes less when little is left, so that no environment
+    /// waits in one thread while another thread has nothing to do.
     fn take(&self, taken: &mut Vec<usize>) -> bool {
         let mut queues = lock(&self.queues);
         while queues.todo.is_empty() && !queues.closing {
@@ -429,12 +430,12 @@ impl<W: World> Shared<W> {
             queues = self.work.wait(queues).unwrap_or_else(PoisonError::into_inner);
             queues.idle -= 1;
         }
-        let count = (queues.todo.len() / (2 * self.threads)).clamp(1, MAX_TAKEN).min(queues.todo.len());
+        let count = (queues.todo.len() / (2 * self.threads)).clamp(1, MAX_BATCH).min(queues.todo.len());
         taken.extend(queues.todo.drain(..count));
         !queues.closing
     }
 
-    fn hand_over(&self, finished: &mut Vec<usize>, spent: Duration) {
+    fn deliver(&self, finished: &mut Vec<usize>, spent: Duration) {
         self.busy_nanos.fetch_add(spent.as_nanos() as u64, Relaxed);
         let mut queues = lock(&self.queues);
         queues.ready.extend(finished.drain(..));
@@ -448,9 +449,9 @@ impl<W: World> Shared<W> {
     fn work_on(&self, slot: &mut Slot<W>) {
         (slot.reward, slot.terminated, slot.truncated) = (0.0, 0, 0);
         match slot.task {
-            Task::Begin { lane, number } => {
-                (slot.lane, slot.number) = (lane, number);
-                self.begin_episode(slot);
+            Task::Reset { env_index, number } => {
+                (slot.env_index, slot.number) = (env_index, number);
+                self.start_episode(slot);
             }
             Task::Step => {
                 let action = [slot.action];
@@ -467,20 +468,20 @@ impl<W: World> Shared<W> {
                     slot.final_obs.copy_from_slice(&slot.obs);
                     if self.same_step {
                         slot.number += 1;
-                        self.begin_episode(slot);
+                        self.start_episode(slot);
                     }
                 }
             }
         }
     }
 
-    fn begin_episode(&self, slot: &mut Slot<W>) {
-        slot.world.seed(env_seed(self.seed, slot.lane, slot.number));
+    fn start_episode(&self, slot: &mut Slot<W>) {
+        slot.world.seed(env_seed(self.seed, slot.env_index, slot.number));
         slot.world.reset(&mut slot.obs, std::slice::from_mut(&mut slot.alive));
     }
 }
 
 fn words(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(ToString::to_string);
-    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "a panic without words".into())
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "a panic without a message".into())
 }

@@ -3,14 +3,14 @@
 //! [`world::World`] is what a simulator offers ([`env::Env`] where it has one agent), [`vec_env::VecEnv`] steps many of
 //! them in parallel into the caller's arrays, [`async_vec::AsyncVec`] each as its action comes, and [`cage2`] is the
 //! simulator of CAGE Challenge 2. [`queue::Queue`] carries experience from many producers to one consumer,
-//! [`bulletin::Bulletin`] the newest weights back to them, [`rounds::Rounds`] lets processes work in lockstep; all live
+//! [`weight_broadcast::WeightBroadcast`] the newest weights back to them, [`barrier::LockstepBarrier`] lets processes work in lockstep; all live
 //! in memory that processes share ([`shm`]).
 //! [`actor::Actor`] chooses actions with a small network ([`mlp`]) from random numbers that depend on episode and step
 //! alone ([`streams`]).
 
 pub mod actor;
 pub mod async_vec;
-pub mod bulletin;
+pub mod barrier;
 pub mod cage2;
 pub mod env;
 mod memory;
@@ -18,9 +18,9 @@ pub mod mlp;
 pub mod python_random;
 pub mod queue;
 pub mod rng;
-pub mod rounds;
 pub mod shm;
 pub mod streams;
 pub mod traffic;
 pub mod vec_env;
+pub mod weight_broadcast;
 pub mod world;

@@ -1,6 +1,6 @@
-//! Random numbers that do not depend on who draws them, where, or in which batch: episodes' seeds are a function of the
-//! run's seed and of what the episode is called, the numbers of action selection one of the episode's stream and the
-//! step. `fastrl/streams.py` is the same in Python.
+//! Random numbers that do not depend on the process, thread or batch that draws them. An episode's seed is a function of
+//! the run's seed, an environment index and the episode's number there; the random number of an action is a function of
+//! the episode's stream and the step. `fastrl/utils/seeding.py` has the same functions in Python.
 //!
 //! Source: SplitMix64 (G. Steele, D. Lea, C. Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014).
 
@@ -14,11 +14,11 @@ pub fn mix(x: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// What `env.reset(seed=...)` gets for episode `number` of `lane`: 31 bits.
-pub fn env_seed(seed: u64, lane: u64, number: u64) -> u64 {
+/// The argument of `env.reset(seed=...)` for episode `number` of environment `env_index`: 31 bits.
+pub fn env_seed(seed: u64, env_index: u64, number: u64) -> u64 {
     const ENV: u64 = 1;
     let first = mix(seed.wrapping_add(GOLDEN));
-    [ENV, lane, number].iter().fold(first, |state, index| mix(state ^ mix(index.wrapping_add(GOLDEN)))) >> 33
+    [ENV, env_index, number].iter().fold(first, |state, index| mix(state ^ mix(index.wrapping_add(GOLDEN)))) >> 33
 }
 
 /// 64 random bits for step `step` of an episode.

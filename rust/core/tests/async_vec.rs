@@ -143,7 +143,7 @@ fn recv(envs: &mut impl AsyncWorlds, count: usize, timeout: Duration) -> Result<
 /// What a world should do.
 #[derive(Clone)]
 struct Model {
-    lane: u64,
+    env_index: u64,
     number: u64,
     time: u32,
     sum: i64,
@@ -151,14 +151,14 @@ struct Model {
 }
 
 impl Model {
-    fn begin(lane: u64, number: u64) -> (Self, Row) {
-        let model = Self { lane, number, time: 0, sum: 0, ended: false };
+    fn begin(env_index: u64, number: u64) -> (Self, Row) {
+        let model = Self { env_index, number, time: 0, sum: 0, ended: false };
         let row = Row { obs: model.obs(), reward: 0.0, terminated: false, truncated: false, final_obs: None };
         (model, row)
     }
 
     fn seed(&self) -> u64 {
-        env_seed(7, self.lane, self.number)
+        env_seed(7, self.env_index, self.number)
     }
 
     fn obs(&self) -> [f32; 3] {
@@ -171,7 +171,7 @@ impl Model {
         let final_obs = over.then_some(self.obs());
         self.ended = over && !same_step;
         if over && same_step {
-            *self = Self::begin(self.lane, self.number + 1).0;
+            *self = Self::begin(self.env_index, self.number + 1).0;
         }
         let (terminated, truncated) = (over && even, over && !even);
         Row { obs: self.obs(), reward: action as f32, terminated, truncated, final_obs }
@@ -186,9 +186,9 @@ enum Call {
 }
 
 fn calls() -> impl Strategy<Value = Vec<Call>> {
-    // Ids just beyond the worlds, actions just beyond the allowed ones, more than are on their way.
+    // Ids just beyond the worlds, actions just beyond the allowed ones, more than are in flight.
     let call = prop_oneof![
-        1 => (-1..5i64, 0..9u64, 0..9u64).prop_map(|(id, lane, number)| Call::Begin(id, lane, number)),
+        1 => (-1..5i64, 0..9u64, 0..9u64).prop_map(|(id, env_index, number)| Call::Begin(id, env_index, number)),
         4 => prop::collection::vec((0..5i64, prop_oneof![20 => 0..9i64, 1 => Just(-1i64)]), 0..5).prop_map(Call::Send),
         4 => (0..5usize).prop_map(Call::Recv),
     ];
@@ -207,17 +207,17 @@ proptest! {
         let mut expected: HashMap<i64, Row> = HashMap::new();
         for call in calls {
             match call {
-                Call::Begin(id, lane, number) => {
-                    let got = envs.begin(&[id], &[lane], &[number]);
+                Call::Begin(id, env_index, number) => {
+                    let got = envs.reset(&[id], &[env_index], &[number]);
                     if !(0..worlds as i64).contains(&id) {
                         prop_assert_eq!(got, Err(Error::NoSuchWorld { id, worlds }));
                     } else if let Entry::Vacant(place) = expected.entry(id) {
                         prop_assert_eq!(got, Ok(()));
-                        let (model, row) = Model::begin(lane, number);
+                        let (model, row) = Model::begin(env_index, number);
                         models[id as usize] = Some(model);
                         place.insert(row);
                     } else {
-                        prop_assert_eq!(got, Err(Error::OnItsWay { id }));
+                        prop_assert_eq!(got, Err(Error::InFlight { id }));
                     }
                 }
                 Call::Send(sent) => {
@@ -245,11 +245,11 @@ proptest! {
                     }
                     Err(error) => {
                         prop_assert!(count > expected.len());
-                        prop_assert_eq!(error, Error::TooMany { wanted: count, on_their_way: expected.len() });
+                        prop_assert_eq!(error, Error::TooMany { wanted: count, in_flight: expected.len() });
                     }
                 },
             }
-            prop_assert_eq!(envs.on_their_way(), expected.len());
+            prop_assert_eq!(envs.in_flight(), expected.len());
         }
         drop(envs);
         prop_assert_eq!(dropped.load(SeqCst), worlds);
@@ -258,8 +258,8 @@ proptest! {
 
 fn begin_all(envs: &mut AsyncVec<Counter>) {
     let ids: Vec<i64> = (0..envs.num_envs() as i64).collect();
-    let lanes: Vec<u64> = (0..envs.num_envs() as u64).collect();
-    envs.begin(&ids, &lanes, &vec![0; ids.len()]).unwrap();
+    let env_indices: Vec<u64> = (0..envs.num_envs() as u64).collect();
+    envs.reset(&ids, &env_indices, &vec![0; ids.len()]).unwrap();
 }
 
 #[test]
@@ -294,7 +294,7 @@ fn a_world_that_panics_is_told_and_the_others_end_well() {
     // It waits for what never comes, and is woken.
     let Err(Error::Failed(why)) = recv(&mut envs, 4, LONG) else { panic!("expected a failure") };
     assert!(why.contains("environment 1") && why.contains("nine is too much"), "{why}");
-    assert!(matches!(envs.begin(&[0], &[0], &[0]), Err(Error::Failed(_))));
+    assert!(matches!(envs.reset(&[0], &[0], &[0]), Err(Error::Failed(_))));
     assert!(matches!(envs.send(&[0], Actions::Discrete(&[0])), Err(Error::Failed(_))));
     assert!(matches!(recv(&mut envs, 1, LONG), Err(Error::Failed(_))));
     drop(envs);
@@ -309,5 +309,5 @@ fn actions_of_another_kind_are_refused() {
     for actions in [Actions::Box(&[0.0]), Actions::Discrete(&[0, 0])] {
         assert_eq!(envs.send(&[0], actions), Err(Error::Actions));
     }
-    assert_eq!(envs.on_their_way(), 0);
+    assert_eq!(envs.in_flight(), 0);
 }

@@ -15,8 +15,16 @@ fn record(producer: usize, number: u64) -> [u8; SIZE] {
     bytes
 }
 
-fn options(capacity: usize, lanes: usize, policy: Policy, order: Order) -> Options {
-    Options { record_size: SIZE, schema: "twelve bytes".into(), capacity, lanes, policy, order, shared: Shared::No }
+fn options(capacity: usize, max_producers: usize, policy: Policy, order: Order) -> Options {
+    Options {
+        record_size: SIZE,
+        schema: "twelve bytes".into(),
+        capacity,
+        max_producers,
+        policy,
+        order,
+        shared: Shared::No,
+    }
 }
 
 fn take(consumer: &mut Consumer, max: usize) -> Result<Vec<[u8; SIZE]>, Error> {
@@ -81,7 +89,7 @@ fn play(order: Order, policy: Policy, producers: usize, actions: &[Action]) {
     let queue = Queue::create(&options(capacity, producers, policy, order)).unwrap();
     let mut handles: Vec<Option<Producer>> = (0..producers).map(|_| Some(queue.producer().unwrap())).collect();
     let mut consumer = Some(queue.consumer().unwrap());
-    let lists = if order == Order::Lanes { producers } else { 1 };
+    let lists = if order == Order::PerProducer { producers } else { 1 };
     let mut model = Model { lists: vec![VecDeque::new(); lists] };
     let mut number = 0;
     let (mut put, mut newest, mut oldest, mut got) = (0, 0, 0, 0);
@@ -92,7 +100,7 @@ fn play(order: Order, policy: Policy, producers: usize, actions: &[Action]) {
                 let producer = handles[p].as_mut().unwrap();
                 let records: Vec<[u8; SIZE]> = (0..n as u64).map(|i| record(p, number + i)).collect();
                 number += n as u64;
-                let list = &mut model.lists[if order == Order::Lanes { p } else { 0 }];
+                let list = &mut model.lists[if order == Order::PerProducer { p } else { 0 }];
                 let free = capacity - list.len();
                 let result = producer.offer(records.as_flattened());
                 // Gaps before reserved records take room too, so then it may be less than the model has.
@@ -111,7 +119,9 @@ fn play(order: Order, policy: Policy, producers: usize, actions: &[Action]) {
                     }
                     (Policy::DropNewest, Ok(taken)) => {
                         assert_eq!(taken, n);
-                        let dropped = queue.stats().lanes.iter().map(|lane| lane.dropped_newest).sum::<u64>() - newest;
+                        let dropped =
+                            queue.stats().producers.iter().map(|producer| producer.dropped_newest).sum::<u64>()
+                                - newest;
                         assert!(dropped as usize == n.saturating_sub(free) || gaps);
                         newest += dropped;
                         n - dropped as usize
@@ -132,7 +142,7 @@ fn play(order: Order, policy: Policy, producers: usize, actions: &[Action]) {
                 match producer.reserve(n) {
                     Ok(Some(place)) => {
                         assert!(matches!(producer.offer(&[0; SIZE]), Err(Error::Borrowed(_))));
-                        let list = &mut model.lists[if order == Order::Lanes { p } else { 0 }];
+                        let list = &mut model.lists[if order == Order::PerProducer { p } else { 0 }];
                         for i in 0..n {
                             let record = record(p, number);
                             number += 1;
@@ -182,9 +192,9 @@ fn play(order: Order, policy: Policy, producers: usize, actions: &[Action]) {
         }
         forget_dropped(&mut model, &queue, &mut oldest);
         let stats = queue.stats();
-        assert_eq!(stats.lanes.iter().map(|lane| lane.put).sum::<u64>(), put);
+        assert_eq!(stats.producers.iter().map(|producer| producer.put).sum::<u64>(), put);
         assert_eq!(stats.got, got);
-        if order == Order::Lanes {
+        if order == Order::PerProducer {
             assert_eq!(stats.depth as usize, model.len());
         }
     }
@@ -204,7 +214,7 @@ fn play(order: Order, policy: Policy, producers: usize, actions: &[Action]) {
 /// Takes from the model what the queue says that it has dropped of the oldest.
 fn forget_dropped(model: &mut Model, queue: &Queue, known: &mut u64) {
     let stats = queue.stats();
-    let dropped: Vec<u64> = stats.lanes.iter().map(|lane| lane.dropped_oldest).collect();
+    let dropped: Vec<u64> = stats.producers.iter().map(|producer| producer.dropped_oldest).collect();
     let total: u64 = dropped.iter().sum();
     let mut new = total - *known;
     *known = total;
@@ -225,7 +235,7 @@ proptest! {
     #[test]
     fn lanes_are_lists(actions in actions(2)) {
         for policy in [Policy::Block, Policy::Error, Policy::DropNewest] {
-            play(Order::Lanes, policy, 2, &actions);
+            play(Order::PerProducer, policy, 2, &actions);
         }
     }
 
@@ -238,7 +248,7 @@ proptest! {
 
     #[test]
     fn a_lane_that_drops_the_oldest_keeps_the_newest(actions in actions(1)) {
-        play(Order::Lanes, Policy::DropOldest, 1, &actions);
+        play(Order::PerProducer, Policy::DropOldest, 1, &actions);
     }
 
     #[test]
@@ -249,13 +259,13 @@ proptest! {
 
 #[test]
 fn sizes_that_make_no_sense_are_refused() {
-    let good = options(4, 1, Policy::Block, Order::Lanes);
+    let good = options(4, 1, Policy::Block, Order::PerProducer);
     let bad = [
         Options { capacity: 0, ..good.clone() },
         Options { capacity: usize::MAX, ..good.clone() },
         Options { capacity: 1 << 50, record_size: 1 << 20, ..good.clone() },
-        Options { lanes: 0, ..good.clone() },
-        Options { lanes: 1 << 20, ..good.clone() },
+        Options { max_producers: 0, ..good.clone() },
+        Options { max_producers: 1 << 20, ..good.clone() },
         Options { record_size: 0, ..good.clone() },
         Options { shared: Shared::Named("a/b".into()), ..good.clone() },
     ];
@@ -266,18 +276,18 @@ fn sizes_that_make_no_sense_are_refused() {
     let mut producer = queue.producer().unwrap();
     assert!(matches!(producer.reserve(3), Err(Error::TooMany(_))));
     assert!(matches!(producer.reserve(0), Err(Error::TooMany(_))));
-    assert!(matches!(queue.producer(), Err(Error::NoLane { lanes: 1 })));
+    assert!(matches!(queue.producer(), Err(Error::NoProducerLeft { max_producers: 1 })));
 }
 
 #[cfg(target_os = "linux")]
 mod shared {
     use super::*;
-    use fastrl_core::bulletin::Bulletin;
-    use fastrl_core::rounds::Rounds;
+    use fastrl_core::barrier::LockstepBarrier;
+    use fastrl_core::weight_broadcast::WeightBroadcast;
 
     fn shared(name: &str) -> Options {
         let name = format!("test-{}-{name}", std::process::id());
-        Options { shared: Shared::Named(name), ..options(8, 2, Policy::Block, Order::Lanes) }
+        Options { shared: Shared::Named(name), ..options(8, 2, Policy::Block, Order::PerProducer) }
     }
 
     fn name_of(options: &Options) -> &str {
@@ -364,7 +374,7 @@ mod shared {
             use std::os::unix::fs::FileExt;
             use std::time::Duration;
 
-            let order = if is_total { Order::Total } else { Order::Lanes };
+            let order = if is_total { Order::Total } else { Order::PerProducer };
             let options = Options { policy, order, shared: Shared::Anonymous, ..options(8, 2, policy, order) };
             let queue = Queue::create(&options).unwrap();
             let path = format!("/dev/shm/fastrl-{}", queue.name().unwrap());
@@ -405,7 +415,7 @@ mod shared {
             words in prop::collection::vec(prop_oneof![0..5_u64, 4096..70_000_u64, any::<u64>()], 9),
             length in prop::sample::select(vec![4096_u64, 8192, 12_288, 65_536]),
         ) {
-            let good = Queue::create(&Options { shared: Shared::Anonymous, ..options(2, 1, Policy::Block, Order::Lanes) }).unwrap();
+            let good = Queue::create(&Options { shared: Shared::Anonymous, ..options(2, 1, Policy::Block, Order::PerProducer) }).unwrap();
             let mut bytes = std::fs::read(format!("/dev/shm/fastrl-{}", good.name().unwrap())).unwrap();
             bytes.resize(length as usize, 0);
             let mut put = |at: usize, word: u64| bytes[at..at + 8].copy_from_slice(&word.to_ne_bytes());
@@ -420,8 +430,8 @@ mod shared {
             std::fs::write(&path, &bytes).unwrap();
             let results = [
                 Queue::attach(&name).map(|queue| queue.depth()),
-                Bulletin::attach(&name).map(|weights| weights.nbytes()),
-                Rounds::attach(&name).map(|rounds| rounds.nbytes()),
+                WeightBroadcast::attach(&name).map(|weights| weights.nbytes()),
+                LockstepBarrier::attach(&name).map(|rounds| rounds.nbytes()),
             ];
             std::fs::remove_file(path).unwrap();
             for result in results {
@@ -438,7 +448,7 @@ mod shared {
     fn a_stray_mark_of_held_records_hangs_nobody() {
         use std::os::unix::fs::FileExt;
 
-        for (order, word) in [(Order::Lanes, 16 + 3), (Order::Total, 9)] {
+        for (order, word) in [(Order::PerProducer, 16 + 3), (Order::Total, 9)] {
             let options = Options { shared: Shared::Anonymous, ..options(8, 2, Policy::DropOldest, order) };
             let queue = Queue::create(&options).unwrap();
             let mut producer = queue.producer().unwrap();

@@ -1,13 +1,13 @@
-//! The queue, the bulletin and the rounds between threads, every record accounted for. `.ci/run` runs this under ThreadSanitizer too.
+//! The queue, the weight_broadcast and the rounds between threads, every record accounted for. `.ci/run` runs this under ThreadSanitizer too.
 
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use fastrl_core::bulletin::Bulletin;
-use fastrl_core::queue::{Consumer, Error, LaneStats, Options, Order, Policy, Queue, Shared};
-use fastrl_core::rounds::Rounds;
+use fastrl_core::barrier::LockstepBarrier;
+use fastrl_core::queue::{Consumer, Error, Options, Order, Policy, ProducerStats, Queue, Shared};
+use fastrl_core::weight_broadcast::WeightBroadcast;
 
 const SIZE: usize = 12;
 
@@ -18,8 +18,16 @@ fn record(producer: usize, number: u64) -> [u8; SIZE] {
     bytes
 }
 
-fn options(capacity: usize, lanes: usize, policy: Policy, order: Order) -> Options {
-    Options { record_size: SIZE, schema: "twelve bytes".into(), capacity, lanes, policy, order, shared: Shared::No }
+fn options(capacity: usize, max_producers: usize, policy: Policy, order: Order) -> Options {
+    Options {
+        record_size: SIZE,
+        schema: "twelve bytes".into(),
+        capacity,
+        max_producers,
+        policy,
+        order,
+        shared: Shared::No,
+    }
 }
 
 fn take(consumer: &mut Consumer, max: usize) -> Result<Vec<[u8; SIZE]>, Error> {
@@ -70,7 +78,7 @@ fn who_waits_is_woken() {
 
 #[test]
 fn a_shutdown_wakes_everybody() {
-    let queue = Queue::create(&options(2, 2, Policy::Block, Order::Lanes)).unwrap();
+    let queue = Queue::create(&options(2, 2, Policy::Block, Order::PerProducer)).unwrap();
     let mut producer = queue.producer().unwrap();
     let mut consumer = queue.consumer().unwrap();
     producer.offer([record(0, 0), record(0, 1)].as_flattened()).unwrap();
@@ -144,8 +152,8 @@ fn soak(order: Order, policy: Policy) {
             }
         }
         let stats = queue.stats();
-        let sum = |of: fn(&LaneStats) -> u64| stats.lanes.iter().map(of).sum::<u64>();
-        let (newest, oldest) = (sum(|lane| lane.dropped_newest), sum(|lane| lane.dropped_oldest));
+        let sum = |of: fn(&ProducerStats) -> u64| stats.producers.iter().map(of).sum::<u64>();
+        let (newest, oldest) = (sum(|producer| producer.dropped_newest), sum(|producer| producer.dropped_oldest));
         assert_eq!(got + newest + oldest, total * PRODUCERS as u64, "{stats:?}");
         assert_eq!(stats.got, got);
         assert!(policy != Policy::Block || newest + oldest == 0);
@@ -164,8 +172,8 @@ fn nothing_is_lost_between_threads() {
 #[cfg(target_os = "linux")]
 #[test]
 fn bulletins_show_the_newest_and_nothing_else() {
-    let mut writer = Bulletin::create(1003).unwrap();
-    let reader = Bulletin::attach(writer.name()).unwrap();
+    let mut writer = WeightBroadcast::create(1003).unwrap();
+    let reader = WeightBroadcast::attach(writer.name()).unwrap();
     let mut out = vec![0; 1003];
     assert_eq!(reader.read(&mut out, 0).unwrap(), None);
     let versions = 20_000_u64;
@@ -186,7 +194,7 @@ fn bulletins_show_the_newest_and_nothing_else() {
         }
     });
     assert!(matches!(writer.publish(&[0; 4]), Err(Error::Invalid(_))));
-    let mut other = Bulletin::attach(writer.name()).unwrap();
+    let mut other = WeightBroadcast::attach(writer.name()).unwrap();
     assert!(matches!(other.publish(&[0; 1003]), Err(Error::NotOwner(_))));
     assert!(matches!(Queue::attach(writer.name()), Err(Error::Foreign(_))));
 }
@@ -195,9 +203,9 @@ fn bulletins_show_the_newest_and_nothing_else() {
 #[test]
 fn rounds_keep_step() {
     const MEMBERS: usize = 3;
-    let rounds = Rounds::create(MEMBERS, 8 * (MEMBERS + 1)).unwrap();
-    let members: Vec<Rounds> = (0..MEMBERS).map(|_| Rounds::attach(rounds.name()).unwrap()).collect();
-    let words = |rounds: &Rounds, i: usize| {
+    let rounds = LockstepBarrier::create(MEMBERS, 8 * (MEMBERS + 1)).unwrap();
+    let members: Vec<LockstepBarrier> = (0..MEMBERS).map(|_| LockstepBarrier::attach(rounds.name()).unwrap()).collect();
+    let words = |rounds: &LockstepBarrier, i: usize| {
         // SAFETY: inside of the data, aligned; the rounds order who reads and who writes.
         unsafe { rounds.data().as_ptr().cast::<u64>().add(i) }
     };
@@ -219,9 +227,9 @@ fn rounds_keep_step() {
         for turn in 1..=turns {
             // SAFETY: as above.
             unsafe { *words(&rounds, MEMBERS) = turn };
-            rounds.begin().unwrap();
+            rounds.start_round().unwrap();
             if turn == 1 {
-                assert!(matches!(members[0].begin(), Err(Error::NotOwner(_))));
+                assert!(matches!(members[0].start_round(), Err(Error::NotOwner(_))));
             }
             assert!(rounds.wait(Duration::from_secs(60)).unwrap());
             sum += turn;
@@ -231,21 +239,21 @@ fn rounds_keep_step() {
         // ThreadSanitizer sees a join, not the end of a scope.
         threads.into_iter().for_each(|thread| thread.join().unwrap());
     });
-    rounds.begin().unwrap();
+    rounds.start_round().unwrap();
     assert!(!rounds.wait(Duration::from_millis(5)).unwrap());
-    assert!(matches!(rounds.begin(), Err(Error::Borrowed(_))));
+    assert!(matches!(rounds.start_round(), Err(Error::Borrowed(_))));
     assert_eq!(members[1].next(1, turns + 1, Duration::from_millis(5)), None);
     for member in 0..MEMBERS {
         assert!(!rounds.is_done(member).unwrap());
-        rounds.give_up(member).unwrap();
+        rounds.mark_dead(member).unwrap();
     }
     assert!(rounds.wait(Duration::from_secs(60)).unwrap());
     // Who takes a seat that was given up begins after the round that is on.
     assert_eq!(members[2].join(2).unwrap(), turns + 1);
-    assert!(matches!(rounds.give_up(MEMBERS), Err(Error::Invalid(_))));
-    assert!(matches!(Bulletin::attach(rounds.name()), Err(Error::Foreign(_))));
+    assert!(matches!(rounds.mark_dead(MEMBERS), Err(Error::Invalid(_))));
+    assert!(matches!(WeightBroadcast::attach(rounds.name()), Err(Error::Foreign(_))));
     let name = rounds.name().to_owned();
     drop(rounds);
-    assert!(matches!(Rounds::attach(&name), Err(Error::NotFound(_))));
-    assert!(matches!(Rounds::create(0, 8), Err(Error::Invalid(_))));
+    assert!(matches!(LockstepBarrier::attach(&name), Err(Error::NotFound(_))));
+    assert!(matches!(LockstepBarrier::create(0, 8), Err(Error::Invalid(_))));
 }

@@ -51,8 +51,8 @@ impl AsyncVec {
     }
 
     #[getter]
-    fn on_their_way(&self, py: Python<'_>) -> PyResult<usize> {
-        self.inner.with(py, |worlds| Ok(worlds.on_their_way()))
+    fn in_flight(&self, py: Python<'_>) -> PyResult<usize> {
+        self.inner.with(py, |worlds| Ok(worlds.in_flight()))
     }
 
     #[getter]
@@ -60,20 +60,20 @@ impl AsyncVec {
         self.inner.with(py, |worlds| Ok(worlds.busy().as_secs_f64()))
     }
 
-    fn begin(
+    fn reset(
         &self,
         py: Python<'_>,
         env_ids: &Bound<'_, PyAny>,
-        lanes: &Bound<'_, PyAny>,
+        env_indices: &Bound<'_, PyAny>,
         numbers: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
         let count = length(env_ids);
         let ids = readable::<i64>("env_ids", env_ids, &[count])?;
-        let lanes = readable::<u64>("lanes", lanes, &[count])?;
+        let env_indices = readable::<u64>("env_indices", env_indices, &[count])?;
         let numbers = readable::<u64>("numbers", numbers, &[count])?;
         // SAFETY: checked, only read, and the caller's for the length of this call.
-        let (ids, lanes, numbers) = unsafe { (ids.slice(), lanes.slice(), numbers.slice()) };
-        self.inner.with(py, |worlds| worlds.begin(ids, lanes, numbers).map_err(|e| from_async_vec(py, e)))
+        let (ids, env_indices, numbers) = unsafe { (ids.slice(), env_indices.slice(), numbers.slice()) };
+        self.inner.with(py, |worlds| worlds.reset(ids, env_indices, numbers).map_err(|e| from_async_vec(py, e)))
     }
 
     fn send(&self, py: Python<'_>, env_ids: &Bound<'_, PyAny>, actions: &Bound<'_, PyAny>) -> PyResult<()> {

@@ -54,7 +54,7 @@ pub(crate) fn from_async_vec(py: Python<'_>, error: async_vec::Error) -> PyErr {
     use async_vec::Error;
     let text = error.to_string();
     match error {
-        Error::NeverBegun { .. } | Error::Ended { .. } => gymnasium_error(py, "ResetNeeded", text),
+        Error::NeverReset { .. } | Error::Ended { .. } => gymnasium_error(py, "ResetNeeded", text),
         Error::Threads(_) | Error::Failed(_) => PyRuntimeError::new_err(text),
         Error::Memory(_) => PyMemoryError::new_err(text),
         _ => PyValueError::new_err(text),
@@ -96,7 +96,7 @@ pub(crate) fn from_queue(error: shm::Error) -> PyErr {
             Ok(class) => PyErr::from_type(class.clone(), text),
             Err(error) => error,
         }),
-        Error::NoLane { .. }
+        Error::NoProducerLeft { .. }
         | Error::Consumer { .. }
         | Error::Borrowed(_)
         | Error::Forked(_)

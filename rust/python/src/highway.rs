@@ -239,7 +239,7 @@ impl HighwayVec {
         Ok(out)
     }
 
-    fn continue_streams(&self, py: Python<'_>, other: &Self) -> PyResult<()> {
+    fn copy_generators(&self, py: Python<'_>, other: &Self) -> PyResult<()> {
         if other.num_envs() != self.num_envs() {
             return Err(PyValueError::new_err(format!(
                 "other: expected {} environments, got {}",
@@ -247,13 +247,13 @@ impl HighwayVec {
                 other.num_envs()
             )));
         }
-        let mut streams = room(self.num_envs())?;
+        let mut generators = room(self.num_envs())?;
         other.venv.with(py, |venv| {
-            streams.extend(venv.envs().map(|env| env.episode().rng.clone()));
+            generators.extend(venv.envs().map(|env| env.episode().rng.clone()));
             Ok(())
         })?;
         self.venv.with(py, |venv| {
-            venv.envs_mut().zip(streams).for_each(|(env, rng)| env.continue_stream(rng));
+            venv.envs_mut().zip(generators).for_each(|(env, rng)| env.set_generator(rng));
             Ok(())
         })
     }

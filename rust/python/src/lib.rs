@@ -2,6 +2,7 @@
 
 mod arrays;
 mod async_vec;
+mod barrier;
 mod cage2;
 mod cage2_workflow;
 mod coop;
@@ -14,7 +15,6 @@ mod producer;
 mod queue;
 mod records;
 mod ring;
-mod rounds;
 mod scene;
 mod shm;
 mod vec_env;
@@ -27,6 +27,8 @@ use pyo3::prelude::*;
 mod rust_module {
     #[pymodule_export]
     use crate::async_vec::AsyncVec;
+    #[pymodule_export]
+    use crate::barrier::LockstepBarrier;
     #[pymodule_export]
     use crate::cage2::{Cage2Vec, replay_cage2};
     #[pymodule_export]
@@ -45,8 +47,6 @@ mod rust_module {
     use crate::queue::{Peek, Queue, QueueMemory};
     #[pymodule_export]
     use crate::ring::{IdmPlatoon, RingVec, ring_equilibrium_speed};
-    #[pymodule_export]
-    use crate::rounds::Rounds;
     #[pymodule_export]
     use crate::scene::TrafficScene;
     #[pymodule_export]

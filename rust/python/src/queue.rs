@@ -30,9 +30,9 @@ fn policy_from_name(name: &str) -> PyResult<Policy> {
 
 fn order_from_name(name: &str) -> PyResult<Order> {
     match name {
-        "lanes" => Ok(Order::Lanes),
+        "per_producer" => Ok(Order::PerProducer),
         "total" => Ok(Order::Total),
-        _ => Err(PyValueError::new_err(format!("order: expected 'lanes' or 'total', got '{name}'"))),
+        _ => Err(PyValueError::new_err(format!("order: expected 'per_producer' or 'total', got '{name}'"))),
     }
 }
 
@@ -43,14 +43,14 @@ pub(crate) struct QueueMemory(core::Queue);
 #[pymethods]
 impl QueueMemory {
     #[staticmethod]
-    #[pyo3(signature = (record_size, schema, capacity, *, lanes, policy, order, shared, name))]
+    #[pyo3(signature = (record_size, schema, capacity, *, max_producers, policy, order, shared, name))]
     #[expect(clippy::too_many_arguments, reason = "the options of a queue, by name")]
     fn create(
         py: Python<'_>,
         record_size: usize,
         schema: String,
         capacity: &Bound<'_, PyAny>,
-        lanes: &Bound<'_, PyAny>,
+        max_producers: &Bound<'_, PyAny>,
         policy: &str,
         order: &str,
         shared: bool,
@@ -60,7 +60,7 @@ impl QueueMemory {
             record_size,
             schema,
             capacity: count("capacity", capacity)?,
-            lanes: count("lanes", lanes)?,
+            max_producers: count("max_producers", max_producers)?,
             policy: policy_from_name(policy)?,
             order: order_from_name(order)?,
             shared: match (shared, name) {
@@ -111,7 +111,7 @@ pub(crate) struct Queue {
     records: RecordType,
     name: Option<String>,
     capacity: usize,
-    lanes: usize,
+    max_producers: usize,
     policy: Policy,
     order: Order,
 }
@@ -206,7 +206,7 @@ impl Queue {
             records,
             name: queue.name().map(str::to_owned),
             capacity: queue.capacity(),
-            lanes: queue.lanes(),
+            max_producers: queue.max_producers(),
             policy: queue.policy(),
             order: queue.order(),
             open: Mutex::new(Some(Open { queue: queue.clone(), anchor })),
@@ -229,8 +229,8 @@ impl Queue {
     }
 
     #[getter]
-    fn lanes(&self) -> usize {
-        self.lanes
+    fn max_producers(&self) -> usize {
+        self.max_producers
     }
 
     #[getter]
@@ -246,7 +246,7 @@ impl Queue {
     #[getter]
     fn order(&self) -> &'static str {
         match self.order {
-            Order::Lanes => "lanes",
+            Order::PerProducer => "per_producer",
             Order::Total => "total",
         }
     }
@@ -322,7 +322,7 @@ impl Queue {
         Ok(Peek { queue: slf.unbind(), max, timeout, number: AtomicU64::new(0) })
     }
 
-    /// Counters as (name, value), of the whole queue and of each lane.
+    /// Counters as (name, value), of the whole queue and of each producer.
     fn counters(&self) -> PyResult<Counters> {
         let stats = self.with_open(|open| open.queue.stats())?;
         let all = vec![
@@ -333,18 +333,18 @@ impl Queue {
             ("consumer_wait_ns", stats.consumer_wait_ns),
             ("consumer", stats.consumer.map_or(0, u64::from)),
         ];
-        let of_lane = |lane: &core::LaneStats| {
+        let of_producer = |producer: &core::ProducerStats| {
             vec![
-                ("owner", lane.owner.map_or(0, u64::from)),
-                ("put", lane.put),
-                ("dropped_newest", lane.dropped_newest),
-                ("dropped_oldest", lane.dropped_oldest),
-                ("full_waits", lane.full_waits),
-                ("wait_ns", lane.wait_ns),
-                ("depth", lane.depth),
+                ("owner", producer.owner.map_or(0, u64::from)),
+                ("put", producer.put),
+                ("dropped_newest", producer.dropped_newest),
+                ("dropped_oldest", producer.dropped_oldest),
+                ("full_waits", producer.full_waits),
+                ("wait_ns", producer.wait_ns),
+                ("depth", producer.depth),
             ]
         };
-        Ok((all, stats.lanes.iter().map(of_lane).collect()))
+        Ok((all, stats.producers.iter().map(of_producer).collect()))
     }
 
     #[pyo3(signature = (immediate=false))]

@@ -141,11 +141,11 @@ impl RingVec {
     }
 
     #[getter]
-    fn seats(&self, py: Python<'_>) -> PyResult<Vec<usize>> {
-        self.venv.with(py, |venv| Ok(venv.env(0).seats().to_vec()))
+    fn agent_vehicles(&self, py: Python<'_>) -> PyResult<Vec<usize>> {
+        self.venv.with(py, |venv| Ok(venv.env(0).agent_vehicles().to_vec()))
     }
 
-    fn place(
+    fn set_vehicles(
         &self,
         py: Python<'_>,
         index: usize,
@@ -164,7 +164,7 @@ impl RingVec {
             if !venv.was_reset(index) {
                 return Err(Error::NeverReset { env: index });
             }
-            venv.envs_mut().nth(index).expect("checked").place(ring_length, x, v).map_err(Error::State)
+            venv.envs_mut().nth(index).expect("checked").set_vehicles(ring_length, x, v).map_err(Error::State)
         })
     }
 
@@ -185,7 +185,7 @@ impl RingVec {
                 let (ended, last) = env.account();
                 finished[i] = ended as i64;
                 let Some(last) = last else { continue };
-                let agents = env.seats().len() as f64;
+                let agents = env.agent_vehicles().len() as f64;
                 let per_hour = 3600.0 * last.mean_speed * self.num_vehicles as f64 / last.ring_length;
                 let row = [
                     f64::from(last.length),

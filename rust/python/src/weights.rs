@@ -3,7 +3,7 @@
 use std::mem::MaybeUninit;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
-use fastrl_core::bulletin::Bulletin;
+use fastrl_core::weight_broadcast::WeightBroadcast;
 use pyo3::exceptions::{PyBufferError, PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -58,15 +58,15 @@ impl Drop for Bytes {
 #[pyclass(frozen, module = "fastrl.collectors.weights")]
 pub(crate) struct Weights {
     /// Never locked for longer than it takes to clone, so that a fork finds it free.
-    reader: Mutex<Option<Arc<Bulletin>>>,
+    reader: Mutex<Option<Arc<WeightBroadcast>>>,
     /// For who made them; locked by the thread that publishes.
-    writer: Mutex<Option<Bulletin>>,
+    writer: Mutex<Option<WeightBroadcast>>,
     name: String,
     nbytes: usize,
 }
 
 impl Weights {
-    fn over(reader: Bulletin, writer: Option<Bulletin>) -> Weights {
+    fn over(reader: WeightBroadcast, writer: Option<WeightBroadcast>) -> Weights {
         Weights {
             name: reader.name().to_owned(),
             nbytes: reader.nbytes(),
@@ -75,12 +75,12 @@ impl Weights {
         }
     }
 
-    fn reader(&self) -> PyResult<Arc<Bulletin>> {
+    fn reader(&self) -> PyResult<Arc<WeightBroadcast>> {
         let reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner);
         reader.clone().ok_or_else(closed)
     }
 
-    fn writer(&self) -> PyResult<MutexGuard<'_, Option<Bulletin>>> {
+    fn writer(&self) -> PyResult<MutexGuard<'_, Option<WeightBroadcast>>> {
         match self.writer.try_lock() {
             Ok(writer) => Ok(writer),
             Err(TryLockError::Poisoned(writer)) => Ok(writer.into_inner()),
@@ -102,15 +102,15 @@ impl Weights {
         let nbytes = count("nbytes", nbytes)?;
         // Touching all of a large memory takes its time.
         py.detach(|| {
-            let writer = Bulletin::create(nbytes)?;
-            Ok(Weights::over(Bulletin::attach(writer.name())?, Some(writer)))
+            let writer = WeightBroadcast::create(nbytes)?;
+            Ok(Weights::over(WeightBroadcast::attach(writer.name())?, Some(writer)))
         })
         .map_err(from_shm)
     }
 
     #[classmethod]
     fn attach(_cls: &Bound<'_, PyType>, name: &str) -> PyResult<Weights> {
-        Bulletin::attach(name).map(|reader| Weights::over(reader, None)).map_err(from_shm)
+        WeightBroadcast::attach(name).map(|reader| Weights::over(reader, None)).map_err(from_shm)
     }
 
     #[getter]

@@ -129,10 +129,10 @@ class HighwayVectorEnv(NativeVectorEnv):
             "rewards": dict(zip(REWARDS, rewards.T.copy(), strict=True)),
         }
 
-    def continue_streams(self, other: HighwayVectorEnv) -> None:
+    def copy_generators(self, other: HighwayVectorEnv) -> None:
         """Continues the random streams of another environment, if it was ever reset."""
         if other.was_reset:
-            self._highway.continue_streams(other._highway)
+            self._highway.copy_generators(other._highway)
             self.was_reset = True
 
     def action_masks(self, out: NDArray[np.bool_] | None = None) -> NDArray[np.bool_]:
@@ -225,7 +225,7 @@ class HighwayEnv(SingleEnv):
         if not data_equivalence(self.config, self._vector.config):
             old = self._vector
             self._build({"config": self.config})
-            self._vector.continue_streams(old)
+            self._vector.copy_generators(old)
             old.close()
         return super().reset(seed=seed)
 

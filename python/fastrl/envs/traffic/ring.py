@@ -169,7 +169,7 @@ class _Rings:
     @property
     def agent_vehicles(self) -> tuple[int, ...]:
         """The index of each agent's vehicle."""
-        return tuple(self._native.seats)
+        return tuple(self._native.agent_vehicles)
 
     def vehicles(self) -> RingState:
         """Positions and speeds of the vehicles."""
@@ -183,7 +183,7 @@ class _Rings:
         """Moves the vehicles of ring `index` within its episode: `positions` [n] in m, ascending, the last less than a
         lap after the first; `speeds` [n] in m/s, from 0. ValueError if two vehicles overlap."""
         x, v = (np.ascontiguousarray(values, np.float64) for values in (positions, speeds))
-        self._native.place(index, float(ring_length), x, v)
+        self._native.set_vehicles(index, float(ring_length), x, v)
 
 
 class RingVectorEnv(_Rings, NativeVectorEnv):

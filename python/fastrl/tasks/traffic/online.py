@@ -291,7 +291,9 @@ class OnlineWorlds:
         self._weights = Weights(len(self._buffer))
         self._made.callback(self._weights.close)
         # A lane more: a simulation that was killed may be followed before its lane is free again.
-        self._queue = Queue(self._row.dtype, self._queue_size, lanes=2, policy="drop_oldest", shared=True)
+        self._queue = Queue(
+            self._row.dtype, self._queue_size, max_producers=2, policy="drop_oldest", shared=True
+        )
         self._made.callback(self._queue.close)
         self._board = Board(CONTEXT, 1)
         self.publish(level, difficulty)

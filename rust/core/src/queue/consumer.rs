@@ -1,38 +1,50 @@
-//! The consumer: reads all lanes in turn, or the ring.
+//! The consumer: reads the rings of all producers in turn, or the shared ring.
+#![deny(missing_docs)]
 
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 
-use super::lane::LaneReader;
-use super::layout::Of;
-use super::ring::RingReader;
+use super::event::Event;
+use super::layout::QueueWord;
+use super::mpsc_ring::MpscReader;
+use super::spsc_ring::SpscReader;
 use super::{Error, Order, Queue, State, damaged_ring};
-use crate::queue::bell::Bell;
 use crate::shm::memory::{Memory, Site};
 use crate::shm::process::forks;
 
 enum Reader {
-    Lanes(Vec<LaneReader>),
-    Ring { reader: RingReader, stalled: Option<(u64, Instant)>, abandoned: u64 },
+    Spsc(Vec<SpscReader>),
+    Mpsc {
+        reader: MpscReader,
+        /// The oldest position and when it was first seen taken but not published; None unless it is so now.
+        stalled: Option<(u64, Instant)>,
+        /// How much of the reader's `abandoned` is in the queue's counter.
+        abandoned: u64,
+    },
 }
 
+/// The consumer of a queue. It belongs to the process that made it: in a forked child every call is
+/// [`Error::Forked`]. Dropped, it releases what is peeked at and frees its role.
 pub struct Consumer {
     queue: Queue,
+    /// The reading side of the rings. This process holds the consumer's role, so no other reader exists.
     reader: Reader,
-    /// The lane that is read next.
-    next: usize,
-    /// The lane whose records are shown.
-    shown: Option<(usize, u64)>,
+    /// The index of the ring that is read first next time.
+    next_ring: usize,
+    /// The ring and the number of records that are peeked at and not yet released. Nothing else is taken meanwhile.
+    peeked: Option<(usize, u64)>,
+    /// [`forks`] of the process that made this consumer.
     forks: u64,
 }
 
-/// How long a position may be taken but not published before it is asked whether its producer is dead.
-const STALL: Duration = Duration::from_millis(2);
-/// How long the consumer looks before it sleeps.
-const SPIN: Duration = Duration::from_micros(20);
-/// A producer that dies rings no bell.
-const LONGEST_SLEEP: Duration = Duration::from_millis(10);
+/// Time that the oldest position may be taken but not published before the consumer asks whether its producer is dead,
+/// which takes microseconds.
+const STALL_TIME: Duration = Duration::from_millis(2);
+/// Time that the waiting consumer polls before it sleeps.
+const SPIN_TIME: Duration = Duration::from_micros(20);
+/// Longest sleep: a producer that dies notifies no event.
+const MAX_SLEEP: Duration = Duration::from_millis(10);
 
 impl Consumer {
     pub(super) fn new(queue: Queue) -> Result<Consumer, Error> {
@@ -40,17 +52,18 @@ impl Consumer {
         let (memory, layout) = (&queue.0.memory, &queue.0.layout);
         queue.take_role(queue.consumer_role()).map_err(|process| Error::Consumer { pid: process.pid() })?;
         let reader = match layout.order {
-            Order::Lanes => {
-                Reader::Lanes((0..layout.lanes).map(|lane| LaneReader::new(memory, layout.lane(lane))).collect())
-            }
+            Order::PerProducer => Reader::Spsc(
+                (0..layout.max_producers).map(|producer| SpscReader::new(memory, layout.spsc_ring(producer))).collect(),
+            ),
             Order::Total => {
-                let reader = RingReader::new(memory, layout.ring());
-                Reader::Ring { reader, stalled: None, abandoned: 0 }
+                let reader = MpscReader::new(memory, layout.mpsc_ring());
+                Reader::Mpsc { reader, stalled: None, abandoned: 0 }
             }
         };
-        Ok(Consumer { reader, next: 0, shown: None, forks: forks(), queue })
+        Ok(Consumer { reader, next_ring: 0, peeked: None, forks: forks(), queue })
     }
 
+    /// The queue.
     pub fn queue(&self) -> &Queue {
         &self.queue
     }
@@ -59,50 +72,50 @@ impl Consumer {
         if self.forks != forks() {
             return Err(Error::Forked("the consumer belongs to the parent process: take records there"));
         }
-        if self.shown.is_some() {
-            return Err(Error::Borrowed("records are shown: leave the peek(...) block first"));
+        if self.peeked.is_some() {
+            return Err(Error::Borrowed("records are being peeked at: leave the peek(...) block first"));
         }
         match &self.reader {
-            Reader::Ring { reader, .. } if reader.is_damaged(&self.queue.0.memory) => Err(damaged_ring()),
+            Reader::Mpsc { reader, .. } if reader.is_damaged(&self.queue.0.memory) => Err(damaged_ring()),
             _ => Ok(()),
         }
     }
 
-    /// Copies the records that are there, as many as fit; how many. 0 if there are none now.
+    /// Copies and frees as many waiting records as `out` has room for. Returns how many; 0 if none wait now.
     ///
-    /// [`Error::ShutDown`] once the queue was shut down and nothing is left, or was shut down at once.
+    /// [`Error::ShutDown`]: the queue was shut down, and nothing is left or it was immediate.
     pub fn take(&mut self, out: &mut [MaybeUninit<u8>]) -> Result<usize, Error> {
         self.check()?;
         self.until_shutdown(|consumer| consumer.read(out))
     }
 
-    /// The oldest records that lie side by side, at most `max`: where, and how many. None if there are none now.
-    /// They stay there, and nothing else can be taken, until [`Consumer::release`].
+    /// The oldest records that lie side by side, at most `max`: the address of the first, and their number. None if none
+    /// wait now. They stay untouched, and nothing else can be taken, until [`Consumer::release`].
     ///
     /// [`Error::ShutDown`] as for [`Consumer::take`].
     pub fn peek(&mut self, max: usize) -> Result<Option<(NonNull<u8>, usize)>, Error> {
         self.check()?;
-        let mut shown = None;
+        let mut peeked = None;
         self.until_shutdown(|consumer| {
-            shown = consumer.show(max as u64);
-            shown.map_or(0, |(_, count)| count as usize)
+            peeked = consumer.peek_ring(max as u64);
+            peeked.map_or(0, |(_, count)| count as usize)
         })?;
-        Ok(shown.map(|(slot, count)| (self.queue.0.memory.place(slot), count as usize)))
+        Ok(peeked.map(|(slot, count)| (self.queue.0.memory.place(slot), count as usize)))
     }
 
-    /// Gives back what was shown.
+    /// Frees the records that were peeked at.
     pub fn release(&mut self) {
-        let Some((lane, count)) = self.shown.take() else { return };
+        let Some((ring, count)) = self.peeked.take() else { return };
         if self.forks != forks() {
             return;
         }
         let memory = &self.queue.0.memory;
         match &mut self.reader {
-            Reader::Lanes(readers) => readers[lane].release(memory),
-            Reader::Ring { reader, .. } => reader.release(memory),
+            Reader::Spsc(readers) => readers[ring].release(memory),
+            Reader::Mpsc { reader, .. } => reader.release(memory),
         }
         self.account(count);
-        self.ring_producers(lane);
+        self.notify_producers(ring);
     }
 
     fn until_shutdown(&mut self, mut take: impl FnMut(&mut Consumer) -> usize) -> Result<usize, Error> {
@@ -114,12 +127,12 @@ impl Consumer {
         if taken > 0 || state == State::Open {
             return Ok(taken);
         }
-        // What was begun before the shutdown is still to come.
+        // Records that were announced before the shutdown are still to come.
         let queue = self.queue.clone();
-        if !queue.0.gate.is_quiet(&queue.0.memory, |lane| queue.is_alive(lane)) {
+        if !queue.0.gate.is_quiet(&queue.0.memory, |producer| queue.is_alive(producer)) {
             return Ok(0);
         }
-        // Looked for once more, because who is no longer busy has published before.
+        // Tried once more: a producer that is no longer busy had published before.
         match take(self) {
             0 if self.is_stalled() => Ok(0),
             0 => Err(Error::ShutDown),
@@ -129,32 +142,32 @@ impl Consumer {
 
     fn is_stalled(&self) -> bool {
         match &self.reader {
-            Reader::Lanes(_) => false,
-            Reader::Ring { reader, .. } => reader.stalled(&self.queue.0.memory).is_some(),
+            Reader::Spsc(_) => false,
+            Reader::Mpsc { reader, .. } => reader.stalled(&self.queue.0.memory).is_some(),
         }
     }
 
     fn account(&mut self, taken: u64) {
         let layout = &self.queue.0.layout;
-        self.queue.count(layout.word(Of::Got), taken);
+        self.queue.count(layout.word(QueueWord::Got), taken);
         match &mut self.reader {
-            Reader::Lanes(readers) => {
+            Reader::Spsc(readers) => {
                 let high_water = readers.iter().map(|reader| reader.high_water).max().unwrap_or(0);
-                raise(&self.queue, high_water);
+                raise_high_water(&self.queue, high_water);
             }
-            Reader::Ring { reader, abandoned, .. } => {
-                self.queue.count(layout.word(Of::Abandoned), reader.abandoned - *abandoned);
+            Reader::Mpsc { reader, abandoned, .. } => {
+                self.queue.count(layout.word(QueueWord::Abandoned), reader.abandoned - *abandoned);
                 *abandoned = reader.abandoned;
             }
         }
     }
 
-    fn ring_producers(&self, lane: usize) {
+    fn notify_producers(&self, ring: usize) {
         let memory = &self.queue.0.memory;
-        Bell::after_change(memory);
+        Event::fence(memory);
         match &self.reader {
-            Reader::Lanes(_) => self.queue.producer_bell(lane).ring(memory),
-            Reader::Ring { .. } => self.queue.ring_producers(),
+            Reader::Spsc(_) => self.queue.producer_event(ring).notify(memory),
+            Reader::Mpsc { .. } => self.queue.notify_producers(),
         }
     }
 
@@ -164,31 +177,31 @@ impl Consumer {
         let size = layout.record_size;
         let mut taken = 0;
         match &mut self.reader {
-            Reader::Lanes(readers) => {
-                let lanes = readers.len();
-                for i in 0..lanes {
-                    let lane = (self.next + i) % lanes;
-                    let count = readers[lane].read(memory, &mut out[taken * size..], size) as usize;
+            Reader::Spsc(readers) => {
+                let rings = readers.len();
+                for i in 0..rings {
+                    let ring = (self.next_ring + i) % rings;
+                    let count = readers[ring].read(memory, &mut out[taken * size..], size) as usize;
                     if count > 0 {
                         taken += count;
-                        Bell::after_change(memory);
-                        queue.producer_bell(lane).ring(memory);
+                        Event::fence(memory);
+                        queue.producer_event(ring).notify(memory);
                         if taken * size + size > out.len() {
-                            // The next one's turn, so that a busy producer does not keep the others out.
-                            self.next = (lane + 1) % lanes;
+                            // The next producer's turn, so that a busy one does not starve the others.
+                            self.next_ring = (ring + 1) % rings;
                             break;
                         }
                     }
                 }
             }
-            Reader::Ring { .. } => {
-                let is_alive = |lane| queue.is_alive(lane);
-                let is_stalled_long = self.look_at_ring();
-                let Reader::Ring { reader, .. } = &mut self.reader else { return 0 };
+            Reader::Mpsc { .. } => {
+                let is_alive = |producer| queue.is_alive(producer);
+                let is_stalled_long = self.refresh_stall();
+                let Reader::Mpsc { reader, .. } = &mut self.reader else { return 0 };
                 let is_alive: Option<&dyn Fn(usize) -> bool> = if is_stalled_long { Some(&is_alive) } else { None };
                 taken = reader.read(memory, out, size, is_alive) as usize;
                 if taken > 0 {
-                    self.ring_producers(0);
+                    self.notify_producers(0);
                 }
             }
         }
@@ -196,56 +209,56 @@ impl Consumer {
         taken
     }
 
-    fn show(&mut self, max: u64) -> Option<(usize, u64)> {
+    fn peek_ring(&mut self, max: u64) -> Option<(usize, u64)> {
         let queue = self.queue.clone();
         let memory = &queue.0.memory;
-        let is_stalled_long = self.look_at_ring();
-        let shown = match &mut self.reader {
-            Reader::Lanes(readers) => {
-                let lanes = readers.len();
-                (0..lanes).find_map(|i| {
-                    let lane = (self.next + i) % lanes;
-                    readers[lane].show(memory, max).map(|shown| (lane, shown))
+        let is_stalled_long = self.refresh_stall();
+        let peeked = match &mut self.reader {
+            Reader::Spsc(readers) => {
+                let rings = readers.len();
+                (0..rings).find_map(|i| {
+                    let ring = (self.next_ring + i) % rings;
+                    readers[ring].peek(memory, max).map(|peeked| (ring, peeked))
                 })
             }
-            Reader::Ring { reader, .. } => {
-                let is_alive = |lane| queue.is_alive(lane);
+            Reader::Mpsc { reader, .. } => {
+                let is_alive = |producer| queue.is_alive(producer);
                 let is_alive: Option<&dyn Fn(usize) -> bool> = if is_stalled_long { Some(&is_alive) } else { None };
-                reader.show(memory, max, is_alive).map(|shown| (0, shown))
+                reader.peek(memory, max, is_alive).map(|peeked| (0, peeked))
             }
         };
-        let (lane, (slot, count)) = shown?;
-        self.next = (lane + 1) % queue.0.layout.lanes;
-        self.shown = Some((lane, count));
+        let (ring, (slot, count)) = peeked?;
+        self.next_ring = (ring + 1) % queue.0.layout.max_producers;
+        self.peeked = Some((ring, count));
         Some((slot, count))
     }
 
-    /// Before the ring is read: notes how full it is. Whether its oldest position has been taken but not published
-    /// for so long that it is worth asking who is alive, which takes microseconds.
-    fn look_at_ring(&mut self) -> bool {
-        let Reader::Ring { reader, stalled, .. } = &mut self.reader else { return false };
-        raise(&self.queue, reader.depth(&self.queue.0.memory));
+    /// Before the shared ring is read: records its depth, and returns whether its oldest position has been taken but not
+    /// published for [`STALL_TIME`].
+    fn refresh_stall(&mut self) -> bool {
+        let Reader::Mpsc { reader, stalled, .. } = &mut self.reader else { return false };
+        raise_high_water(&self.queue, reader.depth(&self.queue.0.memory));
         *stalled = match (reader.stalled(&self.queue.0.memory), *stalled) {
             (Some(position), Some((before, since))) if position == before => Some((before, since)),
             (Some(position), _) => Some((position, Instant::now())),
             (None, _) => None,
         };
-        stalled.is_some_and(|(_, since)| since.elapsed() >= STALL)
+        stalled.is_some_and(|(_, since)| since.elapsed() >= STALL_TIME)
     }
 
     fn is_ready(&self) -> bool {
         let memory = &self.queue.0.memory;
         match &self.reader {
-            Reader::Lanes(readers) => readers.iter().any(|reader| reader.is_ready(memory)),
-            Reader::Ring { reader, .. } => reader.is_ready(memory),
+            Reader::Spsc(readers) => readers.iter().any(|reader| reader.is_ready(memory)),
+            Reader::Mpsc { reader, .. } => reader.is_ready(memory),
         }
     }
 
-    /// Blocks until something may be there or the queue was shut down, at most `timeout`; false if it took too long.
+    /// Blocks until a record may be there or the queue was shut down, at most `timeout`; false if it timed out.
     pub fn wait(&mut self, timeout: Duration) -> Result<bool, Error> {
         self.check()?;
         let start = Instant::now();
-        let (memory, bell) = (&self.queue.0.memory, self.queue.consumer_bell());
+        let (memory, event) = (&self.queue.0.memory, self.queue.consumer_event());
         let is_ready = || self.is_ready() || self.queue.state() != State::Open;
         let is_ready = loop {
             if is_ready() {
@@ -255,23 +268,23 @@ impl Consumer {
             if passed >= timeout {
                 break false;
             }
-            if passed < SPIN {
+            if passed < SPIN_TIME {
                 std::hint::spin_loop();
                 continue;
             }
-            bell.sleep(memory, (timeout - passed).min(LONGEST_SLEEP), is_ready);
+            event.wait(memory, (timeout - passed).min(MAX_SLEEP), is_ready);
             if self.is_stalled() {
                 break true;
             }
         };
-        self.queue.count(self.queue.0.layout.word(Of::ConsumerWaitNs), start.elapsed().as_nanos() as u64);
+        self.queue.count(self.queue.0.layout.word(QueueWord::ConsumerWaitNs), start.elapsed().as_nanos() as u64);
         Ok(is_ready)
     }
 }
 
-/// Raises the high-water mark of the queue.
-fn raise(queue: &Queue, depth: u64) {
-    let word = queue.0.layout.word(Of::HighWater);
+/// Raises the high-water mark of the queue to `depth`, if that is more.
+fn raise_high_water(queue: &Queue, depth: u64) {
+    let word = queue.0.layout.word(QueueWord::HighWater);
     if depth > queue.0.memory.load(word, Site::Plain) {
         queue.0.memory.store(word, depth, Site::Plain);
     }
@@ -283,6 +296,6 @@ impl Drop for Consumer {
             return;
         }
         self.release();
-        self.queue.consumer_role().give(&self.queue.0.memory);
+        self.queue.consumer_role().release(&self.queue.0.memory);
     }
 }

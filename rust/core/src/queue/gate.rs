@@ -1,20 +1,26 @@
-//! Shutting a queue down without losing what is being put at that moment.
+//! The gate that every `put` passes: it closes without losing records that are being put at that moment.
 //!
-//! A producer says that it is busy and then looks whether the gate is open; who closes it does so before the consumer
-//! looks who is busy. Each side's fence stands between its two steps: either the producer sees that the gate is closed
-//! and puts nothing, or the consumer sees that there is something to wait for.
+//! A producer marks itself busy and then checks whether the gate is open; a process that shuts the queue down closes the
+//! gate, and the consumer checks who is busy only after it has seen the gate closed. A sequentially consistent fence
+//! stands between the two steps of each side: either the producer sees the gate closed and puts nothing, or the
+//! consumer sees the producer busy and waits for its records.
+#![deny(missing_docs)]
 
 use super::State;
 use crate::shm::memory::{Memory, Site, Word};
 
+/// The words of a gate.
 #[derive(Clone, Debug)]
 pub struct Gate {
+    /// A [`State`]. It only ever grows: open, closing, closed.
     pub state: Word,
-    /// Of each producer: records that it is about to publish.
+    /// Of each producer: the number of records that it is about to publish, 0 while it is outside the gate. Written by
+    /// that producer alone; where it died in between, the value stays until the next producer takes its place.
     pub busy: Vec<Word>,
 }
 
 impl Gate {
+    /// The state of the queue. All that was put before the state changed, by the thread that changed it, is visible.
     pub fn state(&self, memory: &impl Memory) -> State {
         match memory.load(self.state, Site::StateSeen) {
             0 => State::Open,
@@ -23,16 +29,15 @@ impl Gate {
         }
     }
 
-    /// Closes it; what was put before by this thread is visible to who sees it closed.
+    /// Changes the state to `state`, unless it is that or a later one already.
     pub fn close(&self, memory: &impl Memory, state: State) {
         let found = memory.load(self.state, Site::Plain);
-        // At once stays at once.
         if found < state as u64 && memory.exchange(self.state, found, state as u64, Site::State).is_err() {
             self.close(memory, state);
         }
     }
 
-    /// For a producer: begins to put records, unless the gate is closed.
+    /// For a producer: announces `records` and enters; false, and nothing is announced, if the gate is closed.
     #[inline]
     pub fn enter(&self, memory: &impl Memory, producer: usize, records: u64) -> bool {
         memory.store(self.busy[producer], records, Site::Plain);
@@ -44,19 +49,19 @@ impl Gate {
         is_open
     }
 
-    /// For a producer: what it began is published, or given up.
+    /// For a producer: the records that it announced are published, or given up.
     #[inline]
     pub fn leave(&self, memory: &impl Memory, producer: usize) {
         memory.store(self.busy[producer], 0, Site::Intend);
     }
 
-    /// What a producer had begun.
-    pub fn begun(&self, memory: &impl Memory, producer: usize) -> u64 {
+    /// Records that a producer has announced and neither published nor given up.
+    pub fn pending(&self, memory: &impl Memory, producer: usize) -> u64 {
         memory.load(self.busy[producer], Site::Plain)
     }
 
-    /// For the consumer, which has seen the gate closed: whether nobody alive is still putting. What they have put is
-    /// visible then.
+    /// For the consumer, once it has seen the gate closed: whether no living producer is inside. Then all that was put
+    /// is visible, and nothing more will come.
     pub fn is_quiet(&self, memory: &impl Memory, is_alive: impl Fn(usize) -> bool) -> bool {
         memory.fence(Site::Shut);
         let is_busy = |(producer, &word): (usize, &Word)| memory.load(word, Site::Intent) != 0 && is_alive(producer);

@@ -12,8 +12,8 @@ pub enum Error {
     Full,
     /// The queue was shut down.
     ShutDown,
-    /// Every lane has a living producer.
-    NoLane { lanes: usize },
+    /// The queue has as many living producers as it can have.
+    NoProducerLeft { max_producers: usize },
     /// Another consumer is attached and alive.
     Consumer { pid: u32 },
     /// Something shown or reserved has not been given back yet.
@@ -51,8 +51,11 @@ impl fmt::Display for Error {
             Error::Invalid(what) | Error::TooMany(what) | Error::Foreign(what) => f.write_str(what),
             Error::Full => f.write_str("the queue is full"),
             Error::ShutDown => f.write_str("the queue was shut down"),
-            Error::NoLane { lanes } => {
-                write!(f, "all {lanes} lanes have a living producer: close one, or make the queue with more lanes")
+            Error::NoProducerLeft { max_producers } => {
+                write!(
+                    f,
+                    "the queue has {max_producers} living producers, which is its max_producers: close one, or make a queue for more"
+                )
             }
             Error::Consumer { pid } => {
                 write!(f, "the queue has a consumer already, in process {pid}: a queue has one at a time")

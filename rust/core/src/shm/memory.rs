@@ -1,9 +1,10 @@
-//! Words and records in memory that several threads or processes share, and the one place that says with which
-//! memory ordering each of them is touched.
+//! Words and records in memory that several threads or processes share, and the one place that states the memory
+//! ordering of each access.
 //!
-//! The algorithms of [`crate::queue`], [`crate::bulletin`] and [`crate::rounds`] are written against [`Memory`], so that the same code
-//! runs on mapped memory ([`Mapped`]) and, in `tests/loom_models.rs`, on a model that explores every interleaving
-//! and every value that a weak memory may show. Each [`Site`] can be weakened there, and then a model must fail.
+//! The algorithms of [`crate::queue`], [`crate::weight_broadcast`] and [`crate::barrier`] are written against [`Memory`],
+//! so the same code runs on mapped memory ([`Mapped`]) and, in `tests/loom_models`, on a model that explores every
+//! interleaving and every value that a weak memory may show. Each [`Site`] can be weakened there, and then a model must
+//! fail.
 
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
@@ -14,68 +15,70 @@ use std::time::Duration;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Word(pub usize);
 
-/// Where and why a word is touched. What is not a [`Site::Plain`] one has an ordering that something depends on.
+/// The place and purpose of an access to a word. Sites other than [`Site::Plain`] have an ordering that something relies
+/// on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Site {
     /// No ordering: counters, words that only their owner writes, values that are checked again later.
     Plain,
-    /// A producer's tail or a record's sequence number: the records before it are complete.
+    /// A producer stores its tail, or a record's sequence number: the records before it are complete.
     Publish,
-    /// The consumer reads that word: it may now read those records.
+    /// The consumer loads that word: it may read those records.
     Collect,
-    /// The consumer's head (or claim): it has done with the records before it.
+    /// The consumer stores its head (or claim): it needs the records before it no longer.
     Free,
-    /// A producer reads that word: it may now write over those records.
+    /// A producer loads that word: it may overwrite those records.
     Reuse,
-    /// A producer drops the oldest records, which others wrote and others will write over.
+    /// A producer drops the oldest records, which others wrote and others will overwrite.
     Drop,
     /// A producer takes a range of the total order; its intent is visible before.
     Take,
-    /// The consumer reads how far the total order is taken, and with it the intents of who took it.
+    /// The consumer loads up to where the total order is taken, and with it the intents of those producers.
     Taken,
-    /// A producer says from where on it will take, or that it is done; what it took before is published.
+    /// A producer stores its intent, or clears it: what it took before is published.
     Intend,
-    /// The consumer reads that word.
+    /// The consumer loads that word.
     Intent,
-    /// A lane changes hands, from a producer that is done with it.
+    /// A process frees its role.
     HandOver,
-    /// The next producer takes it.
+    /// The next process takes that role.
     TakeOver,
-    /// Somebody says that it will sleep, then looks once more.
+    /// A waiter announces that it will sleep, then checks its condition once more.
     Sleep,
-    /// Somebody changed what others may sleep for, then looks whether one does.
+    /// A process has changed a condition that others may sleep on, then checks whether one does.
     Wake,
-    /// A producer says that it is busy, then looks whether the queue was shut down.
+    /// A producer announces that it is busy, then checks whether the queue was shut down.
     Busy,
-    /// The queue was shut down; the consumer then looks who is still busy.
+    /// The consumer has seen that the queue was shut down, then checks who is still busy.
     Shut,
-    /// The state of a queue is changed.
+    /// A process changes the state of a queue.
     State,
-    /// The state of a queue is read.
+    /// A process loads the state of a queue.
     StateSeen,
-    /// A bulletin's page is marked as being written; the version before it is out.
+    /// A writer marks a page as being written; the version before it is complete.
     Mark,
-    /// A reader looks at that mark.
+    /// A reader loads that mark.
     Marked,
     /// The page is written after it was marked.
     Begin,
     /// The page is complete.
     Finish,
-    /// A reader learns of a version; its page was complete.
+    /// A reader loads the newest version; its page was complete.
     Newest,
-    /// A reader has copied a page, then looks whether it was written meanwhile.
+    /// A reader has copied a page, then checks whether it was written meanwhile.
     Recheck,
-    /// A leader begins a round; what it wrote before is there.
-    Begun,
+    /// A leader starts a round; what it wrote before is visible.
+    RoundStart,
     /// A member sees that round.
-    BegunSeen,
-    /// A member has done its part of a round; what it wrote is there.
+    RoundSeen,
+    /// A member has done its part of a round; what it wrote is visible.
     Done,
     /// The leader sees that.
     DoneSeen,
 }
 
 impl Site {
+    /// The memory ordering of the access, or of the fence.
     #[inline(always)]
     pub const fn ordering(self) -> Ordering {
         match self {
@@ -89,7 +92,7 @@ impl Site {
             | Site::State
             | Site::Mark
             | Site::Finish
-            | Site::Begun
+            | Site::RoundStart
             | Site::Done => Ordering::Release,
             Site::Collect
             | Site::Reuse
@@ -99,9 +102,9 @@ impl Site {
             | Site::StateSeen
             | Site::Marked
             | Site::Newest
-            | Site::BegunSeen
+            | Site::RoundSeen
             | Site::DoneSeen => Ordering::Acquire,
-            // Fences. Each of the first four is one half of a pair "I write mine, then I read yours".
+            // Fences. Each of the first four stands between a write of one's own word and a read of the other side's.
             Site::Sleep | Site::Wake | Site::Busy | Site::Shut => Ordering::SeqCst,
             Site::Begin => Ordering::Release,
             Site::Recheck => Ordering::Acquire,
@@ -113,40 +116,43 @@ impl Site {
 pub trait Memory {
     fn load(&self, word: Word, site: Site) -> u64;
     fn store(&self, word: Word, value: u64, site: Site);
-    /// Compare and exchange; the value found if it was not `current`.
+    /// Compare and exchange. The error is the value found, if it was not `current`.
     fn exchange(&self, word: Word, current: u64, new: u64, site: Site) -> Result<(), u64>;
     fn fence(&self, site: Site);
-    /// Sleeps while the word has this value, until [`Memory::wake`], at most `timeout`; may wake for no reason.
+    /// Sleeps while the word has this value, until [`Memory::wake`], at most `timeout`; may return early.
     fn sleep(&self, word: Word, value: u64, timeout: Duration);
+    /// Wakes all that sleep on the word.
     fn wake(&self, word: Word);
 
     /// Copies records into the slots from `slot` on.
     ///
     /// # Safety
-    /// The slots exist, and nobody else touches them meanwhile.
+    /// The slots exist, and no other thread or process touches them meanwhile.
     unsafe fn write(&self, slot: usize, records: &[u8]);
 
     /// Copies the records in the slots from `slot` on; `out` holds whole records.
     ///
     /// # Safety
-    /// The slots exist, and nobody writes to them meanwhile.
+    /// The slots exist, and no thread or process writes to them meanwhile.
     unsafe fn read(&self, slot: usize, out: &mut [MaybeUninit<u8>]);
 
-    /// Where a slot's record lies, for who reads or writes in place, under the conditions of `read` and `write`.
+    /// The address of a slot's record, to be read or written in place under the conditions of `read` and `write`.
     fn place(&self, slot: usize) -> NonNull<u8>;
 }
 
 /// Mapped memory: this process's own or shared with others.
 pub struct Mapped {
+    /// Address of the first byte. The `len` bytes from it stay mapped and writeable: the promise of [`Mapped::new`].
     base: NonNull<u8>,
     len: usize,
+    /// Offset of the first record: words lie before it, records behind it.
     records: usize,
     record_size: usize,
 }
 
 // SAFETY: words are only touched by atomic operations, records only under the conditions of `read` and `write`.
 unsafe impl Send for Mapped {}
-// SAFETY: as above.
+// SAFETY: the reason given at `Send` holds for shared references too: no method takes `&mut self`.
 unsafe impl Sync for Mapped {}
 
 impl Mapped {
@@ -161,19 +167,21 @@ impl Mapped {
     #[inline(always)]
     fn word(&self, word: Word) -> &AtomicU64 {
         assert!(word.0 % 8 == 0 && word.0 + 8 <= self.records);
-        // SAFETY: inside of the mapping, aligned, and only ever used as an atomic.
+        // SAFETY: the assertion puts it inside of the mapping and aligned; all access to words is atomic.
         unsafe { &*self.base.as_ptr().add(word.0).cast() }
     }
 
-    /// The half of a word that the operating system compares.
+    /// The half of a word that holds its low bits, which the kernel compares.
     #[cfg(target_os = "linux")]
     fn half(&self, word: Word) -> &AtomicU32 {
         let low = if cfg!(target_endian = "little") { 0 } else { 4 };
         let address: *const AtomicU64 = self.word(word);
-        // SAFETY: four of the word's eight bytes, aligned; they are written as a whole word only.
+        // SAFETY: `word` gave eight valid bytes, of which these are four, aligned. They are only compared by the kernel;
+        // stores go to the whole word, atomically.
         unsafe { &*address.cast::<u8>().add(low).cast() }
     }
 
+    /// The offset of a slot. Panics unless `bytes` bytes from there on lie inside of the mapping.
     #[inline(always)]
     fn offset(&self, slot: usize, bytes: usize) -> usize {
         let offset = self.records + slot * self.record_size;
@@ -207,8 +215,8 @@ impl Memory for Mapped {
     fn sleep(&self, word: Word, value: u64, timeout: Duration) {
         use rustix::thread::futex;
         let timeout = futex::Timespec { tv_sec: timeout.as_secs() as _, tv_nsec: timeout.subsec_nanos() as _ };
-        // Whatever the reason for which it returns, the caller looks again. Not the private kind of futex: others
-        // map the same word elsewhere.
+        // The caller checks its condition again, whatever the reason for the return. Not a private futex: other
+        // processes map the same word elsewhere.
         let _ = futex::wait(self.half(word), futex::Flags::empty(), value as u32, Some(&timeout));
     }
 
@@ -232,20 +240,20 @@ impl Memory for Mapped {
     #[inline(always)]
     unsafe fn write(&self, slot: usize, records: &[u8]) {
         let offset = self.offset(slot, records.len());
-        // SAFETY: checked to be inside of the mapping; the rest is the caller's promise.
+        // SAFETY: `offset` has checked that the bytes lie inside of the mapping; the rest is the caller's promise.
         unsafe { self.base.as_ptr().add(offset).copy_from_nonoverlapping(records.as_ptr(), records.len()) };
     }
 
     #[inline(always)]
     unsafe fn read(&self, slot: usize, out: &mut [MaybeUninit<u8>]) {
         let offset = self.offset(slot, out.len());
-        // SAFETY: checked to be inside of the mapping; the rest is the caller's promise.
+        // SAFETY: `offset` has checked that the bytes lie inside of the mapping; the rest is the caller's promise.
         unsafe { out.as_mut_ptr().cast::<u8>().copy_from_nonoverlapping(self.base.as_ptr().add(offset), out.len()) };
     }
 
     fn place(&self, slot: usize) -> NonNull<u8> {
         let offset = self.offset(slot, self.record_size);
-        // SAFETY: checked to be inside of the mapping.
+        // SAFETY: `offset` has checked that the bytes lie inside of the mapping.
         unsafe { self.base.add(offset) }
     }
 }

@@ -34,11 +34,11 @@ const VERSION: u32 = 2;
 const FIXED: usize = 256;
 const PAGE: usize = 4096;
 /// In bytes.
-const LONGEST_SCHEMA: u64 = 1 << 20;
+const MAX_SCHEMA: u64 = 1 << 20;
 const FOLDER: &str = "/dev/shm";
 const PREFIX: &str = "fastrl-";
 /// More processes than this have never used one segment.
-const MOST_USERS: u64 = 1 << 16;
+const MAX_USERS: u64 = 1 << 16;
 
 /// Whether other processes can attach, and under what name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,8 +54,8 @@ pub enum Shared {
 #[repr(u32)]
 pub enum Kind {
     Queue = 1,
-    Bulletin = 2,
-    Rounds = 3,
+    Weights = 2,
+    Barrier = 3,
 }
 
 /// Words in which the processes that use a segment are written, for who sweeps it.
@@ -141,8 +141,8 @@ impl Header {
         }
         let kind = match half(12) {
             1 => Kind::Queue,
-            2 => Kind::Bulletin,
-            3 => Kind::Rounds,
+            2 => Kind::Weights,
+            3 => Kind::Barrier,
             _ => return Err("its header is damaged"),
         };
         if word(32) != length {
@@ -227,8 +227,8 @@ impl Segment {
         if header.kind != kind {
             return Err(foreign(match header.kind {
                 Kind::Queue => "it is a queue",
-                Kind::Bulletin => "it is a bulletin of weights",
-                Kind::Rounds => "it is a table of rounds",
+                Kind::Weights => "it is a broadcast of weights",
+                Kind::Barrier => "it is a lockstep barrier",
             }));
         }
         let map = MmapOptions::new()
@@ -257,7 +257,7 @@ impl Segment {
     }
 
     /// Whether this is a forked child's copy of memory that only its parent shares.
-    pub fn is_left_behind(&self) -> bool {
+    pub fn is_orphaned_by_fork(&self) -> bool {
         self.name.is_none() && self.forks != forks()
     }
 
@@ -304,7 +304,7 @@ fn no_memory(length: usize, source: io::Error) -> Error {
 fn header_bytes(file: &File) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; FIXED];
     file.read_exact_at(&mut bytes, 0)?;
-    let schema = u64::from_ne_bytes(bytes[40..48].try_into().expect("eight bytes")).min(LONGEST_SCHEMA);
+    let schema = u64::from_ne_bytes(bytes[40..48].try_into().expect("eight bytes")).min(MAX_SCHEMA);
     bytes.resize(FIXED + schema as usize, 0);
     file.read_exact_at(&mut bytes, 0)?;
     Ok(bytes)
@@ -364,7 +364,7 @@ fn create_file(header: &Header, name: Option<&str>, length: usize) -> Result<(Mm
     let unnamed = format!("/proc/self/fd/{}", file.as_raw_fd());
     let name = match name {
         Some(name) => name.to_owned(),
-        None => made_up_name().map_err(|error| refused(error.into()))?,
+        None => random_name().map_err(|error| refused(error.into()))?,
     };
     match linkat(CWD, unnamed, CWD, path(&name), AtFlags::SYMLINK_FOLLOW) {
         Ok(()) => Ok((map, name)),
@@ -375,7 +375,7 @@ fn create_file(header: &Header, name: Option<&str>, length: usize) -> Result<(Mm
 
 /// This process's identity, for people, and 64 random bits.
 #[cfg(target_os = "linux")]
-fn made_up_name() -> rustix::io::Result<String> {
+fn random_name() -> rustix::io::Result<String> {
     use rustix::rand::{GetRandomFlags, getrandom};
 
     let mut random = [0; 8];
@@ -427,7 +427,7 @@ fn remove_orphan(path: &Path, own: Namespace) -> io::Result<bool> {
 }
 
 fn has_living_user(file: &File, users: Users) -> io::Result<bool> {
-    if users.count > MOST_USERS {
+    if users.count > MAX_USERS {
         return Err(io::ErrorKind::InvalidData.into());
     }
     for i in 0..users.count {
@@ -449,7 +449,7 @@ mod tests {
 
     fn header() -> Header {
         let parameters = [8, 0, 0, 0, 0, 0];
-        Header { kind: Kind::Bulletin, length: 8192, parameters, users: Users::default(), schema: "text".into() }
+        Header { kind: Kind::Weights, length: 8192, parameters, users: Users::default(), schema: "text".into() }
     }
 
     /// A file that was not made by `Segment::create`; removed when it goes.
@@ -469,7 +469,7 @@ mod tests {
         }
 
         fn refusal(&self) -> String {
-            match Segment::attach(Kind::Bulletin, &self.0) {
+            match Segment::attach(Kind::Weights, &self.0) {
                 Err(error @ (Error::Foreign(_) | Error::NotFound(_))) => error.to_string(),
                 other => panic!("{:?}", other.map(|(_, header)| header)),
             }
@@ -554,7 +554,7 @@ mod tests {
 
     #[test]
     fn made_up_names_are_never_the_same() {
-        let names: std::collections::HashSet<_> = (0..100).map(|_| made_up_name().unwrap()).collect();
+        let names: std::collections::HashSet<_> = (0..100).map(|_| random_name().unwrap()).collect();
         assert_eq!(names.len(), 100);
         assert!(names.iter().all(|name| check_name(name).is_ok()));
     }

@@ -25,14 +25,14 @@ struct Cell {
 pub(crate) struct Model {
     words: HashMap<usize, Cell>,
     records: Vec<UnsafeCell<u64>>,
-    /// The site whose ordering is taken away.
+    /// The site whose ordering is weakened to none.
     weakened: Option<Site>,
-    /// Stands for the operating system's own lock around a sleep.
+    /// Models the kernel's lock around a futex.
     lock: Mutex<()>,
-    bell: Condvar,
+    wakes: Condvar,
 }
 
-// SAFETY: loom's cells notice it when two threads use one without an ordering between them.
+// SAFETY: loom's cells panic when two threads use one without an ordering between them.
 unsafe impl Sync for Model {}
 
 impl Model {
@@ -45,7 +45,7 @@ impl Model {
             records: (0..records).map(|_| UnsafeCell::new(0)).collect(),
             weakened,
             lock: Mutex::new(()),
-            bell: Condvar::new(),
+            wakes: Condvar::new(),
         }
     }
 
@@ -79,32 +79,32 @@ impl Memory for Model {
     fn sleep(&self, word: Word, value: u64, _timeout: Duration) {
         let guard = self.lock.lock().unwrap();
         if self.load(word, Site::Plain) == value {
-            drop(self.bell.wait(guard).unwrap());
+            drop(self.wakes.wait(guard).unwrap());
         }
     }
 
     fn wake(&self, _word: Word) {
         drop(self.lock.lock().unwrap());
-        self.bell.notify_all();
+        self.wakes.notify_all();
     }
 
     unsafe fn write(&self, slot: usize, records: &[u8]) {
         for (i, record) in records.chunks_exact(RECORD).enumerate() {
             let value = u64::from_ne_bytes(record.try_into().unwrap());
-            // SAFETY: loom checks that nobody else touches the cell.
+            // SAFETY: `with_mut` panics if another thread touches the cell meanwhile.
             self.records[slot + i].with_mut(|cell| unsafe { *cell = value });
         }
     }
 
     unsafe fn read(&self, slot: usize, out: &mut [MaybeUninit<u8>]) {
         for (i, record) in out.chunks_exact_mut(RECORD).enumerate() {
-            // SAFETY: loom checks that nobody writes to the cell.
+            // SAFETY: `with` panics if another thread writes to the cell meanwhile.
             let value = self.records[slot + i].with(|cell| unsafe { *cell });
             record.copy_from_slice(&value.to_ne_bytes().map(MaybeUninit::new));
         }
     }
 
     fn place(&self, _slot: usize) -> NonNull<u8> {
-        unreachable!("a place in the model has no address; write and read stand for it")
+        unreachable!("a slot of the model has no address: use write and read")
     }
 }

@@ -72,7 +72,7 @@ impl Highway {
     }
 
     /// Draws from here on what another one would have drawn.
-    pub fn continue_stream(&mut self, rng: NumpyRandom) {
+    pub fn set_generator(&mut self, rng: NumpyRandom) {
         self.episode.rng = rng;
     }
 

@@ -27,7 +27,7 @@ impl Scenic for Ring {
                 speed: platoon.v()[i],
                 lane: 0,
                 along,
-                agent: self.seats().iter().position(|&seat| seat == i).map(|k| k as u32),
+                agent: self.agent_vehicles().iter().position(|&vehicle| vehicle == i).map(|k| k as u32),
                 crashed: platoon.gap(i, length) < 0.0 || platoon.gap(behind, length) < 0.0,
             }
         };

@@ -58,7 +58,7 @@ pub struct Ring {
     human: Driver,
     learner: Driver,
     /// Which vehicle each agent sits in.
-    seats: Vec<usize>,
+    agent_vehicles: Vec<usize>,
     normals: Vec<f64>,
     state: State,
 }
@@ -80,7 +80,7 @@ impl Ring {
         Self {
             human: Driver::new(config.human, config.dt, config.integrator),
             learner: Driver::new(learner, config.dt, config.integrator),
-            seats: (0..config.num_agents).map(|k| config.vehicle_of(k)).collect(),
+            agent_vehicles: (0..config.num_agents).map(|k| config.vehicle_of(k)).collect(),
             normals: vec![0.0; config.num_vehicles],
             state,
             config,
@@ -101,8 +101,8 @@ impl Ring {
     }
 
     /// Which vehicle each agent sits in.
-    pub fn seats(&self) -> &[usize] {
-        &self.seats
+    pub fn agent_vehicles(&self) -> &[usize] {
+        &self.agent_vehicles
     }
 
     /// Since the episode's first observation, s.
@@ -116,7 +116,7 @@ impl Ring {
     }
 
     /// Puts the vehicles elsewhere, as they are for [`Platoon::new`], in the middle of the episode that runs.
-    pub fn place(&mut self, ring_length: f64, x: Vec<f64>, v: Vec<f64>) -> Result<(), String> {
+    pub fn set_vehicles(&mut self, ring_length: f64, x: Vec<f64>, v: Vec<f64>) -> Result<(), String> {
         let n = self.config.num_vehicles;
         if x.len() != n {
             return Err(format!("positions: expected {n}, got {}", x.len()));
@@ -145,7 +145,7 @@ impl Ring {
         }
         let state = &mut self.state;
         state.platoon.advance(&self.human);
-        for (mean, &i) in state.mean_speeds.iter_mut().zip(&self.seats) {
+        for (mean, &i) in state.mean_speeds.iter_mut().zip(&self.agent_vehicles) {
             *mean += (state.platoon.v()[i] - *mean) * (self.config.dt / self.config.memory).min(1.0);
         }
     }
@@ -156,7 +156,7 @@ impl Ring {
         let dt = config.dt;
         let platoon = &mut state.platoon;
         let bounds = &self.learner.idm;
-        for (k, &i) in self.seats.iter().enumerate() {
+        for (k, &i) in self.agent_vehicles.iter().enumerate() {
             let (v, gap) = (platoon.v()[i], platoon.gap(i, bounds.length));
             let lead_speed = platoon.v()[platoon.leader(i)];
             let wish = match config.drive {
@@ -185,7 +185,7 @@ impl Ring {
         let platoon = &self.state.platoon;
         let per_length = 1.0 / self.config.distance_scale.unwrap_or(self.config.ring_length.1);
         for (k, row) in obs.chunks_exact_mut(World::obs_len(self)).enumerate() {
-            let i = self.seats[k];
+            let i = self.agent_vehicles[k];
             let v = platoon.v()[i];
             row[0] = (v / OBS_SPEED) as f32;
             row[1] = ((platoon.v()[platoon.leader(i)] - v) / OBS_SPEED) as f32;
@@ -200,15 +200,15 @@ impl Ring {
     fn effort(&self, actions: &[f32]) -> f64 {
         let sum: f64 = match self.config.drive {
             Drive::Agents => actions.iter().map(|a| f64::from(a.abs())).sum(),
-            _ => self.seats.iter().map(|&i| self.state.platoon.acceleration()[i].abs()).sum(),
+            _ => self.agent_vehicles.iter().map(|&i| self.state.platoon.acceleration()[i].abs()).sum(),
         };
-        sum / self.seats.len() as f64
+        sum / self.agent_vehicles.len() as f64
     }
 
     /// The shortest time to a collision of an agent with its leader, s, infinite if none closes in.
     fn time_to_collision(&self) -> f64 {
         let platoon = &self.state.platoon;
-        let times = self.seats.iter().map(|&i| {
+        let times = self.agent_vehicles.iter().map(|&i| {
             let closing = platoon.v()[i] - platoon.v()[platoon.leader(i)];
             if closing > 0.0 { platoon.gap(i, self.human.idm.length).max(0.0) / closing } else { f64::INFINITY }
         });
@@ -226,7 +226,7 @@ impl Ring {
         let platoon = &self.state.platoon;
         let hit = |i: usize| platoon.gap(i, self.human.idm.length) < 0.0;
         let n = platoon.len();
-        self.seats.iter().filter(|&&i| hit(i) || hit((i + n - 1) % n)).count() as u32
+        self.agent_vehicles.iter().filter(|&&i| hit(i) || hit((i + n - 1) % n)).count() as u32
     }
 }
 
@@ -242,7 +242,7 @@ impl World for Ring {
     type State = State;
 
     fn num_agents(&self) -> usize {
-        self.seats.len()
+        self.agent_vehicles.len()
     }
 
     fn obs_len(&self) -> usize {
@@ -256,7 +256,7 @@ impl World for Ring {
     fn check(&self, actions: Actions<'_>) -> Result<(), Refused> {
         let (low, high) = (-self.config.max_decel as f32, self.config.max_accel as f32);
         match actions {
-            Actions::Box(all) if all.len() == self.seats.len() => {
+            Actions::Box(all) if all.len() == self.agent_vehicles.len() => {
                 match all.iter().position(|a| !(low..=high).contains(a)) {
                     None => Ok(()),
                     Some(agent) => Err(Refused {
@@ -278,10 +278,10 @@ impl World for Ring {
         let length = low + (high - low) * self.state.rng.unit();
         self.state.platoon = filled(&self.config, length);
         if self.config.memory > 0.0 {
-            self.state.mean_speeds = vec![0.0; self.seats.len()];
+            self.state.mean_speeds = vec![0.0; self.agent_vehicles.len()];
         }
         if self.config.drive == Drive::PiSaturation {
-            self.state.pi_saturation = vec![PiSaturation::default(); self.seats.len()];
+            self.state.pi_saturation = vec![PiSaturation::default(); self.agent_vehicles.len()];
         }
         for _ in 0..u64::from(self.config.warmup_steps) * u64::from(self.config.sims_per_step) {
             self.simulate(None);
@@ -350,7 +350,7 @@ impl World for Ring {
         state.platoon.check(config.num_vehicles)?;
         ensure(state.rng.is_sound(), "the random generator stands still")?;
         let begun = phase != Phase::NeverReset;
-        let agents = |has: bool| if has && begun { self.seats.len() } else { 0 };
+        let agents = |has: bool| if has && begun { self.agent_vehicles.len() } else { 0 };
         ensure(
             state.mean_speeds.len() == agents(config.memory > 0.0),
             "there are more or fewer mean speeds than agents",
@@ -370,7 +370,7 @@ impl World for Ring {
     }
 
     fn memory(&self) -> usize {
-        let (n, agents) = (self.config.num_vehicles, self.seats.len());
+        let (n, agents) = (self.config.num_vehicles, self.agent_vehicles.len());
         let memories = if self.config.drive == Drive::PiSaturation { self.longest_memory() } else { 0 };
         let of_agents = size_of::<PiSaturation>() + 2 * size_of::<f64>() + arrays(1, memories * size_of::<f64>());
         // Positions, speeds, accelerations, plans and noise.
@@ -379,6 +379,6 @@ impl World for Ring {
 
     fn most_saved(&self) -> usize {
         let of_agents = 64 + if self.config.drive == Drive::PiSaturation { 8 * self.longest_memory() } else { 0 };
-        1024 + 24 * self.config.num_vehicles + self.seats.len() * of_agents
+        1024 + 24 * self.config.num_vehicles + self.agent_vehicles.len() * of_agents
     }
 }

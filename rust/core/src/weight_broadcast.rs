@@ -1,10 +1,10 @@
-//! The newest version of a block of bytes, such as a network's weights: one writer, any number of readers, nobody
-//! waits and nobody gets a mixture of two versions.
+//! Weight broadcast: the newest version of a block of bytes, such as a network's weights, from one writer to any number
+//! of readers. Neither side waits, and no reader gets a mixture of two versions.
 //!
-//! Two pages are written in turn, each with the version that it holds. A reader copies the page of the newest version
-//! and then looks whether it was written meanwhile, which takes two further versions; then it begins anew. A writer
-//! that dies in the middle of a page leaves the other one, which stays the newest. (A sequence lock after Boehm, "Can
-//! seqlocks get along with programming language memory models?", 2012: the data are atomic words.)
+//! A sequence lock over two pages (H. Boehm, "Can seqlocks get along with programming language memory models?", 2012: the
+//! data are atomic words). The writer fills the pages in turn, each marked with the version that it holds. A reader copies
+//! the page of the newest version and then checks that it was not written meanwhile; that takes two further versions, and
+//! then it starts again. A writer that dies in the middle of a page leaves the other one, which stays the newest.
 
 use crate::shm::Error;
 use crate::shm::memory::{Mapped, Memory, Site, Word};
@@ -12,14 +12,17 @@ use crate::shm::segment::{Header, Kind, Segment, Shared, Users, header_length};
 
 const LINE: usize = 128;
 const PAGE: usize = 4096;
-/// What a page holds while it is written.
+/// The version of a page that is being written.
 const BEING_WRITTEN: u64 = 0;
 
-/// Where the words lie.
+/// The words of the two pages.
 #[derive(Clone, Copy, Debug)]
 pub struct Pages {
+    /// The newest version, 0 before the first. Written by the writer alone, after the page is complete; never decreases.
     pub version: Word,
+    /// The version that each page holds, or [`BEING_WRITTEN`]. Version `v` goes to page `v % 2`.
     pub held: [Word; 2],
+    /// The first data word of each page; the others follow.
     pub first: [Word; 2],
     /// Words of a page.
     pub words: usize,
@@ -30,13 +33,13 @@ impl Pages {
         Word(self.first[page].0 + 8 * i)
     }
 
-    /// Every word.
+    /// All words of both pages.
     pub fn all_words(&self) -> Vec<Word> {
         let data = (0..2).flat_map(|page| (0..self.words).map(move |i| self.word(page, i)));
         [self.version, self.held[0], self.held[1]].into_iter().chain(data).collect()
     }
 
-    /// Writes the next version; only one writer may. Its number.
+    /// Writes the next version, with `data` giving each word. Only one writer may. Returns the version.
     pub fn publish(&self, memory: &impl Memory, data: impl Fn(usize) -> u64) -> u64 {
         let version = memory.load(self.version, Site::Plain).wrapping_add(1);
         let page = (version % 2) as usize;
@@ -50,11 +53,12 @@ impl Pages {
         version
     }
 
-    /// Copies the newest version, if it is newer than `newer_than`. What is copied before that is sure may be a mixture.
-    pub fn read(&self, memory: &impl Memory, newer_than: u64, mut copy: impl FnMut(usize, u64)) -> Reading {
+    /// Copies the newest version word by word, if it is newer than `newer_than`. Unless the result is
+    /// [`ReadOutcome::Version`], what was copied may be a mixture.
+    pub fn read(&self, memory: &impl Memory, newer_than: u64, mut copy: impl FnMut(usize, u64)) -> ReadOutcome {
         let version = memory.load(self.version, Site::Newest);
         if version <= newer_than {
-            return Reading::Nothing;
+            return ReadOutcome::NotNewer;
         }
         let page = (version % 2) as usize;
         for i in 0..self.words {
@@ -62,29 +66,30 @@ impl Pages {
         }
         memory.fence(Site::Recheck);
         if memory.load(self.held[page], Site::Marked) == version {
-            Reading::Version(version)
+            ReadOutcome::Version(version)
         } else if memory.load(self.version, Site::Newest) > version {
-            Reading::Overtaken
+            ReadOutcome::Overtaken
         } else {
-            Reading::Damaged
+            ReadOutcome::Damaged
         }
     }
 }
 
-/// What came of reading.
+/// The result of reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reading {
+pub enum ReadOutcome {
+    /// This version was copied.
     Version(u64),
-    /// Nothing is newer.
-    Nothing,
-    /// The page was written meanwhile: there is something newer, read that.
+    /// No version is newer than the one given.
+    NotNewer,
+    /// The page was written meanwhile: a newer version exists, to be read instead.
     Overtaken,
-    /// The page was written, but nothing newer is there: no writer does that.
+    /// The page was written, but no newer version exists: no writer does that, so a stray write has hit the words.
     Damaged,
 }
 
 /// A block of bytes in shared memory.
-pub struct Bulletin {
+pub struct WeightBroadcast {
     memory: Mapped,
     pages: Pages,
     nbytes: usize,
@@ -103,9 +108,9 @@ fn layout(nbytes: usize) -> Option<(Pages, usize)> {
     (length <= isize::MAX as usize).then_some((pages, length))
 }
 
-impl Bulletin {
-    /// A new one; who makes it writes.
-    pub fn create(nbytes: usize) -> Result<Bulletin, Error> {
+impl WeightBroadcast {
+    /// Creates a broadcast of blocks of `nbytes` bytes; this process writes.
+    pub fn create(nbytes: usize) -> Result<WeightBroadcast, Error> {
         let sizes = layout(nbytes).filter(|_| nbytes > 0);
         let Some((pages, length)) = sizes else {
             return Err(Error::Invalid(format!(
@@ -114,30 +119,30 @@ impl Bulletin {
         };
         let header = header(nbytes, length);
         let segment = Segment::create(&header, &Shared::Anonymous)?;
-        Ok(Bulletin::over(segment, pages, nbytes, true))
+        Ok(WeightBroadcast::over(segment, pages, nbytes, true))
     }
 
-    /// To read what another process, or this one, writes.
-    pub fn attach(name: &str) -> Result<Bulletin, Error> {
-        let (segment, found) = Segment::attach(Kind::Bulletin, name)?;
+    /// Opens the broadcast of this name, to read.
+    pub fn attach(name: &str) -> Result<WeightBroadcast, Error> {
+        let (segment, found) = Segment::attach(Kind::Weights, name)?;
         let nbytes = found.parameters[0];
         let sizes = usize::try_from(nbytes).ok().filter(|&n| n < isize::MAX as usize / 4).and_then(layout);
         match sizes {
             Some((pages, length)) if nbytes > 0 && header(nbytes as usize, length) == found => {
-                Ok(Bulletin::over(segment, pages, nbytes as usize, false))
+                Ok(WeightBroadcast::over(segment, pages, nbytes as usize, false))
             }
             _ => Err(Error::Foreign(format!("cannot attach to shared memory {name:?}: its header is damaged"))),
         }
     }
 
-    fn over(segment: Segment, pages: Pages, nbytes: usize, is_writer: bool) -> Bulletin {
-        // SAFETY: the segment lives as long as the memory does, in the same struct; it is touched in no other way.
+    fn over(segment: Segment, pages: Pages, nbytes: usize, is_writer: bool) -> WeightBroadcast {
+        // SAFETY: `WeightBroadcast` keeps the segment as long as the memory, and its bytes are touched in no other way.
         let memory = unsafe { Mapped::new(segment.base(), segment.len(), segment.len(), 0) };
-        Bulletin { memory, pages, nbytes, is_writer, segment }
+        WeightBroadcast { memory, pages, nbytes, is_writer, segment }
     }
 
     pub fn name(&self) -> &str {
-        self.segment.name().expect("bulletins are shared")
+        self.segment.name().expect("broadcasts are shared")
     }
 
     pub fn nbytes(&self) -> usize {
@@ -149,7 +154,8 @@ impl Bulletin {
         self.memory.load(self.pages.version, Site::Newest)
     }
 
-    /// Makes `data` the newest version; its number. Only the process that made the bulletin may, one thread at a time.
+    /// Makes `data` the newest version. Returns its number. Only the process that made the broadcast may, one thread at a
+    /// time.
     pub fn publish(&mut self, data: &[u8]) -> Result<u64, Error> {
         if !self.is_writer || !self.segment.is_own() {
             return Err(Error::NotOwner("only the process that made these weights can publish them"));
@@ -170,7 +176,7 @@ impl Bulletin {
         }))
     }
 
-    /// Copies the newest version into `out`, if there is one newer than `newer_than`; its number.
+    /// Copies the newest version into `out`, if it is newer than `newer_than`. Returns its number.
     pub fn read(&self, out: &mut [u8], newer_than: u64) -> Result<Option<u64>, Error> {
         if out.len() != self.nbytes {
             return Err(Error::Invalid(format!("expected {} bytes to read into, got {}", self.nbytes, out.len())));
@@ -182,10 +188,10 @@ impl Bulletin {
                 rest[..count].copy_from_slice(&word.to_ne_bytes()[..count]);
             });
             match reading {
-                Reading::Version(version) => return Ok(Some(version)),
-                Reading::Nothing => return Ok(None),
-                Reading::Overtaken => {}
-                Reading::Damaged => {
+                ReadOutcome::Version(version) => return Ok(Some(version)),
+                ReadOutcome::NotNewer => return Ok(None),
+                ReadOutcome::Overtaken => {}
+                ReadOutcome::Damaged => {
                     let name = self.name();
                     return Err(Error::Foreign(format!("shared memory {name:?} is damaged: make new weights")));
                 }
@@ -193,7 +199,7 @@ impl Bulletin {
         }
     }
 
-    /// Takes the name away: nobody can attach any more.
+    /// Removes the name: no process can attach any more.
     pub fn unlink(&self) {
         self.segment.unlink();
     }
@@ -201,7 +207,7 @@ impl Bulletin {
 
 fn header(nbytes: usize, length: usize) -> Header {
     Header {
-        kind: Kind::Bulletin,
+        kind: Kind::Weights,
         length: length as u64,
         parameters: [nbytes as u64, 0, 0, 0, 0, 0],
         users: Users::default(),
