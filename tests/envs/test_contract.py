@@ -12,7 +12,8 @@ from fastrl.collectors.factory import make_collector
 from fastrl.collectors.probe import probe
 from fastrl.collectors.protocol import CollectError
 from fastrl.envs import contract
-from fastrl.envs.process_vector import ProcessVectorEnv, WorkerError
+from fastrl.envs.process_pool import WorkerError
+from fastrl.envs.process_vector import ProcessVectorEnv
 from fastrl.utils.seeding import EPISODES, env_seed
 
 NAME = "collect_cases:Wrong"

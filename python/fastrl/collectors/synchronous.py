@@ -23,7 +23,7 @@ from fastrl.collectors.resources import WorkerCount, count_workers
 from fastrl.collectors.running import Running
 from fastrl.collectors.vector_backends import NativeWorlds, ProcessWorlds
 from fastrl.collectors.vector_runner import End, Rows
-from fastrl.envs.process_vector import PATIENCE, WorkerError
+from fastrl.envs.process_pool import SHUTDOWN_GRACE_S, WorkerError
 from fastrl.envs.vector import NativeVectorEnv
 from fastrl.networks.compiled_actor import Actor
 from fastrl.rollout.fragment import Fragment
@@ -298,7 +298,7 @@ class _Background:
             self._ends = True
             self._changed.notify_all()
         # It may wait for an environment that hangs, whose worker is killed next.
-        self._thread.join(PATIENCE)
+        self._thread.join(SHUTDOWN_GRACE_S)
 
 
 def sync_collector(

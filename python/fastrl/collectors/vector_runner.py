@@ -13,7 +13,7 @@ from fastrl.collectors.failures import Failures
 from fastrl.collectors.protocol import CollectError, Plan
 from fastrl.collectors.running import Begun, actions_of, reached
 from fastrl.collectors.vector_backends import STAY, NativeWorlds, Worlds
-from fastrl.envs.process_vector import WorkerError
+from fastrl.envs.process_pool import WorkerError
 from fastrl.networks.action_space import Actions
 from fastrl.networks.compiled_actor import Actor
 from fastrl.rollout.fragment import allocate

@@ -3,97 +3,25 @@ step."""
 
 from __future__ import annotations
 
-import contextlib
-import multiprocessing
 import os
-import pickle
-import time
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from multiprocessing import connection
-from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
 from typing import Any, Literal
 
 import numpy as np
-from gymnasium.error import ClosedEnvironmentError, ResetNeeded
+from gymnasium.error import ResetNeeded
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from fastrl._native._rust import LockstepBarrier
-from fastrl.envs.process_worker import NO_SEED, STAY, Built, Command, Layout, Memory, Task, Told, work
+from fastrl.envs.process_pool import Death, StartMethod, WorkerError, WorkerPool
+from fastrl.envs.process_worker import NO_SEED, STAY, Built, Command, Layout, Task
 from fastrl.envs.spec import EnvSpec, Factory, as_spec
 from fastrl.envs.vector import as_autoreset_mode
 from fastrl.utils import processes
 
-StartMethod = Literal["spawn", "forkserver"]
-
-# So often it is looked whether a worker that is not done is still alive, in seconds.
-LOOK = 0.05
-# What `close` grants workers to end by themselves.
-PATIENCE = 5.0
 ARRAYS = Box | Discrete | MultiBinary | MultiDiscrete
-
-
-@dataclass(frozen=True)
-class Death:
-    """A worker that has ended, or was ended because it gave no answer.
-
-    Attributes:
-        worker: which.
-        envs: the numbers of its environments.
-        cause: one line.
-        traceback: its own; empty if it was killed, or ``refused``.
-        refused: an environment gave what Gymnasium's interface does not allow: to start it again is of no use.
-    """
-
-    worker: int
-    envs: range
-    cause: str
-    traceback: str
-    refused: bool = False
-
-
-class WorkerError(RuntimeError):
-    """Workers have died; the message has the first one's traceback, ``deaths`` all of them."""
-
-    def __init__(self, deaths: Sequence[Death]) -> None:
-        first = deaths[0]
-        rows = f"environment {first.envs[0]}" + (f" to {first.envs[-1]}" if len(first.envs) > 1 else "")
-        super().__init__(f"worker {first.worker} ({rows}): {first.cause}\n\n{first.traceback}".rstrip())
-        self.deaths = tuple(deaths)
-
-
-@dataclass
-class _Crew:
-    """The processes, for whoever has to end them: `ProcessVectorEnv` or, when that was forgotten, its finaliser."""
-
-    processes: list[BaseProcess] = field(default_factory=list)
-    pipes: list[Connection] = field(default_factory=list)
-    rounds: LockstepBarrier | None = None
-    memory: Memory | None = None
-    owner: int = field(default_factory=os.getpid)
-
-    def end(self, patience: float = PATIENCE) -> None:
-        if os.getpid() != self.owner:
-            # A fork of the process that they belong to.
-            return
-        listening = False
-        if self.rounds is not None and self.memory is not None:
-            with contextlib.suppress(RuntimeError):
-                # Who is dead already does its part no more, and who hangs will not hear it.
-                listening = self.rounds.wait(patience)
-                if listening:
-                    self.memory.command[0] = Command.CLOSE
-                    self.rounds.start_round()
-            self.rounds.close()
-        for pipe in self.pipes:
-            pipe.close()
-        processes.join_or_kill(self.processes, patience if listening or self.rounds is None else 0.0)
-        self.processes, self.pipes, self.rounds = [], [], None
 
 
 class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
@@ -153,8 +81,6 @@ class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
         **options: Any,
     ) -> None:
         processes.require_main_guard()
-        self._crew = _Crew()
-        self._end = weakref.finalize(self, self._crew.end)
         self._spec = as_spec(env, **options)
         self.num_envs = _at_least_one("num_envs", num_envs)
         if num_workers == "auto":
@@ -172,14 +98,9 @@ class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
             if seconds is not None and not seconds > 0:
                 raise ValueError(f"{name}: expected more than 0 seconds, got {seconds}")
         self.autoreset_mode = as_autoreset_mode(autoreset_mode)
-        self._step_timeout, self._start_timeout = step_timeout, start_timeout
-        self._context: Any = multiprocessing.get_context(start_method)
-        if start_method == "forkserver":
-            # Its processes then have loaded what they need before they start, and share the memory of it.
-            self._context.set_forkserver_preload([work.__module__])
         bounds = [self.num_envs * w // self.num_workers for w in range(self.num_workers + 1)]
         self._has_masks = action_masks
-        self._tasks = [
+        tasks = [
             Task(
                 w,
                 range(bounds[w], bounds[w + 1]),
@@ -192,21 +113,16 @@ class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
             )
             for w in range(self.num_workers)
         ]
-        self.deaths: list[Death] = []
-        self._running = False
+        self._pool = WorkerPool(tasks, start_method, step_timeout=step_timeout, start_timeout=start_timeout)
+        self._close_pool = weakref.finalize(self, self._pool.close)
         try:
             self._start_all()
         except BaseException:
-            self._crew.end(0.0)
+            self._pool.close(0.0)
             raise
 
     def _start_all(self) -> None:
-        for task in self._tasks:
-            process, pipe = self._start(task)
-            self._crew.processes.append(process)
-            self._crew.pipes.append(pipe)
-        until = time.monotonic() + self._start_timeout
-        built: list[Built] = [self._hear(w, until) for w in range(self.num_workers)]
+        built = self._pool.start()
         first = built[0]
         obs_space, action_space = first.spaces[0]
         for name, space in (("observations", obs_space), ("actions", action_space)):
@@ -220,7 +136,7 @@ class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
             raise ValueError(
                 f"action_masks: expected discrete actions, those of {self._spec.id} are {action_space}"
             )
-        for task, other in zip(self._tasks, built, strict=True):
+        for task, other in zip(self._pool.tasks, built, strict=True):
             self._expect_same(task, other)
         self.observation_space = batch_space(obs_space, self.num_envs)
         self.action_space = batch_space(action_space, self.num_envs)
@@ -228,7 +144,7 @@ class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
         self.render_mode = first.render_mode
         obs, action = self.observation_space, self.action_space
         assert obs.shape is not None and action.shape is not None
-        self._layout = Layout(
+        layout = Layout(
             self.num_envs,
             self.num_workers,
             obs.shape[1:],
@@ -236,22 +152,17 @@ class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
             action.shape[1:],
             np.dtype(action.dtype),
             int(action_space.n) if self._has_masks and isinstance(action_space, Discrete) else 0,
-            len(self._tasks[0].episode_info),
+            len(self._pool.tasks[0].episode_info),
         )
-        self._crew.rounds = self._rounds = LockstepBarrier(self.num_workers, self._layout.nbytes)
-        self._crew.memory = self._memory = memory = Memory(self._rounds, self._layout)
+        self._memory = memory = self._pool.share(layout)
         memory.seeds[:] = NO_SEED
         self.next_seeds, self.ended_info = memory.seeds, memory.info
-        self._obs_rows = memory.obs.reshape(self.num_envs, -1)
-        self._final_rows = memory.final_obs.reshape(self.num_envs, -1)
+        self._flat_obs = memory.obs.reshape(self.num_envs, -1)
+        self._flat_final_obs = memory.final_obs.reshape(self.num_envs, -1)
         self._bounds = _bounds(action_space)
-        # Whether an episode has ended in DISABLED mode, or has not begun: then it has to be reset first.
+        # Environments that have to be reset before they step: no episode has begun, or it has ended in DISABLED mode.
         self._to_reset = np.ones(self.num_envs, np.bool_)
-        self._everyone = np.ones(self.num_envs, np.bool_)
-        for w in range(self.num_workers):
-            self._seat(w)
-        for w in range(self.num_workers):
-            self._hear(w, until)
+        self._all = np.ones(self.num_envs, np.bool_)
 
     def _expect_same(self, task: Task, built: Built) -> None:
         expected = (self.single_observation_space, self.single_action_space)
@@ -263,67 +174,24 @@ class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
                         f" those of environment 0 are {ours}"
                     )
 
-    def _start(self, task: Task) -> tuple[BaseProcess, Connection]:
-        ours, theirs = self._context.Pipe()
-        # Not daemonic in multiprocessing's sense, whose environments could not start processes themselves.
-        arguments = (task.index, pickle.dumps(task), theirs)
-        process = self._context.Process(target=work, args=arguments, name=f"environments {task.index}")
-        with processes.starting_workers():
-            process.start()
-        theirs.close()
-        return process, ours
-
-    def _seat(self, w: int) -> None:
-        with contextlib.suppress(BrokenPipeError):
-            self._crew.pipes[w].send((self._rounds, self._layout))
-
-    def _hear(self, w: int, until: float) -> Any:
-        """What a worker that starts says.
-
-        Raises:
-            WorkerError: it has died, or says nothing.
-        """
-        pipe, process = self._crew.pipes[w], self._crew.processes[w]
-        heard = connection.wait([pipe], max(until - time.monotonic(), 0))
-        if not heard:
-            process.kill()
-            process.join()
-            cause = f"its environments were not built within {self._start_timeout:g} s"
-            raise WorkerError([Death(w, self._tasks[w].envs, cause, "")])
-        try:
-            said = pipe.recv()
-        except EOFError:
-            said = ""
-        if isinstance(said, str):
-            raise WorkerError([self._death(w, said)])
-        return said
-
-    def _death(self, w: int, told: str) -> Death:
-        """Of a worker that has ended or is about to."""
-        process = self._crew.processes[w]
-        process.join(PATIENCE)
-        if process.is_alive():
-            process.kill()
-            process.join()
-        if told and "\n" not in told:
-            # No traceback: a `ContractError`.
-            return Death(w, self._tasks[w].envs, told, "", refused=True)
-        last = told.strip().splitlines()[-1] if told else ""
-        return Death(w, self._tasks[w].envs, last or processes.exit_cause(process.exitcode), told)
-
     @property
     def pids(self) -> list[int]:
-        """Of the workers' processes."""
-        return [process.pid or 0 for process in self._crew.processes]
+        """Process ids of the workers."""
+        return self._pool.pids
+
+    @property
+    def deaths(self) -> list[Death]:
+        """Workers that are dead now."""
+        return self._pool.deaths
 
     @property
     def worker_envs(self) -> list[range]:
-        """The environments of each worker."""
-        return [task.envs for task in self._tasks]
+        """Indices of each worker's environments."""
+        return [task.envs for task in self._pool.tasks]
 
     @property
     def worker_seconds(self) -> NDArray[np.float64]:
-        """Float64 [W, 2]: what each worker has spent on resets and steps, and waiting, since it was started."""
+        """Seconds that each worker spent on resets and steps, and waiting, since it was started: float64 [W, 2]."""
         return self._memory.times.copy()
 
     def reset(
@@ -332,9 +200,9 @@ class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
         seed: int | Sequence[int | None] | None = None,
         options: dict[str, Any] | None = None,
     ) -> tuple[NDArray[Any], dict[str, Any]]:
-        """Starts new episodes; ``options={"reset_mask": bool [N]}`` selects the environments that do. The others go on,
-        and their rows show the observation that they stand at. Other options are for the environments' own ``reset``.
-        An int as seed gives environment i the seed ``seed + i``."""
+        """Starts new episodes; ``options={"reset_mask": bool [N]}`` selects the environments that are reset. The others
+        keep their episodes and return their current observations. Other options are passed to the environments' own
+        ``reset``. An int as seed gives environment i the seed ``seed + i``."""
         options = dict(options or {})
         mask = options.pop("reset_mask", None)
         infos = self._reset(seed, mask, options or None)
@@ -347,24 +215,23 @@ class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
         seed: int | Sequence[int | None] | NDArray[Any] | None = None,
         reset_mask: NDArray[np.bool_] | None = None,
     ) -> None:
-        """As `reset`; writes the rows of ``obs``, float32 [N, obs_dim] or [N, *S], that it resets, and leaves the
-        others. Revives workers that were restarted: their environments have to be reset."""
-        rows = self._flat("obs", obs)
+        """Does as `reset`, into ``obs``, float32 [N, obs_dim] or [N, *S]: writes the observations of the environments
+        that it resets and leaves the others as they are."""
+        flat = self._flat("obs", obs)
         self._reset(seed, reset_mask, None)
-        np.copyto(rows, self._obs_rows, casting="unsafe", where=self._memory.mask[:, None])
+        np.copyto(flat, self._flat_obs, casting="unsafe", where=self._memory.mask[:, None])
 
     def _reset(self, seed: Any, mask: Any, options: dict[str, Any] | None) -> dict[str, Any]:
         self._check_open()
         if mask is None:
-            mask = self._everyone
+            mask = self._all
         self._check_mask("reset_mask", mask)
         seeds = self._seeds(seed)
         memory = self._memory
         memory.seeds[mask] = seeds[mask]
         if options:
-            for pipe in self._crew.pipes:
-                pipe.send(options)
-        infos = self._round(Command.RESET, mask)
+            self._pool.send(options)
+        infos = self._run_round(Command.RESET, mask)
         self._to_reset &= ~mask
         return self._infos(infos)
 
@@ -397,7 +264,7 @@ class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
         """Steps every environment. In SAME_STEP mode, when episodes end, ``info`` has ``final_obs`` [N, *S] with its
         mask ``_final_obs``, and ``final_info`` with ``_final_info``."""
         memory = self._memory
-        infos = self._infos(self._step(np.asarray(actions), self._everyone))
+        infos = self._infos(self._step(np.asarray(actions), self._all))
         terminations, truncations = memory.terminations.copy(), memory.truncations.copy()
         if self.autoreset_mode is AutoresetMode.SAME_STEP and (ended := terminations | truncations).any():
             final_obs = np.zeros_like(memory.final_obs)
@@ -417,54 +284,54 @@ class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
         *,
         mask: NDArray[np.bool_] | None = None,
     ) -> None:
-        """As `step`, into the caller's arrays: obs float32 [N, obs_dim] or [N, *S], rewards [N], terminations and
-        truncations bool [N]. ``final_obs``, as obs, belongs to SAME_STEP mode: rows whose episode ended get its last
-        observation, the others are left as they are.
+        """Does as `step`, into the caller's arrays: obs float32 [N, obs_dim] or [N, *S], rewards [N], terminations and
+        truncations bool [N]. ``final_obs``, like obs, belongs to SAME_STEP mode: where an episode ended it gets the
+        last observation, elsewhere it is left as it is.
 
         Args:
-            mask: bool [N], only these environments step; the rows of the others are left as they are.
+            mask: bool [N], only these environments step; the entries of the others are left as they are.
 
         Raises:
-            ValueError: an action of integers is none of the action space's; nothing has stepped. (Numbers of a Box of
-                floats are not compared with its bounds, which is up to the environment.)
-            WorkerError: workers have died, before or in this step. Those of the others have stepped, and their rows
-                are written.
+            ValueError: an integer action is outside of the action space; nothing has stepped. (The bounds of a Box of
+                floats are left to the environment.)
+            WorkerError: workers have died, before or in this step. The environments of the others have stepped, and
+                their entries are written.
         """
-        rows = self._flat("obs", obs)
+        flat = self._flat("obs", obs)
         finals = None if final_obs is None else self._flat("final_obs", final_obs)
         if finals is not None and self.autoreset_mode is not AutoresetMode.SAME_STEP:
             raise ValueError("final_obs: expected None unless autoreset_mode is 'same_step'")
         if mask is not None:
             self._check_mask("mask", mask)
-        takes_part = self._everyone if mask is None else mask
+        active = self._all if mask is None else mask
         memory = self._memory
         error = None
         try:
-            self._step(np.asarray(actions), takes_part)
+            self._step(np.asarray(actions), active)
         except WorkerError as died:
             error = died
-            takes_part = takes_part.copy()
+            active = active.copy()
             for death in self.deaths:
-                takes_part[death.envs] = False
-        if takes_part is self._everyone:
-            np.copyto(rows, self._obs_rows, casting="unsafe")
+                active[death.envs] = False
+        if active is self._all:
+            np.copyto(flat, self._flat_obs, casting="unsafe")
             rewards[...], terminations[...], truncations[...] = (
                 memory.rewards,
                 memory.terminations,
                 memory.truncations,
             )
         else:
-            np.copyto(rows, self._obs_rows, casting="unsafe", where=takes_part[:, None])
-            for ours, theirs in (
+            np.copyto(flat, self._flat_obs, casting="unsafe", where=active[:, None])
+            for out, shared in (
                 (rewards, memory.rewards),
                 (terminations, memory.terminations),
                 (truncations, memory.truncations),
             ):
-                np.copyto(ours, theirs, casting="same_kind", where=takes_part)
+                np.copyto(out, shared, casting="same_kind", where=active)
         if finals is not None:
-            ended = (memory.terminations | memory.truncations) & takes_part
+            ended = (memory.terminations | memory.truncations) & active
             if ended.any():
-                finals[ended] = self._final_rows[ended]
+                finals[ended] = self._flat_final_obs[ended]
         if error is not None:
             raise error
 
@@ -480,12 +347,12 @@ class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
             raise ValueError(f"actions: expected shape {memory.actions.shape}, got {actions.shape}")
         if not np.can_cast(actions.dtype, memory.actions.dtype, "same_kind"):
             raise TypeError(f"actions: expected {memory.actions.dtype}, got {actions.dtype}")
-        # Before they are converted, which could make another action of one that is out of range.
+        # Before the conversion, which could turn an invalid action into a valid one.
         if self._bounds is not None:
             self._check_bounds(actions, mask)
-        self._settle()
+        self._pool.finish_round()
         memory.actions[...] = actions
-        infos = self._round(Command.STEP, mask)
+        infos = self._run_round(Command.STEP, mask)
         if self.autoreset_mode is AutoresetMode.DISABLED:
             np.logical_or(memory.terminations, memory.truncations, out=self._to_reset, where=mask)
         elif self.autoreset_mode is AutoresetMode.SAME_STEP and (stays := memory.seeds == STAY).any():
@@ -494,7 +361,7 @@ class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
 
     def _check_bounds(self, actions: NDArray[Any], mask: NDArray[np.bool_]) -> None:
         low, high = self._bounds or (0, 0)
-        # One look for what is usual: without a sign, a number below 0 is a large one.
+        # The fast path for Discrete: as unsigned integers, negative numbers are too large.
         if (
             isinstance(low, int)
             and low == 0
@@ -504,86 +371,37 @@ class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
             return
         outside = (actions < low) | (actions > high)
         if outside.any():
-            rows = np.flatnonzero(outside.reshape(self.num_envs, -1).any(axis=1) & mask)
-            if len(rows):
+            wrong = np.flatnonzero(outside.reshape(self.num_envs, -1).any(axis=1) & mask)
+            if len(wrong):
                 raise ValueError(
-                    f"actions: expected those of {self.single_action_space}, got {actions[rows[0]].tolist()} for"
-                    f" environment {rows[0]}"
+                    f"actions: expected those of {self.single_action_space}, got {actions[wrong[0]].tolist()} for"
+                    f" environment {wrong[0]}"
                 )
 
     def _flat(self, name: str, obs: NDArray[np.float32]) -> NDArray[np.float32]:
-        if obs.shape == self._obs_rows.shape:
+        if obs.shape == self._flat_obs.shape:
             return obs
         if obs.shape != self._memory.obs.shape or not obs.flags.c_contiguous:
-            raise ValueError(f"{name}: expected shape {self._obs_rows.shape}, got {obs.shape}")
-        return obs.reshape(self._obs_rows.shape)
+            raise ValueError(f"{name}: expected shape {self._flat_obs.shape}, got {obs.shape}")
+        return obs.reshape(self._flat_obs.shape)
 
     def _check_open(self) -> None:
-        if self._crew.rounds is None:
-            raise ClosedEnvironmentError("this environment is closed: make a new one")
+        self._pool.check_open()
         if self.deaths:
             raise WorkerError(self.deaths)
 
-    def _settle(self) -> None:
-        """A round that an interrupt has left running comes to its end."""
-        if self._running:
-            self._await()
-            self._messages()
+    def _run_round(self, command: Command, mask: NDArray[np.bool_]) -> list[tuple[int, dict[str, Any]]]:
+        """Runs a round in all workers and returns the infos of environments with their indices."""
+        try:
+            return self._pool.run_round(command, mask)
+        except WorkerError:
+            for death in self.deaths:
+                self._to_reset[death.envs] = True
+            raise
 
-    def _round(self, command: Command, mask: NDArray[np.bool_]) -> list[tuple[int, dict[str, Any]]]:
-        """One round; what workers tell of their environments, by number."""
-        self._settle()
-        memory = self._memory
-        memory.command[0] = command
-        memory.mask[...] = mask
-        self._running = True
-        self._rounds.start_round()
-        self._await()
-        infos = self._messages() if memory.told.any() else []
-        if self.deaths:
-            raise WorkerError(self.deaths)
-        return infos
-
-    def _await(self) -> None:
-        """Until the round is complete; parts of the dead and of those that hang are given up."""
-        slice_ = LOOK if self._step_timeout is None else min(LOOK, self._step_timeout)
-        if not self._rounds.wait(slice_):
-            until = time.monotonic() + (self._step_timeout or float("inf")) - slice_
-            while not self._rounds.wait(slice_):
-                for w in self._rounds.missing():
-                    process = self._crew.processes[w]
-                    if process.is_alive() and time.monotonic() >= until:
-                        process.kill()
-                        process.join()
-                        cause = f"no answer for {self._step_timeout:g} s"
-                        self._bury(Death(w, self._tasks[w].envs, cause, ""))
-                    elif not process.is_alive():
-                        self._bury(self._death(w, ""))
-        self._running = False
-
-    def _bury(self, death: Death) -> None:
-        self.deaths.append(death)
-        self._memory.told[death.worker] = Told.NOTHING
-        self._to_reset[death.envs] = True
-        if death.worker in self._rounds.missing():
-            self._rounds.mark_dead(death.worker)
-
-    def _messages(self) -> list[tuple[int, dict[str, Any]]]:
-        infos = []
-        for w in np.flatnonzero(self._memory.told).tolist():
-            try:
-                said = self._crew.pipes[w].recv()
-            except (EOFError, OSError):
-                said = ""
-            if isinstance(said, str):
-                self._bury(self._death(w, said))
-            else:
-                infos += said
-        return infos
-
-    def _infos(self, told: list[tuple[int, dict[str, Any]]]) -> dict[str, Any]:
+    def _infos(self, pairs: list[tuple[int, dict[str, Any]]]) -> dict[str, Any]:
         infos: dict[str, Any] = {}
-        for i, info in told:
+        for i, info in pairs:
             infos = self._add_info(infos, info, i)
         return infos
 
@@ -600,37 +418,23 @@ class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
         return out
 
     def restart(self) -> None:
-        """Starts dead workers anew. Their environments have to be reset before they step.
+        """Starts dead workers again. Their environments have to be reset before they step.
 
         Raises:
-            WorkerError: one could not build its environments again.
+            WorkerError: a worker could not build its environments again.
         """
-        if self._crew.rounds is None:
-            raise ClosedEnvironmentError("this environment is closed: make a new one")
-        until = time.monotonic() + self._start_timeout
-        dead = [death.worker for death in self.deaths]
-        for w in dead:
-            # An earlier attempt may have left one that has built its environments.
-            self._crew.processes[w].kill()
-            self._crew.processes[w].join()
-            self._crew.pipes[w].close()
-            self._crew.processes[w], self._crew.pipes[w] = self._start(self._tasks[w])
-        for w in dead:
-            self._expect_same(self._tasks[w], self._hear(w, until))
-            self._seat(w)
-            self._hear(w, until)
-        self.deaths = []
+        self._pool.restart(self._expect_same)
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """The attribute ``name`` of each environment, wrappers included, called if it can be. Results are pickled.
+        """The attribute ``name`` of each environment or its wrappers, called if it is callable. Results are pickled.
 
         Raises:
-            RuntimeError: it raised; the message has the worker's traceback.
+            RuntimeError: the attribute raised an error; the message has the worker's traceback.
         """
-        return self._ask(name, None, args, kwargs)
+        return self._call_workers(name, None, args, kwargs)
 
     def get_attr(self, name: str) -> tuple[Any, ...]:
-        return self._ask(name, None, (), {})
+        return self._call_workers(name, None, (), {})
 
     def set_attr(self, name: str, values: Any) -> None:
         """Sets an attribute of each environment, to the same value or to those of a list."""
@@ -638,30 +442,31 @@ class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
             values = [values] * self.num_envs
         if len(values) != self.num_envs:
             raise ValueError(f"values: expected {self.num_envs} for {name!r}, got {len(values)}")
-        self._ask(name, values, (), {})
+        self._call_workers(name, values, (), {})
 
-    def _ask(self, name: str, values: Sequence[Any] | None, args: Any, kwargs: Any) -> tuple[Any, ...]:
+    def _call_workers(
+        self, name: str, values: Sequence[Any] | None, args: Any, kwargs: Any
+    ) -> tuple[Any, ...]:
         self._check_open()
-        self._settle()
-        for pipe in self._crew.pipes:
-            pipe.send((name, values, args, kwargs))
-        self._round(Command.CALL, self._everyone)
-        answers = [pipe.recv() for pipe in self._crew.pipes]
+        self._pool.finish_round()
+        self._pool.send((name, values, args, kwargs))
+        self._run_round(Command.CALL, self._all)
+        answers = self._pool.recv()
         for _, problem in answers:
             if problem:
                 raise RuntimeError(f"{name!r} of an environment:\n\n{problem}".rstrip())
         return tuple(value for results, _ in answers for value in results)
 
     def render(self) -> tuple[Any, ...] | None:
-        """What each environment's ``render`` gives."""
+        """The results of each environment's ``render``."""
         return None if self.render_mode is None else self.call("render")
 
     def close_extras(self, **kwargs: Any) -> None:
-        self._end()
+        self._close_pool()
 
 
 def _bounds(space: Space[Any]) -> tuple[Any, Any] | None:
-    """The least and the greatest action of a space, or of each of its numbers; None where they are no integers."""
+    """The lowest and the highest action of a space of integers, or of each of its elements; None for other spaces."""
     match space:
         case Discrete():
             return int(space.start), int(space.start + space.n - 1)

@@ -28,7 +28,7 @@ from fastrl.collectors.transport import QueueFeed
 from fastrl.collectors.weights import Weights
 from fastrl.envs import contract
 from fastrl.envs.pixels import PixelEnv, make_pixels
-from fastrl.envs.process_vector import WorkerError
+from fastrl.envs.process_pool import WorkerError
 from fastrl.replay import Replay, ReplayError
 from fastrl.tasks.pixels.settings import EnvConfig, PixelConfig
 from fastrl.tasks.pixels.turns import Turns

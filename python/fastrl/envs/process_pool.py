@@ -1,0 +1,307 @@
+"""The worker processes of `ProcessVectorEnv`: started, attached to shared memory, run in lockstep, restarted, ended."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import pickle
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from multiprocessing import connection
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from typing import Any, Literal
+
+import numpy as np
+from gymnasium.error import ClosedEnvironmentError
+from numpy.typing import NDArray
+
+from fastrl._native._rust import LockstepBarrier
+from fastrl.envs.process_worker import Built, Command, Layout, Memory, Task, Told, work
+from fastrl.utils import processes
+
+StartMethod = Literal["spawn", "forkserver"]
+
+# Seconds between checks that workers which are not done are still alive.
+POLL_INTERVAL_S = 0.05
+# Seconds that workers have to end by themselves before they are killed.
+SHUTDOWN_GRACE_S = 5.0
+
+
+@dataclass(frozen=True)
+class Death:
+    """The end of a worker that crashed, or was killed because it gave no answer.
+
+    Attributes:
+        worker: its index.
+        envs: indices of its environments.
+        cause: one line.
+        traceback: the worker's own; empty if it was killed, or ``refused``.
+        refused: an environment broke Gymnasium's interface, so that a restart would not help.
+    """
+
+    worker: int
+    envs: range
+    cause: str
+    traceback: str
+    refused: bool = False
+
+
+class WorkerError(RuntimeError):
+    """Workers have died; the message has the first one's traceback, ``deaths`` all of them."""
+
+    def __init__(self, deaths: Sequence[Death]) -> None:
+        first = deaths[0]
+        envs = f"environment {first.envs[0]}" + (f" to {first.envs[-1]}" if len(first.envs) > 1 else "")
+        super().__init__(f"worker {first.worker} ({envs}): {first.cause}\n\n{first.traceback}".rstrip())
+        self.deaths = tuple(deaths)
+
+
+class WorkerPool:
+    """W worker processes, each with its own environments.
+
+    It holds no reference to the `ProcessVectorEnv` that owns it, whose finaliser closes it.
+
+    Args:
+        tasks: one for each worker.
+        start_method: "spawn" or "forkserver".
+        step_timeout: seconds after which a worker that is not done with a round is killed; None: no limit.
+        start_timeout: seconds for building the environments.
+
+    Attributes:
+        deaths: workers that are dead now.
+        memory: the shared arrays, after `share`.
+    """
+
+    memory: Memory
+
+    def __init__(
+        self,
+        tasks: list[Task],
+        start_method: StartMethod,
+        *,
+        step_timeout: float | None,
+        start_timeout: float,
+    ) -> None:
+        self.tasks = tasks
+        self.deaths: list[Death] = []
+        self._step_timeout, self._start_timeout = step_timeout, start_timeout
+        self._context: Any = multiprocessing.get_context(start_method)
+        if start_method == "forkserver":
+            # The server loads the modules once, and its processes share that memory.
+            self._context.set_forkserver_preload([work.__module__])
+        self._processes: list[BaseProcess] = []
+        self._pipes: list[Connection] = []
+        self._barrier: LockstepBarrier | None = None
+        self._in_round = False
+        self._owner = os.getpid()
+
+    @property
+    def pids(self) -> list[int]:
+        return [process.pid or 0 for process in self._processes]
+
+    def start(self) -> list[Built]:
+        """Starts the workers and waits until they have built their environments.
+
+        Raises:
+            WorkerError: a worker has died, or did not build its environments in time.
+        """
+        for task in self.tasks:
+            process, pipe = self._start(task)
+            self._processes.append(process)
+            self._pipes.append(pipe)
+        until = time.monotonic() + self._start_timeout
+        return [self._recv(w, until) for w in range(len(self.tasks))]
+
+    def _start(self, task: Task) -> tuple[BaseProcess, Connection]:
+        ours, theirs = self._context.Pipe()
+        # Not daemonic in multiprocessing's sense: daemonic processes could not start processes themselves.
+        arguments = (task.index, pickle.dumps(task), theirs)
+        process = self._context.Process(target=work, args=arguments, name=f"environments {task.index}")
+        with processes.starting_workers():
+            process.start()
+        theirs.close()
+        return process, ours
+
+    def share(self, layout: Layout) -> Memory:
+        """Creates the shared memory and attaches all workers to it.
+
+        Raises:
+            WorkerError: a worker has died.
+        """
+        self._layout = layout
+        self._barrier = LockstepBarrier(len(self.tasks), layout.nbytes)
+        self.memory = Memory(self._barrier, layout)
+        until = time.monotonic() + self._start_timeout
+        for w in range(len(self.tasks)):
+            self._attach(w)
+        for w in range(len(self.tasks)):
+            self._recv(w, until)
+        return self.memory
+
+    @property
+    def memory_name(self) -> str:
+        """The name of the shared memory."""
+        return self._open_barrier().name
+
+    def _attach(self, w: int) -> None:
+        with contextlib.suppress(BrokenPipeError):
+            self._pipes[w].send((self._barrier, self._layout))
+
+    def _recv(self, w: int, until: float) -> Any:
+        """The next message of a worker that starts.
+
+        Raises:
+            WorkerError: it has died, or sent nothing in time.
+        """
+        pipe, process = self._pipes[w], self._processes[w]
+        if not connection.wait([pipe], max(until - time.monotonic(), 0)):
+            process.kill()
+            process.join()
+            cause = f"its environments were not built within {self._start_timeout:g} s"
+            raise WorkerError([Death(w, self.tasks[w].envs, cause, "")])
+        try:
+            message = pipe.recv()
+        except EOFError:
+            message = ""
+        if isinstance(message, str):
+            raise WorkerError([self._death(w, message)])
+        return message
+
+    def _death(self, w: int, error: str) -> Death:
+        """The death of a worker that has ended or is about to, from its last message."""
+        process = self._processes[w]
+        process.join(SHUTDOWN_GRACE_S)
+        if process.is_alive():
+            process.kill()
+            process.join()
+        if error and "\n" not in error:
+            # No traceback: a `ContractError`.
+            return Death(w, self.tasks[w].envs, error, "", refused=True)
+        last = error.strip().splitlines()[-1] if error else ""
+        return Death(w, self.tasks[w].envs, last or processes.exit_cause(process.exitcode), error)
+
+    def check_open(self) -> None:
+        """Raises ClosedEnvironmentError after `close`."""
+        self._open_barrier()
+
+    def _open_barrier(self) -> LockstepBarrier:
+        if self._barrier is None:
+            raise ClosedEnvironmentError("this environment is closed: make a new one")
+        return self._barrier
+
+    def finish_round(self) -> None:
+        """Waits for the end of a round that an interrupt has left running, so that the arrays may be written."""
+        if self._in_round:
+            self._await_round()
+            self._recv_infos()
+
+    def run_round(self, command: Command, mask: NDArray[np.bool_]) -> list[tuple[int, dict[str, Any]]]:
+        """Runs a round in all workers and returns the infos of environments with their indices.
+
+        Raises:
+            WorkerError: workers have died, before or in this round; the others have finished it.
+        """
+        self.finish_round()
+        memory = self.memory
+        memory.command[0] = command
+        memory.mask[...] = mask
+        self._in_round = True
+        self._open_barrier().start_round()
+        self._await_round()
+        infos = self._recv_infos() if memory.told.any() else []
+        if self.deaths:
+            raise WorkerError(self.deaths)
+        return infos
+
+    def _await_round(self) -> None:
+        """Waits until the round is complete, without workers that are dead or have exceeded the time limit."""
+        barrier = self._open_barrier()
+        interval = POLL_INTERVAL_S if self._step_timeout is None else min(POLL_INTERVAL_S, self._step_timeout)
+        if not barrier.wait(interval):
+            until = time.monotonic() + (self._step_timeout or float("inf")) - interval
+            while not barrier.wait(interval):
+                for w in barrier.missing():
+                    process = self._processes[w]
+                    if process.is_alive() and time.monotonic() >= until:
+                        process.kill()
+                        process.join()
+                        cause = f"no answer for {self._step_timeout:g} s"
+                        self._handle_death(Death(w, self.tasks[w].envs, cause, ""))
+                    elif not process.is_alive():
+                        self._handle_death(self._death(w, ""))
+        self._in_round = False
+
+    def _handle_death(self, death: Death) -> None:
+        barrier = self._open_barrier()
+        self.deaths.append(death)
+        self.memory.told[death.worker] = Told.NOTHING
+        if death.worker in barrier.missing():
+            barrier.mark_dead(death.worker)
+
+    def _recv_infos(self) -> list[tuple[int, dict[str, Any]]]:
+        infos = []
+        for w in np.flatnonzero(self.memory.told).tolist():
+            try:
+                message = self._pipes[w].recv()
+            except (EOFError, OSError):
+                message = ""
+            if isinstance(message, str):
+                self._handle_death(self._death(w, message))
+            else:
+                infos += message
+        return infos
+
+    def send(self, message: Any) -> None:
+        """Sends a message that all workers read in the next round."""
+        for pipe in self._pipes:
+            pipe.send(message)
+
+    def recv(self) -> list[Any]:
+        """The answers of all workers to the last message."""
+        return [pipe.recv() for pipe in self._pipes]
+
+    def restart(self, check: Callable[[Task, Built], None]) -> None:
+        """Starts dead workers again.
+
+        Args:
+            check: called with the new worker's environments; it raises if they do not fit.
+
+        Raises:
+            WorkerError: a worker could not build its environments again.
+        """
+        self.check_open()
+        until = time.monotonic() + self._start_timeout
+        dead = [death.worker for death in self.deaths]
+        for w in dead:
+            # After an earlier attempt to restart the process may be alive.
+            self._processes[w].kill()
+            self._processes[w].join()
+            self._pipes[w].close()
+            self._processes[w], self._pipes[w] = self._start(self.tasks[w])
+        for w in dead:
+            check(self.tasks[w], self._recv(w, until))
+            self._attach(w)
+            self._recv(w, until)
+        self.deaths = []
+
+    def close(self, grace: float = SHUTDOWN_GRACE_S) -> None:
+        """Ends the workers: they have `grace` seconds to close their environments, then they are killed."""
+        if os.getpid() != self._owner:
+            # A fork of the owner.
+            return
+        closing = False
+        if self._barrier is not None:
+            with contextlib.suppress(RuntimeError):
+                # A dead worker takes part in no round, and one that hangs does not see the command.
+                closing = self._barrier.wait(grace)
+                if closing:
+                    self.memory.command[0] = Command.CLOSE
+                    self._barrier.start_round()
+            self._barrier.close()
+        for pipe in self._pipes:
+            pipe.close()
+        processes.join_or_kill(self._processes, grace if closing or self._barrier is None else 0.0)
+        self._processes, self._pipes, self._barrier = [], [], None
