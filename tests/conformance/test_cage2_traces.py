@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cage2_play import play
+from cage2_baseline import run_baseline
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -198,7 +198,7 @@ def test_fast_draws_agree_with_the_traces_in_distribution(path: Path) -> None:
     trace = load_trace(path)
     recorded = trace.arrays["reward"].astype(np.float64).reshape(len(trace.arrays["length"]), -1).sum(axis=1)
     blue = {"uniform": "random", "sleep": "sleep"}[trace.blue]
-    fresh = play(blue, episodes=4000, seed=11, ruleset=trace.ruleset, red_agent=trace.red_agent)
+    fresh = run_baseline(blue, episodes=4000, seed=11, ruleset=trace.ruleset, red_agent=trace.red_agent)
     distance, critical = kolmogorov_smirnov(np.round(recorded, 1), np.round(fresh, 1))
     assert distance < critical
 
@@ -209,8 +209,8 @@ def test_fast_draws_agree_with_the_traces_in_distribution(path: Path) -> None:
 def test_fast_draws_agree_with_pythons_draws_in_distribution(ruleset: str, red: str, blue: str) -> None:
     """4000 episodes on each generator. False alarms: 1e-4 a case for the choice of seeds, which are fixed."""
     options: dict[str, Any] = {"episodes": 4000, "ruleset": ruleset, "red_agent": red, "length": 60}
-    python = play(blue, seed=1, random="python", **options)
-    fast = play(blue, seed=2, random="fast", **options)
+    python = run_baseline(blue, seed=1, random="python", **options)
+    fast = run_baseline(blue, seed=2, random="fast", **options)
     distance, critical = kolmogorov_smirnov(np.round(python, 1), np.round(fast, 1))
     assert distance < critical
 
@@ -218,7 +218,7 @@ def test_fast_draws_agree_with_pythons_draws_in_distribution(ruleset: str, red: 
 def test_the_distribution_test_can_fail() -> None:
     options: dict[str, Any] = {"episodes": 4000, "red_agent": "bline"}
     distance, critical = kolmogorov_smirnov(
-        play("react-restore", seed=1, ruleset="main", **options),
-        play("react-restore", seed=2, ruleset="leaderboard", **options),
+        run_baseline("react-restore", seed=1, ruleset="main", **options),
+        run_baseline("react-restore", seed=2, ruleset="leaderboard", **options),
     )
     assert distance > critical

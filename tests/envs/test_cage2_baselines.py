@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from cage2_play import play
+from cage2_baseline import run_baseline
 
 from fastrl.envs.cage2.baselines import BASELINES, make_baseline
 from fastrl.envs.cage2.env import ACTIONS, HOSTS
@@ -60,7 +60,7 @@ PUBLISHED = [
 @pytest.mark.parametrize(("blue", "red", "ruleset", "mean", "error"), PUBLISHED)
 def test_scores_are_those_of_cyborg(blue: str, red: str, ruleset: str, mean: float, error: float) -> None:
     """Within four standard errors of the difference: a false alarm once in 16,000 for the choice of seeds."""
-    returns = play(blue, episodes=2000, seed=5, red_agent=red, ruleset=ruleset)
+    returns = run_baseline(blue, episodes=2000, seed=5, red_agent=red, ruleset=ruleset)
     own = returns.std() / np.sqrt(len(returns))
     assert abs(returns.mean() - mean) < 4 * np.hypot(error, own)
 

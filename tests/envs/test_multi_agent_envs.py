@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode
-from stub_worlds import AGENTS, LIMIT, StubWorlds, stub_env
+from stub_native_vec import AGENTS, LIMIT, StubNativeVec, stub_env
 
 from fastrl.envs import HighwayVectorEnv, MultiAgentVectorEnv, make_multi
 from fastrl.envs.episode_log import EPISODE_FIELDS
@@ -180,7 +180,7 @@ def test_without_a_seed_the_first_reset_draws_one_and_streams_run_on() -> None:
 def test_boxes_take_numbers() -> None:
     taken = []
 
-    class Native(StubWorlds):
+    class Native(StubNativeVec):
         def step(self, actions: Any, *args: Any, **kwargs: Any) -> None:
             taken.append(actions)
             super().step(np.zeros(len(actions), np.int64), *args, **kwargs)
@@ -196,7 +196,7 @@ def test_boxes_take_numbers() -> None:
 
 def test_the_space_must_fit_the_simulator() -> None:
     with pytest.raises(ValueError, match=r"expected shape \(2,\), got \(3,\)"):
-        MultiAgentVectorEnv(lambda mode: StubWorlds(K, mode), Box(0, 9, (3,), np.float32), Discrete(2))
+        MultiAgentVectorEnv(lambda mode: StubNativeVec(K, mode), Box(0, 9, (3,), np.float32), Discrete(2))
 
 
 def test_fixed_difficulty_says_so() -> None:
@@ -207,7 +207,7 @@ def test_fixed_difficulty_says_so() -> None:
 def test_difficulty_is_one_or_one_a_world() -> None:
     given: list[Any] = []
 
-    class Native(StubWorlds):
+    class Native(StubNativeVec):
         def set_difficulty(self, num_agents: Any, density: Any) -> None:
             given.append((num_agents, density))
 

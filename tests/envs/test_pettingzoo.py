@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Discrete
 from pettingzoo.test import parallel_api_test, parallel_seed_test
-from stub_worlds import AGENTS, stub_env
+from stub_native_vec import AGENTS, stub_env
 
 from fastrl.envs.adapters import PettingZooEnv, parallel_env
 

@@ -8,10 +8,10 @@ from gymnasium.vector import AutoresetMode
 
 
 class FakeVectorEnv:
-    """What all of them share: SAME_STEP autoreset, fixed time limit, action masks, save and restore.
+    """The common base: SAME_STEP autoreset, a fixed time limit, action masks, save and restore.
 
-    A subclass keeps its state in ``self.state`` (int64 [N], written in place), and says what a reset draws,
-    what a step does and what is observed.
+    A subclass keeps its state in ``self.state`` (int64 [N], written in place), and defines the first state, the step
+    and the observation.
     """
 
     autoreset_mode = AutoresetMode.SAME_STEP
@@ -75,10 +75,10 @@ class FakeVectorEnv:
 
 
 class Bandit(FakeVectorEnv):
-    """A contextual bandit: each of ``contexts`` contexts has one right action, which gives 1, others nothing.
+    """A contextual bandit: each of ``contexts`` contexts has one right action with reward 1; the others give 0.
 
     The best return is ``episode_length``. With ``masked``, half the actions are allowed in each context, and
-    the forbidden ones would give 10.
+    a forbidden one would give 10.
     """
 
     def __init__(self, num_envs=16, contexts=4, num_actions=6, episode_length=10, *, masked=False, **kwargs):
@@ -134,8 +134,8 @@ class Dial(FakeVectorEnv):
 class Corridor(FakeVectorEnv):
     """A corridor of ``length`` places; each step costs 1; the episode terminates at the right end.
 
-    Actions: left, right. The best return is ``1 - length``. A learner that takes the end for a truncation, or
-    bootstraps there, sees no reason to go.
+    Actions: left, right. The best return is ``1 - length``. A learner that treats the end as a truncation, or
+    bootstraps there, has no reason to move.
     """
 
     def __init__(self, num_envs=16, length=5, episode_length=30, **kwargs):
@@ -152,9 +152,9 @@ class Corridor(FakeVectorEnv):
 
 
 class Constant(FakeVectorEnv):
-    """Reward -1 each step. Observes 1; 3 right after a reset; 5 when a time limit or an end was met.
+    """Reward -1 each step. The observation is 3 right after a reset, 5 at the end of an episode, else 1.
 
-    Environments of odd number terminate where the others are truncated.
+    Environments with odd indices terminate; the others are truncated.
     """
 
     def __init__(self, num_envs=4, episode_length=5, **kwargs):

@@ -9,6 +9,6 @@ ROOT = SUPPORT.parents[1]
 
 
 def import_path(test: str) -> str:
-    """What goes into PYTHONPATH of a program that imports a test module, given its ``__file__``."""
+    """PYTHONPATH for a program that imports a test module, given the module's ``__file__``."""
     inherited = os.environ.get("PYTHONPATH", "")
     return os.pathsep.join([str(Path(test).parent), str(SUPPORT), *([inherited] if inherited else [])])

@@ -9,29 +9,30 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode
 
-# Farther than this from its goal an agent crashes.
+# The distance from its goal beyond which an agent crashes.
 EDGE = 4.0
-# Goals are at most so many steps away at first.
+# The largest distance of a goal at the start.
 FARTHEST = 3
 
 
 class TeamEnv:
-    """K worlds of A agents, with the interface of ``fastrl.envs.multi_agent.MultiAgentVectorEnv``; SAME_STEP autoreset.
+    """K environments of A agents, with the interface of ``fastrl.envs.multi_agent.MultiAgentVectorEnv``; SAME_STEP
+    autoreset.
 
     An agent moves by action - 1 (``Discrete(3)``) or by the action clipped to [-1, 1] (``Box(1)``). Arriving (within
     0.5 of the goal) terminates with reward 1, going beyond `EDGE` terminates with reward -1; otherwise the
     reward is minus the distance over `EDGE`. ``horizon`` steps truncate. Walking straight to the goal is best;
-    `best_return` is what it brings. An episode may have fewer agents than rows; rows without one stay dead.
+    `best_return` is its mean return. An episode may have fewer than A agents; the others stay not alive.
 
-    Observation: float32 (signed distance to the goal over `EDGE`, share of the horizon passed, bias 1). Where
-    the goals are in a world is all that its generator decides, apart from blocked moves.
+    Observation: float32 (signed distance to the goal over `EDGE`, share of the horizon passed, bias 1). The random
+    generator of an environment decides its goals and blocked moves only.
 
     Args:
         num_envs: K.
         num_agents: A.
-        box: actions are numbers.
-        horizon: steps of an episode at most.
-        team: weight of the team's mean reward (over the agents that act) in each reward; the rest is one's own.
+        box: continuous actions.
+        horizon: the most steps of an episode.
+        team: weight of the team's mean reward (over the agents that act) in each reward; the rest is the agent's own.
         density: chance that a move is blocked.
     """
 
@@ -66,7 +67,7 @@ class TeamEnv:
         self.last = {name: np.zeros(num_envs, kind) for name, kind in EPISODE.items()}
         self.closed = False
 
-    # Rows.
+    # The flat interface.
 
     def reset_into(self, obs: Any, alive: Any, *, seed: Any = None, reset_mask: Any = None) -> None:
         self.refuse_if_closed()
@@ -96,9 +97,9 @@ class TeamEnv:
             moves[i, self.generators[i].random(self.num_agents) < self.density[i]] = 0
         self.distance -= np.where(before, moves, 0)
         self.age += 1
-        near = np.abs(self.distance)
-        arrived, crashed = before & (near < 0.5), before & (near > EDGE)
-        own = np.where(arrived, 1.0, np.where(crashed, -1.0, -near / EDGE)) * before
+        gap = np.abs(self.distance)
+        arrived, crashed = before & (gap < 0.5), before & (gap > EDGE)
+        own = np.where(arrived, 1.0, np.where(crashed, -1.0, -gap / EDGE)) * before
         mean = own.sum(1, keepdims=True) / np.maximum(before.sum(1, keepdims=True), 1)
         reward = np.where(before, (1 - self.team) * own + self.team * mean, 0)
         terminated = arrived | crashed
@@ -113,15 +114,15 @@ class TeamEnv:
         terminations[:] = terminated.reshape(-1)
         truncations[:] = truncated.reshape(-1)
         ended = late | ~self.alive.any(1)
-        # Those that end with this step still get their true last observations.
+        # Agents that end with this step still get their true last observations.
         true_obs = self.observe(before)
         if ended.any():
-            rows = np.repeat(ended, self.num_agents)
+            agents = np.repeat(ended, self.num_agents)
             if final_obs is not None:
-                final_obs[rows] = true_obs[rows]
+                final_obs[agents] = true_obs[agents]
             self.finish(ended)
             self.begin(ended)
-            true_obs[rows] = self.observe()[rows]
+            true_obs[agents] = self.observe()[agents]
         obs[:] = true_obs
         alive[:] = self.alive.reshape(-1)
 
@@ -140,19 +141,19 @@ class TeamEnv:
         return tuple(x.reshape(self.num_envs, self.num_agents, *x.shape[1:]) for x in arrays)
 
     def empty(self) -> tuple[Any, ...]:
-        rows = self.num_envs * self.num_agents
-        flags = [np.zeros(rows, np.bool_) for _ in range(3)]
+        size = self.num_envs * self.num_agents
+        flags = [np.zeros(size, np.bool_) for _ in range(3)]
         return (
-            np.zeros((rows, 3), np.float32),
-            np.zeros(rows, np.float32),
+            np.zeros((size, 3), np.float32),
+            np.zeros(size, np.float32),
             *flags,
-            np.zeros((rows, 3), np.float32),
+            np.zeros((size, 3), np.float32),
         )
 
-    # Difficulty and accounts.
+    # Difficulty, statistics and state.
 
     def set_difficulty(self, *, num_agents: Any = None, density: Any = None) -> None:
-        """Counts from each world's next reset on."""
+        """Takes effect at each environment's next reset."""
         if num_agents is not None:
             wanted = np.broadcast_to(np.asarray(num_agents), self.num_envs)
             if not ((wanted >= 1) & (wanted <= self.num_agents)).all():
@@ -165,7 +166,7 @@ class TeamEnv:
         return {name: values.copy() for name, values in self.last.items()}
 
     def best_return(self) -> float:
-        """Mean over what goals are drawn from, of an agent that walks straight to its goal, unblocked, without team."""
+        """The expected return of an agent that walks straight to its goal, without blocked moves and team reward."""
         return float(np.mean([1 - sum(range(1, n)) / EDGE for n in range(1, FARTHEST + 1)]))
 
     def save_state(self) -> bytes:
@@ -177,7 +178,7 @@ class TeamEnv:
     def close(self) -> None:
         self.closed = True
 
-    # Inside.
+    # Internals.
 
     def moves(self, actions: Any) -> Any:
         shape = (self.num_envs, self.num_agents)
@@ -195,19 +196,19 @@ class TeamEnv:
             raise ValueError("expected finite actions")
         return np.where(self.alive, actions, 0).clip(-1, 1)
 
-    def begin(self, worlds: Any) -> None:
-        for i in np.flatnonzero(worlds):
+    def begin(self, mask: Any) -> None:
+        for i in np.flatnonzero(mask):
             steps = self.generators[i].integers(1, FARTHEST + 1, self.num_agents)
             sides = self.generators[i].integers(0, 2, self.num_agents) * 2 - 1
             self.distance[i] = steps * sides
-        self.agents = np.where(worlds, self.next_agents, self.agents)
-        self.density = np.where(worlds, self.next_density, self.density)
+        self.agents = np.where(mask, self.next_agents, self.agents)
+        self.density = np.where(mask, self.next_density, self.density)
         fresh = np.arange(self.num_agents) < self.agents[:, None]
-        self.alive = np.where(worlds[:, None], fresh, self.alive)
+        self.alive = np.where(mask[:, None], fresh, self.alive)
         for array in (self.age, self.sums, self.moved, self.arrived, self.crashed):
-            array[worlds] = 0
+            array[mask] = 0
 
-    def finish(self, worlds: Any) -> None:
+    def finish(self, mask: Any) -> None:
         present = np.arange(self.num_agents) < self.agents[:, None]
 
         def mean(x: Any) -> Any:
@@ -225,13 +226,13 @@ class TeamEnv:
             "success": mean(self.arrived),
         }
         for name, array in self.last.items():
-            array[worlds] = values[name][worlds]
+            array[mask] = values[name][mask]
 
-    def observe(self, rows: Any = None) -> Any:
-        """Of the agents in ``rows`` (those that act next); zeros for others."""
-        rows = self.alive if rows is None else rows
+    def observe(self, mask: Any = None) -> Any:
+        """Observations of the agents in a mask [K, A] (by default those that are alive); zeros for others."""
+        mask = self.alive if mask is None else mask
         age = np.broadcast_to(self.age[:, None] / self.horizon, self.distance.shape)
-        obs = np.stack([self.distance / EDGE, age, np.ones_like(age)], -1) * rows[..., None]
+        obs = np.stack([self.distance / EDGE, age, np.ones_like(age)], -1) * mask[..., None]
         return obs.reshape(-1, 3).astype(np.float32)
 
     def refuse_if_closed(self) -> None:

@@ -1,4 +1,4 @@
-"""A small, slow, obviously correct vector environment in numpy: a walk on a line in the wind."""
+"""A small, slow, obviously correct vector environment in numpy: a random walk on a line."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ TIME_LIMIT = 9
 
 
 class WalkVectorEnv(VectorEnv):
-    """Each row stands on -EDGE..EDGE and moves by action - 1 plus the wind's -1, 0 or 1.
+    """Each environment is a position in -EDGE..EDGE that moves by action - 1 plus a random -1, 0 or 1.
 
-    Leaving the line terminates, TIME_LIMIT steps truncate; the two may meet. The reward is the new position.
+    Leaving the range terminates, TIME_LIMIT steps truncate; both may happen at once. The reward is the new position.
     Observation: float32 (position, steps taken), both scaled to [-1, 1].
     """
 
@@ -48,7 +48,7 @@ class WalkVectorEnv(VectorEnv):
         mask = np.ones(self.num_envs, np.bool_)
         if options is not None and "reset_mask" in options:
             mask = self.checked_mask(options)
-        self.reset_rows(mask)
+        self.reset_envs(mask)
         self.was_reset = True
         return self.observe(), self.info()
 
@@ -59,35 +59,35 @@ class WalkVectorEnv(VectorEnv):
         self.check_actions(actions)
         if self.autoreset_mode == AutoresetMode.DISABLED and self.ended.any():
             raise RuntimeError("an episode has ended: reset it")
-        due = self.ended.copy()
-        rewards = self.move(np.asarray(actions), ~due)
+        pending = self.ended.copy()
+        rewards = self.move(np.asarray(actions), ~pending)
         outside = np.abs(self.position) > EDGE
-        terminations = outside & ~due
-        truncations = (self.age >= TIME_LIMIT) & ~due
+        terminations = outside & ~pending
+        truncations = (self.age >= TIME_LIMIT) & ~pending
         self.position = self.position.clip(-EDGE, EDGE)
-        self.reset_rows(due)
+        self.reset_envs(pending)
         self.ended = terminations | truncations
         info = self.info()
         obs = self.observe()
         if self.autoreset_mode == AutoresetMode.SAME_STEP and self.ended.any():
             ended = self.ended.copy()
             final = {"final_obs": obs, "_final_obs": ended, "final_info": info, "_final_info": ended.copy()}
-            self.reset_rows(ended)
+            self.reset_envs(ended)
             obs, info = self.observe(), self.info() | final
         return obs, rewards, terminations, truncations, info
 
-    def move(self, actions: Any, rows: Any) -> Any:
-        """Moves some rows; returns the rewards, 0 for the others."""
-        for i in np.flatnonzero(rows):
+    def move(self, actions: Any, mask: Any) -> Any:
+        """Moves the environments of a mask; returns the rewards, 0 for the others."""
+        for i in np.flatnonzero(mask):
             self.position[i] += actions[i] - 1 + self.generators[i].integers(-1, 2)
             self.age[i] += 1
-        return np.where(rows, self.position, 0).astype(np.float64)
+        return np.where(mask, self.position, 0).astype(np.float64)
 
-    def reset_rows(self, rows: Any) -> None:
-        for i in np.flatnonzero(rows):
+    def reset_envs(self, mask: Any) -> None:
+        for i in np.flatnonzero(mask):
             self.position[i] = self.generators[i].integers(-2, 3)
             self.age[i] = 0
-        self.ended = self.ended & ~rows
+        self.ended = self.ended & ~mask
 
     def observe(self) -> Any:
         return np.stack([self.position / EDGE, self.age / TIME_LIMIT], 1).astype(np.float32)

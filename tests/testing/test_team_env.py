@@ -1,4 +1,4 @@
-"""The environment that multi-agent trainers are tested on: that it is what it says."""
+"""TeamEnv, the environment on which multi-agent trainers are tested, keeps its contract."""
 
 import numpy as np
 import pytest
@@ -6,13 +6,13 @@ from team_env import EDGE, TeamEnv
 
 
 def straight(obs, box):
-    """Towards the goal."""
+    """Actions towards the goal."""
     side = np.sign(obs[..., 0])
     return side[..., None].astype(np.float32) if box else side.astype(np.int64) + 1
 
 
 @pytest.mark.parametrize("box", [False, True])
-def test_walking_straight_brings_the_best_return(box):
+def test_walking_straight_gives_the_best_return(box):
     env = TeamEnv(200, 3, box=box)
     obs, _ = env.reset(seed=1)
     for _ in range(3):
@@ -23,7 +23,7 @@ def test_walking_straight_brings_the_best_return(box):
     assert episodes["return_mean"].mean() == pytest.approx(env.best_return(), abs=0.05)
 
 
-def test_ends_are_told_apart_and_rows_die_alone():
+def test_agents_terminate_or_are_truncated_separately():
     env = TeamEnv(1, 3, horizon=3)
     env.reset(seed=0)
     env.distance[0] = [1, 4, -2]
@@ -31,7 +31,7 @@ def test_ends_are_told_apart_and_rows_die_alone():
     assert terminations.tolist() == [[True, True, False]] and not truncations.any()
     assert rewards[0].tolist() == [1, -1, -2 / EDGE]
     assert alive.tolist() == [[False, False, True]]
-    obs, rewards, *_ = env.step(np.array([[99, 99, 1]]))  # the actions of the dead are not looked at
+    obs, rewards, *_ = env.step(np.array([[99, 99, 1]]))  # actions of agents that are not alive are ignored
     assert not obs[0, :2].any() and not rewards[0, :2].any()
     obs, _, terminations, truncations, alive, final = env.step(np.array([[1, 1, 1]]))
     assert truncations.tolist() == [[False, False, True]] and not terminations.any()
@@ -40,7 +40,7 @@ def test_ends_are_told_apart_and_rows_die_alone():
     assert env.episodes()["length"][0] == 3 and env.episodes()["success"][0] == pytest.approx(1 / 3)
 
 
-def test_difficulty_counts_from_the_next_reset():
+def test_difficulty_takes_effect_at_the_next_reset():
     env = TeamEnv(2, 4, horizon=1)
     env.reset(seed=0)
     env.set_difficulty(num_agents=[1, 3], density=1.0)
@@ -55,7 +55,7 @@ def test_difficulty_counts_from_the_next_reset():
         env.set_difficulty(num_agents=5)
 
 
-def test_a_saved_state_goes_on_the_same():
+def test_a_restored_state_has_the_same_future():
     env, other = TeamEnv(3, 2, density=0.3), TeamEnv(3, 2)
     obs, _ = env.reset(seed=5)
     env.step(straight(obs, False))

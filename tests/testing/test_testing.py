@@ -1,4 +1,4 @@
-"""The conformance kit: a correct environment passes, and each broken one fails for its own reason."""
+"""The conformance kit: a correct environment passes, and each broken one fails with its own message."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_a_correct_environment_passes() -> None:
 
 
 @pytest.mark.parametrize("mode", AutoresetMode)
-def test_one_mode_alone_can_be_checked(mode: AutoresetMode) -> None:
+def test_a_single_mode_can_be_checked(mode: AutoresetMode) -> None:
     check(WalkVectorEnv, modes=[mode], num_envs=2)
 
 
@@ -45,7 +45,7 @@ def test_object_arrays_of_final_obs_are_accepted() -> None:
 
 
 class Countdown(gymnasium.Env):
-    """Dict observations, tuple-free; ends by termination, after a random number of steps."""
+    """Dict observations; episodes terminate after a random number of steps."""
 
     observation_space = gymnasium.spaces.Dict(
         {"left": gymnasium.spaces.Discrete(20), "noise": Box(0, 1, (2, 2))}
@@ -65,22 +65,22 @@ class Countdown(gymnasium.Env):
         return {"left": np.int64(self.left), "noise": self.np_random.random((2, 2), np.float32)}
 
 
-def test_gymnasiums_own_vector_environment_passes_what_it_promises() -> None:
+def test_gymnasiums_own_vector_environment_passes_the_clauses_that_it_promises() -> None:
     def make(num_envs: int, autoreset_mode: AutoresetMode) -> SyncVectorEnv:
         return SyncVectorEnv([Countdown] * num_envs, autoreset_mode=autoreset_mode)
 
-    # It allows a step before the reset and after close(), takes reset_mask out of the options of the caller, and
-    # in older versions of Gymnasium its instances share their metadata.
+    # It allows a step before the reset and after close(), removes reset_mask from the caller's options, and in older
+    # versions of Gymnasium its instances share their metadata.
     check_vector_env(make, terminates=True, skip=["autoreset mode", "before reset", "DISABLED", "close"])
 
 
-# Each broken environment: what its failure must say.
+# Broken environments, and the expected beginnings of their failures.
 BROKEN: list[tuple[str, type[WalkVectorEnv]]] = []
 
 
-def broken(says: str) -> Any:
+def broken(failure: str) -> Any:
     def register(cls: type[WalkVectorEnv]) -> type[WalkVectorEnv]:
-        BROKEN.append((says, cls))
+        BROKEN.append((failure, cls))
         return cls
 
     return register
@@ -115,7 +115,7 @@ class ModeAsString(WalkVectorEnv):
         self.metadata["autoreset_mode"] = self.autoreset_mode.value
 
 
-@broken("NEXT_STEP, autoreset mode: expected metadata['autoreset_mode'] to be AutoresetMode.NEXT_STEP still")
+@broken("NEXT_STEP, autoreset mode: expected metadata['autoreset_mode'] to be AutoresetMode.NEXT_STEP after")
 class ModeInTheClass(WalkVectorEnv):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -150,8 +150,8 @@ class UnscaledObservations(WalkVectorEnv):
 
 @broken("NEXT_STEP, step: expected rewards to be an array of floating with shape (3,), got int64 (3,)")
 class IntegerRewards(WalkVectorEnv):
-    def move(self, actions: Any, rows: Any) -> Any:
-        return super().move(actions, rows).astype(np.int64)
+    def move(self, actions: Any, mask: Any) -> Any:
+        return super().move(actions, mask).astype(np.int64)
 
 
 @broken("NEXT_STEP, step: expected rewards to be an array of floating with shape (3,), got float64 (3, 1)")
@@ -163,8 +163,8 @@ class RewardColumn(WalkVectorEnv):
 
 @broken("NEXT_STEP, step: expected finite rewards")
 class NanReward(WalkVectorEnv):
-    def move(self, actions: Any, rows: Any) -> Any:
-        rewards = super().move(actions, rows)
+    def move(self, actions: Any, mask: Any) -> Any:
+        rewards = super().move(actions, mask)
         return np.where(rewards == 2, np.nan, rewards)
 
 
@@ -182,13 +182,13 @@ class NoMask(WalkVectorEnv):
         return {"age": self.age.copy()}
 
 
-@broken("NEXT_STEP, info: expected info['age'] to be a dict or an array of 3 rows, got list")
+@broken("NEXT_STEP, info: expected info['age'] to be a dict or an array of 3 entries, got list")
 class InfoList(WalkVectorEnv):
     def info(self) -> dict[str, Any]:
         return super().info() | {"age": self.age.tolist()}
 
 
-@broken("NEXT_STEP, arrays: expected the arrays that a call returned to stay as they are")
+@broken("NEXT_STEP, arrays: expected the arrays of a call to stay as they are")
 class ReusedBuffer(WalkVectorEnv):
     buffer: Any = None
 
@@ -205,7 +205,7 @@ class TakesAnyActions(WalkVectorEnv):
         pass
 
 
-@broken("NEXT_STEP, ends: expected terminations and truncations apart, got both flags at every end")
+@broken("NEXT_STEP, ends: expected either a termination or a truncation, got both flags at every end")
 class DoneInBoth(WalkVectorEnv):
     def step(self, actions: Any) -> Any:
         obs, rewards, terminations, truncations, info = super().step(actions)
@@ -222,24 +222,24 @@ class SwappedFlags(WalkVectorEnv):
 
 @broken("NEXT_STEP, ends: expected an end at step 9 of an episode")
 class LateTruncation(WalkVectorEnv):
-    def move(self, actions: Any, rows: Any) -> Any:
-        rewards = super().move(actions, rows)
+    def move(self, actions: Any, mask: Any) -> Any:
+        rewards = super().move(actions, mask)
         self.age -= (self.age == TIME_LIMIT) & (np.abs(self.position) == 1)
         return rewards
 
 
 @broken("NEXT_STEP, ends: expected some episode to terminate, got none that did")
 class NeverTerminates(WalkVectorEnv):
-    def move(self, actions: Any, rows: Any) -> Any:
-        rewards = super().move(actions, rows)
+    def move(self, actions: Any, mask: Any) -> Any:
+        rewards = super().move(actions, mask)
         self.position = self.position.clip(-1, 1)
         return rewards
 
 
 @broken("NEXT_STEP, ends: expected an episode of environment 0 to end within 60 steps, got none")
 class NeverEnds(WalkVectorEnv):
-    def move(self, actions: Any, rows: Any) -> Any:
-        rewards = super().move(actions, rows)
+    def move(self, actions: Any, mask: Any) -> Any:
+        rewards = super().move(actions, mask)
         self.position = self.position.clip(-1, 1)
         self.age = self.age.clip(0, 1)
         return rewards
@@ -247,25 +247,25 @@ class NeverEnds(WalkVectorEnv):
 
 @broken("NEXT_STEP: expected reward 0 from the call after an end")
 class RewardAtReset(WalkVectorEnv):
-    def move(self, actions: Any, rows: Any) -> Any:
-        return super().move(actions, rows) + ~rows
+    def move(self, actions: Any, mask: Any) -> Any:
+        return super().move(actions, mask) + ~mask
 
 
 @broken("NEXT_STEP: expected no flags from the call after an end")
 class FlagsAtReset(WalkVectorEnv):
     def step(self, actions: Any) -> Any:
-        due = self.ended.copy()
+        pending = self.ended.copy()
         obs, rewards, terminations, truncations, info = super().step(actions)
-        return obs, rewards, terminations, truncations | due, info
+        return obs, rewards, terminations, truncations | pending, info
 
 
-@broken("NEXT_STEP: the call after an end, with another action that it is to ignore")
+@broken("NEXT_STEP: the call after an end, with another action that it should ignore")
 class ActsAtReset(WalkVectorEnv):
     def step(self, actions: Any) -> Any:
-        due = self.ended.copy()
+        pending = self.ended.copy()
         result = super().step(actions)
         if self.autoreset_mode == NEXT_STEP:
-            self.position = np.where(due, actions - 1, self.position)
+            self.position = np.where(pending, actions - 1, self.position)
             return self.observe(), *result[1:]
         return result
 
@@ -284,7 +284,7 @@ class NoFinalInfo(WalkVectorEnv):
         return *rest, {key: value for key, value in info.items() if not key.endswith("final_info")}
 
 
-@broken("SAME_STEP: expected info['_final_obs'] to mark the rows that ended")
+@broken("SAME_STEP: expected info['_final_obs'] to mark the environments that ended")
 class FinalMaskOfAll(WalkVectorEnv):
     def step(self, actions: Any) -> Any:
         *rest, info = super().step(actions)
@@ -302,7 +302,7 @@ class FinalObsOfTheNextEpisode(WalkVectorEnv):
         return obs, *rest, info
 
 
-@broken("DISABLED: expected the caller's options to be left alone, got {}")
+@broken("DISABLED: expected the caller's options to stay unchanged, got {}")
 class TakesTheMask(WalkVectorEnv):
     def reset(self, *, seed: Any = None, options: Any = None) -> Any:
         result = super().reset(seed=seed, options=options)
@@ -311,20 +311,22 @@ class TakesTheMask(WalkVectorEnv):
         return result
 
 
-@broken("DISABLED: expected reset_mask of row 0 to leave the observation of row 1")
+@broken("DISABLED: expected reset_mask of environment 0 to leave the observation of environment 1")
 class ResetsAll(WalkVectorEnv):
     def checked_mask(self, options: Any) -> Any:
         return np.ones_like(super().checked_mask(options))
 
 
-@broken("DISABLED: expected reset_mask of row 0 to leave the observation of row 1 as it was, got another[")
+@broken(
+    "DISABLED: expected reset_mask of environment 0 to leave the observation of environment 1 as it was, got another["
+)
 class BlanksTheOthers(WalkVectorEnv):
     def reset(self, *, seed: Any = None, options: Any = None) -> Any:
         obs, info = super().reset(seed=seed, options=options)
         return obs * self.checked_mask(options)[:, None] if options else obs, info
 
 
-@broken("DISABLED: reset_mask of row 0 is to leave the others alone")
+@broken("DISABLED: reset_mask of environment 0 should not affect the others")
 class DrawsForAll(WalkVectorEnv):
     def checked_mask(self, options: Any) -> Any:
         mask = super().checked_mask(options)
@@ -333,7 +335,7 @@ class DrawsForAll(WalkVectorEnv):
         return mask
 
 
-@broken("DISABLED: row 0, reset by mask or with all rows: environment 0")
+@broken("DISABLED: environment 0, reset by mask or with all: environment 0")
 class ResetsTheObservationAlone(WalkVectorEnv):
     def reset(self, *, seed: Any = None, options: Any = None) -> Any:
         age = self.age.copy()
@@ -343,7 +345,7 @@ class ResetsTheObservationAlone(WalkVectorEnv):
         return result
 
 
-@broken("DISABLED: expected a reset_mask that selects no row to raise an exception")
+@broken("DISABLED: expected a reset_mask that selects no environment to raise an exception")
 class TakesEmptyMasks(WalkVectorEnv):
     def checked_mask(self, options: Any) -> Any:
         mask = options["reset_mask"]
@@ -396,7 +398,7 @@ class TakesManySeeds(WalkVectorEnv):
         return super().seeds(seed if isinstance(seed, int) else seed[: self.num_envs])
 
 
-@broken("NEXT_STEP, seeding: expected reset() without a seed to continue the streams, got the seeds again")
+@broken("NEXT_STEP, seeding: expected reset() without a seed to continue the streams, got the same episodes")
 class SeedsAgain(WalkVectorEnv):
     last: list[int] | None = None
 
@@ -409,7 +411,7 @@ class SeedsAgain(WalkVectorEnv):
         return super().reset(seed=self.last if seed is None and not partial else seed, options=options)
 
 
-@broken("NEXT_STEP, seeding: reset() without a seed is to continue the streams")
+@broken("NEXT_STEP, seeding: reset() without a seed should continue the streams")
 class FreshEntropy(WalkVectorEnv):
     def reset(self, *, seed: Any = None, options: Any = None) -> Any:
         if seed is None and options is None:
@@ -417,14 +419,14 @@ class FreshEntropy(WalkVectorEnv):
         return super().reset(seed=seed, options=options)
 
 
-@broken("NEXT_STEP, global random state: expected the generators of random and numpy.random to be left alone")
+@broken("NEXT_STEP, global random state: expected no use of the generators of random and numpy.random")
 class TouchesTheGlobalGenerator(WalkVectorEnv):
     def seed(self, seeds: list[int]) -> None:
         np.random.seed(seeds[0])  # noqa: NPY002
         super().seed(seeds)
 
 
-@broken("NEXT_STEP, batch size: environment 0 alone, and as one of 3: environment 0")
+@broken("NEXT_STEP, batch size: environment 0 alone, and in a batch of 3: environment 0")
 class DependsOnBatchSize(WalkVectorEnv):
     def seed(self, seeds: list[int]) -> None:
         super().seed([10 * seed + self.num_envs for seed in seeds])
@@ -432,8 +434,8 @@ class DependsOnBatchSize(WalkVectorEnv):
 
 @broken("NEXT_STEP, threads: expected step 0 with 2 threads to be as with one")
 class DependsOnThreads(WalkVectorEnv):
-    def move(self, actions: Any, rows: Any) -> Any:
-        return super().move(actions, rows) + self.num_threads - 1
+    def move(self, actions: Any, mask: Any) -> Any:
+        return super().move(actions, mask) + self.num_threads - 1
 
 
 @broken("NEXT_STEP, state: expected save_state() to return bytes, got dict")
@@ -442,7 +444,7 @@ class StateAsDict(WalkVectorEnv):
         return self.saved()
 
 
-@broken("NEXT_STEP, state: saved within an episode: saving is to change nothing")
+@broken("NEXT_STEP, state: saved within an episode: saving should change nothing")
 class SavingDraws(WalkVectorEnv):
     def save_state(self) -> bytes:
         self.generators[0].random()
@@ -477,13 +479,13 @@ class TakesDamagedStates(WalkVectorEnv):
         try:
             super().load_state(state)
         except ValueError:
-            self.reset_rows(np.ones(self.num_envs, np.bool_))
+            self.reset_envs(np.ones(self.num_envs, np.bool_))
 
 
-@broken("NEXT_STEP, state: saved within an episode: a state that is refused is to change nothing")
+@broken("NEXT_STEP, state: saved within an episode: a refused state should change nothing")
 class HalfLoads(WalkVectorEnv):
     def load_state(self, state: bytes) -> None:
-        self.reset_rows(np.ones(self.num_envs, np.bool_))
+        self.reset_envs(np.ones(self.num_envs, np.bool_))
         super().load_state(state)
 
 
@@ -501,16 +503,16 @@ class RunsAfterClose(WalkVectorEnv):
         pass
 
 
-@pytest.mark.parametrize(("says", "cls"), BROKEN, ids=lambda x: getattr(x, "__name__", ""))
-def test_a_broken_environment_fails_for_its_own_reason(says: str, cls: type[WalkVectorEnv]) -> None:
-    with pytest.raises(AssertionError, match=re.escape(says)) as raised:
+@pytest.mark.parametrize(("failure", "cls"), BROKEN, ids=lambda x: getattr(x, "__name__", ""))
+def test_a_broken_environment_fails_with_its_own_message(failure: str, cls: type[WalkVectorEnv]) -> None:
+    with pytest.raises(AssertionError, match=re.escape(failure)) as raised:
         check(cls)
-    assert str(raised.value).startswith(says)
+    assert str(raised.value).startswith(failure)
 
 
 def test_every_clause_is_broken_by_some_environment() -> None:
-    told = {re.split(r"[:,] ", says.removeprefix("NEXT_STEP, "))[0] for says, _ in BROKEN}
-    assert told == set(CLAUSES)
+    clauses = {re.split(r"[:,] ", failure.removeprefix("NEXT_STEP, "))[0] for failure, _ in BROKEN}
+    assert clauses == set(CLAUSES)
 
 
 def test_an_environment_without_num_threads_is_checked_without() -> None:
@@ -529,7 +531,7 @@ def test_skip_leaves_a_clause_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kwargs", "says"),
+    ("kwargs", "message"),
     [
         ({"num_envs": 1}, "num_envs: expected at least 2"),
         ({"steps": 3}, "steps: expected at least 4"),
@@ -537,6 +539,6 @@ def test_skip_leaves_a_clause_out() -> None:
         ({"skip": ["closing"]}, "skip: expected some of spaces, .*, got 'closing'"),
     ],
 )
-def test_its_own_arguments_are_checked(kwargs: dict[str, Any], says: str) -> None:
-    with pytest.raises(ValueError, match=says):
+def test_its_own_arguments_are_checked(kwargs: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         check(WalkVectorEnv, **kwargs)

@@ -556,7 +556,8 @@ class DQN(OffPolicyAlgorithm):
     @classmethod
     def check_state(cls, config: Any, state: Mapping[str, Any]) -> None:
         network = state["actor"]["network"]
-        check_layers(network, hidden=config.hidden, conv=config.conv)
+        sees_images = len(network["architecture"]["obs_shape"]) == 3
+        check_layers(network, hidden=config.hidden, conv=config.conv if sees_images else ())
         QNetwork.check_size(network)
 
     def policy_state(self) -> dict[str, Any]:

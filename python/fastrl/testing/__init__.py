@@ -1,4 +1,4 @@
-"""Conformance kits: is this environment a correct one? Gymnasium has none for vector environments."""
+"""A conformance kit for vector environments, which Gymnasium lacks."""
 
 from fastrl.testing.vector_env import CLAUSES, check_vector_env
 

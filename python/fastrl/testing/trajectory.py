@@ -1,4 +1,4 @@
-"""What happened to each environment of a batch, told in the same way for every autoreset mode."""
+"""Trajectories of the environments of a batch, in the same form for every autoreset mode."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ Trajectory = list[list[Event]]  # of each environment
 
 
 class Driver:
-    """Steps a vector environment and keeps the events of each row.
+    """A driver that steps a vector environment and records the events of each environment index.
 
-    Row i acts by a random list of its own, one action for each step that counts, so that what it does depends
-    on neither the autoreset mode nor the other rows.
+    Each environment has its own list of random actions and takes one from it for each step that counts, so its actions
+    depend neither on the autoreset mode nor on the other environments.
 
     Args:
-        env: the environment; the driver reads the mode from ``mode`` alone.
+        env: the vector environment; its attribute ``autoreset_mode`` is not used.
         mode: its autoreset mode.
-        seed: row i's actions are drawn with ``seed + lists[i]``.
-        num_actions: length of each list; it starts again at its end.
-        lists: which list each row acts by; its own by default.
+        seed: list k is drawn with ``seed + k``.
+        num_actions: length of each list, which is repeated.
+        lists: the list of each environment; by default list i for environment i.
     """
 
     def __init__(
@@ -60,14 +60,14 @@ class Driver:
 
     def reset(self, seed: Any = None) -> tuple[Any, dict[str, Any]]:
         result = self.env.reset(seed=seed)
-        self.note_reset(result[0], range(self.env.num_envs))
+        self.record_reset(result[0], range(self.env.num_envs))
         return result
 
     def step(self) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """One call of ``step``, in DISABLED mode after a reset of the rows that ended; returns its result."""
+        """Calls ``step``, in DISABLED mode after a reset of the environments that ended; returns its result."""
         if self.mode == AutoresetMode.DISABLED and self.ended.any():
             obs, _ = self.env.reset(options={"reset_mask": self.ended.copy()})
-            self.note_reset(obs, np.flatnonzero(self.ended))
+            self.record_reset(obs, np.flatnonzero(self.ended))
         resetting = self.ended if self.mode == AutoresetMode.NEXT_STEP else np.zeros_like(self.ended)
         result = self.env.step(self._next_actions(resetting))
         obs, rewards, terminations, truncations, info = result
@@ -76,14 +76,14 @@ class Driver:
         for i in np.flatnonzero(~resetting):
             self._taken[i] += 1
             in_info = same_step and self.ended[i] and "final_obs" in info
-            last = row_of(info["final_obs"] if in_info else obs, i)
+            last = member(info["final_obs"] if in_info else obs, i)
             flags = bool(terminations[i]), bool(truncations[i])
             self.events[i].append(Event("step", copy.deepcopy(last), float(rewards[i]), *flags))
         if not same_step:
-            self.note_reset(obs, np.flatnonzero(resetting))
+            self.record_reset(obs, np.flatnonzero(resetting))
         else:
             for i in np.flatnonzero(self.ended):
-                self.events[i].append(Event("reset", copy.deepcopy(row_of(obs, i))))
+                self.events[i].append(Event("reset", copy.deepcopy(member(obs, i))))
         return result
 
     def run(self, steps: int) -> Trajectory:
@@ -95,7 +95,7 @@ class Driver:
         """Steps until some episode has ended.
 
         Raises:
-            AssertionError: none has within ``limit`` steps.
+            AssertionError: no episode has ended within ``limit`` steps.
         """
         for _ in range(limit):
             self.step()
@@ -103,17 +103,17 @@ class Driver:
                 return
         raise AssertionError(f"expected some episode to end within {limit} steps, got none")
 
-    def note_reset(self, obs: Any, rows: Iterable[Any]) -> None:
-        for i in rows:
-            self.events[i].append(Event("reset", copy.deepcopy(row_of(obs, i))))
+    def record_reset(self, obs: Any, indices: Iterable[Any]) -> None:
+        for i in indices:
+            self.events[i].append(Event("reset", copy.deepcopy(member(obs, i))))
             self.ended[i] = False
 
     def bookmark(self) -> tuple[list[int], npt.NDArray[np.bool_]]:
-        """Where the driver stands; it belongs to a saved state of the environment."""
+        """The driver's own state, which belongs to a saved state of the environment."""
         return list(self._taken), self.ended.copy()
 
     def future(self, bookmark: tuple[list[int], npt.NDArray[np.bool_]], steps: int) -> Trajectory:
-        """What happens from the bookmark on, in an environment whose state is of that moment."""
+        """The trajectory from the bookmark on, in an environment whose state was saved or restored at it."""
         taken, ended = bookmark
         self._taken, self.ended = list(taken), ended.copy()
         self.events = [[] for _ in self._taken]
@@ -130,14 +130,14 @@ class Driver:
 
 
 def expect_same(expected: Trajectory, got: Trajectory, what: str) -> None:
-    """Compares two trajectories as far as both reach.
+    """Compares two trajectories up to the end of the shorter one.
 
     Raises:
-        AssertionError: they differ; the message says where first.
+        AssertionError: they differ; the message names the first difference.
     """
-    for i, (row_expected, row_got) in enumerate(zip(expected, got, strict=True)):
+    for i, (expected_events, events) in enumerate(zip(expected, got, strict=True)):
         steps = 0
-        for event, other in zip(row_expected, row_got, strict=False):
+        for event, other in zip(expected_events, events, strict=False):
             steps += event.kind == "step"
             for name in Event._fields:
                 difference = first_difference(getattr(event, name), getattr(other, name))
@@ -155,20 +155,20 @@ def differ(a: Trajectory, b: Trajectory) -> bool:
 
 
 def sample(space: Space, seed: int, n: int) -> list[Any]:
-    """n members of a space; its own generator stays as it is."""
+    """Draws n members of a space without advancing its own generator."""
     space = copy.deepcopy(space)
     space.seed(seed)
     return [space.sample() for _ in range(n)]
 
 
 def batch(space: Space, members: Sequence[Any]) -> Any:
-    """Members of a single space as one of the batched space."""
+    """Concatenates members of a space into a member of the batched space."""
     empty: Any = create_empty_array(space, len(members))
     return concatenate(space, members, empty)
 
 
 def leaves(tree: Any, path: str = "") -> Iterator[tuple[str, npt.NDArray[Any]]]:
-    """The arrays of an observation, which may be dicts and tuples of others, each with its path."""
+    """The arrays of an observation (dicts and tuples may be nested) with their paths."""
     if isinstance(tree, dict):
         for key in sorted(tree):
             yield from leaves(tree[key], f"{path}[{key!r}]")
@@ -179,27 +179,27 @@ def leaves(tree: Any, path: str = "") -> Iterator[tuple[str, npt.NDArray[Any]]]:
         yield path, np.asarray(tree)
 
 
-def row_of(tree: Any, i: Any) -> Any:
-    """Row i of a batch of observations, or of an array of objects."""
+def member(tree: Any, i: Any) -> Any:
+    """Entry i of a batch of observations, or of an array of objects."""
     if isinstance(tree, dict):
-        return {key: row_of(part, i) for key, part in tree.items()}
+        return {key: member(part, i) for key, part in tree.items()}
     if isinstance(tree, tuple):
-        return tuple(row_of(part, i) for part in tree)
+        return tuple(member(part, i) for part in tree)
     return tree[i]
 
 
 def equal(a: Any, b: Any) -> bool:
-    """Whether two trees hold the same arrays: paths, shapes, dtypes and every bit, NaN included."""
+    """Tells whether two trees have the same arrays: paths, shapes, dtypes and every bit, NaN included."""
     return first_difference(a, b) == ""
 
 
 def first_difference(expected: Any, got: Any) -> str:
-    """Where two trees of arrays differ first, and how; empty if they are equal to the bit."""
-    ours, theirs = dict(leaves(expected)), dict(leaves(got))
-    if list(ours) != list(theirs):
-        return f": expected the parts {list(ours)}, got {list(theirs)}"
-    for path, x in ours.items():
-        y = theirs[path]
+    """Describes the first difference of two trees of arrays; empty if they are equal to the bit."""
+    expected_leaves, got_leaves = dict(leaves(expected)), dict(leaves(got))
+    if list(expected_leaves) != list(got_leaves):
+        return f": expected the parts {list(expected_leaves)}, got {list(got_leaves)}"
+    for path, x in expected_leaves.items():
+        y = got_leaves[path]
         if x.dtype != y.dtype or x.shape != y.shape:
             return f"{path}: expected {x.dtype} {x.shape}, got {y.dtype} {y.shape}"
         if x.tobytes() != y.tobytes():

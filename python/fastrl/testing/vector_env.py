@@ -1,4 +1,4 @@
-"""A conformance kit for Gymnasium vector environments: is this a correct ``gymnasium.vector.VectorEnv``?
+"""A conformance kit for Gymnasium vector environments: checks of a ``gymnasium.vector.VectorEnv``.
 
     from fastrl.testing import check_vector_env
 
@@ -7,30 +7,30 @@
 
     check_vector_env(make, time_limit=20)
 
-The first clause of the contract that does not hold raises an AssertionError that names the autoreset mode and
-the clause, what was expected and what came. The clauses (``CLAUSES``):
+The first violated clause of the contract raises an AssertionError that names the autoreset mode and the clause, the
+expected result and the actual one. The clauses (``CLAUSES``):
 
 - spaces: ``num_envs``; the batched spaces are ``batch_space(single, num_envs)``; the same objects each time.
 - autoreset mode: the enum, in ``metadata`` and as an attribute, and not shared with other instances.
 - before reset: ``step`` before the first ``reset`` raises.
 - reset: it returns (observations in the space, info).
 - step: five values of the right shapes and dtypes; observations in the space; rewards finite.
-- info: every key k has a bool mask ``_k``; arrays have a row for each environment; dicts recurse.
-- arrays: what a call returned is not changed by later calls.
+- info: every key k has a bool mask ``_k``; arrays have an entry for each environment; dicts are checked recursively.
+- arrays: returned arrays are not changed by later calls.
 - actions: a batch of the wrong length raises.
 - NEXT_STEP: the call after an end ignores the action; reset observation, reward 0, no flags.
-- SAME_STEP: ``final_obs`` (dense, or objects) and ``final_info``, with masks of the rows that ended.
-- DISABLED: ``reset_mask`` resets those rows and no others; options are left alone; a mask that is none, or
-  selects no row, raises; so does stepping an episode that has ended.
+- SAME_STEP: ``final_obs`` (dense, or objects) and ``final_info``, with masks of the environments that ended.
+- DISABLED: ``reset_mask`` resets those environments and no others; options are not changed; an invalid or empty mask
+  raises; so does a step after the end of an episode.
 - ends: episodes end; not every end is both a termination and a truncation; ``time_limit`` and ``terminates``.
-- seeding: an int gives seed + i, a list is taken as it is; the same seed gives the same trajectory, others do
-  not; ``reset`` without a seed continues the streams.
-- global random state: the generators of ``random`` and ``numpy.random`` are left alone.
-- batch size: environment i of n behaves as a lone environment with seed + i.
+- seeding: an int gives environment i the seed + i, a list gives each its own; the same seed gives the same trajectory,
+  another seed another one; ``reset`` without a seed continues the streams.
+- global random state: the generators of ``random`` and ``numpy.random`` are not used.
+- batch size: environment i of n behaves like a batch of one with seed + i.
 - threads: any ``num_threads`` gives the same results (if ``make`` takes it).
-- state: after ``load_state(save_state())`` the future is the same to the bit (if the environment has them).
-- close: twice is once; ``step`` and ``reset`` after it raise.
-- modes agree: every autoreset mode tells of the same episodes, with the same true last observations.
+- state: after ``load_state(save_state())`` the trajectory is the same to the bit (if the environment has them).
+- close: may be called twice; ``step`` and ``reset`` after it raise.
+- modes agree: every autoreset mode gives the same episodes, with the same true last observations.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ from fastrl.testing.trajectory import (
     equal,
     expect_same,
     first_difference,
-    row_of,
+    member,
     sample,
     shapes,
 )
 
 
 class MakeVectorEnv(Protocol):
-    """Builds the environment under test; may also take ``num_threads``."""
+    """A function that builds the environment under test; it may also take ``num_threads``."""
 
     def __call__(self, *, num_envs: int, autoreset_mode: AutoresetMode) -> VectorEnv: ...
 
@@ -82,26 +82,24 @@ def check_vector_env(
 ) -> None:
     """Checks a vector environment against Gymnasium's contract and the stricter one of this package.
 
-    Actions are drawn at random from the action space. In every environment some episode must end within
-    ``steps``.
+    Actions are random samples of the action space. In every environment some episode must end within ``steps``.
 
     Args:
         make: called as ``make(num_envs=..., autoreset_mode=...)``, with ``num_threads=...`` if it takes that.
         num_envs: environments in the batch, at least 2.
-        steps: length of the trajectories that are compared, in calls of ``step``; at least 4.
+        steps: length of the compared trajectories in calls of ``step``, at least 4.
         seed: of the environments and of the actions.
         modes: the autoreset modes that the environment supports.
-        time_limit: the step at which an episode that has not terminated is truncated, and none before. None
-            leaves this unchecked.
-        terminates: whether episodes terminate at all. None leaves this unchecked.
-        skip: names of clauses to leave out, of ``CLAUSES``.
+        time_limit: the step at which episodes are truncated if they have not terminated. None: not checked.
+        terminates: True if some episodes terminate, False if none may. None: not checked.
+        skip: names of ``CLAUSES`` to leave out.
 
     Raises:
-        AssertionError: a clause does not hold.
+        AssertionError: a clause is violated.
         ValueError: an argument of this function is wrong.
     """
     if num_envs < 2:
-        raise ValueError(f"num_envs: expected at least 2, so that rows can differ, got {num_envs}")
+        raise ValueError(f"num_envs: expected at least 2, so that environments can differ, got {num_envs}")
     if steps < 4:
         raise ValueError(f"steps: expected at least 4, got {steps}")
     if not modes:
@@ -115,15 +113,15 @@ def check_vector_env(
         for clause, check in _CHECKS_OF_EACH_MODE.items():
             if clause in skip or (clause in AutoresetMode.__members__ and clause != mode.name):
                 continue
-            with _said(clause if clause == mode.name else f"{mode.name}, {clause}"):
+            with _naming(clause if clause == mode.name else f"{mode.name}, {clause}"):
                 check(kit)
     if _MODES_AGREE not in skip:
-        with _said(_MODES_AGREE):
+        with _naming(_MODES_AGREE):
             _check_modes_agree(kit)
 
 
 class _Kit:
-    """What every check needs: how to make environments, and what is known of them."""
+    """The common arguments of the checks: a function that makes environments, and their known properties."""
 
     def __init__(
         self,
@@ -163,8 +161,8 @@ class _Kit:
 
 
 @contextmanager
-def _said(clause: str) -> Iterator[None]:
-    """Puts the clause before the message of whatever goes wrong."""
+def _naming(clause: str) -> Iterator[None]:
+    """Puts the clause before the message of every error."""
     try:
         yield
     except AssertionError as error:
@@ -198,8 +196,8 @@ def _expect_observations(env: VectorEnv, obs: Any) -> None:
     _expect(shapes(obs) == shapes(like), f"observations {shapes(like)}", shapes(obs))
     space = env.single_observation_space
     for i in range(env.num_envs):
-        row = row_of(obs, i)
-        _expect(space.contains(row), f"the observation of environment {i} to lie in {space}", row)
+        own = member(obs, i)
+        _expect(space.contains(own), f"the observation of environment {i} to lie in {space}", own)
 
 
 def _check_spaces(kit: _Kit) -> None:
@@ -219,13 +217,13 @@ def _check_spaces(kit: _Kit) -> None:
 
 def _check_autoreset_attribute(kit: _Kit) -> None:
     with kit.env() as env:
-        # The second round comes after environments of other modes were made: metadata may be the class's.
-        for round_ in ("", " still, with others about"):
+        # The second check comes after environments of other modes were made, in case metadata belongs to the class.
+        for when in ("", " after others were made"):
             for name, got in (
                 ("metadata['autoreset_mode']", env.metadata.get("autoreset_mode")),
                 ("autoreset_mode", getattr(env, "autoreset_mode", None)),
             ):
-                _expect(got is kit.mode, f"{name} to be {kit.mode}{round_}", repr(got))
+                _expect(got is kit.mode, f"{name} to be {kit.mode}{when}", repr(got))
             for other in kit.modes:
                 kit.make(num_envs=1, autoreset_mode=other).close()
 
@@ -282,16 +280,16 @@ def _expect_masks(info: dict[str, Any], n: int, where: str = "info") -> None:
     for key, value in info.items():
         name = f"{where}[{key!r}]"
         if key.startswith("_"):
-            _expect(key[1:] in info, f"{where}[{key[1:]!r}], of which {name} is the mask", "no such key")
+            _expect(key[1:] in info, f"{where}[{key[1:]!r}] beside its mask {name}", "no such key")
             _expect_vector(name, value, n, np.bool_)
             continue
         _expect(f"_{key}" in info, f"a mask {where}['_{key}'] beside {name}", "no such key")
         if key == "final_obs":
-            continue  # The clause SAME_STEP says what it must be.
+            continue  # The clause SAME_STEP checks it.
         if isinstance(value, dict):
             _expect_masks(value, n, name)
             continue
-        what = f"{name} to be a dict or an array of {n} rows"
+        what = f"{name} to be a dict or an array of {n} entries"
         _expect(isinstance(value, np.ndarray), what, type(value).__name__)
         _expect(value.ndim > 0 and len(value) == n, what, f"the shape {value.shape}")
 
@@ -304,7 +302,7 @@ def _check_arrays(kit: _Kit) -> None:
             copied = copy.deepcopy(kept)
             obs, rewards, terminations, truncations, info = driver.step()
             same = equal(kept, copied)
-            _expect(same, "the arrays that a call returned to stay as they are", "others after the next call")
+            _expect(same, "the arrays of a call to stay as they are", "a change by the next call")
             final = info.get("final_obs", ())
             if isinstance(final, np.ndarray) and final.dtype == object:
                 final = tuple(part for part in final if part is not None)
@@ -322,13 +320,13 @@ def _check_actions(kit: _Kit) -> None:
 def _check_ends(kit: _Kit) -> None:
     with kit.env() as env:
         events = kit.trajectory(env, kit.seed)
-    for i, row in enumerate(events):
-        ended = any(event.terminated or event.truncated for event in row)
+    for i, own in enumerate(events):
+        ended = any(event.terminated or event.truncated for event in own)
         what = f"an episode of environment {i} to end within {kit.steps} steps"
         _expect(ended, what, "none: make the episodes shorter, or `steps` more")
-    ends = {(event.terminated, event.truncated) for row in events for event in row} - {(False, False)}
+    ends = {(event.terminated, event.truncated) for own in events for event in own} - {(False, False)}
     apart = ends != {(True, True)}
-    _expect(apart, "terminations and truncations apart", "both flags at every end, as if both were 'done'")
+    _expect(apart, "either a termination or a truncation", "both flags at every end, as if both were 'done'")
     if kit.terminates is not None:
         what = "some episode to terminate" if kit.terminates else "no episode to terminate"
         terminated = any(terminated for terminated, _ in ends)
@@ -338,9 +336,9 @@ def _check_ends(kit: _Kit) -> None:
 
 
 def _expect_time_limit(events: Trajectory, limit: int) -> None:
-    for i, row in enumerate(events):
+    for i, own in enumerate(events):
         length = 0
-        for event in row:
+        for event in own:
             length = length + 1 if event.kind == "step" else 0
             got = f"terminated={event.terminated}, truncated={event.truncated}"
             where = f"at step {length} of an episode of environment {i}"
@@ -368,7 +366,7 @@ def _check_next_step(kit: _Kit) -> None:
                 got = f"terminated={terminations[i]}, truncated={truncations[i]}"
                 _expect(not (terminations[i] or truncations[i]), f"no flags from {call}", got)
         expect_same(
-            driver.events, other.events, "the call after an end, with another action that it is to ignore"
+            driver.events, other.events, "the call after an end, with another action that it should ignore"
         )
 
 
@@ -382,21 +380,21 @@ def _check_same_step(kit: _Kit) -> None:
 
 
 def _expect_final(env: VectorEnv, info: dict[str, Any], ended: npt.NDArray[np.bool_]) -> None:
-    rows = np.flatnonzero(ended)
+    indices = np.flatnonzero(ended)
     for key in ("final_obs", "final_info"):
-        if len(rows):
+        if len(indices):
             has = key in info and f"_{key}" in info
             _expect(has, f"info[{key!r}] and info['_{key}'] where an episode ended", f"keys {sorted(info)}")
         mask = info.get(f"_{key}", np.zeros_like(ended))
         fits = np.array_equal(mask, ended)
-        _expect(fits, f"info['_{key}'] to mark the rows that ended, {rows}", np.flatnonzero(mask))
-    if not len(rows):
+        _expect(fits, f"info['_{key}'] to mark the environments that ended, {indices}", np.flatnonzero(mask))
+    if not len(indices):
         return
     is_dict = isinstance(info["final_info"], dict)
     _expect(is_dict, "info['final_info'] to be a dict", type(info["final_info"]).__name__)
     space = env.single_observation_space
-    for i in rows:
-        last = row_of(info["final_obs"], i)
+    for i in indices:
+        last = member(info["final_obs"], i)
         _expect(space.contains(last), f"info['final_obs'][{i}] to lie in {space}", last)
 
 
@@ -409,28 +407,30 @@ def _check_disabled(kit: _Kit) -> None:
         for _ in range(kit.steps):
             obs = driver.step()[0]
             other.step()
-            after = _reset_first_row(driver)
+            after = _reset_first(driver)
             for i in range(1, n):
-                difference = first_difference(row_of(obs, i), row_of(after, i))
-                what = f"reset_mask of row 0 to leave the observation of row {i} as it was"
+                difference = first_difference(member(obs, i), member(after, i))
+                what = f"reset_mask of environment 0 to leave the observation of environment {i} as it was"
                 _expect(not difference, what, f"another{difference}")
-        expect_same(other.events[1:], driver.events[1:], "reset_mask of row 0 is to leave the others alone")
+        expect_same(
+            other.events[1:], driver.events[1:], "reset_mask of environment 0 should not affect the others"
+        )
     with kit.env() as env, kit.env() as all_reset:
         driver, whole = kit.driver(env), kit.driver(all_reset)
         for each in (driver, whole):
             each.reset(kit.seed)
             each.step()
-        _reset_first_row(driver)
+        _reset_first(driver)
         whole.reset()
         expect_same(
-            whole.run(kit.steps)[:1], driver.run(kit.steps)[:1], "row 0, reset by mask or with all rows"
+            whole.run(kit.steps)[:1], driver.run(kit.steps)[:1], "environment 0, reset by mask or with all"
         )
     with kit.env() as env:
         driver = kit.driver(env)
         driver.reset(kit.seed)
         for what, bad in (
-            ("selects no row", np.zeros(n, np.bool_)),
-            ("has a row too many", np.ones(n + 1, np.bool_)),
+            ("selects no environment", np.zeros(n, np.bool_)),
+            ("is too long", np.ones(n + 1, np.bool_)),
             ("holds integers", np.ones(n, np.int64)),
         ):
             _expect_error(f"a reset_mask that {what}", env.reset, options={"reset_mask": bad})
@@ -439,14 +439,14 @@ def _check_disabled(kit: _Kit) -> None:
         _expect_error("step() of an episode that has ended and was not reset", env.step, actions)
 
 
-def _reset_first_row(driver: Driver) -> Any:
+def _reset_first(driver: Driver) -> Any:
     mask = np.arange(driver.env.num_envs) == 0
     given = mask.copy()
     options = {"reset_mask": given}
     obs, _ = driver.env.reset(options=options)
     unchanged = list(options) == ["reset_mask"] and options["reset_mask"] is given
-    _expect(unchanged and np.array_equal(given, mask), "the caller's options to be left alone", options)
-    driver.note_reset(obs, [0])
+    _expect(unchanged and np.array_equal(given, mask), "the caller's options to stay unchanged", options)
+    driver.record_reset(obs, [0])
     return obs
 
 
@@ -466,21 +466,25 @@ def _check_seeding(kit: _Kit) -> None:
         _expect_error(f"reset() with {n + 1} seeds", env.reset, seed=[*seeds, 0])
         kit.trajectory(env, seed)
         kit.trajectory(twin, seed)
-        onwards = kit.trajectory(env, None)
-        _expect(differ(first, onwards), "reset() without a seed to continue the streams", "the seeds again")
-        expect_same(onwards, kit.trajectory(twin, None), "reset() without a seed is to continue the streams")
+        continued = kit.trajectory(env, None)
+        _expect(
+            differ(first, continued), "reset() without a seed to continue the streams", "the same episodes"
+        )
+        expect_same(
+            continued, kit.trajectory(twin, None), "reset() without a seed should continue the streams"
+        )
 
 
 def _check_global_random_state(kit: _Kit) -> None:
     def state() -> bytes:
-        return pickle.dumps((random.getstate(), np.random.get_state()))  # noqa: NPY002 (looked at, not drawn from)
+        return pickle.dumps((random.getstate(), np.random.get_state()))  # noqa: NPY002 (read, not drawn from)
 
     before = state()
     with kit.env() as env:
-        # A seed that no other clause gives: the generators may stand where an earlier call has put them.
+        # A seed that no other clause uses: with it, an environment that seeds them changes the global generators.
         kit.trajectory(env, kit.seed + 1)
         kit.trajectory(env, None)
-    _expect(before == state(), "the generators of random and numpy.random to be left alone", "one that moved")
+    _expect(before == state(), "no use of the generators of random and numpy.random", "a changed state")
 
 
 def _check_batch_size(kit: _Kit) -> None:
@@ -489,13 +493,13 @@ def _check_batch_size(kit: _Kit) -> None:
     for i in range(kit.num_envs):
         with kit.env(num_envs=1) as env:
             alone = kit.trajectory(env, kit.seed + i, [i])
-        expect_same(alone, together[i : i + 1], f"environment {i} alone, and as one of {kit.num_envs}")
+        expect_same(alone, together[i : i + 1], f"environment {i} alone, and in a batch of {kit.num_envs}")
 
 
 def _check_threads(kit: _Kit) -> None:
     if not _takes_num_threads(kit):
         return
-    num_envs = 256  # Enough that a batch is really split.
+    num_envs = 256  # Large enough for a batch to be split.
     with kit.env(num_envs, num_threads=1) as env:
         actions = sample(env.action_space, kit.seed, kit.steps)
         expected = list(_batches(kit, env, actions))
@@ -535,7 +539,7 @@ def _check_state(kit: _Kit) -> None:
     with kit.env() as env:
         if not (hasattr(env, "save_state") and hasattr(env, "load_state")):
             return
-    # Once within an episode, and once right after an end, where a reset may be due.
+    # Once within an episode, and once right after an end, when a reset may be pending.
     for at_an_end in (False, True):
         with kit.env() as env, kit.env() as unsaved, kit.env() as fresh:
             driver, reference = kit.driver(env), kit.driver(unsaved)
@@ -545,22 +549,26 @@ def _check_state(kit: _Kit) -> None:
                 each.step()
                 if at_an_end:
                     each.run_to_an_end(kit.steps)
-            here = driver.bookmark()
+            bookmark = driver.bookmark()
             state = env.save_state()
             _expect(isinstance(state, bytes), "save_state() to return bytes", type(state).__name__)
             saved = "saved after an end" if at_an_end else "saved within an episode"
-            expected = reference.future(here, kit.steps)
-            expect_same(expected, driver.future(here, kit.steps), f"{saved}: saving is to change nothing")
+            expected = reference.future(bookmark, kit.steps)
+            expect_same(
+                expected, driver.future(bookmark, kit.steps), f"{saved}: saving should change nothing"
+            )
             env.load_state(state)
-            expect_same(expected, driver.future(here, kit.steps), f"{saved}, loaded by the same environment")
+            expect_same(
+                expected, driver.future(bookmark, kit.steps), f"{saved}, loaded by the same environment"
+            )
             fresh.load_state(state)
-            got = kit.driver(fresh).future(here, kit.steps)
+            got = kit.driver(fresh).future(bookmark, kit.steps)
             expect_same(expected, got, f"{saved}, loaded by a new environment")
             env.load_state(state)
             _expect_error("load_state() of a state that is a byte short", env.load_state, state[:-1])
             _expect_error("load_state() of an empty state", env.load_state, b"")
-            got = driver.future(here, kit.steps)
-            expect_same(expected, got, f"{saved}: a state that is refused is to change nothing")
+            got = driver.future(bookmark, kit.steps)
+            expect_same(expected, got, f"{saved}: a refused state should change nothing")
 
 
 def _check_close(kit: _Kit) -> None:
@@ -574,12 +582,12 @@ def _check_close(kit: _Kit) -> None:
 
 
 def _check_modes_agree(kit: _Kit) -> None:
-    told: dict[str, Trajectory] = {}
+    trajectories: dict[str, Trajectory] = {}
     for mode in kit.modes:
         kit.mode = mode
         with kit.env() as env:
-            told[mode.name] = kit.trajectory(env, kit.seed)
-    (first, expected), *others = told.items()
+            trajectories[mode.name] = kit.trajectory(env, kit.seed)
+    (first, expected), *others = trajectories.items()
     for name, events in others:
         expect_same(expected, events, f"{first}, and {name}")
 

@@ -1,4 +1,4 @@
-"""Games of CAGE 2 played by a scripted defender."""
+"""Episodes of CAGE 2 with a scripted defender."""
 
 from typing import Any
 
@@ -8,8 +8,8 @@ from fastrl.envs.cage2.baselines import make_baseline
 from fastrl.envs.cage2.env import Cage2VectorEnv
 
 
-def play(blue: str, *, episodes: int, seed: int, length: int = 100, **options: Any) -> np.ndarray:
-    """Returns of episodes, [episodes]."""
+def run_baseline(blue: str, *, episodes: int, seed: int, length: int = 100, **options: Any) -> np.ndarray:
+    """Returns of the episodes, [episodes]."""
     env = Cage2VectorEnv(episodes, autoreset_mode="disabled", episode_length=length, **options)
     env.reset(seed=np.random.SeedSequence(seed).generate_state(episodes, np.uint64).tolist())
     policy = make_baseline(blue, episodes, seed)

@@ -1,0 +1,111 @@
+"""The protocol of algorithms: all of the package follow it, and are found by name."""
+
+import copy
+import pickle
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+from fastrl.algorithms import AlgorithmError, algorithms, find
+from fastrl.algorithms.ppo import PPO
+from fastrl.algorithms.protocol import Algorithm, Problem, no_exploration
+
+OBS = gymnasium.spaces.Box(-1, 1, (3,), np.float32)
+NAMES = ["async-ppo", "dqn", "impala", "ippo", "mappo", "ppo", "reinforce"]
+
+
+def made(name: str, seed: int = 0, **config: Any) -> Algorithm[Any]:
+    algorithm = find(name)
+    problem = Problem(OBS, gymnasium.spaces.Discrete(4), 2, total_steps=1000, num_agents=3, seed=seed)
+    return algorithm(algorithm.config_type(hidden=(8,), **config), problem)
+
+
+def test_all_are_found_by_name() -> None:
+    assert list(algorithms()) == NAMES
+    assert find("ppo") is PPO
+    assert find("fastrl.algorithms.ppo:PPO") is PPO
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("pp0", r"one of async-ppo, .*, reinforce, or module:Class of your own; got 'pp0'"),
+        ("fastrl.nowhere:PPO", "No module named 'fastrl.nowhere'"),
+        ("fastrl.algorithms.ppo:PP0", "no attribute 'PP0'"),
+        ("fastrl.algorithms.ppo:PPOConfig", "should be a subclass of"),
+        ("fastrl.algorithms.actor_critic:ActorCriticLearner", "with all of its methods"),
+    ],
+)
+def test_what_is_no_algorithm_is_refused(name: str, message: str) -> None:
+    with pytest.raises(AlgorithmError, match=message):
+        find(name)
+
+
+@pytest.mark.parametrize("name", NAMES)
+class TestEach:
+    def test_describes_itself(self, name: str) -> None:
+        algorithm = made(name)
+        assert algorithm.summary and "\n" not in algorithm.summary
+        assert isinstance(algorithm.config, algorithm.config_type)
+        assert algorithm.steps == 0
+        assert algorithm.max_staleness == (2 if name in ("async-ppo", "impala") else 0)
+        assert not algorithm.action_masks
+
+    def test_weights_reach_an_actor(self, name: str) -> None:
+        algorithm = made(name)
+        buffer = bytearray(algorithm.weights_nbytes)
+        algorithm.write_weights(buffer)
+        spec = pickle.loads(pickle.dumps(algorithm.actor_spec()))
+        actor = spec(5) if algorithm.learns_from == "transitions" else spec()
+        assert actor.weights_nbytes == algorithm.weights_nbytes
+        actor.load(bytes(buffer))
+        if hasattr(actor, "write_weights"):
+            again = bytearray(actor.weights_nbytes)
+            actor.write_weights(again)
+            assert again == buffer
+        with pytest.raises(ValueError):
+            algorithm.write_weights(bytearray(4))
+
+    def test_weights_of_another_run_are_loaded(self, name: str) -> None:
+        first, second = made(name, seed=1), made(name, seed=2)
+        assert weights_of(first) != weights_of(second)
+        assert second.load_policy(first.state_dict()) == []
+        assert weights_of(first) == weights_of(second)
+        other = find(name)(first.config, Problem(OBS, gymnasium.spaces.Discrete(5), 2, 1000, num_agents=3))
+        with pytest.raises(ValueError, match=r"its (actions are|network has) "):
+            other.load_policy(first.state_dict())
+
+    def test_a_state_that_does_not_fit_its_settings_is_refused(self, name: str) -> None:
+        algorithm = made(name)
+        state = algorithm.state_dict()
+        algorithm.check_state(algorithm.config, state)
+        with pytest.raises(ValueError, match="the saved hidden layers are"):
+            algorithm.check_state(algorithm.config_type(hidden=(10**9,)), state)
+        copied = made(name, seed=3)
+        copied.load_state_dict(copy.deepcopy(state))
+        assert weights_of(copied) == weights_of(algorithm)
+
+
+def weights_of(algorithm: Algorithm[Any]) -> bytearray:
+    buffer = bytearray(algorithm.weights_nbytes)
+    algorithm.write_weights(buffer)
+    return buffer
+
+
+@pytest.mark.parametrize("size", ["num_envs", "num_agents", "total_steps"])
+def test_a_problem_has_sizes(size: str) -> None:
+    sizes = {"num_envs": 1, "total_steps": 1, size: 0}
+    with pytest.raises(ValueError, match=f"{size} must be at least 1, got 0"):
+        Problem(OBS, OBS, **sizes)
+
+
+def test_replay_and_exploration_are_described() -> None:
+    plain: Any = made("dqn", batch_size=32, n_step=2, gamma=0.9)
+    spec = plain.replay_spec()
+    assert (spec.batch_size, spec.n_step, spec.gamma, spec.prioritized) == (32, 2, 0.9, None)
+    assert pickle.loads(pickle.dumps(plain.exploration()))(0) == 1
+    other: Any = made("dqn", noisy=True, prioritized=True, alpha=0.3, beta=0.2)
+    assert (other.replay_spec().prioritized.alpha, other.replay_spec().prioritized.beta(0)) == (0.3, 0.2)
+    assert other.exploration() is no_exploration
