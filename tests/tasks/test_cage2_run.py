@@ -311,7 +311,7 @@ def test_what_cannot_be_resumed_is_refused(tmp_path: Path, capsys: pytest.Captur
         save_checkpoint(newest, state | forged)
         assert "should be a" in error_line(capsys, "--resume", run)
     learner = copy.deepcopy(state["ppo"])
-    learner["optimizer"]["exp_avg"] = torch.zeros(3)
+    learner["optimizer"]["adam"]["exp_avg"] = torch.zeros(3)
     save_checkpoint(newest, state | {"ppo": learner})
     assert "the optimizer's exp_avg should have shape" in error_line(capsys, "--resume", run)
     save_checkpoint(newest, {})

@@ -1,6 +1,5 @@
 """Base of algorithms that learn an actor and a critic from rollouts: network, optimiser, loading, saving."""
 
-import contextlib
 import functools
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -12,8 +11,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
+from fastrl.algorithms.optimizer import Optimizer
 from fastrl.algorithms.protocol import Algorithm, Problem
 from fastrl.algorithms.reward_scaling import ReturnScale
 from fastrl.algorithms.schedules import LinearSchedule
@@ -24,7 +24,6 @@ from fastrl.networks.actor_critic import (
     ActorCritic,
     check_architecture,
     check_layers,
-    check_moments,
     flatten_parameters,
     generator_of,
     load_weights,
@@ -142,7 +141,8 @@ class ActorCriticLearner(Algorithm[Sequence[Fragment]]):
             generator=generator_of(np.random.SeedSequence(problem.seed).spawn(1)[0]),
         ).to(self.device)
         self._parameters = flatten_parameters(self.policy)
-        self._optimizer = torch.optim.Adam([self._parameters], eps=1e-5, fused=True)
+        on_cuda = self.device.type == "cuda"
+        self._optimizer = Optimizer(self._parameters, precision if on_cuda else "fp32", eps=1e-5)
         self._return_scale = ReturnScale(problem.num_envs, config.gamma) if config.normalize_returns else None
         # What the next update multiplies rewards by.
         self._reward_scale = config.reward_scale
@@ -156,11 +156,6 @@ class ActorCriticLearner(Algorithm[Sequence[Fragment]]):
         )
         self._metrics: Any = None
 
-        on_cuda = self.device.type == "cuda"
-        self._amp_dtype = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}[precision]
-        if not on_cuda:
-            self._amp_dtype = None
-        self._scaler = torch.amp.GradScaler(self.device.type, enabled=self._amp_dtype == torch.float16)
         self._forward = torch.compile(self.policy, dynamic=True) if compiled and on_cuda else self.policy
         _keep_freed_memory()
 
@@ -204,7 +199,7 @@ class ActorCriticLearner(Algorithm[Sequence[Fragment]]):
 
     def _values(self, obs: NDArray[np.float32]) -> NDArray[np.float32]:
         """Values float32 [B] of observations [B, obs_dim]."""
-        with torch.inference_mode(), self._autocast():
+        with torch.inference_mode(), self._optimizer.autocast():
             chunks = torch.from_numpy(obs).split(VALUE_CHUNK)
             values = [self.policy.value(chunk.to(self.device)).float() for chunk in chunks]
             return torch.cat(values).cpu().numpy()
@@ -213,23 +208,16 @@ class ActorCriticLearner(Algorithm[Sequence[Fragment]]):
         """An array of the rollout as [T * N, ...]."""
         return self.rollout.tensors[name][: self.rollout.num_steps].flatten(0, 1)
 
-    def _descend(self, outputs: Sequence[Tensor], gradients: Sequence[Tensor]) -> Tensor:
-        """A step of the optimiser along what the gradients of some outputs are worth in the parameters; their norm
-        before clipping."""
-        self._optimizer.zero_grad(set_to_none=False)
-        torch.autograd.backward(outputs, tuple(self._scaler.scale(gradients)))
-        self._scaler.unscale_(self._optimizer)
-        grad_norm = nn.utils.clip_grad_norm_(self._parameters, self.config.max_grad_norm)
-        self._scaler.step(self._optimizer)
-        self._scaler.update()
+    def _descend(
+        self, outputs: Sequence[Tensor], gradients: Sequence[Tensor], learning_rate: float
+    ) -> Tensor:
+        """Takes a step of the optimiser along the gradients of some outputs; returns the norm of the parameters'
+        gradient before clipping."""
+        torch.autograd.backward(outputs, self._optimizer.scale(tuple(gradients)))
+        grad_norm = self._optimizer.step(self.config.max_grad_norm, learning_rate)
         if self.policy.log_std is not None:
             self.policy.log_std.data.clamp_(*LOG_STD_RANGE)
         return grad_norm
-
-    def _autocast(self) -> contextlib.AbstractContextManager[None]:
-        if self._amp_dtype is None:
-            return contextlib.nullcontext()
-        return torch.autocast(self.device.type, self._amp_dtype)
 
     def _scheduled(self, start: float, end: float) -> float:
         """Linear from the first rollout to ``total_steps``."""
@@ -274,8 +262,7 @@ class ActorCriticLearner(Algorithm[Sequence[Fragment]]):
             "steps": self.steps,
             "actions": self.actions.state(),
             "policy": self.policy.state(),
-            "optimizer": dict(self._optimizer.state[self._parameters]),
-            "scaler": self._scaler.state_dict(),
+            "optimizer": self._optimizer.state_dict(),
             "return_scale": None if self._return_scale is None else self._return_scale.state_dict(),
         }
 
@@ -286,12 +273,7 @@ class ActorCriticLearner(Algorithm[Sequence[Fragment]]):
         if (state["return_scale"] is None) != (self._return_scale is None):
             raise ValueError("normalize_returns of the saved run and of this one differ")
         load_weights(self.policy, state["policy"]["weights"])
-        check_moments(state["optimizer"], self._parameters)
-        self._optimizer.state[self._parameters] = {
-            key: value.to(self.device, copy=True) for key, value in state["optimizer"].items()
-        }
-        if self._scaler.is_enabled() and state["scaler"]:
-            self._scaler.load_state_dict(state["scaler"])
+        self._optimizer.load_state_dict(state["optimizer"])
         if self._return_scale is not None:
             self._return_scale.load_state_dict(state["return_scale"])
         self.steps = state["steps"]

@@ -8,7 +8,6 @@
 - target network moved at once or gradually, Huber or squared loss.
 """
 
-import contextlib
 import functools
 import math
 from collections.abc import Callable, Mapping
@@ -19,8 +18,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import AfterValidator, Field, model_validator
-from torch import Tensor, nn
+from torch import Tensor
 
+from fastrl.algorithms.optimizer import Optimizer
 from fastrl.algorithms.protocol import (
     OffPolicyAlgorithm,
     Prioritization,
@@ -33,7 +33,6 @@ from fastrl.algorithms.schedules import LinearSchedule
 from fastrl.networks.actor_critic import (
     check_architecture,
     check_layers,
-    check_moments,
     flatten_parameters,
     generator_of,
     load_weights,
@@ -429,18 +428,16 @@ class DQN(OffPolicyAlgorithm):
         self._sizes = Sizes.of(problem.obs_space, problem.action_space)
         self.actor = DQNActor(config, self._sizes, problem.seed, problem.device)
         online = self.actor.network
-        self._amp_dtype = _amp_dtype(config.precision, self.device)
-        on_tensor_cores = self.device.type == "cuda" and self._amp_dtype is not None
+        self._optimizer = Optimizer(
+            self.actor.parameters, config.precision, eps=config.adam_eps, learning_rate=config.learning_rate
+        )
+        on_tensor_cores = self.device.type == "cuda" and self._optimizer.half is not None
         online.channels_last = config.channels_last == "on" or (
             config.channels_last == "auto" and on_tensor_cores
         )
         self.target = online.frozen_copy()
         self._online_forward = torch.compile(online) if config.compile else online
         self._target_forward = torch.compile(self.target) if config.compile else self.target
-        self._optimizer = torch.optim.Adam(
-            [self.actor.parameters], lr=config.learning_rate, eps=config.adam_eps, fused=True
-        )
-        self._scaler = torch.amp.GradScaler(self.device.type, enabled=self._amp_dtype == torch.float16)
         self.updates = 0
         self._batches = 0
         # Sums of loss, q and td_error over batches, and of grad_norm over gradient steps.
@@ -510,7 +507,7 @@ class DQN(OffPolicyAlgorithm):
             td_errors = td.abs()
             self._sums[:3] += torch.stack([loss, q, td_errors.mean()])
         # Scaled in float32: in fp16 it might be gone before.
-        gradient = self._scaler.scale(gradient / config.accumulate).to(values.dtype)
+        gradient = self._optimizer.scale(gradient / config.accumulate).to(values.dtype)
         torch.autograd.backward(values, gradient)
         self._batches += 1
         self._summed[0] += 1
@@ -569,8 +566,7 @@ class DQN(OffPolicyAlgorithm):
             "steps": self.steps,
             "actor": self.actor.state_dict(),
             "target": self.target.state_dict(),
-            "optimizer": dict(self._optimizer.state[self.actor.parameters]),
-            "scaler": self._scaler.state_dict(),
+            "optimizer": self._optimizer.state_dict(),
             "gradient": self.actor.parameters.grad,
             "updates": self.updates,
             "batches": self._batches,
@@ -581,12 +577,7 @@ class DQN(OffPolicyAlgorithm):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.actor.load_state_dict(state["actor"])
         load_weights(self.target, state["target"])
-        check_moments(state["optimizer"], self.actor.parameters)
-        self._optimizer.state[self.actor.parameters] = {
-            key: value.to(self.device, copy=True) for key, value in state["optimizer"].items()
-        }
-        if self._scaler.is_enabled() and state["scaler"]:
-            self._scaler.load_state_dict(state["scaler"])
+        self._optimizer.load_state_dict(state["optimizer"])
         gradient = self.actor.parameters.grad
         assert gradient is not None
         gradient.copy_(state["gradient"])
@@ -600,7 +591,7 @@ class DQN(OffPolicyAlgorithm):
         2018, equation 16 and below)."""
         online_values = None
         self.target.draw_noise(self.actor.noise)
-        with self._autocast():
+        with self._optimizer.autocast():
             if self.config.double:
                 self.actor.network.draw_noise(self.actor.noise)
                 online_values = self._online_forward(next_obs)
@@ -613,31 +604,17 @@ class DQN(OffPolicyAlgorithm):
         if self.config.batch_norm:
             network.train()
         # Not under the autocast of the targets: it keeps weights that it has converted, without gradients.
-        with self._autocast():
+        with self._optimizer.autocast():
             values: Tensor = self._online_forward(obs)
         if self.config.batch_norm:
             network.eval()
         return values
 
     def _step(self) -> None:
-        config, parameters = self.config, self.actor.parameters
-        self._scaler.unscale_(self._optimizer)
-        gradient = parameters.grad
-        assert gradient is not None
-        if config.max_grad_norm is None:
-            grad_norm = gradient.norm()
-        else:
-            grad_norm = nn.utils.clip_grad_norm_(parameters, config.max_grad_norm)
-        self._scaler.step(self._optimizer)
-        self._scaler.update()
-        if self._scaler.is_enabled():
-            # A step that overflowed in fp16 is left out by the scaler.
-            grad_norm = grad_norm.nan_to_num(0.0, 0.0, 0.0)
-        self._sums[3] += grad_norm
-        gradient.zero_()
+        self._sums[3] += self._optimizer.step(self.config.max_grad_norm)
         self.updates += 1
         self._summed[1] += 1
-        if self.updates % config.target_every == 0:
+        if self.updates % self.config.target_every == 0:
             self._move_target()
 
     @torch.no_grad()
@@ -647,18 +624,6 @@ class DQN(OffPolicyAlgorithm):
         for name, tensor in self.target.state_dict().items():
             if tensor.is_floating_point():
                 tensor.lerp_(online[name], self.config.target_tau)
-
-    def _autocast(self) -> contextlib.AbstractContextManager[None]:
-        if self._amp_dtype is None:
-            return contextlib.nullcontext()
-        return torch.autocast(self.device.type, self._amp_dtype)
-
-
-def _amp_dtype(precision: str, device: torch.device) -> torch.dtype | None:
-    """What autocast is to use; None: nothing."""
-    if precision == "auto":
-        precision = "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
-    return {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}[precision]
 
 
 def _ratio(total: float, count: int) -> float:

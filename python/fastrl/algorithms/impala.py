@@ -151,11 +151,10 @@ class Impala(ActorCriticLearner):
                 rollout.advantages -= rollout.advantages.mean()
                 rollout.advantages /= rollout.advantages.std() + 1e-8
         with watch("update"):
-            self._optimizer.param_groups[0]["lr"] = learning_rate
             advantages, returns = (self._flat(name).to(self.device) for name in ("advantages", "returns"))
             losses = impala_losses(log_probs, entropy, values, advantages, returns)
             loss = losses.policy_loss + config.value_coef * losses.value_loss - entropy_coef * losses.entropy
-            grad_norm = self._descend((loss,), (torch.ones_like(loss),))
+            grad_norm = self._descend((loss,), (torch.ones_like(loss),), learning_rate)
             if self.policy.obs_norm is not None:
                 self.policy.obs_norm.update(self._flat("obs"))
             self._check_parameters()

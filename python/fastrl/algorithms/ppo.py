@@ -262,10 +262,9 @@ class PPO(ActorCriticLearner):
                 advantages -= advantages.mean()
                 advantages /= advantages.std() + 1e-8
         with watch("update"):
-            self._optimizer.param_groups[0]["lr"] = learning_rate
             rows = []
             for batch in self._minibatches():
-                losses, grad_norm = self._gradient_step(batch, entropy_coef)
+                losses, grad_norm = self._gradient_step(batch, entropy_coef, learning_rate)
                 rows.append(torch.stack([*losses, grad_norm]))
                 if config.target_kl is not None and losses.approx_kl > config.target_kl:
                     break
@@ -299,7 +298,7 @@ class PPO(ActorCriticLearner):
     def _log_probs(self) -> NDArray[np.float32]:
         """Of the rollout's actions under the policy as it is, float32 [T, N]; after `_evaluate`."""
         rollout = self.rollout
-        with torch.inference_mode(), self._autocast():
+        with torch.inference_mode(), self._optimizer.autocast():
             chunks = torch.from_numpy(rollout.distinct("obs")).split(VALUE_CHUNK)
             outputs = torch.cat(
                 [self.policy.outputs(chunk.to(self.device)).float() for chunk in chunks]
@@ -332,10 +331,12 @@ class PPO(ActorCriticLearner):
                     **{name: sample[part] for name, sample in samples.items()},
                 )
 
-    def _gradient_step(self, batch: Minibatch, entropy_coef: float) -> tuple[Losses, Tensor]:
+    def _gradient_step(
+        self, batch: Minibatch, entropy_coef: float, learning_rate: float
+    ) -> tuple[Losses, Tensor]:
         """One step of the optimiser. Returns the losses and the gradient's norm before clipping."""
         log_std = self.policy.log_std
-        with self._autocast():
+        with self._optimizer.autocast():
             outputs, values = self._forward(batch.obs)
         outputs, values = outputs.float(), values.float()
         with torch.no_grad():
@@ -353,7 +354,7 @@ class PPO(ActorCriticLearner):
         if log_std is not None and gradients.log_std is not None:
             learnt.append(log_std)
             pulls.append(gradients.log_std)
-        return gradients.losses, self._descend(learnt, pulls)
+        return gradients.losses, self._descend(learnt, pulls, learning_rate)
 
     def state_dict(self) -> dict[str, Any]:
         return super().state_dict() | {"generators": {"shuffling": self._shuffling.get_state()}}

@@ -405,7 +405,7 @@ class WorkflowTrainer:
     def _own_state(self, ppo: PPO) -> dict[str, Any]:
         """What tells one network's learner from another's. A copy."""
         state = ppo.state_dict()
-        return {key: _copy(state[key]) for key in ("policy", "optimizer", "scaler", "return_scale")}
+        return {key: _copy(state[key]) for key in ("policy", "optimizer", "return_scale")}
 
     def state(self) -> dict[str, Any]:
         """All that `restore` needs, for a checkpoint: tensors, plain values and bytes. Call it between trainings."""
