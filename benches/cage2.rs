@@ -6,9 +6,9 @@ use std::sync::Arc;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use fastrl_core::cage2::red_agents::RedKind;
 use fastrl_core::cage2::{Cage2, Config};
+use fastrl_core::env::Actions;
 use fastrl_core::rng::Rng;
 use fastrl_core::vec_env::{Autoreset, Rows, VecEnv};
-use fastrl_core::world::Actions;
 
 /// Rounds of random actions, drawn beforehand; more than an episode has steps.
 const ROUNDS: usize = 128;

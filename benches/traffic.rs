@@ -4,13 +4,13 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use fastrl_core::env::Actions;
 use fastrl_core::rng::Rng;
 use fastrl_core::traffic::action::ActionType;
 use fastrl_core::traffic::highway::{Config, Highway};
 use fastrl_core::traffic::observation::{Column, Feature, Kinematics, Limits, Observation};
 use fastrl_core::traffic::vehicles::Driver;
 use fastrl_core::vec_env::{Autoreset, Rows, VecEnv};
-use fastrl_core::world::Actions;
 
 /// Rounds of actions, drawn beforehand; more than an episode has steps.
 const ROUNDS: usize = 64;

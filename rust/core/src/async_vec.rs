@@ -2,7 +2,7 @@
 //! for a slower one.
 //!
 //! ```text
-//! send(worlds, actions)  ->  todo  ->  threads step  ->  ready  ->  recv: the first M that are ready, in that order
+//! send(envs, actions)  ->  todo  ->  threads step  ->  ready  ->  recv: the first M that are ready, in that order
 //! ```
 //!
 //! The caller owns all arrays of a call; between calls each environment keeps the result of its last step. An environment
@@ -19,9 +19,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
+use crate::env::{ActionKind, Actions, AgentRows, Env};
 use crate::memory::{arrays, ask_for};
 use crate::streams::env_seed;
-use crate::world::{ActionKind, Actions, AgentRows, World};
 
 /// Time after which a thread delivers the environments that are ready, even amid many short steps.
 const DELIVERY_INTERVAL: Duration = Duration::from_micros(50);
@@ -32,9 +32,9 @@ const MAX_BATCH: usize = 32;
 /// The reason why a call was refused. Nothing has changed then.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Error {
-    NoSuchWorld {
+    NoSuchEnv {
         id: i64,
-        worlds: usize,
+        num_envs: usize,
     },
     Twice {
         id: i64,
@@ -52,7 +52,7 @@ pub enum Error {
         id: i64,
         expected: String,
     },
-    /// Actions of another kind or number than the worlds take.
+    /// Actions of another kind or number than the envs take.
     Actions,
     TooMany {
         wanted: usize,
@@ -61,14 +61,14 @@ pub enum Error {
     Threads(String),
     /// There is not enough memory; in words.
     Memory(String),
-    /// A world panicked; in words. None can be used any more.
+    /// A env panicked; in words. None can be used any more.
     Failed(String),
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoSuchWorld { id, worlds } => write!(f, "env_ids: expected 0 to {}, got {id}", worlds - 1),
+            Self::NoSuchEnv { id, num_envs } => write!(f, "env_ids: expected 0 to {}, got {id}", num_envs - 1),
             Self::Twice { id } => write!(f, "env_ids: environment {id} is named twice"),
             Self::InFlight { id } => write!(f, "environment {id} is in flight: recv() it first"),
             Self::NeverReset { id } => write!(f, "environment {id} was never reset: call reset() and recv() first"),
@@ -106,7 +106,7 @@ enum Task {
 }
 
 struct Slot<W> {
-    world: W,
+    env: W,
     task: Task,
     env_index: u64,
     number: u64,
@@ -153,7 +153,7 @@ struct Shared<W> {
     busy_nanos: AtomicU64,
 }
 
-pub struct AsyncVec<W: World> {
+pub struct AsyncVec<W: Env> {
     shared: Arc<Shared<W>>,
     states: Vec<EnvState>,
     in_flight: usize,
@@ -170,7 +170,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// The methods of an [`AsyncVec`], whatever the type of its environments.
-pub trait AsyncWorlds: Send {
+pub trait AsyncEnvs: Send {
     fn num_envs(&self) -> usize;
 
     fn obs_len(&self) -> usize;
@@ -195,24 +195,24 @@ pub trait AsyncWorlds: Send {
     fn recv(&mut self, rows: &mut Received<'_>, timeout: Duration) -> Result<bool, Error>;
 }
 
-impl<W: World + 'static> AsyncVec<W> {
+impl<W: Env + 'static> AsyncVec<W> {
     /// With `same_step` the step that ends an episode starts the next one of its sequence. `threads` 0: one for each core.
     /// Panics if there is no environment or one has several agents.
-    pub fn new(worlds: Vec<W>, seed: u64, same_step: bool, threads: usize) -> Result<Self, Error> {
-        let first = worlds.first().expect("at least one world");
-        assert!(worlds.iter().all(|world| world.num_agents() == 1));
+    pub fn new(envs: Vec<W>, seed: u64, same_step: bool, threads: usize) -> Result<Self, Error> {
+        let first = envs.first().expect("at least one env");
+        assert!(envs.iter().all(|env| env.num_agents() == 1));
         let (action_kind, obs_len) = (first.action_kind(), first.obs_len());
         let numbers = if let ActionKind::Box(len) = action_kind { len } else { 0 };
-        let count = worlds.len();
+        let count = envs.len();
         let each = 2 * size_of::<Mutex<Slot<W>>>() + arrays(3, (2 * obs_len + numbers) * size_of::<f32>());
         ask_for(each.saturating_mul(count)).map_err(|_| {
             Error::Memory(format!("there is not enough memory to step {count} environments asynchronously"))
         })?;
         let states = vec![EnvState::NeverReset; count];
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let threads = if threads == 0 { cores } else { threads }.min(worlds.len());
-        let slot = |world| Slot {
-            world,
+        let threads = if threads == 0 { cores } else { threads }.min(envs.len());
+        let slot = |env| Slot {
+            env,
             task: Task::Step,
             env_index: 0,
             number: 0,
@@ -226,7 +226,7 @@ impl<W: World + 'static> AsyncVec<W> {
             alive: 0,
         };
         let shared = Arc::new(Shared {
-            slots: worlds.into_iter().map(|world| Mutex::new(slot(world))).collect(),
+            slots: envs.into_iter().map(|env| Mutex::new(slot(env))).collect(),
             queues: Mutex::new(Queues::default()),
             work: Condvar::new(),
             done: Condvar::new(),
@@ -257,7 +257,7 @@ impl<W: World + 'static> AsyncVec<W> {
         let mut seen = vec![false; self.states.len()];
         for &id in ids {
             let state = usize::try_from(id).ok().and_then(|i| self.states.get(i));
-            match state.ok_or(Error::NoSuchWorld { id, worlds: self.states.len() })? {
+            match state.ok_or(Error::NoSuchEnv { id, num_envs: self.states.len() })? {
                 EnvState::InFlight => return Err(Error::InFlight { id }),
                 _ if std::mem::replace(&mut seen[id as usize], true) => return Err(Error::Twice { id }),
                 _ => {}
@@ -281,7 +281,7 @@ impl<W: World + 'static> AsyncVec<W> {
     }
 }
 
-impl<W: World + 'static> AsyncWorlds for AsyncVec<W> {
+impl<W: Env + 'static> AsyncEnvs for AsyncVec<W> {
     fn num_envs(&self) -> usize {
         self.states.len()
     }
@@ -323,13 +323,13 @@ impl<W: World + 'static> AsyncWorlds for AsyncVec<W> {
                 EnvState::Idle | EnvState::InFlight => {}
             }
             let slot = lock(&self.shared.slots[id as usize]);
-            let checked = slot.world.check(actions.of_world(i, 1, ids.len()));
+            let checked = slot.env.check(actions.of_env(i, 1, ids.len()));
             checked.map_err(|refused| Error::Action { id, expected: refused.expected })?;
         }
         for (i, &id) in ids.iter().enumerate() {
             let mut slot = lock(&self.shared.slots[id as usize]);
             slot.task = Task::Step;
-            match actions.of_world(i, 1, ids.len()) {
+            match actions.of_env(i, 1, ids.len()) {
                 Actions::Discrete(own) => slot.action = own[0],
                 Actions::Box(own) => slot.numbers.copy_from_slice(own),
                 Actions::Double(_) => unreachable!("refused above"),
@@ -380,7 +380,7 @@ impl<W: World + 'static> AsyncWorlds for AsyncVec<W> {
     }
 }
 
-impl<W: World> Drop for AsyncVec<W> {
+impl<W: Env> Drop for AsyncVec<W> {
     fn drop(&mut self) {
         if std::process::id() != self.owner {
             // A fork has none of these threads.
@@ -396,7 +396,7 @@ impl<W: World> Drop for AsyncVec<W> {
     }
 }
 
-impl<W: World> Shared<W> {
+impl<W: Env> Shared<W> {
     /// The loop of each thread.
     fn run(&self) {
         let mut taken = Vec::with_capacity(MAX_BATCH);
@@ -464,7 +464,7 @@ impl<W: World> Shared<W> {
                     truncated: std::slice::from_mut(&mut slot.truncated),
                     alive: std::slice::from_mut(&mut slot.alive),
                 };
-                if slot.world.step(actions, rows) {
+                if slot.env.step(actions, rows) {
                     slot.final_obs.copy_from_slice(&slot.obs);
                     if self.same_step {
                         slot.number += 1;
@@ -476,8 +476,8 @@ impl<W: World> Shared<W> {
     }
 
     fn start_episode(&self, slot: &mut Slot<W>) {
-        slot.world.seed(env_seed(self.seed, slot.env_index, slot.number));
-        slot.world.reset(&mut slot.obs, std::slice::from_mut(&mut slot.alive));
+        slot.env.seed(env_seed(self.seed, slot.env_index, slot.number));
+        slot.env.reset(&mut slot.obs, std::slice::from_mut(&mut slot.alive));
     }
 }
 

@@ -1,129 +1,176 @@
-//! What a simulator of one agent with discrete actions must offer to be stepped by [`crate::vec_env::VecEnv`]; one of
-//! several agents or of other actions is a [`crate::world::World`].
+//! What a simulator of several agents must offer to be stepped by [`crate::vec_env::VecEnv`].
+//!
+//! Agents are rows: an environment has a fixed number of them, and a flag each that says whether its agent lives. A row that is
+//! not alive before a step has its action ignored and gets zeros. Every [`crate::single_agent::SingleAgentEnv`] is an environment of one agent.
 
-use serde::{Serialize, de::DeserializeOwned};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::world::{ActionKind, Actions, AgentRows, Phase, Real, Refused, World};
-
-/// What one step gave, beside the observation.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Step {
-    pub reward: f64,
-    /// The episode reached an end of the task itself: no future reward exists.
-    pub terminated: bool,
-    /// The episode was cut off, by a time limit for instance: the last observation still has a value.
-    pub truncated: bool,
+/// What the agents of one or of several environments send, row after row.
+#[derive(Clone, Copy, Debug)]
+pub enum Actions<'a> {
+    /// One index a row.
+    Discrete(&'a [i64]),
+    /// As many numbers a row as [`ActionKind::Box`] says.
+    Box(&'a [f32]),
+    /// The same in double precision, for environments that are [`Env::DOUBLE`].
+    Double(&'a [f64]),
 }
 
-impl Step {
-    pub fn ended(self) -> bool {
-        self.terminated || self.truncated
+/// Which actions an environment takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ActionKind {
+    Discrete,
+    /// That many numbers an agent.
+    Box(usize),
+}
+
+impl<'a> Actions<'a> {
+    /// Whether these are the actions of `rows` agents of that kind.
+    pub fn fit(&self, kind: ActionKind, rows: usize) -> bool {
+        match (self, kind) {
+            (Self::Discrete(all), ActionKind::Discrete) => all.len() == rows,
+            (Self::Box(all), ActionKind::Box(len)) => all.len() == rows * len,
+            (Self::Double(all), ActionKind::Box(len)) => all.len() == rows * len,
+            _ => false,
+        }
+    }
+
+    /// Those of the first `row` rows out of `rows`, and the others.
+    pub fn split_at(self, row: usize, rows: usize) -> (Self, Self) {
+        match self {
+            Self::Discrete(all) => {
+                let (a, b) = all.split_at(row);
+                (Self::Discrete(a), Self::Discrete(b))
+            }
+            Self::Box(all) => {
+                let (a, b) = all.split_at(row * (all.len() / rows));
+                (Self::Box(a), Self::Box(b))
+            }
+            Self::Double(all) => {
+                let (a, b) = all.split_at(row * (all.len() / rows));
+                (Self::Double(a), Self::Double(b))
+            }
+        }
+    }
+
+    /// Those of environment `i`, each environment having `agents` of `rows` rows in all.
+    pub fn of_env(self, i: usize, agents: usize, rows: usize) -> Self {
+        match self {
+            Self::Discrete(all) => Self::Discrete(&all[i * agents..(i + 1) * agents]),
+            Self::Box(all) => {
+                let len = all.len() / rows * agents;
+                Self::Box(&all[i * len..(i + 1) * len])
+            }
+            Self::Double(all) => {
+                let len = all.len() / rows * agents;
+                Self::Double(&all[i * len..(i + 1) * len])
+            }
+        }
     }
 }
 
-/// One environment. It owns its random generator: equal states have equal futures.
+/// The action of one agent that an environment does not take.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Refused {
+    pub agent: usize,
+    /// Which actions are taken, in words.
+    pub expected: String,
+}
+
+/// How far an environment has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Phase {
+    NeverReset,
+    Running,
+    /// Its episode has ended and the next one has not begun.
+    Ended,
+}
+
+/// What is wrong unless `fits`.
+pub(crate) fn ensure(fits: bool, what: &str) -> Result<(), String> {
+    if fits { Ok(()) } else { Err(what.into()) }
+}
+
+/// A floating-point type that rewards may be written as.
+pub trait Real: Copy + Send {
+    fn from_f64(x: f64) -> Self;
+}
+
+impl Real for f32 {
+    fn from_f64(x: f64) -> Self {
+        x as f32
+    }
+}
+
+impl Real for f64 {
+    fn from_f64(x: f64) -> Self {
+        x
+    }
+}
+
+/// What a step of one environment fills, a row an agent. Flags are bytes, 0 or 1; `alive` holds those before the step at first.
+pub struct AgentRows<'a, R> {
+    /// An agent whose part ends with this step still gets its true last observation.
+    pub obs: &'a mut [f32],
+    pub rewards: &'a mut [R],
+    pub terminated: &'a mut [u8],
+    pub truncated: &'a mut [u8],
+    /// Whether the row has an agent that acts next.
+    pub alive: &'a mut [u8],
+}
+
+/// Some agents in one environment. It owns its random generator: equal states have equal futures.
 pub trait Env: Send {
     /// All that changes while an episode runs, the generator included.
     type State: Serialize + DeserializeOwned + Clone;
 
-    /// Number of `f32` in an observation.
+    /// Below this many environments a thread, waking it costs more than it saves.
+    const MIN_BLOCK: usize = 64;
+
+    /// Whether it takes [`Actions::Double`] as well as [`Actions::Box`].
+    const DOUBLE: bool = false;
+
+    /// Rows of an environment: the most agents that an episode can have.
+    fn num_agents(&self) -> usize;
+
+    /// Number of `f32` in the observation of one agent.
     fn obs_len(&self) -> usize;
 
-    /// Whether `step` may be called with this action.
-    fn accepts(&self, action: i64) -> bool;
+    fn action_kind(&self) -> ActionKind;
 
-    /// Which actions are accepted, in words, for error messages.
-    fn expected_action(&self) -> String;
+    /// Whether `step` may be called with these actions of all rows. Those of rows that are not alive are not looked at.
+    fn check(&self, actions: Actions<'_>) -> Result<(), Refused>;
 
     /// Starts the random stream of `seed`; the next `reset` draws from it.
     fn seed(&mut self, seed: u64);
 
-    /// Starts the next episode and writes its first observation.
-    fn reset(&mut self, obs: &mut [f32]);
+    /// Starts the next episode; writes the first observations and who lives.
+    fn reset(&mut self, obs: &mut [f32], alive: &mut [u8]);
 
-    /// Writes the observation of the present state again.
-    fn observe(&self, obs: &mut [f32]);
+    /// Writes the observations of the present state again, and who lives.
+    fn observe(&self, obs: &mut [f32], alive: &mut [u8]);
 
-    /// Takes an accepted action and writes the observation that follows.
-    fn step(&mut self, action: i64, obs: &mut [f32]) -> Step;
+    /// Takes checked actions and writes what follows, all rows. Returns whether the episode has ended: nobody lives on,
+    /// or its time is up, and then those who lived are truncated.
+    fn step<R: Real>(&mut self, actions: Actions<'_>, rows: AgentRows<'_, R>) -> bool;
 
     /// Name and options in words: a saved state is only restored into an environment that says the same.
     fn fingerprint(&self) -> String;
 
     fn state(&self) -> &Self::State;
 
-    /// As [`crate::world::World::check_state`].
+    /// Refuses a decoded state that this environment cannot have in that phase; the error goes on from "in environment 3".
+    /// All else that the environment does with a state that passes must end, and without a panic.
     fn check_state(&self, state: &Self::State, phase: Phase) -> Result<(), String>;
 
     /// `state` has been checked.
     fn set_state(&mut self, state: Self::State);
 
-    /// As [`crate::world::World::memory`].
+    /// Bytes that it holds beside itself, at most, while it plays episodes of usual length.
     fn memory(&self) -> usize;
-}
 
-impl<E: Env> World for E {
-    type State = E::State;
-
-    fn num_agents(&self) -> usize {
-        1
-    }
-
-    fn obs_len(&self) -> usize {
-        Env::obs_len(self)
-    }
-
-    fn action_kind(&self) -> ActionKind {
-        ActionKind::Discrete
-    }
-
-    fn check(&self, actions: Actions<'_>) -> Result<(), Refused> {
-        match actions {
-            Actions::Discrete(&[action]) if self.accepts(action) => Ok(()),
-            _ => Err(Refused { agent: 0, expected: self.expected_action() }),
-        }
-    }
-
-    fn seed(&mut self, seed: u64) {
-        Env::seed(self, seed);
-    }
-
-    fn reset(&mut self, obs: &mut [f32], alive: &mut [u8]) {
-        Env::reset(self, obs);
-        alive[0] = 1;
-    }
-
-    fn observe(&self, obs: &mut [f32], _alive: &mut [u8]) {
-        Env::observe(self, obs);
-    }
-
-    fn step<R: Real>(&mut self, actions: Actions<'_>, rows: AgentRows<'_, R>) -> bool {
-        let Actions::Discrete(&[action]) = actions else { unreachable!("actions are checked before a step") };
-        let step = Env::step(self, action, rows.obs);
-        rows.rewards[0] = R::from_f64(step.reward);
-        rows.terminated[0] = u8::from(step.terminated);
-        rows.truncated[0] = u8::from(step.truncated);
-        rows.alive[0] = u8::from(!step.ended());
-        step.ended()
-    }
-
-    fn fingerprint(&self) -> String {
-        Env::fingerprint(self)
-    }
-
-    fn state(&self) -> &Self::State {
-        Env::state(self)
-    }
-
-    fn check_state(&self, state: &Self::State, phase: Phase) -> Result<(), String> {
-        Env::check_state(self, state, phase)
-    }
-
-    fn set_state(&mut self, state: Self::State) {
-        Env::set_state(self, state);
-    }
-
-    fn memory(&self) -> usize {
-        Env::memory(self)
+    /// Bytes that a saved state has at most.
+    fn most_saved(&self) -> usize {
+        usize::MAX
     }
 }

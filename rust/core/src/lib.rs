@@ -1,6 +1,6 @@
 //! The compiled heart of fastrl. Nothing here knows Python.
 //!
-//! [`world::World`] is what a simulator offers ([`env::Env`] where it has one agent), [`vec_env::VecEnv`] steps many of
+//! [`env::Env`] is what a simulator offers ([`single_agent::SingleAgentEnv`] where it has one agent), [`vec_env::VecEnv`] steps many of
 //! them in parallel into the caller's arrays, [`async_vec::AsyncVec`] each as its action comes, and [`cage2`] is the
 //! simulator of CAGE Challenge 2. [`queue::Queue`] carries experience from many producers to one consumer,
 //! [`weight_broadcast::WeightBroadcast`] the newest weights back to them, [`barrier::LockstepBarrier`] lets processes work in lockstep; all live
@@ -15,12 +15,12 @@ pub mod cage2;
 pub mod env;
 mod memory;
 pub mod mlp;
-pub mod python_random;
+mod python_random;
 pub mod queue;
 pub mod rng;
 pub mod shm;
+pub mod single_agent;
 pub mod streams;
 pub mod traffic;
 pub mod vec_env;
 pub mod weight_broadcast;
-pub mod world;

@@ -143,7 +143,7 @@ impl Mlp {
     pub fn scratch(&self) -> Scratch {
         let inputs = self.architecture.layers().map(|(inputs, _)| inputs);
         let widest = inputs.max().expect("there is a last layer").next_multiple_of(LANES);
-        let outputs = self.layers.iter().map(|layer| layer.bias.len()).max().expect("as above");
+        let outputs = self.layers.iter().map(|layer| layer.bias.len()).max().expect("there is a last layer");
         Scratch {
             inputs: Inputs { places: vec![0; widest + 1], values: vec![0.0; widest + 1], len: 0 },
             outputs: vec![Lanes([0.0; LANES]); outputs],
@@ -233,7 +233,7 @@ pub fn has_fma() -> bool {
     is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma")
 }
 
-/// What the loop in [`Layer::sums`] does. Compilers leave its sums in memory.
+/// The loop of [`Layer::sums`] with its sums in registers, where compilers leave them in memory.
 ///
 /// # Safety
 /// The processor has AVX2 and FMA: [`has_fma`].
@@ -250,7 +250,7 @@ fn sums_in_registers<'a, const N: usize>(
     const HALF: usize = LANES / 2;
     let mut sums = [[_mm256_setzero_ps(); 2]; N];
     for n in 0..N {
-        // SAFETY: Lanes are aligned to 64 bytes, and half of them is a register.
+        // SAFETY: `Lanes` are aligned to 64 bytes, and half of them is a register.
         sums[n] = unsafe { [_mm256_load_ps(&raw const bias[n].0[0]), _mm256_load_ps(&raw const bias[n].0[HALF])] };
     }
     for i in 0..places.len() {
@@ -258,14 +258,14 @@ fn sums_in_registers<'a, const N: usize>(
         let x = _mm256_set1_ps(values[i]);
         for n in 0..N {
             let first = weights[n].0.as_ptr();
-            // SAFETY: as above.
+            // SAFETY: `Lanes` are aligned to 64 bytes, and half of them is a register.
             let halves = unsafe { [_mm256_load_ps(first), _mm256_load_ps(first.add(HALF))] };
             sums[n] = [_mm256_fmadd_ps(x, halves[0], sums[n][0]), _mm256_fmadd_ps(x, halves[1], sums[n][1])];
         }
     }
     for n in 0..N {
         let first = outputs[n].0.as_mut_ptr();
-        // SAFETY: as above.
+        // SAFETY: `Lanes` are aligned to 64 bytes, and half of them is a register.
         unsafe {
             _mm256_store_ps(first, sums[n][0]);
             _mm256_store_ps(first.add(HALF), sums[n][1]);

@@ -11,14 +11,14 @@ const M: usize = 397;
 
 /// The generator behind Python's `random.seed(n)`, `random.choice`, `random.shuffle` and the rest.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PythonRandom {
+pub(crate) struct PythonRandom {
     words: Vec<u32>,
     next: usize,
 }
 
 impl PythonRandom {
     /// `random.seed(seed)` for a non-negative integer below 2^64.
-    pub fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         let (low, high) = (seed as u32, (seed >> 32) as u32);
         let key: &[u32] = if high == 0 { &[low] } else { &[low, high] };
         let mut words = vec![0u32; N];
@@ -52,13 +52,13 @@ impl PythonRandom {
 
     /// Whether it is a state that the twister can come to: not the one that it never leaves. Any cursor will do:
     /// whatever lies past the end means "twist first".
-    pub fn is_sound(&self) -> bool {
+    pub(crate) fn is_sound(&self) -> bool {
         let moves = |words: &[u32]| words[0] >> 31 != 0 || words[1..].iter().any(|&word| word != 0);
         self.words.len() == N && moves(&self.words)
     }
 
     /// The next 32 bits of the twister.
-    pub fn next_u32(&mut self) -> u32 {
+    pub(crate) fn next_u32(&mut self) -> u32 {
         if self.next >= N {
             self.twist();
         }
@@ -80,7 +80,7 @@ impl PythonRandom {
     }
 
     /// `random.randrange(n)`, also the index that `random.choice` of `n` items takes (`n > 0`). One item costs words too.
-    pub fn below(&mut self, n: u32) -> u32 {
+    pub(crate) fn below(&mut self, n: u32) -> u32 {
         debug_assert!(n > 0);
         let bits = 32 - n.leading_zeros();
         loop {
@@ -92,30 +92,30 @@ impl PythonRandom {
     }
 
     /// `random.randrange(low, high)`.
-    pub fn range(&mut self, low: u32, high: u32) -> u32 {
+    pub(crate) fn range(&mut self, low: u32, high: u32) -> u32 {
         low + self.below(high - low)
     }
 
     /// `random.random()`.
-    pub fn unit(&mut self) -> f64 {
+    pub(crate) fn unit(&mut self) -> f64 {
         let (a, b) = (self.next_u32() >> 5, self.next_u32() >> 6);
         (f64::from(a) * 67_108_864.0 + f64::from(b)) / 9_007_199_254_740_992.0
     }
 
     /// The index that `random.choices` of `n` items with `k=1` takes.
-    pub fn choices_one(&mut self, n: u32) -> u32 {
+    pub(crate) fn choices_one(&mut self, n: u32) -> u32 {
         (self.unit() * f64::from(n)) as u32
     }
 
     /// `random.shuffle(items)`.
-    pub fn shuffle<T>(&mut self, items: &mut [T]) {
+    pub(crate) fn shuffle<T>(&mut self, items: &mut [T]) {
         for i in (1..items.len()).rev() {
             items.swap(i, self.below(i as u32 + 1) as usize);
         }
     }
 
     /// `random.sample(range(n), k)`.
-    pub fn sample(&mut self, n: u32, k: usize) -> Vec<u32> {
+    pub(crate) fn sample(&mut self, n: u32, k: usize) -> Vec<u32> {
         // Python keeps a pool while it is cheaper than a set of the chosen ones.
         let set_size = 21 + if k > 5 { 4usize.pow((3.0 * k as f64).log(4.0).ceil() as u32) } else { 0 };
         let mut chosen: Vec<u32> = Vec::with_capacity(k);

@@ -1,11 +1,11 @@
-//! Many worlds stepped in parallel into arrays that the caller owns.
+//! Many environments stepped in parallel into arrays that the caller owns.
 //!
 //! ```text
-//! row = world * agents + agent
-//! actions[row]  ->  world  ->  obs[row * obs_len ..], rewards[row], terminated[row], truncated[row] (, final_obs[row * obs_len ..])
+//! row = environment * agents + agent
+//! actions[row]  ->  environment  ->  obs[row * obs_len ..], rewards[row], terminated[row], truncated[row] (, final_obs[row * obs_len ..])
 //! ```
 //!
-//! Threads share the worlds out in contiguous blocks. Each world draws from its own stream, so results are the same for
+//! Threads share the environments out in contiguous blocks. Each environment draws from its own stream, so results are the same for
 //! any number of threads and any batch size.
 
 mod saved;
@@ -14,8 +14,8 @@ use std::fmt;
 
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
+use crate::env::{Actions, AgentRows, Env, Phase, Real, Refused};
 use crate::memory::ask_for;
-use crate::world::{Actions, AgentRows, Phase, Real, Refused, World};
 
 /// What follows the end of an episode (Gymnasium's `AutoresetMode`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,10 +38,10 @@ pub enum Error {
     Action {
         env: usize,
         refused: Refused,
-        /// Whether a world has only that agent.
+        /// Whether an environment has only that agent.
         alone: bool,
     },
-    /// Actions of another kind or number than the worlds take.
+    /// Actions of another kind or number than the environments take.
     Actions,
     /// A state that is damaged, foreign or of other options; in words.
     State(String),
@@ -85,7 +85,7 @@ pub struct Rows<'a, R> {
     pub rewards: &'a mut [R],
     pub terminated: &'a mut [u8],
     pub truncated: &'a mut [u8],
-    /// With `SameStep`: rows of worlds that ended get their true last observation, the others stay as they are.
+    /// With `SameStep`: rows of environments that ended get their true last observation, the others stay as they are.
     pub final_obs: Option<&'a mut [f32]>,
 }
 
@@ -126,8 +126,8 @@ pub struct VecEnv<W> {
     threads: usize,
 }
 
-impl<W: World> VecEnv<W> {
-    /// As [`VecEnv::new`], of `count` worlds that `make` makes, once it is known that there is memory for them and for
+impl<W: Env> VecEnv<W> {
+    /// As [`VecEnv::new`], of `count` environments that `make` makes, once it is known that there is memory for them and for
     /// their episodes.
     pub fn build(count: usize, make: impl Fn() -> W, autoreset: Autoreset, threads: usize) -> Result<Self, Error> {
         let mut envs = Vec::new();
@@ -164,7 +164,7 @@ impl<W: World> VecEnv<W> {
         self.slots.len()
     }
 
-    /// Rows of one world.
+    /// Rows of one environment.
     pub fn num_agents(&self) -> usize {
         self.num_agents
     }
@@ -196,7 +196,7 @@ impl<W: World> VecEnv<W> {
         self.slots.iter_mut().map(|slot| &mut slot.env)
     }
 
-    /// Its worlds, to do something else with.
+    /// Its environments, to do something else with.
     pub fn into_envs(self) -> Vec<W> {
         self.slots.into_iter().map(|slot| slot.env).collect()
     }
@@ -246,11 +246,11 @@ impl<W: World> VecEnv<W> {
             match slot.phase {
                 Phase::NeverReset => return Err(Error::NeverReset { env: i }),
                 Phase::Ended if self.autoreset == Autoreset::Disabled => return Err(Error::Ended { env: i }),
-                // The actions of a world that is about to be reset are ignored.
+                // The actions of an environment that is about to be reset are ignored.
                 Phase::Ended => {}
                 Phase::Running => slot
                     .env
-                    .check(actions.of_world(i, self.num_agents, n))
+                    .check(actions.of_env(i, self.num_agents, n))
                     .map_err(|refused| Error::Action { env: i, refused, alone: self.num_agents == 1 })?,
             }
         }
@@ -271,8 +271,8 @@ impl<W: World> VecEnv<W> {
     }
 }
 
-/// A block of worlds with its rows.
-struct Job<'a, W: World, R> {
+/// A block of environments with its rows.
+struct Job<'a, W: Env, R> {
     slots: &'a mut [Slot<W>],
     alive: &'a mut [u8],
     actions: Actions<'a>,
@@ -282,16 +282,16 @@ struct Job<'a, W: World, R> {
     obs_len: usize,
 }
 
-impl<W: World, R: Real> Job<'_, W, R> {
+impl<W: Env, R: Real> Job<'_, W, R> {
     fn run(self, threads: usize) {
         if threads <= 1 {
             return self.run_here();
         }
         let (autoreset, agents, obs_len) = (self.autoreset, self.agents, self.obs_len);
         let left = threads / 2;
-        let world = self.slots.len() * left / threads;
-        let (row, rows) = (world * agents, self.slots.len() * agents);
-        let (slots, slots2) = self.slots.split_at_mut(world);
+        let env = self.slots.len() * left / threads;
+        let (row, rows) = (env * agents, self.slots.len() * agents);
+        let (slots, slots2) = self.slots.split_at_mut(env);
         let (alive, alive2) = self.alive.split_at_mut(row);
         let (actions, actions2) = self.actions.split_at(row, rows);
         let (rows, rows2) = self.rows.split(row, obs_len);
@@ -323,7 +323,7 @@ impl<W: World, R: Real> Job<'_, W, R> {
                 truncated.fill(0);
                 continue;
             }
-            let actions = self.actions.of_world(i, agents, rows);
+            let actions = self.actions.of_env(i, agents, rows);
             let fill = AgentRows { obs: &mut *obs, rewards, terminated, truncated, alive: &mut *alive };
             if slot.env.step(actions, fill) {
                 if self.autoreset == Autoreset::SameStep {

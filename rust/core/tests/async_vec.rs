@@ -1,4 +1,4 @@
-//! Worlds that go on as their actions come, against worlds that are simply stepped, under random orders of calls.
+//! Environments that go on as their actions come, against environments that are simply stepped, under random orders of calls.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -6,15 +6,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
-use fastrl_core::async_vec::{AsyncVec, AsyncWorlds, Error, Received};
-use fastrl_core::env::{Env, Step};
+use fastrl_core::async_vec::{AsyncEnvs, AsyncVec, Error, Received};
+use fastrl_core::env::{Actions, Phase};
+use fastrl_core::single_agent::{SingleAgentEnv, Step};
 use fastrl_core::streams::env_seed;
-use fastrl_core::world::{Actions, Phase};
 use proptest::prelude::*;
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// Counts its steps; an observation is (seed, time, sum of actions). Action 9 panics. Dropped worlds are counted.
+/// Counts its steps; an observation is (seed, time, sum of actions). Action 9 panics. Dropped environments are counted.
 struct Counter {
     state: (u64, u32, i64),
     slow: bool,
@@ -38,7 +38,7 @@ impl Drop for Counter {
     }
 }
 
-impl Env for Counter {
+impl SingleAgentEnv for Counter {
     type State = (u64, u32, i64);
 
     fn obs_len(&self) -> usize {
@@ -100,9 +100,9 @@ impl Env for Counter {
     }
 }
 
-fn counters(worlds: usize, same_step: bool, threads: usize, slow: bool) -> (AsyncVec<Counter>, Arc<AtomicUsize>) {
+fn counters(count: usize, same_step: bool, threads: usize, slow: bool) -> (AsyncVec<Counter>, Arc<AtomicUsize>) {
     let dropped = Arc::new(AtomicUsize::new(0));
-    let all = (0..worlds).map(|_| Counter { state: (0, 0, 0), slow, dropped: dropped.clone() }).collect();
+    let all = (0..count).map(|_| Counter { state: (0, 0, 0), slow, dropped: dropped.clone() }).collect();
     (AsyncVec::new(all, 7, same_step, threads).unwrap(), dropped)
 }
 
@@ -115,7 +115,7 @@ struct Row {
     final_obs: Option<[f32; 3]>,
 }
 
-fn recv(envs: &mut impl AsyncWorlds, count: usize, timeout: Duration) -> Result<Option<Vec<(i64, Row)>>, Error> {
+fn recv(envs: &mut impl AsyncEnvs, count: usize, timeout: Duration) -> Result<Option<Vec<(i64, Row)>>, Error> {
     let (mut ids, mut obs, mut rewards) = (vec![-1; count], vec![f32::NAN; 3 * count], vec![f32::NAN; count]);
     let (mut terminated, mut truncated, mut final_obs) = (vec![7; count], vec![7; count], vec![f32::NAN; 3 * count]);
     let mut rows = Received {
@@ -140,7 +140,7 @@ fn recv(envs: &mut impl AsyncWorlds, count: usize, timeout: Duration) -> Result<
     Ok(Some((0..count).map(row).collect()))
 }
 
-/// What a world should do.
+/// What an environment should do.
 #[derive(Clone)]
 struct Model {
     env_index: u64,
@@ -186,7 +186,7 @@ enum Call {
 }
 
 fn calls() -> impl Strategy<Value = Vec<Call>> {
-    // Ids just beyond the worlds, actions just beyond the allowed ones, more than are in flight.
+    // Ids just beyond the environments, actions just beyond the allowed ones, more than are in flight.
     let call = prop_oneof![
         1 => (-1..5i64, 0..9u64, 0..9u64).prop_map(|(id, env_index, number)| Call::Begin(id, env_index, number)),
         4 => prop::collection::vec((0..5i64, prop_oneof![20 => 0..9i64, 1 => Just(-1i64)]), 0..5).prop_map(Call::Send),
@@ -200,17 +200,17 @@ proptest! {
 
     #[test]
     fn every_world_steps_once_a_send_whatever_the_order(
-        calls in calls(), worlds in 1..5usize, threads in 1..4usize, same_step: bool,
+        calls in calls(), count in 1..5usize, threads in 1..4usize, same_step: bool,
     ) {
-        let (mut envs, dropped) = counters(worlds, same_step, threads, false);
-        let mut models: Vec<Option<Model>> = vec![None; worlds];
+        let (mut envs, dropped) = counters(count, same_step, threads, false);
+        let mut models: Vec<Option<Model>> = vec![None; count];
         let mut expected: HashMap<i64, Row> = HashMap::new();
         for call in calls {
             match call {
                 Call::Begin(id, env_index, number) => {
                     let got = envs.reset(&[id], &[env_index], &[number]);
-                    if !(0..worlds as i64).contains(&id) {
-                        prop_assert_eq!(got, Err(Error::NoSuchWorld { id, worlds }));
+                    if !(0..count as i64).contains(&id) {
+                        prop_assert_eq!(got, Err(Error::NoSuchEnv { id, num_envs: count }));
                     } else if let Entry::Vacant(place) = expected.entry(id) {
                         prop_assert_eq!(got, Ok(()));
                         let (model, row) = Model::begin(env_index, number);
@@ -252,7 +252,7 @@ proptest! {
             prop_assert_eq!(envs.in_flight(), expected.len());
         }
         drop(envs);
-        prop_assert_eq!(dropped.load(SeqCst), worlds);
+        prop_assert_eq!(dropped.load(SeqCst), count);
     }
 }
 

@@ -9,10 +9,10 @@ use fastrl_core::cage2::scenario::{HOST_NAMES, NUM_HOSTS, OP_SERVER0, USER0};
 use fastrl_core::cage2::{Cage2, Config, Episode, Game, Ruleset};
 use fastrl_core::cage2::{events::Activity, view::Compromise};
 use fastrl_core::cage2::{fast_source::FastSource, seeded_source::SeededSource};
-use fastrl_core::env::Env;
+use fastrl_core::env::{Actions, Refused};
 use fastrl_core::rng::Rng;
+use fastrl_core::single_agent::SingleAgentEnv;
 use fastrl_core::vec_env::{Autoreset, Error, Rows, VecEnv};
-use fastrl_core::world::{Actions, Refused};
 use proptest::prelude::*;
 
 fn any_ruleset() -> impl Strategy<Value = Ruleset> {

@@ -1,15 +1,15 @@
-//! Properties of the cooperative worlds that hold for any play, and a slow model of what agents see and get.
+//! Properties of the cooperative environments that hold for any play, and a slow model of what agents see and get.
 
 use std::f64::consts::PI;
 use std::sync::Arc;
 
+use fastrl_core::env::{Actions, AgentRows, Env};
 use fastrl_core::rng::Rng;
 use fastrl_core::traffic::coop::Coop;
 use fastrl_core::traffic::coop::config::{ActionType, Config, Difficulty, Task};
 use fastrl_core::traffic::coop::metrics::MAX_TTC;
 use fastrl_core::traffic::scene::Scenic;
 use fastrl_core::vec_env::{Autoreset, Rows, VecEnv};
-use fastrl_core::world::{Actions, AgentRows, World};
 use proptest::prelude::*;
 
 const AGENTS: usize = 7;
@@ -70,7 +70,7 @@ impl Player {
     }
 }
 
-/// One world with the arrays of its rows.
+/// One environment with the arrays of its rows.
 struct Played {
     world: Coop,
     player: Player,

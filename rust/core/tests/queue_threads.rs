@@ -1,4 +1,4 @@
-//! The queue, the weight_broadcast and the rounds between threads, every record accounted for. `.ci/run` runs this under ThreadSanitizer too.
+//! The queue, the weight_broadcast and the barrier between threads, every record accounted for. `.ci/run` runs this under ThreadSanitizer too.
 
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
@@ -203,11 +203,12 @@ fn bulletins_show_the_newest_and_nothing_else() {
 #[test]
 fn rounds_keep_step() {
     const MEMBERS: usize = 3;
-    let rounds = LockstepBarrier::create(MEMBERS, 8 * (MEMBERS + 1)).unwrap();
-    let members: Vec<LockstepBarrier> = (0..MEMBERS).map(|_| LockstepBarrier::attach(rounds.name()).unwrap()).collect();
-    let words = |rounds: &LockstepBarrier, i: usize| {
-        // SAFETY: inside of the data, aligned; the rounds order who reads and who writes.
-        unsafe { rounds.data().as_ptr().cast::<u64>().add(i) }
+    let barrier = LockstepBarrier::create(MEMBERS, 8 * (MEMBERS + 1)).unwrap();
+    let members: Vec<LockstepBarrier> =
+        (0..MEMBERS).map(|_| LockstepBarrier::attach(barrier.name()).unwrap()).collect();
+    let words = |barrier: &LockstepBarrier, i: usize| {
+        // SAFETY: `i` is at most MEMBERS, so the word lies inside of the data; it is aligned.
+        unsafe { barrier.data().as_ptr().cast::<u64>().add(i) }
     };
     let turns = 5_000_u64;
     std::thread::scope(|scope| {
@@ -217,7 +218,7 @@ fn rounds_keep_step() {
             threads.push(scope.spawn(move || {
                 for _ in 0..turns {
                     round = mine.next(member, round, Duration::from_secs(60)).expect("a round");
-                    // SAFETY: as above.
+                    // SAFETY: within a round a member alone touches its word, and only reads the leader's.
                     unsafe { *words(mine, member) += *words(mine, MEMBERS) };
                     mine.finish(member, round);
                 }
@@ -225,35 +226,35 @@ fn rounds_keep_step() {
         }
         let mut sum = 0;
         for turn in 1..=turns {
-            // SAFETY: as above.
-            unsafe { *words(&rounds, MEMBERS) = turn };
-            rounds.start_round().unwrap();
+            // SAFETY: between barrier the leader alone touches the data.
+            unsafe { *words(&barrier, MEMBERS) = turn };
+            barrier.start_round().unwrap();
             if turn == 1 {
                 assert!(matches!(members[0].start_round(), Err(Error::NotOwner(_))));
             }
-            assert!(rounds.wait(Duration::from_secs(60)).unwrap());
+            assert!(barrier.wait(Duration::from_secs(60)).unwrap());
             sum += turn;
-            // SAFETY: as above.
-            assert!((0..MEMBERS).all(|member| unsafe { *words(&rounds, member) } == sum));
+            // SAFETY: between barrier the leader alone touches the data.
+            assert!((0..MEMBERS).all(|member| unsafe { *words(&barrier, member) } == sum));
         }
         // ThreadSanitizer sees a join, not the end of a scope.
         threads.into_iter().for_each(|thread| thread.join().unwrap());
     });
-    rounds.start_round().unwrap();
-    assert!(!rounds.wait(Duration::from_millis(5)).unwrap());
-    assert!(matches!(rounds.start_round(), Err(Error::Borrowed(_))));
+    barrier.start_round().unwrap();
+    assert!(!barrier.wait(Duration::from_millis(5)).unwrap());
+    assert!(matches!(barrier.start_round(), Err(Error::Borrowed(_))));
     assert_eq!(members[1].next(1, turns + 1, Duration::from_millis(5)), None);
     for member in 0..MEMBERS {
-        assert!(!rounds.is_done(member).unwrap());
-        rounds.mark_dead(member).unwrap();
+        assert!(!barrier.is_done(member).unwrap());
+        barrier.mark_dead(member).unwrap();
     }
-    assert!(rounds.wait(Duration::from_secs(60)).unwrap());
+    assert!(barrier.wait(Duration::from_secs(60)).unwrap());
     // Who takes a seat that was given up begins after the round that is on.
     assert_eq!(members[2].join(2).unwrap(), turns + 1);
-    assert!(matches!(rounds.mark_dead(MEMBERS), Err(Error::Invalid(_))));
-    assert!(matches!(WeightBroadcast::attach(rounds.name()), Err(Error::Foreign(_))));
-    let name = rounds.name().to_owned();
-    drop(rounds);
+    assert!(matches!(barrier.mark_dead(MEMBERS), Err(Error::Invalid(_))));
+    assert!(matches!(WeightBroadcast::attach(barrier.name()), Err(Error::Foreign(_))));
+    let name = barrier.name().to_owned();
+    drop(barrier);
     assert!(matches!(LockstepBarrier::attach(&name), Err(Error::NotFound(_))));
     assert!(matches!(LockstepBarrier::create(0, 8), Err(Error::Invalid(_))));
 }

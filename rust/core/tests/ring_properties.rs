@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
+use fastrl_core::env::{Actions, AgentRows, Env};
 use fastrl_core::traffic::ring::config::{Config, Drive};
+use fastrl_core::traffic::ring::env::Ring;
 use fastrl_core::traffic::ring::platoon::Platoon;
 use fastrl_core::traffic::ring::sumo_idm::{Driver, Idm, Integrator};
-use fastrl_core::traffic::ring::world::Ring;
 use fastrl_core::vec_env::{Autoreset, Rows, VecEnv};
-use fastrl_core::world::{Actions, AgentRows, World};
 use proptest::prelude::*;
 
 fn configs() -> impl Strategy<Value = Config> {
@@ -37,18 +37,18 @@ fn configs() -> impl Strategy<Value = Config> {
     )
 }
 
-/// Steps a lone world with the actions that `choose` gives, until its end. Returns whether it collided.
+/// Steps a lone environment with the actions that `choose` gives, until its end. Returns whether it collided.
 fn play(ring: &mut Ring, mut choose: impl FnMut() -> f32, mut look: impl FnMut(&Ring, &[f32], f32)) -> bool {
     let agents = ring.num_agents();
-    let mut obs = vec![0.0; agents * World::obs_len(ring)];
+    let mut obs = vec![0.0; agents * Env::obs_len(ring)];
     let mut rewards = vec![0.0f32; agents];
     let (mut terminated, mut truncated, mut alive) = (vec![0; agents], vec![0; agents], vec![0; agents]);
-    World::reset(ring, &mut obs, &mut alive);
+    Env::reset(ring, &mut obs, &mut alive);
     assert!(alive.iter().all(|&a| a == 1));
     look(ring, &obs, 0.0);
     loop {
         let actions: Vec<f32> = (0..agents).map(|_| choose()).collect();
-        World::check(ring, Actions::Box(&actions)).unwrap();
+        Env::check(ring, Actions::Box(&actions)).unwrap();
         let rows = AgentRows {
             obs: &mut obs,
             rewards: &mut rewards,
@@ -56,7 +56,7 @@ fn play(ring: &mut Ring, mut choose: impl FnMut() -> f32, mut look: impl FnMut(&
             truncated: &mut truncated,
             alive: &mut alive,
         };
-        let ended = World::step(ring, Actions::Box(&actions), rows);
+        let ended = Env::step(ring, Actions::Box(&actions), rows);
         look(ring, &obs, rewards[0]);
         assert!(rewards.iter().all(|r| *r == rewards[0]));
         for k in 0..agents {
@@ -81,7 +81,7 @@ proptest! {
         let (dt, horizon, safe) = (config.dt, config.horizon, config.safe_speed);
         let (shortest, longest) = config.ring_length;
         let mut ring = Ring::new(Arc::new(config));
-        World::seed(&mut ring, seed);
+        Env::seed(&mut ring, seed);
         let mut turn = 0;
         let mut steps = 0;
         let collided = play(
@@ -134,7 +134,7 @@ fn small() -> Arc<Config> {
     Arc::new(Config { num_agents: 3, warmup_steps: 20, horizon: 25, memory: 10.0, ..Config::default() })
 }
 
-/// Steps worlds by a rule that depends on what they show; all that is written, as bits.
+/// Steps environments by a rule that depends on what they show; all that is written, as bits.
 fn trajectory(venv: &mut VecEnv<Ring>, obs: &mut [f32], steps: usize) -> Vec<u32> {
     let rows = venv.num_envs() * venv.num_agents();
     let mut rewards = vec![0.0f32; rows];
@@ -201,7 +201,7 @@ fn a_state_of_other_options_is_refused() {
 fn an_agent_that_races_without_sumo_s_care_collides_and_the_world_ends() {
     let config = Config { safe_speed: false, warmup_steps: 0, bunching: 0.0, ..Config::default() };
     let mut ring = Ring::new(Arc::new(config));
-    World::seed(&mut ring, 1);
+    Env::seed(&mut ring, 1);
     let mut last = f32::NAN;
     assert!(play(&mut ring, || 1.0, |_, _, reward| last = reward));
     assert_eq!(last, 0.0);
@@ -213,8 +213,8 @@ fn an_agent_that_races_without_sumo_s_care_collides_and_the_world_ends() {
 fn impossible_actions_are_refused_with_the_agent_s_number() {
     let ring = Ring::new(small());
     for wrong in [f32::NAN, f32::INFINITY, 1.001, -2.0] {
-        let refused = World::check(&ring, Actions::Box(&[0.0, wrong, 0.0])).unwrap_err();
+        let refused = Env::check(&ring, Actions::Box(&[0.0, wrong, 0.0])).unwrap_err();
         assert!(refused.agent == 1 && refused.expected.contains("-1 to 1"), "{refused:?}");
     }
-    assert!(World::check(&ring, Actions::Box(&[-1.0, 1.0, 0.5])).is_ok());
+    assert!(Env::check(&ring, Actions::Box(&[-1.0, 1.0, 0.5])).is_ok());
 }

@@ -1,7 +1,7 @@
 //! States from elsewhere: random bytes, and states of every simulator altered byte by byte with the checksum mended.
 //!
 //! Whatever comes, it is refused in words and nothing has changed, or all that follows works: observations, resets, steps
-//! and scenes end, without a panic and without more memory than the worlds say that they take.
+//! and scenes end, without a panic and without more memory than the environments say that they take.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -10,6 +10,7 @@ use std::sync::Arc;
 use fastrl_core::cage2::red_agents::RedKind;
 use fastrl_core::cage2::workflow::WorkflowCage2;
 use fastrl_core::cage2::{Cage2, Config as Cage2Config, Game, render};
+use fastrl_core::env::{ActionKind, Actions, Env};
 use fastrl_core::rng::Rng;
 use fastrl_core::traffic::action::{ActionType, Continuous, Span};
 use fastrl_core::traffic::coop::Coop;
@@ -20,11 +21,10 @@ use fastrl_core::traffic::observation::{
 };
 use fastrl_core::traffic::raster::{View, draw};
 use fastrl_core::traffic::ring::config::{Config as RingConfig, Drive};
-use fastrl_core::traffic::ring::world::Ring;
+use fastrl_core::traffic::ring::env::Ring;
 use fastrl_core::traffic::scene::Scenic;
 use fastrl_core::traffic::vehicles::Driver;
 use fastrl_core::vec_env::{Autoreset, Error, Rows, VecEnv};
-use fastrl_core::world::{ActionKind, Actions, World};
 use proptest::prelude::*;
 use proptest::sample::Index;
 
@@ -70,7 +70,7 @@ fn most_held<T>(work: impl FnOnce() -> T) -> (T, usize) {
     (result, (MOST.get() - before) as usize)
 }
 
-/// What can be seen of a world beside its observations.
+/// What can be seen of an environment beside its observations.
 trait Seen {
     fn look(&self);
 }
@@ -127,14 +127,14 @@ impl Seen for Ring {
     }
 }
 
-/// Two worlds, stepped by random actions.
-struct Played<W: World> {
+/// Two environments, stepped by random actions.
+struct Played<W: Env> {
     venv: VecEnv<W>,
     rng: Rng,
     obs: Vec<f32>,
 }
 
-impl<W: World + Seen> Played<W> {
+impl<W: Env + Seen> Played<W> {
     fn new(make: impl Fn() -> W, autoreset: Autoreset) -> Self {
         let venv = VecEnv::build(2, make, autoreset, 1).unwrap();
         let obs = vec![0.0; 2 * venv.num_agents() * venv.obs_len()];
@@ -157,7 +157,7 @@ impl<W: World + Seen> Played<W> {
         self.venv.step(actions, Rows { obs: &mut self.obs, rewards, terminated, truncated, final_obs: None })
     }
 
-    /// Does all that can be done. Worlds that were never reset or have ended may refuse a step.
+    /// Does all that can be done. Environments that were never reset or have ended may refuse a step.
     fn go_on(&mut self, steps: usize) {
         self.venv.observe(&mut self.obs);
         self.venv.envs().for_each(Seen::look);
@@ -232,7 +232,7 @@ fn altered(saved: &[u8], changes: &[Change]) -> Vec<u8> {
 }
 
 /// Plays, saves, alters, loads and plays on; then loads random bytes.
-fn attack<W: World + Seen>(
+fn attack<W: Env + Seen>(
     make: impl Fn() -> W + Copy,
     autoreset: Autoreset,
     steps: usize,
@@ -417,10 +417,10 @@ proptest! {
     }
 }
 
-/// What worlds say that they take is what they take.
+/// What environments say that they take is what they take.
 #[test]
 fn worlds_hold_no_more_memory_than_they_say() {
-    fn check<W: World + Seen>(name: &str, make: impl Fn() -> W) {
+    fn check<W: Env + Seen>(name: &str, make: impl Fn() -> W) {
         // Tables that are worked out once.
         Played::new(&make, Autoreset::SameStep).go_on(1);
         let before = HELD.get();

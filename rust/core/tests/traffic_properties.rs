@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use fastrl_core::env::Actions;
 use fastrl_core::traffic::Traffic;
 use fastrl_core::traffic::action::{ActionType, Continuous, Span};
 use fastrl_core::traffic::controller::Meta;
@@ -11,7 +12,6 @@ use fastrl_core::traffic::observation::{Column, Feature, Kinematics, Limits, Obs
 use fastrl_core::traffic::road::{Obstacle, Road};
 use fastrl_core::traffic::vehicles::{Driver, MAX_SPEED, Vehicle};
 use fastrl_core::vec_env::{Autoreset, Rows, VecEnv};
-use fastrl_core::world::Actions;
 use proptest::prelude::*;
 
 const DRIVERS: [Driver; 6] =

@@ -98,7 +98,7 @@ pub(crate) fn writeable<'a, 'py, T: Element>(
     shape: &[usize],
 ) -> PyResult<Array<'a, 'py, T>> {
     let array = readable(name, object, shape)?;
-    // SAFETY: as above.
+    // SAFETY: the pointer is a live PyArrayObject, held by `array`.
     if unsafe { (*array.array.as_array_ptr()).fields.flags } & NPY_ARRAY_WRITEABLE == 0 {
         return Err(PyValueError::new_err(format!("{name}: expected a writeable array, got a read-only one")));
     }
@@ -118,8 +118,8 @@ impl<'a, T> Array<'a, '_, T> {
         if self.len == 0 {
             return &[];
         }
-        // SAFETY: checked to be aligned, contiguous and of this length; `'a` keeps the array alive; the rest is the
-        // caller's promise.
+        // SAFETY: `readable` has checked that it is aligned, contiguous and of this length; `'a` keeps the array alive;
+        // the rest is the caller's promise.
         unsafe { std::slice::from_raw_parts(self.data, self.len) }
     }
 
@@ -129,7 +129,8 @@ impl<'a, T> Array<'a, '_, T> {
         if self.len == 0 {
             return &mut [];
         }
-        // SAFETY: as in `slice`.
+        // SAFETY: `readable` has checked that it is aligned, contiguous and of this length, `writeable` that it may be
+        // written; `'a` keeps the array alive; the rest is the caller's promise.
         unsafe { std::slice::from_raw_parts_mut(self.data, self.len) }
     }
 }

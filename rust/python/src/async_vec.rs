@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use fastrl_core::async_vec::{AsyncVec as Core, AsyncWorlds, Received};
-use fastrl_core::world::{ActionKind, Actions, World};
+use fastrl_core::async_vec::{AsyncEnvs, AsyncVec as Core, Received};
+use fastrl_core::env::{ActionKind, Actions, Env};
 use pyo3::prelude::*;
 
 use crate::arrays::{Flag, disjoint, readable, writeable};
@@ -13,7 +13,7 @@ use crate::shm::Timeout;
 
 #[pyclass(frozen, module = "fastrl._native._rust")]
 pub(crate) struct AsyncVec {
-    inner: Guard<Box<dyn AsyncWorlds>>,
+    inner: Guard<Box<dyn AsyncEnvs>>,
     num_envs: usize,
     obs_len: usize,
     action_kind: ActionKind,
@@ -25,14 +25,14 @@ fn length(array: &Bound<'_, PyAny>) -> usize {
 }
 
 impl AsyncVec {
-    pub(crate) fn over<W: World + 'static>(
+    pub(crate) fn over<W: Env + 'static>(
         py: Python<'_>,
-        worlds: Vec<W>,
+        envs: Vec<W>,
         seed: u64,
         same_step: bool,
         threads: usize,
     ) -> PyResult<Self> {
-        let inner = Core::new(worlds, seed, same_step, threads).map_err(|e| from_async_vec(py, e))?;
+        let inner = Core::new(envs, seed, same_step, threads).map_err(|e| from_async_vec(py, e))?;
         let (num_envs, obs_len, action_kind) = (inner.num_envs(), inner.obs_len(), inner.action_kind());
         Ok(Self { inner: Guard::new(Box::new(inner)), num_envs, obs_len, action_kind })
     }
@@ -52,12 +52,12 @@ impl AsyncVec {
 
     #[getter]
     fn in_flight(&self, py: Python<'_>) -> PyResult<usize> {
-        self.inner.with(py, |worlds| Ok(worlds.in_flight()))
+        self.inner.with(py, |envs| Ok(envs.in_flight()))
     }
 
     #[getter]
     fn busy_seconds(&self, py: Python<'_>) -> PyResult<f64> {
-        self.inner.with(py, |worlds| Ok(worlds.busy().as_secs_f64()))
+        self.inner.with(py, |envs| Ok(envs.busy().as_secs_f64()))
     }
 
     fn reset(
@@ -73,28 +73,27 @@ impl AsyncVec {
         let numbers = readable::<u64>("numbers", numbers, &[count])?;
         // SAFETY: checked, only read, and the caller's for the length of this call.
         let (ids, env_indices, numbers) = unsafe { (ids.slice(), env_indices.slice(), numbers.slice()) };
-        self.inner.with(py, |worlds| worlds.reset(ids, env_indices, numbers).map_err(|e| from_async_vec(py, e)))
+        self.inner.with(py, |envs| envs.reset(ids, env_indices, numbers).map_err(|e| from_async_vec(py, e)))
     }
 
     fn send(&self, py: Python<'_>, env_ids: &Bound<'_, PyAny>, actions: &Bound<'_, PyAny>) -> PyResult<()> {
         let count = length(env_ids);
         let ids = readable::<i64>("env_ids", env_ids, &[count])?;
-        // SAFETY (each `unsafe` below): checked, only read, and the caller's for the length of this call.
         let actions = match self.action_kind {
             ActionKind::Discrete => {
                 let actions = readable::<i64>("actions", actions, &[count])?;
-                // SAFETY: as said above.
+                // SAFETY: `readable` has checked it, it is only read, and the caller leaves it alone during this call.
                 Actions::Discrete(unsafe { actions.slice() })
             }
             ActionKind::Box(len) => {
                 let actions = readable::<f32>("actions", actions, &[count, len])?;
-                // SAFETY: as said above.
+                // SAFETY: `readable` has checked it, it is only read, and the caller leaves it alone during this call.
                 Actions::Box(unsafe { actions.slice() })
             }
         };
-        // SAFETY: as said above.
+        // SAFETY: `readable` has checked it, it is only read, and the caller leaves it alone during this call.
         let ids = unsafe { ids.slice() };
-        self.inner.with(py, |worlds| worlds.send(ids, actions).map_err(|e| from_async_vec(py, e)))
+        self.inner.with(py, |envs| envs.send(ids, actions).map_err(|e| from_async_vec(py, e)))
     }
 
     #[pyo3(signature = (env_ids, obs, rewards, terminations, truncations, final_obs, timeout=None))]
@@ -132,14 +131,14 @@ impl AsyncVec {
             }
         };
         let mut timeout = Timeout::new(timeout)?;
-        self.inner.with(py, |worlds| {
-            let mut received = worlds.recv(&mut rows, Duration::ZERO).map_err(|e| from_async_vec(py, e))?;
+        self.inner.with(py, |envs| {
+            let mut received = envs.recv(&mut rows, Duration::ZERO).map_err(|e| from_async_vec(py, e))?;
             while !received {
                 let in_time = timeout.wait(
                     py,
                     |e| from_async_vec(py, e),
                     |slice| {
-                        received = worlds.recv(&mut rows, slice)?;
+                        received = envs.recv(&mut rows, slice)?;
                         Ok(received)
                     },
                 )?;

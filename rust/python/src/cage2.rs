@@ -308,7 +308,7 @@ pub(crate) fn replay_cage2(
         red: red_from_name(red_agent)?,
         seed,
         length: read(readable("length", &length, &[episodes])?),
-        // SAFETY: as in `read`.
+        // SAFETY: nothing here writes to any array, and the caller leaves them alone during this call.
         collided: unsafe { readable::<Flag>("collided", &collided, &[episodes])?.bytes() },
         reset_obs: read(readable("reset_obs", &reset_obs, &[episodes, PACKED_OBS])?),
         obs: read(readable("obs", &obs, &[steps, PACKED_OBS])?),
@@ -330,6 +330,6 @@ pub(crate) fn replay_cage2(
 }
 
 fn read<'a, T: Element>(array: Array<'a, '_, T>) -> &'a [T] {
-    // SAFETY: nothing here writes to any array, and they are the caller's for the length of the call.
+    // SAFETY: `replay_cage2` writes to no array, and its caller leaves them alone during the call.
     unsafe { array.slice() }
 }

@@ -1,7 +1,7 @@
 //! CAGE Challenge 2 with workflows, for Python.
 
 use fastrl_core::cage2::workflow::{NUM_TYPES, Order, WorkflowCage2};
-use fastrl_core::env::Env as _;
+use fastrl_core::single_agent::SingleAgentEnv as _;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
+use fastrl_core::env::Env;
 use fastrl_core::traffic::coop::Coop;
 use fastrl_core::traffic::coop::config::{ActionType, Config, Difficulty, Task};
 use fastrl_core::traffic::coop::metrics::Episode;
-use fastrl_core::world::World;
 use numpy::PyArray1;
 use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;

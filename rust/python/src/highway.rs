@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use fastrl_core::env::ActionKind;
 use fastrl_core::traffic::highway::{Config, Highway, LastAction};
 use fastrl_core::traffic::vehicles::Driver;
-use fastrl_core::world::ActionKind;
 use numpy::PyArray1;
 use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;

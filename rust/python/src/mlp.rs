@@ -118,7 +118,7 @@ impl Mlp {
         let (place, actions) = match self.actor.kind() {
             Kind::Discrete => {
                 let actions = writeable::<i64>("actions", actions, &[rows])?;
-                // SAFETY: checked; disjoint from the others, as checked below before anything is written.
+                // SAFETY: `writeable` has checked it; `disjoint`, before anything is written, keeps it apart from the others.
                 (actions.place(), ActionsOut::Discrete(unsafe { actions.slice_mut() }))
             }
             Kind::Gaussian if masks.is_some() => {
@@ -126,7 +126,7 @@ impl Mlp {
             }
             Kind::Gaussian => {
                 let actions = writeable::<f32>("actions", actions, &[rows, outputs])?;
-                // SAFETY: as above.
+                // SAFETY: `writeable` has checked it; `disjoint`, before anything is written, keeps it apart from the others.
                 (actions.place(), ActionsOut::Gaussian(unsafe { actions.slice_mut() }))
             }
         };

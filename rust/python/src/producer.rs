@@ -178,14 +178,14 @@ impl Producer {
 impl Producer {
     #[pyo3(signature = (row, timeout=None))]
     fn put(&self, py: Python<'_>, row: &Bound<'_, PyAny>, timeout: Option<f64>) -> PyResult<()> {
-        // SAFETY: nobody writes to the caller's record while it is being copied.
+        // SAFETY: other Python threads leave the caller's record alone while it is being copied.
         let bytes = unsafe { self.records.one(row)? };
         if let Some(bytes) = bytes {
-            // SAFETY: as above.
+            // SAFETY: `put_bytes` asks again after each wait, and other Python threads leave the record alone in between.
             self.put_bytes(py, || Ok(unsafe { self.records.one(row)? }.unwrap_or(bytes)), timeout)?;
         } else {
             let array = self.records.array_from_python(row)?;
-            // SAFETY: as above.
+            // SAFETY: `array` was made here, so no other thread knows it.
             self.put_bytes(py, || unsafe { self.records.bytes("row", &array) }, timeout)?;
         }
         Ok(())
@@ -193,7 +193,7 @@ impl Producer {
 
     #[pyo3(signature = (rows, timeout=None))]
     fn put_many(&self, py: Python<'_>, rows: &Bound<'_, PyAny>, timeout: Option<f64>) -> PyResult<usize> {
-        // SAFETY: nobody writes to the caller's array while it is being copied.
+        // SAFETY: `put_bytes` asks again after each wait, and other Python threads leave the array alone in between.
         self.put_bytes(py, || unsafe { self.records.bytes("rows", rows) }, timeout)
     }
 

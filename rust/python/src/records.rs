@@ -139,7 +139,7 @@ impl RecordType {
         if count == 0 {
             return Ok(&[]);
         }
-        // SAFETY: checked to be contiguous and to hold that many records; the rest is the caller's promise.
+        // SAFETY: `array` has checked that it is contiguous and holds `count` records; the rest is the caller's promise.
         Ok(unsafe { std::slice::from_raw_parts(array.fields.data.cast(), count * self.size) })
     }
 
@@ -164,7 +164,8 @@ impl RecordType {
         if array.fields.flags & NPY_ARRAY_WRITEABLE == 0 {
             return Err(PyValueError::new_err(format!("{name}: expected a writeable array, got a read-only one")));
         }
-        // SAFETY: as in `bytes`, and writeable.
+        // SAFETY: `array` has checked that it is contiguous, the lines above that it is writeable and holds `count` records;
+        // the rest is the caller's promise.
         Ok(unsafe { std::slice::from_raw_parts_mut(array.fields.data.cast(), count * self.size) })
     }
 
@@ -174,7 +175,7 @@ impl RecordType {
     /// As for [`RecordType::bytes`].
     #[inline]
     pub(crate) unsafe fn one<'a>(&self, row: &'a Bound<'_, PyAny>) -> PyResult<Option<&'a [u8]>> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller of `one` promises what `scalar_bytes` asks for.
         let scalar = unsafe { self.scalar_bytes(row)? };
         if scalar.is_some() {
             return Ok(scalar);
@@ -182,7 +183,7 @@ impl RecordType {
         if row.cast::<PyUntypedArray>().is_err() {
             return Ok(None);
         }
-        // SAFETY: as above.
+        // SAFETY: the caller of `one` promises what `bytes` asks for.
         let bytes = unsafe { self.bytes("row", row)? };
         if bytes.len() != self.size {
             return Err(PyValueError::new_err(format!(

@@ -3,9 +3,9 @@
 use std::sync::{Arc, Mutex};
 
 use fastrl_core::traffic::ring::config::{Config, Drive};
+use fastrl_core::traffic::ring::env::Ring;
 use fastrl_core::traffic::ring::platoon::Platoon;
 use fastrl_core::traffic::ring::sumo_idm::{Driver, Idm, Integrator};
-use fastrl_core::traffic::ring::world::Ring;
 use fastrl_core::vec_env::{Error, VecEnv};
 use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;

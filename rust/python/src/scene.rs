@@ -1,9 +1,9 @@
 //! What a traffic simulator shows, for Python.
 
+use fastrl_core::env::Env;
 use fastrl_core::traffic::raster::{View, draw};
 use fastrl_core::traffic::scene::{Car, Scene, Scenic};
 use fastrl_core::vec_env::Error;
-use fastrl_core::world::World;
 use numpy::PyArray1;
 use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
@@ -13,7 +13,7 @@ use crate::arrays::writeable;
 use crate::vec_env::VecBinding;
 
 /// The scene of one environment.
-pub(crate) fn of<W: World + Scenic>(py: Python<'_>, venv: &VecBinding<W>, env: usize) -> PyResult<TrafficScene> {
+pub(crate) fn of<W: Env + Scenic>(py: Python<'_>, venv: &VecBinding<W>, env: usize) -> PyResult<TrafficScene> {
     let num_envs = venv.num_envs();
     if env >= num_envs {
         return Err(PyIndexError::new_err(format!("env: expected 0 to {}, got {env}", num_envs - 1)));

@@ -1,7 +1,7 @@
 //! The vector environment that the bindings of every simulator share, and its Python methods.
 
+use fastrl_core::env::{ActionKind, Actions, Env};
 use fastrl_core::vec_env::{Autoreset, Error, Rows, VecEnv};
-use fastrl_core::world::{ActionKind, Actions, World};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
@@ -11,7 +11,7 @@ use crate::errors::from_vec_env;
 use crate::guard::Guard;
 
 /// The vector environment of a binding, with the shapes of its arrays.
-pub(crate) struct VecBinding<W: World> {
+pub(crate) struct VecBinding<W: Env> {
     inner: Guard<VecEnv<W>>,
     num_envs: usize,
     num_agents: usize,
@@ -31,7 +31,7 @@ pub(crate) fn autoreset_from_name(name: &str) -> PyResult<Autoreset> {
     }
 }
 
-impl<W: World> VecBinding<W> {
+impl<W: Env> VecBinding<W> {
     /// A binding of `num_envs` environments (at least one) that `make` makes. MemoryError where there is no room for them.
     pub(crate) fn new(
         py: Python<'_>,
@@ -169,17 +169,18 @@ impl<W: World> VecBinding<W> {
         let (place, actions) = match self.action_kind {
             ActionKind::Discrete => {
                 let actions = readable::<i64>("actions", actions, &[n])?;
-                // SAFETY: checked; disjoint from what is written to, as checked below before anything is.
+                // SAFETY: `readable` has checked it; `disjoint`, before anything is written, keeps it apart from the
+                // arrays that are.
                 (actions.place(), Actions::Discrete(unsafe { actions.slice() }))
             }
             ActionKind::Box(len) => {
                 if W::DOUBLE && is_of::<f64>(actions) {
                     let actions = readable::<f64>("actions", actions, &[n, len])?;
-                    // SAFETY: as above.
+                    // SAFETY: `readable` has checked it; `disjoint`, before anything is written, keeps it apart.
                     (actions.place(), Actions::Double(unsafe { actions.slice() }))
                 } else {
                     let actions = readable::<f32>("actions", actions, &[n, len])?;
-                    // SAFETY: as above.
+                    // SAFETY: `readable` has checked it; `disjoint`, before anything is written, keeps it apart.
                     (actions.place(), Actions::Box(unsafe { actions.slice() }))
                 }
             }
@@ -206,12 +207,12 @@ impl<W: World> VecBinding<W> {
                 rewards,
             ]
         };
-        // SAFETY (each `unsafe` below): all arrays are checked, disjoint, and the caller's for the length of this call.
         macro_rules! step_with {
             ($rewards:expr) => {{
                 let rewards = $rewards;
                 disjoint(&places(rewards.place()))?;
-                // SAFETY: as said above.
+                // SAFETY: `writeable` has checked each array and `disjoint` all of them; the caller leaves them alone
+                // during this call ([`Array::slice`]).
                 let (rows, alive) = unsafe {
                     let rows = Rows {
                         obs: obs.slice_mut(),

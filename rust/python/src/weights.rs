@@ -22,7 +22,7 @@ impl Bytes {
         let expected = format!("{name}: expected a {kind}, contiguous buffer of {nbytes} bytes");
         let flags = if writeable { ffi::PyBUF_WRITABLE } else { ffi::PyBUF_SIMPLE };
         let mut buffer = MaybeUninit::uninit();
-        // SAFETY: a live object; the buffer is filled in if the answer is zero.
+        // SAFETY: `object` is alive, and PyObject_GetBuffer has filled the buffer in if it returns zero.
         let bytes = unsafe {
             if ffi::PyObject_GetBuffer(object.as_ptr(), buffer.as_mut_ptr(), flags) != 0 {
                 let error = PyErr::fetch(py);
@@ -50,7 +50,7 @@ impl Bytes {
 
 impl Drop for Bytes {
     fn drop(&mut self) {
-        // SAFETY: filled in by PyObject_GetBuffer, released once, by the thread that got it, attached to Python.
+        // SAFETY: PyObject_GetBuffer filled it in; it is released once, by a thread that is attached to Python.
         unsafe { ffi::PyBuffer_Release(&mut self.0) };
     }
 }
@@ -150,7 +150,8 @@ impl Weights {
         if reader.version() <= newer_than {
             return Ok(0);
         }
-        // SAFETY: as above, and writeable.
+        // SAFETY: `Bytes::of` has asked for a writeable buffer of this length, it is held, and its owner leaves it alone
+        // during the call.
         let out = unsafe { std::slice::from_raw_parts_mut(bytes.pointer(), self.nbytes) };
         let version =
             if out.len() >= LARGE { py.detach(|| reader.read(out, newer_than)) } else { reader.read(out, newer_than) };

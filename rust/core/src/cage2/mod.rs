@@ -6,15 +6,15 @@
 pub mod blue;
 pub mod events;
 pub mod fast_source;
-pub mod network;
-pub mod python_source;
-pub mod red_actions;
+mod network;
+mod python_source;
+mod red_actions;
 pub mod red_agents;
 pub mod render;
 pub mod replay;
 pub mod scenario;
 pub mod seeded_source;
-pub mod source;
+mod source;
 pub mod view;
 pub mod workflow;
 
@@ -33,10 +33,10 @@ use self::scenario::NUM_HOSTS;
 use self::seeded_source::SeededSource;
 use self::source::RandomSource;
 use self::view::{OBS_BITS, SCAN_HOSTS, View};
-use crate::env::{Env, Step};
+use crate::env::{Phase, ensure};
 use crate::memory::arrays;
 use crate::rng::Rng;
-use crate::world::{Phase, ensure};
+use crate::single_agent::{SingleAgentEnv, Step};
 
 /// Which code of the challenge is reproduced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,7 +122,7 @@ impl Config {
         ensure(red && (-1..=1).contains(&last_red.success), "red's last action is none")
     }
 
-    /// As [`Env::memory`].
+    /// As [`SingleAgentEnv::memory`].
     fn memory(&self) -> usize {
         let (labels, random) =
             if self.python_random { (4 * NUM_HOSTS, size_of::<PythonSource>() + PythonSource::MEMORY) } else { (0, 0) };
@@ -224,7 +224,7 @@ impl<D: RandomSource> Episode<D> {
 }
 
 /// An environment that plays this game, whatever it makes of it.
-pub trait Game: Env {
+pub trait Game: SingleAgentEnv {
     fn config(&self) -> &Config;
 
     fn episode(&self) -> &Episode<SeededSource>;
@@ -253,7 +253,7 @@ impl Game for Cage2 {
     }
 }
 
-impl Env for Cage2 {
+impl SingleAgentEnv for Cage2 {
     type State = Episode<SeededSource>;
 
     fn obs_len(&self) -> usize {

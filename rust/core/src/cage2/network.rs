@@ -6,7 +6,7 @@ use super::scenario::{
     AVAILABILITY_TENTHS, BOOT_PROCESSES, CONFIDENTIALITY_TENTHS, GATEWAYS, Host, Hosts, IMAGES, NUM_HOSTS, OP_SERVER0,
     Ports, Subnet, USER0, are_hosts,
 };
-use crate::world::ensure;
+use crate::env::ensure;
 
 /// One of red's sessions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

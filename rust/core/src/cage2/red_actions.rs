@@ -10,7 +10,7 @@ use super::scenario::{
     revealed_by,
 };
 use super::source::RandomSource;
-use crate::world::ensure;
+use crate::env::ensure;
 
 /// What red knows, and how its last action went.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -53,7 +53,7 @@ impl Default for Knowledge {
 }
 
 /// Carries the action out.
-pub fn act(
+pub(super) fn act(
     action: RedAction,
     ruleset: Ruleset,
     network: &mut Network,

@@ -6,7 +6,7 @@ use super::events::RedAction;
 use super::red_actions::Knowledge;
 use super::scenario::{ENTERPRISE2, Host, Hosts, NUM_HOSTS, OP_SERVER0, Subnet, are_hosts, revealed_by};
 use super::source::RandomSource;
-use crate::world::ensure;
+use crate::env::ensure;
 
 /// Which agent plays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,9 +5,9 @@ use super::events::RedAction;
 use super::scenario::{Exploit, Host, Hosts};
 
 /// Chance that red takes the exploit it likes best, where it has several.
-pub const TOP_EXPLOIT: f64 = 0.75;
+pub(super) const TOP_EXPLOIT: f64 = 0.75;
 /// Chance that Monitor notices a reverse shell.
-pub const DETECTION: f64 = 0.95;
+pub(super) const DETECTION: f64 = 0.95;
 
 /// A process that red just started.
 #[derive(Clone, Copy, Debug)]
@@ -57,7 +57,7 @@ pub trait RandomSource {
 }
 
 /// The exploits of the set but the one red likes best, which comes second.
-pub fn split_top(options: u8) -> (u8, Exploit) {
+pub(super) fn split_top(options: u8) -> (u8, Exploit) {
     let top = Exploit::BY_PREFERENCE.into_iter().find(|e| options & e.bit() != 0).expect("the set is not empty");
     (options & !top.bit(), top)
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::events::{Activity, BlueOutcome, Traces};
 use super::scenario::{Host, Hosts, NUM_HOSTS, are_hosts};
-use crate::world::ensure;
+use crate::env::ensure;
 
 /// Bits of an observation.
 pub const OBS_BITS: usize = 4 * NUM_HOSTS;

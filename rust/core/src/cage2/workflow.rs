@@ -18,8 +18,8 @@ use super::red_agents::RedKind;
 use super::scenario::{DEFENDER, Host, Hosts, OP_SERVER0, Subnet, USER0};
 use super::seeded_source::SeededSource;
 use super::{Config, Episode, Game};
-use crate::env::{Env, Step};
-use crate::world::{Phase, ensure};
+use crate::env::{Phase, ensure};
+use crate::single_agent::{SingleAgentEnv, Step};
 
 pub const NUM_TYPES: usize = 5;
 pub const UNIT_TYPES: [&str; NUM_TYPES] = ["defender", "enterprise", "op_server", "op_host", "user"];
@@ -167,7 +167,7 @@ impl Game for WorkflowCage2 {
     }
 }
 
-impl Env for WorkflowCage2 {
+impl SingleAgentEnv for WorkflowCage2 {
     type State = State;
 
     fn obs_len(&self) -> usize {

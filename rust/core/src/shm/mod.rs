@@ -1,8 +1,8 @@
 //! Memory that processes share: who is alive, what a segment looks like, and how its words are read and written.
 
-pub mod error;
+mod error;
 pub mod memory;
 pub mod process;
-pub mod segment;
+pub(crate) mod segment;
 
 pub use error::Error;

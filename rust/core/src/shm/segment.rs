@@ -52,7 +52,7 @@ pub enum Shared {
 /// What a segment holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-pub enum Kind {
+pub(crate) enum Kind {
     Queue = 1,
     Weights = 2,
     Barrier = 3,
@@ -60,7 +60,7 @@ pub enum Kind {
 
 /// Words in which the processes that use a segment are written, for who sweeps it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Users {
+pub(crate) struct Users {
     pub first: u64,
     pub stride: u64,
     pub count: u64,
@@ -68,7 +68,7 @@ pub struct Users {
 
 /// What does not change after creation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Header {
+pub(crate) struct Header {
     pub kind: Kind,
     pub length: u64,
     pub parameters: [u64; 6],
@@ -90,7 +90,7 @@ impl Origin {
 }
 
 /// Bytes that a header takes, whole pages.
-pub fn header_length(schema: &str) -> usize {
+pub(crate) fn header_length(schema: &str) -> usize {
     (FIXED + schema.len()).next_multiple_of(PAGE)
 }
 
@@ -164,7 +164,7 @@ impl Header {
     }
 }
 
-pub struct Segment {
+pub(crate) struct Segment {
     map: MmapRaw,
     name: Option<String>,
     /// Set for who made it, until the name is gone.
@@ -174,7 +174,7 @@ pub struct Segment {
 
 impl Segment {
     /// A new segment, its words and records zero, its pages there.
-    pub fn create(header: &Header, shared: &Shared) -> Result<Segment, Error> {
+    pub(crate) fn create(header: &Header, shared: &Shared) -> Result<Segment, Error> {
         watch_forks();
         let length = usize::try_from(header.length)
             .ok()
@@ -201,7 +201,7 @@ impl Segment {
     }
 
     /// A segment that another process, or this one, has made.
-    pub fn attach(kind: Kind, name: &str) -> Result<(Segment, Header), Error> {
+    pub(crate) fn attach(kind: Kind, name: &str) -> Result<(Segment, Header), Error> {
         watch_forks();
         check_name(name)?;
         let foreign = |why: &str| Error::Foreign(format!("cannot attach to shared memory {name:?}: {why}"));
@@ -240,34 +240,30 @@ impl Segment {
         Ok((segment, header))
     }
 
-    pub fn name(&self) -> Option<&str> {
+    pub(crate) fn name(&self) -> Option<&str> {
         self.name.as_deref()
     }
 
-    pub fn base(&self) -> NonNull<u8> {
+    pub(crate) fn base(&self) -> NonNull<u8> {
         NonNull::new(self.map.as_mut_ptr()).expect("a mapping is never at address zero")
     }
 
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.map.len()
     }
 
-    pub fn is_empty(&self) -> bool {
-        self.map.len() == 0
-    }
-
     /// Whether this is a forked child's copy of memory that only its parent shares.
-    pub fn is_orphaned_by_fork(&self) -> bool {
+    pub(crate) fn is_orphaned_by_fork(&self) -> bool {
         self.name.is_none() && self.forks != forks()
     }
 
     /// Whether this process, not a parent of it, made or attached it.
-    pub fn is_own(&self) -> bool {
+    pub(crate) fn is_own(&self) -> bool {
         self.forks == forks()
     }
 
     /// Takes the name away, if this process made it: nobody can attach any more, who has attached goes on.
-    pub fn unlink(&self) {
+    pub(crate) fn unlink(&self) {
         let Some(name) = &self.name else { return };
         if self.is_own() && self.must_unlink.swap(false, Ordering::Relaxed) {
             // Somebody may have removed it by hand.
@@ -391,7 +387,7 @@ fn create_file(_header: &Header, _name: Option<&str>, _length: usize) -> Result<
 
 /// Removes the segments of this user and namespace whose creator and users are all dead; how many. All others, and
 /// what cannot be read, are left alone.
-pub fn sweep() -> usize {
+pub(crate) fn sweep() -> usize {
     let own = Namespace::own();
     let Ok(entries) = std::fs::read_dir(FOLDER) else { return 0 };
     if !own.is_known() {

@@ -5,7 +5,7 @@
 use super::Traffic;
 use super::controller::Meta;
 use super::vehicles::Driver;
-use crate::world::{ActionKind, Actions, Refused};
+use crate::env::{ActionKind, Actions, Refused};
 
 const ALL: [Meta; 5] = [Meta::LaneLeft, Meta::Idle, Meta::LaneRight, Meta::Faster, Meta::Slower];
 const LONGITUDINAL: [Meta; 3] = [Meta::Slower, Meta::Idle, Meta::Faster];

@@ -3,8 +3,8 @@
 use super::lane::Lane;
 use super::vehicles::{Driver, Gains, Vehicles};
 use super::{Scratch, Traffic};
+use crate::env::ensure;
 use crate::memory::arrays;
-use crate::world::ensure;
 
 /// Bytes of a vehicle in [`Vehicles`], and the arrays that it is in.
 const VEHICLE: usize = size_of::<Driver>()

@@ -49,7 +49,7 @@ impl Lane {
         self.end - self.start
     }
 
-    /// World to lane.
+    /// Env to lane.
     #[inline]
     pub fn local(&self, x: f64, y: f64) -> (f64, f64) {
         (x - self.start, y - self.y)

@@ -13,14 +13,14 @@ macro_rules! vectorized {
         #[allow(clippy::too_many_arguments, reason = "arrays that are known not to overlap")]
         $visibility fn $name($($argument: $type),*) {
             #[inline(always)]
-            #[allow(clippy::too_many_arguments, reason = "as above")]
+            #[allow(clippy::too_many_arguments, reason = "the arguments of the outer function")]
             fn plain($($argument: $type),*) $body
             #[cfg(target_arch = "x86_64")]
             {
                 /// # Safety
                 /// The processor has AVX2.
                 #[target_feature(enable = "avx2")]
-                #[allow(clippy::too_many_arguments, reason = "as above")]
+                #[allow(clippy::too_many_arguments, reason = "the arguments of the outer function")]
                 unsafe fn wide($($argument: $type),*) {
                     plain($($argument),*);
                 }

@@ -14,7 +14,7 @@ mod kinematics;
 pub mod lane;
 mod math;
 mod neighbours;
-pub mod numpy_random;
+mod numpy_random;
 pub mod observation;
 pub mod raster;
 pub mod ring;

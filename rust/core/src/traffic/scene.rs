@@ -89,7 +89,7 @@ pub struct Car {
     /// Its lane, and how far along it.
     pub lane: u32,
     pub along: f64,
-    /// The number of the agent that drives it: its row in the world. None: background traffic.
+    /// The number of the agent that drives it: its row in the environment. None: background traffic.
     pub agent: Option<u32>,
     pub crashed: bool,
 }

@@ -1,19 +1,19 @@
-//! States of worlds as bytes, and back.
+//! States of environments as bytes, and back.
 //!
 //! ```text
-//! magic and version (8), CRC-32 of the rest (4), fingerprint, alive flags, then for each world its phase and its state
+//! magic and version (8), CRC-32 of the rest (4), fingerprint, alive flags, then for each environment its phase and its state
 //! ```
 //!
 //! The checksum finds damage, no more: who alters a state can mend it. So all that is read is checked, and a state is
-//! refused that a world could not have come to where what it then did would end in a panic, without end or out of bounds.
+//! refused that an environment could not have come to where what it then did would end in a panic, without end or out of bounds.
 
 use postcard::ser_flavors::Flavor;
 use postcard::{serialize_with_flavor, take_from_bytes};
 use serde::{Serialize, Serializer};
 
 use super::{Error, Slot, VecEnv};
+use crate::env::{Env, Phase};
 use crate::memory::ask_for;
-use crate::world::{Phase, World};
 
 /// First bytes of every saved state: the format and its version.
 const MAGIC: &[u8; 8] = b"fastrlv2";
@@ -40,10 +40,10 @@ impl Flavor for Growing {
     }
 }
 
-/// Phases and states of all worlds, where they are.
+/// Phases and states of all environments, where they are.
 struct States<'a, W>(&'a [Slot<W>]);
 
-impl<W: World> Serialize for States<'_, W> {
+impl<W: Env> Serialize for States<'_, W> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_seq(self.0.iter().map(|slot| (slot.phase, slot.env.state())))
     }
@@ -59,7 +59,7 @@ fn take<'a, T: serde::Deserialize<'a>>(bytes: &mut &'a [u8]) -> Result<T, Error>
     Ok(value)
 }
 
-impl<W: World> VecEnv<W> {
+impl<W: Env> VecEnv<W> {
     /// Everything that the future depends on, as bytes.
     pub fn save(&self) -> Result<Vec<u8>, Error> {
         let all = (self.fingerprint(), &self.alive, States(&self.slots));
@@ -98,7 +98,7 @@ impl<W: World> VecEnv<W> {
         let mut states: Vec<(Phase, W::State)> = Vec::new();
         states.try_reserve_exact(self.slots.len()).map_err(no_memory)?;
         for (i, slot) in self.slots.iter().enumerate() {
-            // What is too long for a state of this world is not even read.
+            // What is too long for a state of this environment is not even read.
             let own = &body[..body.len().min(slot.env.most_saved())];
             let mut rest = own;
             let (phase, state) = take::<(Phase, W::State)>(&mut rest)?;

@@ -1,8 +1,8 @@
-//! What a cooperative world is: fixed while it lives. What changes from episode to episode is the [`Difficulty`].
+//! What a cooperative environment is: fixed while it lives. What changes from episode to episode is the [`Difficulty`].
 
 use serde::{Deserialize, Serialize};
 
-use crate::world::ActionKind;
+use crate::env::ActionKind;
 
 /// Metres between two vehicles of a lane at density 1, in the mean.
 pub const SPACING: f64 = 50.0;
@@ -66,7 +66,7 @@ pub struct Config {
     pub task: Task,
     /// Of the main road.
     pub lanes: usize,
-    /// Rows of a world.
+    /// Rows of an environment.
     pub max_agents: usize,
     /// Background vehicles at density 1.
     pub background: usize,

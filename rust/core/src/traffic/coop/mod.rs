@@ -4,11 +4,11 @@
 //! ends) is this module's. `fastrl.envs.traffic.coop` tells users of it.
 
 pub mod config;
+mod env;
 pub mod metrics;
-pub mod observation;
-pub mod reward;
+mod observation;
+mod reward;
 mod scene;
-pub mod spawn;
-mod world;
+mod spawn;
 
-pub use world::{Coop, State};
+pub use env::{Coop, State};

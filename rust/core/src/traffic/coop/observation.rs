@@ -11,25 +11,25 @@ use super::config::Config;
 use crate::traffic::vehicles::Vehicles;
 
 /// Vehicles that an agent sees.
-pub const NEAREST: usize = 8;
+pub(super) const NEAREST: usize = 8;
 /// Numbers of a vehicle.
-pub const VEHICLE_LEN: usize = 7;
+pub(super) const VEHICLE_LEN: usize = 7;
 /// Metres that an agent sees, and that dx is measured in.
-pub const RANGE: f64 = 150.0;
+pub(super) const RANGE: f64 = 150.0;
 /// Metres that dy is measured in.
-pub const SIDE_RANGE: f64 = 12.0;
+pub(super) const SIDE_RANGE: f64 = 12.0;
 /// m/s that speeds are measured in.
-pub const SPEED: f64 = 40.0;
+pub(super) const SPEED: f64 = 40.0;
 /// Metres that the distance to the ramp's end is measured in.
-pub const RAMP_RANGE: f64 = 300.0;
+pub(super) const RAMP_RANGE: f64 = 300.0;
 
-pub fn obs_len(config: &Config) -> usize {
+pub(super) fn obs_len(config: &Config) -> usize {
     5 + config.all_lanes() + NEAREST * VEHICLE_LEN
 }
 
 /// Where an agent is on its lane.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct OnLane {
+pub(super) struct OnLane {
     /// From the left.
     pub lane: usize,
     /// Metres from the middle of the lane, and half of its width.
@@ -40,7 +40,7 @@ pub struct OnLane {
 }
 
 /// Writes what vehicle `me` sees.
-pub fn write(config: &Config, vehicles: &Vehicles, me: usize, on_lane: OnLane, out: &mut [f32]) {
+pub(super) fn write(config: &Config, vehicles: &Vehicles, me: usize, on_lane: OnLane, out: &mut [f32]) {
     let put = |slot: &mut f32, value: f64| *slot = value.clamp(-1.0, 1.0) as f32;
     let lanes = config.all_lanes();
     put(&mut out[0], on_lane.lateral / on_lane.half_width);

@@ -4,7 +4,7 @@ use super::config::Config;
 
 /// How a step went for an agent.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Outcome {
+pub(super) struct Outcome {
     pub crashed: bool,
     pub on_road: bool,
     pub arrived: bool,
@@ -15,7 +15,7 @@ pub struct Outcome {
 }
 
 /// Its own part.
-pub fn own(config: &Config, outcome: Outcome) -> f64 {
+pub(super) fn own(config: &Config, outcome: Outcome) -> f64 {
     let weights = &config.weights;
     let [low, high] = config.speed_range;
     let mut reward = 0.0;
@@ -35,6 +35,6 @@ pub fn own(config: &Config, outcome: Outcome) -> f64 {
 }
 
 /// With the team's part: `mean` is that of all agents that acted.
-pub fn mixed(config: &Config, own: f64, mean: f64) -> f64 {
+pub(super) fn mixed(config: &Config, own: f64, mean: f64) -> f64 {
     (1.0 - config.cooperation) * own + config.cooperation * mean
 }

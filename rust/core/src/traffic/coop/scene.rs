@@ -1,9 +1,9 @@
-//! What a cooperative world shows.
+//! What a cooperative environment shows.
 
 use super::Coop;
 use super::config::SPEED_LIMIT;
+use crate::env::Env;
 use crate::traffic::scene::{Camera, Scene, Scenic};
-use crate::world::World;
 
 impl Scenic for Coop {
     fn scene(&self) -> Scene {

@@ -4,15 +4,15 @@ use super::config::{Config, Difficulty, SPACING};
 use crate::rng::Rng;
 
 /// Speeds of agents at the start, m/s: on the main road and on the ramp.
-pub const AGENT_SPEED: f64 = 25.0;
-pub const RAMP_SPEED: f64 = 20.0;
+pub(super) const AGENT_SPEED: f64 = 25.0;
+pub(super) const RAMP_SPEED: f64 = 20.0;
 /// Speeds that background vehicles have and want, m/s.
-pub const BACKGROUND_SPEED: [f64; 2] = [21.0, 24.0];
+pub(super) const BACKGROUND_SPEED: [f64; 2] = [21.0, 24.0];
 /// A vehicle stands up to this share of the spacing behind its place, so neighbours of a lane keep the rest of it.
 const JITTER: f64 = 0.4;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Start {
+pub(super) struct Start {
     /// From the left; the ramp comes after the lanes of the main road.
     pub lane: usize,
     /// Metres along the road.
@@ -22,7 +22,7 @@ pub struct Start {
 }
 
 /// The agents in the order of their rows, then the background vehicles.
-pub fn starts(config: &Config, difficulty: Difficulty, rng: &mut Rng) -> Vec<Start> {
+pub(super) fn starts(config: &Config, difficulty: Difficulty, rng: &mut Rng) -> Vec<Start> {
     let Difficulty { agents, .. } = difficulty;
     let (on_ramp, background) = (config.on_ramp(agents), difficulty.background(config));
     let on_main = agents - on_ramp;

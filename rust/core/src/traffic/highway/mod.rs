@@ -14,8 +14,8 @@ pub use config::Config;
 use super::Traffic;
 use super::numpy_random::NumpyRandom;
 use super::scene::{Camera, Scene, Scenic};
+use crate::env::{ActionKind, Actions, AgentRows, Env, Phase, Real, Refused, ensure};
 use crate::memory::arrays;
-use crate::world::{ActionKind, Actions, AgentRows, Phase, Real, Refused, World, ensure};
 
 /// The agent's vehicle.
 const EGO: usize = 0;
@@ -134,7 +134,7 @@ fn neutral(config: &Config) -> LastAction {
     }
 }
 
-impl World for Highway {
+impl Env for Highway {
     type State = Episode;
 
     /// A step is worth a thread.

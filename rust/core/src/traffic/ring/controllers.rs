@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 /// FollowerStopper: the speed to drive, m/s. The desired speed far behind the leader, the leader's speed closer up, a
 /// stop closer still; the borders lie farther back the faster the gap closes.
-pub fn follower_stopper(desired: f64, v: f64, gap: f64, lead_speed: f64) -> f64 {
+pub(super) fn follower_stopper(desired: f64, v: f64, gap: f64, lead_speed: f64) -> f64 {
     let closing = (lead_speed - v).min(0.0);
     let border = |at_rest: f64, decel: f64| at_rest + closing * closing / (2.0 * decel);
     let (stop, adapt, safe) = (border(4.5, 1.5), border(5.25, 1.0), border(6.0, 0.5));
@@ -29,7 +29,7 @@ const MEMORY: f64 = 38.0;
 /// PI with saturation: drives the mean of its own last speeds, a little faster where the gap is wide, and like its leader
 /// where it is narrow. It needs no desired speed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct PiSaturation {
+pub(super) struct PiSaturation {
     /// Own speeds, m/s, a ring once it is full; `oldest` is the next to be replaced.
     history: Vec<f64>,
     oldest: usize,
@@ -39,13 +39,13 @@ pub struct PiSaturation {
 
 impl PiSaturation {
     /// Most speeds that one remembers that is called in every step of `dt` s.
-    pub fn longest_memory(dt: f64) -> usize {
+    pub(super) fn longest_memory(dt: f64) -> usize {
         // What is too large becomes the largest number.
         ((MEMORY / dt) as usize).max(1)
     }
 
     /// Whether it is one that is called in every step of `dt` s.
-    pub fn is_sound(&self, dt: f64) -> bool {
+    pub(super) fn is_sound(&self, dt: f64) -> bool {
         let Self { history, oldest, sum, command } = self;
         history.len() <= Self::longest_memory(dt).saturating_add(1)
             && (*oldest < history.len() || *oldest == 0)
@@ -53,7 +53,7 @@ impl PiSaturation {
     }
 
     /// The speed to drive, m/s. Called once in every step of `dt` s.
-    pub fn command(&mut self, dt: f64, v: f64, gap: f64, lead_speed: f64) -> f64 {
+    pub(super) fn command(&mut self, dt: f64, v: f64, gap: f64, lead_speed: f64) -> f64 {
         if self.history.is_empty() {
             self.command = v;
         }

@@ -4,9 +4,9 @@
 //! learning in traffic control" (2017), `WaveAttenuationPOEnv` and `MultiAgentWaveAttenuationPOEnv`.
 
 pub mod config;
-pub mod controllers;
-pub mod noise;
+mod controllers;
+pub mod env;
+mod noise;
 pub mod platoon;
 mod scene;
 pub mod sumo_idm;
-pub mod world;

@@ -32,7 +32,7 @@ static ZIGGURAT: LazyLock<Ziggurat> = LazyLock::new(|| {
 });
 
 /// Fills `out` with independent draws of mean 0 and variance 1.
-pub fn standard_normals(rng: &mut Rng, out: &mut [f64]) {
+pub(super) fn standard_normals(rng: &mut Rng, out: &mut [f64]) {
     let ziggurat = &*ZIGGURAT;
     for z in out {
         *z = one(ziggurat, rng);

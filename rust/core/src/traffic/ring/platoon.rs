@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::sumo_idm::Driver;
-use crate::world::ensure;
+use crate::env::ensure;
 
 /// Positions and speeds. A step is [`Platoon::plan`], then whatever changes the planned speeds, then [`Platoon::advance`].
 #[derive(Clone, Debug, Serialize, Deserialize)]

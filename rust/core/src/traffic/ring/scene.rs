@@ -1,6 +1,6 @@
 //! What the ring road shows.
 
-use super::world::Ring;
+use super::env::Ring;
 use crate::traffic::scene::{Camera, Car, LaneStrip, Line, Scene, Scenic};
 
 const LANE_WIDTH: f64 = 4.0;

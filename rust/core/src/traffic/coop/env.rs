@@ -1,4 +1,4 @@
-//! One cooperative world.
+//! One cooperative environment.
 
 use std::sync::Arc;
 
@@ -9,6 +9,7 @@ use super::metrics::{Account, Episode};
 use super::observation::{self, OnLane, obs_len};
 use super::reward::{self, Outcome};
 use super::spawn::{self, Start};
+use crate::env::{ActionKind, Actions, AgentRows, Env, Phase, Real, Refused, ensure};
 use crate::memory::arrays;
 use crate::rng::Rng;
 use crate::traffic::controller::Meta;
@@ -17,7 +18,6 @@ use crate::traffic::math::wrap_to_pi;
 use crate::traffic::road::{Obstacle, Road};
 use crate::traffic::vehicles::{Driver, LENGTH, MAX_SPEED, Vehicle};
 use crate::traffic::{Neighbour, Traffic};
-use crate::world::{ActionKind, Actions, AgentRows, Phase, Real, Refused, World, ensure};
 
 /// What 1 stands for in a continuous action: m/s² and radians. (highway-env's pi / 4 is for parking lots: at 25 m/s a
 /// tenth of a radian turns a car by 28 degrees in a second.)
@@ -187,7 +187,7 @@ impl Coop {
                     let (acceleration, steering) = (f64::from(all[2 * row]), f64::from(all[2 * row + 1]));
                     traffic.drive(vehicle, ACCELERATION * acceleration, STEERING * steering);
                 }
-                Actions::Double(_) => unreachable!("a coop world takes single precision only"),
+                Actions::Double(_) => unreachable!("these environments take single precision only"),
             }
         }
     }
@@ -282,7 +282,7 @@ impl Coop {
     }
 }
 
-impl World for Coop {
+impl Env for Coop {
     type State = State;
 
     // A step takes tens of microseconds.

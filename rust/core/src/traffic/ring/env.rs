@@ -1,4 +1,4 @@
-//! The ring road as a world of agents.
+//! The ring road as an environment of agents.
 
 use std::sync::Arc;
 
@@ -9,9 +9,9 @@ use super::controllers::{PiSaturation, follower_stopper};
 use super::noise::standard_normals;
 use super::platoon::Platoon;
 use super::sumo_idm::{Driver, Idm};
+use crate::env::{ActionKind, Actions, AgentRows, Env, Phase, Real, Refused, ensure};
 use crate::memory::arrays;
 use crate::rng::Rng;
-use crate::world::{ActionKind, Actions, AgentRows, Phase, Real, Refused, World, ensure};
 
 /// What observations divide speeds by, m/s.
 const OBS_SPEED: f64 = 15.0;
@@ -184,7 +184,7 @@ impl Ring {
     fn write_obs(&self, obs: &mut [f32]) {
         let platoon = &self.state.platoon;
         let per_length = 1.0 / self.config.distance_scale.unwrap_or(self.config.ring_length.1);
-        for (k, row) in obs.chunks_exact_mut(World::obs_len(self)).enumerate() {
+        for (k, row) in obs.chunks_exact_mut(Env::obs_len(self)).enumerate() {
             let i = self.agent_vehicles[k];
             let v = platoon.v()[i];
             row[0] = (v / OBS_SPEED) as f32;
@@ -238,7 +238,7 @@ fn filled(config: &Config, length: f64) -> Platoon {
     Platoon::new(Some(length), x, vec![0.0; n], config.human.length).expect("a checked configuration has room")
 }
 
-impl World for Ring {
+impl Env for Ring {
     type State = State;
 
     fn num_agents(&self) -> usize {
