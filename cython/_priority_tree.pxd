@@ -1,14 +1,15 @@
 # cython: language_level=3
-"""A tree of sums and one of minima over float64 priorities, eight children a node: a node is a cache line.
+"""Trees of the sums and of the minima of float64 priorities (Schaul et al., "Prioritized Experience Replay", 2016,
+appendix B.2.1). Each node has eight children, which fill a cache line.
 
-A parent is always computed anew from its children, so the sums do not drift, however often they are changed. Leaves
-that hold no item have priority 0, and infinity in the tree of minima.
+A parent is always computed from all of its children, so sums do not drift. An empty leaf has priority 0, and infinity
+in the tree of minima.
 """
 
 from libc.math cimport INFINITY
 from libc.stdint cimport int64_t
 
-from _replay_lanes cimport prefetch
+from _replay_rings cimport prefetch
 
 
 cdef enum:
@@ -21,11 +22,11 @@ cdef struct Tree:
     double* minima
     int64_t capacity
     int64_t levels
-    int64_t[MAX_LEVELS] start  # of each level's values, the leaves first
+    int64_t[MAX_LEVELS] start  # index of the first value of each level; the leaves are level 0
 
 
 cdef inline int64_t lay_out(Tree* tree, int64_t capacity) noexcept nogil:
-    """Says where the levels lie; how many values they take together, or -1 if there would be too many."""
+    """Lays out the levels one after the other. Returns their number of values, or -1 if there would be too many."""
     cdef int64_t size = capacity, total = 0
     tree.capacity, tree.levels = capacity, 0
     while tree.levels < MAX_LEVELS:
@@ -48,7 +49,7 @@ cdef inline double total_of(const Tree* tree) noexcept nogil:
 
 
 cdef inline double minimum_of(const Tree* tree) noexcept nogil:
-    """Of the priorities above 0; infinity if there are none."""
+    """The least priority above 0; infinity if there is none."""
     cdef double least = INFINITY
     cdef int i
     for i in range(FAN):
@@ -57,13 +58,13 @@ cdef inline double minimum_of(const Tree* tree) noexcept nogil:
 
 
 cdef inline void set_leaf(Tree* tree, int64_t leaf, double value) noexcept nogil:
-    """Without its parents: `refresh` follows."""
+    """Sets a leaf without its parents: call `refresh` for them."""
     tree.sums[leaf] = value
     tree.minima[leaf] = value if value > 0 else INFINITY
 
 
 cdef inline void refresh(Tree* tree, const int64_t* leaves, int64_t count) noexcept nogil:
-    """Computes the parents of changed leaves, level by level, so that the misses of a level overlap."""
+    """Computes the parents of changed leaves, level by level, so that the cache misses of a level overlap."""
     cdef int64_t level, i, node, below, above, width = FAN
     cdef double total, least
     cdef const double* sums
@@ -88,9 +89,10 @@ cdef inline void refresh(Tree* tree, const int64_t* leaves, int64_t count) noexc
 
 
 cdef inline void find_leaves(const Tree* tree, double* rest, int64_t* at, int64_t count) noexcept nogil:
-    """For each ``rest``, from 0 to the total, the leaf in whose share of the sum it falls; never one of priority 0.
+    """Finds for each ``rest``, from 0 to the total, the leaf whose part of the cumulative sum contains it; never a leaf
+    of priority 0.
 
-    Level by level, so that the misses of a level overlap. ``rest`` is used up.
+    All go down level by level, so that the cache misses of a level overlap. ``rest`` is overwritten.
     """
     cdef int64_t level, i, node, child, last
     cdef const double* sums
@@ -112,7 +114,7 @@ cdef inline void find_leaves(const Tree* tree, double* rest, int64_t* at, int64_
                         break
                     rest[i] -= sums[j]
             if child < 0:
-                # Rounding: less was left of the sum than of its parts. The last one that is not 0, at its end.
+                # Rounding made the sum larger than its parts together: the end of the last part that is not 0.
                 child = last
                 rest[i] = sums[last]
             at[i] = node + child

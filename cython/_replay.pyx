@@ -1,6 +1,6 @@
 # cython: boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 # cython: freethreading_compatible=True
-"""Circular storage of experience. The manual is ``fastrl/_native/_replay.pyi``, the layout ``_replay_lanes.pxd``."""
+"""Circular storage of experience. The manual is ``fastrl/_native/_replay.pyi``, the layout ``_replay_rings.pxd``."""
 
 from operator import index
 
@@ -12,11 +12,11 @@ from cpython.pycapsule cimport PyCapsule_New
 from libc.string cimport memcpy
 
 from _arrays cimport data_of, output_of
-from _replay_lanes cimport *
+from _replay_rings cimport *
 
 cnp.import_array()
 
-# Forks that lie between the process that imported this and this one.
+# Forks between the process that imported this module and the present one.
 cdef int64_t forks = 0
 
 
@@ -26,13 +26,13 @@ cdef void _in_child() noexcept nogil:
 
 
 if pthread_atfork(NULL, NULL, &_in_child) != 0:
-    raise MemoryError("no memory to take notice of forks")
+    raise MemoryError("no memory to register a handler for forks")
 
 FIELDS = ("env", "obs", "action", "reward", "terminated", "truncated", "end")
 
 
 cdef struct Source:
-    # Where the values of one or many steps lie, one after the other.
+    # Arrays of the values of one or many steps.
     const char* obs
     const char* action
     const char* reward
@@ -47,16 +47,16 @@ cdef class Storage:
     cdef readonly Py_ssize_t num_envs
     cdef readonly Py_ssize_t stack
     cdef readonly tuple extra
-    cdef Lanes lanes
+    cdef Rings rings
     cdef object memory
     cdef cnp.ndarray ends
     cdef tuple obs_shape, action_shape, extra_dtypes
     cdef object obs_dtype, action_dtype, reward_dtype, bool_dtype
-    # How a Python number becomes an action: its bytes if it is an int of that size, or 0 for what numpy makes of it.
+    # Bytes of an action that is a single integer; 0 for other actions, which numpy converts.
     cdef int action_int
 
-    def __cinit__(self, rows, lanes, ages, starts, *, Py_ssize_t stack=1, bint repeat=False):
-        cdef Lanes* mine = &self.lanes
+    def __cinit__(self, rows, rings, ages, starts, *, Py_ssize_t stack=1, bint repeat=False):
+        cdef Rings* mine = &self.rings
         cdef pthread_mutexattr_t attributes
         pthread_mutexattr_init(&attributes)
         pthread_mutexattr_settype(&attributes, PTHREAD_MUTEX_RECURSIVE)
@@ -74,18 +74,18 @@ cdef class Storage:
                 f"rows must have shape [num_envs, R] with R at least stack + 1 = {stack + 1}, got {list(rows.shape)}"
             )
         if rows.shape[1] >= 1 << 32:
-            raise ValueError(f"a lane may have up to 2**32 - 1 rows, got {rows.shape[1]}")
+            raise ValueError(f"a ring may have up to 2**32 - 1 rows, got {rows.shape[1]}")
         if not 1 <= stack <= MAX_AGE:
             raise ValueError(f"stack must be from 1 to {MAX_AGE}, got {stack}")
         mine.rows = output_of(rows, "rows", dtype, rows.shape)
-        mine.lane = <Lane*>output_of(lanes, "lanes", np.dtype(np.int64), (rows.shape[0], 5))
+        mine.ring = <Ring*>output_of(rings, "rings", np.dtype(np.int64), (rows.shape[0], 5))
         mine.ages = <uint8_t*>output_of(ages, "ages", np.dtype(np.uint8), rows.shape)
         mine.starts = <uint32_t*>output_of(starts, "starts", np.dtype(np.uint32), rows.shape)
         self.extra = dtype.names[len(FIELDS):]
         if len(self.extra) > MAX_EXTRA:
             raise ValueError(f"there may be up to {MAX_EXTRA} extra fields, got {len(self.extra)}")
 
-        self.memory = (rows, lanes, ages, starts)
+        self.memory = (rows, rings, ages, starts)
         self.dtype = dtype
         self.num_envs, self.stack = rows.shape[0], stack
         self.obs_dtype, self.obs_shape = dtype["obs"].base, dtype["obs"].shape
@@ -96,7 +96,7 @@ cdef class Storage:
         if self.action_shape == () and self.action_dtype.kind == "i":
             self.action_int = self.action_dtype.itemsize
 
-        mine.lanes, mine.per_lane = rows.shape[0], rows.shape[1]
+        mine.num_envs, mine.ring_size = rows.shape[0], rows.shape[1]
         mine.stride, mine.stack, mine.repeat = dtype.itemsize, stack, repeat
         mine.slot_bits = (rows.size - 1).bit_length()
         mine.lost, mine.extras = 0, len(self.extra)
@@ -106,36 +106,36 @@ cdef class Storage:
         mine.end = _field(dtype, "end")
         for i, name in enumerate(self.extra):
             mine.extra[i] = _field(dtype, name)
-        _check_lanes(mine)
-        self.ends = np.ascontiguousarray(lanes[:, 2:4] % rows.shape[1])
+        _check_rings(mine)
+        self.ends = np.ascontiguousarray(rings[:, 2:4] % rows.shape[1])
         mine.ends = <int64_t*>cnp.PyArray_DATA(self.ends)
 
     def __dealloc__(self):
-        pthread_mutex_destroy(&self.lanes.mutex)
+        pthread_mutex_destroy(&self.rings.mutex)
 
     def __len__(self):
-        return total_starts(&self.lanes)
+        return total_starts(&self.rings)
 
     @property
     def rows_per_env(self):
-        return self.lanes.per_lane
+        return self.rings.ring_size
 
     @property
     def lost(self):
-        return self.lanes.lost
+        return self.rings.lost
 
     def _handle(self):
-        return PyCapsule_New(&self.lanes, b"fastrl.Lanes", NULL)
+        return PyCapsule_New(&self.rings, b"fastrl.Rings", NULL)
 
     def _acquire(self):
-        check_here(&self.lanes)
-        # A holder may wait for the GIL; so nobody waits for the lock with the GIL in hand.
-        if pthread_mutex_trylock(&self.lanes.mutex) != 0:
+        check_here(&self.rings)
+        # A thread that holds the lock may wait for the GIL, so the GIL is released to wait for the lock.
+        if pthread_mutex_trylock(&self.rings.mutex) != 0:
             with nogil:
-                pthread_mutex_lock(&self.lanes.mutex)
+                pthread_mutex_lock(&self.rings.mutex)
 
     def _release(self):
-        pthread_mutex_unlock(&self.lanes.mutex)
+        pthread_mutex_unlock(&self.rings.mutex)
 
     def add(self, obs, action, reward, next_obs, terminated, truncated, Py_ssize_t env=0, **extra):
         cdef Source source
@@ -145,11 +145,11 @@ cdef class Storage:
         source.obs = data_of(obs, "obs", self.obs_dtype, self.obs_shape)
         source.next_obs = data_of(next_obs, "next_obs", self.obs_dtype, self.obs_shape)
         if self.action_int and not cnp.PyArray_Check(action):
-            # What has no exact integer of its own, a float for one, is refused.
+            # index() refuses a value that is not an exact integer, such as a float.
             number = action if isinstance(action, int) else index(action)
             if self.action_int < 8 and number != (number << (64 - 8 * self.action_int)) >> (64 - 8 * self.action_int):
                 raise ValueError(f"action must fit into {self.action_dtype}, got {number}")
-            # The low bytes of a little-endian number are the smaller number.
+            # The first bytes of a little-endian integer are the same integer in fewer bytes.
             source.action = <const char*>&number
         else:
             action = self._scalar(action, "action", self.action_dtype, self.action_shape)
@@ -161,17 +161,17 @@ cdef class Storage:
         if not 0 <= env < self.num_envs:
             raise IndexError(f"env must be from 0 to {self.num_envs - 1}, got {env}")
         kept = None
-        if self.lanes.extras or extra:
+        if self.rings.extras or extra:
             kept = self._extra(extra, None, &source)
-        check_here(&self.lanes)
-        if pthread_mutex_trylock(&self.lanes.mutex) == 0:
-            _step(&self.lanes, env, &source, 0)
-            pthread_mutex_unlock(&self.lanes.mutex)
+        check_here(&self.rings)
+        if pthread_mutex_trylock(&self.rings.mutex) == 0:
+            _step(&self.rings, env, &source, 0)
+            pthread_mutex_unlock(&self.rings.mutex)
         else:
             with nogil:
-                pthread_mutex_lock(&self.lanes.mutex)
-                _step(&self.lanes, env, &source, 0)
-                pthread_mutex_unlock(&self.lanes.mutex)
+                pthread_mutex_lock(&self.rings.mutex)
+                _step(&self.rings, env, &source, 0)
+                pthread_mutex_unlock(&self.rings.mutex)
 
     def add_many(self, obs, actions, rewards, next_obs, terminated, truncated, envs=None, **extra):
         cdef Source source
@@ -196,19 +196,19 @@ cdef class Storage:
         elif count != self.num_envs:
             raise ValueError(f"without envs there must be a row for each of {self.num_envs}, got {count}")
         kept = None
-        if self.lanes.extras or extra:
+        if self.rings.extras or extra:
             kept = self._extra(extra, count, &source)
-        check_here(&self.lanes)
+        check_here(&self.rings)
         with nogil:
-            pthread_mutex_lock(&self.lanes.mutex)
+            pthread_mutex_lock(&self.rings.mutex)
             for i in range(count):
-                _step(&self.lanes, env[i] if env != NULL else i, &source, i)
-            pthread_mutex_unlock(&self.lanes.mutex)
+                _step(&self.rings, env[i] if env != NULL else i, &source, i)
+            pthread_mutex_unlock(&self.rings.mutex)
 
     def append(self, records):
         cdef Py_ssize_t count, i
         cdef const char* record
-        cdef int64_t stride = self.lanes.stride, at = self.lanes.env.at
+        cdef int64_t stride = self.rings.stride, at = self.rings.env.at
         cdef int env = 0
         record = data_of(records, "records", self.dtype, (-1,))
         count = cnp.PyArray_DIM(records, 0)
@@ -216,25 +216,25 @@ cdef class Storage:
             memcpy(&env, record + i * stride + at, sizeof(int))
             if not 0 <= env < self.num_envs:
                 raise IndexError(f"env must be from 0 to {self.num_envs - 1}, got {env} in record {i}")
-        check_here(&self.lanes)
+        check_here(&self.rings)
         with nogil:
-            pthread_mutex_lock(&self.lanes.mutex)
+            pthread_mutex_lock(&self.rings.mutex)
             for i in range(count):
-                _record(&self.lanes, record + i * stride)
-            pthread_mutex_unlock(&self.lanes.mutex)
+                _record(&self.rings, record + i * stride)
+            pthread_mutex_unlock(&self.rings.mutex)
 
     def cut(self, Py_ssize_t env):
         if not 0 <= env < self.num_envs:
             raise IndexError(f"env must be from 0 to {self.num_envs - 1}, got {env}")
-        cdef Lane* lane = &self.lanes.lane[env]
+        cdef Ring* ring = &self.rings.ring[env]
         self._acquire()
-        if lane.state == PENDING:
-            _cut(&self.lanes, lane, env * self.lanes.per_lane)
-        lane.state = CLOSED
+        if ring.state == PENDING:
+            _cut(&self.rings, ring, env * self.rings.ring_size)
+        ring.state = CLOSED
         self._release()
 
     cdef object _scalar(self, value, name, dtype, shape):
-        """A number of Python or numpy as an array, where a single number is what is stored."""
+        """Converts a number to an array, if the field is a single number."""
         if shape != () or cnp.PyArray_Check(value):
             return value
         if not np.can_cast(np.min_scalar_type(value), dtype, "same_kind"):
@@ -242,7 +242,7 @@ cdef class Storage:
         return np.array(value, dtype)
 
     cdef list _extra(self, extra, count, Source* source):
-        """Points ``source`` to the extra fields; gives back what must live as long as that."""
+        """Points ``source`` to the extra fields. Returns the arrays that must live as long as ``source``."""
         if len(extra) != len(self.extra) or not all(name in extra for name in self.extra):
             raise TypeError(f"the extra fields {list(self.extra)} are needed, got {sorted(extra)}")
         kept = []
@@ -258,131 +258,131 @@ cdef class Storage:
         return kept
 
 
-cdef void _step(Lanes* lanes, int64_t env, const Source* source, int64_t i) noexcept nogil:
-    """A transition: its row, and its next observation as a row that the next step may take over."""
-    cdef Lane* lane = &lanes.lane[env]
-    cdef const char* obs = source.obs + i * lanes.obs.size
+cdef void _step(Rings* rings, int64_t env, const Source* source, int64_t i) noexcept nogil:
+    """Writes a transition: its row, and its next observation as an end row, which the next step may replace."""
+    cdef Ring* ring = &rings.ring[env]
+    cdef const char* obs = source.obs + i * rings.obs.size
     cdef char* row
     cdef char* next_row
-    cdef int64_t slot, next_slot, base = env * lanes.per_lane, j
+    cdef int64_t slot, next_slot, base = env * rings.ring_size, j
     cdef uint8_t ended
     cdef int number = <int>env
-    slot = _place(lanes, lane, base, obs)
-    row = row_at(lanes, base + slot)
-    memcpy(row + lanes.env.at, &number, sizeof(int))
-    copy_bytes(row + lanes.action.at, source.action + i * lanes.action.size, lanes.action.size)
-    memcpy(row + lanes.reward.at, source.reward + i * sizeof(float), sizeof(float))
-    row[lanes.terminated.at] = source.terminated[i]
-    row[lanes.truncated.at] = source.truncated[i]
-    row[lanes.end.at] = 0
-    for j in range(lanes.extras):
-        copy_bytes(row + lanes.extra[j].at, source.extra[j] + i * lanes.extra[j].size, lanes.extra[j].size)
-    next_slot = _claim(lanes, lane, base)
-    next_row = row_at(lanes, base + next_slot)
-    # What an end row holds besides its observation means nothing; it is 0 so that files are the same each time.
-    clear_bytes(next_row, lanes.obs.at)
-    memcpy(next_row + lanes.env.at, &number, sizeof(int))
-    copy_bytes(next_row + lanes.obs.at, source.next_obs + i * lanes.obs.size, lanes.obs.size)
-    clear_bytes(next_row + lanes.obs.at + lanes.obs.size, lanes.stride - lanes.obs.at - lanes.obs.size)
-    next_row[lanes.end.at] = 1
-    _join(lanes, lane, base, slot, next_slot)
+    slot = _place(rings, ring, base, obs)
+    row = row_at(rings, base + slot)
+    memcpy(row + rings.env.at, &number, sizeof(int))
+    copy_bytes(row + rings.action.at, source.action + i * rings.action.size, rings.action.size)
+    memcpy(row + rings.reward.at, source.reward + i * sizeof(float), sizeof(float))
+    row[rings.terminated.at] = source.terminated[i]
+    row[rings.truncated.at] = source.truncated[i]
+    row[rings.end.at] = 0
+    for j in range(rings.extras):
+        copy_bytes(row + rings.extra[j].at, source.extra[j] + i * rings.extra[j].size, rings.extra[j].size)
+    next_slot = _claim(rings, ring, base)
+    next_row = row_at(rings, base + next_slot)
+    # Only the observation of an end row has a meaning; the rest is 0, so that files are reproducible.
+    clear_bytes(next_row, rings.obs.at)
+    memcpy(next_row + rings.env.at, &number, sizeof(int))
+    copy_bytes(next_row + rings.obs.at, source.next_obs + i * rings.obs.size, rings.obs.size)
+    clear_bytes(next_row + rings.obs.at + rings.obs.size, rings.stride - rings.obs.at - rings.obs.size)
+    next_row[rings.end.at] = 1
+    _join(rings, ring, base, slot, next_slot)
     ended = source.terminated[i] or source.truncated[i]
-    lane.state = CLOSED if ended else PROVISIONAL
+    ring.state = CLOSED if ended else PROVISIONAL
 
 
-cdef void _record(Lanes* lanes, const char* record) noexcept nogil:
-    """One record of a stream: a step, whose next observation comes with the next record of its lane, or an end."""
+cdef void _record(Rings* rings, const char* record) noexcept nogil:
+    """Writes a record of a stream: a step, whose next observation is in the next record of its ring, or an end row."""
     cdef int env
-    memcpy(&env, record + lanes.env.at, sizeof(int))
-    cdef Lane* lane = &lanes.lane[env]
-    cdef int64_t base = env * lanes.per_lane, slot, before
+    memcpy(&env, record + rings.env.at, sizeof(int))
+    cdef Ring* ring = &rings.ring[env]
+    cdef int64_t base = env * rings.ring_size, slot, before
     cdef char* newest
     cdef bint ended
-    if flag(record, lanes.end):
-        if lane.state == PENDING:
-            before = _newest(lanes, lane)
-            slot = _claim(lanes, lane, base)
-            memcpy(row_at(lanes, base + slot), record, lanes.stride)
-            _join(lanes, lane, base, before, slot)
-        lane.state = CLOSED
+    if flag(record, rings.end):
+        if ring.state == PENDING:
+            before = _newest(rings, ring)
+            slot = _claim(rings, ring, base)
+            memcpy(row_at(rings, base + slot), record, rings.stride)
+            _join(rings, ring, base, before, slot)
+        ring.state = CLOSED
         return
-    if lane.state == PENDING:
-        before = _newest(lanes, lane)
-        newest = row_at(lanes, base + before)
-        ended = flag(newest, lanes.terminated) or flag(newest, lanes.truncated)
+    if ring.state == PENDING:
+        before = _newest(rings, ring)
+        newest = row_at(rings, base + before)
+        ended = flag(newest, rings.terminated) or flag(newest, rings.truncated)
         if ended:
-            _cut(lanes, lane, base)
-            slot = _begin(lanes, lane, base)
+            _cut(rings, ring, base)
+            slot = _begin(rings, ring, base)
         else:
-            slot = _claim(lanes, lane, base)
-            _join(lanes, lane, base, before, slot)
+            slot = _claim(rings, ring, base)
+            _join(rings, ring, base, before, slot)
     else:
-        slot = _place(lanes, lane, base, record + lanes.obs.at)
-    memcpy(row_at(lanes, base + slot), record, lanes.stride)
-    lane.state = PENDING
+        slot = _place(rings, ring, base, record + rings.obs.at)
+    memcpy(row_at(rings, base + slot), record, rings.stride)
+    ring.state = PENDING
 
 
-cdef inline int64_t _newest(const Lanes* lanes, const Lane* lane) noexcept nogil:
-    return (lane.cursor if lane.cursor else lanes.per_lane) - 1
+cdef inline int64_t _newest(const Rings* rings, const Ring* ring) noexcept nogil:
+    return (ring.cursor if ring.cursor else rings.ring_size) - 1
 
 
-cdef inline int64_t _claim(Lanes* lanes, Lane* lane, int64_t base) noexcept nogil:
-    """The slot of the next row. What needs the row that lay there can be sampled no more."""
-    cdef int64_t slot = lane.cursor, gone = lane.head - lanes.per_lane, start, at, age
-    cdef int64_t older = lanes.stack - 1
-    cdef int64_t* end = &lanes.ends[2 * (lane - lanes.lane)]
-    while lane.first < lane.last:
-        start = lanes.starts[base + end[0]]
-        at, age = position_of(lanes, lane, start), lanes.ages[base + start]
+cdef inline int64_t _claim(Rings* rings, Ring* ring, int64_t base) noexcept nogil:
+    """Returns the slot of the next row, and removes the steps from ``starts`` that need the row it replaces."""
+    cdef int64_t slot = ring.cursor, gone = ring.head - rings.ring_size, start, at, age
+    cdef int64_t older = rings.stack - 1
+    cdef int64_t* end = &rings.ends[2 * (ring - rings.ring)]
+    while ring.first < ring.last:
+        start = rings.starts[base + end[0]]
+        at, age = position_of(rings, ring, start), rings.ages[base + start]
         if at - (age if age < older else older) > gone:
             break
-        lane.first += 1
-        end[0] = end[0] + 1 if end[0] + 1 < lanes.per_lane else 0
-    lane.head += 1
-    lane.cursor = slot + 1 if slot + 1 < lanes.per_lane else 0
-    # The next row will be written soon, and nothing has it in a cache.
+        ring.first += 1
+        end[0] = end[0] + 1 if end[0] + 1 < rings.ring_size else 0
+    ring.head += 1
+    ring.cursor = slot + 1 if slot + 1 < rings.ring_size else 0
+    # The row after it will be written soon, and is in no cache.
     at = 0
-    while at < lanes.stride and at < 512:
-        prefetch_write(row_at(lanes, base + lane.cursor) + at)
+    while at < rings.stride and at < 512:
+        prefetch_write(row_at(rings, base + ring.cursor) + at)
         at += CACHE_LINE
     return slot
 
 
-cdef inline void _join(Lanes* lanes, Lane* lane, int64_t base, int64_t slot, int64_t next_slot) noexcept nogil:
-    """The observation after the step in ``slot`` is there, in ``next_slot``: the step may be sampled."""
-    cdef uint8_t age = lanes.ages[base + slot]
-    cdef int64_t older = lanes.stack - 1, at = position_of(lanes, lane, slot)
-    cdef int64_t* end = &lanes.ends[2 * (lane - lanes.lane)]
-    lanes.ages[base + next_slot] = age + 1 if age < MAX_AGE else MAX_AGE
-    if at - (age if age < older else older) >= lane.head - lanes.per_lane:
-        lanes.starts[base + end[1]] = <uint32_t>slot
-        lane.last += 1
-        end[1] = end[1] + 1 if end[1] + 1 < lanes.per_lane else 0
+cdef inline void _join(Rings* rings, Ring* ring, int64_t base, int64_t slot, int64_t next_slot) noexcept nogil:
+    """Adds the step in ``slot`` to ``starts``: the observation after it is in ``next_slot``."""
+    cdef uint8_t age = rings.ages[base + slot]
+    cdef int64_t older = rings.stack - 1, at = position_of(rings, ring, slot)
+    cdef int64_t* end = &rings.ends[2 * (ring - rings.ring)]
+    rings.ages[base + next_slot] = age + 1 if age < MAX_AGE else MAX_AGE
+    if at - (age if age < older else older) >= ring.head - rings.ring_size:
+        rings.starts[base + end[1]] = <uint32_t>slot
+        ring.last += 1
+        end[1] = end[1] + 1 if end[1] + 1 < rings.ring_size else 0
 
 
-cdef inline int64_t _begin(Lanes* lanes, Lane* lane, int64_t base) noexcept nogil:
-    cdef int64_t slot = _claim(lanes, lane, base)
-    lanes.ages[base + slot] = 0
+cdef inline int64_t _begin(Rings* rings, Ring* ring, int64_t base) noexcept nogil:
+    cdef int64_t slot = _claim(rings, ring, base)
+    rings.ages[base + slot] = 0
     return slot
 
 
-cdef inline void _cut(Lanes* lanes, Lane* lane, int64_t base) noexcept nogil:
-    """The newest row is a step whose next observation never came: what is left of it is its observation."""
-    row_at(lanes, base + _newest(lanes, lane))[lanes.end.at] = 1
-    lanes.lost += 1
+cdef inline void _cut(Rings* rings, Ring* ring, int64_t base) noexcept nogil:
+    """Makes the newest row, a step whose next observation never came, an end row."""
+    row_at(rings, base + _newest(rings, ring))[rings.end.at] = 1
+    rings.lost += 1
 
 
-cdef inline int64_t _place(Lanes* lanes, Lane* lane, int64_t base, const char* obs) noexcept nogil:
-    """The slot for a step that says what it observed, with the observation in it."""
+cdef inline int64_t _place(Rings* rings, Ring* ring, int64_t base, const char* obs) noexcept nogil:
+    """Returns the slot of a step that has this observation; the observation is written to it."""
     cdef int64_t slot
-    if lane.state == PROVISIONAL:
-        slot = _newest(lanes, lane)
-        if same_bytes(row_at(lanes, base + slot) + lanes.obs.at, obs, lanes.obs.size):
+    if ring.state == PROVISIONAL:
+        slot = _newest(rings, ring)
+        if same_bytes(row_at(rings, base + slot) + rings.obs.at, obs, rings.obs.size):
             return slot
-    elif lane.state == PENDING:
-        _cut(lanes, lane, base)
-    slot = _begin(lanes, lane, base)
-    copy_bytes(row_at(lanes, base + slot) + lanes.obs.at, obs, lanes.obs.size)
+    elif ring.state == PENDING:
+        _cut(rings, ring, base)
+    slot = _begin(rings, ring, base)
+    copy_bytes(row_at(rings, base + slot) + rings.obs.at, obs, rings.obs.size)
     return slot
 
 
@@ -402,16 +402,16 @@ cdef Field _field(dtype, name):
     return field
 
 
-cdef _check_lanes(const Lanes* lanes):
-    """What a file says must not lead to memory elsewhere."""
+cdef _check_rings(const Rings* rings):
+    """Refuses a state, perhaps from a damaged file, that points outside of the rings."""
     cdef int64_t i, j
-    cdef const Lane* lane
-    for i in range(lanes.lanes):
-        lane = &lanes.lane[i]
-        if (lane.head < 0 or lane.cursor != lane.head % lanes.per_lane or lane.first < 0
-                or not 0 <= lane.last - lane.first <= lanes.per_lane or lane.last > lane.head
-                or not CLOSED <= lane.state <= PENDING or (lane.head == 0 and lane.state != CLOSED)):
-            raise ValueError(f"the state of lane {i} contradicts itself: damaged")
-        for j in range(lane.first, lane.last):
-            if lanes.starts[i * lanes.per_lane + j % lanes.per_lane] >= lanes.per_lane:
-                raise ValueError(f"lane {i} names a row that it does not have: damaged")
+    cdef const Ring* ring
+    for i in range(rings.num_envs):
+        ring = &rings.ring[i]
+        if (ring.head < 0 or ring.cursor != ring.head % rings.ring_size or ring.first < 0
+                or not 0 <= ring.last - ring.first <= rings.ring_size or ring.last > ring.head
+                or not CLOSED <= ring.state <= PENDING or (ring.head == 0 and ring.state != CLOSED)):
+            raise ValueError(f"the state of ring {i} contradicts itself: it is damaged")
+        for j in range(ring.first, ring.last):
+            if rings.starts[i * rings.ring_size + j % rings.ring_size] >= rings.ring_size:
+                raise ValueError(f"ring {i} refers to a row that it does not have: it is damaged")

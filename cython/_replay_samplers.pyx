@@ -1,6 +1,6 @@
 # cython: boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 # cython: freethreading_compatible=True
-"""Draws from the storage of ``_replay.pyx`` into the caller's arrays. The manual is ``fastrl/_native/_replay_samplers.pyi``."""
+"""Samplers that copy from the storage of ``_replay.pyx`` into the caller's arrays. The manual is ``fastrl/_native/_replay_samplers.pyi``."""
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from libc.string cimport memcpy, memset
 
 from _arrays cimport data_of, output_of
 from _priority_tree cimport *
-from _replay_lanes cimport *
+from _replay_rings cimport *
 
 cnp.import_array()
 
@@ -36,7 +36,7 @@ cdef struct Batch:
 
 cdef class Uniform:
     cdef object storage
-    cdef Lanes* lanes
+    cdef Rings* rings
     cdef Py_ssize_t batch_size
     cdef Py_ssize_t n_step
     cdef double gamma
@@ -53,14 +53,14 @@ cdef class Uniform:
         if not 0 <= gamma <= 1:
             raise ValueError(f"gamma must be from 0 to 1, got {gamma}")
         self.storage = storage
-        self.lanes = <Lanes*>PyCapsule_GetPointer(storage._handle(), b"fastrl.Lanes")
+        self.rings = <Rings*>PyCapsule_GetPointer(storage._handle(), b"fastrl.Rings")
         self.batch_size, self.n_step, self.gamma = batch_size, n_step, gamma
         seed_generator(&self.generator, seed)
         self.slots = np.zeros(batch_size, np.int64)
         self.slot = <int64_t*>cnp.PyArray_DATA(self.slots)
         self.table_size = 1 << (4 * batch_size).bit_length()
         self.table = np.zeros(self.table_size, np.int64)
-        self.ends = np.zeros(self.lanes.lanes, np.int64)
+        self.ends = np.zeros(self.rings.num_envs, np.int64)
 
     @property
     def generator_state(self):
@@ -77,25 +77,25 @@ cdef class Uniform:
     def sample(self, dict arrays, bint replacement):
         cdef Batch batch
         cdef int64_t there
-        _point(&batch, self.lanes, arrays, self.storage, self.batch_size)
-        check_here(self.lanes)
+        _point(&batch, self.rings, arrays, self.storage, self.batch_size)
+        check_here(self.rings)
         with nogil:
-            pthread_mutex_lock(&self.lanes.mutex)
-            there = total_starts(self.lanes)
+            pthread_mutex_lock(&self.rings.mutex)
+            there = total_starts(self.rings)
             if there > 0 and (replacement or there >= self.batch_size):
                 self._draw(there, replacement)
-                _gather(self.lanes, &batch, self.slot, self.batch_size, self.n_step, self.gamma)
-            pthread_mutex_unlock(&self.lanes.mutex)
+                _gather(self.rings, &batch, self.slot, self.batch_size, self.n_step, self.gamma)
+            pthread_mutex_unlock(&self.rings.mutex)
         _check_enough(there, self.batch_size, replacement)
 
     cdef void _draw(self, int64_t there, bint replacement) noexcept nogil:
-        """Slots of transitions, each as likely as any other."""
-        cdef Lanes* lanes = self.lanes
+        """Draws slots of transitions, all with equal probability."""
+        cdef Rings* rings = self.rings
         cdef int64_t* ends = <int64_t*>cnp.PyArray_DATA(self.ends)
         cdef int64_t* table = <int64_t*>cnp.PyArray_DATA(self.table)
-        cdef int64_t i, number, total = 0, low, high, middle, lane
-        for i in range(lanes.lanes):
-            total += lanes.lane[i].last - lanes.lane[i].first
+        cdef int64_t i, number, total = 0, low, high, middle, ring
+        for i in range(rings.num_envs):
+            total += rings.ring[i].last - rings.ring[i].first
             ends[i] = total
         if not replacement:
             memset(table, 0, self.table_size * sizeof(int64_t))
@@ -103,27 +103,27 @@ cdef class Uniform:
             if replacement:
                 number = <int64_t>below(&self.generator, there)
             else:
-                # Floyd's sample without replacement (Bentley, "Programming pearls", 1987): one draw for each.
+                # Floyd's sampling without replacement (Bentley, "Programming Pearls", 1987): one number each.
                 number = <int64_t>below(&self.generator, there - self.batch_size + i + 1)
                 if not _insert(table, self.table_size, number):
                     number = there - self.batch_size + i
                     _insert(table, self.table_size, number)
-            low, high = 0, lanes.lanes - 1
+            low, high = 0, rings.num_envs - 1
             while low < high:
                 middle = (low + high) // 2
                 if number < ends[middle]:
                     high = middle
                 else:
                     low = middle + 1
-            lane = low
-            number -= ends[lane] - (lanes.lane[lane].last - lanes.lane[lane].first)
-            # Which of the lane's: resolved below, when its line has come.
-            self.slot[i] = lane * lanes.per_lane + (lanes.lane[lane].first + number) % lanes.per_lane
-            prefetch(&lanes.starts[self.slot[i]])
+            ring = low
+            number -= ends[ring] - (rings.ring[ring].last - rings.ring[ring].first)
+            # An index into starts, which is read in the next loop, once its cache line has arrived.
+            self.slot[i] = ring * rings.ring_size + (rings.ring[ring].first + number) % rings.ring_size
+            prefetch(&rings.starts[self.slot[i]])
         for i in range(self.batch_size):
-            lane = self.slot[i] // lanes.per_lane
-            self.slot[i] = lane * lanes.per_lane + lanes.starts[self.slot[i]]
-            _fetch_row(lanes, self.slot[i])
+            ring = self.slot[i] // rings.ring_size
+            self.slot[i] = ring * rings.ring_size + rings.starts[self.slot[i]]
+            _fetch_row(rings, self.slot[i])
 
 
 cdef class Prioritized(Uniform):
@@ -143,14 +143,14 @@ cdef class Prioritized(Uniform):
                   double alpha, double beta, bint by_buffer):
         if not 0 <= alpha < INFINITY or not 0 <= beta < INFINITY:
             raise ValueError(f"alpha and beta must be finite and not negative, got {alpha} and {beta}")
-        cdef int64_t slots = self.lanes.lanes * self.lanes.per_lane
+        cdef int64_t slots = self.rings.num_envs * self.rings.ring_size
         total = lay_out(&self.tree, slots)
         self.sums, self.minima = _aligned(total, 0.0), _aligned(total, np.inf)
         self.tree.sums = <double*>cnp.PyArray_DATA(self.sums)
         self.tree.minima = <double*>cnp.PyArray_DATA(self.minima)
-        # The storage's starts as this sampler knows them: what it has in its tree.
+        # A copy of the storage's starts: the transitions in the tree.
         self.mirror = np.zeros(slots, np.uint32)
-        self.counts = np.zeros((self.lanes.lanes, 2), np.int64)
+        self.counts = np.zeros((self.rings.num_envs, 2), np.int64)
         self.rests = np.zeros(batch_size, np.float64)
         self.alpha, self.beta, self.by_buffer = alpha, beta, by_buffer
         self.highest, self.stale = 1.0, 0
@@ -162,59 +162,59 @@ cdef class Prioritized(Uniform):
             raise ValueError("prioritized batches are drawn with replacement")
         if not 0 <= self.beta < INFINITY:
             raise ValueError(f"beta must be finite and not negative, got {self.beta}")
-        _point(&batch, self.lanes, arrays, self.storage, self.batch_size)
-        check_here(self.lanes)
+        _point(&batch, self.rings, arrays, self.storage, self.batch_size)
+        check_here(self.rings)
         with nogil:
-            pthread_mutex_lock(&self.lanes.mutex)
+            pthread_mutex_lock(&self.rings.mutex)
             self._follow()
-            there = total_starts(self.lanes)
+            there = total_starts(self.rings)
             if there > 0:
                 self._draw_by_priority(there, batch.weight)
-                _gather(self.lanes, &batch, self.slot, self.batch_size, self.n_step, self.gamma)
-            pthread_mutex_unlock(&self.lanes.mutex)
+                _gather(self.rings, &batch, self.slot, self.batch_size, self.n_step, self.gamma)
+            pthread_mutex_unlock(&self.rings.mutex)
         _check_enough(there, self.batch_size, True)
 
     cdef void _draw_by_priority(self, int64_t there, float* weight) noexcept nogil:
-        cdef Lanes* lanes = self.lanes
+        cdef Rings* rings = self.rings
         cdef double* rest = <double*>cnp.PyArray_DATA(self.rests)
         cdef double total = total_of(&self.tree), least = INFINITY, share
         cdef int64_t i, size = self.batch_size
         for i in range(size):
-            # One from each of equal parts of the sum.
+            # Stratified: one number from each of batch_size equal parts of the sum.
             rest[i] = (i + fraction(&self.generator)) / size * total
         find_leaves(&self.tree, rest, self.slot, size)
         for i in range(size):
-            _fetch_row(lanes, self.slot[i])
+            _fetch_row(rings, self.slot[i])
             share = self.tree.sums[self.slot[i]]
             rest[i] = share
             least = share if share < least else least
         if self.by_buffer:
             least = minimum_of(&self.tree)
-        # (N P(i))^-beta over its maximum, which the least priority has: N and the sum cancel.
+        # (N P(i))^-beta divided by its maximum, that of the least priority: N and the sum cancel.
         for i in range(size):
             weight[i] = <float>pow(rest[i] / least, -self.beta)
 
     cdef void _follow(self) noexcept nogil:
-        """Takes over what was written to the storage since the last time: what is gone, and what is new."""
-        cdef Lanes* lanes = self.lanes
+        """Updates the tree: removes transitions that were overwritten since the last call, and adds new ones."""
+        cdef Rings* rings = self.rings
         cdef uint32_t* mirror = <uint32_t*>cnp.PyArray_DATA(self.mirror)
         cdef int64_t* known = <int64_t*>cnp.PyArray_DATA(self.counts)
         cdef int64_t[256] changed
         cdef int64_t i, k, base, count, slot
-        cdef Lane* lane
-        for i in range(lanes.lanes):
-            lane, base, count = &lanes.lane[i], i * lanes.per_lane, 0
-            for k in range(known[2 * i], min(lane.first, known[2 * i + 1])):
-                slot = base + mirror[base + k % lanes.per_lane]
+        cdef Ring* ring
+        for i in range(rings.num_envs):
+            ring, base, count = &rings.ring[i], i * rings.ring_size, 0
+            for k in range(known[2 * i], min(ring.first, known[2 * i + 1])):
+                slot = base + mirror[base + k % rings.ring_size]
                 set_leaf(&self.tree, slot, 0)
                 count = self._note(changed, count, slot)
-            for k in range(max(known[2 * i + 1], lane.first), lane.last):
-                mirror[base + k % lanes.per_lane] = lanes.starts[base + k % lanes.per_lane]
-                slot = base + mirror[base + k % lanes.per_lane]
+            for k in range(max(known[2 * i + 1], ring.first), ring.last):
+                mirror[base + k % rings.ring_size] = rings.starts[base + k % rings.ring_size]
+                slot = base + mirror[base + k % rings.ring_size]
                 set_leaf(&self.tree, slot, self.highest)
                 count = self._note(changed, count, slot)
             refresh(&self.tree, changed, count)
-            known[2 * i], known[2 * i + 1] = lane.first, lane.last
+            known[2 * i], known[2 * i + 1] = ring.first, ring.last
 
     cdef inline int64_t _note(self, int64_t* changed, int64_t count, int64_t slot) noexcept nogil:
         changed[count] = slot
@@ -228,7 +228,7 @@ cdef class Prioritized(Uniform):
         cdef const int64_t* index = <const int64_t*>data_of(indices, "indices", INT64, (-1,))
         cdef Py_ssize_t i, count = len(indices)
         cdef const double* priority = <const double*>data_of(priorities, "priorities", FLOAT64, (count,))
-        cdef int64_t slots = self.lanes.lanes * self.lanes.per_lane, mask = (1 << self.lanes.slot_bits) - 1
+        cdef int64_t slots = self.rings.num_envs * self.rings.ring_size, mask = (1 << self.rings.slot_bits) - 1
         for i in range(count):
             if not isfinite(priority[i]) or priority[i] < 0:
                 raise ValueError(f"priorities must be finite and not negative, got {priority[i]} at {i}")
@@ -236,25 +236,26 @@ cdef class Prioritized(Uniform):
                 raise IndexError(f"indices must be of a batch that this sampler gave, got {index[i]} at {i}")
         changed_array = np.empty(count, np.int64)
         cdef int64_t* changed = <int64_t*>cnp.PyArray_DATA(changed_array)
-        check_here(self.lanes)
+        check_here(self.rings)
         with nogil:
-            pthread_mutex_lock(&self.lanes.mutex)
+            pthread_mutex_lock(&self.rings.mutex)
             self._follow()
             self._set(index, priority, changed, count)
-            pthread_mutex_unlock(&self.lanes.mutex)
+            pthread_mutex_unlock(&self.rings.mutex)
 
     cdef void _set(self, const int64_t* index, const double* priority, int64_t* changed, int64_t count) noexcept nogil:
-        cdef Lanes* lanes = self.lanes
-        cdef int64_t i, slot, position, lane, kept = 0, mask = (1 << lanes.slot_bits) - 1
+        cdef Rings* rings = self.rings
+        cdef int64_t i, slot, position, ring, kept = 0, mask = (1 << rings.slot_bits) - 1
         cdef double value
         for i in range(count):
             slot = index[i] & mask
-            lane = slot // lanes.per_lane
-            position = position_of(lanes, &lanes.lane[lane], slot % lanes.per_lane)
-            if position // lanes.per_lane != index[i] >> lanes.slot_bits or not self.tree.sums[slot] > 0:
+            ring = slot // rings.ring_size
+            position = position_of(rings, &rings.ring[ring], slot % rings.ring_size)
+            if position // rings.ring_size != index[i] >> rings.slot_bits or not self.tree.sums[slot] > 0:
                 self.stale += 1
                 continue
-            # An item of priority 0 would be lost for good; it is as unlikely as a float64 allows. The sum stays finite.
+            # A leaf of priority 0 would count as empty, so priorities have a least value; a greatest one keeps the sum
+            # finite.
             value = min(max(pow(priority[i], self.alpha), SMALLEST), LARGEST)
             self.highest = max(self.highest, value)
             set_leaf(&self.tree, slot, value)
@@ -322,61 +323,61 @@ cdef class Sequences(Uniform):
         out[7] = output_of(arrays["indices"], "indices", INT64, (size,))
         for i, name in enumerate(self.storage.extra):
             extra[i] = output_of(arrays[name], name, dtype[name].base, (*steps, *dtype[name].shape))
-        check_here(self.lanes)
+        check_here(self.rings)
         with nogil:
-            pthread_mutex_lock(&self.lanes.mutex)
-            there = total_starts(self.lanes)
+            pthread_mutex_lock(&self.rings.mutex)
+            there = total_starts(self.rings)
             if there > 0 and (replacement or there >= size):
                 self._draw(there, replacement)
                 for i in range(size):
                     self._copy(out, extra, i)
-            pthread_mutex_unlock(&self.lanes.mutex)
+            pthread_mutex_unlock(&self.rings.mutex)
         _check_enough(there, size, replacement)
 
     cdef void _copy(self, char** out, char** extra, int64_t i) noexcept nogil:
-        """The steps around the one drawn, as far as its episode and the ring have them; zeros after them."""
-        cdef Lanes* lanes = self.lanes
-        cdef int64_t number = self.slot[i] // lanes.per_lane, base = number * lanes.per_lane
-        cdef int64_t slot = self.slot[i] - base, position = position_of(lanes, &lanes.lane[number], slot)
-        cdef int64_t oldest = lanes.lane[number].head - lanes.per_lane, newest = lanes.lane[number].head - 1
-        cdef int64_t before = min(self.burn_in, <int64_t>lanes.ages[base + slot]), first, count, t, at, j
-        cdef int64_t step = i * self.steps, size = lanes.obs.size * lanes.stack, limit
+        """Copies the steps around the one drawn that its episode and the ring have; the rest becomes 0."""
+        cdef Rings* rings = self.rings
+        cdef int64_t number = self.slot[i] // rings.ring_size, base = number * rings.ring_size
+        cdef int64_t slot = self.slot[i] - base, position = position_of(rings, &rings.ring[number], slot)
+        cdef int64_t oldest = rings.ring[number].head - rings.ring_size, newest = rings.ring[number].head - 1
+        cdef int64_t before = min(self.burn_in, <int64_t>rings.ages[base + slot]), first, count, t, at, j
+        cdef int64_t step = i * self.steps, size = rings.obs.size * rings.stack, limit
         cdef char* obs = out[0] + i * (self.steps + 1) * size
         cdef const char* row
-        (<int64_t*>out[7])[i] = (position // lanes.per_lane) << lanes.slot_bits | self.slot[i]
+        (<int64_t*>out[7])[i] = (position // rings.ring_size) << rings.slot_bits | self.slot[i]
         while before > 0:
             first = position - before
             if first >= oldest and first - min(
-                <int64_t>lanes.ages[base + first % lanes.per_lane], lanes.stack - 1
+                <int64_t>rings.ages[base + first % rings.ring_size], rings.stack - 1
             ) >= oldest:
                 break
             before -= 1
         first, count, limit = position - before, 0, self.steps - (self.burn_in - before)
         while count < limit and first + count < newest:
-            at = (first + count) % lanes.per_lane
-            row = row_at(lanes, base + at)
-            if flag(row, lanes.end):
+            at = (first + count) % rings.ring_size
+            row = row_at(rings, base + at)
+            if flag(row, rings.end):
                 break
             t = step + count
-            _stack(lanes, base, at, obs + count * size)
-            memcpy(out[1] + t * lanes.action.size, row + lanes.action.at, lanes.action.size)
-            memcpy(out[2] + t * sizeof(float), row + lanes.reward.at, sizeof(float))
-            out[3][t], out[4][t] = flag(row, lanes.terminated), flag(row, lanes.truncated)
+            _stack(rings, base, at, obs + count * size)
+            memcpy(out[1] + t * rings.action.size, row + rings.action.at, rings.action.size)
+            memcpy(out[2] + t * sizeof(float), row + rings.reward.at, sizeof(float))
+            out[3][t], out[4][t] = flag(row, rings.terminated), flag(row, rings.truncated)
             out[5][t], out[6][t] = 1, count >= before
-            for j in range(lanes.extras):
-                memcpy(extra[j] + t * lanes.extra[j].size, row + lanes.extra[j].at, lanes.extra[j].size)
+            for j in range(rings.extras):
+                memcpy(extra[j] + t * rings.extra[j].size, row + rings.extra[j].at, rings.extra[j].size)
             count += 1
             if out[3][t] or out[4][t]:
                 break
-        _stack(lanes, base, (first + count) % lanes.per_lane, obs + count * size)
+        _stack(rings, base, (first + count) % rings.ring_size, obs + count * size)
         limit = self.steps - count
         memset(obs + (count + 1) * size, 0, limit * size)
-        memset(out[1] + (step + count) * lanes.action.size, 0, limit * lanes.action.size)
+        memset(out[1] + (step + count) * rings.action.size, 0, limit * rings.action.size)
         memset(out[2] + (step + count) * sizeof(float), 0, limit * sizeof(float))
         for j in range(3, 7):
             memset(out[j] + step + count, 0, limit)
-        for j in range(lanes.extras):
-            memset(extra[j] + (step + count) * lanes.extra[j].size, 0, limit * lanes.extra[j].size)
+        for j in range(rings.extras):
+            memset(extra[j] + (step + count) * rings.extra[j].size, 0, limit * rings.extra[j].size)
 
 
 cdef enum:
@@ -408,86 +409,86 @@ cdef class Hindsight(Uniform):
         itemsize = storage.dtype["obs"].base.itemsize
         self.achieved, self.desired, self.goal = achieved * itemsize, desired * itemsize, goal * itemsize
         self.strategy, self.relabelled = strategy, relabelled
-        # Where the episodes of each lane begin, oldest first, in a ring: positions; and what is known of the lane:
-        # the rows seen, entries ever taken and ever put.
-        self.begins = np.zeros((self.lanes.lanes, self.lanes.per_lane), np.int64)
-        self.counts = np.zeros((self.lanes.lanes, 3), np.int64)
+        # For each ring the positions at which its episodes begin, oldest first, in a circular array; and three counts:
+        # rows seen, positions ever removed and ever added.
+        self.begins = np.zeros((self.rings.num_envs, self.rings.ring_size), np.int64)
+        self.counts = np.zeros((self.rings.num_envs, 3), np.int64)
 
     def sample(self, dict arrays, bint replacement):
         cdef Batch batch
         cdef Py_ssize_t i
         cdef int64_t there
-        _point(&batch, self.lanes, arrays, self.storage, self.batch_size)
-        check_here(self.lanes)
+        _point(&batch, self.rings, arrays, self.storage, self.batch_size)
+        check_here(self.rings)
         with nogil:
-            pthread_mutex_lock(&self.lanes.mutex)
-            there = total_starts(self.lanes)
+            pthread_mutex_lock(&self.rings.mutex)
+            there = total_starts(self.rings)
             if there > 0 and (replacement or there >= self.batch_size):
                 self._follow()
                 self._draw(there, replacement)
-                _gather(self.lanes, &batch, self.slot, self.batch_size, 1, self.gamma)
+                _gather(self.rings, &batch, self.slot, self.batch_size, 1, self.gamma)
                 for i in range(self.relabelled):
                     self._relabel(&batch, i)
-            pthread_mutex_unlock(&self.lanes.mutex)
+            pthread_mutex_unlock(&self.rings.mutex)
         _check_enough(there, self.batch_size, replacement)
 
     cdef void _follow(self) noexcept nogil:
-        """Takes over which episodes began since the last time, and forgets those that are gone."""
-        cdef Lanes* lanes = self.lanes
+        """Adds the episodes that began since the last call, and removes those that were overwritten."""
+        cdef Rings* rings = self.rings
         cdef int64_t* begins = <int64_t*>cnp.PyArray_DATA(self.begins)
         cdef int64_t* known = <int64_t*>cnp.PyArray_DATA(self.counts)
         cdef int64_t i, position, base, oldest
-        for i in range(lanes.lanes):
-            base, oldest = i * lanes.per_lane, lanes.lane[i].head - lanes.per_lane
-            while known[1] < known[2] and begins[base + known[1] % lanes.per_lane] < oldest:
+        for i in range(rings.num_envs):
+            base, oldest = i * rings.ring_size, rings.ring[i].head - rings.ring_size
+            while known[1] < known[2] and begins[base + known[1] % rings.ring_size] < oldest:
                 known[1] += 1
-            for position in range(max(known[0], oldest), lanes.lane[i].head):
-                if lanes.ages[base + position % lanes.per_lane] == 0:
-                    begins[base + known[2] % lanes.per_lane] = position
+            for position in range(max(known[0], oldest), rings.ring[i].head):
+                if rings.ages[base + position % rings.ring_size] == 0:
+                    begins[base + known[2] % rings.ring_size] = position
                     known[2] += 1
-            known[0] = lanes.lane[i].head
+            known[0] = rings.ring[i].head
             known += 3
 
     cdef void _relabel(self, const Batch* batch, int64_t i) noexcept nogil:
-        """Another goal: what was achieved after this step, or anywhere in its episode."""
-        cdef Lanes* lanes = self.lanes
-        cdef int64_t lane = self.slot[i] // lanes.per_lane, base = lane * lanes.per_lane
+        """Replaces the goal by one that was achieved after this step, or anywhere in its episode."""
+        cdef Rings* rings = self.rings
+        cdef int64_t ring = self.slot[i] // rings.ring_size, base = ring * rings.ring_size
         cdef const int64_t* begins = <const int64_t*>cnp.PyArray_DATA(self.begins) + base
-        cdef const int64_t* known = <const int64_t*>cnp.PyArray_DATA(self.counts) + 3 * lane
-        cdef int64_t position = position_of(lanes, &lanes.lane[lane], self.slot[i] - base)
+        cdef const int64_t* known = <const int64_t*>cnp.PyArray_DATA(self.counts) + 3 * ring
+        cdef int64_t position = position_of(rings, &rings.ring[ring], self.slot[i] - base)
         cdef int64_t low = known[1], high = known[2], middle, first, last, chosen
-        # The first episode that begins after this step.
+        # A binary search for the first episode that begins after this step.
         while low < high:
             middle = (low + high) // 2
-            if begins[middle % lanes.per_lane] > position:
+            if begins[middle % rings.ring_size] > position:
                 high = middle
             else:
                 low = middle + 1
-        last = begins[low % lanes.per_lane] - 1 if low < known[2] else lanes.lane[lane].head - 1
+        last = begins[low % rings.ring_size] - 1 if low < known[2] else rings.ring[ring].head - 1
         if self.strategy == FINAL:
             chosen = last
         else:
             first = position
             if self.strategy == EPISODE:
-                # Of an episode whose begin is overwritten, what is left.
-                first = max(lanes.lane[lane].head - lanes.per_lane, <int64_t>0)
+                # If the beginning of the episode has been overwritten, its oldest row.
+                first = max(rings.ring[ring].head - rings.ring_size, <int64_t>0)
                 if low > known[1]:
-                    first = begins[(low - 1) % lanes.per_lane]
+                    first = begins[(low - 1) % rings.ring_size]
             chosen = first + 1 + <int64_t>below(&self.generator, last - first)
-        cdef const char* goal = row_at(lanes, base + chosen % lanes.per_lane) + lanes.obs.at + self.achieved
-        memcpy(batch.obs + i * lanes.obs.size + self.desired, goal, self.goal)
-        memcpy(batch.next_obs + i * lanes.obs.size + self.desired, goal, self.goal)
+        cdef const char* goal = row_at(rings, base + chosen % rings.ring_size) + rings.obs.at + self.achieved
+        memcpy(batch.obs + i * rings.obs.size + self.desired, goal, self.goal)
+        memcpy(batch.next_obs + i * rings.obs.size + self.desired, goal, self.goal)
 
 
 cdef double SMALLEST = 1e-300
 cdef double LARGEST = 1e290
 
 
-cdef inline void _fetch_row(const Lanes* lanes, int64_t slot) noexcept nogil:
-    """The lines of a transition, which lie one after the other, that the copy will begin with."""
-    cdef const char* row = row_at(lanes, slot)
-    cdef int64_t at, size = 2 * lanes.stride
-    prefetch(&lanes.ages[slot])
+cdef inline void _fetch_row(const Rings* rings, int64_t slot) noexcept nogil:
+    """Prefetches the first cache lines of a transition, whose two rows are neighbours."""
+    cdef const char* row = row_at(rings, slot)
+    cdef int64_t at, size = 2 * rings.stride
+    prefetch(&rings.ages[slot])
     at = 0
     while at < size and at < 1024:
         prefetch(row + at)
@@ -495,57 +496,57 @@ cdef inline void _fetch_row(const Lanes* lanes, int64_t slot) noexcept nogil:
 
 
 cdef void _gather(
-    const Lanes* lanes, const Batch* batch, const int64_t* slots, int64_t count, int64_t n_step, double gamma
+    const Rings* rings, const Batch* batch, const int64_t* slots, int64_t count, int64_t n_step, double gamma
 ) noexcept nogil:
-    """Copies the transitions that begin in these slots."""
-    cdef int64_t i, j, base, slot, next_slot, position, steps, lane, size = lanes.obs.size * lanes.stack
+    """Copies the transitions that start in these slots."""
+    cdef int64_t i, j, base, slot, next_slot, position, steps, ring, size = rings.obs.size * rings.stack
     cdef const char* row
     cdef const char* next_row
     cdef double total, discount
     cdef float reward
     for i in range(count):
-        lane = slots[i] // lanes.per_lane
-        base = lane * lanes.per_lane
+        ring = slots[i] // rings.ring_size
+        base = ring * rings.ring_size
         slot = slots[i] - base
-        row = row_at(lanes, base + slot)
-        position = position_of(lanes, &lanes.lane[lane], slot)
-        batch.index[i] = (position // lanes.per_lane) << lanes.slot_bits | slots[i]
-        _stack(lanes, base, slot, batch.obs + i * size)
-        memcpy(batch.action + i * lanes.action.size, row + lanes.action.at, lanes.action.size)
-        for j in range(lanes.extras):
-            memcpy(batch.extra[j] + i * lanes.extra[j].size, row + lanes.extra[j].at, lanes.extra[j].size)
+        row = row_at(rings, base + slot)
+        position = position_of(rings, &rings.ring[ring], slot)
+        batch.index[i] = (position // rings.ring_size) << rings.slot_bits | slots[i]
+        _stack(rings, base, slot, batch.obs + i * size)
+        memcpy(batch.action + i * rings.action.size, row + rings.action.at, rings.action.size)
+        for j in range(rings.extras):
+            memcpy(batch.extra[j] + i * rings.extra[j].size, row + rings.extra[j].at, rings.extra[j].size)
         total, discount, steps = 0, 1, 0
         while True:
-            memcpy(&reward, row + lanes.reward.at, sizeof(float))
+            memcpy(&reward, row + rings.reward.at, sizeof(float))
             total += discount * reward
             discount *= gamma
             steps += 1
             next_slot = slot + steps
-            if next_slot >= lanes.per_lane:
-                next_slot -= lanes.per_lane
-            next_row = row_at(lanes, base + next_slot)
-            # The next row is a step of the same episode unless it is an end row; the newest one is no step yet that
-            # could be bootstrapped behind.
-            if (steps == n_step or flag(row, lanes.terminated) or flag(row, lanes.truncated)
-                    or flag(next_row, lanes.end) or position + steps == lanes.lane[lane].head - 1):
+            if next_slot >= rings.ring_size:
+                next_slot -= rings.ring_size
+            next_row = row_at(rings, base + next_slot)
+            # The next row is a step of the same episode unless it is an end row. The observation after the newest row
+            # is not known yet.
+            if (steps == n_step or flag(row, rings.terminated) or flag(row, rings.truncated)
+                    or flag(next_row, rings.end) or position + steps == rings.ring[ring].head - 1):
                 break
             row = next_row
         batch.reward[i] = <float>total
-        batch.terminated[i], batch.truncated[i] = flag(row, lanes.terminated), flag(row, lanes.truncated)
+        batch.terminated[i], batch.truncated[i] = flag(row, rings.terminated), flag(row, rings.truncated)
         batch.discount[i] = 0 if batch.terminated[i] else <float>discount
-        _stack(lanes, base, next_slot, batch.next_obs + i * size)
+        _stack(rings, base, next_slot, batch.next_obs + i * size)
 
 
-cdef inline void _stack(const Lanes* lanes, int64_t base, int64_t slot, char* out) noexcept nogil:
-    """The observation in a slot, with the older ones of its episode before it."""
-    cdef int64_t size = lanes.obs.size, older, at, first
-    cdef int64_t age = lanes.ages[base + slot]
-    if lanes.stack == 1:
-        memcpy(out, row_at(lanes, base + slot) + lanes.obs.at, size)
+cdef inline void _stack(const Rings* rings, int64_t base, int64_t slot, char* out) noexcept nogil:
+    """Copies the observation in a slot, after the older frames of its stack."""
+    cdef int64_t size = rings.obs.size, older, at, first
+    cdef int64_t age = rings.ages[base + slot]
+    if rings.stack == 1:
+        memcpy(out, row_at(rings, base + slot) + rings.obs.at, size)
         return
-    for older in range(lanes.stack - 1, -1, -1):
+    for older in range(rings.stack - 1, -1, -1):
         if older > age:
-            if not lanes.repeat:
+            if not rings.repeat:
                 memset(out, 0, size)
                 out += size
                 continue
@@ -553,13 +554,13 @@ cdef inline void _stack(const Lanes* lanes, int64_t base, int64_t slot, char* ou
         else:
             at = slot - older
         if at < 0:
-            at += lanes.per_lane
-        memcpy(out, row_at(lanes, base + at) + lanes.obs.at, size)
+            at += rings.ring_size
+        memcpy(out, row_at(rings, base + at) + rings.obs.at, size)
         out += size
 
 
 cdef inline bint _insert(int64_t* table, int64_t size, int64_t number) noexcept nogil:
-    """Into an open hash table of numbers plus one; False if it is there."""
+    """Inserts into a hash table with open addressing, which holds numbers plus one. False if it was there before."""
     cdef int64_t at = <int64_t>((<uint64_t>number * 0x9E3779B97F4A7C15ULL) >> 20) & (size - 1)
     while table[at] != 0:
         if table[at] == number + 1:
@@ -571,13 +572,13 @@ cdef inline bint _insert(int64_t* table, int64_t size, int64_t number) noexcept 
 
 def _check_enough(there, wanted, replacement):
     if there == 0:
-        raise ValueError("the storage holds no transition yet: a step can be sampled once its next observation is there")
+        raise ValueError("the storage holds no transition yet: a step can be sampled once its next observation is known")
     if not replacement and there < wanted:
         raise ValueError(f"cannot draw {wanted} transitions without replacement from {there}")
 
 
-cdef _point(Batch* batch, const Lanes* lanes, dict arrays, storage, Py_ssize_t size):
-    """Points into the caller's arrays, which must be just as they are needed."""
+cdef _point(Batch* batch, const Rings* rings, dict arrays, storage, Py_ssize_t size):
+    """Checks the caller's arrays and points to them."""
     dtype = storage.dtype
     obs = (size, *((storage.stack,) if storage.stack > 1 else ()), *dtype["obs"].shape)
     batch.obs = output_of(arrays["obs"], "obs", dtype["obs"].base, obs)

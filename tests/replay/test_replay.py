@@ -84,7 +84,7 @@ def test_long_streams_through_many_turns_of_the_ring(stack):
         if turn % 10 == 0:
             check(replay, model, 1 + turn % 4)
     check(replay, model, 3)
-    assert model.lanes[0].head > 10 * replay.rows_per_env
+    assert model.rings[0].head > 10 * replay.rows_per_env
 
 
 # The mistakes of well-known buffers.
@@ -502,7 +502,7 @@ def test_nothing_there(tmp_path):
             how(tmp_path / "no")
 
 
-@pytest.mark.parametrize("name", ["rows", "lanes", "ages", "starts"])
+@pytest.mark.parametrize("name", ["rows", "rings", "ages", "starts"])
 @pytest.mark.parametrize("damage", ["cut", "longer", "gone", "flipped"])
 def test_damaged_files_are_refused(tmp_path, name, damage):
     written()[0].save(tmp_path / "saved")
@@ -570,7 +570,7 @@ def test_states_that_contradict_themselves_are_refused_or_safe(word, value):
     """A file may say anything: what can be read lies inside of the rows."""
     replay, _, _ = written()
     arrays = {name: array.copy() for name, array in replay._arrays.items()}
-    arrays["lanes"].reshape(-1)[word] = value
+    arrays["rings"].reshape(-1)[word] = value
     try:
         again = Replay._over(arrays, 1, "zero", None)
     except ValueError:

@@ -15,7 +15,7 @@ from waiting import TIMEOUT
 
 from fastrl.replay import PrioritizedSampler, Replay, ReplayError, SequenceSampler, UniformSampler
 
-NAMES = ["rows", "lanes", "ages", "starts"]
+NAMES = ["rows", "rings", "ages", "starts"]
 
 
 def step(replay, number, env=0):

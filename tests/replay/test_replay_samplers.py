@@ -36,7 +36,7 @@ def chi_square(counts, shares):
 
 @pytest.mark.parametrize("replacement", [True, False])
 def test_uniform_draws_are_uniform(replacement):
-    """Over lanes of unlike length, in a ring that has turned."""
+    """Over rings of unlike length, in a ring that has turned."""
     replay = filled(60, num_envs=3)
     add(replay, 60, 21)
     for number in range(30):

@@ -13,7 +13,7 @@ from fastrl.replay import HindsightSampler, Replay, SequenceSampler
 
 def expected_sequence(model, env, episode, i, length, burn_in):
     """First step, how many of them warm up, how many there are."""
-    oldest = model.lanes[env].head - model.rows_per_env
+    oldest = model.rings[env].head - model.rows_per_env
     steps = min(len(episode.steps), len(episode.obs) - 1)
     first = i
     while first > 0 and i - first < burn_in:
@@ -157,7 +157,7 @@ def test_goals_are_those_of_lists_of_episodes(ops, capacity, num_envs, strategy)
             continue
         possible = {}
         for env, episode, i in model.starts():
-            left = max(0, model.lanes[env].head - model.rows_per_env - episode.start)
+            left = max(0, model.rings[env].head - model.rows_per_env - episode.start)
             after = {
                 "future": episode.obs[i + 1 :],
                 "final": episode.obs[-1:],
@@ -277,7 +277,7 @@ def test_functions_must_give_one_value_each():
         desired=slice(2, 3),
         reward_fn=lambda reached, wanted: (reached == wanted).float(),
     )
-    with pytest.raises(ValueError, match="reward_fn must give shape"):
+    with pytest.raises(ValueError, match="reward_fn must return shape"):
         sampler.sample()
 
 
@@ -290,5 +290,5 @@ def test_hindsight_keeps_up_with_many_turns_of_the_ring_between_two_draws():
             writer.add([0, 1], [(False, False, False), (turn % 2 == 0, False, False)], True)
         if len(replay):
             batch = sampler.sample()
-            newest = {float(lane.episodes[-1].obs[-1][1]) for lane in model.lanes}
+            newest = {float(ring.episodes[-1].obs[-1][1]) for ring in model.rings}
             assert newest <= set(batch.obs[:, 2].tolist())

@@ -18,7 +18,7 @@ class Episode:
 
 
 @dataclass
-class Lane:
+class Ring:
     episodes: list = field(default_factory=list)
     # Whether the next step may go on with the last episode: "no", "if same" observation, or "waits" for it.
     goes_on: str = "no"
@@ -30,30 +30,30 @@ class Lane:
 
 class Model:
     def __init__(self, num_envs, rows_per_env, stack=1, pad="zero"):
-        self.lanes = [Lane() for _ in range(num_envs)]
+        self.rings = [Ring() for _ in range(num_envs)]
         self.rows_per_env, self.stack, self.pad = rows_per_env, stack, pad
         self.lost = 0
 
     def add(self, obs, action, reward, next_obs, terminated, truncated, env, extra):
-        lane = self.lanes[env]
-        self._place(lane, obs)
-        episode = lane.episodes[-1]
+        ring = self.rings[env]
+        self._place(ring, obs)
+        episode = ring.episodes[-1]
         episode.steps.append((action, reward, terminated, truncated, extra))
         episode.obs.append(next_obs)
-        lane.goes_on = "no" if terminated or truncated else "if same"
+        ring.goes_on = "no" if terminated or truncated else "if same"
 
     def append(self, record):
-        lane = self.lanes[record["env"]]
+        ring = self.rings[record["env"]]
         if record["end"]:
-            if lane.goes_on == "waits":
-                lane.episodes[-1].obs.append(record["obs"].copy())
-            lane.goes_on = "no"
+            if ring.goes_on == "waits":
+                ring.episodes[-1].obs.append(record["obs"].copy())
+            ring.goes_on = "no"
             return
-        ended = lane.goes_on == "waits" and (lane.episodes[-1].steps[-1][2] or lane.episodes[-1].steps[-1][3])
-        if lane.goes_on == "waits" and not ended:
-            lane.episodes[-1].obs.append(record["obs"].copy())
+        ended = ring.goes_on == "waits" and (ring.episodes[-1].steps[-1][2] or ring.episodes[-1].steps[-1][3])
+        if ring.goes_on == "waits" and not ended:
+            ring.episodes[-1].obs.append(record["obs"].copy())
         else:
-            self._place(lane, record["obs"].copy())
+            self._place(ring, record["obs"].copy())
         step = (
             record["action"],
             record["reward"],
@@ -61,31 +61,31 @@ class Model:
             record["truncated"],
             record["extra"],
         )
-        lane.episodes[-1].steps.append(step)
-        lane.goes_on = "waits"
+        ring.episodes[-1].steps.append(step)
+        ring.goes_on = "waits"
 
     def cut(self, env):
-        lane = self.lanes[env]
-        self._lose(lane)
-        lane.goes_on = "no"
+        ring = self.rings[env]
+        self._lose(ring)
+        ring.goes_on = "no"
 
-    def _lose(self, lane):
-        if lane.goes_on == "waits":
-            lane.episodes[-1].steps.pop()
+    def _lose(self, ring):
+        if ring.goes_on == "waits":
+            ring.episodes[-1].steps.pop()
             self.lost += 1
 
-    def _place(self, lane, obs):
-        self._lose(lane)
-        if lane.goes_on == "if same" and lane.episodes[-1].obs[-1].tobytes() == obs.tobytes():
+    def _place(self, ring, obs):
+        self._lose(ring)
+        if ring.goes_on == "if same" and ring.episodes[-1].obs[-1].tobytes() == obs.tobytes():
             return
-        lane.episodes.append(Episode(lane.head, [obs], []))
+        ring.episodes.append(Episode(ring.head, [obs], []))
 
     def starts(self):
         """(env, episode, step) of what may be sampled: its frames are there, and what came after it."""
         found = []
-        for env, lane in enumerate(self.lanes):
-            oldest = lane.head - self.rows_per_env
-            for episode in lane.episodes:
+        for env, ring in enumerate(self.rings):
+            oldest = ring.head - self.rows_per_env
+            for episode in ring.episodes:
                 for i in range(min(len(episode.steps), len(episode.obs) - 1)):
                     if episode.start + max(0, i - self.stack + 1) >= oldest:
                         found.append((env, episode, i))

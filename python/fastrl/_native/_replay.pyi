@@ -1,7 +1,7 @@
 """Circular storage of experience: who writes rows, and which of them may be sampled. `fastrl.replay` is its face.
 
 A row is a structured record with the fields `FIELDS` first, then extra ones. Each environment has a lane, a ring of
-rows; a step's next observation is the observation of the row after it. ``cython/_replay_lanes.pxd`` has the
+rows; a step's next observation is the observation of the row after it. ``cython/_replay_rings.pxd`` has the
 invariants.
 """
 
@@ -18,7 +18,7 @@ class Storage:
     """Over the caller's arrays, which it writes.
 
     rows: [num_envs, R] of the row's dtype, R at least stack + 1.
-    lanes: int64 [num_envs, 5]; ages: uint8 [num_envs, R]; starts: uint32 [num_envs, R]: its state, zero at first.
+    rings: int64 [num_envs, 5]; ages: uint8 [num_envs, R]; starts: uint32 [num_envs, R]: its state, zero at first.
     stack: frames of an observation. repeat: an episode's first frame stands for those before it, else zeros.
 
     TypeError, ValueError: arrays that do not fit, or whose state contradicts itself.
@@ -32,7 +32,7 @@ class Storage:
     def __new__(
         cls,
         rows: NDArray[Any],
-        lanes: NDArray[Any],
+        rings: NDArray[Any],
         ages: NDArray[Any],
         starts: NDArray[Any],
         *,

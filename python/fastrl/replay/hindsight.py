@@ -1,4 +1,4 @@
-"""Transitions with goals that were reached later (Andrychowicz et al., "Hindsight Experience Replay", 2017)."""
+"""Transitions with goals that were achieved later (Andrychowicz et al., "Hindsight Experience Replay", 2017)."""
 
 from collections.abc import Callable
 from typing import Literal
@@ -15,21 +15,21 @@ _STRATEGIES = ("future", "final", "episode")
 
 
 class HindsightSampler(UniformSampler):
-    """Uniform draws; a share of each batch gets a goal that was achieved in its own episode.
+    """Draws transitions with equal probability, and replaces the goals of a share of each batch by goals that were
+    achieved in the same episode.
 
-    Goals are parts of the observation, which is a vector: ``achieved`` says where an observation has what was
-    reached, ``desired`` where it has what was wanted. Of the first ``round(her_ratio * B)`` transitions of a batch,
-    ``desired`` is replaced in obs and next_obs, and the reward is computed anew.
+    Observations are vectors, of which the slice ``achieved`` is the achieved goal and the slice ``desired`` the desired
+    one. In the first ``round(her_ratio * B)`` transitions of a batch, ``desired`` is replaced in obs and next_obs, and
+    the reward is recomputed.
 
     Args:
         achieved, desired: slices of the observation, of the same length.
-        reward_fn: (achieved [G, g] by the step, that is in next_obs; desired [G, g]) -> rewards [G].
-        terminated_fn: the same -> bool [G], whether a step that reaches its goal ends the episode; None: what is
-            stored stays.
-        her_ratio: share of a batch with another goal.
-        strategy: whose achieved goal: ``"future"``, of one of the observations after the step (of the last step, its
-            own next observation); ``"final"``, of the episode's last, or of the newest while it goes on;
-            ``"episode"``, of any after its first that is still there.
+        reward_fn: (achieved [G, g] in next_obs, desired [G, g]) -> rewards [G].
+        terminated_fn: the same arguments -> bool [G], True for steps that end the episode; None: as stored.
+        her_ratio: share of a batch with replaced goals.
+        strategy: the observation whose achieved goal is taken: ``"future"``: one after the step; ``"final"``: the last
+            one of the episode, or the newest if the episode has not ended; ``"episode"``: any but the first one of the
+            episode, as far as it is stored.
         others: as `UniformSampler`.
 
     Raises:
@@ -87,7 +87,7 @@ class HindsightSampler(UniformSampler):
         """As `UniformSampler.sample`.
 
         Raises:
-            ValueError: also if the given functions do not give one value for each transition.
+            ValueError: also if a function does not return one value for each transition.
         """
         batch, count = super().sample(), self._relabelled
         if count == 0:
@@ -99,12 +99,12 @@ class HindsightSampler(UniformSampler):
         if self._terminated_fn is not None:
             ended = _checked("terminated_fn", self._terminated_fn(reached, wanted), count)
             batch.terminated[:count] = ended
-            goes_on = (~batch.terminated[:count]).to(torch.float32)
-            batch.discounts[:count] = goes_on * float(np.float32(self._gamma))
+            continues = (~batch.terminated[:count]).to(torch.float32)
+            batch.discounts[:count] = continues * float(np.float32(self._gamma))
         return batch
 
 
 def _checked(name: str, values: Tensor, count: int) -> Tensor:
     if tuple(values.shape) != (count,):
-        raise ValueError(f"{name} must give shape [{count}], got {list(values.shape)}")
+        raise ValueError(f"{name} must return shape [{count}], got {list(values.shape)}")
     return values

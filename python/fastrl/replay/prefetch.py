@@ -1,4 +1,4 @@
-"""The next batch is drawn, and copied to the GPU, while the learner is busy with the last one."""
+"""Drawing the next batch, and copying it to the GPU, while the learner uses the last one."""
 
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import SimpleNamespace
@@ -10,20 +10,20 @@ from torch import Tensor
 BatchT = TypeVar("BatchT")
 BatchT_co = TypeVar("BatchT_co", covariant=True)
 
-# Indices, their priorities on the CPU, and the event after which these are there.
+# Indices, their priorities on the CPU, and the event after which the copy of these is complete.
 Priorities = tuple[Tensor, Tensor, torch.cuda.Event | None]
-# What of a batch goes to the GPU: all but the indices, which are the sampler's.
-_LEARNT = ("obs", "actions", "rewards", "next_obs", "discounts", "terminated", "truncated", "weights")
+# The tensors of a batch that are copied to the GPU: all but the indices, which only the sampler uses.
+_COPIED = ("obs", "actions", "rewards", "next_obs", "discounts", "terminated", "truncated", "weights")
 
 
 class Sampler(Protocol[BatchT_co]):
-    """What draws batches; those of ``fastrl.replay`` do."""
+    """A sampler of batches, such as those of ``fastrl.replay``."""
 
     def sample(self) -> BatchT_co: ...
 
 
 class Prefetcher(Generic[BatchT]):
-    """Stands for a sampler, one batch ahead of it, on a thread of its own.
+    """Draws batches from a sampler one ahead of the learner, on its own thread.
 
     ::
 
@@ -33,28 +33,27 @@ class Prefetcher(Generic[BatchT]):
                 td_errors = dqn.update(batch)
                 ahead.update_priorities(batch.indices, td_errors)
 
-    While nothing else touches the sampler or its replay, the batches are those that the sampler would have
-    given, in the same order. What is different:
+    As long as nothing else uses the sampler or its replay, the batches are those that the sampler would return, in the
+    same order, with these differences:
 
-    - A batch is drawn when the one before it is handed out: transitions added since are not in it.
-    - Priorities of a batch count in the batch after next, one later than without prefetching. That is always
-      so, whatever the threads do: priorities are handed to the sampler between two draws, by the thread.
-    - The sampler stands one batch further than the learner. `close` drops that batch, so a run that is saved
-      and resumed goes on with other batches than one that was never stopped.
+    - A batch is drawn when `sample` returns the one before it: transitions added after that are not in it.
+    - Priorities of a batch affect the batch after next, one later than without prefetching. This does not depend on
+      timing: the thread passes priorities to the sampler between two draws.
+    - The sampler is one batch ahead of the learner. `close` drops that batch, so a run that is saved and resumed has
+      other batches than one that was never stopped.
 
-    Only the thread touches the sampler until `close`. The sampler must leave its last batch alone while it
-    fills the next one, as those of ``fastrl.replay`` do.
+    Only the thread uses the sampler until `close`. The sampler must not change its last batch while it fills the next
+    one; those of ``fastrl.replay`` do not.
 
-    On a GPU the batch is a copy on the device: a namespace of the same names, whose ``indices`` stay in main
-    memory. There are two, in turns. From pinned memory the copy runs beside the learner, on a stream of its
-    own.
+    On a GPU the batch is a copy on the device: a namespace with the same names, whose ``indices`` stay in main memory.
+    Two copies are used in turns. From pinned memory the copy runs beside the learner, on its own CUDA stream.
 
     Args:
-        sampler: with ``sample()``, and ``update_priorities(indices, priorities)`` if that is to be used.
-        device: of the learner.
+        sampler: has ``sample()``, and ``update_priorities(indices, priorities)`` if that is used.
+        device: device of the learner.
 
     Attributes:
-        beta: if not None, what the sampler's ``beta`` is set to before the next draw that begins.
+        beta: if not None, the sampler's ``beta`` from the next draw on.
     """
 
     def __init__(self, sampler: Sampler[BatchT], device: str | torch.device = "cpu") -> None:
@@ -67,11 +66,11 @@ class Prefetcher(Generic[BatchT]):
         self._closed = False
 
     def sample(self) -> BatchT:
-        """The next batch; until the next call it stays as it is.
+        """Returns the next batch, which does not change until the next call.
 
         Raises:
             RuntimeError: `close` has been called.
-            Exception: what drawing the batch raised. The next call tries again.
+            Exception: an error of the sampler. The next call draws again.
         """
         self._check_open()
         ready, self._ahead = self._ahead or self._submit(), None
@@ -80,8 +79,8 @@ class Prefetcher(Generic[BatchT]):
         return batch
 
     def update_priorities(self, indices: Tensor, priorities: Tensor) -> None:
-        """Hands priorities on to the sampler, before its next draw but not now: see above. Does not wait for
-        a GPU. An error that they cause is raised by the `sample` after next.
+        """Passes priorities to the sampler before its next draw, without waiting for a GPU. The `sample` after next
+        raises an error that they cause.
 
         Raises:
             RuntimeError: `close` has been called.
@@ -96,15 +95,15 @@ class Prefetcher(Generic[BatchT]):
         self._priorities.append((indices, priorities, copied))
 
     def close(self) -> None:
-        """Ends the thread, drops the batch that it has drawn, and hands on the last priorities. The sampler
-        may be used by others then. Closing twice does no harm."""
+        """Ends the thread, drops the batch that it has drawn and passes the last priorities to the sampler, which may
+        then be used directly. A second call does nothing."""
         if self._closed:
             return
         self._closed = True
-        # A draw that waits its turn is not called off: it carries priorities.
+        # A queued draw is not cancelled: it has priorities to pass on.
         self._pool.shutdown()
         self._ahead = None
-        self._hand_on(self._priorities)
+        self._pass_priorities(self._priorities)
 
     def __enter__(self) -> Self:
         return self
@@ -114,23 +113,23 @@ class Prefetcher(Generic[BatchT]):
 
     def _check_open(self) -> None:
         if self._closed:
-            raise RuntimeError("the prefetcher is closed: use its sampler itself, or make a new one")
+            raise RuntimeError("the prefetcher is closed: use its sampler, or make a new one")
 
     def _submit(self) -> Future[BatchT]:
         priorities, self._priorities = self._priorities, []
-        # Whoever asks for a batch has given the GPU all that it is to do with the one before the last.
+        # The learner has submitted all its GPU work on the batch before the last one.
         if self._copies is not None:
             self._copies.release()
         return self._pool.submit(self._draw, priorities, self.beta)
 
     def _draw(self, priorities: list[Priorities], beta: float | None) -> Any:
-        self._hand_on(priorities)
+        self._pass_priorities(priorities)
         if beta is not None:
             self._sampler.beta = beta  # type: ignore[attr-defined]
         batch = self._sampler.sample()
         return batch if self._copies is None else self._copies.copy(batch)
 
-    def _hand_on(self, priorities: list[Priorities]) -> None:
+    def _pass_priorities(self, priorities: list[Priorities]) -> None:
         while priorities:
             indices, values, copied = priorities.pop(0)
             if copied is not None:
@@ -139,7 +138,7 @@ class Prefetcher(Generic[BatchT]):
 
 
 class _Copies:
-    """Two batches on a GPU, filled in turns by a stream of their own."""
+    """Two batches on a GPU, filled in turns on their own CUDA stream."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -149,21 +148,21 @@ class _Copies:
         self._free = torch.cuda.Event()
 
     def release(self) -> None:
-        """Called by the learner: what it has asked the GPU for so far comes before the next `copy`."""
+        """Makes the next `copy` wait for the work that the learner has submitted to the GPU so far."""
         self._free.record(torch.cuda.current_stream(self._device))
 
     def copy(self, batch: Any) -> SimpleNamespace:
-        """The batch on the GPU. Returns when it is there, for the sampler may then fill its own again."""
+        """Copies a batch to the GPU. Returns once the copy is complete, so that the sampler may reuse its memory."""
         if len(self._copies) < 2:
-            tensors = {name: torch.empty_like(getattr(batch, name), device=self._device) for name in _LEARNT}
+            tensors = {name: torch.empty_like(getattr(batch, name), device=self._device) for name in _COPIED}
             self._copies.append(SimpleNamespace(**tensors))
-            # Their memory may have had other users, on the stream that allocates.
+            # Earlier work on the allocating stream may still use their memory.
             self._stream.wait_stream(torch.cuda.current_stream(self._device))
         copy = self._copies[self._turn % 2]
         self._turn += 1
         with torch.cuda.stream(self._stream):
             self._stream.wait_event(self._free)
-            for name in _LEARNT:
+            for name in _COPIED:
                 getattr(copy, name).copy_(getattr(batch, name), non_blocking=True)
         copy.indices = batch.indices
         self._stream.synchronize()

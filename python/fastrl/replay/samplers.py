@@ -13,7 +13,7 @@ from torch import Tensor
 from fastrl._native import _replay_samplers
 from fastrl.replay.storage import Replay
 
-# A batch may be in use while the next one is drawn, and one more may wait.
+# Sets of arrays: one batch is in use, one waits, and one is being drawn.
 ROTATION = 3
 
 
@@ -26,9 +26,9 @@ class Batch:
         actions: [B, ...].
         rewards: float32 [B], discounted sum of the k <= n rewards.
         next_obs: as ``obs``, k steps later: the true last observation where the episode ended.
-        discounts: float32 [B], gamma**k, and 0 where the episode terminated: what the value of ``next_obs`` counts.
+        discounts: float32 [B], factor of the value of ``next_obs``: gamma**k, and 0 where the episode terminated.
         terminated, truncated: bool [B], of the last of the k steps.
-        indices: int64 [B], which transitions, for `PrioritizedSampler.update_priorities`.
+        indices: int64 [B], identify the transitions for `PrioritizedSampler.update_priorities`.
         weights: float32 [B], of importance sampling; ones where the sampler is uniform.
         extra: the storage's extra fields of the first step.
     """
@@ -46,17 +46,17 @@ class Batch:
 
 
 class UniformSampler:
-    """Every stored transition is as likely as any other.
+    """Draws transitions with equal probability.
 
     Args:
-        replay: what to draw from.
+        replay: the storage.
         batch_size: B.
-        n_step: rewards of up to so many steps are summed; fewer where the episode ends, or where the storage knows no
-            more yet: then the value of the newest observation is taken with its own power of gamma.
+        n_step: number of steps whose rewards are summed; fewer where the episode or the stored part of it ends, and the
+            value of the last observation is then discounted by its own power of gamma.
         gamma: discount.
-        replacement: whether a transition may come twice in a batch.
+        replacement: True: a transition may be drawn twice in a batch.
         seed: of the sampler's own generator.
-        pin_memory: batches in page-locked memory, from which copies to a GPU need not wait; None: if there is one.
+        pin_memory: batches in page-locked memory, for asynchronous copies to a GPU; None: if there is a GPU.
 
     Raises:
         ValueError, TypeError: arguments that make no sense.
@@ -91,7 +91,7 @@ class UniformSampler:
         self._next = 0
 
     def sample(self) -> Batch:
-        """The next batch. Its tensors stay as they are until two more have been drawn.
+        """Draws a batch. Its tensors do not change until two more have been drawn.
 
         Raises:
             ValueError: nothing is stored yet, or, without replacement, less than a batch.
@@ -102,11 +102,11 @@ class UniformSampler:
         return batch
 
     def state_dict(self) -> dict[str, Any]:
-        """The generator, in plain numbers; the storage is saved apart."""
+        """The state of the generator; the storage is saved separately."""
         return {"generator": [str(word) for word in self._core.generator_state]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on drawing as the sampler that gave the state would have, from the same storage."""
+        """Restores a state, so that the same batches follow if the storage is the same."""
         self._core.generator_state = [int(word) for word in state["generator"]]
 
 
@@ -155,17 +155,17 @@ class PrioritizedSampler(UniformSampler):
 
     @property
     def stale(self) -> int:
-        """Updates that came too late: the transitions had been overwritten."""
+        """Number of updates of transitions that had been overwritten."""
         stale: int = self._core.stale
         return stale
 
     def update_priorities(
         self, indices: Tensor | NDArray[np.int64], priorities: Tensor | NDArray[Any]
     ) -> None:
-        """Sets the priorities [N] of transitions [N] that this sampler gave, such as absolute TD errors.
+        """Sets the priorities [N] of transitions [N] of this sampler's batches, such as absolute TD errors.
 
-        Of a transition that comes twice the last priority holds; those that were overwritten meanwhile are passed
-        over and counted in `stale`.
+        If a transition comes twice, its last priority counts. Transitions that have been overwritten are skipped and
+        counted in `stale`.
 
         Raises:
             ValueError: a priority that is NaN, infinite or negative. IndexError: an index that no batch had.
@@ -174,7 +174,7 @@ class PrioritizedSampler(UniformSampler):
         self._core.update(_flat(indices, np.int64, "indices"), _flat(priorities, np.float64, "priorities"))
 
     def state_dict(self) -> dict[str, Any]:
-        """The generator and the priorities; the storage is saved apart."""
+        """The states of the generator and of the priorities; the storage is saved separately."""
         core = self._core.state()
         return {
             **super().state_dict(),
@@ -185,7 +185,7 @@ class PrioritizedSampler(UniformSampler):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on as the sampler that gave the state would have, over the same storage.
+        """Restores a state of a sampler of the same storage.
 
         Raises:
             ValueError: the priorities belong to another storage. Nothing has changed then.
@@ -218,7 +218,7 @@ def _flat(values: Tensor | NDArray[Any], dtype: Any, name: str) -> NDArray[Any]:
 
 
 def _new_batch(replay: Replay, size: int, pinned: bool) -> tuple[dict[str, NDArray[Any]], Batch]:
-    """Arrays that the compiled part writes, and the same memory as tensors."""
+    """Arrays for the compiled sampler, and the same memory as tensors."""
     dtype = replay.dtype
     obs = (size, *((replay.stack,) if replay.stack > 1 else ()), *dtype["obs"].shape)
     kinds: dict[str, tuple[tuple[int, ...], Any]] = {
@@ -241,6 +241,6 @@ def _new_batch(replay: Replay, size: int, pinned: bool) -> tuple[dict[str, NDArr
 
 
 def new_tensors(kinds: Mapping[str, tuple[tuple[int, ...], Any]], pinned: bool) -> dict[str, Tensor]:
-    """Zeros of these shapes and numpy dtypes."""
+    """Tensors of zeros with these shapes and numpy dtypes."""
     tensors = {name: torch.from_numpy(np.zeros(shape, kind)) for name, (shape, kind) in kinds.items()}
     return {name: tensor.pin_memory() for name, tensor in tensors.items()} if pinned else tensors

@@ -17,16 +17,17 @@ from fastrl.replay.storage import Replay
 
 @dataclass(frozen=True)
 class SequenceBatch:
-    """B sequences of up to T = burn_in + length steps, each within one episode, as tensors the sampler writes.
+    """B sequences of up to T = burn_in + length steps, each within one episode, in memory that the sampler reuses.
 
     Attributes:
-        obs: [B, T + 1, ...] (or [B, T + 1, stack, ...]); the observation after the last step is among them, the true
-            last one where the episode ended. Zeros after it.
-        actions: [B, T, ...]. rewards: float32 [B, T]. Zeros where there is no step.
-        terminated, truncated: bool [B, T]; only a sequence's last step can be either.
-        mask: bool [B, T], which are steps; the others come after them.
-        learn: bool [B, T], which of the steps to learn from; the others, before them, warm up the memory.
-        indices: int64 [B], of the first step to learn from.
+        obs: [B, T + 1, ...] (or [B, T + 1, stack, ...]), with the observation after the last step, which is the true
+            last one where the episode ended; zeros after it.
+        actions: [B, T, ...], zeros after the last step.
+        rewards: float32 [B, T], zeros after the last step.
+        terminated, truncated: bool [B, T]; only the last step of a sequence can be either.
+        mask: bool [B, T], True for steps; they come first.
+        learn: bool [B, T], True for the steps to learn from; those before them warm up the network's memory.
+        indices: int64 [B], identify the first step to learn from.
         extra: the storage's extra fields, [B, T, ...].
     """
 
@@ -42,10 +43,10 @@ class SequenceBatch:
 
 
 class SequenceSampler:
-    """The step from which to learn is drawn, each as likely as any other; the sequence follows from it.
+    """Draws the first step to learn from with equal probability, and takes the sequence around it.
 
-    Up to ``burn_in`` steps before it come along, as many as its episode and the ring have, and up to ``length`` from
-    it on: fewer where the episode ends or the storage knows no more yet.
+    The sequence has up to ``burn_in`` steps before it, as many as its episode and the storage have, and up to
+    ``length`` steps from it on, fewer where the episode or the stored part of it ends.
 
     Args:
         replay, batch_size, replacement, seed, pin_memory: as `UniformSampler`.
@@ -77,7 +78,7 @@ class SequenceSampler:
         self._next = 0
 
     def sample(self) -> SequenceBatch:
-        """The next batch. Its tensors stay as they are until two more have been drawn.
+        """Draws a batch. Its tensors do not change until two more have been drawn.
 
         Raises:
             ValueError: nothing is stored yet, or, without replacement, less than a batch.
@@ -88,11 +89,11 @@ class SequenceSampler:
         return batch
 
     def state_dict(self) -> dict[str, Any]:
-        """The generator, in plain numbers; the storage is saved apart."""
+        """The state of the generator; the storage is saved separately."""
         return {"generator": [str(word) for word in self._core.generator_state]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on drawing as the sampler that gave the state would have, from the same storage."""
+        """Restores a state, so that the same batches follow if the storage is the same."""
         self._core.generator_state = [int(word) for word in state["generator"]]
 
 

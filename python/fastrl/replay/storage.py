@@ -1,4 +1,4 @@
-"""The storage: its memory, and how it is saved and opened again."""
+"""The storage of a replay: its memory, and its files."""
 
 import contextlib
 import json
@@ -17,13 +17,13 @@ from numpy.typing import DTypeLike, NDArray
 
 from fastrl._native._replay import FIELDS, Storage
 
-# What of a saved replay is not rows: small arrays, by name, with dtype and shape a lane.
+# The arrays of a replay besides its rows: dtype, and True if there is an element for each row.
 _STATE: dict[str, tuple[Any, bool]] = {
-    "lanes": (np.int64, False),
+    "rings": (np.int64, False),
     "ages": (np.uint8, True),
     "starts": (np.uint32, True),
 }
-# Errors that Python and NumPy raise when they decode an arbitrary text.
+# Errors that Python and NumPy raise when they decode arbitrary text.
 _DAMAGED = (
     ValueError,
     LookupError,
@@ -34,42 +34,44 @@ _DAMAGED = (
     SyntaxError,
     MemoryError,
 )
-# Bytes of a description.
-_LONGEST = 1 << 20
+# The most bytes of replay.json.
+_MAX_DESCRIPTION = 1 << 20
 _LARGE_PAGE = 1 << 21
-_VERSION = 1
+_VERSION = 2
 
 
 class ReplayError(RuntimeError):
-    """A saved replay that is damaged, foreign or of another version; one line."""
+    """A saved replay is damaged, is none or has another version; the message is one line."""
 
 
 class Replay(Storage):
-    """Circular storage of experience; see the module for the picture.
+    """Circular storage of experience, described in `fastrl.replay`.
 
     Args:
-        capacity: transitions, of all environments together; each has an equal share, rounded up, and room for the
-            end row of one episode. Further episodes take a row each for their last observation, and in a full ring
-            the oldest stack - 1 frames serve only as frames of later ones.
+        capacity: transitions of all environments together. Each environment has an equal share, rounded up, and room
+            for the end row of one episode; each further episode takes one more row for its last observation. In a full
+            ring the oldest stack - 1 frames are used only in the stacks of later ones.
         obs_shape, obs_dtype: of one observation; with ``stack`` > 1, of one frame.
         action_shape, action_dtype: of one action; () and int64 for discrete ones.
-        num_envs: environments, which write apart.
-        stack: samplers give so many of the newest frames as one observation, oldest first, [stack, ...].
-        pad: what stands for frames before an episode's first: ``"zero"``, or ``"repeat"`` for that first frame, as
-            Gymnasium's FrameStackObservation does by default.
+        num_envs: number of environments.
+        stack: number of newest frames that samplers return as one observation [stack, ...], oldest first.
+        pad: the frames before the first of an episode: ``"zero"``, or ``"repeat"`` for the first frame, the default of
+            Gymnasium's FrameStackObservation.
         extra: further fields of each step, name -> (dtype, shape).
-        path: a directory that is made, for storage on disk, mapped into memory: it may be larger than memory. `open`
-            opens it again. None: in memory.
+        path: directory to make for a storage in mapped files, which may be larger than memory; `open` opens it again.
+            None: in memory.
 
     Attributes:
-        dtype: of a row: env int32, obs, action, reward float32, terminated, truncated, end bool, and the extra fields.
-            ``end`` marks a row that holds the last observation of an episode alone.
-        num_envs, stack, extra, rows_per_env: as stored.
-        lost: steps that cannot be sampled because what followed them never came, since this object was made.
+        dtype: dtype of a row: env int32, obs, action, reward float32, terminated, truncated, end bool, and the extra
+            fields. ``end`` marks an end row, of which only the observation has a meaning.
+        num_envs, stack, extra: as given.
+        rows_per_env: rows of each environment's ring.
+        lost: number of steps, since this object was made, that cannot be sampled because their next observation never
+            came.
 
     Raises:
         ValueError, TypeError: arguments that make no sense.
-        FileExistsError, OSError: the directory is there, or there is no room for it.
+        FileExistsError, OSError: the directory exists already, or the disk is full.
     """
 
     path: Path | None
@@ -101,9 +103,7 @@ class Replay(Storage):
         rows = max(-(-int(capacity) // int(num_envs)) + 1, int(stack) + 1)
         shape = (int(num_envs), rows)
         if shape[0] * shape[1] * dtype.itemsize > np.iinfo(np.intp).max // 2:
-            raise ValueError(
-                f"{capacity:,} rows of {dtype.itemsize} bytes are more than memory has addresses for"
-            )
+            raise ValueError(f"{capacity:,} rows of {dtype.itemsize} bytes exceed the address space")
         folder = None if path is None else Path(path)
         if folder is None:
             arrays = {"rows": _zeros(shape, dtype)}
@@ -119,7 +119,7 @@ class Replay(Storage):
         self = super().__new__(
             cls,
             arrays["rows"],
-            arrays["lanes"],
+            arrays["rings"],
             arrays["ages"],
             arrays["starts"],
             stack=stack,
@@ -130,16 +130,16 @@ class Replay(Storage):
 
     @property
     def nbytes(self) -> int:
-        """All that is stored for it."""
+        """Bytes of all arrays."""
         return sum(array.nbytes for array in self._arrays.values())
 
     @property
     def mark(self) -> int:
-        """A number that is another one after each row that was written, and the same in what was saved and loaded."""
-        return _checksum(self._arrays["lanes"])
+        """A checksum of the write positions: it changes with each row, and is the same after saving and loading."""
+        return _checksum(self._arrays["rings"])
 
     def flush(self) -> None:
-        """Writes storage on disk to the disk."""
+        """Writes mapped files to the disk; does nothing for storage in memory."""
         if self.path is None:
             return
         self._acquire()
@@ -151,14 +151,15 @@ class Replay(Storage):
             self._release()
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes everything into a directory, which appears, or is replaced, when it is complete.
+        """Saves the replay to a directory, which appears, or is replaced, once it is complete.
 
         Raises:
+            FileExistsError: the path exists and is not a saved replay.
             OSError: it cannot be written, for instance because the disk is full.
         """
         folder = Path(path)
         if folder.exists() and not (folder / "replay.json").exists():
-            raise FileExistsError(f"{folder} is there and is no saved replay: choose another path")
+            raise FileExistsError(f"{folder} exists and is not a saved replay: choose another path")
         if self.path is not None and folder.resolve() == self.path.resolve():
             self.flush()
             return
@@ -189,21 +190,21 @@ class Replay(Storage):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """What `save` wrote, in memory.
+        """Loads a saved replay into memory.
 
         Raises:
-            FileNotFoundError: there is nothing.
-            ReplayError: it is damaged, foreign or of another version.
+            FileNotFoundError: there is no saved replay.
+            ReplayError: it is damaged, is none or has another version.
         """
         return cls._read(Path(path), is_mapped=False)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Self:
-        """Storage on disk, as it was left: what is added goes into the same files. Their lengths are compared before
-        they are mapped; who cuts one off later ends this process by SIGBUS.
+        """Opens a replay in mapped files; additions are written to them. Their lengths are checked before they are
+        mapped; truncating one later ends this process by SIGBUS.
 
         Raises:
-            As `load`.
+            FileNotFoundError, ReplayError: as `load`.
         """
         return cls._read(Path(path), is_mapped=True)
 
@@ -214,14 +215,16 @@ class Replay(Storage):
             about = written.stat()
         except (FileNotFoundError, NotADirectoryError):
             raise FileNotFoundError(f"{folder} holds no saved replay") from None
-        if not stat.S_ISREG(about.st_mode) or about.st_size > _LONGEST:
-            raise ReplayError(f"{folder}: replay.json is damaged (no file of up to {_LONGEST:,} bytes)")
+        if not stat.S_ISREG(about.st_mode) or about.st_size > _MAX_DESCRIPTION:
+            raise ReplayError(
+                f"{folder}: replay.json is damaged (not a file of up to {_MAX_DESCRIPTION:,} bytes)"
+            )
         try:
             description = json.loads(written.read_text(encoding="utf-8"))
             version = description["version"]
             if version != _VERSION:
                 raise ReplayError(
-                    f"{folder}: written by another version ({version}, this one reads {_VERSION})"
+                    f"{folder}: it has version {version}, and this fastrl reads version {_VERSION}"
                 )
             layout: Any = {key: _tuples(value) for key, value in description["dtype"].items()}
             dtype: np.dtype[Any] = np.dtype(layout)
@@ -235,8 +238,8 @@ class Replay(Storage):
                 raise ValueError(f"pad must be 'zero' or 'repeat', got {pad!r}")
             checksums = dict(description["checksums"] or {})
         except _DAMAGED as error:
-            told = " ".join(str(error).split()) or type(error).__name__
-            raise ReplayError(f"{folder}: replay.json is damaged ({told})") from error
+            reason = " ".join(str(error).split()) or type(error).__name__
+            raise ReplayError(f"{folder}: replay.json is damaged ({reason})") from error
         arrays: dict[str, NDArray[Any]] = {}
         kinds: dict[str, tuple[Any, tuple[int, ...]]] = {"rows": (dtype, shape)}
         for name, (kind, is_per_row) in _STATE.items():
@@ -245,7 +248,7 @@ class Replay(Storage):
             file = folder / f"{name}.bin"
             count = math.prod(sizes)
             if not file.is_file() or file.stat().st_size != count * kind.itemsize:
-                raise ReplayError(f"{file} is missing or not as long as replay.json says")
+                raise ReplayError(f"{file} is missing, or has not the length that replay.json states")
             if is_mapped:
                 arrays[name] = np.memmap(file, kind, "r+", shape=sizes)
             else:
@@ -260,12 +263,12 @@ class Replay(Storage):
         except (ValueError, TypeError, OverflowError) as error:
             raise ReplayError(f"{folder}: {error}") from error
         if is_mapped and checksums:
-            # What is added changes the files.
+            # Additions invalidate the checksums.
             _write_description(folder, dtype, shape, stack, pad, None)
         return replay
 
     def __reduce__(self) -> Any:
-        raise TypeError("a replay is not pickled: save it and load it, or send its rows through a queue")
+        raise TypeError("a replay cannot be pickled: save it and load it, or send its rows through a queue")
 
 
 def _row_dtype(
@@ -286,7 +289,7 @@ def _row_dtype(
     ]
     for name, description in extra.items():
         if name in FIELDS or name in ("actions", "rewards", "next_obs", "discounts", "indices", "weights"):
-            raise ValueError(f"extra: {name!r} is the name of a field that is there already")
+            raise ValueError(f"extra: {name!r} is the name of another field")
         kind, shape = description
         fields.append((name, kind, tuple(shape)))
     dtype = np.dtype(fields, align=True)
@@ -301,8 +304,8 @@ def _row_dtype(
 
 
 def _zeros(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Zeros whose pages are there, large ones where the system has them: many lanes are written and read at once, each
-    on pages of its own."""
+    """Zeros in allocated pages, large ones if the system has them: many rings, each in its own pages, are written and
+    read at the same time."""
     count = int(np.prod(shape))
     nbytes = count * dtype.itemsize
     if nbytes < 1 << 18:
@@ -311,10 +314,10 @@ def _zeros(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
     if hasattr(mmap, "MADV_HUGEPAGE"):
         with contextlib.suppress(OSError):  # a system without them
             memory.madvise(mmap.MADV_HUGEPAGE)
-    # A large page begins at a multiple of its size.
+    # A large page starts at a multiple of its size.
     offset = -np.frombuffer(memory, np.uint8).ctypes.data % _LARGE_PAGE
     array = np.frombuffer(memory, dtype, count, offset).reshape(shape)
-    # First use of a page costs more than the copy into it: once, here.
+    # Touches each page, because its first use costs more than a copy into it.
     np.frombuffer(memory, np.uint8, nbytes, offset)[:: mmap.PAGESIZE] = 0
     return array
 
@@ -333,7 +336,7 @@ def _new_files(folder: Path, shape: tuple[int, int], dtype: np.dtype[Any]) -> di
         for name, (kind, sizes) in kinds.items():
             file = folder / f"{name}.bin"
             with file.open("wb") as opened:
-                # A disk that is full is an error here, not a crash at some later write.
+                # A full disk is an error here rather than a crash at some later write.
                 os.posix_fallocate(opened.fileno(), 0, int(np.prod(sizes)) * kind.itemsize)
             arrays[name] = np.memmap(file, kind, "r+", shape=sizes)
     except BaseException:
@@ -363,7 +366,7 @@ def _write_description(
 
 
 def _tuples(value: Any) -> Any:
-    """Formats as numpy wants them, [(kind, shape)]."""
+    """Formats from JSON as numpy takes them, [(kind, shape)]."""
     if isinstance(value, list):
         return [(item[0], tuple(item[1])) if isinstance(item, list) else item for item in value]
     return value

@@ -1,14 +1,14 @@
 # cython: language_level=3
-"""What the storage of ``_replay.pyx`` shares with those that read it: its memory, its lock, a generator.
+"""The memory and the lock of the storage of ``_replay.pyx``, which its samplers share, and their random generator.
 
-One lane per environment, a ring of rows. Positions count the rows ever written to a lane, from 0; the row at
-position p lies in slot p % per_lane. The invariants, of every lane:
+Each environment has a ring of rows. Positions count the rows ever written to a ring, from 0; the row at position p lies
+in slot p % ring_size. Every ring keeps these invariants:
 
-- The rows there are the positions from head - per_lane (or 0) up to head - 1.
-- A row before the newest one, if it is not an end row, is a step whose next observation is the following row.
-- ``starts`` holds, oldest first, the slots of all such steps whose frames (their own and stack - 1 older ones,
-  as far as their episode has them) are all still there: what may be sampled.
-- ``ages`` counts the rows before each in its episode, at most MAX_AGE. Only differences up to stack matter.
+- It holds the rows at positions head - ring_size (or 0) to head - 1.
+- A row, except for the newest, is an end row or a step whose next observation is that of the following row.
+- ``starts`` is the list, oldest first, of the slots of the steps that can be sampled: those whose frames (their own and
+  the stack - 1 older ones, if their episode has so many) are all in the ring.
+- ``ages`` counts the rows of its episode before each row, at most MAX_AGE. Only differences up to stack matter.
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
@@ -37,7 +37,7 @@ cdef extern from * nogil:
     #include <string.h>
     #define FASTRL_PREFETCH(at) __builtin_prefetch((at), 0, 3)
     #define FASTRL_PREFETCH_WRITE(at) __builtin_prefetch((at), 1, 3)
-    /* Of few bytes, without a call: most fields are small, and their sizes are known only here. */
+    /* Without a call for few bytes: most fields are small, and their sizes are known only at run time. */
     static inline void fastrl_copy(char *to, const char *from, int64_t size) {
         if (size == 8) memcpy(to, from, 8);
         else if (size == 4) memcpy(to, from, 4);
@@ -74,40 +74,40 @@ cdef enum:
     CACHE_LINE = 64
     MAX_EXTRA = 16
 
-# What the newest row of a lane waits for.
+# The state of the newest row of a ring.
 cdef enum:
-    CLOSED = 0  # nothing: there is none, or it is the last of its episode
-    PROVISIONAL = 1  # an end row that becomes a step if the next step begins with its observation
-    PENDING = 2  # a step whose next observation has not come yet
+    CLOSED = 0  # there is none, or it is the last row of its episode
+    PROVISIONAL = 1  # an end row, which becomes a step if the next step has its observation
+    PENDING = 2  # a step whose next observation is not known yet
 
 
-cdef struct Lane:
+cdef struct Ring:
     int64_t head  # rows ever written
-    int64_t cursor  # head % per_lane
-    int64_t first  # entries ever taken from this lane's starts, and ever put there
-    int64_t last
+    int64_t cursor  # head % ring_size
+    int64_t first  # entries ever removed from starts
+    int64_t last  # entries ever added to starts
     int64_t state
 
 
 cdef struct Field:
-    int64_t at  # bytes from the row's begin
+    int64_t at  # offset in a row, bytes
     int64_t size  # bytes
 
 
-cdef struct Lanes:
-    Lane* lane
+cdef struct Rings:
+    Ring* ring  # one for each environment
     char* rows
     uint8_t* ages
-    uint32_t* starts  # a ring of per_lane for each lane
-    int64_t* ends  # where in that ring its first and its next entry lie: first and last modulo per_lane
-    int64_t lanes
-    int64_t per_lane
+    uint32_t* starts  # circular too, ring_size entries for each ring
+    int64_t* ends  # first and last of each ring, modulo ring_size
+    int64_t num_envs
+    int64_t ring_size  # rows
     int64_t stride  # bytes of a row
     int64_t stack
-    int64_t repeat  # frames before an episode: 0 zeros, 1 its first frame
-    int64_t slot_bits  # an index is generation << slot_bits | lane * per_lane + slot
-    int64_t lost
-    int64_t extras
+    int64_t repeat  # frames before the first of an episode: 0: zeros, 1: the first frame
+    int64_t slot_bits  # an index is generation << slot_bits | ring * ring_size + slot
+    int64_t lost  # steps whose next observation never came
+    int64_t extras  # number of extra fields
     Field obs
     Field action
     Field reward
@@ -117,14 +117,14 @@ cdef struct Lanes:
     Field env
     Field[MAX_EXTRA] extra
     pthread_mutex_t mutex
-    const int64_t* forks  # that lie behind this process, and what they were when this was made
-    int64_t made_after
+    const int64_t* forks  # number of forks since the module was imported
+    int64_t made_after  # that number when this object was made
 
 
-cdef inline int check_here(const Lanes* lanes) except -1:
-    """A forked child may have inherited the lock from a thread that it has not, and large storage is its parent's, too:
-    neither is to be used there."""
-    if lanes.forks[0] != lanes.made_after:
+cdef inline int check_here(const Rings* rings) except -1:
+    """Refuses to go on in a forked child: a thread that the child lacks may hold the lock, and large storage is shared
+    with the parent."""
+    if rings.forks[0] != rings.made_after:
         raise RuntimeError(
             "this replay belongs to the parent process, of which this one is a forked child: make one here, or load"
             " what the parent has saved"
@@ -132,25 +132,25 @@ cdef inline int check_here(const Lanes* lanes) except -1:
     return 0
 
 
-cdef inline char* row_at(const Lanes* lanes, int64_t slot) noexcept nogil:
-    """``slot`` counts through all lanes."""
-    return lanes.rows + slot * lanes.stride
+cdef inline char* row_at(const Rings* rings, int64_t slot) noexcept nogil:
+    """The row in a slot, counted over all rings."""
+    return rings.rows + slot * rings.stride
 
 
 cdef inline uint8_t flag(const char* row, Field field) noexcept nogil:
     return row[field.at] != 0
 
 
-cdef inline int64_t position_of(const Lanes* lanes, const Lane* lane, int64_t slot) noexcept nogil:
-    """Of the row that lies in a lane's slot."""
-    cdef int64_t position = lane.head - lane.cursor + slot
-    return position if slot < lane.cursor else position - lanes.per_lane
+cdef inline int64_t position_of(const Rings* rings, const Ring* ring, int64_t slot) noexcept nogil:
+    """The position of the row in a slot of the ring."""
+    cdef int64_t position = ring.head - ring.cursor + slot
+    return position if slot < ring.cursor else position - rings.ring_size
 
 
-cdef inline int64_t total_starts(const Lanes* lanes) noexcept nogil:
+cdef inline int64_t total_starts(const Rings* rings) noexcept nogil:
     cdef int64_t total = 0, i
-    for i in range(lanes.lanes):
-        total += lanes.lane[i].last - lanes.lane[i].first
+    for i in range(rings.num_envs):
+        total += rings.ring[i].last - rings.ring[i].first
     return total
 
 
@@ -174,7 +174,7 @@ cdef inline uint64_t next_bits(Generator* self) noexcept nogil:
 
 
 cdef inline uint64_t below(Generator* self, uint64_t bound) noexcept nogil:
-    """Uniform over 0 to bound - 1, exactly: Lemire, "Fast random integer generation in an interval", 2019."""
+    """A number from 0 to bound - 1, exactly uniform: Lemire, "Fast random integer generation in an interval", 2019."""
     cdef uint64_t low = 0, threshold
     cdef uint64_t result = high_product(next_bits(self), bound, &low)
     if low < bound:
@@ -185,12 +185,12 @@ cdef inline uint64_t below(Generator* self, uint64_t bound) noexcept nogil:
 
 
 cdef inline double fraction(Generator* self) noexcept nogil:
-    """Uniform over [0, 1), 53 bits."""
+    """A number from [0, 1), 53 bits, uniform."""
     return (next_bits(self) >> 11) * (1.0 / 9007199254740992.0)
 
 
 cdef inline void seed_generator(Generator* self, uint64_t seed) noexcept nogil:
-    """splitmix64, as the authors of xoshiro say."""
+    """Fills the state with splitmix64, as the authors of xoshiro advise."""
     cdef uint64_t mixed
     cdef int i
     for i in range(4):
