@@ -14,17 +14,17 @@ from numpy.typing import NDArray
 from fastrl.collectors.protocol import CollectError, Plan, expect_spaces
 from fastrl.collectors.resources import memory_of
 from fastrl.envs.process_vector import ProcessVectorEnv
-from fastrl.envs.process_worker import NO_SEED, STAY
+from fastrl.envs.process_worker import NO_RESET, NO_SEED
 from fastrl.envs.vector import NativeVectorEnv
 
-__all__ = ["STAY", "NativeWorlds", "ProcessWorlds", "Worlds", "native_vector_env"]
+__all__ = ["NO_RESET", "NativeWorlds", "ProcessWorlds", "Worlds", "native_vector_env"]
 
 
 class Worlds(Protocol):
     """R rows.
 
     Attributes:
-        next_seeds: int64 [R], what the row's next reset is given, or `STAY`: it is not to begin another episode by
+        next_seeds: int64 [R], what the row's next reset is given, or `NO_RESET`: it is not to begin another episode by
             itself.
         ended_info: float64 [R, K], of the rows whose episodes the last step ended, the values of the plan's
             ``episode_info``.
@@ -220,7 +220,7 @@ class NativeWorlds:
             for i, key in enumerate(self._keys):
                 self.ended_info[ended, i] = self._env.episode_info(key)[ended]
             self._due |= ended
-            goes_on = ended & (self.next_seeds != STAY)
+            goes_on = ended & (self.next_seeds != NO_RESET)
             if goes_on.any():
                 self._reset(obs, goes_on)
 

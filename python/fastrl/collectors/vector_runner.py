@@ -12,7 +12,7 @@ from fastrl.collectors.env_runner import PARTS, Arrays, Stopped, arrays_for, che
 from fastrl.collectors.failures import Failures
 from fastrl.collectors.protocol import CollectError, Plan
 from fastrl.collectors.running import Begun, actions_of, reached
-from fastrl.collectors.vector_backends import STAY, NativeWorlds, Worlds
+from fastrl.collectors.vector_backends import NO_RESET, NativeWorlds, Worlds
 from fastrl.envs.process_pool import WorkerError
 from fastrl.networks.action_space import Actions
 from fastrl.networks.compiled_actor import Actor
@@ -246,7 +246,7 @@ class Rows:
         self._steps[mask], self._returns[mask] = 0, 0.0
         following = self._reserved[mask] if self.plan.unit == "episodes" else numbers + 1
         self.worlds.next_seeds[mask] = np.where(
-            following < 0, STAY, env_seeds(seed, lanes, np.maximum(following, 0))
+            following < 0, NO_RESET, env_seeds(seed, lanes, np.maximum(following, 0))
         )
 
     def _bury(self, error: WorkerError) -> NDArray[np.bool_]:
@@ -340,6 +340,6 @@ class Rows:
         donors = np.flatnonzero(self._playing & ~ended & (self._reserved >= 0)).tolist()
         for row, donor in zip(idle, donors, strict=False):
             self._reserved[row], self._reserved[donor] = self._reserved[donor], -1
-            self.worlds.next_seeds[donor] = STAY
+            self.worlds.next_seeds[donor] = NO_RESET
             late[row] = True
         return late

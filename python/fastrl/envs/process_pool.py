@@ -19,7 +19,7 @@ from gymnasium.error import ClosedEnvironmentError
 from numpy.typing import NDArray
 
 from fastrl._native._rust import LockstepBarrier
-from fastrl.envs.process_worker import Built, Command, Layout, Memory, Task, Told, work
+from fastrl.envs.process_worker import Command, EnvsBuilt, Layout, Memory, Reply, WorkerTask, work
 from fastrl.utils import processes
 
 StartMethod = Literal["spawn", "forkserver"]
@@ -79,7 +79,7 @@ class WorkerPool:
 
     def __init__(
         self,
-        tasks: list[Task],
+        tasks: list[WorkerTask],
         start_method: StartMethod,
         *,
         step_timeout: float | None,
@@ -102,7 +102,7 @@ class WorkerPool:
     def pids(self) -> list[int]:
         return [process.pid or 0 for process in self._processes]
 
-    def start(self) -> list[Built]:
+    def start(self) -> list[EnvsBuilt]:
         """Starts the workers and waits until they have built their environments.
 
         Raises:
@@ -115,7 +115,7 @@ class WorkerPool:
         until = time.monotonic() + self._start_timeout
         return [self._recv(w, until) for w in range(len(self.tasks))]
 
-    def _start(self, task: Task) -> tuple[BaseProcess, Connection]:
+    def _start(self, task: WorkerTask) -> tuple[BaseProcess, Connection]:
         ours, theirs = self._context.Pipe()
         # Not daemonic in multiprocessing's sense: daemonic processes could not start processes themselves.
         arguments = (task.index, pickle.dumps(task), theirs)
@@ -211,7 +211,7 @@ class WorkerPool:
         self._in_round = True
         self._open_barrier().start_round()
         self._await_round()
-        infos = self._recv_infos() if memory.told.any() else []
+        infos = self._recv_infos() if memory.replies.any() else []
         if self.deaths:
             raise WorkerError(self.deaths)
         return infos
@@ -237,13 +237,13 @@ class WorkerPool:
     def _handle_death(self, death: Death) -> None:
         barrier = self._open_barrier()
         self.deaths.append(death)
-        self.memory.told[death.worker] = Told.NOTHING
+        self.memory.replies[death.worker] = Reply.NONE
         if death.worker in barrier.missing():
             barrier.mark_dead(death.worker)
 
     def _recv_infos(self) -> list[tuple[int, dict[str, Any]]]:
         infos = []
-        for w in np.flatnonzero(self.memory.told).tolist():
+        for w in np.flatnonzero(self.memory.replies).tolist():
             try:
                 message = self._pipes[w].recv()
             except (EOFError, OSError):
@@ -263,7 +263,7 @@ class WorkerPool:
         """The answers of all workers to the last message."""
         return [pipe.recv() for pipe in self._pipes]
 
-    def restart(self, check: Callable[[Task, Built], None]) -> None:
+    def restart(self, check: Callable[[WorkerTask, EnvsBuilt], None]) -> None:
         """Starts dead workers again.
 
         Args:

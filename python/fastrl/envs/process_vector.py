@@ -1,5 +1,4 @@
-"""Python environments in worker processes, several in each, stepped together: arrays in shared memory, one barrier a
-step."""
+"""A vector environment of Python environments in worker processes, which are stepped together in shared memory."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from fastrl.envs.process_pool import Death, StartMethod, WorkerError, WorkerPool
-from fastrl.envs.process_worker import NO_SEED, STAY, Built, Command, Layout, Task
+from fastrl.envs.process_worker import NO_RESET, NO_SEED, Command, EnvsBuilt, Layout, WorkerTask
 from fastrl.envs.spec import EnvSpec, Factory, as_spec
 from fastrl.envs.vector import as_autoreset_mode
 from fastrl.utils import processes
@@ -27,41 +26,40 @@ ARRAYS = Box | Discrete | MultiBinary | MultiDiscrete
 class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
     """N environments in W processes.
 
-    Actions, observations, rewards and flags lie in memory that all processes share: a step pickles nothing, and costs
-    one barrier (``fastrl._native._rust.LockstepBarrier``). Workers load no torch, keep to one thread, leave Ctrl-C to
-    this process, and end with it even if it is killed.
+    Actions, observations, rewards and flags lie in shared memory: a step pickles nothing, and costs one barrier
+    (``fastrl._native._rust.LockstepBarrier``). Workers load no torch, use one thread, leave Ctrl-C to this process, and
+    end with it even if it is killed.
 
     Args:
-        env: how to build one: a Gymnasium id, the import path ``"my_module:make_env"`` of a function or class, one
-            itself if it pickles, or an `EnvSpec`. Observations and actions should be arrays: Box, Discrete,
-            MultiDiscrete or MultiBinary.
+        env: a Gymnasium id, the import path ``"my_module:make_env"`` of a function or class, a function or class that
+            pickles, or an `EnvSpec`. Observations and actions should be arrays: Box, Discrete, MultiDiscrete or
+            MultiBinary.
         num_envs: N.
-        num_workers: W, each with N / W environments; "auto": as many as there are cores, at most N.
-        autoreset_mode: what follows the end of an episode, see Gymnasium's `AutoresetMode`.
-        max_episode_steps: after which an episode is truncated if it has not ended; None: as the environment has it.
+        num_workers: W, each with N / W environments; "auto": the number of cores, at most N.
+        autoreset_mode: see Gymnasium's `AutoresetMode`.
+        max_episode_steps: time limit of episodes, beside the environment's own; None: only its own.
         start_method: "spawn" or "forkserver".
-        step_timeout: seconds that a step or reset may take until who is not done is taken for hanging, and killed;
-            None: any time.
+        step_timeout: seconds after which a worker that has not finished a step or reset is killed; None: no limit.
         start_timeout: seconds for building the environments.
-        info: what environments tell beside their observations is not shared memory's: with True, what is not empty is
-            pickled through pipes and comes out as Gymnasium's vector environments have it; with False, `info` is empty
-            but for ``final_obs`` and ``final_info`` (which is empty then) of SAME_STEP mode.
-        action_masks: whether environments say which of their discrete actions they allow, by a method
-            ``action_masks()`` or ``info["action_mask"]``; see the method here.
+        info: with True, infos that are not empty are pickled through pipes and returned in the form of Gymnasium's
+            vector environments; with False, `info` is empty except for ``final_obs`` and an empty ``final_info`` in
+            SAME_STEP mode.
+        action_masks: read the environments' action masks, from a method ``action_masks()`` or from
+            ``info["action_mask"]``; see the method here.
         episode_info: keys of infos whose numbers at the end of episodes are kept in ``ended_info``.
         options: keyword arguments for the environment.
 
     Attributes:
-        next_seeds: int64 [N]. What environments are given the next time that they reset themselves, each used once; -1,
-            where nothing else was written, goes on with the environment's own generator. In SAME_STEP mode -2 leaves
-            the reset out: the row shows the last observation, and has to be reset before it steps again.
-        ended_info: float64 [N, K], of the episodes that the last step ended, the numbers under ``episode_info``: of the
-            last info, or else the reset's, or NaN.
-        deaths: workers that are dead now.
+        next_seeds: int64 [N], seeds of the environments' next autoresets, each used once. The default -1 continues the
+            environment's own generator. In SAME_STEP mode -2 skips the autoreset: the environment keeps its last
+            observation, and has to be reset before it steps again.
+        ended_info: float64 [N, K], for the episodes that ended with the last step the numbers under ``episode_info``:
+            of the last info, else of the reset's, else NaN.
 
     Raises:
-        TypeError: ``env`` does not pickle. ValueError: an option is out of its range, spaces are not arrays or differ
-        between environments. WorkerError: environments could not be built; it has the worker's traceback.
+        TypeError: ``env`` does not pickle.
+        ValueError: an option is out of its range, or spaces are not arrays or differ between environments.
+        WorkerError: environments could not be built; the message has the worker's traceback.
     """
 
     def __init__(
@@ -101,7 +99,7 @@ class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
         bounds = [self.num_envs * w // self.num_workers for w in range(self.num_workers + 1)]
         self._has_masks = action_masks
         tasks = [
-            Task(
+            WorkerTask(
                 w,
                 range(bounds[w], bounds[w + 1]),
                 self._spec,
@@ -164,7 +162,7 @@ class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
         self._to_reset = np.ones(self.num_envs, np.bool_)
         self._all = np.ones(self.num_envs, np.bool_)
 
-    def _expect_same(self, task: Task, built: Built) -> None:
+    def _expect_same(self, task: WorkerTask, built: EnvsBuilt) -> None:
         expected = (self.single_observation_space, self.single_action_space)
         for i, spaces in zip(task.envs, built.spaces, strict=True):
             for name, ours, theirs in zip(("observations", "actions"), expected, spaces, strict=True):
@@ -355,8 +353,8 @@ class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
         infos = self._run_round(Command.STEP, mask)
         if self.autoreset_mode is AutoresetMode.DISABLED:
             np.logical_or(memory.terminations, memory.truncations, out=self._to_reset, where=mask)
-        elif self.autoreset_mode is AutoresetMode.SAME_STEP and (stays := memory.seeds == STAY).any():
-            self._to_reset |= (memory.terminations | memory.truncations) & mask & stays
+        elif self.autoreset_mode is AutoresetMode.SAME_STEP and (kept := memory.seeds == NO_RESET).any():
+            self._to_reset |= (memory.terminations | memory.truncations) & mask & kept
         return infos
 
     def _check_bounds(self, actions: NDArray[Any], mask: NDArray[np.bool_]) -> None:
@@ -406,10 +404,10 @@ class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
         return infos
 
     def action_masks(self, out: NDArray[np.bool_] | None = None) -> NDArray[np.bool_]:
-        """Bool [N, num_actions]: which actions each environment allows now.
+        """The actions that each environment allows now, bool [N, num_actions].
 
         Raises:
-            ValueError: masks were not asked for when this was made.
+            ValueError: this was made without ``action_masks=True``.
         """
         if not self._has_masks:
             raise ValueError("action_masks: pass action_masks=True to ProcessVectorEnv first")

@@ -1,4 +1,4 @@
-"""What a worker of `ProcessVectorEnv` does, and the memory that it shares with the learner's process."""
+"""The program of a worker of `ProcessVectorEnv`, and the memory that it shares with its parent."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from fastrl.envs import contract
 from fastrl.envs.spec import ElsewhereError, EnvSpec, unpickled
 from fastrl.utils import processes
 
-# Arrays begin at multiples of it, so that no two lie on one line of a core's cache.
+# Alignment of the arrays in bytes, so that no two share a cache line.
 ALIGNED = 128
 
 
 class Command(enum.IntEnum):
-    """What a round is for."""
+    """The work of a round."""
 
     STEP = 0
     RESET = 1
@@ -35,22 +35,22 @@ class Command(enum.IntEnum):
     CLOSE = 3
 
 
-class Told(enum.IntEnum):
-    """Whether a worker sends something through its pipe after a round."""
+class Reply(enum.IntEnum):
+    """The message that a worker sends through its pipe after a round."""
 
-    NOTHING = 0
+    NONE = 0
     INFOS = 1
-    FAILED = 2
+    ERROR = 2
 
 
-# Of `Memory.seeds`: as `env.reset()` without a seed; and no reset at all.
+# Special values of `Memory.seeds`: reset without a seed, and no reset.
 NO_SEED = -1
-STAY = -2
+NO_RESET = -2
 
 
 @dataclass(frozen=True)
 class Layout:
-    """What `Memory` holds: N environments in W workers, observations and actions as their spaces have them."""
+    """Shapes and dtypes of `Memory`: N environments in W workers, observations and actions as in their spaces."""
 
     num_envs: int
     num_workers: int
@@ -75,33 +75,33 @@ class Layout:
             "truncations": ((n,), np.bool_),
             "masks": ((n, self.num_masked), np.bool_),
             "info": ((n, self.num_info), np.float64),
-            "told": ((w,), np.uint8),
+            "replies": ((w,), np.uint8),
             "times": ((w, 2), np.float64),
         }
 
     @property
     def nbytes(self) -> int:
-        return sum(_room(shape, dtype) for shape, dtype in self.arrays().values())
+        return sum(_aligned_size(shape, dtype) for shape, dtype in self.arrays().values())
 
 
-def _room(shape: tuple[int, ...], dtype: Any) -> int:
+def _aligned_size(shape: tuple[int, ...], dtype: Any) -> int:
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
     return -(-max(size, 1) // ALIGNED) * ALIGNED
 
 
 class Memory:
-    """Views of the bytes beside the rounds.
+    """The shared arrays, views of the bytes beside the barrier.
 
     Attributes:
-        command: int64 [1], what the round is for.
-        mask: bool [N], the environments that it is for.
-        seeds: int64 [N], what ``reset`` is given next, or `NO_SEED`, which it is set to then.
-        actions, obs, final_obs: [N, ...], as the spaces have them.
+        command: int64 [1], the `Command` of the round.
+        mask: bool [N], the environments that take part in the round.
+        seeds: int64 [N], the seed of the next ``reset``, which sets it to `NO_SEED`; or `NO_SEED` or `NO_RESET`.
+        actions, obs, final_obs: [N, ...], in the spaces' shapes and dtypes.
         rewards: float64 [N]; terminations, truncations: bool [N].
         masks: bool [N, num_actions], which actions are allowed now; [N, 0] unless they are asked for.
         info: float64 [N, K], of the episodes that the last step ended, the values of the K infos that are asked for.
-        told: uint8 [W], `Told`.
-        times: float64 [W, 2], seconds that each worker spent on its part, and waiting, in all.
+        replies: uint8 [W], `Reply`.
+        times: float64 [W, 2], total seconds that each worker has worked and waited.
     """
 
     command: NDArray[np.int64]
@@ -115,29 +115,29 @@ class Memory:
     truncations: NDArray[np.bool_]
     masks: NDArray[np.bool_]
     info: NDArray[np.float64]
-    told: NDArray[np.uint8]
+    replies: NDArray[np.uint8]
     times: NDArray[np.float64]
 
-    def __init__(self, rounds: LockstepBarrier, layout: Layout) -> None:
-        data, at = rounds.data(), 0
+    def __init__(self, barrier: LockstepBarrier, layout: Layout) -> None:
+        data, at = barrier.data(), 0
         for name, (shape, dtype) in layout.arrays().items():
             size = int(np.prod(shape)) * np.dtype(dtype).itemsize
             setattr(self, name, data[at : at + size].view(dtype).reshape(shape))
-            at += _room(shape, dtype)
+            at += _aligned_size(shape, dtype)
 
 
 @dataclass(frozen=True)
-class Task:
-    """A worker's: it is pickled into its process.
+class WorkerTask:
+    """The environments and settings of a worker, pickled for its process.
 
     Attributes:
-        index: which worker.
-        envs: the numbers of its environments.
-        spec: how to build them.
-        mode: what follows an end.
-        max_episode_steps: after which an episode is truncated, if it has not ended.
-        info: whether infos are sent.
-        action_masks: whether action masks are read.
+        index: of the worker.
+        envs: indices of its environments.
+        spec: builds an environment.
+        mode: the autoreset mode.
+        max_episode_steps: time limit of episodes, beside the environment's own.
+        info: send infos to the parent.
+        action_masks: read action masks.
         episode_info: keys of infos whose values at the end of an episode are kept.
     """
 
@@ -152,11 +152,11 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Built:
-    """What a worker tells of its environments when it has built them.
+class EnvsBuilt:
+    """A worker's message after it has built its environments.
 
     Attributes:
-        spaces: of observations and actions, of each.
+        spaces: observation space and action space of each.
         metadata, render_mode: of the first.
     """
 
@@ -166,19 +166,19 @@ class Built:
 
 
 class _Worker:
-    """The environments of one worker, and its views of the memory."""
+    """The environments of one worker, and its views of the shared arrays."""
 
-    def __init__(self, task: Task, envs: list[gymnasium.Env[Any, Any]], memory: Memory) -> None:
+    def __init__(self, task: WorkerTask, envs: list[gymnasium.Env[Any, Any]], memory: Memory) -> None:
         self.task, self.envs = task, envs
-        rows = slice(task.envs.start, task.envs.stop)
-        self.seeds, self.mask, self.actions = memory.seeds[rows], memory.mask[rows], memory.actions[rows]
+        own = slice(task.envs.start, task.envs.stop)
+        self.seeds, self.mask, self.actions = memory.seeds[own], memory.mask[own], memory.actions[own]
         self.obs, self.final_obs, self.rewards = (
-            memory.obs[rows],
-            memory.final_obs[rows],
-            memory.rewards[rows],
+            memory.obs[own],
+            memory.final_obs[own],
+            memory.rewards[own],
         )
-        self.terminations, self.truncations = memory.terminations[rows], memory.truncations[rows]
-        self.masks, self.info = memory.masks[rows], memory.info[rows]
+        self.terminations, self.truncations = memory.terminations[own], memory.truncations[own]
+        self.masks, self.info = memory.masks[own], memory.info[own]
         self.mask_methods = [contract.mask_method(env) if task.action_masks else None for env in envs]
         self.reset_info: list[tuple[float, ...]] = [()] * len(envs)
         self.form = contract.form_of(task.spec.id, memory.obs.shape[1:], memory.obs.dtype)
@@ -207,9 +207,9 @@ class _Worker:
 
     def reset(self, options: dict[str, Any] | None) -> None:
         for k in np.flatnonzero(self.mask).tolist():
-            self.tell(k, self.reset_one(k, options))
+            self.add_info(k, self.reset_one(k, options))
 
-    def tell(self, k: int, info: dict[str, Any]) -> None:
+    def add_info(self, k: int, info: dict[str, Any]) -> None:
         if self.task.info and info:
             self.infos.append((self.task.envs[k], info))
 
@@ -220,15 +220,15 @@ class _Worker:
             self.terminations,
             self.truncations,
         )
-        for k, (env, takes_part) in enumerate(zip(self.envs, self.mask.tolist(), strict=True)):
-            if not takes_part:
+        for k, (env, active) in enumerate(zip(self.envs, self.mask.tolist(), strict=True)):
+            if not active:
                 continue
             if self.ended[k] and mode is AutoresetMode.NEXT_STEP:
-                self.tell(k, self.reset_one(k))
+                self.add_info(k, self.reset_one(k))
                 rewards[k], terminations[k], truncations[k] = 0.0, False, False
                 continue
             action = self.actions[k]
-            # Environments get numbers of Python, and arrays that nobody writes to later.
+            # Environments get Python numbers, or copies, which the next step does not overwrite.
             given = action.item() if action.ndim == 0 else action.copy()
             obs, reward, terminated, truncated, info = contract.step(env, self.form, given)
             self.lengths[k] += 1
@@ -238,7 +238,7 @@ class _Worker:
             if not (terminated or truncated):
                 self.obs[k] = obs
                 self.read_mask(k, info)
-                self.tell(k, info)
+                self.add_info(k, info)
                 continue
             if self.task.episode_info:
                 self.info[k] = contract.info_values(
@@ -246,14 +246,14 @@ class _Worker:
                 )
             if mode is AutoresetMode.SAME_STEP:
                 self.obs[k] = self.final_obs[k] = obs
-                began = {} if self.seeds[k] == STAY else self.reset_one(k)
-                self.tell(k, {"final_info": info, **began})
+                reset_info = {} if self.seeds[k] == NO_RESET else self.reset_one(k)
+                self.add_info(k, {"final_info": info, **reset_info})
             else:
                 self.obs[k], self.ended[k] = obs, True
-                self.tell(k, info)
+                self.add_info(k, info)
 
     def call(self, name: str, values: Sequence[Any] | None, args: Any, kwargs: Any) -> list[Any]:
-        """An attribute of each environment, called if it can be; or, with values, set."""
+        """Gets an attribute of each environment, and calls it if it is callable; with values, sets it."""
         if values is not None:
             for env, i in zip(self.envs, self.task.envs, strict=True):
                 env.set_wrapper_attr(name, values[i])
@@ -266,36 +266,36 @@ class _Worker:
 
 
 def work(index: int, payload: bytes, pipe: Connection) -> None:
-    """The program of a worker's process. It ends with its parent, or when that closes its environments.
+    """Runs a worker's process until its parent closes the environments or ends.
 
     Args:
-        index: which worker.
-        payload: its pickled `Task`.
+        index: of the worker.
+        payload: its pickled `WorkerTask`.
     """
     names: list[str] = []
     processes.init_worker(names)
     envs: list[gymnasium.Env[Any, Any]] = []
-    rounds: LockstepBarrier | None = None
+    barrier: LockstepBarrier | None = None
     memory: Memory | None = None
     try:
-        task: Task = unpickled(payload)
+        task: WorkerTask = unpickled(payload)
         envs = [task.spec.make() for _ in task.envs]
         spaces = [(env.observation_space, env.action_space) for env in envs]
-        pipe.send(Built(spaces, dict(envs[0].metadata), envs[0].render_mode))
-        rounds, layout = pipe.recv()
-        names.append(rounds.name)
-        memory = Memory(rounds, layout)
-        rounds.join(index)
+        pipe.send(EnvsBuilt(spaces, dict(envs[0].metadata), envs[0].render_mode))
+        barrier, layout = pipe.recv()
+        names.append(barrier.name)
+        memory = Memory(barrier, layout)
+        barrier.join(index)
         pipe.send(None)
-        _play(_Worker(task, envs, memory), rounds, memory, pipe)
+        _run_rounds(_Worker(task, envs, memory), barrier, memory, pipe)
     except BaseException as error:
-        # Errors about an environment's interface or place are one line, all others come with their traceback.
-        in_a_line = isinstance(error, contract.ContractError | ElsewhereError)
-        text = str(error) if in_a_line else traceback.format_exc()
-        if rounds is not None and memory is not None:
-            memory.told[index] = Told.FAILED
-            rounds.done()
-        # Nobody listens if the parent was done with this worker.
+        # Errors about an environment's interface or import are one line, all others come with their traceback.
+        is_one_line = isinstance(error, contract.ContractError | ElsewhereError)
+        text = str(error) if is_one_line else traceback.format_exc()
+        if barrier is not None and memory is not None:
+            memory.replies[index] = Reply.ERROR
+            barrier.done()
+        # The parent may have closed its end of the pipe.
         with contextlib.suppress(OSError):
             pipe.send(text)
         sys.exit(1)
@@ -304,13 +304,13 @@ def work(index: int, payload: bytes, pipe: Connection) -> None:
             contract.close(env)
 
 
-def _play(worker: _Worker, rounds: LockstepBarrier, memory: Memory, pipe: Connection) -> None:
+def _run_rounds(worker: _Worker, barrier: LockstepBarrier, memory: Memory, pipe: Connection) -> None:
     index = worker.task.index
-    told, times, command = memory.told, memory.times[index], memory.command
-    spent = waited = 0.0
+    replies, times, command = memory.replies, memory.times[index], memory.command
+    worked = waited = 0.0
     end = time.perf_counter()
     while True:
-        rounds.next()
+        barrier.next()
         start = time.perf_counter()
         match int(command[0]):
             case Command.STEP:
@@ -318,25 +318,25 @@ def _play(worker: _Worker, rounds: LockstepBarrier, memory: Memory, pipe: Connec
             case Command.RESET:
                 worker.reset(pipe.recv() if pipe.poll() else None)
             case Command.CALL:
-                told[index] = Told.NOTHING
-                rounds.done()
-                pipe.send(_answer(worker, *pipe.recv()))
+                replies[index] = Reply.NONE
+                barrier.done()
+                pipe.send(_call_attribute(worker, *pipe.recv()))
                 continue
             case Command.CLOSE:
                 return
-        waited, spent = waited + start - end, spent + (end := time.perf_counter()) - start
-        times[0], times[1] = spent, waited
-        told[index] = Told.INFOS if worker.infos else Told.NOTHING
+        waited, worked = waited + start - end, worked + (end := time.perf_counter()) - start
+        times[0], times[1] = worked, waited
+        replies[index] = Reply.INFOS if worker.infos else Reply.NONE
         if worker.infos:
-            # First the round, then what may have to wait until the parent reads it.
-            rounds.done()
+            # The round first: `send` may block until the parent reads, which it does after the round.
+            barrier.done()
             pipe.send(worker.infos)
             worker.infos = []
 
 
-def _answer(worker: _Worker, *question: Any) -> tuple[Any, str]:
-    """What `_Worker.call` gives, or the traceback of what went wrong."""
+def _call_attribute(worker: _Worker, *message: Any) -> tuple[Any, str]:
+    """The results of `_Worker.call`, or the traceback of its error."""
     try:
-        return worker.call(*question), ""
+        return worker.call(*message), ""
     except Exception:
         return None, traceback.format_exc()

@@ -257,7 +257,7 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
         return obs.reshape(self._batch_shape).astype(self._obs_dtype, copy=False)
 
     def episode_info(self, key: str) -> NDArray[np.float64]:
-        """A number that the simulator knows of each environment's present episode, float64 [N]; NaN if it does not."""
+        """A number of each environment's present episode, float64 [N]; NaN if the simulator does not know the key."""
         return np.full(self.num_envs, np.nan)
 
     def _flat(self, obs: NDArray[np.float32]) -> NDArray[np.float32]:

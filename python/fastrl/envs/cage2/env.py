@@ -163,7 +163,7 @@ class Cage2Games(NativeVectorEnv):
         return out
 
     def episode_info(self, key: str) -> NDArray[np.float64]:
-        """As of `NativeVectorEnv`; ``red_agent``: see `red_agents`."""
+        """See `NativeVectorEnv.episode_info`; the key ``red_agent`` gives `red_agents`."""
         return self.red_agents().astype(np.float64) if key == "red_agent" else super().episode_info(key)
 
     def red_agents(self) -> NDArray[np.uint8]:
@@ -249,7 +249,7 @@ class Cage2VectorEnv(Cage2Games):
 class Cage2Env(SingleEnv):
     """One game of CAGE Challenge 2. Options as in `Cage2VectorEnv`.
 
-    The info of `reset` has ``red_agent``, the index into `RED_AGENTS` of the agent that the episode is played against.
+    The info of `reset` has ``red_agent``, the index into `RED_AGENTS` of the episode's red agent.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012
