@@ -10,8 +10,9 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from fastrl.networks.actor_critic import ActorCritic, sample_actions
+from fastrl.networks.actor_critic import ActorCritic
 from fastrl.networks.compiled_actor import MlpActor
+from fastrl.networks.distributions import sample_actions
 from fastrl.utils.seeding import uniforms
 
 # Observation, hidden layers, actions: CAGE 2 with its effective and with all actions, and a wider network.

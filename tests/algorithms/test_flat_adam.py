@@ -8,7 +8,7 @@ import torch
 
 from fastrl.algorithms.flat_adam import FlatAdam, parts
 from fastrl.networks.action_space import Actions
-from fastrl.networks.actor_critic import LOG_STD_RANGE
+from fastrl.networks.distributions import LOG_STD_RANGE
 from fastrl.networks.multi_agent import Actor
 
 

@@ -88,7 +88,7 @@ class TestLearns:
         stats, _ = run.train()
         assert stats.returns.mean() == pytest.approx(env.best_return(), abs=0.06)
         a, b = (run.learner.policy_state()["actors"][f"agent{i}"]["weights"] for i in (0, 1))
-        assert not torch.equal(a["body.layers.0.weight"], b["body.layers.0.weight"])
+        assert not torch.equal(a["body.0.weight"], b["body.0.weight"])
 
     @pytest.mark.slow
     def test_worlds_of_one_agent(self):
@@ -194,9 +194,7 @@ class TestMixedPolicies:
         run.train(5)
         after = run.learner.policy_state()["actors"]
         assert_same(after["old"]["weights"], frozen["actors"]["shared"]["weights"])
-        moved = (
-            after["new"]["weights"]["body.layers.0.weight"] - before["new"]["weights"]["body.layers.0.weight"]
-        )
+        moved = after["new"]["weights"]["body.0.weight"] - before["new"]["weights"]["body.0.weight"]
         assert moved.abs().max() > 1e-4
 
     @pytest.mark.parametrize("critic", ["own", "central"])
@@ -255,7 +253,7 @@ class TestEnds:
             num_steps=9,
         )
         for trained in run.learner._critics.trained.values():
-            last = trained.network.body.layers[-1]
+            last = trained.network.body[-1]
             last.weight.data.zero_()
             last.bias.data.fill_(1)
         run.collect()
@@ -310,9 +308,7 @@ class TestRatio:
             env = TeamEnv(8, 3)
             run = mappo_for(env, minibatch_size=100)
             run.train(1)
-            vectors.append(
-                run.learner.policy_state()["actors"]["shared"]["weights"]["body.layers.0.weight"].clone()
-            )
+            vectors.append(run.learner.policy_state()["actors"]["shared"]["weights"]["body.0.weight"].clone())
         torch.testing.assert_close(*vectors, atol=1e-4, rtol=1e-3)
 
     def test_target_kl_stops_early(self):

@@ -17,7 +17,8 @@ from pydantic import ValidationError
 
 from fastrl.algorithms.ppo import PPO, Minibatch, PPOConfig, ppo_gradients
 from fastrl.algorithms.protocol import Problem
-from fastrl.networks.actor_critic import ActorCritic, mask_logits
+from fastrl.networks.actor_critic import ActorCritic
+from fastrl.networks.distributions import mask_logits
 from fastrl.utils.timer import Stopwatch
 
 

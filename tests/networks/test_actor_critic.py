@@ -6,15 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from fastrl.networks.actor_critic import (
-    MASKED,
-    ActorCritic,
-    RunningNorm,
-    flatten_parameters,
-    load_weights,
-    mask_logits,
-    sample_actions,
-)
+from fastrl.networks.actor_critic import ActorCritic
+from fastrl.networks.distributions import MASKED, mask_logits, sample_actions
+from fastrl.networks.normalization import RunningNorm
+from fastrl.networks.parameters import flatten_parameters, load_weights
 
 LARGEST_UNIFORM = 1 - 2**-24
 
@@ -65,8 +60,8 @@ class TestActorCritic:
 
     def test_refuses_weights_that_are_not_finite(self):
         state = ActorCritic(5, 7).state()
-        state["weights"]["critic.2.bias"][1] = torch.nan
-        with pytest.raises(ValueError, match=r"weights 'critic.2.bias' are not finite"):
+        state["weights"]["critic.1.bias"][1] = torch.nan
+        with pytest.raises(ValueError, match=r"weights 'critic.1.bias' are not finite"):
             ActorCritic.from_state(state)
 
     def test_refuses_weights_of_another_network(self):
@@ -74,6 +69,10 @@ class TestActorCritic:
         with pytest.raises(ValueError, match=r"'actor.0.weight' must have shape \[64, 5\], got \[64, 6\]"):
             ActorCritic.from_state({**state, "weights": ActorCritic(6, 7).state()["weights"]})
         with pytest.raises(ValueError, match="weights do not fit the network"):
+            ActorCritic.from_state(
+                {**state, "weights": ActorCritic(5, 7, continuous=True).state()["weights"]}
+            )
+        with pytest.raises(ValueError, match="a network of 6 layers and at least 9,608 numbers is claimed"):
             ActorCritic.from_state({**state, "weights": ActorCritic(5, 7, (64,)).state()["weights"]})
 
     @pytest.mark.parametrize("arguments", [(0, 7, (64,)), (5, 0, (64,)), (5, 7, (64, 0)), (5, 7, (-1,))])

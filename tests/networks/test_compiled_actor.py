@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 
 from fastrl._native._rust import Mlp
 from fastrl.networks.action_space import Actions
-from fastrl.networks.actor_critic import ActorCritic, gaussian_log_probs, sample_actions
+from fastrl.networks.actor_critic import ActorCritic
 from fastrl.networks.compiled_actor import MlpActor, RandomActor
+from fastrl.networks.distributions import gaussian_log_probs, sample_actions
 from fastrl.utils.seeding import GOLDEN, mix, uniforms
 
 

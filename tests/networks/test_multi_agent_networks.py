@@ -9,15 +9,8 @@ import pytest
 import torch
 
 from fastrl.networks.action_space import Actions
-from fastrl.networks.actor_critic import gaussian_log_probs, sampling_noise
-from fastrl.networks.multi_agent import (
-    Actor,
-    CentralCritic,
-    Critic,
-    MultiAgentPolicy,
-    Perceptron,
-    Trace,
-)
+from fastrl.networks.distributions import gaussian_log_probs, sampling_noise
+from fastrl.networks.multi_agent import Actor, CentralCritic, Critic, MultiAgentPolicy
 from fastrl.rollout.multi_agent import MultiAgentRollout
 
 DISCRETE = Actions(gymnasium.spaces.Discrete(4))
@@ -30,74 +23,6 @@ def generator(seed=0):
 
 def actor(actions=DISCRETE, seed=0, **options):
     return Actor(3, actions, **{"hidden": (8, 6), "generator": generator(seed), **options})
-
-
-class TestPerceptron:
-    def test_orthogonal(self):
-        net = Perceptron([16, 16, 4], "relu", "orthogonal", 0.01, generator())
-        weight = net.layers[0].weight
-        torch.testing.assert_close(weight @ weight.T, 2 * torch.eye(16))
-        last = net.layers[1].weight
-        torch.testing.assert_close(last @ last.T, 1e-4 * torch.eye(4))
-
-    def test_he(self):
-        weight = Perceptron([400, 500, 1], "relu", "he", 1.0, generator()).layers[0].weight
-        assert weight.std().item() == pytest.approx(math.sqrt(2 / 400), rel=0.01)
-
-    def test_xavier(self):
-        weight = Perceptron([400, 500, 1], "relu", "xavier", 1.0, generator()).layers[0].weight
-        assert weight.abs().max().item() == pytest.approx(math.sqrt(6 / 900), rel=0.01)
-
-    def test_biases_are_zero_and_the_generator_decides(self):
-        a, b, c = (Perceptron([3, 4, 2], "relu", "he", 1.0, generator(seed)) for seed in (1, 1, 2))
-        assert not a.layers[0].bias.any()
-        assert torch.equal(a.layers[0].weight, b.layers[0].weight)
-        assert not torch.equal(a.layers[0].weight, c.layers[0].weight)
-
-    def test_global_generator_is_left_alone(self):
-        before = torch.random.get_rng_state()
-        Perceptron([3, 4, 2], "relu", "orthogonal", 1.0, generator()).dropout_masks(2, 0.5, generator())
-        assert torch.equal(torch.random.get_rng_state(), before)
-
-    def test_refuses_no_width(self):
-        with pytest.raises(ValueError, match=r"at least 1, got \[3, 0, 2\]"):
-            Perceptron([3, 0, 2], "relu", "he", 1.0, generator())
-
-
-class TestTrace:
-    @pytest.mark.parametrize("activation", ["relu", "tanh", "elu"])
-    @pytest.mark.parametrize("rate", [0.0, 0.4])
-    @pytest.mark.parametrize("sizes", [(3, 2), (3, 7, 5, 2)])
-    def test_gradients_are_those_of_autograd(self, activation, rate, sizes):
-        net = Perceptron(sizes, activation, "he", 1.0, generator()).double()
-        x = torch.randn(9, 3, generator=generator(1), dtype=torch.float64)
-        gradient = torch.randn(9, 2, generator=generator(2), dtype=torch.float64)
-        drops = [mask.double() for mask in net.dropout_masks(9, rate, generator(3))] if rate else []
-        plain = x
-        for i, layer in enumerate(net.layers):
-            plain = layer(plain)
-            if i < len(net.layers) - 1:
-                plain = {"relu": torch.relu, "tanh": torch.tanh, "elu": torch.nn.functional.elu}[activation](
-                    plain
-                )
-                plain = plain * drops[i] if drops else plain
-        expected = torch.autograd.grad(plain, list(net.parameters()), gradient)
-        for parameter in net.parameters():
-            parameter.grad = torch.ones_like(parameter)
-        trace = Trace(drops)
-        with torch.no_grad():
-            torch.testing.assert_close(net(x, trace), plain)
-        trace.backpropagate(gradient)
-        for parameter, own in zip(net.parameters(), expected, strict=True):
-            torch.testing.assert_close(parameter.grad, own + 1)
-
-    def test_dropout_keeps_the_mean(self):
-        masks = Perceptron([3, 1000, 10, 2], "relu", "he", 1.0, generator()).dropout_masks(
-            500, 0.25, generator()
-        )
-        assert [tuple(mask.shape) for mask in masks] == [(500, 1000), (500, 10)]
-        assert sorted(masks[0].unique().tolist()) == pytest.approx([0, 4 / 3])
-        assert masks[0].mean().item() == pytest.approx(1, abs=0.01)
 
 
 class TestActor:
@@ -121,8 +46,8 @@ class TestActor:
     def test_discrete_draws(self):
         network = actor()
         with torch.no_grad():
-            network.body.layers[-1].weight.zero_()
-            network.body.layers[-1].bias.copy_(torch.log(torch.tensor([0.1, 0.2, 0.3, 0.4])))
+            network.body[-1].weight.zero_()
+            network.body[-1].bias.copy_(torch.log(torch.tensor([0.1, 0.2, 0.3, 0.4])))
             draws, log_probs = network.draw(
                 torch.ones(20_000, 3),
                 torch.zeros(20_000, dtype=torch.int64),

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from fastrl.networks.actor_critic import flatten_parameters
+from fastrl.networks.parameters import flatten_parameters
 from fastrl.networks.q_network import NATURE, NoisyLinear, QNetwork, flatten_statistics, parse_conv
 
 

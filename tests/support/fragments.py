@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from fastrl.networks.action_space import Actions
-from fastrl.networks.actor_critic import gaussian_log_probs, mask_logits, sample_actions, sampling_noise
+from fastrl.networks.distributions import gaussian_log_probs, mask_logits, sample_actions, sampling_noise
 from fastrl.rollout.fragment import STEP_ARRAYS, Fragment
 from fastrl.utils.seeding import EPISODES
 

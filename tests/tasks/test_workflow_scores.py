@@ -59,7 +59,7 @@ def test_scores_are_those_of_the_protocol(ruleset: Any, scan_memory: bool) -> No
     obs_dim = 87 if scan_memory else 77
     network = ActorCritic(obs_dim, 80, (16,), generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
-        network.actor[2].weight.mul_(100)
+        network.actor[1].weight.mul_(100)
     policy = as_policy(fold(network.state(), ENTERPRISE_FIRST), scan_memory=scan_memory)
     options: dict[str, Any] = {"ruleset": ruleset, "episodes": 30, "seed": 5, "horizons": (10, 25)}
     scored = score_by_protocol(policy, ENTERPRISE_FIRST, "x", **options)

@@ -37,7 +37,7 @@ def test_it_acts_as_the_trained_network_would(run: Path, policy: Policy) -> None
     weights = state["policy"]["weights"]
     obs = observations(50)
     hidden = (torch.from_numpy(obs) @ weights["actor.0.weight"].T + weights["actor.0.bias"]).relu()
-    logits = hidden @ weights["actor.2.weight"].T + weights["actor.2.bias"]
+    logits = hidden @ weights["actor.1.weight"].T + weights["actor.1.bias"]
     actions = policy.act(obs)
     assert actions.dtype == np.int64
     assert actions.shape == (50,)

@@ -405,7 +405,7 @@ class Mlp:
         bounded), and its log-probability (log-density) into `log_probs` [K].
 
         Drawn with the random numbers of step `steps` [K] in `streams` [K], those of `fastrl.utils.seeding.uniforms`, by
-        inverting the cumulative distribution as `fastrl.networks.actor_critic.sample_actions` does; normal numbers
+        inverting the cumulative distribution as `fastrl.networks.distributions.sample_actions` does; normal numbers
         after Box and
         Muller. `greedy`: the first of the most probable actions, the mean. `masks` [K, A], discrete only: which actions
         are allowed; with none, all are. Where observations are NaN the action is some action, and its log-probability

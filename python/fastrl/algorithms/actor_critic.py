@@ -18,17 +18,16 @@ from fastrl.algorithms.protocol import Algorithm, Problem
 from fastrl.algorithms.reward_scaling import ReturnScale
 from fastrl.algorithms.schedules import LinearSchedule
 from fastrl.networks.action_space import Actions
-from fastrl.networks.actor_critic import (
-    LOG_STD_RANGE,
-    Activation,
-    ActorCritic,
+from fastrl.networks.actor_critic import Activation, ActorCritic
+from fastrl.networks.compiled_actor import ActorSpec, MlpActor
+from fastrl.networks.distributions import LOG_STD_RANGE
+from fastrl.networks.parameters import (
     check_architecture,
     check_layers,
     flatten_parameters,
     generator_of,
     load_weights,
 )
-from fastrl.networks.compiled_actor import ActorSpec, MlpActor
 from fastrl.rollout.fragment import Fragment
 from fastrl.rollout.layout import lay_out
 from fastrl.rollout.rollout import Rollout

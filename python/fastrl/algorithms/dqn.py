@@ -30,7 +30,7 @@ from fastrl.algorithms.protocol import (
     no_exploration,
 )
 from fastrl.algorithms.schedules import LinearSchedule
-from fastrl.networks.actor_critic import (
+from fastrl.networks.parameters import (
     check_architecture,
     check_layers,
     flatten_parameters,

@@ -6,8 +6,10 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
-from fastrl.networks.actor_critic import LOG_STD_RANGE, flatten_parameters, load_weights
-from fastrl.networks.multi_agent import Actor, CentralCritic, Critic, Trace
+from fastrl.networks.distributions import LOG_STD_RANGE
+from fastrl.networks.multi_agent import Actor, CentralCritic, Critic
+from fastrl.networks.parameters import flatten_parameters, load_weights
+from fastrl.networks.perceptron import Trace
 
 Network = TypeVar("Network", bound=Actor | Critic | CentralCritic)
 

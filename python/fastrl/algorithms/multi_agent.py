@@ -20,14 +20,10 @@ from fastrl.algorithms.protocol import MultiAgentAlgorithm, Problem
 from fastrl.algorithms.reward_scaling import ReturnScale
 from fastrl.algorithms.schedules import Schedule
 from fastrl.networks.action_space import Actions
-from fastrl.networks.actor_critic import (
-    check_architecture,
-    check_layers,
-    generator_of,
-    load_weights,
-    sampling_noise,
-)
-from fastrl.networks.multi_agent import Actor, CentralCritic, Critic, MultiAgentPolicy, Scripted, Trace
+from fastrl.networks.distributions import sampling_noise
+from fastrl.networks.multi_agent import Actor, CentralCritic, Critic, MultiAgentPolicy, Scripted
+from fastrl.networks.parameters import check_architecture, check_layers, generator_of, load_weights
+from fastrl.networks.perceptron import Trace
 from fastrl.rollout.multi_agent import MultiAgentRollout
 from fastrl.utils.timer import Stopwatch
 

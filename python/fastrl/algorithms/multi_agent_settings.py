@@ -5,8 +5,8 @@ from typing import Annotated
 from pydantic import Field
 
 from fastrl.algorithms.schedules import ScheduleName
-from fastrl.networks.actor_critic import LOG_STD_RANGE
-from fastrl.networks.multi_agent import Activation, Init
+from fastrl.networks.distributions import LOG_STD_RANGE
+from fastrl.networks.perceptron import Activation, Init
 from fastrl.utils.config import section
 
 

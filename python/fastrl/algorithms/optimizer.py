@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeVar, cast
 import torch
 from torch import Tensor, nn
 
-from fastrl.networks.actor_critic import check_moments
+from fastrl.networks.parameters import check_moments
 
 T = TypeVar("T", bound=Tensor | tuple[Tensor, ...])
 

@@ -18,7 +18,8 @@ from fastrl.algorithms.actor_critic import (
 )
 from fastrl.algorithms.ppo_loss import log_probs_of, surrogate_gradient
 from fastrl.algorithms.protocol import Problem
-from fastrl.networks.actor_critic import generator_of, mask_logits
+from fastrl.networks.distributions import mask_logits
+from fastrl.networks.parameters import generator_of
 from fastrl.rollout.fragment import Fragment
 from fastrl.utils.config import section
 from fastrl.utils.timer import Stopwatch

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fastrl.networks.actor_critic import gaussian_log_probs, mask_logits
+from fastrl.networks.distributions import gaussian_log_probs, mask_logits
 
 
 class PolicyLosses(NamedTuple):

@@ -7,7 +7,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fastrl.networks.actor_critic import RunningNorm, load_weights
+from fastrl.networks.normalization import RunningNorm
+from fastrl.networks.parameters import load_weights
 from fastrl.rollout.fragment import Fragment
 from fastrl.rollout.multi_agent import MultiAgentRollout
 from fastrl.rollout.rollout import Rollout, discounted_sums

@@ -3,10 +3,8 @@
 Rows are agents, row = world * A + agent, as in `fastrl.rollout.multi_agent`.
 """
 
-import itertools
-import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, Self, get_args
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -14,157 +12,15 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fastrl.networks.action_space import Actions
-from fastrl.networks.actor_critic import (
-    LOG_STD_RANGE,
-    RunningNorm,
-    check_numbers,
-    gaussian_log_probs,
-    load_weights,
-    sample_actions,
-    sampling_noise,
-)
+from fastrl.networks.distributions import LOG_STD_RANGE, gaussian_log_probs, sample_actions, sampling_noise
+from fastrl.networks.normalization import RunningNorm
+from fastrl.networks.parameters import check_numbers, load_weights
+from fastrl.networks.perceptron import Activation, Init, Perceptron, Trace
 from fastrl.rollout.multi_agent import MultiAgentRollout
-
-Activation = Literal["relu", "tanh", "elu"]
-Init = Literal["orthogonal", "he", "xavier"]
 
 # Chooses actions by rule: from observations float32 [B, obs_dim] and agent indices int64 [B], actions of the
 # environment, int64 [B] or float32 [B, n].
 Scripted = Callable[[NDArray[np.float32], NDArray[np.int64]], NDArray[Any]]
-
-
-class _Linear(nn.Module):
-    """``nn.Linear`` without values, which otherwise come from torch's global generator. (``skip_init`` would do, but
-    loads PyTorch's compiler, 50 MB.)"""
-
-    def __init__(self, fan_in: int, fan_out: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(fan_out, fan_in))
-        self.bias = nn.Parameter(torch.empty(fan_out))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return nn.functional.linear(x, self.weight, self.bias)
-
-
-class Perceptron(nn.Module):
-    """A multi-layer perceptron with initialisation by name, and dropout by masks that the caller draws.
-
-    Hidden weights are initialised ``orthogonal`` with gain sqrt(2) (Huang et al., 2022, detail 2), ``he`` (normal,
-    He et al., 2015, fan in) or ``xavier`` (uniform, Glorot and Bengio, 2010); the last layer's are orthogonal with
-    ``last_gain`` in every case, for its scale decides how random a fresh policy is. Biases are 0.
-
-    Args:
-        sizes: widths from input to output.
-        activation: after each hidden layer. On CPUs ReLU is many times cheaper than the others.
-        init: see above.
-        last_gain: of the last layer.
-        generator: where the initial weights come from.
-    """
-
-    def __init__(
-        self,
-        sizes: Sequence[int],
-        activation: Activation,
-        init: Init,
-        last_gain: float,
-        generator: torch.Generator,
-    ) -> None:
-        super().__init__()
-        if any(size < 1 for size in sizes):
-            raise ValueError(f"every width of a network must be at least 1, got {list(sizes)}")
-        if activation not in get_args(Activation):
-            raise ValueError(f"activation should be one of {get_args(Activation)}, got {activation!r}")
-        self.activation = activation
-        self.hidden = tuple(sizes[1:-1])
-        self.layers = nn.ModuleList()
-        for i, (fan_in, fan_out) in enumerate(itertools.pairwise(sizes)):
-            linear = _Linear(fan_in, fan_out)
-            if i == len(sizes) - 2:
-                nn.init.orthogonal_(linear.weight, last_gain, generator=generator)
-            elif init == "orthogonal":
-                nn.init.orthogonal_(linear.weight, math.sqrt(2), generator=generator)
-            elif init == "he":
-                nn.init.kaiming_normal_(linear.weight, nonlinearity="relu", generator=generator)
-            else:
-                nn.init.xavier_uniform_(linear.weight, generator=generator)
-            nn.init.zeros_(linear.bias)
-            self.layers.append(linear)
-
-    def forward(self, x: Tensor, trace: "Trace | None" = None) -> Tensor:
-        """Outputs float [B, sizes[-1]] of inputs float [B, sizes[0]].
-
-        Args:
-            trace: remembers what `Trace.backpropagate` needs, and has the dropout; None: for outputs alone.
-        """
-        activate = {"relu": torch.relu, "tanh": torch.tanh, "elu": nn.functional.elu}[self.activation]
-        last = len(self.layers) - 1
-        for i, layer in enumerate(self.layers):
-            if trace is not None:
-                trace.inputs.append(x)
-            x = layer(x)
-            if i < last:
-                x = activate(x)
-                if trace is not None:
-                    trace.hidden.append(x)
-                    if trace.drops:
-                        x = x * trace.drops[i]
-        if trace is not None:
-            trace.body = self
-        return x
-
-    def dropout_masks(self, rows: int, rate: float, generator: torch.Generator) -> list[Tensor]:
-        """For each hidden layer float32 [rows, width]: 0 with probability ``rate``, else 1 / (1 - rate)."""
-        return [
-            torch.rand((rows, width), generator=generator).ge_(rate).div_(1 - rate) for width in self.hidden
-        ]
-
-
-class Trace:
-    """What a pass through a `Perceptron` leaves behind for the gradients of its parameters.
-
-    Backpropagation is spelled out: half of what autograd takes for networks this small is its own, and the first call
-    of ``backward`` loads PyTorch's compiler, 50 MB.
-
-    Args:
-        drops: what each hidden layer's outputs are multiplied by, as `Perceptron.dropout_masks` draws them; empty:
-            nothing.
-    """
-
-    body: Perceptron
-
-    def __init__(self, drops: Sequence[Tensor] = ()) -> None:
-        self.drops = drops
-        self.inputs: list[Tensor] = []  # of each layer
-        self.hidden: list[Tensor] = []  # outputs of each hidden layer, before dropout
-
-    @torch.no_grad()
-    def backpropagate(self, gradient: Tensor) -> None:
-        """Adds the gradients to those of the network's parameters, which must have some (zeros, to begin with).
-
-        Args:
-            gradient: of the outputs, float [B, sizes[-1]].
-        """
-        for i in reversed(range(len(self.inputs))):
-            layer = self.body.layers[i]
-            assert isinstance(layer, _Linear)
-            assert layer.weight.grad is not None and layer.bias.grad is not None
-            layer.weight.grad.addmm_(gradient.T, self.inputs[i])
-            layer.bias.grad.add_(gradient.sum(0))
-            if i == 0:
-                return
-            gradient = gradient @ layer.weight
-            if self.drops:
-                gradient = gradient * self.drops[i - 1]
-            gradient = _derivative(self.body.activation, gradient, self.hidden[i - 1])
-
-
-def _derivative(activation: Activation, gradient: Tensor, outputs: Tensor) -> Tensor:
-    """The gradient of an activation's inputs from that of its outputs."""
-    if activation == "relu":
-        return torch.ops.aten.threshold_backward(gradient, outputs, 0)
-    if activation == "tanh":
-        return torch.ops.aten.tanh_backward(gradient, outputs)
-    return torch.ops.aten.elu_backward(gradient, 1, 1, 1, True, outputs)
 
 
 class _Network(nn.Module):
@@ -278,7 +134,7 @@ class Actor(_Network):
     @staticmethod
     def check_size(state: Mapping[str, Any]) -> None:
         """Refuses an architecture of more numbers than there are weights: see
-        `fastrl.networks.actor_critic.check_numbers`."""
+        `fastrl.networks.parameters.check_numbers`."""
         architecture = state["architecture"]
         inputs = architecture["obs_dim"] + architecture["num_ids"]
         outputs = Actions.from_state(state["actions"]).size

@@ -10,7 +10,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from fastrl.networks.actor_critic import check_numbers, load_weights
+from fastrl.networks.parameters import check_numbers, load_weights
 
 # The network of Mnih et al., "Human-level control through deep reinforcement learning", 2015.
 NATURE = ("32x8/4", "64x4/2", "64x3/1")
@@ -223,7 +223,7 @@ class QNetwork(nn.Module):
     @staticmethod
     def check_size(state: Mapping[str, Any]) -> None:
         """Refuses an architecture of more numbers than there are weights: see
-        `fastrl.networks.actor_critic.check_numbers`."""
+        `fastrl.networks.parameters.check_numbers`."""
         architecture = state["architecture"]
         channels, *size = architecture["obs_shape"]
         others = 0

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fastrl.networks.action_space import Actions
-from fastrl.networks.actor_critic import ActorCritic, mask_logits, sample_actions
+from fastrl.networks.actor_critic import ActorCritic
+from fastrl.networks.distributions import mask_logits, sample_actions
 from fastrl.training.checkpoint import CheckpointError, load_newest, unusable
 from fastrl.utils.config import ConfigError
 

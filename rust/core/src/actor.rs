@@ -1,4 +1,4 @@
-//! Chooses actions with a network's newest weights: the compiled twin of `fastrl.networks.actor_critic.sample_actions`.
+//! Chooses actions with a network's newest weights: the compiled twin of `fastrl.networks.distributions.sample_actions`.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -28,7 +28,7 @@ from fastrl.collectors.transport import FeedClosed, QueueSender, Sender
 from fastrl.collectors.weights import Weights
 from fastrl.envs.multi_agent import MultiAgentVectorEnv
 from fastrl.envs.record_episodes import EPISODE, RecordEpisodeStatistics
-from fastrl.networks.actor_critic import sampling_noise
+from fastrl.networks.distributions import sampling_noise
 from fastrl.networks.multi_agent import MultiAgentPolicy
 from fastrl.queue import Empty, Queue
 from fastrl.rollout.multi_agent import MultiAgentRollout

@@ -38,8 +38,9 @@ from fastrl.envs.cage2.workflow import (
     workflow_name,
 )
 from fastrl.envs.spec import EnvSpec
-from fastrl.networks.actor_critic import Activation, ActorCritic, sample_actions
+from fastrl.networks.actor_critic import Activation, ActorCritic
 from fastrl.networks.compiled_actor import MlpActor
+from fastrl.networks.distributions import sample_actions
 from fastrl.training.collecting import Publisher, spent
 from fastrl.utils.config import Setting, section
 from fastrl.utils.timer import Stopwatch

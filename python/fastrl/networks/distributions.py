@@ -1,0 +1,60 @@
+"""Distributions of actions: categorical with masks, and Gaussian."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from fastrl.networks.action_space import Actions
+
+# The logit of a masked action. Finite, for 0 * inf is NaN; exp() of it, less any logit, is exactly 0.
+MASKED = -1e9
+
+# The deviation of a Gaussian policy stays between exp(-5) and exp(2).
+LOG_STD_RANGE = (-5.0, 2.0)
+
+
+def mask_logits(logits: Tensor, mask: Tensor | None) -> Tensor:
+    """Logits [B, A] in which the actions where ``mask`` (bool [B, A]) is False have probability exactly 0."""
+    return logits if mask is None else torch.where(mask, logits, MASKED)
+
+
+def sample_actions(logits: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
+    """Draws an action from each row of logits by inverting the cumulative distribution.
+
+    One random number a row; the Gumbel trick needs one for each action, which costs more than the network.
+
+    Args:
+        logits: float32 [B, A]; actions at `MASKED` are never drawn while another action is not masked.
+        uniforms: float32 [B, 1], uniform in [0, 1 - 2**-24], as ``torch.rand`` draws them.
+
+    Returns:
+        Actions int64 [B], and their log-probabilities float32 [B]. Where logits are NaN the action is some
+        action, and its log-probability NaN.
+    """
+    all_log_probs = torch.log_softmax(logits, -1)
+    cumulative = all_log_probs.exp().cumsum(-1)
+    total = cumulative[:, -1:]
+    # The first action whose cumulative sum exceeds uniforms * total. There is one, for (1 - 2**-24) * total
+    # rounds to less than total; and it is no masked one, which repeats the sum before it.
+    actions = torch.searchsorted(cumulative, uniforms * total, right=True)
+    actions.clamp_(max=logits.shape[-1] - 1)
+    return actions.squeeze(-1), all_log_probs.gather(-1, actions).squeeze(-1)
+
+
+def gaussian_log_probs(means: Tensor, log_std: Tensor, draws: Tensor) -> Tensor:
+    """Log-densities float [B] of draws [B, n] under independent Gaussians."""
+    z = (draws - means) * (-log_std).exp()
+    return -0.5 * z.square().sum(-1) - (log_std.sum() + 0.5 * math.log(2 * math.pi) * len(log_std))
+
+
+def sampling_noise(actions: Actions, shape: Sequence[int], generator: torch.Generator) -> Tensor:
+    """The random numbers that it takes to draw actions for rows [*shape].
+
+    Returns:
+        Uniform float32 [*shape, 1] for discrete actions (see `sample_actions`), normal [*shape, n] for a Box.
+    """
+    if actions.is_box:
+        return torch.randn((*shape, actions.size), generator=generator)
+    return torch.rand((*shape, 1), generator=generator)

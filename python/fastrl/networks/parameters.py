@@ -1,0 +1,113 @@
+"""Parameters of networks: drawn from seeds, flattened, loaded, and checked against what a file claims."""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+
+def check_numbers(weights: Mapping[str, Tensor], *layers: Sequence[int], others: int = 0) -> None:
+    """Compares the sizes that a file claims with the weights in it, before memory is taken for networks of these sizes.
+
+    Args:
+        weights: by name.
+        layers: widths of each perceptron from input to output.
+        others: numbers of other layers.
+
+    Raises:
+        ValueError: there are fewer weights than these have.
+    """
+    there = sum(tensor.numel() for tensor in weights.values())
+    count = sum(len(sizes) - 1 for sizes in layers)
+    numbers = others + sum((a + 1) * b for sizes in layers for a, b in itertools.pairwise(sizes))
+    if numbers > there or count > len(weights):
+        raise ValueError(
+            f"a network of {count} layers and at least {numbers:,} numbers is claimed, the weights are"
+            f" {len(weights)} arrays of {there:,} numbers"
+        )
+
+
+def check_architecture(saved: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+    """Refuses weights of a network of another architecture.
+
+    Raises:
+        ValueError: it says in what they differ.
+    """
+    differ = [
+        f"{name} {saved.get(name)}, not {value}" for name, value in own.items() if saved.get(name) != value
+    ]
+    if differ:
+        raise ValueError(f"its network has {', '.join(differ)}")
+
+
+def check_layers(state: Mapping[str, Any], **layers: Sequence[Any]) -> None:
+    """Refuses the saved state of a network whose layers are not those of the settings.
+
+    Args:
+        state: with an ``architecture``.
+        layers: widths, such as ``hidden=(64, 64)``.
+
+    Raises:
+        ValueError
+    """
+    for name, sizes in layers.items():
+        if state["architecture"][name] != list(sizes):
+            raise ValueError(f"the saved {name} layers are {state['architecture'][name]}, not {list(sizes)}")
+
+
+def check_moments(state: Mapping[str, Tensor], parameters: Tensor) -> None:
+    """Refuses the saved state of an optimiser of other parameters.
+
+    Raises:
+        ValueError
+    """
+    for name, tensor in state.items():
+        if tensor.ndim and tensor.shape != parameters.shape:
+            raise ValueError(
+                f"the optimizer's {name} should have shape {list(parameters.shape)}, got {list(tensor.shape)}"
+            )
+
+
+def generator_of(seed: np.random.SeedSequence) -> torch.Generator:
+    """A generator on the CPU with a seed of its own."""
+    return torch.Generator().manual_seed(int(seed.generate_state(1, np.uint64)[0]) >> 1)
+
+
+def load_weights(network: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    """``network.load_state_dict(weights)`` that refuses in one line.
+
+    Raises:
+        ValueError: missing, unknown, wrongly shaped or not finite weights. The network is unchanged then.
+    """
+    own = network.state_dict()
+    if own.keys() != weights.keys():
+        raise ValueError(f"weights do not fit the network: expected {sorted(own)}, got {sorted(weights)}")
+    for name, tensor in weights.items():
+        if tensor.shape != own[name].shape:
+            raise ValueError(
+                f"weights {name!r} must have shape {list(own[name].shape)}, got {list(tensor.shape)}"
+            )
+        if not tensor.isfinite().all():
+            raise ValueError(f"weights {name!r} are not finite (NaN or infinity)")
+    network.load_state_dict(weights)
+
+
+def flatten_parameters(module: nn.Module) -> nn.Parameter:
+    """Makes the parameters of a module, and their gradients, views of one vector, which is returned.
+
+    An optimiser then has one tensor to step instead of many small ones, which for small networks costs a
+    tenth of a gradient step. Gradients add up in ``vector.grad``: zero it, do not set it to None. Moving the
+    module to another device breaks the connection.
+    """
+    parameters = list(module.parameters())
+    vector = nn.Parameter(nn.utils.parameters_to_vector(parameters).detach().clone())
+    vector.grad = torch.zeros_like(vector)
+    sizes = [parameter.numel() for parameter in parameters]
+    views = zip(parameters, vector.data.split(sizes), vector.grad.split(sizes), strict=True)
+    for parameter, data, gradient in views:
+        parameter.data = data.view_as(parameter)
+        parameter.grad = gradient.view_as(parameter)
+    return vector
