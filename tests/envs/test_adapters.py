@@ -1,4 +1,4 @@
-"""The adapters, held against the libraries that they speak to."""
+"""The adapters, tested with the libraries that they adapt to."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fastrl.envs.adapters import SB3VecEnv
 
 
 class Coin(gymnasium.Env):
-    """Ends by luck (terminated), at step 5 (truncated), or both; its info tells the step."""
+    """An environment that terminates at random, is truncated at step 5, or both; its info has the step."""
 
     observation_space = Box(0, 1, (2,), np.float32)
     action_space = Discrete(2)
@@ -69,7 +69,7 @@ def assert_same(ours: Any, theirs: Any) -> None:
     ],
     ids=["coins", "cage2", "cage2 with info"],
 )
-def test_it_does_what_sb3s_own_vecenv_does_with_single_environments(
+def test_it_agrees_with_sb3s_own_vecenv_of_single_environments(
     native: Callable[[int], Any], single: Callable[[], Any]
 ) -> None:
     ours, theirs = SB3VecEnv(native(3)), DummyVecEnv([single] * 3)
@@ -90,7 +90,7 @@ def test_it_does_what_sb3s_own_vecenv_does_with_single_environments(
                 assert_same(a, b)
 
 
-def test_truncation_and_termination_are_told_apart() -> None:
+def test_truncation_and_termination_are_distinguished() -> None:
     env = SB3VecEnv(coins(64))
     env.seed(1)
     env.reset()
@@ -104,7 +104,7 @@ def test_truncation_and_termination_are_told_apart() -> None:
     assert told == {(False, False), (True, False), (True, True)}
 
 
-def test_what_a_caller_does_to_the_arrays_does_not_reach_the_environment() -> None:
+def test_the_callers_changes_to_arrays_do_not_reach_the_environment() -> None:
     class Reusing(SyncVectorEnv):
         def step(self, actions: Any) -> Any:
             obs, _, *rest = super().step(actions)
@@ -172,7 +172,7 @@ def test_attributes_and_methods_reach_the_environment() -> None:
     env.close()
 
 
-def test_options_go_to_the_next_reset_alone() -> None:
+def test_options_are_used_for_the_next_reset_only() -> None:
     env = SB3VecEnv(coins(2))
     env.set_options({"wind": 1})
     env.reset()
@@ -184,7 +184,7 @@ def test_options_go_to_the_next_reset_alone() -> None:
         env.reset()
 
 
-def test_what_it_cannot_adapt_is_refused() -> None:
+def test_unsuitable_environments_are_refused() -> None:
     with pytest.raises(
         ValueError, match=r"expected the autoreset mode \S*SAME_STEP, got \S*NEXT_STEP; make it"
     ):
@@ -193,12 +193,12 @@ def test_what_it_cannot_adapt_is_refused() -> None:
         SB3VecEnv(Cage2Env())
 
 
-def test_without_sb3_one_line_says_how_to_get_it() -> None:
+def test_without_sb3_the_error_says_how_to_install_it() -> None:
     code = "import sys; sys.modules['stable_baselines3'] = None; from fastrl.envs.adapters import SB3VecEnv"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     says = "SB3VecEnv needs Stable-Baselines3, which is not installed: pip install 'fastrl[sb3]'"
     assert done.stderr.strip().splitlines()[-1] == f"ImportError: {says}"
 
 
-def test_an_adapter_that_there_is_not_is_a_plain_attribute_error() -> None:
+def test_an_unknown_adapter_is_an_attribute_error() -> None:
     assert not hasattr(adapters, "Wheels")

@@ -1,4 +1,4 @@
-"""fastrl.envs.AsyncNativeVectorEnv: the same episodes as environment by environment, in whatever order."""
+"""fastrl.envs.AsyncNativeVectorEnv: the same episodes as sequential environments, in any order."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fastrl.utils.seeding import env_seed
 
 SEED = 11
 
-# Id, options and episodes' length: short ones, so that some end.
+# Id, options and length of episodes, which are short enough to end.
 CASES = [
     ("fastrl/Cage2-v0", {"episode_length": 7}),
     ("fastrl/highway-fast-v0", {"config": {"vehicles_count": 5, "duration": 4}}),
@@ -39,7 +39,7 @@ def action_of(space, rng):
 
 @pytest.mark.parametrize(("env_id", "options"), CASES)
 @pytest.mark.parametrize("num_threads", [1, 3])
-def test_episodes_are_those_of_the_sequential_twin(env_id, options, num_threads):
+def test_episodes_are_those_of_sequential_environments(env_id, options, num_threads):
     assert fastrl.__version__
     num_envs, num_steps = 5, 20
     env = make(env_id, options, num_envs, num_threads=num_threads)
@@ -89,7 +89,7 @@ def ids(*values):
     return np.array(values, np.int64)
 
 
-def test_without_autoreset_the_caller_names_the_episodes():
+def test_without_autoreset_the_caller_chooses_the_episodes():
     env = cage2(2, seed=5, autoreset_mode="disabled")
     twin = Cage2VectorEnv(1, episode_length=2)
     env.reset(ids(1), lanes=ids(2**32), numbers=ids(40))
@@ -111,7 +111,7 @@ def test_without_autoreset_the_caller_names_the_episodes():
     env.close()
 
 
-def test_calls_out_of_place_are_refused_and_change_nothing():
+def test_misplaced_calls_are_refused_and_change_nothing():
     env = cage2()
     with pytest.raises(gymnasium.error.ResetNeeded, match="environment 0 was never reset"):
         env.send([0], ids(0))
@@ -158,7 +158,7 @@ def test_calls_out_of_place_are_refused_and_change_nothing():
     env.close()
 
 
-def test_actions_that_are_numbers():
+def test_continuous_actions():
     env = AsyncNativeVectorEnv(RingVectorEnv(2, warmup_steps=0))
     env.reset()
     env.recv()
@@ -172,7 +172,7 @@ def test_actions_that_are_numbers():
     env.close()
 
 
-def test_options_that_are_none_are_refused():
+def test_invalid_options_are_refused():
     with pytest.raises(ValueError, match="expected 'same_step' or 'disabled', got 'next_step'"):
         cage2(autoreset_mode="next_step")
     with pytest.raises(ValueError, match="num_threads: expected 0"):
@@ -198,7 +198,7 @@ def slow_highways(num_envs):
     return AsyncNativeVectorEnv(HighwayVectorEnv(num_envs, config=config), num_threads=1)
 
 
-def test_waiting_ends_in_time_and_nothing_is_lost():
+def test_recv_times_out_and_loses_no_environment():
     env = slow_highways(2)
     env.reset()
     env.recv()
@@ -212,7 +212,7 @@ def test_waiting_ends_in_time_and_nothing_is_lost():
             return True
         return False
 
-    # Somebody who is kept from asking for long enough finds them ready.
+    # After a long wait the environments are ready.
     wait_until(came_too_early)
     assert env.in_flight == 2
     assert len(env.recv(2, timeout=TIMEOUT).env_ids) == 2
@@ -230,7 +230,7 @@ def test_closing_while_environments_step():
             env.recv(1)
 
 
-def test_another_thread_is_refused_while_one_waits():
+def test_a_second_thread_is_refused_during_recv():
     env = slow_highways(8)
     env.reset()
     env.recv()
@@ -254,13 +254,13 @@ def test_another_thread_is_refused_while_one_waits():
         assert len(seen.pop().env_ids) == 8
         return refused
 
-    # The other thread may be over before this one looks.
+    # The other thread may have finished before this one checks.
     wait_until(times_refused)
     env.close()
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_a_fork_is_told_to_make_its_own():
+def test_a_fork_is_refused_with_advice():
     env = cage2()
     env.reset()
     child = os.fork()

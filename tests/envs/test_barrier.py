@@ -14,7 +14,7 @@ from fastrl._native._rust import LockstepBarrier
 from fastrl.utils.processes import SHARED_MEMORY
 
 
-def test_members_and_leader_take_turns() -> None:
+def test_members_and_leader_alternate() -> None:
     barrier = LockstepBarrier(2, 24)
     members = [pickle.loads(pickle.dumps(barrier)) for _ in range(2)]
     views = [member.data().view(np.int64) for member in members]

@@ -1,4 +1,4 @@
-"""The CAGE 2 environments as Gymnasium users meet them."""
+"""The Gymnasium environments of CAGE 2."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_episodes_are_truncated_never_terminated(length: int) -> None:
         assert not terminated.any() and truncated.all() == truncated.any() == (t % length == 0)
 
 
-def test_max_episode_steps_goes_first() -> None:
+def test_max_episode_steps_takes_precedence() -> None:
     assert Cage2VectorEnv(1, max_episode_steps=30).episode_length == 30
 
 
@@ -90,7 +90,7 @@ def test_same_step_keeps_the_true_last_observation() -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_info_state_tells_the_truth_of_the_step(mode: str) -> None:
+def test_info_state_has_the_true_state(mode: str) -> None:
     env = Cage2VectorEnv(2, autoreset_mode=mode, info_state=True, episode_length=20)
     _, info = env.reset(seed=1)
     assert info["red_access"].shape == (2, 13) and info["_red_access"].all()
@@ -99,7 +99,7 @@ def test_info_state_tells_the_truth_of_the_step(mode: str) -> None:
         _, _, _, truncated, info = env.step([0, 0])
     assert truncated.all()
     last = info["final_info"] if mode == "same_step" else info
-    # Undisturbed, B_line owns Op_Server0 by then and has begun to impact it.
+    # Without a defence B_line owns Op_Server0 by then and has begun to impact it.
     assert (last["red_access"][:, HOSTS.index("Op_Server0")] == 2).all()
     assert (last["red_action"][:, 0] == 5).all()
     if mode == "same_step":
@@ -119,7 +119,7 @@ def test_info_state_does_not_change_the_episodes() -> None:
             np.testing.assert_array_equal(a, b)
 
 
-def test_step_into_fills_rows_of_a_rollout() -> None:
+def test_step_into_fills_a_rollout() -> None:
     env, twin = Cage2VectorEnv(4, autoreset_mode="same_step"), Cage2VectorEnv(4, autoreset_mode="same_step")
     obs = np.full((121, 4, 52), np.nan, np.float32)
     rewards = np.zeros((120, 4), np.float32)
@@ -140,7 +140,7 @@ def test_step_into_fills_rows_of_a_rollout() -> None:
             assert np.isnan(final).all(), "left alone until an episode ends"
 
 
-def test_scan_memory_is_what_the_wrapper_adds() -> None:
+def test_scan_memory_agrees_with_the_wrapper() -> None:
     with_memory, plain = (Cage2VectorEnv(6, red_agent="mix", scan_memory=s) for s in (True, False))
     memory = ScanMemory(6)
     obs, _ = with_memory.reset(seed=4)
@@ -154,7 +154,7 @@ def test_scan_memory_is_what_the_wrapper_adds() -> None:
     np.testing.assert_array_equal(memory.observe(np.zeros((6, 52), np.float32))[:, 52:], 0)
 
 
-def test_effective_actions_leave_out_what_never_fits() -> None:
+def test_effective_actions_leave_out_impossible_decoys() -> None:
     names = {ACTIONS[a] for a in EFFECTIVE_ACTIONS}
     assert "Sleep" in names and "Monitor" not in names and "Analyse Defender" not in names
     assert "DecoyFemitter Enterprise0" not in names, "Femitter runs on Windows"
@@ -164,7 +164,7 @@ def test_effective_actions_leave_out_what_never_fits() -> None:
 
 
 def test_masked_actions_really_have_no_effect() -> None:
-    """Whatever the mask rules out leaves the same state and reward as Sleep, draws aside."""
+    """A masked action leaves the same state and reward as Sleep, except for random draws."""
     env = Cage2VectorEnv(1, info_state=True, autoreset_mode="disabled", red_agent="meander")
     env.reset(seed=8)
     rng = np.random.default_rng(0)
@@ -208,7 +208,7 @@ def test_the_mix_is_drawn_per_episode_and_named() -> None:
     np.testing.assert_allclose(shares, [0.25, 0.5, 0.25], atol=0.1)
 
 
-def test_render_shows_both_sides() -> None:
+def test_render_has_blues_view_and_the_true_state() -> None:
     env = gymnasium.make("fastrl/Cage2-v0", render_mode="ansi")
     env.reset(seed=0)
     env.step(0)

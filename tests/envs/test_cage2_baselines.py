@@ -1,4 +1,4 @@
-"""The scripted defenders do what the challenge's do, and score what the challenge's score."""
+"""The scripted defenders act and score like those of the challenge."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def alert(*hosts: str) -> np.ndarray:
     return np.array([[host in hosts for host in HOSTS]])
 
 
-def test_react_heeds_alerts_only_after_a_monitor_and_in_their_order() -> None:
+def test_react_reads_alerts_only_after_a_monitor_and_in_their_order() -> None:
     policy = make_baseline("react-restore", 1)
     named = lambda *hosts: ACTIONS[policy.act(alert(*hosts))[0]]  # noqa: E731
     assert named("User1") == "Monitor", "nothing was monitored before the first step"
@@ -33,7 +33,7 @@ def test_react_remove_removes() -> None:
     assert ACTIONS[policy.act(alert("Op_Server0"))[0]] == "Remove Op_Server0"
 
 
-def test_reset_by_mask_forgets_only_these_games() -> None:
+def test_reset_by_mask_clears_only_these_games() -> None:
     policy = make_baseline("react-remove", 2)
     policy.act(np.zeros((2, 13), np.bool_))
     both = np.repeat(alert("User1", "User2"), 2, axis=0)
@@ -58,7 +58,7 @@ PUBLISHED = [
 
 
 @pytest.mark.parametrize(("blue", "red", "ruleset", "mean", "error"), PUBLISHED)
-def test_scores_are_those_of_cyborg(blue: str, red: str, ruleset: str, mean: float, error: float) -> None:
+def test_scores_agree_with_cyborg(blue: str, red: str, ruleset: str, mean: float, error: float) -> None:
     """Within four standard errors of the difference: a false alarm once in 16,000 for the choice of seeds."""
     returns = run_baseline(blue, episodes=2000, seed=5, red_agent=red, ruleset=ruleset)
     own = returns.std() / np.sqrt(len(returns))

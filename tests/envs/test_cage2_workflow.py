@@ -1,4 +1,4 @@
-"""CAGE 2 with workflows: against a plain account of what the game shows, and as Gymnasium users meet it."""
+"""CAGE 2 with workflows: compared with a plain count of compliance, and as a Gymnasium environment."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ def unit_type(host: str) -> str:
     ]
 
 
-class Account:
-    """One episode, counted by hand from the names of actions and the true sessions."""
+class ComplianceCount:
+    """Compliance of one episode, counted from the names of actions and the true sessions."""
 
     def __init__(self, workflow: Workflow) -> None:
         self.order = [UNIT_TYPES[t] for t in workflow]
         self.fixes: list[bool] = []
 
     def step(self, action: str, sessions: dict[str, int]) -> float:
-        """Takes an action before which red had so many sessions; returns by how much compliance has changed."""
+        """Counts an action, given red's sessions before it; returns the change of compliance."""
         kind, _, target = action.partition(" ")
         before = self.compliance
         if kind in ("Remove", "Restore"):
@@ -72,7 +72,7 @@ HABITS = {"anything": range(len(ACTIONS)), "fixes": FIXES, "fixes seldom": [0] *
     weight=st.sampled_from([0.0, 1.0, 7.5]),
     workflows=st.lists(st.sampled_from(WORKFLOWS), min_size=6, max_size=6),
 )
-def test_agrees_with_an_account_by_hand(
+def test_agrees_with_a_count_by_hand(
     seed: int, ruleset: Any, red_agent: str, habit: str, weight: float, workflows: list[Workflow]
 ) -> None:
     n, length = 6, 60
@@ -87,18 +87,18 @@ def test_agrees_with_an_account_by_hand(
     env.set_workflows(workflows)
     (plain, info), (obs, _) = game.reset(seed=seed), env.reset(seed=seed)
     rng = np.random.default_rng(seed)
-    accounts: list[Account] = []
+    counts: list[ComplianceCount] = []
     for t in range(2 * length):
         np.testing.assert_array_equal(obs, np.concatenate([plain, encode(workflows)], axis=1))
         if t % length == 0:
-            accounts = [Account(workflow) for workflow in workflows]
+            counts = [ComplianceCount(workflow) for workflow in workflows]
             reds = game.red_agents()
             returns, additions = np.zeros(n), np.zeros(n)
         actions = rng.choice(HABITS[habit], n)
         sessions = info["red_sessions"]
         changes = [
-            account.step(ACTIONS[a], dict(zip(HOSTS, row, strict=True)))
-            for account, a, row in zip(accounts, actions, sessions, strict=True)
+            count.step(ACTIONS[a], dict(zip(HOSTS, row, strict=True)))
+            for count, a, row in zip(counts, actions, sessions, strict=True)
         ]
         plain, reward, _, ended, info = game.step(actions)
         obs, shaped, terminated, truncated, _ = env.step(actions)
@@ -112,15 +112,15 @@ def test_agrees_with_an_account_by_hand(
     told = env.episodes()
     np.testing.assert_array_equal(told["finished"], 2)
     np.testing.assert_allclose(told["return"], returns, atol=1e-9)
-    np.testing.assert_allclose(told["compliance"], [account.compliance for account in accounts])
+    np.testing.assert_allclose(told["compliance"], [count.compliance for count in counts])
     np.testing.assert_allclose(additions, weight * told["compliance"], atol=1e-9)
-    np.testing.assert_array_equal(told["fixes"], [len(account.fixes) for account in accounts])
+    np.testing.assert_array_equal(told["fixes"], [len(count.fixes) for count in counts])
     np.testing.assert_array_equal(told["red_agent"], reds)
     np.testing.assert_array_equal(told["workflow"], workflows)
 
 
-def test_aimless_fixes_comply_now_and_then() -> None:
-    """The comparison above is worth something only where some comply and some do not."""
+def test_random_fixes_comply_sometimes() -> None:
+    """The comparison above needs fixes that comply and fixes that do not."""
     env = Cage2WorkflowVectorEnv(50, red_agent="mix", autoreset_mode="same_step")
     env.reset(seed=0)
     rng = np.random.default_rng(0)
@@ -130,7 +130,7 @@ def test_aimless_fixes_comply_now_and_then() -> None:
 
 
 def played(actions: list[str], workflow: Workflow, red_agent: str = "bline") -> tuple[float, int]:
-    """Compliance and fixes of a game of these actions."""
+    """Compliance and fixes of a game with these actions."""
     env = Cage2WorkflowVectorEnv(
         1, workflow=workflow, red_agent=red_agent, episode_length=len(actions), autoreset_mode="same_step"
     )
@@ -141,11 +141,11 @@ def played(actions: list[str], workflow: Workflow, red_agent: str = "bline") -> 
     return float(told["compliance"][0]), int(told["fixes"][0])
 
 
-def test_without_a_fix_compliance_is_a_half() -> None:
+def test_compliance_without_a_fix_is_a_half() -> None:
     assert played(["Sleep"] * 9, WORKFLOWS[0]) == (0.5, 0)
 
 
-def test_any_fix_complies_where_nothing_is_compromised_and_the_foothold_does_not_count() -> None:
+def test_any_fix_complies_without_compromised_hosts_and_the_foothold_does_not_count() -> None:
     fixes = ["Restore Op_Host1", "Remove User3", "Restore User0", "Remove Defender", "Restore Enterprise2"]
     for workflow in WORKFLOWS[::17]:
         assert played(fixes, workflow, "sleep") == (1.0, 5)
@@ -158,8 +158,8 @@ def test_any_fix_complies_where_nothing_is_compromised_and_the_foothold_does_not
         ("op_server,user,enterprise,op_host,defender", 0.75),
     ],
 )
-def test_the_first_type_that_red_holds_is_to_be_fixed(workflow: str, compliance: float) -> None:
-    # Undisturbed for 19 steps, B_line holds user hosts, enterprise hosts and Op_Server0.
+def test_fixes_of_the_first_type_that_red_holds_comply(workflow: str, compliance: float) -> None:
+    # After 19 steps without a defence B_line holds user hosts, enterprise hosts and Op_Server0.
     fixes = ["Remove Op_Server0", "Restore Op_Server0", "Restore User0", "Restore Op_Host0"]
     order = parse_workflow(workflow)
     env = Cage2VectorEnv(1, info_state=True)
@@ -168,11 +168,11 @@ def test_the_first_type_that_red_holds_is_to_be_fixed(workflow: str, compliance:
         info = env.step([0])[-1]
     held = {unit_type(host) for host, n in zip(HOSTS, info["red_sessions"][0], strict=True) if n}
     assert held == {"user", "enterprise", "op_server"}
-    # Restored, Op_Server0 is free; user hosts are next.
+    # After its Restore, Op_Server0 is free; user hosts are next.
     assert played(["Sleep"] * 19 + fixes, order) == (compliance, 4)
 
 
-def test_a_workflow_holds_from_the_next_episode_on_or_now_if_nothing_has_happened() -> None:
+def test_a_workflow_takes_effect_at_the_next_or_an_unstarted_episode() -> None:
     env = Cage2WorkflowVectorEnv(2, workflow=WORKFLOWS[3], episode_length=3, autoreset_mode="same_step")
     obs, _ = env.reset(seed=0)
     np.testing.assert_array_equal(env.workflows(), [WORKFLOWS[3]] * 2)
@@ -188,7 +188,7 @@ def test_a_workflow_holds_from_the_next_episode_on_or_now_if_nothing_has_happene
     np.testing.assert_array_equal(env.episodes()["workflow"], [WORKFLOWS[10], WORKFLOWS[11]])
 
 
-def test_state_carries_workflows_and_what_became_of_episodes() -> None:
+def test_state_has_workflows_and_episode_statistics() -> None:
     def make() -> Cage2WorkflowVectorEnv:
         return Cage2WorkflowVectorEnv(
             3, red_agent="mix", episode_length=5, compliance_weight=3, autoreset_mode="same_step"
@@ -239,7 +239,7 @@ def test_registered_for_make_vec() -> None:
     np.testing.assert_array_equal(obs[:, 52:], encode([WORKFLOWS[9]] * 3))
 
 
-def test_masks_and_scans_are_those_of_the_game() -> None:
+def test_masks_and_scans_agree_with_the_game() -> None:
     options: dict[str, Any] = {"red_agent": "meander", "scan_memory": True, "actions": "effective"}
     game, env = Cage2VectorEnv(4, **options), Cage2WorkflowVectorEnv(4, **options)
     game.reset(seed=0)
@@ -258,14 +258,14 @@ def test_there_are_120_workflows_of_five_types() -> None:
     assert [UNIT_TYPES[t] for t in TYPE_OF_HOST] == [unit_type(host) for host in HOSTS]
 
 
-def test_row_r_of_the_code_names_the_type_at_place_r() -> None:
+def test_row_r_of_the_code_is_the_type_at_position_r() -> None:
     (code,) = encode([(2, 1, 3, 0, 4)]).reshape(1, 5, 5)
     assert code.dtype == np.float32
     np.testing.assert_array_equal(code.argmax(axis=1), [2, 1, 3, 0, 4])
     np.testing.assert_array_equal(code.sum(axis=1), 1)
 
 
-def test_names_are_read_back() -> None:
+def test_names_are_parsed_back() -> None:
     assert workflow_name((2, 1, 3, 0, 4)) == "op_server,enterprise,op_host,defender,user"
     assert all(parse_workflow(workflow_name(workflow)) == workflow for workflow in WORKFLOWS)
     assert parse_workflow(" Op-Server > ENTERPRISE>op host, defender ,user") == (2, 1, 3, 0, 4)
@@ -280,7 +280,7 @@ def test_names_are_read_back() -> None:
         ("", "unknown unit type ''.*defender, enterprise, op_server, op_host, user"),
     ],
 )
-def test_a_bad_name_is_told_what_was_expected(text: str, message: str) -> None:
+def test_the_error_of_a_bad_name_says_what_was_expected(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         parse_workflow(text)
 

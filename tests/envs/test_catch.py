@@ -21,12 +21,12 @@ def play(env, choose, seed):
 
 
 def follow(obs):
-    """The optimal play: under the ball, which is the one bright cell above the lowest row."""
+    """The optimal policy: moves under the ball, the one bright cell above the lowest row."""
     ball, paddle = obs[:-1].any(axis=0).argmax(), obs[-1].argmax()
     return int(np.sign(ball - paddle)) + 1 if obs[:-1].any() else 1
 
 
-def test_is_what_gymnasium_expects():
+def test_passes_gymnasiums_checker():
     check_env(gymnasium.make("fastrl/Catch-v0").unwrapped, skip_render_check=True)
 
 
@@ -37,14 +37,14 @@ def test_the_optimum_is_the_number_of_balls(size, balls):
         assert play(env, follow, seed) == (balls, balls * (size - 1))
 
 
-def test_other_play_is_much_worse():
+def test_other_policies_are_much_worse():
     env, rng = CatchEnv(), np.random.default_rng(0)
     chance = np.mean([play(env, lambda _: int(rng.integers(3)), seed)[0] for seed in range(200)])
     assert -9 < chance < -7
     assert play(env, lambda obs: 2 - follow(obs), 0)[0] <= -4
 
 
-def test_observations_show_ball_and_paddle_alone():
+def test_observations_have_only_ball_and_paddle():
     env = CatchEnv()
     obs, _ = env.reset(seed=0)
     assert obs.dtype == np.uint8 and obs.shape == (10, 10)
@@ -65,7 +65,7 @@ def test_refuses():
         env.step(3)
 
 
-def test_as_the_pipeline_plays_it():
+def test_works_as_a_pixel_environment():
     env = make_pixels("fastrl/Catch-v0", size=None, frame_skip=1, noop_max=0)
     assert env.observation_space.shape == (10, 10)
     assert play(env, follow, 1) == (10, 90)

@@ -1,4 +1,4 @@
-"""Cooperative driving from Python: shapes, masks, difficulty, account, seeds and states, and what it refuses."""
+"""Cooperative driving from Python: shapes, masks, difficulty, episode statistics, seeds, states and errors."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_spaces(env_id: str, action_type: str) -> None:
 @each_id
 @each_mode
 @each_type
-def test_rows_keep_to_the_rules(env_id: str, mode: str, action_type: str) -> None:
+def test_arrays_keep_their_invariants(env_id: str, mode: str, action_type: str) -> None:
     env = make_multi(
         env_id,
         8,
@@ -123,7 +123,7 @@ def test_seeds_fix_episodes_and_states_restore_them(env_id: str, mode: str) -> N
 
 
 @each_id
-def test_threads_change_nothing(env_id: str) -> None:
+def test_results_do_not_depend_on_threads(env_id: str) -> None:
     envs = [make_multi(env_id, 150, max_agents=4, duration=8, num_threads=n) for n in (1, 3)]
     for env in envs:
         env.reset(seed=0)
@@ -131,7 +131,7 @@ def test_threads_change_nothing(env_id: str) -> None:
 
 
 @each_id
-def test_difficulty_counts_from_the_next_reset(env_id: str) -> None:
+def test_difficulty_takes_effect_at_the_next_reset(env_id: str) -> None:
     env = make_multi(env_id, 4, max_agents=10, duration=5)
     env.reset(seed=0)
     env.set_difficulty(num_agents=np.array([1, 4, 7, 10]), density=0.0)
@@ -179,7 +179,7 @@ def test_impossible_difficulties_change_nothing(env_id: str, difficulty: Any, me
 
 
 def careful(obs: np.ndarray) -> np.ndarray:
-    """Slower when somebody is near ahead in the lane, faster when slow on a free lane."""
+    """A driver that brakes behind a near vehicle in its lane and accelerates on a free lane."""
     speed = obs[..., 2] * 40
     seen = obs[..., 9:].reshape(*obs.shape[:-1], 8, 7)
     dx, dy, dvx = (seen[..., k] * scale for k, scale in ((1, 150), (2, 12), (3, 40)))
@@ -189,7 +189,7 @@ def careful(obs: np.ndarray) -> np.ndarray:
     return np.where(blocked, 4, np.where(speed < 22.5, 3, 1))
 
 
-def test_what_agents_see_is_enough_to_drive_by() -> None:
+def test_a_driver_can_act_on_the_observations() -> None:
     accounts = []
     for sees in (True, False):
         env = make_multi("fastrl/coop-highway-v0", 32, max_agents=8)
@@ -207,8 +207,8 @@ def test_what_agents_see_is_enough_to_drive_by() -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_the_account_of_an_episode(seed: int) -> None:
-    """Against sums of our own over what the steps gave."""
+def test_episode_statistics_agree_with_sums_over_steps(seed: int) -> None:
+    """Compared with sums over the results of the steps."""
     env = make_multi("fastrl/coop-merge-v0", 1, max_agents=9, num_agents=7, autoreset_mode="disabled")
     _, alive = env.reset(seed=seed)
     assert env.episodes()["finished"] == 0 and np.isnan(env.episodes()["length"])
@@ -221,7 +221,7 @@ def test_the_account_of_an_episode(seed: int) -> None:
         length += 1
         returned += rewards.sum()
         speeds += list(obs[alive][:, 2] * 40)
-        # 150 m, the way from the ramp's end to the arrival, is half of what that distance is measured in.
+        # The arrival is 150 m past the ramp's end, half of the unit of that distance.
         gone = obs[terminations]
         arrived += int((gone[:, 7] <= -0.5).sum())
         crashed += int((gone[:, 7] > -0.5).sum())
@@ -278,7 +278,7 @@ def test_unusable_options_are_named(options: Any, kind: Any, message: str) -> No
 
 
 @pytest.mark.parametrize("num_envs", [0, -1, 2**40])
-def test_unusable_numbers_of_worlds(num_envs: int) -> None:
+def test_unusable_numbers_of_environments(num_envs: int) -> None:
     with pytest.raises(ValueError, match="num_envs: expected 1 to"):
         make_multi(IDS[0], num_envs)
 
@@ -295,7 +295,7 @@ def test_unusable_numbers_of_worlds(num_envs: int) -> None:
         ("continuous", [0.0, np.inf]),
     ],
 )
-def test_unusable_actions_of_the_living_change_nothing(env_id: str, action_type: str, bad: Any) -> None:
+def test_unusable_actions_change_nothing(env_id: str, action_type: str, bad: Any) -> None:
     env = make_multi(env_id, 3, max_agents=5, num_agents=4, action_type=action_type)
     env.reset(seed=0)
     before = env.save_state()
@@ -325,7 +325,7 @@ def test_states_of_other_options_are_refused() -> None:
     assert env.save_state() == before
 
 
-def test_a_closed_env_says_so() -> None:
+def test_a_closed_env_refuses_calls() -> None:
     env = make_multi(IDS[0], 2)
     env.reset(seed=0)
     env.close()
@@ -336,7 +336,7 @@ def test_a_closed_env_says_so() -> None:
 
 @each_id
 def test_cooperation_mixes_the_reward_with_the_teams_mean(env_id: str) -> None:
-    """The same traffic, once for each share: actions do not depend on rewards."""
+    """The same traffic for each share, because actions do not depend on rewards."""
     runs = {}
     for share in (0.0, 0.25, 1.0):
         env = make_multi(env_id, 4, max_agents=6, cooperation=share, autoreset_mode="disabled")

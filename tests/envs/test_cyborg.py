@@ -1,4 +1,4 @@
-"""The adapter, on a stand-in for CybORG, and on the real one where it is installed."""
+"""The CybORG adapter, on a stub of CybORG, and on the real one if it is installed."""
 
 import importlib.util
 import random
@@ -60,7 +60,7 @@ def forget(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def play(env, seed, others=()):
-    """Observations and rewards of an episode, between whose steps others play too."""
+    """Observations and rewards of an episode, between whose steps other environments step, too."""
     rng = np.random.default_rng(seed)
     seen, rewards = [env.reset(seed=seed)[0]], []
     while True:
@@ -90,7 +90,7 @@ def check_episodes(red):
 
 @pytest.mark.parametrize("red", ["bline", "meander", "sleep"])
 @pytest.mark.usefixtures("cyborg")
-def test_episodes_are_functions_of_their_seed(red):
+def test_episodes_are_determined_by_their_seed(red):
     seen, rewards = check_episodes(red)
     assert not np.array_equal(seen, play(CyborgEnv(red, 20), 8)[0])
     cost = {"bline": 2.0, "meander": 1.0, "sleep": 0.0}[red]
@@ -98,7 +98,7 @@ def test_episodes_are_functions_of_their_seed(red):
 
 
 @pytest.mark.usefixtures("cyborg")
-def test_is_what_gymnasium_expects():
+def test_passes_gymnasiums_checker():
     check_env(gymnasium.make("fastrl/CybORG-v0", episode_length=30).unwrapped, skip_render_check=True)
 
 
@@ -112,7 +112,7 @@ def test_refuses():
         CyborgEnv().step(0)
 
 
-def test_without_cyborg_one_line_says_so(monkeypatch):
+def test_without_cyborg_the_error_is_one_line(monkeypatch):
     forget(monkeypatch)
     monkeypatch.setitem(sys.modules, "CybORG", None)
     with pytest.raises(ImportError, match="needs CybORG, which is not installed: https://") as caught:
@@ -121,7 +121,7 @@ def test_without_cyborg_one_line_says_so(monkeypatch):
 
 
 @pytest.mark.usefixtures("cyborg")
-def test_without_what_cyborg_needs_one_line_says_so(monkeypatch):
+def test_without_cyborgs_dependencies_the_error_is_one_line(monkeypatch):
     monkeypatch.setitem(sys.modules, "CybORG.Agents.Wrappers", None)
     with pytest.raises(ImportError, match="what CybORG needs"):
         CyborgEnv()

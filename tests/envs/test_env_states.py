@@ -1,4 +1,4 @@
-"""Environments that do not fit into memory, and states that somebody has altered: refused in words, never a crash.
+"""Environments that do not fit into memory, and altered states, are refused with an error, never with a crash.
 
 The compiled side's own test (`rust/core/tests/state_properties.rs`) alters many more of them.
 """
@@ -39,7 +39,7 @@ MAKERS: dict[str, Callable[[], NativeVectorEnv | MultiAgentVectorEnv]] = {
 
 @cache
 def played(name: str) -> bytes:
-    """A state in the middle of an episode."""
+    """A state within an episode."""
     env = MAKERS[name]()
     env.reset(seed=3)
     step(env, 3)
@@ -55,7 +55,7 @@ def step(env: NativeVectorEnv | MultiAgentVectorEnv, times: int) -> None:
 
 
 def mended(body: bytes) -> bytes:
-    """The state with that body, as its checksum says."""
+    """A state with that body and its checksum."""
     return b"fastrlv2" + zlib.crc32(body).to_bytes(4, "little") + body
 
 
@@ -72,7 +72,7 @@ def test_an_altered_state_is_refused_or_works(name: str) -> None:
             except ValueError as error:
                 assert str(error).startswith("this environment state cannot be restored: ")  # noqa: PT017
                 refused += 1
-            with suppress(gymnasium.error.ResetNeeded):  # it may say that it was never reset
+            with suppress(gymnasium.error.ResetNeeded):  # it may have to be reset first
                 step(env, 2)
     assert refused > 50
     env.load_state(played(name))
@@ -80,7 +80,7 @@ def test_an_altered_state_is_refused_or_works(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MAKERS)
-def test_a_state_says_what_is_wrong_with_it(name: str) -> None:
+def test_the_error_names_the_defect_of_a_state(name: str) -> None:
     env, body = MAKERS[name](), played(name)[12:]
     for wrong, why in (
         (b"", "not have the form"),

@@ -1,6 +1,6 @@
-"""`fastrl/highway-v0` as its users meet it: config, spaces, actions, and what it refuses.
+"""`fastrl/highway-v0` as a Gymnasium environment: config, spaces, actions, and errors.
 
-That its episodes are highway-env's is shown in `test_highway_lockstep.py`.
+`test_highway_lockstep.py` shows that its episodes agree with highway-env.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def test_continuous_actions_are_computed_in_their_precision(dtype: type, steerin
         theirs.action_space.seed(seed)
         theirs.reset(seed=seed), mine.reset(seed=seed)
         for _ in range(12):
-            # A third: float64 holds what float32 does not.
+            # A third is another number in float64 than in float32.
             drawn = theirs.action_space.sample().astype(dtype) / dtype(3)
             theirs.step(drawn)
             _, _, terminated, truncated, _ = mine.step(drawn)
@@ -246,7 +246,7 @@ def test_the_config_may_be_changed_between_episodes() -> None:
         env.reset()
 
 
-def test_a_change_of_config_lets_the_stream_run_on() -> None:
+def test_a_change_of_config_continues_the_random_stream() -> None:
     env, other = HighwayEnv(SMALL), HighwayEnv(SMALL)
     env.reset(seed=5), other.reset(seed=5)
     changed, _ = env.reset(options={"config": {"duration": 3}})
@@ -295,7 +295,7 @@ def test_unusable_actions_are_refused_and_change_nothing(
     assert env.save_state() == before
 
 
-def test_numbers_beyond_the_range_are_clipped_as_in_highway_env() -> None:
+def test_actions_beyond_the_range_are_clipped_as_in_highway_env() -> None:
     one, other = (HighwayEnv(action("ContinuousAction")) for _ in range(2))
     one.reset(seed=0), other.reset(seed=0)
     assert np.array_equal(one.step([9.0, -0.01])[0], other.step([1.0, -0.01])[0])
@@ -322,7 +322,7 @@ def test_available_actions_follow_lane_and_speed() -> None:
         HighwayEnv(action("ContinuousAction")).action_masks()
 
 
-def test_scripts_find_what_they_look_for() -> None:
+def test_highway_env_attributes_are_available() -> None:
     env = gymnasium.make("fastrl/highway-fast-v0", config=SMALL).unwrapped
     with pytest.raises(gymnasium.error.ResetNeeded):
         _ = env.vehicle
@@ -340,7 +340,7 @@ def test_scripts_find_what_they_look_for() -> None:
     assert (after.speed, after.target_speed, after.crashed) == (25.0, 25.0, False)
 
 
-def test_a_copy_goes_its_own_way() -> None:
+def test_a_copy_is_independent() -> None:
     env = gymnasium.make("fastrl/highway-fast-v0", config=SMALL)
     env.reset(seed=1)
     copy = deepcopy(env)
@@ -361,17 +361,17 @@ def test_gymnasium_takes_it(id: str, config: dict[str, Any]) -> None:  # noqa: A
 
 
 @pytest.mark.parametrize("options", [{"num_envs": -1}, {"num_envs": 2**70}, {"num_threads": -1}], ids=str)
-def test_its_worlds_refuse_what_cannot_be(options: dict[str, int]) -> None:
+def test_the_multi_agent_env_refuses_invalid_options(options: dict[str, int]) -> None:
     with pytest.raises(ValueError, match=f"{next(iter(options))}: expected [01] to"):
         make_multi("fastrl/highway-v0", **{"num_envs": 2, **options})
 
 
-def test_its_worlds_have_one_agent_each() -> None:
-    worlds = make_multi("fastrl/highway-fast-v0", 2, config=SMALL)
-    obs, alive = worlds.reset(seed=4)
+def test_the_multi_agent_env_has_one_agent_each() -> None:
+    multi = make_multi("fastrl/highway-fast-v0", 2, config=SMALL)
+    obs, alive = multi.reset(seed=4)
     first, _ = HighwayEnv(SMALL, fast=True).reset(seed=5)
     assert np.array_equal(obs[1, 0], first.ravel())
-    assert alive.all() and worlds.single_observation_space.shape == (25,)
+    assert alive.all() and multi.single_observation_space.shape == (25,)
 
 
 @pytest.mark.parametrize(
@@ -435,8 +435,8 @@ def test_rollouts_may_have_the_shape_of_observations() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
-def test_traffic_stays_sane_under_any_actions(data: st.DataObject) -> None:
-    """No NaN, bounded speeds, nobody appears or vanishes, no jumps."""
+def test_traffic_keeps_its_invariants_under_any_actions(data: st.DataObject) -> None:
+    """No NaN, bounded speeds, a constant number of vehicles, no jumps."""
     manual = data.draw(st.booleans(), "manual")
     lanes = data.draw(st.integers(1, 5), "lanes")
     config = {
@@ -469,7 +469,7 @@ def test_traffic_stays_sane_under_any_actions(data: st.DataObject) -> None:
         for key in ("x", "y", "heading", "speed"):
             assert np.isfinite(after[key]).all(), key
         assert (np.abs(after["speed"]) <= 41.2).all(), "an acceleration of 6 m/s2 for 0.2 s beyond 40 m/s"
-        # A second at full speed, and what collisions push in its frames.
+        # A second at full speed, and the displacement by collisions in its frames.
         assert (np.abs(after["x"] - before["x"]) <= 41.2 + 5.0 * 15).all()
         assert (after["crashed"] >= crashed).all(), "nobody recovers from a crash"
         assert ((after["lane"] >= 0) & (after["lane"] < lanes)).all()
@@ -478,8 +478,8 @@ def test_traffic_stays_sane_under_any_actions(data: st.DataObject) -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(key=st.sampled_from(sorted(default_config())), value=st.data())
-def test_no_value_of_a_key_breaks_more_than_the_config(key: str, value: st.DataObject) -> None:
-    """Either an environment that works, or a ValueError or TypeError that names the key."""
+def test_any_value_of_a_key_works_or_is_refused(key: str, value: st.DataObject) -> None:
+    """The environment works, or a ValueError or TypeError names the key."""
     drawn = value.draw(
         st.one_of(
             st.none(),

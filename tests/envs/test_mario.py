@@ -51,15 +51,15 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip(f"pip could not get the packages of the extra mario: {told.strip().splitlines()[-1]}")
     assert code == 0, told
     (site,) = where.glob("lib/python*/site-packages")
-    # This fastrl alone: what lies beside it, numpy 2 perhaps, must not come before the environment's own.
+    # A folder with this fastrl only: packages beside it, such as numpy 2, must not precede the environment's own.
     (site / "fastrl").symlink_to(Path(fastrl.__file__).parent)
-    # Behind its own packages, so that its numpy counts.
+    # After its own packages, so that its numpy is used.
     (site / "zzz_outer.pth").write_text(sysconfig.get_path("purelib"))
     return interpreter
 
 
 def play(python: Path, code: str) -> Any:
-    """What a script in that environment prints last, as JSON."""
+    """Runs a script in that environment and parses its last line as JSON."""
     exit_code, told = run(python, "-c", textwrap.dedent(code), cwd=python.parent)
     assert exit_code == 0, told
     return json.loads(told.splitlines()[-1])
@@ -103,13 +103,13 @@ def test_the_real_game_is_collected_from(python: Path) -> None:
     assert told["different"] > 0.5
     assert told["same"]
     assert told["terminated"]
-    # Holding right, he runs some way before the first thing that he cannot jump over; noops count too.
+    # Holding right, Mario gets some way before the first obstacle; noops count too.
     assert told["total"] > 100
     assert abs(told["episode"] - told["total"]) <= 30
 
 
 @pytest.mark.slow
-def test_its_face_is_gymnasiums(python: Path) -> None:
+def test_its_interface_is_gymnasiums(python: Path) -> None:
     told = play(
         python,
         """

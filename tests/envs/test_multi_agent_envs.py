@@ -1,4 +1,4 @@
-"""Many agents as rows: what `MultiAgentVectorEnv` adds to a compiled class, and `make_multi`."""
+"""`MultiAgentVectorEnv` over a compiled class or a stub, and `make_multi`."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ MODES = ["same_step", "next_step", "disabled"]
 
 
 def play(env: MultiAgentVectorEnv, steps: int, seed: int = 0) -> list[Any]:
-    """Steps with random actions through `step_into`; resets by mask where the mode asks for it. Returns copies of all
-    that was written."""
+    """Steps with random actions through `step_into` and resets by mask if the mode needs it. Returns copies of all
+    written arrays."""
     rows = env.num_envs * env.num_agents
     rng = np.random.default_rng(seed)
     obs = np.zeros((rows, 2), np.float32)
@@ -38,7 +38,7 @@ def play(env: MultiAgentVectorEnv, steps: int, seed: int = 0) -> list[Any]:
     return seen
 
 
-def test_reset_and_step_are_shaped() -> None:
+def test_shapes_of_reset_and_step() -> None:
     env = stub_env(K)
     obs, alive = env.reset(seed=3)
     assert obs.shape == (K, AGENTS, 2) and obs.dtype == np.float32
@@ -54,7 +54,7 @@ def test_reset_and_step_are_shaped() -> None:
     assert info == {}
 
 
-def test_a_mask_resets_some_worlds_and_shows_all() -> None:
+def test_a_mask_resets_some_environments_and_returns_all_observations() -> None:
     env = stub_env(K)
     env.reset(seed=0)
     env.step(np.zeros((K, AGENTS), np.int64))
@@ -65,7 +65,7 @@ def test_a_mask_resets_some_worlds_and_shows_all() -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_the_log_counts_as_a_slow_account_does(mode: str) -> None:
+def test_the_log_agrees_with_a_slow_count(mode: str) -> None:
     env = stub_env(K, mode)
     env.reset(seed=0)
     assert set(env.episodes()) == set(EPISODE_FIELDS)
@@ -104,7 +104,7 @@ def test_the_log_counts_as_a_slow_account_does(mode: str) -> None:
     assert np.isnan(episodes["success"]).all()
 
 
-def test_info_tells_of_ends() -> None:
+def test_info_marks_ends() -> None:
     env = stub_env(2)
     env.reset(seed=0)
     ones = np.array([[1, 1, 1], [0, 0, 0]])
@@ -129,7 +129,7 @@ def test_a_saved_env_has_the_same_future(mode: str) -> None:
         np.testing.assert_array_equal(value, other.episodes()[key])
 
 
-def test_a_damaged_account_is_refused_before_anything_changes() -> None:
+def test_a_damaged_log_is_refused_before_anything_changes() -> None:
     env = stub_env(K)
     env.reset(seed=0)
     play(env, 7)
@@ -169,7 +169,7 @@ def test_unusable_seeds_are_refused(seed: Any, kind: type[Exception]) -> None:
         stub_env(K).reset(seed=seed)
 
 
-def test_without_a_seed_the_first_reset_draws_one_and_streams_run_on() -> None:
+def test_without_a_seed_the_first_reset_draws_one_and_streams_continue() -> None:
     env = stub_env(K)
     first, _ = env.reset()
     again, _ = env.reset()
@@ -177,7 +177,7 @@ def test_without_a_seed_the_first_reset_draws_one_and_streams_run_on() -> None:
     assert len({float(x) for e in (env, stub_env(K)) for x in e.reset()[0][:, 0, 0]}) > 3
 
 
-def test_boxes_take_numbers() -> None:
+def test_boxes_accept_integers_and_floats() -> None:
     taken = []
 
     class Native(StubNativeVec):
@@ -199,12 +199,12 @@ def test_the_space_must_fit_the_simulator() -> None:
         MultiAgentVectorEnv(lambda mode: StubNativeVec(K, mode), Box(0, 9, (3,), np.float32), Discrete(2))
 
 
-def test_fixed_difficulty_says_so() -> None:
+def test_set_difficulty_of_a_fixed_simulator_is_refused() -> None:
     with pytest.raises(NotImplementedError, match="stub has a fixed number of agents"):
         stub_env(K).set_difficulty(num_agents=2)
 
 
-def test_difficulty_is_one_or_one_a_world() -> None:
+def test_difficulty_is_one_value_or_one_per_environment() -> None:
     given: list[Any] = []
 
     class Native(StubNativeVec):
@@ -228,7 +228,7 @@ def test_difficulty_is_one_or_one_a_world() -> None:
     assert len(given) == 2
 
 
-def test_disabled_asks_for_a_reset_of_what_ended() -> None:
+def test_disabled_requires_a_reset_after_an_end() -> None:
     env = stub_env(K, "disabled")
     env.reset(seed=0)
     env.step(np.ones((K, AGENTS), np.int64))
@@ -237,7 +237,7 @@ def test_disabled_asks_for_a_reset_of_what_ended() -> None:
 
 
 @pytest.mark.parametrize("env_id", MULTI_AGENT_IDS)
-def test_every_simulator_is_stepped_the_same_way(env_id: str) -> None:
+def test_every_simulator_has_the_same_interface(env_id: str) -> None:
     env, other = make_multi(env_id, 3), make_multi(env_id, 3, num_threads=1)
     rng = np.random.default_rng(0)
     first, alive = env.reset(seed=1)
@@ -253,7 +253,7 @@ def test_every_simulator_is_stepped_the_same_way(env_id: str) -> None:
         ours, theirs = env.step(actions), other.step(actions)
         for a, b in zip(ours[:5], theirs[:5], strict=True):
             np.testing.assert_array_equal(a, b)
-        assert all(env.single_observation_space.contains(row) for world in ours[0] for row in world)
+        assert all(env.single_observation_space.contains(row) for own in ours[0] for row in own)
     assert list(env.episodes()) == list(EPISODE_FIELDS)
     for key, values in env.episodes().items():
         assert values.shape == (3,) and values.dtype == (np.int64 if key == "finished" else np.float64)
@@ -261,15 +261,15 @@ def test_every_simulator_is_stepped_the_same_way(env_id: str) -> None:
     assert other.save_state() == env.save_state()
 
 
-def test_worlds_of_one_highway_each_are_those_of_its_vector_env() -> None:
-    worlds = make_multi("fastrl/highway-fast-v0", 4)
+def test_highways_agree_with_their_single_agent_vector_env() -> None:
+    multi = make_multi("fastrl/highway-fast-v0", 4)
     roads = HighwayVectorEnv(4, fast=True, autoreset_mode="same_step")
-    obs, _ = worlds.reset(seed=0)
+    obs, _ = multi.reset(seed=0)
     np.testing.assert_array_equal(obs.reshape(4, 5, 5), roads.reset(seed=0)[0])
     returns, rng = np.zeros(4), np.random.default_rng(0)
     for _ in range(31):
         actions = rng.integers(5, size=4)
-        obs, rewards, terminations, truncations, _, info = worlds.step(actions[:, None])
+        obs, rewards, terminations, truncations, _, info = multi.step(actions[:, None])
         expected = roads.step(actions)
         np.testing.assert_array_equal(obs.reshape(4, 5, 5), expected[0])
         np.testing.assert_allclose(rewards[:, 0], expected[1], rtol=1e-6)
@@ -279,9 +279,9 @@ def test_worlds_of_one_highway_each_are_those_of_its_vector_env() -> None:
         for i in np.flatnonzero(expected[2] | expected[3]):
             np.testing.assert_allclose(info["episode"]["return_mean"][i], returns[i], rtol=1e-5)
             returns[i] = 0
-    assert (worlds.episodes()["finished"] > 0).all()
+    assert (multi.episodes()["finished"] > 0).all()
 
 
-def test_make_multi_names_what_it_knows() -> None:
+def test_make_multi_lists_the_known_ids() -> None:
     with pytest.raises(ValueError, match="id: expected one of"):
         make_multi("fastrl/no-such-v0", 2)

@@ -1,4 +1,4 @@
-"""PettingZoo's face: its own tests, and a stricter one of ours."""
+"""The PettingZoo adapter: PettingZoo's own tests, and stricter ones."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ each_game = pytest.mark.parametrize("make", GAMES.values(), ids=GAMES.keys())
 def test_pettingzoo_accepts_it(make: Callable[[], PettingZooEnv]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        # An episode need not have every possible agent.
+        # An episode may lack some possible agents.
         warnings.filterwarnings("ignore", message="No agents present but not all possible_agents")
         parallel_api_test(make(), num_cycles=60)
         parallel_seed_test(make, num_cycles=60)
@@ -51,7 +51,7 @@ def check_spaces(env: PettingZooEnv, obs: dict[str, Any]) -> None:
 
 
 def episode(env: PettingZooEnv, seed: int | None, draw: Any) -> list[Any]:
-    """Plays one episode with actions by `draw(space)` and checks everything that an episode must keep to."""
+    """Runs one episode with actions of `draw(space)` and checks the contract of each step."""
     obs, infos = env.reset(seed=seed)
     assert env.agents and set(env.agents) <= set(env.possible_agents)
     assert list(obs) == list(infos) == env.agents
@@ -93,18 +93,18 @@ def by_generator(seed: int) -> Any:
 
 
 @each_game
-def test_whole_episodes_keep_to_the_rules_and_are_fixed_by_their_seed(
+def test_whole_episodes_keep_the_contract_and_are_deterministic(
     make: Callable[[], PettingZooEnv],
 ) -> None:
     env, other = make(), make()
     for seed in range(5):
         first = episode(env, seed, by_generator(seed))
         assert same(first, episode(other, seed, by_generator(seed)))
-        # Streams run on: an episode without a seed is another one, the same in both.
+        # Streams continue: an episode without a seed is a new one, the same in both.
         assert same(episode(env, None, by_generator(9)), episode(other, None, by_generator(9)))
 
 
-def test_agents_that_end_are_gone_and_others_go_on() -> None:
+def test_agents_that_end_leave_and_others_continue() -> None:
     env = stub()
     env.reset(seed=0)
     _, rewards, terminations, _, _ = env.step({"agent_0": 0, "agent_1": 1, "agent_2": 0})
@@ -145,7 +145,7 @@ def test_unusable_actions_change_nothing(actions: Any, kind: type[Exception], me
     assert env.env.save_state() == before and env.agents == ["agent_0", "agent_2"]
 
 
-def test_nobody_acts_before_the_reset_and_after_the_end() -> None:
+def test_there_are_no_agents_before_the_reset_and_after_the_end() -> None:
     env = stub()
     with pytest.raises(gymnasium.error.ResetNeeded, match="reset"):
         env.step({"agent_0": 0})
@@ -156,7 +156,7 @@ def test_nobody_acts_before_the_reset_and_after_the_end() -> None:
         env.step({})
 
 
-def test_spaces_are_one_object_an_agent() -> None:
+def test_each_agent_has_one_space_object() -> None:
     env = stub()
     spaces = [env.action_space(agent) for agent in env.possible_agents]
     assert len(set(map(id, spaces))) == AGENTS == env.max_num_agents
@@ -188,7 +188,7 @@ def test_one_environment_without_autoreset() -> None:
         PettingZooEnv("fastrl/coop-highway-v0")  # type: ignore[arg-type]
 
 
-def test_without_pettingzoo_the_adapter_says_what_to_install() -> None:
+def test_without_pettingzoo_the_error_says_how_to_install_it() -> None:
     code = "import sys; sys.modules['pettingzoo'] = None\nfrom fastrl.envs.adapters import PettingZooEnv"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert "PettingZooEnv needs PettingZoo, which is not installed: pip install 'fastrl[pettingzoo]'" in (

@@ -1,4 +1,4 @@
-"""fastrl.envs.pixels: the steps of the preprocessing one by one on a game that is easy to foresee, then Atari."""
+"""fastrl.envs.pixels: each step of the preprocessing on a predictable game, then Atari."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from fastrl.envs.pixels import ImageGame, PixelEnv, make_pixels
 
 
 class Counting:
-    """Frame t is filled with t; the reward is the action; lives are lost and the game ends when told."""
+    """A game whose frame t is filled with t; the reward is the action; lives and the end are given."""
 
     shape = (4, 6)
     num_actions = 5
@@ -49,7 +49,7 @@ def pixels(game: Any, **settings: Any) -> PixelEnv:
     return PixelEnv(game, **({"size": (2, 3), "noop_max": 0, "clip_reward": False} | settings))
 
 
-def test_a_step_holds_the_action_and_adds_up_the_rewards() -> None:
+def test_a_step_holds_the_action_and_sums_the_rewards() -> None:
     game = Counting()
     env = pixels(game, frame_skip=4)
     frame, info = env.reset(seed=0)
@@ -60,11 +60,11 @@ def test_a_step_holds_the_action_and_adds_up_the_rewards() -> None:
     assert (reward, terminated, truncated, info) == (12.0, False, False, {})
     assert game.actions == [3, 3, 3, 3]
     later, *_ = env.step(np.int64(1))
-    # A new array each time: the first is still what it was.
+    # Each observation is a new array: the first has not changed.
     assert (frame == 4).all() and (later == 8).all()
 
 
-def test_the_brighter_of_the_last_two_frames_counts() -> None:
+def test_an_observation_is_the_maximum_of_the_last_two_frames() -> None:
     class Blinking(Counting):
         def screen(self) -> np.ndarray[Any, Any]:
             frame = np.zeros(self.shape, np.uint8)
@@ -78,7 +78,7 @@ def test_the_brighter_of_the_last_two_frames_counts() -> None:
         assert (frame[:, :3] == left).all() and (frame[:, 3:] == 0).all()
 
 
-def test_an_episode_that_ends_within_a_step_ends_there() -> None:
+def test_a_step_stops_at_the_end_of_the_episode() -> None:
     for truncates in (False, True):
         game = Counting(length=6, truncates=truncates)
         env = pixels(game)
@@ -94,7 +94,7 @@ def test_an_episode_that_ends_within_a_step_ends_there() -> None:
         assert game.resets == 2 and game.time == 0
 
 
-def test_rewards_are_clipped_or_scaled_but_returns_are_the_games_own() -> None:
+def test_rewards_are_clipped_or_scaled_but_returns_are_not() -> None:
     for settings, expected in (({"clip_reward": True}, 1.0), ({"reward_scale": 0.5}, 4.0)):
         env = pixels(Counting(length=4), **settings)
         env.reset(seed=0)
@@ -103,7 +103,7 @@ def test_rewards_are_clipped_or_scaled_but_returns_are_the_games_own() -> None:
         assert info["episode"]["r"] == 8.0
 
 
-def test_an_episode_begins_after_a_random_number_of_noops() -> None:
+def test_a_game_starts_with_a_random_number_of_noops() -> None:
     game = Counting()
     env = pixels(game, noop_max=5)
     starts = set()
@@ -115,13 +115,13 @@ def test_an_episode_begins_after_a_random_number_of_noops() -> None:
         env.reset(seed=seed)
         assert game.time == seen
     assert starts == {1, 2, 3, 4, 5}
-    # Games that end meanwhile begin again.
+    # A game that ends during the noops is reset.
     game = Counting(length=2)
     pixels(game, noop_max=5).reset(seed=2)
     assert game.time < 2
 
 
-def test_a_lost_life_ends_the_episode_and_the_game_goes_on() -> None:
+def test_a_lost_life_ends_the_episode_and_the_game_continues() -> None:
     game = Counting(length=20, deaths=(6, 14))
     env = pixels(game, life_loss_ends=True)
     env.reset(seed=0)
@@ -136,7 +136,7 @@ def test_a_lost_life_ends_the_episode_and_the_game_goes_on() -> None:
             frame, _ = env.reset()
             assert game.resets == 1
             assert (frame == game.time).all()
-    # A frame of doing nothing stands between two lives.
+    # There is one frame of action 0 between two lives.
     assert [time for time, _ in ends] == [8, 17, 20]
     assert [info for _, info in ends] == [{}, {}, {"episode": {"r": 18.0, "l": 5}}]
     env.reset(options={"new_game": True})
@@ -157,7 +157,7 @@ class Images(gymnasium.Env[Any, Any]):
         return self.screen, {"lives": 2}
 
     def step(self, action: Any) -> Any:
-        # One screen, drawn over again and again, as emulators do.
+        # One screen that is overwritten, as emulators do.
         self.screen[:] = self.screen // 2
         return self.screen, 1, False, False, {"lives": 1}
 
@@ -167,7 +167,7 @@ def test_any_environment_with_images(shape: tuple[int, ...]) -> None:
     env = pixels(ImageGame(Images(shape)), size=(4, 3), frame_skip=2)
     frame, _ = env.reset(seed=0)
     assert frame.tolist() == [[10] * 3] * 4
-    # 10 -> 5 -> 2: of the last two frames the brighter.
+    # 10 -> 5 -> 2: the maximum of the last two frames.
     frame, *_ = env.step(0)
     assert frame.tolist() == [[5] * 3] * 4
 
@@ -187,7 +187,7 @@ def test_any_environment_with_images(shape: tuple[int, ...]) -> None:
         ((np.zeros((8, 9), np.uint8), 1.0, False, {}), r"Images: step\(\) should return .* got 4 values"),
     ],
 )
-def test_what_an_environment_gives_is_what_its_spaces_say(
+def test_results_that_do_not_fit_the_spaces_are_refused(
     result: Any, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     game = ImageGame(Images((8, 9)))
@@ -207,7 +207,7 @@ def test_what_an_environment_gives_is_what_its_spaces_say(
         (Images((8, 9), actions=gymnasium.spaces.Discrete(3, start=1)), "expected Discrete actions"),
     ],
 )
-def test_refuses_what_it_cannot_play(env: Images, message: str) -> None:
+def test_environments_without_images_or_discrete_actions_are_refused(env: Images, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         ImageGame(env)
 
@@ -242,8 +242,8 @@ def atari() -> Any:
     return pytest.importorskip("ale_py", reason="ale-py is not installed: pip install 'fastrl[atari]'")
 
 
-def test_atari_is_what_gymnasium_makes_of_it_slowly(atari: Any) -> None:
-    """Against the plain environment and numpy: frame by frame, reward by reward, until games have ended."""
+def test_atari_agrees_with_gymnasium_and_numpy(atari: Any) -> None:
+    """Compared with the plain environment and numpy, frame by frame and reward by reward, until games have ended."""
     env = make_pixels("ALE/Pong-v5", noop_max=0, clip_reward=False)
     gymnasium.register_envs(atari)
     plain = gymnasium.make("ALE/Pong-v5", frameskip=1, obs_type="grayscale").unwrapped
@@ -276,7 +276,7 @@ def test_atari_is_what_gymnasium_makes_of_it_slowly(atari: Any) -> None:
     assert ends >= 1
 
 
-def test_atari_counts_lives_and_is_fixed_by_its_seed(atari: Any) -> None:
+def test_atari_counts_lives_and_is_deterministic(atari: Any) -> None:
     runs = []
     for _ in range(2):
         env = make_pixels("ALE/Breakout-v5", life_loss_ends=True, noop_max=8)

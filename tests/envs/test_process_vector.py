@@ -1,4 +1,4 @@
-"""Environments in worker processes: a correct vector environment, and what happens when workers or parents die."""
+"""Environments in worker processes: the contract of vector environments, and deaths of workers and parents."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ from fastrl.utils.processes import SHARED_MEMORY
 
 
 class Walk(gymnasium.Env[Any, Any]):
-    """Goes up by the action each step, from a number of the seed's; ends where `ends_at` is reached. The observation
-    [2] is the place and the steps so far. `fault` happens when a walk that began at `fatal` takes its second step."""
+    """A position that starts at a random number and rises by the action; the episode terminates at `ends_at`. The
+    observation [2] is the position and the number of steps. `fault` happens in the second step of an episode that
+    started at `fatal`."""
 
     def __init__(self, ends_at: int = 6, fatal: int = -1, fault: str = "") -> None:
         self.observation_space = Box(-np.inf, np.inf, (2,), np.float64)
@@ -64,7 +65,7 @@ class Walk(gymnasium.Env[Any, Any]):
 
 
 class Various(gymnasium.Env[Any, Any]):
-    """No arrays, or spaces that are each time others."""
+    """An environment without array spaces, or with other spaces each time."""
 
     made = 0
 
@@ -115,9 +116,7 @@ def walks() -> Any:
 
 
 @pytest.mark.parametrize("action", [-1, 3, 2**32, 2**63, 2**64 - 1])
-def test_an_action_outside_the_space_is_refused_and_costs_nothing(
-    walks: ProcessVectorEnv, action: int
-) -> None:
+def test_an_action_outside_the_space_is_refused_before_the_step(walks: ProcessVectorEnv, action: int) -> None:
     walks.reset(seed=0)
     actions: NDArray[Any] = np.zeros(5, np.int64 if action < 2**63 else np.uint64)
     actions[3] = action
@@ -126,7 +125,7 @@ def test_an_action_outside_the_space_is_refused_and_costs_nothing(
     ):
         walks.step(actions)
     out = arrays(walks)
-    # A row that does not step may have any.
+    # An environment that does not step may have any action.
     walks.step_into(actions, *out, mask=np.arange(5) != 3)
     assert out[0][:, 1].tolist() == [1, 1, 1, 0, 1]
     assert walks.step(np.ones(5, np.int64))[0][:, 1].tolist() == [2, 2, 2, 1, 2]
@@ -152,7 +151,7 @@ def test_bounds_of_actions(space: Any, inside: list[Any], outside: list[Any]) ->
     assert process_vector._bounds(Box(-1, 1, (2,), np.float32)) is None
 
 
-def test_infos_are_those_of_gymnasium(walks: ProcessVectorEnv) -> None:
+def test_infos_agree_with_gymnasium(walks: ProcessVectorEnv) -> None:
     same = gymnasium.vector.SyncVectorEnv([Walk] * 5, autoreset_mode=AutoresetMode.SAME_STEP)
     ours, theirs = walks.reset(seed=[1, 2, 3, 4, 5]), same.reset(seed=[1, 2, 3, 4, 5])
     for _ in range(8):
@@ -170,7 +169,7 @@ def test_infos_are_those_of_gymnasium(walks: ProcessVectorEnv) -> None:
         ours, theirs = walks.step(actions), same.step(actions)
 
 
-def test_seeds_laid_out_ahead_are_used_at_the_next_end_and_once(walks: ProcessVectorEnv) -> None:
+def test_next_seeds_are_used_once_at_the_next_end(walks: ProcessVectorEnv) -> None:
     obs, rewards, terminations, truncations = arrays(walks)
     final_obs = np.full((5, 2), -1, np.float32)
     walks.reset_into(obs, seed=[10, 20, 30, 40, 50])
@@ -184,7 +183,7 @@ def test_seeds_laid_out_ahead_are_used_at_the_next_end_and_once(walks: ProcessVe
     assert walks.next_seeds.tolist() == [-1, -1, 300, 400, -1]
 
 
-def test_a_row_that_is_told_so_is_not_reset(walks: ProcessVectorEnv) -> None:
+def test_no_reset_skips_the_autoreset(walks: ProcessVectorEnv) -> None:
     step = arrays(walks)
     final_obs = np.zeros((5, 2), np.float32)
     walks.reset_into(step[0], seed=[10] * 5)
@@ -200,7 +199,7 @@ def test_a_row_that_is_told_so_is_not_reset(walks: ProcessVectorEnv) -> None:
     assert step[0].tolist() == [[20, 0]] + [[9, 1]] * 4
 
 
-def test_only_rows_of_the_mask_step_and_reset(walks: ProcessVectorEnv) -> None:
+def test_only_environments_of_the_mask_step_and_reset(walks: ProcessVectorEnv) -> None:
     obs, rewards, terminations, truncations = arrays(walks)
     walks.reset_into(obs, seed=[10, 20, 30, 40, 50])
     mask = np.array([False, True, False, True, False])
@@ -255,16 +254,16 @@ def with_fault(fault: str, num_envs: int = 4, **options: Any) -> ProcessVectorEn
         ("kill", "killed by SIGKILL", ""),
     ],
 )
-def test_a_worker_that_dies_is_told_of_and_replaced(fault: str, cause: str, traceback: str) -> None:
+def test_a_dead_worker_is_reported_and_replaced(fault: str, cause: str, traceback: str) -> None:
     if fault == "hang":
-        # On a machine that stalls, the other one may give no answer, too.
+        # On a stalled machine the other worker may give no answer, too.
         wait_until(lambda: one_dies(fault, cause, traceback))
     else:
         assert one_dies(fault, cause, traceback)
 
 
 def one_dies(fault: str, cause: str, traceback: str) -> bool:
-    """Whether nobody else does."""
+    """Tells whether all others step."""
     with closing(with_fault(fault, step_timeout=0.5 if fault == "hang" else None)) as env:
         obs, rewards, terminations, truncations = arrays(env)
         actions = np.array([1, 1, 1, 1])
@@ -282,7 +281,7 @@ def one_dies(fault: str, cause: str, traceback: str) -> bool:
             return False
         assert (death.worker, death.envs, death.cause) == (1, range(2, 4), cause)
         assert traceback in death.traceback and ("Traceback" in death.traceback) == bool(traceback)
-        # The others have stepped.
+        # The other environments have stepped.
         assert obs.tolist() == [[3, 2], [4, 2], [4, 1], [5, 1]]
         with pytest.raises(RuntimeError, match=cause):
             env.step_into(actions, obs, rewards, terminations, truncations)
@@ -296,7 +295,7 @@ def one_dies(fault: str, cause: str, traceback: str) -> bool:
         return True
 
 
-def test_an_interrupted_step_comes_to_its_end_first(tmp_path: Path) -> None:
+def test_an_interrupted_step_is_finished_before_the_next_call(tmp_path: Path) -> None:
     steps = tmp_path / "steps"
     with closing(ProcessVectorEnv(Sleepy, 1, path=str(steps), start_method="forkserver")) as env:
         env.reset()
@@ -328,7 +327,7 @@ def interrupt(*_: Any) -> None:
 
 
 class Sleepy(Walk):
-    """Steps of another action than 0 take their time, and make a file when they begin."""
+    """A walk whose steps with another action than 0 create a file and sleep."""
 
     def __init__(self, path: str) -> None:
         super().__init__()
@@ -360,7 +359,7 @@ class Sleepy(Walk):
         ("Cartpole-v1", {}, "did you mean CartPole-v1"),
     ],
 )
-def test_mistakes_are_told_in_words(env: Any, options: dict[str, Any], expected: str) -> None:
+def test_mistakes_raise_clear_errors(env: Any, options: dict[str, Any], expected: str) -> None:
     if "num_envs" not in options:
         options = {"num_envs": 2, "num_workers": 1, **options}
     with pytest.raises((TypeError, ValueError, RuntimeError), match=expected):
@@ -407,7 +406,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize(("method", "end"), [("spawn", "kill"), ("forkserver", "kill"), ("spawn", "forget")])
-def test_nothing_is_left_of_a_parent_that_is_killed_or_forgets_to_close(
+def test_workers_and_memory_of_a_killed_or_careless_parent_are_removed(
     method: str, end: str, tmp_path: Path
 ) -> None:
     script = tmp_path / "parent.py"
@@ -429,7 +428,7 @@ def test_nothing_is_left_of_a_parent_that_is_killed_or_forgets_to_close(
             time.sleep(0.1)
             parent.kill()
         assert parent.wait(TIMEOUT) == (-signal.SIGKILL if end == "kill" else 0)
-        wait_until(lambda: not any(is_running(int(pid)) for pid in pids), "workers go on")
+        wait_until(lambda: not any(is_running(int(pid)) for pid in pids), "workers are still running")
         wait_until(lambda: not memory.exists(), "shared memory is left")
         assert parent.stderr.read() == ""
     finally:
@@ -437,7 +436,7 @@ def test_nothing_is_left_of_a_parent_that_is_killed_or_forgets_to_close(
         parent.wait()
 
 
-def test_ctrl_c_ends_the_parent_alone_and_workers_show_no_trace(tmp_path: Path) -> None:
+def test_ctrl_c_ends_the_parent_and_workers_print_no_traceback(tmp_path: Path) -> None:
     script = tmp_path / "parent.py"
     script.write_text(PARENT)
     arguments = [sys.executable, str(script), "spawn", "kill"]
@@ -456,7 +455,7 @@ def test_ctrl_c_ends_the_parent_alone_and_workers_show_no_trace(tmp_path: Path) 
         parent.wait(TIMEOUT)
         told = parent.stderr.read()
         assert told.count("Traceback") == 1 and told.rstrip().endswith("KeyboardInterrupt")
-        wait_until(lambda: not any(is_running(int(pid)) for pid in pids), "workers go on")
+        wait_until(lambda: not any(is_running(int(pid)) for pid in pids), "workers are still running")
         assert not Path(SHARED_MEMORY + name).exists()
     finally:
         parent.kill()

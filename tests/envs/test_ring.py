@@ -1,4 +1,4 @@
-"""Flow's ring road: its contract, its formulas, its controllers, its errors, and that it can be learned."""
+"""Flow's ring road: contract, formulas, controllers, errors, and learning."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class TestContract:
         def make(**kwargs: Any) -> VectorEnv:
             return quick(**options, **kwargs)
 
-        # Controllers look at no actions.
+        # Controllers ignore the actions.
         check_vector_env(make, steps=4 * LENGTH, time_limit=LENGTH, terminates=False)
 
     def test_it_passes_the_kit_made_by_gymnasium(self) -> None:
@@ -60,7 +60,7 @@ class TestContract:
 
         check_vector_env(make, num_envs=2, steps=2 * LENGTH, time_limit=LENGTH, terminates=False)
 
-    def test_it_passes_the_kit_where_agents_may_collide(self) -> None:
+    def test_it_passes_the_kit_if_agents_may_collide(self) -> None:
         def make(**kwargs: Any) -> VectorEnv:
             return quick(
                 safe_speed=False, max_accel=3.0, max_decel=0.5, sims_per_step=4, horizon=60, **kwargs
@@ -73,7 +73,7 @@ class TestContract:
             check_env(env.unwrapped, skip_render_check=True)
 
     @pytest.mark.parametrize("agents", [1, 3, 22])
-    def test_worlds_of_agents_do_what_their_episodes_say(self, agents: int) -> None:
+    def test_episode_statistics_agree_with_the_steps(self, agents: int) -> None:
         env = make_multi(
             "fastrl/ring-v0", 4, num_agents=agents, warmup_steps=20, horizon=LENGTH, num_threads=1
         )
@@ -95,20 +95,20 @@ class TestContract:
         np.testing.assert_allclose(episode["return_mean"], total, rtol=1e-5)
         assert (episode["throughput"] > 0).all() and (episode["min_ttc"] > 0).all()
 
-    def test_one_agent_is_the_same_by_both_faces(self) -> None:
+    def test_one_agent_is_the_same_with_both_interfaces(self) -> None:
         alone = quick(3, num_threads=1, autoreset_mode="same_step")
-        worlds = make_multi("fastrl/ring-v0", 3, warmup_steps=20, horizon=LENGTH)
-        np.testing.assert_array_equal(alone.reset(seed=5)[0], worlds.reset(seed=5)[0][:, 0])
+        multi = make_multi("fastrl/ring-v0", 3, warmup_steps=20, horizon=LENGTH)
+        np.testing.assert_array_equal(alone.reset(seed=5)[0], multi.reset(seed=5)[0][:, 0])
         for step in range(2 * LENGTH):
             actions = np.sin(np.arange(3) + step)[:, None]
-            ours, theirs = alone.step(actions), worlds.step(actions[:, None])
+            ours, theirs = alone.step(actions), multi.step(actions[:, None])
             np.testing.assert_array_equal(ours[0], theirs[0][:, 0])
             np.testing.assert_allclose(ours[1], theirs[1][:, 0], rtol=1e-6)
             np.testing.assert_array_equal(ours[3], theirs[3][:, 0])
 
 
 class TestFormulas:
-    def test_observation_and_reward_are_flow_s(self) -> None:
+    def test_observation_and_reward_agree_with_flow(self) -> None:
         env = make_multi("fastrl/ring-v0", 5, num_agents=2, warmup_steps=300, horizon=100)
         assert isinstance(env, RingMultiAgentVectorEnv) and env.agent_vehicles == (10, 21)
         env.reset(seed=1)
@@ -139,7 +139,7 @@ class TestFormulas:
         state = env.vehicles()
         assert ((state.positions[:, 0] - state.positions[:, -1]) % state.ring_lengths > 5.0).all()
 
-    def test_one_ring_of_a_range_can_be_shown_as_it_looks_there(self) -> None:
+    def test_distance_scale_reproduces_the_observations_of_a_range(self) -> None:
         one, range_ = quick(ring_length=220.0), quick(ring_length=220.0, distance_scale=270.0)
         one.reset(seed=0), range_.reset(seed=0)
         distances = [env.step(push(1, 0.5))[0][0, 2] for env in (one, range_)]
@@ -166,7 +166,7 @@ class TestFormulas:
         assert abs(difference.std() - 0.2 * math.sqrt(0.1)) < 0.002 and abs(difference.mean()) < 0.003
         assert np.all(noisy.vehicles().accelerations[:, -1] == 0.0), "the agent's own is as it says"
 
-    def test_memory_is_the_mean_of_the_own_speed(self) -> None:
+    def test_memory_is_the_mean_of_the_agents_speed(self) -> None:
         env = quick(2, memory=5.0, warmup_steps=0, horizon=400)
         obs, _ = env.reset(seed=0)
         mean = np.zeros(2)
@@ -176,7 +176,7 @@ class TestFormulas:
             mean += (env.vehicles().speeds[:, -1] - mean) * 0.1 / 5.0
             np.testing.assert_allclose(obs[:, 3], mean / 15, atol=1e-6)
 
-    def test_equilibrium_speeds_are_those_of_the_paper(self) -> None:
+    def test_equilibrium_speeds_agree_with_the_paper(self) -> None:
         speeds = [equilibrium_speed(length) for length in (220, 230, 240, 250, 260, 270)]
         np.testing.assert_allclose(speeds, [3.00, 3.45, 3.91, 4.36, 4.82, 5.27], atol=0.006)
 
@@ -184,7 +184,7 @@ class TestFormulas:
 def slow_idm(
     v: float, gap: float, lead_speed: float, dt: float, ballistic: bool, free: bool = False
 ) -> float:
-    """SUMO's IDM of one driver, as its formulas say, without a thought of speed."""
+    """SUMO's IDM of one driver by its formulas, written plainly."""
     a, b, headway, min_gap, desired, emergency = 1.0, 1.5, 1.0, 2.0, 30.0, 9.0
     parts = max(1, int(dt / 0.25 + 0.5))
     if free:
@@ -212,7 +212,7 @@ def slow_idm(
     ballistic=st.booleans(),
     ring=st.booleans(),
 )
-def test_a_platoon_drives_as_the_slow_model_says(
+def test_a_platoon_agrees_with_a_slow_model(
     gaps: list[float], speeds: list[float], dt: float, ballistic: bool, ring: bool
 ) -> None:
     n = len(gaps)
@@ -233,7 +233,7 @@ def test_a_platoon_drives_as_the_slow_model_says(
 class TestControllers:
     @staticmethod
     def ratio(drive: str, length: float, **options: Any) -> float:
-        """Mean speed after five minutes, in equilibrium speeds, over the next two."""
+        """The mean speed of two minutes after the first five, relative to the equilibrium speed."""
         env = RingVectorEnv(
             4, drive=drive, ring_length=length, warmup_steps=25, sims_per_step=30, horizon=1000, **options
         )
@@ -246,7 +246,7 @@ class TestControllers:
         return float(np.mean(speeds) / equilibrium_speed(length))
 
     @pytest.mark.parametrize("length", [220.0, 245.0, 270.0])
-    def test_they_dissolve_the_wave_that_humans_make(self, length: float) -> None:
+    def test_controllers_dissolve_the_wave_of_humans(self, length: float) -> None:
         assert self.ratio("humans", length) < 0.72
         assert self.ratio("follower_stopper", length, bunching=0.0, safe_speed=False) > 0.98
         assert self.ratio("pi_saturation", length) > 0.95
@@ -287,7 +287,7 @@ class TestErrors:
         ],
         ids=lambda value: str(value) if isinstance(value, dict) else "",
     )
-    def test_options_that_cannot_be_are_named(
+    def test_invalid_options_are_named(
         self, options: dict[str, Any], error: type[Exception], words: str
     ) -> None:
         with pytest.raises(error, match=words):
@@ -300,7 +300,7 @@ class TestErrors:
             make_multi("fastrl/ring-v0", 2, num_agents=23)
 
     @pytest.mark.parametrize("wrong", [math.nan, math.inf, 1.5, -1.01])
-    def test_actions_that_cannot_be_change_nothing(self, wrong: float) -> None:
+    def test_invalid_actions_change_nothing(self, wrong: float) -> None:
         env, other = quick(3), quick(3)
         for each in (env, other):
             each.reset(seed=0)
@@ -309,11 +309,11 @@ class TestErrors:
         np.testing.assert_array_equal(env.step(push(3, 0.5))[0], other.step(push(3, 0.5))[0])
 
     @pytest.mark.parametrize(("seed", "error"), [("0", TypeError), (1.5, TypeError), (-1, ValueError)])
-    def test_seeds_that_cannot_be(self, seed: Any, error: type[Exception]) -> None:
+    def test_invalid_seeds(self, seed: Any, error: type[Exception]) -> None:
         with pytest.raises(error, match="seed"):
             quick().reset(seed=seed)
 
-    def test_vehicles_that_overlap_or_run_backwards_are_not_placed(self) -> None:
+    def test_overlapping_or_reversing_vehicles_are_not_placed(self) -> None:
         env = quick(2)
         x, v = np.arange(22) * 11.0, np.zeros(22)
         with pytest.raises(gymnasium.error.ResetNeeded):
@@ -334,7 +334,7 @@ class TestErrors:
             env.place(2, 242.0, x, v)
         np.testing.assert_array_equal(env.vehicles().positions, before.positions)
 
-    def test_platoons_that_cannot_be(self) -> None:
+    def test_invalid_platoons(self) -> None:
         for arguments, words in [
             (([0.0, 4.0], [1.0, 1.0]), "ascending"),
             (([0.0, 9.0], [1.0]), "as many speeds"),
@@ -351,7 +351,7 @@ class TestErrors:
 
 @pytest.mark.slow
 def test_an_agent_learns_to_dissolve_the_wave() -> None:
-    """A sixth of the preset: most of the way from humans (0.70 of the equilibrium speed) to none of the wave left."""
+    """A sixth of the preset removes most of the wave of humans (0.70 of the equilibrium speed)."""
     from fastrl.tasks.traffic.run import make_learner, make_worlds
     from fastrl.tasks.traffic.settings import PRESETS, TrafficConfig
     from fastrl.utils.config import build, check

@@ -21,7 +21,7 @@ def grey(frame):
 
 
 def overlaps(size, out_size):
-    """[out_size, size]: which share of each output pixel each input pixel covers."""
+    """The share of each output pixel that each input pixel covers, [out_size, size]."""
     scale = size / out_size
     shares = np.zeros((out_size, size))
     for i in range(out_size):
@@ -31,7 +31,7 @@ def overlaps(size, out_size):
 
 
 def model(frame, out_shape, previous=None):
-    """Real-valued means over areas."""
+    """Means over areas, not rounded."""
     both = grey(frame) if previous is None else np.maximum(grey(frame), grey(previous))
     rows, columns = (overlaps(*sizes) for sizes in zip(both.shape, out_shape, strict=True))
     return rows @ both @ columns.T
@@ -53,10 +53,10 @@ def cases(draw):
 
 
 @given(cases())
-def test_is_the_rounded_mean_over_areas(case):
+def test_agrees_with_the_rounded_mean_over_areas(case):
     frame, out_shape, previous = case
     expected = model(frame, out_shape, previous)
-    # Rounded to the nearest; of a mean within float32's error of a half, to either side.
+    # Rounded to the nearest; a mean within float32's error of a half may be rounded either way.
     assert np.abs(shrunk(frame, out_shape, previous) - expected).max() <= 0.5 + 1e-3
 
 
@@ -72,7 +72,7 @@ def test_frames_may_have_any_strides(case):
     np.testing.assert_array_equal(shrunk(wide, out_shape, previous), expected)
 
 
-def test_a_frame_of_the_same_shape_is_only_made_grey():
+def test_a_frame_of_the_same_shape_is_only_converted_to_grey():
     rng = np.random.default_rng(0)
     frame = rng.integers(256, size=(84, 84, 3), dtype=np.uint8)
     np.testing.assert_array_equal(shrunk(frame, (84, 84)), grey(frame))
@@ -81,13 +81,13 @@ def test_a_frame_of_the_same_shape_is_only_made_grey():
 
 @pytest.mark.parametrize("value", [0, 1, 254, 255])
 @pytest.mark.parametrize("shape", [(210, 160), (240, 256), (84, 84), (7, 500)])
-def test_even_frames_stay_even(value, shape):
+def test_uniform_frames_stay_uniform(value, shape):
     assert (shrunk(np.full(shape, value, np.uint8), (84, 84)) == value).all()
     assert (shrunk(np.full((*shape, 3), value, np.uint8), (84, 84)) == value).all()
 
 
 @pytest.mark.parametrize("shape", [(210, 160), (240, 256), (250, 160), (84, 168), (1000, 3000)])
-def test_is_what_opencv_makes_of_it(shape):
+def test_agrees_with_opencv(shape):
     cv2 = pytest.importorskip("cv2", reason="OpenCV is not installed")
     rng = np.random.default_rng(1)
     frame = rng.integers(256, size=(*shape, 3), dtype=np.uint8)
@@ -144,7 +144,7 @@ def test_refuses(arguments, error, message):
         ((2.0, 3), TypeError),
     ],
 )
-def test_refuses_shapes_that_are_none(shape, error):
+def test_invalid_shapes_are_refused(shape, error):
     with pytest.raises(error, match="must be"):
         Shrinker(shape)
     with pytest.raises(error, match="out_shape"):

@@ -28,7 +28,7 @@ def make_cart(length: float = 1.0) -> gymnasium.Env:
         functools.partial(make_cart, length=2.0),
     ],
 )
-def test_what_it_makes_survives_pickling(env: object) -> None:
+def test_specs_pickle(env: object) -> None:
     spec = pickle.loads(pickle.dumps(as_spec(env)))
     with spec.make() as made:
         assert isinstance(made, gymnasium.Env)
@@ -42,7 +42,7 @@ def test_options_reach_the_environment() -> None:
     assert spec.options == {"scan_memory": True, "episode_length": 7}
 
 
-def test_what_does_not_pickle_is_refused_with_advice() -> None:
+def test_factories_that_do_not_pickle_are_refused_with_advice() -> None:
     local = gymnasium.make("CartPole-v1")
     with pytest.raises(TypeError, match=r"does not pickle.*my_module:make_env"):
         as_spec(lambda: local)

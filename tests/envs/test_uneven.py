@@ -25,13 +25,13 @@ def play(env, seed, action=1):
 
 
 @pytest.mark.parametrize("options", [{}, {"drawn": True}, {"distribution": "bimodal", "obs_size": 1}])
-def test_is_what_gymnasium_expects(options):
+def test_passes_gymnasiums_checker(options):
     check_env(gymnasium.make("fastrl/Uneven-v0", **QUICK, **options).unwrapped, skip_render_check=True)
 
 
 @pytest.mark.parametrize("drawn", [False, True])
 @pytest.mark.parametrize("distribution", ["constant", "exponential", "lognormal", "bimodal"])
-def test_everything_is_a_function_of_the_seed(distribution, drawn):
+def test_everything_is_determined_by_the_seed(distribution, drawn):
     options = {"step_seconds": 1e-6, "distribution": distribution, "drawn": drawn, "length": 20}
     env, other = UnevenEnv(**options), UnevenEnv(**options)
     play(other, 5, action=0)
@@ -42,7 +42,7 @@ def test_everything_is_a_function_of_the_seed(distribution, drawn):
     assert not np.array_equal(first[0][:1], different[0][:1])
 
 
-def test_the_reward_is_for_telling_the_sign():
+def test_the_reward_is_for_the_sign():
     obs, rewards, _, _ = play(UnevenEnv(**QUICK), 3)
     np.testing.assert_array_equal(rewards, obs[:-1, 0] > 0)
     _, others, _, _ = play(UnevenEnv(**QUICK), 3, action=0)
@@ -54,8 +54,8 @@ def test_the_reward_is_for_telling_the_sign():
     ("distribution", "largest"),
     [("constant", 1.0), ("exponential", 2.72), ("lognormal", 4.4), ("bimodal", 3.8)],
 )
-def test_durations_are_as_told(distribution, largest):
-    """Mean, and how long the slowest of eight takes, which is what a barrier waits for."""
+def test_durations_follow_the_distribution(distribution, largest):
+    """The mean, and the duration of the slowest of eight, for which a barrier waits."""
     env = UnevenEnv(distribution=distribution)
     drawn = env._draw(np.random.default_rng(1), 400_000)
     assert drawn.mean() == pytest.approx(1, rel=0.03)
@@ -79,7 +79,7 @@ def test_steps_take_at_least_their_time(busy):
     assert passed >= seconds.sum() > 0.01
 
 
-def test_computing_takes_a_core():
+def test_busy_steps_use_cpu_time():
     start = time.thread_time()
     compute(0.02)
     assert time.thread_time() - start >= 0.02

@@ -1,4 +1,4 @@
-"""The compiled vector environment refuses what it cannot use, and is not harmed by it."""
+"""The compiled vector environment refuses invalid input and stays usable."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_step_before_reset() -> None:
         Cage2VectorEnv(N).reset(options={"reset_mask": np.array([True, False, False])})
 
 
-def test_disabled_asks_for_a_reset_of_what_ended() -> None:
+def test_disabled_requires_a_reset_after_an_end() -> None:
     env = Cage2VectorEnv(N, autoreset_mode="disabled", episode_length=1)
     env.reset(seed=0)
     env.step([0] * N)
@@ -225,8 +225,8 @@ def test_states_are_checked() -> None:
         assert env.save_state() == state
 
 
-def test_two_threads_at_once_are_told() -> None:
-    """One thread steps a large batch (the GIL is released meanwhile); the other gets an exception, no data race."""
+def test_a_second_thread_is_refused_during_a_step() -> None:
+    """While one thread steps a large batch without the GIL, a call of the other raises, without a data race."""
     env = Cage2VectorEnv(20_000, num_threads=1)
     env.reset(seed=0)
     actions = np.zeros(20_000, np.int64)

@@ -1,4 +1,4 @@
-"""Pictures of traffic in the environments' faces, and the window."""
+"""Pictures of traffic from the environments, and the window."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GREEN = np.array((40, 240, 90))
 
 
 def places(picture: NDArray[np.uint8], colour: NDArray[np.int64], tolerance: int = 3) -> NDArray[np.int64]:
-    """Of the pixels of about that colour: (row, column), int64 [P, 2]."""
+    """The pixels of about that colour: (row, column), int64 [P, 2]."""
     return np.argwhere((np.abs(picture.astype(int) - colour) <= tolerance).all(axis=-1))
 
 
@@ -29,7 +29,7 @@ def ring(**options: Any) -> RingVectorEnv:
     return RingVectorEnv(num_threads=1, warmup_steps=20, **options)
 
 
-def test_a_vector_environment_gives_a_picture_of_each_world() -> None:
+def test_a_vector_environment_renders_a_picture_of_each_environment() -> None:
     env = ring(num_envs=3, render_mode="rgb_array")
     env.reset(seed=4)
     pictures = env.render()
@@ -40,7 +40,7 @@ def test_a_vector_environment_gives_a_picture_of_each_world() -> None:
     env.close()
 
 
-def test_the_agent_is_where_the_simulator_says() -> None:
+def test_the_agent_is_drawn_at_its_position() -> None:
     env = make_multi("fastrl/ring-v0", 1, num_threads=1, warmup_steps=0)
     env.reset(seed=1)
     cars = env.scene().cars()
@@ -54,7 +54,7 @@ def test_the_agent_is_where_the_simulator_says() -> None:
     env.close()
 
 
-def test_a_picture_changes_as_cars_move_and_not_otherwise() -> None:
+def test_a_picture_changes_only_if_cars_move() -> None:
     env = ring(num_envs=1, render_mode="rgb_array")
     env.reset(seed=4)
     before = env.render()
@@ -76,7 +76,7 @@ def test_gymnasium_makes_it_with_a_render_mode() -> None:
 
 
 @pytest.mark.parametrize("env_id", ["fastrl/highway-v0", "fastrl/highway-fast-v0"])
-def test_the_highway_is_seen_as_its_config_says(env_id: str) -> None:
+def test_the_highways_picture_follows_its_config(env_id: str) -> None:
     config = {"screen_width": 700, "screen_height": 200, "scaling": 6.0, "centering_position": [0.5, 0.5]}
     env = gymnasium.make(env_id, render_mode="rgb_array", config=config)
     env.reset(seed=3)
@@ -85,7 +85,7 @@ def test_the_highway_is_seen_as_its_config_says(env_id: str) -> None:
     assert isinstance(picture, np.ndarray) and picture.shape == (200, 700, 3)
     green = places(picture, GREEN)
     assert abs(green[:, 1].mean() - 350) < 6, "the agent is where centering_position says"
-    # Five metres by two at six pixels a metre, with its frame.
+    # Five metres by two at six pixels a metre, with its outline.
     assert 30 <= np.ptp(green[:, 1]) <= 40 and 12 <= np.ptp(green[:, 0]) <= 22
     env.close()
 
@@ -108,34 +108,34 @@ def test_the_highways_picture_moves_with_its_config() -> None:
 
 
 @pytest.mark.parametrize("env_id", ["fastrl/coop-highway-v0", "fastrl/coop-merge-v0"])
-def test_all_agents_of_a_team_are_in_the_picture(env_id: str) -> None:
+def test_all_agents_are_in_the_picture(env_id: str) -> None:
     env = make_multi(env_id, 2, num_threads=1, max_agents=6)
     env.reset(seed=1)
-    for picture, world in zip(env.render(), range(2), strict=True):
+    for picture, i in zip(env.render(), range(2), strict=True):
         green = np.unique(places(picture, GREEN)[:, 1])
         assert green.min() > 0 and green.max() < picture.shape[1] - 1
-        assert np.count_nonzero(env.scene(world).cars()["agent"] >= 0) == 6
+        assert np.count_nonzero(env.scene(i).cars()["agent"] >= 0) == 6
         groups = 1 + np.count_nonzero(np.diff(green) > 3)
         assert 2 <= groups <= 12
     env.close()
 
 
-def test_pettingzoo_shows_its_world() -> None:
+def test_pettingzoo_renders_its_environment() -> None:
     pettingzoo = pytest.importorskip("fastrl.envs.adapters.pettingzoo")
 
-    def world() -> Any:
+    def make() -> Any:
         return make_multi("fastrl/coop-merge-v0", 1, num_threads=1, max_agents=4, autoreset_mode="disabled")
 
-    env = pettingzoo.PettingZooEnv(world(), render_mode="rgb_array")
+    env = pettingzoo.PettingZooEnv(make(), render_mode="rgb_array")
     env.reset(seed=0)
     first = env.render()
     env.step(dict.fromkeys(env.agents, 1))
     second = env.render()
     assert first.shape == second.shape == (160, 1000, 3) and not np.array_equal(first, second)
     env.close()
-    assert pettingzoo.PettingZooEnv(world()).render() is None
+    assert pettingzoo.PettingZooEnv(make()).render() is None
     with pytest.raises(ValueError, match="render_mode"):
-        pettingzoo.PettingZooEnv(world(), render_mode="ansi")
+        pettingzoo.PettingZooEnv(make(), render_mode="ansi")
 
 
 def test_an_unknown_render_mode_is_refused() -> None:
@@ -143,7 +143,7 @@ def test_an_unknown_render_mode_is_refused() -> None:
         ring(num_envs=1, render_mode="ascii")
 
 
-def test_scenes_tell_of_cars_in_columns() -> None:
+def test_scenes_have_columns_of_cars() -> None:
     env = make_multi("fastrl/ring-v0", 2, num_threads=1, warmup_steps=0, num_vehicles=9, num_agents=3)
     with pytest.raises(gymnasium.error.ResetNeeded):
         env.scene()
@@ -159,7 +159,7 @@ def test_scenes_tell_of_cars_in_columns() -> None:
     env.close()
 
 
-def test_between_two_scenes_lies_their_middle() -> None:
+def test_a_scene_is_interpolated_between_two() -> None:
     env = make_multi("fastrl/ring-v0", 1, num_threads=1, warmup_steps=100)
     env.reset(seed=0)
     first = env.scene()
@@ -212,7 +212,7 @@ def test_trajectories_leave_a_trace() -> None:
         ({"centering_position": (np.inf, 0)}, "centering_position"),
     ],
 )
-def test_a_view_that_cannot_be_is_refused(options: dict[str, Any], message: str) -> None:
+def test_an_invalid_view_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         View(**options)
 
@@ -226,7 +226,7 @@ def test_a_view_is_read_from_highway_envs_config() -> None:
 
 
 def run(code: str) -> str:
-    """Runs Python with SDL's display that shows nothing; a process of its own, as pygame's state is global."""
+    """Runs Python with SDL's dummy display, in a process of its own, because pygame's state is global."""
     environment = os.environ | {"SDL_VIDEODRIVER": "dummy"}
     command = [sys.executable, "-c", textwrap.dedent(code)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
