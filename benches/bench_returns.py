@@ -13,12 +13,14 @@ SHAPES = [(128, 8), (100, 256), (100, 1024), (16, 4096)]
 REPEATS = 20
 
 
-# The same as numpy users write it: a loop over time, whole rows at once.
+# The same in plain numpy: a loop over time, whole rows at once.
 
 
-def after(arrays, t, goes_on):
-    """What follows row t is worth."""
-    return np.where(arrays["truncations"][t], arrays["final_values"][t], goes_on) * ~arrays["terminations"][t]
+def after(arrays, t, continues):
+    """The value after row t."""
+    return (
+        np.where(arrays["truncations"][t], arrays["final_values"][t], continues) * ~arrays["terminations"][t]
+    )
 
 
 def next_values(arrays, t):
@@ -29,9 +31,9 @@ def numpy_gae(arrays, advantages, returns, gamma, gae_lambda):
     rewards, values = arrays["rewards"], arrays["values"]
     running = np.zeros(rewards.shape[1])
     for t in reversed(range(len(rewards))):
-        goes_on = ~(arrays["terminations"][t] | arrays["truncations"][t])
+        continues = ~(arrays["terminations"][t] | arrays["truncations"][t])
         delta = rewards[t] + gamma * after(arrays, t, next_values(arrays, t)) - values[t]
-        running = delta + gamma * gae_lambda * goes_on * running
+        running = delta + gamma * gae_lambda * continues * running
         advantages[t] = running
     np.add(advantages, values, out=returns)
 

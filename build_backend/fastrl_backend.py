@@ -1,7 +1,7 @@
 """PEP 517 backend: builds the Cython extensions into the package, then lets maturin build the rest.
 
-maturin compiles the Rust crate and writes wheels, tags, metadata and sdists. What it cannot do is Cython, so
-each hook that makes something importable first turns every ``cython/NAME.pyx`` into
+maturin compiles the Rust crate and writes wheels, tags, metadata and sdists. It does not compile Cython, so each hook
+that builds something importable first compiles every ``cython/NAME.pyx`` to
 ``python/fastrl/_native/NAME.<abi>.so``; pyproject.toml's ``tool.maturin.include`` carries those files into the wheel.
 
 Run as a script, it builds the Cython extensions alone: ``python build_backend/fastrl_backend.py``, with
@@ -27,9 +27,9 @@ NATIVE = PACKAGE / "_native"
 SCRATCH = ROOT / "target" / "cython"
 RUST_MODULE = "_rust"
 
-# -ffp-contract=off: a fused multiply-add rounds once where numpy rounds twice, so that results would depend on the CPU.
+# -ffp-contract=off: a fused multiply-add rounds once instead of twice, and results would depend on the CPU.
 FLAGS = ("-O3", "-g0", "-ffp-contract=off")
-# All of `undefined` takes the compiler twice as long.
+# The whole group `undefined` would double the time of compilation.
 SANITIZERS = ("-fsanitize=address,bounds,shift,signed-integer-overflow", "-fno-sanitize-recover=all")
 
 ConfigSettings = Mapping[str, Any] | None
@@ -58,11 +58,11 @@ def build_editable(
 
 
 def cython_sources() -> list[Path]:
-    """Every ``cython/*.pyx``.
+    """All files ``cython/*.pyx``.
 
     Raises:
-        RuntimeError: a name begins with ``_rust``: maturin would take the compiled file for an old build of
-            the Rust module and leave it out of the wheel without a word.
+        RuntimeError: a name begins with ``_rust``: maturin would take the compiled file for an old build of the Rust
+            module and silently leave it out of the wheel.
     """
     sources = sorted(CYTHON.glob("*.pyx"))
     for source in sources:
@@ -74,15 +74,15 @@ def cython_sources() -> list[Path]:
 
 
 def purge_foreign_modules() -> None:
-    """Deletes compiled modules of another Python version, or whose source is gone.
+    """Deletes compiled modules of another Python version, and those whose source no longer exists.
 
-    The wheel takes every ``.so`` that lies in the package, so these would be swept into it.
+    The wheel takes every ``.so`` in the package, so it would contain them.
     """
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
     ours = {f"{name}{suffix}" for name in [RUST_MODULE, *(source.stem for source in cython_sources())]}
     for module in PACKAGE.rglob("*.so"):
         if module.parent != NATIVE or module.name not in ours:
-            print(f"fastrl_backend: removing {module.relative_to(ROOT)}, which this build did not make")
+            print(f"fastrl_backend: removing {module.relative_to(ROOT)}, which does not belong to this build")
             module.unlink()
 
 

@@ -1,7 +1,7 @@
 """Licence texts of the Rust crates that the wheel's compiled module contains: ``licenses/rust-crates.txt``.
 
-``python build_backend/third_party.py`` writes the file anew, ``--check`` fails if that would change it. Both read
-Cargo.lock and the sources that cargo downloaded. The other files in ``licenses/`` are kept by hand.
+``python build_backend/third_party.py`` writes the file, ``--check`` fails if that would change it. Both read Cargo.lock
+and the sources that cargo downloaded. The other files in ``licenses/`` are edited by hand.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 WRITTEN = ROOT / "licenses" / "rust-crates.txt"
 LINKED_INTO = "fastrl-python"
 PLATFORMS = ("x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu")
-# In the order in which one is taken of those that a crate offers. None asks for more than its text.
+# If a crate offers several, the first of these is taken. All of them require only their text.
 ACCEPTED = ("MIT", "BSD-2-Clause", "BSD-3-Clause", "ISC", "Zlib", "0BSD", "Unicode-3.0")
 HEAD = """\
 Rust crates that are contained in the compiled module fastrl._native._rust, each with the licence under which it is
@@ -30,13 +30,14 @@ def main() -> str | None:
     text = rendered(linked_crates())
     if sys.argv[1:] == ["--check"]:
         there = WRITTEN.read_text(encoding="utf-8") if WRITTEN.exists() else ""
-        return None if there == text else f"{WRITTEN} is not that of Cargo.lock: run {Path(__file__).name}"
+        return None if there == text else f"{WRITTEN} does not match Cargo.lock: run {Path(__file__).name}"
     WRITTEN.write_text(text, encoding="utf-8")
     return None
 
 
 def linked_crates() -> list[dict[str, Any]]:
-    """Cargo's records of the crates that are linked into the module, by name: no build tools, no macros, no tests'."""
+    """Cargo's records of the crates that are linked into the module, sorted by name, without those that only builds,
+    macros or tests use."""
     tree = ["cargo", "tree", "--locked", "--package", LINKED_INTO, "--edges", "normal,no-proc-macro"]
     names = set()
     for platform in PLATFORMS:
@@ -55,10 +56,10 @@ def printed(*command: str) -> str:
 
 
 def licence(package: dict[str, Any]) -> tuple[str, str]:
-    """The licence that is taken of those that a crate offers, and its text.
+    """The licence under which a crate is used, and its text.
 
     Raises:
-        SystemExit: none of them is accepted, or the text is missing: a person must decide.
+        SystemExit: none of its licences is accepted, or the text is missing; a person must decide.
     """
     name = f"{package['name']} {package['version']}"
     offered = re.split(r" OR |/", package["license"] or "")
@@ -75,7 +76,7 @@ def licence(package: dict[str, Any]) -> tuple[str, str]:
 
 
 def rendered(packages: list[dict[str, Any]]) -> str:
-    """The list of crates and the licence texts; one text for all crates whose texts differ in line breaks alone."""
+    """The list of crates and the licence texts; texts that differ only in line breaks are printed once."""
     lines = []
     texts: dict[str, str] = {}
     crates = defaultdict(list)

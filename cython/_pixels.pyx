@@ -1,6 +1,6 @@
 # cython: boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 # cython: freethreading_compatible=True
-"""Frames of games, made small and grey. The manual is ``fastrl/_native/_pixels.pyi``."""
+"""Shrinking and greying frames of games. The manual is ``fastrl/_native/_pixels.pyi``."""
 
 import numpy as np
 
@@ -15,7 +15,7 @@ cnp.import_array()
 
 cdef object UINT8 = np.dtype(np.uint8)
 
-# Luma of ITU-R BT.601 in fixed point, as OpenCV's COLOR_RGB2GRAY has it: they add up to 2**15.
+# Luma of ITU-R BT.601 in the fixed point of OpenCV's COLOR_RGB2GRAY; the sum is 2**15.
 cdef enum:
     RED = 9798
     GREEN = 19235
@@ -30,7 +30,7 @@ cdef class Shrinker:
     # The grey frame, and one row of it after the vertical pass.
     cdef uint8_t* grey
     cdef float* row
-    # For each index of the output: its first pixel, how many there are, and where their weights begin.
+    # For each row and column of the output: its first pixel, and the weights of its taps.
     cdef Py_ssize_t* row_at
     cdef Py_ssize_t* column_at
     cdef float* row_weights
@@ -44,7 +44,7 @@ cdef class Shrinker:
         self.row_taps = _taps(self.height, self.out_height)
         self.column_taps = _taps(self.width, self.out_width)
         self.grey = <uint8_t*>malloc(self.height * self.width)
-        # As many more as a row's last taps may reach beyond its end, with weight 0.
+        # Longer than a row, because its last taps, of weight 0, may lie beyond its end.
         self.row = <float*>malloc((self.width + self.column_taps) * sizeof(float))
         self.row_at = <Py_ssize_t*>malloc(self.out_height * sizeof(Py_ssize_t))
         self.column_at = <Py_ssize_t*>malloc(self.out_width * sizeof(Py_ssize_t))
@@ -91,7 +91,7 @@ cdef class Shrinker:
             )
 
     cdef _read(self, frame, bint brighter):
-        """Takes a frame into ``grey``; ``brighter``: only where it is brighter than what is there."""
+        """Writes a frame to ``grey``; with ``brighter`` only the pixels that are brighter than those before."""
         cdef const uint8_t[:, :] flat
         cdef const uint8_t[:, :, :] colours
         cdef Py_ssize_t width = self.width, x, y, step, red, green, blue
@@ -163,16 +163,16 @@ cdef void _take(uint8_t* target, const uint8_t* source, Py_ssize_t count, bint b
 
 
 cdef Py_ssize_t _taps(Py_ssize_t size, Py_ssize_t out_size):
-    """The most pixels that one of the output can touch."""
+    """The largest number of input pixels that one output pixel overlaps."""
     return min(size, size // out_size + 2)
 
 
 cdef void _areas(Py_ssize_t size, Py_ssize_t out_size, Py_ssize_t taps, Py_ssize_t* at, float* weights) noexcept:
-    """Which share of output pixel i each input pixel covers; i spans [i, i + 1) * size / out_size."""
+    """The share of output pixel i that each input pixel covers; i spans [i, i + 1) * size / out_size."""
     cdef double scale = <double>size / out_size, start, end, share
     cdef Py_ssize_t i, k, first
     for i in range(out_size):
-        # In integers where they decide which pixel comes first: (i * size) / out_size may round down.
+        # In integers, because (i * size) / out_size may round down to another first pixel.
         first = i * size // out_size
         start, end = i * scale, (i + 1) * scale
         at[i] = first

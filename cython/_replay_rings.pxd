@@ -122,7 +122,7 @@ cdef struct Rings:
 
 
 cdef inline int check_here(const Rings* rings) except -1:
-    """Refuses to go on in a forked child: a thread that the child lacks may hold the lock, and large storage is shared
+    """Refuses to work in a forked child: a thread that the child lacks may hold the lock, and large storage is shared
     with the parent."""
     if rings.forks[0] != rings.made_after:
         raise RuntimeError(

@@ -190,7 +190,7 @@ cdef void _vtrace_row(
 
 
 cdef inline const float* _next_values(const Rollout* rollout, Py_ssize_t t) noexcept nogil:
-    """The values of the observations after row ``t``, if its episodes go on."""
+    """The values of the observations after row ``t``, if their episodes continue."""
     if t == rollout.num_steps - 1:
         return rollout.last_values
     return rollout.values + (t + 1) * rollout.num_envs

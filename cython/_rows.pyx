@@ -1,6 +1,6 @@
 # cython: boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 # cython: freethreading_compatible=True
-"""Equal rows of arrays. The manual is ``fastrl/_native/_rows.pyi``."""
+"""Grouping equal rows of arrays. The manual is ``fastrl/_native/_rows.pyi``."""
 
 import numpy as np
 

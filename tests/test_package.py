@@ -155,7 +155,7 @@ def test_only_what_is_linked_is_listed_and_a_changed_list_is_noticed(tmp_path: P
     check = [sys.executable, "build_backend/third_party.py", "--check"]
     done = subprocess.run(check, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert "is not that of Cargo.lock: run third_party.py" in done.stderr
+    assert "does not match Cargo.lock: run third_party.py" in done.stderr
 
 
 def test_a_fresh_environment_trains_and_evaluates(installed: Path, tmp_path: Path) -> None:

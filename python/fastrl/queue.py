@@ -10,43 +10,42 @@ with q.producer() as p:                    # in each process or thread that prod
         rows["obs"] = ...
 
 row = q.get()                              # the consumer: one record
-rows = q.get_many(1024, out=buffer)        # what is there, up to 1024, copied into the caller's array
-with q.peek(1024) as rows:                 # a read-only view of records where they lie; consumed at the end
+rows = q.get_many(1024, out=buffer)        # up to 1024 records, copied into the caller's array
+with q.peek(1024) as rows:                 # a read-only view into the queue; consumed at the end of the block
     replay.append(rows)
 ```
 
-**Order.** With `order="per_producer"`, the default, each producer has a ring of its own, so producers never wait for
-each other, not even for one that was killed; the records of one producer come in the order in which it put them. With
-`order="total"` all share one ring and there is one order for all.
+**Order.** With `order="per_producer"`, the default, each producer has its own ring, so producers never wait for each
+other, not even for one that was killed; the records of one producer keep their order. With `order="total"` all
+producers share one ring, and all records have one order.
 
-**No room.** `policy` says what a producer then does: `"block"` waits (raises `Full` after its timeout), `"error"`
-raises `Full` at once, `"drop_newest"` drops what it was given, `"drop_oldest"` drops what has waited longest. What is
-dropped is counted in `stats()`; the last three never wait, whatever their timeout.
+**Full rings.** `policy` decides what a producer does when its ring is full: `"block"` waits and raises `Full` after its
+timeout, `"error"` raises `Full` at once, `"drop_newest"` drops the new records, `"drop_oldest"` drops the records that
+have waited longest. `stats()` counts dropped records. All but `"block"` ignore the timeout and never wait.
 
-**Processes.** A queue with `shared=True` lies in shared memory (`/dev/shm`). It can be pickled, so it can be handed to
-workers of any start method, and `Queue.attach(name)` opens it from a process that has nothing else to do with this
-one. Its creator removes the name with `close()` or when it ends; if it was killed, the next creator of any queue does,
-if it is of the same user and PID namespace.
-A killed producer takes nothing with it but the batch that it had not yet published. After a killed consumer any
-process may consume; it goes on where the dead one was, and may get again the batch that the dead one was taking or
-being shown. (What that one had taken before is gone with it; who cannot afford this uses `peek`.)
+**Processes.** A queue with `shared=True` lies in shared memory (`/dev/shm`). It can be pickled and passed to workers
+of any start method; `Queue.attach(name)` opens it in an unrelated process. The creator removes the name with `close()`
+or when it ends. If the creator was killed, the next one that makes a queue, of the same user and PID namespace, does.
+A killed producer loses only the batch that it had not yet published. After the consumer was killed any process may
+consume: it continues where the old consumer stopped, and may get the batch again that was being taken or shown.
+Records that the old consumer had already taken are lost with it; use `peek` where that matters.
 
-**Access.** The memory is a file in `/dev/shm` that only this user can read and write (mode 0600); others see its name,
-which holds a process's number, its size and its times. Names that are made up cannot be guessed. A file is opened only
-if it is a regular one of this user, and at once: whatever others put there keeps nobody waiting. What this user's own
-programs write into it may give wrong records or `QueueError`, but no crash and no call beyond its timeout; who cuts the
-file off (`truncate`) ends each process that reaches for the missing part, by SIGBUS.
+**Access.** The memory is a file in `/dev/shm` that only its user can read and write (mode 0600). Others see its name,
+which contains a process id, its size and its times. Generated names cannot be guessed. Only regular files of this user
+are opened, without blocking, so files of others delay nobody. Other programs of this user that write into the memory
+may cause wrong records or `QueueError`, but no crash, and no call that exceeds its timeout; truncating the file ends
+each process that accesses the missing part, by SIGBUS.
 
-**Containers.** Who is alive can only be known within one PID namespace. Containers that share `/dev/shm` (`--ipc=host`)
-leave each other's memory alone and cannot attach to it: `QueueError`. So nobody removes what a killed container has
-left there. Memory is allocated when a queue is made, so a small `/dev/shm` is an OSError (ENOSPC) then, and no SIGBUS
-later.
+**Containers.** A process can tell which others are alive only in its PID namespace. Containers that share `/dev/shm`
+(`--ipc=host`) cannot attach to each other's queues (`QueueError`) and do not remove them, so the memory of a killed
+container stays. Memory is allocated when a queue is made: a `/dev/shm` that is too small is an OSError (ENOSPC) at that
+point, not a SIGBUS later.
 
-**One consumer, one thread per producer.** The first call that takes records makes an object's process the consumer,
-until `close()`. A second consumer, two threads in one producer, or a producer or consumer that was inherited by a
-forked child raise `QueueError`: make a producer in the process that uses it.
+**One consumer, one thread per producer.** The process that takes records first is the consumer until `close()`. A
+second consumer, two threads that use one producer, and a producer or consumer that a forked child inherits raise
+`QueueError`: make a producer in the process that uses it.
 
-**Timeouts** are in seconds: None waits for ever, 0 not at all. Waiting lets other threads and signal handlers run.
+**Timeouts** are in seconds: None waits without limit, 0 does not wait. Other threads and signal handlers run meanwhile.
 """
 
 from __future__ import annotations
@@ -71,26 +70,27 @@ class ProducerStats:
     """Counters of one producer index, over all producers that ever had it."""
 
     producer: int | None
-    """Process that has this index now, or died having it."""
+    """Process id of the producer that has this index, or had it when it died; None if there is none."""
     put: int
     dropped_newest: int
     dropped_oldest: int
     full_waits: int
     wait_seconds: float
     depth: int
-    """Records that wait. 0 with `order="total"`, where they lie in one ring for all."""
+    """Records that wait; 0 with `order="total"`, where all producers share a ring."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueStats:
-    """What a queue has counted since it was made, in records unless it says otherwise. The counters are read one
-    after the other while producers and consumer go on, so they may differ from each other by what happened between."""
+    """Counters of a queue since it was made, in records unless stated otherwise. They are read one after the other
+    while producers and consumer continue, so they may not agree exactly."""
 
     put: int
-    """Published by producers, those included that were dropped later as the oldest."""
+    """Published by producers, including records that were later dropped as the oldest."""
     got: int
+    """Taken by consumers."""
     depth: int
-    """That wait now."""
+    """Waiting now."""
     high_water: int
     """The most that the consumer ever found waiting in one ring."""
     dropped_newest: int
@@ -98,34 +98,38 @@ class QueueStats:
     full_waits: int
     """Number of times that a producer found no room."""
     wait_seconds: float
-    """That producers spent waiting for room, all together."""
+    """Time that all producers together waited for room."""
     consumer_wait_seconds: float
-    """That the consumer spent waiting for records."""
+    """Time that the consumer waited for records."""
     abandoned: int
-    """That producers which died had begun to put and not published."""
+    """Reserved by producers that died before they published them."""
     producers: int
-    """Lanes with a producer."""
+    """Number of producers."""
     consumer: int | None
-    """Process that consumes."""
+    """Process id of the consumer; None if there is none."""
     per_producer: tuple[ProducerStats, ...]
 
 
 class Queue(_rust.Queue):
     """A queue of records.
 
-    dtype: a structured numpy dtype without Python objects, or a mapping from fields' names to a dtype or to a pair
-        (dtype, shape); such fields are aligned as a C compiler would.
-    capacity: records that each producer may have waiting; with `order="total"`, all producers together. Rounded up
-        to a power of two. Memory is allocated at once: max_producers x capacity x dtype.itemsize bytes. A
-        queue whose ring holds at least four batches runs smoothly.
-    max_producers: the largest number of producers at a time.
-    policy, order: see the module.
-    shared: True for other processes; a str names the memory (letters, digits, dots, dashes and underscores).
+    Args:
+        dtype: a structured numpy dtype without Python objects, or a mapping from field names to a dtype or to a pair
+            (dtype, shape), whose fields are aligned as in C.
+        capacity: the most records of each producer that may wait; with `order="total"`, of all producers together.
+            Rounded up to a power of two. Memory is allocated at once: max_producers x capacity x dtype.itemsize bytes.
+            A ring should hold at least four batches.
+        max_producers: the largest number of producers at a time.
+        policy, order: as the module describes.
+        shared: True for use by other processes; a str also names the memory (letters, digits, dots, dashes and
+            underscores).
 
-    ValueError, TypeError: an argument that makes no sense. FileExistsError: the name is taken. OSError: there is not
-    enough memory, or not enough room in /dev/shm.
+    Raises:
+        ValueError, TypeError: an argument that makes no sense.
+        FileExistsError: the name is taken.
+        OSError: there is not enough memory, or not enough room in /dev/shm.
 
-    After `close()` every call but `close()` raises `QueueError`; the attributes stay.
+    After `close()` every call except `close()` raises `QueueError`; the attributes remain.
     """
 
     def __new__(
@@ -158,8 +162,12 @@ class Queue(_rust.Queue):
 
     @classmethod
     def attach(cls, name: str) -> Queue:
-        """Opens the queue of this name. FileNotFoundError: there is none. QueueError: it is damaged, of another
-        version of fastrl, user or PID namespace, or no queue."""
+        """Opens the queue of this name.
+
+        Raises:
+            FileNotFoundError: there is none.
+            QueueError: it is damaged, is not a queue, or belongs to another version of fastrl, user or PID namespace.
+        """
         memory = _rust.QueueMemory.attach(name)
         try:
             return super().__new__(cls, memory, _rebuild(json.loads(memory.schema)))
@@ -169,7 +177,7 @@ class Queue(_rust.Queue):
             ) from error
 
     def __iter__(self) -> Iterator[np.void]:
-        """Records, until the queue is shut down and empty."""
+        """Yields records until the queue is shut down and empty."""
         while True:
             try:
                 row = self.get()
@@ -178,7 +186,7 @@ class Queue(_rust.Queue):
             yield row
 
     def stats(self) -> QueueStats:
-        """The counters; cheap, from any process that has the queue, at any time."""
+        """Reads the counters; cheap, and allowed in any process that has the queue, at any time."""
         queue, producers = self.counters()
         rows = [dict(counters) for counters in producers]
         of_all = dict(queue)
@@ -218,7 +226,7 @@ class Queue(_rust.Queue):
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self.name is None:
-            raise TypeError("this queue lies in the memory of its process alone: make it with shared=True")
+            raise TypeError("this queue is in the memory of its own process: make it with shared=True")
         return type(self).attach, (self.name,)
 
     def __repr__(self) -> str:
@@ -246,12 +254,12 @@ def _record_dtype(dtype: DTypeLike | Mapping[str, Any]) -> np.dtype:
     if record.itemsize == 0:
         raise ValueError(f"dtype: expected records of at least one byte, got {record}")
     if _rebuild(_describe(record)) != record:
-        raise TypeError(f"dtype: expected one that can be written down as text, got {record}")
+        raise TypeError(f"dtype: expected one that can be described as text, got {record}")
     return record
 
 
 def _describe(dtype: np.dtype) -> Any:
-    """A dtype as JSON holds it, with offsets and alignment."""
+    """A dtype as a value for JSON, with offsets and alignment."""
     if dtype.subdtype is not None:
         base, shape = dtype.subdtype
         return {"base": _describe(base), "shape": list(shape)}

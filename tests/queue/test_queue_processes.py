@@ -397,7 +397,7 @@ def test_kills_at_random_lose_and_double_nothing(policy, order):
     done = subprocess.run(command, capture_output=True, text=True, timeout=2 * TIMEOUT, check=False)
     assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}{done.stderr}"
     report = json.loads(done.stdout)
-    assert report["incarnations"] + report["consumers"] == queue_kills.PRODUCERS + 1 + KILLS
+    assert report["generations"] + report["consumers"] == queue_kills.PRODUCERS + 1 + KILLS
     assert report["seen"] > queue_kills.ENOUGH and not report["left"]
 
 

@@ -1,5 +1,5 @@
-"""Damages the files of queues and weights at random, and uses them in forked children, which must neither crash nor
-hang. Run by `tests/queue/test_queue_bad_input.py`, in a process of its own:
+"""Damages the files of queues and of weight broadcasts at random and uses them in forked children, which must neither
+crash nor hang. `tests/queue/test_queue_bad_input.py` runs it in its own process:
 
     python queue_damage.py CASES SEED
 """
@@ -27,7 +27,7 @@ WORDS = [0, 1, 2, 3, 5, 8, 9, 2**31, 2**32, 2**62, 2**63 - 1, 2**63, 2**64 - 2, 
 
 
 def samples():
-    """Whole files, with what opens and uses such a thing."""
+    """Yields a name, the content of an intact file, and the function that opens and uses it."""
     for policy, order in [
         ("block", "per_producer"),
         ("drop_oldest", "per_producer"),
@@ -84,7 +84,7 @@ def damage(content, rng):
     if rng.random() < 0.05:
         return content[: rng.randrange(len(content))]
     for _ in range(rng.choice([1, 1, 1, 2, 5])):
-        # The header, and the words, which stand at its page's end; the rest is records.
+        # The header and its words, up to the end of the first page; records follow.
         place = rng.randrange(rng.choice([16, 256, 4096, len(content)]))
         if rng.random() < 0.7:
             place = (
@@ -100,7 +100,7 @@ def damage(content, rng):
 
 
 def run(use, name):
-    """How it ended in a child: "used", "refused", or what must not happen."""
+    """Uses the file in a child. Returns "used" or "refused", or a text for an outcome that is a failure."""
     pid = os.fork()
     if pid == 0:
         signal.alarm(120)

@@ -1,12 +1,12 @@
-"""Kills producers and the consumer of one queue at random instants, and accounts for every record. Run by
-`tests/queue/test_queue_processes.py`, in a process of its own whose children are forks that begin at once:
+"""Kills producers and the consumer of a queue at random times and accounts for every record.
+`tests/queue/test_queue_processes.py` runs it in its own process, which forks its children:
 
     python queue_kills.py POLICY ORDER KILLS SEED
 
-Every record carries who put it (a number that no other incarnation has), the how-manieth of its producer it is, a
-payload that follows from these two, and a checksum over all. Every producer notes in memory of the harness how many
-of its records are published, after the call returned. The consumer checks each batch where it lies in the queue,
-notes what it saw, and only then gives it back.
+A record has the number of its producer (each restarted process gets a new one), its index among the records of that
+producer, a payload that follows from these two, and a checksum. After each call a producer writes to shared memory how
+many of its records are published. The consumer checks each batch inside the queue, writes down what it saw, and only
+then releases the batch.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ FACTORS = np.random.default_rng(0).integers(2**63, size=WORDS + 2, dtype=np.uint
 PRODUCERS = 3
 BATCH = 30
 SHOWN = 64
-# Records at least that the consumers see, however little of the machine is theirs.
+# The least number of records that the consumers see, however slow the machine is.
 ENOUGH = 1000
 CAPACITY = 64
 CHILDREN: set[int] = set()
-"""That run, or ended and are not yet waited for."""
+"""Process ids of children that have not been waited for."""
 
 
 def checksums(rows):
-    """A sum over all words before the checksum; each word matters, since the factors are odd."""
+    """A sum over all words before the checksum; every word changes it, because the factors are odd."""
     words = rows.view(np.uint64).reshape(len(rows), -1)[:, :-1]
     return (words * FACTORS).sum(axis=1, dtype=np.uint64) ^ np.uint64(0x9E3779B97F4A7C15)
 
@@ -52,48 +52,48 @@ def fill(rows, producer, first):
 
 
 class Ledger:
-    """What is known of each incarnation of a producer, in memory that all processes share and no kill takes away."""
+    """Counts for each process that was ever a producer, in memory that all processes share and that survives kills."""
 
-    def __init__(self, incarnations):
-        table = np.frombuffer(mmap.mmap(-1, 8 * (3 * incarnations + 4)), np.int64)
-        self.published = table[:incarnations]  # written by the producer, after the call that put them
-        self.tried = table[incarnations : 2 * incarnations]  # written by the producer, before that call
-        self.seen = table[2 * incarnations : 3 * incarnations]  # written by the consumer
+    def __init__(self, generations):
+        table = np.frombuffer(mmap.mmap(-1, 8 * (3 * generations + 4)), np.int64)
+        self.published = table[:generations]  # written by the producer, after the call that put them
+        self.tried = table[generations : 2 * generations]  # written by the producer, before that call
+        self.seen = table[2 * generations : 3 * generations]  # written by the consumer
         self.stop, self.received, self.repeats = table[-3:-2], table[-2:-1], table[-1:]
-        self.failures = table[-4:-3]  # of any process, which may be killed before it can say more
+        self.failures = table[-4:-3]  # of all processes; one may be killed before it can report more
 
 
-def produce(queue, ledger, incarnation, rng):
+def produce(queue, ledger, generation, rng):
     rows = np.zeros(BATCH, queue.dtype)
     count = 0
     with queue.producer() as p:
         while not ledger.stop[0]:
             size = rng.randint(1, BATCH)
-            ledger.tried[incarnation] = count + size
+            ledger.tried[generation] = count + size
             kind = rng.random()
             try:
                 if kind < 0.4:
-                    fill(rows[:size], incarnation, count)
+                    fill(rows[:size], generation, count)
                     size = p.put_many(rows[:size])
                 elif kind < 0.7:
                     with p.reserve(size) as view:
-                        fill(view, incarnation, count)
+                        fill(view, generation, count)
                 else:
                     size = 1
-                    fill(rows[:1], incarnation, count)
+                    fill(rows[:1], generation, count)
                     p.put(rows[0])
             except Full:
                 continue
             except ShutDown:
                 return
             count += size
-            ledger.published[incarnation] = count
+            ledger.published[generation] = count
 
 
 def consume(queue, ledger, rng):
-    """Checks: nothing torn, nothing twice, nothing left out that the policy does not drop."""
+    """Checks that no record is torn or repeated, and that none is missing that the policy does not drop."""
     drops = queue.policy.startswith("drop")
-    may_repeat = True  # what the consumer before was reading when it was killed
+    may_repeat = True  # the batch that the previous consumer was reading when it was killed
     while True:
         try:
             with queue.peek(SHOWN, timeout=1) as rows:
@@ -157,12 +157,12 @@ def main(policy, order, kills, seed):
     name = f"kills-{os.getpid()}"
     queue = Queue(RECORD, CAPACITY, max_producers=PRODUCERS, policy=policy, order=order, shared=name)
     ledger = Ledger(PRODUCERS + kills + 1)
-    incarnations = 0
+    generations = 0
 
     def new_producer():
-        nonlocal incarnations
-        incarnations += 1
-        return fork(produce, queue, ledger, incarnations - 1, random.Random(rng.random()))
+        nonlocal generations
+        generations += 1
+        return fork(produce, queue, ledger, generations - 1, random.Random(rng.random()))
 
     def new_consumer():
         return fork(consume, queue, ledger, random.Random(rng.random()))
@@ -200,7 +200,7 @@ def main(policy, order, kills, seed):
             os.kill(pid, signal.SIGKILL)
         queue.close()
 
-    published, tried, seen = (row[:incarnations] for row in (ledger.published, ledger.tried, ledger.seen))
+    published, tried, seen = (row[:generations] for row in (ledger.published, ledger.tried, ledger.seen))
     drops = policy.startswith("drop")
     # Published and not yet noted: at most the batch of the call during which it was killed.
     assert (seen <= np.maximum(tried, published)).all(), "records that nobody put"
@@ -217,7 +217,7 @@ def main(policy, order, kills, seed):
             {
                 "kills": kills,
                 "consumers": consumers,
-                "incarnations": incarnations,
+                "generations": generations,
                 "seen": int(seen.sum()),
                 "published": int(published.sum()),
                 "unnoted": int(np.maximum(seen - published, 0).sum()),

@@ -1,4 +1,4 @@
-"""What the tests of the queue put, records whose contents follow from their number; and what they leave behind."""
+"""Records of the queue's tests, whose contents follow from their id, and the shared memory that the tests leave."""
 
 import os
 import re
@@ -25,13 +25,13 @@ def ids_of(rows):
 
 
 def segments():
-    """Names of the shared memory that is there, but for what other living processes have made: a name that was made
-    up begins with the number of the process that made it, one that a test gives ends with it."""
+    """Names of the shared memory of fastrl, except for that of other running processes. A generated name starts with
+    the process id of its maker, a name given by a test ends with it."""
 
     def is_others(name):
-        made_up = re.fullmatch(r"fastrl-([0-9a-f]{8})[0-9a-f]{8}-[0-9a-f]+", name)
+        generated = re.fullmatch(r"fastrl-([0-9a-f]{8})[0-9a-f]{8}-[0-9a-f]+", name)
         given = re.fullmatch(r"fastrl-[a-z-]+-(\d+)", name)
-        pid = int(made_up[1], 16) if made_up else int(given[1]) if given else os.getpid()
+        pid = int(generated[1], 16) if generated else int(given[1]) if given else os.getpid()
         return pid != os.getpid() and Path(f"/proc/{pid}").exists()
 
     return {path.name for path in Path("/dev/shm").glob("fastrl-*") if not is_others(path.name)}

@@ -1,4 +1,4 @@
-"""What a replay holds, said slowly and plainly: lists of episodes, one list for each environment."""
+"""A slow and simple model of a replay: a list of episodes for each environment."""
 
 from dataclasses import dataclass, field
 from itertools import cycle
@@ -10,9 +10,9 @@ OBS_SHAPE = (3,)
 
 @dataclass
 class Episode:
-    """``obs`` has one more entry than ``steps``, or as many while the newest step waits for what came after it."""
+    """``obs`` has one more entry than ``steps``, or as many while the newest step has no next observation."""
 
-    start: int  # rows written to this environment before
+    start: int  # rows written for this environment before
     obs: list
     steps: list  # (action, reward, terminated, truncated, extra)
 
@@ -20,8 +20,9 @@ class Episode:
 @dataclass
 class Ring:
     episodes: list = field(default_factory=list)
-    # Whether the next step may go on with the last episode: "no", "if same" observation, or "waits" for it.
-    goes_on: str = "no"
+    # State of the newest row: "closed", "provisional" (continued by a step with the same observation) or "pending" (a
+    # step whose next observation is unknown).
+    state: str = "closed"
 
     @property
     def head(self):
@@ -40,17 +41,17 @@ class Model:
         episode = ring.episodes[-1]
         episode.steps.append((action, reward, terminated, truncated, extra))
         episode.obs.append(next_obs)
-        ring.goes_on = "no" if terminated or truncated else "if same"
+        ring.state = "closed" if terminated or truncated else "provisional"
 
     def append(self, record):
         ring = self.rings[record["env"]]
         if record["end"]:
-            if ring.goes_on == "waits":
+            if ring.state == "pending":
                 ring.episodes[-1].obs.append(record["obs"].copy())
-            ring.goes_on = "no"
+            ring.state = "closed"
             return
-        ended = ring.goes_on == "waits" and (ring.episodes[-1].steps[-1][2] or ring.episodes[-1].steps[-1][3])
-        if ring.goes_on == "waits" and not ended:
+        ended = ring.state == "pending" and (ring.episodes[-1].steps[-1][2] or ring.episodes[-1].steps[-1][3])
+        if ring.state == "pending" and not ended:
             ring.episodes[-1].obs.append(record["obs"].copy())
         else:
             self._place(ring, record["obs"].copy())
@@ -62,26 +63,26 @@ class Model:
             record["extra"],
         )
         ring.episodes[-1].steps.append(step)
-        ring.goes_on = "waits"
+        ring.state = "pending"
 
     def cut(self, env):
         ring = self.rings[env]
         self._lose(ring)
-        ring.goes_on = "no"
+        ring.state = "closed"
 
     def _lose(self, ring):
-        if ring.goes_on == "waits":
+        if ring.state == "pending":
             ring.episodes[-1].steps.pop()
             self.lost += 1
 
     def _place(self, ring, obs):
         self._lose(ring)
-        if ring.goes_on == "if same" and ring.episodes[-1].obs[-1].tobytes() == obs.tobytes():
+        if ring.state == "provisional" and ring.episodes[-1].obs[-1].tobytes() == obs.tobytes():
             return
         ring.episodes.append(Episode(ring.head, [obs], []))
 
     def starts(self):
-        """(env, episode, step) of what may be sampled: its frames are there, and what came after it."""
+        """(env, episode, step) of all steps that can be sampled: their frames and next observation are stored."""
         found = []
         for env, ring in enumerate(self.rings):
             oldest = ring.head - self.rows_per_env
@@ -98,7 +99,7 @@ class Model:
         return np.stack([episode.obs[j] if j >= 0 else before for j in range(i - self.stack + 1, i + 1)])
 
     def transition(self, episode, i, n_step, gamma):
-        """As a batch has it: obs, action, reward, next_obs, discount, terminated, truncated, extra."""
+        """A transition of a batch: obs, action, reward, next_obs, discount, terminated, truncated, extra."""
         total, discount, k = 0.0, 1.0, 0
         while True:
             _, reward, terminated, truncated, _ = episode.steps[i + k]
@@ -123,7 +124,7 @@ class Model:
 
 
 def rows_of(batch):
-    """A batch as a list of what `Model.transition` gives."""
+    """A batch as a list of transitions such as `Model.transition` returns."""
     columns = (batch.obs, batch.actions, batch.rewards, batch.next_obs, batch.discounts)
     obs, actions, rewards, next_obs, discounts = (column.numpy() for column in columns)
     return [
@@ -142,12 +143,12 @@ def rows_of(batch):
 
 
 class Writer:
-    """Does the same to a replay and to a model, with values that never come twice unless told."""
+    """Writes the same steps to a replay and to a model, with observations that do not repeat by chance."""
 
     def __init__(self, replay, model):
         self.replay, self.model = replay, model
         self.count = 0
-        # What each environment would observe next, if its episode goes on.
+        # The next observation of each environment, if its episode continues.
         self.now = [None] * replay.num_envs
 
     def new_obs(self):
@@ -157,7 +158,7 @@ class Writer:
         return (np.arange(np.prod(shape)).reshape(shape) + self.count * 7).astype(dtype)
 
     def step(self, env, follows):
-        """A step's observation and what came after it."""
+        """A new step: obs, action, reward, next_obs, extra."""
         obs = self.now[env] if follows and self.now[env] is not None else self.new_obs()
         next_obs = self.new_obs()
         action, reward = self.count % 11, np.float32(self.count * 0.37 - 3)

@@ -1,4 +1,4 @@
-"""Returns and advantages by their definitions, in float64: slow, and easy to see."""
+"""Returns and advantages by their definitions, in float64: slow and simple."""
 
 import numpy as np
 
@@ -22,11 +22,11 @@ def slow_gae(rewards, values, terminations, truncations, final_values, last_valu
     return advantages, advantages + values
 
 
-def after(arrays, t, i, goes_on):
-    """What follows step t of environment i is worth."""
+def after(arrays, t, i, next_value):
+    """The value after step t of environment i."""
     if arrays["terminations"][t, i]:
         return 0.0
-    return float(arrays["final_values"][t, i]) if arrays["truncations"][t, i] else goes_on
+    return float(arrays["final_values"][t, i]) if arrays["truncations"][t, i] else next_value
 
 
 def ends(arrays, t, i):
@@ -69,7 +69,7 @@ def slow_n_step_returns(arrays, gamma, n_step):
 
 def slow_lambda_returns(arrays, gamma, return_lambda):
     """The definition: n-step returns of all lengths, each weighted by lambda^(n-1) (1 - lambda), the longest
-    by what is left (Sutton and Barto, equation 12.3)."""
+    by the remaining weight (Sutton and Barto, equation 12.3)."""
 
     def one(t, i):
         longest = 1

@@ -36,24 +36,24 @@ def test_a_stream_chains_the_hash_over_its_indices(seed: int, indices: list[int]
 
 
 @given(U64, st.lists(st.integers(0, 2**40), min_size=1, max_size=8))
-def test_streams_of_arrays_are_those_of_their_items(seed: int, lanes: list[int]) -> None:
-    together = seeding.stream(seed, 1, np.array(lanes))
-    assert [int(each) for each in together] == [int(seeding.stream(seed, 1, lane)) for lane in lanes]
+def test_streams_of_arrays_are_those_of_their_items(seed: int, indices: list[int]) -> None:
+    together = seeding.stream(seed, 1, np.array(indices))
+    assert [int(each) for each in together] == [int(seeding.stream(seed, 1, index)) for index in indices]
 
 
 def test_environments_and_actions_draw_from_different_streams() -> None:
-    seeds = {seeding.env_seed(3, lane, number) for lane in range(50) for number in range(50)}
-    acts = {seeding.act_stream(3, lane, number) for lane in range(50) for number in range(50)}
+    seeds = {seeding.env_seed(3, index, number) for index in range(50) for number in range(50)}
+    acts = {seeding.act_stream(3, index, number) for index in range(50) for number in range(50)}
     assert len(seeds) == len(acts) == 2500
     assert all(0 <= seed < 2**31 for seed in seeds)
     assert not seeds & {act >> 33 for act in acts}
 
 
 @given(U64, st.integers(0, 2**40), st.integers(0, 2**40))
-def test_one_episode_is_drawn_as_many_are(seed: int, lane: int, number: int) -> None:
-    assert seeding.env_seed(seed, lane, number) == int(seeding.stream(seed, 1, lane, number)) >> 33
-    assert seeding.act_stream(seed, np.int64(lane), np.int64(number)) == int(
-        seeding.stream(seed, 2, lane, number)
+def test_one_episode_is_drawn_as_many_are(seed: int, index: int, number: int) -> None:
+    assert seeding.env_seed(seed, index, number) == int(seeding.stream(seed, 1, index, number)) >> 33
+    assert seeding.act_stream(seed, np.int64(index), np.int64(number)) == int(
+        seeding.stream(seed, 2, index, number)
     )
 
 

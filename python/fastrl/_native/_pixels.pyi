@@ -1,4 +1,4 @@
-"""Frames of games, made small and grey, compiled (source: ``cython/_pixels.pyx``)."""
+"""Shrinking and greying frames of games, compiled (source: ``cython/_pixels.pyx``)."""
 
 from typing import Any
 
@@ -8,19 +8,19 @@ from typing_extensions import disjoint_base
 
 @disjoint_base
 class Shrinker:
-    """Turns frames into small grey ones, with scratch memory of its own: one thread at a time.
+    """Converts frames to small grey ones. It has scratch memory, so one thread may use it at a time.
 
-    Each pixel of the result is the mean over the area of the frame that it covers, rounded, as OpenCV's
-    INTER_AREA has it where it shrinks (at most 1 apart: OpenCV rounds twice). Colours become grey first, by
-    the luma of ITU-R BT.601 in the fixed point of OpenCV's COLOR_RGB2GRAY, to the bit. A frame of the
-    result's own shape is only made grey. The GIL is released.
+    Colours become grey first, by the luma of ITU-R BT.601 in fixed point, to the bit as OpenCV's COLOR_RGB2GRAY. Each
+    pixel of the result is then the rounded mean over the area that it covers, as OpenCV's INTER_AREA when it shrinks
+    (they differ by at most 1, because OpenCV rounds twice). A frame of the result's shape is only made grey. The GIL is
+    released.
 
     Args:
         shape: (H, W) of the frames.
-        out_shape: (h, w) of the results; where it is larger, pixels are repeated, blended at their edges.
+        out_shape: (h, w) of the results; if it is larger, pixels are repeated and blended at their edges.
 
     Raises:
-        TypeError, ValueError: a shape that is none; each side may be from 1 to 32768.
+        TypeError, ValueError: not a shape; each side may be from 1 to 32768.
     """
 
     shape: tuple[int, int]
@@ -36,8 +36,8 @@ class Shrinker:
         Args:
             frame: uint8 [H, W], or RGB [H, W, 3]; any strides.
             out: uint8 [h, w], C-contiguous, overwritten.
-            previous: the frame before, of either form: of both the brighter grey counts, pixel by pixel, which
-                shows what old consoles drew in every other frame only (Mnih et al. 2015).
+            previous: the frame before, of either form. The result then has the brighter of both greys at each pixel, to
+                show objects that old consoles drew only in every other frame (Mnih et al. 2015).
 
         Raises:
             TypeError: not an array of uint8.

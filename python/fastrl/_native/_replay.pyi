@@ -1,8 +1,7 @@
-"""Circular storage of experience: who writes rows, and which of them may be sampled. `fastrl.replay` is its face.
+"""Circular storage of experience, compiled (source: ``cython/_replay.pyx``), for `fastrl.replay`.
 
-A row is a structured record with the fields `FIELDS` first, then extra ones. Each environment has a lane, a ring of
-rows; a step's next observation is the observation of the row after it. ``cython/_replay_rings.pxd`` has the
-invariants.
+A row is a structured record with the fields `FIELDS` first, then extra ones. Each environment has a ring of rows; the
+next observation of a step is the observation of the following row. ``cython/_replay_rings.pxd`` has the invariants.
 """
 
 from typing import Any, Self
@@ -15,11 +14,11 @@ FIELDS: tuple[str, ...]
 
 @disjoint_base
 class Storage:
-    """Over the caller's arrays, which it writes.
+    """A storage in the caller's arrays, which it writes.
 
     rows: [num_envs, R] of the row's dtype, R at least stack + 1.
-    rings: int64 [num_envs, 5]; ages: uint8 [num_envs, R]; starts: uint32 [num_envs, R]: its state, zero at first.
-    stack: frames of an observation. repeat: an episode's first frame stands for those before it, else zeros.
+    rings: int64 [num_envs, 5]; ages: uint8 [num_envs, R]; starts: uint32 [num_envs, R]: its state, initially zeros.
+    stack: frames of an observation. repeat: frames before the first of an episode are copies of it, else zeros.
 
     TypeError, ValueError: arrays that do not fit, or whose state contradicts itself.
     """
@@ -40,13 +39,13 @@ class Storage:
         repeat: bool = False,
     ) -> Self: ...
     def __len__(self) -> int:
-        """Transitions that may be sampled."""
+        """Number of transitions that can be sampled."""
 
     @property
     def rows_per_env(self) -> int: ...
     @property
     def lost(self) -> int:
-        """Steps whose next observation never came, in `append`."""
+        """Number of steps written by `append` whose next observation never came."""
 
     def add(
         self,
@@ -59,13 +58,13 @@ class Storage:
         env: int = 0,
         **extra: Any,
     ) -> None:
-        """One step of one environment; it may be sampled at once.
+        """Adds a step of one environment, which can be sampled at once.
 
-        ``next_obs`` is the true last observation where the episode ended. If the next step of this environment does not
-        begin with it, the two are not taken for neighbours.
+        ``next_obs`` is the true last observation where the episode ended. If the next step of this environment has
+        another ``obs``, it starts a new sequence of rows.
 
         TypeError, ValueError: a wrong dtype or shape, or memory that is not contiguous. IndexError: no such
-        environment. Nothing has changed then.
+        environment. Nothing is changed then.
         """
 
     def add_many(
@@ -79,24 +78,24 @@ class Storage:
         envs: NDArray[np.int64] | None = None,
         **extra: NDArray[Any],
     ) -> None:
-        """N steps, [N, ...] each, of the environments ``envs`` int64 [N]; None: of each environment one, in order.
+        """Adds N steps, [N, ...] each, of the environments ``envs`` int64 [N]; None: one step of each, in order.
 
-        Errors as of `add`.
+        Errors as `add`.
         """
 
     def append(self, records: NDArray[Any]) -> None:
-        """Rows [k] of `dtype` in the order in which they happened, as a queue shows them; copied once.
+        """Adds rows [k] of `dtype` in order of time, for example from a queue's `peek`; each is copied once.
 
-        A step may be sampled when the next row of its environment has come: the next step, or, where the episode
-        ended, a row with ``end`` that holds the true last observation.
+        A step can be sampled once the next row of its environment has been added: the next step, or, where the episode
+        ended, an end row with the true last observation.
 
-        TypeError, ValueError: another dtype or shape. IndexError: an environment that is not there. Nothing has
-        changed then.
+        TypeError, ValueError: another dtype or shape. IndexError: no such environment. Nothing is changed then.
         """
 
     def cut(self, env: int) -> None:
-        """The environment begins anew, although its episode did not end: what comes next has nothing to do with what
-        was. A step that waits for its next observation is lost. IndexError: no such environment."""
+        """Separates the next row of an environment from the rows before it, although the episode did not end, for
+        example because the environment was replaced. A step that waits for its next observation is lost. IndexError: no
+        such environment."""
 
     def _handle(self) -> Any: ...
     def _acquire(self) -> None: ...

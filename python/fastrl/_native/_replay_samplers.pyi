@@ -1,8 +1,8 @@
-"""Draws from a `fastrl._native._replay.Storage` into the caller's arrays; `fastrl.replay` is its face.
+"""Samplers that copy batches from a `fastrl._native._replay.Storage` to the caller's arrays, for `fastrl.replay`.
 
-A batch's arrays come as a dict, C-contiguous and writeable, B = batch_size: obs, next_obs [B, ...] or
+The arrays of a batch are a dict, C-contiguous and writeable, B = batch_size: obs, next_obs [B, ...] or
 [B, stack, ...]; actions [B, ...]; rewards, discounts, weights float32 [B]; terminated, truncated bool [B]; indices
-int64 [B]; and the storage's extra fields. All of it happens without the GIL, under the storage's lock.
+int64 [B]; and the storage's extra fields. Sampling releases the GIL and holds the storage's lock.
 """
 
 from typing import Any, Self
@@ -13,12 +13,12 @@ from typing_extensions import disjoint_base
 
 @disjoint_base
 class Uniform:
-    """ValueError: batch_size or n_step below 1, gamma outside of [0, 1]."""
+    """Draws with equal probability. ValueError: batch_size or n_step below 1, gamma outside of [0, 1]."""
 
     def __new__(cls, storage: Any, batch_size: int, n_step: int, gamma: float, seed: int) -> Self: ...
     @property
     def generator_state(self) -> list[int]:
-        """Four words of xoshiro256++. ValueError when set to something that is none."""
+        """Four words of xoshiro256++. ValueError when set to anything else."""
 
     @generator_state.setter
     def generator_state(self, words: list[int]) -> None: ...
@@ -28,7 +28,7 @@ class Uniform:
 
 @disjoint_base
 class Prioritized(Uniform):
-    """ValueError: also for alpha or beta that are negative or not finite."""
+    """Draws in proportion to priorities. ValueError: also alpha or beta that are negative or not finite."""
 
     beta: float
     stale: int
@@ -48,20 +48,21 @@ class Prioritized(Uniform):
         """Fills the arrays. ``replacement`` must be True."""
 
     def update(self, indices: NDArray[np.int64], priorities: NDArray[np.float64]) -> None:
-        """Sets priorities [N] of the transitions [N]; those overwritten meanwhile are counted in ``stale``.
+        """Sets priorities [N] of the transitions [N]; those that have been overwritten are counted in ``stale``.
 
-        ValueError: NaN, infinite or negative. IndexError: not an index. Nothing has changed then.
+        ValueError: a priority that is NaN, infinite or negative. IndexError: not an index of a batch. Nothing is
+        changed then.
         """
 
     def state(self) -> dict[str, Any]:
         """``highest``, ``stale`` and ``priorities`` float64 [rows of the storage]."""
 
     def set_state(self, highest: float, stale: int, priorities: NDArray[np.float64]) -> None:
-        """What `state` gave, over the same storage. ValueError: over another one."""
+        """Restores what `state` returned. ValueError: it belongs to another storage."""
 
 @disjoint_base
 class Sequences(Uniform):
-    """T = burn_in + length steps of one episode around each step drawn, left-aligned, zeros after them.
+    """Copies T = burn_in + length steps of one episode around each step drawn, left-aligned, followed by zeros.
 
     ValueError: a length below 1, burn_in outside of 0 to 255.
     """
@@ -78,15 +79,15 @@ class Sequences(Uniform):
     ) -> Self: ...
     def sample(self, arrays: dict[str, NDArray[Any]], replacement: bool) -> None:
         """Fills obs [B, T + 1, ...]; actions, rewards, terminated, truncated, mask, learn and the extra fields
-        [B, T, ...]; indices int64 [B]. Errors as of `Uniform.sample`."""
+        [B, T, ...]; indices int64 [B]. Errors as `Uniform.sample`."""
 
 @disjoint_base
 class Hindsight(Uniform):
-    """The first ``relabelled`` of a batch get another goal: items ``desired`` to ``desired + goal`` of obs and
-    next_obs become items ``achieved`` to ``achieved + goal`` of another observation of the episode.
+    """Replaces the goals of the first ``relabelled`` transitions of a batch: items ``desired`` to ``desired + goal`` of
+    obs and next_obs become items ``achieved`` to ``achieved + goal`` of another observation of the episode.
 
-    strategy: 0 one after the step, 1 the episode's last, 2 any but its first.
-    ValueError: observations that are no vectors, n_step above 1, items outside of them.
+    strategy: 0: an observation after the step, 1: the last one of the episode, 2: any but its first.
+    ValueError: observations that are not vectors, n_step above 1, items outside of the observation.
     """
 
     def __new__(

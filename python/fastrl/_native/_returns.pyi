@@ -1,32 +1,31 @@
-"""Advantages and returns over rollouts, compiled (source: ``cython/_returns.pyx``).
+"""Advantages and returns of rollouts, compiled (source: ``cython/_returns.pyx``).
 
-Arrays are time-major, ``[T, N]``: row ``t`` is step ``t`` of all ``N`` environments. They are float32 and
-summed in float64. Every array is the caller's, C-contiguous, and nothing is allocated but ``N`` doubles; the
-GIL is released.
+Arrays are time-major, ``[T, N]``: row ``t`` is step ``t`` of all ``N`` environments. They are float32 and summed in
+float64. The caller owns all arrays, which are C-contiguous; only ``N`` doubles are allocated. The GIL is released.
 
-All functions share their inputs:
+All functions have these inputs:
 
 - ``rewards`` float32 [T, N].
-- ``values`` float32 [T, N], of the observation that each action was taken on.
-- ``terminations``, ``truncations`` bool [T, N], how the episode ended at this step, if it did.
-- ``final_values`` float32 [T, N], value of the true last observation of an episode (not of the observation
-  after the reset). Read only where ``truncations`` is True and ``terminations`` is False.
-- ``last_values`` float32 [N], value of the observation that follows the last row. Not read for environments
-  that ended in that row, nor is ``values`` in the row after an end on that end's behalf.
+- ``values`` float32 [T, N], of the observation before each action.
+- ``terminations``, ``truncations`` bool [T, N], True where the episode ended at the step.
+- ``final_values`` float32 [T, N], value of the true last observation of an episode (not of the observation after the
+  reset). Read only where ``truncations`` is True and ``terminations`` is False.
+- ``last_values`` float32 [N], value of the observation after the last row. Not read for environments whose episodes
+  ended in that row. Nor is ``values`` read in the row after an end for the value after that end.
 
-and in their formulas what follows a step is worth
+In their formulas the value after step ``t`` is
 
 - 0 if ``terminations[t]`` (a step that is both terminated and truncated is terminated);
-- ``final_values[t]`` if ``truncations[t]``: the episode was cut off, and its value goes on;
-- otherwise what the formula says of row ``t + 1``; in the last row, ``last_values``.
+- ``final_values[t]`` if ``truncations[t]``;
+- otherwise the term of row ``t + 1`` in the formula; in the last row, ``last_values``.
 
-Outputs are float32 [T, N] and overwritten. They share no memory with each other or the inputs.
+Outputs are float32 [T, N] and overwritten. They share no memory with each other or with the inputs.
 
 All functions raise, before anything is written:
 
-- TypeError: something that is not a numpy array, or of another dtype.
-- ValueError: another shape, not C-contiguous, read-only or overlapping output, a discount or lambda outside
-  [0, 1].
+- TypeError: not a numpy array, or another dtype.
+- ValueError: another shape, not C-contiguous or not aligned; an output that is read-only or overlaps another array; a
+  discount or lambda outside [0, 1].
 """
 
 import numpy as np
@@ -58,7 +57,7 @@ def gae(
 
         returns[t] = rewards[t] + gamma * ((1 - gae_lambda) * V(next observation) + gae_lambda * returns[t + 1])
 
-    and V(next observation) is what follows, see above; otherwise ``values[t + 1]``.
+    where V(next observation) is the value after the step as defined above, from ``values[t + 1]``.
 
     Args:
         gamma: discount, 0 to 1.
@@ -75,11 +74,11 @@ def discounted_returns(
     *,
     gamma: float,
 ) -> None:
-    """Sums of discounted rewards up to the end of the episode or the rollout, and the value of what follows::
+    """Sums of discounted rewards up to the end of the episode or of the rollout, with the value after it::
 
         returns[t] = rewards[t] + gamma * returns[t + 1]
 
-    With zeros for ``final_values`` and ``last_values`` they are plain sums of rewards.
+    With zeros for ``final_values`` and ``last_values`` these are sums of rewards alone.
     """
 
 def vtrace(
@@ -109,18 +108,18 @@ def vtrace(
         returns[t] = values[t] + delta[t] + gamma * c[t] * (returns[t + 1] - values[t + 1])
         advantages[t] = rho[t] * (rewards[t] + gamma * returns[t + 1] - values[t])
 
-    where V(next observation) is what follows, otherwise ``values[t + 1]``; beyond an end and the last row
-    there is nothing to correct, and V(next observation) stands for ``returns[t + 1]`` too. With equal policies
+    where V(next observation) is the value after the step as defined above, from ``values[t + 1]``. After an end and
+    after the last row there is no correction, and ``returns[t + 1]`` is V(next observation) too. With equal policies
     (``log_ratios`` 0) the targets are the returns of `gae` with ``gae_lambda`` = ``trace_lambda``.
 
     Args:
-        log_ratios: float32 [T, N], log-probability of the action by the policy to be learnt less that by the
-            policy that took it. Infinite ones are clipped as well.
+        log_ratios: float32 [T, N], log-probability of the action under the learner's policy minus that under the policy
+            that took it. May be infinite.
         gamma: discount, 0 to 1.
-        rho_clip: which values the targets are those of: 1, of a policy between the two; infinity, of the
-            policy to be learnt.
-        c_clip: how far a correction reaches back; at most ``rho_clip``.
-        trace_lambda: the same by a constant factor, 0 to 1.
+        rho_clip: limit of rho. It decides of which policy the targets are values: with infinity, of the learner's
+            policy; with 1, of one between the two.
+        c_clip: limit of c, at most ``rho_clip``. Smaller values let corrections reach less far back.
+        trace_lambda: factor of c, 0 to 1.
 
     Raises:
         ValueError: as all, and clips other than 0 < ``c_clip`` <= ``rho_clip``.

@@ -1,6 +1,6 @@
 """Random numbers as functions of the seed and of their purpose, the same in every process and for every collector.
 
-An episode is identified by its lane, which is an environment index or `EPISODES`, and its number in that lane. Its
+An episode is identified by its environment index, or `EPISODES`, and its number among the episodes of that index. Its
 environment is reset with the `env_seed` of the two, and each of its actions takes one number from its `act_stream`. So
 an episode is the same in any process, beside any other episodes and in any batch of actions. The hash is splitmix64
 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014); compiled code draws the same numbers.
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
-# The lane of whole episodes, which belong to no environment index and are numbered over the run.
+# The index of whole episodes, which belong to no environment and are numbered over the run.
 EPISODES = 2**32
 
 _ENV, _ACT = 1, 2
@@ -39,20 +39,20 @@ def stream(seed: int, *indices: Any) -> Any:
         return state
 
 
-def env_seed(seed: int, lane: int, number: int) -> int:
+def env_seed(seed: int, index: int, number: int) -> int:
     """The seed for ``env.reset(seed=...)`` at the start of an episode: 31 bits, which every environment accepts."""
-    return _stream(seed, _ENV, lane, number) >> 33
+    return _stream(seed, _ENV, index, number) >> 33
 
 
-def env_seeds(seed: int, lanes: NDArray[np.int64], numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+def env_seeds(seed: int, indices: NDArray[np.int64], numbers: NDArray[np.int64]) -> NDArray[np.int64]:
     """`env_seed` of many episodes, int64 [K]."""
-    seeds: NDArray[np.int64] = (stream(seed, _ENV, lanes, numbers) >> np.uint64(33)).astype(np.int64)
+    seeds: NDArray[np.int64] = (stream(seed, _ENV, indices, numbers) >> np.uint64(33)).astype(np.int64)
     return seeds
 
 
-def act_stream(seed: int, lane: int, number: int) -> int:
+def act_stream(seed: int, index: int, number: int) -> int:
     """The stream from which the actions of an episode are drawn, for `uniforms`."""
-    return _stream(seed, _ACT, lane, number)
+    return _stream(seed, _ACT, index, number)
 
 
 def _stream(seed: int, *indices: int) -> int:
@@ -69,9 +69,9 @@ def _mix(x: int) -> int:
     return x ^ (x >> 31)
 
 
-def act_streams(seed: int, lanes: NDArray[np.int64], numbers: NDArray[np.int64]) -> NDArray[np.uint64]:
+def act_streams(seed: int, indices: NDArray[np.int64], numbers: NDArray[np.int64]) -> NDArray[np.uint64]:
     """`act_stream` of many episodes, uint64 [K]."""
-    streams: NDArray[np.uint64] = stream(seed, _ACT, lanes, numbers)
+    streams: NDArray[np.uint64] = stream(seed, _ACT, indices, numbers)
     return streams
 
 
