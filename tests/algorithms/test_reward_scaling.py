@@ -19,7 +19,7 @@ def test_is_one_over_the_deviation_of_discounted_returns():
         rollout.rewards[:] = rng.normal(size=(50, 3)) * 100
         rollout.terminations[:] = rng.random((50, 3)) < 0.05
         rollout.truncations[:] = rng.random((50, 3)) < 0.05
-        factor = scale.update(rollout)
+        factor = scale.update_rows(rollout)
         for t in range(50):
             sums = 0.9 * sums + rollout.rewards[t]
             all_sums.append(sums)
@@ -33,9 +33,9 @@ def test_saved_and_restored_it_goes_on_exactly():
     first, second = ReturnScale(3, gamma=0.9), ReturnScale(3, gamma=0.9)
     for scale in (first, first, second):
         rollout.rewards[:] = rng.normal(size=(5, 3))
-        scale.update(rollout)
+        scale.update_rows(rollout)
     second.load_state_dict(first.state_dict())
-    assert second.update(rollout) == first.update(rollout)
+    assert second.update_rows(rollout) == first.update_rows(rollout)
 
 
 def test_fragments_are_one_long_walk_of_each_lane():
@@ -47,7 +47,7 @@ def test_fragments_are_one_long_walk_of_each_lane():
         fragment = rows.play(policy, 6)
         fragment.rewards[:] = rng.normal(size=(6, 3)) * 50
         rollout = lay_out([fragment], Rollout(6, 3, 1, 2))
-        assert scale.take_in(parts(fragment, 2, 1)) == pytest.approx(slow.update(rollout), rel=1e-5)
+        assert scale.update(parts(fragment, 2, 1)) == pytest.approx(slow.update_rows(rollout), rel=1e-5)
     np.testing.assert_allclose(scale.discounted, slow.discounted, rtol=1e-5)
 
 
@@ -58,6 +58,6 @@ def test_whole_episodes_begin_with_nothing():
     fragment = Rows(Constant(num_envs=2, episode_length=5)).play(policy, 10)
     fragment.rewards[:] = rng.normal(size=(10, 2))
     episodes = whole_episodes(fragment)
-    expected = [slow.update(episode) for episode in episodes][-1]
-    assert scale.take_in(episodes) == pytest.approx(expected, rel=1e-5)
+    expected = [slow.update_rows(episode) for episode in episodes][-1]
+    assert scale.update(episodes) == pytest.approx(expected, rel=1e-5)
     assert not scale.discounted.any()

@@ -80,7 +80,7 @@ def test_cut_off_is_truncated_and_not_terminated():
 
 
 @pytest.mark.parametrize(
-    ("sizes", "name"), [((0, 3, 4), "num_steps"), ((5, 0, 4), "num_envs"), ((5, 3, 0), "obs_dim")]
+    ("sizes", "name"), [((0, 3, 4), "num_steps"), ((5, 0, 4), "num_rows"), ((5, 3, 0), "obs_dim")]
 )
 def test_refuses_empty_sizes(sizes, name):
     with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):

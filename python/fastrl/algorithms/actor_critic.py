@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
-import gymnasium
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -122,7 +121,7 @@ class ActorCriticLearner(Algorithm[Sequence[Fragment]]):
         compiled: bool = False,
     ) -> None:
         self.config = config
-        obs_dim = _obs_dim(problem.obs_space)
+        obs_dim = problem.obs_dim
         self.actions = Actions(problem.action_space)
         if self.action_masks and self.actions.is_box:
             raise ValueError("action masks are for discrete actions: set action_masks to false")
@@ -193,7 +192,7 @@ class ActorCriticLearner(Algorithm[Sequence[Fragment]]):
             self.rollout = lay_out(fragments, self.rollout)
         with watch("returns"):
             if self._return_scale is not None:
-                self._reward_scale = self.config.reward_scale * self._return_scale.take_in(fragments)
+                self._reward_scale = self.config.reward_scale * self._return_scale.update(fragments)
         self.steps += len(self.rollout)
 
     def _values(self, obs: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -202,10 +201,6 @@ class ActorCriticLearner(Algorithm[Sequence[Fragment]]):
             chunks = torch.from_numpy(obs).split(VALUE_CHUNK)
             values = [self.policy.value(chunk.to(self.device)).float() for chunk in chunks]
             return torch.cat(values).cpu().numpy()
-
-    def _flat(self, name: str) -> Tensor:
-        """An array of the rollout as [T * N, ...]."""
-        return self.rollout.tensors[name][: self.rollout.num_steps].flatten(0, 1)
 
     def _descend(
         self, outputs: Sequence[Tensor], gradients: Sequence[Tensor], learning_rate: float
@@ -278,16 +273,6 @@ class ActorCriticLearner(Algorithm[Sequence[Fragment]]):
         self.steps = state["steps"]
 
 
-def _obs_dim(obs_space: gymnasium.Space) -> int:
-    if (
-        not isinstance(obs_space, gymnasium.spaces.Box)
-        or len(obs_space.shape) != 1
-        or obs_space.dtype != np.float32
-    ):
-        raise ValueError(f"the learner needs observations of a one-dimensional float32 Box, got {obs_space}")
-    return obs_space.shape[0]
-
-
 def _keep_freed_memory() -> None:
     """Stops glibc from returning each minibatch's memory to the system.
 
@@ -296,9 +281,3 @@ def _keep_freed_memory() -> None:
     counts; nothing is written to it, so it costs nothing. Elsewhere this has no effect.
     """
     torch.empty(2**25 - 2**16, dtype=torch.uint8)
-
-
-def explained_variance(rollout: Rollout) -> float:
-    """1: values are the returns; 0: they are no better than the mean return, or returns are constant."""
-    variance = float(rollout.returns.var())
-    return 0.0 if variance == 0 else 1 - float((rollout.returns - rollout.values[:-1]).var()) / variance

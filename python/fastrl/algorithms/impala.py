@@ -13,10 +13,10 @@ from fastrl.algorithms.actor_critic import (
     ActorCriticConfig,
     ActorCriticLearner,
     MaxStaleness,
-    explained_variance,
 )
 from fastrl.algorithms.ppo_loss import log_probs_and_entropy
 from fastrl.algorithms.protocol import Problem
+from fastrl.rollout.rollout import explained_variance
 from fastrl.utils.config import section
 from fastrl.utils.timer import Stopwatch
 
@@ -130,7 +130,7 @@ class Impala(ActorCriticLearner):
             outputs, all_values = self._forward(rollout.tensors["obs"].flatten(0, 1).to(self.device))
             values, log_std = all_values[: len(rollout)], self.policy.log_std
             log_probs, entropy = log_probs_and_entropy(
-                outputs[: len(rollout)], log_std, self._flat("actions").to(self.device)
+                outputs[: len(rollout)], log_std, self.rollout.flat("actions").to(self.device)
             )
             rollout.values[:] = all_values.detach().cpu().numpy().reshape(rollout.values.shape)
         with watch("returns"):
@@ -146,17 +146,19 @@ class Impala(ActorCriticLearner):
                 c_clip=config.c_clip,
                 reward_scale=self._reward_scale,
             )
-            explained = explained_variance(rollout)
+            explained = explained_variance(rollout.returns, rollout.values[:-1])
             if config.normalize_advantages:
                 rollout.advantages -= rollout.advantages.mean()
                 rollout.advantages /= rollout.advantages.std() + 1e-8
         with watch("update"):
-            advantages, returns = (self._flat(name).to(self.device) for name in ("advantages", "returns"))
+            advantages, returns = (
+                self.rollout.flat(name).to(self.device) for name in ("advantages", "returns")
+            )
             losses = impala_losses(log_probs, entropy, values, advantages, returns)
             loss = losses.policy_loss + config.value_coef * losses.value_loss - entropy_coef * losses.entropy
             grad_norm = self._descend((loss,), (torch.ones_like(loss),), learning_rate)
             if self.policy.obs_norm is not None:
-                self.policy.obs_norm.update(self._flat("obs"))
+                self.policy.obs_norm.update(self.rollout.flat("obs"))
             self._check_parameters()
         ratios = np.exp(np.minimum(log_ratios, 80))
         return ImpalaMetrics(

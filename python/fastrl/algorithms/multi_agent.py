@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
-import gymnasium
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -25,6 +24,7 @@ from fastrl.networks.multi_agent import Actor, CentralCritic, Critic, MultiAgent
 from fastrl.networks.parameters import check_architecture, check_layers, generator_of, load_weights
 from fastrl.networks.perceptron import Trace
 from fastrl.rollout.multi_agent import MultiAgentRollout
+from fastrl.rollout.rollout import explained_variance
 from fastrl.utils.timer import Stopwatch
 
 
@@ -79,7 +79,7 @@ class MultiAgentLearner(MultiAgentAlgorithm):
         problem: Problem,
         partners: Mapping[str, Mapping[str, Any] | Scripted] | None = None,
     ) -> None:
-        obs_dim = _obs_dim(problem.obs_space)
+        obs_dim = problem.obs_dim
         actions = Actions(problem.action_space)
         num_envs, num_agents = problem.num_envs, problem.num_agents
         total_updates = -(-problem.total_steps // (config.num_steps * num_envs))
@@ -226,9 +226,12 @@ class MultiAgentLearner(MultiAgentAlgorithm):
         actor_rate, critic_rate = (self._schedules[name](self.updates) for name in ("actor", "critic"))
         with watch("returns"):
             if self._return_scale is not None:
-                self._reward_scale = self._return_scale.update(rollout, rollout.alive[:-1] & self._learning)
+                self._reward_scale = self._return_scale.update_rows(
+                    rollout, rollout.alive[:-1] & self._learning
+                )
             rollout.compute_advantages(config.gamma, config.gae_lambda, self._reward_scale)
-            explained_variance = self._explained_variance()
+            acted = rollout.alive[:-1] & self._learning
+            explained = explained_variance(rollout.returns[acted], rollout.values[:-1][acted])
             rows = {name: self._rows(name) for name in self._actors}
             if config.normalize_advantages:
                 flat = rollout.advantages.reshape(-1)
@@ -258,7 +261,7 @@ class MultiAgentLearner(MultiAgentAlgorithm):
             "clip_fraction": clip_fraction,
             "grad_norm": grad_norm,
             "value_grad_norm": value_means[1],
-            "explained_variance": explained_variance,
+            "explained_variance": explained,
             "reward_scale": self._reward_scale,
             "alive": float(rollout.alive[:-1].mean()),
             "learning_rate": actor_rate,
@@ -363,13 +366,6 @@ class MultiAgentLearner(MultiAgentAlgorithm):
                 "the networks gave NaN or infinity for observations of the environment; are those finite?"
             )
 
-    def _explained_variance(self) -> float:
-        """1: values are the returns; 0: they are no better than the mean return, or returns are constant."""
-        acted = self.rollout.alive[:-1] & self._learning
-        returns, values = self.rollout.returns[acted], self.rollout.values[:-1][acted]
-        variance = float(returns.var()) if len(returns) else 0.0
-        return 0.0 if variance == 0 else 1 - float((returns - values).var()) / variance
-
     def _check_parameters(self) -> None:
         for kind, group in (("policy", self._actors), ("critic", self._critics.trained)):
             for name, trained in group.items():
@@ -454,12 +450,6 @@ def _shape_of(state: Mapping[str, Any]) -> dict[str, Any]:
     """A policy state without its weights."""
     actors = {name: actor["architecture"] for name, actor in state["actors"].items()}
     return {"policies": list(state["policies"]), "actions": state["actions"], "actors": actors}
-
-
-def _obs_dim(space: gymnasium.Space) -> int:
-    if not isinstance(space, gymnasium.spaces.Box) or len(space.shape) != 1 or space.dtype != np.float32:
-        raise ValueError(f"agents need observations of a one-dimensional float32 Box, got {space}")
-    return space.shape[0]
 
 
 def _policies(config: MultiAgentConfig, num_agents: int) -> tuple[str, ...]:

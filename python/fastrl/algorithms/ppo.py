@@ -14,13 +14,13 @@ from fastrl.algorithms.actor_critic import (
     VALUE_CHUNK,
     ActorCriticConfig,
     ActorCriticLearner,
-    explained_variance,
 )
 from fastrl.algorithms.ppo_loss import log_probs_of, surrogate_gradient
 from fastrl.algorithms.protocol import Problem
 from fastrl.networks.distributions import mask_logits
 from fastrl.networks.parameters import generator_of
 from fastrl.rollout.fragment import Fragment
+from fastrl.rollout.rollout import explained_variance
 from fastrl.utils.config import section
 from fastrl.utils.timer import Stopwatch
 
@@ -257,7 +257,7 @@ class PPO(ActorCriticLearner):
                     trace_lambda=config.gae_lambda,
                     reward_scale=self._reward_scale,
                 )
-            explained = explained_variance(self.rollout)
+            explained = explained_variance(self.rollout.returns, self.rollout.values[:-1])
             if config.normalize_advantages:
                 advantages = self.rollout.advantages
                 advantages -= advantages.mean()
@@ -270,7 +270,7 @@ class PPO(ActorCriticLearner):
                 if config.target_kl is not None and losses.approx_kl > config.target_kl:
                     break
             if self.policy.obs_norm is not None:
-                self.policy.obs_norm.update(self._flat("obs"))
+                self.policy.obs_norm.update(self.rollout.flat("obs"))
             means = torch.stack(rows).mean(0).tolist()
             policy_loss, value_loss, entropy, approx_kl, clip_fraction, grad_norm = means
             self._check_parameters()
@@ -307,8 +307,8 @@ class PPO(ActorCriticLearner):
             if rollout.masks is not None:
                 outputs = mask_logits(outputs, torch.from_numpy(rollout.distinct("masks")))
             log_std = None if self.policy.log_std is None else self.policy.log_std.cpu()
-            of_samples = outputs.index_select(0, self._flat("groups"))
-            log_probs = log_probs_of(of_samples, log_std, self._flat("actions")).numpy()
+            of_samples = outputs.index_select(0, self.rollout.flat("groups"))
+            log_probs = log_probs_of(of_samples, log_std, self.rollout.flat("actions")).numpy()
         chosen: NDArray[np.float32] = log_probs.reshape(rollout.log_probs.shape)
         return chosen
 
@@ -316,8 +316,8 @@ class PPO(ActorCriticLearner):
         """Each epoch's samples in a new order, in equal parts."""
         rollout = self.rollout
         names = ("actions", "log_probs", "advantages", "returns", "values")
-        samples = {name: self._flat(name).to(self.device) for name in names}
-        groups = self._flat("groups").to(self.device)
+        samples = {name: self.rollout.flat(name).to(self.device) for name in names}
+        groups = self.rollout.flat("groups").to(self.device)
         obs = torch.from_numpy(rollout.distinct("obs")).to(self.device)
         masks = None if rollout.masks is None else torch.from_numpy(rollout.distinct("masks")).to(self.device)
         parts = -(-len(rollout) // self.config.minibatch_size)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
 import gymnasium
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -49,6 +50,18 @@ class Problem:
         for name in ("num_envs", "num_agents", "total_steps"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+
+    @property
+    def obs_dim(self) -> int:
+        """Length of an observation.
+
+        Raises:
+            ValueError: observations are not vectors of float32.
+        """
+        space = self.obs_space
+        if not isinstance(space, gymnasium.spaces.Box) or len(space.shape) != 1 or space.dtype != np.float32:
+            raise ValueError(f"observations should be of a one-dimensional float32 Box, got {space}")
+        return space.shape[0]
 
 
 class Algorithm(ABC, Generic[E]):

@@ -10,7 +10,6 @@ from torch import Tensor
 from fastrl.networks.normalization import RunningNorm
 from fastrl.networks.parameters import load_weights
 from fastrl.rollout.fragment import Fragment
-from fastrl.rollout.multi_agent import MultiAgentRollout
 from fastrl.rollout.rollout import Rollout, discounted_sums
 from fastrl.utils.seeding import EPISODES
 
@@ -18,11 +17,11 @@ from fastrl.utils.seeding import EPISODES
 class ReturnScale:
     """Running scale of discounted returns, for environments whose rewards are large or small.
 
-    Rewards are divided by the standard deviation of ``R[t] = gamma * R[t - 1] + reward[t]``, which starts
-    anew with each episode (as ``gymnasium.wrappers.vector.NormalizeReward`` does).
+    Rewards are divided by the standard deviation of ``R[t] = gamma * R[t - 1] + reward[t]``, which is reset with each
+    episode (as ``gymnasium.wrappers.vector.NormalizeReward`` does).
 
     Args:
-        num_envs: N.
+        num_envs: N, environments, or rows of many agents.
         gamma: the discount.
     """
 
@@ -31,8 +30,8 @@ class ReturnScale:
         self.discounted = np.zeros(num_envs)
         self.norm = RunningNorm(1)
 
-    def update(self, rollout: Rollout | MultiAgentRollout, counts: NDArray[np.bool_] | None = None) -> float:
-        """Takes in a rollout's rewards, those where ``counts`` (bool [T, N]; None: all); returns what to multiply them
+    def update_rows(self, rollout: Rollout, counts: NDArray[np.bool_] | None = None) -> float:
+        """Adds a rollout's rewards, those where ``counts`` (bool [T, N]; None: all); returns what to multiply rewards
         by."""
         sums = np.empty(rollout.rewards.shape)
         for t in range(rollout.num_steps):
@@ -48,12 +47,12 @@ class ReturnScale:
             self.norm.update(torch.from_numpy(sums.reshape(-1, 1)))
         return float(self.norm.scale())
 
-    def take_in(self, fragments: Sequence[Fragment]) -> float:
-        """Takes in the rewards of fragments, one after the other; returns what to multiply rewards by."""
+    def update(self, fragments: Sequence[Fragment]) -> float:
+        """Adds the rewards of fragments, one after the other; returns what to multiply rewards by."""
         all_sums = []
         for fragment in fragments:
             whole = bool(fragment.lanes[0] == EPISODES)
-            # A whole episode begins with nothing; rows go on where they were.
+            # The sum of a whole episode starts at 0, that of a row where its last fragment ended.
             before = np.zeros(1) if whole else self.discounted[fragment.lanes]
             ended = fragment.terminations | fragment.truncations
             sums = discounted_sums(fragment.rewards, ended, before.astype(np.float32), self.gamma)

@@ -52,11 +52,11 @@ def lay_out(fragments: Sequence[Fragment], rollout: Rollout) -> Rollout:
                     f"fragments of {sorted(set(lengths))} steps do not fit side by side, and end to end only whole"
                     " episodes do"
                 )
-    num_steps, num_envs = (lengths[0], sum(rows)) if side_by_side else (sum(lengths), 1)
-    if (num_steps, num_envs) != (rollout.num_steps, rollout.num_envs):
+    num_steps, num_rows = (lengths[0], sum(rows)) if side_by_side else (sum(lengths), 1)
+    if (num_steps, num_rows) != (rollout.num_steps, rollout.num_rows):
         rollout = Rollout(
             num_steps,
-            num_envs,
+            num_rows,
             obs_dim,
             rollout.num_actions,
             masks=rollout.masks is not None,

@@ -11,7 +11,7 @@ from fastrl._native import _returns, _rows
 
 
 class Rollout:
-    """T steps of N environments, allocated once and overwritten by each collection.
+    """T steps of N rows (environments), allocated once and overwritten by each collection.
 
     Arrays are numpy, time-major and C-contiguous, so that row ``t`` of each can be handed to
     ``NativeVectorEnv.step_into``. ``tensors[name]`` is a torch view of the same memory.
@@ -36,7 +36,7 @@ class Rollout:
 
     Args:
         num_steps: T.
-        num_envs: N.
+        num_rows: N.
         obs_dim: length of an observation.
         num_actions: number of discrete actions, or of numbers in a continuous one.
         masks: whether to keep action masks.
@@ -46,21 +46,21 @@ class Rollout:
     def __init__(
         self,
         num_steps: int,
-        num_envs: int,
+        num_rows: int,
         obs_dim: int,
         num_actions: int,
         masks: bool = False,
         continuous: bool = False,
     ) -> None:
-        for name, size in {"num_steps": num_steps, "num_envs": num_envs, "obs_dim": obs_dim}.items():
+        for name, size in {"num_steps": num_steps, "num_rows": num_rows, "obs_dim": obs_dim}.items():
             if size < 1:
                 raise ValueError(f"{name} must be at least 1, got {size}")
         self.num_steps = num_steps
-        self.num_envs = num_envs
+        self.num_rows = num_rows
         self.num_actions = num_actions
         self.continuous = continuous
-        steps = (num_steps, num_envs)
-        states = (num_steps + 1, num_envs)
+        steps = (num_steps, num_rows)
+        states = (num_steps + 1, num_rows)
         self.obs = np.zeros((*states, obs_dim), np.float32)
         self.actions: NDArray[Any] = (
             np.zeros((*steps, num_actions), np.float32) if continuous else np.zeros(steps, np.int64)
@@ -85,7 +85,11 @@ class Rollout:
 
     def __len__(self) -> int:
         """Number of steps held, T * N."""
-        return self.num_steps * self.num_envs
+        return self.num_steps * self.num_rows
+
+    def flat(self, name: str) -> Tensor:
+        """A view of an array's first T steps as [T * N, ...]."""
+        return self.tensors[name][: self.num_steps].flatten(0, 1)
 
     def find_groups(self) -> None:
         """Fills `groups`, and finds the states that `distinct` gives."""
@@ -107,11 +111,22 @@ class Rollout:
 
     def compute_advantages(self, gamma: float, gae_lambda: float, reward_scale: float = 1.0) -> None:
         """Fills `advantages` and `returns` from rewards times ``reward_scale`` (``fastrl._native._returns.gae``)."""
-        rewards = self.rewards if reward_scale == 1.0 else self.rewards * np.float32(reward_scale)
+        self._compute_gae(
+            self._scaled_rewards(reward_scale), self.values[:-1], self.terminations, gamma, gae_lambda
+        )
+
+    def _compute_gae(
+        self,
+        rewards: NDArray[np.float32],
+        values: NDArray[np.float32],
+        terminations: NDArray[np.bool_],
+        gamma: float,
+        gae_lambda: float,
+    ) -> None:
         _returns.gae(
             rewards,
-            self.values[:-1],
-            self.terminations,
+            values,
+            terminations,
             self.truncations,
             self.final_values,
             self.values[-1],
@@ -137,10 +152,9 @@ class Rollout:
             log_ratios: float32 [T, N], log-probabilities of the actions under the policy to be learnt less those under
                 the policies that took them.
         """
-        rewards = self.rewards if reward_scale == 1.0 else self.rewards * np.float32(reward_scale)
         _returns.vtrace(
             log_ratios,
-            rewards,
+            self._scaled_rewards(reward_scale),
             self.values[:-1],
             self.terminations,
             self.truncations,
@@ -153,6 +167,16 @@ class Rollout:
             c_clip=c_clip,
             trace_lambda=trace_lambda,
         )
+
+    def _scaled_rewards(self, scale: float) -> NDArray[np.float32]:
+        return self.rewards if scale == 1.0 else self.rewards * np.float32(scale)
+
+
+def explained_variance(returns: NDArray[np.float32], values: NDArray[np.float32]) -> float:
+    """1: values are the returns; 0: they are no better than the mean return, or returns are constant, or there are
+    none."""
+    variance = float(returns.var()) if returns.size else 0.0
+    return 0.0 if variance == 0 else 1 - float((returns - values).var()) / variance
 
 
 def discounted_sums(
