@@ -1,4 +1,4 @@
-"""fastrl.queue in one process: what it passes on, in which order, and what it does when there is no room."""
+"""fastrl.queue in one process: records, their order, and full rings."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _no_hang():
 # What is a record
 
 
-def test_what_is_put_comes_out(order):
+def test_records_come_out_as_they_were_put(order):
     with Queue(RECORD, 8, order=order) as q, q.producer() as p:
         p.put(rows_of(1)[0])
         p.put(rows_of(2))
@@ -149,7 +149,7 @@ def contents(dtype):
 
 
 @given(DTYPES.filter(lambda dtype: dtype.itemsize > 0))
-def test_any_dtype_travels_with_the_queue(dtype):
+def test_any_dtype_is_attached_with_the_queue(dtype):
     with Queue(dtype, 2, max_producers=1, shared=True) as q, Queue.attach(q.name) as attached:
         assert contents(attached.dtype) == contents(dtype)
 
@@ -164,7 +164,7 @@ def test_any_dtype_travels_with_the_queue(dtype):
     ],
     ids=["offsets", "overlap", "nested", "titles"],
 )
-def test_odd_dtypes_travel_too(dtype):
+def test_unusual_dtypes_are_attached_too(dtype):
     with Queue(dtype, 2, max_producers=1, shared=True) as q, Queue.attach(q.name) as attached:
         assert attached.dtype == dtype and contents(attached.dtype) == contents(dtype)
         rows = np.frombuffer(bytes(range(dtype.itemsize)), dtype)
@@ -190,7 +190,7 @@ def test_attributes_and_words():
 # No room, nothing there
 
 
-def test_nothing_there(order):
+def test_get_from_an_empty_queue(order):
     with Queue(RECORD, 4, order=order) as q:
         with pytest.raises(Empty):
             q.get(block=False)
@@ -205,7 +205,7 @@ def test_nothing_there(order):
         assert q.stats().consumer_wait_seconds > 0.005
 
 
-def test_blocking_producer_gives_up_after_its_timeout(order):
+def test_a_blocked_producer_raises_after_its_timeout(order):
     with Queue(RECORD, 4, order=order) as q, q.producer() as p:
         assert p.put_many(rows_of(*range(6)), timeout=0) == 4
         with pytest.raises(Full):
@@ -233,7 +233,7 @@ def test_a_wait_in_slices_counts_once(order):
         assert 0.15 < stats.wait_seconds <= passed
 
 
-def test_error_takes_all_or_nothing(order):
+def test_policy_error_puts_all_or_nothing(order):
     with Queue(RECORD, 4, order=order, policy="error") as q, q.producer() as p:
         assert p.put_many(rows_of(0, 1, 2)) == 3
         with pytest.raises(Full):
@@ -272,7 +272,7 @@ def test_drop_oldest(order):
         assert stats.dropped_oldest == 16 - 5
 
 
-def test_what_is_being_read_is_not_dropped(order):
+def test_records_in_a_peek_are_not_dropped(order):
     with Queue(RECORD, 4, order=order, policy="drop_oldest") as q, q.producer() as p:
         p.put_many(rows_of(0, 1, 2, 3))
         with q.peek(2) as view:
@@ -303,7 +303,7 @@ def test_peek_shows_and_consumes(order):
             q.get(block=False)
 
 
-def test_peek_goes_up_to_where_the_ring_begins_anew(order):
+def test_peek_ends_at_the_end_of_the_ring(order):
     with Queue(RECORD, 4, order=order) as q, q.producer() as p:
         p.put_many(rows_of(0, 1, 2))
         q.get_many(2)
@@ -334,7 +334,7 @@ def test_reserve_publishes_at_the_end(order):
         assert ids_of(q.get_many(9)) == [3]
 
 
-def test_reservations_lie_side_by_side_wherever_the_ring_stands(order):
+def test_reservations_are_contiguous_at_any_position_of_the_ring(order):
     with Queue(RECORD, 8, order=order) as q, q.producer() as p:
         count = 0
         for i in range(50):
@@ -364,7 +364,7 @@ def test_views_outlive_the_queue():
     assert ids_of(reserved) == list(range(100))
 
 
-def test_a_block_may_be_entered_again():
+def test_a_block_can_be_entered_again():
     with Queue(RECORD, 8) as q, q.producer() as p:
         room, look = p.reserve(2), q.peek(2)
         for i in range(10):
@@ -377,7 +377,7 @@ def test_a_block_may_be_entered_again():
 # The end
 
 
-def test_shutdown_lets_the_rest_out(order):
+def test_shutdown_leaves_the_remaining_records(order):
     with Queue(RECORD, 8, order=order) as q, q.producer() as p:
         p.put_many(rows_of(0, 1, 2))
         q.shutdown()
@@ -412,7 +412,7 @@ def test_shutdown_is_pythons_own_where_python_has_it():
 
 
 @pytest.mark.parametrize("immediate", [False, True])
-def test_shutdown_wakes_who_waits(order, immediate):
+def test_shutdown_wakes_waiters(order, immediate):
     ended = []
 
     def run(call):
@@ -532,7 +532,7 @@ def test_stats_add_up():
         second.close()
 
 
-def test_lanes_are_given_back():
+def test_places_of_closed_producers_are_reused():
     with Queue(RECORD, 8, max_producers=1) as q:
         for i in range(5):
             with q.producer() as p:

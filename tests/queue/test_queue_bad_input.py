@@ -1,4 +1,4 @@
-"""fastrl.queue where it is used in the wrong way, or its memory is damaged: a clear exception, and nothing is torn."""
+"""Wrong use of fastrl.queue and damaged memory: clear exceptions, and no torn records."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_options(options, error, words):
         Queue(RECORD, **{"capacity": 8, **options})
 
 
-def test_more_memory_than_there_is():
+def test_more_memory_than_available():
     with pytest.raises(OSError, match="cannot allocate"):
         Queue(RECORD, 2**44, max_producers=1)  # more than processors can address
 
@@ -175,7 +175,7 @@ def test_get_many_into(q, p, out, error, words):
     assert q.stats().got == 0
 
 
-def test_get_many_into_arrays_that_cannot_hold_them(q, p):
+def test_get_many_into_arrays_that_do_not_fit(q, p):
     p.put_many(rows_of(1, 2, 3))
     out = np.zeros(3, RECORD)
     with pytest.raises(ValueError, match="at least 4 records"):
@@ -230,7 +230,7 @@ def test_negative_timeouts(q, p, timeout):
 
 
 @pytest.mark.parametrize("timeout", ["1", [], 1j])
-def test_timeouts_that_are_no_numbers(q, p, timeout):
+def test_timeouts_that_are_not_numbers(q, p, timeout):
     for call in (lambda: q.get(timeout=timeout), lambda: p.put(ROW, timeout)):
         with pytest.raises(TypeError, match="timeout"):
             call()
@@ -245,7 +245,7 @@ def test_timeouts_longer_than_any_clock(q, timeout):
 # The wrong moment
 
 
-def test_what_is_shown_comes_first(q, p):
+def test_records_in_a_peek_must_be_consumed_first(q, p):
     p.put_many(rows_of(1, 2, 3))
     with q.peek(1) as view:
         for call in (q.get, lambda: q.get_many(1), lambda: q.peek().__enter__()):
@@ -255,7 +255,7 @@ def test_what_is_shown_comes_first(q, p):
     assert q.get()["id"] == 2
 
 
-def test_what_is_reserved_comes_first(q, p):
+def test_reserved_records_must_be_published_first(q, p):
     with p.reserve(1) as view:
         for call in (lambda: p.put(ROW), lambda: p.put_many(rows_of(1)), lambda: p.reserve(1).__enter__()):
             with pytest.raises(QueueError, match="reserve"):
@@ -265,7 +265,7 @@ def test_what_is_reserved_comes_first(q, p):
 
 
 @pytest.mark.parametrize("policy", ["drop_newest", "drop_oldest"])
-def test_what_is_reserved_comes_first_where_there_was_no_room(policy):
+def test_reserved_records_must_be_published_first_after_a_full_ring(policy):
     with Queue(RECORD, 2, policy=policy) as q, q.producer() as p:
         p.put_many(rows_of(1, 2))
         with q.peek(2), p.reserve(1) as view:
@@ -279,7 +279,7 @@ def test_what_is_reserved_comes_first_where_there_was_no_room(policy):
         p.put(ROW)
 
 
-def test_blocks_that_are_left_twice_or_were_never_entered(q, p):
+def test_blocks_left_twice_or_never_entered(q, p):
     p.put_many(rows_of(1, 2, 3))
     look, room = q.peek(1), p.reserve(1)
     look.__exit__(None, None, None)
@@ -307,7 +307,7 @@ def test_closed_in_a_block(q):
             assert view["id"].tolist() == [1]
 
 
-def test_after_the_end(q):
+def test_calls_after_shutdown_and_close(q):
     p, other = q.producer(), q.producer()
     p.close()
     for call in (lambda: p.put(ROW), lambda: p.put_many(rows_of(1)), lambda: p.reserve(1).__enter__()):
@@ -331,7 +331,7 @@ def test_after_the_end(q):
     other.close()
 
 
-def test_more_producers_than_lanes(q):
+def test_more_producers_than_max_producers(q):
     kept = [q.producer(), q.producer()]
     with pytest.raises(QueueError, match="2 living producers"):
         q.producer()
@@ -382,7 +382,7 @@ def test_two_consumers_in_one_process():
                 call()
 
 
-def test_classes_that_nobody_should_make():
+def test_internal_classes_cannot_be_constructed():
     from fastrl._native import _rust
 
     for kind in (_rust.Producer, _rust.Peek, _rust.Reservation, _rust.QueueMemory):
@@ -403,21 +403,21 @@ def test_classes_that_nobody_should_make():
 
 @needs_linux
 @pytest.mark.parametrize("name", ["", "/etc/passwd", "a/b", "a\0", "é", "a" * 300])
-def test_names_that_are_none(name):
+def test_invalid_names(name):
     with pytest.raises(ValueError, match="1 to 200 letters, digits, dots, dashes and underscores"):
         Queue.attach(name)
 
 
 @needs_linux
 @pytest.mark.parametrize("name", ["..", "no-such-queue", "fastrl-"])
-def test_names_that_nobody_has(name):
+def test_unknown_names(name):
     with pytest.raises(FileNotFoundError, match=re.escape(name)):
         Queue.attach(name)
 
 
 @needs_linux
 @pytest.mark.parametrize("name", [None, 3, b"name"])
-def test_names_that_are_no_text(name):
+def test_names_that_are_not_text(name):
     with pytest.raises(TypeError):
         Queue.attach(name)
 
@@ -440,7 +440,7 @@ def test_a_foreign_file():
 
 
 @needs_linux
-def test_another_kind_of_memory():
+def test_memory_of_another_kind():
     with Weights(100) as w, Queue(RECORD, 8, shared=True) as q:
         with pytest.raises(QueueError, match="weights"):
             Queue.attach(w.name)
@@ -481,7 +481,7 @@ def test_a_damaged_header(place, value, words):
 @pytest.mark.parametrize(
     "schema", ["", "3", "[]", "{", '"f4"', '"O"', '{"base": "f4", "shape": "x"}', "[" * 100_000, '"\\ud800"']
 )
-def test_a_schema_that_is_no_dtype(schema):
+def test_a_schema_that_is_not_a_dtype(schema):
     from fastrl._native import _rust
 
     name = "test-schema"

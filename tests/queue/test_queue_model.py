@@ -1,4 +1,4 @@
-"""fastrl.queue against an obvious model, call by call."""
+"""fastrl.queue against a simple model, call by call."""
 
 from __future__ import annotations
 

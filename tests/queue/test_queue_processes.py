@@ -1,4 +1,4 @@
-"""fastrl.queue between processes: how they get it, what belongs to whom, and what is left when they are killed."""
+"""fastrl.queue between processes: attaching, ownership, and killed processes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _no_segments_left():
 
 
 def in_fork(call):
-    """What `call` returns or raises in a forked child."""
+    """The result of `call` in a forked child, or the name of its exception and the message."""
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -182,7 +182,7 @@ def test_pickles_only_where_others_can_reach_it():
 # What belongs to whom
 
 
-def test_a_forked_child_may_not_use_its_parents_producer():
+def test_a_forked_child_cannot_use_its_parents_producer():
     with Queue(RECORD, 8, shared=True) as q, q.producer() as p:
         for call in (
             lambda: p.put(rows_of(1)),
@@ -195,7 +195,7 @@ def test_a_forked_child_may_not_use_its_parents_producer():
         assert q.stats().producers == 1 and q.get()["id"] == 2
 
 
-def test_a_forked_child_has_producers_of_its_own():
+def test_a_forked_child_can_make_producers():
     with Queue(RECORD, 8, shared=True) as q, q.producer() as p:
 
         def put():
@@ -277,7 +277,7 @@ def test_shutdown_reaches_other_processes():
 # When they are killed
 
 
-def test_the_lanes_of_killed_producers_are_free_again():
+def test_places_of_killed_producers_are_reused():
     with Queue(RECORD, 8, max_producers=1, shared=True) as q:
         for i in range(3):
             child = Child(lambda i=i: (p := q.producer()).put_many(rows_of(i)) and p)
@@ -290,7 +290,7 @@ def test_the_lanes_of_killed_producers_are_free_again():
 
 
 @pytest.mark.parametrize("order", ["per_producer", "total"])
-def test_what_a_killed_producer_had_not_published_never_appears(order):
+def test_unpublished_records_of_a_killed_producer_never_appear(order):
     with Queue(RECORD, 8, order=order, shared=True) as q, q.producer() as p:
 
         def begin():
@@ -313,7 +313,7 @@ def test_what_a_killed_producer_had_not_published_never_appears(order):
 
 @pytest.mark.parametrize("order", ["per_producer", "total"])
 @pytest.mark.parametrize("policy", ["block", "drop_oldest"])
-def test_after_a_killed_consumer_the_next_goes_on(order, policy):
+def test_a_new_consumer_continues_after_a_killed_one(order, policy):
     with Queue(RECORD, 16, order=order, policy=policy, shared=True) as q, q.producer() as p:
         p.put_many(rows_of(*range(6)))
 
@@ -392,7 +392,7 @@ def test_a_full_dev_shm_is_an_error_at_creation():
         ("drop_oldest", "total"),
     ],
 )
-def test_kills_at_random_lose_and_double_nothing(policy, order):
+def test_random_kills_lose_and_repeat_no_record(policy, order):
     command = [sys.executable, queue_kills.__file__, policy, order, str(KILLS), "0"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=2 * TIMEOUT, check=False)
     assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}{done.stderr}"
@@ -405,7 +405,7 @@ def test_kills_at_random_lose_and_double_nothing(policy, order):
     ("fault", "words"),
     [("torn", "torn"), ("lost", "lost"), ("twice", "twice"), ("swapped", "out of order"), (None, None)],
 )
-def test_the_accounting_would_notice(fault, words):
+def test_the_checks_of_random_kills_find_errors(fault, words):
     rows = np.zeros(queue_kills.SHOWN * 2, queue_kills.RECORD)
     queue_kills.fill(rows, 0, 0)
     if fault == "torn":
@@ -413,7 +413,7 @@ def test_the_accounting_would_notice(fault, words):
     if fault == "lost":
         rows = np.delete(rows, queue_kills.SHOWN)
     if fault == "twice":
-        # Once is what a killed consumer leaves behind.
+        # One repetition is allowed after a killed consumer.
         rows = rows[[*range(64), *range(64), *range(64)]]
     if fault == "swapped":
         rows = rows[[1, 0]]
@@ -430,7 +430,7 @@ def test_the_accounting_would_notice(fault, words):
                 queue_kills.consume(q, ledger, rng)
 
 
-def test_full_says_so_in_every_process():
+def test_full_is_raised_in_every_process():
     with Queue(RECORD, 2, policy="error", shared=True) as q:
 
         def put():

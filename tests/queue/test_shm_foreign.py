@@ -1,4 +1,4 @@
-"""Shared memory that is somebody else's: another PID namespace's, another user's, no segment at all; and too little."""
+"""Shared memory of another PID namespace or user, files that are no segments, and too little memory."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ for name in sys.argv[1:]:
 """
 
 
-def test_a_fifo_or_a_link_with_our_prefix_keeps_nobody_waiting(tmp_path: Path) -> None:
+def test_a_fifo_or_a_link_with_our_prefix_does_not_block(tmp_path: Path) -> None:
     fifo, link = (FOLDER / f"fastrl-test-{kind}-{os.getpid()}" for kind in ("fifo", "link"))
     with Queue(RECORD, 8, shared=True) as q:
         os.mkfifo(fifo)
@@ -147,7 +147,7 @@ Weights(8).close()
 """
 
 
-def test_little_room_is_told_in_a_line(tmp_path: Path) -> None:
+def test_little_room_is_reported_in_one_line(tmp_path: Path) -> None:
     """As in a container, whose /dev/shm is small."""
     script = tmp_path / "mount.sh"
     script.write_text('mount -t tmpfs -o size=64k small /dev/shm && exec "$@"\n')

@@ -48,7 +48,7 @@ def settle(ahead):
     ahead._ahead.exception()
 
 
-def test_batches_are_the_samplers_in_order():
+def test_batches_are_those_of_the_sampler_in_order():
     with Prefetcher(Counting()) as ahead:
         for expected in range(1, 50):
             batch = ahead.sample()
@@ -67,7 +67,7 @@ def test_is_one_batch_ahead_and_no_more():
     assert sampler.drawn == 5
 
 
-def test_the_thread_alone_touches_the_sampler():
+def test_only_the_thread_uses_the_sampler():
     sampler = Counting()
     with Prefetcher(sampler) as ahead:
         for _ in range(5):
@@ -81,7 +81,7 @@ def test_the_thread_alone_touches_the_sampler():
 @settings(deadline=None, max_examples=30)
 @given(st.lists(st.booleans(), max_size=12))
 def test_priorities_count_one_batch_later(updates):
-    """Whether the thread has drawn already makes no difference: run with and without waiting for it."""
+    """With and without waiting for the thread, whose timing makes no difference."""
     logs = []
     for wait in (False, True):
         sampler = Counting()
@@ -97,7 +97,7 @@ def test_priorities_count_one_batch_later(updates):
     if updates:
         expected.append(("sample", 1))
     for k in range(1, len(updates) + 1):
-        # Batch k has been handed out: those of batch k - 1 count in batch k + 1.
+        # `sample` has returned batch k: priorities of batch k - 1 affect batch k + 1.
         if k > 1 and updates[k - 2]:
             expected.append(("update", k - 1))
         expected.append(("sample", k + 1))
@@ -123,7 +123,7 @@ def test_beta_is_set_before_the_next_draw():
     assert [entry for entry in sampler.log if isinstance(entry, float)] == [0.4, 0.4, 0.5, 0.6]
 
 
-def test_errors_reach_the_caller_who_may_try_again():
+def test_errors_reach_the_caller_which_can_try_again():
     with Prefetcher(Counting(fail_at=[1, 3])) as ahead:
         with pytest.raises(IndexError, match="no draw 1"):
             ahead.sample()
@@ -161,7 +161,7 @@ def test_close_before_the_first_batch():
     assert sampler.log == []
 
 
-def test_close_hands_on_the_last_priorities():
+def test_close_passes_the_last_priorities():
     sampler = Counting()
     ahead = Prefetcher(sampler)
     batch = ahead.sample()
@@ -230,7 +230,7 @@ def test_of_a_prioritized_replay_priorities_count_one_batch_later():
             ahead.update_priorities(ours.indices, ours.obs[:, 0].remainder(7) + 0.1)
 
 
-def test_while_others_write_batches_are_whole():
+def test_batches_are_consistent_while_others_write():
     replay = filled_replay()
     with Prefetcher(UniformSampler(replay, 64, seed=1)) as ahead:
         for i in range(500, 5_000):

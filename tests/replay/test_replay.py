@@ -1,4 +1,4 @@
-"""fastrl.replay's storage: against lists of episodes, bad input, files, threads, queues."""
+"""The storage of fastrl.replay: against lists of episodes, bad input, files, threads, queues."""
 
 import json
 import threading
@@ -63,7 +63,7 @@ def check(replay, model, n_step=1, gamma=0.99):
     st.sampled_from(["zero", "repeat"]),
     st.integers(1, 4),
 )
-def test_holds_what_lists_of_episodes_hold(operations, capacity, num_envs, stack, pad, n_step):
+def test_matches_the_model_of_lists_of_episodes(operations, capacity, num_envs, stack, pad, n_step):
     replay, model = make(capacity, num_envs, stack, pad)
     writer = Writer(replay, model)
     for operation in operations:
@@ -107,7 +107,7 @@ def all_of(replay, **options):
     return UniformSampler(replay, len(replay), replacement=False, **options).sample()
 
 
-def test_terminated_and_truncated_stay_apart():
+def test_terminated_and_truncated_are_separate():
     replay = Replay(100, (1,))
     fill(replay, [3], terminated=True)
     fill(replay, [3], terminated=False, first=10)
@@ -137,7 +137,7 @@ def test_true_last_observation_is_kept(stack, terminated):
     assert torch.equal(newest[1], newest[0] + 1)
 
 
-def test_last_observation_is_kept_where_add_many_goes_on_with_the_reset():
+def test_last_observation_is_kept_when_add_many_continues_with_the_reset():
     replay = Replay(100, (1,), num_envs=2)
     flags = np.array([[0, 0], [1, 0], [0, 1], [0, 0]], bool)
     now, model = np.array([[0.0], [100.0]], np.float32), []
@@ -210,7 +210,7 @@ def test_stacks_stay_in_their_episode_in_a_full_ring_too(pad):
             assert (np.diff(steps) >= 0).all()
 
 
-def test_no_stack_lacks_frames_that_were_overwritten():
+def test_stacks_never_have_overwritten_frames():
     replay = Replay(10, (1,), stack=4)
     fill(replay, [100], first=1)
     batch = all_of(replay)
@@ -218,7 +218,7 @@ def test_no_stack_lacks_frames_that_were_overwritten():
     assert batch.obs[:, -1].min() == 101 - replay.rows_per_env + 4
 
 
-def test_what_is_not_there_yet_is_not_sampled():
+def test_steps_without_next_observation_are_not_sampled():
     replay = Replay(100, (1,))
     records = np.zeros(3, replay.dtype)
     records["obs"][:, 0] = [0, 1, 2]
@@ -232,7 +232,7 @@ def test_what_is_not_there_yet_is_not_sampled():
     assert torch.equal(batch.next_obs, batch.obs + 1)
 
 
-def test_drawing_takes_one_try_however_little_is_valid():
+def test_drawing_takes_one_try_even_if_few_rows_are_valid():
     """One transition in a ring of 10,000 rows of single observations: every draw is that one."""
     replay = Replay(10_000, (1,))
     replay.add(np.zeros(1, np.float32), 7, 1.0, np.ones(1, np.float32), True, False)
@@ -407,7 +407,7 @@ def test_bad_arguments_of_a_replay(options, error):
         Replay(arguments.pop("capacity"), arguments.pop("obs_shape"), **arguments)
 
 
-def test_extra_fields_must_all_come():
+def test_all_extra_fields_must_be_given():
     replay = Replay(10, (1,), extra=EXTRA)
     obs = np.zeros(1, np.float32)
     for extra in ({}, {"extra": 1.0, "more": 2.0}, {"other": 1.0}):
@@ -431,7 +431,7 @@ def written(path=None, stack=1):
 @pytest.mark.parametrize("stack", [1, 3])
 @pytest.mark.parametrize("how", ["load", "open"])
 @pytest.mark.parametrize("sampler", [UniformSampler, PrioritizedSampler])
-def test_what_was_saved_goes_on_exactly(tmp_path, stack, how, sampler):
+def test_a_loaded_replay_continues_exactly(tmp_path, stack, how, sampler):
     replay, model, writer = written(stack=stack)
     first = sampler(replay, 8, n_step=3, seed=4)
     for _ in range(5):
@@ -461,7 +461,7 @@ def test_what_was_saved_goes_on_exactly(tmp_path, stack, how, sampler):
         assert np.array_equal(array, again._arrays[name])
 
 
-def test_storage_on_disk_is_there_again(tmp_path):
+def test_storage_on_disk_is_reopened(tmp_path):
     replay, model, writer = written(tmp_path / "disk")
     check(replay, model)
     replay.flush()
@@ -477,7 +477,7 @@ def test_storage_on_disk_is_there_again(tmp_path):
         Replay(10, (3,), path=tmp_path / "disk")
 
 
-def test_saving_replaces_what_was_saved_and_nothing_else(tmp_path):
+def test_saving_replaces_saved_replays_and_nothing_else(tmp_path):
     replay, model, writer = written()
     replay.save(tmp_path / "saved")
     writer.add([0], [(True, False, False)], True)
@@ -496,7 +496,7 @@ def test_files_are_the_same_each_time(tmp_path):
         assert file.read_bytes() == (tmp_path / "b" / file.name).read_bytes()
 
 
-def test_nothing_there(tmp_path):
+def test_missing_files(tmp_path):
     for how in (Replay.load, Replay.open):
         with pytest.raises(FileNotFoundError):
             how(tmp_path / "no")
@@ -592,7 +592,7 @@ def checked(rng, shape):
 
 
 @pytest.mark.parametrize("sampler", [UniformSampler, PrioritizedSampler])
-def test_one_writer_and_one_sampler_at_once_tear_nothing(sampler):
+def test_a_writer_and_a_sampler_at_once_tear_no_row(sampler):
     replay = Replay(64, (2000,), np.uint8)
     rng = np.random.default_rng(1)
     obs = [checked(rng, 2000) for _ in range(97)]
@@ -631,7 +631,7 @@ def test_one_writer_and_one_sampler_at_once_tear_nothing(sampler):
         thread.join()
 
 
-def test_from_a_queue_without_a_copy_between():
+def test_appends_directly_from_a_queue():
     direct, model = make(30, 2)
     queued, _ = make(30, 2)
     writer = Writer(direct, model)

@@ -1,4 +1,4 @@
-"""fastrl.replay's files may say anything, and a forked child of its process has none: errors, no crash, no wait."""
+"""Arbitrary files of fastrl.replay, and forked children: errors, and neither crash nor hang."""
 
 import contextlib
 import json
@@ -79,7 +79,7 @@ def places(value, path=()):
 
 @settings(max_examples=150, deadline=None)
 @given(st.data())
-def test_a_description_may_say_anything(saved, data):
+def test_arbitrary_descriptions_are_refused_or_safe(saved, data):
     folder, files = saved
     description = json.loads(files["replay.json"])
     # Otherwise a checksum would hide what lies behind it.
@@ -104,7 +104,7 @@ def test_a_description_may_say_anything(saved, data):
     st.binary(max_size=80)
     | st.sampled_from([b"[" * 100_000, b"{" * 9, b"1e999", b"9" * 5000, b" " * (2 << 20)])
 )
-def test_a_description_may_be_any_bytes(saved, content):
+def test_arbitrary_bytes_as_description_are_refused(saved, content):
     folder, files = saved
     (folder / "replay.json").write_bytes(content)
     for read in (Replay.load, Replay.open):
@@ -121,7 +121,7 @@ def test_a_description_may_be_any_bytes(saved, content):
         st.tuples(st.integers(0, 1 << 20), st.integers(0, 255) | st.sampled_from([0, 1, 255])), max_size=9
     ),
 )
-def test_arrays_may_hold_anything(saved, name, changes):
+def test_arbitrary_arrays_are_refused_or_safe(saved, name, changes):
     """With checksums as they should be: what is read lies inside of the arrays, and every call returns."""
     folder, files = saved
     content = bytearray(files[f"{name}.bin"])
@@ -136,7 +136,7 @@ def test_arrays_may_hold_anything(saved, name, changes):
         (folder / file).write_bytes(before)
 
 
-def test_what_is_no_file_is_refused(saved, tmp_path):
+def test_anything_but_a_file_is_refused(saved, tmp_path):
     _, files = saved
     for name in files:
         folder = tmp_path / name
@@ -153,7 +153,7 @@ def test_what_is_no_file_is_refused(saved, tmp_path):
 
 
 def told_in_a_fork(calls):
-    """What each call raises in a forked child, which is killed if it waits too long."""
+    """The errors of calls in a forked child, which is killed if it takes too long."""
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -177,7 +177,7 @@ def told_in_a_fork(calls):
     return json.loads(text)
 
 
-def test_a_forked_child_is_told_though_a_thread_was_writing(tmp_path):
+def test_a_forked_child_gets_an_error_while_a_thread_writes(tmp_path):
     replay = Replay(100_000, (3,), np.uint8)
     for number in range(40):
         step(replay, number)
@@ -222,7 +222,7 @@ def test_a_forked_child_is_told_though_a_thread_was_writing(tmp_path):
     assert not (tmp_path / "child").exists()
 
 
-def test_a_forked_child_has_replays_of_its_own():
+def test_a_forked_child_can_make_replays():
     def play():
         mine = Replay(10, (3,), np.uint8)
         for number in range(8):

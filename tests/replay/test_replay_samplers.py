@@ -1,4 +1,4 @@
-"""fastrl.replay's uniform and prioritized samplers: how likely, with what weights, and what bad input does."""
+"""Uniform and prioritized samplers of fastrl.replay: probabilities, weights and bad input."""
 
 import numpy as np
 import pytest
@@ -36,7 +36,7 @@ def chi_square(counts, shares):
 
 @pytest.mark.parametrize("replacement", [True, False])
 def test_uniform_draws_are_uniform(replacement):
-    """Over rings of unlike length, in a ring that has turned."""
+    """Over rings of different lengths, one of which has wrapped around."""
     replay = filled(60, num_envs=3)
     add(replay, 60, 21)
     for number in range(30):
@@ -56,7 +56,7 @@ def test_uniform_draws_are_uniform(replacement):
     assert found > 15
 
 
-def test_without_replacement_nothing_comes_twice():
+def test_without_replacement_no_transition_repeats():
     replay = filled(40)
     for size in (1, 7, 39, 40):
         sampler = UniformSampler(replay, size, replacement=False, seed=2)
@@ -67,7 +67,7 @@ def test_without_replacement_nothing_comes_twice():
     assert len(UniformSampler(replay, 41).sample().actions) == 41
 
 
-def test_one_seed_fixes_it_and_state_goes_on():
+def test_a_seed_fixes_the_batches_and_a_state_restores_them():
     replay = filled(100)
     draws = [UniformSampler(replay, 8, seed=seed) for seed in (1, 1, 2)]
     batches = [torch.cat([sampler.sample().actions.clone() for _ in range(5)]) for sampler in draws]
@@ -77,7 +77,7 @@ def test_one_seed_fixes_it_and_state_goes_on():
     assert torch.equal(draws[0].sample().actions, draws[2].sample().actions)
 
 
-def test_batches_stay_until_two_more_were_drawn():
+def test_batches_do_not_change_until_two_more_were_drawn():
     sampler = UniformSampler(filled(1000), 32)
     first = sampler.sample()
     kept = first.actions.clone()
@@ -244,7 +244,7 @@ def test_stale_indices_of_overwritten_items_are_rejected():
     assert before.sum() == after["priorities"].sum()
 
 
-def test_duplicates_in_an_update_the_last_one_holds():
+def test_the_last_priority_of_a_transition_counts():
     replay = filled(10)
     sampler = PrioritizedSampler(replay, 4, alpha=1.0)
     index = handles(replay)
@@ -332,7 +332,7 @@ def test_beta_may_be_set_and_is_checked():
             sampler.sample()
 
 
-def test_states_of_others_are_refused():
+def test_states_of_another_storage_are_refused():
     sampler = PrioritizedSampler(filled(10), 2)
     other = PrioritizedSampler(filled(5), 2).state_dict()
     before = sampler.state_dict()

@@ -1,4 +1,4 @@
-"""fastrl.replay's sequences and hindsight goals, against lists of episodes."""
+"""Sequences and hindsight goals of fastrl.replay, against lists of episodes."""
 
 import numpy as np
 import pytest
@@ -85,7 +85,7 @@ def test_sequences_are_those_of_lists_of_episodes(ops, capacity, num_envs, stack
     assert (batch.learn.sum(1) <= length).all()
 
 
-def test_burn_in_goes_on_behind_the_ages_that_are_counted():
+def test_burn_in_beyond_the_largest_age():
     replay = Replay(1000, (1,))
     for i in range(900):
         obs = np.full(1, i, np.float32)
@@ -117,7 +117,7 @@ def test_bad_arguments_of_sequences(options, error):
         SequenceSampler(arguments.pop("replay"), arguments.pop("batch_size"), **arguments)
 
 
-def test_sequences_need_something_and_go_on_from_their_state():
+def test_sequences_need_steps_and_restore_their_state():
     replay = Replay(50, (1,))
     with pytest.raises(ValueError, match="no transition yet"):
         SequenceSampler(replay, 2, length=3).sample()
@@ -202,7 +202,7 @@ def test_future_of_the_last_step_is_its_own_next_observation():
         assert reached == set(range(step + 1, 6))
 
 
-def test_future_is_uniform_over_what_came_after():
+def test_future_is_uniform_over_later_observations():
     counts = np.zeros(10)
     sampler = goals(episode_of(10), "future", seed=8)
     for _ in range(50):
@@ -212,7 +212,7 @@ def test_future_is_uniform_over_what_came_after():
     assert ((counts - counts.mean()) ** 2 / counts.mean()).sum() < 28  # 9 degrees of freedom: 99.9%
 
 
-def test_half_of_an_episode_may_be_overwritten():
+def test_goals_of_a_half_overwritten_episode():
     replay = episode_of(30, Replay(20, (3,)))
     batch = goals(replay, "episode").sample()
     assert set(batch.next_obs[:, 2].tolist()) == set(range(11, 31))
@@ -223,7 +223,7 @@ def test_half_of_an_episode_may_be_overwritten():
     assert set(batch.next_obs[~old, 2].tolist()) == set(range(101, 106))
 
 
-def test_only_the_share_asked_for_gets_another_goal():
+def test_only_her_ratio_of_a_batch_gets_another_goal():
     replay = episode_of(10)
     batch = goals(replay, "final", ratio=0.25, size=40).sample()
     assert (batch.next_obs[:10, 2] == 10).all()
@@ -269,7 +269,7 @@ def test_bad_arguments_of_hindsight(options, error):
         HindsightSampler(arguments.pop("replay"), arguments.pop("batch_size"), **arguments)
 
 
-def test_functions_must_give_one_value_each():
+def test_functions_must_return_one_value_each():
     sampler = HindsightSampler(
         episode_of(5),
         8,

@@ -1,4 +1,4 @@
-"""fastrl._native._returns against the obvious loop."""
+"""fastrl._native._returns against plain loops."""
 
 import hypothesis.extra.numpy as hnp
 import numpy as np
@@ -46,7 +46,7 @@ def rollouts(draw):
 
 
 @given(rollouts(), st.floats(0, 1), st.floats(0, 1))
-def test_gae_is_the_obvious_loop(arrays, gamma, gae_lambda):
+def test_gae_matches_the_plain_loop(arrays, gamma, gae_lambda):
     before = {name: array.copy() for name, array in arrays.items()}
     out = outputs(*arrays["rewards"].shape)
     _returns.gae(**arrays, **out, gamma=gamma, gae_lambda=gae_lambda)
@@ -224,7 +224,7 @@ FRACTIONS = st.floats(0, 1)
 
 class TestDiscountedReturns:
     @given(rollouts(), FRACTIONS)
-    def test_are_the_obvious_loop(self, arrays, gamma):
+    def test_match_the_plain_loop(self, arrays, gamma):
         out = without(outputs(*arrays["rewards"].shape), "advantages")
         untouched(_returns.discounted_returns)(without(arrays, "values"), out, gamma=gamma)
         check(arrays, [out["returns"]], [slow_discounted_returns(arrays, gamma)])
@@ -443,7 +443,7 @@ class TestOthersRefuse:
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_others_read_no_values_that_do_not_count(name):
+def test_others_ignore_values_that_must_not_be_read(name):
     arrays, out, numbers = arguments_of(name, 20, 7)
     ended = arrays["terminations"] | arrays["truncations"]
     arrays["final_values"][~arrays["truncations"] | arrays["terminations"]] = np.nan

@@ -1,4 +1,4 @@
-"""What is printed, where stdout is closed, full, or read by nobody."""
+"""Output of commands whose stdout is closed, full or without a reader."""
 
 import io
 import os
@@ -49,7 +49,7 @@ def test_a_run_outlives_its_stdout(
 
 
 @FAILING
-def test_a_command_whose_output_is_all_there_is_fails_with_it(
+def test_a_command_that_only_prints_fails_with_its_output(
     opened: Callable[[], TextIO],
     why: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -69,7 +69,7 @@ def test_a_command_whose_output_is_all_there_is_fails_with_it(
         assert err.partition(": on a disk")[0] == line
 
 
-def test_a_reader_who_is_slow_where_nobody_may_wait_misses_something(
+def test_a_slow_reader_of_a_non_blocking_descriptor_misses_text(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     reader, writer = os.pipe()
@@ -84,7 +84,7 @@ def test_a_reader_who_is_slow_where_nobody_may_wait_misses_something(
             assert read.read().endswith(b"\nlater\n")
 
 
-def test_descriptors_that_are_closed_lead_nowhere(tmp_path: Path) -> None:
+def test_closed_descriptors_become_dev_null(tmp_path: Path) -> None:
     # What is opened next would be 0, 1 or 2 otherwise, and be printed to.
     code = (
         "import sys, fastrl.cli.main\n"
@@ -107,7 +107,7 @@ def test_characters_that_an_encoding_lacks_are_escaped(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(("columns", "kept"), [("0", None), ("000", None), ("", None), ("90", "90")])
-def test_a_width_of_nothing_is_not_believed(
+def test_a_width_of_0_columns_is_ignored(
     columns: str, kept: str | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", columns)

@@ -1,4 +1,4 @@
-"""What worker processes have in common: one thread, no interrupts, an end with their parent."""
+"""Worker processes: one thread, no interrupts, and an end with their parent."""
 
 import multiprocessing
 import os
@@ -57,7 +57,7 @@ def test_a_worker_keeps_to_one_thread_and_is_not_interrupted(
     assert processes.exit_cause(process.exitcode) == "killed by SIGKILL"
 
 
-def test_causes_of_death() -> None:
+def test_exit_causes() -> None:
     assert processes.exit_cause(3) == "exit code 3"
     assert processes.exit_cause(-signal.SIGSEGV) == "killed by SIGSEGV"
 
@@ -79,7 +79,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_worker_ends_with_a_parent_that_is_killed_and_clears_up(method: str, tmp_path: Path) -> None:
+def test_a_worker_ends_with_its_killed_parent_and_removes_its_memory(method: str, tmp_path: Path) -> None:
     script = tmp_path / "parent.py"
     script.write_text(PARENT)
     name = f"test-{method}-{os.getpid()}"

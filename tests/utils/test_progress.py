@@ -21,7 +21,7 @@ def shown(*, terminal: bool, interval: float = 0.0) -> str:
     return text.getvalue()
 
 
-def test_without_a_terminal_there_is_a_line_now_and_then() -> None:
+def test_without_a_terminal_there_is_a_line_from_time_to_time() -> None:
     assert shown(terminal=False).splitlines() == [
         "counting: 25%",
         "counting [b]on[/b]: 25%",
@@ -30,7 +30,7 @@ def test_without_a_terminal_there_is_a_line_now_and_then() -> None:
     assert shown(terminal=False, interval=1000) == ""
 
 
-def test_on_a_terminal_there_is_a_bar_that_goes_away(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_terminal_there_is_a_bar_that_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     text = shown(terminal=True)
     assert "counting [b]on[/b]" in text
@@ -39,7 +39,7 @@ def test_on_a_terminal_there_is_a_bar_that_goes_away(monkeypatch: pytest.MonkeyP
     assert text.endswith("\x1b[?25h\r\x1b[1A\x1b[2K")
 
 
-def test_an_evaluation_says_how_far_it_is() -> None:
+def test_an_evaluation_shows_its_progress() -> None:
     played: list[int] = []
     evaluate(of_baseline("sleep"), ruleset="main", episodes=5, advance=played.append)
     assert sum(played) == protocol_steps(5)

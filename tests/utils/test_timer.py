@@ -25,7 +25,7 @@ def test_counts_blocks_that_fail():
     assert "a" in watch.seconds
 
 
-def test_reset_forgets():
+def test_reset_removes_all_times():
     watch = Stopwatch()
     with watch("a"):
         pass

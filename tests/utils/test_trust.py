@@ -99,7 +99,7 @@ def test_a_checkpoint_runs_no_command(run: Path, tmp_path: Path, capsys: pytest.
 
 
 @pytest.mark.parametrize("env", ["trap_module:make", "trap_module:Trap-v0"])
-def test_code_is_imported_when_it_is_named_or_the_file_is_trusted(
+def test_code_is_imported_if_it_is_named_or_the_file_is_trusted(
     env: str, run: Path, trap: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     theirs = forged(run, tmp_path, env__id=env)
@@ -125,7 +125,9 @@ def test_code_is_imported_when_it_is_named_or_the_file_is_trusted(
     assert len(evaluate_run(theirs, episodes=2, seed=0, trust=True)) == 2
 
 
-def test_pixels_import_nothing_either(trap: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_on_pixels_import_nothing_either(
+    trap: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     config = tmp_path / "mine.toml"
     config.write_text('[env]\nid = "trap_module:Trap-v0"\n')
     line = refusal(capsys, "train", "pixels", "--config", config)
@@ -137,17 +139,17 @@ def test_pixels_import_nothing_either(trap: Path, tmp_path: Path, capsys: pytest
     assert notes(trap) == set()
 
 
-def test_a_checkpoint_connects_to_nobody(
+def test_a_checkpoint_connects_to_no_cluster(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Who runs a Ray cluster runs code in whoever connects."""
+    """A Ray cluster runs code in every process that connects to it."""
     theirs = forged(run, tmp_path, collect__method="ray", collect__ray_address="198.51.100.1:6379")
     line = refusal(capsys, "train", "--resume", theirs)
     assert "collect.ray_address would connect to the Ray cluster at '198.51.100.1:6379'" in line
     assert "--trust or --ray-address 198.51.100.1:6379" in line
 
 
-def test_a_link_in_a_run_leads_to_no_other_file(
+def test_a_link_in_a_run_is_not_followed(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     theirs, other = forged(run, tmp_path), tmp_path / "metrics.jsonl"
@@ -178,7 +180,7 @@ def test_import_paths_are_not_passed_to_environments(options: tuple[str, ...], t
     assert from_file(GymConfig, tree, "run", trust=True)["env.options"] == options
 
 
-def test_what_stays_within_a_run_needs_no_trust() -> None:
+def test_settings_without_effects_beyond_the_run_need_no_trust() -> None:
     options = ("a=1", "time=12:30", 'text="at 5: go"', "map=4x4", "url=")
     assert reaches(GymConfig, gym_values(id="fastrl/Cage2-v0", options=options)) == {}
     for config_type in (GymConfig, PixelConfig, TrafficConfig, TrainConfig, WorkflowConfig):
@@ -187,7 +189,7 @@ def test_what_stays_within_a_run_needs_no_trust() -> None:
     assert trust_option(build(TrainConfig, {"collect.ray_address": "host:1"})) == " --trust"
 
 
-def test_no_setting_that_names_something_to_import_or_open_is_forgotten() -> None:
+def test_every_setting_of_text_or_a_path_is_marked_or_listed_as_harmless() -> None:
     """A new setting that is text or a path is looked at here, once, and marked with `Reach` or listed."""
     harmless = {
         # Checkpoints, which are read and nothing else.
@@ -221,7 +223,7 @@ def test_control_characters_of_a_file_do_not_reach_the_terminal() -> None:
     assert len(message) < 700
 
 
-def test_a_policy_in_traffic_that_does_not_fit_is_refused(
+def test_a_traffic_policy_that_does_not_fit_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = tmp_path / "run"
