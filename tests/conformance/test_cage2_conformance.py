@@ -1,4 +1,4 @@
-"""Our own vector environment, in all its forms, passes the conformance kit."""
+"""The vector environments of CAGE 2 pass the conformance kit with all options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Fidelity: the simulator against recorded episodes of the real CybORG, and its fast draws against both."""
+"""Fidelity: the simulator reproduces recorded episodes of the real CybORG; its fast generator has the same
+distribution."""
 
 from __future__ import annotations
 
@@ -36,8 +37,8 @@ def test_every_step_of_every_trace_is_reproduced(path: Path) -> None:
     assert report.mismatches == report.seed_mismatches == 0 and report.ok
 
 
-def test_the_environment_itself_plays_the_recorded_episodes_from_the_seed() -> None:
-    """Through the public interface: `seed=s` here is `random.seed(s)` there."""
+def test_the_environment_reproduces_the_recorded_episodes_from_the_seed() -> None:
+    """Through the public interface: `seed=s` corresponds to `random.seed(s)`."""
     trace = load_trace(next(p for p in GOLDEN if p.stem == "main_meander_react"))
     env = Cage2VectorEnv(1, red_agent="meander", random="python", autoreset_mode="same_step", info_state=True)
     obs, _ = env.reset(seed=trace.seed)
@@ -63,7 +64,7 @@ CHANGES: list[tuple[str, int, str]] = [
 
 
 @pytest.mark.parametrize(("column", "change", "words"), CHANGES)
-def test_a_changed_record_is_found_and_told(column: str, change: int, words: str) -> None:
+def test_a_changed_record_is_found_and_described(column: str, change: int, words: str) -> None:
     trace = load_trace(next(p for p in GOLDEN if p.stem == "main_bline_uniform"))
     column_changed = trace.arrays[column].copy()
     column_changed[105] = column_changed[105] + change if column != "obs" else column_changed[105] ^ change
@@ -94,7 +95,7 @@ def saved(path: Path, **arrays: Any) -> Path:
     return path
 
 
-def test_bad_files_get_one_clear_line(tmp_path: Path) -> None:
+def test_bad_files_give_one_clear_line(tmp_path: Path) -> None:
     good = GOLDEN[0].read_bytes()
     (tmp_path / "truncated.npz").write_bytes(good[: len(good) // 2])
     (tmp_path / "empty.npz").write_bytes(b"")
@@ -137,11 +138,11 @@ def test_bad_files_get_one_clear_line(tmp_path: Path) -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(st.integers(0, 10**6), st.binary(min_size=1, max_size=8))
-def test_a_damaged_file_is_refused_or_says_the_same(at: int, noise: bytes) -> None:
+def test_a_damaged_file_is_refused_or_unchanged(at: int, noise: bytes) -> None:
     good = bytearray(GOLDEN[-1].read_bytes())
     at %= len(good)
     good[at : at + len(noise)] = noise[: len(good) - at]
-    # Anything but a TraceError would fail the test.
+    # Any other error than a TraceError fails the test.
     with contextlib.suppress(TraceError):
         replay(load_trace(io.BytesIO(bytes(good))), "decisions")
 
@@ -180,8 +181,8 @@ def test_lockstep_with_the_executable_specification(
 
 
 def kolmogorov_smirnov(a: np.ndarray, b: np.ndarray) -> tuple[float, float]:
-    """The two-sample statistic, and the value that it exceeds with a chance below 1e-4 if both samples come from one
-    distribution (asymptotic; on returns with ties the true chance is smaller still)."""
+    """The two-sample statistic, and the value that it exceeds with a probability below 1e-4 if both samples have the
+    same distribution (asymptotic; on returns with ties the true probability is smaller)."""
     values = np.concatenate([a, b])
     below = [np.searchsorted(np.sort(x), values, side="right") / len(x) for x in (a, b)]
     critical = np.sqrt(-np.log(1e-4 / 2) / 2) * np.sqrt((len(a) + len(b)) / (len(a) * len(b)))
@@ -191,8 +192,8 @@ def kolmogorov_smirnov(a: np.ndarray, b: np.ndarray) -> tuple[float, float]:
 @pytest.mark.parametrize(
     "path", [p for p in ALL_TRACES if p.stem.endswith(("_uniform", "_sleep"))], ids=lambda p: p.stem
 )
-def test_fast_draws_agree_with_the_traces_in_distribution(path: Path) -> None:
-    """Policies that do not look at the game, so that fresh episodes can be played like the recorded ones.
+def test_the_fast_generator_agrees_with_the_traces_in_distribution(path: Path) -> None:
+    """Policies that ignore the observations, so that new episodes have the distribution of the recorded ones.
 
     False alarms: 1e-4 a file for the choice of seeds, which are fixed."""
     trace = load_trace(path)
@@ -206,7 +207,9 @@ def test_fast_draws_agree_with_the_traces_in_distribution(path: Path) -> None:
 @pytest.mark.parametrize("ruleset", ["main", "leaderboard"])
 @pytest.mark.parametrize("red", ["bline", "meander"])
 @pytest.mark.parametrize("blue", ["react-restore", "react-remove", "random"])
-def test_fast_draws_agree_with_pythons_draws_in_distribution(ruleset: str, red: str, blue: str) -> None:
+def test_the_fast_generator_agrees_with_pythons_draws_in_distribution(
+    ruleset: str, red: str, blue: str
+) -> None:
     """4000 episodes on each generator. False alarms: 1e-4 a case for the choice of seeds, which are fixed."""
     options: dict[str, Any] = {"episodes": 4000, "ruleset": ruleset, "red_agent": red, "length": 60}
     python = run_baseline(blue, seed=1, random="python", **options)

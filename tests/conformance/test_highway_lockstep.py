@@ -21,7 +21,7 @@ from multiprocessing import get_context
 from typing import Any
 
 import pytest
-from highway_lockstep import BEHAVIOUR, IDS, POLICIES, Case, Report, play, random_case
+from highway_lockstep import BEHAVIOUR, IDS, POLICIES, Case, Report, random_case, run_case
 
 from fastrl.envs.traffic.highway_config import VEHICLE_FEATURES
 
@@ -130,7 +130,7 @@ CASES = [
         Case("highway-fast-v0", SMALL, tuple(range(50)), (policy,), f"50 seeds, {policy}")
         for policy in POLICIES
     ),
-    # The short frames of highway-v0 for a few, the quick id for the others.
+    # Some cases with the short frames of highway-v0, the others with the fast id.
     *(
         Case(IDS[1 if i % 4 else 0], config, tuple(range(8 * i, 8 * i + (8 if i % 4 else 4))), name=name)
         for i, (name, config) in enumerate(CONFIGS.items())
@@ -140,15 +140,15 @@ CASES = [
 
 @pytest.fixture(scope="module")
 def reports() -> Iterator[dict[int, Future[Report]]]:
-    """All cases at work, one process an id."""
+    """All cases, running in one process for each id."""
     pools = {id: ProcessPoolExecutor(1, mp_context=get_context("spawn")) for id in IDS}  # noqa: A001
-    yield {i: pools[case.id].submit(play, case) for i, case in enumerate(CASES)}
+    yield {i: pools[case.id].submit(run_case, case) for i, case in enumerate(CASES)}
     for pool in pools.values():
         pool.shutdown(cancel_futures=True)
 
 
 @pytest.mark.parametrize("i", range(len(CASES)), ids=[f"{case.id}: {case.name}" for case in CASES])
-def test_episodes_run_as_in_highway_env(reports: dict[int, Future[Report]], i: int) -> None:
+def test_episodes_agree_with_highway_env(reports: dict[int, Future[Report]], i: int) -> None:
     report = reports[i].result()
     assert not report.differences, "\n".join(report.differences)
     assert not report.unstable, "choose another seed: highway-env parts from itself here"
@@ -156,7 +156,7 @@ def test_episodes_run_as_in_highway_env(reports: dict[int, Future[Report]], i: i
     assert report.steps > report.episodes
 
 
-def test_some_of_them_crash(reports: dict[int, Future[Report]]) -> None:
+def test_some_episodes_end_in_a_crash(reports: dict[int, Future[Report]]) -> None:
     done = [reports[i].result() for i in range(len(CASES))]
     assert sum(report.crashes for report in done) > 100
     assert max(report.worst for report in done) > 0.0
@@ -170,5 +170,5 @@ WANTED = int(os.environ.get("FASTRL_LOCKSTEP_EPISODES", "0"))
 def test_episodes_on_request(id: str) -> None:  # noqa: A002
     cases = [random_case(id, number) for number in range(-(-WANTED // (2 * (len(POLICIES) + 1))))]
     with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
-        for case, report in zip(cases, pool.map(play, cases), strict=True):
+        for case, report in zip(cases, pool.map(run_case, cases), strict=True):
             assert not report.differences, f"{case}\n" + "\n".join(report.differences)

@@ -1,4 +1,4 @@
-"""Lockstep with SUMO 1.28: from the same state both run free, and are compared after every step."""
+"""Lockstep with SUMO 1.28: both run from the same state, and are compared after every step."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ LEARNER = VEHICLES - 1
 
 
 def ring_start(length: float, seed: int) -> tuple[list[float], list[float]]:
-    """Vehicles on a ring, more or less evenly spaced and almost at rest."""
+    """Vehicles on a ring, nearly evenly spaced and almost at rest."""
     rng = np.random.default_rng(seed)
     x = np.arange(VEHICLES) * length / VEHICLES + 2 + rng.uniform(-1, 1, VEHICLES)
     return x.tolist(), rng.uniform(0, 2, VEHICLES).tolist()
 
 
 def worst(ours: NDArray, theirs: NDArray, ring_length: float = np.inf) -> float:
-    """The largest difference; of positions on a ring the short way round."""
+    """The largest difference; for positions on a ring, along the shorter arc."""
     apart = np.abs(ours - theirs)
     return float(np.minimum(apart, np.abs(ring_length - apart)).max())
 
@@ -35,7 +35,8 @@ def worst(ours: NDArray, theirs: NDArray, ring_length: float = np.inf) -> float:
 @pytest.mark.parametrize("ballistic", [False, True], ids=["euler", "ballistic"])
 @pytest.mark.parametrize("dt", [1.0, 0.5, 0.1])
 def test_platoon(dt: float, ballistic: bool, tmp_path: Path) -> None:
-    """Twenty vehicles behind one that drives itself, then as it is told (a stop among it), then itself again."""
+    """Twenty vehicles behind a leader that drives by itself, then at given speeds (with a stop), then by itself
+    again."""
     rng = np.random.default_rng(int(10 * dt) + ballistic)
     gaps = rng.uniform(8, 40, 19)
     x = np.concatenate([[5.0], 5.0 + np.cumsum(gaps + 7)])
@@ -87,7 +88,7 @@ def test_ring_of_humans(length: float, ballistic: bool, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ballistic", [False, True], ids=["euler", "ballistic"])
-def test_a_learner_is_bounded_as_flow_s_is(ballistic: bool, tmp_path: Path) -> None:
+def test_an_agents_speed_is_bounded_as_in_flow(ballistic: bool, tmp_path: Path) -> None:
     """Flow's learner: SUMO bounds what random accelerations lead to by the safe speed, and nothing else.
 
     One step at a time: where the learner leaves little room, its follower obeys the vehicle ahead of the learner,
@@ -127,14 +128,14 @@ def test_a_learner_is_bounded_as_flow_s_is(ballistic: bool, tmp_path: Path) -> N
 
 
 def ascending(positions: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Positions on a ring of 240 m, counted on where the next vehicle has begun another lap."""
+    """Positions on a ring of 240 m, unwrapped where the next vehicle has started another lap."""
     return positions + 240.0 * np.concatenate([[0], np.cumsum(np.diff(positions) < 0)])
 
 
 def compare(
     env: RingVectorEnv, reference: dict[str, NDArray], length: float, actions: NDArray
 ) -> NDArray[np.float64]:
-    """Runs `env` from where `reference` begins; returns the last speeds."""
+    """Runs `env` from the first state of `reference`; returns the last speeds."""
     env.place(0, length, reference["positions"][0], reference["speeds"][0])
     for k, action in enumerate(actions):
         env.step(np.full((1, 1), action, np.float32))

@@ -109,14 +109,14 @@ def test_agrees_with_a_count_by_hand(
         returns += reward
         additions += shaped - reward
     assert ended.all()
-    told = env.episodes()
-    np.testing.assert_array_equal(told["finished"], 2)
-    np.testing.assert_allclose(told["return"], returns, atol=1e-9)
-    np.testing.assert_allclose(told["compliance"], [count.compliance for count in counts])
-    np.testing.assert_allclose(additions, weight * told["compliance"], atol=1e-9)
-    np.testing.assert_array_equal(told["fixes"], [len(count.fixes) for count in counts])
-    np.testing.assert_array_equal(told["red_agent"], reds)
-    np.testing.assert_array_equal(told["workflow"], workflows)
+    statistics = env.episodes()
+    np.testing.assert_array_equal(statistics["finished"], 2)
+    np.testing.assert_allclose(statistics["return"], returns, atol=1e-9)
+    np.testing.assert_allclose(statistics["compliance"], [count.compliance for count in counts])
+    np.testing.assert_allclose(additions, weight * statistics["compliance"], atol=1e-9)
+    np.testing.assert_array_equal(statistics["fixes"], [len(count.fixes) for count in counts])
+    np.testing.assert_array_equal(statistics["red_agent"], reds)
+    np.testing.assert_array_equal(statistics["workflow"], workflows)
 
 
 def test_random_fixes_comply_sometimes() -> None:
@@ -137,8 +137,8 @@ def played(actions: list[str], workflow: Workflow, red_agent: str = "bline") -> 
     env.reset(seed=1)
     for action in actions:
         env.step([ACTIONS.index(action)])
-    told = env.episodes()
-    return float(told["compliance"][0]), int(told["fixes"][0])
+    statistics = env.episodes()
+    return float(statistics["compliance"][0]), int(statistics["fixes"][0])
 
 
 def test_compliance_without_a_fix_is_a_half() -> None:

@@ -11,7 +11,7 @@ from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode
 from stub_native_vec import AGENTS, LIMIT, StubNativeVec, stub_env
 
-from fastrl.envs import HighwayVectorEnv, MultiAgentVectorEnv, make_multi
+from fastrl.envs import HighwayVectorEnv, MultiAgentVectorEnv, make_multi, register_multi
 from fastrl.envs.episode_log import EPISODE_FIELDS
 from fastrl.envs.registration import MULTI_AGENT_IDS
 
@@ -285,3 +285,10 @@ def test_highways_agree_with_their_single_agent_vector_env() -> None:
 def test_make_multi_lists_the_known_ids() -> None:
     with pytest.raises(ValueError, match="id: expected one of"):
         make_multi("fastrl/no-such-v0", 2)
+
+
+def test_a_registered_environment_can_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(MULTI_AGENT_IDS, "tests/stub-v0", "")  # removed again after the test
+    register_multi("tests/stub-v0", "stub_native_vec:stub_env")
+    env = make_multi("tests/stub-v0", 2, mode="disabled")
+    assert (env.num_envs, env.num_agents, env.autoreset_mode.name) == (2, AGENTS, "DISABLED")

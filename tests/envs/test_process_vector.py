@@ -453,8 +453,8 @@ def test_ctrl_c_ends_the_parent_and_workers_print_no_traceback(tmp_path: Path) -
         name, *pids = parent.stdout.readline().split()
         os.killpg(parent.pid, signal.SIGINT)
         parent.wait(TIMEOUT)
-        told = parent.stderr.read()
-        assert told.count("Traceback") == 1 and told.rstrip().endswith("KeyboardInterrupt")
+        output = parent.stderr.read()
+        assert output.count("Traceback") == 1 and output.rstrip().endswith("KeyboardInterrupt")
         wait_until(lambda: not any(is_running(int(pid)) for pid in pids), "workers are still running")
         assert not Path(SHARED_MEMORY + name).exists()
     finally:

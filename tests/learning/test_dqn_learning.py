@@ -1,4 +1,4 @@
-"""fastrl.algorithms.dqn with fastrl.replay learns values that are known, and would not if it were broken."""
+"""fastrl.algorithms.dqn with fastrl.replay learns known values, and fails to with known defects."""
 
 import dataclasses
 
@@ -16,11 +16,11 @@ from fastrl.utils.timer import Stopwatch
 pytestmark = pytest.mark.slow
 
 STATES, GAMMA = 6, 0.9
-TAKE, GO_ON, WAIT = range(3)
+TAKE, NEXT, WAIT = range(3)
 
 
 class Chain:
-    """A row of states. TAKE ends the episode with 0.3. GO_ON moves to the next state, and from the last one ends
+    """A row of states. TAKE ends the episode with 0.3. NEXT moves to the next state, and from the last one ends
     the episode with 1. WAIT stays. After ``limit`` steps the episode is cut off, which is no end of the task: what
     follows is worth what it is worth. Episodes begin anywhere."""
 
@@ -38,15 +38,15 @@ class Chain:
 
     def step(self, action):
         self.steps += 1
-        terminated = action == TAKE or (action == GO_ON and self.state == STATES - 1)
+        terminated = action == TAKE or (action == NEXT and self.state == STATES - 1)
         reward = 0.3 if action == TAKE else float(terminated)
-        if action == GO_ON and not terminated:
+        if action == NEXT and not terminated:
             self.state += 1
         return self.observe(), reward, terminated, self.steps == self.limit and not terminated
 
 
 def optimal_values():
-    """[STATES, 3], by hand: it is best to go on from the states from which 1 is near enough."""
+    """The optimal values by hand, [STATES, 3]: NEXT is best in the states that are near enough to the final reward."""
     best = np.maximum(GAMMA ** (STATES - 1 - np.arange(STATES)), 0.3)
     go_on = np.append(GAMMA * best[1:], 1.0)
     return np.stack([np.full(STATES, 0.3), go_on, GAMMA * best], 1)
@@ -65,7 +65,7 @@ CONFIG = DQNConfig(
 
 
 def largest_error(config, steps=2_000, prefetch=False, change=lambda batch: None):
-    """Learns from play at random; how far the values are from the known ones in the end.
+    """Learns from random actions; returns the largest final error of the values.
 
     Args:
         change: done to each batch.
@@ -125,17 +125,17 @@ def test_finds_the_optimal_values(options):
     assert largest_error(dataclasses.replace(CONFIG, **options)) < GOOD
 
 
-def test_finds_them_with_noise_as_the_only_exploration():
+def test_finds_them_with_noise_only():
     config = dataclasses.replace(CONFIG, noisy=True, noisy_sigma=1.0)
     assert largest_error(config) < 2 * GOOD
 
 
-def test_finds_them_with_batches_drawn_ahead():
+def test_finds_them_with_prefetched_batches():
     assert largest_error(CONFIG, prefetch=True) < GOOD
 
 
 class TestBrokenLearnersFail:
-    """That the tests above could fail, with defects that learners have had."""
+    """The tests above fail for learners with known defects."""
 
     def test_no_bootstrap(self):
         assert largest_error(CONFIG, change=lambda batch: batch.discounts.zero_()) > BAD
@@ -143,17 +143,17 @@ class TestBrokenLearnersFail:
     def test_bootstrap_at_the_true_end(self):
         assert largest_error(CONFIG, change=lambda batch: batch.discounts.fill_(GAMMA)) > BAD
 
-    def test_no_bootstrap_where_episodes_are_cut_off(self):
+    def test_no_bootstrap_at_truncations(self):
         def change(batch):
             batch.discounts[batch.truncated] = 0
 
         assert largest_error(CONFIG, change=change) > BAD
 
-    def test_a_target_network_that_stands_still(self):
+    def test_a_target_network_that_is_never_updated(self):
         assert largest_error(dataclasses.replace(CONFIG, target_every=10**9)) > BAD
 
     def test_actions_of_other_transitions(self):
         assert largest_error(CONFIG, change=lambda batch: batch.actions.copy_(batch.actions.roll(1))) > BAD
 
-    def test_the_observation_after_is_the_one_before(self):
+    def test_next_observations_that_are_the_current_ones(self):
         assert largest_error(CONFIG, change=lambda batch: batch.next_obs.copy_(batch.obs)) > BAD

@@ -1,5 +1,5 @@
-"""Each algorithm learns CartPole, and PPO Pendulum, from two processes, well enough to tell; benches/bench_gym.py
-solves the former."""
+"""Each algorithm learns CartPole, and PPO Pendulum, clearly better than a random policy, from two processes;
+benches/bench_gym.py solves CartPole."""
 
 import pytest
 from rich.console import Console
@@ -24,7 +24,7 @@ def test_it_learns_continuous_actions(algorithm: str) -> None:
     assert list(training.rows())[-1].failures == 0
     returns = training.evaluate()
     assert returns is not None
-    # At random about -1200; the best are about -150.
+    # A random policy returns about -1200; the best about -150.
     assert sum(returns) / len(returns) > -400
 
 
@@ -44,7 +44,7 @@ def test_it_learns_to_balance(algorithm: str, total_steps: int) -> None:
     rows = list(training.rows())
     returns = training.evaluate()
     assert returns is not None
-    # At random about 22, at most 500.
+    # A random policy returns about 22; the maximum is 500.
     assert sum(returns) / len(returns) > 100
     assert rows[-1].failures == 0
     assert training.report.workers == len(training.report.memory_mib) == 2

@@ -1,4 +1,4 @@
-"""Plays highway-env and fastrl side by side, free of each other, and tells where they part.
+"""Runs highway-env and fastrl side by side and reports where they differ.
 
 `test_highway_lockstep.py` plays a minute of it. Thousands of episodes, on all processors, each of another config:
 
@@ -32,7 +32,7 @@ BEHAVIOUR = "highway_env.vehicle.behavior."
 
 @dataclass(frozen=True)
 class Case:
-    """One config, played with some seeds."""
+    """One config, run with several seeds."""
 
     id: str
     config: dict[str, Any]
@@ -49,7 +49,7 @@ class Report:
     crashes: int = 0
     worst: float = 0.0
     unstable: int = 0
-    """Episodes that parted where highway-env, nudged by rounding errors, parts from itself as well."""
+    """Episodes that differ where highway-env with simulated rounding errors differs from itself, too."""
     differences: list[str] = field(default_factory=list)
 
     def add(self, other: Report) -> None:
@@ -63,7 +63,7 @@ class Report:
 
 def choose(policy: str, space: Any, names: dict[str, int], step: int, rng: np.random.Generator) -> Any:
     """The action of a policy: an index, or numbers, float32 in all steps of an episode or float64 in all of them.
-    `names` maps meta-actions to indices, if they are that."""
+    `names` maps meta-actions to indices, for action types that have them."""
     if isinstance(space, Box):
         size = space.shape[0]
         if policy == "random":
@@ -83,13 +83,13 @@ def choose(policy: str, space: Any, names: dict[str, int], step: int, rng: np.ra
 
 
 def apart(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Where two observations are neither within the tolerance nor the same to the last bit of float32."""
+    """A mask of the numbers that differ by more than the tolerance and by more than the last bit of float32."""
     wide, narrow = a.astype(np.float64), b.astype(np.float64)
     ulp = np.spacing(np.maximum(np.abs(wide), np.abs(narrow)).astype(np.float32))
     return np.abs(wide - narrow) > np.maximum(TOLERANCE, ulp)
 
 
-class Players:
+class Pair:
     """highway-env and fastrl with the same config."""
 
     def __init__(self, id: str, config: dict[str, Any]) -> None:  # noqa: A002
@@ -104,7 +104,7 @@ class Players:
         self.ours.close()
 
     def compare(self, report: Report, theirs: tuple[Any, ...], mine: tuple[Any, ...]) -> list[str]:
-        """What differs now, in words. `theirs` and `mine`: obs, reward, terminated, truncated, info."""
+        """Describes the present differences. `theirs` and `mine`: obs, reward, terminated, truncated, info."""
         found: list[str] = []
 
         def near(what: str, a: Any, b: Any) -> None:
@@ -161,7 +161,8 @@ class Players:
         return found
 
     def observed_nearby(self) -> Iterator[np.ndarray]:
-        """What highway-env's vehicle would see a hair's breadth away: what lies on the edge of a cell changes sides."""
+        """Observations of highway-env's vehicle moved by rounding errors, where objects on the edge of a cell change
+        cells."""
         vehicle = self.reference.vehicle
         place = vehicle.position
         for shift in itertools.product((-TOLERANCE, TOLERANCE), repeat=2):
@@ -170,8 +171,8 @@ class Players:
         vehicle.position = place
 
     def parts_from_itself(self, seed: int | None, generator: Any, actions: list[Any]) -> bool:
-        """Whether highway-env goes elsewhere when every step is nudged by as much as rounding may: the steering of
-        slow linear drivers, for one, multiplies errors with every frame."""
+        """Tells whether highway-env itself diverges if every step is disturbed by rounding errors: the steering of slow
+        linear drivers, for example, multiplies errors with every frame."""
         ways = []
         for nudge in (0.0, 1e-13):
             if seed is None:
@@ -211,20 +212,20 @@ class Players:
         return report
 
 
-def play(case: Case) -> Report:
-    """Plays a case. One environment id for a process: making some ids of highway-env changes the others."""
-    players = Players(case.id, case.config)
+def run_case(case: Case) -> Report:
+    """Runs a case. One environment id per process: making some ids of highway-env changes the others."""
+    players = Pair(case.id, case.config)
     report = Report()
     for i, seed in enumerate(case.seeds):
         report.add(players.episode(seed, case.policies[i % len(case.policies)], case.most_steps))
-    # The streams of both run on into an episode that is not seeded.
+    # Both random streams continue into an episode without a seed.
     report.add(players.episode(None, "random", min(case.most_steps, 3)))
     players.close()
     return report
 
 
 def random_case(id: str, number: int) -> Case:  # noqa: A002
-    """A config out of everything that is supported, small enough to be quick."""
+    """A random config of the supported options, small enough to be fast."""
     rng = random.Random(f"{id} {number}")
     meta = {
         "type": "DiscreteMetaAction",
@@ -312,7 +313,7 @@ def main() -> int:
     for id in IDS:  # noqa: A001
         cases = [random_case(id, number) for number in range(args.first, args.first + each)]
         with ProcessPoolExecutor(args.processes, mp_context=get_context("spawn")) as pool:
-            for case, report in zip(cases, pool.map(play, cases), strict=True):
+            for case, report in zip(cases, pool.map(run_case, cases), strict=True):
                 total.add(report)
                 for difference in report.differences:
                     print(f"{id}, {case.name}: {difference}\n  {case.config}", flush=True)

@@ -1,4 +1,4 @@
-"""What SUMO 1.28 does with the vehicles of one lane, on a ring or on an open road, by libsumo.
+"""Reference trajectories of SUMO 1.28 for the vehicles of one lane, on a ring or an open road, by libsumo.
 
 libsumo is one simulation a process, so each is run in a process of its own: `record(...)` here starts this file, which
 writes what happened to a file.
@@ -22,7 +22,7 @@ WHY = "libsumo is not installed: pip install 'fastrl[sumo]'"
 
 EDGES = ("east", "north", "west", "south")
 HUMAN = "accel='1' decel='1.5' tau='1' minGap='2' length='5' maxSpeed='30' emergencyDecel='9'"
-# What Flow gives a learner by default.
+# Flow's default vehicle parameters of an agent.
 LEARNER = "accel='2.6' decel='4.5' tau='1' minGap='2.5' length='5' maxSpeed='30' emergencyDecel='9'"
 SPEED_MODES = {"none": 0, "right of way": 25, "all": 31}
 OPEN_ROAD = 100_000.0

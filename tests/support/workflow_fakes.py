@@ -1,4 +1,4 @@
-"""A trainer of workflows that only pretends: a hidden best order, returns that fall with the distance from it."""
+"""A fake trainer of workflows: returns fall with the distance from a hidden best order."""
 
 import math
 from dataclasses import dataclass, field
@@ -35,7 +35,7 @@ class Hidden:
 
     def play(self, workflow: Workflow, episodes: int, warm_start: Workflow | None = None) -> Outcome:
         self.started.setdefault(workflow, warm_start)
-        # Luck depends on what is played and on nothing before it.
+        # The noise depends on the arguments only, not on earlier calls.
         rng = np.random.default_rng([self.seed, episodes, *workflow])
         error = self.spread / math.sqrt(episodes)
         return Outcome(

@@ -1,7 +1,7 @@
 """The config dict of `fastrl/highway-v0`: highway-env 1.12.1's keys and defaults, strictly checked.
 
-highway-env takes whatever keys it is given; here a key that is unknown, or known there and not supported here, raises
-and names itself.
+highway-env accepts any keys; here a key that is unknown, or known there and not supported here, raises an error that
+names it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MOST_LANES = 1000
 MOST_VEHICLES = 100_000
 MOST_CELLS = 10_000_000
 MOST_FRAMES = 100_000
-# No simulation stays finite with just any finite numbers.
+# The largest number of a config, so that a simulation stays finite.
 LARGEST = 1e9
 
 HIGHWAY_DEFAULTS: dict[str, Any] = {
@@ -71,7 +71,7 @@ HIGHWAY_FAST_DEFAULTS: dict[str, Any] = HIGHWAY_DEFAULTS | {
     "ego_spacing": 1.5,
 }
 
-# What a nested dict may hold beside its type, with highway-env's defaults.
+# Keys of nested dicts beside their type, with highway-env's defaults.
 OBSERVATIONS: dict[str, dict[str, Any]] = {
     "Kinematics": {
         "features": None,
@@ -125,7 +125,7 @@ LATERAL_META_ACTIONS = ("LANE_LEFT", "IDLE", "LANE_RIGHT")
 
 
 def _known(path: str, given: Any, known: Mapping[str, Any]) -> None:
-    """Refuses what is no dict, and the first key that is not known."""
+    """Checks that a value is a dict with known keys."""
     if not isinstance(given, Mapping):
         raise TypeError(f"{path}: expected a dict, got {type(given).__name__}")
     for key in given:
@@ -147,7 +147,7 @@ def _number(path: str, value: Any, *, least: float = -math.inf, above: float = -
 
 
 def as_integer(path: str, value: Any, least: int, most: int) -> int:
-    """Checks a whole number."""
+    """Checks an integer."""
     if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer):
         raise TypeError(f"{path}: expected an integer, got {value!r}")
     if not least <= value <= most:
@@ -167,7 +167,7 @@ def _only(path: str, value: Any, kept: Any, why: str) -> None:
 
 
 def _numbers(path: str, value: Any, length: int | None = None) -> None:
-    """Checks a list of numbers, of that length if one is given."""
+    """Checks a list of numbers, of the given length if there is one."""
     if not isinstance(value, Sequence | np.ndarray) or isinstance(value, str):
         raise TypeError(f"{path}: expected a list of numbers, got {value!r}")
     if length is not None and len(value) != length:
@@ -177,7 +177,7 @@ def _numbers(path: str, value: Any, length: int | None = None) -> None:
 
 
 def _range(path: str, value: Any, *, rising: bool = False) -> None:
-    """Checks a pair of numbers, different so that one can divide by their distance."""
+    """Checks a pair of different numbers, so that their distance can be a divisor."""
     _numbers(path, value, 2)
     if value[0] == value[1] or (rising and value[0] > value[1]):
         wanted = "[low, high] with low < high" if rising else "two different numbers"
@@ -304,7 +304,7 @@ _CHECKS: dict[str, Callable[[str, Mapping[str, Any]], None]] = {
 
 
 def filled(given: Mapping[str, Any], kinds: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-    """A nested dict with the defaults of its type filled in."""
+    """A nested dict with missing keys set to the defaults of its type."""
     return kinds[given["type"]] | dict(given)
 
 
@@ -316,11 +316,7 @@ def _check_nested(path: str, given: Any, kinds: Mapping[str, dict[str, Any]], no
     if not isinstance(given["type"], str):
         raise TypeError(f"{path}['type']: expected a name, got {given['type']!r}")
     if given["type"] not in kinds:
-        many = (
-            "; several agents are the business of fastrl/coop-highway-v0"
-            if "Multi" in str(given["type"])
-            else ""
-        )
+        many = "; for several agents use fastrl/coop-highway-v0" if "Multi" in str(given["type"]) else ""
         raise ValueError(
             f"{path}['type']: {given['type']!r} is not supported as {noun}, only {', '.join(kinds)}{many}"
         )
@@ -330,9 +326,10 @@ def _check_nested(path: str, given: Any, kinds: Mapping[str, dict[str, Any]], no
 
 
 def checked(given: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
-    """`base` updated by `given`, as highway-env does it: a nested dict is replaced as a whole.
+    """Checks `base` updated by `given`, as highway-env updates it: a nested dict is replaced as a whole.
 
-    Raises ValueError or TypeError, naming the key, for what the simulator cannot be run with.
+    Raises:
+        ValueError, TypeError: a key or value that is not supported; the message names the key.
     """
     _known("config", given, HIGHWAY_DEFAULTS)
     config = deepcopy({**base, **given})
@@ -363,7 +360,7 @@ def checked(given: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]
     ):
         _flag(path(key), config[key])
     _only(path("manual_control"), config["manual_control"], False, "there is no keyboard control")
-    _only(path("real_time_rendering"), config["real_time_rendering"], False, "frames are drawn as asked for")
+    _only(path("real_time_rendering"), config["real_time_rendering"], False, "frames are drawn on request")
     if config["offscreen_rendering"] is not None:
         _flag(path("offscreen_rendering"), config["offscreen_rendering"])
     as_integer(path("screen_width"), config["screen_width"], 1, 10_000)
@@ -377,7 +374,7 @@ def checked(given: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]
     best = config["high_speed_reward"] + config["right_lane_reward"]
     if config["normalize_reward"] and best == config["collision_reward"]:
         raise ValueError(
-            "config['normalize_reward']: nothing to divide by, since high_speed_reward + right_lane_reward equals"
+            "config['normalize_reward']: division by zero, because high_speed_reward + right_lane_reward equals"
             f" collision_reward ({best})"
         )
     if config["observation"]["type"] == "TimeToCollision":
@@ -423,7 +420,7 @@ def observation_features(observation: Mapping[str, Any]) -> list[str]:
 
 
 def observation_space(config: Mapping[str, Any]) -> Box:
-    """As highway-env's: unbounded float32, but for times to collision ([0, 1]) and images (uint8)."""
+    """The observation space of highway-env: unbounded float32; times to collision in [0, 1]; images uint8."""
     observation = filled(config["observation"], OBSERVATIONS)
     if observation["type"] == "TimeToCollision":
         return Box(0, 1, (3, 3, time_steps(config)), np.float32)
@@ -437,7 +434,7 @@ def observation_space(config: Mapping[str, Any]) -> Box:
 
 
 def action_names(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """Names of the meta-actions, in their order; none for other kinds of actions."""
+    """Names of the meta-actions in their order; empty for other action types."""
     action = filled(config["action"], ACTIONS)
     if action["type"] != "DiscreteMetaAction":
         return ()
@@ -457,7 +454,7 @@ def action_space(config: Mapping[str, Any]) -> Discrete | Box:
 
 
 def native_options(config: Mapping[str, Any], *, fast: bool) -> dict[str, Any]:
-    """A checked config as `_rust.HighwayVec` takes it."""
+    """The options of `_rust.HighwayVec` from a checked config."""
     low, high = config["reward_speed_range"]
     return {
         "lanes": int(config["lanes_count"]),
@@ -509,7 +506,7 @@ def _some(given: Mapping[str, Any], *keys: str) -> dict[str, Any]:
 
 
 def _ranges(config: Mapping[str, Any], observation: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
-    """Limits that are mapped to -1 and 1, for those features that are scaled."""
+    """Limits that are mapped to -1 and 1, for the scaled features."""
     ranges = observation["features_range"]
     if not observation.get("normalize", True):
         return {}
@@ -540,8 +537,8 @@ def _native_action(action: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _commands(action: Mapping[str, Any]) -> list[tuple[float, float]]:
-    """Acceleration and steering of each DiscreteAction, in highway-env's arithmetic: the grid is float32, and Python's
-    numbers take on that precision while numpy's float64 do not."""
+    """Acceleration and steering of each DiscreteAction, in highway-env's arithmetic: the grid is float32, and Python
+    numbers are converted to that precision, NumPy's float64 numbers are not."""
     low = np.full(int(action["longitudinal"]) + int(action["lateral"]), -1.0, np.float32)
     axes = np.linspace(low, -low, action["actions_per_axis"]).T
 
@@ -558,8 +555,8 @@ def _commands(action: Mapping[str, Any]) -> list[tuple[float, float]]:
 
 
 def _span(limits: Any) -> tuple[float, float, bool]:
-    """Two limits, and whether numpy scales a float32 number between them in float64: where they are float64 of its own,
-    not Python's numbers (NEP 50)."""
+    """Two limits, and a flag: NumPy scales a float32 number between them in float64, because they are NumPy's float64
+    and not Python numbers (NEP 50)."""
     low, high = limits
     return float(low), float(high), np.result_type(np.float32, low, high) == np.float64
 
