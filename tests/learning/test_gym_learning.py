@@ -2,9 +2,9 @@
 benches/bench_gym.py solves CartPole."""
 
 import pytest
+from fastrl.tasks.gym.run import Training
 from rich.console import Console
 
-from fastrl.tasks.gym.run import Training
 from fastrl.tasks.gym.settings import PRESETS, GymConfig, presets_for
 from fastrl.utils.config import build, check
 

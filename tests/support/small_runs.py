@@ -1,16 +1,20 @@
 """Runs that take less than a second, for tests."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import torch
+from rich.console import Console
 
 from fastrl.cli.main import main
+from fastrl.cli.train import Command
+from fastrl.tasks import find
 from fastrl.training.checkpoint import load_newest
+from fastrl.training.trainer import Trainer
 
 OPTIONS = [
     "--env.num_envs=8",
-    "--env.num_threads=1",
     "--env.scan_memory=false",
     "--env.episode_length=15",
     "--ppo.num_steps=10",
@@ -25,16 +29,42 @@ OPTIONS = [
 ITERATION = 80
 
 
+def settings_of(task: str, *options: object) -> Any:
+    """The settings that a command line gives, without starting a run."""
+    return Command(find(task), "fastrl train", [task, *map(str, options)]).settings()
+
+
+def trainer_of(task: str, *options: object, console: Console | None = None) -> Trainer:
+    """The trainer of a command line."""
+    return find(task).make_trainer(settings_of(task, *options), console)
+
+
 def train_small(run_dir: Path, *options: str, iterations: int = 3) -> None:
-    """Trains in this process; options are those of ``fastrl train``."""
+    """Trains on CAGE 2 in this process; options are those of ``fastrl train``."""
     total = f"--total-steps={iterations * ITERATION}"
     assert main(["train", "cage2", *OPTIONS, total, f"--run-dir={run_dir}", *options]) == 0
 
 
 def learnt(run: Path) -> dict[str, Any]:
-    """What the newest checkpoint of a run holds, but for measured times and settings."""
-    _, state = load_newest(run)
+    """Contents of the newest checkpoint of a run, but for measured times and settings."""
+    return untimed_state(load_newest(run)[1])
+
+
+def untimed_state(state: dict[str, Any]) -> dict[str, Any]:
+    """A checkpoint's state but for measured times and settings."""
     return {key: state[key] for key in state.keys() - {"seconds", "parts", "config"}}
+
+
+def untimed(record: dict[str, Any]) -> dict[str, Any]:
+    """A row of metrics but for what was measured by a clock, or depends on the collector's workers."""
+    timed = ("second", "share", "memory")
+    return {key: value for key, value in record.items() if not any(word in key for word in timed)}
+
+
+def rows_of(run: Path) -> list[dict[str, Any]]:
+    """The rows of a run's metrics, untimed."""
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    return [untimed(json.loads(line)) for line in lines]
 
 
 def differences(a: Any, b: Any, name: str = "") -> list[str]:

@@ -6,12 +6,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
-from small_runs import ITERATION, differences, learnt, train_small
-from test_cage2_run import rows_of, small_config
+from small_runs import (
+    ITERATION,
+    OPTIONS,
+    differences,
+    learnt,
+    rows_of,
+    train_small,
+    trainer_of,
+    untimed_state,
+)
 
 from fastrl.cli.main import main
-from fastrl.tasks.cage2.run import Training
+from fastrl.training.trainer import Trainer
 
 
 @pytest.mark.parametrize("options", [(), ("--ppo.action_masks", "--env.actions=none")], ids=["", "masks"])
@@ -30,7 +37,7 @@ def test_any_collector_teaches_the_same(
     expected, rows = learnt(tmp_path / "native"), rows_of(tmp_path / "native")
     for name in names[1:]:
         assert differences(learnt(tmp_path / name), expected) == []
-        assert without_times(rows_of(tmp_path / name)) == without_times(rows)
+        assert rows_of(tmp_path / name) == rows
     # Episodes of 15 steps in rollouts of 10.
     assert [row["episodes"] for row in rows] == [0, 8, 16]
     assert not {"mean_return_bline", "mean_return_meander"}.isdisjoint(rows[-1])
@@ -38,18 +45,12 @@ def test_any_collector_teaches_the_same(
     assert summary["steps"] == 3 * ITERATION
 
 
-def without_times(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [
-        {key: value for key, value in row.items() if "share" not in key and key != "parts"} for row in rows
-    ]
-
-
 def test_whole_episodes(tmp_path: Path) -> None:
     train_small(tmp_path / "run", "--collect=sequential", "--episodes-per-update=6")
     rows = rows_of(tmp_path / "run")
     assert [row["steps"] for row in rows] == [90, 180, 270]
     assert [row["episodes"] for row in rows] == [6, 12, 18]
-    assert learnt(tmp_path / "run")["collector"]["numbers"].tolist() == [18]
+    assert learnt(tmp_path / "run")["source"]["collector"]["numbers"].tolist() == [18]
 
 
 def test_it_goes_on_with_the_next_episodes(tmp_path: Path) -> None:
@@ -58,17 +59,17 @@ def test_it_goes_on_with_the_next_episodes(tmp_path: Path) -> None:
     assert main(["train", "--resume", str(run), "--total-steps", str(4 * ITERATION)]) == 0
     state = learnt(run)
     assert state["iteration"] == 4
-    assert state["collector"]["version"] == 4
-    assert state["collector"]["numbers"].tolist() == [2] * 8
+    assert state["source"]["collector"]["version"] == 4
+    assert state["source"]["collector"]["numbers"].tolist() == [2] * 8
 
 
 @pytest.mark.parametrize("method", ["sequential", "native"])
 def test_stopped_in_the_middle_of_episodes_it_ends_as_if_never_stopped(method: str) -> None:
-    def training(stopped: dict[str, Any] | None) -> Training:
+    def training(stopped: dict[str, Any] | None) -> Trainer:
         options = [f"--collect={method}", "--ppo.action_masks", "--total-steps", str(5 * ITERATION)]
-        made = Training(small_config(*options), Console(quiet=True))
+        made = trainer_of("cage2", *OPTIONS, *options)
         if stopped is not None:
-            made.restore(stopped)
+            made.load_state_dict(stopped)
         return made
 
     straight = training(None)
@@ -76,11 +77,8 @@ def test_stopped_in_the_middle_of_episodes_it_ends_as_if_never_stopped(method: s
     stopped = training(None)
     for more in (1, 2, 2):
         list(islice(stopped.rows(), more))
-        stopped = training(stopped.state())
+        stopped = training(stopped.state_dict())
     assert stopped.iteration == 5
-    found, expected = (
-        {name: value for name, value in each.state().items() if name not in ("seconds", "parts")}
-        for each in (stopped, straight)
-    )
-    assert expected["collector"]["running"]["actions"]
+    found, expected = (untimed_state(each.state_dict()) for each in (stopped, straight))
+    assert expected["source"]["collector"]["running"]["actions"]
     assert differences(found, expected) == []

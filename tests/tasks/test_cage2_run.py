@@ -1,9 +1,7 @@
 import copy
-import dataclasses
 import json
 import math
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -17,29 +15,24 @@ from typing import Any
 
 import pytest
 import torch
-from small_runs import ITERATION, OPTIONS, differences, learnt, same, train_small
+from small_runs import (
+    ITERATION,
+    OPTIONS,
+    differences,
+    learnt,
+    rows_of,
+    same,
+    train_small,
+    trainer_of,
+    untimed,
+)
 from waiting import wait_until
 
 from fastrl.cli.main import main
-from fastrl.tasks.cage2.run import PRESETS, TrainConfig, Training
+from fastrl.tasks import find
+from fastrl.tasks.cage2.settings import PRESETS
 from fastrl.training.checkpoint import Checkpoints, load_checkpoint, load_newest, save_checkpoint
-from fastrl.utils.command_line import ArgumentParser, add_options, read_arguments
 from fastrl.utils.config import build, check, to_tree
-
-
-def small_config(*options: str) -> TrainConfig:
-    parser = ArgumentParser()
-    add_options(parser, TrainConfig)
-    return build(TrainConfig, read_arguments(TrainConfig, parser.parse_args([*OPTIONS, *options])))
-
-
-def rows_of(run: Path) -> list[dict[str, Any]]:
-    """The rows of a run's metrics without what was measured by a clock."""
-    lines = (run / "metrics.jsonl").read_text().splitlines()
-    return [
-        {name: value for name, value in json.loads(line).items() if not re.search("second|share", name)}
-        for line in lines
-    ]
 
 
 def error_line(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
@@ -53,19 +46,21 @@ def error_line(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
 
 
 def test_rows_tell_what_was_done() -> None:
-    training = Training(small_config("--total-steps", str(3 * ITERATION - 1)))
-    rows = list(training.rows())
-    assert [row.steps for row in rows] == [ITERATION, 2 * ITERATION, 3 * ITERATION]
-    assert [row.iteration for row in rows] == [1, 2, 3]
+    training = trainer_of("cage2", *OPTIONS, "--total-steps", 3 * ITERATION - 1)
+    rows = [row.record() for row in training.rows()]
+    assert [row["steps"] for row in rows] == [ITERATION, 2 * ITERATION, 3 * ITERATION]
+    assert [row["iteration"] for row in rows] == [1, 2, 3]
     # Episodes of 15 steps in rollouts of 10.
-    assert [row.episodes for row in rows] == [0, 8, 16]
-    assert math.isnan(rows[0].mean_return)
-    assert rows[1].mean_length == rows[2].mean_length == 15
-    assert rows[1].returns.keys() <= {"bline", "meander"}
-    assert rows[2].losses["entropy"] > 0
-    assert 0 < sum(rows[2].parts.values()) < rows[2].seconds
-    assert set(rows[2].parts) == {"environment", "inference", "buffer", "returns", "update", "publishing"}
-    assert sum(rows[2].shares.values()) == pytest.approx(1)
+    assert [row["episodes"] for row in rows] == [0, 8, 16]
+    assert math.isnan(rows[0]["mean_return"])
+    assert rows[1]["mean_length"] == rows[2]["mean_length"] == 15
+    assert {name for name in rows[1] if "return_" in name} <= {"mean_return_bline", "mean_return_meander"}
+    assert rows[2]["entropy"] > 0
+    parts = {name: value for name, value in rows[2].items() if name.startswith("seconds_")}
+    assert 0 < sum(parts.values()) < rows[2]["seconds"]
+    names = {"environment", "inference", "buffer", "waiting", "returns", "update", "publishing"}
+    assert parts.keys() == {f"seconds_{name}" for name in names}
+    assert sum(value for name, value in rows[2].items() if "share" in name) == pytest.approx(1)
     assert sum(training.parts.values()) < training.seconds
 
 
@@ -87,20 +82,19 @@ def test_one_seed_fixes_a_run(tmp_path: Path) -> None:
     ids=["default", "masks", "plain"],
 )
 def test_restored_it_goes_on_as_if_never_stopped(tmp_path: Path, options: Sequence[str]) -> None:
-    config = small_config("--total-steps", str(6 * ITERATION), *options)
-    whole, first = Training(config), Training(config)
+    whole, first, second = (
+        trainer_of("cage2", *OPTIONS, "--total-steps", 6 * ITERATION, *options) for _ in range(3)
+    )
     expected = list(whole.rows())
     list(islice(first.rows(), 2))
-    save_checkpoint(tmp_path / "c", first.state())
+    save_checkpoint(tmp_path / "c", first.state_dict())
 
-    second = Training(config)
-    second.restore(load_checkpoint(tmp_path / "c"))
+    second.load_state_dict(load_checkpoint(tmp_path / "c"))
     rows = list(second.rows())
     for row, other in zip(rows, expected[2:], strict=True):
-        changes = {"seconds": 0, "steps_per_second": 0, "parts": {}, "shares": {}}
-        assert repr(dataclasses.replace(row, **changes)) == repr(dataclasses.replace(other, **changes))
-    for part in ("ppo", "policy", "collector"):
-        assert same(second.state()[part], whole.state()[part])
+        assert repr(untimed(row.record())) == repr(untimed(other.record()))
+    for part in ("learner", "policy", "source"):
+        assert same(second.state_dict()[part], whole.state_dict()[part])
 
 
 def command(*arguments: object) -> list[str]:
@@ -159,7 +153,7 @@ def test_asked_to_stop_it_saves_and_says_how_to_go_on(tmp_path: Path, number: si
     out, err = process.communicate()
     assert process.returncode == 128 + number
     assert err == ""
-    assert f"Interrupted; to go on: fastrl train --resume {run}" in out.replace("\n", " ")
+    assert f"Interrupted; to resume: fastrl train --resume {run}" in out.replace("\n", " ")
     steps = learnt(run)["steps"]
     assert rows_of(run)[-1]["steps"] == steps
     summary = json.loads((run / "summary.json").read_text())
@@ -192,9 +186,10 @@ def test_a_run_directory_holds_it_all(tmp_path: Path) -> None:
         "environment",
         "inference",
         "buffer",
+        "publishing",
+        "waiting",
         "returns",
         "update",
-        "publishing",
         "other",
     ]
     assert sum(part["share"] for part in summary["parts"].values()) == pytest.approx(1)
@@ -293,7 +288,7 @@ def test_what_cannot_be_resumed_is_refused(tmp_path: Path, capsys: pytest.Captur
     assert "the one before it is" in error_line(capsys, "--resume", run)
 
     state = dict(load_newest(Checkpoints(run / "checkpoints").paths()[0])[1])
-    for broken in ({"config": {}}, {"ppo": {}}, {"collector": {}}, {"config": {"run": {"sed": 1}}}):
+    for broken in ({"config": {}}, {"learner": {}}, {"source": {}}, {"config": {"run": {"sed": 1}}}):
         save_checkpoint(newest, state | broken)
         error_line(capsys, "--resume", run)
     # What is claimed is compared with what is there, before memory is taken.
@@ -301,21 +296,21 @@ def test_what_cannot_be_resumed_is_refused(tmp_path: Path, capsys: pytest.Captur
     huge = {"config": config | {"ppo": config["ppo"] | {"hidden": [10**7, 10**7]}}}
     save_checkpoint(newest, state | huge)
     assert "the saved hidden layers are [8], not [10000000, 10000000]" in error_line(capsys, "--resume", run)
-    learner = copy.deepcopy(state["ppo"])
+    learner = copy.deepcopy(state["learner"])
     learner["policy"]["architecture"]["hidden"] = [10**7, 10**7]
-    save_checkpoint(newest, state | huge | {"ppo": learner})
+    save_checkpoint(newest, state | huge | {"learner": learner})
     assert "is claimed, the weights are 8 arrays of" in error_line(capsys, "--resume", run)
     save_checkpoint(newest, state | {"config": config | {"env": config["env"] | {"num_envs": 10**6}}})
-    assert "1,000,000 games are claimed, their state is" in error_line(capsys, "--resume", run)
+    assert "1,000,000 environments are claimed, the state has 8" in error_line(capsys, "--resume", run)
     for forged in ({"iteration": "many"}, {"steps": -1}, {"seconds": b""}, {"parts": {"update": [1.0]}}):
         save_checkpoint(newest, state | forged)
         assert "should be a" in error_line(capsys, "--resume", run)
-    learner = copy.deepcopy(state["ppo"])
+    learner = copy.deepcopy(state["learner"])
     learner["optimizer"]["adam"]["exp_avg"] = torch.zeros(3)
-    save_checkpoint(newest, state | {"ppo": learner})
+    save_checkpoint(newest, state | {"learner": learner})
     assert "the optimizer's exp_avg should have shape" in error_line(capsys, "--resume", run)
     save_checkpoint(newest, {})
-    assert "is no checkpoint of a run" in error_line(capsys, "--resume", run)
+    assert "does not say what it was trained on" in error_line(capsys, "--resume", run)
     assert sorted(run.rglob("*")) == before
 
 
@@ -349,7 +344,7 @@ def test_runs_get_names_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyP
     first, second = sorted((tmp_path / "runs").iterdir())
     assert first.name.startswith("cage2-2")
     settings = tomllib.loads((first / "config.toml").read_text())
-    assert settings["run"]["total_steps"] == 8 * 15
+    assert settings["run"]["total_episodes"] == 8
     assert second.is_dir()
 
 
@@ -367,6 +362,7 @@ def test_other_settings_that_make_no_sense(tmp_path: Path, capsys: pytest.Captur
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_presets_are_good(name: str) -> None:
-    config = build(TrainConfig, check(TrainConfig, PRESETS[name].values, name))
-    assert config != TrainConfig()
-    assert build(TrainConfig, check(TrainConfig, to_tree(config), name)) == config
+    settings = find("cage2").settings_type("ppo")
+    config = build(settings, find("cage2").preset_values(settings, name))
+    assert config != settings()
+    assert build(settings, check(settings, to_tree(config), name)) == config

@@ -19,8 +19,6 @@ from fastrl.tasks.cage2.evaluate import (
     Evaluation,
     Score,
     evaluate,
-    of_baseline,
-    of_policy,
     score_table,
 )
 from fastrl.training.policy import load_policy
@@ -53,14 +51,14 @@ def test_statistics_are_those_of_single_episodes(monkeypatch: pytest.MonkeyPatch
     import fastrl.tasks.cage2.evaluate
 
     played: list[float] = []
-    play = fastrl.tasks.cage2.evaluate._play
+    play = fastrl.tasks.cage2.evaluate._returns
 
     def record(*args: Any) -> Any:
         returns = play(*args)
         played.extend(returns)
         return returns
 
-    monkeypatch.setattr(fastrl.tasks.cage2.evaluate, "_play", record)
+    monkeypatch.setattr(fastrl.tasks.cage2.evaluate, "_returns", record)
     monkeypatch.setattr(fastrl.tasks.cage2.evaluate, "BATCH", 7)
     (score,) = evaluate(
         always("Sleep"), ruleset="main", episodes=20, horizons=[30], red_agents=["bline"]
@@ -75,13 +73,13 @@ def test_episodes_do_not_depend_on_how_many_are_played_at_a_time(monkeypatch: py
     import fastrl.tasks.cage2.evaluate
 
     options: dict[str, Any] = {"ruleset": "main", "episodes": 30, "seed": 4}
-    expected = evaluate(of_baseline("react-restore"), **options)
-    assert evaluate(of_baseline("react-restore"), num_threads=1, **options) == expected
+    expected = evaluate(Contender.from_baseline("react-restore"), **options)
+    assert evaluate(Contender.from_baseline("react-restore"), num_threads=1, **options) == expected
     monkeypatch.setattr(fastrl.tasks.cage2.evaluate, "BATCH", 8)
-    split = evaluate(of_baseline("react-restore"), **options)
+    split = evaluate(Contender.from_baseline("react-restore"), **options)
     assert [score.mean for score in split.scores] == pytest.approx([score.mean for score in expected.scores])
     options["seed"] = 5
-    assert evaluate(of_baseline("react-restore"), **options).total != expected.total
+    assert evaluate(Contender.from_baseline("react-restore"), **options).total != expected.total
 
 
 def test_one_episode_has_no_standard_error() -> None:
@@ -106,7 +104,11 @@ RECORDED = {
 @pytest.mark.parametrize(("blue", "red_agent", "horizon"), RECORDED)
 def test_baselines_score_as_in_the_real_simulator(blue: str, red_agent: str, horizon: int) -> None:
     (score,) = evaluate(
-        of_baseline(blue), ruleset="main", episodes=1000, horizons=[horizon], red_agents=[red_agent]
+        Contender.from_baseline(blue),
+        ruleset="main",
+        episodes=1000,
+        horizons=[horizon],
+        red_agents=[red_agent],
     ).scores
     mean, error = RECORDED[blue, red_agent, horizon]
     # Five standard errors: a false alarm in a million, and none at all for this seed.
@@ -121,11 +123,13 @@ def test_a_policy_is_given_what_it_was_trained_on(tmp_path: Path) -> None:
     }.items():
         train_small(tmp_path / name, *options, iterations=1)
         policy = load_policy(tmp_path / name)
-        evaluation = evaluate(of_policy(policy, name), ruleset="leaderboard", episodes=3)
+        evaluation = evaluate(Contender.from_policy(policy, name), ruleset="leaderboard", episodes=3)
         assert set(by_cell(evaluation)) == {(red, horizon) for red in RED_AGENTS for horizon in HORIZONS}
         assert evaluation.total < 0
-        assert evaluate(of_policy(policy, name), ruleset="leaderboard", episodes=3) == evaluation
-        drawn = evaluate(of_policy(policy, name, deterministic=False), ruleset="leaderboard", episodes=3)
+        assert evaluate(Contender.from_policy(policy, name), ruleset="leaderboard", episodes=3) == evaluation
+        drawn = evaluate(
+            Contender.from_policy(policy, name, deterministic=False), ruleset="leaderboard", episodes=3
+        )
         assert drawn.total != evaluation.total
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fastrl.cli.main import main
-from fastrl.tasks.gym.run import Training
+from fastrl.tasks.gym.task import GymTask
 
 OPTIONS = [
     "--collect=sequential",
@@ -120,13 +120,13 @@ def test_one_that_fails_when_a_policy_is_scored(
     begin = ["train", "gym", "--env=test_gym_faults:Faulty", *OPTIONS]
     if fails == "step":
         # Within the run: what it came to is there all the same.
-        evaluate = Training.evaluate
+        evaluate = GymTask.evaluate
 
-        def fail(training: Training) -> Any:
+        def fail(*arguments: Any, **options: Any) -> Any:
             fail_with(monkeypatch, fails)
-            return evaluate(training)
+            return evaluate(*arguments, **options)
 
-        monkeypatch.setattr(Training, "evaluate", fail)
+        monkeypatch.setattr(GymTask, "evaluate", fail)
         assert main([*begin, f"--run-dir={run}"]) == 1
         summary = json.loads((run / "summary.json").read_text())
         assert (summary["status"], summary["steps"], summary["evaluation"]) == ("complete", 32, None)

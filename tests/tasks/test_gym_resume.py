@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from small_runs import differences
-from test_gym_run import UPDATE, small_config
+from small_runs import differences, untimed_state
+from small_runs import untimed as untimed_record
+from test_gym_run import UPDATE
+from test_gym_run import training_of as small_training_of
 
-from fastrl.tasks.gym.run import Training
 from fastrl.training.checkpoint import load_checkpoint, save_checkpoint
+from fastrl.training.trainer import Trainer
 
 UPDATES = 6
 CARTPOLE = ["--collect=sequential"]
@@ -26,19 +28,18 @@ HIGHWAY = [
 ]
 
 
-def training_of(options: list[str]) -> Training:
+def training_of(options: list[str], console: Console | None = None) -> Trainer:
     # Schedules that depend on how far the run is, and all that an algorithm keeps beside its parameters.
-    return Training(small_config(*options, f"--total-steps={UPDATES * UPDATE}"), Console(quiet=True))
+    return small_training_of(*options, f"--total-steps={UPDATES * UPDATE}", console=console)
 
 
 def untimed(row: Any) -> dict[str, Any]:
-    timed = ("seconds", "steps_per_second", "parts", "workers", "shares", "worker_memory_mib")
     # NaN is not equal to itself.
-    return {name: repr(value) for name, value in vars(row).items() if name not in timed}
+    return {name: repr(value) for name, value in untimed_record(row.record()).items()}
 
 
-def end_of(training: Training) -> dict[str, Any]:
-    return {name: value for name, value in training.state().items() if name not in ("seconds", "parts")}
+def end_of(training: Trainer) -> dict[str, Any]:
+    return untimed_state(training.state_dict())
 
 
 @pytest.mark.parametrize(
@@ -57,7 +58,12 @@ def test_stopped_in_the_middle_of_episodes_it_ends_as_if_never_stopped(
     env: list[str], algorithm: list[str], tmp_path: Path
 ) -> None:
     # Sequential collection plays when it is asked, however far behind policies may be; native collection plays ahead.
-    options = [*env, *algorithm, *(["--max-policy-lag=0"] if "--collect=native" in env else [])]
+    is_native = "--collect=native" in env
+    options = [
+        *env,
+        *algorithm,
+        *(["--max-staleness=0"] if is_native and algorithm[0] != "--algorithm=ppo" else []),
+    ]
     straight = training_of(options)
     expected = list(map(untimed, straight.rows()))
     assert float(expected[-1]["episodes"]) > 0
@@ -67,14 +73,14 @@ def test_stopped_in_the_middle_of_episodes_it_ends_as_if_never_stopped(
         rows = training.rows()
         found += map(untimed, islice(rows, stop - len(found)))
         # As at a checkpoint that is due by time, and as at the end of a session.
-        save_checkpoint(tmp_path / "running", training.state())
+        save_checkpoint(tmp_path / "running", training.state_dict())
         rows.close()  # type: ignore[attr-defined]
-        save_checkpoint(tmp_path / "stopped", training.state())
+        save_checkpoint(tmp_path / "stopped", training.state_dict())
         state = load_checkpoint(tmp_path / "stopped")
         assert differences(load_checkpoint(tmp_path / "running"), state) == []
-        assert state["collector"]["running"]["actions"]
+        assert state["source"]["collector"]["running"]["actions"]
         training = training_of(options)
-        training.restore(state)
+        training.load_state_dict(state)
     assert found == expected
     assert differences(end_of(training), end_of(straight)) == []
 
@@ -86,10 +92,10 @@ def test_it_goes_on_to_the_bit_with_another_collector() -> None:
     first = training_of(CARTPOLE)
     list(islice(first.rows(), 2))
     second = training_of(["--collect=sync", "--n-workers=2"])
-    second.restore(first.state())
+    second.load_state_dict(first.state_dict())
     list(islice(second.rows(), 2))
     third = training_of(CARTPOLE)
-    third.restore(second.state())
+    third.load_state_dict(second.state_dict())
     list(third.rows())
     ours, theirs = end_of(third), end_of(straight)
     assert differences(ours, theirs) == []
@@ -98,14 +104,16 @@ def test_it_goes_on_to_the_bit_with_another_collector() -> None:
 def test_episodes_that_cannot_be_gone_on_with_are_told() -> None:
     first = training_of(CARTPOLE)
     list(islice(first.rows(), 2))
-    state = first.state()
-    running = state["collector"]["running"]
+    state = first.state_dict()
+    source = state["source"]
+    running = source["collector"]["running"]
 
     def told(changed: dict[str, Any] | None) -> str:
         out = io.StringIO()
         console = Console(file=out, width=200)
-        training = Training(small_config(*CARTPOLE, f"--total-steps={UPDATES * UPDATE}"), console)
-        training.restore(state | {"collector": state["collector"] | {"running": changed}})
+        training = training_of(CARTPOLE, console)
+        changed_source = source | {"collector": source["collector"] | {"running": changed}}
+        training.load_state_dict(state | {"source": changed_source})
         list(training.rows())
         return out.getvalue()
 

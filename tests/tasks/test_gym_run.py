@@ -18,7 +18,7 @@ import numpy as np
 import psutil
 import pytest
 from rich.console import Console
-from small_runs import differences, same
+from small_runs import differences, learnt, rows_of, same, trainer_of
 from waiting import TIMEOUT
 
 import fastrl
@@ -26,29 +26,36 @@ from fastrl.cli.main import main
 from fastrl.collectors.protocol import Failure
 from fastrl.collectors.sequential import SequentialCollector
 from fastrl.rollout.fragment import Fragment
-from fastrl.tasks.gym.run import Training
-from fastrl.tasks.gym.settings import PRESETS, GymConfig, presets_for
+from fastrl.tasks import find
+from fastrl.tasks.gym.settings import PRESETS, presets_for
 from fastrl.training.checkpoint import find_checkpoint, load_newest, save_checkpoint
 from fastrl.training.collecting import FailureReporter
-from fastrl.utils.command_line import ArgumentParser, add_options, read_arguments
-from fastrl.utils.config import build
+from fastrl.training.trainer import Trainer
 
 # An update is 4 rows of 16 steps.
 UPDATE = 64
 OPTIONS = [
     "--collect=sequential",
     "--num-envs=4",
-    "--ppo.num_steps=16",
-    "--ppo.minibatch_size=32",
-    "--ppo.num_epochs=2",
-    "--ppo.hidden=8",
-    "--impala.num_steps=16",
-    "--impala.hidden=8",
     "--run.row_seconds=0",
     "--run.eval_episodes=0",
     "--device=cpu",
 ]
 ALGORITHMS = ("ppo", "async-ppo", "impala")
+
+
+def options_of(*options: str) -> list[str]:
+    """Options of a small run with the algorithm that they name, or PPO."""
+    named = (option.partition("=")[2] for option in options if option.startswith("--algorithm="))
+    table = next(named, "ppo").replace("-", "_")
+    own = ["num_steps=16", "hidden=8"]
+    if table in ("ppo", "async_ppo"):
+        own += ["minibatch_size=32", "num_epochs=2"]
+    return [
+        *OPTIONS,
+        *(f"--{table}.{option}" for option in own if table in ("ppo", "async_ppo", "impala")),
+        *options,
+    ]
 
 
 class Levers(gymnasium.Env[Any, Any]):
@@ -65,35 +72,14 @@ class Wide(Levers):
     action_space = gymnasium.spaces.Discrete(2)  # type: ignore[assignment]
 
 
-def small_config(*options: str) -> GymConfig:
-    parser = ArgumentParser()
-    add_options(parser, GymConfig)
-    return build(GymConfig, read_arguments(GymConfig, parser.parse_args([*OPTIONS, *options])))
-
-
-def training_of(*options: str) -> Training:
-    return Training(small_config(*options), Console(quiet=True))
+def training_of(*options: str, console: Console | None = None) -> Trainer:
+    # Not the presets of CartPole, whose numbers of environments and epochs are others.
+    return trainer_of("gym", *options_of(*options), console=console)
 
 
 def train_small(run: Path, *options: object, updates: int = 3) -> int:
     total = f"--total-steps={updates * UPDATE}"
-    return main(["train", "gym", *OPTIONS, total, f"--run-dir={run}", *map(str, options)])
-
-
-def rows_of(run: Path) -> list[dict[str, Any]]:
-    """The rows of a run's metrics without what was measured by a clock."""
-    timed = ("second", "share", "memory")
-    lines = (run / "metrics.jsonl").read_text().splitlines()
-    return [
-        {key: value for key, value in json.loads(line).items() if not any(word in key for word in timed)}
-        for line in lines
-    ]
-
-
-def learnt(run: Path) -> dict[str, Any]:
-    """What the newest checkpoint holds, but for measured times and settings."""
-    _, state = load_newest(run)
-    return {key: state[key] for key in state.keys() - {"seconds", "parts", "config"}}
+    return main(["train", "gym", *options_of(*map(str, options)), total, f"--run-dir={run}"])
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -102,37 +88,43 @@ def test_rows_tell_what_was_done(algorithm: str, unit: str) -> None:
     options = ["--episodes-per-update=3"] if unit == "episodes" else []
     training = training_of(f"--algorithm={algorithm}", f"--total-steps={3 * UPDATE}", *options)
     rows = list(training.rows())
-    assert [row.iteration for row in rows] == list(range(1, len(rows) + 1))
+    records = [row.record() for row in rows]
+    assert [record["iteration"] for record in records] == list(range(1, len(rows) + 1))
     assert rows[-1].steps == training.steps >= 3 * UPDATE
     if unit == "episodes":
-        assert [row.episodes for row in rows] == [3 * row.iteration for row in rows]
+        assert [record["episodes"] for record in records] == [3 * record["iteration"] for record in records]
         lengths = np.diff([0, *(row.steps for row in rows)]) / 3
-        np.testing.assert_allclose([row.mean_length for row in rows], lengths)
+        np.testing.assert_allclose([record["mean_length"] for record in records], lengths)
     else:
         assert [row.steps for row in rows] == [UPDATE, 2 * UPDATE, 3 * UPDATE]
-        assert rows[-1].episodes > 0
+        assert records[-1]["episodes"] > 0
     # CartPole pays 1 a step.
-    assert all(row.mean_return == row.mean_length or math.isnan(row.mean_return) for row in rows)
-    assert rows[-1].losses["entropy"] > 0
-    assert {"environment", "inference", "buffer", "publishing", "returns", "update"} == rows[-1].parts.keys()
+    returns = [record["mean_return"] for record in records]
+    assert all(
+        r == record["mean_length"] or math.isnan(r) for r, record in zip(returns, records, strict=True)
+    )
+    assert rows[-1].groups["algorithm"]["entropy"] > 0
+    parts = {name.removeprefix("seconds_") for name in rows[-1].groups["time"] if name.startswith("seconds_")}
+    assert parts == {"environment", "inference", "buffer", "publishing", "waiting", "returns", "update"}
     assert 0 < sum(training.parts.values()) <= training.seconds
-    assert rows[-1].policy_lag == rows[-1].max_policy_lag == rows[-1].dropped == 0
+    assert [records[-1][name] for name in ("staleness", "max_staleness", "dropped")] == [0, 0, 0]
 
 
 def test_rows_by_time_add_up() -> None:
-    rows = list(training_of(f"--total-steps={5 * UPDATE}", "--run.row_seconds=1000").rows())
-    assert [row.iteration for row in rows] == [5]
-    every = list(training_of(f"--total-steps={5 * UPDATE}").rows())
-    assert rows[0].episodes == every[-1].episodes
-    ended = np.diff([0, *(row.episodes for row in every)])
-    returns = sum(row.mean_return * n for row, n in zip(every, ended, strict=True) if n)
-    assert rows[0].mean_return == pytest.approx(returns / ended.sum())
+    trainer = training_of(f"--total-steps={5 * UPDATE}", "--run.row_seconds=1000")
+    [row] = (row.record() for row in trainer.rows())
+    assert row["iteration"] == 5
+    every = [row.record() for row in training_of(f"--total-steps={5 * UPDATE}").rows()]
+    assert row["episodes"] == every[-1]["episodes"]
+    ended = np.diff([0, *(each["episodes"] for each in every)])
+    returns = sum(each["mean_return"] * n for each, n in zip(every, ended, strict=True) if n)
+    assert row["mean_return"] == pytest.approx(returns / ended.sum())
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_one_seed_fixes_a_run_whose_collector_waits(tmp_path: Path, algorithm: str) -> None:
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
-        assert train_small(tmp_path / name, "--algorithm", algorithm, "--seed", seed) == 0
+        assert train_small(tmp_path / name, f"--algorithm={algorithm}", "--seed", seed) == 0
     assert same(learnt(tmp_path / "a"), learnt(tmp_path / "b"))
     assert rows_of(tmp_path / "a") == rows_of(tmp_path / "b")
     assert not same(learnt(tmp_path / "a")["policy"], learnt(tmp_path / "c")["policy"])
@@ -165,7 +157,7 @@ def test_it_learns_the_same_however_compiled_environments_are_played(tmp_path: P
 def test_continuous_actions(algorithm: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = tmp_path / "run"
     options = ["--env=Pendulum-v1", "--env-options", "max_episode_steps=7", "--run.eval_episodes=3"]
-    options += [f"--algorithm={algorithm}", "--max-policy-lag=0"]
+    options += [f"--algorithm={algorithm}", *([] if algorithm == "ppo" else ["--max-staleness=0"])]
     assert train_small(run, *options) == 0
     assert train_small(tmp_path / "other", *options, "--collect=executor", "--n-workers=2") == 0
     assert differences(learnt(run), learnt(tmp_path / "other")) == []
@@ -195,19 +187,19 @@ def test_it_goes_on_where_it_stood(algorithm: str, options: list[str], tmp_path:
     options = [*options, f"--algorithm={algorithm}", f"--total-steps={6 * UPDATE}"]
     first = training_of(*options)
     rows = list(islice(first.rows(), 2))
-    state = first.state()
+    state = first.state_dict()
     second = training_of(*options)
-    second.restore(state)
-    assert differences(second.state(), state) == []
+    second.load_state_dict(state)
+    assert differences(second.state_dict(), state) == []
     assert second.steps == rows[-1].steps
-    more = list(second.rows())
-    assert more[0].iteration == 3
-    assert more[0].episodes >= rows[-1].episodes
-    after = second.state()["collector"]
-    assert after["version"] == more[-1].iteration
-    assert (after["numbers"] >= state["collector"]["numbers"]).all()
+    more = [row.record() for row in second.rows()]
+    assert more[0]["iteration"] == 3
+    assert more[0]["episodes"] >= rows[-1].record()["episodes"]
+    after = second.state_dict()["source"]["collector"]
+    assert after["version"] == more[-1]["iteration"]
+    assert (after["numbers"] >= state["source"]["collector"]["numbers"]).all()
     if options[0].startswith("--episodes"):
-        assert after["numbers"].tolist() == [3 * more[-1].iteration]
+        assert after["numbers"].tolist() == [3 * more[-1]["iteration"]]
 
 
 def test_stopped_with_whole_episodes_it_ends_as_if_never_stopped(tmp_path: Path) -> None:
@@ -218,7 +210,7 @@ def test_stopped_with_whole_episodes_it_ends_as_if_never_stopped(tmp_path: Path)
     arguments = ["--resume", str(tmp_path / "parts"), f"--total-steps={8 * UPDATE}"]
     assert main(["train", *arguments]) == 0
     # Schedules run over what was asked for at first.
-    numbers = learnt(tmp_path / "parts")["collector"]["numbers"]
+    numbers = learnt(tmp_path / "parts")["source"]["collector"]["numbers"]
     assert numbers.tolist() == [3 * learnt(tmp_path / "parts")["iteration"]]
     rows = rows_of(tmp_path / "parts")
     assert [row["iteration"] for row in rows] == list(range(1, len(rows) + 1))
@@ -243,7 +235,7 @@ def test_a_run_leaves_all_that_is_needed(tmp_path: Path, capsys: pytest.CaptureF
         3 * UPDATE,
     )
     assert summary["evaluation"]["returns"] == [7.0, 7.0, 7.0]
-    assert sum(summary["parts"].values()) == pytest.approx(summary["seconds"])
+    assert sum(part["seconds"] for part in summary["parts"].values()) == pytest.approx(summary["seconds"])
     settings = tomllib.loads((run / "config.toml").read_text())
     assert settings["env"]["options"] == ["max_episode_steps=7"]
 
@@ -257,7 +249,7 @@ def test_a_run_leaves_all_that_is_needed(tmp_path: Path, capsys: pytest.CaptureF
     assert "4 episodes: mean return 7" in capsys.readouterr().out
 
 
-def test_lag_is_measured_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_staleness_is_measured_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     class Late(SequentialCollector):
         """Hands over what it played some calls ago."""
 
@@ -270,20 +262,24 @@ def test_lag_is_measured_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
                 self.waiting.append(super().take())
             return self.waiting.pop(0)
 
-    monkeypatch.setattr("fastrl.tasks.gym.run.open_collector", lambda config, plan, *others: Late(plan))
+    monkeypatch.setattr("fastrl.training.rollouts.open_collector", lambda config, plan, *others: Late(plan))
     options = [f"--total-steps={8 * UPDATE}", "--algorithm=impala"]
-    rows = list(training_of(*options, "--max-policy-lag=5").rows())
-    assert [row.max_policy_lag for row in rows] == [0, 1, 2, 2, 2, 2, 2, 2]
-    assert rows[-1].policy_lag == 2
-    assert rows[-1].losses["mean_ratio"] != 1
-    rows = list(training_of(*options, "--max-policy-lag=1").rows())
-    assert max(row.max_policy_lag for row in rows) == 1
-    assert rows[-1].dropped > 0
-    rows = list(training_of(*options, "--max-policy-lag=0").rows())
-    assert rows[-1].max_policy_lag == rows[-1].dropped == 0
-    training = training_of(f"--total-steps={8 * UPDATE}", "--algorithm=async-ppo", "--max-policy-lag=5")
-    assert list(training.rows())[-1].max_policy_lag == 2
-    assert training.learner._log_ratios is not None  # type: ignore[union-attr]
+
+    def records(*options: str) -> list[dict[str, Any]]:
+        return [row.record() for row in training_of(*options).rows()]
+
+    rows = records(*options, "--max-staleness=5")
+    assert [row["max_staleness"] for row in rows] == [0, 1, 2, 2, 2, 2, 2, 2]
+    assert rows[-1]["staleness"] == 2
+    assert rows[-1]["mean_ratio"] != 1
+    rows = records(*options, "--max-staleness=1")
+    assert max(row["max_staleness"] for row in rows) == 1
+    assert rows[-1]["dropped"] > 0
+    rows = records(*options, "--max-staleness=0")
+    assert rows[-1]["max_staleness"] == rows[-1]["dropped"] == 0
+    training = training_of(f"--total-steps={8 * UPDATE}", "--algorithm=async-ppo", "--max-staleness=5")
+    assert list(training.rows())[-1].record()["max_staleness"] == 2
+    assert training.algorithm._log_ratios is not None  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
@@ -306,16 +302,21 @@ def test_lag_is_measured_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
             "actions should be Discrete from 0 on, or a one-dimensional float32 Box",
         ),
         (["--env=ALE/Pinball-v5"], "to learn Atari games use fastrl-train pixels --env ALE/Pinball-v5"),
-        (["--env=test_gym_run:Wide"], "observations have 67,500 numbers each, and 65,536 is the most that"),
+        (
+            ["--env=test_gym_run:Wide"],
+            "observations have 67,500 numbers each, the most that a compiled network takes is 65,536",
+        ),
         (
             ["--env=test_gym_run:Path"],
             "should make a gymnasium.Env, got a PosixPath without observation_space",
         ),
         (["--n-workers=0"], "--n-workers should be greater than or equal to 1 or 'auto', got '0'"),
         (["--collect=exector"], "did you mean 'executor'?"),
-        (["--ppo.action_masks"], "--ppo.action_masks needs"),
         (["--algorithm=impala", "--impala.c_clip=2"], "c_clip should be at most rho_clip"),
-        (["--algorithm=a3c"], "--algorithm should be 'ppo', 'async-ppo' or 'impala'"),
+        (
+            ["--algorithm=a3c"],
+            "--algorithm should be one of async-ppo, dqn, impala, ippo, mappo, ppo, reinforce",
+        ),
         (["--preset=nothing"], "--preset: unknown preset nothing; there are classic, pendulum, smoke"),
         (["CartPole-v1", "extra"], "unrecognized arguments: extra"),
         (["--collect=sequential", "--collect.asynchronous=2"], "'sequential' has no option asynchronous"),
@@ -339,6 +340,13 @@ def test_a_users_mistake_is_one_line(
     assert not run.exists()
 
 
+def test_masks_that_an_environment_does_not_have(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert train_small(tmp_path / "run", "--ppo.action_masks") == 1
+    expected = "CartPole-v1: action masks were asked for, but it has neither a method action_masks() nor"
+    assert expected in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
 def test_what_cannot_change_when_a_run_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = tmp_path / "run"
     train_small(run, updates=1)
@@ -350,7 +358,7 @@ def test_what_cannot_change_when_a_run_goes_on(tmp_path: Path, capsys: pytest.Ca
     assert main(["train", "--resume", str(run), f"--total-steps={2 * UPDATE}"]) == 0
     assert "anew" not in capsys.readouterr().out
     assert main(["eval", str(run), "baseline:sleep"]) == 2
-    assert "a run of gym cannot be scored beside others" in capsys.readouterr().err
+    assert "runs of several kinds, cage2, gym, cannot be scored beside each other" in capsys.readouterr().err
     assert main(["eval", str(run), "--stochastic"]) == 2
     assert "--stochastic does not go with a run of gym" in capsys.readouterr().err
 
@@ -384,17 +392,12 @@ def test_a_policy_of_another_environment_is_refused(
     save_checkpoint(file, state)
     capsys.readouterr()
     assert main(["eval", str(run), "--episodes=1"]) == 2
-    assert "its policy takes 4 numbers for {'kind': 'discrete', 'size': 2}, Acrobot-v1 has 6 for" in (
+    assert "the policy takes 4 numbers for {'kind': 'discrete', 'size': 2}, Acrobot-v1 has 6 for" in (
         capsys.readouterr().err
     )
-    state["action_space"] = {"kind": "discrete", "size": 10**15}
+    state["policy"]["action_space"] = {"kind": "discrete", "size": 10**15}
     save_checkpoint(file, state)
     assert main(["eval", str(run), "--episodes=1"]) == 2
-    del state["kind"]
-    save_checkpoint(file, state)
-    capsys.readouterr()
-    assert main(["eval", str(run), "--episodes=1"]) == 2
-    assert "is no defender of CAGE Challenge 2: its policy takes 4 numbers" in capsys.readouterr().err
 
 
 def test_an_environment_that_fails_again_and_again_ends_the_run_with_its_traceback(
@@ -447,7 +450,7 @@ def test_failures_are_told_once_each() -> None:
 
 def test_a_run_does_not_load_what_only_others_need() -> None:
     code = (
-        "import sys, fastrl.tasks.gym.run, fastrl.tasks.cage2.run;"
+        "import sys, fastrl.tasks.gym.task, fastrl.tasks.cage2.task;"
         " print(*{'sklearn', 'matplotlib', 'ray', 'pandas'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
@@ -455,10 +458,10 @@ def test_a_run_does_not_load_what_only_others_need() -> None:
 
 
 def test_presets_are_settings() -> None:
-    from fastrl.utils.config import check
-
-    for name, preset in PRESETS.items():
-        build(GymConfig, check(GymConfig, preset.values, name))
+    task = find("gym")
+    for algorithm in ALGORITHMS:
+        for name in PRESETS:
+            task.preset_values(task.settings_type(algorithm), name)
     assert presets_for("CartPole-v1") == ["classic"]
     assert presets_for("Pendulum-v1") == ["classic", "pendulum"]
     assert presets_for("fastrl/Cage2-v0") == []
@@ -471,7 +474,7 @@ def test_asked_to_stop_it_saves_ends_its_workers_and_says_how_to_go_on(
     if collector == "ray":
         pytest.importorskip("ray")
     run = tmp_path / "run"
-    arguments = ["gym", *OPTIONS, f"--collect={collector}", "--n-workers=2", "--algorithm=async-ppo"]
+    arguments = ["gym", *options_of(f"--collect={collector}", "--n-workers=2", "--algorithm=async-ppo")]
     process = subprocess.Popen(
         [sys.executable, "-m", "fastrl", "train", *arguments, "--total-steps=1e8", "--run-dir", str(run)],
         stdout=subprocess.PIPE,
@@ -490,7 +493,7 @@ def test_asked_to_stop_it_saves_ends_its_workers_and_says_how_to_go_on(
     out, err = process.communicate()
     assert process.returncode == 128 + number
     assert err == ""
-    assert f"Interrupted; to go on: fastrl train --resume {run}" in out.replace("\n", " ")
+    assert f"Interrupted; to resume: fastrl train --resume {run}" in out.replace("\n", " ")
     assert not psutil.wait_procs(workers, timeout=TIMEOUT)[1]
     assert learnt(run)["steps"] == rows_of(run)[-1]["steps"]
     summary = json.loads((run / "summary.json").read_text())

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from fastrl.cli.main import main
 from fastrl.tasks.cage2.run import TrainConfig
 from fastrl.tasks.gym.run import evaluate_run
+
+from fastrl.cli.main import main
 from fastrl.tasks.gym.settings import GymConfig
 from fastrl.tasks.pixels.settings import PixelConfig
 from fastrl.tasks.traffic.settings import TrafficConfig

@@ -46,7 +46,7 @@ MaxStaleness = Annotated[
         description="updates that the policy of learned experience may be behind; older experience is dropped; 0:"
         " collect and learn in turns",
     ),
-    Setting(resumable=True),
+    Setting(resumable=True, option="--max-staleness", common=True),
 ]
 
 
@@ -234,8 +234,8 @@ class ActorCriticLearner(Algorithm[Sequence[Fragment]]):
             )
 
     def policy_state(self) -> dict[str, Any]:
-        """What inference needs (see `ActorCritic.from_state`): weights and architecture. Not a copy."""
-        return self.policy.state()
+        """What inference needs (see `ActorCritic.from_state`): weights, architecture and action space. Not a copy."""
+        return {**self.policy.state(), "action_space": self.actions.state()}
 
     def load_policy(self, state: Mapping[str, Any]) -> list[str]:
         """Statistics of observations are loaded, too."""

@@ -3,7 +3,7 @@
 import argparse
 import dataclasses
 
-from fastrl.cli.train import at_least, import_from_here, path, positive
+from fastrl.cli.arguments import at_least, import_from_here, path, positive
 from fastrl.utils.command_line import ArgumentParser
 from fastrl.utils.config import ConfigError, nearest
 from fastrl.utils.env_options import read_options

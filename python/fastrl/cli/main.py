@@ -3,7 +3,6 @@
 Each command imports what it needs when it runs: PyTorch takes seconds, ``fastrl --help`` should not.
 """
 
-import argparse
 import errno
 import os
 import signal
@@ -12,18 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fastrl.cli.arguments import at_least, import_from_here, path_text, positive
 from fastrl.cli.bench import bench_collect
+from fastrl.cli.eval import evaluate
 from fastrl.cli.render import render
-from fastrl.cli.train import (
-    at_least,
-    import_from_here,
-    path_text,
-    positive,
-    preset,
-    seed,
-    train,
-)
-from fastrl.training.metrics import counted
+from fastrl.cli.train import train
 from fastrl.utils.command_line import ArgumentParser, add_options, read_arguments
 from fastrl.utils.config import (
     ConfigError,
@@ -38,7 +30,7 @@ from fastrl.utils.progress import Progress, load_torch
 from fastrl.utils.tables import show
 
 if TYPE_CHECKING:
-    from fastrl.tasks.cage2.evaluate import Contender
+    pass
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -141,185 +133,6 @@ def _umbrella(prog: str, arguments: list[str]) -> int:
     else:
         parser.print_help()
     return 0
-
-
-def evaluate(prog: str, arguments: list[str]) -> int:
-    """Scores defenders by the challenge's protocol, and runs in traffic on fixed seeds."""
-    from fastrl.envs.cage2.baselines import BASELINES
-    from fastrl.tasks.cage2.evaluate import HORIZONS, RULESETS, evaluate, protocol_steps, score_table
-    from fastrl.utils.files import to_json
-
-    parser = ArgumentParser(
-        prog=prog,
-        description="Scores defenders of CAGE Challenge 2 by its protocol, beside the published scores: episodes of"
-        f" {', '.join(map(str, HORIZONS))} steps against B_line, Meander and Sleep.\n"
-        "Runs of traffic and gym are scored in their own environment, on seeds that they were not trained on.",
-        epilog=f"baselines: {', '.join(f'baseline:{name}' for name in BASELINES)}",
-    )
-    parser.add_argument(
-        "subjects",
-        nargs="+",
-        type=path_text,
-        metavar="RUN",
-        help="run directory, checkpoint file or baseline, see below",
-    )
-    parser.add_argument(
-        "--episodes",
-        type=at_least(1),
-        default=1000,
-        metavar="INT",
-        help="episodes against each red agent over each horizon; of traffic and gym: in all [1000]",
-    )
-    parser.add_argument(
-        "--ruleset",
-        choices=[*RULESETS, "both"],
-        default="both",
-        metavar="|".join([*RULESETS, "both"]),
-        help="of CAGE 2: main is today's CybORG, leaderboard the one that the leaderboard was scored on [both]",
-    )
-    parser.add_argument("--seed", type=seed, default=0, metavar="INT", help="seed of the episodes [0]")
-    parser.add_argument(
-        "--stochastic",
-        action="store_true",
-        help="CAGE 2: draw actions from the policy instead of taking the most probable",
-    )
-    parser.add_argument(
-        "--device",
-        choices=["cpu", "cuda"],
-        default="cpu",
-        metavar="cpu|cuda",
-        help="CAGE 2: where the network is computed [cpu]",
-    )
-    parser.add_argument(
-        "--env", metavar="ID", help="of gym: the run's environment, which may import code then"
-    )
-    parser.add_argument(
-        "--trust", action="store_true", help="let the runs import code, as their checkpoints say"
-    )
-    parser.add_argument("--json", action="store_true", help="print the results as JSON and nothing else")
-    options = parser.parse_args(arguments)
-    if any(not name.startswith("baseline:") for name in options.subjects):
-        load_torch(arguments)
-    kinds = {_kind(name) for name in options.subjects}
-    if options.env is not None and kinds != {"gym"}:
-        raise ConfigError("--env goes with runs of gym alone")
-    import_from_here(options.env, trust=options.trust)
-    for kind, what, score in (("traffic", "in traffic", _evaluate_traffic), ("gym", "of gym", _evaluate_gym)):
-        if kinds == {kind}:
-            return score(options)
-        if kind in kinds:
-            raise ConfigError(f"a run {what} cannot be scored beside others")
-    contenders = [_contender(name, options) for name in options.subjects]
-    rulesets = RULESETS if options.ruleset == "both" else [options.ruleset]
-    console = plain_console()
-    evaluations = []
-    for contender in contenders:
-        for ruleset in rulesets:
-            what = f"{contender.name} on ruleset {ruleset!r}"
-            with Progress(what, protocol_steps(options.episodes)) as progress:
-                evaluation = evaluate(
-                    contender,
-                    ruleset=ruleset,
-                    episodes=options.episodes,
-                    seed=options.seed,
-                    advance=progress.advance,
-                )
-            evaluations.append(evaluation)
-            if not options.json:
-                show(console, score_table(evaluation))
-                console.print()
-    if options.json:
-        print(to_json([evaluation.to_tree() for evaluation in evaluations], indent=2))
-    return 0
-
-
-def _kind(name: str) -> str:
-    """What a run or baseline defends or plays: cage2, unless its checkpoint says otherwise."""
-    if name.startswith("baseline:"):
-        return "cage2"
-    from fastrl.training.checkpoint import load_newest
-
-    return str(load_newest(name)[1].get("kind", "cage2"))
-
-
-def _refuse(options: argparse.Namespace, what: str) -> None:
-    """Options that only defenders of CAGE 2 are scored with."""
-    given = {
-        "--ruleset": options.ruleset != "both",
-        "--stochastic": options.stochastic,
-        "--device cuda": options.device == "cuda",
-    }
-    for option in (option for option, is_given in given.items() if is_given):
-        raise ConfigError(f"{option} does not go with a run {what}")
-
-
-def _evaluate_gym(options: argparse.Namespace) -> int:
-    from fastrl.tasks.gym.run import evaluate_run
-    from fastrl.tasks.summary import evaluation_line, evaluation_tree
-    from fastrl.utils.files import to_json
-
-    _refuse(options, "of gym")
-    scores = {}
-    for name in options.subjects:
-        with Progress(name, options.episodes) as progress:
-            scores[name] = evaluate_run(
-                Path(name),
-                episodes=options.episodes,
-                seed=options.seed,
-                env=options.env,
-                trust=options.trust,
-                advance=progress.advance,
-            )
-    if options.json:
-        trees = [{"run": name, **evaluation_tree(returns)} for name, returns in scores.items()]
-        print(to_json(trees, indent=2))
-        return 0
-    for name, returns in scores.items():
-        show(plain_console(), f"{name}: {evaluation_line(returns)}")
-    return 0
-
-
-def _evaluate_traffic(options: argparse.Namespace) -> int:
-    from fastrl.tasks.traffic.run import evaluate_run
-    from fastrl.tasks.traffic.scores import score_table
-    from fastrl.utils.files import to_json
-
-    _refuse(options, "in traffic")
-    scores = []
-    for name in options.subjects:
-        with Progress(name, options.episodes) as progress:
-            scores.append(
-                evaluate_run(
-                    Path(name), episodes=options.episodes, seed=options.seed, advance=progress.advance
-                )
-            )
-    if options.json:
-        print(to_json([each.to_tree() for each in scores], indent=2))
-    else:
-        title = f"{counted(options.episodes, 'episode')} on the seeds of --seed {options.seed}, without exploration"
-        show(plain_console(), score_table(scores, title))
-    return 0
-
-
-def _contender(name: str, options: argparse.Namespace) -> "Contender":
-    from fastrl.envs.cage2.baselines import BASELINES
-    from fastrl.envs.cage2.env import ACTIONS, OBS_BITS, SCAN_HOSTS
-    from fastrl.tasks.cage2.evaluate import of_baseline, of_policy
-
-    if name.startswith("baseline:"):
-        baseline = name.removeprefix("baseline:")
-        if baseline not in BASELINES:
-            raise ConfigError(f"unknown baseline {baseline}; did you mean {nearest(baseline, BASELINES)}?")
-        return of_baseline(baseline)
-    from fastrl.training.policy import load_policy
-
-    policy = load_policy(name, device=options.device, seed=options.seed)
-    obs_dim = OBS_BITS + (len(SCAN_HOSTS) if policy.needs_scan_memory else 0)
-    if (policy.continuous, policy.obs_dim, policy.num_actions) != (False, obs_dim, len(ACTIONS)):
-        raise ConfigError(
-            f"{name} is no defender of CAGE Challenge 2: its policy takes {policy.obs_dim} numbers"
-        )
-    return of_policy(policy, name, deterministic=not options.stochastic)
 
 
 def replay(prog: str, arguments: list[str]) -> int:
@@ -447,7 +260,7 @@ def _bench_pixels(prog: str, arguments: list[str]) -> int:
     env_id = build(PixelConfig, *layers).env.id
     import_from_here(env_id)
     if env_id != BENCH["env"]["id"]:
-        layers[0] = preset(PixelConfig, PRESETS, preset_for(env_id)) | {
+        layers[0] = check(PixelConfig, PRESETS[preset_for(env_id)].values, "preset") | {
             key: value for key, value in layers[0].items() if not key.startswith("env.")
         }
     config = build(PixelConfig, *layers)

@@ -3,7 +3,7 @@
 import argparse
 from typing import Any
 
-from fastrl.cli.train import at_least, path, positive, seed
+from fastrl.cli.arguments import at_least, path, positive, seed
 from fastrl.utils.command_line import ArgumentParser
 from fastrl.utils.config import ConfigError
 from fastrl.utils.env_options import read_options

@@ -40,7 +40,7 @@ EPISODE_STEPS = 1000
 class CollectConfig:
     """Collection of experience, see fastrl.collectors."""
 
-    method: Annotated[Method, Setting(option="--collect", common=True)] = "native"
+    method: Annotated[Method, Setting(resumable=True, option="--collect", common=True)] = "auto"
     n_workers: Annotated[
         Annotated[int, Field(ge=1)] | Literal["auto"],
         Field(description="worker processes or Ray actors; auto: by cores and memory"),
@@ -71,6 +71,15 @@ class CollectConfig:
         Field(description="how worker processes are started"),
         Setting(resumable=True, option="--start-method"),
     ] = "forkserver"
+    asynchronous: Annotated[
+        int | None,
+        Field(
+            ge=1,
+            description="native: step so many environments as soon as they are ready, for long and uneven steps; none:"
+            " all environments of a thread step together",
+        ),
+        Setting(resumable=True),
+    ] = None
     ray_address: Annotated[
         str | None,
         Field(description="address of a running Ray cluster; none: start Ray on this machine"),
@@ -163,14 +172,11 @@ class Publisher:
         return self._collector.publish(self._buffer)
 
 
-def open_collector(
-    config: CollectConfig, plan: Plan, console: Console, max_lag: int = 0, asynchronous: int | None = None
-) -> Collector:
+def open_collector(config: CollectConfig, plan: Plan, console: Console, max_lag: int = 0) -> Collector:
     """The collector that the settings ask for, started.
 
     Args:
         max_lag: of the policies, for `fastrl.collectors.fragment_stream.Intake`.
-        asynchronous: for "native", how many environments that are ready step on.
 
     Raises:
         TrainError: settings that do not suit the environment or the machine.
@@ -187,8 +193,8 @@ def open_collector(
         for name in ("n_workers", "start_method", "ray_address")
         if getattr(config, name) != getattr(usual, name)
     }
-    if asynchronous is not None:
-        given["asynchronous"] = asynchronous
+    if config.asynchronous is not None:
+        given["asynchronous"] = config.asynchronous
     if config.task_timeout != usual.task_timeout:
         given["task_timeout"] = config.task_timeout or None
     if max_lag and config.method != "sequential":

@@ -1,11 +1,16 @@
-"""Where the rows of a run's metrics go: a console, a JSON Lines file, TensorBoard."""
+"""Loggers: a console, a JSON Lines file, TensorBoard, and classes of the user's own."""
 
+import importlib
+import inspect
 import json
 import math
 import os
 import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -13,34 +18,106 @@ from rich.progress import BarColumn, Progress, TextColumn
 from rich.text import Text
 from tensorboardX import SummaryWriter
 
-from fastrl.training.metrics import Row, count, duration, rate
+from fastrl.training.metrics import count, duration, rate
+from fastrl.training.row import Row
+from fastrl.training.run_directory import RunDirectory
+from fastrl.utils.errors import UserError
 from fastrl.utils.files import to_json, write_atomically
 
 
-class Sink(Protocol):
-    """Takes the rows of a run, one after the other."""
+@dataclass(frozen=True)
+class LoggedRun:
+    """What a logger is started with.
 
-    def write(self, row: Row) -> None: ...
-
-    def flush(self) -> None:
-        """Makes sure that what was written survives a crash."""
-        ...
-
-    def close(self) -> None: ...
-
-
-class JsonlSink:
-    """One JSON object a line.
-
-    A run that goes on from a checkpoint first drops the rows after it, and a half-written last line.
-
-    Args:
-        path: the file.
-        after: the step of the checkpoint; 0 begins a new file.
+    Attributes:
+        directory: of the run.
+        after: environment steps of the checkpoint that the run resumes from; 0 for a new run. What was logged after it
+            is void.
+        total, done: the run's goal, and how much of it is done, both in ``unit``.
+        unit: "steps" or "episodes".
+        settings: of the run, for loggers that show them.
+        console: for people.
     """
 
-    def __init__(self, path: Path, after: int = 0) -> None:
-        kept = list(_rows_until(path, after)) if path.exists() else []
+    directory: RunDirectory
+    after: int = 0
+    total: int = 1
+    done: int = 0
+    unit: str = "steps"
+    settings: Any = None
+    console: Console = field(default_factory=lambda: Console(quiet=True))
+
+
+class Logger(ABC):
+    """Takes the rows of a run, one after the other.
+
+    A new logger is one subclass: in this module with a ``name`` that ``--run.loggers`` knows it by, or anywhere else,
+    where ``--run.loggers my_module:MyLogger`` finds it.
+
+    Args:
+        run: that it is started with.
+    """
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def __init__(self, run: LoggedRun) -> None: ...
+
+    @abstractmethod
+    def write(self, row: Row) -> None:
+        """Logs a row."""
+
+    def flush(self) -> None:  # noqa: B027 - nothing to flush for most loggers
+        """Makes sure that what was written survives a crash."""
+
+    def close(self) -> None:  # noqa: B027 - nothing to close for most loggers
+        """Ends the logger; called once."""
+
+
+class LoggerError(UserError, ValueError):
+    """A name or import path that is no logger."""
+
+
+def start_loggers(names: Sequence[str], run: LoggedRun) -> list[Logger]:
+    """Starts loggers by name, or import path such as ``my_module:MyLogger``.
+
+    Raises:
+        LoggerError: there is no such logger.
+    """
+    return [_find(name)(run) for name in names]
+
+
+def _find(name: str) -> type[Logger]:
+    known = {logger.name: logger for logger in globals().values() if _is_logger(logger)}
+    path, colon, attribute = name.partition(":")
+    if name in known or not colon:
+        if name not in known:
+            raise LoggerError(
+                f"run.loggers should be of {', '.join(sorted(known))}, or module:Class of your own; got {name!r}"
+            )
+        return known[name]
+    try:
+        own: type[Logger] = getattr(importlib.import_module(path), attribute)
+    except (ImportError, AttributeError) as error:
+        raise LoggerError(f"run.loggers {name}: {error}") from None
+    if not _is_logger(own):
+        raise LoggerError(f"run.loggers {name}: should be a subclass of fastrl.training.loggers.Logger")
+    return own
+
+
+def _is_logger(value: Any) -> bool:
+    return inspect.isclass(value) and issubclass(value, Logger) and value is not Logger
+
+
+class JsonlLogger(Logger):
+    """One JSON object a line, in ``metrics.jsonl``. A resumed run first drops the rows after its checkpoint, and a
+    half-written last line."""
+
+    name = "jsonl"
+
+    def __init__(self, run: LoggedRun) -> None:
+        path = run.directory.metrics
+        kept = list(_rows_until(path, run.after)) if path.exists() else []
         write_atomically(path, "".join(kept).encode())
         self._file = path.open("a", encoding="utf-8")
 
@@ -67,19 +144,18 @@ def _rows_until(path: Path, steps: int) -> Any:
             yield line
 
 
-class TensorBoardSink:
-    """Event files for TensorBoard. What was logged there before is hidden if it came after the checkpoint.
+class TensorBoardLogger(Logger):
+    """Event files for TensorBoard. What was logged there before is hidden if it came after the checkpoint."""
 
-    Args:
-        directory: where the event files go.
-        after: the step of the checkpoint; 0 for a run that begins.
-    """
+    name = "tensorboard"
 
-    def __init__(self, directory: Path, after: int = 0) -> None:
-        self._writer = SummaryWriter(str(directory), purge_step=after + 1, write_to_disk=True, flush_secs=10)
+    def __init__(self, run: LoggedRun) -> None:
+        self._writer = SummaryWriter(
+            str(run.directory.tensorboard), purge_step=run.after + 1, write_to_disk=True, flush_secs=10
+        )
 
     def write(self, row: Row) -> None:
-        for group, numbers in row.groups().items():
+        for group, numbers in row.groups.items():
             for name, number in numbers.items():
                 if math.isfinite(number):
                     self._writer.add_scalar(f"{group}/{name}", number, row.steps)
@@ -91,26 +167,23 @@ class TensorBoardSink:
         self._writer.close()
 
 
-class ConsoleSink:
+class ConsoleLogger(Logger):
     """A progress bar with a line of numbers on a terminal; elsewhere a line now and then.
 
     Args:
-        console: where to.
-        total: at which the run ends.
-        done: where it begins.
         interval: seconds between lines where there is no terminal.
-        unit: what ``total`` and ``done`` count.
     """
 
-    def __init__(
-        self, console: Console, total: int, done: int = 0, interval: float = 10.0, unit: str = "steps"
-    ) -> None:
+    name = "console"
+
+    def __init__(self, run: LoggedRun, interval: float = 10.0) -> None:
+        console, total, done, unit = run.console, run.total, run.done, run.unit
         self._console = console
         self._total = total
         self._unit = unit
         self._interval = interval
-        self._told_at = -math.inf
-        self._untold: Row | None = None
+        self._printed_at = -math.inf
+        self._unprinted: Row | None = None
         self._pace = Pace(done)
         self._live: Live | None = None
         if console.is_terminal and not console.is_dumb_terminal:
@@ -132,25 +205,25 @@ class ConsoleSink:
             self._bar.update(self._task, **self._fields(row.done))
             lines = Text("\n".join(_lines(self._numbers(row), self._console.width)), overflow="fold")
             self._live.update(Group(self._bar, lines))
-        elif time.monotonic() - self._told_at >= self._interval:
-            self._tell(row)
+        elif time.monotonic() - self._printed_at >= self._interval:
+            self._print_row(row)
         else:
-            self._untold = row
+            self._unprinted = row
 
     def show(self, done: int) -> None:
         """Shows how much is done by now, where the next row is far away."""
         self._pace.add(done)
         if self._live is not None:
             self._bar.update(self._task, **self._fields(done))
-        elif time.monotonic() - self._told_at >= self._interval:
+        elif time.monotonic() - self._printed_at >= self._interval:
             self._print(done, [f"{rate(self._pace.speed)} {self._unit}/s"])
 
-    def _tell(self, row: Row) -> None:
-        self._untold = None
+    def _print_row(self, row: Row) -> None:
+        self._unprinted = None
         self._print(row.done, self._numbers(row))
 
     def _print(self, done: int, numbers: list[str]) -> None:
-        self._told_at = time.monotonic()
+        self._printed_at = time.monotonic()
         share = f"{done:,} {self._unit} ({min(done / self._total, 1):.0%})"
         self._console.print(
             "  ".join([share, *numbers, f"{self._left(done)} left"]), highlight=False, soft_wrap=True
@@ -168,16 +241,13 @@ class ConsoleSink:
         return duration(max(self._total - done, 0) / self._pace.speed if self._pace.speed else math.nan)
 
     def _numbers(self, row: Row) -> list[str]:
-        return [f"{rate(self._pace.speed)} {self._unit}/s", *row.highlights()]
-
-    def flush(self) -> None:
-        pass
+        return [f"{rate(self._pace.speed)} {self._unit}/s", *row.highlights]
 
     def close(self) -> None:
         if self._live is not None:
             self._live.stop()
-        elif self._untold is not None:
-            self._tell(self._untold)
+        elif self._unprinted is not None:
+            self._print_row(self._unprinted)
 
 
 def _lines(parts: list[str], width: int) -> list[str]:

@@ -12,6 +12,7 @@ from fastrl.networks.action_space import Actions
 from fastrl.networks.actor_critic import ActorCritic
 from fastrl.networks.distributions import mask_logits, sample_actions
 from fastrl.training.checkpoint import CheckpointError, load_newest, unusable
+from fastrl.training.settings import table_of
 from fastrl.utils.config import ConfigError
 
 
@@ -45,8 +46,10 @@ def load_policy(path: str | Path, *, device: str = "cpu", seed: int = 0) -> "Pol
     except (RuntimeError, AssertionError) as error:
         raise ConfigError(f"device {device!r} cannot be used: {str(error).splitlines()[0]}") from None
     file, state = load_newest(path)
-    if state.get("kind") == "pixels":
-        raise CheckpointError(f"{file} is of a run from pixels: its scores are in its run's summary.json")
+    if "architecture" not in state.get("policy", {}):
+        raise CheckpointError(
+            f"{file}: policies of {state.get('algorithm')} cannot be loaded; fastrl eval scores the run"
+        )
     try:
         return Policy(state, device=device, seed=seed)
     except Exception as error:
@@ -84,13 +87,15 @@ class Policy:
         self.environment: dict[str, Any] = state["config"]["env"]
         self.steps: int = state["steps"]
         self.obs_dim = network.obs_dim
-        self.actions: NDArray[np.int64] = np.array(state["actions"], np.int64)
-        self.num_actions: int = state["num_actions"]
+        self._box = None if network.log_std is None else Actions.from_state(state["policy"]["action_space"])
+        # Environments whose policies use some of their actions only say which.
+        own = range(0 if self._box is not None else network.num_actions)
+        self.actions: NDArray[np.int64] = np.array(state.get("actions", own), np.int64)
+        self.num_actions: int = state.get("num_actions", network.num_actions)
         self.needs_scan_memory: bool = self.environment.get("scan_memory", False)
-        # Runs with workflows never learn with masks.
-        self.needs_action_mask: bool = state["config"].get("ppo", {}).get("action_masks", False)
+        table = state["config"].get(table_of(state["algorithm"]), {})
+        self.needs_action_mask: bool = table.get("action_masks", False)
         self.workflow: str | None = state.get("workflow")
-        self._box = Actions.from_state(state["action_space"]) if network.log_std is not None else None
         self.continuous = self._box is not None
         if self._box is not None:
             if self._box.size != network.num_actions:

@@ -144,6 +144,30 @@ class Breakdown:
         return cls(**{**tree, "timelines": tuple(lines), "overlap": seconds(tree["overlap"])})
 
 
+@dataclass(frozen=True)
+class Lap:
+    """Where the time between two rows went.
+
+    Attributes:
+        learner: seconds of the learner, by part.
+        workers: seconds of the workers, summed over them, by part; empty without any.
+        shares: of the learner's time by part, of the workers' as ``workers_environment`` and so on; ``gpu`` where there
+            is one.
+    """
+
+    learner: Mapping[str, float]
+    workers: Mapping[str, float]
+    shares: Mapping[str, float]
+
+
+def with_other(parts: Mapping[str, float], seconds: float) -> dict[str, float]:
+    """Parts in the order of `PARTS`, and the rest of ``seconds`` as "other"."""
+    if not parts:
+        return {}
+    ordered = {name: parts[name] for name in PARTS if name in parts}
+    return ordered | {"other": max(seconds - sum(ordered.values()), 0.0)}
+
+
 @dataclass
 class Profile:
     """Adds up a run's laps, a lap being what lies between two rows of its metrics.
@@ -153,7 +177,7 @@ class Profile:
         profile = Profile(GpuMeter(device).use)
         while ...:
             ...  # collect() or take() inside watch("waiting"), publish() inside watch("publishing")
-            yield Row(..., shares=profile.lap(passed, watch.seconds, steps, episodes, collector.report()))
+            lap = profile.lap(passed, watch.seconds, steps, episodes, collector.report())
 
     Args:
         gpu: asked at each lap how busy the GPU is; None: there is none.
@@ -180,9 +204,8 @@ class Profile:
         steps: int,
         episodes: int,
         report: Report | None = None,
-    ) -> dict[str, float]:
-        """Takes in a lap, and tells the shares of it by part, those of workers as ``workers_environment`` and so on;
-        ``gpu`` where there is one.
+    ) -> "Lap":
+        """Adds a lap to the sums.
 
         Args:
             seconds: of wall-clock time.
@@ -225,7 +248,7 @@ class Profile:
             self._gpu[0] += self.gpu_use * seconds
             self._gpu[1] += seconds
             shares["gpu"] = self.gpu_use
-        return shares
+        return Lap(learner, workers, shares)
 
     def breakdown(self) -> Breakdown:
         """Of all laps together."""

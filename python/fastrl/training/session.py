@@ -16,20 +16,17 @@ from rich.console import Console
 
 from fastrl.collectors.protocol import CollectError
 from fastrl.training.checkpoint import Checkpoints, find_checkpoint, load_newest, unusable
-from fastrl.training.loggers import ConsoleSink, JsonlSink, Sink, TensorBoardSink
+from fastrl.training.errors import TrainError as TrainError
 from fastrl.training.metrics import Row
 from fastrl.training.profiler import Profile
 from fastrl.training.run_directory import RunDirectory, new_directory
+from fastrl.training.sinks import ConsoleSink, JsonlSink, Sink, TensorBoardSink
 from fastrl.utils.config import ConfigError, Values, build, check, leaves, resumable_keys, to_toml
 from fastrl.utils.errors import UserError
 from fastrl.utils.trust import from_file
 
 C = TypeVar("C")
 T = TypeVar("T", bound="Training")
-
-
-class TrainError(UserError, RuntimeError):
-    """A run that cannot begin or go on, for a reason that its user can act on; one line."""
 
 
 class RunSettings(Protocol):

@@ -62,7 +62,7 @@ def add_options(parser: ArgumentParser, config_type: type) -> None:
     for key, leaf in leaves(config_type).items():
         # A switch may stand alone: --ppo.compile is --ppo.compile true. An option with words may be repeated.
         action = groups[key.partition(".")[0]].add_argument(
-            *dict.fromkeys([leaf.option, f"--{key}"]),
+            *dict.fromkeys([leaf.option, *leaf.setting.aliases, f"--{key}"]),
             dest=key,
             metavar=leaf.metavar(),
             help=f"{leaf.description} [{_shown(leaf.default)}]".replace("%", "%%"),

@@ -65,6 +65,7 @@ class Setting:
     Attributes:
         resumable: a resumed run may change it: nothing that the run has learned depends on it.
         option: a shorter name of its option ``--section.key``; empty: there is none.
+        aliases: further names of the option.
         common: ``-h`` shows it; ``--help`` shows every setting.
         words: of a list, the name of an item, such as ``KEY=VALUE``: each item is a word after the option; empty: one
             word has all items, with commas between them.
@@ -72,6 +73,7 @@ class Setting:
 
     resumable: bool = False
     option: str = ""
+    aliases: tuple[str, ...] = ()
     common: bool = False
     words: str = ""
 
@@ -230,12 +232,21 @@ def read_toml(config_type: type, path: str | Path) -> Values:
     Raises:
         ConfigError: the file cannot be read, is not TOML, or has an unknown key or an ill-typed value.
     """
+    return check(config_type, load_toml(path), str(path))
+
+
+def load_toml(path: str | Path) -> dict[str, Any]:
+    """The nested values of a TOML file of at most `MAX_TOML_BYTES`.
+
+    Raises:
+        ConfigError: the file cannot be read, or is not TOML.
+    """
     try:
         with Path(path).open("rb") as file:
             data = file.read(MAX_TOML_BYTES + 1)
         if len(data) > MAX_TOML_BYTES:
             raise ConfigError(f"{path} is not a file of settings: it has more than {MAX_TOML_BYTES:,} bytes")
-        tree = tomllib.loads(data.decode("utf-8"))
+        return tomllib.loads(data.decode("utf-8"))
     except ConfigError:
         raise
     except OSError as error:
@@ -248,7 +259,6 @@ def read_toml(config_type: type, path: str | Path) -> Values:
         raise ConfigError(f"{path}: {str(error).partition(';')[0]}") from None
     except RecursionError:
         raise ConfigError(f"{path}: its values are nested too deeply") from None
-    return check(config_type, tree, str(path))
 
 
 def build(config_type: type[T], *layers: Values) -> T:

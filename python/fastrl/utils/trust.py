@@ -52,6 +52,17 @@ def imports_environment(name: str, values: Values) -> str:
     return f"import the module {module!r} and call its {made}({_shown(arguments)})"
 
 
+def imports_algorithm(name: str, values: Values) -> str:
+    """Describes what the name of an algorithm does: ``module:Class`` imports the module."""
+    module, colon, _ = name.partition(":")
+    return f"import the module {_shown(repr(module))}" if colon else ""
+
+
+def imports_modules(names: tuple[str, ...], values: Values) -> str:
+    """Describes what names of classes do: each ``module:Class`` imports the module."""
+    return next((would for name in names if (would := imports_algorithm(name, values))), "")
+
+
 def passes_import_paths(options: tuple[str, ...], values: Values) -> str:
     """The effect of an environment's options: some environments make another one, whose id is an option."""
     for text in _texts(parse_options(options)):

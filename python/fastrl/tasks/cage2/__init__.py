@@ -1,1 +1,5 @@
-"""CAGE Challenge 2: presets, scoring protocol."""
+"""CAGE Challenge 2."""
+
+NAME = "cage2"
+SUMMARY = "a defender for CAGE Challenge 2, with PPO"
+ENVIRONMENTS = ("fastrl/Cage2-v0",)

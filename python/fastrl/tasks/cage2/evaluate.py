@@ -1,18 +1,19 @@
-"""The protocol of CAGE Challenge 2: how well a defender does against each red agent over each horizon."""
+"""The protocol of CAGE Challenge 2: scores of a defender against each red agent over each horizon."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.console import Group
+from rich.console import Console, Group
 from rich.table import Table
 
 from fastrl.envs.cage2.baselines import make_baseline
 from fastrl.envs.cage2.env import RED_AGENTS, Cage2VectorEnv, Ruleset
 from fastrl.training.metrics import counted
+from fastrl.utils.tables import show
 
 if TYPE_CHECKING:
     from fastrl.training.policy import Policy
@@ -21,10 +22,10 @@ HORIZONS = (30, 50, 100)
 RULESETS: tuple[Ruleset, ...] = get_args(Ruleset)
 RED_TITLES = {"bline": "B_line", "meander": "Meander", "sleep": "Sleep"}
 
-# Games that are played at a time: enough to be fast, few enough to stay in caches.
+# Games that are stepped together: enough to be fast, few enough to stay in caches.
 BATCH = 1024
 
-# What chooses the actions int64 [N] among the 145 for observations float32 [N, obs_dim].
+# Chooses actions int64 [N] among the 145 for observations float32 [N, obs_dim].
 Act = Callable[[NDArray[np.float32]], NDArray[np.int64]]
 
 
@@ -33,14 +34,40 @@ class Contender:
     """Something that can be evaluated.
 
     Attributes:
-        name: what to call it.
-        scan_memory: it wants observations of 62 values.
-        enter: makes its `Act` for an environment whose episodes begin, from a seed.
+        name: for tables.
+        scan_memory: its observations have 62 values.
+        make_act: makes its `Act` for an environment whose episodes start, from a seed of its own draws.
     """
 
     name: str
     scan_memory: bool
-    enter: Callable[[Cage2VectorEnv, int], Act]
+    make_act: Callable[[Cage2VectorEnv, int], Act]
+
+    @classmethod
+    def from_policy(cls, policy: "Policy", name: str, *, deterministic: bool = True) -> "Contender":
+        """A trained policy."""
+
+        def make_act(env: Cage2VectorEnv, seed: int) -> Act:
+            return lambda obs: policy.act(
+                obs, deterministic, env.action_masks() if policy.needs_action_mask else None
+            )
+
+        return cls(name, policy.needs_scan_memory, make_act)
+
+    @classmethod
+    def from_baseline(cls, name: str) -> "Contender":
+        """A scripted defender, one of ``fastrl.envs.cage2.baselines.BASELINES``.
+
+        Raises:
+            ValueError: there is no such baseline.
+        """
+        make_baseline(name, 1)
+
+        def make_act(env: Cage2VectorEnv, seed: int) -> Act:
+            blue = make_baseline(name, env.num_envs, seed)
+            return lambda obs: blue.act(env.alerts())
+
+        return cls(f"baseline:{name}", False, make_act)
 
 
 @dataclass(frozen=True)
@@ -72,9 +99,30 @@ class Evaluation:
     def total_standard_error(self) -> float:
         return math.sqrt(sum(score.standard_error**2 for score in self.scores))
 
+    @property
+    def mean_return(self) -> float:
+        """The total, by which evaluations are compared."""
+        return self.total
+
+    def numbers(self) -> dict[str, float]:
+        """Scores by red agent and horizon, and the total, for a row of metrics."""
+        cells = {f"{score.red_agent}_{score.horizon}": score.mean for score in self.scores}
+        return cells | {"total": self.total}
+
     def to_tree(self) -> dict[str, Any]:
         """All of it, for JSON."""
         return asdict(self) | {"total": self.total, "total_standard_error": self.total_standard_error}
+
+    @classmethod
+    def from_tree(cls, tree: Mapping[str, Any]) -> "Evaluation":
+        """The inverse of `to_tree`."""
+        scores = tuple(Score(**score) for score in tree["scores"])
+        return cls(tree["contender"], tree["ruleset"], tree["seed"], scores)
+
+    def show(self, console: Console) -> None:
+        """Prints the table of scores."""
+        show(console, score_table(self))
+        console.print()
 
 
 @dataclass(frozen=True)
@@ -111,32 +159,6 @@ PUBLISHED = (
 )
 
 
-def of_policy(policy: "Policy", name: str, *, deterministic: bool = True) -> Contender:
-    """A trained policy."""
-
-    def enter(env: Cage2VectorEnv, seed: int) -> Act:
-        return lambda obs: policy.act(
-            obs, deterministic, env.action_masks() if policy.needs_action_mask else None
-        )
-
-    return Contender(name, policy.needs_scan_memory, enter)
-
-
-def of_baseline(name: str) -> Contender:
-    """A scripted defender, one of ``fastrl.envs.cage2.baselines.BASELINES``.
-
-    Raises:
-        ValueError: there is no such baseline.
-    """
-    make_baseline(name, 1)
-
-    def enter(env: Cage2VectorEnv, seed: int) -> Act:
-        blue = make_baseline(name, env.num_envs, seed)
-        return lambda obs: blue.act(env.alerts())
-
-    return Contender(f"baseline:{name}", False, enter)
-
-
 def evaluate(
     contender: Contender,
     *,
@@ -148,12 +170,12 @@ def evaluate(
     num_threads: int = 0,
     advance: Callable[[int], object] = lambda steps: None,
 ) -> Evaluation:
-    """Plays ``episodes`` against each red agent over each horizon.
+    """Scores a contender on ``episodes`` against each red agent over each horizon.
 
-    A seed stands for the same draws of the opponents for every contender, and gives the same scores again.
+    With the same seed all contenders meet the same draws of the opponents, and scores are the same again.
 
     Args:
-        advance: called again and again with how many steps were played since the last call, of `protocol_steps`.
+        advance: called again and again with how many steps were taken since the last call, of `protocol_steps`.
     """
     scores = tuple(
         _score(contender, ruleset, red_agent, horizon, episodes, seed, num_threads, advance)
@@ -164,7 +186,7 @@ def evaluate(
 
 
 def protocol_steps(episodes: int) -> int:
-    """Steps in all, if so many episodes are played against each red agent over each horizon."""
+    """Steps of an evaluation with so many episodes against each red agent over each horizon."""
     return episodes * len(RED_AGENTS) * sum(HORIZONS)
 
 
@@ -178,7 +200,7 @@ def _score(
     threads: int,
     advance: Callable[[int], object],
 ) -> Score:
-    own_seed, seeds = luck(seed, red_agent, horizon, episodes)
+    own_seed, seeds = episode_seeds(seed, red_agent, horizon, episodes)
     returns = np.empty(episodes)
     for start in range(0, episodes, BATCH):
         batch = seeds[start : start + BATCH]
@@ -191,13 +213,15 @@ def _score(
             num_threads=threads,
             autoreset_mode="disabled",
         )
-        returns[start : start + BATCH] = _play(env, contender.enter(env, own_seed + start), batch, advance)
+        returns[start : start + BATCH] = _returns(
+            env, contender.make_act(env, own_seed + start), batch, advance
+        )
         env.close()
     return Score(red_agent, horizon, episodes, *mean_and_error(returns))
 
 
-def luck(seed: int, red_agent: str, horizon: int, episodes: int) -> tuple[int, list[int]]:
-    """A seed for the contender's own draws, and those of the games it plays against a red agent over a horizon."""
+def episode_seeds(seed: int, red_agent: str, horizon: int, episodes: int) -> tuple[int, list[int]]:
+    """A seed for the contender's own random draws, and one for each episode against a red agent over a horizon."""
     stream = np.random.SeedSequence([seed, RED_AGENTS.index(red_agent), horizon])
     own_seed, *seeds = map(int, stream.generate_state(episodes + 1, np.uint64))
     return own_seed, seeds
@@ -209,10 +233,10 @@ def mean_and_error(values: NDArray[np.float64]) -> tuple[float, float]:
     return float(values.mean()), spread / math.sqrt(len(values))
 
 
-def _play(
+def _returns(
     env: Cage2VectorEnv, act: Act, seeds: list[int], advance: Callable[[int], object]
 ) -> NDArray[np.float64]:
-    """The return of one episode of every game, float64 [N]."""
+    """Returns of one episode of each game, float64 [N]."""
     obs, _ = env.reset(seed=seeds)
     rewards, returns = np.empty(env.num_envs), np.zeros(env.num_envs)
     terminations, truncations = np.empty(env.num_envs, np.bool_), np.empty(env.num_envs, np.bool_)

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from fastrl.envs.cage2.env import ACTIONS, RED_AGENTS, action_indices, red_mix
-from fastrl.utils.config import Setting, section
+from fastrl.utils.config import Preset, Setting, section
 
 
 def parse_red_agent(value: Any) -> str:
@@ -93,3 +93,30 @@ class GameConfig:
             "scan_memory": self.scan_memory,
             "actions": self.actions,
         }
+
+
+@section
+class EnvConfig(GameConfig):
+    """CAGE Challenge 2, see fastrl.envs.Cage2VectorEnv."""
+
+    num_envs: Annotated[
+        int,
+        Field(ge=1, le=1_000_000, description="games that are stepped together"),
+        Setting(option="--num-envs", common=True),
+    ] = 256
+
+
+PRESETS: dict[str, Preset] = {
+    "smoke": Preset(
+        "a few seconds, to see that everything works; learns little",
+        {
+            "run": {"total_steps": 100_000, "eval_episodes": 20},
+            "env": {"num_envs": 64},
+            "ppo": {"minibatch_size": 1600, "hidden": [32, 32]},
+        },
+    ),
+    "challenge": Preset(
+        "as the challenge played it: 52 observation bits, all 145 actions, leaderboard's ruleset",
+        {"env": {"ruleset": "leaderboard", "scan_memory": False, "actions": "none"}},
+    ),
+}

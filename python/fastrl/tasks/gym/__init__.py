@@ -1,1 +1,5 @@
-"""Any Gymnasium environment."""
+"""Any environment of Gymnasium."""
+
+NAME = "gym"
+SUMMARY = "any environment of Gymnasium, with PPO, asynchronous PPO or IMPALA"
+ENVIRONMENTS = ("*-v[0-9]*", "*:*")

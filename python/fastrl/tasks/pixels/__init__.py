@@ -1,1 +1,5 @@
-"""Learning from pixels."""
+"""Games that show images: Atari, Mario."""
+
+NAME = "pixels"
+SUMMARY = "Atari, Mario and others that show images, with DQN"
+ENVIRONMENTS = ("ALE/*", "SuperMarioBros*", "fastrl/Catch*", "*NoFrameskip*")

@@ -298,7 +298,7 @@ class Training:
                 "waiting": min(mark.waited, mark.times.queue),
             },
         )
-        shares = self.profile.lap(passed, spent, mark.steps - before.steps, len(ended), collected)
+        shares = self.profile.lap(passed, spent, mark.steps - before.steps, len(ended), collected).shares
         return PixelRow(
             steps=mark.steps,
             games=self.games,

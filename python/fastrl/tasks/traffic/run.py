@@ -236,7 +236,7 @@ class Training:
                     self.steps - before,
                     len(ended),
                     None if online is None else online.report(),
-                ),
+                ).shares,
             )
 
     def _adjust(self, ended: NDArray[Any]) -> None:

@@ -195,7 +195,7 @@ class Training:
             seconds=self.seconds,
             episodes_per_second=played / passed,
             parts=parts,
-            shares=self.profile.lap(passed, parts, played * self.config.env.episode_length, played),
+            shares=self.profile.lap(passed, parts, played * self.config.env.episode_length, played).shares,
         )
 
     def _progress(self) -> dict[str, Number]:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from fastrl.envs.cage2.env import RED_AGENTS, Ruleset
 from fastrl.envs.cage2.workflow import Cage2WorkflowVectorEnv, Workflow, workflow_name
-from fastrl.tasks.cage2.evaluate import BATCH, HORIZONS, Evaluation, Score, luck, mean_and_error
+from fastrl.tasks.cage2.evaluate import BATCH, HORIZONS, Evaluation, Score, episode_seeds, mean_and_error
 from fastrl.training.policy import Policy
 
 
@@ -75,7 +75,7 @@ def score_by_protocol(
     scores, compliance = [], []
     for red_agent in red_agents:
         for horizon in horizons:
-            _, seeds = luck(seed, red_agent, horizon, episodes)
+            _, seeds = episode_seeds(seed, red_agent, horizon, episodes)
             options: dict[str, Any] = {
                 "workflow": workflow,
                 "ruleset": ruleset,

@@ -1,0 +1,163 @@
+"""CAGE Challenge 2: a defender against red agents, scored by the challenge's protocol."""
+
+import dataclasses
+import itertools
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from fastrl.algorithms.protocol import Algorithm
+from fastrl.envs.cage2.baselines import BASELINES
+from fastrl.envs.cage2.env import ACTIONS, OBS_BITS, RED_AGENTS, SCAN_HOSTS, Ruleset, action_indices
+from fastrl.envs.spec import EnvSpec
+from fastrl.tasks import cage2
+from fastrl.tasks.cage2.evaluate import RULESETS, Contender, Evaluation, evaluate, protocol_steps
+from fastrl.tasks.cage2.settings import PRESETS, EnvConfig
+from fastrl.training.callbacks import Callback
+from fastrl.training.errors import TrainError
+from fastrl.training.evaluation import Advance
+from fastrl.training.experience import Episodes, Source
+from fastrl.training.policy import Policy
+from fastrl.training.row import Number
+from fastrl.training.settings import RunConfig
+from fastrl.training.task import Task
+from fastrl.training.trainer import Trainer
+from fastrl.utils.config import ConfigError, nearest
+
+
+class ReturnsByRedAgent(Callback):
+    """Mean returns of episodes against each red agent, in rows of metrics."""
+
+    name = "red_agents"
+
+    def __init__(self) -> None:
+        self._ended: list[Episodes] = []
+
+    def on_update(self, trainer: Trainer, ended: Episodes) -> None:
+        self._ended.append(ended)
+
+    def groups(self) -> Mapping[str, Mapping[str, Number]]:
+        ended, self._ended = Episodes.concatenated([each for each in self._ended if len(each)]), []
+        if not len(ended):
+            return {}
+        red_agents = ended.info["red_agent"]
+        means = {
+            f"mean_return_{RED_AGENTS[int(i)]}": float(ended.returns[red_agents == i].mean())
+            for i in np.unique(red_agents)
+        }
+        return {"episode": means}
+
+
+class Cage2Task(Task):
+    """See `fastrl.training.task.Task`."""
+
+    name = cage2.NAME
+    summary = cage2.SUMMARY
+    score_hint = "score it by the challenge's protocol"
+    evaluation_options = ("ruleset", "stochastic", "device")
+    run = RunConfig(total_steps=20_000_000, row_seconds=0.0, eval_episodes=200)
+    env = EnvConfig()
+    presets = PRESETS
+
+    def env_spec(self, settings: Any) -> EnvSpec:
+        return EnvSpec("fastrl/Cage2-v0", settings.env.options())
+
+    def episode_info(self, settings: Any) -> Sequence[str]:
+        return ("red_agent",)
+
+    def make_source(self, settings: Any, algorithm: type[Algorithm[Any]], console: Console) -> Source:
+        _check_memory(settings, getattr(settings, self.algorithm_table(settings.run.algorithm)))
+        return super().make_source(settings, algorithm, console)
+
+    def callbacks(self, settings: Any, source: Source, console: Console) -> list[Callback]:
+        return [ReturnsByRedAgent()]
+
+    def checkpoint_facts(self, settings: Any) -> dict[str, Any]:
+        return {"actions": list(action_indices(settings.env.actions)), "num_actions": len(ACTIONS)}
+
+    def evaluate(
+        self,
+        state: Mapping[str, Any],
+        settings: Any,
+        *,
+        episodes: int,
+        seed: int,
+        advance: Advance,
+        ruleset: Ruleset | None = None,
+        stochastic: bool = False,
+        device: str = "cpu",
+        **options: Any,
+    ) -> Evaluation:
+        """Scores a policy by the challenge's protocol.
+
+        Args:
+            ruleset: of the games; None: the run's.
+            stochastic: actions are drawn; otherwise the most probable ones are taken.
+            device: where the network acts.
+        """
+        policy = Policy(dict(state), device=device, seed=seed)
+        return evaluate(
+            Contender.from_policy(policy, "the policy", deterministic=not stochastic),
+            ruleset=ruleset or settings.env.ruleset,
+            episodes=episodes,
+            seed=seed,
+            advance=advance,
+        )
+
+    def evaluation_variants(self, options: Mapping[str, Any]) -> list[dict[str, Any]]:
+        ruleset = options.get("ruleset", "both")
+        rulesets = RULESETS if ruleset == "both" else [ruleset]
+        return [{**options, "ruleset": each} for each in rulesets]
+
+    def evaluate_baseline(
+        self,
+        name: str,
+        *,
+        episodes: int,
+        seed: int,
+        advance: Advance,
+        ruleset: Ruleset | None = None,
+        **options: Any,
+    ) -> Evaluation:
+        if name not in BASELINES:
+            raise ConfigError(f"unknown baseline {name}; did you mean {nearest(name, BASELINES)}?")
+        contender = Contender.from_baseline(name)
+        return evaluate(contender, ruleset=ruleset or "main", episodes=episodes, seed=seed, advance=advance)
+
+    def show_scores(self, scores: Sequence[tuple[str, Any]], console: Console) -> None:
+        for name, each in scores:
+            dataclasses.replace(each, contender=name).show(console)
+
+    def evaluation_work(self, episodes: int) -> int:
+        return protocol_steps(episodes)
+
+    def scores_from_tree(self, tree: Mapping[str, Any]) -> Evaluation:
+        return Evaluation.from_tree(tree)
+
+
+def _check_memory(settings: Any, algorithm: Any) -> None:
+    """Refuses sizes for which the system would kill the process for its memory.
+
+    Raises:
+        TrainError
+    """
+    obs_dim = OBS_BITS + (len(SCAN_HOSTS) if settings.env.scan_memory else 0)
+    num_actions = len(action_indices(settings.env.actions))
+    # Of each step an observation, perhaps a mask, and ten numbers.
+    row = 4 * obs_dim + (num_actions if getattr(algorithm, "action_masks", False) else 0) + 40
+    sizes = [obs_dim, *getattr(algorithm, "hidden", ()), num_actions]
+    # Actor and critic; weights, gradients and Adam's two moments, of 4 bytes each.
+    network = 2 * 16 * sum(a * b for a, b in itertools.pairwise(sizes))
+    needed = row * settings.env.num_envs * algorithm.num_steps + network
+    there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if needed > there:
+        raise TrainError(
+            f"this takes at least {needed / 1e9:,.0f} GB of memory, the machine has {there / 1e9:,.0f}: choose a"
+            " smaller --num-envs, or fewer steps or smaller hidden layers of the algorithm"
+        )
+
+
+TASK = Cage2Task()

@@ -1,0 +1,46 @@
+"""Callbacks: what watches a training, and may change its environments."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from fastrl.training.experience import Episodes
+from fastrl.training.row import Number
+
+if TYPE_CHECKING:
+    from fastrl.training.trainer import Trainer
+
+
+class Callback:
+    """Watches a training; each method may be overridden, and does nothing otherwise."""
+
+    name = "callback"
+    """Key of its state in checkpoints; one callback of a run has it."""
+
+    def on_start(self, trainer: "Trainer") -> None:
+        """Called once before the first update of a session, after a checkpoint was loaded."""
+
+    def on_update(self, trainer: "Trainer", ended: Episodes) -> None:
+        """Called after each update, with the episodes that have ended since the last call."""
+
+    def groups(self) -> Mapping[str, Mapping[str, Number]]:
+        """Its numbers for a row of metrics, by group and name; called once for each row."""
+        return {}
+
+    def highlights(self) -> list[str]:
+        """Those that a console shows, as text; called after `groups`."""
+        return []
+
+    def summary(self) -> Mapping[str, Any]:
+        """What a run's summary tells of it, JSON values by name."""
+        return {}
+
+    def lines(self) -> list[str]:
+        """The same in lines for people."""
+        return []
+
+    def state_dict(self) -> dict[str, Any]:
+        """What `load_state_dict` needs, for checkpoints."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Resumes from a checkpoint's state."""

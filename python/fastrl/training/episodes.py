@@ -1,0 +1,76 @@
+"""Episodes of single environments, stepped without exploration to score a policy."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from fastrl.collectors.failures import last_line, own_traceback
+from fastrl.collectors.protocol import CollectError
+from fastrl.envs import contract
+from fastrl.envs.spec import EnvSpec
+from fastrl.networks.action_space import Actions
+from fastrl.networks.actor_critic import ActorCritic
+from fastrl.networks.compiled_actor import MlpActor
+from fastrl.training.collecting import build_env
+
+
+def play_episodes(
+    spec: EnvSpec,
+    policy: ActorCritic,
+    takes: Actions,
+    episodes: int,
+    seed: int,
+    num_steps: int,
+    advance: Callable[[int], object] = lambda episodes: None,
+) -> tuple[float, ...]:
+    """The returns of episodes in which the likeliest action is always chosen.
+
+    Args:
+        takes: what the environment gets of what the policy draws.
+        seed: of the episodes, others than those of a run with that seed.
+        num_steps: after which an episode ends at the latest.
+        advance: called after each episode, with 1.
+
+    Raises:
+        TrainError, CollectError: the environment cannot be built or played.
+    """
+    actor = MlpActor(policy.actor_architecture())
+    weights = np.zeros(actor.weights_nbytes // 4, np.float32)
+    policy.actor_weights(weights)
+    actor.load(weights.data)
+    draws = np.zeros((1, takes.size), np.float32) if takes.is_box else np.zeros(1, np.int64)
+    log_probs = np.zeros(1, np.float32)
+    nothing = np.zeros(1, np.uint64), np.zeros(1, np.int64)
+    env = build_env(spec)
+    form = contract.form_of(spec.id, env.observation_space.shape or (), env.observation_space.dtype)
+    returns = []
+    for number in np.random.SeedSequence([seed, 1]).generate_state(episodes):
+        episode_seed, total, step = int(number) >> 1, 0.0, 0
+        try:
+            obs, _ = contract.reset(env, form, episode_seed)
+            for _ in range(num_steps):
+                step += 1
+                actor.act(obs.astype(np.float32).reshape(1, -1), *nothing, draws, log_probs, greedy=True)
+                action = takes.to_env(draws)[0] if takes.is_box else int(draws[0])
+                obs, reward, terminated, truncated, _ = contract.step(env, form, action)
+                total += float(reward)
+                if not (np.isfinite(total) and np.isfinite(obs).all()):
+                    what = (
+                        f"a reward of {reward}"
+                        if np.isfinite(obs).all()
+                        else "NaN or infinity as observation"
+                    )
+                    raise ValueError(f"it gave {what}")
+                if terminated or truncated:
+                    break
+        except contract.ContractError as error:
+            raise CollectError(str(error)) from None
+        except (Exception, SystemExit) as error:  # whatever an environment raises
+            told = own_traceback(error)
+            cause = last_line(told) if told else str(error)
+            where = f"at step {step} of the episode that reset(seed={episode_seed}) began"
+            raise CollectError(f"{spec.id} failed {where}: {cause}", told) from error
+        returns.append(total)
+        advance(1)
+    contract.close(env)
+    return tuple(returns)

@@ -1,0 +1,182 @@
+"""Evaluation: scores of a policy without exploration, at the end of a run and on the way."""
+
+import dataclasses
+import statistics
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from rich.console import Console
+
+from fastrl.training.callbacks import Callback
+from fastrl.training.checkpoint import save_checkpoint
+from fastrl.training.experience import Episodes
+from fastrl.training.metrics import brief, counted
+from fastrl.training.row import Number
+from fastrl.utils.progress import Progress
+from fastrl.utils.tables import show
+
+if TYPE_CHECKING:
+    from fastrl.training.trainer import Trainer
+
+# The checkpoint of the best evaluation, which no newer one replaces.
+BEST = "best.safetensors"
+
+# Called again and again with how much has been done since the last call.
+Advance = Callable[[int], object]
+
+
+class Scores(Protocol):
+    """What an evaluation found."""
+
+    @property
+    def mean_return(self) -> float:
+        """By which evaluations are compared; more is better."""
+        ...
+
+    def numbers(self) -> Mapping[str, Number]:
+        """For a row of metrics, by name."""
+        ...
+
+    def to_tree(self) -> dict[str, Any]:
+        """All of it, for JSON."""
+        ...
+
+    def show(self, console: Console) -> None:
+        """Prints it for people."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Returns:
+    """Undiscounted returns of episodes; of environments whose task has no protocol of its own.
+
+    Attributes:
+        returns: one of each episode.
+    """
+
+    returns: tuple[float, ...]
+
+    @property
+    def mean_return(self) -> float:
+        return statistics.fmean(self.returns)
+
+    def numbers(self) -> dict[str, Number]:
+        return {"mean_return": self.mean_return}
+
+    def to_tree(self) -> dict[str, Any]:
+        return {
+            "episodes": len(self.returns),
+            "mean": self.mean_return,
+            "min": min(self.returns),
+            "max": max(self.returns),
+            "returns": list(self.returns),
+        }
+
+    @classmethod
+    def from_tree(cls, tree: Mapping[str, Any]) -> "Returns":
+        return cls(tuple(tree["returns"]))
+
+    def line(self) -> str:
+        """All of it in words."""
+        return (
+            f"{counted(len(self.returns), 'episode')}: mean return {brief(self.mean_return)},"
+            f" from {brief(min(self.returns))} to {brief(max(self.returns))}"
+        )
+
+    def show(self, console: Console) -> None:
+        show(console, f"without exploration, {self.line()}")
+
+
+class Evaluation(Callback):
+    """Evaluates at the end of a run, and every ``eval_freq`` episodes; keeps a checkpoint of the best policy.
+
+    Args:
+        evaluate: scores the policy in a checkpoint's state.
+        from_tree: the inverse of ``Scores.to_tree``, for runs that are resumed.
+        work: for the progress bar: how much ``evaluate`` advances by.
+        eval_freq: episodes between evaluations; 0: only at the end.
+
+    Attributes:
+        scores: of the last evaluation; None before.
+        best: of the best evaluation, and best_at, the episodes that it was made after; None with ``eval_freq`` 0.
+        best_file: where the checkpoint of the best policy goes; None: nowhere.
+    """
+
+    name = "evaluation"
+
+    def __init__(
+        self,
+        evaluate: Callable[[Mapping[str, Any], Advance], Scores],
+        from_tree: Callable[[Mapping[str, Any]], Scores],
+        work: int,
+        eval_freq: int,
+    ) -> None:
+        self._evaluate, self._from_tree, self._work, self._freq = evaluate, from_tree, work, eval_freq
+        self.scores: Scores | None = None
+        self.best: Scores | None = None
+        self.best_at = self._evaluated_at = 0
+        self.best_file: Path | None = None
+        self._new: Scores | None = None
+
+    def on_update(self, trainer: "Trainer", ended: Episodes) -> None:
+        if not self._freq or trainer.iteration == 0:
+            return
+        if trainer.episodes - self._evaluated_at < self._freq and not trainer.is_done():
+            return
+        with trainer.watch("evaluation"):
+            self._evaluated_at = trainer.episodes
+            self.scores = self._new = self._evaluate(trainer.policy_checkpoint(), lambda _: None)
+            if self.best is None or self.scores.mean_return > self.best.mean_return:
+                self.best, self.best_at = self.scores, trainer.episodes
+                if self.best_file is not None:
+                    self.best_file.parent.mkdir(exist_ok=True)
+                    save_checkpoint(self.best_file, trainer.state_dict())
+
+    def at_end(self, trainer: "Trainer", console: Console) -> None:
+        """Evaluates the final policy, unless the last update was followed by an evaluation."""
+        if self.scores is not None and self._evaluated_at == trainer.episodes:
+            return
+        console.print("evaluating ...", highlight=False)
+        with Progress("evaluating", self._work, console) as progress:
+            self.scores = self._evaluate(trainer.policy_checkpoint(), progress.advance)
+
+    def groups(self) -> Mapping[str, Mapping[str, Number]]:
+        new, self._new = self._new, None
+        self._shown = new
+        return {} if new is None else {"evaluation": {f"eval_{k}": v for k, v in new.numbers().items()}}
+
+    def highlights(self) -> list[str]:
+        return [] if self._shown is None else [f"evaluation {brief(self._shown.mean_return)}"]
+
+    def summary(self) -> Mapping[str, Any]:
+        if not self._freq:
+            return {}
+        has_file = self.best is not None and self.best_file is not None and self.best_file.exists()
+        return {
+            "best": None if self.best is None else self.best.to_tree(),
+            "best_at": self.best_at,
+            "best_checkpoint": str(self.best_file) if has_file else None,
+        }
+
+    def show(self, console: Console) -> None:
+        """Prints the last scores, and the best ones."""
+        if self.scores is not None:
+            self.scores.show(console)
+        if self.best is not None:
+            console.print(f"best evaluation, after {self.best_at:,} episodes:", highlight=False)
+            self.best.show(console)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "scores": None if self.scores is None else self.scores.to_tree(),
+            "best": None if self.best is None else self.best.to_tree(),
+            "best_at": self.best_at,
+            "evaluated_at": self._evaluated_at,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.scores, self.best = (
+            None if state[name] is None else self._from_tree(state[name]) for name in ("scores", "best")
+        )
+        self.best_at, self._evaluated_at = state["best_at"], state["evaluated_at"]

@@ -1,0 +1,139 @@
+"""The protocol between the trainer and what brings it experience."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastrl.algorithms.protocol import Algorithm, Problem
+from fastrl.collectors.protocol import Report
+from fastrl.training.row import Number
+from fastrl.utils.timer import Stopwatch
+
+
+@dataclass(frozen=True)
+class Episodes:
+    """Episodes that have ended, E of them, in the order in which they ended.
+
+    Attributes:
+        returns: float64 [E], undiscounted; of many agents the mean over an episode's agents.
+        lengths: int64 [E], steps.
+        info: further values, [E] each, by name, such as which opponent was played against.
+    """
+
+    returns: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
+    lengths: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    info: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.returns)
+
+    @classmethod
+    def concatenated(cls, parts: Sequence["Episodes"]) -> "Episodes":
+        """All of them, in order."""
+        if len(parts) == 1:
+            return parts[0]
+        own = cls()
+        return cls(
+            np.concatenate([own.returns, *(part.returns for part in parts)]),
+            np.concatenate([own.lengths, *(part.lengths for part in parts)]),
+            {
+                name: np.concatenate([part.info[name] for part in parts])
+                for name in (parts[0].info if parts else ())
+            },
+        )
+
+
+class Source(Protocol):
+    """Brings an algorithm what it learns from: rollouts of a collector, minibatches of a replay.
+
+    It is made with settings, tells the `Problem` that an algorithm is built for, and is given that algorithm by
+    `attach`. As a context it runs: collectors start, and end with it. Its state can be saved and loaded whether it runs
+    or not.
+
+    Attributes:
+        steps: environment steps taken so far, by earlier sessions too.
+        collector: name of who steps the environments.
+        env_id: of the environment.
+    """
+
+    steps: int
+    collector: str
+    env_id: str
+
+    def problem(self, total_steps: int, seed: int, device: str) -> Problem:
+        """What the algorithm is built for.
+
+        Raises:
+            TrainError: spaces that it cannot bring experience from.
+        """
+        ...
+
+    def episode_steps(self) -> int:
+        """Steps after which an episode ends at the latest; what the run's length in steps is estimated by where its
+        goal
+        is in episodes."""
+        ...
+
+    def attach(self, algorithm: Algorithm[Any]) -> None:
+        """Gives it the algorithm that the experience is for, once, before it runs."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def next(self, watch: Stopwatch) -> Any | None:
+        """What the next update learns from, valid until the next call; None if there is nothing yet, after a short
+        time.
+        The newest weights act.
+
+        Raises:
+            CollectError: environments or workers fail again and again.
+        """
+        ...
+
+    def feedback(self, result: Any) -> None:
+        """Takes what the algorithm's update returned for the last experience."""
+        ...
+
+    def take_episodes(self) -> Episodes:
+        """Episodes that have ended since the last call."""
+        ...
+
+    def report(self) -> Report:
+        """What collection did and what its time went to since this session began."""
+        ...
+
+    def numbers(self) -> Mapping[str, Number]:
+        """Its own numbers for a row of metrics, such as staleness; asked once for each row."""
+        ...
+
+    def highlights(self) -> list[str]:
+        """The few of them that a console shows, as text."""
+        ...
+
+    def summary(self) -> Mapping[str, Any]:
+        """What a run's summary tells of it, JSON values by name. Also after it has run."""
+        ...
+
+    def lines(self) -> list[str]:
+        """The same in lines for people; none where there is nothing to tell."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that `load_state_dict` needs: nested dicts with string keys, of tensors, bytes and JSON values."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Resumes where the other source stood; called after `attach`, before it runs.
+
+        Raises:
+            ValueError, KeyError: the state is of other settings, or damaged.
+        """
+        ...

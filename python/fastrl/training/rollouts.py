@@ -1,0 +1,267 @@
+"""Rollouts from any collector, as experience for an algorithm that learns from them."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+import gymnasium
+import numpy as np
+from rich.console import Console
+
+from fastrl.algorithms.protocol import Algorithm, Problem
+from fastrl.collectors.fragment_stream import Intake, Lag
+from fastrl.collectors.protocol import Collector, Plan, Report, check_spaces
+from fastrl.envs import contract
+from fastrl.envs.spec import EnvSpec
+from fastrl.rollout.fragment import Fragment
+from fastrl.training.collecting import (
+    CollectConfig,
+    FailureReporter,
+    build_env,
+    check_collected,
+    collector_state,
+    episode_steps,
+    load_collected,
+    open_collector,
+    tell_begun_anew,
+)
+from fastrl.training.errors import TrainError
+from fastrl.training.experience import Episodes
+from fastrl.training.metrics import brief, counted
+from fastrl.training.row import Number
+from fastrl.utils.timer import Stopwatch
+
+# The widest observation of a compiled actor.
+MAX_OBS_DIM = 2**16
+
+
+class RolloutSource:
+    """See `fastrl.training.experience.Source`. Brings lists of fragments, an update's worth each.
+
+    Args:
+        spec: of the environment; one is built at once, to see its spaces.
+        num_envs: environments that are stepped.
+        collect: how.
+        seed: of episodes and actions.
+        console: gets lines about the collector and about failures of workers.
+        episode_info: keys of the environment's info whose values at the end of an episode are kept.
+
+    Raises:
+        TrainError, CollectError: the environment cannot be built, or not collected from.
+    """
+
+    def __init__(
+        self,
+        spec: EnvSpec,
+        num_envs: int,
+        collect: CollectConfig,
+        *,
+        seed: int = 0,
+        console: Console | None = None,
+        episode_info: Sequence[str] = (),
+    ) -> None:
+        self.spec, self.num_envs, self.collect, self.seed = spec, num_envs, collect, seed
+        self.env_id = spec.id
+        self.collector: str = collect.method
+        self.steps = 0
+        self._console = console or Console(quiet=True)
+        self._episode_info = tuple(episode_info)
+        env = build_env(spec)
+        try:
+            check_spaces(env.observation_space, env.action_space)
+        except ValueError as error:
+            raise TrainError(f"--env {spec.id}: {error}") from None
+        self.obs_space, self.action_space = env.observation_space, env.action_space
+        self._episode_steps = episode_steps(collect, env)
+        contract.close(env)
+        obs_dim = int(np.prod(self.obs_space.shape or ()))
+        if obs_dim > MAX_OBS_DIM:
+            raise TrainError(
+                f"--env {spec.id}: its observations have {obs_dim:,} numbers each, the most that a compiled network"
+                f" takes is {MAX_OBS_DIM:,}; fastrl-train pixels --env {spec.id.rpartition(':')[2]} learns from images"
+            )
+        self._obs_dim = obs_dim
+        self._plan: Plan | None = None
+        # While it runs: the collector, and what takes fragments from it.
+        self._collector: Collector | None = None
+        self._stream: Intake | None = None
+        # While it does not run: the state that the next collector resumes from.
+        self._saved: dict[str, Any] | None = None
+        self._report = Report()
+        # Of earlier sessions.
+        self._failures = self._restarts = 0
+        self._staleness = self._row_staleness = Lag()
+        self._episodes: list[Episodes] = []
+
+    def problem(self, total_steps: int, seed: int, device: str) -> Problem:
+        flat = gymnasium.spaces.Box(-np.inf, np.inf, (self._obs_dim,), np.float32)
+        return Problem(flat, self.action_space, self.num_envs, total_steps, seed=seed, device=device)
+
+    def episode_steps(self) -> int:
+        return self._episode_steps
+
+    def attach(self, algorithm: Algorithm[Any]) -> None:
+        whole = self.collect.episodes_per_update > 0
+        self._algorithm = algorithm
+        try:
+            self._plan = Plan(
+                env=self.spec,
+                make_actor=algorithm.actor_spec(),
+                obs_space=self.obs_space,
+                action_space=self.action_space,
+                num_envs=self.num_envs,
+                num_steps=self._episode_steps if whole else algorithm.num_steps,
+                unit="episodes" if whole else "steps",
+                episodes=self.collect.episodes_per_update,
+                seed=self.seed,
+                action_masks=algorithm.action_masks,
+                episode_info=self._episode_info,
+            )
+        except ValueError as error:
+            raise TrainError(f"--env {self.spec.id}: {error}") from None
+
+    @property
+    def plan(self) -> Plan:
+        assert self._plan is not None, "attach() comes first"
+        return self._plan
+
+    def __enter__(self) -> Self:
+        staleness = self._algorithm.max_staleness
+        collector = open_collector(self.collect, self.plan, self._console, staleness)
+        try:
+            if self._saved is not None:
+                load_collected(collector, self._saved, self._console)
+        except BaseException:
+            collector.close()
+            raise
+        self._collector, self.collector = collector, collector.name
+        self._stream = Intake(collector, staleness)
+        self._failure_lines = FailureReporter(self._console)
+        self._weights = np.zeros(self._algorithm.weights_nbytes, np.uint8)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        collector, self._collector, self._stream = self._collector, None, None
+        if collector is not None:
+            self._saved = collector_state(collector.state_dict())
+            self._report = collector.report()
+            collector.close()
+
+    def next(self, watch: Stopwatch) -> list[Fragment]:
+        assert self._collector is not None and self._stream is not None, "it runs as a context"
+        with watch("publishing"):
+            self._algorithm.write_weights(self._weights)
+            self._collector.publish(self._weights)
+        fragments = self._stream.next(watch)
+        self.steps += sum(len(fragment) for fragment in fragments)
+        self._episodes += [Episodes(each.returns, each.lengths, each.episode_info) for each in fragments]
+        return fragments
+
+    def feedback(self, result: Any) -> None:
+        pass
+
+    def take_episodes(self) -> Episodes:
+        ended, self._episodes = self._episodes, []
+        return Episodes.concatenated(ended)
+
+    def report(self) -> Report:
+        """Asks the collector, and prints what has failed since the last time."""
+        if self._collector is not None:
+            before, self._report = self._report, self._collector.report()
+            self._failure_lines.tell(self._report.failures)
+            tell_begun_anew(self.plan, before, self._report, self._console)
+        return self._report
+
+    def numbers(self) -> Mapping[str, Number]:
+        assert self._stream is not None, "it runs as a context"
+        self._row_staleness = self._stream.take_lag()
+        self._staleness = self._staleness.plus(self._row_staleness)
+        return {
+            "staleness": self._row_staleness.mean,
+            "max_staleness": self._row_staleness.highest,
+            "dropped": self._staleness.dropped,
+            "failures": self._failures + len(self._report.failures),
+            "restarts": self._restarts + self._report.restarts,
+            "worker_memory_mib": max(self._report.memory_mib, default=0.0),
+        }
+
+    def highlights(self) -> list[str]:
+        stale = self._row_staleness
+        shown = [f"staleness {brief(stale.mean)}"] if stale.highest else []
+        counts = {
+            "dropped": self._staleness.dropped,
+            "failures": self._failures + len(self._report.failures),
+            "restarts": self._restarts + self._report.restarts,
+        }
+        return shown + [f"{name} {number}" for name, number in counts.items() if number]
+
+    def summary(self) -> Mapping[str, Any]:
+        report, stale = self._report, self._staleness
+        return {
+            "workers": dict(report.seconds) if report.workers else {},
+            "worker_memory_mib": list(report.memory_mib),
+            "cold_start": report.cold_start,
+            "staleness": stale.mean,
+            "max_staleness": stale.highest,
+            "dropped": stale.dropped,
+            "failures": self._failures + len(report.failures),
+            "restarts": self._restarts + report.restarts,
+        }
+
+    def lines(self) -> list[str]:
+        report, stale = self._report, self._staleness
+        lines = []
+        if report.workers:
+            lines.append(_about_workers(report.memory_mib, report.cold_start, report.seconds))
+        if stale.highest or stale.dropped:
+            lines.append(
+                f"staleness {stale.mean:.2f} updates on average, {stale.highest} at most,"
+                f" {stale.dropped:,} fragments dropped as too old"
+            )
+        failures, restarts = self._failures + len(report.failures), self._restarts + report.restarts
+        if failures or restarts:
+            lines.append(f"{counted(failures, 'failure')} of workers, {counted(restarts, 'restart')}")
+        return lines
+
+    def state_dict(self) -> dict[str, Any]:
+        running = self._collector
+        return {
+            "steps": self.steps,
+            "collector": self._saved if running is None else collector_state(running.state_dict()),
+            "failures": self._failures + len(self._report.failures),
+            "restarts": self._restarts + self._report.restarts,
+            "staleness": dataclasses.asdict(self._staleness),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._saved = state["collector"]
+        if self._saved is not None:
+            check_collected(self.plan, self._saved)
+        self.steps = state["steps"]
+        self._failures, self._restarts = state["failures"], state["restarts"]
+        self._staleness = Lag(**state["staleness"])
+
+
+def check_num_envs(state: Mapping[str, Any], num_envs: int) -> None:
+    """Compares the saved state of a `RolloutSource` with a number of environments, before memory is taken for them.
+
+    Raises:
+        ValueError: it is of fewer environments.
+    """
+    collector = state["collector"]
+    if collector is not None and len(collector["running"]["lanes"]) not in (0, num_envs):
+        raise ValueError(
+            f"{num_envs:,} environments are claimed, the state has {len(collector['running']['lanes']):,}"
+        )
+
+
+def _about_workers(memory_mib: Sequence[float], cold_start: float, seconds: Mapping[str, float]) -> str:
+    """How many there were, when they were ready, the memory of each and what they spent their time on."""
+    memory = ", ".join(f"{each:,.0f}" for each in memory_mib)
+    total = sum(seconds.values()) or 1.0
+    shares = ", ".join(f"{name} {each / total:.1%}" for name, each in seconds.items())
+    workers = counted(len(memory_mib), "worker")
+    return f"{workers}, ready after {cold_start:.1f} s, memory {memory} MiB; their time: {shares}"

@@ -1,0 +1,346 @@
+"""Runs: a training with its run directory, checkpoints, loggers and summary, from the start or resumed."""
+
+import signal
+import threading
+import time
+import types
+from collections.abc import Mapping
+from contextlib import ExitStack
+from operator import attrgetter
+from pathlib import Path
+from typing import Any, Self
+
+from rich.console import Console
+
+from fastrl.collectors.protocol import CollectError
+from fastrl.training.checkpoint import Checkpoints, find_checkpoint, load_newest, unusable
+from fastrl.training.errors import TrainError
+from fastrl.training.evaluation import BEST, Advance, Evaluation, Scores
+from fastrl.training.loggers import ConsoleLogger, JsonlLogger, LoggedRun, Logger, start_loggers
+from fastrl.training.profiler import with_other
+from fastrl.training.run_directory import RunDirectory, new_directory
+from fastrl.training.settings import with_one_goal
+from fastrl.training.summary import Summary, peak_gpu_memory_mib, peak_memory_mib
+from fastrl.training.task import Task, trusted_algorithm
+from fastrl.training.trainer import Trainer
+from fastrl.utils.config import ConfigError, Values, build, check, resumable_keys, to_toml
+from fastrl.utils.errors import UserError
+from fastrl.utils.files import to_json, write_atomically
+from fastrl.utils.trust import from_file
+
+
+class StopSignals:
+    """Notes that the process was asked to stop, by Ctrl-C, SIGTERM, or SIGHUP of a terminal that closes; asked again by
+    one of the first two, it stops at once. (A terminal that closes says so twice, through its shell and by itself.)
+
+    Where SIGHUP is ignored, as under nohup, it stays so.
+    """
+
+    def __init__(self) -> None:
+        self.received: signal.Signals | None = None
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            numbers = [signal.SIGINT, signal.SIGTERM]
+            if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+                numbers.append(signal.SIGHUP)
+            self._before = {number: signal.signal(number, self._note) for number in numbers}
+        return self
+
+    def _note(self, number: int, frame: types.FrameType | None) -> None:
+        self.received = self.received or signal.Signals(number)
+        for asked in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(asked, self._before[asked])
+
+    def __exit__(self, *error: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+
+def start_run(task: Task, settings: Any, path: Path | None, console: Console) -> Summary:
+    """Trains from the beginning, in a new run directory.
+
+    Args:
+        path: the directory; None: a new one under ``runs``.
+
+    Raises:
+        TrainError, RunDirectoryError, ConfigError: it cannot start; nothing has been written then.
+        CollectError: environments or workers fail again and again.
+    """
+    trainer = task.make_trainer(settings, console)
+    if settings.run.init_from is not None:
+        _load_weights(trainer, settings.run.init_from, task, console)
+    with new_directory(path, task.name) as directory:
+        return _train(task, trainer, settings, directory, console)
+
+
+def resume_run(
+    task: Task, path: Path, changes: Values, new_path: Path | None, console: Console, *, trust: bool = False
+) -> Summary:
+    """Resumes exactly where a checkpoint stands, in its own run directory or in a new one.
+
+    Args:
+        path: a run directory, of which the newest checkpoint is meant, or a checkpoint file.
+        changes: other values for settings that are resumable, by dotted key.
+        new_path: a run directory for what follows; needed only for a checkpoint that lies in none.
+        trust: the checkpoint may import code, connect to a Ray cluster and write files, as it says.
+
+    Raises:
+        CheckpointError, TrainError, TrustError, RunDirectoryError, ConfigError: it cannot resume; nothing has changed.
+        CollectError: environments or workers fail again and again.
+    """
+    own_directory = find_checkpoint(path).parent
+    if not own_directory.name:
+        own_directory = own_directory.absolute()
+    if new_path is None and own_directory.name != "checkpoints":
+        raise TrainError(f"{path} lies in no run directory: name a new one with --run-dir")
+    with ExitStack() as stack:
+        directory = None
+        if new_path is None:
+            # No other process may write to the run between reading its checkpoint and resuming from it.
+            directory = stack.enter_context(RunDirectory(own_directory.parent))
+            directory.check_own()
+        file, state = load_newest(path)
+        try:
+            _check_counts(state)
+            settings = resumed_settings(task, file, state, changes, trust=trust)
+            task.check_state(state, settings)
+            trainer = task.make_trainer(settings, console)
+            trainer.load_state_dict(state)
+        except Exception as error:
+            if isinstance(error, UserError | CollectError | MemoryError | OSError):
+                raise
+            raise unusable(file, "is no checkpoint of a run that this fastrl can resume", error) from None
+        directory = directory or stack.enter_context(new_directory(new_path, task.name))
+        Checkpoints(directory.checkpoints).drop_after(trainer.steps)
+        console.print(f"resuming from {file}", highlight=False, soft_wrap=True)
+        return _train(task, trainer, settings, directory, console)
+
+
+def resumed_settings(
+    task: Task, file: Path, state: Mapping[str, Any], changes: Values, *, trust: bool
+) -> Any:
+    """The settings that a run is resumed with: its own, changed.
+
+    Args:
+        file, state: its checkpoint.
+        changes: other values, by dotted key; one that the run has already is no change.
+        trust: as of `fastrl.utils.trust.from_file`.
+
+    Raises:
+        ConfigError: a setting changes that is not resumable, or they are no settings of this kind of run.
+        TrustError: the checkpoint would reach beyond its run.
+    """
+    algorithm = trusted_algorithm(task.algorithm_in(state["config"]), file, trust=trust)
+    config_type = task.settings_type(algorithm)
+    own = check(config_type, state["config"], str(file))
+    old, new = build(config_type, own), build(config_type, own, with_one_goal(changes))
+    resumable = resumable_keys(config_type)
+    for key in changes:
+        if key not in resumable and attrgetter(key)(old) != attrgetter(key)(new):
+            raise ConfigError(
+                f"{key} cannot change when a run is resumed, it would be another run: --init-from {file} starts one"
+                f" with its weights; {', '.join(resumable)} can"
+            )
+    from_file(config_type, state["config"], str(file), trust=trust, named=changes)
+    return new
+
+
+def saved_settings(task: Task, path: Path, changes: Values) -> Any:
+    """The settings that a run would be resumed with: those of its newest checkpoint, changed. Nothing is done with
+    them.
+
+    Raises:
+        CheckpointError: there is no checkpoint, or one without settings.
+        ConfigError: as of `resumed_settings`.
+    """
+    file, state = load_newest(path)
+    try:
+        return resumed_settings(task, file, state, changes, trust=True)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise unusable(file, "has no settings that this fastrl can read", error) from None
+
+
+def evaluate_run(
+    task: Task,
+    path: Path,
+    *,
+    episodes: int,
+    seed: int,
+    advance: Advance = lambda done: None,
+    trust: bool = False,
+    named: Values | None = None,
+    **options: Any,
+) -> Scores:
+    """Scores the newest policy of a run, or the policy of a checkpoint file, without exploration.
+
+    Args:
+        advance: called with how much of ``task.evaluation_work(episodes)`` has been done.
+        trust: the checkpoint may import code, as it says.
+        named: settings that the caller has named, such as ``env.id``, which may import code then.
+        options: see `Task.evaluate`.
+
+    Raises:
+        CheckpointError: there is none, or none of a run that this fastrl knows.
+        TrustError: the environment would import code.
+        ConfigError: its environment is another one than the caller named.
+        TrainError, CollectError: the environment cannot be built or stepped.
+    """
+    file, state = load_newest(path)
+    named = named or {}
+    try:
+        algorithm = trusted_algorithm(task.algorithm_in(state["config"]), file, trust=trust)
+        config_type = task.settings_type(algorithm)
+        settings = build(
+            config_type, from_file(config_type, state["config"], str(file), trust=trust, named=named)
+        )
+        for key, value in named.items():
+            if attrgetter(key)(settings) != value:
+                raise ConfigError(
+                    f"{file} is of a run with {key} {attrgetter(key)(settings)!r}, not {value!r}"
+                )
+        return task.evaluate(
+            state,
+            task.resolve_defaults(settings),
+            episodes=episodes,
+            seed=seed,
+            advance=advance,
+            **options,
+        )
+    except Exception as error:
+        if isinstance(error, UserError | CollectError | MemoryError | OSError):
+            raise
+        raise unusable(file, "holds no policy that this fastrl can use", error) from None
+
+
+def _check_counts(state: Mapping[str, Any]) -> None:
+    """Refuses counters and times of a damaged checkpoint: they would fail later, in the middle of a run.
+
+    Raises:
+        ValueError
+    """
+    for name in ("steps", "iteration", "episodes"):
+        value = state[name]
+        if type(value) is not int or not 0 <= value < 2**63:
+            raise ValueError(f"{name} should be a whole number from 0 on, got {value!r}")
+    for name, value in (
+        {key: state[key] for key in ("seconds", "mean_return")} | dict(state["parts"])
+    ).items():
+        if type(value) not in (int, float):
+            raise ValueError(f"{name} should be a number, got {value!r}")
+
+
+def _load_weights(trainer: Trainer, path: Path, task: Task, console: Console) -> None:
+    """Gives a new run the weights of another one.
+
+    Raises:
+        CheckpointError: there is no checkpoint.
+        TrainError: it is of another kind of run, or its weights do not fit.
+    """
+    file, state = load_newest(path)
+    if state.get("kind") != task.name:
+        raise TrainError(f"--init-from {path}: a run of {state.get('kind')!r}, not of {task.name}")
+    try:
+        fresh = trainer.load_policy(state)
+    except ValueError as error:
+        raise TrainError(f"--init-from {path}: {error}") from None
+    except Exception as error:
+        raise unusable(file, "has no weights that this fastrl can use", error) from None
+    kept = f"; {', '.join(fresh)} differ and start with new weights" if fresh else ""
+    console.print(f"starting with the weights of {file}{kept}", highlight=False, soft_wrap=True, markup=False)
+
+
+def _train(task: Task, trainer: Trainer, settings: Any, directory: RunDirectory, console: Console) -> Summary:
+    """Trains to the end or until a signal; writes everything that a run directory has."""
+    evaluation = trainer.callback(Evaluation)
+    if evaluation is not None:
+        evaluation.best_file = directory.checkpoints / BEST
+    before = trainer.steps, trainer.episodes, trainer.seconds
+    checkpoint, stopped_by = _run_loop(task, trainer, settings, directory, console)
+    steps, episodes, seconds = (
+        now - then
+        for now, then in zip((trainer.steps, trainer.episodes, trainer.seconds), before, strict=True)
+    )
+
+    def summarise() -> Summary:
+        summary = Summary(
+            status="complete" if stopped_by is None else "interrupted",
+            signal=None if stopped_by is None else stopped_by.name,
+            run=str(directory.path),
+            checkpoint=str(checkpoint),
+            kind=task.name,
+            env=trainer.env_id,
+            algorithm=trainer.algorithm_name,
+            collector=trainer.collector,
+            unit=trainer.goal[1],
+            steps=trainer.steps,
+            episodes=trainer.episodes,
+            iterations=trainer.iteration,
+            seconds=trainer.seconds,
+            steps_per_second=steps / seconds if seconds else 0.0,
+            episodes_per_second=episodes / seconds if seconds else 0.0,
+            mean_return=trainer.mean_return,
+            device=trainer.device,
+            parts=with_other(trainer.parts, trainer.seconds),
+            peak_memory_mib=peak_memory_mib(),
+            peak_gpu_memory_mib=peak_gpu_memory_mib(trainer.device),
+            evaluation=None if evaluation is None else evaluation.scores,
+            details=trainer.summary(),
+            lines=trainer.lines(),
+        )
+        write_atomically(directory.summary, to_json(summary.to_tree(), indent=2).encode())
+        return summary
+
+    # Before the evaluation, in which the environment may fail.
+    summary = summarise()
+    if stopped_by is None and evaluation is not None:
+        evaluation.at_end(trainer, console)
+        summary = summarise()
+    if evaluation is not None:
+        evaluation.show(console)
+    summary.print(console)
+    return summary
+
+
+def _run_loop(
+    task: Task, trainer: Trainer, settings: Any, directory: RunDirectory, console: Console
+) -> tuple[Path, signal.Signals | None]:
+    """Returns the last checkpoint, and the signal that stopped the run."""
+    run = trainer.run
+    directory.write_settings(f'kind = "{task.name}"\n\n{to_toml(settings)}')
+    over = ", whose run had no checkpoint yet: it starts over" if directory.starts_over else ""
+    console.print(
+        f"training on {trainer.device}, run directory {directory.path}{over}", highlight=False, soft_wrap=True
+    )
+    checkpoints = Checkpoints(directory.checkpoints, run.keep_checkpoints)
+    total, unit = trainer.goal
+    logged = LoggedRun(directory, trainer.steps, total, trainer.done, unit, settings, console)
+    on_console = ConsoleLogger(logged)
+    loggers: list[Logger] = [JsonlLogger(logged), *start_loggers(run.loggers, logged), on_console]
+    trainer.on_progress = on_console.show
+
+    def save() -> Path:
+        # The rows up to a checkpoint have to be there when it is.
+        for logger in loggers:
+            logger.flush()
+        return checkpoints.save(trainer.steps, trainer.state_dict())
+
+    saved_at, saved_episodes = time.monotonic(), trainer.episodes
+    with StopSignals() as stop:
+        try:
+            for row in trainer.rows():
+                for logger in loggers:
+                    logger.write(row)
+                if stop.received is not None:
+                    break
+                is_due = run.save_freq and trainer.episodes - saved_episodes >= run.save_freq
+                if is_due or time.monotonic() - saved_at >= run.checkpoint_seconds:
+                    save()
+                    saved_at, saved_episodes = time.monotonic(), trainer.episodes
+            checkpoint = save()
+        finally:
+            for logger in loggers:
+                logger.close()
+    trainer.profile.save(directory.profile)
+    return checkpoint, stop.received

@@ -1,0 +1,140 @@
+"""Settings of a run: the table that all runs have, and how the tables of task, algorithm and collector come
+together."""
+
+import functools
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Protocol, cast
+
+from pydantic import Field
+
+from fastrl.utils.config import ConfigError, InitFrom, Setting, Values, section
+from fastrl.utils.trust import Reach, imports_algorithm, imports_modules
+
+
+@section
+class RunConfig:
+    """Length, device and random seed of a run, and what is written and when."""
+
+    seed: Annotated[
+        int,
+        Field(
+            ge=0,
+            lt=2**63,
+            description="fixes everything random in the run; with an algorithm that learns from stale experience,"
+            " timing has a say too",
+        ),
+        Setting(option="--seed", common=True),
+    ] = 0
+    init_from: InitFrom = None
+    device: Annotated[
+        Literal["auto", "cpu", "cuda"],
+        Field(description="where networks learn; auto: cuda if there is one, else cpu"),
+        Setting(resumable=True, option="--device", common=True),
+    ] = "auto"
+    algorithm: Annotated[
+        str,
+        Field(description="name of an algorithm, or module:Class of your own"),
+        Reach(imports_algorithm),
+        Setting(option="--algorithm", common=True),
+    ] = "ppo"
+    total_steps: Annotated[
+        int | None,
+        Field(
+            ge=1,
+            description="environment steps in all; the last update may go beyond. none: --total-episodes",
+        ),
+        Setting(resumable=True, option="--total-steps", common=True),
+    ] = 1_000_000
+    total_episodes: Annotated[
+        int | None,
+        Field(ge=1, description="episodes in all, in place of --total-steps; the last update may go beyond"),
+        Setting(resumable=True, option="--total-episodes", aliases=("--episodes",), common=True),
+    ] = None
+    torch_threads: Annotated[
+        int,
+        Field(ge=0, le=1024, description="threads of PyTorch in the learner; 0: chosen by PyTorch"),
+        Setting(resumable=True),
+    ] = 1
+    row_seconds: Annotated[
+        float,
+        Field(ge=0, description="seconds between rows of metrics; 0: one after every update"),
+        Setting(resumable=True),
+    ] = 1.0
+    loggers: Annotated[
+        tuple[str, ...],
+        Field(
+            description="further loggers beside the console and metrics.jsonl: tensorboard, or module:Class of your own"
+        ),
+        Setting(resumable=True),
+        Reach(imports_modules),
+    ] = ("tensorboard",)
+    checkpoint_seconds: Annotated[
+        float,
+        Field(ge=0, description="seconds between checkpoints; 0: one after every row"),
+        Setting(resumable=True),
+    ] = 30.0
+    save_freq: Annotated[
+        int,
+        Field(ge=0, description="episodes between checkpoints, besides those by time; 0: by time only"),
+        Setting(resumable=True, option="--save-freq"),
+    ] = 0
+    keep_checkpoints: Annotated[
+        int,
+        Field(ge=1, description="how many of the newest checkpoints are kept, besides the best"),
+        Setting(resumable=True),
+    ] = 3
+    eval_freq: Annotated[
+        int,
+        Field(ge=0, description="episodes between evaluations; 0: one evaluation, at the end"),
+        Setting(resumable=True, option="--eval-freq"),
+    ] = 0
+    eval_episodes: Annotated[
+        int,
+        Field(ge=0, description="episodes of an evaluation, without exploration; 0: no evaluation"),
+        Setting(resumable=True),
+    ] = 20
+
+
+class Settings(Protocol):
+    """The settings of a run: tables of its own, made by `settings_type`."""
+
+    @property
+    def run(self) -> RunConfig: ...
+    @property
+    def env(self) -> Any: ...
+
+
+def table_of(algorithm: str) -> str:
+    """The table that an algorithm's settings stand in: ``async_ppo`` for ``async-ppo``; of a class of the user's own
+    its name in lower case."""
+    return algorithm.rpartition(":")[2].lower().replace("-", "_")
+
+
+def settings_type(tables: Mapping[str, Any]) -> type:
+    """The type of a run's settings, from a default instance of each table's section."""
+    return _settings_type(tuple(tables.items()))
+
+
+@functools.cache
+def _settings_type(tables: tuple[tuple[str, Any], ...]) -> type:
+    body: dict[str, Any] = {
+        "__doc__": "All settings of a run.",
+        "__annotations__": {name: type(default) for name, default in tables},
+        **dict(tables),
+    }
+    return cast("type", section(type("Settings", (), body)))
+
+
+def with_one_goal(values: Values) -> Values:
+    """The same settings, where a goal in steps replaces one in episodes of lower layers, and the other way round.
+
+    Raises:
+        ConfigError: both are given.
+    """
+    goals = [key for key in ("run.total_steps", "run.total_episodes") if values.get(key) is not None]
+    if len(goals) > 1:
+        raise ConfigError("--total-steps and --total-episodes both say how long the run is: give one of them")
+    if not goals:
+        return values
+    other = "run.total_episodes" if goals[0] == "run.total_steps" else "run.total_steps"
+    return {**values, other: None}

@@ -1,0 +1,296 @@
+"""The protocol of a task: what is known of a problem, apart from how it is trained."""
+
+import functools
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from rich.console import Console
+
+from fastrl._native._rust import __version__
+from fastrl.algorithms import find
+from fastrl.algorithms.protocol import Algorithm
+from fastrl.envs.spec import EnvSpec
+from fastrl.training.callbacks import Callback
+from fastrl.training.collecting import CollectConfig
+from fastrl.training.errors import TrainError
+from fastrl.training.evaluation import Advance, Evaluation, Returns, Scores
+from fastrl.training.experience import Source
+from fastrl.training.gpu import GpuMeter
+from fastrl.training.profiler import Profile
+from fastrl.training.rollouts import RolloutSource, check_num_envs
+from fastrl.training.settings import RunConfig, Settings, settings_type, table_of
+from fastrl.training.trainer import Trainer
+from fastrl.utils.config import ConfigError, Preset, Values, check, to_tree
+from fastrl.utils.trust import TrustError, imports_algorithm
+
+
+class Task(ABC):
+    """A problem: its settings and presets, how its environments are made, how a policy is scored.
+
+    A new task is a folder of ``fastrl.tasks`` with a module ``task`` that has one, ``TASK``; there is no list to
+    extend.
+
+    Class attributes:
+        name: by which the command line and checkpoints call it.
+        summary: one line for help texts.
+        score_hint: what ``fastrl eval`` does with a run of it, after "To"; empty: it scores no such run.
+        film: ``fastrl render`` can show a run of it.
+        can_train_longer: a complete run can be resumed with a further goal.
+        run: defaults of the table ``[run]``.
+        env: defaults of the table ``[env]``, an instance of the task's own section.
+        collect: defaults of the table ``[collect]``, for algorithms that learn from rollouts.
+        tables: defaults of further tables, by name.
+        presets: settings by name; of algorithms' tables those of the algorithm that is chosen are used.
+        evaluation_options: further options of ``fastrl eval`` that `evaluate` takes.
+        learns_from: what kinds of experience its environments can give, see `Algorithm.learns_from`.
+    """
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    score_hint: ClassVar[str] = "score it on new episodes"
+    film: ClassVar[bool] = False
+    can_train_longer: ClassVar[bool] = True
+    run: ClassVar[RunConfig] = RunConfig()
+    env: ClassVar[Any]
+    collect: ClassVar[CollectConfig] = CollectConfig()
+    tables: ClassVar[Mapping[str, Any]] = {}
+    presets: ClassVar[Mapping[str, Preset]] = {}
+    evaluation_options: ClassVar[Sequence[str]] = ()
+    learns_from: ClassVar[Sequence[str]] = ("rollouts",)
+
+    def default_presets(self, env_id: str) -> Sequence[str]:
+        """Presets that an environment starts from; others go on top."""
+        return ()
+
+    def settings_type(self, algorithm: str) -> type[Any]:
+        """The type of the settings of runs with an algorithm: a section for each table.
+
+        Raises:
+            AlgorithmError: there is no such algorithm.
+            TrainError: it does not go with the task.
+        """
+        found = find(algorithm)
+        if found.learns_from not in self.learns_from:
+            raise TrainError(
+                f"--algorithm {algorithm} learns from {found.learns_from.replace('_', ' ')}, which {self.name} does not"
+                " give"
+            )
+        return settings_type(self.settings_tables(found) | {table_of(found.name): found.config_type()})
+
+    def description(self, prog: str) -> str:
+        """What the help of ``fastrl train`` says of it, perhaps with an example."""
+        return f"Trains {self.summary}."
+
+    def algorithm_table(self, algorithm: str) -> str:
+        """The table of an algorithm's settings."""
+        return table_of(find(algorithm).name)
+
+    def settings_tables(self, algorithm: type[Algorithm[Any]]) -> dict[str, Any]:
+        """Default sections of all tables but the algorithm's own, by name."""
+        tables = {"run": self.run, "env": self.env, **self.tables}
+        if algorithm.learns_from == "rollouts":
+            tables["collect"] = self.collect
+        return tables
+
+    def algorithm_in(self, tree: Mapping[str, Any]) -> str:
+        """The algorithm that nested settings name, else the task's own.
+
+        Raises:
+            ConfigError: it is no name.
+        """
+        run = tree.get("run")
+        name = run.get("algorithm", self.run.algorithm) if isinstance(run, Mapping) else self.run.algorithm
+        if not isinstance(name, str):
+            raise ConfigError(f"run.algorithm should be a name, got {name!r}")
+        return name
+
+    def preset_values(self, config_type: type[Any], name: str) -> Values:
+        """The values of a preset, without tables of algorithms other than the one that is chosen.
+
+        Raises:
+            ConfigError: there is no such preset, or it has an unknown key.
+        """
+        own = set(to_tree(config_type()))
+        tree = {table: values for table, values in self.presets[name].values.items() if table in own}
+        return check(config_type, tree, f"preset {name}")
+
+    def resolve_defaults(self, settings: Any) -> Any:
+        """The settings with everything decided that was left open."""
+        return settings
+
+    @abstractmethod
+    def env_spec(self, settings: Settings) -> EnvSpec:
+        """How one environment is built."""
+
+    def num_envs(self, settings: Settings) -> int:
+        """Environments that are stepped."""
+        return int(settings.env.num_envs)
+
+    def episode_info(self, settings: Settings) -> Sequence[str]:
+        """Keys of the environment's info that callbacks want to know of each episode."""
+        return ()
+
+    def make_trainer(self, settings: Any, console: Console | None = None) -> Trainer:
+        """The trainer of a run.
+
+        Args:
+            settings: of the type that `settings_type` gives.
+            console: gets lines about collectors, curricula and failures; None: nothing does.
+
+        Raises:
+            TrainError, ConfigError, CollectError: settings that do not go together, or an environment that cannot be
+                built.
+        """
+        console = console or Console(quiet=True)
+        settings = self.resolve_defaults(settings)
+        run: RunConfig = settings.run
+        if run.torch_threads:
+            torch.set_num_threads(run.torch_threads)
+        device = choose_device(run.device)
+        algorithm_type = find(run.algorithm)
+        source = self.make_source(settings, algorithm_type, console)
+        total_steps = run.total_steps or (run.total_episodes or 1) * source.episode_steps()
+        config = getattr(settings, self.algorithm_table(run.algorithm))
+        try:
+            algorithm = algorithm_type(config, source.problem(total_steps, run.seed, device))
+        except ValueError as error:
+            raise TrainError(f"--algorithm {run.algorithm} on {source.env_id}: {error}") from None
+        callbacks = self.callbacks(settings, source, console)
+        if run.eval_episodes:
+            evaluate = functools.partial(self._evaluate_state, settings)
+            work = self.evaluation_work(run.eval_episodes)
+            callbacks.append(Evaluation(evaluate, self.scores_from_tree, work, run.eval_freq))
+        header = {
+            "kind": self.name,
+            "algorithm": algorithm_type.name,
+            "environment": source.env_id,
+            "version": __version__,
+            "config": to_tree(settings),
+            **self.checkpoint_facts(settings),
+        }
+        profile = Profile(GpuMeter(device).use)
+        return Trainer(
+            run, algorithm, source, callbacks=callbacks, profile=profile, header=header, device=device
+        )
+
+    def _evaluate_state(self, settings: Any, state: Mapping[str, Any], advance: Advance) -> Scores:
+        run: RunConfig = settings.run
+        return self.evaluate(state, settings, episodes=run.eval_episodes, seed=run.seed, advance=advance)
+
+    def check_state(self, state: Mapping[str, Any], settings: Any) -> None:
+        """Compares a checkpoint with settings, before memory is taken for what a file claims.
+
+        Raises:
+            ValueError, KeyError: they do not belong together.
+        """
+        if "collect" in state["config"]:
+            check_num_envs(state["source"], self.num_envs(settings))
+        algorithm = find(settings.run.algorithm)
+        algorithm.check_state(
+            getattr(settings, self.algorithm_table(settings.run.algorithm)), state["learner"]
+        )
+
+    def make_source(self, settings: Any, algorithm: type[Algorithm[Any]], console: Console) -> Source:
+        """What brings experience.
+
+        Raises:
+            TrainError, CollectError: settings that do not suit, or an environment that cannot be built.
+        """
+        return RolloutSource(
+            self.env_spec(settings),
+            self.num_envs(settings),
+            settings.collect,
+            seed=settings.run.seed,
+            console=console,
+            episode_info=self.episode_info(settings),
+        )
+
+    def callbacks(self, settings: Any, source: Source, console: Console) -> list[Callback]:
+        """What watches the training, apart from evaluation."""
+        return []
+
+    def checkpoint_facts(self, settings: Any) -> dict[str, Any]:
+        """What a checkpoint says of the environment besides its settings, such as the actions that a policy uses."""
+        return {}
+
+    @abstractmethod
+    def evaluate(
+        self,
+        state: Mapping[str, Any],
+        settings: Any,
+        *,
+        episodes: int,
+        seed: int,
+        advance: Advance,
+        **options: Any,
+    ) -> Scores:
+        """Scores a policy without exploration, on episodes that it was not trained on.
+
+        Args:
+            state: of a checkpoint; its part of `Trainer.policy_checkpoint` is enough.
+            settings: of its run.
+            seed: of the episodes.
+            advance: called with how much of `evaluation_work` has been done.
+            options: of those in ``evaluation_options``.
+
+        Raises:
+            TrainError, CollectError: the environment cannot be built or stepped.
+        """
+
+    def evaluation_variants(self, options: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """The options of the evaluations that ``fastrl eval`` makes of one run, usually one."""
+        return [dict(options)]
+
+    def evaluate_baseline(
+        self, name: str, *, episodes: int, seed: int, advance: Advance, **options: Any
+    ) -> Scores:
+        """Scores a scripted policy, as `evaluate` scores a trained one.
+
+        Raises:
+            ConfigError: there is no such baseline.
+        """
+        raise ConfigError(f"{self.name} has no baselines, got {name!r}")
+
+    def show_scores(self, scores: Sequence[tuple[str, Scores]], console: Console) -> None:
+        """Prints scores of several runs, with their names."""
+        for name, each in scores:
+            console.print(f"{name}:", highlight=False, soft_wrap=True, markup=False)
+            each.show(console)
+
+    def evaluation_work(self, episodes: int) -> int:
+        """How much `evaluate` advances by, all together."""
+        return episodes
+
+    def scores_from_tree(self, tree: Mapping[str, Any]) -> Scores:
+        """The inverse of ``to_tree`` of the task's scores."""
+        return Returns.from_tree(tree)
+
+
+def trusted_algorithm(name: str, source: Path | str, *, trust: bool) -> str:
+    """The name of an algorithm in a file or checkpoint, which may be anybody's.
+
+    Raises:
+        TrustError: it would import code.
+    """
+    would = imports_algorithm(name, {})
+    if would and not trust:
+        raise TrustError(
+            f"{source}: run.algorithm would {would}; only if you trust this file, give --trust (in Python, trust=True)"
+        )
+    return name
+
+
+def choose_device(name: str) -> str:
+    """``cpu`` or ``cuda``.
+
+    Raises:
+        TrainError: CUDA was asked for and is not there.
+    """
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda" and not torch.cuda.is_available():
+        raise TrainError("--device cuda: PyTorch finds no CUDA device on this machine; use --device cpu")
+    return name
