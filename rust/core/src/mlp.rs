@@ -20,7 +20,7 @@ pub enum Activation {
     Relu,
 }
 
-/// What a network is built from.
+/// The shape of a network.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Architecture {
     pub inputs: usize,
@@ -226,7 +226,7 @@ impl Layer {
     }
 }
 
-/// Whether [`sums_in_registers`] and other loops over wide registers can be used.
+/// Returns whether [`sums_in_registers`] and other loops over wide registers can be used.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub fn has_fma() -> bool {

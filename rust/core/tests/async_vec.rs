@@ -1,4 +1,5 @@
-//! Environments that go on as their actions come, against environments that are simply stepped, under random orders of calls.
+//! Asynchronous stepping against environments that are simply stepped, under random orders of
+//! calls.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -140,7 +141,7 @@ fn recv(envs: &mut impl AsyncEnvs, count: usize, timeout: Duration) -> Result<Op
     Ok(Some((0..count).map(row).collect()))
 }
 
-/// What an environment should do.
+/// The expected behaviour of an environment.
 #[derive(Clone)]
 struct Model {
     env_index: u64,

@@ -1,4 +1,5 @@
-//! The queue, the weight_broadcast and the barrier between threads, every record accounted for. `.ci/run` runs this under ThreadSanitizer too.
+//! The queue, the weight_broadcast and the barrier between threads, every record accounted for. `.ci/run` runs this
+//! under ThreadSanitizer too.
 
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
@@ -249,7 +250,7 @@ fn rounds_keep_step() {
         barrier.mark_dead(member).unwrap();
     }
     assert!(barrier.wait(Duration::from_secs(60)).unwrap());
-    // Who takes a seat that was given up begins after the round that is on.
+    // A member that replaces a dead one starts after the present round.
     assert_eq!(members[2].join(2).unwrap(), turns + 1);
     assert!(matches!(barrier.mark_dead(MEMBERS), Err(Error::Invalid(_))));
     assert!(matches!(WeightBroadcast::attach(barrier.name()), Err(Error::Foreign(_))));

@@ -45,7 +45,7 @@ fn column(ranges: &Bound<'_, PyDict>, name: &str) -> PyResult<Column> {
     Ok(Column { feature: Feature::ALL[place], limits: limits(ranges, name)? })
 }
 
-/// What an agent sees. `step` is the time of one step, seconds.
+/// The observation that a dict describes. `step` is the time of one step, seconds.
 pub(crate) fn observation(options: &Bound<'_, PyDict>, step: f64) -> PyResult<Observation> {
     let kind: String = get(options, "type")?;
     if kind == "TimeToCollision" {
@@ -100,7 +100,7 @@ pub(crate) fn observation(options: &Bound<'_, PyDict>, step: f64) -> PyResult<Ob
     }
 }
 
-/// What an agent sends, and the speeds of its meta-actions (m/s), if it has such.
+/// The action space that a dict describes, and the speeds of its meta-actions, if it has such, m/s.
 pub(crate) fn action(options: &Bound<'_, PyDict>) -> PyResult<(ActionType, Vec<f64>)> {
     let kind: String = get(options, "type")?;
     let unused = || vec![25.0];

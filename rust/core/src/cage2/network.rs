@@ -93,7 +93,7 @@ impl Network {
         }
     }
 
-    /// Whether red can reach the host from where it stands.
+    /// Returns whether red can reach the host from where it stands.
     pub fn routable(&self, host: Host) -> bool {
         Subnet::of(host) != Subnet::Operational || self.red_on & GATEWAYS != 0
     }

@@ -24,7 +24,7 @@ pub const HOST_NAMES: [&str; NUM_HOSTS] = [
     "User4",
 ];
 
-/// Whether the set has no other members than there are hosts.
+/// Returns whether the set has no other members than there are hosts.
 pub fn are_hosts(hosts: Hosts) -> bool {
     hosts >> NUM_HOSTS == 0
 }
@@ -62,7 +62,7 @@ impl Subnet {
         }
     }
 
-    /// Whether there are no other bits than those of subnets.
+    /// Returns whether there are no other bits than those of subnets.
     pub fn are_bits(bits: u8) -> bool {
         bits >> Self::ALL.len() == 0
     }
@@ -86,11 +86,11 @@ pub fn revealed_by(host: Host) -> Option<Host> {
     }
 }
 
-/// What a step costs while red holds a root or SYSTEM session on the host, in tenths.
+/// Cost of a step while red holds a root or SYSTEM session on the host, in tenths.
 pub const CONFIDENTIALITY_TENTHS: [i32; NUM_HOSTS] = [1, 10, 10, 10, 1, 1, 1, 10, 0, 1, 1, 1, 1];
-/// What a step costs while OTService is down, in tenths.
+/// Cost of a step while OTService is down, in tenths.
 pub const AVAILABILITY_TENTHS: i32 = 100;
-/// What a Restore costs, in tenths.
+/// Cost of a Restore, in tenths.
 pub const RESTORE_TENTHS: i32 = 10;
 
 /// Red's exploits. The discriminant is also the bit of the port that the exploit needs.
@@ -165,7 +165,7 @@ const P68: Ports = 1 << 11;
 /// The ports without which red does not try SQL injection.
 pub const WEB_PORTS: u8 = (P80 | P443) as u8;
 
-/// What a host runs before anybody touches it.
+/// The services and processes of a host at the start of an episode.
 pub struct Image {
     pub windows: bool,
     /// Some account falls to an SSH brute force.
@@ -301,7 +301,7 @@ pub struct Decoy {
     pub checks: Ports,
     pub opens: Ports,
     pub fools: Exploit,
-    /// The only operating system it runs on, if it is choosy: Windows (`Some(true)`) or Linux (`Some(false)`).
+    /// The only operating system it runs on, if there is one: Windows (`Some(true)`) or Linux (`Some(false)`).
     pub windows: Option<bool>,
 }
 

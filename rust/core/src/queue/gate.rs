@@ -1,8 +1,8 @@
 //! The gate that every `put` passes: it closes without losing records that are being put at that moment.
 //!
-//! A producer marks itself busy and then checks whether the gate is open; a process that shuts the queue down closes the
-//! gate, and the consumer checks who is busy only after it has seen the gate closed. A sequentially consistent fence
-//! stands between the two steps of each side: either the producer sees the gate closed and puts nothing, or the
+//! A producer marks itself busy and then checks whether the gate is open; a process that shuts the queue down closes
+//! the gate, and the consumer checks who is busy only after it has seen the gate closed. A sequentially consistent
+//! fence stands between the two steps of each side: either the producer sees the gate closed and puts nothing, or the
 //! consumer sees the producer busy and waits for its records.
 #![deny(missing_docs)]
 

@@ -1,7 +1,7 @@
 //! Functions that a loop over many numbers can compute several at a time: no calls, no branches.
 //!
-//! Source: the minimax polynomials of Sun's fdlibm (`e_log.c`, `e_asin.c`, `k_sin.c`, `k_cos.c`), and Taylor's series of
-//! the exponential. Relative errors are some 1e-15, which the tests measure.
+//! Source: the minimax polynomials of Sun's fdlibm (`e_log.c`, `e_asin.c`, `k_sin.c`, `k_cos.c`), and Taylor's series
+//! of the exponential. Relative errors are some 1e-15, which the tests measure.
 
 use std::f64::consts::{FRAC_PI_2, LN_2, LOG2_E, PI, SQRT_2};
 
@@ -57,7 +57,8 @@ pub(super) fn wrap_to_pi(angle: f64) -> f64 {
     if (0.0..2.0 * PI).contains(&shifted) { shifted - PI } else { shifted.rem_euclid(2.0 * PI) - PI }
 }
 
-/// `x` to the power of `y` for `x >= 0` and `y > 0`; `x` below the normal numbers counts as 0, and powers end at 2^1000.
+/// `x` to the power of `y` for `x >= 0` and `y > 0`; `x` below the normal numbers counts as 0, and powers end at
+/// 2^1000.
 #[inline(always)]
 pub(super) fn power(x: f64, y: f64) -> f64 {
     let power = exp2(y * log2(x));

@@ -1,6 +1,7 @@
 //! A road: lanes side by side and what lies on them.
 //!
-//! Source: `highway_env/road/road.py` (`RoadNetwork.straight_road_network`), `highway_env/vehicle/objects.py` (`Obstacle`).
+//! Source: `highway_env/road/road.py` (`RoadNetwork.straight_road_network`), `highway_env/vehicle/objects.py`
+//! (`Obstacle`).
 
 use serde::{Deserialize, Serialize};
 
@@ -27,7 +28,8 @@ impl Obstacle {
     }
 }
 
-/// Lanes from left to right: lanes `i` and `i + 1` lie beside each other. A lane may exist over a part of the road only.
+/// Lanes from left to right: lanes `i` and `i + 1` lie beside each other. A lane may exist over a part of the road
+/// only.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Road {
     lanes: Vec<Lane>,
@@ -93,7 +95,7 @@ impl Road {
         best.1
     }
 
-    /// Whether a vehicle on lane `lane` is certainly on it, as its neighbours see it, and on no other.
+    /// Returns whether a vehicle on lane `lane` is certainly on it, as its neighbours see it, and on no other.
     #[inline]
     pub(super) fn only_lane_near(&self, lane: usize, x: f64, y: f64) -> bool {
         let here = &self.lanes[lane];

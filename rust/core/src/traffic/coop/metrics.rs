@@ -1,11 +1,11 @@
-//! What became of an episode.
+//! Results of episodes.
 
 use serde::{Deserialize, Serialize};
 
-/// The longest time to a collision that is told apart, s.
+/// Upper bound of times to a collision, s.
 pub const MAX_TTC: f64 = 100.0;
 
-/// An episode that is over. NaN before the first.
+/// Results of an episode that has ended. NaN before the first.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Episode {
     /// Steps.
@@ -48,7 +48,7 @@ impl Episode {
     }
 }
 
-/// The account of the episode that runs.
+/// Counters of the running episode.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Account {
     pub agents: u32,

@@ -1,8 +1,8 @@
-//! What an agent gets for a step.
+//! Rewards of agents.
 
 use super::config::Config;
 
-/// How a step went for an agent.
+/// The outcome of a step for an agent.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Outcome {
     pub crashed: bool,

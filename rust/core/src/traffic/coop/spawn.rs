@@ -1,4 +1,4 @@
-//! Where everybody stands when an episode begins.
+//! Positions of vehicles at the start of an episode.
 
 use super::config::{Config, Difficulty, SPACING};
 use crate::rng::Rng;

@@ -15,12 +15,12 @@ pub struct Kinematics {
     pub columns: Vec<Column>,
     /// At least one.
     pub rows: usize,
-    /// Whether others are seen where they are, and not relative to the observer (who always is).
+    /// True if other vehicles have absolute coordinates instead of relative ones; the observer's are always absolute.
     pub absolute: bool,
     pub shuffled: bool,
-    /// Whether scaled features are clipped to [-1, 1].
+    /// True if scaled features are clipped to [-1, 1].
     pub clip: bool,
-    /// Whether those more than two lengths behind are seen.
+    /// True if those more than two lengths behind are seen.
     pub see_behind: bool,
 }
 

@@ -91,7 +91,7 @@ impl Rectangle {
     }
 }
 
-/// How much of each pixel something covers that is made of many overlapping rectangles, 0 to 255.
+/// Coverage of each pixel by a shape of many overlapping rectangles, 0 to 255.
 pub(super) struct Mask {
     cover: Vec<u8>,
 }

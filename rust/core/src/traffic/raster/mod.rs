@@ -42,7 +42,7 @@ pub struct View {
     pub height: usize,
     /// Pixels a metre. [`Camera::Agents`] may go farther away, [`Camera::Whole`] does not look at it.
     pub scaling: f64,
-    /// Where in the picture the followed car is, as shares of width and height.
+    /// Position of the followed car in the picture, as shares of width and height.
     pub centering: [f64; 2],
     pub legend: bool,
 }
