@@ -1,4 +1,5 @@
-//! Chooses actions with a network's newest weights: the compiled twin of `fastrl.networks.distributions.sample_actions`.
+//! Chooses actions with a network's newest weights: the compiled twin of
+//! `fastrl.networks.distributions.sample_actions`.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,7 +21,8 @@ const MIN_ROWS: usize = 32;
 pub enum Kind {
     /// The network's outputs are logits of actions.
     Discrete,
-    /// They are means of independent normal numbers, whose logarithms of standard deviations follow its weights.
+    /// The network's outputs are means of independent normal numbers; logarithms of their standard deviations follow
+    /// the weights.
     Gaussian,
 }
 
@@ -37,7 +39,7 @@ impl fmt::Display for Error {
         match self {
             Self::NoWeights => f.write_str("this actor has no weights yet: call load() first"),
             Self::NotFinite { place } => {
-                write!(f, "buffer: expected finite weights, got NaN or infinity at place {place}")
+                write!(f, "buffer: expected finite weights, got NaN or infinity at index {place}")
             }
             Self::Threads(why) => f.write_str(why),
         }
@@ -50,7 +52,7 @@ impl std::error::Error for Error {}
 pub enum ActionsOut<'a> {
     /// One a row.
     Discrete(&'a mut [i64]),
-    /// As many a row as the network has outputs.
+    /// One for each output of the network in a row.
     Gaussian(&'a mut [f32]),
 }
 
@@ -102,7 +104,7 @@ impl<'a> Rows<'a> {
 /// One version of the weights. Reading it needs no lock.
 pub struct Policy {
     mlp: Mlp,
-    /// Of each output, with [`Kind::Gaussian`].
+    /// Logarithm of the standard deviation of each output, with [`Kind::Gaussian`].
     log_std: Vec<f32>,
 }
 
@@ -116,7 +118,7 @@ pub struct Actor {
 }
 
 impl Actor {
-    /// With `threads` 1 the calling thread computes the rows.
+    /// An actor without weights. With `threads` 1 the calling thread computes the rows.
     pub fn new(kind: Kind, architecture: Architecture, threads: usize) -> Result<Self, Error> {
         let pool = (threads > 1)
             .then(|| ThreadPoolBuilder::new().num_threads(threads).thread_name(|i| format!("fastrl-act-{i}")).build())

@@ -197,8 +197,8 @@ pub trait AsyncEnvs: Send {
 }
 
 impl<W: Env + 'static> AsyncVec<W> {
-    /// With `same_step` the step that ends an episode starts the next one of its sequence. `threads` 0: one for each
-    /// core. Panics if there is no environment or one has several agents.
+    /// Starts the threads. With `same_step` the step that ends an episode starts the next one of its sequence.
+    /// `threads` 0: one for each core. Panics if there is no environment or one has several agents.
     pub fn new(envs: Vec<W>, seed: u64, same_step: bool, threads: usize) -> Result<Self, Error> {
         let first = envs.first().expect("at least one env");
         assert!(envs.iter().all(|env| env.num_agents() == 1));

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 pub enum Actions<'a> {
     /// One index a row.
     Discrete(&'a [i64]),
-    /// As many numbers a row as [`ActionKind::Box`] says.
+    /// Numbers, as many a row as [`ActionKind::Box`] says.
     Box(&'a [f32]),
     /// The same in double precision, for environments that are [`Env::DOUBLE`].
     Double(&'a [f64]),
@@ -21,7 +21,7 @@ pub enum Actions<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ActionKind {
     Discrete,
-    /// That many numbers an agent.
+    /// Numbers, so many for each agent.
     Box(usize),
 }
 
@@ -36,7 +36,7 @@ impl<'a> Actions<'a> {
         }
     }
 
-    /// Those of the first `row` rows out of `rows`, and the others.
+    /// Actions of the first `row` rows out of `rows`, and of the others.
     pub fn split_at(self, row: usize, rows: usize) -> (Self, Self) {
         match self {
             Self::Discrete(all) => {
@@ -54,7 +54,7 @@ impl<'a> Actions<'a> {
         }
     }
 
-    /// Those of environment `i`, each environment having `agents` of `rows` rows in all.
+    /// Actions of environment `i`, each environment having `agents` of `rows` rows in all.
     pub fn of_env(self, i: usize, agents: usize, rows: usize) -> Self {
         match self {
             Self::Discrete(all) => Self::Discrete(&all[i * agents..(i + 1) * agents]),
@@ -83,7 +83,7 @@ pub struct Refused {
 pub enum Phase {
     NeverReset,
     Running,
-    /// Its episode has ended and the next one has not started.
+    /// The episode has ended and the next one has not started.
     Ended,
 }
 

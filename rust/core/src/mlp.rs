@@ -26,7 +26,7 @@ pub struct Architecture {
     pub inputs: usize,
     pub hidden: Vec<usize>,
     pub outputs: usize,
-    /// After each hidden layer.
+    /// The activation after each hidden layer.
     pub activation: Activation,
     /// Inputs are whitened, `(x - mean) * scale`, and clipped to plus and minus this.
     pub clip: Option<f32>,
@@ -39,7 +39,7 @@ impl Architecture {
         ins.zip(self.hidden.iter().copied().chain([self.outputs]))
     }
 
-    /// Length of what [`Mlp::new`] reads.
+    /// Number of weights that [`Mlp::new`] reads.
     pub fn num_weights(&self) -> usize {
         let whitening = if self.clip.is_some() { 2 * self.inputs } else { 0 };
         whitening + self.layers().map(|(inputs, outputs)| (inputs + 1) * outputs).sum::<usize>()
@@ -54,7 +54,7 @@ struct Whitening {
 
 struct Layer {
     bias: Vec<Lanes>,
-    /// Those of input k start at `k * bias.len()`.
+    /// Weights of input k start at `k * bias.len()`.
     weights: Vec<Lanes>,
 }
 
@@ -110,7 +110,7 @@ fn in_lanes(values: &[f32], rest: f32) -> impl Iterator<Item = Lanes> {
 }
 
 impl Mlp {
-    /// From mean and scale of each input if they are whitened, then each layer's weights [inputs, outputs] and biases
+    /// Reads mean and scale of each input if they are whitened, then each layer's weights [inputs, outputs] and biases
     /// [outputs]: [`Architecture::num_weights`] finite numbers, or it panics. What fills up the lanes of the last layer
     /// gets the bias `rest`.
     pub fn new(architecture: &Architecture, weights: &[f32], rest: f32) -> Self {
@@ -304,7 +304,7 @@ pub fn exp(x: f32) -> f32 {
     if x < -87.0 { 0.0 } else { e }
 }
 
-/// To some 1e-7 of the result. NaN stays NaN.
+/// Hyperbolic tangent, to some 1e-7 of the result. NaN stays NaN.
 #[inline(always)]
 fn tanh(x: f32) -> f32 {
     let twice = 2.0 * x.abs();

@@ -85,7 +85,7 @@ pub struct Rows<'a, R> {
     pub rewards: &'a mut [R],
     pub terminated: &'a mut [u8],
     pub truncated: &'a mut [u8],
-    /// With `SameStep`: rows of environments that ended get their true last observation, the others stay as they are.
+    /// True last observations, with `SameStep`: only rows of environments that ended are written.
     pub final_obs: Option<&'a mut [f32]>,
 }
 
@@ -127,7 +127,7 @@ pub struct VecEnv<W> {
 }
 
 impl<W: Env> VecEnv<W> {
-    /// As [`VecEnv::new`], of `count` environments that `make` makes, once it is known that there is memory for them
+    /// [`VecEnv::new`] of `count` environments that `make` makes, once it is known that there is memory for them
     /// and for their episodes.
     pub fn build(count: usize, make: impl Fn() -> W, autoreset: Autoreset, threads: usize) -> Result<Self, Error> {
         let mut envs = Vec::new();

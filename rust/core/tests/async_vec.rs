@@ -27,7 +27,7 @@ impl Counter {
         obs.copy_from_slice(&[self.state.0 as f32, self.state.1 as f32, self.state.2 as f32]);
     }
 
-    /// Of an episode.
+    /// The length of an episode.
     fn length(seed: u64) -> u32 {
         1 + (seed % 5) as u32
     }

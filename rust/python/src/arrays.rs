@@ -91,7 +91,7 @@ pub(crate) fn readable<'a, 'py, T: Element>(
     Ok(Array { name, array, data, len: shape.iter().product() })
 }
 
-/// As [`readable`], and writeable too.
+/// Checks as [`readable`] does, and that the array can be written.
 pub(crate) fn writeable<'a, 'py, T: Element>(
     name: &'static str,
     object: &'a Bound<'py, PyAny>,

@@ -8,7 +8,7 @@ use pyo3::exceptions::{PyKeyError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-/// As `fastrl.envs.traffic.highway_config` has them.
+/// Limits that `fastrl.envs.traffic.highway_config` has too.
 const MOST_CELLS: usize = 10_000_000;
 const MOST_ROWS: usize = 100_000;
 

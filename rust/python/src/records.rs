@@ -298,7 +298,7 @@ impl RecordType {
     }
 }
 
-/// From now on numpy refuses to write through this array.
+/// Makes an array read-only: numpy refuses to write through it from now on.
 pub(crate) fn make_read_only(array: &Bound<'_, PyUntypedArray>) {
     // SAFETY: a live array; flags are plain data that is changed while attached to the interpreter.
     unsafe { (*array.as_array_ptr()).fields.flags &= !NPY_ARRAY_WRITEABLE };

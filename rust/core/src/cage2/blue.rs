@@ -34,7 +34,7 @@ impl BlueAction {
         }
     }
 
-    /// As the challenge prints it.
+    /// The name that the challenge prints.
     pub fn name(self) -> String {
         match self {
             Self::Sleep => "Sleep".into(),

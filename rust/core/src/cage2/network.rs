@@ -25,7 +25,7 @@ pub struct OtService {
     pub up: bool,
     /// Impact may still try to stop it.
     pub stoppable: bool,
-    /// After a Restore its process id is unknown, and Impact stops nothing any more.
+    /// False after a Restore: Impact stops nothing any more.
     pub pid_known: bool,
 }
 

@@ -30,7 +30,7 @@ pub struct PythonSource {
 }
 
 impl PythonSource {
-    /// As after `random.seed(seed)` in CybORG, once its environment is constructed.
+    /// The state after `random.seed(seed)` in CybORG, once its environment is constructed.
     pub fn new(seed: u64) -> Self {
         Self {
             random: PythonRandom::new(seed),

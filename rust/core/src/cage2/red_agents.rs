@@ -80,7 +80,7 @@ pub struct BLine {
     place: u8,
     /// The user host it came in by, once drawn.
     user: Option<u8>,
-    /// It has seen Op_Server0's services, so place 12 can follow.
+    /// True once it has seen Op_Server0's services, so that place 12 can follow.
     server_seen: bool,
 }
 

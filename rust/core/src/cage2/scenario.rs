@@ -130,7 +130,7 @@ impl Exploit {
         Self::FtpDirectoryTraversal,
     ];
 
-    /// From the one red likes best to the one it likes least.
+    /// All exploits, in red's order of preference.
     pub const BY_PREFERENCE: [Self; 8] = [
         Self::FtpDirectoryTraversal,
         Self::HarakaRce,
@@ -175,7 +175,7 @@ pub struct Image {
     pub listeners: u32,
     /// Exploits that find their service here.
     pub vulnerable: u8,
-    /// Those of them that give a root or SYSTEM session at once.
+    /// Exploits among them that give a root or SYSTEM session at once.
     pub gives_root: u8,
     /// Process ids, in order.
     pub pids: &'static [u16],
@@ -274,7 +274,7 @@ pub const OT_SERVICE_PID: u16 = 1043;
 
 /// Blue's sessions are started in this order when an episode begins.
 pub const BLUE_SESSIONS: [Host; 14] = [0, 8, 9, 10, 11, 12, 1, 2, 3, 0, 7, 4, 5, 6];
-/// Then green's.
+/// Green's sessions, which are started after blue's.
 pub const GREEN_SESSIONS: [Host; 8] = [8, 9, 10, 11, 12, 4, 5, 6];
 
 /// Processes of each host when an episode begins: its image, blue's and green's sessions, and red's first one.
@@ -297,7 +297,7 @@ pub const BOOT_PROCESSES: [u32; NUM_HOSTS] = {
 /// A decoy service that blue can start.
 pub struct Decoy {
     pub name: &'static str,
-    /// It only starts where nothing listens on this port yet.
+    /// Port on which nothing may listen yet.
     pub checks: Ports,
     pub opens: Ports,
     pub fools: Exploit,
@@ -305,7 +305,7 @@ pub struct Decoy {
     pub windows: Option<bool>,
 }
 
-/// In the order of blue's actions.
+/// Decoys in the order of blue's actions.
 pub static DECOYS: [Decoy; 8] = [
     Decoy { name: "DecoyApache", checks: P80, opens: P80, fools: Exploit::HttpRfi, windows: None },
     Decoy {

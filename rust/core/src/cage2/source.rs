@@ -13,7 +13,7 @@ pub(super) const DETECTION: f64 = 0.95;
 #[derive(Clone, Copy, Debug)]
 pub struct NewProcess {
     pub pid: u16,
-    /// Its process id happens to be one that Monitor has marked before on this host.
+    /// True if Monitor has marked a process with this id before on this host.
     pub marked: bool,
 }
 

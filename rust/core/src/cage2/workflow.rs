@@ -115,7 +115,7 @@ impl Account {
 pub struct Finished {
     pub number: u64,
     pub account: Account,
-    /// As [`RedKind`].
+    /// The red agent, a [`RedKind`].
     pub red: u8,
 }
 

@@ -14,7 +14,7 @@ use crate::shm::memory::{Memory, Site, Word};
 pub struct Gate {
     /// A [`State`]. It only ever grows: open, closing, closed.
     pub state: Word,
-    /// Of each producer: the number of records that it is about to publish, 0 while it is outside the gate. Written by
+    /// The number of records that each producer is about to publish, 0 while it is outside the gate. Written by
     /// that producer alone; where it died in between, the value stays until the next producer takes its place.
     pub busy: Vec<Word>,
 }

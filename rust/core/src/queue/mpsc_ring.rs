@@ -23,7 +23,7 @@ pub struct MpscRing {
     /// The position after the last one taken. Producers exchange it; it never decreases, and never exceeds the cursor's
     /// floor by more than `capacity`.
     pub tail: Word,
-    /// Up to where records are consumed or dropped.
+    /// The position up to which records are consumed or dropped.
     pub cursor: Cursor,
     /// The sequence number of the first slot; those of the other slots follow, eight bytes each. Twice (position + 1),
     /// plus [`VOID`], once that position is published; before that, what an earlier lap left. Written only by the

@@ -28,7 +28,7 @@ pub struct SpscRing {
     /// The position where the last gap begins, or [`NO_VOID`]. Written by the producer alone, before the `tail` that
     /// makes the gap visible.
     pub void: Word,
-    /// Up to where records are consumed or dropped.
+    /// The position up to which records are consumed or dropped.
     pub cursor: Cursor,
     /// The slot of position 0: the ring has the slots from there to `first_slot + capacity`.
     pub first_slot: usize,

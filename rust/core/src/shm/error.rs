@@ -26,9 +26,9 @@ pub enum Error {
     NotFound(String),
     /// A segment of that name is there already.
     Exists(String),
-    /// Not a segment of this version of this library, or a damaged one.
+    /// A segment of another version or program, or a damaged one.
     Foreign(String),
-    /// Not as many bytes are free.
+    /// Too few bytes are free.
     NoRoom { folder: &'static str, needed: u64, free: u64 },
     /// The operating system refused.
     Io { what: String, source: io::Error },

@@ -116,7 +116,7 @@ struct Start {
 }
 
 impl Start {
-    /// From `/proc/PID/stat` (proc_pid_stat(5)): state is field 3, start time in clock ticks since boot field 22. The
+    /// Reads `/proc/PID/stat` (proc_pid_stat(5)): state is field 3, start time in clock ticks since boot field 22. The
     /// second field, the program's name, may hold blanks and parentheses. None if there is no such process; an error if
     /// that cannot be known, for instance because too many files are open.
     fn of(pid: &str) -> io::Result<Option<Start>> {

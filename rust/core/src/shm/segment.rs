@@ -33,7 +33,7 @@ const MAGIC: [u8; 8] = *b"fastrlsm";
 const VERSION: u32 = 2;
 const FIXED: usize = 256;
 const PAGE: usize = 4096;
-/// In bytes.
+/// Longest schema, bytes.
 const MAX_SCHEMA: u64 = 1 << 20;
 const FOLDER: &str = "/dev/shm";
 const PREFIX: &str = "fastrl-";

@@ -38,7 +38,8 @@ pub struct Lane {
 }
 
 impl Lane {
-    /// From (start, y) to (end, y), 4 m wide, striped on both sides, 20 m/s, open to all. `end` must be past `start`.
+    /// A lane from (start, y) to (end, y), 4 m wide, striped on both sides, 20 m/s, open to all. `end` must be past
+    /// `start`.
     pub fn straight(start: f64, end: f64, y: f64) -> Self {
         assert!(end > start, "a lane has a length");
         Self { start, end, y, width: WIDTH, lines: [Line::Striped; 2], speed_limit: Some(20.0), forbidden: false }

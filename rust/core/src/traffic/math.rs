@@ -65,7 +65,7 @@ pub(super) fn power(x: f64, y: f64) -> f64 {
     if x < f64::MIN_POSITIVE { 0.0 } else { power }
 }
 
-/// Of a positive, normal number.
+/// Binary logarithm of a positive, normal number.
 #[inline(always)]
 fn log2(x: f64) -> f64 {
     // x = m 2^e with m in [sqrt(1/2), sqrt(2)).
@@ -115,7 +115,7 @@ fn exp2(x: f64) -> f64 {
     f64::from_bits(p.to_bits().wrapping_add(shifted.to_bits() << 52))
 }
 
-/// Of a number in [-1, 1].
+/// Arc sine of a number in [-1, 1].
 #[inline(always)]
 pub(super) fn asin(x: f64) -> f64 {
     let a = x.abs();
@@ -139,7 +139,7 @@ pub(super) fn asin(x: f64) -> f64 {
 /// Angles up to here are what [`sin_cos`] takes: a little more than pi / 4.
 pub(super) const SIN_COS_LIMIT: f64 = 0.79;
 
-/// Of an angle within [`SIN_COS_LIMIT`].
+/// Sine and cosine of an angle within [`SIN_COS_LIMIT`].
 #[inline(always)]
 pub(super) fn sin_cos(x: f64) -> (f64, f64) {
     let z = x * x;

@@ -41,7 +41,7 @@ pub struct Road {
 }
 
 impl Road {
-    /// At least one lane.
+    /// A road of at least one lane.
     pub fn new(lanes: Vec<Lane>, obstacles: Vec<Obstacle>) -> Self {
         assert!(!lanes.is_empty(), "a road has lanes");
         let middle = |lane: &Lane| lane.position(0.0, 0.0).1;

@@ -8,7 +8,7 @@ pub use super::lane::Line;
 pub use super::road::Obstacle;
 use super::vehicles;
 
-/// A simulator that can be looked at.
+/// A simulator that has a scene.
 pub trait Scenic {
     fn scene(&self) -> Scene;
 }
@@ -22,7 +22,7 @@ pub struct Scene {
     pub cars: Vec<Car>,
     pub obstacles: Vec<Obstacle>,
     pub camera: Camera,
-    /// The slowest and the fastest speed that colours tell apart, m/s.
+    /// The range of speeds that colours show, m/s.
     pub speeds: [f64; 2],
 }
 
@@ -41,11 +41,11 @@ pub enum Camera {
 /// A lane as it lies on the ground.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LaneStrip {
-    /// Its centre line: straight pieces between these points, at least two.
+    /// The centre line: straight pieces between these points, at least two.
     pub centre: Vec<[f64; 2]>,
     /// True if the last point leads back to the first.
     pub closed: bool,
-    /// Along the centre line, metres. The pieces of a curve are a little shorter.
+    /// Length along the centre line, metres. The pieces of a curve are a little shorter.
     pub length: f64,
     pub width: f64,
     /// The left and the right marking, seen by a driver: at smaller and larger y if the lane runs along x.
@@ -74,19 +74,19 @@ impl LaneStrip {
     }
 }
 
-/// Something that drives.
+/// A vehicle of the scene.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Car {
-    /// Tells it from the other cars of the episode.
+    /// Identifies the car among those of the episode.
     pub id: u32,
-    /// Its centre.
+    /// Centre, metres.
     pub x: f64,
     pub y: f64,
     pub heading: f64,
     pub length: f64,
     pub width: f64,
     pub speed: f64,
-    /// Its lane, and how far along it.
+    /// Index of its lane, and position along it, metres.
     pub lane: u32,
     pub along: f64,
     /// The index of the agent that drives it in its environment. None: background traffic.
@@ -122,7 +122,7 @@ impl Scene {
         if self.camera == Camera::Agents
             && let (Some((low, high)), Some((later_low, later_high))) = (self.focus(), later.focus())
         {
-            // Or it would jump where an agent leaves.
+            // Keeps the camera from jumping where an agent leaves.
             let blend = |a: [f64; 2], b: [f64; 2]| std::array::from_fn(|k| a[k] + share * (b[k] - a[k]));
             scene.camera = Camera::Box(blend(low, later_low), blend(high, later_high));
         }

@@ -47,9 +47,9 @@ impl Driver {
 /// Weights of the linear drivers (`ACCELERATION_PARAMETERS`, `STEERING_PARAMETERS`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Gains {
-    /// Of the target speed, the speed of the one in front, and the gap.
+    /// Weights of the target speed, the speed of the neighbour in front, and the gap.
     pub acceleration: [f64; 3],
-    /// Of the heading and the lateral offset.
+    /// Weights of the heading and the lateral offset.
     pub steering: [f64; 2],
 }
 
@@ -94,7 +94,7 @@ pub struct Vehicle {
 }
 
 impl Vehicle {
-    /// As highway-env's constructors make one: target of lane and speed as it stands, exponent 4, the usual gains.
+    /// A vehicle as highway-env's constructors make it: present lane and speed as targets, exponent 4, the usual gains.
     pub fn new(driver: Driver, x: f64, y: f64, speed: f64) -> Self {
         Self {
             driver,
@@ -122,7 +122,7 @@ pub struct Vehicles {
     pub y: Vec<f64>,
     /// Radians. [`Vehicles::turn_to`] sets it together with `cos` and `sin`.
     pub heading: Vec<f64>,
-    /// Of the heading.
+    /// Cosine and sine of the heading.
     pub cos: Vec<f64>,
     pub sin: Vec<f64>,
     /// m/s.
@@ -137,7 +137,7 @@ pub struct Vehicles {
     pub target_lane: Vec<usize>,
     /// m/s.
     pub target_speed: Vec<f64>,
-    /// Of a `Meta` driver: which of the target speeds it holds.
+    /// Index of the target speed that a `Meta` driver holds.
     pub speed_index: Vec<usize>,
     /// Exponent of the IDM's free-road term.
     pub delta: Vec<f64>,

@@ -51,20 +51,20 @@ impl ActionType {
 /// Weights of an agent's own reward in a step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Weights {
-    /// For a crash.
+    /// Reward for a crash.
     pub collision: f64,
-    /// Times where the speed lies in `speed_range`, from 0 to 1.
+    /// Factor of the position of the speed in `speed_range`, from 0 to 1.
     pub speed: f64,
-    /// Times the lane from 0, the leftmost, to 1, the rightmost of the main road; on a ramp it is 0.
+    /// Factor of the lane from 0, the leftmost, to 1, the rightmost of the main road; on a ramp it is 0.
     pub lane: f64,
-    /// For getting to the end of the road, where it has one.
+    /// Reward for arriving at the end of the road, where it has one.
     pub arrival: f64,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     pub task: Task,
-    /// Of the main road.
+    /// Lanes of the main road.
     pub lanes: usize,
     /// Rows of an environment.
     pub max_agents: usize,
@@ -209,7 +209,7 @@ impl Config {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Difficulty {
     pub agents: usize,
-    /// Of the background traffic: 1 is the configured number of vehicles on the same stretch.
+    /// Density of the background traffic: 1 is the configured number of vehicles on the same stretch.
     pub density: f64,
 }
 
@@ -230,7 +230,7 @@ impl Difficulty {
         self.agents + self.background(config)
     }
 
-    /// Those of the most difficult one.
+    /// All vehicles of the most difficult episode.
     pub fn most_vehicles(config: &Config) -> usize {
         Self { agents: config.max_agents, density: MAX_DENSITY }.vehicles(config)
     }

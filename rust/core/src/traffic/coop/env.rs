@@ -32,7 +32,7 @@ const META: [Meta; 5] = [Meta::LaneLeft, Meta::Idle, Meta::LaneRight, Meta::Fast
 #[derive(Clone, Serialize, Deserialize)]
 pub struct State {
     rng: Rng,
-    /// Of the episodes to come.
+    /// Difficulty of coming episodes.
     difficulty: Difficulty,
     pub(super) traffic: Traffic,
     /// The vehicle of each row whose agent acts.
@@ -54,7 +54,7 @@ enum Status {
     Driving,
     /// A wreck, for that many steps by now.
     Wreck(u32),
-    /// It has arrived, and leaves the road.
+    /// Has arrived, and leaves the road.
     Leaving,
 }
 
@@ -131,12 +131,12 @@ impl Coop {
         Self { config, state }
     }
 
-    /// Of the episodes to come.
+    /// The difficulty of coming episodes.
     pub fn difficulty(&self) -> Difficulty {
         self.state.difficulty
     }
 
-    /// For the episodes to come. Panics if it does not fit the config.
+    /// Sets the difficulty of coming episodes. Panics if it does not fit the config.
     pub fn set_difficulty(&mut self, difficulty: Difficulty) {
         difficulty.check(&self.config).expect("a checked difficulty");
         self.state.difficulty = difficulty;

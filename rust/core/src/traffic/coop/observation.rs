@@ -30,7 +30,7 @@ pub(super) fn obs_len(config: &Config) -> usize {
 /// The position of an agent on its lane.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct OnLane {
-    /// From the left.
+    /// Index of the lane from the left.
     pub lane: usize,
     /// Metres from the middle of the lane, and half of its width.
     pub lateral: f64,

@@ -29,7 +29,7 @@ pub struct Episode {
     pub time: f64,
     /// The agent's last action; the neutral action after a reset.
     pub action: LastAction,
-    /// Of the rows of others in the present observation, where it is random.
+    /// Order of the other vehicles' rows in the present observation, where it is random.
     order: Vec<u32>,
 }
 
@@ -71,7 +71,7 @@ impl Highway {
         &self.episode
     }
 
-    /// Draws from here on what another one would have drawn.
+    /// Replaces the random generator.
     pub fn set_generator(&mut self, rng: NumpyRandom) {
         self.episode.rng = rng;
     }

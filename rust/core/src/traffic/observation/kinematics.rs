@@ -13,7 +13,7 @@ const PERCEPTION: f64 = 200.0;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Kinematics {
     pub columns: Vec<Column>,
-    /// At least one.
+    /// Number of rows, at least one.
     pub rows: usize,
     /// True if other vehicles have absolute coordinates instead of relative ones; the observer's are always absolute.
     pub absolute: bool,

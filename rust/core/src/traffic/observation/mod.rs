@@ -61,7 +61,7 @@ impl Feature {
         "ang_off",
     ];
 
-    /// Of vehicle `i`; place and speed relative to vehicle `origin`, if there is one.
+    /// The feature of vehicle `i`; position and speed relative to vehicle `origin`, if there is one.
     fn of(self, traffic: &Traffic, i: usize, origin: Option<usize>) -> f64 {
         let v = &traffic.vehicles;
         let relative = |value: f64, of: &dyn Fn(usize) -> f64| origin.map_or(value, |o| value - of(o));

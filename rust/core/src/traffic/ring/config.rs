@@ -55,12 +55,12 @@ pub struct Config {
     /// True if SUMO bounds an agent's speed by that which keeps its distance ([`Idm::LEARNER`]). Without it agents can
     /// run into their leaders.
     pub safe_speed: bool,
-    /// Of the reward's two parts.
+    /// Weights of the reward's two parts.
     pub speed_weight: f64,
     pub action_weight: f64,
     pub human: Idm,
     pub drive: Drive,
-    /// Of FollowerStopper, m/s; none: the equilibrium speed of each episode's ring.
+    /// Desired speed of FollowerStopper, m/s; none: the equilibrium speed of each episode's ring.
     pub desired_speed: Option<f64>,
 }
 

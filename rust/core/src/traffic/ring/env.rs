@@ -26,7 +26,7 @@ pub struct Episode {
     pub reward: f64,
     /// Circumference, m.
     pub ring_length: f64,
-    /// Of all vehicles over all steps, m/s.
+    /// Mean speed of all vehicles over all steps, m/s.
     pub mean_speed: f64,
     /// The shortest time in which an agent would have run into its leader, had both kept their speeds, s.
     pub min_ttc: f64,
@@ -105,7 +105,7 @@ impl Ring {
         &self.agent_vehicles
     }
 
-    /// Since the episode's first observation, s.
+    /// Time since the episode's first observation, s.
     pub fn time(&self) -> f64 {
         f64::from(self.state.episode.length) * f64::from(self.config.sims_per_step) * self.config.dt
     }

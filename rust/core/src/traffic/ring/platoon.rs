@@ -16,7 +16,7 @@ pub struct Platoon {
     x: Vec<f64>,
     /// m/s.
     v: Vec<f64>,
-    /// Of the last step, m/s^2.
+    /// Accelerations of the last step, m/s^2.
     acceleration: Vec<f64>,
     /// Planned speeds, m/s.
     #[serde(skip)]
@@ -106,7 +106,7 @@ impl Platoon {
         }
     }
 
-    /// From the front of vehicle `i` to that of its leader, m; infinite without one.
+    /// Distance from the front of vehicle `i` to that of its leader, m; infinite without one.
     #[inline]
     pub fn distance(&self, i: usize) -> f64 {
         if i + 1 < self.x.len() {
@@ -115,7 +115,7 @@ impl Platoon {
         self.ring.map_or(f64::INFINITY, |ring| self.x[0] + ring - self.x[i])
     }
 
-    /// From the front of vehicle `i` to the rear of its leader, m.
+    /// Gap from the front of vehicle `i` to the rear of its leader, m.
     #[inline]
     pub fn gap(&self, i: usize, vehicle_length: f64) -> f64 {
         self.distance(i) - vehicle_length

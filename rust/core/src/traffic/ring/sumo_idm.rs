@@ -49,7 +49,7 @@ impl Idm {
         delta: 4.0,
     };
 
-    /// By which SUMO bounds the speed of Flow's learner: the IDM with Flow's defaults for a vehicle.
+    /// The IDM by which SUMO bounds the speed of Flow's learner, with Flow's defaults for a vehicle.
     pub const LEARNER: Self = Self { min_gap: 2.5, accel: 2.6, decel: 4.5, ..Self::HUMAN };
 
     /// Speed at which `vehicles` on a ring of `length` m, evenly spaced, neither brake nor accelerate, m/s; 0 where
@@ -96,7 +96,7 @@ pub struct Driver {
     comfort_decel: f64,
 }
 
-/// `f64::max` also thinks of NaN, which costs a comparison more.
+/// Maximum without `f64::max`'s rule for NaN, which costs another comparison.
 #[inline(always)]
 fn max(a: f64, b: f64) -> f64 {
     if a > b { a } else { b }
