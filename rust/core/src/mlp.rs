@@ -1,4 +1,4 @@
-//! A multi-layer perceptron for acting: small, in f32, without a framework's cost per call.
+//! A small multi-layer perceptron in f32 that chooses actions without a framework's cost per call.
 //!
 //! Each row's result is the same to the last bit whatever the batch, the number of threads and the row's place in it:
 //! rows are computed one by one, and each output adds up its inputs in their order with fused multiplications, which

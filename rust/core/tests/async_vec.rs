@@ -200,7 +200,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
-    fn every_world_steps_once_a_send_whatever_the_order(
+    fn every_environment_steps_once_for_each_send(
         calls in calls(), count in 1..5usize, threads in 1..4usize, same_step: bool,
     ) {
         let (mut envs, dropped) = counters(count, same_step, threads, false);

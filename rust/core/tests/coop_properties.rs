@@ -327,7 +327,7 @@ proptest! {
     }
 
     #[test]
-    fn nobody_passes_through_another_unnoticed(
+    fn vehicles_that_pass_through_each_other_have_crashed(
         config in any_config(), difficulty in any_difficulty(), seed: u64,
     ) {
         // Every step is a frame.
@@ -427,7 +427,7 @@ fn the_difficulty_counts_from_the_next_reset() {
 }
 
 #[test]
-fn the_obstacle_at_the_end_of_the_ramp_stops_who_stays_on_it() {
+fn the_obstacle_at_the_end_of_the_ramp_stops_vehicles() {
     let config = Config { max_agents: AGENTS, background: 0, ..Config::new(Task::Merge) };
     let mut played = Played::new(&config, Difficulty { agents: 1, density: 0.0 }, 1);
     let mut ended = false;

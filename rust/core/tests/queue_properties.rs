@@ -312,7 +312,7 @@ mod shared {
     }
 
     #[test]
-    fn more_than_there_is_room_for_is_an_error() {
+    fn too_large_a_queue_is_an_error() {
         let huge = Options { capacity: 1 << 36, ..shared("huge") };
         match Queue::create(&huge) {
             Err(error @ Error::NoRoom { .. }) => {
@@ -445,7 +445,7 @@ mod shared {
 
     /// The word in which the consumer says that it holds records, though it holds none.
     #[test]
-    fn a_stray_mark_of_held_records_hangs_nobody() {
+    fn a_stray_mark_of_held_records_blocks_no_call() {
         use std::os::unix::fs::FileExt;
 
         for (order, word) in [(Order::PerProducer, 16 + 3), (Order::Total, 9)] {
@@ -462,7 +462,7 @@ mod shared {
 
     /// No producer has taken so many positions, and the consumer does not skip them one by one.
     #[test]
-    fn a_stray_write_into_the_tail_is_told() {
+    fn a_stray_write_into_the_tail_is_an_error() {
         use std::os::unix::fs::FileExt;
         use std::time::{Duration, Instant};
 

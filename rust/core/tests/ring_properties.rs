@@ -176,7 +176,7 @@ fn any_number_of_threads_gives_the_same() {
 }
 
 #[test]
-fn what_is_saved_goes_on_as_if_never_stopped() {
+fn a_restored_state_continues_as_the_original() {
     for steps in [0, 7, 25, 40] {
         let (mut first, mut obs) = rings(1);
         trajectory(&mut first, &mut obs, steps);

@@ -443,7 +443,7 @@ fn worlds_hold_no_more_memory_than_they_say() {
 }
 
 #[test]
-fn what_does_not_fit_into_memory_is_refused() {
+fn environments_that_exceed_memory_are_refused() {
     let Err(error) = VecEnv::build(1 << 50, || cage2(false), Autoreset::SameStep, 1) else {
         panic!("2^50 games fit into memory")
     };

@@ -81,7 +81,7 @@ proptest! {
 
     /// A vehicle that changes places with another one in its lane from frame to frame has crashed.
     #[test]
-    fn nobody_passes_through_another(placed in placed(), choices in prop::collection::vec(0u8..77, 12)) {
+    fn vehicles_do_not_pass_through_each_other(placed in placed(), choices in prop::collection::vec(0u8..77, 12)) {
         let mut traffic = traffic(&placed);
         for choice in choices {
             command(&mut traffic, choice);
@@ -104,7 +104,7 @@ proptest! {
     }
 
     #[test]
-    fn who_leaves_takes_nobody_along(placed in placed(), choice in 0u8..77, which in 0usize..16) {
+    fn removing_a_vehicle_leaves_the_others(placed in placed(), choice in 0u8..77, which in 0usize..16) {
         let mut traffic = traffic(&placed);
         command(&mut traffic, choice);
         traffic.frame(FRAME);

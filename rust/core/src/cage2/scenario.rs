@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn what_gives_root_is_vulnerable_and_listens() {
+    fn exploits_that_give_root_have_a_service_and_a_port() {
         for image in &IMAGES {
             assert_eq!(image.gives_root & !image.vulnerable, 0);
             assert_eq!(image.vulnerable & !(image.ports as u8), 0);

@@ -221,7 +221,7 @@ impl Segment {
         if own != origin.namespace {
             return Err(foreign(
                 "it was made in another PID namespace, such as another container's, and only within one can processes \
-                 tell who is alive",
+                 tell which are alive",
             ));
         }
         if header.kind != kind {
@@ -503,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn more_users_than_there_can_be_are_damage() {
+    fn an_impossible_number_of_users_is_damage() {
         let users = Users { first: u64::MAX, stride: u64::MAX, count: u64::MAX };
         let forged = Forged::new("users", Origin::own());
         let bytes = Header { users, ..header() }.encode(Origin { creator: DEAD, namespace: Namespace::own() });
@@ -514,7 +514,7 @@ mod tests {
 
     /// None of these calls waits for a process at the other end, or follows a link.
     #[test]
-    fn what_is_no_regular_file_is_left_alone() {
+    fn files_that_are_not_regular_are_left_alone() {
         let dead = Origin { creator: DEAD, namespace: Namespace::own() };
         let fifo = Forged(format!("test-fifo-{}", std::process::id()));
         let c_path = std::ffi::CString::new(path(&fifo.0).to_str().unwrap()).unwrap();

@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_done_is_refused() {
+    fn impossible_actions_are_refused() {
         let meta = ActionType::Meta { longitudinal: true, lateral: false };
         assert!(meta.check(Actions::Discrete(&[2])).is_ok());
         assert_eq!(meta.check(Actions::Discrete(&[3])).unwrap_err().expected, "an integer from 0 to 2, got 3");

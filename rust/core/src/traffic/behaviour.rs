@@ -318,7 +318,7 @@ mod tests {
         /// Whichever instructions it runs with, the loop over all gives what one alone gets, to the last bit; and that
         /// is the formula of the paper.
         #[test]
-        fn all_at_once_is_one_by_one(
+        fn the_vectorised_terms_equal_single_ones(
             vehicles in prop::collection::vec((0.0f64..300.0, 0usize..3, 0.5f64..40.0, 3.5f64..4.5), 1..12),
         ) {
             let traffic = road(&vehicles);
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn a_free_lane_is_worth_a_change_unless_somebody_must_brake() {
+    fn a_free_lane_is_worth_a_change_unless_the_new_follower_must_brake() {
         // Behind a slow one on lane 0; lane 1 is free, or a fast vehicle approaches on it.
         let mut free = road(&[(100.0, 0, 25.0, 4.0), (130.0, 0, 15.0, 4.0)]);
         free.vehicles.timer[0] = 1.5;

@@ -192,7 +192,7 @@ mod tests {
         #![proptest_config(ProptestConfig { failure_persistence: None, cases: 20_000, ..ProptestConfig::default() })]
 
         #[test]
-        fn who_is_apart_does_not_meet(
+        fn separated_bodies_do_not_collide(
             (dx, dy) in (-9.0f64..9.0, -9.0f64..9.0),
             (a, b) in (-1.0f64..1.0, -1.0f64..1.0),
             (v, w) in (-3.0f64..3.0, -3.0f64..3.0),

@@ -158,7 +158,7 @@ mod tests {
 
         /// highway-env's chain of steering angle and slip angle, with all its trigonometry.
         #[test]
-        fn the_short_way_is_the_long_way(
+        fn the_slip_equals_that_of_the_reference(
             lateral in -8.0f64..8.0,
             heading in -7.0f64..7.0,
             speed in prop_oneof![-40.0f64..40.0, -0.02f64..0.02, Just(0.0)],

@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nothing_turns_nothing_is_rounded() {
+    fn zero_is_exact() {
         assert_eq!(sin_cos(0.0), (0.0, 1.0));
         assert_eq!(asin(0.0), 0.0);
         assert_eq!([power(0.0, 4.0), power(1.0, 3.7), power(2.0, 3.0)], [0.0, 1.0, 8.0]);

@@ -226,7 +226,7 @@ mod tests {
 
         /// Coarse places, so that many are equal; a lane that begins and ends on the way; obstacles.
         #[test]
-        fn the_quick_ways_find_what_a_search_finds(
+        fn the_fast_searches_agree_with_the_plain_one(
             places in prop::collection::vec((0u8..40, 0u8..30), 1..14),
             moves in prop::collection::vec((0u8..40, 0u8..30), 1..14),
             obstacles in prop::collection::vec((0u8..40, 0u8..4), 0..3),

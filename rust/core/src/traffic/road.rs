@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn the_quick_way_finds_the_closest_lane() {
+    fn the_fast_search_finds_the_closest_lane() {
         let mut lanes = Road::straight(3, 500.0, 30.0).lanes().to_vec();
         lanes.push(Lane::straight(100.0, 200.0, 12.0));
         let road = Road::new(lanes, Vec::new());

@@ -92,8 +92,8 @@ fn on_lane(traffic: &Traffic, vehicle: usize) -> OnLane {
     }
 }
 
-/// Seconds until a vehicle runs into the one ahead in its lane, at the speeds that they have. Who is beside it, half
-/// off the road or across the line, is not ahead of it.
+/// Seconds until a vehicle runs into the next one in its lane at their present speeds. A vehicle beside it, half off the
+/// road or across the line, is not ahead of it.
 fn time_to_collision(traffic: &Traffic, vehicle: usize) -> f64 {
     let vehicles = &traffic.vehicles;
     let (gap, front_speed) = match traffic.neighbours(vehicle, vehicles.lane[vehicle]).0 {

@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn more_rows_than_fit_on_the_stack_are_filled_too() {
+    fn many_rows_are_filled_without_a_stack_overflow() {
         let others: Vec<_> = (0..40).map(|i| (101.0 + f64::from(i), 1, 20.0)).rev().collect();
         let rows = seen(&places(31), &traffic(&others), &[]);
         assert!(rows[1..].windows(2).all(|pair| pair[0] < pair[1]), "{rows:?}");

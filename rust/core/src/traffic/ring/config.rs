@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_options_are_named() {
+    fn errors_name_the_wrong_option() {
         let ok = Config::default();
         ok.check().unwrap();
         for (config, name) in [

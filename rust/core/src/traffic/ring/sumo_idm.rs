@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn at_the_equilibrium_nobody_accelerates() {
+    fn no_vehicle_accelerates_at_the_equilibrium() {
         let speed = Idm::HUMAN.equilibrium_speed(22, 260.0);
         let gap = 260.0 / 22.0 - 5.0;
         for integrator in [Integrator::Euler, Integrator::Ballistic] {
