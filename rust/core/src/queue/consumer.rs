@@ -19,7 +19,7 @@ enum Reader {
         reader: MpscReader,
         /// The oldest position and when it was first seen taken but not published; None unless it is so now.
         stalled: Option<(u64, Instant)>,
-        /// How much of the reader's `abandoned` is in the queue's counter.
+        /// The part of the reader's `abandoned` that the counter of the queue already has.
         abandoned: u64,
     },
 }
