@@ -7,7 +7,7 @@ import pytest
 
 from fastrl.envs import make_multi
 
-WORLDS = 64
+NUM_ENVS = 64
 AGENTS = 15
 STEPS = 40
 REPEATS = 8
@@ -32,31 +32,31 @@ def careful(obs, rng):
 
 
 def measure(env_id, policy):
-    """World steps per CPU-second in the best of some repeats, and the mean number of agents that acted."""
-    env = make_multi(env_id, WORLDS, max_agents=AGENTS, num_threads=1)
-    rows = WORLDS * AGENTS
-    obs, final_obs = np.zeros((2, rows, env.single_observation_space.shape[0]), np.float32)
-    rewards = np.zeros(rows, np.float32)
-    terminations, truncations, alive = np.zeros((3, rows), np.bool_)
+    """Environment steps per CPU-second in the best of some repeats, and the mean number of agents that acted."""
+    env = make_multi(env_id, NUM_ENVS, max_agents=AGENTS, num_threads=1)
+    size = NUM_ENVS * AGENTS
+    obs, final_obs = np.zeros((2, size, env.single_observation_space.shape[0]), np.float32)
+    rewards = np.zeros(size, np.float32)
+    terminations, truncations, alive = np.zeros((3, size), np.bool_)
     rng = np.random.default_rng(0)
     env.reset_into(obs, alive, seed=0)
     seconds, acted = [], 0
     for _ in range(REPEATS):
-        spent = 0.0
+        seconds_used = 0.0
         for _ in range(STEPS):
             actions = policy(obs, rng)
             acted += int(alive.sum())
             start = time.thread_time()
             env.step_into(actions, obs, rewards, terminations, truncations, alive, final_obs)
-            spent += time.thread_time() - start
-        seconds.append(spent)
+            seconds_used += time.thread_time() - start
+        seconds.append(seconds_used)
     env.close()
-    return WORLDS * STEPS / min(seconds), acted / (REPEATS * STEPS * WORLDS)
+    return NUM_ENVS * STEPS / min(seconds), acted / (REPEATS * STEPS * NUM_ENVS)
 
 
 @pytest.mark.parametrize("env_id", ["fastrl/coop-highway-v0", "fastrl/coop-merge-v0"])
-def test_steps_of_worlds(env_id):
-    print(f"\n{env_id}, {WORLDS} worlds, {AGENTS} agents each at the start")
+def test_steps_of_environments(env_id):
+    print(f"\n{env_id}, {NUM_ENVS} environments, {AGENTS} agents each at the start")
     print(f"{'policy':<10}{'agents that act':>16}{'world steps/s':>15}{'agent steps/s':>15}")
     for policy in (careful, idle, random):
         speed, acting = measure(env_id, policy)

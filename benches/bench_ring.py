@@ -98,11 +98,11 @@ def test_steps_per_second(tmp_path):
     reset: they take time here and do not count as steps."""
     print("\nring of 22, one thread, million steps/s (observations, rewards and automatic resets included)")
     best = {}
-    for worlds, agents in ((1, 1), (64, 1), (1024, 1), (64, 22)):
-        env = make_multi("fastrl/ring-v0", worlds, num_agents=agents, num_threads=1)
-        steps = 3000 if worlds > 1 else 12_000
-        best[worlds, agents] = max(steps_per_second(env, steps) for _ in range(2)) / 1e6
-        print(f"  {worlds:5d} rings of {agents:2d} agents: {best[worlds, agents]:6.2f}")
+    for num_envs, agents in ((1, 1), (64, 1), (1024, 1), (64, 22)):
+        env = make_multi("fastrl/ring-v0", num_envs, num_agents=agents, num_threads=1)
+        steps = 3000 if num_envs > 1 else 12_000
+        best[num_envs, agents] = max(steps_per_second(env, steps) for _ in range(2)) / 1e6
+        print(f"  {num_envs:5d} rings of {agents:2d} agents: {best[num_envs, agents]:6.2f}")
     env = make_multi("fastrl/ring-v0", 64, num_threads=1, warmup_steps=0)
     print(f"  {64:5d} rings, no warm-up:    {steps_per_second(env, 6000) / 1e6:6.2f}")
     if sumo_reference.NOT_INSTALLED:

@@ -10,8 +10,8 @@ use fastrl_core::env::Actions;
 use fastrl_core::rng::Rng;
 use fastrl_core::vec_env::{Autoreset, Rows, VecEnv};
 
-/// Rounds of random actions, drawn beforehand; more than an episode has steps.
-const ROUNDS: usize = 128;
+/// Number of steps for which random actions are drawn beforehand; more than an episode has.
+const DRAWN_STEPS: usize = 128;
 
 fn steps(c: &mut Criterion) {
     let mut group = c.benchmark_group("cage2 steps, one thread");
@@ -26,12 +26,12 @@ fn steps(c: &mut Criterion) {
             let (mut rewards, mut terminated, mut truncated) = (vec![0.0f32; envs], vec![0; envs], vec![0; envs]);
             venv.reset(Some(&seeds), None, &mut obs);
             let mut rng = Rng::new(0);
-            let actions: Vec<i64> = (0..ROUNDS * envs).map(|_| i64::from(rng.below(145))).collect();
+            let actions: Vec<i64> = (0..DRAWN_STEPS * envs).map(|_| i64::from(rng.below(145))).collect();
             let mut round = 0;
             group.throughput(Throughput::Elements(envs as u64));
             group.bench_function(BenchmarkId::new(RedKind::NAMES[red as usize], envs), |b| {
                 b.iter(|| {
-                    round = (round + 1) % ROUNDS;
+                    round = (round + 1) % DRAWN_STEPS;
                     let rows = Rows {
                         obs: &mut obs,
                         rewards: &mut rewards,

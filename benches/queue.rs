@@ -1,4 +1,4 @@
-//! The queue inside one thread and between two: what a record costs without Python.
+//! Cost of a record in the queue, without Python: inside one thread and between two.
 
 use std::hint::black_box;
 use std::mem::MaybeUninit;

@@ -12,8 +12,8 @@ use fastrl_core::traffic::observation::{Column, Feature, Kinematics, Limits, Obs
 use fastrl_core::traffic::vehicles::Driver;
 use fastrl_core::vec_env::{Autoreset, Rows, VecEnv};
 
-/// Rounds of actions, drawn beforehand; more than an episode has steps.
-const ROUNDS: usize = 64;
+/// Number of steps for which actions are drawn beforehand; more than an episode has.
+const DRAWN_STEPS: usize = 64;
 
 /// `highway-v0`, or `highway-fast-v0`.
 fn config(fast: bool) -> Config {
@@ -74,12 +74,12 @@ fn steps(c: &mut Criterion) {
             venv.reset(Some(&seeds), None, &mut obs);
             let mut rng = Rng::new(0);
             let actions: Vec<i64> =
-                (0..ROUNDS * envs).map(|_| if idle { 1 } else { i64::from(rng.below(5)) }).collect();
+                (0..DRAWN_STEPS * envs).map(|_| if idle { 1 } else { i64::from(rng.below(5)) }).collect();
             let mut round = 0;
             group.throughput(Throughput::Elements(envs as u64));
             group.bench_function(BenchmarkId::new(id, policy), |b| {
                 b.iter(|| {
-                    round = (round + 1) % ROUNDS;
+                    round = (round + 1) % DRAWN_STEPS;
                     let rows = Rows {
                         obs: &mut obs,
                         rewards: &mut rewards,

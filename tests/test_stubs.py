@@ -1,4 +1,4 @@
-"""The stubs are the manual of the compiled modules: they must name what is there, with its arguments."""
+"""The stubs are the manual of the compiled modules: they must name every item, with its arguments."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-# What Cython and PyO3 put into every module of theirs, and no manual needs.
+# Names that Cython and PyO3 add to every module; stubs leave them out.
 ALLOWED = r"fastrl\._native\.\w+\.__(all|test|reduce_cython|setstate_cython)__"
 STUBS = (Path(__file__).resolve().parent.parent / "python" / "fastrl" / "_native").glob("*.pyi")
 

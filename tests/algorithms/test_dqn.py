@@ -399,14 +399,14 @@ class TestNoisy:
             dqn.act(obs)
             assert dqn.greedy(obs).tolist() == first.tolist()
 
-    def test_is_drawn_anew_for_each_batch(self):
+    def test_is_drawn_for_each_batch(self):
         dqn = learner(noisy=True, learning_rate=0.0)
         errors = [dqn.update(batch_of(), WATCH) for _ in range(3)]
         assert not torch.equal(errors[0], errors[1])
         assert not torch.equal(errors[1], errors[2])
 
     @pytest.mark.parametrize("double", [False, True])
-    def test_is_drawn_anew_for_each_use(self, double, monkeypatch):
+    def test_is_drawn_for_each_use(self, double, monkeypatch):
         """For the target, for what chooses its actions, and for what learns: none shares its noise."""
         dqn = learner(noisy=True, double=double)
         draws = []
@@ -514,7 +514,7 @@ class TestWeights:
         assert torch.equal(actor.network(torch.from_numpy(obs)), values)
         assert actor.greedy(obs).tolist() == dqn.greedy(obs).tolist()
 
-    def test_goes_on_learning_after_reading(self):
+    def test_learns_after_loading_weights(self):
         dqn, other = learner(), learner(seed=1)
         buffer = np.zeros(dqn.weights_nbytes, np.uint8)
         other.write_weights(buffer)
@@ -575,7 +575,7 @@ class TestResume:
         rows = go_on(whole, stop_after)
 
         other = learner(seed=8, **options)
-        go_on(other, 50)  # a run that has gone elsewhere in the meantime
+        go_on(other, 50)  # a run that has diverged
         other.update(batch_of(), WATCH)
         other.load_state_dict(saved)
         assert_same_state(save_and_load(other.state_dict()), saved)

@@ -9,12 +9,12 @@ import torch
 from fastrl.algorithms.flat_adam import FlatAdam, parts
 from fastrl.networks.action_space import Actions
 from fastrl.networks.distributions import LOG_STD_RANGE
-from fastrl.networks.multi_agent import Actor
+from fastrl.networks.multi_agent import PolicyNetwork
 
 
 def actor(seed=0, **options):
     actions = Actions(gymnasium.spaces.Box(-1, 1, (2,)))
-    return Actor(3, actions, hidden=(5,), generator=torch.Generator().manual_seed(seed), **options)
+    return PolicyNetwork(3, actions, hidden=(5,), generator=torch.Generator().manual_seed(seed), **options)
 
 
 def test_adam_is_that_of_pytorch():
@@ -45,7 +45,7 @@ def test_the_deviation_stays_in_its_range():
         assert trained.network.log_std.tolist() == [bound, bound]
 
 
-def test_goes_on_the_same():
+def test_resumes_to_the_bit():
     trained = FlatAdam(actor())
     trained.gradient.fill_(0.1)
     trained.step(0.1, 1.0)

@@ -178,7 +178,7 @@ def test_learns_continuous_actions(lag):
 
 @pytest.mark.parametrize("option", [{"normalize_obs": True}, {"hidden": ()}, {"normalize_returns": False}])
 @pytest.mark.parametrize("make_env", [Corridor, Dial])
-def test_resumed_it_goes_on_to_the_bit(make_env, option):
+def test_resumes_to_the_bit(make_env, option):
     env = make_env(num_envs=4, stagger=True)
     first, second = (impala_for(env, seed=seed, **(LEARN | option)) for seed in (0, 1))
     rows, watch = Rows(env), Stopwatch()
@@ -199,7 +199,7 @@ def test_refuses_clips_that_make_no_sense():
         impala_for(Corridor(), rho_clip=0.5)
 
 
-def test_nan_from_the_environment_is_told():
+def test_nan_from_the_environment_is_reported():
     env = Corridor(num_envs=2)
     impala = impala_for(env)
     fragment = Rows(env).play(impala.policy, 4)

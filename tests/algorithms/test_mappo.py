@@ -91,7 +91,7 @@ class TestLearns:
         assert not torch.equal(a["body.0.weight"], b["body.0.weight"])
 
     @pytest.mark.slow
-    def test_worlds_of_one_agent(self):
+    def test_environments_of_one_agent(self):
         env = TeamEnv(64, 1, box=True)
         run = mappo_for(env, critic="own", normalize_obs=True, initial_log_std=-1.0, gamma=0.999)
         stats, _ = run.train()
@@ -135,7 +135,7 @@ class TestLearns:
         assert explained["central"] > 0.8 and explained["own"] < 0.3
 
 
-class TestDeadRows:
+class TestRowsThatAreNotAlive:
     @pytest.mark.parametrize("critic", ["own", "central"])
     @pytest.mark.parametrize("normalize_obs", [False, True])
     def test_garbage_in_them_changes_nothing_to_the_bit(self, critic, normalize_obs):
@@ -252,7 +252,7 @@ class TestEnds:
             normalize_advantages=False,
             num_steps=9,
         )
-        for trained in run.learner._critics.trained.values():
+        for trained in run.learner._critics.optimizers.values():
             last = trained.network.body[-1]
             last.weight.data.zero_()
             last.bias.data.fill_(1)
@@ -271,7 +271,7 @@ class TestEnds:
         run.collect()
         run.learner.load_rollout(run.learner.rollout, Stopwatch())
         rollout = run.learner.rollout
-        network = next(iter(run.learner._critics.trained.values())).network
+        network = next(iter(run.learner._critics.optimizers.values())).network
         cut_off = rollout.cut_off()
         assert cut_off.any() and np.isclose(rollout.final_obs[cut_off][:, 1], 1).all()
         for t, row in np.argwhere(cut_off):
@@ -339,7 +339,7 @@ class TestResume:
 
         other_env = TeamEnv(8, 3)
         other = mappo_for(other_env, **options)
-        other.train(4)  # a run that has gone elsewhere in the meantime
+        other.train(4)  # a run that has diverged
         other_env.load_state(env_state)
         other.load_state_dict(saved)
         other_stats, other_rows = other.train(3)
@@ -402,7 +402,7 @@ class TestResume:
 
 
 class TestRollouts:
-    def test_learns_from_a_rollout_that_somebody_else_filled(self):
+    def test_learns_from_a_rollout_that_another_collector_filled(self):
         env = TeamEnv(8, 3)
         one, other = mappo_for(env), mappo_for(env)
         one.collect()
@@ -445,7 +445,7 @@ class TestNotFinite:
     def test_parameters(self, kind):
         env = TeamEnv(4, 3)
         run = mappo_for(env)
-        group = run.learner._actors if kind == "policy" else run.learner._critics.trained
+        group = run.learner._actors if kind == "policy" else run.learner._critics.optimizers
         next(iter(group.values())).vector.data[0] = torch.nan
         with pytest.raises(FloatingPointError, match=f"the {kind} '.*' is not finite .* after 0 steps"):
             run.train(1)

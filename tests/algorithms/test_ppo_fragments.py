@@ -176,7 +176,7 @@ def test_the_deviation_stays_within_its_range():
     assert ppo.policy.log_std.tolist() == [2, 2]
 
 
-def test_resumed_with_continuous_actions_it_goes_on_to_the_bit():
+def test_resumes_with_continuous_actions_to_the_bit():
     env = Dial(num_envs=4, stagger=True)
     first, second = (ppo_for(env, seed=seed, **QUICK) for seed in (0, 1))
     rows, watch = Rows(env), Stopwatch()

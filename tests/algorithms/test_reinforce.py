@@ -75,7 +75,7 @@ def test_returns_are_whole():
     run = reinforce_for(
         env, gamma=1.0, num_steps=4, normalize_rewards=False, normalize_advantages=False, critic="own"
     )
-    for trained in run.learner._critics.trained.values():
+    for trained in run.learner._critics.optimizers.values():
         trained.vector.data.zero_()
     run.collect()
     run.update()
@@ -88,7 +88,7 @@ def test_returns_are_whole():
         )
 
 
-def test_goes_on_to_the_bit():
+def test_resumes_to_the_bit():
     env = TeamEnv(8, 3)
     whole = reinforce_for(env, dropout=0.1)
     whole.train(2)

@@ -15,7 +15,7 @@ def test_is_one_over_the_deviation_of_discounted_returns():
     rollout = Rollout(50, 3, 1, 2)
     scale = ReturnScale(3, gamma=0.9)
     sums, all_sums = np.zeros(3), []
-    for _ in range(2):  # sums go on from one rollout to the next
+    for _ in range(2):  # sums continue from one rollout to the next
         rollout.rewards[:] = rng.normal(size=(50, 3)) * 100
         rollout.terminations[:] = rng.random((50, 3)) < 0.05
         rollout.truncations[:] = rng.random((50, 3)) < 0.05
@@ -27,7 +27,7 @@ def test_is_one_over_the_deviation_of_discounted_returns():
     assert factor == pytest.approx(1 / np.std(all_sums), rel=1e-5)
 
 
-def test_saved_and_restored_it_goes_on_exactly():
+def test_resumes_exactly():
     rng = np.random.default_rng(0)
     rollout = Rollout(5, 3, 1, 2)
     first, second = ReturnScale(3, gamma=0.9), ReturnScale(3, gamma=0.9)
@@ -38,8 +38,8 @@ def test_saved_and_restored_it_goes_on_exactly():
     assert second.update_rows(rollout) == first.update_rows(rollout)
 
 
-def test_fragments_are_one_long_walk_of_each_lane():
-    """Rows go on from fragment to fragment, whatever fragments they come in."""
+def test_rows_continue_from_fragment_to_fragment():
+    """Rows continue from fragment to fragment, however they are divided into fragments."""
     rng = np.random.default_rng(1)
     rows, scale, slow = Rows(Constant(num_envs=3, episode_length=4)), ReturnScale(3, 0.9), ReturnScale(3, 0.9)
     policy = ActorCritic(1, 2, (), generator=torch.Generator())
@@ -51,7 +51,7 @@ def test_fragments_are_one_long_walk_of_each_lane():
     np.testing.assert_allclose(scale.discounted, slow.discounted, rtol=1e-5)
 
 
-def test_whole_episodes_begin_with_nothing():
+def test_whole_episodes_start_at_zero():
     rng = np.random.default_rng(2)
     scale, slow = ReturnScale(1, 0.9), ReturnScale(1, 0.9)
     policy = ActorCritic(1, 2, (), generator=torch.Generator())

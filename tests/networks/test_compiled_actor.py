@@ -376,7 +376,7 @@ def test_weights_that_do_not_fit_are_refused():
     for bad in (np.nan, np.inf, -np.inf):
         weights = np.ones(n, np.float32)
         weights[7] = bad
-        with pytest.raises(ValueError, match="NaN or infinity at place 7"):
+        with pytest.raises(ValueError, match="NaN or infinity at index 7"):
             actor.load(weights)
     for size in (0, n - 1, n + 1):
         with pytest.raises(ValueError, match=f"buffer of {4 * n} bytes, got one of {4 * size} bytes"):

@@ -10,7 +10,7 @@ import torch
 
 from fastrl.networks.action_space import Actions
 from fastrl.networks.distributions import gaussian_log_probs, sampling_noise
-from fastrl.networks.multi_agent import Actor, CentralCritic, Critic, MultiAgentPolicy
+from fastrl.networks.multi_agent import CentralCritic, Critic, MultiAgentPolicy, PolicyNetwork
 from fastrl.rollout.multi_agent import MultiAgentRollout
 
 DISCRETE = Actions(gymnasium.spaces.Discrete(4))
@@ -22,7 +22,7 @@ def generator(seed=0):
 
 
 def actor(actions=DISCRETE, seed=0, **options):
-    return Actor(3, actions, **{"hidden": (8, 6), "generator": generator(seed), **options})
+    return PolicyNetwork(3, actions, **{"hidden": (8, 6), "generator": generator(seed), **options})
 
 
 class TestActor:
@@ -75,7 +75,7 @@ class TestActor:
         buffer = io.BytesIO()
         torch.save(network.state(), buffer)
         buffer.seek(0)
-        other = Actor.from_state(torch.load(buffer, weights_only=True))
+        other = PolicyNetwork.from_state(torch.load(buffer, weights_only=True))
         obs, agents = torch.randn(4, 3, generator=generator()), torch.tensor([0, 1, 2, 0])
         with torch.no_grad():
             assert torch.equal(network(obs, agents), other(obs, agents))
@@ -85,17 +85,17 @@ class TestActor:
         "changes",
         [{"hidden": [10**7, 10**7]}, {"num_ids": 10**12}, {"obs_dim": 10**12, "normalize_obs": True}],
     )
-    def test_what_is_claimed_is_compared_before_memory_is_taken(self, changes):
+    def test_claimed_sizes_are_compared_before_memory_is_allocated(self, changes):
         state = actor(DISCRETE).state()
         state["architecture"] = state["architecture"] | changes
         with pytest.raises(ValueError, match="is claimed, the weights are"):
-            Actor.from_state(state)
+            PolicyNetwork.from_state(state)
 
     def test_an_activation_that_there_is_not_is_refused(self):
         state = actor(DISCRETE).state()
         state["architecture"] = state["architecture"] | {"activation": -1}
         with pytest.raises(ValueError, match="activation should be one of"):
-            Actor.from_state(state)
+            PolicyNetwork.from_state(state)
 
 
 class TestCritics:
@@ -107,7 +107,7 @@ class TestCritics:
     }
 
     @pytest.mark.parametrize("normalize_obs", [False, True])
-    def test_central_looks_at_all_the_living_and_at_nobody_else(self, normalize_obs):
+    def test_central_sees_the_agents_that_are_alive_alone(self, normalize_obs):
         critic = CentralCritic(2, 3, normalize_obs=normalize_obs, **self.options)
         critic.observe(torch.randn(20, 2, generator=generator()) + 3)
         obs = torch.randn(4, 3, 2, generator=generator())
@@ -188,7 +188,7 @@ class TestMultiAgentPolicy:
         assert actions[0].tolist() == [1, 10]
         assert rollout.log_probs[1, 0] < -1000 and rollout.log_probs[1, 1] == 0
 
-    def test_state_goes_anywhere_and_is_taken_over(self):
+    def test_state_makes_the_same_policy_and_loads_into_another(self):
         policy, obs = self.policy(), np.ones((3, 3), np.float32)
         alive, noise = np.ones(3, np.bool_), sampling_noise(DISCRETE, (3,), generator())
         other = MultiAgentPolicy.from_state(policy.state())
@@ -234,8 +234,8 @@ class TestMultiAgentPolicy:
         a, b = (policy.act(obs, alive, False, generator(5)) for _ in range(2))
         assert (a == b).all() and len(np.unique(a[:, 0])) > 1
 
-    def test_refuses_parts_of_worlds(self):
-        with pytest.raises(ValueError, match="worlds of 3 agents, got 4 observations"):
+    def test_refuses_parts_of_environments(self):
+        with pytest.raises(ValueError, match="environments of 3 agents, got 4 observations"):
             self.policy().act(np.ones((4, 3), np.float32), np.ones(4, np.bool_))
 
     def test_refuses_actors_of_other_actions(self):
@@ -247,6 +247,6 @@ class TestMultiAgentPolicy:
         with pytest.raises(ValueError, match=r"'r' should give actions \[2\], gave \[1, 1\]"):
             policy.act(np.ones((2, 3), np.float32), np.ones(2, np.bool_))
 
-    def test_refuses_weights_of_somebody_else(self):
+    def test_refuses_weights_of_another_policy(self):
         with pytest.raises(ValueError, match="no actor named 'a'"):
             MultiAgentPolicy(["z"], {"z": actor()}, DISCRETE).load_state(self.policy().state())

@@ -262,7 +262,7 @@ class TestState:
             {"hidden": [1] * 10**6},
         ],
     )
-    def test_compares_what_is_claimed_before_memory_is_taken(self, changes):
+    def test_claimed_sizes_are_compared_before_memory_is_allocated(self, changes):
         state = network((4, 40, 40), 3, conv=NATURE).state()
         state["architecture"] = state["architecture"] | changes
         with pytest.raises(ValueError, match="is claimed, the weights are"):

@@ -45,7 +45,7 @@ def plain_advantages(rollout, gamma, gae_lambda, scale=1.0):
 
 @st.composite
 def rollouts(draw):
-    """Rows whose agents live, end, stay away for a while, and begin anew, with garbage where nobody lives."""
+    """Rows whose agents end, are absent for a while, and start again, with garbage where no agent is alive."""
     num_steps, num_rows = draw(st.integers(1, 8)), draw(st.integers(1, 4))
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     shape = (num_steps, num_rows)

@@ -304,7 +304,7 @@ def random_case(id: str, number: int) -> Case:  # noqa: A002
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--episodes", type=int, default=2000, help="about how many episodes to play")
+    parser.add_argument("--episodes", type=int, default=2000, help="approximate number of episodes")
     parser.add_argument("--first", type=int, default=0, help="number of the first random config")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     args = parser.parse_args()

@@ -33,11 +33,11 @@ CAGE2_EFFECTIVE_ACTIONS: list[int]
 
 @type_check_only
 class _Vec:
-    """What the vector classes below have in common (there is no such class when the program runs). N environments of A
-    agents each have K = N * A rows, row = environment * A + agent.
+    """Methods of all vector classes below (there is no such class at run time). N environments of A agents each have
+    K = N * A rows, row = environment * A + agent.
 
-    One that does not fit into memory, with what its episodes need, is a MemoryError when it is made. None may be used
-    by two threads at once (RuntimeError) nor in a process forked from its own (RuntimeError). After `close` every
+    MemoryError: the environments and the memory that their episodes need do not fit. No object may be used by two
+    threads at once (RuntimeError) nor in a process forked from its own (RuntimeError). After `close` every
     method but `close` raises `gymnasium.error.ClosedEnvironmentError`.
     """
 
@@ -66,7 +66,8 @@ class _Vec:
         `gymnasium.error.ResetNeeded`."""
 
     def observe(self, obs: NDArray[np.float32], alive: NDArray[np.bool_] | None = None) -> None:
-        """Writes every row's present observation, [K, D], zeros where nobody lives, and who lives, [K]."""
+        """Writes the present observations of all rows, [K, D], zeros where no agent lives, and the flags of living
+        agents, [K]."""
 
     def step(
         self,
@@ -89,11 +90,11 @@ class _Vec:
 
     def load_state(self, state: bytes) -> None:
         """Restores it. ValueError: damaged, of another version, of other options or another number of environments, or
-        altered so that the simulator cannot go on from it; MemoryError. Nothing has changed then."""
+        altered so that the simulator cannot continue from it; MemoryError. Nothing has changed then."""
 
     def asynchronous(self, seed: int, *, same_step: bool, num_threads: int = 0) -> AsyncVec:
-        """Takes the environments out, as if by `close`, to step them one by one. `num_threads` 0: one a core.
-        ValueError: environments of several agents; MemoryError: they are gone then."""
+        """Closes this object and moves its environments to one that steps them asynchronously. `num_threads` 0: one for
+        each core. ValueError: environments of several agents. MemoryError: the environments are lost."""
 
     def close(self) -> None:
         """Ends it. May be called again."""
@@ -107,7 +108,7 @@ class AsyncVec:
     reset with `fastrl.utils.seeding.env_seed(seed, env_index, number)`. `same_step`: the step that ends an episode
     starts the next one of its sequence.
 
-    Arrays as in `_Vec`. None may be used by two threads at once nor in a process forked from its own (RuntimeError).
+    Arrays as in `_Vec`. No object may be used by two threads at once nor in a forked process (RuntimeError).
     RuntimeError too after an environment has failed inside. After `close` every method but `close` raises
     `gymnasium.error.ClosedEnvironmentError`.
     """
@@ -153,8 +154,8 @@ class AsyncVec:
         """Ends threads and environments. May be called again."""
 
 @type_check_only
-class _Games(_Vec):
-    """What the vector classes of CAGE Challenge 2 have in common."""
+class _Cage2Vec(_Vec):
+    """Methods of the vector classes of CAGE Challenge 2."""
 
     @property
     def num_actions(self) -> int:
@@ -167,7 +168,7 @@ class _Games(_Vec):
         """Writes, [N], the index into `CAGE2_RED_AGENTS` of each game's red agent."""
 
 @final
-class Cage2Vec(_Games):
+class Cage2Vec(_Cage2Vec):
     """N games of CAGE Challenge 2. `fastrl.envs.Cage2VectorEnv` explains the options.
 
     Threads, forks and `close` as in `_Vec`.
@@ -204,7 +205,7 @@ class Cage2Vec(_Games):
         """A table of blue's view and the truth of one game. IndexError: there is no such game."""
 
 @final
-class Cage2WorkflowVec(_Games):
+class Cage2WorkflowVec(_Cage2Vec):
     """N games of CAGE Challenge 2 with workflows. `fastrl.envs.cage2.workflow` explains them and the options.
 
     Threads, forks and `close` as in `_Vec`. A workflow is a row of 5: indices into `CAGE2_UNIT_TYPES`, the most
@@ -247,8 +248,8 @@ class Cage2WorkflowVec(_Games):
 
 @final
 class CoopVec(_Vec):
-    """N worlds of cooperative driving, M rows each. `fastrl.envs.CoopVectorEnv` explains the options; None takes the
-    default of the task. Row = world * M + agent; K = N * M rows in all.
+    """N environments of cooperative driving, M rows each. `fastrl.envs.CoopVectorEnv` explains the options; None takes
+    the default of the task. Row = environment * M + agent; K = N * M rows in all.
 
     Threads, forks and `close` as in `_Vec`.
     """
@@ -283,13 +284,13 @@ class CoopVec(_Vec):
     def set_difficulty(
         self, num_agents: NDArray[np.int64] | None = None, density: NDArray[np.float64] | None = None
     ) -> None:
-        """Agents and density of each world's episodes to come, [N] each. ValueError: out of range."""
+        """Sets agents and density of each environment's coming episodes, [N] each. ValueError: out of range."""
 
     def episodes(self) -> dict[str, NDArray[Any]]:
-        """As `fastrl.envs.MultiAgentVectorEnv.episodes`."""
+        """Results of ended episodes, as `fastrl.envs.MultiAgentVectorEnv.episodes` gives them."""
 
     def scene(self, env: int) -> TrafficScene:
-        """What a world shows, as `RingVec.scene`."""
+        """The scene of an environment, as `RingVec.scene`."""
 
 @final
 class HighwayVec(_Vec):
@@ -352,7 +353,7 @@ class HighwayVec(_Vec):
         """Copies the random generators of `other`. ValueError: it has another number of environments."""
 
     def scene(self, env: int) -> TrafficScene:
-        """What a highway shows, as `RingVec.scene`."""
+        """The scene of a highway, as `RingVec.scene`."""
 
 @final
 class Mlp:
@@ -430,7 +431,7 @@ def replay_cage2(
 
 @final
 class TrafficScene:
-    """What a world of traffic shows at one moment: lanes, cars, obstacles and where to look. A simulator's `scene`
+    """The scene of a traffic simulator at one moment: lanes, cars, obstacles and the camera. A simulator's `scene`
     makes it; it does not change."""
 
     @property
@@ -439,7 +440,7 @@ class TrafficScene:
 
     @property
     def speeds(self) -> tuple[float, float]:
-        """The slowest and the fastest speed that colours tell apart, m/s."""
+        """The range of speeds that colours show, m/s."""
 
     @property
     def lane_lengths(self) -> list[float]:
@@ -447,10 +448,10 @@ class TrafficScene:
 
     @property
     def closed(self) -> bool:
-        """Whether a lane leads back to its beginning."""
+        """True if a lane leads back to its beginning."""
 
     def cars(self) -> dict[str, NDArray[Any]]:
-        """The cars' properties, [V] each: id int64 (tells a car from the others of its episode), x, y, heading,
+        """The cars' properties, [V] each: id int64 (unique in the episode), x, y, heading,
         length, width, speed, along float64 (m, rad, m/s; the centre; along the lane), lane int64, agent int64 (the row
         of the agent that drives it, -1 if none does), crashed bool."""
 
@@ -518,7 +519,7 @@ class RingVec(_Vec):
         circumferences, m, [N]."""
 
     def scene(self, env: int) -> TrafficScene:
-        """What a ring shows. IndexError if there is no such ring, `gymnasium.error.ResetNeeded` before its first
+        """The scene of a ring. IndexError if there is no such ring, `gymnasium.error.ResetNeeded` before its first
         reset."""
 
     def set_vehicles(
@@ -528,7 +529,7 @@ class RingVec(_Vec):
         IndexError: there is no such ring."""
 
     def episodes(self) -> dict[str, NDArray[Any]]:
-        """As `fastrl.envs.MultiAgentVectorEnv.episodes`."""
+        """Results of ended episodes, as `fastrl.envs.MultiAgentVectorEnv.episodes` gives them."""
 
 @final
 class IdmPlatoon:
@@ -554,7 +555,7 @@ class IdmPlatoon:
     def speeds(self) -> NDArray[np.float64]: ...
     @property
     def accelerations(self) -> NDArray[np.float64]:
-        """Of the last step, m/s^2."""
+        """Accelerations of the last step, m/s^2."""
 
 def ring_equilibrium_speed(num_vehicles: int, ring_length: float) -> float:
     """See `fastrl.envs.traffic.ring.equilibrium_speed`."""
@@ -588,14 +589,14 @@ class QueueMemory:
     def attach(name: str) -> QueueMemory: ...
     @property
     def schema(self) -> str:
-        """What the creator says of its records."""
+        """The description of the records that the creator gave."""
 
     @property
     def record_size(self) -> int: ...
 
 @disjoint_base
 class Queue:
-    """What `fastrl.queue.Queue` inherits; that module explains it.
+    """The base of `fastrl.queue.Queue`; that module explains it.
 
     Whatever the call: `QueueError` when this queue is closed, another process or object consumes (for those that take
     records), another thread is in such a call right now, or records are being shown by `peek`. A queue that is not
@@ -606,7 +607,7 @@ class Queue:
     def __new__(cls, memory: QueueMemory, dtype: np.dtype) -> Self: ...
     @property
     def name(self) -> str | None:
-        """By which `attach` finds it; None if it is not shared."""
+        """The name by which `attach` finds it; None if it is not shared."""
 
     @property
     def dtype(self) -> np.dtype[np.void]: ...
@@ -655,16 +656,16 @@ class Queue:
 
     def shutdown(self, immediate: bool = False) -> None:
         """From now on `put` raises `ShutDown`, and so does `get` once the queue is empty, or at once if `immediate`.
-        Whoever waits wakes up. For all processes, and for good."""
+        All waiting calls return. For all processes, and for good."""
 
     def close(self) -> None:
-        """Gives the consumer's role back, and if this process made the queue removes its name: nobody can attach any
-        more, who is attached goes on (`shutdown` is what stops them). Records that `peek` shows count as consumed.
+        """Frees the consumer's role and, in the process that made the queue, removes its name: no process can attach
+        any more, attached ones continue (`shutdown` stops them). Records that `peek` shows count as consumed.
         Views of records stay valid memory. May be called again."""
 
 @final
 class Peek:
-    """What `Queue.peek` returns."""
+    """A view of records in the queue, which `Queue.peek` returns."""
 
     def __enter__(self) -> NDArray[np.void]: ...
     def __exit__(self, *exception: object) -> None: ...
@@ -710,18 +711,18 @@ class Producer:
 
 @final
 class Reservation:
-    """What `Producer.reserve` returns."""
+    """Reserved records, which `Producer.reserve` returns."""
 
     def __enter__(self) -> NDArray[np.void]: ...
     def __exit__(self, exception: type[BaseException] | None, *rest: object) -> None: ...
 
 @final
 class Weights:
-    """A block of `nbytes` bytes, such as a network's weights, of which processes see the newest version.
+    """A weight broadcast: a block of `nbytes` bytes in shared memory, of which processes see the newest version.
 
-    Who creates it writes. It can be pickled for workers, or opened by name; they read. RuntimeError: it is closed.
-    ValueError: `nbytes` is less than 1 or more than memory can hold. OSError: there is no room in /dev/shm, which takes
-    twice `nbytes`.
+    The process that creates it writes. It can be pickled for workers, or opened by name; they read. RuntimeError: it is
+    closed. ValueError: `nbytes` is less than 1 or more than memory can hold. OSError: there is no room in /dev/shm,
+    which takes twice `nbytes`.
     """
 
     def __new__(cls, nbytes: int) -> Self: ...
@@ -736,11 +737,11 @@ class Weights:
     def nbytes(self) -> int: ...
     @property
     def version(self) -> int:
-        """Of the newest; 0 before the first."""
+        """The newest version; 0 before the first."""
 
     def publish(self, data: Buffer) -> int:
-        """Makes a copy of these `nbytes` bytes the newest version; its number, one more than the last. Waits for
-        nobody. RuntimeError: this is not the object, or the process, that created it, or another thread is
+        """Makes a copy of these `nbytes` bytes the newest version. Returns its number, one more than the last. Never
+        waits. RuntimeError: this is not the object, or the process, that created it, or another thread is
         publishing. ValueError: another size, or not contiguous. TypeError: no buffer."""
 
     def read(self, out: Buffer, newer_than: int = 0) -> int:
@@ -748,7 +749,8 @@ class Weights:
         and leaves `out` alone, if there is none newer than `newer_than`. ValueError, TypeError as for `publish`."""
 
     def close(self) -> None:
-        """Lets go of the memory; the creator takes its name away, too. Who has it open goes on. May be called again."""
+        """Unmaps the memory; the creator removes its name, too. Processes that have it open continue. May be called
+        again."""
 
     def __enter__(self) -> Self: ...
     def __exit__(self, *exception: object) -> None: ...

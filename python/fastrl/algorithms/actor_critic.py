@@ -74,7 +74,7 @@ class ActorCriticConfig:
         bool, Field(description="rewards are divided by the running deviation of the discounted return")
     ] = True
     reward_scale: Annotated[
-        float, Field(gt=0, description="rewards are multiplied by this before they are learnt from")
+        float, Field(gt=0, description="rewards are multiplied by this before learning")
     ] = 1.0
     hidden: Annotated[
         tuple[Annotated[int, Field(ge=1)], ...],
@@ -105,7 +105,7 @@ class ActorCriticLearner(Algorithm[Sequence[Fragment]]):
 
     Attributes:
         policy: the network.
-        actions: what it draws, and what environments get of that.
+        actions: how the network's draws become actions of the environment.
         rollout: what the last update learned from.
     """
 
@@ -142,7 +142,7 @@ class ActorCriticLearner(Algorithm[Sequence[Fragment]]):
         on_cuda = self.device.type == "cuda"
         self._optimizer = Optimizer(self._parameters, precision if on_cuda else "fp32", eps=1e-5)
         self._return_scale = ReturnScale(problem.num_envs, config.gamma) if config.normalize_returns else None
-        # What the next update multiplies rewards by.
+        # The next update multiplies rewards by it.
         self._reward_scale = config.reward_scale
         self.rollout = Rollout(
             config.num_steps,
@@ -183,7 +183,7 @@ class ActorCriticLearner(Algorithm[Sequence[Fragment]]):
         return {} if self._metrics is None else asdict(self._metrics)
 
     def load_rollout(self, fragments: Sequence[Fragment], watch: Stopwatch) -> None:
-        """Makes fragments, from any collector, what the next update learns from; they are copied.
+        """Copies fragments, from any collector, into `rollout`, from which the next update learns.
 
         Raises:
             ValueError: they do not fit together, or not the network; see `lay_out`.
@@ -226,7 +226,7 @@ class ActorCriticLearner(Algorithm[Sequence[Fragment]]):
                 )
 
     def _check_outputs(self) -> None:
-        """Of the networks that acted and of the critic, on the rollout."""
+        """Refuses log-probabilities and values of the rollout that are not finite."""
         if not (np.isfinite(self.rollout.log_probs).all() and np.isfinite(self.rollout.values).all()):
             self._check_parameters()
             raise FloatingPointError(
@@ -234,7 +234,7 @@ class ActorCriticLearner(Algorithm[Sequence[Fragment]]):
             )
 
     def policy_state(self) -> dict[str, Any]:
-        """What inference needs (see `ActorCritic.from_state`): weights, architecture and action space. Not a copy."""
+        """Weights, architecture (see `ActorCritic.from_state`) and action space. Not a copy."""
         return {**self.policy.state(), "action_space": self.actions.state()}
 
     def load_policy(self, state: Mapping[str, Any]) -> list[str]:

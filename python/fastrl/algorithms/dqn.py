@@ -1,8 +1,8 @@
-"""Deep Q-learning (Mnih et al., 2015) and its improvements, each of which can be switched on by itself:
+"""Deep Q-learning (Mnih et al., 2015) and its improvements, each of which is an option:
 
 - double: van Hasselt et al., "Deep Reinforcement Learning with Double Q-learning", 2016, equation 4;
 - dueling: Wang et al., "Dueling Network Architectures for Deep Reinforcement Learning", 2016;
-- n-step returns: Sutton, 1988; summed by the sampler, whose ``discounts`` say what the bootstrap weighs;
+- n-step returns: Sutton, 1988; summed by the sampler, whose ``discounts`` say the weight of the bootstrap;
 - prioritized replay: Schaul et al., 2016; the sampler's ``weights`` enter the loss, |td| goes back to it;
 - noisy: Fortunato et al., "Noisy Networks for Exploration", 2018, instead of epsilon-greedy;
 - target network moved at once or gradually, Huber or squared loss.
@@ -60,7 +60,7 @@ class DQNConfig:
         bool, Field(description="the network estimates the value and the actions' advantages apart")
     ] = True
     noisy: Annotated[
-        bool, Field(description="explore by learnt noise in the linear layers; epsilon is 0 then")
+        bool, Field(description="explore by learned noise in the linear layers; epsilon is 0 then")
     ] = False
     noisy_sigma: Annotated[float, Field(gt=0, description="initial deviation of that noise")] = 0.5
     epsilon: Annotated[float, Field(ge=0, le=1, description="share of random actions at the start")] = 1.0
@@ -200,7 +200,7 @@ class Sizes(NamedTuple):
 
     @classmethod
     def of(cls, obs_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]) -> Self:
-        """Those of an environment's spaces.
+        """Sizes for an environment's spaces.
 
         Raises:
             ValueError: spaces that `DQN` does not take.
@@ -331,7 +331,7 @@ class DQNActor:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resumes exactly where the actor stood that gave the state.
+        """Resumes exactly from the state of another actor.
 
         Raises:
             ValueError: the state is of another network, or is not finite.
@@ -401,7 +401,7 @@ class DQN(OffPolicyAlgorithm):
     With BatchNorm the values of the actions taken are computed with the statistics of the batch (which also
     move the running ones), but actions, targets and the choice of double Q-learning with the running ones:
     a target must not depend on which other transitions were drawn. The target network's statistics follow
-    the online network's as its weights do. With ``accumulate`` each batch is normalised by itself.
+    the online network's as its weights do. With ``accumulate`` each batch is normalised separately.
 
     `update` does not wait for a GPU: metrics are summed there, and fetched by `metrics`.
 
@@ -558,7 +558,7 @@ class DQN(OffPolicyAlgorithm):
         QNetwork.check_size(network)
 
     def policy_state(self) -> dict[str, Any]:
-        """What inference needs (see `QNetwork.from_state`): weights and architecture. Not a copy."""
+        """Weights and architecture, see `QNetwork.from_state`. Not a copy."""
         return self.actor.network.state()
 
     def state_dict(self) -> dict[str, Any]:
@@ -598,7 +598,7 @@ class DQN(OffPolicyAlgorithm):
             return td_targets(rewards, discounts, bootstrap(self._target_forward(next_obs), online_values))
 
     def _values(self, obs: Tensor) -> Tensor:
-        """Values [B, A] to be learnt from."""
+        """Values [B, A] with gradients."""
         network = self.actor.network
         network.draw_noise(self.actor.noise)
         if self.config.batch_norm:

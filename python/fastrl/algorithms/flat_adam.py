@@ -1,4 +1,4 @@
-"""A network that learns: one vector of parameters and gradients, Adam, clipping, dropout and the order of samples."""
+"""Adam for networks that spell their gradients out: one vector of parameters, clipping, dropout, order of samples."""
 
 from collections.abc import Iterator
 from typing import Any, Generic, TypeVar
@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 from fastrl.networks.distributions import LOG_STD_RANGE
-from fastrl.networks.multi_agent import Actor, CentralCritic, Critic
+from fastrl.networks.multi_agent import CentralCritic, Critic, PolicyNetwork
 from fastrl.networks.parameters import flatten_parameters, load_weights
 from fastrl.networks.perceptron import Trace
 
-Network = TypeVar("Network", bound=Actor | Critic | CentralCritic)
+Network = TypeVar("Network", bound=PolicyNetwork | Critic | CentralCritic)
 
 _BETA1, _BETA2, _EPSILON = 0.9, 0.999, 1e-5
 
@@ -19,8 +19,10 @@ _BETA1, _BETA2, _EPSILON = 0.9, 0.999, 1e-5
 class FlatAdam(Generic[Network]):
     """A network and Adam (Kingma and Ba, 2015) on the vector of all its parameters.
 
-    The arithmetic is that of ``torch.optim.Adam(eps=1e-5)``; that class would load PyTorch's compiler with it, which
-    takes 120 MB of a process that should stay small.
+    The arithmetic is that of ``torch.optim.Adam(eps=1e-5)``; that class would load PyTorch's compiler, which takes
+    120 MB of a process that should stay small. `fastrl.algorithms.optimizer.Optimizer` uses it, for algorithms whose
+    networks need automatic differentiation anyway: images on GPUs, half precision, ``torch.compile``. One class for
+    both would cost the small processes these 120 MB, or the GPUs their half precision.
 
     Args:
         network: learns; its parameters become views of ``vector``.
@@ -40,8 +42,8 @@ class FlatAdam(Generic[Network]):
 
     @torch.no_grad()
     def step(self, learning_rate: float, max_grad_norm: float) -> Tensor:
-        """Takes a step along the gradient, scaled down to ``max_grad_norm``, and forgets it; returns its norm before
-        that."""
+        """Takes a step along the gradient, scaled down to ``max_grad_norm``, and zeroes it; returns its norm before
+        scaling."""
         gradient = self.gradient
         norm = torch.linalg.vector_norm(gradient)
         gradient.mul_((max_grad_norm / (norm + 1e-6)).clamp_(max=1.0))
@@ -51,14 +53,14 @@ class FlatAdam(Generic[Network]):
         spread = (self._square / (1 - _BETA2**self.steps)).sqrt_().add_(_EPSILON)
         self.vector.addcdiv_(self._mean, spread, value=-learning_rate / (1 - _BETA1**self.steps))
         gradient.zero_()
-        if isinstance(self.network, Actor) and self.network.log_std is not None:
+        if isinstance(self.network, PolicyNetwork) and self.network.log_std is not None:
             self.network.log_std.clamp_(*LOG_STD_RANGE)
         return norm
 
     @property
     def log_std_gradient(self) -> Tensor:
-        """That of a Gaussian actor's ``log_std``; add to it."""
-        assert isinstance(self.network, Actor) and self.network.log_std is not None
+        """Gradient of a Gaussian policy's ``log_std``; add to it."""
+        assert isinstance(self.network, PolicyNetwork) and self.network.log_std is not None
         assert self.network.log_std.grad is not None
         return self.network.log_std.grad
 
@@ -79,7 +81,7 @@ class FlatAdam(Generic[Network]):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on where the other stood.
+        """Resumes from the state of a network and optimiser of the same kind.
 
         Raises:
             ValueError: it is of another network, or not finite.

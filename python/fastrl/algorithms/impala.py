@@ -40,7 +40,7 @@ class ImpalaConfig(ActorCriticConfig):
 
 @dataclass(frozen=True)
 class ImpalaMetrics:
-    """What one update did.
+    """Numbers of one update.
 
     Attributes:
         policy_loss, value_loss, entropy: see `Losses`.

@@ -10,7 +10,7 @@ from torch import Tensor
 from fastrl.algorithms.flat_adam import FlatAdam, parts
 from fastrl.algorithms.multi_agent import MultiAgentLearner, PolicySums
 from fastrl.algorithms.multi_agent_settings import MultiAgentConfig
-from fastrl.networks.multi_agent import Actor
+from fastrl.networks.multi_agent import PolicyNetwork
 from fastrl.utils.config import section
 
 
@@ -34,7 +34,7 @@ class MAPPO(MultiAgentLearner):
     """PPO with a critic that sees what all agents of an environment observe, see `MultiAgentLearner`.
 
     Dropout is off when acting. With dropout, the ratio of a sample compares the new policy with the old one under
-    the same mask, drawn anew for each minibatch: at the first step every ratio is exactly 1, and it measures how far
+    the same mask, drawn for each minibatch: at the first step every ratio is exactly 1, and it measures how far
     the parameters have moved, not the noise of the masks (compare Hausknecht and Wagener, 2022, "Consistent Dropout
     for Policy Gradient Reinforcement Learning"). It costs one more forward pass, of the old policy.
     """
@@ -49,15 +49,20 @@ class MAPPO(MultiAgentLearner):
         return True
 
     def _update_policy(
-        self, name: str, trained: FlatAdam[Actor], rows: Tensor, learning_rate: float, entropy_coef: float
+        self,
+        name: str,
+        optimizer: FlatAdam[PolicyNetwork],
+        rows: Tensor,
+        learning_rate: float,
+        entropy_coef: float,
     ) -> list[PolicySums]:
         config = self.config
-        old = copy.deepcopy(trained.network).requires_grad_(False) if config.dropout else None
+        old = copy.deepcopy(optimizer.network).requires_grad_(False) if config.dropout else None
         steps = []
         for _ in range(config.num_epochs):
             for part in parts(rows, config.minibatch_size, self._generators["policies"]):
                 sums = self._policy_step(
-                    trained,
+                    optimizer,
                     part,
                     old,
                     clip_range=config.clip_range,

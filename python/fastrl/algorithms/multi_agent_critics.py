@@ -26,7 +26,7 @@ class OwnCritics:
     Args:
         config: hyper-parameters.
         critics: by the policy's name.
-        members: which agents of a world follow the policy, bool [A], by name.
+        members: which agents of an environment follow the policy, bool [A], by name.
         generator: of the order of samples and dropout.
         device: of the critics.
     """
@@ -40,7 +40,7 @@ class OwnCritics:
         device: torch.device,
     ) -> None:
         self.config = config
-        self.trained = critics
+        self.optimizers = critics
         self.device = device
         self._members = members
         self._generator = generator
@@ -48,14 +48,14 @@ class OwnCritics:
     def evaluate(self, rollout: MultiAgentRollout) -> None:
         """Fills ``values``, and ``final_values`` where agents were cut off."""
         cut_off = rollout.cut_off()
-        for name, trained in self.trained.items():
+        for name, optimizer in self.optimizers.items():
             members = np.tile(self._members[name], rollout.num_rows // len(self._members[name]))
             for obs, chosen, values in (
                 (rollout.obs, rollout.alive & members, rollout.values),
                 (rollout.final_obs, cut_off & members, rollout.final_values),
             ):
                 rows = np.flatnonzero(chosen)
-                values.reshape(-1)[rows] = self._values(trained.network, obs, rows)
+                values.reshape(-1)[rows] = self._values(optimizer.network, obs, rows)
 
     def _values(
         self, critic: Critic, obs: NDArray[np.float32], rows: NDArray[np.int64]
@@ -75,27 +75,27 @@ class OwnCritics:
         config = self.config
         all_obs, all_returns = rollout.flat("obs"), rollout.flat("returns")
         sums = []
-        for name, trained in self.trained.items():
+        for name, optimizer in self.optimizers.items():
             for _ in range(config.critic_epochs):
                 for part in parts(torch.from_numpy(rows[name]), config.minibatch_size, self._generator):
                     loss = torch.zeros((), device=self.device)
                     for chunk in part.split(CHUNK):
-                        trace = trained.trace(len(chunk), config.dropout, self._generator)
-                        values = trained.network(
+                        trace = optimizer.trace(len(chunk), config.dropout, self._generator)
+                        values = optimizer.network(
                             all_obs.index_select(0, chunk).to(self.device), self._agents(chunk), trace
                         )
                         errors = values - all_returns.index_select(0, chunk).to(self.device)
                         trace.backpropagate((errors / len(part)).unsqueeze(1))
                         loss += errors.square().sum() / (2 * len(part))
-                    norm = trained.step(learning_rate, config.max_grad_norm)
+                    norm = optimizer.step(learning_rate, config.max_grad_norm)
                     sums.append(torch.stack([loss, norm]))
         return sums
 
     def observe(self, rollout: MultiAgentRollout, rows: Rows) -> None:
         """Takes the rollout's observations into the running statistics, if there are any."""
-        for name, trained in self.trained.items():
+        for name, optimizer in self.optimizers.items():
             if len(rows[name]):
-                trained.network.observe(rollout.flat("obs")[torch.from_numpy(rows[name])].to(self.device))
+                optimizer.network.observe(rollout.flat("obs")[torch.from_numpy(rows[name])].to(self.device))
 
     def _agents(self, rows: Tensor) -> Tensor:
         num_agents = len(next(iter(self._members.values())))
@@ -103,12 +103,12 @@ class OwnCritics:
 
 
 class CentralCritics:
-    """One critic of whole worlds.
+    """One critic of whole environments.
 
     Args:
         config: hyper-parameters.
         critic: of A agents.
-        learns: which agents of a world learn, bool [A]; others are observed, and their values are of no meaning.
+        learns: agents of an environment that learn, bool [A]; others are observed, and their values have no meaning.
         generator: of the order of samples and dropout.
         device: of the critic.
     """
@@ -122,45 +122,45 @@ class CentralCritics:
         device: torch.device,
     ) -> None:
         self.config = config
-        self.trained = {"central": critic}
+        self.optimizers = {"central": critic}
         self.device = device
         self._learns = learns
         self._generator = generator
 
     def evaluate(self, rollout: MultiAgentRollout) -> None:
-        """Fills ``values``, and ``final_values`` of worlds in which agents were cut off.
+        """Fills ``values``, and ``final_values`` of environments in which agents were cut off.
 
-        What is valued then is the world of those who would have gone on.
+        An environment is valued there with the agents that would have continued.
         """
-        worlds = (-1, len(self._learns))
-        cut_off = np.flatnonzero(rollout.cut_off().reshape(worlds).any(1))
+        shape = (-1, len(self._learns))
+        cut_off = np.flatnonzero(rollout.cut_off().reshape(shape).any(1))
         everywhere = np.arange(rollout.alive.size // len(self._learns))
-        going_on = rollout.alive[:-1] & ~rollout.terminations
-        rollout.values.reshape(worlds)[:] = self._values(rollout.obs, rollout.alive, everywhere)
-        rollout.final_values.reshape(worlds)[cut_off] = self._values(rollout.final_obs, going_on, cut_off)
+        continuing = rollout.alive[:-1] & ~rollout.terminations
+        rollout.values.reshape(shape)[:] = self._values(rollout.obs, rollout.alive, everywhere)
+        rollout.final_values.reshape(shape)[cut_off] = self._values(rollout.final_obs, continuing, cut_off)
 
     def _values(
-        self, obs: NDArray[np.float32], alive: NDArray[np.bool_], worlds: NDArray[np.int64]
+        self, obs: NDArray[np.float32], alive: NDArray[np.bool_], envs: NDArray[np.int64]
     ) -> NDArray[np.float32]:
-        """Values float32 [B, A] of worlds int64 [B], indices into [T * K]."""
+        """Values float32 [B, A] of environments int64 [B], indices into [T * K]."""
         num_agents = len(self._learns)
         all_obs = torch.from_numpy(obs).reshape(-1, num_agents, obs.shape[-1])
         all_alive = torch.from_numpy(alive).reshape(-1, num_agents)
-        critic = self.trained["central"].network
+        critic = self.optimizers["central"].network
         with torch.inference_mode():
             values = [
                 critic(
                     all_obs.index_select(0, part).to(self.device),
                     all_alive.index_select(0, part).to(self.device),
                 ).cpu()
-                for part in torch.from_numpy(worlds).split(max(CHUNK // num_agents, 1))
+                for part in torch.from_numpy(envs).split(max(CHUNK // num_agents, 1))
             ]
             return torch.cat(values).numpy()
 
     @torch.no_grad()
     def update(self, rollout: MultiAgentRollout, rows: Rows, learning_rate: float) -> list[Tensor]:
-        """Learns from all worlds in which a learning agent acted; loss and gradient norm [2] of each step."""
-        config, trained = self.config, self.trained["central"]
+        """Learns from all environments in which a learning agent acted; loss and gradient norm [2] of each step."""
+        config, optimizer = self.config, self.optimizers["central"]
         shape = (-1, len(self._learns))
         all_obs, all_alive, all_returns = (
             rollout.flat(name).unflatten(0, shape) for name in ("obs", "alive", "returns")
@@ -175,23 +175,23 @@ class CentralCritics:
                 loss = torch.zeros((), device=self.device)
                 learning = (all_alive.index_select(0, part) & learns).to(self.device)
                 count = learning.sum()
-                for worlds, counts in zip(part.split(chunk_size), learning.split(chunk_size), strict=True):
-                    trace = trained.trace(len(worlds), config.dropout, self._generator)
+                for envs, counts in zip(part.split(chunk_size), learning.split(chunk_size), strict=True):
+                    trace = optimizer.trace(len(envs), config.dropout, self._generator)
                     obs, alive = (
-                        all_obs.index_select(0, worlds).to(self.device),
-                        all_alive.index_select(0, worlds).to(self.device),
+                        all_obs.index_select(0, envs).to(self.device),
+                        all_alive.index_select(0, envs).to(self.device),
                     )
-                    values = trained.network(obs, alive, trace)
+                    values = optimizer.network(obs, alive, trace)
                     errors = torch.where(
-                        counts, values - all_returns.index_select(0, worlds).to(self.device), 0.0
+                        counts, values - all_returns.index_select(0, envs).to(self.device), 0.0
                     )
                     trace.backpropagate(errors / count)
                     loss += errors.square().sum() / (2 * count)
-                norm = trained.step(learning_rate, config.max_grad_norm)
+                norm = optimizer.step(learning_rate, config.max_grad_norm)
                 sums.append(torch.stack([loss, norm]))
         return sums
 
     def observe(self, rollout: MultiAgentRollout, rows: Rows) -> None:
         """Takes what all living agents observed into the running statistics, if there are any."""
         alive = rollout.flat("alive").nonzero().squeeze(1)
-        self.trained["central"].network.observe(rollout.flat("obs")[alive].to(self.device))
+        self.optimizers["central"].network.observe(rollout.flat("obs")[alive].to(self.device))

@@ -29,7 +29,7 @@ class MultiAgentConfig:
         Field(description="the name of each agent's policy, as many as agents; empty: see share"),
     ] = ()
     agent_ids: Annotated[
-        bool, Field(description="tell policies (and own critics) the index of the agent, one-hot")
+        bool, Field(description="policies (and own critics) observe the index of the agent, one-hot")
     ] = False
     hidden: Annotated[
         tuple[Annotated[int, Field(ge=1)], ...],

@@ -63,7 +63,7 @@ class PPOConfig(ActorCriticConfig):
 
 @dataclass(frozen=True)
 class PPOMetrics:
-    """What one update did: means over its gradient steps, unless noted.
+    """Numbers of one update: means over its gradient steps, unless noted.
 
     Attributes:
         policy_loss: clipped surrogate, negated.
@@ -139,7 +139,7 @@ def value_gradient(values: Tensor, batch: Minibatch, *, value_clip: float | None
 
 
 class Gradients(NamedTuple):
-    """Of ``policy_loss + value_coef * value_loss - entropy_coef * entropy``, and the losses."""
+    """Gradients of ``policy_loss + value_coef * value_loss - entropy_coef * entropy``, and the losses."""
 
     outputs: Tensor  # of the actor, float32 [D, size]
     values: Tensor  # float32 [D]
@@ -223,7 +223,7 @@ class PPO(ActorCriticLearner):
     def load_rollout(
         self, fragments: Sequence[Fragment], watch: Stopwatch, *, correct_off_policy: bool = False
     ) -> None:
-        """Makes fragments, from any collector, what the next update learns from; they are copied.
+        """Copies fragments, from any collector, into `rollout`, from which the next update learns.
 
         Args:
             correct_off_policy: what older policies did counts by V-trace, see ``fastrl.rollout.rollout.Rollout``, and
@@ -297,7 +297,7 @@ class PPO(ActorCriticLearner):
         self._check_outputs()
 
     def _log_probs(self) -> NDArray[np.float32]:
-        """Of the rollout's actions under the policy as it is, float32 [T, N]; after `_evaluate`."""
+        """Log-probabilities of the rollout's actions under the policy as it is, float32 [T, N]; after `_evaluate`."""
         rollout = self.rollout
         with torch.inference_mode(), self._optimizer.autocast():
             chunks = torch.from_numpy(rollout.distinct("obs")).split(VALUE_CHUNK)
@@ -351,11 +351,11 @@ class PPO(ActorCriticLearner):
                 value_coef=self.config.value_coef,
                 entropy_coef=entropy_coef,
             )
-        learnt, pulls = [outputs, values], [gradients.outputs, gradients.values]
+        outputs_learned, output_gradients = [outputs, values], [gradients.outputs, gradients.values]
         if log_std is not None and gradients.log_std is not None:
-            learnt.append(log_std)
-            pulls.append(gradients.log_std)
-        return gradients.losses, self._descend(learnt, pulls, learning_rate)
+            outputs_learned.append(log_std)
+            output_gradients.append(gradients.log_std)
+        return gradients.losses, self._descend(outputs_learned, output_gradients, learning_rate)
 
     def state_dict(self) -> dict[str, Any]:
         return super().state_dict() | {"generators": {"shuffling": self._shuffling.get_state()}}

@@ -66,7 +66,7 @@ def surrogate_gradient(
     """PPO's clipped surrogate (arXiv:1707.06347, equation 7) and an entropy bonus, means over B samples.
 
     With ratios of 1 (``old_log_probs`` those of the outputs themselves) it is the gradient of REINFORCE. Samples of
-    equal observation may share a row of outputs, whose gradient is the sum of theirs.
+    equal observation may share a row of outputs, whose gradient is the sum over them.
 
     Args:
         outputs: logits (before masking) or means, float32 [D, size].
@@ -97,7 +97,7 @@ def _categorical(
     clip_range: float,
     entropy_coef: float,
 ) -> PolicyGradient:
-    """Of discrete actions.
+    """Gradient for discrete actions.
 
     With p = softmax(logits), H its entropy, a the action, A its advantage and r = p[a] / p_old[a], a sample gives ::
 
@@ -116,7 +116,7 @@ def _categorical(
         all_log_probs.take(chosen) - old_log_probs, advantages, clip_range
     )
 
-    # What each row's samples weigh in the entropy, and how they pull at it together.
+    # Weight of each row's samples in the entropy, and the sum of their gradients.
     bonus = torch.bincount(rows, minlength=num_rows) * (entropy_coef / size)
     pulls = torch.zeros_like(entropies).index_add_(0, rows, pull)
     gradient = (all_log_probs * bonus.unsqueeze(1)).add_((pulls + bonus * entropies).unsqueeze(1)).mul_(probs)
@@ -134,7 +134,7 @@ def _gaussian(
     clip_range: float,
     entropy_coef: float,
 ) -> PolicyGradient:
-    """Of draws from independent Gaussians.
+    """Gradient for draws from independent Gaussians.
 
     With z = (a - m) / s, A the advantage and r the ratio, a sample gives, where the minimum is r A (else 0)::
 
@@ -155,14 +155,14 @@ def _gaussian(
 
 
 def gaussian_entropy(log_std: Tensor) -> Tensor:
-    """Of independent Gaussians with deviations exp(log_std [n]), in nats."""
+    """Entropy of independent Gaussians with deviations exp(log_std [n]), in nats."""
     return log_std.sum() + 0.5 * math.log(2 * math.pi * math.e) * len(log_std)
 
 
 def _clipped(
     log_ratio: Tensor, advantages: Tensor, clip_range: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """How each sample pulls at its log-probability, float32 [B]; the objective, the KL and the clipped share."""
+    """Gradient of the objective in each log-probability, float32 [B]; the objective, the KL and the clipped share."""
     ratio = log_ratio.exp()
     unclipped = ratio * advantages
     clipped = ratio.clamp(1 - clip_range, 1 + clip_range) * advantages

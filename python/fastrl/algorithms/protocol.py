@@ -23,7 +23,7 @@ LearnsFrom = Literal["rollouts", "transitions", "multi_agent_rollouts"]
 
 @dataclass(frozen=True)
 class Problem:
-    """What an algorithm is built for.
+    """The spaces and sizes that an algorithm is built for.
 
     Attributes:
         obs_space, action_space: of one environment, or of one agent of it.
@@ -65,7 +65,7 @@ class Problem:
 
 
 class Algorithm(ABC, Generic[E]):
-    """Learns a policy from experience that somebody else collects; it never steps an environment.
+    """Learns a policy from experience; it never steps an environment.
 
     A new algorithm is one module with a subclass. `fastrl.algorithms.find` finds it there by its ``name``, and a class
     of the user's own by its import path.
@@ -84,7 +84,7 @@ class Algorithm(ABC, Generic[E]):
 
     Attributes:
         config: its settings.
-        steps: environment steps that it has learnt from.
+        steps: environment steps that it has learned from.
 
     Raises:
         ValueError: spaces or settings that it does not take; the message says which it takes.
@@ -116,13 +116,13 @@ class Algorithm(ABC, Generic[E]):
 
     @property
     def action_masks(self) -> bool:
-        """Whether experience should carry the environment's action masks."""
+        """True if experience should carry the environment's action masks."""
         return False
 
     @property
     def max_staleness(self) -> int:
-        """How many versions behind the newest one the policy may be that collected what is learnt from; 0: collection
-        and learning take turns."""
+        """Versions that the policy which collected experience may be behind the newest one; 0: collection and learning
+        take turns."""
         return 0
 
     @abstractmethod
@@ -158,7 +158,7 @@ class Algorithm(ABC, Generic[E]):
 
     @abstractmethod
     def policy_state(self) -> dict[str, Any]:
-        """What inference needs, weights and architecture, for checkpoints. Not a copy."""
+        """Weights and architecture, all that inference needs, for checkpoints. Not a copy."""
 
     @abstractmethod
     def load_policy(self, state: Mapping[str, Any]) -> list[str]:
@@ -178,7 +178,7 @@ class Algorithm(ABC, Generic[E]):
 
     @abstractmethod
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resumes exactly where the algorithm stood that gave the state.
+        """Resumes exactly from the state of another algorithm of the same kind.
 
         Raises:
             ValueError, KeyError: the state is of another network or other settings, or is not finite.
@@ -252,7 +252,7 @@ class OffPolicyAlgorithm(Algorithm[Transitions]):
 
     @abstractmethod
     def replay_spec(self) -> ReplaySpec:
-        """How minibatches are to be drawn."""
+        """Describes the minibatches to draw."""
 
     def exploration(self) -> Callable[[int], float]:
         """A schedule: share of random actions by environment steps of the run; it pickles."""

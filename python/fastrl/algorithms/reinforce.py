@@ -8,7 +8,7 @@ from torch import Tensor
 from fastrl.algorithms.flat_adam import FlatAdam
 from fastrl.algorithms.multi_agent import MultiAgentLearner, PolicySums
 from fastrl.algorithms.multi_agent_settings import MultiAgentConfig
-from fastrl.networks.multi_agent import Actor
+from fastrl.networks.multi_agent import PolicyNetwork
 from fastrl.utils.config import section
 
 
@@ -48,14 +48,19 @@ class REINFORCE(MultiAgentLearner):
         return self.config.critic == "central"
 
     def _update_policy(
-        self, name: str, trained: FlatAdam[Actor], rows: Tensor, learning_rate: float, entropy_coef: float
+        self,
+        name: str,
+        optimizer: FlatAdam[PolicyNetwork],
+        rows: Tensor,
+        learning_rate: float,
+        entropy_coef: float,
     ) -> list[PolicySums]:
         if not len(rows):
             return []
         # Against itself, the ratio is 1, and the gradient of the ratio that of the logarithm.
-        own = trained.network
+        own = optimizer.network
         return [
             self._policy_step(
-                trained, rows, own, clip_range=1.0, entropy_coef=entropy_coef, learning_rate=learning_rate
+                optimizer, rows, own, clip_range=1.0, entropy_coef=entropy_coef, learning_rate=learning_rate
             )
         ]

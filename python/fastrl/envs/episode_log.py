@@ -67,7 +67,7 @@ class EpisodeLog:
         self._alive[:] = alive.reshape(self._shape)
 
     def episodes(self) -> dict[str, NDArray]:
-        """As `MultiAgentVectorEnv.episodes`; NaN where only the simulator knows the value."""
+        """See `MultiAgentVectorEnv.episodes`; NaN where only the simulator knows the value."""
         out: dict[str, NDArray] = {key: np.full(len(self._agents), np.nan) for key in EPISODE_FIELDS}
         out["length"], out["return_mean"], out["num_agents"] = self._last.copy()
         out["finished"] = self._finished.copy()

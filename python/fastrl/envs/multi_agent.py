@@ -271,7 +271,7 @@ class MultiAgentVectorEnv:
 
     @property
     def has_scenes(self) -> bool:
-        """Whether `scene` and `render` work."""
+        """True if `scene` and `render` work."""
         return hasattr(self._native, "scene")
 
     def scene(self, index: int = 0) -> TrafficScene:

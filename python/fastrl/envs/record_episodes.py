@@ -91,7 +91,7 @@ class RecordEpisodeStatistics:
             self._ended.append(records)
 
     def episodes(self) -> dict[str, NDArray[Any]]:
-        """As the environment's."""
+        """See `MultiAgentVectorEnv.episodes`."""
         return self.env.episodes()
 
     def take(self) -> NDArray[np.void]:

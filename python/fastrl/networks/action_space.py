@@ -1,4 +1,4 @@
-"""What a policy draws, and what an environment gets of it."""
+"""Actions that a policy draws, and the environment's actions that they become."""
 
 from collections.abc import Mapping
 from typing import Any, Self
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 
 class Actions:
-    """What an agent's actions are, and how a policy's draws become actions of the environment.
+    """The actions of an agent, and the way from a policy's draws to actions of the environment.
 
     Discrete actions are drawn as they are. Of a ``Box`` a Gaussian is drawn, whose -1 and 1 are the bounds: a draw u
     becomes ``low + (u + 1) / 2 * (high - low)``, clipped to the bounds. (Where a bound is infinite, the draw itself,

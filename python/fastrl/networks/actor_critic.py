@@ -68,7 +68,7 @@ class ActorCritic(nn.Module):
         self.log_std = nn.Parameter(log_std) if continuous else None
 
     def outputs(self, obs: Tensor) -> Tensor:
-        """What the policy is at observations float [B, obs_dim], float [B, num_actions]: unnormalised log-probabilities
+        """The policy at observations float [B, obs_dim], as float [B, num_actions]: unnormalised log-probabilities
         (logits) of discrete actions, means of continuous ones."""
         return self.actor(self._normalized(obs))
 
@@ -99,7 +99,7 @@ class ActorCritic(nn.Module):
         }
 
     def actor_architecture(self) -> dict[str, Any]:
-        """What `fastrl.networks.compiled_actor.MlpActor` needs to be the policy of this network without torch."""
+        """Arguments that make `fastrl.networks.compiled_actor.MlpActor` the policy of this network, without torch."""
         return {
             "kind": "discrete" if self.log_std is None else "gaussian",
             "obs_dim": self.obs_dim,

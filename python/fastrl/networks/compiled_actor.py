@@ -1,4 +1,5 @@
-"""What chooses actions where experience is collected: in workers, and beside compiled environments. Loads no torch.
+"""Actors, which choose actions where experience is collected: in workers and beside compiled environments, without
+torch.
 
 A call takes a few microseconds, where torch needs fifty, and a worker that has no torch is some 60 MB instead of 600.
 An action depends on the observation, the weights, the episode's stream and the step alone, to the last bit.

@@ -1,6 +1,8 @@
-"""Networks of many agents: actors for discrete and continuous actions, critics of one agent and of a whole world.
+"""Networks of many agents: actors for discrete and continuous actions, critics of one agent and of all.
 
-Rows are agents, row = world * A + agent, as in `fastrl.rollout.multi_agent`.
+Rows are agents, row = environment * A + agent, as in `fastrl.rollout.multi_agent`. (One agent has
+`fastrl.networks.actor_critic.ActorCritic`: an actor and a critic with one vector of parameters, which compiled actors
+can act for. Here both are apart, for policies may be shared, frozen or rules, and a critic may see all agents.)
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -35,7 +37,7 @@ class _Network(nn.Module):
             self.obs_norm.update(obs)
 
 
-class Actor(_Network):
+class PolicyNetwork(_Network):
     """A policy: what an agent does, from its own observation and perhaps its index.
 
     Discrete actions have a categorical distribution. Continuous ones have a Gaussian, its mean the network's output
@@ -44,14 +46,14 @@ class Actor(_Network):
     Args:
         obs_dim: length of an observation.
         actions: what is chosen.
-        num_ids: of agents that are told apart by a one-hot index behind the observation; 0: they are not.
+        num_ids: agents, of which each has a one-hot index behind its observation; 0: no index.
         hidden, activation, init: of the `Perceptron`.
         normalize_obs: whiten observations by the running statistics in ``obs_norm``.
         initial_log_std: of the Gaussian, in units of half the range of an action.
         generator: where the initial weights come from.
 
     Attributes:
-        log_std: Parameter [n], or None for discrete actions; kept within `LOG_STD_RANGE` by the trainer.
+        log_std: Parameter [n], or None for discrete actions; kept within `LOG_STD_RANGE` by the learner.
     """
 
     log_std: nn.Parameter | None
@@ -91,7 +93,7 @@ class Actor(_Network):
 
         Args:
             obs: float [B, obs_dim].
-            agents: int64 [B], index of the agent in its world.
+            agents: int64 [B], index of the agent in its environment.
             trace: as for `Perceptron`.
         """
         outputs: Tensor = self.body(_inputs(obs, agents, self.obs_norm, self.num_ids), trace)
@@ -144,7 +146,7 @@ class Actor(_Network):
 class Critic(_Network):
     """The value of an agent's own observation (independent learners).
 
-    Args: as those of `Actor`.
+    Args: as those of `PolicyNetwork`.
     """
 
     def __init__(
@@ -170,15 +172,16 @@ class Critic(_Network):
 
 
 class CentralCritic(_Network):
-    """The values of all agents of a world, from what all of them observe and who lives (MAPPO).
+    """The values of all agents of an environment, from what all of them observe and which of them are alive (MAPPO).
 
-    The joint observation is the concatenation of the agents' observations, those of the dead as zeros, and a flag
-    each that says who lives. There is an output for each agent, so that one pass values a whole world.
+    The joint observation is the concatenation of the agents' observations, zeros for those
+    that are not alive, and a flag each that says which are. There is an output for each agent, so that one pass values
+    a whole environment.
 
     Args:
         obs_dim: D, of one agent.
         num_agents: A.
-        hidden, activation, init, normalize_obs, generator: as those of `Actor`.
+        hidden, activation, init, normalize_obs, generator: as those of `PolicyNetwork`.
     """
 
     def __init__(
@@ -201,7 +204,7 @@ class CentralCritic(_Network):
     def forward(self, obs: Tensor, alive: Tensor, trace: Trace | None = None) -> Tensor:
         """Expected discounted returns float [B, A] at observations float [B, A, D] of agents alive bool [B, A].
 
-        Observations of the dead are not looked at.
+        Observations of agents that are not alive do not matter.
         """
         if self.obs_norm is not None:
             obs = self.obs_norm(obs)
@@ -211,14 +214,14 @@ class CentralCritic(_Network):
 
 
 class MultiAgentPolicy:
-    """All agents of some worlds: which of them follows which policy, and how they act.
+    """The policies of all agents of an environment, and how they act.
 
-    A policy is an `Actor` or a rule (`Scripted`).
+    A policy is an `PolicyNetwork` or a rule (`Scripted`).
 
     ::
 
         policy = MultiAgentPolicy.from_state(learner.policy_state())
-        actions = policy.act(obs, alive)                    # obs [K * A, D], alive [K * A], any number of worlds
+        actions = policy.act(obs, alive)                    # obs [K * A, D], alive [K * A], any number of environments
 
     Args:
         names: of the policy of each agent of an environment, A.
@@ -233,7 +236,7 @@ class MultiAgentPolicy:
     def __init__(
         self,
         names: Sequence[str],
-        policies: Mapping[str, Actor | Scripted],
+        policies: Mapping[str, PolicyNetwork | Scripted],
         actions: Actions,
         device: torch.device | str = "cpu",
     ) -> None:
@@ -247,7 +250,7 @@ class MultiAgentPolicy:
         self.actions = actions
         self.device = torch.device(device)
         for name, policy in policies.items():
-            if isinstance(policy, Actor) and policy.actions.state() != actions.state():
+            if isinstance(policy, PolicyNetwork) and policy.actions.state() != actions.state():
                 raise ValueError(
                     f"policy {name!r} chooses {policy.actions.state()}, the agents' actions are {actions.state()}"
                 )
@@ -258,7 +261,7 @@ class MultiAgentPolicy:
         return len(self.names)
 
     def members(self, name: str) -> NDArray[np.bool_]:
-        """Which agents of a world follow a policy, bool [A]."""
+        """The agents of an environment that follow a policy, bool [A]."""
         return self._members[name]
 
     def act(
@@ -268,7 +271,7 @@ class MultiAgentPolicy:
         deterministic: bool = True,
         generator: torch.Generator | None = None,
     ) -> NDArray[Any]:
-        """Actions of the environment, int64 [K * A] or float32 [K * A, n]; where nobody lives, any.
+        """Actions of the environment, int64 [K * A] or float32 [K * A, n]; any where no agent is alive.
 
         Args:
             obs: float32 [K * A, obs_dim].
@@ -277,11 +280,11 @@ class MultiAgentPolicy:
             generator: of the draws.
 
         Raises:
-            ValueError: rows that are no whole number of worlds, or no generator.
+            ValueError: rows that are no whole number of environments, or no generator.
         """
         if len(obs) % self.num_agents or len(obs) != len(alive):
             raise ValueError(
-                f"expected rows of worlds of {self.num_agents} agents, got {len(obs)} observations"
+                f"expected rows of environments of {self.num_agents} agents, got {len(obs)} observations"
                 f" and {len(alive)} flags"
             )
         noise = None
@@ -300,19 +303,19 @@ class MultiAgentPolicy:
         return self.actions.to_env(rollout.actions[t])
 
     def draw(self, obs: Tensor, alive: NDArray[np.bool_], noise: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Draws int64 [R] or float32 [R, n] and log-probabilities float32 [R]; zeros where nobody lives."""
+        """Draws int64 [R] or float32 [R, n] and log-probabilities float32 [R]; zeros where no agent is alive."""
         rows = len(alive)
         draws = torch.zeros((rows, self.actions.size) if self.actions.is_box else rows, dtype=self._dtype)
         log_probs = torch.zeros(rows)
-        worlds = rows // self.num_agents
+        num_envs = rows // self.num_agents
         for name, members in self._members.items():
-            chosen = np.flatnonzero(alive & np.tile(members, worlds))
+            chosen = np.flatnonzero(alive & np.tile(members, num_envs))
             if not len(chosen):
                 continue
             agents = chosen % self.num_agents
             policy = self.policies[name]
             index = torch.from_numpy(chosen)
-            if isinstance(policy, Actor):
+            if isinstance(policy, PolicyNetwork):
                 with torch.inference_mode():
                     drawn, log_prob = policy.draw(
                         obs.index_select(0, index).to(self.device),
@@ -340,12 +343,14 @@ class MultiAgentPolicy:
         return self.actions.from_env(actions)
 
     def state(self) -> dict[str, Any]:
-        """What `from_state` needs: tensors and JSON-able values. Not a copy. Of rules only the names."""
+        """All that `from_state` needs, tensors and JSON-able values, but for rules: of these only names. Not a copy."""
         return {
             "policies": list(self.names),
             "actions": self.actions.state(),
             "actors": {
-                name: policy.state() for name, policy in self.policies.items() if isinstance(policy, Actor)
+                name: policy.state()
+                for name, policy in self.policies.items()
+                if isinstance(policy, PolicyNetwork)
             },
         }
 
@@ -356,7 +361,7 @@ class MultiAgentPolicy:
         Raises:
             ValueError: a rule is missing, or weights do not fit or are not finite.
         """
-        actors = {name: Actor.from_state(actor) for name, actor in state["actors"].items()}
+        actors = {name: PolicyNetwork.from_state(actor) for name, actor in state["actors"].items()}
         return cls(state["policies"], {**(scripted or {}), **actors}, Actions.from_state(state["actions"]))
 
     def load_state(self, state: Mapping[str, Any]) -> None:
@@ -367,7 +372,7 @@ class MultiAgentPolicy:
         """
         for name, actor in state["actors"].items():
             own = self.policies.get(name)
-            if not isinstance(own, Actor):
+            if not isinstance(own, PolicyNetwork):
                 raise ValueError(f"there is no actor named {name!r} here, only {sorted(self.policies)}")
             load_weights(own, actor["weights"])
 
@@ -391,8 +396,10 @@ class MultiAgentPolicy:
             weight.reshape(-1).view(torch.uint8).copy_(torch.from_numpy(data[start:end].copy()))
 
     def _weights(self) -> list[Tensor]:
-        """Of all actors, in a fixed order."""
-        actors = sorted((name, each) for name, each in self.policies.items() if isinstance(each, Actor))
+        """The weights of all actors, in a fixed order."""
+        actors = sorted(
+            (name, each) for name, each in self.policies.items() if isinstance(each, PolicyNetwork)
+        )
         return [weight.detach() for _, actor in actors for _, weight in sorted(actor.state_dict().items())]
 
 

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 
 class RunningNorm(nn.Module):
-    """Whitens vectors by the mean and variance of all that `update` has seen.
+    """Whitens vectors by the mean and variance of all vectors that `update` was given.
 
     Statistics are float64 and merged exactly (Chan, Golub and LeVeque, "Algorithms for computing the sample
     variance", 1983). Before the first update it is the identity.
@@ -27,7 +27,7 @@ class RunningNorm(nn.Module):
         self.register_buffer("count", torch.zeros((), dtype=torch.float64))
 
     def update(self, batch: Tensor) -> None:
-        """Takes in a batch of vectors, float [B, size]."""
+        """Adds a batch of vectors, float [B, size]."""
         batch_var, batch_mean = torch.var_mean(batch.double(), dim=0, correction=0)
         total = self.count + len(batch)
         weight = len(batch) / total
@@ -37,7 +37,7 @@ class RunningNorm(nn.Module):
         self.count.copy_(total)
 
     def scale(self) -> Tensor:
-        """What whitening multiplies by, float32 [size]: one over the standard deviation."""
+        """The factor of whitening, float32 [size]: one over the standard deviation."""
         return (self.var + 1e-8).rsqrt().float()
 
     def forward(self, x: Tensor) -> Tensor:

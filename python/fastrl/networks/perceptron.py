@@ -72,7 +72,7 @@ class Perceptron(nn.ModuleList):
         """Outputs float [B, sizes[-1]] of inputs float [B, sizes[0]].
 
         Args:
-            trace: remembers what `Trace.backpropagate` needs, and has the dropout; None: for outputs alone.
+            trace: records what `Trace.backpropagate` needs, and has the dropout; None: for outputs alone.
         """
         activate = {"relu": torch.relu, "tanh": torch.tanh, "elu": nn.functional.elu}[self.activation]
         last = len(self) - 1
@@ -98,7 +98,7 @@ class Perceptron(nn.ModuleList):
 
 
 class Trace:
-    """What a pass through a `Perceptron` leaves behind for the gradients of its parameters.
+    """Record of a pass through a `Perceptron`, for the gradients of its parameters.
 
     Backpropagation is spelled out: half of what autograd takes for networks this small is its own, and the first call
     of ``backward`` loads PyTorch's compiler, 50 MB.
@@ -117,7 +117,7 @@ class Trace:
 
     @torch.no_grad()
     def backpropagate(self, gradient: Tensor) -> None:
-        """Adds the gradients to those of the network's parameters, which must have some (zeros, to begin with).
+        """Adds the gradients to those of the network's parameters, which must have some (zeros at first).
 
         Args:
             gradient: of the outputs, float [B, sizes[-1]].

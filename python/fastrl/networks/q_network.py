@@ -32,7 +32,7 @@ def parse_conv(layer: str) -> tuple[int, int, int]:
 
 
 class NoisyLinear(nn.Module):
-    """A linear layer whose weights carry learnt noise (Fortunato et al., "Noisy Networks for Exploration",
+    """A linear layer whose weights have learned noise (Fortunato et al., "Noisy Networks for Exploration",
     2018, section 3, the factorised kind)::
 
         y = W x + b + (S * (e_out e_in^T)) x + s * e_out        with e = f(normal), f(x) = sign(x) sqrt(|x|)
@@ -71,7 +71,7 @@ class NoisyLinear(nn.Module):
             self.bias = nn.Parameter(torch.empty(out_features))
             self.bias_sigma = nn.Parameter(torch.full((out_features,), sigma * bound))
             nn.init.uniform_(self.bias, -bound, bound, generator=generator)
-        # Noise is drawn anew all the time, so it is no part of a checkpoint.
+        # Noise is drawn for each use, so it is no part of a checkpoint.
         self.register_buffer("noise_in", torch.zeros(in_features), persistent=False)
         self.register_buffer("noise_out", torch.zeros(out_features), persistent=False)
 
@@ -92,7 +92,7 @@ class QNetwork(nn.Module):
     follows; biases are zero. Noisy layers have the weights of `NoisyLinear`.
 
     With ``batch_norm`` each layer but the last is followed by BatchNorm before its ReLU, and has no bias: it
-    would be subtracted again. In ``train()`` mode that normalises by the batch at hand and moves the running
+    would be subtracted again. In ``train()`` mode that normalises by the batch and moves the running
     statistics, in ``eval()`` mode it uses these.
 
     Args:

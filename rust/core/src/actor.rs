@@ -1,4 +1,5 @@
-//! Chooses actions with a network's newest weights: the compiled twin of `fastrl.networks.distributions.sample_actions`.
+//! Chooses actions with a network's newest weights: the compiled twin of
+//! `fastrl.networks.distributions.sample_actions`.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,18 +14,19 @@ use crate::streams::{bits, normal_pair, unit};
 /// The logit of a masked action, as in `fastrl.networks.actor_critic`.
 const MASKED: f32 = -1e9;
 
-/// Fewer rows are not worth waking a thread for.
+/// Number of rows below which waking a thread costs more than it saves.
 const MIN_ROWS: usize = 32;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// The network's outputs are logits of actions.
     Discrete,
-    /// They are means of independent normal numbers, whose logarithms of standard deviations follow its weights.
+    /// The network's outputs are means of independent normal numbers; logarithms of their standard deviations follow
+    /// the weights.
     Gaussian,
 }
 
-/// Why weights or a call were refused. Nothing has changed then.
+/// The reason why weights or a call were refused. Nothing has changed then.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Error {
     NoWeights,
@@ -37,7 +39,7 @@ impl fmt::Display for Error {
         match self {
             Self::NoWeights => f.write_str("this actor has no weights yet: call load() first"),
             Self::NotFinite { place } => {
-                write!(f, "buffer: expected finite weights, got NaN or infinity at place {place}")
+                write!(f, "buffer: expected finite weights, got NaN or infinity at index {place}")
             }
             Self::Threads(why) => f.write_str(why),
         }
@@ -46,22 +48,22 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// Where the actions go.
+/// The array that receives the actions.
 pub enum ActionsOut<'a> {
     /// One a row.
     Discrete(&'a mut [i64]),
-    /// As many a row as the network has outputs.
+    /// One for each output of the network in a row.
     Gaussian(&'a mut [f32]),
 }
 
-/// What rows act on and what they choose. Lengths fit each other and the network.
+/// The inputs and outputs of rows that choose actions. Lengths fit each other and the network.
 pub struct Rows<'a> {
     pub obs: &'a [f32],
-    /// Of each row's episode.
+    /// The random stream of each row's episode.
     pub streams: &'a [u64],
-    /// Of each row's episode.
+    /// The step of each row's episode.
     pub steps: &'a [i64],
-    /// Which actions are allowed, a byte each.
+    /// A flag for each action, a byte: 1 if it is allowed.
     pub masks: Option<&'a [u8]>,
     pub actions: ActionsOut<'a>,
     pub log_probs: &'a mut [f32],
@@ -102,7 +104,7 @@ impl<'a> Rows<'a> {
 /// One version of the weights. Reading it needs no lock.
 pub struct Policy {
     mlp: Mlp,
-    /// Of each output, with [`Kind::Gaussian`].
+    /// Logarithm of the standard deviation of each output, with [`Kind::Gaussian`].
     log_std: Vec<f32>,
 }
 
@@ -116,7 +118,7 @@ pub struct Actor {
 }
 
 impl Actor {
-    /// With `threads` 1 rows are computed by the thread that calls.
+    /// An actor without weights. With `threads` 1 the calling thread computes the rows.
     pub fn new(kind: Kind, architecture: Architecture, threads: usize) -> Result<Self, Error> {
         let pool = (threads > 1)
             .then(|| ThreadPoolBuilder::new().num_threads(threads).thread_name(|i| format!("fastrl-act-{i}")).build())
@@ -179,7 +181,7 @@ impl Policy {
         rayon::join(|| self.act_parallel(rows, greedy, left), || self.act_parallel(rows2, greedy, tasks - left));
     }
 
-    /// As [`Actor::act`], by the thread that calls.
+    /// [`Actor::act`] in the calling thread.
     pub fn act(&self, rows: Rows<'_>, greedy: bool) {
         on_widest(
             #[inline(always)]
@@ -264,7 +266,7 @@ fn on_widest(work: impl FnOnce()) {
             work();
         }
         if has_fma() {
-            // SAFETY: this processor has AVX2 and FMA.
+            // SAFETY: `has_fma` has found AVX2 and FMA.
             return unsafe { wide(work) };
         }
     }

@@ -5,10 +5,10 @@
 //! send(envs, actions)  ->  todo  ->  threads step  ->  ready  ->  recv: the first M that are ready, in that order
 //! ```
 //!
-//! The caller owns all arrays of a call; between calls each environment keeps the result of its last step. An environment
-//! is idle, or in flight from `send` or `reset` until `recv`. Only an idle one can be sent, so each steps exactly once for
-//! each send. Threads without work sleep. (The idea is EnvPool's: J. Weng and others,
-//! "EnvPool: a highly parallel reinforcement learning environment execution engine", 2022.)
+//! The caller owns all arrays of a call; between calls each environment keeps the result of its last step. An
+//! environment is idle, or in flight from `send` or `reset` until `recv`. Only an idle one can be sent, so each steps
+//! exactly once for each send. Threads without work sleep. (The idea is EnvPool's: J. Weng and others, "EnvPool: a
+//! highly parallel reinforcement learning environment execution engine", 2022.)
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -59,9 +59,9 @@ pub enum Error {
         in_flight: usize,
     },
     Threads(String),
-    /// There is not enough memory; in words.
+    /// There is not enough memory.
     Memory(String),
-    /// A env panicked; in words. None can be used any more.
+    /// An environment panicked. None can be used any more.
     Failed(String),
 }
 
@@ -142,7 +142,8 @@ struct Queues {
 }
 
 struct Shared<W> {
-    /// Each is locked by the thread that steps it while it is in flight, by the caller otherwise: no lock is ever contended.
+    /// Each is locked by the thread that steps it while it is in flight, by the caller otherwise: no lock is ever
+    /// contended.
     slots: Vec<Mutex<Slot<W>>>,
     queues: Mutex<Queues>,
     work: Condvar,
@@ -183,21 +184,21 @@ pub trait AsyncEnvs: Send {
     /// Time that the threads have spent on steps and resets so far, summed over them.
     fn busy(&self) -> Duration;
 
-    /// Starts episode `numbers[i]` of the sequence `env_indices[i]` in environment `ids[i]`, which is in flight then. Its seed
-    /// is `env_seed(seed, env_index, number)`.
+    /// Starts episode `numbers[i]` of the sequence `env_indices[i]` in environment `ids[i]`, which is in flight then.
+    /// Its seed is `env_seed(seed, env_index, number)`.
     fn reset(&mut self, ids: &[i64], env_indices: &[u64], numbers: &[u64]) -> Result<(), Error>;
 
     /// Sends an action to each of these environments, which are in flight then.
     fn send(&mut self, ids: &[i64], actions: Actions<'_>) -> Result<(), Error>;
 
-    /// Waits, at most `timeout`, until as many environments are ready as there are rows, and receives the first of them.
-    /// Returns false, and nothing has changed, if there were not as many in time.
+    /// Waits, at most `timeout`, until as many environments are ready as there are rows, and receives the first of
+    /// them. Returns false, and nothing has changed, if there were not as many in time.
     fn recv(&mut self, rows: &mut Received<'_>, timeout: Duration) -> Result<bool, Error>;
 }
 
 impl<W: Env + 'static> AsyncVec<W> {
-    /// With `same_step` the step that ends an episode starts the next one of its sequence. `threads` 0: one for each core.
-    /// Panics if there is no environment or one has several agents.
+    /// Starts the threads. With `same_step` the step that ends an episode starts the next one of its sequence.
+    /// `threads` 0: one for each core. Panics if there is no environment or one has several agents.
     pub fn new(envs: Vec<W>, seed: u64, same_step: bool, threads: usize) -> Result<Self, Error> {
         let first = envs.first().expect("at least one env");
         assert!(envs.iter().all(|env| env.num_agents() == 1));

@@ -1,5 +1,6 @@
-//! A lockstep barrier: a leader starts a round, every member does its part of it, and the leader continues when all have.
-//! The data that they work on lie in the same memory; they belong to the leader between rounds and to the members within.
+//! A lockstep barrier: a leader starts a round, every member does its part of it, and the leader continues when all
+//! have. The data that they work on lie in the same memory; they belong to the leader between rounds and to the members
+//! within.
 //!
 //! ```text
 //! leader                                   member i
@@ -8,9 +9,10 @@
 //! waits until all done are r         <--   done[i] := r (release)
 //! ```
 //!
-//! A waiter polls for a moment, then yields its core between polls, then sleeps on an [`Event`]; a round takes no system
-//! call as long as the other side does not sleep. The last member that is done wakes the leader: each member reads the
-//! words of all others after it has written its own, so at least the last one sees that the round is complete.
+//! A waiter polls for a moment, then yields its core between polls, then sleeps on an [`Event`]; a round takes no
+//! system call as long as the other side does not sleep. The last member that is done wakes the leader: each member
+//! reads the words of all others after it has written its own, so at least the last one sees that the round is
+//! complete.
 
 use std::hint::spin_loop;
 use std::ptr::NonNull;
@@ -33,8 +35,8 @@ const SPIN_TIME: Duration = Duration::from_micros(20);
 /// Time that a waiter polls before it sleeps.
 const YIELD_TIME: Duration = Duration::from_micros(100);
 const POLLS_PER_CLOCK_READ: usize = 32;
-/// A waiter that yielded its core and was kept from running for longer than this is oversubscribed: the scheduler prefers
-/// processes that wake up to processes that only yield.
+/// A waiter that yielded its core and was kept from running for longer than this is oversubscribed: the scheduler
+/// prefers processes that wake up to processes that only yield.
 const DESCHEDULED: Duration = Duration::from_micros(200);
 /// Number of waits that an oversubscribed waiter then sleeps through at once, before it tries to poll again.
 const OVERSUBSCRIBED_WAITS: u32 = 50;
@@ -60,7 +62,8 @@ pub struct BarrierWords {
 }
 
 impl BarrierWords {
-    /// For the leader, when the last round is complete: starts the next one. What it wrote before is visible to members.
+    /// For the leader, when the last round is complete: starts the next one. What it wrote before is visible to
+    /// members.
     pub fn start_round(&self, memory: &impl Memory) {
         let round = memory.load(self.round, Site::Plain).wrapping_add(1);
         memory.store(self.round, round, Site::RoundStart);
@@ -70,12 +73,12 @@ impl BarrierWords {
         }
     }
 
-    /// Whether a member has done its part of the present round. Then all that it wrote is visible.
+    /// Returns whether a member has done its part of the present round. Then all that it wrote is visible.
     pub fn is_done(&self, memory: &impl Memory, member: usize) -> bool {
         memory.load(self.members[member].done, Site::DoneSeen) == memory.load(self.round, Site::Plain)
     }
 
-    /// Whether all members have done their parts of the present round.
+    /// Returns whether all members have done their parts of the present round.
     pub fn is_complete(&self, memory: &impl Memory) -> bool {
         (0..self.members.len()).all(|member| self.is_done(memory, member))
     }
@@ -105,7 +108,7 @@ pub struct LockstepBarrier {
     data: usize,
     nbytes: usize,
     is_leader: bool,
-    /// Whether there is a core for each process.
+    /// True if there is a core for each process.
     has_cores: bool,
     /// Number of coming waits that sleep at once instead of polling.
     oversubscribed: AtomicU32,
@@ -197,7 +200,8 @@ impl LockstepBarrier {
 
     /// The data that leader and members work on, aligned to a page. Mapped as long as this barrier lives.
     pub fn data(&self) -> NonNull<u8> {
-        // SAFETY: `layout` puts the data inside of the mapping, and `over` is called only with a segment of that layout.
+        // SAFETY: `layout` puts the data inside of the mapping, and `over` is called only with a segment of that
+        // layout.
         unsafe { self.segment.base().add(self.data) }
     }
 
@@ -238,7 +242,7 @@ impl LockstepBarrier {
         Ok(self.wait_until(self.words.leader, timeout, || self.words.is_complete(&self.memory)))
     }
 
-    /// Whether this member has done its part of the present round.
+    /// Returns whether this member has done its part of the present round.
     pub fn is_done(&self, member: usize) -> Result<bool, Error> {
         self.check_member(member)?;
         Ok(self.words.is_done(&self.memory, member))
@@ -252,7 +256,8 @@ impl LockstepBarrier {
         Ok(())
     }
 
-    /// Makes this process a member, between two rounds. Returns the present round: the member's part begins with the next.
+    /// Makes this process a member, between two rounds. Returns the present round: the member's part begins with the
+    /// next.
     pub fn join(&self, member: usize) -> Result<u64, Error> {
         self.check_member(member)?;
         let Word(done) = self.words.members[member].done;

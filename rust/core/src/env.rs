@@ -1,31 +1,32 @@
-//! What a simulator of several agents must offer to be stepped by [`crate::vec_env::VecEnv`].
+//! The interface of a simulator of several agents, which [`crate::vec_env::VecEnv`] steps.
 //!
-//! Agents are rows: an environment has a fixed number of them, and a flag each that says whether its agent lives. A row that is
-//! not alive before a step has its action ignored and gets zeros. Every [`crate::single_agent::SingleAgentEnv`] is an environment of one agent.
+//! Agents are rows: an environment has a fixed number of them, each with a flag that says whether its agent lives. The
+//! action of a row that is not alive before a step is ignored, and its results are zeros. Every
+//! [`crate::single_agent::SingleAgentEnv`] is an environment of one agent.
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-/// What the agents of one or of several environments send, row after row.
+/// The actions of the agents of one or of several environments, row after row.
 #[derive(Clone, Copy, Debug)]
 pub enum Actions<'a> {
     /// One index a row.
     Discrete(&'a [i64]),
-    /// As many numbers a row as [`ActionKind::Box`] says.
+    /// Numbers, as many a row as [`ActionKind::Box`] says.
     Box(&'a [f32]),
     /// The same in double precision, for environments that are [`Env::DOUBLE`].
     Double(&'a [f64]),
 }
 
-/// Which actions an environment takes.
+/// The kind of actions that an environment takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ActionKind {
     Discrete,
-    /// That many numbers an agent.
+    /// Numbers, so many for each agent.
     Box(usize),
 }
 
 impl<'a> Actions<'a> {
-    /// Whether these are the actions of `rows` agents of that kind.
+    /// Returns whether these are the actions of `rows` agents of that kind.
     pub fn fit(&self, kind: ActionKind, rows: usize) -> bool {
         match (self, kind) {
             (Self::Discrete(all), ActionKind::Discrete) => all.len() == rows,
@@ -35,7 +36,7 @@ impl<'a> Actions<'a> {
         }
     }
 
-    /// Those of the first `row` rows out of `rows`, and the others.
+    /// Actions of the first `row` rows out of `rows`, and of the others.
     pub fn split_at(self, row: usize, rows: usize) -> (Self, Self) {
         match self {
             Self::Discrete(all) => {
@@ -53,7 +54,7 @@ impl<'a> Actions<'a> {
         }
     }
 
-    /// Those of environment `i`, each environment having `agents` of `rows` rows in all.
+    /// Actions of environment `i`, each environment having `agents` of `rows` rows in all.
     pub fn of_env(self, i: usize, agents: usize, rows: usize) -> Self {
         match self {
             Self::Discrete(all) => Self::Discrete(&all[i * agents..(i + 1) * agents]),
@@ -73,20 +74,20 @@ impl<'a> Actions<'a> {
 #[derive(Debug, PartialEq, Eq)]
 pub struct Refused {
     pub agent: usize,
-    /// Which actions are taken, in words.
+    /// Description of the actions that are taken.
     pub expected: String,
 }
 
-/// How far an environment has come.
+/// The phase of an environment's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Phase {
     NeverReset,
     Running,
-    /// Its episode has ended and the next one has not begun.
+    /// The episode has ended and the next one has not started.
     Ended,
 }
 
-/// What is wrong unless `fits`.
+/// Ok if `fits`, else the error `what`.
 pub(crate) fn ensure(fits: bool, what: &str) -> Result<(), String> {
     if fits { Ok(()) } else { Err(what.into()) }
 }
@@ -108,26 +109,27 @@ impl Real for f64 {
     }
 }
 
-/// What a step of one environment fills, a row an agent. Flags are bytes, 0 or 1; `alive` holds those before the step at first.
+/// The arrays that a step of one environment fills, a row for each agent. Flags are bytes, 0 or 1; `alive` holds the
+/// flags before the step at first.
 pub struct AgentRows<'a, R> {
-    /// An agent whose part ends with this step still gets its true last observation.
+    /// An agent whose episode ends with this step still gets its true last observation.
     pub obs: &'a mut [f32],
     pub rewards: &'a mut [R],
     pub terminated: &'a mut [u8],
     pub truncated: &'a mut [u8],
-    /// Whether the row has an agent that acts next.
+    /// 1 if the row has an agent that acts next.
     pub alive: &'a mut [u8],
 }
 
-/// Some agents in one environment. It owns its random generator: equal states have equal futures.
+/// An environment of several agents. It owns its random generator: equal states have equal futures.
 pub trait Env: Send {
     /// All that changes while an episode runs, the generator included.
     type State: Serialize + DeserializeOwned + Clone;
 
-    /// Below this many environments a thread, waking it costs more than it saves.
+    /// Number of environments below which waking a thread costs more than it saves.
     const MIN_BLOCK: usize = 64;
 
-    /// Whether it takes [`Actions::Double`] as well as [`Actions::Box`].
+    /// True if it takes [`Actions::Double`] as well as [`Actions::Box`].
     const DOUBLE: bool = false;
 
     /// Rows of an environment: the most agents that an episode can have.
@@ -138,32 +140,33 @@ pub trait Env: Send {
 
     fn action_kind(&self) -> ActionKind;
 
-    /// Whether `step` may be called with these actions of all rows. Those of rows that are not alive are not looked at.
+    /// Returns whether `step` may be called with these actions of all rows. Those of rows that are not alive are not
+    /// looked at.
     fn check(&self, actions: Actions<'_>) -> Result<(), Refused>;
 
     /// Starts the random stream of `seed`; the next `reset` draws from it.
     fn seed(&mut self, seed: u64);
 
-    /// Starts the next episode; writes the first observations and who lives.
+    /// Starts the next episode; writes the first observations and the flags of living agents.
     fn reset(&mut self, obs: &mut [f32], alive: &mut [u8]);
 
-    /// Writes the observations of the present state again, and who lives.
+    /// Writes the observations of the present state again, and the flags of living agents.
     fn observe(&self, obs: &mut [f32], alive: &mut [u8]);
 
-    /// Takes checked actions and writes what follows, all rows. Returns whether the episode has ended: nobody lives on,
-    /// or its time is up, and then those who lived are truncated.
+    /// Takes checked actions and writes the results of all rows. Returns whether the episode has ended: no agent lives,
+    /// or its time is over, and then the living agents are truncated.
     fn step<R: Real>(&mut self, actions: Actions<'_>, rows: AgentRows<'_, R>) -> bool;
 
-    /// Name and options in words: a saved state is only restored into an environment that says the same.
+    /// Name and options as text: a saved state is only restored into an environment with an equal fingerprint.
     fn fingerprint(&self) -> String;
 
     fn state(&self) -> &Self::State;
 
-    /// Refuses a decoded state that this environment cannot have in that phase; the error goes on from "in environment 3".
-    /// All else that the environment does with a state that passes must end, and without a panic.
+    /// Refuses a decoded state that this environment cannot have in that phase; the error continues "in environment 3".
+    /// With a state that passes, every method must terminate without a panic.
     fn check_state(&self, state: &Self::State, phase: Phase) -> Result<(), String>;
 
-    /// `state` has been checked.
+    /// Restores a state that [`Env::check_state`] has accepted.
     fn set_state(&mut self, state: Self::State);
 
     /// Bytes that it holds beside itself, at most, while it plays episodes of usual length.

@@ -1,12 +1,12 @@
 //! The compiled heart of fastrl. Nothing here knows Python.
 //!
-//! [`env::Env`] is what a simulator offers ([`single_agent::SingleAgentEnv`] where it has one agent), [`vec_env::VecEnv`] steps many of
-//! them in parallel into the caller's arrays, [`async_vec::AsyncVec`] each as its action comes, and [`cage2`] is the
-//! simulator of CAGE Challenge 2. [`queue::Queue`] carries experience from many producers to one consumer,
-//! [`weight_broadcast::WeightBroadcast`] the newest weights back to them, [`barrier::LockstepBarrier`] lets processes work in lockstep; all live
-//! in memory that processes share ([`shm`]).
-//! [`actor::Actor`] chooses actions with a small network ([`mlp`]) from random numbers that depend on episode and step
-//! alone ([`streams`]).
+//! - Simulators ([`cage2`], [`traffic`]) implement [`env::Env`], or [`single_agent::SingleAgentEnv`] with one agent.
+//!   [`vec_env::VecEnv`] steps many of them in parallel into the caller's arrays, [`async_vec::AsyncVec`] each one when
+//!   its action comes.
+//! - Processes share memory ([`shm`]): [`queue::Queue`] carries experience from many producers to one consumer,
+//!   [`weight_broadcast::WeightBroadcast`] the newest weights back, [`barrier::LockstepBarrier`] keeps processes in step.
+//! - [`actor::Actor`] chooses actions with a small network ([`mlp`]), from random numbers that depend only on episode and step
+//!   ([`streams`]).
 
 pub mod actor;
 pub mod async_vec;

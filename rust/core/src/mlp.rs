@@ -1,4 +1,4 @@
-//! A multi-layer perceptron for acting: small, in f32, without a framework's cost per call.
+//! A small multi-layer perceptron in f32 that chooses actions without a framework's cost per call.
 //!
 //! Each row's result is the same to the last bit whatever the batch, the number of threads and the row's place in it:
 //! rows are computed one by one, and each output adds up its inputs in their order with fused multiplications, which
@@ -20,13 +20,13 @@ pub enum Activation {
     Relu,
 }
 
-/// What a network is built from.
+/// The shape of a network.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Architecture {
     pub inputs: usize,
     pub hidden: Vec<usize>,
     pub outputs: usize,
-    /// After each hidden layer.
+    /// The activation after each hidden layer.
     pub activation: Activation,
     /// Inputs are whitened, `(x - mean) * scale`, and clipped to plus and minus this.
     pub clip: Option<f32>,
@@ -39,7 +39,7 @@ impl Architecture {
         ins.zip(self.hidden.iter().copied().chain([self.outputs]))
     }
 
-    /// Length of what [`Mlp::new`] reads.
+    /// Number of weights that [`Mlp::new`] reads.
     pub fn num_weights(&self) -> usize {
         let whitening = if self.clip.is_some() { 2 * self.inputs } else { 0 };
         whitening + self.layers().map(|(inputs, outputs)| (inputs + 1) * outputs).sum::<usize>()
@@ -54,7 +54,7 @@ struct Whitening {
 
 struct Layer {
     bias: Vec<Lanes>,
-    /// Those of input k start at `k * bias.len()`.
+    /// Weights of input k start at `k * bias.len()`.
     weights: Vec<Lanes>,
 }
 
@@ -110,7 +110,7 @@ fn in_lanes(values: &[f32], rest: f32) -> impl Iterator<Item = Lanes> {
 }
 
 impl Mlp {
-    /// From mean and scale of each input if they are whitened, then each layer's weights [inputs, outputs] and biases
+    /// Reads mean and scale of each input if they are whitened, then each layer's weights [inputs, outputs] and biases
     /// [outputs]: [`Architecture::num_weights`] finite numbers, or it panics. What fills up the lanes of the last layer
     /// gets the bias `rest`.
     pub fn new(architecture: &Architecture, weights: &[f32], rest: f32) -> Self {
@@ -226,7 +226,7 @@ impl Layer {
     }
 }
 
-/// Whether [`sums_in_registers`] and other loops over wide registers can be used.
+/// Returns whether [`sums_in_registers`] and other loops over wide registers can be used.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub fn has_fma() -> bool {
@@ -304,7 +304,7 @@ pub fn exp(x: f32) -> f32 {
     if x < -87.0 { 0.0 } else { e }
 }
 
-/// To some 1e-7 of the result. NaN stays NaN.
+/// Hyperbolic tangent, to some 1e-7 of the result. NaN stays NaN.
 #[inline(always)]
 fn tanh(x: f32) -> f32 {
     let twice = 2.0 * x.abs();

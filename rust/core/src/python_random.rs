@@ -50,8 +50,8 @@ impl PythonRandom {
         Self { words, next: N }
     }
 
-    /// Whether it is a state that the twister can come to: not the one that it never leaves. Any cursor will do:
-    /// whatever lies past the end means "twist first".
+    /// Returns whether it is a state that the twister can come to: not the one that it never leaves. Any cursor will
+    /// do: whatever lies past the end means "twist first".
     pub(crate) fn is_sound(&self) -> bool {
         let moves = |words: &[u32]| words[0] >> 31 != 0 || words[1..].iter().any(|&word| word != 0);
         self.words.len() == N && moves(&self.words)
@@ -79,7 +79,8 @@ impl PythonRandom {
         self.next = 0;
     }
 
-    /// `random.randrange(n)`, also the index that `random.choice` of `n` items takes (`n > 0`). One item costs words too.
+    /// `random.randrange(n)`, also the index that `random.choice` of `n` items takes (`n > 0`). One item costs words
+    /// too.
     pub(crate) fn below(&mut self, n: u32) -> u32 {
         debug_assert!(n > 0);
         let bits = 32 - n.leading_zeros();

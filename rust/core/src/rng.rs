@@ -25,7 +25,7 @@ impl Rng {
         Self { state }
     }
 
-    /// Whether it is a state that the generator can come to: not the one that it never leaves.
+    /// Returns whether the generator can reach this state: any but all zeros, which it never leaves.
     pub fn is_sound(&self) -> bool {
         self.state != [0; 4]
     }

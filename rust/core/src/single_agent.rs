@@ -1,11 +1,11 @@
-//! What a simulator of one agent with discrete actions must offer to be stepped by [`crate::vec_env::VecEnv`]; one of
-//! several agents or of other actions is a [`crate::env::Env`].
+//! The interface of a simulator of one agent with discrete actions. Simulators of several agents or of other actions
+//! implement [`crate::env::Env`].
 
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::env::{ActionKind, Actions, AgentRows, Env, Phase, Real, Refused};
 
-/// What one step gave, beside the observation.
+/// The result of one step, beside the observation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Step {
     pub reward: f64,
@@ -29,10 +29,10 @@ pub trait SingleAgentEnv: Send {
     /// Number of `f32` in an observation.
     fn obs_len(&self) -> usize;
 
-    /// Whether `step` may be called with this action.
+    /// Returns whether `step` may be called with this action.
     fn accepts(&self, action: i64) -> bool;
 
-    /// Which actions are accepted, in words, for error messages.
+    /// Description of the actions that are accepted, for error messages.
     fn expected_action(&self) -> String;
 
     /// Starts the random stream of `seed`; the next `reset` draws from it.
@@ -47,7 +47,7 @@ pub trait SingleAgentEnv: Send {
     /// Takes an accepted action and writes the observation that follows.
     fn step(&mut self, action: i64, obs: &mut [f32]) -> Step;
 
-    /// Name and options in words: a saved state is only restored into an environment that says the same.
+    /// Name and options as text: a saved state is only restored into an environment with an equal fingerprint.
     fn fingerprint(&self) -> String;
 
     fn state(&self) -> &Self::State;
@@ -55,7 +55,7 @@ pub trait SingleAgentEnv: Send {
     /// As [`crate::env::Env::check_state`].
     fn check_state(&self, state: &Self::State, phase: Phase) -> Result<(), String>;
 
-    /// `state` has been checked.
+    /// Restores a state that [`SingleAgentEnv::check_state`] has accepted.
     fn set_state(&mut self, state: Self::State);
 
     /// As [`crate::env::Env::memory`].

@@ -1,6 +1,6 @@
-//! Random numbers that do not depend on the process, thread or batch that draws them. An episode's seed is a function of
-//! the run's seed, an environment index and the episode's number there; the random number of an action is a function of
-//! the episode's stream and the step. `fastrl/utils/seeding.py` has the same functions in Python.
+//! Random numbers that do not depend on the process, thread or batch that draws them. An episode's seed is a function
+//! of the run's seed, an environment index and the episode's number there; the random number of an action is a function
+//! of the episode's stream and the step. `fastrl/utils/seeding.py` has the same functions in Python.
 //!
 //! Source: SplitMix64 (G. Steele, D. Lea, C. Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014).
 

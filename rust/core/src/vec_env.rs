@@ -1,12 +1,12 @@
-//! Many environments stepped in parallel into arrays that the caller owns.
+//! Vectorised stepping: many environments in parallel, into arrays that the caller owns.
 //!
 //! ```text
 //! row = environment * agents + agent
 //! actions[row]  ->  environment  ->  obs[row * obs_len ..], rewards[row], terminated[row], truncated[row] (, final_obs[row * obs_len ..])
 //! ```
 //!
-//! Threads share the environments out in contiguous blocks. Each environment draws from its own stream, so results are the same for
-//! any number of threads and any batch size.
+//! Threads step contiguous blocks of environments. Each environment draws from its own stream, so results are
+//! the same for any number of threads and any batch size.
 
 mod saved;
 
@@ -17,7 +17,7 @@ use rayon::{ThreadPool, ThreadPoolBuilder};
 use crate::env::{Actions, AgentRows, Env, Phase, Real, Refused};
 use crate::memory::ask_for;
 
-/// What follows the end of an episode (Gymnasium's `AutoresetMode`).
+/// The behaviour at the end of an episode (Gymnasium's `AutoresetMode`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Autoreset {
     /// The next `step` ignores the action and resets: reward 0, no end.
@@ -28,7 +28,7 @@ pub enum Autoreset {
     Disabled,
 }
 
-/// Why a call was refused. Nothing has been changed then.
+/// The reason why a call was refused. Nothing has changed then.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Error {
     /// `step` or `save` before the first `reset`.
@@ -38,16 +38,16 @@ pub enum Error {
     Action {
         env: usize,
         refused: Refused,
-        /// Whether an environment has only that agent.
+        /// True if an environment has only that agent.
         alone: bool,
     },
     /// Actions of another kind or number than the environments take.
     Actions,
-    /// A state that is damaged, foreign or of other options; in words.
+    /// A state that is damaged, foreign or of other options.
     State(String),
-    /// No threads could be started; in words.
+    /// No threads could be started.
     Threads(String),
-    /// There is not enough memory; in words.
+    /// There is not enough memory.
     Memory(String),
 }
 
@@ -85,7 +85,7 @@ pub struct Rows<'a, R> {
     pub rewards: &'a mut [R],
     pub terminated: &'a mut [u8],
     pub truncated: &'a mut [u8],
-    /// With `SameStep`: rows of environments that ended get their true last observation, the others stay as they are.
+    /// True last observations, with `SameStep`: only rows of environments that ended are written.
     pub final_obs: Option<&'a mut [f32]>,
 }
 
@@ -127,8 +127,8 @@ pub struct VecEnv<W> {
 }
 
 impl<W: Env> VecEnv<W> {
-    /// As [`VecEnv::new`], of `count` environments that `make` makes, once it is known that there is memory for them and for
-    /// their episodes.
+    /// [`VecEnv::new`] of `count` environments that `make` makes, once it is known that there is memory for them
+    /// and for their episodes.
     pub fn build(count: usize, make: impl Fn() -> W, autoreset: Autoreset, threads: usize) -> Result<Self, Error> {
         let mut envs = Vec::new();
         let first = make();
@@ -142,7 +142,7 @@ impl<W: Env> VecEnv<W> {
         Self::new(envs, autoreset, threads)
     }
 
-    /// `threads` 0 means one a core. Panics if `envs` is empty.
+    /// `threads` 0: one for each core. Panics if `envs` is empty.
     pub fn new(envs: Vec<W>, autoreset: Autoreset, threads: usize) -> Result<Self, Error> {
         let first = envs.first().expect("at least one environment");
         let (num_agents, obs_len) = (first.num_agents(), first.obs_len());
@@ -182,7 +182,7 @@ impl<W: Env> VecEnv<W> {
         &self.alive
     }
 
-    /// Environment `i`, to look at.
+    /// Environment `i`.
     pub fn env(&self, i: usize) -> &W {
         &self.slots[i].env
     }
@@ -191,23 +191,23 @@ impl<W: Env> VecEnv<W> {
         self.slots.iter().map(|slot| &slot.env)
     }
 
-    /// To change what counts from their next episodes on.
+    /// The environments, to change settings of their next episodes.
     pub fn envs_mut(&mut self) -> impl Iterator<Item = &mut W> {
         self.slots.iter_mut().map(|slot| &mut slot.env)
     }
 
-    /// Its environments, to do something else with.
+    /// Takes the environments out.
     pub fn into_envs(self) -> Vec<W> {
         self.slots.into_iter().map(|slot| slot.env).collect()
     }
 
-    /// Whether environment `i` has begun its first episode.
+    /// Returns whether environment `i` has started its first episode.
     pub fn was_reset(&self, i: usize) -> bool {
         self.slots[i].phase != Phase::NeverReset
     }
 
     /// Resets the environments that `mask` selects (all without one) and writes their rows of `obs`, no others.
-    /// With `seeds`, each starts its stream anew; without, the streams run on.
+    /// `seeds` restart their random streams; without, the streams continue.
     pub fn reset(&mut self, seeds: Option<&[u64]>, mask: Option<&[u8]>, obs: &mut [f32]) {
         let rows =
             self.alive.chunks_exact_mut(self.num_agents).zip(obs.chunks_exact_mut(self.num_agents * self.obs_len));

@@ -1,10 +1,11 @@
 //! Weight broadcast: the newest version of a block of bytes, such as a network's weights, from one writer to any number
 //! of readers. Neither side waits, and no reader gets a mixture of two versions.
 //!
-//! A sequence lock over two pages (H. Boehm, "Can seqlocks get along with programming language memory models?", 2012: the
-//! data are atomic words). The writer fills the pages in turn, each marked with the version that it holds. A reader copies
-//! the page of the newest version and then checks that it was not written meanwhile; that takes two further versions, and
-//! then it starts again. A writer that dies in the middle of a page leaves the other one, which stays the newest.
+//! A sequence lock over two pages (H. Boehm, "Can seqlocks get along with programming language memory models?", 2012:
+//! the data are atomic words). The writer fills the pages in turn, each marked with the version that it holds. A reader
+//! copies the page of the newest version and then checks that it was not written meanwhile; that takes two further
+//! versions, and then it starts again. A writer that dies in the middle of a page leaves the other one, which stays the
+//! newest.
 
 use crate::shm::Error;
 use crate::shm::memory::{Mapped, Memory, Site, Word};
@@ -18,7 +19,8 @@ const BEING_WRITTEN: u64 = 0;
 /// The words of the two pages.
 #[derive(Clone, Copy, Debug)]
 pub struct Pages {
-    /// The newest version, 0 before the first. Written by the writer alone, after the page is complete; never decreases.
+    /// The newest version, 0 before the first. Written by the writer alone, after the page is complete; never
+    /// decreases.
     pub version: Word,
     /// The version that each page holds, or [`BEING_WRITTEN`]. Version `v` goes to page `v % 2`.
     pub held: [Word; 2],
@@ -154,8 +156,8 @@ impl WeightBroadcast {
         self.memory.load(self.pages.version, Site::Newest)
     }
 
-    /// Makes `data` the newest version. Returns its number. Only the process that made the broadcast may, one thread at a
-    /// time.
+    /// Makes `data` the newest version. Returns its number. Only the process that made the broadcast may, one thread at
+    /// a time.
     pub fn publish(&mut self, data: &[u8]) -> Result<u64, Error> {
         if !self.is_writer || !self.segment.is_own() {
             return Err(Error::NotOwner("only the process that made these weights can publish them"));

@@ -1,4 +1,5 @@
-//! Environments that go on as their actions come, against environments that are simply stepped, under random orders of calls.
+//! Asynchronous stepping against environments that are simply stepped, under random orders of
+//! calls.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -26,7 +27,7 @@ impl Counter {
         obs.copy_from_slice(&[self.state.0 as f32, self.state.1 as f32, self.state.2 as f32]);
     }
 
-    /// Of an episode.
+    /// The length of an episode.
     fn length(seed: u64) -> u32 {
         1 + (seed % 5) as u32
     }
@@ -140,7 +141,7 @@ fn recv(envs: &mut impl AsyncEnvs, count: usize, timeout: Duration) -> Result<Op
     Ok(Some((0..count).map(row).collect()))
 }
 
-/// What an environment should do.
+/// The expected behaviour of an environment.
 #[derive(Clone)]
 struct Model {
     env_index: u64,
@@ -199,7 +200,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
-    fn every_world_steps_once_a_send_whatever_the_order(
+    fn every_environment_steps_once_for_each_send(
         calls in calls(), count in 1..5usize, threads in 1..4usize, same_step: bool,
     ) {
         let (mut envs, dropped) = counters(count, same_step, threads, false);

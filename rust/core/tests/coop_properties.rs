@@ -130,7 +130,7 @@ fn wrapped(angle: f64) -> f64 {
     (angle + PI).rem_euclid(2.0 * PI) - PI
 }
 
-/// What the agent of vehicle `me` sees, by sorting everybody.
+/// The observation of the agent of vehicle `me`, by sorting all vehicles.
 fn slow_observation(world: &Coop, me: usize) -> Vec<f32> {
     let (config, v) = (world.config(), &world.traffic().vehicles);
     let (lane, lateral) = lane_of(config, v.x[me], v.y[me]);
@@ -159,7 +159,7 @@ fn slow_observation(world: &Coop, me: usize) -> Vec<f32> {
     out.into_iter().map(|x| x.clamp(-1.0, 1.0) as f32).collect()
 }
 
-/// What the agent of vehicle `me` earned by itself in the step that has just been.
+/// The agent's own reward of vehicle `me` in the last step.
 fn slow_reward(world: &Coop, me: usize) -> (f64, bool, bool) {
     let (config, v) = (world.config(), &world.traffic().vehicles);
     let (lane, lateral) = lane_of(config, v.x[me], v.y[me]);
@@ -195,7 +195,7 @@ proptest! {
             let count = played.world.traffic().vehicles.x.len();
             let ended = played.step();
             steps += 1;
-            // Who left did so before the step: vehicles keep their numbers unless somebody went.
+            // Vehicles leave before the step, and keep their indices unless one with a smaller index left.
             if played.world.traffic().vehicles.x.len() == count {
                 let acting: Vec<(usize, usize)> =
                     before.iter().enumerate().filter_map(|(row, d)| d.map(|me| (row, me))).collect();
@@ -211,8 +211,8 @@ proptest! {
                     successes += usize::from(arrived || (late && !crashed && config.task == Task::Highway));
                 }
             } else {
-                // Numbers have changed: an agent's own reward, taken out of the mix, tells a crash (-1 and at most 0.45)
-                // from an arrival (1 at least). The mean of the mixed rewards is that of the own ones.
+                // Numbers have changed: an agent's own reward, taken out of the mix, tells a crash (-1 and at most
+                // 0.45) from an arrival (1 at least). The mean of the mixed rewards is that of the own ones.
                 let acted = before.iter().flatten().count() as f64;
                 let mean = played.rewards.iter().sum::<f64>() / acted;
                 for (row, driver) in before.iter().enumerate() {
@@ -259,7 +259,7 @@ proptest! {
                         prop_assert!(flags == 0 && played.rewards[row] == 0.0);
                         prop_assert!(played.row(row).iter().all(|&x| x == 0.0));
                     }
-                    prop_assert_eq!(played.alive[row], lived * (1 - flags), "nobody comes back to life");
+                    prop_assert_eq!(played.alive[row], lived * (1 - flags), "a dead row lives again");
                 }
                 prop_assert_eq!(ended, played.alive.iter().all(|&a| a == 0));
                 let mut obs = vec![0.0; played.obs.len()];
@@ -292,7 +292,7 @@ proptest! {
         let mut numbers: Vec<u32> = (0..start as u32).collect();
         loop {
             let acting = played.world.drivers().to_vec();
-            // Agents move up in the list where somebody before them leaves.
+            // The indices of agents decrease where a vehicle before them leaves.
             let leaves: Vec<bool> = lain.iter().zip(&arrived).map(|(&n, &a)| n >= limit || a).collect();
             let ended = played.step();
             let mut keep = leaves.iter().map(|l| !l);
@@ -327,7 +327,7 @@ proptest! {
     }
 
     #[test]
-    fn nobody_passes_through_another_unnoticed(
+    fn vehicles_that_pass_through_each_other_have_crashed(
         config in any_config(), difficulty in any_difficulty(), seed: u64,
     ) {
         // Every step is a frame.
@@ -427,7 +427,7 @@ fn the_difficulty_counts_from_the_next_reset() {
 }
 
 #[test]
-fn the_obstacle_at_the_end_of_the_ramp_stops_who_stays_on_it() {
+fn the_obstacle_at_the_end_of_the_ramp_stops_vehicles() {
     let config = Config { max_agents: AGENTS, background: 0, ..Config::new(Task::Merge) };
     let mut played = Played::new(&config, Difficulty { agents: 1, density: 0.0 }, 1);
     let mut ended = false;

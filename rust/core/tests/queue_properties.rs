@@ -1,4 +1,4 @@
-//! The queue against an obvious model: a list per lane, or one list. One thread, so every outcome is known.
+//! The queue against an obvious model: a list for each producer, or one list. One thread, so every outcome is known.
 
 use std::collections::VecDeque;
 use std::mem::MaybeUninit;
@@ -66,7 +66,7 @@ fn actions(producers: usize) -> impl Strategy<Value = Vec<Action>> {
     prop::collection::vec(action, 1..120)
 }
 
-/// What the consumer may get from a model of several lists: the next of any of them.
+/// Records that the consumer may get from a model of several lists: the next of any of them.
 struct Model {
     lists: Vec<VecDeque<[u8; SIZE]>>,
 }
@@ -312,7 +312,7 @@ mod shared {
     }
 
     #[test]
-    fn more_than_there_is_room_for_is_an_error() {
+    fn too_large_a_queue_is_an_error() {
         let huge = Options { capacity: 1 << 36, ..shared("huge") };
         match Queue::create(&huge) {
             Err(error @ Error::NoRoom { .. }) => {
@@ -352,7 +352,7 @@ mod shared {
 
     const PLACES: usize = 8192;
 
-    /// What somebody else's program may write into our words.
+    /// Values that another program may write into the queue's words.
     fn stray() -> impl Strategy<Value = (usize, u64)> {
         let value = prop_oneof![
             0..20_u64,
@@ -445,7 +445,7 @@ mod shared {
 
     /// The word in which the consumer says that it holds records, though it holds none.
     #[test]
-    fn a_stray_mark_of_held_records_hangs_nobody() {
+    fn a_stray_mark_of_held_records_blocks_no_call() {
         use std::os::unix::fs::FileExt;
 
         for (order, word) in [(Order::PerProducer, 16 + 3), (Order::Total, 9)] {
@@ -460,9 +460,9 @@ mod shared {
         }
     }
 
-    /// Nobody has taken so many positions, and the consumer does not pass over them one by one.
+    /// No producer has taken so many positions, and the consumer does not skip them one by one.
     #[test]
-    fn a_stray_write_into_the_tail_is_told() {
+    fn a_stray_write_into_the_tail_is_an_error() {
         use std::os::unix::fs::FileExt;
         use std::time::{Duration, Instant};
 

@@ -1,4 +1,5 @@
-//! The queue, the weight_broadcast and the barrier between threads, every record accounted for. `.ci/run` runs this under ThreadSanitizer too.
+//! The queue, the weight_broadcast and the barrier between threads, every record accounted for. `.ci/run` runs this
+//! under ThreadSanitizer too.
 
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
@@ -48,7 +49,7 @@ fn show(consumer: &mut Consumer, max: usize) -> Vec<[u8; SIZE]> {
 }
 
 #[test]
-fn who_waits_is_woken() {
+fn waiting_calls_are_woken() {
     for order in Order::ALL {
         let queue = Queue::create(&options(2, 1, Policy::Block, order)).unwrap();
         let mut producer = queue.producer().unwrap();
@@ -171,7 +172,7 @@ fn nothing_is_lost_between_threads() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn bulletins_show_the_newest_and_nothing_else() {
+fn a_weight_broadcast_shows_the_newest_version() {
     let mut writer = WeightBroadcast::create(1003).unwrap();
     let reader = WeightBroadcast::attach(writer.name()).unwrap();
     let mut out = vec![0; 1003];
@@ -201,7 +202,7 @@ fn bulletins_show_the_newest_and_nothing_else() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn rounds_keep_step() {
+fn a_barrier_keeps_members_in_step() {
     const MEMBERS: usize = 3;
     let barrier = LockstepBarrier::create(MEMBERS, 8 * (MEMBERS + 1)).unwrap();
     let members: Vec<LockstepBarrier> =
@@ -249,7 +250,7 @@ fn rounds_keep_step() {
         barrier.mark_dead(member).unwrap();
     }
     assert!(barrier.wait(Duration::from_secs(60)).unwrap());
-    // Who takes a seat that was given up begins after the round that is on.
+    // A member that replaces a dead one starts after the present round.
     assert_eq!(members[2].join(2).unwrap(), turns + 1);
     assert!(matches!(barrier.mark_dead(MEMBERS), Err(Error::Invalid(_))));
     assert!(matches!(WeightBroadcast::attach(barrier.name()), Err(Error::Foreign(_))));

@@ -1,4 +1,4 @@
-//! What must hold on the ring road whatever its options and whatever the agents do.
+//! Invariants of the ring road for all options and all actions of agents.
 
 use std::sync::Arc;
 
@@ -94,7 +94,7 @@ proptest! {
                 assert!((shortest..=longest).contains(&length));
                 assert!(obs.iter().all(|x| x.is_finite()) && reward.is_finite());
                 assert!(platoon.v().iter().all(|v| (0.0..=30.0).contains(v)), "{:?}", platoon.v());
-                // Nobody leaves, nobody comes: the distances make up the ring, whose end nobody is beyond.
+                // No vehicle leaves or comes: the distances add up to the ring, and no vehicle is beyond its end.
                 let round: f64 = (0..platoon.len()).map(|i| platoon.distance(i)).sum();
                 assert!((round - length).abs() < 1e-6, "{round} {length}");
                 assert!(platoon.x()[0] < length && platoon.acceleration().iter().all(|a| a.is_finite()));
@@ -106,7 +106,7 @@ proptest! {
         prop_assert_eq!((last.collided, last.length as usize), (collided, steps - 1));
         prop_assert_eq!(collided, ring.platoon().smallest_gap(5.0) < 0.0, "no passing through unnoticed");
         prop_assert!(collided || last.length == horizon);
-        // Where SUMO keeps the distance, at the step length that Flow has, agents do not run into anybody.
+        // Where SUMO keeps the distance, at the step length that Flow has, agents do not collide.
         prop_assert!(!(collided && safe && dt < 0.2));
     }
 
@@ -176,7 +176,7 @@ fn any_number_of_threads_gives_the_same() {
 }
 
 #[test]
-fn what_is_saved_goes_on_as_if_never_stopped() {
+fn a_restored_state_continues_as_the_original() {
     for steps in [0, 7, 25, 40] {
         let (mut first, mut obs) = rings(1);
         trajectory(&mut first, &mut obs, steps);

@@ -1,7 +1,7 @@
 //! States from elsewhere: random bytes, and states of every simulator altered byte by byte with the checksum mended.
 //!
-//! Whatever comes, it is refused in words and nothing has changed, or all that follows works: observations, resets, steps
-//! and scenes end, without a panic and without more memory than the environments say that they take.
+//! Any bytes are refused with an error and change nothing, or all that follows works: observations, resets,
+//! steps and scenes end, without a panic and without more memory than the environments say that they take.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -62,7 +62,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// What `work` gives, and the most bytes that it held at a time beside what was there.
+/// The result of `work`, and the most bytes that it held at a time beside those before.
 fn most_held<T>(work: impl FnOnce() -> T) -> (T, usize) {
     let before = HELD.get();
     MOST.set(before);
@@ -70,7 +70,7 @@ fn most_held<T>(work: impl FnOnce() -> T) -> (T, usize) {
     (result, (MOST.get() - before) as usize)
 }
 
-/// What can be seen of an environment beside its observations.
+/// The observable state of an environment beside its observations.
 trait Seen {
     fn look(&self);
 }
@@ -417,7 +417,7 @@ proptest! {
     }
 }
 
-/// What environments say that they take is what they take.
+/// The memory that environments announce is the memory that they take.
 #[test]
 fn worlds_hold_no_more_memory_than_they_say() {
     fn check<W: Env + Seen>(name: &str, make: impl Fn() -> W) {
@@ -443,7 +443,7 @@ fn worlds_hold_no_more_memory_than_they_say() {
 }
 
 #[test]
-fn what_does_not_fit_into_memory_is_refused() {
+fn environments_that_exceed_memory_are_refused() {
     let Err(error) = VecEnv::build(1 << 50, || cage2(false), Autoreset::SameStep, 1) else {
         panic!("2^50 games fit into memory")
     };

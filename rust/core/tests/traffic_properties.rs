@@ -1,4 +1,4 @@
-//! What holds of traffic whatever happens on the road.
+//! Invariants of traffic, whatever happens on the road.
 
 use std::sync::Arc;
 
@@ -38,7 +38,7 @@ fn traffic(placed: &[Placed]) -> Traffic {
     traffic
 }
 
-/// Tells those who are driven from outside what to do.
+/// Commands the vehicles that are driven from outside.
 fn command(traffic: &mut Traffic, choice: u8) {
     for i in 0..traffic.vehicles.len() {
         let choice = usize::from(choice) + i;
@@ -71,7 +71,7 @@ proptest! {
             for i in 0..v.len() {
                 let numbers = [v.x[i], v.y[i], v.heading[i], v.cos[i], v.sin[i], v.acceleration[i], v.slip[i]];
                 prop_assert!(numbers.iter().all(|number| number.is_finite()), "vehicle {}: {:?}", i, numbers);
-                // Nobody speeds up by more than 6 m/s² near the limit, which brakes from the next frame on.
+                // No vehicle speeds up by more than 6 m/s² near the limit, which brakes from the next frame on.
                 prop_assert!(v.speed[i].abs() <= MAX_SPEED + 6.0 * dt, "vehicle {}: {} m/s", i, v.speed[i]);
                 prop_assert!((v.cos[i].hypot(v.sin[i]) - 1.0).abs() < 1e-12);
                 prop_assert!(v.lane[i] <= LANES && v.target_lane[i] <= LANES);
@@ -79,9 +79,9 @@ proptest! {
         }
     }
 
-    /// Whoever changes places with another one in the same lane from frame to frame has crashed.
+    /// A vehicle that changes places with another one in its lane from frame to frame has crashed.
     #[test]
-    fn nobody_passes_through_another(placed in placed(), choices in prop::collection::vec(0u8..77, 12)) {
+    fn vehicles_do_not_pass_through_each_other(placed in placed(), choices in prop::collection::vec(0u8..77, 12)) {
         let mut traffic = traffic(&placed);
         for choice in choices {
             command(&mut traffic, choice);
@@ -104,7 +104,7 @@ proptest! {
     }
 
     #[test]
-    fn who_leaves_takes_nobody_along(placed in placed(), choice in 0u8..77, which in 0usize..16) {
+    fn removing_a_vehicle_leaves_the_others(placed in placed(), choice in 0u8..77, which in 0usize..16) {
         let mut traffic = traffic(&placed);
         command(&mut traffic, choice);
         traffic.frame(FRAME);

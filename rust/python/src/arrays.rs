@@ -34,7 +34,7 @@ element! {
     Flag: "bool", b'b';
 }
 
-/// A numpy boolean: one byte, which need not be 0 or 1 if somebody viewed other data as bool.
+/// A numpy boolean: one byte, which need not be 0 or 1 if it is a view of other data as bool.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub(crate) struct Flag(u8);
@@ -51,7 +51,7 @@ fn has_type<T: Element>(dtype: &Bound<'_, PyArrayDescr>) -> bool {
     dtype.kind() == T::KIND && dtype.itemsize() == size_of::<T>() && dtype.byteorder() != b'>'
 }
 
-/// Whether `object` is an array of `T`.
+/// Returns whether `object` is an array of `T`.
 pub(crate) fn is_of<T: Element>(object: &Bound<'_, PyAny>) -> bool {
     object.cast::<PyUntypedArray>().is_ok_and(|array| has_type::<T>(&array.dtype()))
 }
@@ -91,7 +91,7 @@ pub(crate) fn readable<'a, 'py, T: Element>(
     Ok(Array { name, array, data, len: shape.iter().product() })
 }
 
-/// As [`readable`], and writeable too.
+/// Checks as [`readable`] does, and that the array can be written.
 pub(crate) fn writeable<'a, 'py, T: Element>(
     name: &'static str,
     object: &'a Bound<'py, PyAny>,
@@ -112,7 +112,7 @@ impl<'a, T> Array<'a, '_, T> {
     }
 
     /// # Safety
-    /// Nobody may write to the array while the slice lives: no mutable slice overlaps it ([`disjoint`]), and other
+    /// No thread may write to the array while the slice lives: no mutable slice overlaps it ([`disjoint`]), and other
     /// Python threads leave it alone during the call, as they must for numpy's own functions that release the GIL.
     pub(crate) unsafe fn slice(&self) -> &'a [T] {
         if self.len == 0 {
@@ -124,7 +124,7 @@ impl<'a, T> Array<'a, '_, T> {
     }
 
     /// # Safety
-    /// As [`Array::slice`], and nobody may read it either; and it was checked by [`writeable`].
+    /// As [`Array::slice`], and no thread may read it either; and [`writeable`] has checked it.
     pub(crate) unsafe fn slice_mut(&self) -> &'a mut [T] {
         if self.len == 0 {
             return &mut [];
@@ -151,7 +151,7 @@ impl<'a> Array<'a, '_, Flag> {
     }
 }
 
-/// A list with room for so many things; MemoryError where there is none.
+/// An empty list with capacity for `count` items. MemoryError: there is too little memory.
 pub(crate) fn room<T>(count: usize) -> PyResult<Vec<T>> {
     let mut things = Vec::new();
     match things.try_reserve_exact(count) {
@@ -160,7 +160,7 @@ pub(crate) fn room<T>(count: usize) -> PyResult<Vec<T>> {
     }
 }
 
-/// So many times the same thing; MemoryError where there is no room for them.
+/// A list of `count` copies of an item. MemoryError: there is too little memory.
 pub(crate) fn filled<T: Clone>(thing: T, count: usize) -> PyResult<Vec<T>> {
     let mut things = room(count)?;
     things.resize(count, thing);

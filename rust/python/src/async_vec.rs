@@ -1,4 +1,4 @@
-//! Environments that are stepped one by one, for Python.
+//! Asynchronous stepping of environments for Python.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ pub(crate) struct AsyncVec {
     action_kind: ActionKind,
 }
 
-/// How many things an array is about.
+/// Length of the first axis of an array; 0 if it has none.
 fn length(array: &Bound<'_, PyAny>) -> usize {
     array.len().unwrap_or(0)
 }

@@ -20,7 +20,8 @@ const SLICE: Duration = Duration::from_secs(1);
 #[pyclass(frozen, module = "fastrl._native._rust")]
 pub(crate) struct LockstepBarrier {
     inner: barrier::LockstepBarrier,
-    /// The member that this process is, and the last round that it has seen. Locked by the thread that uses the barrier.
+    /// The member that this process is, and the last round that it has seen. Locked by the thread that uses the
+    /// barrier.
     joined: Mutex<Option<(usize, u64)>>,
 }
 

@@ -32,7 +32,7 @@ fn red_from_name(name: &str) -> PyResult<RedKind> {
     })
 }
 
-/// What every game of CAGE 2 is asked for.
+/// The options of every CAGE 2 environment.
 pub(crate) struct Options<'a> {
     pub(crate) num_envs: usize,
     pub(crate) ruleset: &'a str,
@@ -99,7 +99,7 @@ pub(crate) fn add_tables(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("CAGE2_EFFECTIVE_ACTIONS", effective_actions().into_iter().map(u32::from).collect::<Vec<_>>())
 }
 
-/// What can be asked about the games of any class.
+/// Queries that every CAGE 2 environment answers.
 impl<G: Game + Sync> VecBinding<G> {
     pub(crate) fn action_masks(&self, py: Python<'_>, num_actions: usize, out: &Bound<'_, PyAny>) -> PyResult<()> {
         let out = writeable::<Flag>("out", out, &[self.num_envs(), num_actions])?;
@@ -244,7 +244,7 @@ impl Cage2Vec {
     }
 }
 
-/// Replays a trace. Returns steps, mismatches and the first difference as (episode, step or None, words).
+/// Replays a trace. Returns steps, mismatches and the first difference as (episode, step or None, text).
 #[pyfunction]
 #[pyo3(signature = (mode, ruleset, red_agent, seed, arrays))]
 #[expect(clippy::type_complexity, reason = "a plain tuple for Python to name")]

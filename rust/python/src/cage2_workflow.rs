@@ -106,7 +106,7 @@ impl Cage2WorkflowVec {
         })
     }
 
-    #[expect(clippy::too_many_arguments, reason = "one array for each thing that is told")]
+    #[expect(clippy::too_many_arguments, reason = "one array for each result")]
     fn episodes(
         &self,
         py: Python<'_>,

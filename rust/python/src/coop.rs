@@ -99,7 +99,7 @@ impl CoopVec {
         if let Some(name) = action_type {
             config.actions = action_type_from_name(name)?;
         }
-        // Whoever steers needs to look more often than whoever chooses a manoeuvre.
+        // Agents that steer must act more often than agents that choose manoeuvres.
         let usual = if config.actions == ActionType::Continuous { config.simulation_frequency } else { 1 };
         config.policy_frequency = count("policy_frequency", policy_frequency, usual)?;
         config.duration = duration.unwrap_or(config.duration);

@@ -8,7 +8,7 @@ use pyo3::exceptions::{PyKeyError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-/// As `fastrl.envs.traffic.highway_config` has them.
+/// Limits that `fastrl.envs.traffic.highway_config` has too.
 const MOST_CELLS: usize = 10_000_000;
 const MOST_ROWS: usize = 100_000;
 
@@ -45,7 +45,7 @@ fn column(ranges: &Bound<'_, PyDict>, name: &str) -> PyResult<Column> {
     Ok(Column { feature: Feature::ALL[place], limits: limits(ranges, name)? })
 }
 
-/// What an agent sees. `step` is the time of one step, seconds.
+/// The observation that a dict describes. `step` is the time of one step, seconds.
 pub(crate) fn observation(options: &Bound<'_, PyDict>, step: f64) -> PyResult<Observation> {
     let kind: String = get(options, "type")?;
     if kind == "TimeToCollision" {
@@ -100,7 +100,7 @@ pub(crate) fn observation(options: &Bound<'_, PyDict>, step: f64) -> PyResult<Ob
     }
 }
 
-/// What an agent sends, and the speeds of its meta-actions (m/s), if it has such.
+/// The action space that a dict describes, and the speeds of its meta-actions, if it has such, m/s.
 pub(crate) fn action(options: &Bound<'_, PyDict>) -> PyResult<(ActionType, Vec<f64>)> {
     let kind: String = get(options, "type")?;
     let unused = || vec![25.0];

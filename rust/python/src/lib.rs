@@ -1,4 +1,5 @@
-//! `fastrl._native._rust`: the compiled part of fastrl as Python sees it. Bindings only; what they do is in fastrl-core.
+//! `fastrl._native._rust`: the compiled part of fastrl as Python sees it. Bindings only; what they do is in
+//! fastrl-core.
 
 mod arrays;
 mod async_vec;

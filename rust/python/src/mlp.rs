@@ -118,7 +118,8 @@ impl Mlp {
         let (place, actions) = match self.actor.kind() {
             Kind::Discrete => {
                 let actions = writeable::<i64>("actions", actions, &[rows])?;
-                // SAFETY: `writeable` has checked it; `disjoint`, before anything is written, keeps it apart from the others.
+                // SAFETY: `writeable` has checked it; `disjoint`, before anything is written, keeps it apart from the
+                // others.
                 (actions.place(), ActionsOut::Discrete(unsafe { actions.slice_mut() }))
             }
             Kind::Gaussian if masks.is_some() => {
@@ -126,7 +127,8 @@ impl Mlp {
             }
             Kind::Gaussian => {
                 let actions = writeable::<f32>("actions", actions, &[rows, outputs])?;
-                // SAFETY: `writeable` has checked it; `disjoint`, before anything is written, keeps it apart from the others.
+                // SAFETY: `writeable` has checked it; `disjoint`, before anything is written, keeps it apart from the
+                // others.
                 (actions.place(), ActionsOut::Gaussian(unsafe { actions.slice_mut() }))
             }
         };

@@ -20,9 +20,9 @@ pub(crate) struct Producer {
     writing: Mutex<Option<Writing>>,
     records: RecordType,
     policy: Policy,
-    /// Room that is worth waking up for.
+    /// Free slots that are worth waking up for.
     batch: usize,
-    /// How many forks lay behind the process that it belongs to.
+    /// `process::forks()` of the process that the producer belongs to.
     forks: u64,
 }
 
@@ -33,10 +33,10 @@ struct Writing {
     reservations: u64,
 }
 
-/// What an open reservation gave.
+/// An open reservation.
 struct Reserved {
     view: Py<PyUntypedArray>,
-    /// Not in the queue: there was no room, and the policy is to drop.
+    /// The view is not of the queue's memory: there was no room, and the policy is to drop.
     is_scratch: bool,
     number: u64,
 }
@@ -73,8 +73,8 @@ impl Producer {
         call(writing.as_mut().ok_or_else(|| QueueError::new_err("this producer is closed"))?)
     }
 
-    /// Puts records until all are put or the time is over; how many. `bytes` is asked again after each wait, because
-    /// while that lasted other threads had no reason to leave the array alone.
+    /// Puts records until all are put or the time is over. Returns how many. `bytes` is called again after each wait,
+    /// because other threads need not have left the array alone meanwhile.
     #[inline]
     fn put_bytes<'a>(
         &self,
@@ -135,7 +135,7 @@ impl Producer {
             };
             let anchor = writing.anchor.clone_ref(py).into_bound(py).into_any();
             let view = match records {
-                // SAFETY: the anchor keeps the memory mapped. Nobody reads reserved records before they are
+                // SAFETY: the anchor keeps the memory mapped. No consumer reads reserved records before they are
                 // committed, and then this view is made read-only.
                 Some(records) => unsafe { self.records.view(records, count, anchor, true) },
                 None => self.records.empty(py, count),
@@ -181,7 +181,8 @@ impl Producer {
         // SAFETY: other Python threads leave the caller's record alone while it is being copied.
         let bytes = unsafe { self.records.one(row)? };
         if let Some(bytes) = bytes {
-            // SAFETY: `put_bytes` asks again after each wait, and other Python threads leave the record alone in between.
+            // SAFETY: `put_bytes` asks again after each wait, and other Python threads leave the record alone in
+            // between.
             self.put_bytes(py, || Ok(unsafe { self.records.one(row)? }.unwrap_or(bytes)), timeout)?;
         } else {
             let array = self.records.array_from_python(row)?;
@@ -222,13 +223,13 @@ impl Producer {
     }
 }
 
-/// Room in the queue that is filled in place: a context manager.
+/// Records that are filled in place in the queue's memory: a context manager.
 #[pyclass(frozen, module = "fastrl._native._rust")]
 pub(crate) struct Reservation {
     producer: Py<Producer>,
     count: usize,
     timeout: Option<f64>,
-    /// Of the view that it gave last; zero before.
+    /// The number of the last view; zero before the first.
     number: AtomicU64,
 }
 

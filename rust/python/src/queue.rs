@@ -36,7 +36,7 @@ fn order_from_name(name: &str) -> PyResult<Order> {
     }
 }
 
-/// A queue's memory, before Python knows the dtype of what lies in it.
+/// A queue's memory, before Python knows the dtype of its records.
 #[pyclass(frozen, module = "fastrl._native._rust")]
 pub(crate) struct QueueMemory(core::Queue);
 
@@ -97,7 +97,7 @@ struct Open {
 /// The consumer's role, taken by the first call that needs it.
 struct Reading {
     consumer: Option<core::Consumer>,
-    /// How many forks lay behind this process when it took the role: it is not passed on to children.
+    /// `process::forks()` when this process took the role, which a forked child does not inherit.
     forks: u64,
     /// The number of the open `peek`, if one is open, and of the last one.
     open_peek: Option<u64>,
@@ -138,8 +138,8 @@ impl Queue {
         try_lock("queue's consumer", &self.reading).map_err(QueueError::new_err)
     }
 
-    /// Calls the consumer. Who calls for the first time becomes it; so does the child of a fork, which may not use
-    /// what it inherited.
+    /// Calls the consumer, which the first call makes. The first call in a forked child makes a new one: a child must
+    /// not use the one that it inherited.
     #[inline]
     fn consume<R>(&self, call: impl FnOnce(&mut core::Consumer) -> PyResult<R>) -> PyResult<R> {
         let mut reading = self.reading()?;
@@ -160,8 +160,8 @@ impl Queue {
         let view = self.consume(|consumer| {
             loop {
                 if let Some((records, count)) = consumer.peek(max).map_err(from_queue)? {
-                    // SAFETY: the anchor keeps the memory mapped; nobody writes to shown records before they are
-                    // released, and after that they are still memory, if not what they were.
+                    // SAFETY: the anchor keeps the memory mapped; no producer writes to records that are peeked at
+                    // before they are released, and after that the view still shows valid memory with other contents.
                     return unsafe { self.records.view(records, count, anchor, false) };
                 }
                 if !timeout.wait(py, from_queue, |slice| consumer.wait(slice))? {
@@ -263,7 +263,7 @@ impl Queue {
         self.consume(|consumer| {
             loop {
                 if let Some((record, _)) = consumer.peek(1).map_err(from_queue)? {
-                    // SAFETY: nobody writes to shown records before they are released.
+                    // SAFETY: no producer writes to records that are peeked at before they are released.
                     let row = unsafe { self.records.scalar(py, record) };
                     consumer.release();
                     return row;
@@ -298,8 +298,8 @@ impl Queue {
                         (self.records.empty(py, waiting)?.into_any(), waiting)
                     }
                 };
-                // SAFETY: the caller's for the length of this call; looked up anew after each wait, because while that
-                // lasted other threads had no reason to know that it is.
+                // SAFETY: the caller leaves the array alone during this call; it is looked up again after each wait,
+                // because other threads may have changed it meanwhile.
                 let bytes = unsafe { self.records.bytes_mut("out", &array, room)? };
                 let taken =
                     if bytes.len() >= LARGE { py.detach(|| consumer.take(bytes)) } else { consumer.take(bytes) };
@@ -364,13 +364,13 @@ impl Queue {
     }
 }
 
-/// Shows records where they lie: a context manager.
+/// A view of records in the queue's memory: a context manager.
 #[pyclass(frozen, module = "fastrl._native._rust")]
 pub(crate) struct Peek {
     queue: Py<Queue>,
     max: usize,
     timeout: Option<f64>,
-    /// Of the view that it gave last; zero before.
+    /// The number of the last view; zero before the first.
     number: AtomicU64,
 }
 

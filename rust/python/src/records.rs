@@ -99,7 +99,7 @@ impl RecordType {
         Ok(Some(unsafe { std::slice::from_raw_parts(data, self.size) }))
     }
 
-    /// Checks that this is a C-contiguous array of this dtype, of any shape; its first byte and number of records.
+    /// Checks that `object` is a C-contiguous array of this dtype, of any shape. Returns it and its number of records.
     fn array<'a>(&self, name: &str, object: &'a Bound<'_, PyAny>) -> PyResult<(&'a PyArrayObject, usize)> {
         let py = object.py();
         let expected = || -> PyResult<String> {
@@ -132,21 +132,22 @@ impl RecordType {
     /// The bytes of an array of records.
     ///
     /// # Safety
-    /// While the slice lives nobody writes to the array or gives it other memory: other Python threads leave it alone
+    /// While the slice lives no thread writes to the array or gives it other memory: other Python threads leave it alone
     /// during the call, as they must for numpy's own functions that release the GIL.
     pub(crate) unsafe fn bytes<'a>(&self, name: &str, object: &'a Bound<'_, PyAny>) -> PyResult<&'a [u8]> {
         let (array, count) = self.array(name, object)?;
         if count == 0 {
             return Ok(&[]);
         }
-        // SAFETY: `array` has checked that it is contiguous and holds `count` records; the rest is the caller's promise.
+        // SAFETY: `array` has checked that it is contiguous and holds `count` records; the rest is the caller's
+        // promise.
         Ok(unsafe { std::slice::from_raw_parts(array.fields.data.cast(), count * self.size) })
     }
 
     /// The bytes of the first `count` records of a writeable one-dimensional array.
     ///
     /// # Safety
-    /// As for [`RecordType::bytes`], and nobody reads it either.
+    /// As for [`RecordType::bytes`], and no thread reads it either.
     #[expect(clippy::mut_from_ref, reason = "numpy owns the memory; the reference only keeps it alive")]
     pub(crate) unsafe fn bytes_mut<'a>(
         &self,
@@ -164,8 +165,8 @@ impl RecordType {
         if array.fields.flags & NPY_ARRAY_WRITEABLE == 0 {
             return Err(PyValueError::new_err(format!("{name}: expected a writeable array, got a read-only one")));
         }
-        // SAFETY: `array` has checked that it is contiguous, the lines above that it is writeable and holds `count` records;
-        // the rest is the caller's promise.
+        // SAFETY: `array` has checked that it is contiguous, the lines above that it is writeable and holds `count`
+        // records; the rest is the caller's promise.
         Ok(unsafe { std::slice::from_raw_parts_mut(array.fields.data.cast(), count * self.size) })
     }
 
@@ -297,7 +298,7 @@ impl RecordType {
     }
 }
 
-/// From now on numpy refuses to write through this array.
+/// Makes an array read-only: numpy refuses to write through it from now on.
 pub(crate) fn make_read_only(array: &Bound<'_, PyUntypedArray>) {
     // SAFETY: a live array; flags are plain data that is changed while attached to the interpreter.
     unsafe { (*array.as_array_ptr()).fields.flags &= !NPY_ARRAY_WRITEABLE };

@@ -1,4 +1,4 @@
-//! What a traffic simulator shows, for Python.
+//! Scenes of traffic simulators for Python.
 
 use fastrl_core::env::Env;
 use fastrl_core::traffic::raster::{View, draw};

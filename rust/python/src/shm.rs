@@ -5,13 +5,13 @@ use std::time::{Duration, Instant};
 use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
-/// Copies of as many bytes are made without the GIL.
+/// Copies of at least as many bytes release the GIL.
 pub(crate) const LARGE: usize = 256 << 10;
 
-/// So often a blocked call lets Python handle signals.
+/// Interval in which a blocked call lets Python handle signals.
 const SLICE: Duration = Duration::from_millis(50);
 
-/// How long a call may block.
+/// The time limit of a blocking call.
 pub(crate) struct Timeout {
     limit: Option<Duration>,
     end: Option<Instant>,
@@ -43,7 +43,7 @@ impl Timeout {
         let mut slice = SLICE;
         if let Some(limit) = self.limit {
             let now = Instant::now();
-            // A limit that the clock cannot hold is none.
+            // A limit that the clock cannot represent is no limit.
             if let Some(end) = self.end.or_else(|| now.checked_add(limit)) {
                 self.end = Some(end);
                 let left = end.saturating_duration_since(now);

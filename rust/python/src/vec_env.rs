@@ -32,7 +32,8 @@ pub(crate) fn autoreset_from_name(name: &str) -> PyResult<Autoreset> {
 }
 
 impl<W: Env> VecBinding<W> {
-    /// A binding of `num_envs` environments (at least one) that `make` makes. MemoryError where there is no room for them.
+    /// A binding of `num_envs` environments (at least one) that `make` makes. MemoryError where there is no room for
+    /// them.
     pub(crate) fn new(
         py: Python<'_>,
         num_envs: usize,

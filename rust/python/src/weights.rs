@@ -1,4 +1,4 @@
-//! The newest weights in shared memory, for Python.
+//! The weight broadcast for Python.
 
 use std::mem::MaybeUninit;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -59,7 +59,7 @@ impl Drop for Bytes {
 pub(crate) struct Weights {
     /// Never locked for longer than it takes to clone, so that a fork finds it free.
     reader: Mutex<Option<Arc<WeightBroadcast>>>,
-    /// For who made them; locked by the thread that publishes.
+    /// The writing side, in the process that created the weights; locked by the thread that publishes.
     writer: Mutex<Option<WeightBroadcast>>,
     name: String,
     nbytes: usize,
@@ -150,8 +150,8 @@ impl Weights {
         if reader.version() <= newer_than {
             return Ok(0);
         }
-        // SAFETY: `Bytes::of` has asked for a writeable buffer of this length, it is held, and its owner leaves it alone
-        // during the call.
+        // SAFETY: `Bytes::of` has asked for a writeable buffer of this length, it is held, and its owner leaves it
+        // alone during the call.
         let out = unsafe { std::slice::from_raw_parts_mut(bytes.pointer(), self.nbytes) };
         let version =
             if out.len() >= LARGE { py.detach(|| reader.read(out, newer_than)) } else { reader.read(out, newer_than) };

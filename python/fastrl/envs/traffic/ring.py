@@ -155,7 +155,7 @@ class RingState(NamedTuple):
     speeds: NDArray[np.float64]
     """m/s, [N, n]."""
     accelerations: NDArray[np.float64]
-    """Of the last step of the simulation, m/s^2, [N, n]."""
+    """Accelerations of the last simulation step, m/s^2, [N, n]."""
     ring_lengths: NDArray[np.float64]
     """Circumferences, m, [N]."""
 

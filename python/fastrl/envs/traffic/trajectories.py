@@ -247,7 +247,7 @@ def draw_time_space(trajectories: Trajectories, path: Path, *, episode: int = 0,
 
 
 def lanes_with_traffic(trajectories: Trajectories, episode: int) -> Sequence[int]:
-    """The lanes that have a panel: those that somebody drives on, the busiest ones if they are too many."""
+    """The lanes that get a panel: those with traffic, the busiest ones if there are too many."""
     lane = trajectories.lane[(trajectories.episode == episode)]
     lanes, counts = np.unique(lane[lane >= 0], return_counts=True)
     return sorted(lanes[np.argsort(-counts, kind="stable")][:MOST_PANELS].tolist())

@@ -25,7 +25,7 @@ from fastrl.envs.multi_agent import MultiAgentVectorEnv
 from fastrl.envs.record_episodes import EPISODE, MEANS, RecordEpisodeStatistics, finite_mean, run_episodes
 from fastrl.envs.registration import make_multi
 from fastrl.networks.action_space import Actions
-from fastrl.networks.multi_agent import Actor, MultiAgentPolicy
+from fastrl.networks.multi_agent import MultiAgentPolicy, PolicyNetwork
 from fastrl.tasks.summary import TrafficSummary, peak_gpu_memory_mib, peak_memory_mib, with_other
 from fastrl.tasks.traffic.curriculum import Curriculum
 from fastrl.tasks.traffic.online import OnlineWorlds
@@ -477,7 +477,7 @@ def evaluate_run(
     def worlds(num_envs: int) -> MultiAgentVectorEnv:
         env = make_worlds(config.env, num_envs)
         obs_dim, takes = env.single_observation_space.shape, Actions(env.single_action_space).state()
-        theirs = {(actor.obs_dim,) for actor in policy.policies.values() if isinstance(actor, Actor)}
+        theirs = {(actor.obs_dim,) for actor in policy.policies.values() if isinstance(actor, PolicyNetwork)}
         if theirs != {obs_dim} or policy.num_agents != env.num_agents or policy.actions.state() != takes:
             raise CheckpointError(f"{path}: its policy does not fit its environment, {config.env.id!r}")
         return env

@@ -34,7 +34,7 @@ impl BlueAction {
         }
     }
 
-    /// As the challenge prints it.
+    /// The name that the challenge prints.
     pub fn name(self) -> String {
         match self {
             Self::Sleep => "Sleep".into(),
@@ -47,15 +47,15 @@ impl BlueAction {
     }
 }
 
-/// Whether the decoy would start on the host now. Blue knows the answer: it knows each host's own services, and
+/// Returns whether the decoy would start on the host now. Blue knows the answer: it knows each host's own services, and
 /// which decoys it started.
 pub fn decoy_fits(network: &Network, decoy: usize, host: Host) -> bool {
     let decoy = &DECOYS[decoy];
     network.ports[host] & decoy.checks == 0 && decoy.windows.is_none_or(|windows| windows == IMAGES[host].windows)
 }
 
-/// Whether the action may change anything now, as far as blue can know. Sleep always counts; Monitor never does,
-/// since every step monitors and it is the same as Sleep.
+/// Returns whether the action may change anything now, as far as blue can know. Sleep always counts; Monitor never
+/// does, since every step monitors and it is the same as Sleep.
 pub fn may_have_effect(network: &Network, action: BlueAction) -> bool {
     match action {
         BlueAction::Monitor => false,

@@ -88,7 +88,8 @@ pub struct Traces {
 }
 
 impl Traces {
-    /// Activity that the challenge's table shows for them. `decoy_on` is the host where blue started a decoy in this step.
+    /// Activity that the challenge's table shows for them. `decoy_on` is the host where blue started a decoy in this
+    /// step.
     pub fn activity(self, decoy_on: Option<Host>) -> Activity {
         if self.connections == 0 {
             return Activity::None;

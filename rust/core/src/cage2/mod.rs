@@ -38,10 +38,10 @@ use crate::memory::arrays;
 use crate::rng::Rng;
 use crate::single_agent::{SingleAgentEnv, Step};
 
-/// Which code of the challenge is reproduced.
+/// The version of the challenge's code that is reproduced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ruleset {
-    /// Today's repository.
+    /// The repository's main branch.
     Main,
     /// Commit 606813b, on which the final leaderboard was scored.
     Leaderboard,
@@ -57,7 +57,7 @@ pub struct Config {
     pub scan_memory: bool,
     /// The actions on offer, as indices into the challenge's 145.
     pub actions: Vec<u8>,
-    /// Draw as CPython does; asks for a single red agent.
+    /// Draw as CPython does; needs a single red agent.
     pub python_random: bool,
 }
 
@@ -81,7 +81,7 @@ impl Config {
         }
     }
 
-    /// Begins the next episode, against a red agent that is drawn for it.
+    /// Starts the next episode against a red agent that is drawn for it.
     pub fn begin(&self, episode: &mut Episode<SeededSource>) {
         let i = if self.red.len() == 1 {
             0
@@ -100,33 +100,33 @@ impl Config {
         }
     }
 
-    /// Refuses a decoded episode that cannot be; the error says why.
+    /// Refuses a decoded episode that no run of the simulator has; the error says why.
     pub fn check(&self, episode: &Episode<SeededSource>, phase: Phase) -> Result<(), String> {
         let Episode { random, network, knowledge, agent, view, time, last_red } = episode;
         let drawn = match random {
             SeededSource::Fast(random) => !self.python_random && random.is_sound(),
             SeededSource::Python(random) => self.python_random && random.is_sound(),
         };
-        ensure(drawn, "the random generator stands still or is of another kind")?;
+        ensure(drawn, "the random generator has an impossible state or is of another kind")?;
         network.check(*time)?;
         knowledge.check()?;
         agent.check()?;
         let plays = self.red.iter().any(|(kind, _)| *kind == agent.kind());
-        ensure(plays || phase == Phase::NeverReset, "a red agent plays that is none of its options")?;
+        ensure(plays || phase == Phase::NeverReset, "its red agent is none of the options")?;
         view.check()?;
         ensure(
             *time < self.episode_length || phase == Phase::Ended && *time == self.episode_length,
-            "the time is none of an episode",
+            "the time is beyond the episode",
         )?;
         let red = RedAction::from_code(last_red.kind, last_red.target).is_some();
-        ensure(red && (-1..=1).contains(&last_red.success), "red's last action is none")
+        ensure(red && (-1..=1).contains(&last_red.success), "red's last action does not exist")
     }
 
     /// As [`SingleAgentEnv::memory`].
     fn memory(&self) -> usize {
         let (labels, random) =
             if self.python_random { (4 * NUM_HOSTS, size_of::<PythonSource>() + PythonSource::MEMORY) } else { (0, 0) };
-        // A session that is added now and then; the first ones have their room at once.
+        // Sessions beyond the capacity that a network starts with.
         arrays(2 + labels, random + 32 * size_of::<network::Session>())
     }
 
@@ -159,7 +159,7 @@ pub fn effective_actions() -> Vec<u8> {
     actions.filter(|&i| may_have_effect(&network, BlueAction::from_index(i.into()))).collect()
 }
 
-/// What red did last, in the numbering of the reference traces.
+/// Red's last action, in the numbering of the reference traces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LastRed {
     pub kind: i8,
@@ -168,7 +168,7 @@ pub struct LastRed {
     pub success: i8,
 }
 
-const NOTHING_YET: LastRed = LastRed { kind: 0, target: -1, success: -1 };
+const NO_ACTION: LastRed = LastRed { kind: 0, target: -1, success: -1 };
 
 /// All that changes during an episode.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -192,11 +192,11 @@ impl<D: RandomSource> Episode<D> {
             agent: RedAgent::Sleep,
             view: View::default(),
             time: 0,
-            last_red: NOTHING_YET,
+            last_red: NO_ACTION,
         }
     }
 
-    /// Begins the next episode against `red`.
+    /// Starts the next episode against `red`.
     pub fn begin(&mut self, red: RedKind) {
         self.random.start_episode();
         self.network.reset();
@@ -204,7 +204,7 @@ impl<D: RandomSource> Episode<D> {
         self.agent = red.new_agent();
         self.view = View::default();
         self.time = 0;
-        self.last_red = NOTHING_YET;
+        self.last_red = NO_ACTION;
     }
 
     /// One step; returns blue's reward in tenths.
@@ -223,14 +223,14 @@ impl<D: RandomSource> Episode<D> {
     }
 }
 
-/// An environment that plays this game, whatever it makes of it.
+/// An environment built on an [`Episode`] of CAGE 2.
 pub trait Game: SingleAgentEnv {
     fn config(&self) -> &Config;
 
     fn episode(&self) -> &Episode<SeededSource>;
 }
 
-/// The environment that is trained on.
+/// The plain environment of the challenge.
 pub struct Cage2 {
     config: Arc<Config>,
     episode: Episode<SeededSource>,

@@ -25,7 +25,7 @@ pub struct OtService {
     pub up: bool,
     /// Impact may still try to stop it.
     pub stoppable: bool,
-    /// After a Restore its process id is unknown, and Impact stops nothing any more.
+    /// False after a Restore: Impact stops nothing any more.
     pub pid_known: bool,
 }
 
@@ -93,7 +93,7 @@ impl Network {
         }
     }
 
-    /// Whether red can reach the host from where it stands.
+    /// Returns whether red can reach the host from where it stands.
     pub fn routable(&self, host: Host) -> bool {
         Subnet::of(host) != Subnet::Operational || self.red_on & GATEWAYS != 0
     }

@@ -1,4 +1,4 @@
-//! RandomSource as CybORG makes them from Python's global generator: every one, in its order, labels included.
+//! The random source of CybORG: every draw that it makes from Python's global generator, in its order, labels included.
 
 use serde::{Deserialize, Serialize};
 
@@ -25,12 +25,12 @@ pub struct PythonSource {
     labels: [Labels; NUM_HOSTS],
     addresses: [u8; NUM_HOSTS],
     hosts: [u8; NUM_HOSTS],
-    /// A process of red's has been given a marked id, since somebody last cleared this.
+    /// One of red's processes has got a marked id since this was last cleared.
     pub(super) collided: bool,
 }
 
 impl PythonSource {
-    /// As after `random.seed(seed)` in CybORG, once its environment is constructed.
+    /// The state after `random.seed(seed)` in CybORG, once its environment is constructed.
     pub fn new(seed: u64) -> Self {
         Self {
             random: PythonRandom::new(seed),

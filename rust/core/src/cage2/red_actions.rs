@@ -1,4 +1,4 @@
-//! Red's actions, what they leave behind, and what red learns from them.
+//! Effects of red's actions on the network, and red's knowledge.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,10 +12,10 @@ use super::scenario::{
 use super::source::RandomSource;
 use crate::env::ensure;
 
-/// What red knows, and how its last action went.
+/// Red's knowledge of the network, and the result of its last action.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Knowledge {
-    /// Whether the last action worked; nothing is known of a Sleep.
+    /// True if the last action worked; nothing is known of a Sleep.
     pub success: Option<bool>,
     /// The last action showed red something.
     pub saw_data: bool,
@@ -76,7 +76,7 @@ pub(super) fn act(
             if reached {
                 traces = discover_services(host, ruleset, network, knowledge, random);
             }
-            // Success even where there is no way to the host: then it just shows nothing.
+            // Success even where the host cannot be reached: then it shows nothing.
             (Some(true), reached)
         }
         RedAction::Exploit(host) => {
@@ -112,7 +112,7 @@ fn discover_services(
     let seen = network.ports[host] as u8;
     match ruleset {
         Ruleset::Main => knowledge.ports[host] = seen,
-        // Never forgets a port, so it goes on attacking decoys that are gone.
+        // Never forgets a port, so it keeps attacking decoys that are gone.
         Ruleset::Leaderboard => knowledge.ports[host] |= seen,
     }
     knowledge.addresses |= 1 << host;
@@ -211,7 +211,7 @@ fn impact(network: &mut Network, knowledge: &Knowledge, random: &mut impl Random
         return false;
     }
     if network.root_on >> OP_SERVER0 & 1 == 0 {
-        // The session that is drawn matters to nothing.
+        // Nothing depends on which session is drawn.
         random.session(network.sessions_on(OP_SERVER0));
     }
     if !knowledge.ot_service {

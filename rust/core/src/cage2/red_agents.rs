@@ -8,7 +8,7 @@ use super::scenario::{ENTERPRISE2, Host, Hosts, NUM_HOSTS, OP_SERVER0, Subnet, a
 use super::source::RandomSource;
 use crate::env::ensure;
 
-/// Which agent plays.
+/// The kind of a red agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum RedKind {
@@ -74,18 +74,18 @@ impl RedAgent {
     }
 }
 
-/// Goes straight for Op_Server0 along a plan of 15 actions, whose targets it settles once an episode.
+/// B_line: follows a plan of 15 actions to Op_Server0, with targets drawn once an episode.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BLine {
     place: u8,
     /// The user host it came in by, once drawn.
     user: Option<u8>,
-    /// It has seen Op_Server0's services, so place 12 is settled.
+    /// True once it has seen Op_Server0's services, so that place 12 can follow.
     server_seen: bool,
 }
 
 impl BLine {
-    /// Where it goes on in the plan after a failure at each place.
+    /// The next place in the plan after a failure at each place.
     const AFTER_FAILURE: [u8; 15] = [0, 1, 2, 2, 2, 2, 5, 5, 5, 5, 9, 9, 9, 12, 13];
 
     fn choose(&mut self, knowledge: &Knowledge, random: &mut impl RandomSource) -> RedAction {
@@ -94,7 +94,7 @@ impl BLine {
             if knowledge.saw_data {
                 self.server_seen = true;
             } else {
-                // There was no way to Op_Server0: it starts over, and its first place counts as done at once.
+                // Op_Server0 could not be reached: it starts again, and its first place counts as done at once.
                 self.place = 0;
                 self.advance(knowledge);
             }
@@ -132,7 +132,7 @@ impl BLine {
     }
 }
 
-/// Looks at everything it can find, in random order, before it moves on.
+/// Meander: scans and exploits every host that it can find, in random order, before the next subnet.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Meander {
     /// Subnets (bit by [`Subnet`]) and hosts that it has scanned.
@@ -184,7 +184,7 @@ impl Meander {
         }
     }
 
-    /// RandomSource its conclusions from how the last action went.
+    /// Updates its beliefs with the result of the last action.
     fn learn(&mut self, knowledge: &Knowledge) {
         let bit = |host: u8| 1 << Host::from(host);
         if let Some(host) = self.last_exploit.take() {
@@ -192,7 +192,7 @@ impl Meander {
                 self.entered |= bit(host);
             } else {
                 self.exploited &= !bit(host);
-                // It thinks that it was thrown out of the subnet nearest to the target.
+                // It assumes that it has lost the subnet nearest to the target.
                 const ENTERPRISE_HOSTS: Hosts = 0b1110;
                 for nearest in [Subnet::Operational.hosts(), ENTERPRISE_HOSTS] {
                     let lost = self.escalated & nearest;

@@ -39,13 +39,13 @@ pub struct Trace<'a> {
     pub processes: &'a [u8],
 }
 
-/// Where a replay first went another way than the record.
+/// The first place where a replay differs from the record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
     pub episode: usize,
     /// Counted from 0; `None` at the reset.
     pub step: Option<usize>,
-    /// Host, expectation and outcome in words.
+    /// Host, expected and found value, as text.
     pub what: String,
 }
 
@@ -67,7 +67,7 @@ pub enum Mode {
 }
 
 impl Trace<'_> {
-    /// Checks that the arrays fit each other and hold possible values; says in words what does not.
+    /// Checks that the arrays fit each other and hold possible values; the error names the first that does not.
     pub fn check(&self) -> Result<(), String> {
         if let Some(bad) = self.length.iter().find(|&&n| n < 0) {
             return Err(format!("an episode has {bad} steps"));
@@ -102,8 +102,8 @@ impl Trace<'_> {
 
     /// Replays a checked trace.
     pub fn replay(&self, mode: Mode) -> Report {
-        // That an id collides is the one outcome which matters and is not among the recorded decisions: it is known
-        // of the episode, and the seed tells the step.
+        // A collision of process ids changes the outcome but is not among the recorded decisions. The trace tells in
+        // which episodes one happens, and a replay from the seed tells the step.
         let mut collisions = vec![false; self.reward.len()];
         let seeded = || PythonSource::new(self.seed);
         match mode {

@@ -24,7 +24,7 @@ pub const HOST_NAMES: [&str; NUM_HOSTS] = [
     "User4",
 ];
 
-/// Whether the set has no other members than there are hosts.
+/// Returns whether the set has no other members than there are hosts.
 pub fn are_hosts(hosts: Hosts) -> bool {
     hosts >> NUM_HOSTS == 0
 }
@@ -62,7 +62,7 @@ impl Subnet {
         }
     }
 
-    /// Whether there are no other bits than those of subnets.
+    /// Returns whether there are no other bits than those of subnets.
     pub fn are_bits(bits: u8) -> bool {
         bits >> Self::ALL.len() == 0
     }
@@ -86,11 +86,11 @@ pub fn revealed_by(host: Host) -> Option<Host> {
     }
 }
 
-/// What a step costs while red holds a root or SYSTEM session on the host, in tenths.
+/// Cost of a step while red holds a root or SYSTEM session on the host, in tenths.
 pub const CONFIDENTIALITY_TENTHS: [i32; NUM_HOSTS] = [1, 10, 10, 10, 1, 1, 1, 10, 0, 1, 1, 1, 1];
-/// What a step costs while OTService is down, in tenths.
+/// Cost of a step while OTService is down, in tenths.
 pub const AVAILABILITY_TENTHS: i32 = 100;
-/// What a Restore costs, in tenths.
+/// Cost of a Restore, in tenths.
 pub const RESTORE_TENTHS: i32 = 10;
 
 /// Red's exploits. The discriminant is also the bit of the port that the exploit needs.
@@ -130,7 +130,7 @@ impl Exploit {
         Self::FtpDirectoryTraversal,
     ];
 
-    /// From the one red likes best to the one it likes least.
+    /// All exploits, in red's order of preference.
     pub const BY_PREFERENCE: [Self; 8] = [
         Self::FtpDirectoryTraversal,
         Self::HarakaRce,
@@ -165,7 +165,7 @@ const P68: Ports = 1 << 11;
 /// The ports without which red does not try SQL injection.
 pub const WEB_PORTS: u8 = (P80 | P443) as u8;
 
-/// What a host runs before anybody touches it.
+/// The services and processes of a host at the start of an episode.
 pub struct Image {
     pub windows: bool,
     /// Some account falls to an SSH brute force.
@@ -175,7 +175,7 @@ pub struct Image {
     pub listeners: u32,
     /// Exploits that find their service here.
     pub vulnerable: u8,
-    /// Those of them that give a root or SYSTEM session at once.
+    /// Exploits among them that give a root or SYSTEM session at once.
     pub gives_root: u8,
     /// Process ids, in order.
     pub pids: &'static [u16],
@@ -274,7 +274,7 @@ pub const OT_SERVICE_PID: u16 = 1043;
 
 /// Blue's sessions are started in this order when an episode begins.
 pub const BLUE_SESSIONS: [Host; 14] = [0, 8, 9, 10, 11, 12, 1, 2, 3, 0, 7, 4, 5, 6];
-/// Then green's.
+/// Green's sessions, which are started after blue's.
 pub const GREEN_SESSIONS: [Host; 8] = [8, 9, 10, 11, 12, 4, 5, 6];
 
 /// Processes of each host when an episode begins: its image, blue's and green's sessions, and red's first one.
@@ -297,15 +297,15 @@ pub const BOOT_PROCESSES: [u32; NUM_HOSTS] = {
 /// A decoy service that blue can start.
 pub struct Decoy {
     pub name: &'static str,
-    /// It only starts where nothing listens on this port yet.
+    /// Port on which nothing may listen yet.
     pub checks: Ports,
     pub opens: Ports,
     pub fools: Exploit,
-    /// The only operating system it runs on, if it is choosy: Windows (`Some(true)`) or Linux (`Some(false)`).
+    /// The only operating system it runs on, if there is one: Windows (`Some(true)`) or Linux (`Some(false)`).
     pub windows: Option<bool>,
 }
 
-/// In the order of blue's actions.
+/// Decoys in the order of blue's actions.
 pub static DECOYS: [Decoy; 8] = [
     Decoy { name: "DecoyApache", checks: P80, opens: P80, fools: Exploit::HttpRfi, windows: None },
     Decoy {
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn what_gives_root_is_vulnerable_and_listens() {
+    fn exploits_that_give_root_have_a_service_and_a_port() {
         for image in &IMAGES {
             assert_eq!(image.gives_root & !image.vulnerable, 0);
             assert_eq!(image.vulnerable & !(image.ports as u8), 0);

@@ -13,7 +13,7 @@ pub(super) const DETECTION: f64 = 0.95;
 #[derive(Clone, Copy, Debug)]
 pub struct NewProcess {
     pub pid: u16,
-    /// Its process id happens to be one that Monitor has marked before on this host.
+    /// True if Monitor has marked a process with this id before on this host.
     pub marked: bool,
 }
 
@@ -36,7 +36,7 @@ pub trait RandomSource {
     fn red_agent(&mut self, weights: &[f64]) -> usize;
     /// The exploit red tries, out of a set of [`Exploit::bit`]s that is not empty.
     fn exploit(&mut self, options: u8) -> Exploit;
-    /// Whether Monitor notices the reverse shell `pid`.
+    /// Returns whether Monitor notices the reverse shell `pid`.
     fn detected(&mut self, host: Host, pid: u16) -> bool;
     /// One of `n` sessions, by age.
     fn session(&mut self, n: usize) -> usize;

@@ -29,8 +29,8 @@ pub struct View {
     bits: u64,
     /// Per [`SCAN_HOSTS`]: 0 never scanned, 1 scanned before, 2 scanned last.
     scans: [u8; SCAN_HOSTS.len()],
-    /// Where Monitor named a suspicious process in the last step. It is in CybORG's raw observation, but not among
-    /// the 52 bits; the scripted baselines of the challenge live on it.
+    /// Hosts where Monitor named a suspicious process in the last step. CybORG's raw observation has them, the 52 bits
+    /// do not; the scripted baselines of the challenge rely on them.
     alerts: Hosts,
 }
 
@@ -38,7 +38,7 @@ impl View {
     /// Refuses decoded values that no episode has; the error says why.
     pub(super) fn check(&self) -> Result<(), String> {
         let there = self.bits >> OBS_BITS == 0 && are_hosts(self.alerts) && self.scans.iter().all(|&scan| scan <= 2);
-        ensure(there, "blue sees what cannot be")
+        ensure(there, "blue's view is impossible")
     }
 
     /// The observation; bit `i` is its entry `i`.

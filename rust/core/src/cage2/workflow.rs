@@ -1,12 +1,14 @@
-//! CAGE 2 with a workflow: an order of priority among the unit types, which the defender is to fix hosts in.
+//! CAGE 2 with a workflow: an order of priority among the unit types, in which the defender should fix hosts.
 //!
-//! Red's presence on User0 lasts for ever, so that host never counts as compromised. A *fix* is a Remove or a Restore; it
-//! *complies* if its target is of the first type, in the workflow's order, of which red holds a host when blue acts, or
-//! if red holds none. The *compliance* of an episode is the share of its fixes that comply, [`NO_FIX`] without a fix.
+//! Red's presence on User0 lasts for ever, so that host never counts as compromised. A *fix* is a Remove or a Restore;
+//! it *complies* if its target is of the first type, in the workflow's order, of which red holds a host when blue acts,
+//! or if red holds none. The *compliance* of an episode is the share of its fixes that comply, [`NO_FIX`] without a
+//! fix.
 //!
 //! The reward is the game's plus `weight` times the change of the compliance so far at each fix. An episode begins with
 //! the compliance of one without a fix, and the first step pays `weight` times that, so the additions of an episode sum
-//! to `weight` times its compliance. The last step terminates: compliance is a matter of the episode, nothing comes after.
+//! to `weight` times its compliance. The last step terminates: compliance is a matter of the episode, nothing comes
+//! after.
 
 use std::sync::Arc;
 
@@ -76,7 +78,7 @@ impl Order {
         self.most_urgent(network).is_none_or(|urgent| urgent == type_of(target))
     }
 
-    /// As it stands in an observation.
+    /// The one-hot code of the order in an observation.
     fn code(self) -> [f32; ORDER_LEN] {
         let mut code = [0.0; ORDER_LEN];
         for (place, t) in self.0.into_iter().enumerate() {
@@ -86,18 +88,18 @@ impl Order {
     }
 }
 
-/// What became of an episode so far.
+/// Counters of an episode so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Account {
     pub order: Order,
-    /// What the game paid, in tenths, without any addition.
+    /// Sum of the challenge's rewards, in tenths, without additions.
     pub return_tenths: i32,
     pub fixes: u32,
     pub complying: u32,
 }
 
 impl Account {
-    /// Whether it can be that of an episode after so many steps.
+    /// Returns whether it can be that of an episode after so many steps.
     fn is_sound(&self, steps: u32) -> bool {
         let Self { order, return_tenths, fixes, complying } = self;
         order.is_sound() && return_tenths.unsigned_abs() / 1000 <= steps && complying <= fixes && *fixes <= steps
@@ -108,12 +110,12 @@ impl Account {
     }
 }
 
-/// The episode that ended last, and how many have.
+/// The episode that ended last, and the number of episodes that have ended.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Finished {
     pub number: u64,
     pub account: Account,
-    /// As [`RedKind`].
+    /// The red agent, a [`RedKind`].
     pub red: u8,
 }
 
@@ -129,10 +131,10 @@ pub struct State {
 /// The environment that follows workflows.
 pub struct WorkflowCage2 {
     config: Arc<Config>,
-    /// Of compliance in the reward, lambda.
+    /// Weight of compliance in the reward, lambda.
     weight: f64,
     state: State,
-    /// That of the present episode's order.
+    /// The code of the present episode's order.
     code: [f32; ORDER_LEN],
 }
 
@@ -231,11 +233,11 @@ impl SingleAgentEnv for WorkflowCage2 {
     fn check_state(&self, state: &State, phase: Phase) -> Result<(), String> {
         let State { episode, account, next, finished } = state;
         self.config.check(episode, phase)?;
-        ensure(next.is_sound() && account.is_sound(episode.time), "the account of the episode counts what cannot be")?;
+        ensure(next.is_sound() && account.is_sound(episode.time), "the counters of the episode are impossible")?;
         let last = finished.account.is_sound(self.config.episode_length) && finished.number < 1 << 62;
         ensure(
             last && usize::from(finished.red) < RedKind::ALL.len(),
-            "the account of the last episode counts what cannot be",
+            "the counters of the last episode are impossible",
         )
     }
 

@@ -19,7 +19,7 @@ enum Reader {
         reader: MpscReader,
         /// The oldest position and when it was first seen taken but not published; None unless it is so now.
         stalled: Option<(u64, Instant)>,
-        /// How much of the reader's `abandoned` is in the queue's counter.
+        /// The part of the reader's `abandoned` that the counter of the queue already has.
         abandoned: u64,
     },
 }
@@ -89,8 +89,8 @@ impl Consumer {
         self.until_shutdown(|consumer| consumer.read(out))
     }
 
-    /// The oldest records that lie side by side, at most `max`: the address of the first, and their number. None if none
-    /// wait now. They stay untouched, and nothing else can be taken, until [`Consumer::release`].
+    /// The oldest records that lie side by side, at most `max`: the address of the first, and their number. None if
+    /// none wait now. They stay untouched, and nothing else can be taken, until [`Consumer::release`].
     ///
     /// [`Error::ShutDown`] as for [`Consumer::take`].
     pub fn peek(&mut self, max: usize) -> Result<Option<(NonNull<u8>, usize)>, Error> {
@@ -233,8 +233,8 @@ impl Consumer {
         Some((slot, count))
     }
 
-    /// Before the shared ring is read: records its depth, and returns whether its oldest position has been taken but not
-    /// published for [`STALL_TIME`].
+    /// Before the shared ring is read: records its depth, and returns whether its oldest position has been taken but
+    /// not published for [`STALL_TIME`].
     fn refresh_stall(&mut self) -> bool {
         let Reader::Mpsc { reader, stalled, .. } = &mut self.reader else { return false };
         raise_high_water(&self.queue, reader.depth(&self.queue.0.memory));

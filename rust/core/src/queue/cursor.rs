@@ -1,8 +1,8 @@
 //! The consumer's end of a ring: up to where records are consumed, and the right to move that position.
 //!
 //! Two words. `head` is written by the consumer alone: the records before it are no longer needed. `claim` is used only
-//! where producers may drop the oldest records (eviction). Whoever wants the oldest records exchanges `claim`: so a
-//! record is read or dropped, never both, and none is dropped while it is read.
+//! where producers may drop the oldest records (eviction). Consumer and producers exchange `claim` to get the oldest
+//! records: so a record is read or dropped, never both, and none is dropped while it is read.
 //!
 //! - Not held: everything before `claim` is free.
 //! - Held: everything before `head` is free, and the held records begin at `head`. A consumer that dies holding records
@@ -20,7 +20,7 @@ pub struct Cursor {
     /// Twice a position, plus [`HELD`] while the consumer holds the records from `head` up to that position. Producers
     /// exchange it only while it is not held; used only if `evicts`.
     pub claim: Word,
-    /// Whether producers may drop the oldest records. The same for all processes: a property of the queue.
+    /// True if producers may drop the oldest records. The same for all processes: a property of the queue.
     pub evicts: bool,
 }
 

@@ -1,8 +1,8 @@
 //! The gate that every `put` passes: it closes without losing records that are being put at that moment.
 //!
-//! A producer marks itself busy and then checks whether the gate is open; a process that shuts the queue down closes the
-//! gate, and the consumer checks who is busy only after it has seen the gate closed. A sequentially consistent fence
-//! stands between the two steps of each side: either the producer sees the gate closed and puts nothing, or the
+//! A producer marks itself busy and then checks whether the gate is open; a process that shuts the queue down closes
+//! the gate, and the consumer checks who is busy only after it has seen the gate closed. A sequentially consistent
+//! fence stands between the two steps of each side: either the producer sees the gate closed and puts nothing, or the
 //! consumer sees the producer busy and waits for its records.
 #![deny(missing_docs)]
 
@@ -14,7 +14,7 @@ use crate::shm::memory::{Memory, Site, Word};
 pub struct Gate {
     /// A [`State`]. It only ever grows: open, closing, closed.
     pub state: Word,
-    /// Of each producer: the number of records that it is about to publish, 0 while it is outside the gate. Written by
+    /// The number of records that each producer is about to publish, 0 while it is outside the gate. Written by
     /// that producer alone; where it died in between, the value stays until the next producer takes its place.
     pub busy: Vec<Word>,
 }

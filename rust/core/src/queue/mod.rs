@@ -111,7 +111,7 @@ pub struct Options {
     pub policy: Policy,
     /// The order of the records.
     pub order: Order,
-    /// Whether other processes can attach.
+    /// True if other processes can attach.
     pub shared: Shared,
 }
 
@@ -158,8 +158,8 @@ impl Queue {
         Ok(Queue::over(segment, layout, header.schema))
     }
 
-    /// Opens the queue of this name. [`Error::NotFound`]: there is none. [`Error::Foreign`]: it is damaged, or no queue of
-    /// this version, user and PID namespace.
+    /// Opens the queue of this name. [`Error::NotFound`]: there is none. [`Error::Foreign`]: it is damaged, or no queue
+    /// of this version, user and PID namespace.
     pub fn attach(name: &str) -> Result<Queue, Error> {
         let (segment, header) = Segment::attach(Kind::Queue, name)?;
         let damaged = || Error::Foreign(format!("cannot attach to shared memory {name:?}: its header is damaged"));
@@ -178,8 +178,8 @@ impl Queue {
         Queue(Arc::new(Inner { memory, layout, gate, schema, segment }))
     }
 
-    /// Whether head, tail and state can be values that a queue has written. They are read one after the other while
-    /// others write, heads first, so a sound queue always passes.
+    /// Returns whether head, tail and state can be values that a queue has written. They are read one after the other
+    /// while others write, heads first, so a sound queue always passes.
     fn is_plausible(&self) -> bool {
         let (memory, layout) = (&self.0.memory, &self.0.layout);
         let is_plausible = |head: Word, tail: Word| {
@@ -260,13 +260,13 @@ impl Queue {
         depth as usize
     }
 
-    /// Whether records can be put and taken.
+    /// Returns whether records can be put and taken.
     pub fn state(&self) -> State {
         self.0.gate.state(&self.0.memory)
     }
 
-    /// Shuts the queue down, for all processes and for good: no record can be put, and with `immediate` none taken either.
-    /// All waiting calls return.
+    /// Shuts the queue down, for all processes and for good: no record can be put, and with `immediate` none taken
+    /// either. All waiting calls return.
     pub fn shutdown(&self, immediate: bool) {
         let memory = &self.0.memory;
         self.0.gate.close(memory, if immediate { State::Closed } else { State::Closing });

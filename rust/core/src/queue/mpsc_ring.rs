@@ -23,7 +23,7 @@ pub struct MpscRing {
     /// The position after the last one taken. Producers exchange it; it never decreases, and never exceeds the cursor's
     /// floor by more than `capacity`.
     pub tail: Word,
-    /// Up to where records are consumed or dropped.
+    /// The position up to which records are consumed or dropped.
     pub cursor: Cursor,
     /// The sequence number of the first slot; those of the other slots follow, eight bytes each. Twice (position + 1),
     /// plus [`VOID`], once that position is published; before that, what an earlier lap left. Written only by the
@@ -59,8 +59,8 @@ impl MpscRing {
         (mark >> 1 == position.wrapping_add(1)).then_some(mark & VOID != 0)
     }
 
-    /// Whether more positions are taken than the ring has room for, which no producer does: a stray write has hit a word,
-    /// and published positions can no longer be told from others.
+    /// Returns whether more positions are taken than the ring has room for, which no producer does: a stray write has
+    /// hit a word, and published positions can no longer be distinguished from others.
     ///
     /// The tail is read before `position`: the producer that moved the tail had seen the floor, which only grows.
     pub fn is_damaged(&self, memory: &impl Memory, position: impl FnOnce() -> u64) -> bool {
@@ -82,8 +82,8 @@ pub struct MpscWriter {
     intent: Word,
     /// The largest floor seen so far. Everything before it is free; the true floor may be larger.
     floor: u64,
-    /// Positions taken for records that are being filled in place: the beginning of a gap, that of the records, and their
-    /// end. The intent stands until they are published.
+    /// Positions taken for records that are being filled in place: the beginning of a gap, that of the records, and
+    /// their end. The intent stands until they are published.
     reserved: Option<(u64, u64, u64)>,
 }
 
@@ -262,19 +262,19 @@ impl MpscReader {
         self.ring.is_damaged(memory, || self.ring.cursor.position(memory, self.position))
     }
 
-    /// Whether every producer that may have taken this unpublished position is dead.
+    /// Returns whether every producer that may have taken this unpublished position is dead.
     fn is_abandoned(&self, memory: &impl Memory, position: u64, is_alive: &dyn Fn(usize) -> bool) -> bool {
         let taken = memory.load(self.ring.tail, Site::Taken).saturating_sub(position);
         // A damaged tail must not make the consumer skip more than there ever was.
         if taken == 0 || taken > self.ring.capacity {
             return false;
         }
-        let somebody = self.ring.intents.iter().enumerate().any(|(producer, &word)| {
+        let may_be_marked = self.ring.intents.iter().enumerate().any(|(producer, &word)| {
             let intent = memory.load(word, Site::Intent);
             intent != 0 && intent - 1 <= position && is_alive(producer)
         });
         // A producer that cleared its intent meanwhile had published before.
-        !somebody && self.ring.mark(memory, position).is_none()
+        !may_be_marked && self.ring.mark(memory, position).is_none()
     }
 
     /// The first slot and the number of the oldest records that lie side by side, at most `max`; None if nothing is
@@ -345,7 +345,8 @@ impl MpscReader {
         while out.len() >= record_size {
             let Some((slot, peeked)) = self.peek(memory, (out.len() / record_size) as u64, is_alive) else { break };
             let (now, rest) = out.split_at_mut(peeked as usize * record_size);
-            // SAFETY: `peek` gave these slots: their records are published, and nobody writes to them before `release`.
+            // SAFETY: `peek` gave these slots: their records are published, and no producer writes to them before
+            // `release`.
             unsafe { memory.read(slot, now) };
             self.release(memory);
             out = rest;
@@ -354,7 +355,7 @@ impl MpscReader {
         count
     }
 
-    /// Whether the oldest position is published.
+    /// Returns whether the oldest position is published.
     pub fn is_ready(&self, memory: &impl Memory) -> bool {
         let position = self.ring.cursor.position(memory, self.position);
         self.ring.mark(memory, position).is_some()

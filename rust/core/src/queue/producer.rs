@@ -25,9 +25,10 @@ pub struct Producer {
     index: usize,
     /// The writing side of the ring. No other writer of this index exists.
     writer: Writer,
-    /// Records that are reserved and neither committed nor aborted. The producer is inside the gate while there are any.
+    /// Records that are reserved and neither committed nor aborted. The producer is inside the gate while there are
+    /// any.
     reserved: usize,
-    /// Whether the last wait timed out, so that the next one continues it and is not counted again.
+    /// True if the last wait timed out, so that the next one continues it and is not counted again.
     is_waiting: bool,
     /// [`forks`] of the process that made this producer.
     forks: u64,
@@ -152,9 +153,9 @@ impl Producer {
         self.count(ProducerWord::DroppedOldest, dropped);
     }
 
-    /// Puts whole records without waiting. Returns how many were put or dropped: with [`Policy::Block`] as many as there
-    /// is room for, perhaps none; with [`Policy::Error`] all, or the error is [`Error::Full`]; with the policies that drop
-    /// always all. [`Error::ShutDown`]: the queue was shut down.
+    /// Puts whole records without waiting. Returns how many were put or dropped: with [`Policy::Block`] as many as
+    /// there is room for, perhaps none; with [`Policy::Error`] all, or the error is [`Error::Full`]; with the policies
+    /// that drop always all. [`Error::ShutDown`]: the queue was shut down.
     pub fn offer(&mut self, records: &[u8]) -> Result<usize, Error> {
         self.check()?;
         let layout = &self.queue.0.layout;
@@ -196,8 +197,8 @@ impl Producer {
         }
     }
 
-    /// Reserves memory for `count` records side by side, at most half of the capacity ([`Error::TooMany`]), to be filled in
-    /// place until [`Producer::commit`] or [`Producer::abort`]. None if there is no room now.
+    /// Reserves memory for `count` records side by side, at most half of the capacity ([`Error::TooMany`]), to be
+    /// filled in place until [`Producer::commit`] or [`Producer::abort`]. None if there is no room now.
     pub fn reserve(&mut self, count: usize) -> Result<Option<NonNull<u8>>, Error> {
         self.check()?;
         let (capacity, policy) = (self.queue.0.layout.capacity, self.queue.0.layout.policy);

@@ -28,7 +28,7 @@ pub struct SpscRing {
     /// The position where the last gap begins, or [`NO_VOID`]. Written by the producer alone, before the `tail` that
     /// makes the gap visible.
     pub void: Word,
-    /// Up to where records are consumed or dropped.
+    /// The position up to which records are consumed or dropped.
     pub cursor: Cursor,
     /// The slot of position 0: the ring has the slots from there to `first_slot + capacity`.
     pub first_slot: usize,
@@ -258,7 +258,8 @@ impl SpscReader {
         while out.len() >= record_size {
             let Some((slot, peeked)) = self.peek(memory, (out.len() / record_size) as u64) else { break };
             let (now, rest) = out.split_at_mut(peeked as usize * record_size);
-            // SAFETY: `peek` gave these slots: their records are published, and nobody writes to them before `release`.
+            // SAFETY: `peek` gave these slots: their records are published, and no producer writes to them before
+            // `release`.
             unsafe { memory.read(slot, now) };
             self.release(memory);
             out = rest;
@@ -267,7 +268,7 @@ impl SpscReader {
         count
     }
 
-    /// Whether a record, or a gap before one, is published.
+    /// Returns whether a record, or a gap before one, is published.
     #[inline]
     pub fn is_ready(&self, memory: &impl Memory) -> bool {
         let position = self.ring.cursor.position(memory, self.position);

@@ -1,10 +1,10 @@
-//! What can go wrong with queues and bulletins, each in one line for people.
+//! Errors of shared memory and of what lies in it, each in one line for people.
 
 use std::{fmt, io};
 
 #[derive(Debug)]
 pub enum Error {
-    /// An argument that makes no sense.
+    /// An argument out of range.
     Invalid(String),
     /// More records at once than can ever fit.
     TooMany(String),
@@ -16,7 +16,7 @@ pub enum Error {
     NoProducerLeft { max_producers: usize },
     /// Another consumer is attached and alive.
     Consumer { pid: u32 },
-    /// Something shown or reserved has not been given back yet.
+    /// Records that are peeked at or reserved have not been given back yet.
     Borrowed(&'static str),
     /// Used in a child process after a fork.
     Forked(&'static str),
@@ -26,16 +26,16 @@ pub enum Error {
     NotFound(String),
     /// A segment of that name is there already.
     Exists(String),
-    /// Not a segment of this version of this library, or a damaged one.
+    /// A segment of another version or program, or a damaged one.
     Foreign(String),
-    /// Not as many bytes are free.
+    /// Too few bytes are free.
     NoRoom { folder: &'static str, needed: u64, free: u64 },
     /// The operating system refused.
     Io { what: String, source: io::Error },
 }
 
 impl Error {
-    /// What the operating system calls it, if it was its fault.
+    /// The error number of the operating system, if it caused the error.
     pub fn raw_os_error(&self) -> Option<i32> {
         match self {
             Error::NoRoom { .. } => Some(libc::ENOSPC),

@@ -1,10 +1,10 @@
 //! Words and records in memory that several threads or processes share, and the one place that states the memory
 //! ordering of each access.
 //!
-//! The algorithms of [`crate::queue`], [`crate::weight_broadcast`] and [`crate::barrier`] are written against [`Memory`],
-//! so the same code runs on mapped memory ([`Mapped`]) and, in `tests/loom_models`, on a model that explores every
-//! interleaving and every value that a weak memory may show. Each [`Site`] can be weakened there, and then a model must
-//! fail.
+//! The algorithms of [`crate::queue`], [`crate::weight_broadcast`] and [`crate::barrier`] are written against
+//! [`Memory`], so the same code runs on mapped memory ([`Mapped`]) and, in `tests/loom_models`, on a model that
+//! explores every interleaving and every value that a weak memory may show. Each [`Site`] can be weakened there, and
+//! then a model must fail.
 
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
@@ -15,8 +15,8 @@ use std::time::Duration;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Word(pub usize);
 
-/// The place and purpose of an access to a word. Sites other than [`Site::Plain`] have an ordering that something relies
-/// on.
+/// The place and purpose of an access to a word. Sites other than [`Site::Plain`] have an ordering that something
+/// relies on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Site {
     /// No ordering: counters, words that only their owner writes, values that are checked again later.
@@ -176,8 +176,8 @@ impl Mapped {
     fn half(&self, word: Word) -> &AtomicU32 {
         let low = if cfg!(target_endian = "little") { 0 } else { 4 };
         let address: *const AtomicU64 = self.word(word);
-        // SAFETY: `word` gave eight valid bytes, of which these are four, aligned. They are only compared by the kernel;
-        // stores go to the whole word, atomically.
+        // SAFETY: `word` gave eight valid bytes, of which these are four, aligned. They are only compared by the
+        // kernel; stores go to the whole word, atomically.
         unsafe { &*address.cast::<u8>().add(low).cast() }
     }
 

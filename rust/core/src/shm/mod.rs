@@ -1,4 +1,4 @@
-//! Memory that processes share: who is alive, what a segment looks like, and how its words are read and written.
+//! Memory that processes share: liveness of processes, layout of segments, access to their words and records.
 
 mod error;
 pub mod memory;

@@ -1,11 +1,11 @@
-//! Processes by an identity that outlives the reuse of process numbers, and the notice of a fork.
+//! Identities of processes that stay unique when process numbers are reused, and detection of forks.
 
 use std::sync::Once;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::{fs, io};
 
-/// A process: its number and when it started, so that a later process of the same number is another one.
-/// Never zero, which stands for nobody.
+/// A process: its number and start time, so that a later process of the same number differs. Never zero, which stands
+/// for no process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Process(u64);
 
@@ -30,7 +30,7 @@ impl Process {
         Process((pid as u64) << 32 | start & 0xffff_ffff)
     }
 
-    /// From the word in which it is kept; None for nobody.
+    /// The process of a word that [`Process::word`] gave; None for zero.
     pub fn from_word(word: u64) -> Option<Process> {
         (word != 0).then_some(Process(word))
     }
@@ -43,8 +43,8 @@ impl Process {
         (self.0 >> 32) as u32
     }
 
-    /// Whether it still runs, as far as this process can know: of what `/proc` does not tell it is taken for granted. A
-    /// killed process whose parent has not yet asked for its end does not run.
+    /// Returns whether it still runs, as far as this process can know: of what `/proc` does not tell it is taken for
+    /// granted. A killed process whose parent has not yet asked for its end does not run.
     pub fn is_alive(self) -> bool {
         if self.0 == OWN.load(Ordering::Relaxed) {
             return true;
@@ -56,16 +56,16 @@ impl Process {
         }
     }
 
-    /// A process that could not learn when it began has written 0.
+    /// Compares start times; a process that could not learn its own has written 0.
     fn began_at(self, ticks: u64) -> bool {
         let known = self.0 & 0xffff_ffff;
         known == 0 || known == ticks & 0xffff_ffff
     }
 }
 
-/// Where process numbers and start times mean the same: one start of the machine, one PID namespace, one clock.
-/// Containers that share `/dev/shm` have different ones, and none of them can tell whether a process of another is
-/// alive.
+/// The scope in which process numbers and start times are unique: one boot of the machine, one PID namespace, one
+/// clock. Containers that share `/dev/shm` have different ones, and none of them can tell whether a process of another
+/// is alive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Namespace(pub [u8; Namespace::SIZE]);
 
@@ -89,7 +89,7 @@ impl Namespace {
         self != Namespace::UNKNOWN
     }
 
-    /// Whether both are of the same start of the machine.
+    /// Returns whether both are of the same start of the machine.
     pub fn has_boot_of(self, other: Namespace) -> bool {
         self.0[..16] == other.0[..16]
     }
@@ -103,7 +103,8 @@ fn namespace_number(kind: &str) -> u64 {
     digits.parse().unwrap_or(0)
 }
 
-/// Whether `/proc` is there and numbers processes as this one does; after `unshare --pid` it may be the parent's.
+/// Returns whether `/proc` is there and numbers processes as this one does; after `unshare --pid` it may be the
+/// parent's.
 fn has_own_proc() -> bool {
     let own = fs::read_link("/proc/self").ok();
     own.and_then(|link| link.to_str()?.parse().ok()) == Some(std::process::id())
@@ -115,7 +116,7 @@ struct Start {
 }
 
 impl Start {
-    /// From `/proc/PID/stat` (proc_pid_stat(5)): state is field 3, start time in clock ticks since boot field 22. The
+    /// Reads `/proc/PID/stat` (proc_pid_stat(5)): state is field 3, start time in clock ticks since boot field 22. The
     /// second field, the program's name, may hold blanks and parentheses. None if there is no such process; an error if
     /// that cannot be known, for instance because too many files are open.
     fn of(pid: &str) -> io::Result<Option<Start>> {
@@ -137,13 +138,13 @@ impl Start {
     }
 }
 
-/// How many forks lie between the first process that asked and this one.
+/// Number of forks between the first process that called [`watch_forks`] and this one.
 #[inline]
 pub fn forks() -> u64 {
     FORKS.load(Ordering::Relaxed)
 }
 
-/// From now on children of a fork count in [`forks`] and have an identity of their own.
+/// Starts to count forks in [`forks`] and to give forked children an identity of their own.
 pub fn watch_forks() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -157,7 +158,7 @@ pub fn watch_forks() {
     });
 }
 
-/// Names this start of the machine.
+/// The identity of this boot of the machine.
 fn boot_id() -> [u8; 16] {
     let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let digits: Vec<u8> = text.bytes().filter(u8::is_ascii_hexdigit).collect();

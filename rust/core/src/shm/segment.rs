@@ -1,20 +1,20 @@
-//! A piece of memory with a header that says what it is: this process's own, or a file in `/dev/shm`.
+//! A segment: memory with a header that describes it, private to this process or a file in `/dev/shm`.
 //!
 //! ```text
-//! 0     magic, layout version, kind, checksum          fixed size, written once, checked by who attaches
+//! 0     magic, layout version, kind, checksum          fixed size, written once, checked when attaching
 //! 32    length, parameters, creator, users, namespace
 //! 256   schema (UTF-8)
 //! page  words, each on a line of its own; then records
 //! ```
 //!
-//! A file gets its name only when it is complete (`O_TMPFILE`, then `linkat`), so nobody ever attaches to half of one.
+//! A file gets its name only when it is complete (`O_TMPFILE`, then `linkat`), so no process attaches to half of one.
 //! Its memory is allocated beforehand (`fallocate`): a full `/dev/shm` is an error here, not a SIGBUS later. The
-//! creator unlinks it; where it died, the next creator of any segment sweeps it away once all its users are dead. Only
-//! who shares the creator's namespace can know that; the others leave the segment alone and do not attach to it.
+//! creator unlinks it; where it died, the next creator of any segment removes it once all its users are dead. Only
+//! processes of the creator's namespace can know that; others leave the segment alone and do not attach to it.
 //!
-//! Anybody may put anything into `/dev/shm`. A file is looked at only if it is a regular one of the same user, so no
-//! other user can make this process wait, or cut off memory that it has mapped. What the same user's processes write
-//! or cut off is not guarded against: they could end this one as well.
+//! Every user can write to `/dev/shm`. Only regular files of the same user are opened, so no other user can make this
+//! process wait, or truncate memory that it has mapped. Nothing guards against writes and truncation by processes of
+//! the same user: they could end this process as well.
 
 use std::fs::File;
 use std::io;
@@ -33,23 +33,23 @@ const MAGIC: [u8; 8] = *b"fastrlsm";
 const VERSION: u32 = 2;
 const FIXED: usize = 256;
 const PAGE: usize = 4096;
-/// In bytes.
+/// Longest schema, bytes.
 const MAX_SCHEMA: u64 = 1 << 20;
 const FOLDER: &str = "/dev/shm";
 const PREFIX: &str = "fastrl-";
-/// More processes than this have never used one segment.
+/// Largest number of processes that a sound segment can name as its users.
 const MAX_USERS: u64 = 1 << 16;
 
-/// Whether other processes can attach, and under what name.
+/// True if other processes can attach, and under what name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Shared {
     No,
-    /// Under a name that is made up.
+    /// Under a random name.
     Anonymous,
     Named(String),
 }
 
-/// What a segment holds.
+/// The kind of contents of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum Kind {
@@ -58,7 +58,7 @@ pub(crate) enum Kind {
     Barrier = 3,
 }
 
-/// Words in which the processes that use a segment are written, for who sweeps it.
+/// The words that hold the processes that use a segment, for processes that sweep it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Users {
     pub first: u64,
@@ -66,7 +66,7 @@ pub(crate) struct Users {
     pub count: u64,
 }
 
-/// What does not change after creation.
+/// The part of a header that its creator chooses. It does not change after creation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     pub kind: Kind,
@@ -76,7 +76,7 @@ pub(crate) struct Header {
     pub schema: String,
 }
 
-/// Who made a segment, and where that can be asked.
+/// The creator of a segment, and the namespace in which its process number means anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Origin {
     creator: Process,
@@ -119,7 +119,7 @@ impl Header {
         bytes
     }
 
-    /// The header and who made it, or what is wrong with it.
+    /// The header and its origin; the error says what is wrong.
     fn decode(bytes: &[u8], length: u64) -> Result<(Header, Origin), &'static str> {
         let word = |at: usize| u64::from_ne_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
         let half = |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
@@ -167,13 +167,13 @@ impl Header {
 pub(crate) struct Segment {
     map: MmapRaw,
     name: Option<String>,
-    /// Set for who made it, until the name is gone.
+    /// True for the creator until the name is removed.
     must_unlink: AtomicBool,
     forks: u64,
 }
 
 impl Segment {
-    /// A new segment, its words and records zero, its pages there.
+    /// Creates a segment with words and records zero and all pages allocated.
     pub(crate) fn create(header: &Header, shared: &Shared) -> Result<Segment, Error> {
         watch_forks();
         let length = usize::try_from(header.length)
@@ -200,7 +200,7 @@ impl Segment {
         Ok(Segment { map, must_unlink: AtomicBool::new(name.is_some()), name, forks: forks() })
     }
 
-    /// A segment that another process, or this one, has made.
+    /// Opens a segment that another process, or this one, has made.
     pub(crate) fn attach(kind: Kind, name: &str) -> Result<(Segment, Header), Error> {
         watch_forks();
         check_name(name)?;
@@ -221,7 +221,7 @@ impl Segment {
         if own != origin.namespace {
             return Err(foreign(
                 "it was made in another PID namespace, such as another container's, and only within one can processes \
-                 tell who is alive",
+                 tell which are alive",
             ));
         }
         if header.kind != kind {
@@ -252,21 +252,21 @@ impl Segment {
         self.map.len()
     }
 
-    /// Whether this is a forked child's copy of memory that only its parent shares.
+    /// Returns whether this is a forked child's copy of memory that only its parent shares.
     pub(crate) fn is_orphaned_by_fork(&self) -> bool {
         self.name.is_none() && self.forks != forks()
     }
 
-    /// Whether this process, not a parent of it, made or attached it.
+    /// Returns whether this process, not a parent of it, made or attached it.
     pub(crate) fn is_own(&self) -> bool {
         self.forks == forks()
     }
 
-    /// Takes the name away, if this process made it: nobody can attach any more, who has attached goes on.
+    /// Removes the name, if this process made the segment: no process can attach any more; attached ones continue.
     pub(crate) fn unlink(&self) {
         let Some(name) = &self.name else { return };
         if self.is_own() && self.must_unlink.swap(false, Ordering::Relaxed) {
-            // Somebody may have removed it by hand.
+            // A user may have removed it by hand.
             let _ = std::fs::remove_file(path(name));
         }
     }
@@ -296,7 +296,7 @@ fn no_memory(length: usize, source: io::Error) -> Error {
     Error::Io { what: format!("cannot allocate {:.1} MB of memory", length as f64 / 1e6), source }
 }
 
-/// The bytes of a file's header, as far as it may reach.
+/// The bytes of a file's header, at the largest length that it may have.
 fn header_bytes(file: &File) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; FIXED];
     file.read_exact_at(&mut bytes, 0)?;
@@ -306,8 +306,8 @@ fn header_bytes(file: &File) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Opens a file of `/dev/shm` that may be a segment: at once, whatever it is, and without following links; or why it
-/// cannot be one.
+/// Opens a file of `/dev/shm` that may be a segment, without blocking and without following links. The inner error says
+/// why it cannot be one.
 fn open_own(path: &Path, writeable: bool) -> io::Result<Result<File, &'static str>> {
     let flags = libc::O_NONBLOCK | libc::O_NOFOLLOW | libc::O_NOCTTY;
     let file = match File::options().read(true).write(writeable).custom_flags(flags).open(path) {
@@ -328,7 +328,7 @@ fn open_own(path: &Path, writeable: bool) -> io::Result<Result<File, &'static st
     Ok(Ok(file))
 }
 
-/// A new file, mapped, under the name that is given or one that nobody can guess, and so take before.
+/// Creates and maps a file, under the given name or a random one, which no other process can guess and take first.
 #[cfg(target_os = "linux")]
 fn create_file(header: &Header, name: Option<&str>, length: usize) -> Result<(MmapRaw, String), Error> {
     use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags, fallocate, linkat, open, statvfs};
@@ -343,7 +343,7 @@ fn create_file(header: &Header, name: Option<&str>, length: usize) -> Result<(Mm
             Error::Io { what, source }
         }
     };
-    // Asked first, because fallocate would take all that there is before it gives up.
+    // Checked first, because fallocate would take all that is free before it fails.
     if free() < length as u64 {
         return Err(refused(Errno::NOSPC.into()));
     }
@@ -355,7 +355,7 @@ fn create_file(header: &Header, name: Option<&str>, length: usize) -> Result<(Mm
     let map = MmapOptions::new().len(length).populate().map_raw(&file).map_err(refused)?;
     let bytes = header.encode(Origin::own());
     assert!(bytes.len() <= map.len());
-    // SAFETY: inside of the mapping, and nobody else knows the file yet.
+    // SAFETY: the assertion puts it inside of the mapping, and no other process knows the file yet.
     unsafe { map.as_mut_ptr().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
     let unnamed = format!("/proc/self/fd/{}", file.as_raw_fd());
     let name = match name {
@@ -369,7 +369,7 @@ fn create_file(header: &Header, name: Option<&str>, length: usize) -> Result<(Mm
     }
 }
 
-/// This process's identity, for people, and 64 random bits.
+/// This process's identity, for people who list the folder, and 64 random bits.
 #[cfg(target_os = "linux")]
 fn random_name() -> rustix::io::Result<String> {
     use rustix::rand::{GetRandomFlags, getrandom};
@@ -385,8 +385,8 @@ fn create_file(_header: &Header, _name: Option<&str>, _length: usize) -> Result<
     Err(Error::Invalid("memory shared between processes needs Linux; choose shared=False".into()))
 }
 
-/// Removes the segments of this user and namespace whose creator and users are all dead; how many. All others, and
-/// what cannot be read, are left alone.
+/// Removes the segments of this user and namespace whose creator and users are all dead. Returns how many. All others,
+/// and files that cannot be read, are left alone.
 pub(crate) fn sweep() -> usize {
     let own = Namespace::own();
     let Ok(entries) = std::fs::read_dir(FOLDER) else { return 0 };
@@ -400,7 +400,7 @@ pub(crate) fn sweep() -> usize {
         .count()
 }
 
-/// Removes a file if it is a segment that nobody can use any more; whether it did.
+/// Removes a file if it is a segment that no process can use any more. Returns whether it did.
 fn remove_orphan(path: &Path, own: Namespace) -> io::Result<bool> {
     use rustix::fs::{FlockOperation, flock};
 
@@ -412,7 +412,7 @@ fn remove_orphan(path: &Path, own: Namespace) -> io::Result<bool> {
     if origin.namespace != own || origin.creator.is_alive() || has_living_user(&file, header.users)? {
         return Ok(false);
     }
-    // Who else sweeps this file now does not get past this line, so that it is still the one that has the name below.
+    // Another process that sweeps this file now fails here, so the name below still belongs to this file.
     flock(&file, FlockOperation::NonBlockingLockExclusive)?;
     let named = std::fs::symlink_metadata(path)?;
     if (named.dev(), named.ino()) != (metadata.dev(), metadata.ino()) {
@@ -503,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn more_users_than_there_can_be_are_damage() {
+    fn an_impossible_number_of_users_is_damage() {
         let users = Users { first: u64::MAX, stride: u64::MAX, count: u64::MAX };
         let forged = Forged::new("users", Origin::own());
         let bytes = Header { users, ..header() }.encode(Origin { creator: DEAD, namespace: Namespace::own() });
@@ -512,9 +512,9 @@ mod tests {
         assert!(forged.is_there());
     }
 
-    /// None of these calls waits for who would open the other end, or looks at what a link leads to.
+    /// None of these calls waits for a process at the other end, or follows a link.
     #[test]
-    fn what_is_no_regular_file_is_left_alone() {
+    fn files_that_are_not_regular_are_left_alone() {
         let dead = Origin { creator: DEAD, namespace: Namespace::own() };
         let fifo = Forged(format!("test-fifo-{}", std::process::id()));
         let c_path = std::ffi::CString::new(path(&fifo.0).to_str().unwrap()).unwrap();
@@ -532,7 +532,7 @@ mod tests {
             assert!(forged.refusal().ends_with("it is no regular file"), "{}", forged.refusal());
         }
         std::fs::remove_file(hidden).unwrap();
-        // Another version of fastrl may run beside this test, which would wait for who opens the other end.
+        // Opens the other end, in case another version of fastrl runs beside this test and waits for it.
         File::options().read(true).write(true).open(path(&fifo.0)).unwrap();
     }
 

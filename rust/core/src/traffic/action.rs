@@ -1,4 +1,4 @@
-//! What an agent sends, and what it makes its vehicle do.
+//! Actions of agents, and the commands to vehicles that they become.
 //!
 //! Source: `highway_env/envs/common/action.py` (`DiscreteMetaAction`, `ContinuousAction`, `DiscreteAction`).
 
@@ -11,13 +11,13 @@ const ALL: [Meta; 5] = [Meta::LaneLeft, Meta::Idle, Meta::LaneRight, Meta::Faste
 const LONGITUDINAL: [Meta; 3] = [Meta::Slower, Meta::Idle, Meta::Faster];
 const LATERAL: [Meta; 3] = [Meta::LaneLeft, Meta::Idle, Meta::LaneRight];
 
-/// What -1 and 1 stand for.
+/// The values that -1 and 1 stand for.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Span {
     pub low: f64,
     pub high: f64,
-    /// Whether a number in single precision is scaled in double precision. NumPy does so where a limit is a `float64` of
-    /// its own; where both are Python's numbers it keeps to the precision of the action (NEP 50).
+    /// True if a number in single precision is scaled in double precision. NumPy does so where a limit is a `float64`
+    /// of its own; where both are Python's numbers it keeps to the precision of the action (NEP 50).
     pub double: bool,
 }
 
@@ -47,7 +47,7 @@ pub struct Continuous {
     pub acceleration: Span,
     /// Radians.
     pub steering: Span,
-    /// Whether numbers beyond [-1, 1] are clipped. They are refused otherwise.
+    /// True if numbers beyond [-1, 1] are clipped. They are refused otherwise.
     pub clip: bool,
     /// Speeds beyond which the vehicle brakes, m/s, if they are not the usual ones.
     pub speed: Option<[f64; 2]>,
@@ -74,7 +74,7 @@ impl ActionType {
         }
     }
 
-    /// Who drives a vehicle that is told such actions.
+    /// The driver of a vehicle that takes such actions.
     pub fn driver(&self) -> Driver {
         match self {
             Self::Meta { .. } => Driver::Meta,
@@ -107,7 +107,7 @@ impl ActionType {
         idle.unwrap_or(self.count() / 2) as i64
     }
 
-    /// Whether one agent may send this.
+    /// Returns whether one agent may send this.
     pub fn check(&self, actions: Actions<'_>) -> Result<(), Refused> {
         let refuse = |expected: String| Err(Refused { agent: 0, expected });
         match (self, actions) {
@@ -129,7 +129,7 @@ impl ActionType {
         }
     }
 
-    /// Tells vehicle `i` what a checked action means, from the next frame on.
+    /// Applies a checked action to vehicle `i`, from the next frame on.
     pub fn apply(&self, traffic: &mut Traffic, i: usize, actions: Actions<'_>) {
         match (self, actions) {
             (Self::Meta { .. }, Actions::Discrete(&[action])) => traffic.command(i, self.metas()[action as usize]),
@@ -209,7 +209,8 @@ mod tests {
 
     #[test]
     fn numbers_are_scaled_in_their_precision() {
-        // lmap(numpy.float32(0.3), [-1, 1], (-numpy.pi / 4, numpy.pi / 4)) of NumPy 2.4, with float64 limits, and of 0.3.
+        // lmap(numpy.float32(0.3), [-1, 1], (-numpy.pi / 4, numpy.pi / 4)) of NumPy 2.4, with float64 limits, and of
+        // 0.3.
         let quarter = std::f64::consts::FRAC_PI_4;
         let span = |double: bool| Span { low: -quarter, high: quarter, double };
         assert_eq!(span(false).at_single(0.3), f64::from(0.235_619_37_f32));
@@ -218,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_done_is_refused() {
+    fn impossible_actions_are_refused() {
         let meta = ActionType::Meta { longitudinal: true, lateral: false };
         assert!(meta.check(Actions::Discrete(&[2])).is_ok());
         assert_eq!(meta.check(Actions::Discrete(&[3])).unwrap_err().expected, "an integer from 0 to 2, got 3");

@@ -1,4 +1,4 @@
-//! How traffic drives by itself: how fast, and in which lane.
+//! Behaviour of background traffic: choice of speed and lane.
 //!
 //! Source: `highway_env/vehicle/behavior.py`. The Intelligent Driver Model: M. Treiber, A. Hennecke, D. Helbing,
 //! "Congested traffic states in empirical observations and microscopic simulations", Phys. Rev. E 62 (2000). MOBIL:
@@ -10,17 +10,17 @@ use super::math::{bounded, not_zero, power, vectorized};
 use super::vehicles::{Driver, LENGTH};
 use super::{Neighbour, Traffic};
 
-/// Bound of what the models ask for, m/s² (`ACC_MAX`).
+/// Bound of the models' accelerations, m/s² (`ACC_MAX`).
 const MAX_ACCELERATION: f64 = 6.0;
 /// m/s² (`COMFORT_ACC_MAX`).
 const COMFORTABLE_ACCELERATION: f64 = 3.0;
 /// 1 / (2 sqrt(a b)) with that and the comfortable braking of 5 m/s² (`COMFORT_ACC_MIN`), s²/m.
 const BRAKING: f64 = 0.129_099_444_873_580_56;
-/// Gap to the one in front in a jam, centre to centre, metres (`DISTANCE_WANTED`).
+/// Gap to the neighbour in front in a jam, centre to centre, metres (`DISTANCE_WANTED`).
 const JAM_DISTANCE: f64 = 5.0 + LENGTH;
-/// Time gap to the one in front, seconds (`TIME_WANTED`).
+/// Time gap to the neighbour in front, seconds (`TIME_WANTED`).
 const IDM_TIME_GAP: f64 = 1.5;
-/// Time between thoughts about changing lanes, seconds (`LANE_CHANGE_DELAY`).
+/// Time between decisions about changing lanes, seconds (`LANE_CHANGE_DELAY`).
 const LANE_CHANGE_DELAY: f64 = 1.0;
 /// The new follower must not have to brake harder, m/s² (`LANE_CHANGE_MAX_BRAKING_IMPOSED`).
 const MAX_BRAKING_IMPOSED: f64 = 2.0;
@@ -30,18 +30,18 @@ impl Driver {
         matches!(self, Self::Linear | Self::Aggressive | Self::Defensive)
     }
 
-    /// Time gap to the one in front, seconds (`TIME_WANTED`).
+    /// Time gap to the neighbour in front, seconds (`TIME_WANTED`).
     fn time_gap(self) -> f64 {
         if self.is_linear() { 2.5 } else { IDM_TIME_GAP }
     }
 
-    /// What a change of lanes must bring, m/s² (`LANE_CHANGE_MIN_ACC_GAIN`).
+    /// Gain that a change of lanes must bring, m/s² (`LANE_CHANGE_MIN_ACC_GAIN`).
     fn min_gain(self) -> f64 {
         if matches!(self, Self::Aggressive | Self::Defensive) { 1.0 } else { 0.2 }
     }
 }
 
-/// Place and motion of whoever may be in front, on the axis of a lane.
+/// Position and motion of a neighbour on the axis of a lane.
 struct Motion {
     s: f64,
     speed: f64,
@@ -49,9 +49,9 @@ struct Motion {
 }
 
 impl Traffic {
-    fn motion(&self, who: Neighbour, lane: usize) -> Motion {
+    fn motion(&self, neighbour: Neighbour, lane: usize) -> Motion {
         let lane = self.road.lane(lane);
-        match who {
+        match neighbour {
             Neighbour::Vehicle(i) => {
                 let v = &self.vehicles;
                 Motion { s: lane.local(v.x[i], v.y[i]).0, speed: v.speed[i], velocity: v.velocity(i) }
@@ -63,7 +63,7 @@ impl Traffic {
         }
     }
 
-    /// Gap that `ego` wants to the one in front, in the eyes of a driver like `by` (`desired_gap`), metres.
+    /// Gap that `ego` wants to its neighbour in front, in the model of a driver like `by` (`desired_gap`), metres.
     fn desired_gap(&self, by: Driver, ego: usize, front: &Motion) -> f64 {
         let v = &self.vehicles;
         let [vx, vy] = v.velocity(ego);
@@ -71,7 +71,7 @@ impl Traffic {
         wanted_gap(v.speed[ego], by.time_gap(), closing)
     }
 
-    /// What driver `me` holds to be the acceleration of `ego` behind `front`, m/s² (`acceleration`).
+    /// The acceleration of `ego` behind `front` in the model of driver `me`, m/s² (`acceleration`).
     fn acceleration(&self, me: usize, ego: Option<Neighbour>, front: Option<Neighbour>) -> f64 {
         let v = &self.vehicles;
         let driver = v.driver[me];
@@ -92,7 +92,7 @@ impl Traffic {
         free_road(v.speed[ego], desired, v.delta[me])
     }
 
-    /// The IDM's term of the one in front.
+    /// The IDM's term of the neighbour in front.
     fn interaction(&self, ego: usize, front: Option<Neighbour>) -> f64 {
         let Some(front) = front else { return 0.0 };
         let v = &self.vehicles;
@@ -142,7 +142,7 @@ impl Traffic {
                 lane.local(x[j], y[j]).0
             } else {
                 (fx[i], fy[i]) = (0.0, 0.0);
-                // Nobody is so far away that it makes no difference.
+                // No neighbour: infinitely far away, so that its term vanishes.
                 road.obstacles.get(j - n).map_or(f64::INFINITY, |o| lane.local(o.x, o.y).0)
             };
             gap[i] = at - lane.local(x[i], y[i]).0;
@@ -170,7 +170,7 @@ impl Traffic {
         acceleration.clamp(-MAX_ACCELERATION, MAX_ACCELERATION)
     }
 
-    /// Whether traffic vehicle `i` starts or gives up a change of lanes (`change_lane_policy`).
+    /// Returns whether traffic vehicle `i` starts or gives up a change of lanes (`change_lane_policy`).
     pub(super) fn choose_lane(&mut self, i: usize) {
         let v = &self.vehicles;
         let (lane, target) = (v.lane[i], v.target_lane[i]);
@@ -195,7 +195,7 @@ impl Traffic {
         }
     }
 
-    /// Whether somebody close in front is changing to the same lane.
+    /// Returns whether a vehicle close in front is changing to the same lane.
     fn is_contested(&self, i: usize) -> bool {
         let v = &self.vehicles;
         let (lane, target) = (v.lane[i], v.target_lane[i]);
@@ -239,13 +239,13 @@ fn free_road(speed: f64, desired: f64, delta: f64) -> f64 {
     COMFORTABLE_ACCELERATION * (1.0 - power(speed / desired, delta))
 }
 
-/// Gap that the IDM wants at a speed, closing in on the one in front, metres.
+/// Gap that the IDM wants at a speed, closing in on the neighbour in front, metres.
 #[inline(always)]
 fn wanted_gap(speed: f64, time_gap: f64, closing: f64) -> f64 {
     JAM_DISTANCE + speed * time_gap + speed * closing * BRAKING
 }
 
-/// The IDM's term of the one in front, m/s².
+/// The IDM's term of the neighbour in front, m/s².
 #[inline(always)]
 fn repulsion(wanted: f64, gap: f64) -> f64 {
     let ratio = wanted / not_zero(gap);
@@ -318,7 +318,7 @@ mod tests {
         /// Whichever instructions it runs with, the loop over all gives what one alone gets, to the last bit; and that
         /// is the formula of the paper.
         #[test]
-        fn all_at_once_is_one_by_one(
+        fn the_vectorised_terms_equal_single_ones(
             vehicles in prop::collection::vec((0.0f64..300.0, 0usize..3, 0.5f64..40.0, 3.5f64..4.5), 1..12),
         ) {
             let traffic = road(&vehicles);
@@ -339,8 +339,8 @@ mod tests {
     }
 
     #[test]
-    fn a_free_lane_is_worth_a_change_unless_somebody_must_brake() {
-        // Behind a slow one on lane 0; lane 1 is free, or somebody fast comes up on it.
+    fn a_free_lane_is_worth_a_change_unless_the_new_follower_must_brake() {
+        // Behind a slow one on lane 0; lane 1 is free, or a fast vehicle approaches on it.
         let mut free = road(&[(100.0, 0, 25.0, 4.0), (130.0, 0, 15.0, 4.0)]);
         free.vehicles.timer[0] = 1.5;
         free.choose_lane(0);

@@ -1,4 +1,4 @@
-//! What traffic takes of memory, and what it may be when it was read from somewhere.
+//! Memory that traffic takes, and checks of traffic that was decoded from bytes.
 
 use super::lane::Lane;
 use super::vehicles::{Driver, Gains, Vehicles};

@@ -1,4 +1,4 @@
-//! Who runs into whom.
+//! Collisions between vehicles, and with obstacles.
 //!
 //! Source: `RoadObject.handle_collisions` (`highway_env/vehicle/objects.py`) and `utils.are_polygons_intersecting`: the
 //! separating axis test on turned rectangles, which also looks ahead by one frame. See S. Gottschalk, M. Lin,
@@ -42,7 +42,8 @@ fn space(a: (f64, f64), b: (f64, f64)) -> f64 {
     if a.0 < b.0 { b.0 - a.1 } else { a.0 - b.1 }
 }
 
-/// Whether the bodies overlap, and the shortest shift of the first that parts them if they do or will a frame later.
+/// Returns whether the bodies overlap, and the shortest shift of the first that parts them if they do or will a frame
+/// later.
 fn meet(a: &Body, b: &Body) -> (bool, Option<[f64; 2]>) {
     let (mut overlap, mut will) = (true, true);
     let mut shortest = (f64::INFINITY, [0.0; 2]);
@@ -82,7 +83,7 @@ fn meet(a: &Body, b: &Body) -> (bool, Option<[f64; 2]>) {
     (overlap, will.then(|| [distance * axis[0], distance * axis[1]]))
 }
 
-/// Whether one of the first body's sides parts them now and a frame later, which settles the matter.
+/// Returns whether a side of the first body separates the bodies now and a frame later; then they cannot collide.
 fn apart(between: [f64; 2], approach: [f64; 2], a: [f64; 2], b: [f64; 2], half_a: [f64; 2], half_b: [f64; 2]) -> bool {
     let ([cos, sin], turn_cos, turn_sin) = (a, dot(a, b).abs(), (a[0] * b[1] - a[1] * b[0]).abs());
     let axes = [
@@ -106,7 +107,7 @@ impl Traffic {
         Body::new([v.x[i], v.y[i]], [v.cos[i], v.sin[i]], LENGTH, WIDTH, [vx * dt, vy * dt])
     }
 
-    /// Marks those that overlap as crashed, and pushes apart those that do or will within `dt` seconds.
+    /// Marks overlapping vehicles as crashed, and pushes apart those that overlap or will within `dt` seconds.
     pub(super) fn collide(&mut self, dt: f64) {
         self.find_pairs(dt);
         let pairs = std::mem::take(&mut self.scratch.pairs);
@@ -139,7 +140,7 @@ impl Traffic {
         self.scratch.pairs = pairs;
     }
 
-    /// Lists who is near enough to whom, in the order in which highway-env looks at them.
+    /// Lists the pairs that are near enough to collide, in highway-env's order.
     fn find_pairs(&mut self, dt: f64) {
         let Self { road, vehicles: v, scratch, .. } = self;
         scratch.order.sort(v);
@@ -191,7 +192,7 @@ mod tests {
         #![proptest_config(ProptestConfig { failure_persistence: None, cases: 20_000, ..ProptestConfig::default() })]
 
         #[test]
-        fn who_is_apart_does_not_meet(
+        fn separated_bodies_do_not_collide(
             (dx, dy) in (-9.0f64..9.0, -9.0f64..9.0),
             (a, b) in (-1.0f64..1.0, -1.0f64..1.0),
             (v, w) in (-3.0f64..3.0, -3.0f64..3.0),

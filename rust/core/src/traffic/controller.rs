@@ -1,6 +1,7 @@
-//! What holds a vehicle to its target lane and target speed, and the commands that move these targets.
+//! Controllers that hold a vehicle to its target lane and target speed, and the commands that change these targets.
 //!
-//! Source: `highway_env/vehicle/controller.py` (`ControlledVehicle`, `MDPVehicle`) and `LinearVehicle.steering_control`.
+//! Source: `highway_env/vehicle/controller.py` (`ControlledVehicle`, `MDPVehicle`) and
+//! `LinearVehicle.steering_control`.
 
 use std::f64::consts::{FRAC_1_SQRT_2, FRAC_PI_3, PI};
 
@@ -12,14 +13,14 @@ use super::vehicles::{Driver, LENGTH};
 const KP_SPEED: f64 = 1.0 / 0.6;
 const KP_HEADING: f64 = 1.0 / 0.2;
 const KP_LATERAL: f64 = 1.0 / 0.6;
-/// How far ahead the lane's direction is looked up, seconds (`TAU_PURSUIT`).
+/// Time ahead for which the lane's direction is looked up, seconds (`TAU_PURSUIT`).
 const PURSUIT: f64 = 0.5 * 0.2;
 /// Bound of the steering angle, radians.
 pub(super) const MAX_STEERING: f64 = FRAC_PI_3;
 /// The slip's sine at that angle: sin(atan(tan(pi / 3) / 2)) = sqrt(3 / 7).
 const MAX_SLIP: f64 = 0.654_653_670_707_977_1;
 
-/// What a `Meta` driver can be told (`DiscreteMetaAction.ACTIONS_ALL`, in this order).
+/// The commands to a `Meta` driver (`DiscreteMetaAction.ACTIONS_ALL`, in this order).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Meta {
     LaneLeft,
@@ -36,8 +37,8 @@ pub(super) fn slip(steering: f64) -> f64 {
 }
 
 impl Traffic {
-    /// Tells `Meta` driver `i` what to do from the next frame on (`MDPVehicle.act`). A lane that is not there or out of
-    /// reach is no target: the command is ignored.
+    /// Gives `Meta` driver `i` a command for the next frames (`MDPVehicle.act`). A command to a lane that does not
+    /// exist or is out of reach is ignored.
     pub fn command(&mut self, i: usize, meta: Meta) {
         let v = &mut self.vehicles;
         let lane = v.target_lane[i];
@@ -62,13 +63,14 @@ impl Traffic {
         self.vehicles.target_speed[i] = self.target_speeds()[index];
     }
 
-    /// Sets what `Manual` driver `i` does from the next frame on: m/s² and radians.
+    /// Sets acceleration (m/s²) and steering (radians) of `Manual` driver `i` for the next frames.
     pub fn drive(&mut self, i: usize, acceleration: f64, steering: f64) {
         self.vehicles.acceleration[i] = acceleration;
         self.vehicles.slip[i] = slip(steering);
     }
 
-    /// Everyone decides, in the order of the list where it matters: each sees the target lanes of those before it.
+    /// Computes the commands of all vehicles. Lanes are chosen in the order of the list: each vehicle sees the target
+    /// lanes of those before it.
     pub(super) fn decide(&mut self) {
         self.find_fronts();
         self.follow();
@@ -83,7 +85,7 @@ impl Traffic {
         for i in 0..n {
             let v = &self.vehicles;
             let driver = v.driver[i];
-            // Whoever has crashed only brakes from now on.
+            // A crashed vehicle only brakes.
             if v.crashed[i] || driver == Driver::Manual {
                 continue;
             }
@@ -156,7 +158,7 @@ mod tests {
 
         /// highway-env's chain of steering angle and slip angle, with all its trigonometry.
         #[test]
-        fn the_short_way_is_the_long_way(
+        fn the_slip_equals_that_of_the_reference(
             lateral in -8.0f64..8.0,
             heading in -7.0f64..7.0,
             speed in prop_oneof![-40.0f64..40.0, -0.02f64..0.02, Just(0.0)],

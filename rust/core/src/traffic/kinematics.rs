@@ -1,4 +1,4 @@
-//! How vehicles move: a bicycle model.
+//! Motion of vehicles: a bicycle model.
 //!
 //! Source: `highway_env/vehicle/kinematics.py` (`Vehicle.step`); P. Polack et al., "The kinematic bicycle model: a
 //! consistent model for planning feasible trajectories for autonomous vehicles?", IEEE Intelligent Vehicles (2017).
@@ -8,7 +8,7 @@ use super::math::{SIN_COS_LIMIT, sin_cos, vectorized};
 use super::vehicles::LENGTH;
 
 impl Traffic {
-    /// Everybody moves on by `dt` seconds.
+    /// Moves all vehicles by `dt` seconds.
     pub(super) fn advance(&mut self, dt: f64) {
         let v = &mut self.vehicles;
         let n = v.len();

@@ -1,8 +1,8 @@
 //! A lane: where it runs, how wide it is and what holds on it.
 //!
-//! Source: `highway_env/road/lane.py` (`AbstractLane`, `StraightLane`). All geometry is asked of [`Lane`], so that other
-//! shapes than the straight one need no change anywhere else. Coordinates along a lane are (longitudinal, lateral), the
-//! lateral one growing to the right (the world's y axis points down).
+//! Source: `highway_env/road/lane.py` (`AbstractLane`, `StraightLane`). All geometry is asked of [`Lane`], so that
+//! other shapes than the straight one need no change anywhere else. Coordinates along a lane are (longitudinal,
+//! lateral), the lateral one growing to the right (the world's y axis points down).
 
 use serde::{Deserialize, Serialize};
 
@@ -13,7 +13,7 @@ pub(super) const MARGIN: f64 = 1.0;
 /// A lane holds what is this far before its start or past its end, metres.
 const OVERHANG: f64 = 5.0;
 
-/// What is painted along one side of a lane.
+/// The marking along one side of a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Line {
     None,
@@ -33,12 +33,13 @@ pub struct Lane {
     pub lines: [Line; 2],
     /// Drivers of the IDM keep to it, m/s.
     pub speed_limit: Option<f64>,
-    /// Nobody may change to this lane; those who are on it may leave it.
+    /// No vehicle may change to this lane; vehicles on it may leave it.
     pub forbidden: bool,
 }
 
 impl Lane {
-    /// From (start, y) to (end, y), 4 m wide, striped on both sides, 20 m/s, open to all. `end` must be past `start`.
+    /// A lane from (start, y) to (end, y), 4 m wide, striped on both sides, 20 m/s, open to all. `end` must be past
+    /// `start`.
     pub fn straight(start: f64, end: f64, y: f64) -> Self {
         assert!(end > start, "a lane has a length");
         Self { start, end, y, width: WIDTH, lines: [Line::Striped; 2], speed_limit: Some(20.0), forbidden: false }
@@ -67,21 +68,21 @@ impl Lane {
         0.0
     }
 
-    /// Whether the place is on the lane, widened by `margin` on either side.
+    /// Returns whether the place is on the lane, widened by `margin` on either side.
     #[inline]
     pub fn holds(&self, x: f64, y: f64, margin: f64) -> bool {
         let (s, lateral) = self.local(x, y);
         lateral.abs() <= self.width / 2.0 + margin && -OVERHANG <= s && s < self.length() + OVERHANG
     }
 
-    /// Whether a vehicle there may change to this lane.
+    /// Returns whether a vehicle there may change to this lane.
     #[inline]
     pub fn reachable_from(&self, x: f64, y: f64) -> bool {
         let (s, lateral) = self.local(x, y);
         !self.forbidden && lateral.abs() <= 2.0 * self.width && 0.0 <= s && s < self.length() + OVERHANG
     }
 
-    /// How far the place is from the lane: to its side plus past its ends, metres.
+    /// Distance of a position from the lane: to its side plus past its ends, metres.
     #[inline]
     pub fn distance(&self, x: f64, y: f64) -> f64 {
         let (s, lateral) = self.local(x, y);

@@ -1,7 +1,7 @@
 //! Functions that a loop over many numbers can compute several at a time: no calls, no branches.
 //!
-//! Source: the minimax polynomials of Sun's fdlibm (`e_log.c`, `e_asin.c`, `k_sin.c`, `k_cos.c`), and Taylor's series of
-//! the exponential. Relative errors are some 1e-15, which the tests measure.
+//! Source: the minimax polynomials of Sun's fdlibm (`e_log.c`, `e_asin.c`, `k_sin.c`, `k_cos.c`), and Taylor's series
+//! of the exponential. Relative errors are some 1e-15, which the tests measure.
 
 use std::f64::consts::{FRAC_PI_2, LN_2, LOG2_E, PI, SQRT_2};
 
@@ -57,14 +57,15 @@ pub(super) fn wrap_to_pi(angle: f64) -> f64 {
     if (0.0..2.0 * PI).contains(&shifted) { shifted - PI } else { shifted.rem_euclid(2.0 * PI) - PI }
 }
 
-/// `x` to the power of `y` for `x >= 0` and `y > 0`; `x` below the normal numbers counts as 0, and powers end at 2^1000.
+/// `x` to the power of `y` for `x >= 0` and `y > 0`; `x` below the normal numbers counts as 0, and powers end at
+/// 2^1000.
 #[inline(always)]
 pub(super) fn power(x: f64, y: f64) -> f64 {
     let power = exp2(y * log2(x));
     if x < f64::MIN_POSITIVE { 0.0 } else { power }
 }
 
-/// Of a positive, normal number.
+/// Binary logarithm of a positive, normal number.
 #[inline(always)]
 fn log2(x: f64) -> f64 {
     // x = m 2^e with m in [sqrt(1/2), sqrt(2)).
@@ -114,7 +115,7 @@ fn exp2(x: f64) -> f64 {
     f64::from_bits(p.to_bits().wrapping_add(shifted.to_bits() << 52))
 }
 
-/// Of a number in [-1, 1].
+/// Arc sine of a number in [-1, 1].
 #[inline(always)]
 pub(super) fn asin(x: f64) -> f64 {
     let a = x.abs();
@@ -138,7 +139,7 @@ pub(super) fn asin(x: f64) -> f64 {
 /// Angles up to here are what [`sin_cos`] takes: a little more than pi / 4.
 pub(super) const SIN_COS_LIMIT: f64 = 0.79;
 
-/// Of an angle within [`SIN_COS_LIMIT`].
+/// Sine and cosine of an angle within [`SIN_COS_LIMIT`].
 #[inline(always)]
 pub(super) fn sin_cos(x: f64) -> (f64, f64) {
     let z = x * x;
@@ -187,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nothing_turns_nothing_is_rounded() {
+    fn zero_is_exact() {
         assert_eq!(sin_cos(0.0), (0.0, 1.0));
         assert_eq!(asin(0.0), 0.0);
         assert_eq!([power(0.0, 4.0), power(1.0, 3.7), power(2.0, 3.0)], [0.0, 1.0, 8.0]);

@@ -1,4 +1,4 @@
-//! Roads and those who drive on them. One file a noun.
+//! Roads and the vehicles on them.
 //!
 //! [`Traffic`] is what all simulators of traffic are built on: a [`road::Road`], its [`vehicles::Vehicles`], and the
 //! frame that moves them, in lockstep with highway-env 1.12.1.
@@ -39,28 +39,29 @@ pub struct Traffic {
     scratch: Scratch,
 }
 
-/// What a frame is computed with; nothing of it lasts. Every array has one entry a vehicle.
+/// Intermediate results of a frame; no state. Every array has one entry for each vehicle.
 #[derive(Clone, Debug, Default)]
 struct Scratch {
     order: neighbours::Order,
-    /// Who is in front, on the same lane: a vehicle, an obstacle (these count from the number of vehicles on), or nobody.
+    /// The neighbour in front on the same lane: a vehicle, an obstacle (indices from the number of vehicles on), or
+    /// none.
     front: Vec<u32>,
-    /// Velocity along x and y, of the vehicle and of the one in front, m/s.
+    /// Velocity along x and y, of the vehicle and of its neighbour in front, m/s.
     velocity: [Vec<f64>; 2],
     front_velocity: [Vec<f64>; 2],
-    /// To the one in front, centre to centre, metres.
+    /// Distance to the neighbour in front, centre to centre, metres.
     gap: Vec<f64>,
     /// Speed that the IDM drives at on a free road, m/s.
     desired: Vec<f64>,
     /// The IDM's terms, m/s².
     free: Vec<f64>,
     interaction: Vec<f64>,
-    /// From the target lane's middle, metres, and from its direction, radians.
+    /// Offset from the target lane's middle, metres, and from its direction, radians.
     lateral: Vec<f64>,
     turn: Vec<f64>,
-    /// Of the steering that holds the lane, see [`Vehicles::slip`].
+    /// Slip of the steering that holds the lane, see [`Vehicles::slip`].
     slip: Vec<f64>,
-    /// Who may collide with whom; obstacles count from the number of vehicles on.
+    /// Pairs that may collide; obstacles have indices from the number of vehicles on.
     pairs: Vec<(u32, u32)>,
 }
 
@@ -72,14 +73,14 @@ impl Scratch {
         for array in arrays.into_iter().chain([&mut self.lateral, &mut self.turn, &mut self.slip]) {
             array.resize(n, 0.0);
         }
-        self.front.resize(n, neighbours::NOBODY);
+        self.front.resize(n, neighbours::NO_NEIGHBOUR);
     }
 }
 
 impl Traffic {
     /// A road without vehicles. `target_speeds`: at least one, evenly spaced, from low to high.
     pub fn new(road: Road, target_speeds: Vec<f64>) -> Self {
-        assert!(!target_speeds.is_empty(), "there is a speed to hold");
+        assert!(!target_speeds.is_empty(), "at least one target speed");
         Self { road, vehicles: Vehicles::default(), target_speeds, scratch: Scratch::default() }
     }
 
@@ -101,12 +102,12 @@ impl Traffic {
         self.vehicles.len() - 1
     }
 
-    /// Takes vehicle `i` off the road; the later ones move up by one.
+    /// Removes vehicle `i`; the indices of later ones decrease by one.
     pub fn remove(&mut self, i: usize) {
         self.vehicles.remove(i);
     }
 
-    /// Which of the target speeds is nearest (`MDPVehicle.speed_to_index`).
+    /// Index of the nearest target speed (`MDPVehicle.speed_to_index`).
     pub fn speed_to_index(&self, speed: f64) -> usize {
         let last = self.target_speeds.len() - 1;
         if last == 0 {
@@ -116,7 +117,7 @@ impl Traffic {
         (x * last as f64).round_ties_even().clamp(0.0, last as f64) as usize
     }
 
-    /// One frame of `dt` seconds: everyone decides in the order of the list, everyone moves, collisions are found.
+    /// One frame of `dt` seconds: all vehicles decide in the order of the list, all move, collisions are found.
     pub fn frame(&mut self, dt: f64) {
         self.scratch.fit(self.vehicles.len());
         self.decide();

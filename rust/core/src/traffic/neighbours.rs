@@ -1,17 +1,17 @@
-//! Who is next to whom along a lane (`Road.neighbour_vehicles`).
+//! Neighbours along a lane (`Road.neighbour_vehicles`).
 //!
 //! All lanes run along x, so that one order of the vehicles by x serves every lane. It changes little from frame to
-//! frame. Of several who are equally near, the last of the list counts in front and the first behind; obstacles come
+//! frame. Of several that are equally near, the last of the list counts in front and the first behind; obstacles come
 //! after the vehicles.
 
 use super::Traffic;
 use super::lane::MARGIN;
 use super::vehicles::Vehicles;
 
-/// Nobody, as an index.
-pub(super) const NOBODY: u32 = u32::MAX;
+/// The index that stands for no neighbour.
+pub(super) const NO_NEIGHBOUR: u32 = u32::MAX;
 
-/// Who is before or behind somebody on a lane.
+/// The nearest vehicle or obstacle in front of or behind a vehicle on a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Neighbour {
     Vehicle(usize),
@@ -69,7 +69,7 @@ impl Order {
         }
     }
 
-    /// Whether somebody else is at the very same x as vehicle `i`.
+    /// Returns whether another vehicle has exactly the x of vehicle `i`.
     fn is_tied(&self, i: usize, x: &[f64]) -> bool {
         let rank = self.rank[i] as usize;
         let same = |k: usize| self.by_rank.get(k).is_some_and(|&j| x[j as usize] == x[i]);
@@ -78,7 +78,7 @@ impl Order {
 }
 
 impl Traffic {
-    /// The nearest before and behind vehicle `i` on a lane, which need not be its own.
+    /// The nearest neighbours in front of and behind vehicle `i` on a lane, which need not be its own.
     pub fn neighbours(&self, i: usize, lane: usize) -> (Option<Neighbour>, Option<Neighbour>) {
         let v = &self.vehicles;
         let road_lane = self.road.lane(lane);
@@ -132,7 +132,7 @@ impl Traffic {
         nearest.1
     }
 
-    /// `neighbours`' first, while the order is right.
+    /// The front neighbour of [`Traffic::neighbours`], faster, while the order is up to date.
     pub(super) fn in_front(&self, i: usize, lane: usize) -> Option<Neighbour> {
         let (v, order) = (&self.vehicles, &self.scratch.order);
         if order.is_tied(i, &v.x) {
@@ -144,7 +144,7 @@ impl Traffic {
         self.obstacle_before(i, lane, front.map(Neighbour::Vehicle))
     }
 
-    /// `neighbours`' second, while the order is right.
+    /// The rear neighbour of [`Traffic::neighbours`], faster, while the order is up to date.
     pub(super) fn behind(&self, i: usize, lane: usize) -> Option<Neighbour> {
         let (v, order) = (&self.vehicles, &self.scratch.order);
         if order.is_tied(i, &v.x) {
@@ -156,7 +156,7 @@ impl Traffic {
         self.obstacle_behind(i, lane, rear.map(Neighbour::Vehicle))
     }
 
-    /// Finds for every vehicle who is in front of it on its own lane: `in_front` for all of them at once.
+    /// Finds the neighbour in front of every vehicle on its own lane: `in_front` for all of them at once.
     pub(super) fn find_fronts(&mut self) {
         let Self { road, vehicles: v, scratch, .. } = self;
         scratch.order.sort(v);
@@ -164,21 +164,21 @@ impl Traffic {
         let (order, front) = (&mut scratch.order, &mut scratch.front[..n]);
         let (x, y, lane) = (&v.x[..n], &v.y[..n], &v.lane[..n]);
         order.last.clear();
-        order.last.resize(road.lanes().len(), NOBODY);
+        order.last.resize(road.lanes().len(), NO_NEIGHBOUR);
         let mut tied = false;
         let mut before = f64::NAN;
-        for &who in order.by_rank.iter().rev() {
-            let i = who as usize;
+        for &vehicle in order.by_rank.iter().rev() {
+            let i = vehicle as usize;
             let (x, y, lane) = (x[i], y[i], lane[i]);
             tied |= x == before;
             before = x;
             front[i] = order.last[lane];
             if road.only_lane_near(lane, x, y) {
-                order.last[lane] = who;
+                order.last[lane] = vehicle;
             } else {
                 for (other, last) in road.lanes().iter().zip(&mut order.last) {
                     if other.holds(x, y, MARGIN) {
-                        *last = who;
+                        *last = vehicle;
                     }
                 }
             }
@@ -194,20 +194,20 @@ impl Traffic {
                 self.obstacle_before(i, lane, self.front(i))
             };
             self.scratch.front[i] = match front {
-                None => NOBODY,
+                None => NO_NEIGHBOUR,
                 Some(Neighbour::Vehicle(j)) => j as u32,
                 Some(Neighbour::Obstacle(j)) => (n + j) as u32,
             };
         }
     }
 
-    /// What `find_fronts` found for vehicle `i`.
+    /// The neighbour in front that `find_fronts` found for vehicle `i`.
     #[inline]
     pub(super) fn front(&self, i: usize) -> Option<Neighbour> {
         let (n, front) = (self.vehicles.len(), self.scratch.front[i]);
         match front as usize {
             j if j < n => Some(Neighbour::Vehicle(j)),
-            _ if front == NOBODY => None,
+            _ if front == NO_NEIGHBOUR => None,
             j => Some(Neighbour::Obstacle(j - n)),
         }
     }
@@ -226,7 +226,7 @@ mod tests {
 
         /// Coarse places, so that many are equal; a lane that begins and ends on the way; obstacles.
         #[test]
-        fn the_quick_ways_find_what_a_search_finds(
+        fn the_fast_searches_agree_with_the_plain_one(
             places in prop::collection::vec((0u8..40, 0u8..30), 1..14),
             moves in prop::collection::vec((0u8..40, 0u8..30), 1..14),
             obstacles in prop::collection::vec((0u8..40, 0u8..4), 0..3),

@@ -29,7 +29,7 @@ impl NumpyRandom {
         rng
     }
 
-    /// Whether it runs through all of its period, as every one does that was made from a seed.
+    /// Returns whether it runs through all of its period, as every one does that was made from a seed.
     pub fn is_sound(&self) -> bool {
         self.increment & 1 == 1
     }

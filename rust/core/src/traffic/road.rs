@@ -1,6 +1,7 @@
 //! A road: lanes side by side and what lies on them.
 //!
-//! Source: `highway_env/road/road.py` (`RoadNetwork.straight_road_network`), `highway_env/vehicle/objects.py` (`Obstacle`).
+//! Source: `highway_env/road/road.py` (`RoadNetwork.straight_road_network`), `highway_env/vehicle/objects.py`
+//! (`Obstacle`).
 
 use serde::{Deserialize, Serialize};
 
@@ -27,7 +28,8 @@ impl Obstacle {
     }
 }
 
-/// Lanes from left to right: lanes `i` and `i + 1` lie beside each other. A lane may exist over a part of the road only.
+/// Lanes from left to right: lanes `i` and `i + 1` lie beside each other. A lane may exist over a part of the road
+/// only.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Road {
     lanes: Vec<Lane>,
@@ -39,7 +41,7 @@ pub struct Road {
 }
 
 impl Road {
-    /// At least one lane.
+    /// A road of at least one lane.
     pub fn new(lanes: Vec<Lane>, obstacles: Vec<Obstacle>) -> Self {
         assert!(!lanes.is_empty(), "a road has lanes");
         let middle = |lane: &Lane| lane.position(0.0, 0.0).1;
@@ -93,7 +95,7 @@ impl Road {
         best.1
     }
 
-    /// Whether a vehicle on lane `lane` is certainly on it, as its neighbours see it, and on no other.
+    /// Returns whether a vehicle on lane `lane` is certainly on it, as its neighbours see it, and on no other.
     #[inline]
     pub(super) fn only_lane_near(&self, lane: usize, x: f64, y: f64) -> bool {
         let here = &self.lanes[lane];
@@ -127,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn the_quick_way_finds_the_closest_lane() {
+    fn the_fast_search_finds_the_closest_lane() {
         let mut lanes = Road::straight(3, 500.0, 30.0).lanes().to_vec();
         lanes.push(Lane::straight(100.0, 200.0, 12.0));
         let road = Road::new(lanes, Vec::new());

@@ -1,4 +1,4 @@
-//! What a traffic simulator shows at one moment: lanes, cars, obstacles and where to look. Pictures and logs are made
+//! The scene of a traffic simulator at one moment: lanes, cars, obstacles and the camera. Pictures and logs are made
 //! from this alone.
 //!
 //! Metres, seconds and radians. As in highway-env's pictures x points right and y down, and headings turn from x to y.
@@ -8,7 +8,7 @@ pub use super::lane::Line;
 pub use super::road::Obstacle;
 use super::vehicles;
 
-/// A simulator that can be looked at.
+/// A simulator that has a scene.
 pub trait Scenic {
     fn scene(&self) -> Scene;
 }
@@ -22,7 +22,7 @@ pub struct Scene {
     pub cars: Vec<Car>,
     pub obstacles: Vec<Obstacle>,
     pub camera: Camera,
-    /// The slowest and the fastest speed that colours tell apart, m/s.
+    /// The range of speeds that colours show, m/s.
     pub speeds: [f64; 2],
 }
 
@@ -41,14 +41,14 @@ pub enum Camera {
 /// A lane as it lies on the ground.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LaneStrip {
-    /// Its centre line: straight pieces between these points, at least two.
+    /// The centre line: straight pieces between these points, at least two.
     pub centre: Vec<[f64; 2]>,
-    /// Whether the last point leads back to the first.
+    /// True if the last point leads back to the first.
     pub closed: bool,
-    /// Along the centre line, metres. The pieces of a curve are a little shorter.
+    /// Length along the centre line, metres. The pieces of a curve are a little shorter.
     pub length: f64,
     pub width: f64,
-    /// To the left and to the right of who drives on it: smaller and larger y if the lane runs along x.
+    /// The left and the right marking, seen by a driver: at smaller and larger y if the lane runs along x.
     pub lines: [Line; 2],
 }
 
@@ -74,28 +74,28 @@ impl LaneStrip {
     }
 }
 
-/// Something that drives.
+/// A vehicle of the scene.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Car {
-    /// Tells it from the other cars of the episode.
+    /// Identifies the car among those of the episode.
     pub id: u32,
-    /// Its centre.
+    /// Centre, metres.
     pub x: f64,
     pub y: f64,
     pub heading: f64,
     pub length: f64,
     pub width: f64,
     pub speed: f64,
-    /// Its lane, and how far along it.
+    /// Index of its lane, and position along it, metres.
     pub lane: u32,
     pub along: f64,
-    /// The number of the agent that drives it: its row in the environment. None: background traffic.
+    /// The index of the agent that drives it in its environment. None: background traffic.
     pub agent: Option<u32>,
     pub crashed: bool,
 }
 
 impl Scene {
-    /// What [`Camera::Agents`] looks at, from corner to corner: the agents that have not crashed, else all agents, else
+    /// The view of [`Camera::Agents`], from corner to corner: the agents that have not crashed, else all agents, else
     /// all cars. Across straight roads, their lanes too.
     pub(super) fn focus(&self) -> Option<([f64; 2], [f64; 2])> {
         let place = |car: &Car| [car.x, car.y];
@@ -122,7 +122,7 @@ impl Scene {
         if self.camera == Camera::Agents
             && let (Some((low, high)), Some((later_low, later_high))) = (self.focus(), later.focus())
         {
-            // Or it would jump where an agent leaves.
+            // Keeps the camera from jumping where an agent leaves.
             let blend = |a: [f64; 2], b: [f64; 2]| std::array::from_fn(|k| a[k] + share * (b[k] - a[k]));
             scene.camera = Camera::Box(blend(low, later_low), blend(high, later_high));
         }
@@ -138,13 +138,13 @@ impl Scene {
 }
 
 impl Traffic {
-    /// Its scene. `who` gives a vehicle's [`Car::id`] and [`Car::agent`] by its place in the list.
+    /// The scene. `identify` gives the [`Car::id`] and [`Car::agent`] of a vehicle by its index.
     pub fn scene(
         &self,
         time: f64,
         camera: Camera,
         speeds: [f64; 2],
-        who: impl Fn(usize) -> (u32, Option<u32>),
+        identify: impl Fn(usize) -> (u32, Option<u32>),
     ) -> Scene {
         let lanes = self.road.lanes().iter().map(|lane| {
             let end = |s| <[f64; 2]>::from(lane.position(s, 0.0));
@@ -152,7 +152,7 @@ impl Traffic {
         });
         let v = &self.vehicles;
         let cars = (0..v.len()).map(|i| {
-            let (id, agent) = who(i);
+            let (id, agent) = identify(i);
             Car {
                 id,
                 x: v.x[i],

@@ -1,7 +1,8 @@
 //! The vehicles on a road, as arrays of their properties.
 //!
-//! The index of a vehicle is its place in highway-env's `road.vehicles`: who acts first and which of two equally near
-//! neighbours counts depend on it. Source: `highway_env/vehicle/{objects,kinematics,controller,behavior}.py`.
+//! The index of a vehicle is its place in highway-env's `road.vehicles`: the order of decisions, and the choice between
+//! two equally near neighbours, depend on it. Source:
+//! `highway_env/vehicle/{objects,kinematics,controller,behavior}.py`.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,10 +10,10 @@ use serde::{Deserialize, Serialize};
 pub const LENGTH: f64 = 5.0;
 /// Width of every vehicle, metres.
 pub const WIDTH: f64 = 2.0;
-/// Beyond this speed, in either direction, vehicles brake, m/s.
+/// Speed beyond which vehicles brake, in either direction, m/s.
 pub const MAX_SPEED: f64 = 40.0;
 
-/// Who drives.
+/// The kind of a vehicle's driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Driver {
     /// Speed and lane chosen from outside and held by its own controllers: highway-env's `MDPVehicle`.
@@ -30,13 +31,13 @@ pub enum Driver {
 }
 
 impl Driver {
-    /// Whether it decides by itself where to drive, and how fast.
+    /// Returns whether it chooses its lane and speed by itself.
     #[inline]
     pub fn is_traffic(self) -> bool {
         !matches!(self, Self::Meta | Self::Manual)
     }
 
-    /// Whether it follows a target lane and a target speed: highway-env's `ControlledVehicle`.
+    /// Returns whether it follows a target lane and a target speed: highway-env's `ControlledVehicle`.
     #[inline]
     pub fn has_targets(self) -> bool {
         self != Self::Manual
@@ -46,9 +47,9 @@ impl Driver {
 /// Weights of the linear drivers (`ACCELERATION_PARAMETERS`, `STEERING_PARAMETERS`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Gains {
-    /// Of the target speed, the speed of the one in front, and the gap.
+    /// Weights of the target speed, the speed of the neighbour in front, and the gap.
     pub acceleration: [f64; 3],
-    /// Of the heading and the lateral offset.
+    /// Weights of the heading and the lateral offset.
     pub steering: [f64; 2],
 }
 
@@ -83,17 +84,17 @@ pub struct Vehicle {
     pub target_speed: Option<f64>,
     /// Exponent of the IDM's free-road term.
     pub delta: f64,
-    /// Seconds since the last thought about changing lanes; by place, as highway-env sets it, if `None`.
+    /// Seconds since the last decision about changing lanes; derived from the position, as in highway-env, if `None`.
     pub timer: Option<f64>,
     pub gains: Gains,
-    /// Whether traffic of this kind may change lanes.
+    /// True if traffic of this kind may change lanes.
     pub changes_lanes: bool,
-    /// Two vehicles collide if one of them looks.
+    /// Two vehicles can collide if this is set for one of them.
     pub checks_collisions: bool,
 }
 
 impl Vehicle {
-    /// As highway-env's constructors make one: target of lane and speed as it stands, exponent 4, the usual gains.
+    /// A vehicle as highway-env's constructors make it: present lane and speed as targets, exponent 4, the usual gains.
     pub fn new(driver: Driver, x: f64, y: f64, speed: f64) -> Self {
         Self {
             driver,
@@ -121,28 +122,29 @@ pub struct Vehicles {
     pub y: Vec<f64>,
     /// Radians. [`Vehicles::turn_to`] sets it together with `cos` and `sin`.
     pub heading: Vec<f64>,
-    /// Of the heading.
+    /// Cosine and sine of the heading.
     pub cos: Vec<f64>,
     pub sin: Vec<f64>,
     /// m/s.
     pub speed: Vec<f64>,
     /// Last command, m/s².
     pub acceleration: Vec<f64>,
-    /// Last command as the sine of the slip angle beta = atan(tan(steering) / 2); [`Vehicles::steering`] gives the angle.
+    /// Last command as the sine of the slip angle beta = atan(tan(steering) / 2); [`Vehicles::steering`] gives the
+    /// angle.
     pub slip: Vec<f64>,
     /// The closest lane.
     pub lane: Vec<usize>,
     pub target_lane: Vec<usize>,
     /// m/s.
     pub target_speed: Vec<f64>,
-    /// Of a `Meta` driver: which of the target speeds it holds.
+    /// Index of the target speed that a `Meta` driver holds.
     pub speed_index: Vec<usize>,
     /// Exponent of the IDM's free-road term.
     pub delta: Vec<f64>,
-    /// Seconds since the last thought about changing lanes.
+    /// Seconds since the last decision about changing lanes.
     pub timer: Vec<f64>,
     pub crashed: Vec<bool>,
-    /// By how much a collision shifts it in the next frame, metres.
+    /// Shift by a collision in the next frame, metres.
     pub impact: Vec<Option<[f64; 2]>>,
     pub gains: Vec<Gains>,
     pub changes_lanes: Vec<bool>,
@@ -182,7 +184,7 @@ impl Vehicles {
         each!(self, clear());
     }
 
-    /// Takes vehicle `i` away; the later ones move up by one.
+    /// Removes vehicle `i`; the indices of later ones decrease by one.
     pub fn remove(&mut self, i: usize) {
         each!(self, remove(i));
     }

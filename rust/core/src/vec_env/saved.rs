@@ -4,8 +4,9 @@
 //! magic and version (8), CRC-32 of the rest (4), fingerprint, alive flags, then for each environment its phase and its state
 //! ```
 //!
-//! The checksum finds damage, no more: who alters a state can mend it. So all that is read is checked, and a state is
-//! refused that an environment could not have come to where what it then did would end in a panic, without end or out of bounds.
+//! The checksum finds damage, no more: a program that alters a state can update it. So all that is read is checked, and
+//! a state is refused that an environment could not have come to where what it then did would end in a panic, without
+//! end or out of bounds.
 
 use postcard::ser_flavors::Flavor;
 use postcard::{serialize_with_flavor, take_from_bytes};

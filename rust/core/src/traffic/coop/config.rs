@@ -1,4 +1,4 @@
-//! What a cooperative environment is: fixed while it lives. What changes from episode to episode is the [`Difficulty`].
+//! Options of a cooperative environment. They are fixed while it lives, except for the [`Difficulty`] of each episode.
 
 use serde::{Deserialize, Serialize};
 
@@ -24,13 +24,13 @@ pub const MAX_DENSITY: f64 = 4.0;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Task {
-    /// A straight road: go fast and stay whole until the time is up.
+    /// A straight road: drive fast without a crash until the time is over.
     Highway,
     /// A third of the agents begin on a ramp that ends at an obstacle; all must get past it.
     Merge,
 }
 
-/// What agents send.
+/// The kind of the agents' actions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ActionType {
     /// highway-env's five: lane left, idle, lane right, faster, slower.
@@ -51,20 +51,20 @@ impl ActionType {
 /// Weights of an agent's own reward in a step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Weights {
-    /// For a crash.
+    /// Reward for a crash.
     pub collision: f64,
-    /// Times where the speed lies in `speed_range`, from 0 to 1.
+    /// Factor of the position of the speed in `speed_range`, from 0 to 1.
     pub speed: f64,
-    /// Times the lane from 0, the leftmost, to 1, the rightmost of the main road; on a ramp it is 0.
+    /// Factor of the lane from 0, the leftmost, to 1, the rightmost of the main road; on a ramp it is 0.
     pub lane: f64,
-    /// For getting to the end of the road, where it has one.
+    /// Reward for arriving at the end of the road, where it has one.
     pub arrival: f64,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     pub task: Task,
-    /// Of the main road.
+    /// Lanes of the main road.
     pub lanes: usize,
     /// Rows of an environment.
     pub max_agents: usize,
@@ -106,7 +106,7 @@ impl Config {
         }
     }
 
-    /// What is wrong with it, in words.
+    /// Checks every option; the error names the first that is out of range.
     pub fn check(&self) -> Result<(), String> {
         let whole = |name: &str, value: usize, low: usize, high: usize| {
             let fits = (low..=high).contains(&value);
@@ -179,42 +179,42 @@ impl Config {
         SPACING * rows as f64
     }
 
-    /// Where the front of the traffic stands at the start; the road begins at 0.
+    /// Position of the front of the traffic at the start, metres; the road begins at 0.
     pub fn front(&self) -> f64 {
         self.stretch(self.max_agents) + SPACING
     }
 
-    /// Where the ramp ends, if there is one.
+    /// Position of the end of the ramp, if there is one.
     pub fn ramp_end(&self) -> Option<f64> {
         (self.task == Task::Merge).then(|| self.front() + TO_RAMP_END)
     }
 
-    /// Where an agent has arrived, if there is such a place.
+    /// Position where an agent has arrived, if there is one.
     pub fn arrival(&self) -> Option<f64> {
         self.ramp_end().map(|end| end + TO_ARRIVAL)
     }
 
-    /// Where the vehicles that pass are counted.
+    /// Position where passing vehicles are counted.
     pub fn counter(&self) -> f64 {
         self.ramp_end().unwrap_or(self.front() + SPACING)
     }
 
-    /// Name and options in words.
+    /// Name and options as text.
     pub fn fingerprint(&self) -> String {
         format!("{self:?}")
     }
 }
 
-/// What changes from episode to episode.
+/// The options that may change from episode to episode.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Difficulty {
     pub agents: usize,
-    /// Of the background traffic: 1 is the configured number of vehicles on the same stretch.
+    /// Density of the background traffic: 1 is the configured number of vehicles on the same stretch.
     pub density: f64,
 }
 
 impl Difficulty {
-    /// What is wrong with it, in words.
+    /// Checks every option; the error names the first that is out of range.
     pub fn check(&self, config: &Config) -> Result<(), String> {
         if !(1..=config.max_agents).contains(&self.agents) {
             return Err(format!("num_agents: expected 1 to {} (max_agents), got {}", config.max_agents, self.agents));
@@ -230,7 +230,7 @@ impl Difficulty {
         self.agents + self.background(config)
     }
 
-    /// Those of the most difficult one.
+    /// All vehicles of the most difficult episode.
     pub fn most_vehicles(config: &Config) -> usize {
         Self { agents: config.max_agents, density: MAX_DENSITY }.vehicles(config)
     }

@@ -19,7 +19,7 @@ use crate::traffic::road::{Obstacle, Road};
 use crate::traffic::vehicles::{Driver, LENGTH, MAX_SPEED, Vehicle};
 use crate::traffic::{Neighbour, Traffic};
 
-/// What 1 stands for in a continuous action: m/s² and radians. (highway-env's pi / 4 is for parking lots: at 25 m/s a
+/// The value of 1 in a continuous action: m/s² and radians. (highway-env's pi / 4 is for parking lots: at 25 m/s a
 /// tenth of a radian turns a car by 28 degrees in a second.)
 const ACCELERATION: f64 = 5.0;
 const STEERING: f64 = 0.1;
@@ -32,15 +32,15 @@ const META: [Meta; 5] = [Meta::LaneLeft, Meta::Idle, Meta::LaneRight, Meta::Fast
 #[derive(Clone, Serialize, Deserialize)]
 pub struct State {
     rng: Rng,
-    /// Of the episodes to come.
+    /// Difficulty of coming episodes.
     difficulty: Difficulty,
     pub(super) traffic: Traffic,
     /// The vehicle of each row whose agent acts.
     drivers: Vec<Option<usize>>,
     /// The number of each vehicle in this episode: agents have that of their row, background vehicles the next ones.
     pub(super) numbers: Vec<u32>,
-    /// What becomes of each vehicle before the next step.
-    fates: Vec<Fate>,
+    /// The status of each vehicle at the next step.
+    statuses: Vec<Status>,
     /// Steps of this episode so far.
     pub(super) steps: u32,
     pub(super) account: Account,
@@ -50,12 +50,12 @@ pub struct State {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-enum Fate {
-    Drives,
+enum Status {
+    Driving,
     /// A wreck, for that many steps by now.
-    Lies(u32),
-    /// It has arrived, and leaves the road.
-    Leaves,
+    Wreck(u32),
+    /// Has arrived, and leaves the road.
+    Leaving,
 }
 
 pub struct Coop {
@@ -73,13 +73,13 @@ fn road(config: &Config) -> Road {
     let mut ramp = Lane::straight(0.0, end, y);
     ramp.lines = [Line::None, Line::Continuous];
     ramp.speed_limit = Some(SPEED_LIMIT);
-    // Who has left it does not come back.
+    // Vehicles that have left it do not come back.
     ramp.forbidden = true;
     lanes.push(ramp);
     Road::new(lanes, vec![Obstacle::new(end, y)])
 }
 
-/// Where a vehicle is on the lane that it is nearest to.
+/// The position of a vehicle on the lane that it is nearest to.
 fn on_lane(traffic: &Traffic, vehicle: usize) -> OnLane {
     let vehicles = &traffic.vehicles;
     let lane = traffic.road.lane(vehicles.lane[vehicle]);
@@ -92,8 +92,8 @@ fn on_lane(traffic: &Traffic, vehicle: usize) -> OnLane {
     }
 }
 
-/// Seconds until a vehicle runs into the one ahead in its lane, at the speeds that they have. Who is beside it, half off
-/// the road or across the line, is not ahead of it.
+/// Seconds until a vehicle runs into the next one in its lane at their present speeds. A vehicle beside it, half off the
+/// road or across the line, is not ahead of it.
 fn time_to_collision(traffic: &Traffic, vehicle: usize) -> f64 {
     let vehicles = &traffic.vehicles;
     let (gap, front_speed) = match traffic.neighbours(vehicle, vehicles.lane[vehicle]).0 {
@@ -122,7 +122,7 @@ impl Coop {
             traffic,
             drivers: vec![None; config.max_agents],
             numbers: Vec::new(),
-            fates: Vec::new(),
+            statuses: Vec::new(),
             steps: 0,
             account: Account::new(0),
             finished: 0,
@@ -131,12 +131,12 @@ impl Coop {
         Self { config, state }
     }
 
-    /// Of the episodes to come.
+    /// The difficulty of coming episodes.
     pub fn difficulty(&self) -> Difficulty {
         self.state.difficulty
     }
 
-    /// For the episodes to come. Panics if it does not fit the config.
+    /// Sets the difficulty of coming episodes. Panics if it does not fit the config.
     pub fn set_difficulty(&mut self, difficulty: Difficulty) {
         difficulty.check(&self.config).expect("a checked difficulty");
         self.state.difficulty = difficulty;
@@ -155,22 +155,22 @@ impl Coop {
         &self.state.drivers
     }
 
-    /// Takes from the road who has arrived and the wrecks that have lain there long enough.
+    /// Removes vehicles that have arrived, and wrecks after [`WRECK_TIME`](super::config::WRECK_TIME).
     fn clear_road(&mut self) {
-        let State { traffic, drivers, numbers, fates, account, .. } = &mut self.state;
-        let goes = |fate: Fate| match fate {
-            Fate::Drives => false,
-            Fate::Lies(steps) => steps >= self.config.wreck_steps(),
-            Fate::Leaves => true,
+        let State { traffic, drivers, numbers, statuses, account, .. } = &mut self.state;
+        let goes = |status: Status| match status {
+            Status::Driving => false,
+            Status::Wreck(steps) => steps >= self.config.wreck_steps(),
+            Status::Leaving => true,
         };
-        for i in (0..fates.len()).rev() {
-            if !goes(fates[i]) {
+        for i in (0..statuses.len()).rev() {
+            if !goes(statuses[i]) {
                 continue;
             }
             account.passed += u32::from(traffic.vehicles.x[i] >= self.config.counter());
             traffic.remove(i);
             numbers.remove(i);
-            fates.remove(i);
+            statuses.remove(i);
             for driver in drivers.iter_mut().flatten() {
                 *driver -= usize::from(*driver > i);
             }
@@ -211,7 +211,7 @@ impl Coop {
         traffic.add(&vehicle);
     }
 
-    /// How the step went for the agent of a vehicle.
+    /// The outcome of the step for the agent of a vehicle.
     fn outcome(&self, vehicle: usize) -> Outcome {
         let vehicles = &self.state.traffic.vehicles;
         let on_lane = on_lane(&self.state.traffic, vehicle);
@@ -226,10 +226,10 @@ impl Coop {
         }
     }
 
-    /// Notes in the account, and in the fate of its vehicle, how a step went for an agent.
-    fn note(&mut self, vehicle: usize, outcome: Outcome, is_last: bool) {
+    /// Records the outcome of a step for an agent in the counters and in the status of its vehicle.
+    fn record(&mut self, vehicle: usize, outcome: Outcome, is_last: bool) {
         let ttc = time_to_collision(&self.state.traffic, vehicle);
-        let State { traffic, fates, account, .. } = &mut self.state;
+        let State { traffic, statuses, account, .. } = &mut self.state;
         account.speed_sum += traffic.vehicles.speed[vehicle];
         account.speed_count += 1;
         account.min_ttc = account.min_ttc.min(ttc);
@@ -237,19 +237,19 @@ impl Coop {
             traffic.vehicles.crashed[vehicle] = true;
             account.crashed += 1;
         } else if outcome.arrived {
-            fates[vehicle] = Fate::Leaves;
+            statuses[vehicle] = Status::Leaving;
         }
         let stayed_whole = is_last && self.config.task == Task::Highway && !outcome.crashed;
         account.succeeded += u32::from(outcome.arrived || stayed_whole);
     }
 
     fn count_wrecks(&mut self) {
-        let State { traffic, fates, .. } = &mut self.state;
-        for (fate, _) in fates.iter_mut().zip(&traffic.vehicles.crashed).filter(|(_, crashed)| **crashed) {
-            *fate = match *fate {
-                Fate::Drives => Fate::Lies(1),
-                Fate::Lies(steps) => Fate::Lies(steps + 1),
-                Fate::Leaves => Fate::Leaves,
+        let State { traffic, statuses, .. } = &mut self.state;
+        for (status, _) in statuses.iter_mut().zip(&traffic.vehicles.crashed).filter(|(_, crashed)| **crashed) {
+            *status = match *status {
+                Status::Driving => Status::Wreck(1),
+                Status::Wreck(steps) => Status::Wreck(steps + 1),
+                Status::Leaving => Status::Leaving,
             };
         }
     }
@@ -332,8 +332,8 @@ impl Env for Coop {
             *driver = (row < difficulty.agents).then_some(row);
         }
         self.state.numbers = (0..starts.len() as u32).collect();
-        self.state.fates.clear();
-        self.state.fates.resize(starts.len(), Fate::Drives);
+        self.state.statuses.clear();
+        self.state.statuses.resize(starts.len(), Status::Driving);
         self.state.steps = 0;
         self.state.account = Account::new(difficulty.agents);
         self.write_obs(obs);
@@ -354,7 +354,7 @@ impl Env for Coop {
         }
         self.state.steps += 1;
         let is_last = self.state.steps >= self.config.steps();
-        // Who ends with this step still sees its end.
+        // Written before agents are removed: those whose episode ends get their true last observation.
         self.write_obs(rows.obs);
 
         let mut own = [0.0; MAX_AGENTS];
@@ -363,7 +363,7 @@ impl Env for Coop {
             (rows.terminated[row], rows.truncated[row]) = (0, 0);
             let Some(vehicle) = self.state.drivers[row] else { continue };
             let outcome = self.outcome(vehicle);
-            self.note(vehicle, outcome, is_last);
+            self.record(vehicle, outcome, is_last);
             *own = reward::own(&self.config, outcome);
             acted += 1;
             total += *own;
@@ -399,32 +399,35 @@ impl Env for Coop {
 
     fn check_state(&self, state: &State, phase: Phase) -> Result<(), String> {
         let config = &*self.config;
-        let State { traffic, drivers, numbers, fates, account, .. } = state;
+        let State { traffic, drivers, numbers, statuses, account, .. } = state;
         traffic.check(&self.state.traffic)?;
         let n = traffic.vehicles.len();
         ensure(n <= Difficulty::most_vehicles(config), "there are more vehicles than in an episode")?;
-        ensure(numbers.len() == n && fates.len() == n, "the properties of vehicles are not as many as the vehicles")?;
+        ensure(
+            numbers.len() == n && statuses.len() == n,
+            "the properties of vehicles are not as many as the vehicles",
+        )?;
         ensure(drivers.len() == config.max_agents, "there are more or fewer agents than rows")?;
         let mut free = vec![true; n];
         let distinct = drivers.iter().flatten().all(|&i| free.get_mut(i).is_some_and(std::mem::take));
         ensure(distinct, "an agent drives a vehicle that is not there, or another agent's")?;
         ensure(
             drivers.iter().any(Option::is_some) == (phase == Phase::Running),
-            "agents drive while no episode runs, or none",
+            "agents drive while no episode runs, or no agent drives in a running one",
         )?;
-        let lies = |fate: &Fate| matches!(fate, Fate::Lies(steps) if *steps > config.wreck_steps());
-        ensure(!fates.iter().any(lies), "a wreck has been on the road for too long")?;
+        let lies = |status: &Status| matches!(status, Status::Wreck(steps) if *steps > config.wreck_steps());
+        ensure(!statuses.iter().any(lies), "a wreck has been on the road for too long")?;
         let left = config.steps().checked_sub(state.steps);
-        ensure(left.is_some_and(|left| left > 0 || phase != Phase::Running), "the time is none of an episode")?;
+        ensure(left.is_some_and(|left| left > 0 || phase != Phase::Running), "the time is beyond the episode")?;
         state.difficulty.check(config)?;
-        ensure(state.rng.is_sound(), "the random generator stands still")?;
+        ensure(state.rng.is_sound(), "the random generator has an impossible state")?;
         let agents = account.agents;
         let counted = agents as usize <= config.max_agents
             && account.crashed.max(account.succeeded) <= agents
             && u64::from(account.speed_count) <= u64::from(state.steps) * u64::from(agents)
             && account.passed as usize <= Difficulty::most_vehicles(config)
             && state.finished < 1 << 62;
-        ensure(counted, "the account of the episode counts what cannot be")
+        ensure(counted, "the counters of the episode are impossible")
     }
 
     fn set_state(&mut self, state: State) {
@@ -433,7 +436,7 @@ impl Env for Coop {
 
     fn memory(&self) -> usize {
         let n = self.state.difficulty.vehicles(&self.config);
-        let rows = self.config.max_agents * size_of::<Option<usize>>() + n * (size_of::<u32>() + size_of::<Fate>());
+        let rows = self.config.max_agents * size_of::<Option<usize>>() + n * (size_of::<u32>() + size_of::<Status>());
         self.state.traffic.memory(n) + arrays(3, rows)
     }
 
@@ -457,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn only_who_is_ahead_is_run_into() {
+    fn only_vehicles_ahead_have_a_time_to_collision() {
         assert_eq!(seconds_to(LENGTH + 30.0, 0.0), 3.0);
         assert_eq!(seconds_to(LENGTH + 30.0, 2.5), 3.0);
         assert_eq!(seconds_to(LENGTH - 1.0, 2.5), f64::INFINITY);

@@ -1,11 +1,11 @@
-//! What became of an episode.
+//! Results of episodes.
 
 use serde::{Deserialize, Serialize};
 
-/// The longest time to a collision that is told apart, s.
+/// Upper bound of times to a collision, s.
 pub const MAX_TTC: f64 = 100.0;
 
-/// An episode that is over. NaN before the first.
+/// Results of an episode that has ended. NaN before the first.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Episode {
     /// Steps.
@@ -15,7 +15,7 @@ pub struct Episode {
     pub num_agents: f64,
     /// Share of the agents that crashed.
     pub collision_rate: f64,
-    /// Of the agents while they drove, m/s.
+    /// Mean speed of the agents while they drove, m/s.
     pub mean_speed: f64,
     /// Vehicles an hour, background included, past the counter.
     pub throughput: f64,
@@ -41,14 +41,14 @@ impl Episode {
         success: f64::NAN,
     };
 
-    /// In the order of `FIELDS`.
+    /// All numbers, in the order of `FIELDS`.
     pub fn numbers(&self) -> [f64; Self::FIELDS.len()] {
         let Self { length, return_mean, num_agents, collision_rate, mean_speed, throughput, min_ttc, success } = *self;
         [length, return_mean, num_agents, collision_rate, mean_speed, throughput, min_ttc, success]
     }
 }
 
-/// The account of the episode that runs.
+/// Counters of the running episode.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Account {
     pub agents: u32,
@@ -77,7 +77,8 @@ impl Account {
         }
     }
 
-    /// Closes it: after `steps` steps, in `seconds`, with `beyond` vehicles of the road past the counter.
+    /// The results of the episode: after `steps` steps, in `seconds`, with `beyond` vehicles of the road past the
+    /// counter.
     pub fn close(&self, steps: u32, seconds: f64, beyond: usize) -> Episode {
         let agents = f64::from(self.agents);
         Episode {

@@ -1,4 +1,4 @@
-//! What an agent sees: itself on its lane, and the nearest vehicles relative to it. All numbers lie in [-1, 1].
+//! Observations: the agent on its lane, and the nearest vehicles relative to it. All numbers lie in [-1, 1].
 //!
 //! ```text
 //! lane offset, heading error, speed, target speed, one number a lane (1: this one), distance to the ramp's end,
@@ -27,10 +27,10 @@ pub(super) fn obs_len(config: &Config) -> usize {
     5 + config.all_lanes() + NEAREST * VEHICLE_LEN
 }
 
-/// Where an agent is on its lane.
+/// The position of an agent on its lane.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct OnLane {
-    /// From the left.
+    /// Index of the lane from the left.
     pub lane: usize,
     /// Metres from the middle of the lane, and half of its width.
     pub lateral: f64,
@@ -39,7 +39,7 @@ pub(super) struct OnLane {
     pub heading_error: f64,
 }
 
-/// Writes what vehicle `me` sees.
+/// Writes the observation of vehicle `me`.
 pub(super) fn write(config: &Config, vehicles: &Vehicles, me: usize, on_lane: OnLane, out: &mut [f32]) {
     let put = |slot: &mut f32, value: f64| *slot = value.clamp(-1.0, 1.0) as f32;
     let lanes = config.all_lanes();

@@ -1,20 +1,20 @@
-//! What an agent gets for a step.
+//! Rewards of agents.
 
 use super::config::Config;
 
-/// How a step went for an agent.
+/// The outcome of a step for an agent.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Outcome {
     pub crashed: bool,
     pub on_road: bool,
     pub arrived: bool,
-    /// Along the road, m/s.
+    /// Speed along the road, m/s.
     pub forward_speed: f64,
-    /// From the left.
+    /// Index of the lane from the left.
     pub lane: usize,
 }
 
-/// Its own part.
+/// The agent's own reward.
 pub(super) fn own(config: &Config, outcome: Outcome) -> f64 {
     let weights = &config.weights;
     let [low, high] = config.speed_range;
@@ -34,7 +34,7 @@ pub(super) fn own(config: &Config, outcome: Outcome) -> f64 {
     reward
 }
 
-/// With the team's part: `mean` is that of all agents that acted.
+/// The agent's reward with the team's share: `mean` is the mean own reward of all agents that acted.
 pub(super) fn mixed(config: &Config, own: f64, mean: f64) -> f64 {
     (1.0 - config.cooperation) * own + config.cooperation * mean
 }

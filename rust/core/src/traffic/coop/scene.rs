@@ -1,4 +1,4 @@
-//! What a cooperative environment shows.
+//! The scene of a cooperative environment.
 
 use super::Coop;
 use super::config::SPEED_LIMIT;

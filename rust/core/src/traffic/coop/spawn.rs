@@ -1,4 +1,4 @@
-//! Where everybody stands when an episode begins.
+//! Positions of vehicles at the start of an episode.
 
 use super::config::{Config, Difficulty, SPACING};
 use crate::rng::Rng;
@@ -13,7 +13,7 @@ const JITTER: f64 = 0.4;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Start {
-    /// From the left; the ramp comes after the lanes of the main road.
+    /// Index of the lane from the left; the ramp comes after the lanes of the main road.
     pub lane: usize,
     /// Metres along the road.
     pub x: f64,
@@ -40,7 +40,7 @@ pub(super) fn starts(config: &Config, difficulty: Difficulty, rng: &mut Rng) -> 
         let speed = if i < on_main { AGENT_SPEED } else { low + (high - low) * rng.unit() };
         starts.push(Start { lane, x: place(row, spacing, rng), speed });
     }
-    // Any row may be one that begins on the ramp.
+    // Any row may start on the ramp.
     shuffle(&mut starts[..agents], rng);
     starts
 }
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_stands_on_another() {
+    fn vehicles_start_apart() {
         for task in [Task::Highway, Task::Merge] {
             for (seed, density) in [0.0, 0.3, 1.0, 2.5, 4.0].into_iter().enumerate() {
                 for agents in 1..=15 {
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn every_row_may_begin_on_the_ramp() {
+    fn every_row_may_start_on_the_ramp() {
         let config = Config::new(Task::Merge);
         let mut counts = [0; 6];
         for seed in 0..300 {

@@ -36,7 +36,7 @@ pub struct Config {
     pub reward_speed_range: [f64; 2],
     pub normalize_reward: bool,
     pub offroad_terminal: bool,
-    /// Whether all vehicles look for collisions; only the controlled ones in `highway-fast-v0`.
+    /// True if all vehicles look for collisions; only the controlled ones in `highway-fast-v0`.
     pub all_collisions: bool,
     /// Speeds of meta-actions, from low to high, m/s.
     pub target_speeds: Vec<f64>,

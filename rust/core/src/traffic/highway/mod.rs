@@ -27,9 +27,9 @@ pub struct Episode {
     pub rng: NumpyRandom,
     /// Seconds.
     pub time: f64,
-    /// What the agent did last; the neutral action after a reset.
+    /// The agent's last action; the neutral action after a reset.
     pub action: LastAction,
-    /// Of the rows of others in the present observation, where it is random.
+    /// Order of the other vehicles' rows in the present observation, where it is random.
     order: Vec<u32>,
 }
 
@@ -71,7 +71,7 @@ impl Highway {
         &self.episode
     }
 
-    /// Draws from here on what another one would have drawn.
+    /// Replaces the random generator.
     pub fn set_generator(&mut self, rng: NumpyRandom) {
         self.episode.rng = rng;
     }
@@ -81,7 +81,7 @@ impl Highway {
         self.config.action.mask(&self.episode.traffic, EGO, out);
     }
 
-    /// What the reward of the present state is made of.
+    /// The parts of the reward of the present state.
     pub fn parts(&self) -> Parts {
         let v = &self.episode.traffic.vehicles;
         let lane = if v.driver[EGO].has_targets() { v.target_lane[EGO] } else { v.lane[EGO] };
@@ -220,18 +220,18 @@ impl Env for Highway {
             v.driver.first().is_none_or(|&ego| ego == config.action.driver()),
             "another kind of driver has the agent's place",
         )?;
-        ensure(state.rng.is_sound(), "the random generator stands still")?;
+        ensure(state.rng.is_sound(), "the random generator has an impossible state")?;
         let over = state.time >= config.duration;
-        ensure(state.time >= 0.0 && (phase != Phase::Running || !over), "the time is none of an episode")?;
+        ensure(state.time >= 0.0 && (phase != Phase::Running || !over), "the time is beyond the episode")?;
         let known = match (&state.action, config.action.kind()) {
             (LastAction::Discrete(last), ActionKind::Discrete) => (0..config.action.count() as i64).contains(last),
             (LastAction::Box(last), ActionKind::Box(len)) => last.len() == len,
             _ => false,
         };
-        ensure(known, "the last action is none")?;
+        ensure(known, "the last action does not exist")?;
         ensure(
             config.observation.takes_order(&state.order, expected > 0),
-            "the order of the observation's rows is none",
+            "the order of the observation's rows is no permutation",
         )
     }
 

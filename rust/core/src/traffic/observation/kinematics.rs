@@ -13,14 +13,14 @@ const PERCEPTION: f64 = 200.0;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Kinematics {
     pub columns: Vec<Column>,
-    /// At least one.
+    /// Number of rows, at least one.
     pub rows: usize,
-    /// Whether others are seen where they are, and not relative to the observer (who always is).
+    /// True if other vehicles have absolute coordinates instead of relative ones; the observer's are always absolute.
     pub absolute: bool,
     pub shuffled: bool,
-    /// Whether scaled features are clipped to [-1, 1].
+    /// True if scaled features are clipped to [-1, 1].
     pub clip: bool,
-    /// Whether those more than two lengths behind are seen.
+    /// True if those more than two lengths behind are seen.
     pub see_behind: bool,
 }
 
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn more_rows_than_fit_on_the_stack_are_filled_too() {
+    fn many_rows_are_filled_without_a_stack_overflow() {
         let others: Vec<_> = (0..40).map(|i| (101.0 + f64::from(i), 1, 20.0)).rev().collect();
         let rows = seen(&places(31), &traffic(&others), &[]);
         assert!(rows[1..].windows(2).all(|pair| pair[0] < pair[1]), "{rows:?}");

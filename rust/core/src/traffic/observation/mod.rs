@@ -1,4 +1,4 @@
-//! What an agent sees of the traffic around its vehicle.
+//! Observations of the traffic around an agent's vehicle.
 //!
 //! Source: `highway_env/envs/common/observation.py`, `highway_env/vehicle/kinematics.py` (`Vehicle.to_dict`).
 
@@ -29,7 +29,7 @@ pub enum Feature {
     Heading,
     CosH,
     SinH,
-    /// Direction to the end of its route; 0 without a route, and nobody on a straight road has one.
+    /// Direction to the end of its route; 0 without a route, and on a straight road no vehicle has one.
     CosD,
     SinD,
     /// Place on its own lane, metres, and angle to it, radians.
@@ -61,7 +61,7 @@ impl Feature {
         "ang_off",
     ];
 
-    /// Of vehicle `i`; place and speed relative to vehicle `origin`, if there is one.
+    /// The feature of vehicle `i`; position and speed relative to vehicle `origin`, if there is one.
     fn of(self, traffic: &Traffic, i: usize, origin: Option<usize>) -> f64 {
         let v = &traffic.vehicles;
         let relative = |value: f64, of: &dyn Fn(usize) -> f64| origin.map_or(value, |o| value - of(o));
@@ -143,7 +143,7 @@ impl Observation {
         }
     }
 
-    /// Whether `order` is what `draw` leaves, if it was called at all.
+    /// Returns whether `order` is what `draw` leaves, if it was called at all.
     pub fn takes_order(&self, order: &[u32], drawn: bool) -> bool {
         match self {
             Self::Kinematics(o) => o.takes_order(order, drawn),

@@ -6,7 +6,7 @@ use crate::traffic::Traffic;
 /// Lanes are drawn this far before and behind the observer, metres.
 const LANE_PERCEPTION: f64 = 100.0;
 
-/// What a layer shows.
+/// The contents of a layer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Layer {
     /// A feature of the vehicle there, relative to the observer; of several vehicles the first in the list counts.
@@ -26,11 +26,11 @@ pub struct OccupancyGrid {
     pub shape: [usize; 2],
     /// Limits that x and y are scaled by, wherever they are: places are scaled there and back, as highway-env does.
     pub places: [Option<Limits>; 2],
-    /// Whether the grid turns with the observer.
+    /// True if the grid turns with the observer.
     pub align: bool,
-    /// Whether values are clipped to [-1, 1].
+    /// True if values are clipped to [-1, 1].
     pub clip: bool,
-    /// Whether [-1, 1] is shown as whole numbers from 0 to 255.
+    /// True if [-1, 1] is shown as whole numbers from 0 to 255.
     pub image: bool,
 }
 

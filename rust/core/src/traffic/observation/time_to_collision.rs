@@ -1,5 +1,5 @@
-//! When the observer would hit somebody on its lane or a neighbouring one, at its speed or a neighbouring one
-//! (`TimeToCollisionObservation`, `compute_ttc_grid`).
+//! Times after which the observer would hit a vehicle on its lane or a neighbouring one, at its speed or a neighbouring
+//! one (`TimeToCollisionObservation`, `compute_ttc_grid`).
 
 use crate::traffic::Traffic;
 use crate::traffic::math::not_zero;

@@ -20,7 +20,7 @@ pub(super) struct Rectangle {
 }
 
 impl Rectangle {
-    /// From `a` to `b`, `width` across.
+    /// A line from `a` to `b`, `width` across.
     pub(super) fn line(a: [f64; 2], b: [f64; 2], width: f64) -> Self {
         let (dx, dy) = (b[0] - a[0], b[1] - a[1]);
         let length = dx.hypot(dy);
@@ -28,7 +28,7 @@ impl Rectangle {
         Self { middle: [(a[0] + b[0]) / 2.0, (a[1] + b[1]) / 2.0], direction, half: [length / 2.0, width / 2.0] }
     }
 
-    /// As large as this on all sides, and `more`.
+    /// This rectangle, larger by `more` on all sides.
     pub(super) fn grown(self, more: f64) -> Self {
         Self { half: [self.half[0] + more, self.half[1] + more], ..self }
     }
@@ -91,7 +91,7 @@ impl Rectangle {
     }
 }
 
-/// How much of each pixel something covers that is made of many overlapping rectangles, 0 to 255.
+/// Coverage of each pixel by a shape of many overlapping rectangles, 0 to 255.
 pub(super) struct Mask {
     cover: Vec<u8>,
 }

@@ -2,10 +2,10 @@
 
 pub(super) const WIDTH: i64 = 5;
 pub(super) const HEIGHT: i64 = 7;
-/// From one letter to the next.
+/// Distance from one letter to the next, pixels.
 pub(super) const ADVANCE: i64 = 6;
 
-/// Its rows from the top, the highest of five bits on the left. A letter that is not here is a gap.
+/// Rows of a letter from the top, the highest of five bits on the left. A letter that is not here is a gap.
 pub(super) fn glyph(letter: char) -> [u8; HEIGHT as usize] {
     match letter {
         '0' => [0b01110, 0b10001, 0b10011, 0b10101, 0b11001, 0b10001, 0b01110],

@@ -20,21 +20,21 @@ const WRECK: Colour = [22, 22, 24];
 const ALARM: Colour = [255, 64, 48];
 const OBSTACLE: Colour = [255, 150, 30];
 const PANEL: Colour = [28, 31, 36];
-/// From the slowest to the fastest.
+/// Colours from the slowest to the fastest car.
 const SPEEDS: [Colour; 5] = [[226, 64, 44], [250, 150, 84], [254, 228, 150], [158, 208, 230], [84, 148, 232]];
 
 /// Asphalt beside a lane, metres. It also closes the seams between lanes.
 const SHOULDER: f64 = 0.6;
-/// Of painted lines, as highway-env's: metres.
+/// Sizes of painted lines, as highway-env's, metres.
 const STRIPE_WIDTH: f64 = 0.3;
 const STRIPE_LENGTH: f64 = 3.0;
 const STRIPE_PERIOD: f64 = 4.33;
-/// Of the strip with the legend, pixels.
+/// Height of the strip with the legend, pixels.
 const LEGEND: f64 = 15.0;
-/// Around all that [`Camera::Agents`] and [`Camera::Whole`] must show, metres.
+/// Free space around all that [`Camera::Agents`] and [`Camera::Whole`] must show, metres.
 const MARGIN: f64 = 8.0;
 
-/// A picture to be made.
+/// The options of a picture.
 #[derive(Clone, Copy, Debug)]
 pub struct View {
     /// Pixels.
@@ -42,13 +42,13 @@ pub struct View {
     pub height: usize,
     /// Pixels a metre. [`Camera::Agents`] may go farther away, [`Camera::Whole`] does not look at it.
     pub scaling: f64,
-    /// Where in the picture the followed car is, as shares of width and height.
+    /// Position of the followed car in the picture, as shares of width and height.
     pub centering: [f64; 2],
     pub legend: bool,
 }
 
-/// Draws a scene, and faintly where its cars were in the scenes of `trail`. `pixels` are height x width x 3 bytes. What
-/// is not finite is left out.
+/// Draws a scene, and faintly the positions of its cars in the scenes of `trail`. `pixels` are height x width x 3
+/// bytes. Objects whose numbers are not finite are left out.
 ///
 /// # Panics
 /// Unless `pixels` has just that many bytes.
@@ -88,7 +88,7 @@ fn mix(a: Colour, b: Colour, share: f64) -> Colour {
     std::array::from_fn(|k| (f64::from(a[k]) + share * (f64::from(b[k]) - f64::from(a[k]))) as u8)
 }
 
-/// From metres to pixels.
+/// The map from metres to pixels.
 struct Lens {
     /// The place in the world of the picture's upper left corner.
     origin: [f64; 2],
@@ -156,7 +156,7 @@ impl Lens {
         }
     }
 
-    /// From far away a car is larger than it is, or it would not be seen.
+    /// The rectangle of a car: from far away larger than the car, to stay visible.
     fn car(&self, car: &Car) -> Rectangle {
         let mut shape = self.rectangle([car.x, car.y], car.heading, [car.length, car.width]);
         shape.half = [shape.half[0].max(2.5), shape.half[1].max(1.5)];

@@ -2,7 +2,7 @@
 
 use super::sumo_idm::{Idm, Integrator};
 
-/// Who drives the vehicles that agents sit in, once the warm-up is over.
+/// The drivers of the agents' vehicles, once the warm-up is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Drive {
     /// The agents, by their actions. The other three ignore actions.
@@ -28,7 +28,7 @@ pub const MAX_SIMULATIONS: u64 = 1_000_000;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     pub num_vehicles: usize,
-    /// Agents sit in evenly spaced vehicles, the last one among them.
+    /// Agents drive evenly spaced vehicles, the last one among them.
     pub num_agents: usize,
     /// Each episode's circumference is drawn from here, evenly, m.
     pub ring_length: (f64, f64),
@@ -48,19 +48,19 @@ pub struct Config {
     /// Bounds of the action, m/s^2, both positive.
     pub max_accel: f64,
     pub max_decel: f64,
-    /// What observed distances are divided by, m; none: the longest ring.
+    /// Unit of distances in observations, m; none: the longest ring.
     pub distance_scale: Option<f64>,
     /// Time over which an agent's own speed is averaged for a fourth number of its observation, s; 0: there is none.
     pub memory: f64,
-    /// Whether SUMO bounds an agent's speed by that which keeps its distance ([`Idm::LEARNER`]). Without it agents can
+    /// True if SUMO bounds an agent's speed by that which keeps its distance ([`Idm::LEARNER`]). Without it agents can
     /// run into their leaders.
     pub safe_speed: bool,
-    /// Of the reward's two parts.
+    /// Weights of the reward's two parts.
     pub speed_weight: f64,
     pub action_weight: f64,
     pub human: Idm,
     pub drive: Drive,
-    /// Of FollowerStopper, m/s; none: the equilibrium speed of each episode's ring.
+    /// Desired speed of FollowerStopper, m/s; none: the equilibrium speed of each episode's ring.
     pub desired_speed: Option<f64>,
 }
 
@@ -92,7 +92,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Says in words which option is wrong.
+    /// Checks every option; the error names the first that is out of range.
     pub fn check(&self) -> Result<(), String> {
         let number = |name: &str, value: f64, fits: fn(f64) -> bool, what: &str| {
             if value.is_finite() && fits(value) { Ok(()) } else { Err(format!("{name}: expected {what}, got {value}")) }
@@ -169,7 +169,7 @@ impl Config {
         Ok(())
     }
 
-    /// Which vehicle agent `k` sits in.
+    /// The vehicle that agent `k` drives.
     pub fn vehicle_of(&self, k: usize) -> usize {
         (k + 1) * self.num_vehicles / self.num_agents - 1
     }
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_options_are_named() {
+    fn errors_name_the_wrong_option() {
         let ok = Config::default();
         ok.check().unwrap();
         for (config, name) in [

@@ -1,7 +1,8 @@
 //! The two controllers that dissolved a wave among human drivers in the field.
 //!
-//! Source: R. E. Stern et al., "Dissipation of stop-and-go waves via control of autonomous vehicles: Field experiments",
-//! Transp. Res. C 89 (2018); numbers as there, which are also those of Flow's `FollowerStopper` and `PISaturation`.
+//! Source: R. E. Stern et al., "Dissipation of stop-and-go waves via control of autonomous vehicles: Field
+//! experiments", Transp. Res. C 89 (2018); numbers as there, which are also those of Flow's `FollowerStopper` and
+//! `PISaturation`.
 
 use serde::{Deserialize, Serialize};
 
@@ -23,11 +24,11 @@ pub(super) fn follower_stopper(desired: f64, v: f64, gap: f64, lead_speed: f64) 
     }
 }
 
-/// How long PI-with-saturation remembers its own speed, s.
+/// Time over which PI with saturation averages its own speed, s.
 const MEMORY: f64 = 38.0;
 
-/// PI with saturation: drives the mean of its own last speeds, a little faster where the gap is wide, and like its leader
-/// where it is narrow. It needs no desired speed.
+/// PI with saturation: drives the mean of its own last speeds, a little faster where the gap is wide, and like its
+/// leader where it is narrow. It needs no desired speed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct PiSaturation {
     /// Own speeds, m/s, a ring once it is full; `oldest` is the next to be replaced.
@@ -44,7 +45,7 @@ impl PiSaturation {
         ((MEMORY / dt) as usize).max(1)
     }
 
-    /// Whether it is one that is called in every step of `dt` s.
+    /// Returns whether it is one that is called in every step of `dt` s.
     pub(super) fn is_sound(&self, dt: f64) -> bool {
         let Self { history, oldest, sum, command } = self;
         history.len() <= Self::longest_memory(dt).saturating_add(1)

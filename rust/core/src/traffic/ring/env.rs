@@ -13,12 +13,12 @@ use crate::env::{ActionKind, Actions, AgentRows, Env, Phase, Real, Refused, ensu
 use crate::memory::arrays;
 use crate::rng::Rng;
 
-/// What observations divide speeds by, m/s.
+/// Unit of speeds in observations, m/s.
 const OBS_SPEED: f64 = 15.0;
-/// What the reward divides the mean speed by, m/s.
+/// Unit of the mean speed in the reward, m/s.
 const REWARD_SPEED: f64 = 20.0;
 
-/// What became of an episode.
+/// Results of an episode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Episode {
     pub length: u32,
@@ -26,13 +26,13 @@ pub struct Episode {
     pub reward: f64,
     /// Circumference, m.
     pub ring_length: f64,
-    /// Of all vehicles over all steps, m/s.
+    /// Mean speed of all vehicles over all steps, m/s.
     pub mean_speed: f64,
     /// The shortest time in which an agent would have run into its leader, had both kept their speeds, s.
     pub min_ttc: f64,
     /// Agents that ran into their leader or that their follower ran into.
     pub crashed: u32,
-    /// Whether it ended before its time, with a collision.
+    /// True if it ended before its time, with a collision.
     pub collided: bool,
 }
 
@@ -52,12 +52,12 @@ pub struct State {
     last: Option<Episode>,
 }
 
-/// See [`Config`].
+/// The ring road; [`Config`] has its options.
 pub struct Ring {
     config: Arc<Config>,
     human: Driver,
     learner: Driver,
-    /// Which vehicle each agent sits in.
+    /// The vehicle that each agent drives.
     agent_vehicles: Vec<usize>,
     normals: Vec<f64>,
     state: State,
@@ -100,22 +100,22 @@ impl Ring {
         self.state.platoon.ring().expect("a ring")
     }
 
-    /// Which vehicle each agent sits in.
+    /// The vehicle that each agent drives.
     pub fn agent_vehicles(&self) -> &[usize] {
         &self.agent_vehicles
     }
 
-    /// Since the episode's first observation, s.
+    /// Time since the episode's first observation, s.
     pub fn time(&self) -> f64 {
         f64::from(self.state.episode.length) * f64::from(self.config.sims_per_step) * self.config.dt
     }
 
-    /// How many episodes have ended, and what became of the last.
+    /// The number of episodes that have ended, and the results of the last.
     pub fn account(&self) -> (u64, Option<&Episode>) {
         (self.state.finished, self.state.last.as_ref())
     }
 
-    /// Puts the vehicles elsewhere, as they are for [`Platoon::new`], in the middle of the episode that runs.
+    /// Replaces positions and speeds, as for [`Platoon::new`], in the middle of the running episode.
     pub fn set_vehicles(&mut self, ring_length: f64, x: Vec<f64>, v: Vec<f64>) -> Result<(), String> {
         let n = self.config.num_vehicles;
         if x.len() != n {
@@ -126,7 +126,7 @@ impl Ring {
         Ok(())
     }
 
-    /// One step of the simulation. Without `actions` everybody drives as humans do.
+    /// One step of the simulation. Without `actions` all vehicles drive as humans do.
     fn simulate(&mut self, actions: Option<&[f32]>) {
         let (config, state) = (&*self.config, &mut self.state);
         let dt = config.dt;
@@ -150,7 +150,7 @@ impl Ring {
         }
     }
 
-    /// Plans for the vehicles that agents sit in.
+    /// Plans the speeds of the agents' vehicles.
     fn drive(&mut self, actions: &[f32]) {
         let (config, state) = (&*self.config, &mut self.state);
         let dt = config.dt;
@@ -196,7 +196,7 @@ impl Ring {
         }
     }
 
-    /// Mean over the agents of what they did, m/s^2, unsigned.
+    /// Mean over the agents of the absolute acceleration, m/s^2.
     fn effort(&self, actions: &[f32]) -> f64 {
         let sum: f64 = match self.config.drive {
             Drive::Agents => actions.iter().map(|a| f64::from(a.abs())).sum(),
@@ -348,9 +348,9 @@ impl Env for Ring {
     fn check_state(&self, state: &State, phase: Phase) -> Result<(), String> {
         let config = &*self.config;
         state.platoon.check(config.num_vehicles)?;
-        ensure(state.rng.is_sound(), "the random generator stands still")?;
-        let begun = phase != Phase::NeverReset;
-        let agents = |has: bool| if has && begun { self.agent_vehicles.len() } else { 0 };
+        ensure(state.rng.is_sound(), "the random generator has an impossible state")?;
+        let was_reset = phase != Phase::NeverReset;
+        let agents = |has: bool| if has && was_reset { self.agent_vehicles.len() } else { 0 };
         ensure(
             state.mean_speeds.len() == agents(config.memory > 0.0),
             "there are more or fewer mean speeds than agents",
@@ -358,11 +358,11 @@ impl Env for Ring {
         ensure(state.mean_speeds.iter().all(|mean| mean.is_finite()), "a mean speed is not a finite number")?;
         let controllers = agents(config.drive == Drive::PiSaturation);
         ensure(state.pi_saturation.len() == controllers, "there are more or fewer controllers than agents")?;
-        ensure(state.pi_saturation.iter().all(|pi| pi.is_sound(config.dt)), "a controller's memory is none")?;
-        ensure(state.over == (phase != Phase::Running), "an episode is over and not over")?;
+        ensure(state.pi_saturation.iter().all(|pi| pi.is_sound(config.dt)), "a controller's memory is impossible")?;
+        ensure(state.over == (phase != Phase::Running), "the phase contradicts the end of the episode")?;
         let length = state.episode.length;
-        ensure(length < config.horizon || state.over && length == config.horizon, "the time is none of an episode")?;
-        ensure(state.finished < 1 << 62, "the account of the episode counts what cannot be")
+        ensure(length < config.horizon || state.over && length == config.horizon, "the time is beyond the episode")?;
+        ensure(state.finished < 1 << 62, "the counters of the episode are impossible")
     }
 
     fn set_state(&mut self, state: State) {

@@ -1,7 +1,7 @@
 //! Flow's ring road: human drivers whose stop-and-go wave one or several agents are to dissolve.
 //!
-//! Source: C. Wu, A. Kreidieh, K. Parvate, E. Vinitsky, A. Bayen, "Flow: Architecture and benchmarking for reinforcement
-//! learning in traffic control" (2017), `WaveAttenuationPOEnv` and `MultiAgentWaveAttenuationPOEnv`.
+//! Source: C. Wu, A. Kreidieh, K. Parvate, E. Vinitsky, A. Bayen, "Flow: Architecture and benchmarking for
+//! reinforcement learning in traffic control" (2017), `WaveAttenuationPOEnv` and `MultiAgentWaveAttenuationPOEnv`.
 
 pub mod config;
 mod controllers;

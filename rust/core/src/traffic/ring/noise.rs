@@ -1,15 +1,15 @@
 //! Fast draws from the standard normal distribution.
 //!
-//! Source: G. Marsaglia, W. W. Tsang, "The ziggurat method for generating random variables", J. Stat. Softw. 5 (2000), in
-//! the form of J. A. Doornik, "An improved ziggurat method to generate normal random samples" (2005): the layer and the
-//! place in it come from different bits.
+//! Source: G. Marsaglia, W. W. Tsang, "The ziggurat method for generating random variables", J. Stat. Softw. 5 (2000),
+//! in the form of J. A. Doornik, "An improved ziggurat method to generate normal random samples" (2005): the layer and
+//! the place in it come from different bits.
 
 use std::sync::LazyLock;
 
 use crate::rng::Rng;
 
 const LAYERS: usize = 256;
-/// Where the tail begins, and the area of each layer.
+/// The beginning of the tail, and the area of each layer.
 const TAIL: f64 = 3.654_152_885_361_009;
 const AREA: f64 = 0.004_928_673_233_974_655;
 

@@ -5,17 +5,18 @@ use serde::{Deserialize, Serialize};
 use super::sumo_idm::Driver;
 use crate::env::ensure;
 
-/// Positions and speeds. A step is [`Platoon::plan`], then whatever changes the planned speeds, then [`Platoon::advance`].
+/// Positions and speeds. A step is [`Platoon::plan`], then whatever changes the planned speeds, then
+/// [`Platoon::advance`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Platoon {
-    /// Circumference, m; none on an open road, where the last vehicle of the arrays has nobody ahead.
+    /// Circumference, m; none on an open road, where the last vehicle has no leader.
     ring: Option<f64>,
-    /// Fronts along the road, m, ascending: vehicle i follows vehicle i + 1. On a ring the last follows the first, which is
-    /// less than one lap ahead of it, and all are counted down by a lap when the first has done one.
+    /// Fronts along the road, m, ascending: vehicle i follows vehicle i + 1. On a ring the last follows the first,
+    /// which is less than one lap ahead of it, and all are counted down by a lap when the first has done one.
     x: Vec<f64>,
     /// m/s.
     v: Vec<f64>,
-    /// Of the last step, m/s^2.
+    /// Accelerations of the last step, m/s^2.
     acceleration: Vec<f64>,
     /// Planned speeds, m/s.
     #[serde(skip)]
@@ -23,7 +24,7 @@ pub struct Platoon {
 }
 
 impl Platoon {
-    /// Refuses, in words, vehicles that are out of order, overlap, or are no numbers.
+    /// Refuses vehicles that are out of order, overlap, or are no finite numbers.
     pub fn new(ring: Option<f64>, x: Vec<f64>, v: Vec<f64>, vehicle_length: f64) -> Result<Self, String> {
         let n = x.len();
         if n == 0 || v.len() != n {
@@ -62,7 +63,7 @@ impl Platoon {
         )?;
         ensure(self.ring.is_some_and(|ring| ring.is_finite() && ring > 0.0), "the ring has no length")?;
         let finite = arrays.into_iter().flatten().all(|x| x.is_finite());
-        ensure(finite && self.v.iter().all(|v| *v >= 0.0), "a vehicle is nowhere, or drives backwards")
+        ensure(finite && self.v.iter().all(|v| *v >= 0.0), "a position is not finite, or a vehicle drives backwards")
     }
 
     pub fn len(&self) -> usize {
@@ -105,7 +106,7 @@ impl Platoon {
         }
     }
 
-    /// From the front of vehicle `i` to that of its leader, m; infinite without one.
+    /// Distance from the front of vehicle `i` to that of its leader, m; infinite without one.
     #[inline]
     pub fn distance(&self, i: usize) -> f64 {
         if i + 1 < self.x.len() {
@@ -114,7 +115,7 @@ impl Platoon {
         self.ring.map_or(f64::INFINITY, |ring| self.x[0] + ring - self.x[i])
     }
 
-    /// From the front of vehicle `i` to the rear of its leader, m.
+    /// Gap from the front of vehicle `i` to the rear of its leader, m.
     #[inline]
     pub fn gap(&self, i: usize, vehicle_length: f64) -> f64 {
         self.distance(i) - vehicle_length
@@ -140,7 +141,7 @@ impl Platoon {
         &mut self.next
     }
 
-    /// What [`Platoon::plan`] returned, once more.
+    /// The speeds that [`Platoon::plan`] returned.
     pub fn planned(&mut self) -> &mut [f64] {
         &mut self.next
     }

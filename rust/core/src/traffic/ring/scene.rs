@@ -1,11 +1,12 @@
-//! What the ring road shows.
+//! The scene of the ring road.
 
 use super::env::Ring;
 use crate::traffic::scene::{Camera, Car, LaneStrip, Line, Scene, Scenic};
 
 const LANE_WIDTH: f64 = 4.0;
 const CAR_WIDTH: f64 = 2.0;
-/// The speeds that colours tell apart: a wave is at rest, and nobody on a full ring is much faster than this, m/s.
+/// The range of speeds that colours show: a wave is at rest, and vehicles on a full ring are hardly faster than this,
+/// m/s.
 const SPEEDS: [f64; 2] = [0.0, 8.0];
 
 impl Scenic for Ring {

@@ -1,8 +1,8 @@
 //! The Intelligent Driver Model as SUMO 1.28 computes it, with its two ways to move (Euler and ballistic).
 //!
 //! Sources: M. Treiber, A. Hennecke, D. Helbing, "Congested traffic states in empirical observations and microscopic
-//! simulations", Phys. Rev. E 62 (2000); SUMO's `MSCFModel_IDM::_v` and `MSCFModel::finalizeSpeed`, which limit the speed
-//! that the model asks for by what the vehicle can do.
+//! simulations", Phys. Rev. E 62 (2000); SUMO's `MSCFModel_IDM::_v` and `MSCFModel::finalizeSpeed`, which limit the
+//! speed that the model asks for by what the vehicle can do.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,10 +12,10 @@ const STEPPING: f64 = 0.25;
 const EPS: f64 = 1e-3;
 /// Speeds below this, times the step's length, are rest, m/s^2 (SUMO's `NUMERICAL_EPS_SPEED`).
 const REST: f64 = 1e-4;
-/// The gap of a vehicle that follows nobody, m.
+/// The gap of a vehicle without a leader, m.
 const FAR: f64 = 1e6;
 
-/// How a driver drives. SI units.
+/// The parameters of a driver. SI units.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Idm {
     /// Vehicle length, m.
@@ -49,11 +49,11 @@ impl Idm {
         delta: 4.0,
     };
 
-    /// By which SUMO bounds the speed of Flow's learner: the IDM with Flow's defaults for a vehicle.
+    /// The IDM by which SUMO bounds the speed of Flow's learner, with Flow's defaults for a vehicle.
     pub const LEARNER: Self = Self { min_gap: 2.5, accel: 2.6, decel: 4.5, ..Self::HUMAN };
 
-    /// Speed at which `vehicles` on a ring of `length` m, evenly spaced, neither brake nor accelerate, m/s; 0 where they
-    /// have no room to move.
+    /// Speed at which `vehicles` on a ring of `length` m, evenly spaced, neither brake nor accelerate, m/s; 0 where
+    /// they have no room to move.
     pub fn equilibrium_speed(&self, vehicles: usize, length: f64) -> f64 {
         let gap = length / vehicles as f64 - self.length;
         let needed = |v: f64| {
@@ -96,7 +96,7 @@ pub struct Driver {
     comfort_decel: f64,
 }
 
-/// `f64::max` also thinks of NaN, which costs a comparison more.
+/// Maximum without `f64::max`'s rule for NaN, which costs another comparison.
 #[inline(always)]
 fn max(a: f64, b: f64) -> f64 {
     if a > b { a } else { b }
@@ -163,7 +163,7 @@ impl Driver {
         self.limited(v, self.wish(v, gap, lead_speed, self.idm.min_gap, self.parts, power))
     }
 
-    /// As [`Driver::follow`], with nobody ahead.
+    /// [`Driver::follow`] without a leader.
     pub fn free(&self, v: f64) -> f64 {
         let power = |r: f64| if self.idm.delta == 4.0 { fourth(r) } else { r.powf(self.idm.delta) };
         self.limited(v, self.wish(v, FAR, self.idm.desired_speed, 0.0, self.parts, power))
@@ -196,7 +196,7 @@ impl Driver {
         }
     }
 
-    /// How far a vehicle comes while its speed goes from `v` to `next`, m.
+    /// Distance that a vehicle covers while its speed goes from `v` to `next`, m.
     #[inline(always)]
     pub fn travel(&self, v: f64, next: f64) -> f64 {
         match self.integrator {
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn at_the_equilibrium_nobody_accelerates() {
+    fn no_vehicle_accelerates_at_the_equilibrium() {
         let speed = Idm::HUMAN.equilibrium_speed(22, 260.0);
         let gap = 260.0 / 22.0 - 5.0;
         for integrator in [Integrator::Euler, Integrator::Ballistic] {
