@@ -251,8 +251,8 @@ class TrafficRow(Row):
         if self.latest:
             numbers = [
                 f"return {brief(self.latest['mean_return'])}",
-                f"success {_percent(self.latest['success_rate'])}",
-                f"collisions {_percent(self.latest['collision_rate'])}",
+                f"success {percent(self.latest['success_rate'])}",
+                f"collisions {percent(self.latest['collision_rate'])}",
             ]
         numbers.append(counted(self.vehicles, "vehicle"))
         if self.evaluation:
@@ -416,7 +416,7 @@ def _named_shares(shares: Mapping[str, float]) -> dict[str, Number]:
     return {f"share_{name}": share for name, share in shares.items()}
 
 
-def _percent(value: float) -> str:
+def percent(value: float) -> str:
     """``12%``; ``-`` for NaN."""
     return "-" if math.isnan(value) else f"{value:.0%}"
 

@@ -121,9 +121,9 @@ class Task(ABC):
         """The settings with everything decided that was left open."""
         return settings
 
-    @abstractmethod
     def env_spec(self, settings: Settings) -> EnvSpec:
-        """How one environment is built."""
+        """How one environment is built, for tasks with the `make_source` of this class."""
+        raise NotImplementedError
 
     def num_envs(self, settings: Settings) -> int:
         """Environments that are stepped."""

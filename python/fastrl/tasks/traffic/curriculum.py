@@ -1,19 +1,28 @@
-"""Curriculum: traffic begins easy, and gets as hard as its agents can bear.
+"""Curriculum: traffic starts easy, and gets harder as its agents learn.
 
 A level from 0 to ``levels`` stands for a number of vehicles and a density, which rise together from the start to the
-environment's own. A schedule raises it by the number of episodes played; ``auto`` raises it when enough episodes
-succeed and lowers it when too few do, with a gap between the two thresholds, so that it does not swing.
+environment's own. A schedule raises it by the number of episodes that have ended; ``auto`` raises it when enough
+episodes succeed and lowers it when too few do, with a gap between the two thresholds against oscillation.
 """
 
 import math
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
+from rich.console import Console
 
+from fastrl.training.callbacks import Callback
+from fastrl.training.errors import TrainError
+from fastrl.training.experience import Episodes
+from fastrl.training.metrics import counted
+from fastrl.training.multi_agent import Difficulty, MultiAgentSource
+from fastrl.training.row import Number
 from fastrl.utils.config import ConfigError, section
+
+if TYPE_CHECKING:
+    from fastrl.training.trainer import Trainer
 
 
 @section
@@ -46,21 +55,13 @@ class CurriculumConfig:
     ] = 50
 
 
-@dataclass(frozen=True)
-class Difficulty:
-    """What an episode is played with: agents, and the density of the traffic around them."""
-
-    vehicles: int
-    density: float
-
-
 class Curriculum:
-    """Says how hard the next episodes are.
+    """Chooses the difficulty of the next episodes.
 
     Args:
         config: settings.
-        full: the hardest, where it ends.
-        episodes: that the run is to have, for the schedule.
+        full: the difficulty of the highest level.
+        episodes: of the whole run, for the schedule.
 
     Attributes:
         level: 0 to ``levels``.
@@ -82,7 +83,7 @@ class Curriculum:
             )
         self.config = config
         self.full = full
-        self.start = Difficulty(min(config.start_vehicles, full.vehicles), density)
+        self.start = Difficulty(min(config.start_vehicles, full.num_agents), density)
         self.episodes = episodes
         self.levels = config.levels
         self.level = self.levels if config.mode == "off" else 0
@@ -90,26 +91,26 @@ class Curriculum:
         self._successes: deque[float] = deque(maxlen=config.window)
 
     def difficulty(self, level: int | None = None) -> Difficulty:
-        """Of a level; None: the present one."""
+        """The difficulty of a level; None: of the present one."""
         share = (self.level if level is None else level) / self.levels
         if share == 1:
             return self.full
-        vehicles = self.start.vehicles + (self.full.vehicles - self.start.vehicles) * share
+        vehicles = self.start.num_agents + (self.full.num_agents - self.start.num_agents) * share
         density = self.start.density + (self.full.density - self.start.density) * share
-        # Halves go up; round() would send them to even numbers.
+        # Halves are rounded up; round() would round them to even numbers.
         return Difficulty(math.floor(vehicles + 0.5), density)
 
     def take(self, episodes: int, successes: Sequence[float]) -> bool:
-        """Takes in what was played; whether the level has changed, by one at most with ``auto``.
+        """Adjusts the level to the episodes that have ended, by one at most with ``auto``; true if it has changed.
 
         Args:
-            episodes: that have ended since the run began.
-            successes: of episodes of the present level that have ended since the last call, in order: the share of
-                the agents that ended well; NaN where that is not known, which counts for nothing.
+            episodes: that have ended since the start of the run.
+            successes: share of the agents that reached their goal, of each episode of the present level that has ended
+                since the last call, in order. NaN where it is not known: these are ignored.
         """
         before = self.level
         if self.config.mode == "schedule":
-            # Never down: a run that goes on with more episodes keeps what it has reached.
+            # Never down: a run that is resumed with more episodes keeps its level.
             done = self.levels * episodes / (self.config.until * self.episodes)
             self.level = max(self.level, min(math.floor(done), self.levels))
         elif self.config.mode == "auto":
@@ -128,7 +129,7 @@ class Curriculum:
 
     @property
     def success_rate(self) -> float:
-        """Over the newest episodes of the present level; NaN without any."""
+        """The mean over the newest episodes of the present level; NaN without any."""
         count = len(self._successes)
         return math.fsum(self._successes) / count if count else math.nan
 
@@ -140,9 +141,73 @@ class Curriculum:
             "successes": list(self._successes),
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on where the other one stood."""
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.level = min(state["level"], self.levels)
         self.rises, self.falls = state["rises"], state["falls"]
         self._successes.clear()
         self._successes.extend(state["successes"])
+
+
+class CurriculumCallback(Callback):
+    """Gives the environments of a source the difficulty that a curriculum chooses.
+
+    Args:
+        curriculum: chooses.
+        source: of the run's experience.
+        console: gets a line when the level changes.
+
+    Raises:
+        TrainError: the difficulty of these environments is fixed.
+    """
+
+    name = "curriculum"
+
+    def __init__(self, curriculum: Curriculum, source: MultiAgentSource, console: Console) -> None:
+        self.curriculum, self._source, self._console = curriculum, source, console
+        self._set_difficulty()
+
+    def _set_difficulty(self) -> None:
+        mode = self.curriculum.config.mode
+        difficulty = None if mode == "off" else self.curriculum.difficulty()
+        try:
+            self._source.set_difficulty(self.curriculum.level, difficulty)
+        except NotImplementedError as error:
+            raise TrainError(f"--curriculum.mode {mode}: {error}") from None
+
+    def on_update(self, trainer: "Trainer", ended: Episodes) -> None:
+        curriculum = self.curriculum
+        successes = ended.info["success"][ended.info["level"] == curriculum.level]
+        rate = curriculum.success_rate
+        if not curriculum.take(trainer.episodes, successes.tolist()):
+            return
+        self._set_difficulty()
+        difficulty = curriculum.difficulty()
+        reason = "" if math.isnan(rate) else f" (success rate was {rate:.0%})"
+        self._console.print(
+            f"curriculum: level {curriculum.level} of {curriculum.levels} after {trainer.episodes:,} episodes:"
+            f" {counted(difficulty.num_agents, 'vehicle')}, density {difficulty.density:.2g}{reason}",
+            highlight=False,
+            soft_wrap=True,
+        )
+
+    def groups(self) -> Mapping[str, Mapping[str, Number]]:
+        curriculum, difficulty = self.curriculum, self.curriculum.difficulty()
+        return {
+            "curriculum": {
+                "vehicles": difficulty.num_agents,
+                "density": difficulty.density,
+                "level": curriculum.level,
+                "rises": curriculum.rises,
+                "falls": curriculum.falls,
+            }
+        }
+
+    def highlights(self) -> list[str]:
+        return [counted(self.curriculum.difficulty().num_agents, "vehicle")]
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.curriculum.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.curriculum.load_state_dict(state)
+        self._set_difficulty()

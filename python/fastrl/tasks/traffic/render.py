@@ -75,12 +75,14 @@ def run_world(path: Path, options: Mapping[str, Any]) -> tuple[MultiAgentVectorE
     """
     from fastrl.networks.action_space import Actions
     from fastrl.networks.multi_agent import MultiAgentPolicy
-    from fastrl.tasks.traffic.run import BEST, load_policy
     from fastrl.tasks.traffic.settings import environment_options
+    from fastrl.tasks.traffic.task import load_run
+    from fastrl.training.evaluation import BEST
 
     best = path / "checkpoints" / BEST
-    config, policy = load_policy(best if best.is_file() else path)
-    env = make_world(config.env.id, {**environment_options(config.env), **options})
+    settings, state = load_run(best if best.is_file() else path)
+    policy = MultiAgentPolicy.from_state(state["policy"])
+    env = make_world(settings.env.id, {**environment_options(settings.env), **options})
     if len(policy.names) != env.num_agents and len(policy.policies) == 1:
         # One policy for all can drive any number of them.
         teams = list(policy.policies) * env.num_agents

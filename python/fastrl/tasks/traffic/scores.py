@@ -1,42 +1,43 @@
-"""How good a traffic policy is: episodes on fixed seeds, and what became of them."""
+"""Scores of a policy in traffic: means over episodes on fixed seeds."""
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from rich import box
+from rich.console import Console
 from rich.table import Table
 
 from fastrl.envs.record_episodes import MEANS, Act, finite_mean, run_episodes
+from fastrl.training.metrics import counted
+from fastrl.utils.tables import show
 
 if TYPE_CHECKING:
     from fastrl.envs.multi_agent import MultiAgentVectorEnv
 
-# Worlds that are played at a time: enough to be fast, few enough to stay in caches.
+# Environments that are stepped at a time: enough to be fast, few enough to stay in caches.
 _BATCH = 128
 
-# Keeps the seeds of evaluations apart from those of training.
+# Separates the seeds of evaluations from those of training.
 _STREAM = 1
 
 
 @dataclass(frozen=True)
 class Scores:
-    """Means over episodes; NaN for what the environment does not know.
+    """Means over episodes, see `fastrl.training.evaluation.Scores`; NaN of what the environment does not know.
 
     Attributes:
-        name: whose.
-        episodes, seed: how many, on the seeds that follow from this one.
+        episodes, seed: their number, on the seeds that follow from this one.
         mean_return: of the agents' sums of rewards; standard_error: of that mean over episodes.
         success_rate, collision_rate: shares of the agents that ended well, and that crashed.
         mean_speed: m/s; throughput: vehicles/h; min_ttc: s, of each episode the shortest time to a collision.
         mean_length: steps.
     """
 
-    name: str
     episodes: int
     seed: int
     mean_return: float
@@ -56,9 +57,13 @@ class Scores:
         """All of it, for JSON."""
         return dataclasses.asdict(self)
 
+    def show(self, console: Console) -> None:
+        title = f"{counted(self.episodes, 'episode')} on fixed seeds, without exploration"
+        show(console, score_table({"trained": self}, title))
+
 
 def evaluation_seeds(seed: int, episodes: int) -> list[int]:
-    """The same for every policy."""
+    """Seeds of episodes that every policy is evaluated on."""
     return [int(s) for s in np.random.SeedSequence([seed, _STREAM]).generate_state(episodes, np.uint64)]
 
 
@@ -66,52 +71,50 @@ def score(
     make: Callable[[int], "MultiAgentVectorEnv"],
     act: Act,
     *,
-    name: str,
     episodes: int,
     seed: int,
     advance: Callable[[int], object] = lambda episodes: None,
 ) -> Scores:
-    """Plays episodes on fixed seeds.
+    """Evaluates a policy on fixed seeds.
 
     Args:
-        make: worlds of that number.
+        make: makes a vector environment of a size.
         act: the policy.
-        advance: called again and again with how many episodes have ended since the last call.
+        advance: called again and again with the number of episodes that have ended since the last call.
     """
     seeds = evaluation_seeds(seed, episodes)
-    played = []
+    records = []
     for start in range(0, episodes, _BATCH):
         batch = seeds[start : start + _BATCH]
         env = make(len(batch))
-        played.append(run_episodes(env, act, batch, advance))
+        records.append(run_episodes(env, act, batch, advance))
         env.close()
-    return scores_of(np.concatenate(played), name, seed)
+    return scores_of(np.concatenate(records), seed)
 
 
-def scores_of(played: NDArray[np.void], name: str, seed: int) -> Scores:
-    """What episodes came to."""
-    returns = played["return_mean"]
+def scores_of(records: NDArray[np.void], seed: int) -> Scores:
+    """The scores of episodes, from their records `fastrl.envs.record_episodes.EPISODE` [E]."""
+    returns = records["return_mean"]
     spread = float(returns.std(ddof=1)) if len(returns) > 1 else math.nan
     return Scores(
-        name=name,
-        episodes=len(played),
+        episodes=len(records),
         seed=seed,
         standard_error=spread / math.sqrt(len(returns)),
-        **{mean: finite_mean(played[field]) for mean, field in MEANS.items()},
+        **{mean: finite_mean(records[field]) for mean, field in MEANS.items()},
     )
 
 
-def score_table(all_scores: Sequence[Scores], title: str) -> Table:
-    """A row for each; TTC is the mean of the episodes' shortest times to a collision."""
+def score_table(scores: Mapping[str, Scores], title: str) -> Table:
+    """A table with a row for each policy, by name; TTC is the mean of the episodes' shortest times to a collision."""
     table = Table(title=title, box=box.SIMPLE_HEAD, show_edge=False, padding=0)
     table.add_column("policy", overflow="fold")
     for column in ("return", "success", "crashed", "m/s", "veh/h", "TTC s", "steps"):
         table.add_column(column, justify="right")
-    for it in all_scores:
+    for name, it in scores.items():
         digits = 2 if abs(it.mean_return) < 100 else 0
         error = "" if math.isnan(it.standard_error) else f" ± {it.standard_error:.{digits}f}"
         table.add_row(
-            it.name,
+            name,
             # Adding 0.0 turns -0.0 into 0.0.
             f"{it.mean_return + 0.0:.{digits}f}{error}",
             _text(it.success_rate, "{:.1%}"),

@@ -1,0 +1,187 @@
+"""Vehicles that drive together: traffic of compiled environments, and how a policy is scored in it."""
+
+import dataclasses
+import functools
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from fastrl.algorithms.protocol import Algorithm
+from fastrl.envs.multi_agent import MultiAgentVectorEnv
+from fastrl.envs.registration import make_multi
+from fastrl.networks.action_space import Actions
+from fastrl.networks.multi_agent import Actor, MultiAgentPolicy
+from fastrl.tasks import traffic
+from fastrl.tasks.traffic.curriculum import Curriculum, CurriculumCallback, CurriculumConfig
+from fastrl.tasks.traffic.scores import Scores, score
+from fastrl.tasks.traffic.settings import (
+    PRESETS,
+    EnvConfig,
+    OnlineConfig,
+    choose_num_envs,
+    environment_options,
+    episode_steps,
+    full_traffic,
+    step_seconds,
+)
+from fastrl.training.callbacks import Callback
+from fastrl.training.checkpoint import CheckpointError, load_newest, unusable
+from fastrl.training.errors import TrainError
+from fastrl.training.evaluation import Advance
+from fastrl.training.experience import Source
+from fastrl.training.multi_agent import EpisodeMeans, MultiAgentSource
+from fastrl.training.online import OnlineSource
+from fastrl.training.settings import RunConfig
+from fastrl.training.task import Task, trusted_algorithm
+from fastrl.utils.config import build
+from fastrl.utils.errors import UserError
+from fastrl.utils.trust import from_file
+
+
+def make_env(config: EnvConfig, num_envs: int) -> MultiAgentVectorEnv:
+    """The environment that the settings describe, at its full difficulty.
+
+    Raises:
+        TrainError: there is none of that id, or it refuses an option.
+    """
+    options = environment_options(config)
+    try:
+        return make_multi(config.id, num_envs, **options)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise TrainError(f"--env {config.id}: {error}") from None
+
+
+class TrafficTask(Task):
+    """See `fastrl.training.task.Task`."""
+
+    name = traffic.NAME
+    summary = traffic.SUMMARY
+    film = True
+    run = RunConfig(
+        algorithm="ippo",
+        total_steps=None,
+        total_episodes=300,
+        row_seconds=0.0,
+        save_freq=100,
+        eval_freq=50,
+    )
+    env = EnvConfig()
+    tables = {"curriculum": CurriculumConfig(), "online": OnlineConfig()}  # noqa: RUF012
+    presets = PRESETS
+    learns_from = ("multi_agent_rollouts",)
+
+    def resolve_defaults(self, settings: Any) -> Any:
+        env: EnvConfig = settings.env
+        if env.num_envs is not None:
+            return settings
+        num_envs = choose_num_envs(
+            self._steps(settings), self._num_steps(settings), online=settings.online.enabled
+        )
+        return dataclasses.replace(settings, env=dataclasses.replace(env, num_envs=num_envs))
+
+    def _steps(self, settings: Any) -> int:
+        """Environment steps of a run whose episodes are as long as they can be."""
+        run: RunConfig = settings.run
+        return run.total_steps or (run.total_episodes or 1) * episode_steps(settings.env)
+
+    def _num_steps(self, settings: Any) -> int:
+        """Steps of each environment between updates."""
+        return int(getattr(settings, self.algorithm_table(settings.run.algorithm)).num_steps)
+
+    def make_source(self, settings: Any, algorithm: type[Algorithm[Any]], console: Console) -> Source:
+        self._check_memory(settings)
+        env, online = settings.env, settings.online
+        make = functools.partial(make_env, env, env.num_envs)
+        if not online.enabled:
+            return MultiAgentSource(make(), env.id, episode_steps(env))
+        return OnlineSource(
+            make,
+            env.id,
+            episode_steps(env),
+            period=step_seconds(env) / online.speed if online.speed else 0.0,
+            queue=online.queue,
+            patience=online.row_seconds,
+            seed=settings.run.seed,
+            console=console,
+        )
+
+    def _check_memory(self, settings: Any) -> None:
+        """Refuses sizes for which the system would kill the process.
+
+        Raises:
+            TrainError
+        """
+        env: EnvConfig = settings.env
+        assert env.num_envs is not None, "resolve_defaults() comes first"
+        # Of each agent's step two observations of about 70 numbers, and some more.
+        needed = env.num_envs * env.vehicles * self._num_steps(settings) * 600
+        available = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        if needed > available:
+            table = self.algorithm_table(settings.run.algorithm)
+            raise TrainError(
+                f"this takes at least {needed / 1e9:,.0f} GB of memory, the machine has {available / 1e9:,.0f}:"
+                f" choose a smaller --num-envs, --vehicles or --{table}.num_steps"
+            )
+
+    def callbacks(self, settings: Any, source: Source, console: Console) -> list[Callback]:
+        assert isinstance(source, MultiAgentSource)
+        episodes = settings.run.total_episodes or max(settings.run.total_steps // source.episode_steps(), 1)
+        curriculum = Curriculum(settings.curriculum, full_traffic(settings.env), episodes)
+        return [EpisodeMeans(), CurriculumCallback(curriculum, source, console)]
+
+    def check_state(self, state: Mapping[str, Any], settings: Any) -> None:
+        super().check_state(state, settings)
+        if settings.online.enabled:
+            return
+        num_envs, saved = self.resolve_defaults(settings).env.num_envs, state["source"]["env"]["env"]
+        if num_envs > len(saved):
+            raise ValueError(f"{num_envs:,} environments are claimed, their state has {len(saved):,} bytes")
+
+    def evaluate(
+        self, state: Mapping[str, Any], settings: Any, *, episodes: int, seed: int, advance: Advance
+    ) -> Scores:
+        policy = MultiAgentPolicy.from_state(state["policy"])
+
+        def make(num_envs: int) -> MultiAgentVectorEnv:
+            env = make_env(settings.env, num_envs)
+            obs_dim, actions = env.single_observation_space.shape, Actions(env.single_action_space).state()
+            obs_dims = {(actor.obs_dim,) for actor in policy.policies.values() if isinstance(actor, Actor)}
+            if (
+                obs_dims != {obs_dim}
+                or policy.num_agents != env.num_agents
+                or policy.actions.state() != actions
+            ):
+                raise CheckpointError(f"the policy does not fit its environment, {settings.env.id}")
+            return env
+
+        return score(make, policy.act, episodes=episodes, seed=seed, advance=advance)
+
+    def scores_from_tree(self, tree: Mapping[str, Any]) -> Scores:
+        return Scores(**tree)
+
+
+TASK = TrafficTask()
+
+
+def load_run(path: Path) -> tuple[Any, dict[str, Any]]:
+    """The settings of a run (its newest checkpoint) or of a checkpoint file, and the state.
+
+    Raises:
+        CheckpointError: there is no checkpoint, or one of another kind of run.
+    """
+    file, state = load_newest(path)
+    if state.get("kind") != TASK.name:
+        raise CheckpointError(f"{file} is of no run in traffic")
+    try:
+        algorithm = trusted_algorithm(TASK.algorithm_in(state["config"]), file, trust=False)
+        config_type = TASK.settings_type(algorithm)
+        settings = build(config_type, from_file(config_type, state["config"], str(file)))
+        MultiAgentPolicy.from_state(state["policy"])
+    except Exception as error:
+        if isinstance(error, UserError):
+            raise
+        raise unusable(file, "holds no policy that this fastrl can use", error) from None
+    return settings, state

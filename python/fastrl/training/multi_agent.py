@@ -1,0 +1,179 @@
+"""Rollouts of environments of many agents, as experience for an algorithm that learns from them."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastrl.algorithms.protocol import Algorithm, MultiAgentAlgorithm, Problem
+from fastrl.collectors.multi_agent import TeamCollector
+from fastrl.collectors.protocol import Report
+from fastrl.envs.multi_agent import MultiAgentVectorEnv
+from fastrl.envs.record_episodes import MEANS, RecordEpisodeStatistics, finite_mean
+from fastrl.rollout.multi_agent import MultiAgentRollout
+from fastrl.training.callbacks import Callback
+from fastrl.training.experience import Episodes
+from fastrl.training.metrics import percent
+from fastrl.training.row import Number
+from fastrl.utils.timer import Stopwatch
+
+if TYPE_CHECKING:
+    from fastrl.training.trainer import Trainer
+
+# Fields of an episode's record that have a place of their own in `Episodes`.
+_OWN = {"return_mean": "returns", "length": "lengths"}
+
+
+@dataclass(frozen=True)
+class Difficulty:
+    """Arguments of ``MultiAgentVectorEnv.set_difficulty``.
+
+    Attributes:
+        num_agents: agents that an episode starts with.
+        density: of the traffic around them.
+    """
+
+    num_agents: int
+    density: float
+
+
+class MultiAgentSource:
+    """See `fastrl.training.experience.Source`. Steps a vector environment of many agents in this process; brings
+    `MultiAgentRollout` of all its environments.
+
+    The episodes' info has the fields of `fastrl.envs.record_episodes.EPISODE`, among them the level of difficulty.
+
+    Args:
+        env: in autoreset mode "same_step".
+        env_id: of it.
+        episode_steps: after which an episode ends at the latest.
+    """
+
+    collector = "native"
+
+    def __init__(self, env: MultiAgentVectorEnv, env_id: str, episode_steps: int) -> None:
+        self.env = RecordEpisodeStatistics(env)
+        self.env_id = env_id
+        self.steps = 0
+        self._episode_steps = episode_steps
+
+    def problem(self, total_steps: int, seed: int, device: str) -> Problem:
+        return Problem(
+            self.env.single_observation_space,
+            self.env.single_action_space,
+            self.env.num_envs,
+            total_steps,
+            num_agents=self.env.num_agents,
+            seed=seed,
+            device=device,
+        )
+
+    def episode_steps(self) -> int:
+        return self._episode_steps
+
+    def attach(self, algorithm: Algorithm[Any]) -> None:
+        assert isinstance(algorithm, MultiAgentAlgorithm), "it learns from rollouts of many agents"
+        self._algorithm = algorithm
+        self._collector = TeamCollector(self.env, algorithm.act_into, algorithm.env_seeds)
+
+    def set_difficulty(self, level: int, difficulty: Difficulty | None) -> None:
+        """Sets the difficulty of each environment from its next reset on.
+
+        Args:
+            level: what the info of these episodes tells.
+            difficulty: None: as it is.
+
+        Raises:
+            NotImplementedError: the environment's difficulty is fixed.
+        """
+        self.env.level = level
+        if difficulty is not None:
+            self.env.env.set_difficulty(num_agents=difficulty.num_agents, density=difficulty.density)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pass
+
+    def next(self, watch: Stopwatch) -> MultiAgentRollout | None:
+        rollout = self._algorithm.rollout
+        self._collector.collect(rollout, watch)
+        self.steps += rollout.num_steps * self.env.num_envs
+        return rollout
+
+    def feedback(self, result: Any) -> None:
+        pass
+
+    def take_episodes(self) -> Episodes:
+        return as_episodes(self.env.take())
+
+    def report(self) -> Report:
+        return Report()
+
+    def numbers(self) -> Mapping[str, Number]:
+        return {}
+
+    def highlights(self) -> list[str]:
+        return []
+
+    def summary(self) -> Mapping[str, Any]:
+        return {}
+
+    def lines(self) -> list[str]:
+        return []
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "steps": self.steps,
+            "env": self.env.save_state(),
+            "collector": self._collector.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._collector.load_state_dict(state["collector"])
+        self.env.load_state(state["env"])
+        self.steps = state["steps"]
+
+
+def as_episodes(records: NDArray[np.void]) -> Episodes:
+    """Episodes from their records, `fastrl.envs.record_episodes.EPISODE` [E]."""
+    info = {name: records[name] for name in records.dtype.names or () if name not in _OWN}
+    return Episodes(records["return_mean"].copy(), records["length"].astype(np.int64), info)
+
+
+class EpisodeMeans(Callback):
+    """Adds means over the episodes of a row to it, such as ``success_rate``; NaN of what is not known.
+
+    Consoles show rates of the newest row in which episodes ended.
+    """
+
+    name = "episode_means"
+
+    def __init__(self) -> None:
+        self._ended: list[Episodes] = []
+        self._latest: dict[str, float] = {}
+
+    def on_update(self, trainer: "Trainer", ended: Episodes) -> None:
+        if len(ended):
+            self._ended.append(ended)
+
+    def groups(self) -> Mapping[str, Mapping[str, Number]]:
+        ended, self._ended = Episodes.concatenated(self._ended), []
+        fields = {name: field for name, field in MEANS.items() if field not in _OWN}
+        means = {
+            name: finite_mean(ended.info[field]) if len(ended) else math.nan for name, field in fields.items()
+        }
+        if len(ended):
+            self._latest = means
+        return {"episode": {"ended": len(ended), **means}}
+
+    def highlights(self) -> list[str]:
+        shown = {"success": "success_rate", "collisions": "collision_rate"}
+        return [f"{label} {percent(self._latest[name])}" for label, name in shown.items() if self._latest]
