@@ -13,8 +13,6 @@ from rich.console import Console
 from rich.table import Table
 
 from fastrl.tasks.cage2.evaluate import Evaluation, score_table
-from fastrl.tasks.traffic.scores import Scores
-from fastrl.tasks.traffic.scores import score_table as score_table_of_traffic
 from fastrl.training.metrics import brief, count, counted, duration
 from fastrl.utils.tables import show
 
@@ -182,75 +180,6 @@ class PixelSummary:
                 parts["queue"] += f" ({shares['waiting']:.1%} waiting for room)"
                 del parts["waiting"]
             show(console, f"time of the {who}: {', '.join(parts.values())}")
-
-
-@dataclass(frozen=True)
-class TrafficSummary:
-    """The end of a run in traffic, or of a session of it; totals include earlier sessions.
-
-    Attributes:
-        status, signal, run, checkpoint: as in `Summary`.
-        best_checkpoint: that of the best evaluation; None without any.
-        env, algorithm: what was trained, and how.
-        steps, episodes, iterations: done; a step is one of a world with all its agents.
-        seconds: of wall-clock time in the loop, evaluations included.
-        episodes_per_minute: of this session.
-        mean_return: of the last update in which episodes ended; NaN if none did.
-        device: where the networks lived.
-        parts: seconds, by what they were spent on; with "other" they add up to ``seconds``.
-        peak_memory_mib, peak_gpu_memory_mib: as in `Summary`.
-        evaluation: scores of the policy at the end, or of the last evaluation before; None if there was none.
-        best, best_at: the best scores, and after how many episodes.
-    """
-
-    status: Literal["complete", "interrupted"]
-    signal: str | None
-    run: str
-    checkpoint: str
-    best_checkpoint: str | None
-    env: str
-    algorithm: str
-    steps: int
-    episodes: int
-    iterations: int
-    seconds: float
-    episodes_per_minute: float
-    mean_return: float
-    device: str
-    parts: Mapping[str, float]
-    peak_memory_mib: float
-    peak_gpu_memory_mib: float | None
-    evaluation: Scores | None
-    best: Scores | None
-    best_at: int
-
-    def to_tree(self) -> dict[str, Any]:
-        """All of it, for JSON."""
-        return dataclasses.asdict(self)
-
-    def print(self, console: Console) -> None:
-        """Shows it to people, but for where the time went."""
-        rows = [] if self.evaluation is None else [self.evaluation]
-        if self.best is not None:
-            rows.append(self.best)
-        if rows:
-            title = f"{counted(rows[0].episodes, 'episode')} on fixed seeds, without exploration"
-            show(console, score_table_of_traffic(rows, title))
-            if self.best is not None:
-                show(console, f"best: after {self.best_at:,} episodes")
-            console.print()
-        show(
-            console,
-            f"{self.algorithm} on {self.env}: {counted(self.episodes, 'episode')}, {self.steps:,} steps,"
-            f" {counted(self.iterations, 'update')} in {duration(self.seconds)} on {self.device}:"
-            f" {count(self.episodes_per_minute)} episodes/min\n"
-            f"last mean return {brief(self.mean_return)},"
-            f" peak memory {_memory(self.peak_memory_mib, self.peak_gpu_memory_mib)}",
-        )
-
-    def print_times(self, console: Console) -> None:
-        """Shows where the time went, in short."""
-        _print_times(self.parts, self.seconds, console)
 
 
 @dataclass(frozen=True)

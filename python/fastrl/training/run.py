@@ -13,7 +13,7 @@ from typing import Any, Self
 from rich.console import Console
 
 from fastrl.collectors.protocol import CollectError
-from fastrl.training.checkpoint import Checkpoints, find_checkpoint, load_newest, unusable
+from fastrl.training.checkpoint import CheckpointError, Checkpoints, find_checkpoint, load_newest, unusable
 from fastrl.training.errors import TrainError
 from fastrl.training.evaluation import BEST, Advance, Evaluation, Scores
 from fastrl.training.loggers import ConsoleLogger, JsonlLogger, LoggedRun, Logger, start_loggers
@@ -162,6 +162,42 @@ def saved_settings(task: Task, path: Path, changes: Values) -> Any:
         raise unusable(file, "has no settings that this fastrl can read", error) from None
 
 
+def load_run(
+    task: Task, path: Path, *, trust: bool = False, named: Values | None = None
+) -> tuple[Any, dict[str, Any]]:
+    """The settings of a run and the state in its newest checkpoint, or in a checkpoint file.
+
+    Args:
+        trust: the checkpoint may import code, as it says.
+        named: settings that the caller has named, such as ``env.id``, which may import code then.
+
+    Raises:
+        CheckpointError: there is none, or none of a run of this task.
+        TrustError: the environment would import code.
+        ConfigError: its settings are other ones than the caller named.
+    """
+    file, state = load_newest(path)
+    if state.get("kind") != task.name:
+        raise CheckpointError(f"{file} is of a run of {state.get('kind')!r}, not of {task.name}")
+    named = named or {}
+    try:
+        algorithm = trusted_algorithm(task.algorithm_in(state["config"]), file, trust=trust)
+        config_type = task.settings_type(algorithm)
+        settings = build(
+            config_type, from_file(config_type, state["config"], str(file), trust=trust, named=named)
+        )
+        for key, value in named.items():
+            if attrgetter(key)(settings) != value:
+                raise ConfigError(
+                    f"{file} is of a run with {key} {attrgetter(key)(settings)!r}, not {value!r}"
+                )
+        return task.resolve_defaults(settings), state
+    except UserError:
+        raise
+    except Exception as error:
+        raise unusable(file, "has no settings that this fastrl can read", error) from None
+
+
 def evaluate_run(
     task: Task,
     path: Path,
@@ -177,41 +213,20 @@ def evaluate_run(
 
     Args:
         advance: called with how much of ``task.evaluation_work(episodes)`` has been done.
-        trust: the checkpoint may import code, as it says.
-        named: settings that the caller has named, such as ``env.id``, which may import code then.
+        trust, named: as of `load_run`.
         options: see `Task.evaluate`.
 
     Raises:
-        CheckpointError: there is none, or none of a run that this fastrl knows.
-        TrustError: the environment would import code.
-        ConfigError: its environment is another one than the caller named.
+        CheckpointError, TrustError, ConfigError: as of `load_run`.
         TrainError, CollectError: the environment cannot be built or stepped.
     """
-    file, state = load_newest(path)
-    named = named or {}
+    settings, state = load_run(task, path, trust=trust, named=named)
     try:
-        algorithm = trusted_algorithm(task.algorithm_in(state["config"]), file, trust=trust)
-        config_type = task.settings_type(algorithm)
-        settings = build(
-            config_type, from_file(config_type, state["config"], str(file), trust=trust, named=named)
-        )
-        for key, value in named.items():
-            if attrgetter(key)(settings) != value:
-                raise ConfigError(
-                    f"{file} is of a run with {key} {attrgetter(key)(settings)!r}, not {value!r}"
-                )
-        return task.evaluate(
-            state,
-            task.resolve_defaults(settings),
-            episodes=episodes,
-            seed=seed,
-            advance=advance,
-            **options,
-        )
+        return task.evaluate(state, settings, episodes=episodes, seed=seed, advance=advance, **options)
     except Exception as error:
         if isinstance(error, UserError | CollectError | MemoryError | OSError):
             raise
-        raise unusable(file, "holds no policy that this fastrl can use", error) from None
+        raise unusable(path, "holds no policy that this fastrl can use", error) from None
 
 
 def _check_counts(state: Mapping[str, Any]) -> None:

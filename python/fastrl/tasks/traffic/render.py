@@ -27,6 +27,7 @@ from fastrl.utils.video import check_video, write_video
 if TYPE_CHECKING:
     from fastrl._native._rust import TrafficScene
     from fastrl.envs.record_episodes import Act
+    from fastrl.networks.multi_agent import MultiAgentPolicy
 
 POLICIES = ("idle", "random")
 # The end of an episode is shown for so long, s.
@@ -62,6 +63,24 @@ def make_world(env_id: str, options: Mapping[str, Any]) -> MultiAgentVectorEnv:
     return env
 
 
+def load_policy(path: Path) -> tuple[Any, MultiAgentPolicy]:
+    """The settings of a run in traffic (of its newest checkpoint) or of a checkpoint file, and the policy.
+
+    Raises:
+        CheckpointError: there is no checkpoint, or one of another kind of run.
+    """
+    from fastrl.networks.multi_agent import MultiAgentPolicy
+    from fastrl.tasks.traffic.task import TASK
+    from fastrl.training.checkpoint import unusable
+    from fastrl.training.run import load_run
+
+    settings, state = load_run(TASK, path)
+    try:
+        return settings, MultiAgentPolicy.from_state(state["policy"])
+    except Exception as error:
+        raise unusable(path, "holds no policy that this fastrl can use", error) from None
+
+
 def run_world(path: Path, options: Mapping[str, Any]) -> tuple[MultiAgentVectorEnv, Act]:
     """The world of a run in traffic, with some of its options changed, and what the run has learnt.
 
@@ -76,12 +95,10 @@ def run_world(path: Path, options: Mapping[str, Any]) -> tuple[MultiAgentVectorE
     from fastrl.networks.action_space import Actions
     from fastrl.networks.multi_agent import MultiAgentPolicy
     from fastrl.tasks.traffic.settings import environment_options
-    from fastrl.tasks.traffic.task import load_run
     from fastrl.training.evaluation import BEST
 
     best = path / "checkpoints" / BEST
-    settings, state = load_run(best if best.is_file() else path)
-    policy = MultiAgentPolicy.from_state(state["policy"])
+    settings, policy = load_policy(best if best.is_file() else path)
     env = make_world(settings.env.id, {**environment_options(settings.env), **options})
     if len(policy.names) != env.num_agents and len(policy.policies) == 1:
         # One policy for all can drive any number of them.

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -59,7 +59,7 @@ class Scores:
 
     def show(self, console: Console) -> None:
         title = f"{counted(self.episodes, 'episode')} on fixed seeds, without exploration"
-        show(console, score_table({"trained": self}, title))
+        show(console, score_table([("trained", self)], title))
 
 
 def evaluation_seeds(seed: int, episodes: int) -> list[int]:
@@ -104,13 +104,13 @@ def scores_of(records: NDArray[np.void], seed: int) -> Scores:
     )
 
 
-def score_table(scores: Mapping[str, Scores], title: str) -> Table:
-    """A table with a row for each policy, by name; TTC is the mean of the episodes' shortest times to a collision."""
+def score_table(scores: Sequence[tuple[str, Scores]], title: str) -> Table:
+    """A table with a row for each policy; TTC is the mean of the episodes' shortest times to a collision."""
     table = Table(title=title, box=box.SIMPLE_HEAD, show_edge=False, padding=0)
     table.add_column("policy", overflow="fold")
     for column in ("return", "success", "crashed", "m/s", "veh/h", "TTC s", "steps"):
         table.add_column(column, justify="right")
-    for name, it in scores.items():
+    for name, it in scores:
         digits = 2 if abs(it.mean_return) < 100 else 0
         error = "" if math.isnan(it.standard_error) else f" ± {it.standard_error:.{digits}f}"
         table.add_row(

@@ -3,8 +3,7 @@
 import dataclasses
 import functools
 import os
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -16,7 +15,7 @@ from fastrl.networks.action_space import Actions
 from fastrl.networks.multi_agent import Actor, MultiAgentPolicy
 from fastrl.tasks import traffic
 from fastrl.tasks.traffic.curriculum import Curriculum, CurriculumCallback, CurriculumConfig
-from fastrl.tasks.traffic.scores import Scores, score
+from fastrl.tasks.traffic.scores import Scores, score, score_table
 from fastrl.tasks.traffic.settings import (
     PRESETS,
     EnvConfig,
@@ -28,17 +27,16 @@ from fastrl.tasks.traffic.settings import (
     step_seconds,
 )
 from fastrl.training.callbacks import Callback
-from fastrl.training.checkpoint import CheckpointError, load_newest, unusable
+from fastrl.training.checkpoint import CheckpointError
 from fastrl.training.errors import TrainError
 from fastrl.training.evaluation import Advance
 from fastrl.training.experience import Source
+from fastrl.training.metrics import counted
 from fastrl.training.multi_agent import EpisodeMeans, MultiAgentSource
 from fastrl.training.online import OnlineSource
 from fastrl.training.settings import RunConfig
-from fastrl.training.task import Task, trusted_algorithm
-from fastrl.utils.config import build
-from fastrl.utils.errors import UserError
-from fastrl.utils.trust import from_file
+from fastrl.training.task import Task
+from fastrl.utils.tables import show
 
 
 def make_env(config: EnvConfig, num_envs: int) -> MultiAgentVectorEnv:
@@ -141,7 +139,14 @@ class TrafficTask(Task):
             raise ValueError(f"{num_envs:,} environments are claimed, their state has {len(saved):,} bytes")
 
     def evaluate(
-        self, state: Mapping[str, Any], settings: Any, *, episodes: int, seed: int, advance: Advance
+        self,
+        state: Mapping[str, Any],
+        settings: Any,
+        *,
+        episodes: int,
+        seed: int,
+        advance: Advance,
+        **options: Any,
     ) -> Scores:
         policy = MultiAgentPolicy.from_state(state["policy"])
 
@@ -159,29 +164,15 @@ class TrafficTask(Task):
 
         return score(make, policy.act, episodes=episodes, seed=seed, advance=advance)
 
+    def show_scores(self, scores: Sequence[tuple[str, Any]], console: Console) -> None:
+        first = scores[0][1]
+        title = (
+            f"{counted(first.episodes, 'episode')} on the seeds of --seed {first.seed}, without exploration"
+        )
+        show(console, score_table(scores, title))
+
     def scores_from_tree(self, tree: Mapping[str, Any]) -> Scores:
         return Scores(**tree)
 
 
 TASK = TrafficTask()
-
-
-def load_run(path: Path) -> tuple[Any, dict[str, Any]]:
-    """The settings of a run (its newest checkpoint) or of a checkpoint file, and the state.
-
-    Raises:
-        CheckpointError: there is no checkpoint, or one of another kind of run.
-    """
-    file, state = load_newest(path)
-    if state.get("kind") != TASK.name:
-        raise CheckpointError(f"{file} is of no run in traffic")
-    try:
-        algorithm = trusted_algorithm(TASK.algorithm_in(state["config"]), file, trust=False)
-        config_type = TASK.settings_type(algorithm)
-        settings = build(config_type, from_file(config_type, state["config"], str(file)))
-        MultiAgentPolicy.from_state(state["policy"])
-    except Exception as error:
-        if isinstance(error, UserError):
-            raise
-        raise unusable(file, "holds no policy that this fastrl can use", error) from None
-    return settings, state
