@@ -1,34 +1,45 @@
-"""Runs in traffic that take a second, on worlds in which agents walk on a line."""
+"""Runs in traffic that take a second, on environments in which agents walk on a line."""
 
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from team_env import TeamEnv
 
-import fastrl.tasks.traffic.run
+import fastrl.tasks.traffic.task
 from fastrl.cli.main import main
-from fastrl.tasks.traffic.settings import EnvConfig, TrafficConfig, environment_options
+from fastrl.tasks.traffic.settings import EnvConfig, environment_options
+from fastrl.tasks.traffic.task import TASK
+from fastrl.training.trainer import Trainer
 from fastrl.utils.command_line import ArgumentParser, add_options, read_arguments
 from fastrl.utils.config import build
 
-OPTIONS = [
-    "--vehicles=3",
-    "--num-envs=4",
-    "--env.num_threads=1",
-    "--mappo.num_steps=16",
-    "--mappo.hidden=8",
-    "--mappo.minibatch_size=64",
-    "--reinforce.num_steps=16",
-    "--reinforce.hidden=8",
-    "--run.eval_episodes=5",
-    "--run.eval_freq=20",
-    "--device=cpu",
-]
+_LEARNING = {"num_steps": "16", "hidden": "8", "minibatch_size": "64"}
 
 
-def line_worlds(
+def _algorithm(options: tuple[Any, ...]) -> str:
+    given = [str(option) for option in options]
+    return next((text.partition("=")[2] for text in given if text.startswith("--algorithm=")), "ippo")
+
+
+def small(*options: Any) -> list[str]:
+    """Options of a small run, with those that are given."""
+    algorithm = _algorithm(options)
+    return [
+        "--vehicles=3",
+        "--num-envs=4",
+        "--env.num_threads=1",
+        *(f"--{algorithm}.{name}={value}" for name, value in _LEARNING.items()),
+        "--run.eval_episodes=5",
+        "--run.eval_freq=20",
+        "--device=cpu",
+        *map(str, options),
+    ]
+
+
+def line_envs(
     id: str,  # noqa: A002
     num_envs: int,
     *,
@@ -37,7 +48,7 @@ def line_worlds(
     density: float = 0.0,
     num_threads: int = 0,
 ) -> TeamEnv:
-    """Instead of ``make_multi``: density is the chance that a move is blocked."""
+    """Replaces ``make_multi``: density is the chance that a move is blocked."""
     if id != "fastrl/coop-highway-v0":
         raise ValueError(f"id: expected 'fastrl/coop-highway-v0', got {id!r}")
     env = TeamEnv(num_envs, max_agents)
@@ -47,27 +58,33 @@ def line_worlds(
 
 @pytest.fixture
 def lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fastrl.tasks.traffic.run, "make_multi", line_worlds)
+    monkeypatch.setattr(fastrl.tasks.traffic.task, "make_multi", line_envs)
 
 
-def small_config(*options: str) -> TrafficConfig:
+def small_settings(*options: Any) -> Any:
+    """The settings of a small run."""
+    config_type = TASK.settings_type(_algorithm(options))
     parser = ArgumentParser()
-    add_options(parser, TrafficConfig)
-    given = read_arguments(TrafficConfig, parser.parse_args([*OPTIONS, *options]))
-    return build(TrafficConfig, given)
+    add_options(parser, config_type)
+    return build(config_type, read_arguments(config_type, parser.parse_args(small(*options))))
+
+
+def small_trainer(*options: Any, console: Console | None = None) -> Trainer:
+    """The trainer of a small run."""
+    return TASK.make_trainer(small_settings(*options), console)
 
 
 def train(run: Path, *options: Any) -> int:
-    """``fastrl train traffic`` in this process; the exit code."""
-    return main(["train", "traffic", *OPTIONS, f"--run-dir={run}", *map(str, options)])
+    """``fastrl train traffic`` in this process; returns the exit code."""
+    return main(["train", "traffic", *small(*options), f"--run-dir={run}"])
 
 
-def line_worlds_of(config: EnvConfig, num_envs: int) -> Any:
-    """Instead of ``fastrl.tasks.traffic.run.make_worlds``, for another process too."""
-    return line_worlds(config.id, num_envs, **environment_options(config))
+def make_line_env(config: EnvConfig, num_envs: int) -> Any:
+    """Replaces ``fastrl.tasks.traffic.task.make_env``, for another process too."""
+    return line_envs(config.id, num_envs, **environment_options(config))
 
 
 def command_line() -> None:
     """``fastrl train`` on the lines, for a process of its own."""
-    fastrl.tasks.traffic.run.make_worlds = line_worlds_of  # type: ignore[assignment]
+    fastrl.tasks.traffic.task.make_env = make_line_env
     sys.exit(main(["train", *sys.argv[1:]]))

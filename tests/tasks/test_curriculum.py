@@ -1,4 +1,4 @@
-"""The level of difficulty: bounded, monotone where it should be, with a gap, resumable."""
+"""The curriculum: bounded, monotone where it should be, with a gap between thresholds, resumable."""
 
 import itertools
 import math
@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastrl.tasks.traffic.curriculum import Curriculum, CurriculumConfig, Difficulty
+from fastrl.tasks.traffic.curriculum import Curriculum, CurriculumConfig
+from fastrl.training.multi_agent import Difficulty
 from fastrl.utils.config import ConfigError
 
 FULL = Difficulty(8, 1.0)
@@ -35,20 +36,20 @@ settings_of_auto = st.fixed_dictionaries(
 @few
 @given(settings_of_auto, st.integers(1, 15), st.floats(0.1, 3), batches)
 def test_it_stays_within_its_bounds_and_changes_by_one(
-    options: dict[str, Any], vehicles: int, density: float, played: list[list[float]]
+    options: dict[str, Any], vehicles: int, density: float, ended: list[list[float]]
 ) -> None:
     full = Difficulty(vehicles, density)
     it = curriculum(full, mode="auto", **options)
     easiest = Difficulty(min(options["start_vehicles"], vehicles), density / 2)
     assert it.difficulty() == easiest
-    for batch in played:
+    for batch in ended:
         before = it.level
         changed = it.take(0, batch)
         assert changed == (it.level != before)
         assert abs(it.level - before) <= 1
         assert 0 <= it.level <= it.levels
         now = it.difficulty()
-        assert easiest.vehicles <= now.vehicles <= vehicles
+        assert easiest.num_agents <= now.num_agents <= vehicles
         assert easiest.density <= now.density <= density
     assert it.level == it.rises - it.falls
     assert it.difficulty(it.levels) == full
@@ -59,17 +60,17 @@ def test_it_stays_within_its_bounds_and_changes_by_one(
 def test_harder_levels_are_harder(start: int, vehicles: int, levels: int) -> None:
     it = curriculum(Difficulty(vehicles, 2.0), mode="auto", start_vehicles=start, levels=levels)
     steps = [it.difficulty(level) for level in range(levels + 1)]
-    assert all(a.vehicles <= b.vehicles and a.density < b.density for a, b in itertools.pairwise(steps))
+    assert all(a.num_agents <= b.num_agents and a.density < b.density for a, b in itertools.pairwise(steps))
     assert steps[-1] == Difficulty(vehicles, 2.0)
 
 
 @few
 @given(settings_of_auto, batches)
-def test_auto_is_a_plain_rule_over_a_window(options: dict[str, Any], played: list[list[float]]) -> None:
+def test_auto_is_a_plain_rule_over_a_window(options: dict[str, Any], ended: list[list[float]]) -> None:
     """Against a slow model that keeps everything."""
     it = curriculum(mode="auto", **options)
     level, seen = 0, []  # type: ignore[var-annotated]
-    for batch in played:
+    for batch in ended:
         it.take(0, batch)
         seen += [rate for rate in batch if not math.isnan(rate)]
         if len(seen) >= options["window"]:
@@ -105,11 +106,11 @@ def test_a_new_level_is_judged_by_its_own_episodes() -> None:
 @few
 @given(st.lists(st.integers(0, 40), max_size=40), st.integers(1, 8), st.floats(0.05, 1))
 def test_a_schedule_rises_with_the_episodes_and_is_full_in_time(
-    played: list[int], levels: int, until: float
+    ended: list[int], levels: int, until: float
 ) -> None:
     it = curriculum(mode="schedule", levels=levels, until=until, episodes=100)
     total = 0
-    for count in played:
+    for count in ended:
         before, total = it.level, total + count
         it.take(total, [0.0] * count)
         assert it.level >= before
@@ -129,15 +130,15 @@ def test_off_is_full_from_the_start_and_stays() -> None:
 
 @few
 @given(settings_of_auto, batches, st.integers(0, 30))
-def test_restored_it_goes_on_as_if_never_stopped(
-    options: dict[str, Any], played: list[list[float]], at: int
+def test_a_restored_curriculum_continues_as_if_it_had_not_stopped(
+    options: dict[str, Any], ended: list[list[float]], at: int
 ) -> None:
     whole, first, second = (curriculum(mode="auto", **options) for _ in range(3))
-    for batch in played[:at]:
+    for batch in ended[:at]:
         whole.take(0, batch)
         first.take(0, batch)
     second.load_state_dict(first.state_dict())
-    for batch in played[at:]:
+    for batch in ended[at:]:
         assert whole.take(0, batch) == second.take(0, batch)
     assert whole.state_dict() == second.state_dict()
 

@@ -1,4 +1,4 @@
-"""Training while a simulation runs on: its pace, what it hands over, and what happens when somebody dies."""
+"""Online training: the pace of the simulation, its rollouts, and the death of processes."""
 
 import contextlib
 import errno
@@ -20,22 +20,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 from team_env import TeamEnv
-from traffic_runs import OPTIONS, line_worlds_of, small_config
+from traffic_runs import make_line_env, small, small_trainer
 from waiting import TIMEOUT, wait_until
 
-import fastrl.tasks.traffic.run
+import fastrl.tasks.traffic.task
 from fastrl.algorithms.mappo import MAPPO, MAPPOConfig
 from fastrl.algorithms.protocol import Problem
 from fastrl.cli.main import main
-from fastrl.collectors.pool import CollectorError
-from fastrl.tasks.traffic.curriculum import Difficulty
-from fastrl.tasks.traffic.online import OnlineWorlds, Pace
-from fastrl.tasks.traffic.run import Training
+from fastrl.collectors.protocol import CollectError
+from fastrl.training.experience import Episodes
+from fastrl.training.multi_agent import Difficulty
+from fastrl.training.online import OnlineSource, Pace
 from fastrl.utils.timer import Stopwatch
 
 ROOT = Path(__file__).resolve().parents[2]
-WORLDS, AGENTS, STEPS = 2, 3, 8
-FULL = Difficulty(AGENTS, 0.0)
+ENVS, AGENTS, STEPS = 2, 3, 8
 
 
 class Clock:
@@ -92,14 +91,14 @@ def test_a_wait_can_be_cut_short() -> None:
 
 
 def make_learner(seed: int = 0, **settings: Any) -> MAPPO:
-    env = TeamEnv(WORLDS, AGENTS)
+    env = TeamEnv(ENVS, AGENTS)
     return MAPPO(
         MAPPOConfig(num_steps=STEPS, hidden=(8,), **settings),
         Problem(
             env.single_observation_space,
             env.single_action_space,
-            WORLDS,
-            total_steps=100 * WORLDS * STEPS,
+            ENVS,
+            total_steps=100 * ENVS * STEPS,
             num_agents=AGENTS,
             seed=seed,
         ),
@@ -107,31 +106,37 @@ def make_learner(seed: int = 0, **settings: Any) -> MAPPO:
 
 
 def lines() -> Any:
-    return TeamEnv(WORLDS, AGENTS)
+    return TeamEnv(ENVS, AGENTS)
 
 
 def broken() -> Any:
     raise ValueError("this simulation is broken")
 
 
-Start = Callable[..., tuple[MAPPO, OnlineWorlds]]
+Start = Callable[..., tuple[MAPPO, OnlineSource]]
 
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    started: list[OnlineWorlds] = []
+    with contextlib.ExitStack() as running:
 
-    def begin(make_env: Callable[[], Any] = lines, *, adjusts: bool = False, **options: Any) -> Any:
-        learner = make_learner()
-        arguments: dict[str, Any] = {"period": 0.0, "queue": 2, "console": Console(quiet=True)} | options
-        online = OnlineWorlds(learner, make_env, WORLDS, adjusts=adjusts, seed=0, **arguments)
-        online.start(0, FULL)
-        started.append(online)
-        return learner, online
+        def begin(make_env: Callable[[], Any] = lines, **options: Any) -> Any:
+            arguments: dict[str, Any] = {
+                "period": 0.0,
+                "queue": 2,
+                "patience": TIMEOUT,
+                "seed": 0,
+                "console": Console(quiet=True),
+            }
+            # Only the simulation's process makes the environment that is asked for.
+            source = OnlineSource(lines, "lines", 8, **arguments | options)
+            source._make_env = make_env
+            learner = make_learner()
+            source.attach(learner)
+            running.enter_context(source)
+            return learner, source
 
-    yield begin
-    for online in started:
-        online.close()
+        yield begin
     assert not leftovers()
 
 
@@ -141,117 +146,129 @@ def leftovers() -> list[str]:
     return [name.name for name in Path("/dev/shm").iterdir() if name.name.startswith(mine)]
 
 
-def take(online: OnlineWorlds) -> Any:
-    ended = online.collect(Stopwatch(), TIMEOUT)
-    assert ended is not None
-    return ended
+def take(source: OnlineSource) -> Episodes:
+    """Waits for a rollout; returns the episodes that ended in it."""
+    assert source.next(Stopwatch()) is not None
+    return source.take_episodes()
 
 
 def test_rollouts_arrive_whole_and_are_learnt_from(start: Start) -> None:
-    learner, online = start()
+    learner, source = start()
     episodes = 0
     for i in range(6):
-        ended = take(online)
-        episodes += len(ended)
+        episodes += len(take(source))
         rollout = learner.rollout
         assert rollout.alive[:-1].any(1).all()
         assert np.isfinite(rollout.log_probs).all()
         assert (rollout.log_probs[rollout.alive[:-1]] < 0).all()
         # All observations of the living have a bias of 1.
         assert (rollout.obs[..., 2][rollout.alive] == 1).all()
-        learner.update(rollout, Stopwatch())
-        assert learner.steps == (i + 1) * STEPS * WORLDS
+        source.feedback(learner.update(rollout, Stopwatch()))
+        assert learner.steps == source.steps == (i + 1) * STEPS * ENVS
         assert learner.metrics()["gradient_steps"] > 0
-        online.publish(0, FULL)
     assert episodes > 0
-    numbers = online.numbers()
+    assert not len(source.take_episodes())
+    numbers = source.numbers()
     assert numbers["simulated"] >= 6 * STEPS
     assert numbers["policy_age_updates"] >= 0
     assert numbers["policy_age_seconds"] > 0
     assert numbers["missed"] == numbers["restarts"] == 0
 
 
-def test_a_slow_learner_holds_nothing_up(start: Start) -> None:
-    _, online = start(queue=1)
-    take(online)
-    before = online.numbers()["dropped"]
-    wait_until(lambda: online.numbers()["dropped"] >= before + 20)
-    take(online)
-    take(online)
-    assert online.numbers()["simulated"] > 20 * STEPS
+def test_a_slow_learner_does_not_block_the_simulation(start: Start) -> None:
+    _, source = start(queue=1)
+    take(source)
+    before = source.numbers()["dropped"]
+    wait_until(lambda: source.numbers()["dropped"] >= before + 20)
+    take(source)
+    take(source)
+    assert source.numbers()["simulated"] > 20 * STEPS
 
 
 def test_the_newest_policy_acts(start: Start) -> None:
-    """Once published, a policy that always goes one way is what the rollouts show."""
-    learner, online = start(queue=1)
-    take(online)
+    """Once published, a policy that always moves in one direction is what the rollouts show."""
+    learner, source = start(queue=1)
+    take(source)
     actor: Any = learner.policy.policies[learner.policy.names[0]]
     for layer in actor.body[-1:]:
         layer.weight.data.zero_()
         layer.bias.data.copy_(layer.bias.data.new_tensor([0.0, 0.0, 50.0]))
-    online.publish(0, FULL)
+    source.feedback(None)
     for _ in range(6):
-        take(online)
+        take(source)
     assert (learner.rollout.actions[learner.rollout.alive[:-1]] == 2).all()
-    assert online.numbers()["policy_age_updates"] == 0
+    assert source.numbers()["policy_age_updates"] == 0
 
 
 @pytest.mark.slow
-def test_the_difficulty_reaches_the_simulation(start: Start) -> None:
-    learner, online = start(adjusts=True)
-    online.publish(1, Difficulty(1, 0.0))
+@pytest.mark.parametrize("level", [0, 1])
+def test_the_difficulty_reaches_the_simulation(start: Start, level: int) -> None:
+    learner, source = start()
+    source.set_difficulty(level, Difficulty(1, 0.0))
     for _ in range(50):
-        ended = take(online)
-        if len(ended) and (ended["level"] == 1).all():
+        ended = take(source)
+        if len(ended) and (ended.info["num_agents"] == 1).all():
             break
-    assert (ended["num_agents"] == 1).all()
-    assert learner.rollout.alive.reshape(STEPS + 1, WORLDS, AGENTS).sum(2).max() == 1
+    assert (ended.info["level"] == level).all()
+    assert learner.rollout.alive.reshape(STEPS + 1, ENVS, AGENTS).sum(2).max() == 1
+
+
+def test_the_difficulty_may_be_set_before_it_runs() -> None:
+    source = OnlineSource(
+        lines, "lines", 8, period=0.0, queue=2, patience=TIMEOUT, seed=0, console=Console(quiet=True)
+    )
+    learner = make_learner()
+    source.set_difficulty(0, Difficulty(1, 0.0))
+    source.attach(learner)
+    with source:
+        take(source)
+    assert learner.rollout.alive.reshape(STEPS + 1, ENVS, AGENTS).sum(2).max() == 1
 
 
 @pytest.mark.slow
 def test_in_real_time_steps_come_one_by_one(start: Start) -> None:
     began = time.monotonic()
-    _, online = start(period=0.05)
-    take(online)
+    _, source = start(period=0.05)
+    take(source)
 
     def dropped() -> float:
-        before = online.numbers()["dropped"]
-        take(online)
-        take(online)
-        return online.numbers()["dropped"] - before
+        before = source.numbers()["dropped"]
+        take(source)
+        take(source)
+        return source.numbers()["dropped"] - before
 
     # A learner that the machine leaves waiting may miss some.
     wait_until(lambda: dropped() == 0)
-    numbers = online.numbers()
+    numbers = source.numbers()
     assert 3 * STEPS <= numbers["simulated"] <= (time.monotonic() - began) / 0.05 + 1
     assert 0 <= numbers["missed"] <= numbers["simulated"]
 
 
-def test_a_killed_simulation_is_started_again(start: Start) -> None:
+def test_a_killed_simulation_is_restarted(start: Start) -> None:
     text = io.StringIO()
-    _, online = start(console=Console(file=text))
-    take(online)
-    assert online._pool is not None
-    (pid,) = online._pool.pids
+    _, source = start(console=Console(file=text), patience=0.2)
+    wait_until(lambda: source.next(Stopwatch()) is not None)
+    assert source._pool is not None
+    (pid,) = source._pool.pids
     os.kill(pid, signal.SIGKILL)
-    while online.restarts == 0:
-        online.collect(Stopwatch(), 0.2)
-    take(online)
-    assert "the simulation died (killed by SIGKILL): started again" in text.getvalue()
-    assert online._pool.pids != [pid]
-    assert online.numbers()["restarts"] == 1
+    while source.restarts == 0:
+        source.next(Stopwatch())
+    wait_until(lambda: source.next(Stopwatch()) is not None)
+    assert "the simulation died (killed by SIGKILL): restarted" in text.getvalue()
+    assert source._pool.pids != [pid]
+    assert source.numbers()["restarts"] == 1
 
 
 @pytest.mark.slow
 def test_a_simulation_that_cannot_run_ends_with_its_reason(start: Start) -> None:
-    _, online = start(broken)
-    with pytest.raises(CollectorError, match="this simulation is broken"):
-        online.collect(Stopwatch(), TIMEOUT)
+    _, source = start(broken)
+    with pytest.raises(CollectError, match="this simulation is broken"):
+        source.next(Stopwatch())
 
 
 def test_a_run_trains_online(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fastrl.tasks.traffic.run, "make_worlds", line_worlds_of)
-    config = small_config(
+    monkeypatch.setattr(fastrl.tasks.traffic.task, "make_env", make_line_env)
+    trainer = small_trainer(
         "--episodes=120",
         "--online",
         "--online.speed=0",
@@ -259,20 +276,28 @@ def test_a_run_trains_online(monkeypatch: pytest.MonkeyPatch) -> None:
         "--curriculum.levels=1",
         "--density=0.1",
     )
-    training = Training(config, Console(quiet=True))
-    rows = list(training.rows())
-    assert rows[-1].episodes >= 120
-    assert all(row.latest.keys() == (row.played.keys() if row.episodes else set()) for row in rows)
-    assert all(row.latest == row.played for row in rows if row.ended)
-    assert rows[-1].iteration == training.learner.updates > 3
-    assert {"policy_age_updates", "policy_age_seconds", "missed", "dropped"} <= rows[-1].record().keys()
-    assert {row.vehicles for row in rows} == {2, 3}
-    assert any(row.evaluation for row in rows)
-    # It goes on, with new episodes.
-    second = Training(small_config("--episodes=200", "--online", "--online.speed=0"), Console(quiet=True))
-    second.restore(training.state())
-    assert next(iter(second.rows())).episodes >= 120
+    rows = [row.record() for row in trainer.rows()]
+    assert rows[-1]["episodes"] >= 120
+    assert sum(row["ended"] for row in rows) == trainer.episodes
+    assert trainer.algorithm.updates == rows[-1]["iteration"] > 3  # type: ignore[attr-defined]
+    assert {"policy_age_updates", "policy_age_seconds", "missed", "dropped"} <= rows[-1].keys()
+    assert {row["vehicles"] for row in rows} == {2, 3}
+    assert any("eval_mean_return" in row for row in rows)
+    # Resumed, it continues with new episodes.
+    second = small_trainer("--episodes=200", "--online", "--online.speed=0")
+    second.load_state_dict(trainer.state_dict())
+    assert next(iter(second.rows())).record()["episodes"] >= 120
     assert not leftovers()
+
+
+def test_rows_come_while_there_is_nothing_to_learn_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fastrl.tasks.traffic.task, "make_env", make_line_env)
+    trainer = small_trainer("--online", "--online.speed=1e-3", "--online.row_seconds=0.01")
+    rows = trainer.rows()
+    row = next(rows)
+    rows.close()  # type: ignore[attr-defined]
+    assert (trainer.iteration, trainer.steps) == (0, 0)
+    assert "waiting for the first rollout" in row.highlights
 
 
 def command(*arguments: object) -> list[str]:
@@ -304,7 +329,7 @@ def running(group: int) -> list[str]:
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_asked_to_stop_it_leaves_no_process_and_no_memory(tmp_path: Path, number: signal.Signals) -> None:
     run = tmp_path / "run"
-    options = ["traffic", *OPTIONS, "--episodes=1000000", "--online", f"--online.speed={1000}"]
+    options = ["traffic", *small("--episodes=1000000", "--online", "--online.speed=1000")]
     process = subprocess.Popen(
         command(*options, f"--run-dir={run}", "--online.row_seconds=0.2"),
         env=environment(),
@@ -336,9 +361,9 @@ def test_without_room_for_shared_memory_it_ends_in_a_line(
     def full(*given: object, **named: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(f"fastrl.tasks.traffic.online.{what}", full)
+    monkeypatch.setattr(f"fastrl.training.online.{what}", full)
     before = set(Path("/dev/shm").glob(f"fastrl-{os.getpid()}-*"))
-    assert main(["train", "traffic", *OPTIONS, "--online", f"--run-dir={tmp_path / 'run'}"]) == 1
+    assert main(["train", "traffic", *small("--online"), f"--run-dir={tmp_path / 'run'}"]) == 1
     line = "No space left on device: on a disk, or in /dev/shm, which processes share"
     assert capsys.readouterr().err == f"fastrl train: error: {line}\n"
     assert not (tmp_path / "run").exists()

@@ -1,4 +1,4 @@
-"""A run in traffic as its user sees it, on worlds that take no time."""
+"""Runs in traffic as a user sees them, on environments that take no time."""
 
 import dataclasses
 import json
@@ -16,47 +16,65 @@ from typing import Any
 import pytest
 from rich.console import Console
 from small_runs import differences
-from traffic_runs import OPTIONS, lines, small_config, train
+from traffic_runs import line_envs, lines, small, small_settings, small_trainer, train
 
-import fastrl.tasks.traffic.run
+import fastrl.tasks.traffic.task
 from fastrl.cli.main import main
 from fastrl.envs.record_episodes import MEANS
 from fastrl.envs.registration import make_multi
-from fastrl.tasks.traffic.curriculum import Difficulty
-from fastrl.tasks.traffic.run import BEST, Training, evaluate_run
+from fastrl.tasks.traffic.curriculum import CurriculumCallback
+from fastrl.tasks.traffic.scores import Scores
+from fastrl.tasks.traffic.task import TASK
 from fastrl.training.checkpoint import load_checkpoint, load_newest, save_checkpoint
-from fastrl.training.metrics import TrafficRow
-from fastrl.training.session import TrainError
+from fastrl.training.errors import TrainError
+from fastrl.training.evaluation import BEST, Evaluation
+from fastrl.training.multi_agent import Difficulty, MultiAgentSource
+from fastrl.training.row import Row
+from fastrl.training.run import evaluate_run
+from fastrl.training.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures("lines")
 __all__ = ["lines"]
 
-CONSOLE = Console(quiet=True)
+# In names of numbers that clocks measure.
+MEASURED = ("second", "share")
 
 
 def rows_of(run: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
-def unmeasured(row: TrafficRow) -> str:
-    """A row without what a clock or the system has measured."""
-    changes = {
-        "seconds": 0,
-        "steps_per_second": 0,
-        "episodes_per_minute": 0,
-        "memory_mib": 0,
-        "parts": {},
-        "shares": {},
-    }
-    return repr(dataclasses.replace(row, **changes))  # type: ignore[arg-type]
+def unmeasured(row: Row) -> str:
+    """A row without what a clock has measured."""
+    return repr({k: v for k, v in row.record().items() if not any(word in k for word in MEASURED)})
 
 
-def learnt(state: dict[str, Any]) -> dict[str, Any]:
-    """What a state holds, but for measured times and settings; the lines' pickle by what is in it."""
-    worlds = pickle.loads(state["worlds"]["env"])
-    worlds["generators"] = [generator.bit_generator.state for generator in worlds["generators"]]
-    everything = state | {"worlds": state["worlds"] | {"env": repr(worlds)}}
-    return {key: everything[key] for key in state.keys() - {"seconds", "parts", "config"}}
+def learnt(trainer: Trainer) -> dict[str, Any]:
+    """The state of a trainer without measured times and settings; what the lines pickle is unpickled."""
+    state = trainer.state_dict()
+    saved = pickle.loads(state["source"]["env"]["env"])
+    saved["generators"] = [generator.bit_generator.state for generator in saved["generators"]]
+    state["source"]["env"]["env"] = repr(saved)
+    return {key: state[key] for key in state.keys() - {"seconds", "parts", "config"}}
+
+
+def curriculum_of(trainer: Trainer) -> CurriculumCallback:
+    callback = trainer.callback(CurriculumCallback)
+    assert callback is not None
+    return callback
+
+
+def evaluation_of(trainer: Trainer) -> Evaluation:
+    callback = trainer.callback(Evaluation)
+    assert callback is not None
+    return callback
+
+
+def evaluate(trainer: Trainer) -> Scores:
+    """Scores of a small run's policy as it is."""
+    return TASK.evaluate(
+        trainer.policy_checkpoint(), small_settings(), episodes=5, seed=0, advance=lambda done: None
+    )
 
 
 def refusal(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
@@ -83,16 +101,16 @@ def test_a_run_leaves_its_settings_metrics_checkpoints_and_summary(
     assert last["episodes"] >= 150 > rows[-2]["episodes"]
     assert out.splitlines()[-4:] == [
         f"Run directory: {run}",
-        f"To score it on other seeds: fastrl eval {run}",
+        f"To score it on new episodes: fastrl eval {run}",
         f"To film it: fastrl render {run} --out episode.mp4",
-        f"To train it further: fastrl train --resume {run} --episodes {2 * last['episodes']}",
+        f"To train it further: fastrl train --resume {run} --total-episodes {2 * last['episodes']}",
     ]
     assert last["episodes"] == sum(row["ended"] for row in rows)
     assert last["steps"] == 16 * 4 * len(rows)
     for name in (
         *MEANS,
         *("vehicles", "density", "level", "learning_rate", "policy_loss", "value_loss", "entropy"),
-        *("episodes_per_minute", "steps_per_second", "memory_mib", "seconds_update", "iteration"),
+        *("episodes_per_second", "steps_per_second", "seconds_update", "iteration"),
     ):
         assert name in last
     assert last["success_rate"] <= 1
@@ -110,112 +128,135 @@ def test_a_run_leaves_its_settings_metrics_checkpoints_and_summary(
     assert summary["evaluation"]["mean_return"] == last["eval_mean_return"]
     best = max(row["eval_mean_return"] for row in evaluated)
     assert summary["best"]["mean_return"] == best
-    assert load_checkpoint(run / "checkpoints" / BEST)["best"]["mean_return"] == best
+    saved = load_checkpoint(run / "checkpoints" / BEST)["callbacks"]["evaluation"]
+    assert saved["best"]["mean_return"] == best
     assert summary["best_checkpoint"] == str(run / "checkpoints" / BEST)
-    for text in ("episodes/min", "success", "best: after", "where the time went", f"fastrl eval {run}"):
+    for text in (
+        "episodes/s",
+        "success",
+        "best evaluation, after",
+        "where the time went",
+        f"fastrl eval {run}",
+    ):
         assert text in out.replace("\n", " ")
 
 
 def test_the_best_checkpoint_outlives_newer_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second of three evaluations is the best."""
-    training = Training(small_config("--episodes=10000"), CONSOLE)
-    training.best_file = tmp_path / "checkpoints" / BEST
+    trainer = small_trainer("--episodes=10000")
+    evaluation = evaluation_of(trainer)
+    evaluation.best_file = tmp_path / "checkpoints" / BEST
     returns = iter([1.0, 3.0, 2.0])
-    real = training.evaluate
-    monkeypatch.setattr(
-        training, "evaluate", lambda: dataclasses.replace(real(), mean_return=next(returns, 0.0))
-    )
-    seen = [training.episodes for row in islice(training.rows(), 40) if row.evaluation]
+    real: Any = evaluation._evaluate
+
+    def evaluate(*arguments: Any) -> Any:
+        return dataclasses.replace(real(*arguments), mean_return=next(returns, 0.0))
+
+    monkeypatch.setattr(evaluation, "_evaluate", evaluate)
+    seen = [trainer.episodes for row in islice(trainer.rows(), 40) if "evaluation" in row.groups]
     assert len(seen) > 3
-    assert training.best is not None
-    assert training.best.mean_return == 3.0
-    assert training.best_at == seen[1]
-    assert load_checkpoint(training.best_file)["episodes"] == seen[1]
+    assert evaluation.best is not None
+    assert evaluation.best.mean_return == 3.0
+    assert evaluation.best_at == seen[1]
+    assert load_checkpoint(evaluation.best_file)["episodes"] == seen[1]
 
 
 ALGORITHMS = (
     ("--algorithm=mappo", "--curriculum.mode=auto", "--curriculum.window=10", "--curriculum.up=0.5"),
-    ("--algorithm=ippo", "--curriculum.mode=schedule", "--mappo.dropout=0.1", "--mappo.share=false"),
-    ("--algorithm=reinforce", "--run.eval_freq=0", "--mappo.normalize_obs"),
+    ("--algorithm=ippo", "--curriculum.mode=schedule", "--ippo.dropout=0.1", "--ippo.share=false"),
+    ("--algorithm=reinforce", "--run.eval_freq=0", "--reinforce.normalize_obs"),
 )
 
 
 @pytest.mark.parametrize("options", ALGORITHMS, ids=("mappo", "ippo", "reinforce"))
-def test_restored_it_goes_on_as_if_never_stopped(tmp_path: Path, options: Sequence[str]) -> None:
-    config = small_config(
-        "--episodes=400", "--curriculum.levels=2", "--curriculum.start_density=0.1", *options
+def test_a_restored_trainer_continues_as_if_it_had_not_stopped(
+    tmp_path: Path, options: Sequence[str]
+) -> None:
+    options = (
+        "--episodes=400",
+        "--curriculum.levels=2",
+        "--curriculum.start_density=0.1",
+        "--density=0.2",
+        *options,
     )
-    config = dataclasses.replace(config, env=dataclasses.replace(config.env, density=0.2))
-    whole, first = Training(config, CONSOLE), Training(config, CONSOLE)
+    whole, first, second = (small_trainer(*options) for _ in range(3))
     expected = list(whole.rows())
-    if config.curriculum.mode != "off":
-        assert len({row.level for row in expected[4:]}) > 1
+    if curriculum_of(whole).curriculum.config.mode != "off":
+        assert len({row.record()["level"] for row in expected[4:]}) > 1
     list(islice(first.rows(), 5))
-    save_checkpoint(tmp_path / "c", first.state())
-    second = Training(config, CONSOLE)
-    second.restore(load_checkpoint(tmp_path / "c"))
+    save_checkpoint(tmp_path / "c", first.state_dict())
+    second.load_state_dict(load_checkpoint(tmp_path / "c"))
     for row, other in zip(second.rows(), expected[5:], strict=True):
         assert unmeasured(row) == unmeasured(other)
-    assert differences(learnt(second.state()), learnt(whole.state())) == []
+    assert differences(learnt(second), learnt(whole)) == []
 
 
 def test_evaluations_change_nothing_and_are_the_same_again(tmp_path: Path) -> None:
-    without, often = (
-        Training(small_config("--episodes=200", f"--run.eval_freq={n}"), CONSOLE) for n in (0, 1)
-    )
+    without, often = (small_trainer("--episodes=200", f"--run.eval_freq={n}") for n in (0, 1))
     list(without.rows())
     list(often.rows())
-    states = learnt(without.state()), learnt(often.state())
-    for part in ("learner", "worlds", "policy"):
+    states = learnt(without), learnt(often)
+    for part in ("learner", "source", "policy"):
         assert differences(states[0][part], states[1][part]) == []
-    assert repr(often.evaluate()) == repr(often.evaluate()) == repr(without.evaluate())
+    assert repr(evaluate(often)) == repr(evaluate(often)) == repr(evaluate(without))
 
 
 def test_one_seed_fixes_a_run() -> None:
-    runs = [Training(small_config("--episodes=100", f"--seed={seed}"), CONSOLE) for seed in (1, 1, 2)]
-    rows = [[unmeasured(row) for row in training.rows()] for training in runs]
+    trainers = [small_trainer("--episodes=100", f"--seed={seed}") for seed in (1, 1, 2)]
+    rows = [[unmeasured(row) for row in trainer.rows()] for trainer in trainers]
     assert rows[0] == rows[1] != rows[2]
 
 
-def test_the_curriculum_reaches_the_worlds_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_curriculum_reaches_the_environments_and_says_so(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Any] = []
+
+    def make(*arguments: Any, **options: Any) -> Any:
+        made.append(line_envs(*arguments, **options))
+        return made[-1]
+
+    monkeypatch.setattr(fastrl.tasks.traffic.task, "make_multi", make)
     options = ("--curriculum.mode=schedule", "--curriculum.start_vehicles=1", "--curriculum.levels=2")
-    training = Training(small_config("--episodes=300", "--density=0.4", *options), Console(width=200))
-    rows = list(training.rows())
-    assert [row.vehicles for row in rows] == sorted(row.vehicles for row in rows)
-    assert {(row.level, row.vehicles, round(row.density, 6)) for row in rows} == {
+    trainer = small_trainer("--episodes=300", "--density=0.4", *options, console=Console(width=200))
+    rows = [row.record() for row in trainer.rows()]
+    assert [row["vehicles"] for row in rows] == sorted(row["vehicles"] for row in rows)
+    assert {(row["level"], row["vehicles"], round(row["density"], 6)) for row in rows} == {
         (0, 1, 0.2),
         (1, 2, 0.3),
         (2, 3, 0.4),
     }
-    assert (rows[-1].rises, rows[-1].falls) == (2, 0)
-    env: Any = training.worlds.env
-    assert env.next_agents.tolist() == [3] * 4
-    assert env.next_density.tolist() == [0.4] * 4
+    assert (rows[-1]["rises"], rows[-1]["falls"]) == (2, 0)
+    training, *evaluations = made
+    assert training.next_agents.tolist() == [3] * 4
+    assert training.next_density.tolist() == [0.4] * 4
     out = capsys.readouterr().out
     assert "curriculum: level 1 of 2" in out
     assert "3 vehicles, density 0.4" in out
     # Evaluations are in full traffic from the start.
-    assert training._evaluation_env is not None
-    assert training._evaluation_env.agents.tolist() == [3] * 5  # type: ignore[attr-defined]
+    assert evaluations
+    for env in evaluations:
+        assert env.agents.tolist() == [3] * 5
 
 
-def test_auto_scaling_goes_down_again_when_too_few_succeed() -> None:
+def test_auto_mode_lowers_the_level_when_too_few_succeed() -> None:
     options = (
         "--curriculum.mode=auto",
         "--curriculum.window=10",
         "--curriculum.down=0.9",
         "--curriculum.up=1",
     )
-    training = Training(small_config("--episodes=60", "--density=1", *options), CONSOLE)
-    training.curriculum.level = 2
-    training._set_difficulty()
-    rows = list(training.rows())
-    assert rows[-1].level < 2
-    assert rows[-1].falls >= 1
-    assert training.curriculum.difficulty() == Difficulty(rows[-1].vehicles, rows[-1].density)
+    trainer = small_trainer("--episodes=60", "--density=1", *options)
+    callback = curriculum_of(trainer)
+    callback.curriculum.level = 2
+    callback._set_difficulty()
+    last = [row.record() for row in trainer.rows()][-1]
+    assert last["level"] < 2
+    assert last["falls"] >= 1
+    assert callback.curriculum.difficulty() == Difficulty(int(last["vehicles"]), last["density"])
 
 
-def test_resumed_with_more_episodes_it_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_is_resumed_with_more_episodes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = tmp_path / "run"
     assert train(run, "--episodes=60") == 0
     before = rows_of(run)
@@ -224,11 +265,11 @@ def test_resumed_with_more_episodes_it_goes_on(tmp_path: Path, capsys: pytest.Ca
     assert rows[: len(before)] == before
     assert rows[-1]["episodes"] >= 120
     _, state = load_newest(run)
-    assert state["config"]["run"]["episodes"] == 120
-    # What worlds there are was decided when it began, and stays.
+    assert state["config"]["run"]["total_episodes"] == 120
+    # The number of environments was chosen when it started, and stays.
     assert state["config"]["env"]["num_envs"] == 4
     assert "seed cannot change" in refusal_of_resume(capsys, run, "--seed=3")
-    assert "--lr does not go with --resume" in refusal_of_resume(capsys, run, "--lr=3")
+    assert "learning_rate cannot change" in refusal_of_resume(capsys, run, "--lr=3")
 
 
 def refusal_of_resume(capsys: pytest.CaptureFixture[str], run: Path, *options: str) -> str:
@@ -244,7 +285,7 @@ def test_eval_scores_runs_on_fixed_seeds(tmp_path: Path, capsys: pytest.CaptureF
     assert train(run, "--episodes=60") == 0
     summary = json.loads((run / "summary.json").read_text())
     # The run's own seeds give the run's own scores.
-    own = evaluate_run(run, episodes=5, seed=0)
+    own = evaluate_run(TASK, run, episodes=5, seed=0)
     assert {name: value for name, value in own.numbers().items() if value == value} == {
         name: summary["evaluation"][name] for name in own.numbers() if summary["evaluation"][name] is not None
     }
@@ -252,9 +293,9 @@ def test_eval_scores_runs_on_fixed_seeds(tmp_path: Path, capsys: pytest.CaptureF
     best = run / "checkpoints" / BEST
     assert main(["eval", str(run), str(best), "--episodes=30", "--seed=5", "--json"]) == 0
     first, second = json.loads(capsys.readouterr().out)
-    assert (first["name"], second["name"]) == (str(run), str(best))
+    assert (first["run"], second["run"]) == (str(run), str(best))
     assert (first["episodes"], first["seed"]) == (30, 5)
-    assert first["mean_return"] == evaluate_run(run, episodes=30, seed=5).mean_return
+    assert first["mean_return"] == evaluate_run(TASK, run, episodes=30, seed=5).mean_return
     assert main(["eval", str(run), "--episodes=3"]) == 0
     out = capsys.readouterr().out
     assert "3 episodes on the seeds of --seed 0" in out
@@ -263,26 +304,26 @@ def test_eval_scores_runs_on_fixed_seeds(tmp_path: Path, capsys: pytest.CaptureF
         assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_worlds_are_few_for_few_episodes() -> None:
+def test_few_episodes_are_many_updates() -> None:
     for episodes in (100, 200, 300, 500):
-        config = small_config(f"--episodes={episodes}", "--num-envs=none", "--mappo.num_steps=64")
-        training = Training(config, CONSOLE)
-        assert training.learner.total_updates >= 12
-        assert training.config.env.num_envs is not None
-    assert training.config.env.num_envs > 4
+        trainer = small_trainer(f"--episodes={episodes}", "--num-envs=none", "--ippo.num_steps=64")
+        assert trainer.algorithm.total_updates >= 12  # type: ignore[attr-defined]
+    assert isinstance(trainer.source, MultiAgentSource)
+    assert trainer.source.env.num_envs > 4
 
 
 def test_it_learns() -> None:
-    training = Training(small_config("--episodes=4000", "--num-envs=32", "--mappo.hidden=32"), CONSOLE)
-    before = training.evaluate()
-    list(training.rows())
-    assert training.best is not None
-    assert training.best.success_rate > max(0.9, before.success_rate)
+    trainer = small_trainer("--episodes=4000", "--num-envs=32", "--ippo.hidden=32")
+    before = evaluate(trainer)
+    list(trainer.rows())
+    best = evaluation_of(trainer).best
+    assert isinstance(best, Scores)
+    assert best.success_rate > max(0.9, before.success_rate)
 
 
-# Cooperative worlds, small ones, in processes of their own.
+# Small cooperative environments, in processes of their own.
 COOP = [
-    *OPTIONS,
+    *small(),
     "--env.duration=5",
     "--env-options",
     "background=4",
@@ -325,16 +366,15 @@ def test_killed_and_resumed_it_ends_with_the_same_parameters(tmp_path: Path) -> 
         arguments = command("--resume", killed)
     subprocess.run(arguments, check=True, capture_output=True)
     states = [load_newest(run)[1] for run in (killed, whole)]
-    assert states[1]["curriculum"]["rises"] > 0
+    assert states[1]["callbacks"]["curriculum"]["rises"] > 0
     for state in states:
         del state["seconds"], state["parts"], state["config"]
     assert differences(*states) == []
     best = [load_checkpoint(run / "checkpoints" / BEST) for run in (killed, whole)]
     assert differences(best[0]["policy"], best[1]["policy"]) == []
-    measured = ("second", "share", "memory", "minute")
     kept = [
         [
-            {name: row[name] for name in row if not any(word in name for word in measured)}
+            {name: row[name] for name in row if not any(word in name for word in MEASURED)}
             for row in rows_of(run)
         ]
         for run in (killed, whole)
@@ -343,7 +383,7 @@ def test_killed_and_resumed_it_ends_with_the_same_parameters(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
-def test_asked_to_stop_it_saves_and_says_how_to_go_on(tmp_path: Path, number: signal.Signals) -> None:
+def test_a_signal_saves_the_run_and_prints_how_to_resume_it(tmp_path: Path, number: signal.Signals) -> None:
     run = tmp_path / "run"
     process = subprocess.Popen(
         command("traffic", *COOP, "--episodes=1000000", f"--run-dir={run}"),
@@ -365,23 +405,23 @@ def test_asked_to_stop_it_saves_and_says_how_to_go_on(tmp_path: Path, number: si
 @pytest.mark.slow
 def test_it_learns_to_drive(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three cars in light traffic."""
-    monkeypatch.setattr(fastrl.tasks.traffic.run, "make_multi", make_multi)
-    config = small_config(
+    monkeypatch.setattr(fastrl.tasks.traffic.task, "make_multi", make_multi)
+    trainer = small_trainer(
         "--episodes=3000",
         "--num-envs=32",
         "--env.duration=20",
         "--env-options",
         "lanes=3",
         "background=4",
-        "--mappo.num_steps=20",
-        "--mappo.hidden=64,32",
-        "--mappo.minibatch_size=1024",
+        "--ippo.num_steps=20",
+        "--ippo.hidden=64,32",
+        "--ippo.minibatch_size=1024",
         "--run.eval_freq=0",
     )
-    rows = list(Training(config, CONSOLE).rows())
+    rows = [row.record() for row in trainer.rows()]
 
-    def mean(name: str, some: list[TrafficRow]) -> float:
-        return sum(row.played[name] for row in some) / len(some)
+    def mean(name: str, some: list[dict[str, float | int]]) -> float:
+        return sum(row[name] for row in some) / len(some)
 
     assert mean("mean_return", rows[-10:]) > mean("mean_return", rows[:10]) + 1
     assert mean("collision_rate", rows[-10:]) < mean("collision_rate", rows[:10]) / 2
@@ -392,14 +432,21 @@ def test_it_learns_to_drive(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (["--preset", "perfomance"], "--preset: unknown preset perfomance; did you mean performance?"),
         (["--vehicels=3"], "unknown option --vehicels; did you mean --vehicles?"),
-        (["--episodes=0"], "--episodes should be greater than or equal to 1, got '0'"),
+        (["--episodes=0"], "--total-episodes should be greater than or equal to 1, got '0'"),
         (
             ["--algorithm=mapo"],
-            ("--algorithm should be 'ippo', 'mappo' or 'reinforce', got 'mapo'; did you mean 'mappo'?"),
+            (
+                "--algorithm should be one of async-ppo, dqn, impala, ippo, mappo, ppo, reinforce, or module:Class"
+                " of your own; got 'mapo'; did you mean mappo?"
+            ),
+        ),
+        (
+            ["--algorithm=dqn"],
+            "--algorithm dqn learns from transitions, which traffic does not give",
         ),
         (["--env.options=lanes"], "--env-options should be KEY=VALUE such as lanes=3, got ['lanes']"),
         (
-            [*OPTIONS, "--env.id=fastrl/coop-highwey-v0"],
+            [*small(), "--env.id=fastrl/coop-highwey-v0"],
             (
                 "--env: expected one of fastrl/coop-highway-v0, fastrl/coop-merge-v0, fastrl/highway-v0,"
                 " fastrl/highway-fast-v0, fastrl/ring-v0, got fastrl/coop-highwey-v0"
@@ -411,8 +458,8 @@ def test_it_learns_to_drive(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
         (["--lr=fast"], "--lr should be a valid number, got 'fast'"),
         (
-            ["--lr=1", "--mappo.learning_rate=1"],
-            "--lr and --mappo.learning_rate say the same thing: give one of them",
+            ["--lr=1", "--ippo.learning_rate=1"],
+            "--lr and --ippo.learning_rate say the same thing: give one of them",
         ),
         (
             ["--env=fastrl/ring-v0", "--env.cooperation=1"],
@@ -431,21 +478,24 @@ def test_absurd_sizes_end_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "GB of memory" in refusal(capsys, "--num-envs=1e6", "--run-dir", tmp_path / "run")
 
 
-def test_worlds_of_fixed_difficulty_have_no_curriculum(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environments_of_fixed_difficulty_have_no_curriculum(monkeypatch: pytest.MonkeyPatch) -> None:
     from team_env import TeamEnv
 
     def fixed(self: TeamEnv, **_: object) -> None:
-        raise NotImplementedError("this world has a fixed number of agents")
+        raise NotImplementedError("this environment has a fixed number of agents")
 
-    config = small_config("--curriculum.mode=auto")
-    training = Training(config, CONSOLE)
+    source = small_trainer().source
+    assert isinstance(source, MultiAgentSource)
     monkeypatch.setattr(TeamEnv, "set_difficulty", fixed)
-    with pytest.raises(TrainError, match=r"--curriculum\.mode auto: this world has a fixed number of agents"):
-        training._set_difficulty()
+    settings = small_settings("--curriculum.mode=auto")
+    line = r"--curriculum\.mode auto: this environment has a fixed number of agents"
+    with pytest.raises(TrainError, match=line):
+        TASK.callbacks(settings, source, Console(quiet=True))
+    TASK.callbacks(small_settings(), source, Console(quiet=True))
 
 
-def test_nothing_known_is_nan() -> None:
-    training = Training(small_config("--episodes=10"), CONSOLE)
-    rows = list(training.rows())
-    assert math.isnan(rows[-1].played["min_ttc"])  # the line has none
-    assert "success" in " ".join(rows[0].highlights())
+def test_unknown_numbers_are_nan() -> None:
+    trainer = small_trainer("--episodes=10")
+    rows = list(trainer.rows())
+    assert math.isnan(rows[-1].record()["min_ttc"])  # the line has none
+    assert "success" in " ".join(rows[-1].highlights)

@@ -1,4 +1,4 @@
-"""Settings of runs in traffic: presets, what is decided for the user, what an environment is given."""
+"""Settings of runs in traffic: presets, defaults that depend on others, what an environment is given."""
 
 import tomllib
 from typing import Any
@@ -8,23 +8,40 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastrl.cli.main import main
-from fastrl.tasks.traffic.curriculum import Difficulty
 from fastrl.tasks.traffic.settings import (
     PRESETS,
     EnvConfig,
-    TrafficConfig,
     environment_options,
-    expected_updates,
+    episode_steps,
     full_traffic,
-    rollout_steps,
-    settled,
     step_seconds,
 )
+from fastrl.tasks.traffic.task import TASK
+from fastrl.training.multi_agent import Difficulty
 from fastrl.utils.config import ConfigError, build, check, leaves, to_toml
 
+ALGORITHMS = ("ippo", "mappo", "reinforce")
 
-def config(**values: Any) -> TrafficConfig:
-    return build(TrafficConfig, {key.replace("__", "."): value for key, value in values.items()})
+
+def config(algorithm: str = "ippo", **values: Any) -> Any:
+    config_type = TASK.settings_type(algorithm)
+    return build(
+        config_type,
+        {"run.algorithm": algorithm},
+        {key.replace("__", "."): value for key, value in values.items()},
+    )
+
+
+def preset(name: str, algorithm: str = "ippo") -> Any:
+    config_type = TASK.settings_type(algorithm)
+    return build(config_type, TASK.preset_values(config_type, name), {"run.algorithm": algorithm})
+
+
+def expected_updates(settings: Any) -> int:
+    """Updates of a run whose episodes are as long as they can be."""
+    steps = settings.run.total_episodes * episode_steps(settings.env)
+    num_steps = getattr(settings, settings.run.algorithm).num_steps
+    return -(-steps // (num_steps * settings.env.num_envs))
 
 
 @pytest.mark.parametrize(
@@ -38,46 +55,52 @@ def config(**values: Any) -> TrafficConfig:
     ],
 )
 def test_presets_are_what_their_names_stand_for(name: str, vehicles: int, episodes: int) -> None:
-    it = build(TrafficConfig, check(TrafficConfig, PRESETS[name].values, name))
-    assert (it.env.vehicles, it.run.episodes) == (vehicles, episodes)
+    it = preset(name)
+    assert (it.env.vehicles, it.run.total_episodes) == (vehicles, episodes)
     assert f"{vehicles} vehicles, {episodes} episodes" in PRESETS[name].description
     # Few episodes make many updates all the same.
-    assert expected_updates(settled(it)) >= 12
+    assert expected_updates(TASK.resolve_defaults(it)) >= 12
 
 
-def test_all_presets_are_settings() -> None:
-    for name, preset in PRESETS.items():
-        settled(build(TrafficConfig, check(TrafficConfig, preset.values, name)))
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("name", PRESETS)
+def test_all_presets_are_settings(name: str, algorithm: str) -> None:
+    TASK.resolve_defaults(preset(name, algorithm))
+
+
+def test_algorithms_of_a_family_share_the_values_of_presets() -> None:
+    assert preset("fast", "reinforce").reinforce.num_steps == preset("fast").ippo.num_steps == 32
+    assert preset("ring").ippo == preset("ring", "mappo").mappo
 
 
 @settings(max_examples=50, deadline=None)
-@given(
-    st.integers(1, 10**7), st.sampled_from(["mappo", "ippo", "reinforce"]), st.integers(1, 500), st.booleans()
-)
-def test_worlds_suit_the_number_of_episodes(
+@given(st.integers(1, 10**7), st.sampled_from(ALGORITHMS), st.integers(1, 500), st.booleans())
+def test_the_number_of_environments_suits_the_number_of_episodes(
     episodes: int, algorithm: str, num_steps: int, online: bool
 ) -> None:
-    open_one = config(
-        run__episodes=episodes,
-        run__algorithm=algorithm,
-        mappo__num_steps=num_steps,
-        reinforce__num_steps=num_steps,
-        online__enabled=online,
-    )
-    it = settled(open_one)
+    given = {
+        "run__total_episodes": episodes,
+        f"{algorithm}__num_steps": num_steps,
+        "online__enabled": online,
+    }
+    it = TASK.resolve_defaults(config(algorithm, **given))
     num_envs = it.env.num_envs
     assert num_envs is not None
-    assert rollout_steps(it) == num_steps
     # A power of two, so that it is no different for a few episodes more.
     assert 2 <= num_envs <= (8 if online else 128)
     assert num_envs & (num_envs - 1) == 0
     # No fewer updates than half of what is aimed at, unless there are too few steps for that.
     assert expected_updates(it) >= min(14, episodes * 40 / (2 * num_steps))
-    assert settled(it) == it
+    assert TASK.resolve_defaults(it) == it
+
+
+def test_a_goal_in_steps_chooses_the_number_of_environments_too() -> None:
+    goals = {"run__total_episodes": None, "run__total_steps": 300 * 40}
+    assert TASK.resolve_defaults(config(**goals)).env == TASK.resolve_defaults(config()).env
 
 
 def test_what_is_given_stays() -> None:
-    assert settled(config(env__num_envs=3)).env.num_envs == 3
+    assert TASK.resolve_defaults(config(env__num_envs=3)).env.num_envs == 3
 
 
 def test_a_cooperative_environment_gets_what_is_set_and_nothing_else() -> None:
@@ -104,6 +127,7 @@ def test_a_cooperative_environment_gets_what_is_set_and_nothing_else() -> None:
         "autoreset_mode": "same_step",
     }
     assert step_seconds(env) == 0.5
+    assert episode_steps(env) == 40
     assert full_traffic(env) == Difficulty(5, 0.5)
     assert full_traffic(EnvConfig()) == Difficulty(8, 1.0)
 
@@ -112,6 +136,9 @@ def test_other_environments_get_theirs() -> None:
     ring = EnvConfig(id="fastrl/ring-v0", vehicles=2, options=("sims_per_step=5",))
     assert environment_options(ring) == {"num_agents": 2, "num_threads": 0, "sims_per_step": 5}
     assert step_seconds(ring) == 0.5
+    assert episode_steps(ring) == 3000
+    # The quotient of 40 s and a thirtieth of a second is a little more than 1200.
+    assert episode_steps(EnvConfig(options=("policy_frequency=30",))) == 1200
     assert environment_options(EnvConfig(id="fastrl/highway-v0", vehicles=1)) == {"num_threads": 0}
     with pytest.raises(
         ConfigError, match="fastrl/highway-v0 has one vehicle that learns; choose --vehicles 1"
@@ -122,8 +149,8 @@ def test_other_environments_get_theirs() -> None:
 
 
 def test_settings_written_are_read_back() -> None:
-    it = settled(config(env__options=("lanes=3", "background=5"), curriculum__mode="auto"))
-    assert build(TrafficConfig, check(TrafficConfig, tomllib.loads(to_toml(it)), "file")) == it
+    it = TASK.resolve_defaults(config(env__options=("lanes=3", "background=5"), curriculum__mode="auto"))
+    assert build(type(it), check(type(it), tomllib.loads(to_toml(it)), "file")) == it
 
 
 def test_help_names_every_setting_and_preset(capsys: pytest.CaptureFixture[str]) -> None:
@@ -131,7 +158,7 @@ def test_help_names_every_setting_and_preset(capsys: pytest.CaptureFixture[str])
         main(["train", "traffic", "--help"])
     out = capsys.readouterr().out
     assert out.startswith("usage: fastrl train traffic ")
-    for key, leaf in leaves(TrafficConfig).items():
+    for key, leaf in leaves(TASK.settings_type("ippo")).items():
         assert f"--{key} " in out
         assert leaf.description
     for name in PRESETS:
@@ -152,10 +179,11 @@ def test_a_whole_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     line = "--preset performance --vehicles 12 --episodes 800 --save-freq 100 --eval-freq 50"
     assert main(["train", "traffic", *line.split(), "--lr", "2e-4", "--online", "--print-config"]) == 0
     it = tomllib.loads(capsys.readouterr().out)
-    assert (it["env"]["vehicles"], it["run"]["episodes"]) == (12, 800)
+    assert (it["env"]["vehicles"], it["run"]["total_episodes"]) == (12, 800)
     assert (it["run"]["save_freq"], it["run"]["eval_freq"]) == (100, 50)
-    assert it["mappo"]["learning_rate"] == 2e-4
+    assert it["ippo"]["learning_rate"] == 2e-4
     assert it["online"]["enabled"] is True
     assert main(["train", "traffic", "--algorithm=reinforce", "--lr", "2e-4", "--print-config"]) == 0
     it = tomllib.loads(capsys.readouterr().out)
-    assert it["reinforce"]["learning_rate"] == 2e-4 != it["mappo"]["learning_rate"]
+    assert it["reinforce"]["learning_rate"] == 2e-4
+    assert "ippo" not in it

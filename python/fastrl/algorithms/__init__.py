@@ -4,6 +4,7 @@ A module of this package that defines a subclass of `fastrl.algorithms.protocol.
 algorithm; there is no list to extend.
 """
 
+import difflib
 import functools
 import importlib
 import inspect
@@ -41,9 +42,10 @@ def find(name: str) -> "type[Algorithm[Any]]":
         return algorithms()[name]
     path, colon, attribute = name.partition(":")
     if not colon:
-        known = ", ".join(algorithms())
+        likely = difflib.get_close_matches(name, algorithms(), 1)
+        hint = f"; did you mean {likely[0]}?" if likely else ""
         raise AlgorithmError(
-            f"--algorithm should be one of {known}, or module:Class of your own; got {name!r}"
+            f"--algorithm should be one of {', '.join(algorithms())}, or module:Class of your own; got {name!r}{hint}"
         )
     try:
         own = getattr(importlib.import_module(path), attribute)
