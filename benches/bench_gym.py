@@ -11,10 +11,10 @@ import contextlib
 import statistics
 
 import pytest
+from fastrl.tasks.gym.run import Training
 from rich.console import Console
 from rich.table import Table
 
-from fastrl.tasks.gym.run import Training
 from fastrl.tasks.gym.settings import PRESETS, GymConfig, presets_for
 from fastrl.utils.config import build, check
 

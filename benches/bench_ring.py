@@ -13,9 +13,10 @@ from rich.console import Console
 
 from fastrl.envs import RingVectorEnv, make_multi
 from fastrl.envs.traffic.ring import equilibrium_speed
-from fastrl.tasks.traffic.run import Training, load_policy
-from fastrl.tasks.traffic.settings import PRESETS, TrafficConfig
-from fastrl.utils.config import build, check
+from fastrl.tasks.traffic.render import load_policy
+from fastrl.tasks.traffic.task import TASK
+from fastrl.training.evaluation import Evaluation
+from fastrl.utils.config import build
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "support"))
 import sumo_reference
@@ -150,15 +151,17 @@ def test_an_agent_learns_to_dissolve_the_wave(tmp_path):
     )
     worst = []
     for seed in SEEDS:
-        values = check(TrafficConfig, PRESETS["ring"].values, "ring")
-        training = Training(build(TrafficConfig, values, {"run.seed": seed}), Console())
-        training.best_file = tmp_path / str(seed) / "best.safetensors"
-        for _ in training.rows():
+        config_type = TASK.settings_type("ippo")
+        settings = build(config_type, TASK.preset_values(config_type, "ring"), {"run.seed": seed})
+        trainer = TASK.make_trainer(settings, Console())
+        evaluation = trainer.callback(Evaluation)
+        evaluation.best_file = tmp_path / str(seed) / "best.safetensors"
+        for _ in trainer.rows():
             pass
-        last = [held_out(training.learner.policy, length) for length in HELD_OUT]
-        _, policy = load_policy(training.best_file)
+        last = [held_out(trainer.algorithm.policy, length) for length in HELD_OUT]
+        _, policy = load_policy(evaluation.best_file)
         best = [held_out(policy, length) for length in HELD_OUT]
-        row(f"learned, seed {seed}, {training.seconds:.0f} s: best", best, 3)
-        row(f"  last (best was at {training.best_at} of {training.episodes})", last, 3)
+        row(f"learned, seed {seed}, {trainer.seconds:.0f} s: best", best, 3)
+        row(f"  last (best was at {evaluation.best_at} of {trainer.episodes})", last, 3)
         worst.append(min(best))
     assert min(worst) > 0.95

@@ -52,11 +52,12 @@ class Result:
 
 def settings() -> Any:
     """Those of fastrl's run, for all."""
-    from fastrl.tasks.traffic.settings import PRESETS, TrafficConfig, settled
-    from fastrl.utils.config import build, check
+    from fastrl.tasks.traffic.task import TASK
+    from fastrl.utils.config import build
 
-    preset = check(TrafficConfig, PRESETS["performance"].values, "performance")
-    return settled(build(TrafficConfig, preset, {"run.episodes": EPISODES}))
+    config_type = TASK.settings_type("ippo")
+    preset = TASK.preset_values(config_type, "performance")
+    return TASK.resolve_defaults(build(config_type, preset, {"run.total_episodes": EPISODES}))
 
 
 class ContenderError(Exception):
@@ -138,10 +139,10 @@ def stable_baselines3() -> dict[str, float]:
     from stable_baselines3.common.callbacks import BaseCallback
     from stable_baselines3.common.vec_env import VecEnv
 
-    from fastrl.tasks.traffic.run import make_worlds
+    from fastrl.tasks.traffic.task import make_env
 
     config = settings()
-    worlds = make_worlds(config.env, config.env.num_envs)
+    worlds = make_env(config.env, config.env.num_envs)
 
     class Rows(VecEnv):
         def __init__(self) -> None:
@@ -198,18 +199,18 @@ def stable_baselines3() -> dict[str, float]:
         def _on_step(self) -> bool:
             return not self.over
 
-    mappo = config.mappo
+    ippo = config.ippo
     torch.set_num_threads(os.cpu_count() or 1)
     ppo = sb3.PPO(
         "MlpPolicy",
         Rows(),
-        learning_rate=mappo.learning_rate,
-        n_steps=mappo.num_steps,
-        batch_size=mappo.minibatch_size,
-        n_epochs=mappo.num_epochs,
-        gamma=mappo.gamma,
-        gae_lambda=mappo.gae_lambda,
-        policy_kwargs={"net_arch": list(mappo.hidden), "activation_fn": torch.nn.ReLU},
+        learning_rate=ippo.learning_rate,
+        n_steps=ippo.num_steps,
+        batch_size=ippo.minibatch_size,
+        n_epochs=ippo.num_epochs,
+        gamma=ippo.gamma,
+        gae_lambda=ippo.gae_lambda,
+        policy_kwargs={"net_arch": list(ippo.hidden), "activation_fn": torch.nn.ReLU},
         seed=0,
         device="cpu",
     )
@@ -240,21 +241,21 @@ def rllib() -> dict[str, float]:
 
     register_env("traffic", make)
     ray.init(include_dashboard=False, log_to_driver=False, num_cpus=os.cpu_count())
-    mappo = config.mappo
+    ippo = config.ippo
     algorithm = (
         PPOConfig()
         .environment("traffic")
         .env_runners(num_env_runners=max((os.cpu_count() or 1) - 1, 1), sample_timeout_s=600)
         .multi_agent(policies={"shared"}, policy_mapping_fn=lambda *_, **__: "shared")
-        .rl_module(model_config=DefaultModelConfig(fcnet_hiddens=list(mappo.hidden), fcnet_activation="relu"))
+        .rl_module(model_config=DefaultModelConfig(fcnet_hiddens=list(ippo.hidden), fcnet_activation="relu"))
         .training(
-            lr=mappo.learning_rate,
-            gamma=mappo.gamma,
-            lambda_=mappo.gae_lambda,
-            num_epochs=mappo.num_epochs,
+            lr=ippo.learning_rate,
+            gamma=ippo.gamma,
+            lambda_=ippo.gae_lambda,
+            num_epochs=ippo.num_epochs,
             # Steps of worlds, in which each agent makes one: two minibatches of agents' steps.
-            train_batch_size_per_learner=2 * mappo.minibatch_size // config.env.vehicles,
-            minibatch_size=mappo.minibatch_size // config.env.vehicles,
+            train_batch_size_per_learner=2 * ippo.minibatch_size // config.env.vehicles,
+            minibatch_size=ippo.minibatch_size // config.env.vehicles,
         )
         .build_algo()
     )
@@ -299,7 +300,7 @@ def test_training_beside_stable_baselines3_and_rllib() -> None:
         notes.append("RLlib left out: FASTRL_RLLIB_PYTHON names no Python that has ray[rllib] and fastrl")
     config = settings()
     print(
-        f"\npreset performance, {config.env.vehicles} vehicles, {config.run.episodes:,} episodes,"
+        f"\npreset performance, {config.env.vehicles} vehicles, {config.run.total_episodes:,} episodes,"
         f" {config.env.num_envs} worlds, {os.cpu_count()} cores"
     )
     print(

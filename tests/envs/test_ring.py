@@ -352,18 +352,16 @@ class TestErrors:
 @pytest.mark.slow
 def test_an_agent_learns_to_dissolve_the_wave() -> None:
     """A sixth of the preset removes most of the wave of humans (0.70 of the equilibrium speed)."""
-    from fastrl.tasks.traffic.run import make_learner, make_worlds
-    from fastrl.tasks.traffic.settings import PRESETS, TrafficConfig
-    from fastrl.utils.config import build, check
-    from fastrl.utils.timer import Stopwatch
+    from fastrl.tasks.traffic.task import TASK
+    from fastrl.utils.config import build
 
-    values = check(TrafficConfig, PRESETS["ring"].values, "ring")
-    config = build(TrafficConfig, values, {"run.episodes": 900, "env.num_threads": 1})
-    env = make_worlds(config.env, 128)
-    learner = make_learner(config, env, "cpu")
-    while learner.updates < learner.total_updates:
-        learner.collect(env, Stopwatch())
-        learner.update(Stopwatch())
+    config_type = TASK.settings_type("ippo")
+    changes = {"run.total_episodes": 900, "run.eval_episodes": 0, "env.num_threads": 1}
+    settings = build(config_type, TASK.preset_values(config_type, "ring"), changes)
+    trainer = TASK.make_trainer(settings)
+    for _ in trainer.rows():
+        pass
+    learner: Any = trainer.algorithm
     options = {"ring_length": 240.0, "sims_per_step": 10, "horizon": 301, "warmup_steps": 75, "memory": 20.0}
     options["distance_scale"] = 270.0
     held_out = RingVectorEnv(8, **options)

@@ -44,7 +44,7 @@ TRAFFIC = [
         "--episodes=2",
         "--env.options=horizon=10",
     ),
-    *("--mappo.num_steps=10", "--mappo.hidden=8", "--run.eval_episodes=0", "--device=cpu"),
+    *("--ippo.num_steps=10", "--ippo.hidden=8", "--run.eval_episodes=0", "--device=cpu"),
 ]
 
 
@@ -66,7 +66,7 @@ Weights = Callable[[dict[str, Any]], dict[str, torch.Tensor]]
         (CAGE2, ["--ppo.learning_rate=0", "--seed=5", "--red-agent=bline"], ppo_weights),
         (GYM, ["--algorithm=impala", "--impala.learning_rate=0", "--seed=5"], ppo_weights),
         (PIXELS, ["--dqn.learning_rate=0", "--seed=5"], ppo_weights),
-        (TRAFFIC, ["--mappo.learning_rate=0", "--seed=5"], actor_weights),
+        (TRAFFIC, ["--ippo.learning_rate=0", "--seed=5"], actor_weights),
     ],
     ids=["cage2", "gym", "pixels", "traffic"],
 )

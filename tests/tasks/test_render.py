@@ -168,7 +168,7 @@ def test_a_run_is_shown_with_its_best_policy(tmp_path: Path) -> None:
         "--env.num_threads=1",
         "--episodes=8",
     ]
-    small += ["--mappo.hidden=8", "--mappo.num_steps=16", "--device=cpu", f"--run-dir={run}"]
+    small += ["--ippo.hidden=8", "--ippo.num_steps=16", "--device=cpu", f"--run-dir={run}"]
     assert main(["train", "traffic", *small, "--eval-freq=4", "--run.eval_episodes=2"]) == 0
     assert (run / "checkpoints" / "best.safetensors").exists()
     assert main(["render", str(run), "--log", str(log)]) == 0

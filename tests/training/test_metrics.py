@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from fastrl.training.metrics import TrafficRow, TrainRow, brief, count, duration, rate
+from fastrl.training.metrics import TrainRow, brief, count, duration, rate
 
 
 def test_a_record_has_all_numbers_once() -> None:
@@ -75,42 +75,3 @@ def test_duration(seconds: float, text: str) -> None:
 )
 def test_slow_rates_have_digits(value: float, text: str) -> None:
     assert rate(value) == text
-
-
-def traffic_row(episodes: int, latest: dict[str, float], simulated: int) -> TrafficRow:
-    return TrafficRow(
-        steps=320,
-        iteration=1,
-        episodes=episodes,
-        ended=0,
-        played={"mean_return": math.nan, "success_rate": math.nan, "collision_rate": math.nan},
-        latest=latest,
-        vehicles=4,
-        density=0.5,
-        level=0,
-        rises=0,
-        falls=0,
-        losses={},
-        evaluation={},
-        online={"policy_age_seconds": 2.5, "missed": 1, "simulated": simulated, "dropped": 0},
-        seconds=1.0,
-        episodes_per_minute=0.0,
-        steps_per_second=0.0,
-        memory_mib=1.0,
-        parts={},
-    )
-
-
-def test_a_line_of_an_online_run_shows_what_is_known() -> None:
-    latest = {"mean_return": 0.372, "success_rate": 0.25, "collision_rate": math.nan}
-    known = ["return 0.37", "success 25%", "collisions -", "4 vehicles"]
-    assert traffic_row(6, latest, 32).highlights() == [
-        *known,
-        "policy age 2.50 s",
-        "late 1 of 32",
-        "dropped 0",
-    ]
-    waiting = "waiting for the first rollout"
-    assert traffic_row(0, {}, 0).highlights() == ["no episode has ended yet", "4 vehicles", waiting]
-    # A run that goes on knows of episodes of before.
-    assert traffic_row(6, {}, 0).highlights() == ["4 vehicles", waiting]

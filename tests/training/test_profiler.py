@@ -272,7 +272,7 @@ WORKFLOW = [
     "--episodes-per-update=10",
     "--run.eval_episodes=0",
 ]
-TRAFFIC = ["--episodes=4", "--num-envs=2", "--vehicles=2", "--run.eval_episodes=0", "--mappo.num_steps=8"]
+TRAFFIC = ["--episodes=4", "--num-envs=2", "--vehicles=2", "--run.eval_episodes=0", "--ippo.num_steps=8"]
 
 
 @pytest.mark.parametrize(

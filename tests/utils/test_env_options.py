@@ -8,11 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastrl.tasks.gym.settings import GymConfig
-from fastrl.tasks.traffic.settings import TrafficConfig
+from fastrl.tasks import find
 from fastrl.utils.command_line import ArgumentParser, add_options, read_arguments
 from fastrl.utils.config import ConfigError, build, check, read_toml, to_toml
 from fastrl.utils.env_options import parse_options, parse_value, read_options
+
+# Of tasks whose environments take options.
+CONFIG_TYPES = (find("gym").settings_type("ppo"), find("traffic").settings_type("ippo"))
 
 names = st.from_regex(r"[a-z_][a-z0-9_]{0,8}", fullmatch=True)
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
@@ -35,7 +37,7 @@ def test_values_come_back_from_command_lines_and_files(
 ) -> None:
     pairs = [f"{name}={json.dumps(value)}" for name, value in options.items()]
     assert parse_options(pairs) == read_options(pairs) == options
-    for config_type in (GymConfig, TrafficConfig):
+    for config_type in CONFIG_TYPES:
         short = from_command_line(config_type, *(["--env-options", *pairs] if pairs else []))
         long = from_command_line(config_type, *(f"--env.options={pair}" for pair in pairs))
         assert short == long
@@ -94,7 +96,7 @@ def test_pairs_of_another_form_are_refused(words: list[str], problem: str, tmp_p
     with pytest.raises(ConfigError) as read:
         read_options(words)
     assert str(read.value) == f"--env-options {problem}"
-    for config_type in (GymConfig, TrafficConfig):
+    for config_type in CONFIG_TYPES:
         with pytest.raises(ConfigError) as given:
             from_command_line(config_type, "--env-options", *words)
         assert str(given.value) == f"--env-options {problem}"

@@ -230,8 +230,8 @@ def test_a_traffic_policy_that_does_not_fit_is_refused(
     small = [
         "--episodes=2",
         "--num-envs=2",
-        "--mappo.num_steps=10",
-        "--mappo.hidden=4",
+        "--ippo.num_steps=10",
+        "--ippo.hidden=4",
         "--run.eval_episodes=0",
     ]
     ring = ["--env=fastrl/ring-v0", "--vehicles=1", "--env.options=horizon=10"]

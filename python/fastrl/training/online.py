@@ -28,7 +28,7 @@ from fastrl.collectors.transport import FeedClosed, QueueSender, Sender
 from fastrl.collectors.weights import Weights
 from fastrl.envs.multi_agent import MultiAgentVectorEnv
 from fastrl.envs.record_episodes import EPISODE, RecordEpisodeStatistics
-from fastrl.networks.actor_critic import sampling_noise
+from fastrl.networks.distributions import sampling_noise
 from fastrl.networks.multi_agent import MultiAgentPolicy
 from fastrl.queue import Empty, Queue
 from fastrl.rollout.multi_agent import MultiAgentRollout
@@ -311,9 +311,9 @@ class OnlineSource(MultiAgentSource):
             self._buffer = bytearray(_HEADER.itemsize + self._algorithm.weights_nbytes)
             self._weights = Weights(len(self._buffer))
             made.callback(self._weights.close)
-            # A lane more: a simulation that was killed may be followed before its lane is free again.
+            # One producer more: a simulation that was killed may be replaced before its place is free again.
             self._queue = Queue(
-                self._fragment.dtype, self._queue_size, lanes=2, policy="drop_oldest", shared=True
+                self._fragment.dtype, self._queue_size, max_producers=2, policy="drop_oldest", shared=True
             )
             made.callback(self._queue.close)
             self._board = Board(CONTEXT, 1)
