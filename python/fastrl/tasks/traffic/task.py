@@ -12,7 +12,7 @@ from fastrl.algorithms.protocol import Algorithm
 from fastrl.envs.multi_agent import MultiAgentVectorEnv
 from fastrl.envs.registration import make_multi
 from fastrl.networks.action_space import Actions
-from fastrl.networks.multi_agent import Actor, MultiAgentPolicy
+from fastrl.networks.multi_agent import MultiAgentPolicy, PolicyNetwork
 from fastrl.tasks import traffic
 from fastrl.tasks.traffic.curriculum import Curriculum, CurriculumCallback, CurriculumConfig
 from fastrl.tasks.traffic.scores import Scores, score, score_table
@@ -153,7 +153,9 @@ class TrafficTask(Task):
         def make(num_envs: int) -> MultiAgentVectorEnv:
             env = make_env(settings.env, num_envs)
             obs_dim, actions = env.single_observation_space.shape, Actions(env.single_action_space).state()
-            obs_dims = {(actor.obs_dim,) for actor in policy.policies.values() if isinstance(actor, Actor)}
+            obs_dims = {
+                (actor.obs_dim,) for actor in policy.policies.values() if isinstance(actor, PolicyNetwork)
+            }
             if (
                 obs_dims != {obs_dim}
                 or policy.num_agents != env.num_agents
