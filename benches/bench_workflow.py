@@ -1,4 +1,4 @@
-"""CAGE 2 with workflows: what the workflow costs the simulator, and an order learnt and scored beside plain PPO.
+"""CAGE 2 with workflows: cost of the workflow in the simulator, and an order learnt and scored beside plain PPO.
 
 Run: ``pytest benches/bench_workflow.py -s`` on an otherwise idle machine; about three minutes on two cores.
 """
@@ -14,9 +14,10 @@ from rich.table import Table
 from fastrl.envs.cage2.env import ACTIONS, Cage2VectorEnv, action_indices
 from fastrl.envs.cage2.workflow import WORKFLOWS, Cage2WorkflowVectorEnv, parse_workflow
 from fastrl.tasks.cage2.evaluate import RULESETS
-from fastrl.tasks.cage2.run import TrainConfig, Training
+from fastrl.tasks.cage2.task import TASK as CAGE2
+from fastrl.tasks.workflow.learner import WorkflowLearner
 from fastrl.tasks.workflow.scores import score_by_protocol
-from fastrl.tasks.workflow.training import Games, InnerConfig, WorkflowTrainer
+from fastrl.tasks.workflow.task import TASK, plain_settings
 from fastrl.training.policy import Policy
 from fastrl.utils.config import build
 
@@ -52,6 +53,7 @@ def as_policy(state, games):
     environment = {"scan_memory": games.scan_memory}
     return Policy(
         {
+            "algorithm": "ppo",
             "policy": state,
             "config": {"env": environment, "ppo": {"action_masks": False}},
             "steps": EPISODES * games.episode_length,
@@ -64,32 +66,24 @@ def as_policy(state, games):
 def test_one_order_beside_plain_ppo():
     """All orders together, then one of them; plain PPO for as many episodes."""
     torch.set_num_threads(1)
-    games, config = Games(), InnerConfig()
+    settings = build(TASK.settings_type("ppo"), {"run.total_episodes": EPISODES, "run.device": "cpu"})
+    learner = WorkflowLearner(settings.inner, total_episodes=EPISODES)
+    games = learner.games
     start = time.perf_counter()
-    trainer = WorkflowTrainer(config, games, total_episodes=EPISODES)
-    together = int(config.pretrain_share * EPISODES)
-    trainer.train(WORKFLOWS, together - together % config.episodes_per_update)
-    trainer.play(WORKFLOW, EPISODES - trainer.episodes)
+    together = int(settings.inner.pretrain_share * EPISODES)
+    learner.train(WORKFLOWS, together - together % settings.inner.episodes_per_update)
+    learner.train_one(WORKFLOW, EPISODES - learner.episodes)
     seconds = {"workflow": time.perf_counter() - start}
 
     start = time.perf_counter()
-    plain = Training(
-        build(
-            TrainConfig,
-            {
-                "run.total_steps": EPISODES * games.episode_length,
-                "env.scan_memory": games.scan_memory,
-                "run.device": "cpu",
-            },
-        )
-    )
+    plain = CAGE2.make_trainer(plain_settings(settings))
     for _ in plain.rows():
         pass
     seconds["plain PPO"] = time.perf_counter() - start
 
     policies = {
-        "workflow": as_policy(trainer.policy_state(WORKFLOW), games),
-        "plain PPO": Policy(plain.state()),
+        "workflow": as_policy(learner.policy_state(WORKFLOW), games),
+        "plain PPO": Policy(plain.policy_checkpoint()),
     }
     table = Table(title=f"{EPISODES:,} episodes each; return (compliance) over 100 steps, 1,000 episodes")
     for column in ("policy", "seconds", "steps/s", "ruleset", "B_line", "Meander", "total of nine"):

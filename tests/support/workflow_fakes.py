@@ -1,4 +1,4 @@
-"""A fake trainer of workflows: returns fall with the distance from a hidden best order."""
+"""A fake learner of workflows: returns fall with the distance from a hidden best order."""
 
 import math
 from dataclasses import dataclass, field
@@ -7,8 +7,8 @@ from itertools import permutations
 import numpy as np
 
 from fastrl.tasks.workflow.gaussian_process import kendall_distances
+from fastrl.tasks.workflow.outcome import Outcome
 from fastrl.tasks.workflow.search import Search
-from fastrl.tasks.workflow.training import Outcome
 
 Workflow = tuple[int, ...]
 ORDERS: list[Workflow] = list(permutations(range(5)))
@@ -16,7 +16,8 @@ ORDERS: list[Workflow] = list(permutations(range(5)))
 
 @dataclass
 class Hidden:
-    """Returns of -20 at the best order, and 4 less for each discordant pair; compliance likewise from ``obeyed``."""
+    """Returns of -20 at the best order, and 4 less for each discordant pair; compliance likewise from
+    ``obeyed``."""
 
     best: Workflow = (3, 1, 4, 0, 2)
     obeyed: Workflow | None = None
@@ -33,7 +34,7 @@ class Hidden:
             return self.most
         return float(self.most - 0.03 * kendall_distances([workflow], [self.obeyed])[0, 0])
 
-    def play(self, workflow: Workflow, episodes: int, warm_start: Workflow | None = None) -> Outcome:
+    def train_one(self, workflow: Workflow, episodes: int, warm_start: Workflow | None = None) -> Outcome:
         self.started.setdefault(workflow, warm_start)
         # The noise depends on the arguments only, not on earlier calls.
         rng = np.random.default_rng([self.seed, episodes, *workflow])
@@ -49,5 +50,5 @@ class Hidden:
 
     def run(self, search: Search) -> Search:
         while (proposal := search.ask()) is not None:
-            search.tell(self.play(proposal.workflow, proposal.episodes, proposal.warm_start))
+            search.tell(self.train_one(proposal.workflow, proposal.episodes, proposal.warm_start))
         return search

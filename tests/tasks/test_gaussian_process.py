@@ -31,7 +31,7 @@ def test_distances_of_all_orders() -> None:
 
 
 @pytest.mark.parametrize("bad", [[[0, 1, 1]], [[1, 2, 3]], [0, 1, 2], [[0, 1, 3]]])
-def test_what_is_no_order_is_refused(bad: list[object]) -> None:
+def test_rows_that_are_not_orders_are_refused(bad: list[object]) -> None:
     with pytest.raises(ValueError, match="orders should be"):
         kendall_distances(bad, [[0, 1, 2]])
     with pytest.raises(ValueError, match="equally many"):
@@ -101,7 +101,7 @@ def test_the_noise_beyond_the_known_errors_is_fitted() -> None:
     assert PermutationGP().fit(orders, values, np.full(240, 2.0)).noise < 1.0
 
 
-def test_nothing_but_one_value_can_be_learnt_from() -> None:
+def test_one_value_is_enough_for_a_fit() -> None:
     for values, errors in (([3.0], [0.0]), ([3.0, 3.0], [1.0, 1.0])):
         mean, deviation = PermutationGP().fit(ORDERS[: len(values)], values, errors).predict(ORDERS)
         assert mean[0] == pytest.approx(3.0)

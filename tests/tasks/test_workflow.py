@@ -2,7 +2,6 @@ import csv
 import json
 import signal
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -15,10 +14,12 @@ import fastrl
 from fastrl.cli.main import main, main_train
 from fastrl.envs.cage2.env import Cage2VectorEnv
 from fastrl.envs.cage2.workflow import workflow_name
-from fastrl.tasks.workflow.run import Training
-from fastrl.tasks.workflow.settings import WorkflowConfig
-from fastrl.tasks.workflow.training import Outcome, WorkflowTrainer
+from fastrl.tasks.workflow.learner import WorkflowLearner
+from fastrl.tasks.workflow.outcome import Outcome
+from fastrl.tasks.workflow.task import TASK
+from fastrl.tasks.workflow.trainer import SearchTrainer
 from fastrl.training.checkpoint import load_checkpoint, load_newest, save_checkpoint
+from fastrl.training.row import Row
 from fastrl.utils.command_line import ArgumentParser, add_options, read_arguments
 from fastrl.utils.config import build
 
@@ -41,11 +42,11 @@ OPTIONS = [
 ]
 
 
-def small_config(*options: str) -> WorkflowConfig:
-    parser = ArgumentParser()
-    add_options(parser, WorkflowConfig)
+def small_trainer(*options: str) -> SearchTrainer:
+    config_type, parser = TASK.settings_type("ppo"), ArgumentParser()
+    add_options(parser, config_type)
     arguments = parser.parse_args([*OPTIONS, *options])
-    return build(WorkflowConfig, read_arguments(WorkflowConfig, arguments))
+    return TASK.make_trainer(build(config_type, read_arguments(config_type, arguments)))
 
 
 def run_small(path: Path, *options: str) -> int:
@@ -64,9 +65,14 @@ def error_line(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     return lines[0]
 
 
-def what_was_learnt(run: Path) -> dict[str, Any]:
+def learnt(run: Path) -> dict[str, Any]:
     _, state = load_newest(run)
-    return {key: state[key] for key in ("steps", "search", "trainer", "kept", "plain", "policy")}
+    return {key: state[key] for key in ("steps", "search", "learner", "best", "plain", "policy")}
+
+
+def without_times(row: Row) -> dict[str, Any]:
+    groups = {name: dict(group) for name, group in row.groups.items() if name != "time"}
+    return {"steps": row.steps, "done": row.done, **groups}
 
 
 def test_a_run_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -77,12 +83,13 @@ def test_a_run_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixtu
         "workflows tried (bayes)",
         "best workflow: ",
         "60 episodes for workflows, then as many for PPO without workflows",
+        "PPO without workflows, 1,000 episodes without exploration: return",
         "plain PPO",
         "leaderboard",
         "where the time went",
     ):
         assert text in out
-    # A complete search cannot be made longer.
+    # A complete search cannot be trained further.
     assert out.splitlines()[-2:] == [
         f"Run directory: {run}",
         f"To score its best policy by the challenge's protocol: fastrl eval {run}",
@@ -92,12 +99,13 @@ def test_a_run_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert summary["status"] == "complete"
     assert summary["episodes"] == 120
     assert summary["search_seconds"] < summary["seconds"]
-    scored = [(scores["contender"], scores["ruleset"]) for scores in summary["evaluations"]]
+    assert summary["chosen"]["workflow"] == summary["evaluation"]["best"]["workflow"]
+    scored = [(scores["contender"], scores["ruleset"]) for scores in summary["evaluation"]["protocol"]]
     assert sorted(scored) == [
         (name, rules) for name in ("plain PPO", "workflow") for rules in ("leaderboard", "main")
     ]
     steps = list(csv.DictReader((run / "steps.csv").read_text().splitlines()))
-    assert int(steps[-1]["spent"]) == 60
+    assert int(steps[-1]["used"]) == 60
     assert sum(int(step["episodes"]) for step in steps) == 40
     tree = json.loads((run / "workflows.json").read_text())
     assert len(tree["steps"]) == len(steps)
@@ -114,42 +122,46 @@ def test_a_run_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert policy.workflow == tree["chosen"]["workflow"] == fastrl.load_policy(run).workflow
     env = Cage2VectorEnv(3, scan_memory=policy.needs_scan_memory)
     assert policy.act(env.reset(seed=1)[0]).shape == (3,)
-    assert main(["eval", str(run), "--episodes=2", "--ruleset=main"]) == 0
+    capsys.readouterr()
+    assert main(["eval", str(run), "--episodes=2", "--ruleset=main", "--json"]) == 0
+    (scores,) = json.loads(capsys.readouterr().out)
+    # The same policy in the same episodes as at the end of the run.
+    assert scores["protocol"][0]["scores"] == summary["evaluation"]["protocol"][0]["scores"]
+    assert {name: scores[name] for name in ("best", "plain")} == {
+        name: summary["evaluation"][name] for name in ("best", "plain")
+    }
 
 
 @pytest.mark.parametrize(("network", "search"), [("shared", "bayes"), ("separate", "halving")])
-def test_restored_it_goes_on_as_if_never_stopped(tmp_path: Path, network: str, search: str) -> None:
-    config = small_config(f"--inner.network={network}", f"--search={search}", "--plain-ppo")
-    whole = Training(config)
+def test_resumes_exactly(tmp_path: Path, network: str, search: str) -> None:
+    options = f"--inner.network={network}", f"--search={search}", "--plain-ppo"
+    whole = small_trainer(*options)
     expected = list(whole.rows())
-    assert whole.episodes == 120 and whole.search.spent + whole.together == 60
+    assert whole.episodes == 120 and whole.search.used + whole.joint_episodes == 60
     for done in (2, len(expected) - 3):
-        first = Training(config)
+        first = small_trainer(*options)
         list(islice(first.rows(), done))
-        save_checkpoint(tmp_path / "c", first.state())
-        second = Training(config)
-        second.restore(load_checkpoint(tmp_path / "c"))
+        save_checkpoint(tmp_path / "c", first.state_dict())
+        second = small_trainer(*options)
+        second.load_state_dict(load_checkpoint(tmp_path / "c"))
         rows = list(second.rows())
-        measured = {"seconds": 0, "episodes_per_second": 0, "parts": {}, "shares": {}}
-        assert [repr(replace(row, **measured)) for row in rows] == [
-            repr(replace(row, **measured)) for row in expected[done:]
-        ]
-        for part in ("search", "trainer", "kept", "policy"):
-            assert differences(second.state()[part], whole.state()[part]) == []
+        assert differences([*map(without_times, rows)], [*map(without_times, expected[done:])]) == []
+        for part in ("search", "learner", "best", "policy"):
+            assert differences(second.state_dict()[part], whole.state_dict()[part]) == []
         assert second.plain is not None and whole.plain is not None
-        assert same(second.plain.state()["policy"], whole.plain.state()["policy"])
+        assert same(second.plain.state_dict()["policy"], whole.plain.state_dict()["policy"])
 
 
 def stopping_after(trainings: int) -> Callable[..., Outcome]:
-    """`WorkflowTrainer.play` during the n-th call of which somebody presses Ctrl-C."""
-    play, calls = WorkflowTrainer.play, 0
+    """`WorkflowLearner.train_one` that gets a Ctrl-C during its n-th call."""
+    train_one, calls = WorkflowLearner.train_one, 0
 
-    def stopping(self: WorkflowTrainer, *args: Any) -> Outcome:
+    def stopping(self: WorkflowLearner, *args: Any) -> Outcome:
         nonlocal calls
         calls += 1
         if calls == trainings:
             signal.raise_signal(signal.SIGINT)
-        return play(self, *args)
+        return train_one(self, *args)
 
     return stopping
 
@@ -159,63 +171,62 @@ def test_interrupted_and_resumed_it_ends_the_same(
 ) -> None:
     assert run_small(tmp_path / "whole") == 0
     with monkeypatch.context() as patch:
-        patch.setattr(WorkflowTrainer, "play", stopping_after(4))
+        patch.setattr(WorkflowLearner, "train_one", stopping_after(4))
         assert run_small(tmp_path / "stopped") == 130
-    assert "to go on: fastrl train --resume" in capsys.readouterr().out
+    assert "to resume: fastrl train --resume" in capsys.readouterr().out
     summary = json.loads((tmp_path / "stopped" / "summary.json").read_text())
     assert summary["status"] == "interrupted" and summary["episodes"] < 60
     assert main(["train", "--resume", str(tmp_path / "stopped"), "--n-workers=2"]) == 0
-    assert differences(what_was_learnt(tmp_path / "stopped"), what_was_learnt(tmp_path / "whole")) == []
+    assert differences(learnt(tmp_path / "stopped"), learnt(tmp_path / "whole")) == []
     assert (tmp_path / "stopped" / "steps.csv").read_text() == (tmp_path / "whole" / "steps.csv").read_text()
 
 
 @pytest.mark.parametrize("search", ["random", "halving", "exhaustive"])
-def test_every_search_spends_what_it_was_given(search: str) -> None:
+def test_every_search_uses_up_its_episodes(search: str) -> None:
     total = 420 if search == "exhaustive" else 60
     options = [f"--total-episodes={total}", "--inner.pretrain_share=0.1"]
-    training = Training(small_config(f"--search={search}", *options))
-    for row in training.rows():
-        assert row.episodes <= total
-    assert training.episodes == total
-    assert training.search.name == search
+    trainer = small_trainer(f"--search={search}", *options)
+    for row in trainer.rows():
+        assert row.done <= total
+    assert trainer.episodes == total
+    assert trainer.search.name == search
 
 
 def test_one_workflow_is_trained_alone() -> None:
     order = "user,op_host,defender,enterprise,op_server"
-    training = Training(small_config("--workflow", order.upper()))
-    assert training.together == 0
+    trainer = small_trainer("--workflow", order.upper())
+    assert trainer.joint_episodes == 0
     shown: list[int] = []
-    training.show_between_rows(shown.append)
-    rows = list(training.rows())
-    assert {workflow_name(outcome.workflow) for outcome in training.search.outcomes} == {order}
-    assert rows[-1].episodes == 60
+    trainer.on_progress = shown.append
+    rows = list(trainer.rows())
+    assert {workflow_name(outcome.workflow) for outcome in trainer.search.outcomes} == {order}
+    assert rows[-1].done == 60
     assert len(shown) > 3
     assert shown == sorted(shown) and shown[-1] <= 60
-    state = training.policy_state()
-    assert state is not None and state["workflow"] == order
+    assert trainer.policy_checkpoint()["workflow"] == order
 
 
-def test_it_says_that_no_workflow_reaches_the_threshold(
+def test_says_that_no_workflow_reaches_the_threshold(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run_small(tmp_path / "run", "--compliance-threshold=1") == 0
-    assert "no workflow reached compliance 1; closest: " in capsys.readouterr().out
+    assert "no workflow reached compliance 1; most compliant: " in capsys.readouterr().out
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["chosen"] is None
-    assert fastrl.load_policy(tmp_path / "run").workflow == summary["closest"]["workflow"]
+    assert fastrl.load_policy(tmp_path / "run").workflow == summary["most_compliant"]["workflow"]
 
 
-def test_the_policy_kept_is_the_one_that_did_best() -> None:
-    training = Training(small_config("--workflow=user,op_host,defender,enterprise,op_server"))
+def test_the_policy_of_the_best_training_is_kept() -> None:
+    trainer = small_trainer("--workflow=user,op_host,defender,enterprise,op_server")
     seen: list[tuple[float, np.ndarray]] = []
-    for _ in training.rows():
-        outcome = training.search.outcomes[-1]
-        weights = training.trainer.policy_state(outcome.workflow)["weights"]["actor.0.bias"].numpy()
+    for _ in trainer.rows():
+        outcome = trainer.search.outcomes[-1]
+        weights = trainer.learner.policy_state(outcome.workflow)["weights"]["actor.0.bias"].numpy()
         seen.append((outcome.mean_return, weights))
-    assert training.kept is not None
+    assert trainer.best is not None
     best, weights = max(enumerate(seen), key=lambda each: (each[1][0], each[0]))[1]
-    assert training.kept.outcome.mean_return == best
-    np.testing.assert_array_equal(training.kept.policy["weights"]["actor.0.bias"].numpy(), weights)
+    assert trainer.best.outcome.mean_return == best
+    np.testing.assert_array_equal(trainer.best.policy["weights"]["actor.0.bias"].numpy(), weights)
 
 
 @pytest.mark.parametrize(
@@ -235,20 +246,24 @@ def test_the_policy_kept_is_the_one_that_did_best() -> None:
         (["--episodes-per-update=0"], "--episodes-per-update should be greater"),
         (["--preset=smok"], "did you mean smoke"),
         (["--serch=bayes"], "did you mean --search"),
+        (["--algorithm=impala"], "a search for workflows trains with ppo"),
+        (["--total-steps=1000"], "the length of a search is in episodes, give --total-episodes"),
+        (["--eval-freq=10"], "a search measures each policy that it trains"),
+        (["--init-from=runs/other"], "a search starts with new networks"),
     ],
 )
-def test_mistakes_are_told_in_a_line(
+def test_mistakes_are_errors_of_one_line(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     assert message in error_line(capsys, *arguments, "--run-dir", tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
-def test_a_run_that_goes_on_keeps_its_settings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_resumed_run_keeps_its_settings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_small(tmp_path / "run") == 0
     for option in ("--search=random", "--total-episodes=100", "--ruleset=leaderboard"):
         line = error_line(capsys, "--resume", tmp_path / "run", option)
-        assert "cannot change when a run goes on" in line
+        assert "cannot change when a run is resumed" in line
     assert "does not go with --resume" in error_line(capsys, "--resume", tmp_path / "run", "--preset=smoke")
 
 

@@ -1,4 +1,4 @@
-"""Scores by the challenge's protocol with the compliance beside."""
+"""Scores by the challenge's protocol, with the compliance."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ import torch
 from fastrl.envs.cage2.env import ACTIONS, action_indices
 from fastrl.envs.cage2.workflow import WORKFLOWS, parse_workflow
 from fastrl.networks.actor_critic import ActorCritic
-from fastrl.tasks.cage2.evaluate import RULESETS, evaluate, of_policy
-from fastrl.tasks.workflow.scores import score_by_protocol
-from fastrl.tasks.workflow.training import Games, InnerConfig, WorkflowTrainer, fold
+from fastrl.tasks.cage2.evaluate import RULESETS, Contender, evaluate
+from fastrl.tasks.workflow.folding import fold
+from fastrl.tasks.workflow.learner import Games, WorkflowLearner, measure
+from fastrl.tasks.workflow.scores import WorkflowEvaluation, score_by_protocol
+from fastrl.tasks.workflow.settings import InnerConfig
 from fastrl.training.policy import Policy
 from fastrl.utils.files import to_json
 
@@ -34,6 +36,7 @@ def one_thread() -> Iterator[None]:
 def as_policy(state: dict[str, Any], actions: Any = "effective", **env: Any) -> Policy:
     return Policy(
         {
+            "algorithm": "ppo",
             "policy": state,
             "config": {"env": {"scan_memory": False} | env, "ppo": {"action_masks": False}},
             "steps": 1,
@@ -63,7 +66,7 @@ def test_scores_are_those_of_the_protocol(ruleset: Any, scan_memory: bool) -> No
     policy = as_policy(fold(network.state(), ENTERPRISE_FIRST), scan_memory=scan_memory)
     options: dict[str, Any] = {"ruleset": ruleset, "episodes": 30, "seed": 5, "horizons": (10, 25)}
     scored = score_by_protocol(policy, ENTERPRISE_FIRST, "x", **options)
-    expected = evaluate(of_policy(policy, "x"), **options)
+    expected = evaluate(Contender.from_policy(policy, "x"), **options)
     assert [(one.mean, one.standard_error) for one in scored.evaluation.scores] == [
         (pytest.approx(one.mean), pytest.approx(one.standard_error)) for one in expected.scores
     ]
@@ -86,14 +89,13 @@ def test_compliance_with_a_known_answer() -> None:
     assert operational.compliance[0].mean > 0.9
 
 
-def test_a_trained_policy_is_scored_as_the_trainer_measures_it() -> None:
+def test_a_trained_policy_is_scored_as_the_learner_measures_it() -> None:
     config = InnerConfig(episodes_per_update=16, measured_episodes=10, hidden=(8,), minibatch_size=240)
-    trainer = WorkflowTrainer(
-        config, Games(red_agent="bline", episode_length=30, num_threads=1), total_episodes=100
-    )
-    trainer.train(WORKFLOWS, 64)
-    state = trainer.policy_state(ENTERPRISE_FIRST)
-    own = trainer.evaluate(ENTERPRISE_FIRST, state, 400)
+    games = Games(red_agent="bline", episode_length=30, num_threads=1)
+    learner = WorkflowLearner(config, games, total_episodes=100)
+    learner.train(WORKFLOWS, 64)
+    state = learner.policy_state(ENTERPRISE_FIRST)
+    own = measure(games, ENTERPRISE_FIRST, state, 400, 0)
     scored = score_by_protocol(
         as_policy(state),
         ENTERPRISE_FIRST,
@@ -104,14 +106,14 @@ def test_a_trained_policy_is_scored_as_the_trainer_measures_it() -> None:
         red_agents=("bline",),
     )
     (score,), (compliance,) = scored.evaluation.scores, scored.compliance
-    # Other games of the same kind.
+    # Other episodes of the same games.
     assert abs(score.mean - own.mean_return) < 5 * math.hypot(score.standard_error, own.return_stderr)
     assert abs(compliance.mean - own.compliance) < 5 * math.hypot(
         compliance.standard_error, own.compliance_stderr
     )
 
 
-def test_all_of_it_goes_into_json() -> None:
+def test_scores_survive_json() -> None:
     scored = score_by_protocol(
         always("Sleep"),
         ENTERPRISE_FIRST,
@@ -122,5 +124,6 @@ def test_all_of_it_goes_into_json() -> None:
         red_agents=["bline"],
     )
     tree = json.loads(to_json(scored.to_tree()))
+    assert WorkflowEvaluation.from_tree(tree) == scored
     assert tree["workflow"] == "enterprise,op_server,op_host,user,defender"
     assert tree["compliance"][0]["mean"] == 0.5 and tree["scores"][0]["horizon"] == 5

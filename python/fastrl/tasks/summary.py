@@ -5,7 +5,7 @@ import resource
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 from rich import box
@@ -15,11 +15,6 @@ from rich.table import Table
 from fastrl.tasks.cage2.evaluate import Evaluation, score_table
 from fastrl.training.metrics import brief, count, counted, duration
 from fastrl.utils.tables import show
-
-if TYPE_CHECKING:
-    from fastrl.tasks.workflow.report import Report
-    from fastrl.tasks.workflow.scores import WorkflowEvaluation
-    from fastrl.tasks.workflow.training import Outcome
 
 # What the parts of the time are called, in this order; the rest is "other".
 PARTS = ("environment", "inference", "buffer", "returns", "update")
@@ -298,92 +293,6 @@ def evaluation_line(returns: Sequence[float]) -> str:
         f"{counted(len(returns), 'episode')}: mean return {brief(statistics.fmean(returns))},"
         f" from {brief(min(returns))} to {brief(max(returns))}"
     )
-
-
-@dataclass(frozen=True)
-class WorkflowSummary:
-    """The end of a search for the best workflow, or of a session of it; totals include earlier sessions.
-
-    Attributes:
-        status, signal, run, checkpoint: as in `Summary`.
-        best_checkpoint: the policy of the best workflow; None without any.
-        picture: of the search; None if it has not begun.
-        steps, episodes: done, those of plain PPO included.
-        seconds: of wall-clock time in the loop; search_seconds: without plain PPO.
-        device: where the networks lived.
-        parts: seconds, by what they were spent on; with "other" they add up to ``seconds``.
-        peak_memory_mib, peak_gpu_memory_mib: as in `Summary`.
-        report: what the search came to.
-        final: return and compliance of the best workflow's policy, without exploration; None if not got to.
-        plain: the same of PPO without workflows; None without it.
-        evaluations: by the challenge's protocol: of the best workflow's policy, and of plain PPO, on both rulesets.
-    """
-
-    status: Literal["complete", "interrupted"]
-    signal: str | None
-    run: str
-    checkpoint: str
-    best_checkpoint: str | None
-    picture: str | None
-    steps: int
-    episodes: int
-    seconds: float
-    search_seconds: float
-    device: str
-    parts: Mapping[str, float]
-    peak_memory_mib: float
-    peak_gpu_memory_mib: float | None
-    report: "Report"
-    final: "Outcome | None"
-    plain: "Outcome | None"
-    evaluations: "tuple[WorkflowEvaluation, ...]"
-
-    def to_tree(self) -> dict[str, Any]:
-        """All of it but the steps of the search, which have files of their own, for JSON."""
-        # Here and not above: only these runs need scikit-learn and matplotlib, which take seconds and 130 MB.
-        from fastrl.tasks.workflow.report import outcome_tree
-
-        tree = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        report = self.report.to_tree()
-        del tree["report"], report["steps"]
-        tree["final"] = None if self.final is None else outcome_tree(self.final)
-        tree["plain"] = None if self.plain is None else outcome_tree(self.plain)
-        tree["evaluations"] = [each.to_tree() for each in self.evaluations]
-        return tree | report
-
-    def print(self, console: Console) -> None:
-        """Shows it to people, but for where the time went."""
-        from fastrl.tasks.workflow.report import protocol_table
-
-        if self.report.standings:
-            show(console, self.report.table())
-            console.print()
-        show(console, self.report.verdict())
-        for what, final in (("its policy", self.final), ("PPO without workflows", self.plain)):
-            if final is not None:
-                show(
-                    console,
-                    f"{what}, {final.episodes:,} episodes without exploration: return"
-                    f" {final.mean_return:.2f} ± {final.return_stderr:.2f}, compliance {final.compliance:.3f}",
-                )
-        if self.evaluations:
-            console.print()
-            show(console, protocol_table(self.evaluations))
-        console.print()
-        speed = self.episodes / self.seconds if self.seconds else 0.0
-        show(
-            console,
-            f"{self.episodes:,} episodes in {duration(self.seconds)} ({duration(self.search_seconds)} of that for the"
-            f" search): {count(speed)} episodes/s on {self.device}, peak memory"
-            f" {_memory(self.peak_memory_mib, self.peak_gpu_memory_mib)}",
-        )
-        for what, file in (("picture", self.picture), ("best policy", self.best_checkpoint)):
-            if file is not None:
-                console.print(f"{what}: {file}", highlight=False, soft_wrap=True)
-
-    def print_times(self, console: Console) -> None:
-        """Shows where the time went, in short."""
-        _print_times(self.parts, self.seconds, console)
 
 
 def _print_times(parts: Mapping[str, float], seconds: float, console: Console) -> None:

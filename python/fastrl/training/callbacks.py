@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastrl.training.experience import Episodes
 from fastrl.training.row import Number
+from fastrl.training.run_directory import RunDirectory
 
 if TYPE_CHECKING:
     from fastrl.training.trainer import Trainer
@@ -29,6 +30,9 @@ class Callback:
     def highlights(self) -> list[str]:
         """Those that a console shows, as text; called after `groups`."""
         return []
+
+    def write_files(self, directory: RunDirectory) -> None:
+        """Writes files of its own at the end of a session, before and after the final evaluation."""
 
     def summary(self) -> Mapping[str, Any]:
         """What a run's summary tells of it, JSON values by name."""

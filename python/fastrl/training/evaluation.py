@@ -17,7 +17,7 @@ from fastrl.utils.progress import Progress
 from fastrl.utils.tables import show
 
 if TYPE_CHECKING:
-    from fastrl.training.trainer import Trainer
+    from fastrl.training.trainer import Trainer, Training
 
 # The checkpoint of the best evaluation, which no newer one replaces.
 BEST = "best.safetensors"
@@ -133,7 +133,7 @@ class Evaluation(Callback):
                     self.best_file.parent.mkdir(exist_ok=True)
                     save_checkpoint(self.best_file, trainer.state_dict())
 
-    def at_end(self, trainer: "Trainer", console: Console) -> None:
+    def at_end(self, trainer: "Training", console: Console) -> None:
         """Evaluates the final policy, unless the last update was followed by an evaluation."""
         if self.scores is not None and self._evaluated_at == trainer.episodes:
             return

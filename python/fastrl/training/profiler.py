@@ -250,6 +250,10 @@ class Profile:
             shares["gpu"] = self.gpu_use
         return Lap(learner, workers, shares)
 
+    def change_collector(self) -> None:
+        """Tells that the next lap's report is of another collector, which has just started."""
+        self._last = Report()
+
     def breakdown(self) -> Breakdown:
         """Of all laps together."""
         count, learner, workers = self._last.workers, dict(self._learner), dict(self._workers)

@@ -22,7 +22,7 @@ from fastrl.training.run_directory import RunDirectory, new_directory
 from fastrl.training.settings import with_one_goal
 from fastrl.training.summary import Summary, peak_gpu_memory_mib, peak_memory_mib
 from fastrl.training.task import Task, trusted_algorithm
-from fastrl.training.trainer import Trainer
+from fastrl.training.trainer import Training
 from fastrl.utils.config import ConfigError, Values, build, check, resumable_keys, to_toml
 from fastrl.utils.errors import UserError
 from fastrl.utils.files import to_json, write_atomically
@@ -136,7 +136,8 @@ def resumed_settings(
     config_type = task.settings_type(algorithm)
     own = check(config_type, state["config"], str(file))
     old, new = build(config_type, own), build(config_type, own, with_one_goal(changes))
-    resumable = resumable_keys(config_type)
+    goals = () if task.can_train_longer else ("run.total_steps", "run.total_episodes")
+    resumable = [key for key in resumable_keys(config_type) if key not in goals]
     for key in changes:
         if key not in resumable and attrgetter(key)(old) != attrgetter(key)(new):
             raise ConfigError(
@@ -246,7 +247,7 @@ def _check_counts(state: Mapping[str, Any]) -> None:
             raise ValueError(f"{name} should be a number, got {value!r}")
 
 
-def _load_weights(trainer: Trainer, path: Path, task: Task, console: Console) -> None:
+def _load_weights(trainer: Training, path: Path, task: Task, console: Console) -> None:
     """Gives a new run the weights of another one.
 
     Raises:
@@ -266,7 +267,9 @@ def _load_weights(trainer: Trainer, path: Path, task: Task, console: Console) ->
     console.print(f"starting with the weights of {file}{kept}", highlight=False, soft_wrap=True, markup=False)
 
 
-def _train(task: Task, trainer: Trainer, settings: Any, directory: RunDirectory, console: Console) -> Summary:
+def _train(
+    task: Task, trainer: Training, settings: Any, directory: RunDirectory, console: Console
+) -> Summary:
     """Trains to the end or until a signal; writes everything that a run directory has."""
     evaluation = trainer.callback(Evaluation)
     if evaluation is not None:
@@ -279,6 +282,7 @@ def _train(task: Task, trainer: Trainer, settings: Any, directory: RunDirectory,
     )
 
     def summarise() -> Summary:
+        trainer.write_files(directory)
         summary = Summary(
             status="complete" if stopped_by is None else "interrupted",
             signal=None if stopped_by is None else stopped_by.name,
@@ -319,7 +323,7 @@ def _train(task: Task, trainer: Trainer, settings: Any, directory: RunDirectory,
 
 
 def _run_loop(
-    task: Task, trainer: Trainer, settings: Any, directory: RunDirectory, console: Console
+    task: Task, trainer: Training, settings: Any, directory: RunDirectory, console: Console
 ) -> tuple[Path, signal.Signals | None]:
     """Returns the last checkpoint, and the signal that stopped the run."""
     run = trainer.run

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import torch
 from rich import box
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.table import Table
 
 from fastrl.training.evaluation import Scores
@@ -61,7 +61,7 @@ class Summary:
     peak_gpu_memory_mib: float | None
     evaluation: Scores | None = None
     details: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    lines: Sequence[str] = ()
+    lines: Sequence[RenderableType] = ()
 
     def to_tree(self) -> dict[str, Any]:
         """All of it but the lines, for JSON; details stand beside the rest."""

@@ -22,7 +22,7 @@ from fastrl.training.gpu import GpuMeter
 from fastrl.training.profiler import Profile
 from fastrl.training.rollouts import RolloutSource, check_num_envs
 from fastrl.training.settings import RunConfig, Settings, settings_type, table_of
-from fastrl.training.trainer import Trainer
+from fastrl.training.trainer import Trainer, Training
 from fastrl.utils.config import ConfigError, Preset, Values, check, to_tree
 from fastrl.utils.trust import TrustError, imports_algorithm
 
@@ -133,8 +133,8 @@ class Task(ABC):
         """Keys of the environment's info that callbacks want to know of each episode."""
         return ()
 
-    def make_trainer(self, settings: Any, console: Console | None = None) -> Trainer:
-        """The trainer of a run.
+    def make_trainer(self, settings: Any, console: Console | None = None) -> Training:
+        """The trainer of a run, a `Trainer` unless a task has an outer loop of its own.
 
         Args:
             settings: of the type that `settings_type` gives.
@@ -147,9 +147,7 @@ class Task(ABC):
         console = console or Console(quiet=True)
         settings = self.resolve_defaults(settings)
         run: RunConfig = settings.run
-        if run.torch_threads:
-            torch.set_num_threads(run.torch_threads)
-        device = choose_device(run.device)
+        device, profile = self.prepare(run)
         algorithm_type = find(run.algorithm)
         source = self.make_source(settings, algorithm_type, console)
         total_steps = run.total_steps or (run.total_episodes or 1) * source.episode_steps()
@@ -159,22 +157,43 @@ class Task(ABC):
         except ValueError as error:
             raise TrainError(f"--algorithm {run.algorithm} on {source.env_id}: {error}") from None
         callbacks = self.callbacks(settings, source, console)
-        if run.eval_episodes:
-            evaluate = functools.partial(self._evaluate_state, settings)
-            work = self.evaluation_work(run.eval_episodes)
-            callbacks.append(Evaluation(evaluate, self.scores_from_tree, work, run.eval_freq))
-        header = {
+        if (evaluation := self.evaluation(settings)) is not None:
+            callbacks.append(evaluation)
+        header = self.header(settings, source.env_id)
+        return Trainer(
+            run, algorithm, source, callbacks=callbacks, profile=profile, header=header, device=device
+        )
+
+    def prepare(self, run: RunConfig) -> tuple[str, Profile]:
+        """Sets up PyTorch; the device where networks learn, and a profile that measures it.
+
+        Raises:
+            TrainError: there is no such device.
+        """
+        if run.torch_threads:
+            torch.set_num_threads(run.torch_threads)
+        device = choose_device(run.device)
+        return device, Profile(GpuMeter(device).use)
+
+    def header(self, settings: Any, env_id: str) -> dict[str, Any]:
+        """What checkpoints say of a run."""
+        return {
             "kind": self.name,
-            "algorithm": algorithm_type.name,
-            "environment": source.env_id,
+            "algorithm": find(settings.run.algorithm).name,
+            "environment": env_id,
             "version": __version__,
             "config": to_tree(settings),
             **self.checkpoint_facts(settings),
         }
-        profile = Profile(GpuMeter(device).use)
-        return Trainer(
-            run, algorithm, source, callbacks=callbacks, profile=profile, header=header, device=device
-        )
+
+    def evaluation(self, settings: Any) -> Evaluation | None:
+        """The callback that evaluates; None without evaluation."""
+        run: RunConfig = settings.run
+        if not run.eval_episodes:
+            return None
+        evaluate = functools.partial(self._evaluate_state, settings)
+        work = self.evaluation_work(run.eval_episodes)
+        return Evaluation(evaluate, self.scores_from_tree, work, run.eval_freq)
 
     def _evaluate_state(self, settings: Any, state: Mapping[str, Any], advance: Advance) -> Scores:
         run: RunConfig = settings.run

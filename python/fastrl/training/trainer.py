@@ -3,14 +3,17 @@
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
+
+from rich.console import RenderableType
 
 from fastrl.algorithms.protocol import Algorithm
 from fastrl.training.callbacks import Callback
 from fastrl.training.experience import Episodes, Source
 from fastrl.training.metrics import brief
-from fastrl.training.profiler import Profile
+from fastrl.training.profiler import Lap, Profile
 from fastrl.training.row import Number, Row
+from fastrl.training.run_directory import RunDirectory
 from fastrl.training.settings import RunConfig
 from fastrl.utils.timer import Stopwatch
 
@@ -18,6 +21,90 @@ C = TypeVar("C", bound=Callback)
 
 # Metrics of algorithms that a console shows.
 _SHOWN = ("loss", "value_loss", "entropy", "approx_kl")
+
+
+class Training(Protocol):
+    """What a run drives: a `Trainer`, or an outer loop that trains several times.
+
+    Attributes:
+        run: settings of the run.
+        device: where networks learn, for people.
+        profile: of this session.
+        on_progress: called between rows that are far apart, with how much of the goal is reached.
+        env_id, algorithm_name, collector: what is trained on what, collected by whom.
+        steps, episodes, iteration: environment steps, episodes that have ended, updates, by earlier sessions too.
+        mean_return: of the last row with a return; NaN before.
+        seconds: wall-clock time in `rows`, by earlier sessions too; ``parts`` says what the learner spent it on.
+        goal: how far the run goes, and its unit, "steps" or "episodes"; ``done``: how much of it is reached.
+    """
+
+    run: RunConfig
+    device: str
+    profile: Profile
+    on_progress: Callable[[int], object]
+
+    @property
+    def env_id(self) -> str: ...
+    @property
+    def algorithm_name(self) -> str: ...
+    @property
+    def collector(self) -> str: ...
+    @property
+    def steps(self) -> int: ...
+    @property
+    def episodes(self) -> int: ...
+    @property
+    def iteration(self) -> int: ...
+    @property
+    def mean_return(self) -> float: ...
+    @property
+    def seconds(self) -> float: ...
+    @property
+    def parts(self) -> Mapping[str, float]: ...
+    @property
+    def goal(self) -> tuple[int, str]: ...
+    @property
+    def done(self) -> int: ...
+
+    def rows(self) -> Iterator[Row]:
+        """Trains until the goal is reached; between rows the state may be saved."""
+        ...
+
+    def callback(self, kind: type[C]) -> C | None:
+        """The callback of a type; None without one."""
+        ...
+
+    def load_policy(self, state: Mapping[str, Any]) -> list[str]:
+        """Starts from the weights in another run's checkpoint; see `Algorithm.load_policy`."""
+        ...
+
+    def policy_checkpoint(self) -> dict[str, Any]:
+        """The part of a checkpoint that inference needs. Weights are not copies."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that `load_state_dict` needs. Call it between rows."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Resumes where the training stood that gave the state.
+
+        Raises:
+            ValueError, KeyError: it had other settings, or the state is damaged.
+        """
+        ...
+
+    def write_files(self, directory: RunDirectory) -> None:
+        """Writes files of its own at the end of a session, before and after the final evaluation."""
+        ...
+
+    def summary(self) -> dict[str, Any]:
+        """Details of the run's summary, JSON values by name."""
+        ...
+
+    def lines(self) -> Sequence[RenderableType]:
+        """The same for people, lines or tables."""
+        ...
 
 
 class Trainer:
@@ -118,6 +205,11 @@ class Trainer:
         """The same in lines for people."""
         return [*self.source.lines(), *(line for callback in self.callbacks for line in callback.lines())]
 
+    def write_files(self, directory: RunDirectory) -> None:
+        """Has callbacks write their files."""
+        for callback in self.callbacks:
+            callback.write_files(directory)
+
     def callback(self, kind: type[C]) -> C | None:
         """The callback of a type; None without one."""
         return next((each for each in self.callbacks if isinstance(each, kind)), None)
@@ -183,15 +275,7 @@ class Trainer:
             for group, numbers in callback.groups().items():
                 groups[group] = {**groups.get(group, {}), **numbers}
             highlights += callback.highlights()
-        groups["time"] = {
-            "iteration": self.iteration,
-            "seconds": self.seconds,
-            "steps_per_second": steps / passed,
-            "episodes_per_second": len(returns) / passed,
-            **{f"seconds_{name}": seconds for name, seconds in lap.learner.items()},
-            **{f"seconds_workers_{name}": seconds for name, seconds in lap.workers.items()},
-            **{f"share_{name}": share for name, share in lap.shares.items()},
-        }
+        groups["time"] = time_numbers(self.iteration, self.seconds, passed, steps, len(returns), lap)
         return Row(self.steps, self.done, groups, highlights)
 
     def load_policy(self, state: Mapping[str, Any]) -> list[str]:
@@ -229,3 +313,23 @@ class Trainer:
         self.iteration, self.episodes = state["iteration"], state["episodes"]
         self.mean_return = state["mean_return"]
         self.seconds, self.parts = state["seconds"], dict(state["parts"])
+
+
+def time_numbers(
+    iteration: int, seconds: float, passed: float, steps: int, episodes: int, lap: Lap
+) -> dict[str, Number]:
+    """The group "time" of a row: progress and speed, and what time went to since the row before.
+
+    Args:
+        iteration, seconds: of the whole run.
+        passed, steps, episodes, lap: since the row before.
+    """
+    return {
+        "iteration": iteration,
+        "seconds": seconds,
+        "steps_per_second": steps / passed,
+        "episodes_per_second": episodes / passed,
+        **{f"seconds_{name}": part for name, part in lap.learner.items()},
+        **{f"seconds_workers_{name}": part for name, part in lap.workers.items()},
+        **{f"share_{name}": share for name, share in lap.shares.items()},
+    }

@@ -1,9 +1,10 @@
 """The protocol of CAGE Challenge 2: scores of a defender against each red agent over each horizon."""
 
+import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +12,7 @@ from rich.console import Console, Group
 from rich.table import Table
 
 from fastrl.envs.cage2.baselines import make_baseline
-from fastrl.envs.cage2.env import RED_AGENTS, Cage2VectorEnv, Ruleset
+from fastrl.envs.cage2.env import RED_AGENTS, Cage2Games, Cage2VectorEnv, Ruleset
 from fastrl.training.metrics import counted
 from fastrl.utils.tables import show
 
@@ -28,6 +29,11 @@ BATCH = 1024
 # Chooses actions int64 [N] among the 145 for observations float32 [N, obs_dim].
 Act = Callable[[NDArray[np.float32]], NDArray[np.int64]]
 
+# Facts of E episodes by name, [E] each.
+Facts = Mapping[str, NDArray[Any]]
+
+E = TypeVar("E", bound=Cage2Games)
+
 
 @dataclass(frozen=True)
 class Contender:
@@ -41,13 +47,13 @@ class Contender:
 
     name: str
     scan_memory: bool
-    make_act: Callable[[Cage2VectorEnv, int], Act]
+    make_act: Callable[[Any, int], Act]
 
     @classmethod
     def from_policy(cls, policy: "Policy", name: str, *, deterministic: bool = True) -> "Contender":
         """A trained policy."""
 
-        def make_act(env: Cage2VectorEnv, seed: int) -> Act:
+        def make_act(env: Any, seed: int) -> Act:
             return lambda obs: policy.act(
                 obs, deterministic, env.action_masks() if policy.needs_action_mask else None
             )
@@ -63,7 +69,7 @@ class Contender:
         """
         make_baseline(name, 1)
 
-        def make_act(env: Cage2VectorEnv, seed: int) -> Act:
+        def make_act(env: Any, seed: int) -> Act:
             blue = make_baseline(name, env.num_envs, seed)
             return lambda obs: blue.act(env.alerts())
 
@@ -177,10 +183,19 @@ def evaluate(
     Args:
         advance: called again and again with how many steps were taken since the last call, of `protocol_steps`.
     """
+    cells = run_protocol(
+        contender,
+        ruleset=ruleset,
+        episodes=episodes,
+        seed=seed,
+        horizons=horizons,
+        red_agents=red_agents,
+        num_threads=num_threads,
+        advance=advance,
+    )
     scores = tuple(
-        _score(contender, ruleset, red_agent, horizon, episodes, seed, num_threads, advance)
-        for red_agent in red_agents
-        for horizon in horizons
+        Score(red_agent, horizon, episodes, *mean_and_error(facts["return"]))
+        for red_agent, horizon, facts in cells
     )
     return Evaluation(contender.name, ruleset, seed, scores)
 
@@ -190,34 +205,41 @@ def protocol_steps(episodes: int) -> int:
     return episodes * len(RED_AGENTS) * sum(HORIZONS)
 
 
-def _score(
+def run_protocol(
     contender: Contender,
+    *,
     ruleset: Ruleset,
-    red_agent: str,
-    horizon: int,
     episodes: int,
     seed: int,
-    threads: int,
+    horizons: Sequence[int],
+    red_agents: Sequence[str],
+    num_threads: int,
     advance: Callable[[int], object],
-) -> Score:
-    own_seed, seeds = episode_seeds(seed, red_agent, horizon, episodes)
-    returns = np.empty(episodes)
-    for start in range(0, episodes, BATCH):
-        batch = seeds[start : start + BATCH]
-        env = Cage2VectorEnv(
-            len(batch),
-            ruleset=ruleset,
-            red_agent=red_agent,
-            episode_length=horizon,
-            scan_memory=contender.scan_memory,
-            num_threads=threads,
-            autoreset_mode="disabled",
-        )
-        returns[start : start + BATCH] = _returns(
-            env, contender.make_act(env, own_seed + start), batch, advance
-        )
-        env.close()
-    return Score(red_agent, horizon, episodes, *mean_and_error(returns))
+    make_env: Callable[..., E] = Cage2VectorEnv,  # type: ignore[assignment]
+    facts: Callable[[E], Facts] = lambda env: {},
+) -> Iterator[tuple[str, int, Facts]]:
+    """Yields each red agent and horizon with the facts of the episodes against it; see `run_episodes`.
+
+    Args:
+        make_env: makes the games, from their number and options of `Cage2VectorEnv`.
+    """
+    for red_agent in red_agents:
+        for horizon in horizons:
+            own_seed, seeds = episode_seeds(seed, red_agent, horizon, episodes)
+            make = functools.partial(
+                make_env,
+                ruleset=ruleset,
+                red_agent=red_agent,
+                episode_length=horizon,
+                scan_memory=contender.scan_memory,
+                num_threads=num_threads,
+                autoreset_mode="disabled",
+            )
+
+            def make_act(env: E, first: int, own_seed: int = own_seed) -> Act:
+                return contender.make_act(env, own_seed + first)
+
+            yield red_agent, horizon, run_episodes(make, make_act, seeds, facts=facts, advance=advance)
 
 
 def episode_seeds(seed: int, red_agent: str, horizon: int, episodes: int) -> tuple[int, list[int]]:
@@ -233,18 +255,44 @@ def mean_and_error(values: NDArray[np.float64]) -> tuple[float, float]:
     return float(values.mean()), spread / math.sqrt(len(values))
 
 
-def _returns(
-    env: Cage2VectorEnv, act: Act, seeds: list[int], advance: Callable[[int], object]
-) -> NDArray[np.float64]:
-    """Returns of one episode of each game, float64 [N]."""
-    obs, _ = env.reset(seed=seeds)
-    rewards, returns = np.empty(env.num_envs), np.zeros(env.num_envs)
-    terminations, truncations = np.empty(env.num_envs, np.bool_), np.empty(env.num_envs, np.bool_)
-    for _ in range(env.episode_length):
-        env.step_into(act(obs), obs, rewards, terminations, truncations)
-        returns += rewards
-        advance(env.num_envs)
-    return returns
+def run_episodes(
+    make_env: Callable[[int], E],
+    make_act: Callable[[E, int], Act],
+    seeds: Sequence[int],
+    *,
+    facts: Callable[[E], Facts] = lambda env: {},
+    advance: Callable[[int], object] = lambda steps: None,
+) -> Facts:
+    """Runs one episode of a game for each seed.
+
+    Args:
+        make_env: makes a vector environment of so many games, which does not reset itself.
+        make_act: makes what chooses actions in it, from the environment and the place of its first seed.
+        seeds: of the E episodes.
+        facts: reads further facts, [N] each by name, of an environment whose episodes have ended.
+        advance: called after each step with the number of games that took it.
+
+    Returns:
+        "return", float64 [E], sums of rewards unless ``facts`` has others, and all facts, [E] each.
+    """
+    parts = []
+    for first in range(0, len(seeds), BATCH):
+        batch = seeds[first : first + BATCH]
+        env = make_env(len(batch))
+        act = make_act(env, first)
+        obs, _ = env.reset(seed=list(batch))
+        rewards, returns, ends = (
+            np.empty(len(batch)),
+            np.zeros(len(batch)),
+            np.empty((2, len(batch)), np.bool_),
+        )
+        for _ in range(env.episode_length):
+            env.step_into(act(obs), obs, rewards, *ends)
+            returns += rewards
+            advance(len(batch))
+        parts.append({"return": returns, **facts(env)})
+        env.close()
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def score_table(evaluation: Evaluation) -> Group:

@@ -1,6 +1,6 @@
-"""A Gaussian process over permutations: what is known of all orders from a few that were tried.
+"""A Gaussian process over permutations: predictions for all orders from the outcomes of a few.
 
-Two orders are as far apart as there are pairs that they put the other way round (Kendall's distance), and outcomes
+The distance of two orders is the number of pairs that they order differently (Kendall's distance), and outcomes
 correlate by exp(-distance / length scale), the Mallows kernel. It is positive definite: Jiao and Vert, "The Kendall
 and Mallows kernels for permutations", ICML 2015, IEEE TPAMI 2018. (Each pair is a bit that says which of the two comes
 first; the kernel is the product over pairs of [[1, e], [e, 1]] with e = exp(-1 / length scale) < 1.)
@@ -27,7 +27,7 @@ Order = Sequence[int]
 
 
 def kendall_distances(orders: ArrayLike, others: ArrayLike) -> NDArray[np.float64]:
-    """How many pairs two orders put the other way round, of all of one list with all of another.
+    """Numbers of pairs that two orders order differently, for each of one list with each of another.
 
     Args:
         orders: int [n, k]; each row has 0 to k - 1 in an order, the first one first.
@@ -37,17 +37,17 @@ def kendall_distances(orders: ArrayLike, others: ArrayLike) -> NDArray[np.float6
         float64 [n, m], whole numbers from 0 (equal) to k (k - 1) / 2 (reversed).
 
     Raises:
-        ValueError: a row is no order.
+        ValueError: a row is not an order.
     """
     signs, other_signs = _pair_signs(orders), _pair_signs(others)
     if signs.shape[1] != other_signs.shape[1]:
-        raise ValueError("orders should be of equally many things")
+        raise ValueError("orders should be of equally many items")
     # Of signs +1 and -1, agreeing pairs less disagreeing ones.
     return (signs.shape[1] - signs @ other_signs.T) / 2
 
 
 def _pair_signs(orders: ArrayLike) -> NDArray[np.float64]:
-    """Which of each pair comes first: +1 or -1, float64 [n, k (k - 1) / 2]."""
+    """Signs of pairs by which of the two comes first: +1 or -1, float64 [n, k (k - 1) / 2]."""
     rows = np.asarray(orders, np.int64)
     if rows.ndim != 2 or not (np.sort(rows, axis=1) == np.arange(rows.shape[1])).all():
         raise ValueError("orders should be rows that have 0 to k - 1 once each")
@@ -81,19 +81,19 @@ class MallowsKernel(NormalizedKernelMixin, Kernel):
         return (values, (values * scaled)[:, :, None]) if eval_gradient else values
 
     def is_stationary(self) -> bool:
-        """Renaming the things in both orders alike changes nothing."""
+        """True: renaming the items of both orders alike changes nothing."""
         return True
 
 
 class PermutationGP:
-    """Regression over orders. All its parameters are fitted by marginal likelihood, each time that it is given data.
+    """Regression over orders. Each `fit` fits all parameters by marginal likelihood.
 
     An observation is mean + f(order) + noise + its own known error, with f drawn from a Gaussian process with variance
     ``signal``^2 and the Mallows kernel.
 
     Attributes:
         length_scale: of the kernel, in discordant pairs.
-        signal, noise: deviations, in the values' unit. The noise is that beyond the known errors.
+        signal, noise: deviations, in the values' unit; noise is beyond the known errors.
         log_marginal_likelihood: of the observations, standardised.
     """
 
@@ -101,10 +101,10 @@ class PermutationGP:
         self.length_scale = self.signal = self.noise = self.log_marginal_likelihood = float("nan")
 
     def fit(self, orders: Sequence[Order], values: ArrayLike, errors: ArrayLike) -> "PermutationGP":
-        """Learns from observations, and forgets earlier ones.
+        """Fits the model to observations, which replace earlier ones.
 
         Args:
-            orders: int [n, k]; an order may come several times.
+            orders: int [n, k]; an order may be there several times.
             values: float [n].
             errors: float [n], the known standard error of each.
 
@@ -112,7 +112,7 @@ class PermutationGP:
             Itself.
 
         Raises:
-            ValueError: no observations, or one that is no number.
+            ValueError: no observations, or one that is not finite.
         """
         y, own = np.asarray(values, np.float64), np.asarray(errors, np.float64)
         if not len(y) or not (np.isfinite(y).all() and np.isfinite(own).all()):
@@ -125,7 +125,7 @@ class PermutationGP:
         )
         # Several threads would only wait for each other over matrices as small as these.
         with threadpool_limits(1, "blas"), warnings.catch_warnings():
-            # It may be that there is no noise, or nothing but noise: then a parameter ends at its bound.
+            # Without noise, or with nothing but noise, a parameter ends at its bound.
             warnings.simplefilter("ignore", ConvergenceWarning)
             self._model.fit(np.asarray(orders, np.int64), (y - self._mean) / self._scale)
         fitted = self._model.kernel_
@@ -139,6 +139,6 @@ class PermutationGP:
         """Mean and deviation of mean + f, without noise, float64 [m] each."""
         with threadpool_limits(1, "blas"):
             mean, deviation = self._model.predict(np.asarray(orders, np.int64), return_std=True)
-        # scikit-learn counts the noise in.
+        # scikit-learn includes the noise.
         variance = deviation**2 - self._model.kernel_.k2.noise_level
         return mean * self._scale + self._mean, np.sqrt(np.maximum(variance, 0.0)) * self._scale

@@ -1,22 +1,44 @@
-"""How well a policy of CAGE 2 does by the challenge's protocol, and how far it keeps to a workflow meanwhile."""
+"""Scores of CAGE 2 policies by the challenge's protocol, with the compliance with a workflow."""
 
-from collections.abc import Callable, Sequence
+import dataclasses
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
+from rich import box
+from rich.console import Console, Group
+from rich.table import Table
 
 from fastrl.envs.cage2.env import RED_AGENTS, Ruleset
-from fastrl.envs.cage2.workflow import Cage2WorkflowVectorEnv, Workflow, workflow_name
-from fastrl.tasks.cage2.evaluate import BATCH, HORIZONS, Evaluation, Score, episode_seeds, mean_and_error
+from fastrl.envs.cage2.workflow import Cage2WorkflowVectorEnv, Workflow, parse_workflow, workflow_name
+from fastrl.tasks.cage2.evaluate import (
+    HORIZONS,
+    RED_TITLES,
+    Act,
+    Contender,
+    Evaluation,
+    Score,
+    mean_and_error,
+    run_protocol,
+)
+from fastrl.tasks.workflow.outcome import Outcome
+from fastrl.training.evaluation import Advance
+from fastrl.training.metrics import counted
 from fastrl.training.policy import Policy
+from fastrl.training.row import Number
+from fastrl.utils.tables import show
 
 
 @dataclass(frozen=True)
 class Compliance:
-    """Of episodes against one red agent over one horizon. Without a fix the compliance of an episode is 0.5, which is
-    what a defender has against Sleep who knows that there is nothing to fix."""
+    """Compliance in episodes against one red agent over one horizon.
+
+    An episode without a fix has compliance 0.5, which is what a defender against Sleep has that sees nothing to fix.
+
+    Attributes:
+        fixes: of an episode, in the mean.
+    """
 
     red_agent: str
     horizon: int
@@ -24,15 +46,14 @@ class Compliance:
     mean: float
     standard_error: float
     fixes: float
-    """Fixes an episode, in the mean."""
 
 
 @dataclass(frozen=True)
 class WorkflowEvaluation:
-    """Scores, as `fastrl.tasks.cage2.evaluate.evaluate` gives them, and the compliance beside each.
+    """Scores of one policy on one ruleset, as of `fastrl.tasks.cage2.evaluate.evaluate`, and its compliance.
 
     Attributes:
-        workflow: by which compliance is told.
+        workflow: by which compliance is measured.
         evaluation: the scores.
         compliance: one for each of ``evaluation.scores``.
     """
@@ -48,6 +69,93 @@ class WorkflowEvaluation:
             "compliance": [asdict(compliance) for compliance in self.compliance],
         }
 
+    @classmethod
+    def from_tree(cls, tree: Mapping[str, Any]) -> "WorkflowEvaluation":
+        """The inverse of `to_tree`."""
+        compliance = tuple(Compliance(**each) for each in tree["compliance"])
+        return cls(parse_workflow(tree["workflow"]), Evaluation.from_tree(tree), compliance)
+
+
+@dataclass(frozen=True)
+class WorkflowScores:
+    """Scores of the best workflow's policy and, if there is one, of PPO without workflows. See
+    `fastrl.training.evaluation.Scores`.
+
+    Attributes:
+        best: return and compliance of the best workflow's policy in the run's own games, without exploration.
+        plain: the same of PPO without workflows; None without it.
+        evaluations: of both policies by the challenge's protocol, on each ruleset.
+    """
+
+    best: Outcome
+    plain: Outcome | None
+    evaluations: tuple[WorkflowEvaluation, ...]
+
+    @property
+    def mean_return(self) -> float:
+        """Of the best workflow's policy."""
+        return self.best.mean_return
+
+    def numbers(self) -> dict[str, Number]:
+        totals = {
+            f"{each.evaluation.contender.replace(' ', '_')}_{each.evaluation.ruleset}": each.evaluation.total
+            for each in self.evaluations
+        }
+        return {"mean_return": self.best.mean_return, "compliance": self.best.compliance, **totals}
+
+    def to_tree(self) -> dict[str, Any]:
+        return {
+            "best": self.best.to_tree(),
+            "plain": None if self.plain is None else self.plain.to_tree(),
+            "protocol": [each.to_tree() for each in self.evaluations],
+        }
+
+    @classmethod
+    def from_tree(cls, tree: Mapping[str, Any]) -> "WorkflowScores":
+        """The inverse of `to_tree`."""
+        return cls(
+            Outcome.from_tree(tree["best"]),
+            None if tree["plain"] is None else Outcome.from_tree(tree["plain"]),
+            tuple(WorkflowEvaluation.from_tree(each) for each in tree["protocol"]),
+        )
+
+    def show(self, console: Console) -> None:
+        for name, outcome in (("the best policy", self.best), ("PPO without workflows", self.plain)):
+            if outcome is not None:
+                show(
+                    console,
+                    f"{name}, {outcome.episodes:,} episodes without exploration: return"
+                    f" {outcome.mean_return:.2f} ± {outcome.return_stderr:.2f}, compliance {outcome.compliance:.3f}",
+                )
+        console.print()
+        show(console, self.protocol_table())
+        console.print()
+
+    def protocol_table(self) -> Group:
+        """Scores by the challenge's protocol, with a column for each policy on each ruleset."""
+        table = Table(
+            title="by the challenge's protocol", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False
+        )
+        table.add_column("red agent")
+        table.add_column("steps", justify="right")
+        for each in self.evaluations:
+            table.add_column(f"{each.evaluation.contender}\n{each.evaluation.ruleset}", justify="right")
+        scored = [each.evaluation for each in self.evaluations]
+        for i, score in enumerate(scored[0].scores):
+            cells = (
+                f"{each.evaluation.scores[i].mean + 0.0:.2f} ({each.compliance[i].mean:.2f})"
+                for each in self.evaluations
+            )
+            table.add_row(RED_TITLES[score.red_agent], str(score.horizon), *cells)
+        table.add_section()
+        table.add_row("total", "", *(f"{each.total + 0.0:.2f}" for each in scored))
+        table.add_row("", "", *(f"± {each.total_standard_error:.2f}" for each in scored))
+        notes = (
+            f"Means of {counted(scored[0].scores[0].episodes, 'episode')} each;"
+            " in brackets the compliance with the workflow, 0.5 without any fix."
+        )
+        return Group(table, notes)
+
 
 def score_by_protocol(
     policy: Policy,
@@ -60,58 +168,40 @@ def score_by_protocol(
     horizons: Sequence[int] = HORIZONS,
     red_agents: Sequence[str] = RED_AGENTS,
     num_threads: int = 0,
-    advance: Callable[[int], object] = lambda steps: None,
+    deterministic: bool = True,
+    advance: Advance = lambda steps: None,
 ) -> WorkflowEvaluation:
-    """Plays ``episodes`` against each red agent over each horizon, with the most probable actions.
-
-    The games are those of `fastrl.tasks.cage2.evaluate.evaluate`, and so are the scores.
+    """Scores a policy as `fastrl.tasks.cage2.evaluate.evaluate` does, in the same episodes, and its compliance.
 
     Args:
-        policy: of a workflow (`fastrl.tasks.workflow.training.fold`), or one that knows of none.
-        workflow: by which its compliance is told.
-        name: what to call the policy.
+        policy: of a workflow (`fastrl.tasks.workflow.folding.fold`), or one that does not observe workflows.
+        workflow: by which compliance is measured.
+        name: of the policy, for tables.
+        deterministic: the most probable actions are taken; otherwise actions are drawn.
         advance: as of `fastrl.tasks.cage2.evaluate.evaluate`.
     """
+    plain = Contender.from_policy(policy, name, deterministic=deterministic)
+
+    def make_act(env: Any, seed: int) -> Act:
+        act = plain.make_act(env, seed)
+        # The order's code, at the end of observations, is not for the policy.
+        return lambda obs: act(obs[:, : policy.obs_dim])
+
     scores, compliance = [], []
-    for red_agent in red_agents:
-        for horizon in horizons:
-            _, seeds = episode_seeds(seed, red_agent, horizon, episodes)
-            options: dict[str, Any] = {
-                "workflow": workflow,
-                "ruleset": ruleset,
-                "red_agent": red_agent,
-                "episode_length": horizon,
-                "scan_memory": policy.needs_scan_memory,
-                "num_threads": num_threads,
-                "autoreset_mode": "disabled",
-            }
-            batches = (seeds[start : start + BATCH] for start in range(0, episodes, BATCH))
-            told = [
-                _play(Cage2WorkflowVectorEnv(len(batch), **options), policy, batch, advance)
-                for batch in batches
-            ]
-            returns, complying, fixes = (
-                np.concatenate([part[key] for part in told]) for key in ("return", "compliance", "fixes")
-            )
-            scores.append(Score(red_agent, horizon, episodes, *mean_and_error(returns)))
-            compliance.append(
-                Compliance(red_agent, horizon, episodes, *mean_and_error(complying), float(fixes.mean()))
-            )
+    for red_agent, horizon, facts in run_protocol(
+        dataclasses.replace(plain, make_act=make_act),
+        ruleset=ruleset,
+        episodes=episodes,
+        seed=seed,
+        horizons=horizons,
+        red_agents=red_agents,
+        num_threads=num_threads,
+        advance=advance,
+        make_env=partial(Cage2WorkflowVectorEnv, workflow=workflow),
+        facts=Cage2WorkflowVectorEnv.episodes,
+    ):
+        cell = red_agent, horizon, episodes
+        scores.append(Score(*cell, *mean_and_error(facts["return"])))
+        fixes = float(facts["fixes"].mean())
+        compliance.append(Compliance(*cell, *mean_and_error(facts["compliance"]), fixes))
     return WorkflowEvaluation(workflow, Evaluation(name, ruleset, seed, tuple(scores)), tuple(compliance))
-
-
-def _play(
-    env: Cage2WorkflowVectorEnv, policy: Policy, seeds: list[int], advance: Callable[[int], object]
-) -> dict[str, NDArray[Any]]:
-    """One episode of every game."""
-    obs, _ = env.reset(seed=seeds)
-    rewards, ends = np.empty(env.num_envs), np.empty((2, env.num_envs), np.bool_)
-    for _ in range(env.episode_length):
-        masks = env.action_masks() if policy.needs_action_mask else None
-        # The order's code, which stands last, is nothing to it.
-        actions = policy.act(np.ascontiguousarray(obs[:, : policy.obs_dim]), action_mask=masks)
-        env.step_into(actions, obs, rewards, *ends)
-        advance(env.num_envs)
-    told = env.episodes()
-    env.close()
-    return told

@@ -1,77 +1,15 @@
 """Settings of a search for the best workflow, and presets."""
 
+import dataclasses
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
+from fastrl.algorithms.ppo import PPOConfig
 from fastrl.envs.cage2.workflow import parse_workflow, workflow_name
+from fastrl.networks.actor_critic import Activation
 from fastrl.tasks.cage2.settings import GameConfig
-from fastrl.tasks.workflow.search import SearchConfig
-from fastrl.tasks.workflow.training import InnerConfig
 from fastrl.utils.config import Preset, Setting, section
-
-
-@section
-class RunConfig:
-    """How long, where and from which random numbers."""
-
-    seed: Annotated[
-        int,
-        Field(ge=0, lt=2**63, description="fixes everything random in the run"),
-        Setting(option="--seed", common=True),
-    ] = 0
-    device: Annotated[
-        Literal["auto", "cpu", "cuda"],
-        Field(description="where the networks live; auto: cuda if there is one, else cpu"),
-        Setting(resumable=True, option="--device", common=True),
-    ] = "auto"
-    total_episodes: Annotated[
-        int,
-        Field(
-            ge=2,
-            description="episodes of the search, the final training of its best order included; with --plain-ppo as"
-            " many are played again",
-        ),
-        Setting(option="--total-episodes", common=True),
-    ] = 100_000
-    workflow: Annotated[
-        str | None,
-        AfterValidator(lambda text: None if text is None else workflow_name(parse_workflow(text))),
-        Field(
-            description="train this order alone, the most urgent first, such as"
-            " op_server,enterprise,op_host,defender,user; none: search"
-        ),
-        Setting(option="--workflow", common=True),
-    ] = None
-    plain_ppo: Annotated[
-        bool,
-        Field(description="then train PPO without workflows for as many episodes, to compare with"),
-        Setting(resumable=True, option="--plain-ppo", common=True),
-    ] = True
-    torch_threads: Annotated[
-        int,
-        Field(ge=0, le=1024, description="threads of PyTorch; 0: chosen by PyTorch"),
-        Setting(resumable=True),
-    ] = 1
-    checkpoint_seconds: Annotated[
-        float,
-        Field(ge=0, description="seconds between checkpoints; 0: one after every training of an order"),
-        Setting(resumable=True),
-    ] = 30.0
-    keep_checkpoints: Annotated[
-        int,
-        Field(ge=1, description="how many of the newest checkpoints are kept, besides the best policy"),
-        Setting(resumable=True),
-    ] = 3
-    eval_episodes: Annotated[
-        int,
-        Field(
-            ge=0,
-            description="episodes of the final evaluation by the challenge's protocol, against each red agent over each"
-            " horizon; 0: no evaluation",
-        ),
-        Setting(resumable=True),
-    ] = 200
 
 
 @section
@@ -87,21 +25,157 @@ class EnvConfig(GameConfig):
     n_workers: Annotated[
         Annotated[int, Field(ge=1, le=1024)] | Literal["auto"],
         Field(
-            description="threads that play games (the simulators are compiled, so workers are threads of this process);"
-            " auto: one per core"
+            description="threads that step environments (the simulators are compiled, so workers are threads of this"
+            " process); auto: one per core"
         ),
         Setting(resumable=True, option="--n-workers", common=True),
     ] = "auto"
 
+    @property
+    def num_threads(self) -> int:
+        """Of the simulators; 0: one per core."""
+        return 0 if self.n_workers == "auto" else self.n_workers
+
 
 @section
-class WorkflowConfig:
-    """All of a run's settings."""
+class SearchConfig:
+    """How the best order is searched for, and what it is compared with."""
 
-    run: RunConfig = RunConfig()
-    env: EnvConfig = EnvConfig()
-    search: SearchConfig = SearchConfig()
-    inner: InnerConfig = InnerConfig()
+    workflow: Annotated[
+        str | None,
+        AfterValidator(lambda text: None if text is None else workflow_name(parse_workflow(text))),
+        Field(
+            description="train this order alone, the most urgent first, such as"
+            " op_server,enterprise,op_host,defender,user; none: search"
+        ),
+        Setting(option="--workflow", common=True),
+    ] = None
+    plain_ppo: Annotated[
+        bool,
+        Field(
+            description="after the search, train PPO without workflows for as many episodes, to compare with"
+        ),
+        Setting(resumable=True, option="--plain-ppo", common=True),
+    ] = True
+    method: Annotated[
+        Literal["bayes", "random", "halving", "exhaustive"],
+        Field(
+            description="bayes: Gaussian process over orders, upper confidence bound; random: orders at random;"
+            " halving: all orders for a few episodes, the best ones for more and more; exhaustive: all orders for"
+            " equally many"
+        ),
+        Setting(option="--search", common=True),
+    ] = "bayes"
+    compliance_threshold: Annotated[
+        float,
+        Field(ge=0, le=1, description="compliance that an order must reach to count"),
+        Setting(option="--compliance-threshold", common=True),
+    ] = 0.9
+    trial_share: Annotated[
+        float,
+        Field(
+            gt=0,
+            le=1,
+            description="greatest share of the search's episodes for trials of orders; the rest trains the best one"
+            " to the end; exhaustive takes what it needs",
+        ),
+    ] = 0.15
+    trial_episodes: Annotated[
+        int | None,
+        Field(
+            ge=2,
+            description="bayes and random: episodes of a trial; none: a measurement with a shared network, else a"
+            " fortieth of the episodes for trials",
+        ),
+    ] = None
+    final_episodes: Annotated[
+        int,
+        Field(
+            ge=2,
+            description="episodes between two measurements of the best order while it is trained to the end",
+        ),
+    ] = 2500
+    initial: Annotated[
+        int,
+        Field(ge=1, le=120, description="bayes: orders, far apart, that are tried before its model chooses"),
+    ] = 10
+    beta: Annotated[
+        float,
+        Field(ge=0, description="bayes: standard deviations added to the mean; more explores more"),
+    ] = 1.5
+    eta: Annotated[
+        int, Field(ge=2, description="halving: one of this many orders stays in after each round")
+    ] = 3
+    warm_start: Annotated[
+        bool,
+        Field(description="separate networks: start with the weights of the nearest order trained before"),
+    ] = True
+
+
+@section
+class InnerConfig:
+    """How policies learn to defend by a workflow: PPO with the compliance in its reward."""
+
+    network: Annotated[
+        Literal["shared", "separate"],
+        Field(
+            description="shared: one network for all workflows, which observes the order; separate: one for each"
+        ),
+    ] = "shared"
+    pretrain_share: Annotated[
+        float,
+        Field(
+            ge=0,
+            lt=1,
+            description="share of all episodes in which a shared network first learns all workflows together",
+        ),
+    ] = 0.4
+    compliance_weight: Annotated[
+        float,
+        Field(ge=0, le=1e6, description="what full compliance adds to the reward of an episode"),
+    ] = 3.0
+    episodes_per_update: Annotated[
+        int,
+        Field(ge=1, le=1_000_000, description="environments stepped together, one episode of each an update"),
+        Setting(option="--episodes-per-update", common=True),
+    ] = 256
+    measured_episodes: Annotated[
+        int,
+        Field(
+            ge=2,
+            description="at least this many episodes of each training measure the policy, without learning",
+        ),
+    ] = 200
+    hidden: Annotated[
+        tuple[Annotated[int, Field(ge=1)], ...],
+        Field(description="widths of the hidden layers of actor and critic, each of which has its own"),
+    ] = (64, 64)
+    activation: Annotated[Activation, Field(description="after each hidden layer")] = "relu"
+    learning_rate: Annotated[float, Field(ge=0, description="Adam's learning rate at the start")] = 3e-3
+    final_learning_rate: Annotated[
+        float, Field(ge=0, description="Adam's learning rate once the search has used all its episodes")
+    ] = 1e-4
+    entropy_coef: Annotated[float, Field(ge=0, description="weight of the entropy bonus at the start")] = 0.01
+    final_entropy_coef: Annotated[
+        float, Field(ge=0, description="weight of the entropy bonus at the end")
+    ] = 0.001
+    num_epochs: Annotated[int, Field(ge=1, description="passes over the episodes of an update")] = 3
+    minibatch_size: Annotated[
+        int, Field(ge=1, description="at most this many samples in a gradient step")
+    ] = 4096
+    gamma: Annotated[float, Field(ge=0, le=1, description="discount of future rewards")] = 0.99
+    gae_lambda: Annotated[
+        float,
+        Field(ge=0, le=1, description="advantage estimation: 0 trusts the value function, 1 the rewards"),
+    ] = 0.95
+    clip_range: Annotated[
+        float, Field(gt=0, description="how far the probability ratio may move before the gradient stops")
+    ] = 0.2
+
+    def ppo(self, num_steps: int) -> PPOConfig:
+        """The settings of PPO that they amount to, for rollouts of ``num_steps`` steps."""
+        own, known = ({field.name for field in dataclasses.fields(kind)} for kind in (InnerConfig, PPOConfig))
+        return PPOConfig(num_steps=num_steps, **{name: getattr(self, name) for name in own & known})
 
 
 PRESETS: dict[str, Preset] = {

@@ -1,4 +1,4 @@
-"""The inner learner of workflow search: it learns to comply, goes on exactly, and its policies are plain ones."""
+"""Inner learner of workflow search: it learns to comply, resumes exactly, and its policies are plain networks."""
 
 from __future__ import annotations
 
@@ -13,16 +13,10 @@ import torch
 from fastrl.envs.cage2.env import ACTIONS
 from fastrl.envs.cage2.workflow import WORKFLOWS, encode, parse_workflow
 from fastrl.networks.actor_critic import ActorCritic
-from fastrl.tasks.workflow.training import (
-    FoldedActor,
-    Games,
-    InnerConfig,
-    Outcome,
-    WorkflowTrainer,
-    fold,
-    measured,
-    unfold,
-)
+from fastrl.tasks.workflow.folding import fold, unfold
+from fastrl.tasks.workflow.learner import Games, WorkflowLearner, measure
+from fastrl.tasks.workflow.outcome import Outcome
+from fastrl.tasks.workflow.settings import InnerConfig
 from fastrl.utils.config import build
 
 FIRST, SECOND = parse_workflow("op_server,enterprise,op_host,defender,user"), WORKFLOWS[60]
@@ -45,7 +39,7 @@ def make(
     actions: Any = "effective",
     seed: int = 3,
     **settings: Any,
-) -> WorkflowTrainer:
+) -> WorkflowLearner:
     config = InnerConfig(
         **(
             {
@@ -59,11 +53,11 @@ def make(
         )
     )
     games = Games(episode_length=episode_length, actions=actions, num_threads=1)
-    return WorkflowTrainer(config, games, total_episodes=total_episodes, seed=seed)
+    return WorkflowLearner(config, games, total_episodes=total_episodes, seed=seed)
 
 
-def weights(trainer: WorkflowTrainer, workflow: Any) -> np.ndarray:
-    tensors = trainer.policy_state(workflow)["weights"].values()
+def weights(learner: WorkflowLearner, workflow: Any) -> np.ndarray:
+    tensors = learner.policy_state(workflow)["weights"].values()
     return np.concatenate([tensor.numpy().reshape(-1) for tensor in tensors])
 
 
@@ -71,7 +65,7 @@ def weights(trainer: WorkflowTrainer, workflow: Any) -> np.ndarray:
 def test_learns_to_comply(network: Any) -> None:
     # Of these few actions it finds the right ones soon.
     restores = tuple(i for i, name in enumerate(ACTIONS) if name.startswith("Restore"))
-    trainer = make(
+    learner = make(
         2000,
         episode_length=20,
         actions=restores,
@@ -85,26 +79,30 @@ def test_learns_to_comply(network: Any) -> None:
         compliance_weight=50.0,
     )
     if network == "shared":
-        trainer.train(WORKFLOWS, 384)
-    before = trainer.play(FIRST, 200)
-    after = trainer.play(FIRST, 1400)
+        learner.train(WORKFLOWS, 384)
+    before = learner.train_one(FIRST, 200)
+    after = learner.train_one(FIRST, 1400)
     assert before.compliance < 0.8 < 0.9 < after.compliance
 
 
 @pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize("before", [0, 100])
-def test_goes_on_as_if_never_stopped(network: Any, before: int) -> None:
-    def play(trainer: WorkflowTrainer) -> list[Outcome]:
-        return [trainer.play(FIRST, 50), trainer.play(SECOND, 60, FIRST), trainer.play(FIRST, 45)]
+def test_resumes_exactly(network: Any, before: int) -> None:
+    def train(learner: WorkflowLearner) -> list[Outcome]:
+        return [
+            learner.train_one(FIRST, 50),
+            learner.train_one(SECOND, 60, FIRST),
+            learner.train_one(FIRST, 45),
+        ]
 
     straight, stopped = make(network=network), make(network=network)
     if before:
         if network == "shared":
             straight.train(WORKFLOWS, 160)
-        straight.play(SECOND, before)
-        straight.play(WORKFLOWS[7], before, SECOND)
-    stopped.restore(torch_round_trip(straight.state()))
-    assert play(stopped) == play(straight)
+        straight.train_one(SECOND, before)
+        straight.train_one(WORKFLOWS[7], before, SECOND)
+    stopped.load_state_dict(torch_round_trip(straight.state_dict()))
+    assert train(stopped) == train(straight)
     assert stopped.episodes == straight.episodes
     for workflow in (FIRST, SECOND):
         np.testing.assert_array_equal(weights(stopped, workflow), weights(straight, workflow))
@@ -125,76 +123,76 @@ def torch_round_trip(state: dict[str, Any]) -> dict[str, Any]:
 def test_a_seed_fixes_everything(network: Any) -> None:
     runs = []
     for seed in (3, 3, 4):
-        trainer = make(network=network, seed=seed)
-        runs.append((trainer.play(FIRST, 60), weights(trainer, FIRST).tolist()))
+        learner = make(network=network, seed=seed)
+        runs.append((learner.train_one(FIRST, 60), weights(learner, FIRST).tolist()))
     assert runs[0] == runs[1] != runs[2]
 
 
 def test_every_episode_is_counted() -> None:
-    trainer = make(400)
-    trainer.train(WORKFLOWS, 160)
-    assert trainer.episodes == 160
-    assert trainer.least == 26
+    learner = make(400)
+    learner.train(WORKFLOWS, 160)
+    assert learner.episodes == 160
+    assert learner.min_episodes == 26
     for episodes in (1, 25, 26, 100):
-        assert trainer.play(FIRST, episodes).episodes == episodes
-    assert trainer.episodes == 312
+        assert learner.train_one(FIRST, episodes).episodes == episodes
+    assert learner.episodes == 312
 
 
 def test_too_few_episodes_are_all_measured() -> None:
-    trainer = make()
-    before = weights(trainer, FIRST)
-    outcome = trainer.play(FIRST, trainer.least - 1)
-    np.testing.assert_array_equal(weights(trainer, FIRST), before)
-    again = trainer.evaluate(FIRST, trainer.policy_state(FIRST), trainer.least - 1)
+    learner = make()
+    before = weights(learner, FIRST)
+    outcome = learner.train_one(FIRST, learner.min_episodes - 1)
+    np.testing.assert_array_equal(weights(learner, FIRST), before)
+    again = measure(learner.games, FIRST, learner.policy_state(FIRST), learner.min_episodes - 1, learner.seed)
     assert outcome == again
-    trainer.play(FIRST, trainer.least)
-    assert (weights(trainer, FIRST) != before).any()
+    learner.train_one(FIRST, learner.min_episodes)
+    assert (weights(learner, FIRST) != before).any()
 
 
 def test_games_are_divided_evenly_among_workflows() -> None:
-    trainer = make()
-    outcomes = trainer.train(WORKFLOWS[:5], 16 * 5)
+    learner = make()
+    outcomes = learner.train(WORKFLOWS[:5], 16 * 5)
     assert [outcome.episodes for outcome in outcomes] == [16] * 5
     # All take turns where there are fewer games than workflows.
-    outcomes = trainer.train(WORKFLOWS, 16 * 15)
+    outcomes = learner.train(WORKFLOWS, 16 * 15)
     assert [outcome.episodes for outcome in outcomes] == [2] * 120
     assert all(outcome.return_stderr is not None for outcome in outcomes)
 
 
 @pytest.mark.parametrize("network", NETWORKS)
-def test_a_warm_start_does_what_its_model_does(network: Any) -> None:
-    trainer = make(network=network)
-    trainer.play(FIRST, 60)
-    expected = trainer.evaluate(SECOND, trainer.policy_state(FIRST), 10)
-    warm = trainer.play(SECOND, 10, FIRST)
+def test_a_warm_start_has_the_policy_of_its_source(network: Any) -> None:
+    learner = make(network=network)
+    learner.train_one(FIRST, 60)
+    expected = measure(learner.games, SECOND, learner.policy_state(FIRST), 10, learner.seed)
+    warm = learner.train_one(SECOND, 10, FIRST)
     if network == "separate":
         assert (warm.mean_return, warm.compliance) == (expected.mean_return, expected.compliance)
-        np.testing.assert_array_equal(weights(trainer, SECOND), weights(trainer, FIRST))
-        trainer.play(SECOND, 30)
-        first = weights(trainer, FIRST)
-        trainer.play(SECOND, 30)
-        np.testing.assert_array_equal(weights(trainer, FIRST), first)
-    assert (weights(trainer, SECOND) != weights(trainer, FIRST)).any()
+        np.testing.assert_array_equal(weights(learner, SECOND), weights(learner, FIRST))
+        learner.train_one(SECOND, 30)
+        first = weights(learner, FIRST)
+        learner.train_one(SECOND, 30)
+        np.testing.assert_array_equal(weights(learner, FIRST), first)
+    assert (weights(learner, SECOND) != weights(learner, FIRST)).any()
 
 
-def test_separate_networks_want_to_be_there() -> None:
-    trainer = make(network="separate")
+def test_separate_networks_have_to_exist() -> None:
+    learner = make(network="separate")
     with pytest.raises(ValueError, match="no network yet"):
-        trainer.policy_state(FIRST)
+        learner.policy_state(FIRST)
     with pytest.raises(ValueError, match="no network yet"):
-        trainer.play(FIRST, 30, SECOND)
+        learner.train_one(FIRST, 30, SECOND)
     with pytest.raises(ValueError, match="one at a time"):
-        trainer.train([FIRST, SECOND], 16)
+        learner.train([FIRST, SECOND], 16)
 
 
-def test_bad_numbers_are_named() -> None:
-    trainer = make()
+def test_bad_numbers_are_refused() -> None:
+    learner = make()
     with pytest.raises(ValueError, match="multiple of 16, got 17"):
-        trainer.train([FIRST], 17)
+        learner.train([FIRST], 17)
     with pytest.raises(ValueError, match="at least 1, got 0"):
-        trainer.play(FIRST, 0)
+        learner.train_one(FIRST, 0)
     with pytest.raises(ValueError, match="once"):
-        trainer.play((0, 0, 1, 2, 3), 30)
+        learner.train_one((0, 0, 1, 2, 3), 30)
 
 
 def new_network(obs_dim: int = 77) -> dict[str, Any]:
@@ -206,7 +204,7 @@ def new_network(obs_dim: int = 77) -> dict[str, Any]:
     return network.state()
 
 
-def test_a_folded_network_does_what_the_conditioned_one_does() -> None:
+def test_a_folded_network_has_the_outputs_of_the_conditioned_one() -> None:
     state = new_network()
     network = ActorCritic.from_state(state)
     obs = np.random.default_rng(0).integers(2, size=(50, 52)).astype(np.float32)
@@ -223,19 +221,10 @@ def test_a_folded_network_does_what_the_conditioned_one_does() -> None:
     assert folded.obs_dim == 52 and unfolded.obs_dim == 77
 
 
-def test_actors_draw_or_take_the_most_probable() -> None:
-    state = fold(new_network(), FIRST)
-    obs = np.zeros((4000, 77), np.float32)
-    best, draws = FoldedActor(state)(obs), FoldedActor(state, seed=1)(obs)
-    probabilities = ActorCritic.from_state(state).outputs(torch.zeros(1, 52)).softmax(-1)[0].detach().numpy()
-    assert (best == probabilities.argmax()).all()
-    np.testing.assert_allclose(np.bincount(draws, minlength=80) / 4000, probabilities, atol=0.04)
-
-
 def test_outcomes_are_means_with_standard_errors() -> None:
-    outcome = measured(FIRST, 9, np.array([1.0, 3.0]), np.array([0.5, 0.5]))
+    outcome = Outcome.measured(FIRST, 9, np.array([1.0, 3.0]), np.array([0.5, 0.5]))
     assert outcome == Outcome(FIRST, 9, 2.0, 1.0, 0.5, 0.0)
-    single = measured(FIRST, 1, np.array([1.0]), np.array([0.5]))
+    single = Outcome.measured(FIRST, 1, np.array([1.0]), np.array([0.5]))
     assert math.isnan(single.return_stderr) and math.isnan(single.compliance_stderr)
 
 

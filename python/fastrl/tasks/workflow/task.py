@@ -1,0 +1,202 @@
+"""The search for the best workflow of a defender of CAGE Challenge 2."""
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from rich.console import Console
+
+from fastrl.algorithms.ppo import PPO, PPOConfig
+from fastrl.envs.cage2.env import Ruleset
+from fastrl.envs.cage2.workflow import parse_workflow
+from fastrl.envs.spec import EnvSpec
+from fastrl.tasks import workflow
+from fastrl.tasks.cage2.evaluate import RULESETS, protocol_steps
+from fastrl.tasks.cage2.settings import EnvConfig as Cage2Config
+from fastrl.tasks.cage2.settings import GameConfig
+from fastrl.tasks.cage2.task import TASK as CAGE2
+from fastrl.tasks.workflow.learner import ENV_ID, Games, measure
+from fastrl.tasks.workflow.scores import WorkflowScores, score_by_protocol
+from fastrl.tasks.workflow.settings import PRESETS, EnvConfig, InnerConfig, SearchConfig
+from fastrl.tasks.workflow.trainer import SearchTrainer
+from fastrl.training.collecting import CollectConfig
+from fastrl.training.errors import TrainError
+from fastrl.training.evaluation import Advance
+from fastrl.training.policy import Policy
+from fastrl.training.settings import RunConfig, settings_type
+from fastrl.training.task import Task
+from fastrl.utils.config import ConfigError
+from fastrl.utils.tables import show
+
+# Names of the two policies in tables of scores.
+BEST, PLAIN = "workflow", "plain PPO"
+
+# Episodes of the final measurement of a policy's return and compliance.
+_FINAL_EPISODES = 1000
+
+
+class WorkflowTask(Task):
+    """See `fastrl.training.task.Task`."""
+
+    name = workflow.NAME
+    summary = workflow.SUMMARY
+    score_hint = "score its best policy by the challenge's protocol"
+    evaluation_options = ("ruleset", "stochastic", "device")
+    can_train_longer = False
+    run = RunConfig(total_steps=None, total_episodes=100_000, row_seconds=0.0, eval_episodes=200)
+    env = EnvConfig()
+    presets = PRESETS
+
+    def settings_type(self, algorithm: str) -> type[Any]:
+        if algorithm != PPO.name:
+            raise TrainError(f"--algorithm {algorithm}: a search for workflows trains with {PPO.name}")
+        tables = {"run": self.run, "env": self.env, "search": SearchConfig(), "inner": InnerConfig()}
+        return settings_type(tables)
+
+    def algorithm_table(self, algorithm: str) -> str:
+        return "inner"
+
+    def env_spec(self, settings: Any) -> EnvSpec:
+        return EnvSpec(ENV_ID, settings.env.options())
+
+    def make_trainer(self, settings: Any, console: Console | None = None) -> SearchTrainer:
+        run: RunConfig = settings.run
+        _check(run)
+        device, profile = self.prepare(run)
+        search: SearchConfig = settings.search
+        if search.plain_ppo and console is not None:
+            show(
+                console,
+                f"{run.total_episodes:,} episodes for workflows, then as many for PPO without workflows, to compare"
+                " with (--plain-ppo false: none)",
+            )
+        make_plain = functools.partial(CAGE2.make_trainer, plain_settings(settings), console)
+        return SearchTrainer(
+            settings,
+            make_plain=make_plain if search.plain_ppo else None,
+            evaluation=self.evaluation(settings),
+            profile=profile,
+            header=self.header(settings, ENV_ID),
+            device=device,
+        )
+
+    def check_state(self, state: Mapping[str, Any], settings: Any) -> None:
+        learner, inner = state["learner"], settings.inner
+        PPO.check_state(inner, learner["ppo"])
+        if len(learner["numbers"]) != inner.episodes_per_update:
+            raise ValueError(
+                f"{inner.episodes_per_update:,} environments are claimed, the state is of {len(learner['numbers']):,}"
+            )
+
+    def evaluate(
+        self,
+        state: Mapping[str, Any],
+        settings: Any,
+        *,
+        episodes: int,
+        seed: int,
+        advance: Advance,
+        ruleset: Ruleset | Literal["both"] = "both",
+        stochastic: bool = False,
+        device: str = "cpu",
+        **options: Any,
+    ) -> WorkflowScores:
+        """Scores the best workflow's policy, and PPO without workflows if the run has trained it: by the challenge's
+        protocol, and in the run's own games.
+
+        Args:
+            ruleset: of the protocol's games, or "both".
+            stochastic: actions in the protocol's games are drawn; otherwise the most probable ones are taken.
+            device: where networks act in the protocol's games.
+
+        Raises:
+            ConfigError: no workflow has been tried yet.
+        """
+        if "policy" not in state:
+            raise ConfigError("the search has not tried a workflow yet: there is no policy to score")
+        order, env = parse_workflow(state["workflow"]), settings.env
+        contenders = {BEST: state}
+        if state["plain"] is not None:
+            contenders[PLAIN] = state["plain"]
+        games = Games(**env.options(), num_threads=env.num_threads)
+        # Other episodes than those of training.
+        outcomes = [
+            measure(games, order, each["policy"], _FINAL_EPISODES, seed + 1) for each in contenders.values()
+        ]
+        rulesets = RULESETS if ruleset == "both" else [ruleset]
+        share = len(RULESETS) * 2 // (len(rulesets) * len(contenders))
+        evaluations = tuple(
+            score_by_protocol(
+                Policy(dict(each), device=device, seed=seed),
+                order,
+                name,
+                ruleset=rules,
+                episodes=episodes,
+                seed=seed,
+                num_threads=env.num_threads,
+                deterministic=not stochastic,
+                advance=lambda steps: advance(steps * share),
+            )
+            for rules in rulesets
+            for name, each in contenders.items()
+        )
+        return WorkflowScores(outcomes[0], outcomes[1] if len(outcomes) > 1 else None, evaluations)
+
+    def evaluation_work(self, episodes: int) -> int:
+        # On each ruleset, of two policies; with fewer of either, a step counts as several.
+        return protocol_steps(episodes) * len(RULESETS) * 2
+
+    def show_scores(self, scores: Sequence[tuple[str, Any]], console: Console) -> None:
+        super().show_scores(scores, console)
+        # Beside the published scores.
+        for name, each in scores:
+            for own in each.evaluations:
+                if own.evaluation.contender == BEST:
+                    dataclasses.replace(own.evaluation, contender=name).show(console)
+
+    def scores_from_tree(self, tree: Mapping[str, Any]) -> WorkflowScores:
+        return WorkflowScores.from_tree(tree)
+
+
+def plain_settings(settings: Any) -> Any:
+    """The settings of PPO without workflows: those of the task ``cage2``, on the same games for as many episodes."""
+    run, env = settings.run, settings.env
+    defaults: RunConfig = CAGE2.run
+    return CAGE2.settings_type(PPO.name)(
+        run=dataclasses.replace(
+            defaults,
+            seed=run.seed,
+            device=run.device,
+            total_steps=run.total_episodes * env.episode_length,
+            torch_threads=run.torch_threads,
+            row_seconds=run.row_seconds,
+            eval_episodes=0,
+        ),
+        env=Cage2Config(
+            # Rollouts of whole episodes, of as many as there are in the budget.
+            num_envs=min(Cage2Config().num_envs, run.total_episodes),
+            **{field.name: getattr(env, field.name) for field in dataclasses.fields(GameConfig)},
+        ),
+        collect=CollectConfig(n_workers=env.n_workers),
+        ppo=PPOConfig(num_steps=env.episode_length),
+    )
+
+
+def _check(run: RunConfig) -> None:
+    """Refuses settings of runs that a search does not have.
+
+    Raises:
+        TrainError
+    """
+    if run.total_episodes is None:
+        raise TrainError("--total-steps: the length of a search is in episodes, give --total-episodes")
+    if run.total_episodes < 2:
+        raise TrainError(f"--total-episodes should be at least 2, got {run.total_episodes}")
+    if run.init_from is not None:
+        raise TrainError("--init-from: a search starts with new networks")
+    if run.eval_freq:
+        raise TrainError("--eval-freq: a search measures each policy that it trains, leave it out")
+
+
+TASK = WorkflowTask()

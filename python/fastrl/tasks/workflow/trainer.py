@@ -1,0 +1,349 @@
+"""The outer loop of a search for the best workflow, which trains many times, and then PPO without workflows."""
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from rich.console import RenderableType
+
+from fastrl.envs.cage2.env import ACTIONS, action_indices
+from fastrl.envs.cage2.workflow import WORKFLOWS, parse_workflow, workflow_name
+from fastrl.tasks.workflow.figure import save_picture
+from fastrl.tasks.workflow.learner import ENV_ID, Games, WorkflowLearner
+from fastrl.tasks.workflow.outcome import Outcome
+from fastrl.tasks.workflow.report import report_of
+from fastrl.tasks.workflow.scores import WorkflowScores
+from fastrl.tasks.workflow.strategies import make_search
+from fastrl.training.callbacks import Callback
+from fastrl.training.checkpoint import save_checkpoint
+from fastrl.training.evaluation import BEST, Evaluation
+from fastrl.training.metrics import brief, duration
+from fastrl.training.profiler import Profile
+from fastrl.training.row import Number, Row
+from fastrl.training.run_directory import RunDirectory
+from fastrl.training.settings import RunConfig
+from fastrl.training.trainer import Training, time_numbers
+
+C = TypeVar("C", bound=Callback)
+
+# Updates between rows while a shared network learns all workflows.
+_UPDATES_PER_ROW = 10
+
+
+@dataclass(frozen=True)
+class BestPolicy:
+    """Policy of the best workflow, from after its best training.
+
+    Attributes:
+        outcome: of that training.
+        policy: a network over the game's observations, of `WorkflowLearner.policy_state`.
+    """
+
+    outcome: Outcome
+    policy: dict[str, Any]
+
+
+class SearchTrainer:
+    """Trains all workflows together, then those that a search proposes, then PPO without workflows. See
+    `fastrl.training.trainer.Training`.
+
+    Args:
+        settings: of the run.
+        make_plain: makes the trainer of PPO without workflows; None: there is none.
+        evaluation: at the end of the run; None: there is none.
+        profile: adds up where the time goes.
+        header: what checkpoints say of the run.
+        device: where networks live.
+
+    Attributes:
+        learner, search: train workflows, and propose which.
+        joint_episodes: in which a shared network learns all workflows together before the search.
+        best: the best policy so far; None while no workflow counts.
+        plain: the trainer of PPO without workflows; None before it starts.
+        mean_return: of the last row of the search.
+        search_seconds: of wall-clock time without PPO without workflows.
+
+    Raises:
+        ConfigError: too few episodes for the search.
+    """
+
+    algorithm_name = "ppo"
+    collector = "native"
+    env_id = ENV_ID
+
+    def __init__(
+        self,
+        settings: Any,
+        *,
+        make_plain: Callable[[], Training] | None = None,
+        evaluation: Evaluation | None = None,
+        profile: Profile | None = None,
+        header: Mapping[str, Any] | None = None,
+        device: str = "cpu",
+    ) -> None:
+        self.settings = settings
+        self.run: RunConfig = settings.run
+        self.profile = profile or Profile()
+        self.header = dict(header or {})
+        self.device = device
+        self.on_progress: Callable[[int], object] = lambda done: None
+        self._evaluation = evaluation
+        self._make_plain = make_plain
+        self._total_episodes = self.run.total_episodes or 0
+        env, inner = settings.env, settings.inner
+        self.learner = WorkflowLearner(
+            inner,
+            Games(**env.options(), num_threads=env.num_threads),
+            total_episodes=self._total_episodes,
+            seed=self.run.seed,
+            device=device,
+        )
+        self.learner.on_update = lambda: self.on_progress(self.done)
+        given = settings.search.workflow
+        together = inner.network == "shared" and given is None
+        per_update = inner.episodes_per_update
+        share = inner.pretrain_share if together else 0.0
+        self.joint_episodes = int(share * self._total_episodes) // per_update * per_update
+        self.search = make_search(
+            settings.search,
+            WORKFLOWS if given is None else [parse_workflow(given)],
+            self._total_episodes - self.joint_episodes,
+            # What a shared network has learnt before need only be measured.
+            min_episodes=inner.measured_episodes if self.joint_episodes else self.learner.min_episodes,
+            min_learning_episodes=self.learner.min_episodes,
+            seed=self.run.seed,
+        )
+        self.best: BestPolicy | None = None
+        self.plain: Training | None = None
+        self.mean_return = math.nan
+        self.search_seconds = 0.0
+        self._search_parts: dict[str, float] = {}
+        self._clock = 0.0
+
+    @property
+    def steps(self) -> int:
+        plain = 0 if self.plain is None else self.plain.steps
+        return self.learner.episodes * self.learner.games.episode_length + plain
+
+    @property
+    def episodes(self) -> int:
+        return self.learner.episodes + (0 if self.plain is None else self.plain.episodes)
+
+    @property
+    def iteration(self) -> int:
+        return self.learner.updates + (0 if self.plain is None else self.plain.iteration)
+
+    @property
+    def seconds(self) -> float:
+        return self.search_seconds + (0.0 if self.plain is None else self.plain.seconds)
+
+    @property
+    def parts(self) -> dict[str, float]:
+        parts = dict(self._search_parts)
+        for name, seconds in ({} if self.plain is None else self.plain.parts).items():
+            parts[name] = parts.get(name, 0.0) + seconds
+        return parts
+
+    @property
+    def goal(self) -> tuple[int, str]:
+        return self._total_episodes * (1 if self._make_plain is None else 2), "episodes"
+
+    @property
+    def done(self) -> int:
+        return self.episodes
+
+    def rows(self) -> Iterator[Row]:
+        """Trains; a row after every training of an order, and those of PPO without workflows. Between rows the state
+        may be saved."""
+        self._clock = time.perf_counter()
+        yield from self._search_rows()
+        if self._make_plain is not None:
+            yield from self._plain_rows()
+
+    def _search_rows(self) -> Iterator[Row]:
+        per_update = self.settings.inner.episodes_per_update
+        while (left := self.joint_episodes - self.learner.episodes) > 0:
+            episodes = min(left, _UPDATES_PER_ROW * per_update)
+            outcomes = self.learner.train(WORKFLOWS, episodes)
+            yield self._row("all workflows together", episodes, _mean_of(outcomes))
+        while (proposal := self.search.ask()) is not None:
+            outcome = self.learner.train_one(proposal.workflow, proposal.episodes, proposal.warm_start)
+            self.search.tell(outcome)
+            self._update_best(outcome)
+            name = workflow_name(proposal.workflow).replace(",", " > ")
+            yield self._row(f"{name}, to the end" if proposal.final else name, outcome.episodes, outcome)
+
+    def _row(self, label: str, episodes: int, outcome: Outcome) -> Row:
+        now = time.perf_counter()
+        passed, self._clock = now - self._clock, now
+        self.search_seconds += passed
+        self.mean_return = outcome.mean_return
+        steps = episodes * self.learner.games.episode_length
+        lap = self.profile.lap(passed, self.learner.watch.seconds, steps, episodes, self.learner.report())
+        self.learner.watch.reset()
+        for name, seconds in lap.learner.items():
+            self._search_parts[name] = self._search_parts.get(name, 0.0) + seconds
+        search = self._search_numbers()
+        groups: dict[str, dict[str, Number]] = {
+            "episode": {
+                "episodes": self.episodes,
+                "mean_return": outcome.mean_return,
+                "return_stderr": outcome.return_stderr,
+                "compliance": outcome.compliance,
+                "compliance_stderr": outcome.compliance_stderr,
+            },
+            "search": search,
+            "time": time_numbers(self.iteration, self.seconds, passed, steps, episodes, lap),
+        }
+        highlights = [
+            f"return {brief(outcome.mean_return)}",
+            f"compliance {brief(outcome.compliance)}",
+            f"best {brief(search['best_return'])}",
+            f"{search['counting']} of {search['tried']} orders count",
+            label,
+        ]
+        return Row(self.steps, self.done, groups, highlights)
+
+    def _search_numbers(self) -> dict[str, Number]:
+        standings, best = self.search.standings(), self.best
+        return {
+            "trainings": len(self.search.outcomes),
+            "tried": len(standings),
+            "counting": sum(standing.counts for standing in standings),
+            "best_return": math.nan if best is None else best.outcome.mean_return,
+            "best_compliance": math.nan if best is None else best.outcome.compliance,
+            "best_workflow": -1 if best is None else WORKFLOWS.index(best.outcome.workflow),
+        }
+
+    def _plain_rows(self) -> Iterator[Row]:
+        plain = self._started_plain()
+        self.profile.change_collector()
+        plain.profile = self.profile
+        plain.on_progress = lambda done: self.on_progress(self.done)
+        for row in plain.rows():
+            # Columns of their own, but for those of the whole run.
+            groups: dict[str, dict[str, Number]] = {"episode": {"episodes": self.episodes}}
+            for group, numbers in row.groups.items():
+                if group != "time":
+                    groups[f"plain_{group}"] = {f"plain_{name}": value for name, value in numbers.items()}
+            groups["time"] = {
+                **row.groups["time"],
+                "iteration": self.iteration,
+                "seconds": self.seconds,
+            }
+            yield Row(self.steps, self.done, groups, [*row.highlights, "PPO without workflows"])
+
+    def _started_plain(self) -> Training:
+        assert self._make_plain is not None, "PPO without workflows was not asked for"
+        if self.plain is None:
+            self.plain = self._make_plain()
+        return self.plain
+
+    def _update_best(self, outcome: Outcome) -> None:
+        """Keeps the policy of the best workflow after a training with this outcome, if it is better than before."""
+        standing = self.search.best()
+        if standing is None:
+            self.best = None
+            return
+        best = self.best
+        if best is None or best.outcome.workflow != standing.workflow:
+            self.best = BestPolicy(standing.outcome, self.learner.policy_state(standing.workflow))
+        elif outcome.workflow == standing.workflow and outcome.mean_return >= best.outcome.mean_return:
+            self.best = BestPolicy(outcome, self.learner.policy_state(outcome.workflow))
+
+    def load_policy(self, state: Mapping[str, Any]) -> list[str]:
+        raise ValueError("a search starts with new networks")
+
+    def policy_checkpoint(self) -> dict[str, Any]:
+        """The part of a checkpoint that inference needs: the best workflow's policy, or if none counts that of the most
+        compliant one, and PPO without workflows to compare with. Before a workflow was tried there is no policy."""
+        best = self.best
+        if best is None and (standing := self.search.most_compliant()) is not None:
+            best = BestPolicy(standing.outcome, self.learner.policy_state(standing.workflow))
+        own: dict[str, Any] = {}
+        if best is not None:
+            own = {"policy": best.policy, "workflow": workflow_name(best.outcome.workflow)}
+        return {
+            **self.header,
+            "steps": self.steps,
+            "actions": list(action_indices(self.settings.env.actions)),
+            "num_actions": len(ACTIONS),
+            "plain": None if self.plain is None else self.plain.policy_checkpoint(),
+            **own,
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that `load_state_dict` needs. Call it between rows."""
+        best = self.best
+        return {
+            **self.policy_checkpoint(),
+            "iteration": self.iteration,
+            "episodes": self.episodes,
+            "mean_return": self.mean_return,
+            "seconds": self.seconds,
+            "parts": self.parts,
+            "search_seconds": self.search_seconds,
+            "search_parts": self._search_parts,
+            "search": self.search.state_dict(),
+            "learner": self.learner.state_dict(),
+            "best": None if best is None else {"outcome": best.outcome.to_tree(), "policy": best.policy},
+            "plain": None if self.plain is None else self.plain.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Resumes where the trainer stood that gave the state.
+
+        Raises:
+            ValueError, KeyError: it had other settings, or the state is damaged.
+        """
+        self.search.load_state_dict(state["search"])
+        self.learner.load_state_dict(state["learner"])
+        best = state["best"]
+        self.best = None if best is None else BestPolicy(Outcome.from_tree(best["outcome"]), best["policy"])
+        if state["plain"] is not None and self._make_plain is not None:
+            self._started_plain().load_state_dict(state["plain"])
+        self.mean_return = state["mean_return"]
+        self.search_seconds, self._search_parts = state["search_seconds"], dict(state["search_parts"])
+
+    def callback(self, kind: type[C]) -> C | None:
+        return self._evaluation if isinstance(self._evaluation, kind) else None
+
+    def write_files(self, directory: RunDirectory) -> None:
+        """Writes the report, its picture and the best policy."""
+        report = report_of(self.search, self.joint_episodes)
+        if not report.steps:
+            return
+        scores = None if self._evaluation is None else self._evaluation.scores
+        report.write(directory.path)
+        plain = scores.plain if isinstance(scores, WorkflowScores) else None
+        save_picture(report, directory.path / "workflows.png", plain)
+        directory.checkpoints.mkdir(exist_ok=True)
+        save_checkpoint(directory.checkpoints / BEST, self.policy_checkpoint())
+
+    def summary(self) -> dict[str, Any]:
+        report = report_of(self.search, self.joint_episodes).to_tree()
+        # The steps have files of their own.
+        del report["steps"]
+        return {"search_seconds": self.search_seconds, **report}
+
+    def lines(self) -> list[RenderableType]:
+        report = report_of(self.search, self.joint_episodes)
+        if not report.steps:
+            return []
+        return [
+            "",
+            report.table(),
+            "",
+            report.verdict(),
+            f"the search took {duration(self.search_seconds)}; picture: workflows.png, best policy: checkpoints/{BEST}",
+        ]
+
+
+def _mean_of(outcomes: Sequence[Outcome]) -> Outcome:
+    """The mean outcome of the orders that had episodes."""
+    had = [outcome for outcome in outcomes if not math.isnan(outcome.mean_return)]
+    returns, compliance = [each.mean_return for each in had], [each.compliance for each in had]
+    return Outcome((), 0, statistics.fmean(returns), math.nan, statistics.fmean(compliance), math.nan)
