@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fastrl.tasks.cage2.run import PRESETS, TrainConfig
 from small_runs import OPTIONS, train_small
 
 import fastrl
@@ -15,7 +16,6 @@ from fastrl.benchmarks import pixels
 from fastrl.cli.main import COMMANDS, main, main_train
 from fastrl.cli.train import ENVIRONMENTS
 from fastrl.envs.cage2.baselines import BASELINES
-from fastrl.tasks.cage2.run import PRESETS, TrainConfig
 from fastrl.tasks.pixels.settings import BENCH, PixelConfig
 from fastrl.utils.config import leaves
 from fastrl.utils.progress import Progress
