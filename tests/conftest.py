@@ -1,4 +1,6 @@
-"""What every test gets."""
+"""Fixtures and settings of all tests."""
+
+import os
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -9,6 +11,11 @@ PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("repeat", PATIENT, derandomize=True, database=None)
 settings.register_profile("search", PATIENT, derandomize=False, max_examples=2000, print_blob=True)
 settings.load_profile("repeat")
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """Processes that share the tests: one a core, and not so many that memory runs out; ``-n 0`` for one."""
+    return min(os.cpu_count() or 1, 4)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -349,7 +349,7 @@ class TestErrors:
             IdmPlatoon([0.0], [1.0]).step(commands=[-1.0])
 
 
-@pytest.mark.slow
+@pytest.mark.learning
 def test_an_agent_learns_to_dissolve_the_wave() -> None:
     """A sixth of the preset removes most of the wave of humans (0.70 of the equilibrium speed)."""
     from fastrl.tasks.traffic.task import TASK

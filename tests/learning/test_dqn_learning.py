@@ -13,7 +13,7 @@ from fastrl.replay import PrioritizedSampler, Replay, UniformSampler
 from fastrl.replay.prefetch import Prefetcher
 from fastrl.utils.timer import Stopwatch
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.learning
 
 STATES, GAMMA = 6, 0.9
 TAKE, NEXT, WAIT = range(3)

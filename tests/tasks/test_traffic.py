@@ -402,7 +402,7 @@ def test_a_signal_saves_the_run_and_prints_how_to_resume_it(tmp_path: Path, numb
     assert load_newest(run)[1]["steps"] == rows_of(run)[-1]["steps"]
 
 
-@pytest.mark.slow
+@pytest.mark.learning
 def test_it_learns_to_drive(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three cars in light traffic."""
     monkeypatch.setattr(fastrl.tasks.traffic.task, "make_multi", make_multi)

@@ -27,25 +27,32 @@ class EnvConfig:
     ] = 16
 
 
+# PPO and asynchronous PPO have the same hyper-parameters.
+_CLASSIC_PPO = {
+    "num_steps": 128,
+    "minibatch_size": 256,
+    "num_epochs": 8,
+    "learning_rate": 2e-3,
+    "gamma": 0.99,
+}
+_PENDULUM_PPO = {"gamma": 0.9, "learning_rate": 1e-3, "entropy_coef": 0.0, "final_entropy_coef": 0.0}
+_SMOKE_PPO = {"num_steps": 64, "minibatch_size": 256, "hidden": [32, 32]}
+
 PRESETS: dict[str, Preset] = {
     "classic": Preset(
         "small networks, short rollouts; the default of CartPole, Acrobot, MountainCar and Pendulum",
         {
             "env": {"num_envs": 16},
-            "ppo": {
-                "num_steps": 128,
-                "minibatch_size": 256,
-                "num_epochs": 8,
-                "learning_rate": 2e-3,
-                "gamma": 0.99,
-            },
+            "ppo": _CLASSIC_PPO,
+            "async_ppo": _CLASSIC_PPO,
             "impala": {"num_steps": 32},
         },
     ),
     "pendulum": Preset(
         "a short horizon and no entropy bonus; the default of Pendulum, on top of classic",
         {
-            "ppo": {"gamma": 0.9, "learning_rate": 1e-3, "entropy_coef": 0.0, "final_entropy_coef": 0.0},
+            "ppo": _PENDULUM_PPO,
+            "async_ppo": _PENDULUM_PPO,
             "impala": {
                 "num_steps": 16,
                 "gamma": 0.9,
@@ -61,7 +68,8 @@ PRESETS: dict[str, Preset] = {
         {
             "run": {"total_steps": 20_000, "eval_episodes": 5},
             "env": {"num_envs": 4},
-            "ppo": {"num_steps": 64, "minibatch_size": 256, "hidden": [32, 32]},
+            "ppo": _SMOKE_PPO,
+            "async_ppo": _SMOKE_PPO,
         },
     ),
 }
