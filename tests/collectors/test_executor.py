@@ -495,14 +495,14 @@ def test_it_measures_what_is_played_while_the_learner_is_elsewhere() -> None:
     with ExecutorCollector(plan(sleep=0.001), n_workers=2) as collector:
         updates(collector)
         # It waited for all of it.
-        assert collector.report().meanwhile == 0.0
+        assert collector.report().overlap_seconds == 0.0
     with ExecutorCollector(plan(sleep=0.001), n_workers=2) as collector:
         collector.publish(chooser(0.0))
         began, waited = time.monotonic(), 0.0
-        while not collector.report().meanwhile:
+        while not collector.report().overlap_seconds:
             now = time.monotonic()
             assert collector.take() is not None
             waited += time.monotonic() - now
             time.sleep(0.05)
         absent = time.monotonic() - began - waited
-        assert 0.0 < (collector.report().meanwhile or 0.0) <= 2 * absent
+        assert 0.0 < (collector.report().overlap_seconds or 0.0) <= 2 * absent

@@ -71,7 +71,7 @@ class Times:
         return {name: part / self.seconds if self.seconds > 0 else 0.0 for name, part in parts.items()}
 
 
-class Board:
+class SharedCounters:
     """Each number has one writer, and fits into a word, so nobody locks anything.
 
     It lies in memory that has no name: it is handed to a process when that is started, and is gone with the last

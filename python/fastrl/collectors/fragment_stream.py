@@ -50,7 +50,7 @@ class Lag:
         )
 
 
-class Intake:
+class FragmentStream:
     """Takes an update's worth of fragments at a time.
 
     Args:

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from fastrl.algorithms.ppo import PPO, PPOConfig
 from fastrl.algorithms.protocol import Problem
-from fastrl.collectors.fragment_stream import Intake
+from fastrl.collectors.fragment_stream import FragmentStream
 from fastrl.collectors.protocol import Collector, Plan, Report
 from fastrl.envs.cage2.env import ACTIONS, OBS_BITS, RED_AGENTS, SCAN_HOSTS, Cage2VectorEnv, action_indices
 from fastrl.envs.spec import EnvSpec
@@ -34,8 +34,8 @@ from fastrl.training.collecting import (
     load_collected,
     make_plan,
     open_collector,
+    print_diverged,
     spent,
-    tell_begun_anew,
 )
 from fastrl.training.gpu import GpuMeter
 from fastrl.training.metrics import TrainRow
@@ -236,7 +236,7 @@ class Training:
 
     def _from(self, collector: Collector) -> _Collect:
         """Fills the rollout with what the collector collects."""
-        intake, publisher = Intake(collector), Publisher(self.ppo, collector)
+        intake, publisher = FragmentStream(collector), Publisher(self.ppo, collector)
         before = Report()
         teller = FailureReporter(self._console)
 
@@ -248,7 +248,7 @@ class Training:
             self.ppo.load_rollout(fragments, watch)
             report = collector.report()
             teller.tell(report.failures)
-            tell_begun_anew(collector.plan, before, report, self._console)
+            print_diverged(collector.plan, before, report, self._console)
             before = report
             return fragments, report
 

@@ -19,7 +19,7 @@ from fastrl.algorithms.impala import Impala
 from fastrl.algorithms.ppo import PPO
 from fastrl.algorithms.protocol import Problem
 from fastrl.collectors.failures import last_line, own_traceback
-from fastrl.collectors.fragment_stream import Intake, Lag
+from fastrl.collectors.fragment_stream import FragmentStream, Lag
 from fastrl.collectors.protocol import CollectError, Collector, Report, check_spaces
 from fastrl.envs import contract
 from fastrl.envs.spec import EnvSpec
@@ -39,8 +39,8 @@ from fastrl.training.collecting import (
     load_collected,
     make_plan,
     open_collector,
+    print_diverged,
     spent,
-    tell_begun_anew,
 )
 from fastrl.training.gpu import GpuMeter
 from fastrl.training.metrics import GymRow
@@ -144,7 +144,7 @@ class Training:
                 self._collector = None
 
     def _loop(self, collector: Collector) -> Iterator[GymRow]:
-        intake = Intake(collector, self.max_lag)
+        intake = FragmentStream(collector, self.max_lag)
         publisher, teller = Publisher(self.learner, collector), FailureReporter(self._console)
         watch = Stopwatch()
         failures, restarts = self.failures, self.restarts
@@ -165,7 +165,7 @@ class Training:
                 continue
             before, self.report = self.report, collector.report()
             teller.tell(self.report.failures)
-            tell_begun_anew(self.plan, before, self.report, self._console)
+            print_diverged(self.plan, before, self.report, self._console)
             passed, clock = now - clock, now
             ended = np.concatenate(returns)
             self.episodes += len(ended)

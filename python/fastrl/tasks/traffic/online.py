@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from fastrl.algorithms.multi_agent import MultiAgentLearner
-from fastrl.collectors.counters import Board, Times
+from fastrl.collectors.counters import SharedCounters, Times
 from fastrl.collectors.multi_agent import TeamCollector
 from fastrl.collectors.pool import CONTEXT, Pool
 from fastrl.collectors.protocol import Report
-from fastrl.collectors.transport import FeedClosed, QueueSender, Sender
+from fastrl.collectors.transport import QueueSender, Sender, TransportClosed
 from fastrl.collectors.weights import Weights
 from fastrl.envs.multi_agent import MultiAgentVectorEnv
 from fastrl.envs.record_episodes import EPISODE, RecordEpisodeStatistics
@@ -127,11 +127,11 @@ class Simulation:
     attempt: int = 0
 
 
-def simulate(job: Simulation, board: Board, sender: Sender, weights: Weights | None) -> None:
+def simulate(job: Simulation, board: SharedCounters, sender: Sender, weights: Weights | None) -> None:
     """Runs until the board says stop.
 
     Raises:
-        FeedClosed: it is to end.
+        TransportClosed: it is to end.
     """
     assert weights is not None
     policy = MultiAgentPolicy.from_state(job.policy)
@@ -147,7 +147,7 @@ def simulate(job: Simulation, board: Board, sender: Sender, weights: Weights | N
     def act(rollout: MultiAgentRollout, t: int) -> NDArray[Any]:
         pace.next_step(lambda: board.stop)
         if board.stop:
-            raise FeedClosed
+            raise TransportClosed
         newest.read()
         row["versions"][t] = newest.version
         row["ages"][t] = time.monotonic() - newest.published
@@ -295,7 +295,7 @@ class OnlineWorlds:
             self._row.dtype, self._queue_size, max_producers=2, policy="drop_oldest", shared=True
         )
         self._made.callback(self._queue.close)
-        self._board = Board(CONTEXT, 1)
+        self._board = SharedCounters(CONTEXT, 1)
         self.publish(level, difficulty)
         names = [name for name in (self._queue.name, self._weights.name) if name is not None]
         self._pool = Pool(
