@@ -109,7 +109,7 @@ def test_whole_episodes_end_with_their_last_step() -> None:
 
 def test_an_episode_does_not_depend_on_its_company() -> None:
     together = EnvRunner(plan(), range(5))
-    both = [together.collect_steps(), together.steps()]
+    both = [together.collect_steps(), together.collect_steps()]
     for lane in range(5):
         alone = EnvRunner(plan(), [lane])
         for fragment in both:

@@ -138,7 +138,7 @@ def test_who_has_answered_in_time_is_not_ended_though_the_learner_was_busy(
 def test_what_goes_wrong_costs_its_task_only(
     unit: Any, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(executor_worker, "_TELL", TIMEOUT)
+    monkeypatch.setattr(executor_worker, "_DUMP_GRACE_S", TIMEOUT)
     # Where nothing hangs, nobody is to be taken for it on a machine that is slow.
     patience = 0.4 if what == "hang" else TIMEOUT
     share = 0.03 if unit == "steps" else 0.06
@@ -194,7 +194,7 @@ def test_what_goes_wrong_costs_its_task_only(
 def test_repeated_failure_stops_the_run(
     unit: Any, what: str, cause: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(executor_worker, "_TELL", TIMEOUT)
+    monkeypatch.setattr(executor_worker, "_DUMP_GRACE_S", TIMEOUT)
     broken = plan(unit, Broken, share=0.1, what=what)
     patience = 0.5 if what == "hang" else TIMEOUT
     with ExecutorCollector(broken, n_workers=2, task_timeout=patience) as collector:

@@ -23,8 +23,8 @@ class VectorBackend(Protocol):
     """R environments that are stepped together.
 
     Attributes:
-        next_seeds: int64 [R], the seed of each row's next reset, or `NO_RESET`: the row does not start another episode by
-            itself.
+        next_seeds: int64 [R], the seed of each row's next reset, or `NO_RESET`: the row does not start another episode
+            by itself.
         ended_info: float64 [R, K], of the rows whose episodes the last step ended, the values of the plan's
             ``episode_info``.
     """
