@@ -294,8 +294,7 @@ class WorkflowTrainer:
         for part, seconds in parts.items():
             self.watch(part).seconds += seconds
         self._ppo.steps = self.episodes * self.games.episode_length
-        self._ppo.load_rollout(fragments, self.watch)
-        self._ppo.learn(self.watch)
+        self._ppo.update(fragments, self.watch)
         self.episodes += self._env.num_envs
         self.on_update()
 
