@@ -1,4 +1,4 @@
-"""One collector: plays several environments with the newest weights, and hands over what it sees."""
+"""A collecting process: steps several environments with the newest weights and sends their transitions."""
 
 import time
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What collectors and their learner tell each other while they run: a few numbers in shared memory."""
+"""Shared counters: a few numbers in shared memory that collecting processes and their learner exchange."""
 
 import ctypes
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Collects in processes, each with tasks of its own pace: nobody waits for the slowest.
+"""Collects in processes, each at its own pace: none waits for the slowest.
 
 `concurrent.futures.ProcessPoolExecutor` runs the processes, one executor for each, so that a process that is killed
 costs its task only. A task is a fragment of a worker's rows, or whole episodes, which go to whoever is free. Weights
@@ -57,7 +57,7 @@ class ExecutorCollector(TaskScheduler[Worker]):
     """See `fastrl.collectors.protocol.Collector`; the docstring of the module tells what this one does.
 
     A worker whose environment raises goes on with a new environment; one that is killed, or gives no answer for
-    ``task_timeout`` seconds, is replaced. Its task is done again; with unit "steps", its rows' episodes begin anew.
+    ``task_timeout`` seconds, is replaced. Its task is done again; with unit "steps", its episodes are restarted.
 
     Use ``collect`` or ``take``, not both.
 

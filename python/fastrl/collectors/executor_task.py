@@ -1,6 +1,5 @@
-"""What a process of the executor does: tasks, one after the other, their arrays left in shared memory.
-
-What it answers is small: the outcome of a task goes through its future, the steps that were played do not.
+"""The tasks in an executor's process, one after the other. Arrays of steps stay in shared memory; the small rest of a
+task's outcome goes through its future.
 """
 
 from __future__ import annotations

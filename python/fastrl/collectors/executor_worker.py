@@ -1,4 +1,4 @@
-"""A worker as its learner sees it: a process with an executor to itself, in whose place another one can be put."""
+"""A worker in the learner's process: one process with an executor of its own, which can be replaced."""
 
 import contextlib
 import os

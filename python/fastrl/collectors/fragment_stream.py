@@ -1,4 +1,4 @@
-"""What a learner gets from a collector: fragments for one update after another, none of them too old."""
+"""A staleness-bounded stream of fragments: those of one update after another, none of them too old."""
 
 import math
 from dataclasses import dataclass
@@ -51,7 +51,7 @@ class Lag:
 
 
 class FragmentStream:
-    """Takes an update's worth of fragments at a time.
+    """Returns an update's worth of fragments at a time.
 
     Args:
         collector: has, or needs, no weights published before; whoever learns publishes.

@@ -1,7 +1,7 @@
-"""The collectors' processes: started, watched, replaced when they die, and gone when their learner is.
+"""A pool of collecting processes: started, watched, replaced when they die, and ended with their learner.
 
-What a process does is a function of a job, a board, a sender and weights: `fastrl.collectors.actor_process.collect`,
-unless a pool is given another one.
+Each process calls a function of a job, shared counters, a sender and weights, by default
+`fastrl.collectors.actor_process.collect`.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""What an environment is like: how long its steps take, how evenly, and what memory a process with one takes."""
+"""Measures an environment: the time of its steps, their unevenness, and the memory of a process with one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What runs in a Ray actor: a runner, with what it is asked and what it answers."""
+"""The Ray actor of a worker: an `EnvRunner`, its tasks and its replies."""
 
 from __future__ import annotations
 

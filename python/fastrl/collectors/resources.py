@@ -1,4 +1,4 @@
-"""How many workers this machine carries, how they may be started, and what memory they take."""
+"""Counts workers by cores and memory, and checks how they may be started."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Who plays what: rows and episodes are handed out to workers as tasks, and what comes back is put together.
+"""The task scheduler of the collectors "executor" and "ray": tasks for workers, and fragments of their replies.
 
-Whoever runs the workers, the rules are these. With unit "steps" each worker plays its own rows on, T steps at a time;
-with unit "episodes" the next ones go to whoever is free. What a worker fails at is handed out again.
+With unit "steps" each worker steps its own environments, T steps a task. With unit "episodes" a free worker gets the
+next episodes. A failed task is scheduled again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from fastrl.collectors.running import RunningEpisode, RunningEpisodes
 from fastrl.rollout.fragment import Fragment
 from fastrl.utils.seeding import EPISODES
 
-# Seconds between looks at whether a worker hangs.
+# Seconds between checks for workers that hang.
 POLL_INTERVAL_S = 0.5
 
 
@@ -53,7 +53,7 @@ class TaskWorker:
 
 
 class WorkerReply(Protocol):
-    """What a worker tells with each answer.
+    """The common part of workers' replies.
 
     Attributes:
         seconds: by `PARTS`, since its last answer.

@@ -19,8 +19,8 @@ class SequentialCollector:
     its timeout.
 
     Args:
-        max_failures: an episode at which the environment raises is begun anew, in a new environment; after so many
-            times the run stops.
+        max_failures: an episode in which the environment raises is restarted in a new environment; after so many
+            failures of it the run stops.
     """
 
     name = "sequential"

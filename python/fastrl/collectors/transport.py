@@ -1,4 +1,4 @@
-"""How experience gets from collectors to their learner: what both need of it, and the queue in shared memory.
+"""Transport of experience from collecting processes to their learner: the protocol, and the queue in shared memory.
 
 ``fastrl.benchmarks.pixels`` has the ways that this one is compared with.
 """
