@@ -9,7 +9,7 @@ import pytest
 from collect_cases import ACTIONS, OBS, Broken, Chooser, Noise, chooser, plan, rows
 from numpy.typing import NDArray
 
-from fastrl.collectors.env_runner import PARTS, Player
+from fastrl.collectors.env_runner import PARTS, EnvRunner
 from fastrl.collectors.protocol import CollectError, Plan
 from fastrl.collectors.sequential import SequentialCollector
 from fastrl.envs.spec import as_spec
@@ -47,8 +47,8 @@ def episode(lane: int, number: int, most: int, weight: float = 0.0, forces: bool
 
 @pytest.mark.parametrize("forces", [False, True])
 def test_rows_are_episodes_one_after_the_other(forces: bool) -> None:
-    player = Player(plan(forces=forces), [4, 2])
-    fragments = [player.steps(7) for _ in range(3)]
+    runner = EnvRunner(plan(forces=forces), [4, 2])
+    fragments = [runner.collect_steps(7) for _ in range(3)]
     for row, lane in enumerate((4, 2)):
         number, place = 0, 0
         model = episode(lane, 0, 99, forces=forces)
@@ -85,11 +85,11 @@ def test_rows_are_episodes_one_after_the_other(forces: bool) -> None:
 
 
 def test_whole_episodes_end_with_their_last_step() -> None:
-    player = Player(plan("episodes", num_steps=6))
+    runner = EnvRunner(plan("episodes", num_steps=6))
     lengths = set()
     for number in (5, 0, 6, 7, 8, 9, 10):
         model = episode(EPISODES, number, 6)
-        fragment = player.episode(number, 2)
+        fragment = runner.collect_episode(number, 2)
         steps = len(model["rewards"])
         lengths.add(steps)
         np.testing.assert_array_equal(fragment.obs[:, 0], model["obs"])
@@ -108,22 +108,22 @@ def test_whole_episodes_end_with_their_last_step() -> None:
 
 
 def test_an_episode_does_not_depend_on_its_company() -> None:
-    together = Player(plan(), range(5))
-    both = [together.steps(), together.steps()]
+    together = EnvRunner(plan(), range(5))
+    both = [together.collect_steps(), together.collect_steps()]
     for lane in range(5):
-        alone = Player(plan(), [lane])
+        alone = EnvRunner(plan(), [lane])
         for fragment in both:
-            assert rows([alone.steps()])[lane] == rows([fragment])[lane]
+            assert rows([alone.collect_steps()])[lane] == rows([fragment])[lane]
 
 
 def test_time_is_told_by_parts() -> None:
-    player = Player(plan(sleep=0.001), [0, 1])
-    fragment = player.steps()
-    player.load(chooser(1.0))
-    assert set(player.seconds) == set(PARTS)
-    assert player.seconds["environment"] >= fragment.rewards.size * 0.001
-    assert all(player.seconds[part] > 0 for part in ("inference", "buffer", "weights"))
-    assert player.seconds["waiting"] == 0
+    runner = EnvRunner(plan(sleep=0.001), [0, 1])
+    fragment = runner.collect_steps()
+    runner.load(chooser(1.0))
+    assert set(runner.seconds) == set(PARTS)
+    assert runner.seconds["environment"] >= fragment.rewards.size * 0.001
+    assert all(runner.seconds[part] > 0 for part in ("inference", "buffer", "weights"))
+    assert runner.seconds["waiting"] == 0
 
 
 @pytest.mark.parametrize(
@@ -141,16 +141,16 @@ def test_time_is_told_by_parts() -> None:
 def test_differing_spaces_are_refused(obs: Any, actions: Any, message: str) -> None:
     other = Plan(as_spec(Noise), Chooser, obs, actions, num_envs=1, num_steps=4)
     with pytest.raises(CollectError, match=message):
-        Player(other, [0]).steps()
+        EnvRunner(other, [0]).collect_steps()
 
 
 def test_after_a_failure_the_episodes_begin_anew(tmp_path: Any) -> None:
-    player = Player(plan(env=Broken, share=0.3, what="raise", once=str(tmp_path)), [0, 1])
+    runner = EnvRunner(plan(env=Broken, share=0.3, what="raise", once=str(tmp_path)), [0, 1])
     failures = 0
     ended = set()
     for _ in range(10):
         try:
-            fragment = player.steps()
+            fragment = runner.collect_steps()
         except ValueError:
             failures += 1
         else:

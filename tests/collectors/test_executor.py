@@ -138,7 +138,7 @@ def test_who_has_answered_in_time_is_not_ended_though_the_learner_was_busy(
 def test_what_goes_wrong_costs_its_task_only(
     unit: Any, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(executor_worker, "_TELL", TIMEOUT)
+    monkeypatch.setattr(executor_worker, "_DUMP_GRACE_S", TIMEOUT)
     # Where nothing hangs, nobody is to be taken for it on a machine that is slow.
     patience = 0.4 if what == "hang" else TIMEOUT
     share = 0.03 if unit == "steps" else 0.06
@@ -194,7 +194,7 @@ def test_what_goes_wrong_costs_its_task_only(
 def test_repeated_failure_stops_the_run(
     unit: Any, what: str, cause: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(executor_worker, "_TELL", TIMEOUT)
+    monkeypatch.setattr(executor_worker, "_DUMP_GRACE_S", TIMEOUT)
     broken = plan(unit, Broken, share=0.1, what=what)
     patience = 0.5 if what == "hang" else TIMEOUT
     with ExecutorCollector(broken, n_workers=2, task_timeout=patience) as collector:
@@ -495,14 +495,14 @@ def test_it_measures_what_is_played_while_the_learner_is_elsewhere() -> None:
     with ExecutorCollector(plan(sleep=0.001), n_workers=2) as collector:
         updates(collector)
         # It waited for all of it.
-        assert collector.report().meanwhile == 0.0
+        assert collector.report().overlap_seconds == 0.0
     with ExecutorCollector(plan(sleep=0.001), n_workers=2) as collector:
         collector.publish(chooser(0.0))
         began, waited = time.monotonic(), 0.0
-        while not collector.report().meanwhile:
+        while not collector.report().overlap_seconds:
             now = time.monotonic()
             assert collector.take() is not None
             waited += time.monotonic() - now
             time.sleep(0.05)
         absent = time.monotonic() - began - waited
-        assert 0.0 < (collector.report().meanwhile or 0.0) <= 2 * absent
+        assert 0.0 < (collector.report().overlap_seconds or 0.0) <= 2 * absent

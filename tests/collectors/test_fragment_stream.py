@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
 
-from fastrl.collectors.fragment_stream import Intake, Lag, ahead_for
+from fastrl.collectors.fragment_stream import FragmentStream, Lag, ahead_for
 from fastrl.collectors.protocol import Plan
 from fastrl.envs.spec import EnvSpec
 from fastrl.rollout.fragment import Fragment, allocate
@@ -54,7 +54,7 @@ class Scripted:
 
 def test_synchronous_is_what_the_collector_collects():
     collector = Scripted(plan_for(), [(3, 2), (3, 2)], version=3)
-    intake, watch = Intake(collector), Stopwatch()
+    intake, watch = FragmentStream(collector), Stopwatch()
     assert [fragment.num_rows for fragment in intake.next(watch)] == [2, 2]
     assert intake.take_lag() == Lag(steps=20, total=0, highest=0, dropped=0)
     assert set(watch.seconds) == {"waiting"}
@@ -62,7 +62,7 @@ def test_synchronous_is_what_the_collector_collects():
 
 def test_asynchronous_takes_rows_until_they_suffice_and_measures_their_lag():
     collector = Scripted(plan_for(), [(5, 1), (3, 2), (4, 2), (5, 9)], version=5)
-    intake = Intake(collector, max_lag=2)
+    intake = FragmentStream(collector, max_lag=2)
     assert [fragment.version for fragment in intake.next(Stopwatch())] == [5, 3, 4]
     assert intake.take_lag() == Lag(steps=25, total=5 * (0 + 2 * 2 + 2 * 1), highest=2, dropped=0)
     assert intake.take_lag() == Lag()
@@ -70,14 +70,14 @@ def test_asynchronous_takes_rows_until_they_suffice_and_measures_their_lag():
 
 def test_what_is_older_than_the_bound_is_dropped_and_counted():
     collector = Scripted(plan_for(), [(2, 4), (4, 2), (3, 2), (4, 2)], version=5)
-    intake = Intake(collector, max_lag=1)
+    intake = FragmentStream(collector, max_lag=1)
     assert [fragment.version for fragment in intake.next(Stopwatch())] == [4, 4]
     assert intake.take_lag() == Lag(steps=20, total=20, highest=1, dropped=2)
 
 
 def test_of_whole_episodes_as_many_as_planned():
     collector = Scripted(plan_for("episodes"), [(1, 1)] * 9, version=1)
-    assert len(Intake(collector, max_lag=1).next(Stopwatch())) == 3
+    assert len(FragmentStream(collector, max_lag=1).next(Stopwatch())) == 3
     assert collector.taken == 3
 
 
@@ -90,7 +90,7 @@ def test_lags_add_up():
 
 def test_a_negative_lag_is_refused():
     with pytest.raises(ValueError, match="at least 0"):
-        Intake(Scripted(plan_for(), [], 0), max_lag=-1)
+        FragmentStream(Scripted(plan_for(), [], 0), max_lag=-1)
 
 
 @pytest.mark.parametrize(

@@ -21,9 +21,9 @@ from waiting import TIMEOUT, wait_until
 from waiting import is_running as alive
 
 from fastrl.collectors.actor_process import Job, Stacks, collect
-from fastrl.collectors.counters import GAMES, Board, Game, Times
+from fastrl.collectors.counters import GAMES, Game, SharedCounters, Times
 from fastrl.collectors.pool import CONTEXT, CollectorError, Pool
-from fastrl.collectors.transport import FeedClosed, QueueFeed
+from fastrl.collectors.transport import QueueTransport, TransportClosed
 from fastrl.collectors.weights import Weights
 from fastrl.envs.contract import ContractError
 from fastrl.replay import Replay, UniformSampler
@@ -112,15 +112,15 @@ class Kept:
     def put(self, rows: Any) -> None:
         self.rows.extend(rows.copy())
         if len(self.rows) >= self.most:
-            raise FeedClosed
+            raise TransportClosed
 
     def close(self) -> None:
         pass
 
 
 def test_rows_are_what_the_replay_expects() -> None:
-    sender, board = Kept(200), Board(CONTEXT, 1)
-    with pytest.raises(FeedClosed):
+    sender, board = Kept(200), SharedCounters(CONTEXT, 1)
+    with pytest.raises(TransportClosed):
         collect(job(), board, sender, None)
     for env in (0, 1):
         rows = [row for row in sender.rows if row["env"] == env]
@@ -149,8 +149,8 @@ def test_the_actor_sees_what_the_replay_gives() -> None:
         return actors[0]
 
     sender = Kept(100)
-    with pytest.raises(FeedClosed):
-        collect(dataclasses.replace(job(), make_actor=make_actor), Board(CONTEXT, 1), sender, None)
+    with pytest.raises(TransportClosed):
+        collect(dataclasses.replace(job(), make_actor=make_actor), SharedCounters(CONTEXT, 1), sender, None)
     seen = {obs.tobytes() for both in actors[0].seen for obs in both}
     storage = replay()
     storage.append(np.array(sender.rows, storage.dtype))
@@ -191,7 +191,7 @@ def test_what_a_space_does_not_have_is_not_learnt_from(given: dict[str, Any], sa
     sender = Kept(200)
     odd = job(make_env=functools.partial(Odd, **given))
     with pytest.raises(ContractError, match=f"^Odd: .*{said}"):
-        collect(odd, Board(CONTEXT, 1), sender, None)
+        collect(odd, SharedCounters(CONTEXT, 1), sender, None)
     assert sender.rows == []
 
 
@@ -211,7 +211,7 @@ def test_stacks() -> None:
 
 
 def test_a_board_keeps_the_newest_games() -> None:
-    board = Board(CONTEXT, 2)
+    board = SharedCounters(CONTEXT, 2)
     for i in range(GAMES + 10):
         board.add_game(1, Game(float(i), i))
     board.add_game(0, Game(-1.0, 7))
@@ -231,8 +231,8 @@ class Setup:
     """A pool with what belongs to it."""
 
     def __init__(self, *jobs: Job) -> None:
-        self.board = Board(CONTEXT, len(jobs))
-        self.feed = QueueFeed(jobs[0].row, 256, len(jobs))
+        self.board = SharedCounters(CONTEXT, len(jobs))
+        self.feed = QueueTransport(jobs[0].row, 256, len(jobs))
         self.weights = Weights(8)
         self.rows: list[Any] = []
         senders = [self.feed.sender() for _ in jobs]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
 
-from fastrl.collectors.protocol import Plan, shares
+from fastrl.collectors.protocol import Plan, partition_envs
 from fastrl.envs.spec import EnvSpec
 from fastrl.rollout.fragment import STEP_ARRAYS, Fragment, allocate
 from fastrl.utils.seeding import EPISODES
@@ -55,8 +55,8 @@ def test_what_cannot_be_collected_is_refused(changes: dict[str, Any], message: s
 
 
 def test_workers_share_the_rows_evenly() -> None:
-    assert shares(plan(num_envs=7), 3) == [range(2), range(2, 4), range(4, 7)]
-    assert shares(plan(unit="episodes", episodes=9), 2) == [range(0), range(0)]
+    assert partition_envs(plan(num_envs=7), 3) == [range(2), range(2, 4), range(4, 7)]
+    assert partition_envs(plan(unit="episodes", episodes=9), 2) == [range(0), range(0)]
 
 
 def test_the_place_of_a_fragment_is_its_rows_or_its_episode() -> None:

@@ -89,7 +89,7 @@ def test_a_state_goes_on_in_another_collector(unit: Any) -> None:
 def test_what_goes_wrong_costs_its_task_only(
     what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ray_collector, "TELL_SECONDS", TIMEOUT)
+    monkeypatch.setattr(ray_collector, "DUMP_GRACE_S", TIMEOUT)
     broken = plan("episodes", Broken, share=0.1, what=what, once=str(tmp_path), episodes=20)
     # Where nothing hangs, nobody is to be taken for it on a machine that is slow.
     patience = 1.0 if what == "hang" else TIMEOUT

@@ -1,4 +1,4 @@
-"""Running episodes, played again from their actions: whichever collector goes on, nothing shows that one stopped."""
+"""Running episodes replayed from their actions: with any collector, a resumed run equals one that never stopped."""
 
 from collections.abc import Callable
 from functools import partial
@@ -10,7 +10,7 @@ from collect_cases import plan, rows, updates
 from fastrl.collectors import running
 from fastrl.collectors.executor import ExecutorCollector
 from fastrl.collectors.protocol import Plan
-from fastrl.collectors.running import Begun, Running
+from fastrl.collectors.running import RunningEpisode, RunningEpisodes
 from fastrl.collectors.sequential import SequentialCollector
 from fastrl.collectors.synchronous import native_collector, sync_collector
 from fastrl.envs.spec import as_spec
@@ -64,7 +64,7 @@ def test_collectors_of_python_environments_go_on_to_the_bit(forces: bool) -> Non
             assert second.state_dict() == state, name
             expect_same(updates(second, 2), later)
             assert second.state_dict() == end, name
-            assert second.report().begun_anew == 0
+            assert second.report().diverged == 0
 
 
 @pytest.mark.parametrize("continuous", [False, True], ids=["discrete", "continuous"])
@@ -86,7 +86,7 @@ def test_collectors_of_compiled_environments_go_on_to_the_bit(continuous: bool) 
             collector.load_state_dict(state)
             expect_same(played(collector), expected)
             assert collector.state_dict() == end, name
-            assert collector.report().begun_anew == 0
+            assert collector.report().diverged == 0
 
 
 @pytest.mark.parametrize("name", ["sequential", "sync", "executor"])
@@ -96,19 +96,19 @@ def test_what_leads_elsewhere_begins_anew_and_is_counted(name: str) -> None:
         updates(first, 1)
         state = first.state_dict()
     begun = state["running"]
-    elsewhere = {lane: Begun(begun[lane].actions, bytes(len(begun[lane].obs))) for lane in (0, 3)}
+    elsewhere = {lane: RunningEpisode(begun[lane].actions, bytes(len(begun[lane].obs))) for lane in (0, 3)}
     # One that has ended by then leads elsewhere, too.
     elsewhere[4] = begun[4]._replace(actions=bytes(10))
     with PYTHON[name](same) as collector:
         collector.load_state_dict(state | {"running": begun | elsewhere})
         got = updates(collector, 1)
-        assert collector.report().begun_anew == 3
+        assert collector.report().diverged == 3
         after = collector.state_dict()
     lacking = {lane: each for lane, each in begun.items() if lane not in elsewhere}
     with PYTHON[name](same) as collector:
         collector.load_state_dict(state | {"running": lacking})
         expect_same(updates(collector, 1), got)
-        assert collector.report().begun_anew == 0
+        assert collector.report().diverged == 0
         assert collector.state_dict() == after
 
 
@@ -121,14 +121,14 @@ def test_compiled_episodes_that_lead_elsewhere_begin_anew() -> None:
     # One that ended long ago, and one whose observation is another.
     elsewhere = {
         1: begun[1]._replace(actions=bytes(40)),
-        4: Begun(begun[4].actions, bytes(len(begun[4].obs))),
+        4: RunningEpisode(begun[4].actions, bytes(len(begun[4].obs))),
     }
     expected = None
     for make in COMPILED.values():
         with make(same) as collector:
             collector.load_state_dict(state | {"running": begun | elsewhere})
             got = rows(collector.collect())
-            assert collector.report().begun_anew == 2
+            assert collector.report().diverged == 2
         expected = expected or got
         expect_same([got], [expected])
 
@@ -149,9 +149,9 @@ def test_of_long_episodes_no_actions_are_kept(monkeypatch: pytest.MonkeyPatch) -
 def test_episodes_of_another_plan_are_refused() -> None:
     discrete, continuous = plan(), plan(forces=True)
     for same, begun in (
-        (discrete, Begun(bytes([3]))),
-        (discrete, Begun(b"", bytes(4))),
-        (continuous, Begun(bytes(9))),
+        (discrete, RunningEpisode(bytes([3]))),
+        (discrete, RunningEpisode(b"", bytes(4))),
+        (continuous, RunningEpisode(bytes(9))),
     ):
         with pytest.raises(ValueError, match="the state's running episodes have"):
-            Running(same, range(5)).load([0] * 5, {2: begun})
+            RunningEpisodes(same, range(5)).load([0] * 5, {2: begun})

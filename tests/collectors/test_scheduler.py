@@ -7,29 +7,29 @@ from typing import Any, NamedTuple
 import pytest
 from collect_cases import chooser, plan, rows, updates
 
-from fastrl.collectors.env_runner import PARTS, Arrays, Played, Player, arrays_for
+from fastrl.collectors.env_runner import PARTS, Arrays, EnvRunner, FragmentMeta, arrays_for
 from fastrl.collectors.protocol import CollectError, Plan
-from fastrl.collectors.scheduler import TaskCollector, TaskWorker
+from fastrl.collectors.scheduler import TaskScheduler, TaskWorker
 from fastrl.collectors.sequential import SequentialCollector
 
 
-class Told(NamedTuple):
+class WorkerReply(NamedTuple):
     seconds: tuple[float, ...] = (0.001,) * len(PARTS)
     cause: str = ""
     traceback: str = ""
     refused: bool = False
-    anew: tuple[int, ...] = ()
+    restarted: tuple[int, ...] = ()
     span: tuple[float, float] | None = None
 
 
 class Near(TaskWorker):
-    def __init__(self, index: int, lanes: range, player: Player) -> None:
+    def __init__(self, index: int, lanes: range, runner: EnvRunner) -> None:
         super().__init__(index, lanes)
-        self.player = player
+        self.runner = runner
         self.tasks: deque[tuple[int, ...]] = deque()
 
 
-class NearCollector(TaskCollector[Near]):
+class NearCollector(TaskScheduler[Near]):
     """Each wait, a worker that chance picks does its oldest task, or a part of it, or dies.
 
     Args:
@@ -59,13 +59,13 @@ class NearCollector(TaskCollector[Near]):
         self.given: list[tuple[int, tuple[int, ...]]] = []
         self.hangs: set[int] = set()
         for index, lanes in enumerate(workers):
-            worker = Near(index, lanes, Player(plan, lanes))
+            worker = Near(index, lanes, EnvRunner(plan, lanes))
             self._workers.append(worker)
-            self._started(worker, Told(), 0.5)
+            self._worker_started(worker, WorkerReply(), 0.5)
 
     def _send(self, weights: Any, version: int) -> None:
         for worker in self._workers:
-            worker.player.load(self._bytes_of(weights))
+            worker.runner.load(self._bytes_of(weights))
 
     def _room(self, worker: Near, depth: int) -> int:
         return 5 if len(worker.tasks) < depth else 0
@@ -83,22 +83,22 @@ class NearCollector(TaskCollector[Near]):
             self._die(worker)
             return
         numbers = worker.tasks.popleft()
-        fragments: list[tuple[Arrays, Played]] = []
+        fragments: list[tuple[Arrays, FragmentMeta]] = []
         for number in numbers or (None,):
             if self._luck.random() < self._fails:
-                self._came_back(worker, numbers, fragments, self.version, Told(cause="it failed"))
+                self._task_finished(worker, numbers, fragments, self.version, WorkerReply(cause="it failed"))
                 return
             arrays = arrays_for(self.plan, len(worker.lanes) or 1)
-            player = worker.player
-            played = player.play_steps(arrays) if number is None else player.play_episode(number, arrays)
+            runner = worker.runner
+            played = runner.run_steps(arrays) if number is None else runner.run_episode(number, arrays)
             fragments.append((arrays, played))
-        self._came_back(worker, numbers, fragments, self.version, Told())
+        self._task_finished(worker, numbers, fragments, self.version, WorkerReply())
 
     def _die(self, worker: Near) -> None:
         given = list(worker.tasks)
         worker.tasks.clear()
         self.hangs.discard(worker.index)
-        self._replaced(worker, given, "it died", "")
+        self._worker_replaced(worker, given, "it died", "")
 
     def _limit(self, worker: Near) -> float:
         return -1.0 if worker.index in self.hangs else float("inf")

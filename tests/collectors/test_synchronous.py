@@ -139,9 +139,11 @@ def test_episodes_are_those_of_the_sequential_collector(
 @pytest.mark.parametrize("unit", ["steps", "episodes"])
 def test_an_end_costs_no_round_of_its_own(unit: Unit, monkeypatch: pytest.MonkeyPatch) -> None:
     with sync(plan_of(Walk, unit, num_envs=2)) as collector:
-        worlds = collector._rows[0].worlds
-        resets, reset = [], worlds.reset
-        monkeypatch.setattr(worlds, "reset", lambda obs, mask: (resets.append(mask.copy()), reset(obs, mask)))
+        backend = collector._runners[0].backend
+        resets, reset = [], backend.reset
+        monkeypatch.setattr(
+            backend, "reset", lambda obs, mask: (resets.append(mask.copy()), reset(obs, mask))
+        )
         ends = sum(len(fragment.episodes) for fragment in collector.collect())
     # The first episodes; of whole ones, the last may change rows.
     assert ends > 2 and len(resets) <= (2 if unit == "episodes" else 1)

@@ -354,7 +354,7 @@ def test_asked_to_stop_it_leaves_no_process_and_no_memory(tmp_path: Path, number
     assert summary["status"] == "interrupted"
 
 
-@pytest.mark.parametrize("what", ["Weights", "Queue", "Board"])
+@pytest.mark.parametrize("what", ["Weights", "Queue", "SharedCounters"])
 def test_without_room_for_shared_memory_it_ends_in_a_line(
     what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

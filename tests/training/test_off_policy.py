@@ -12,7 +12,7 @@ from waiting import wait_until
 
 from fastrl.algorithms.dqn import DQN, DQNConfig
 from fastrl.algorithms.protocol import Problem
-from fastrl.collectors.counters import Board
+from fastrl.collectors.counters import SharedCounters
 from fastrl.collectors.pool import CONTEXT
 from fastrl.collectors.weights import Weights
 from fastrl.replay import PrioritizedSampler, Replay
@@ -53,7 +53,7 @@ class Parts:
     def __init__(self, config: DQNConfig | None = None, **settings: Any) -> None:
         self.config = config or DQNConfig(batch_size=4, hidden=(8,))
         self.feed, self.replay = ByHand(), new_replay()
-        self.board = Board(CONTEXT, 1)
+        self.board = SharedCounters(CONTEXT, 1)
         space = gymnasium.spaces.Box(-100, 100, (3,), np.float32)
         problem = Problem(space, gymnasium.spaces.Discrete(2), num_envs=1, total_steps=1)
         self.dqn = DQN(self.config, problem)

@@ -17,9 +17,9 @@ from rich.table import Table
 
 from fastrl.algorithms.dqn import DQN
 from fastrl.algorithms.protocol import Problem
-from fastrl.collectors.counters import Board
+from fastrl.collectors.counters import SharedCounters
 from fastrl.collectors.pool import CONTEXT, Pool
-from fastrl.collectors.transport import Feed, FeedClosed, QueueFeed, Rows, Sender
+from fastrl.collectors.transport import QueueTransport, Rows, Sender, Transport, TransportClosed
 from fastrl.collectors.weights import Weights
 from fastrl.tasks.pixels.run import jobs_for, make_env, new_replay, obs_space
 from fastrl.tasks.pixels.settings import PixelConfig
@@ -101,7 +101,7 @@ class PicklingSender:
                 self._queue.put(rows, timeout=SLICE)
                 self._waited.value += time.perf_counter() - start
                 return
-        raise FeedClosed
+        raise TransportClosed
 
     def close(self) -> None:
         # Leaving with half a message in the pipe would block the learner for good; it still takes what comes.
@@ -129,7 +129,7 @@ class LockedBuffer:
             while not numbers[2] and numbers[0] + len(rows) - numbers[1] > len(ring):
                 self.condition.wait(SLICE)
             if numbers[2]:
-                raise FeedClosed
+                raise TransportClosed
             waited = time.perf_counter() - start
             at = numbers[0] % len(ring)
             first = min(len(rows), len(ring) - at)
@@ -268,11 +268,11 @@ class Flow:
 OURS = "fastrl.queue"
 
 
-def make_feed(way: str, config: PixelConfig, row: np.dtype[Any]) -> Feed:
+def make_feed(way: str, config: PixelConfig, row: np.dtype[Any]) -> Transport:
     """One of `WAYS`."""
     capacity, senders = config.collect.queue, config.collect.collectors
     if way == OURS:
-        return QueueFeed(row, capacity, senders)
+        return QueueTransport(row, capacity, senders)
     if way == "multiprocessing.Queue":
         return PicklingFeed(row, capacity, senders, config.collect.fragment)
     return LockedFeed(row, capacity, senders) if way == "lock and buffer" else NoFeed()
@@ -297,7 +297,7 @@ def measure(way: str, config: PixelConfig, seconds: float) -> Flow:
     problem = Problem(obs_space(shape), gymnasium.spaces.Discrete(num_actions), num_envs=1, total_steps=1)
     dqn = DQN(config.dqn, problem)
     replay = new_replay(config, frame)
-    board = Board(CONTEXT, config.collect.collectors)
+    board = SharedCounters(CONTEXT, config.collect.collectors)
     feed = make_feed(way, config, replay.dtype)
     weights = Weights(dqn.weights_nbytes)
     inflow = Inflow(feed, replay.append, board)

@@ -1,4 +1,4 @@
-"""One collector: plays several environments with the newest weights, and hands over what it sees."""
+"""A collecting process: steps several environments with the newest weights and sends their transitions."""
 
 import time
 from collections.abc import Callable
@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from fastrl.collectors.counters import Board, Game, Times
+from fastrl.collectors.counters import Game, SharedCounters, Times
 from fastrl.collectors.transport import Sender
 from fastrl.collectors.weights import Weights
 from fastrl.envs import contract
@@ -84,14 +84,14 @@ class Stacks:
         self.newest(i)[...] = frame
 
 
-def collect(job: Job, board: Board, sender: Sender, weights: Weights | None) -> None:
+def collect(job: Job, board: SharedCounters, sender: Sender, weights: Weights | None) -> None:
     """Plays until the board says stop.
 
     Args:
         weights: where the learner publishes; None: those that the actor was made with are kept.
 
     Raises:
-        FeedClosed: the learner takes no more.
+        TransportClosed: the learner takes no more.
         ContractError: an environment gives what its space does not have, or NaN or infinity.
     """
     seeds = np.random.SeedSequence([job.seed, job.index, job.attempt]).generate_state(len(job.envs) + 1)

@@ -1,4 +1,4 @@
-"""What collectors and their learner tell each other while they run: a few numbers in shared memory."""
+"""Shared counters: a few numbers in shared memory that collecting processes and their learner exchange."""
 
 import ctypes
 from dataclasses import dataclass
@@ -71,7 +71,7 @@ class Times:
         return {name: part / self.seconds if self.seconds > 0 else 0.0 for name, part in parts.items()}
 
 
-class Board:
+class SharedCounters:
     """Each number has one writer, and fits into a word, so nobody locks anything.
 
     It lies in memory that has no name: it is handed to a process when that is started, and is gone with the last

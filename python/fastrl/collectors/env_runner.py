@@ -1,4 +1,4 @@
-"""Plays Python environments with an actor: what every collector of such environments does, in whichever process."""
+"""Steps single environments with an actor, in any process: the loop of "sequential", "executor" and "ray"."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastrl.collectors.protocol import CollectError, Plan, expect_spaces
-from fastrl.collectors.running import Begun, actions_of, reached
+from fastrl.collectors.running import RunningEpisode, actions_of, reached
 from fastrl.envs import contract
 from fastrl.networks.action_space import Actions
 from fastrl.networks.compiled_actor import Actor
@@ -20,25 +20,25 @@ from fastrl.rollout.fragment import Fragment, all_finite, allocate, first_not_fi
 from fastrl.utils.seeding import EPISODES, act_stream, env_seed
 
 PARTS = ("environment", "inference", "buffer", "weights", "waiting")
-"""What players spend their time on, as in `fastrl.collectors.protocol.Report`."""
+"""Names of the parts of time in `fastrl.collectors.protocol.Report`."""
 
 UNPUBLISHED = "no weights yet: publish some before anything is collected with them"
 
 Arrays = dict[str, NDArray[Any]]
 
 
-class Stopped(Exception):  # noqa: N818 - no error: it is how a player ends
-    """Nobody wants what is being played any more."""
+class Stopped(Exception):  # noqa: N818 - no error: the runner ends
+    """The collector is closed while its environments are stepped."""
 
 
-class Played(NamedTuple):
-    """What a fragment's arrays do not tell.
+class FragmentMeta(NamedTuple):
+    """The parts of a fragment that are not arrays of steps.
 
     Attributes:
         num_steps: T.
         returns, lengths: of the episodes that ended.
         episodes: their lanes and numbers.
-        info: of each, its values under the keys of the plan's ``episode_info``.
+        info: of each, the values of the plan's ``episode_info`` keys.
     """
 
     num_steps: int
@@ -49,7 +49,7 @@ class Played(NamedTuple):
 
 
 def arrays_for(plan: Plan, rows: int) -> Arrays:
-    """Arrays for a `Player` to write into: those of a fragment, but for ``final_obs`` if it is a whole episode."""
+    """Allocates the arrays that an `EnvRunner` writes: a fragment's, without ``final_obs`` for whole episodes."""
     arrays = allocate(plan.num_steps, rows, plan.obs_dim, plan.action_shape, plan.num_masked)
     if plan.unit == "episodes":
         del arrays["final_obs"]
@@ -57,10 +57,10 @@ def arrays_for(plan: Plan, rows: int) -> Arrays:
 
 
 def fragment_of(
-    plan: Plan, arrays: Arrays, played: Played, version: int, lanes: NDArray[np.int64]
+    plan: Plan, arrays: Arrays, meta: FragmentMeta, version: int, lanes: NDArray[np.int64]
 ) -> Fragment:
-    """What was played into the arrays, which it shows, not copies."""
-    steps = played.num_steps
+    """Makes a fragment of the arrays' first steps, without copying them."""
+    steps = meta.num_steps
     cut = {name: array[:steps] for name, array in arrays.items()}
     cut["obs"] = arrays["obs"][: steps + 1]
     if plan.unit == "episodes":
@@ -70,11 +70,11 @@ def fragment_of(
         **cut,
         version=version,
         lanes=lanes,
-        returns=np.asarray(played.returns, np.float64),
-        lengths=np.asarray(played.lengths, np.int64),
-        episodes=np.asarray(played.episodes, np.int64).reshape(-1, 2),
+        returns=np.asarray(meta.returns, np.float64),
+        lengths=np.asarray(meta.lengths, np.int64),
+        episodes=np.asarray(meta.episodes, np.int64).reshape(-1, 2),
         episode_info={
-            key: np.array([values[i] for values in played.info], np.float64)
+            key: np.array([values[i] for values in meta.info], np.float64)
             for i, key in enumerate(plan.episode_info)
         },
     )
@@ -88,15 +88,16 @@ def check_finite(
     numbers: Sequence[int],
     steps: Sequence[int],
 ) -> None:
-    """Refuses NaN and infinity in what environments gave.
+    """Refuses rewards and observations that are NaN or infinite.
 
     Args:
         arrays: of `arrays_for`, filled up to ``num_steps``.
-        lanes: of the rows, with the ``numbers`` of the episodes that ran in them at the beginning of the arrays, and
-            how many ``steps`` of them had been taken.
+        lanes: of the environments.
+        numbers: of their running episodes at the start of the arrays.
+        steps: that had been taken in these episodes.
 
     Raises:
-        CollectError: says what gave it, and by which seed the episode comes again.
+        CollectError: names the value, and the seed that reproduces the episode.
     """
     if all_finite(arrays, num_steps):
         return
@@ -129,28 +130,27 @@ def check_masks(plan: Plan, arrays: Arrays, num_steps: int) -> None:
         )
 
 
-class Player:
-    """Plays the rows of some lanes, T steps at a time, or whole episodes, as the plan's unit says.
+class EnvRunner:
+    """Steps some environments of a plan, T steps at a time, or runs whole episodes, by the plan's unit.
 
-    Episodes are those that ``fastrl.utils.seeding`` tells, whoever plays them. Environments and actor are built at
-    the first
-    use, and the environments again after one has raised: what was played since the last fragment is then lost, and
-    the episodes that ran begin anew.
+    Episodes follow from ``fastrl.utils.seeding`` in any process. Environments and actor are built at the first use, and
+    environments again after one has raised: the steps since the last fragment are then lost, and the running episodes
+    are restarted.
 
-    A return is the sum of the float32 rewards, in float64. The fragment has actions as the actor drew them, see
+    A return is the sum of the float32 rewards, in float64. Fragments have actions as the actor drew them, see
     `fastrl.networks.action_space.Actions`.
 
     Args:
-        lanes: the rows to play; with unit "episodes" none, one environment plays whatever number it is given.
-        stop: a byte in memory; `Stopped` is raised before the next step once it is not 0.
+        lanes: environment indices; empty with unit "episodes", where one environment runs any episode.
+        stop: a byte of shared memory; `Stopped` is raised before the next step once it is not 0.
 
     Attributes:
         lanes: int64 [R].
-        numbers: of the episodes that run in them; may be set before the first fragment.
-        begun: what has been played of these; may be set before the first fragment, which then goes on from there.
-        anew: rows whose episodes began anew with the last fragment, as playing them again led elsewhere.
-        seconds: spent, by `PARTS`.
-        form: of what the environments give.
+        numbers: of their running episodes; may be set before the first fragment.
+        running: the running episodes to resume; may be set before the first fragment, which then replays them.
+        restarted: rows whose running episodes were restarted with the last fragment, as replaying them diverged.
+        seconds: by `PARTS`.
+        form: of the observations.
         closing: a context in which environments are closed; does nothing unless set.
     """
 
@@ -158,18 +158,18 @@ class Player:
         self.plan = plan
         self.lanes = np.asarray(lanes if plan.unit == "steps" else (EPISODES,), np.int64)
         self.numbers = [0] * len(self.lanes)
-        self.begun: Sequence[Begun] = ()
-        self.anew: tuple[int, ...] = ()
+        self.running: Sequence[RunningEpisode] = ()
+        self.restarted: tuple[int, ...] = ()
         self.seconds = dict.fromkeys(PARTS, 0.0)
         self.closing: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
         self._stop = memoryview(b"\0") if stop is None else stop
         self._envs: list[gymnasium.Env[Any, Any]] = []
         self._actor: Actor | None = None
         self.form = contract.form_of(plan.env.id, plan.obs_space.shape or (), plan.obs_space.dtype)
-        self._running = False
+        self._started = False
         rows = len(self.lanes)
         self._obs = np.zeros((rows, plan.obs_dim), np.float32)
-        # Of the environments: their methods that give masks, what the masks are now, and their resets' infos.
+        # Of each environment: its method action_masks(), its present mask, and the values of its reset's info.
         self._mask_methods: list[Callable[[], Any] | None] = []
         self._masks = np.zeros((rows, plan.num_masked), np.bool_)
         self._reset_info: list[tuple[float, ...]] = [()] * rows
@@ -183,11 +183,11 @@ class Player:
         return self._actor
 
     def build(self) -> None:
-        """Builds environments and actor, if there are none; a fragment does so by itself.
+        """Builds environments and actor, unless there are some. Collecting does so by itself.
 
         Raises:
             CollectError: the environment's spaces are not those that the learner expects.
-            Whatever environment and actor raise.
+            Exception: whatever environment and actor raise.
         """
         start = perf_counter()
         assert self.actor is not None
@@ -204,60 +204,60 @@ class Player:
             self.seconds["environment"] += perf_counter() - start
 
     def load(self, weights: Any) -> None:
-        """Gives the actor weights, a buffer of as many bytes as it says."""
+        """Loads weights into the actor."""
         start = perf_counter()
         self.actor.load(weights)
         self.seconds["weights"] += perf_counter() - start
 
-    def steps(self, version: int = 0, out: Arrays | None = None) -> Fragment:
-        """The next T steps of every row.
+    def collect_steps(self, version: int = 0, out: Arrays | None = None) -> Fragment:
+        """Collects the next T steps of every environment.
 
         Args:
             version: of the actor's weights.
             out: the fragment's arrays, of `arrays_for`; None allocates them.
         """
         arrays = arrays_for(self.plan, len(self.lanes)) if out is None else out
-        return fragment_of(self.plan, arrays, self.play_steps(arrays), version, self.lanes.copy())
+        return fragment_of(self.plan, arrays, self.run_steps(arrays), version, self.lanes.copy())
 
-    def episode(self, number: int, version: int = 0, out: Arrays | None = None) -> Fragment:
-        """A whole episode, otherwise as `steps`."""
+    def collect_episode(self, number: int, version: int = 0, out: Arrays | None = None) -> Fragment:
+        """Collects a whole episode, otherwise as `collect_steps`."""
         arrays = arrays_for(self.plan, 1) if out is None else out
-        return fragment_of(self.plan, arrays, self.play_episode(number, arrays), version, self.lanes.copy())
+        return fragment_of(self.plan, arrays, self.run_episode(number, arrays), version, self.lanes.copy())
 
-    def play_steps(self, out: Arrays) -> Played:
-        """As `steps`, into arrays alone."""
+    def run_steps(self, out: Arrays) -> FragmentMeta:
+        """Does as `collect_steps`, without making the fragment."""
         self.build()
-        begun = self.numbers.copy()
-        self.anew = ()
+        numbers = self.numbers.copy()
+        self.restarted = ()
         try:
-            if not self._running:
-                again, self.begun = self.begun, ()
+            if not self._started:
+                again, self.running = self.running, ()
                 for row in range(len(self.lanes)):
                     self._reset(row)
-                self.anew = tuple(row for row, each in enumerate(again) if not self._play_again(row, each))
-                self._running = True
-            return self._play(out)
+                self.restarted = tuple(row for row, each in enumerate(again) if not self._replay(row, each))
+                self._started = True
+            return self._run(out)
         except BaseException as error:
             self.close()
-            self.numbers = begun
+            self.numbers = numbers
             _refuse(error)
             raise
 
-    def play_episode(self, number: int, out: Arrays) -> Played:
-        """As `episode`, into arrays alone."""
+    def run_episode(self, number: int, out: Arrays) -> FragmentMeta:
+        """Does as `collect_episode`, without making the fragment."""
         self.build()
         self.numbers[0] = number
         try:
             self._reset(0)
-            return self._play(out)
+            return self._run(out)
         except BaseException as error:
             self.close()
             _refuse(error)
             raise
 
     def close(self) -> None:
-        """Closes the environments. What is played next begins with others, where the running episodes began."""
-        self._running = False
+        """Closes the environments. Later fragments build new ones and restart the running episodes."""
+        self._started = False
         envs, self._envs, self._mask_methods = self._envs, [], []
         if envs:
             with self.closing():
@@ -265,7 +265,7 @@ class Player:
                     contract.close(env)
 
     def _reset(self, row: int) -> None:
-        """Begins the row's episode."""
+        """Starts the row's episode."""
         start = perf_counter()
         plan, lane, number = self.plan, int(self.lanes[row]), self.numbers[row]
         obs, info = contract.reset(self._envs[row], self.form, env_seed(plan.seed, lane, number))
@@ -284,11 +284,11 @@ class Player:
                 self.plan.env.id, self._mask_methods[row], info, self.plan.num_masked
             )
 
-    def _play_again(self, row: int, begun: Begun) -> bool:
-        """Plays the actions of the row's episode, which has just begun; whether they lead where they led before. If
-        not, it begins anew."""
+    def _replay(self, row: int, episode: RunningEpisode) -> bool:
+        """Replays the actions of the row's episode, which was just reset. Returns whether it reached the same
+        observation; if not, the episode is restarted."""
         start = perf_counter()
-        drawn = actions_of(self.plan, begun)
+        drawn = actions_of(self.plan, episode)
         takes, env = Actions(self.plan.action_space), self._envs[row]
         seen = self._obs[row]
         over = False
@@ -303,7 +303,7 @@ class Player:
                 break
         self._obs[row] = seen.reshape(self.plan.obs_dim)
         self._lengths[row] = self._steps[row] = len(drawn)
-        same = not over and reached(begun, self._obs[row])
+        same = not over and reached(episode, self._obs[row])
         if same and len(drawn):
             self._read_mask(row, info)
         self.seconds["environment"] += perf_counter() - start
@@ -311,10 +311,10 @@ class Player:
             self._reset(row)
         return same
 
-    def _play(self, out: Arrays) -> Played:
-        """T steps of all rows, or until the end of the episode.
+    def _run(self, out: Arrays) -> FragmentMeta:
+        """Takes T steps in all environments, or steps until the end of the episode.
 
-        Time is read once where one part ends and the next begins.
+        The clock is read once where one part of time ends and the next starts.
         """
         plan, envs, act, stop = self.plan, self._envs, self.actor.act, self._stop
         whole, dim, longest = plan.unit == "episodes", plan.obs_dim, plan.num_steps
@@ -326,7 +326,7 @@ class Player:
         current, streams, steps = self._obs, self._streams, self._steps
         returns, lengths = self._returns, self._lengths
         numbers_before, lengths_before = self.numbers.copy(), lengths.copy()
-        ended = Played(longest, [], [], [], [])
+        ended = FragmentMeta(longest, [], [], [], [])
         environment = inference = buffer = 0.0
         clock = perf_counter()
         terminations[...] = truncations[...] = False
@@ -339,7 +339,7 @@ class Player:
             if masks is not None:
                 masks[t] = self._masks
             act(obs[t], streams, steps, actions[t], log_probs[t], None if masks is None else masks[t])
-            # Environments get numbers of Python, and arrays that nobody writes to later.
+            # Environments get Python numbers, and arrays that are not written to later.
             chosen = takes.to_env(actions[t]) if takes.is_box else actions[t].tolist()
             steps += 1
             now = perf_counter()
@@ -389,7 +389,7 @@ class Player:
 
 
 def _refuse(error: BaseException) -> None:
-    """Ends the run for an environment that does not keep to Gymnasium's interface: to try again is of no use.
+    """Ends the run for an environment that violates Gymnasium's interface: a retry would fail again.
 
     Raises:
         CollectError
@@ -399,10 +399,10 @@ def _refuse(error: BaseException) -> None:
 
 
 def resumed(state: Mapping[str, Any], lanes: Iterable[int]) -> list[int]:
-    """The numbers that a collector's state has for lanes.
+    """Returns the episode numbers of lanes in a collector's state.
 
     Raises:
-        ValueError: it has none, as it is of another plan.
+        ValueError: the state is of another plan.
     """
     numbers = state["numbers"]
     lanes = list(lanes)

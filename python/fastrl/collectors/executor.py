@@ -1,4 +1,4 @@
-"""Collects in processes, each with tasks of its own pace: nobody waits for the slowest.
+"""Collects in processes, each at its own pace: none waits for the slowest.
 
 `concurrent.futures.ProcessPoolExecutor` runs the processes, one executor for each, so that a process that is killed
 costs its task only. A task is a fragment of a worker's rows, or whole episodes, which go to whoever is free. Weights
@@ -28,9 +28,9 @@ from fastrl.collectors import executor_task
 from fastrl.collectors.env_runner import arrays_for
 from fastrl.collectors.executor_task import Outcome, Slots, Task, nbytes_of
 from fastrl.collectors.executor_worker import Worker
-from fastrl.collectors.protocol import Plan, shares
+from fastrl.collectors.protocol import Plan, partition_envs
 from fastrl.collectors.resources import WorkerCount, check_start_method, count_workers, memory_of
-from fastrl.collectors.scheduler import TaskCollector
+from fastrl.collectors.scheduler import TaskScheduler
 from fastrl.collectors.weights import Weights
 from fastrl.utils import processes
 
@@ -45,19 +45,19 @@ SLOT_BYTES = 2**24
 START_SECONDS = 60.0
 
 # Seconds between looks at the workers' memory.
-_MEMORY = 5.0
+_MEMORY_INTERVAL_S = 5.0
 
 # Seconds that `close` grants workers to end by themselves.
-_PATIENCE = 2.0
+_SHUTDOWN_GRACE_S = 2.0
 
 _log = logging.getLogger(__name__)
 
 
-class ExecutorCollector(TaskCollector[Worker]):
+class ExecutorCollector(TaskScheduler[Worker]):
     """See `fastrl.collectors.protocol.Collector`; the docstring of the module tells what this one does.
 
     A worker whose environment raises goes on with a new environment; one that is killed, or gives no answer for
-    ``task_timeout`` seconds, is replaced. Its task is done again; with unit "steps", its rows' episodes begin anew.
+    ``task_timeout`` seconds, is replaced. Its task is done again; with unit "steps", its episodes are restarted.
 
     Use ``collect`` or ``take``, not both.
 
@@ -126,7 +126,7 @@ class ExecutorCollector(TaskCollector[Worker]):
         self._depth = count + 1
         _open.add(self)
         try:
-            for index, lanes in enumerate(shares(plan, n_workers)):
+            for index, lanes in enumerate(partition_envs(plan, n_workers)):
                 slots = Slots(context, plan, len(lanes) or 1, count)
                 self._workers.append(Worker(index, lanes, slots, context, self._arguments, self._done))
         except BaseException:
@@ -141,7 +141,7 @@ class ExecutorCollector(TaskCollector[Worker]):
         return max(self._depth, min(fit, 2 * TASK_EPISODES))
 
     def _arguments(self, worker: Worker, report: Connection) -> tuple[Any, ...]:
-        """Of `fastrl.collectors.executor_task.begin`."""
+        """Of `fastrl.collectors.executor_task.init_process`."""
         return self._payload, worker.lanes, worker.slots, self._weights, self._stop, report, self._rebuild
 
     @property
@@ -161,26 +161,26 @@ class ExecutorCollector(TaskCollector[Worker]):
         return min(len(worker.free), TASK_EPISODES) if len(worker.tasks) < depth else 0
 
     def _submit(self, worker: Worker, numbers: tuple[int, ...]) -> None:
-        fresh = not self._whole and not worker.begun
-        begin = tuple(zip(worker.numbers, self._begun(worker), strict=True)) if fresh else ()
+        fresh = not self._whole and not worker.resumed
+        begin = tuple(zip(worker.numbers, self._running_episodes(worker), strict=True)) if fresh else ()
         slots = tuple(worker.free[: len(numbers) or 1])
         try:
             worker.submit(Task(slots, numbers, begin, self._sent))
         except BrokenProcessPool:
-            self._give_back(worker, numbers)
+            self._return_task(worker, numbers)
             self._replace(worker)
         else:
-            worker.begun = True
+            worker.resumed = True
 
     # What comes back
 
     def _wait(self, timeout: float) -> None:
         with contextlib.suppress(Empty):
-            self._take_in(*self._done.get(timeout=timeout))
+            self._receive_reply(*self._done.get(timeout=timeout))
         while not self._done.empty():
-            self._take_in(*self._done.get())
+            self._receive_reply(*self._done.get())
 
-    def _take_in(self, worker: Worker, generation: int, future: Future[Outcome]) -> None:
+    def _receive_reply(self, worker: Worker, generation: int, future: Future[Outcome]) -> None:
         """A task is done."""
         if generation != worker.generation:
             return  # of a process that was replaced; its tasks were given back
@@ -190,23 +190,23 @@ class ExecutorCollector(TaskCollector[Worker]):
         outcome = future.result()
         task = worker.done()
         if task is None:
-            self._started(worker, outcome, outcome.ready - self._failures.began)
+            self._worker_started(worker, outcome, outcome.ready - self._failures.began)
             return
         # Workers count from the first version that this collector has published.
         version = self.version - self._published + outcome.version if self._nbytes else self.version
         slots = [worker.slots.arrays[slot] for slot in task.slots]
         fragments = list(zip(slots, outcome.played, strict=False))
-        self._came_back(worker, task.numbers, fragments, version, outcome)
+        self._task_finished(worker, task.numbers, fragments, version, outcome)
 
     # What goes wrong
 
     def _replace(self, worker: Worker) -> None:
         """A process has died: another one takes its place."""
-        cause, told = worker.obituary()
+        cause, told = worker.death_report()
         given = [None if task is None else task.numbers for task in worker.tasks]
-        worker.retire()
+        worker.release()
         worker.start()
-        self._replaced(worker, given, cause, told)
+        self._worker_replaced(worker, given, cause, told)
 
     def _limit(self, worker: Worker) -> float:
         if not worker.tasks or worker.hung:
@@ -222,20 +222,20 @@ class ExecutorCollector(TaskCollector[Worker]):
         """Asked once in a while: the system counts pages to answer."""
         at, pids, _ = self._asked_memory
         now = time.monotonic()
-        if now - at > _MEMORY or pids != self.pids:
+        if now - at > _MEMORY_INTERVAL_S or pids != self.pids:
             self._asked_memory = now, self.pids, memory_of(self.pids)
         return self._asked_memory[2]
 
     def close(self) -> None:
         self._stop[0] = 1
         for worker in self._workers:
-            worker.retire()
-        killed = processes.join_or_kill([worker.process for worker in self._workers], _PATIENCE)
+            worker.release()
+        killed = processes.join_or_kill([worker.process for worker in self._workers], _SHUTDOWN_GRACE_S)
         indices = ", ".join(str(worker.index) for worker in self._workers if worker.process in killed)
         if indices:
             _log.warning(
                 "killed at the end of collecting, after %g s in a step or in an environment's close(): worker %s",
-                _PATIENCE,
+                _SHUTDOWN_GRACE_S,
                 indices,
             )
         self._workers = []

@@ -1,6 +1,5 @@
-"""What a process of the executor does: tasks, one after the other, their arrays left in shared memory.
-
-What it answers is small: the outcome of a task goes through its future, the steps that were played do not.
+"""The tasks in an executor's process, one after the other. Arrays of steps stay in shared memory; the small rest of a
+task's outcome goes through its future.
 """
 
 from __future__ import annotations
@@ -20,16 +19,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fastrl.collectors.env_runner import PARTS, Arrays, Played, Player, Stopped, arrays_for
+from fastrl.collectors.env_runner import PARTS, Arrays, EnvRunner, FragmentMeta, Stopped, arrays_for
 from fastrl.collectors.failures import last_line
 from fastrl.collectors.protocol import CollectError, Plan
-from fastrl.collectors.running import Begun
+from fastrl.collectors.running import RunningEpisode
 from fastrl.collectors.weights import Weights
 from fastrl.envs.spec import ElsewhereError, unpickled
 from fastrl.utils import processes
 
 # Asks a process for the traceback of what it is doing.
-TELL = signal.SIGUSR1
+DUMP_SIGNAL = signal.SIGUSR1
 
 # Where the arrays of a slot begin, so that no two share a cache line.
 _LINE = 64
@@ -88,14 +87,14 @@ class Task(NamedTuple):
     Attributes:
         slots: into which ones, one for each fragment.
         numbers: with unit "episodes", which ones; otherwise empty: T steps of its rows.
-        begin: for a process that has not played yet, the numbers that its rows begin with, and what has been played of
+        resume: for a process that has not played yet, the numbers that its rows begin with, and what has been played of
             these episodes.
         weights: pickled along, with their version; None: they are read from shared memory.
     """
 
     slots: tuple[int, ...]
     numbers: tuple[int, ...] = ()
-    begin: tuple[tuple[int, Begun], ...] = ()
+    resume: tuple[tuple[int, RunningEpisode], ...] = ()
     weights: tuple[int, bytes] | None = None
 
 
@@ -110,22 +109,22 @@ class Outcome(NamedTuple):
         traceback: of it.
         refused: whether it is of no use to try again.
         ready: `time.monotonic` when the process could play.
-        anew, span: as of `fastrl.collectors.scheduler.Told`.
+        restarted, span: as of `fastrl.collectors.scheduler.WorkerReply`.
     """
 
-    played: list[Played]
+    played: list[FragmentMeta]
     version: int = 0
     seconds: tuple[float, ...] = ()
     cause: str = ""
     traceback: str = ""
     refused: bool = False
     ready: float = 0.0
-    anew: tuple[int, ...] = ()
+    restarted: tuple[int, ...] = ()
     span: tuple[float, float] | None = None
 
 
 class _Process:
-    """The state of a process: its player, and the weights that this has."""
+    """The state of a process: its runner, and the weights that this has."""
 
     def __init__(
         self,
@@ -137,9 +136,9 @@ class _Process:
         report: Connection,
         rebuild: bool,
     ) -> None:
-        self._new_player = lambda: Player(plan, lanes, np.frombuffer(stop, np.uint8).data)
+        self._new_runner = lambda: EnvRunner(plan, lanes, np.frombuffer(stop, np.uint8).data)
         self._report = report
-        self.player = self._make_player()
+        self.runner = self._make_runner()
         self._slots = slots
         self._weights = weights
         self._buffer = bytearray(weights.nbytes if weights is not None else 0)
@@ -147,32 +146,32 @@ class _Process:
         self._rebuild = rebuild
         self._told = perf_counter()
 
-    def _make_player(self) -> Player:
-        player = self._new_player()
-        player.closing = lambda: processes.close_deadline(self._report.fileno())
-        return player
+    def _make_runner(self) -> EnvRunner:
+        runner = self._new_runner()
+        runner.closing = lambda: processes.close_deadline(self._report.fileno())
+        return runner
 
-    def start(self) -> Outcome:
+    def build(self) -> Outcome:
         """Builds what it plays with."""
-        return self._answer(lambda played: self.player.build())._replace(ready=time.monotonic())
+        return self._answer(lambda played: self.runner.build())._replace(ready=time.monotonic())
 
-    def play(self, task: Task) -> Outcome:
+    def run(self, task: Task) -> Outcome:
         began = time.monotonic()
-        self.player.seconds["waiting"] += perf_counter() - self._told
+        self.runner.seconds["waiting"] += perf_counter() - self._told
 
-        def work(played: list[Played]) -> None:
+        def work(played: list[FragmentMeta]) -> None:
             if self._rebuild:
                 self.close()
-                self.player, self._version = self._make_player(), 0
-            if task.begin:
-                self.player.numbers = [number for number, _ in task.begin]
-                self.player.begun = [begun for _, begun in task.begin]
+                self.runner, self._version = self._make_runner(), 0
+            if task.resume:
+                self.runner.numbers = [number for number, _ in task.resume]
+                self.runner.running = [begun for _, begun in task.resume]
             self._update(task)
             slots = [self._slots.arrays[slot] for slot in task.slots]
             if not task.numbers:
-                played.append(self.player.play_steps(slots[0]))
+                played.append(self.runner.run_steps(slots[0]))
             for number, arrays in zip(task.numbers, slots, strict=False):
-                played.append(self.player.play_episode(number, arrays))
+                played.append(self.runner.run_episode(number, arrays))
 
         return self._answer(work)._replace(span=(began, time.monotonic()))
 
@@ -180,16 +179,16 @@ class _Process:
         """Takes newer weights, if there are any."""
         if task.weights is not None:
             self._version, weights = task.weights
-            self.player.load(weights)
+            self.runner.load(weights)
         elif self._weights is not None and self._weights.version > self._version:
             start = perf_counter()
             self._version = self._weights.read(self._buffer)
-            self.player.seconds["weights"] += perf_counter() - start
-            self.player.load(self._buffer)
+            self.runner.seconds["weights"] += perf_counter() - start
+            self.runner.load(self._buffer)
 
-    def _answer(self, work: Callable[[list[Played]], None]) -> Outcome:
+    def _answer(self, work: Callable[[list[FragmentMeta]], None]) -> Outcome:
         """Does some work, and tells how it went."""
-        played: list[Played] = []
+        played: list[FragmentMeta] = []
         outcome = Outcome(played)
         try:
             work(played)
@@ -197,16 +196,16 @@ class _Process:
             outcome = Outcome(played, cause="stopped")
         except BaseException as error:  # an environment that calls sys.exit() has failed, too
             outcome = failed(error, played)
-        seconds = tuple(self.player.seconds[part] for part in PARTS)
-        self.player.seconds.update(dict.fromkeys(PARTS, 0.0))
+        seconds = tuple(self.runner.seconds[part] for part in PARTS)
+        self.runner.seconds.update(dict.fromkeys(PARTS, 0.0))
         self._told = perf_counter()
-        return outcome._replace(version=self._version, seconds=seconds, anew=self.player.anew)
+        return outcome._replace(version=self._version, seconds=seconds, restarted=self.runner.restarted)
 
     def close(self) -> None:
-        self.player.close()
+        self.runner.close()
 
 
-def failed(error: BaseException, played: list[Played]) -> Outcome:
+def failed(error: BaseException, played: list[FragmentMeta]) -> Outcome:
     """What to tell of an exception."""
     told = traceback.format_exc()
     if isinstance(error, CollectError):
@@ -219,7 +218,7 @@ def failed(error: BaseException, played: list[Played]) -> Outcome:
 _process: _Process | Outcome | None = None
 
 
-def begin(
+def init_process(
     payload: bytes,
     lanes: Sequence[int],
     slots: Slots,
@@ -234,13 +233,13 @@ def begin(
         payload: the pickled plan.
         weights: where the learner publishes.
         stop: a byte that is not 0 once everything is to end.
-        report: gets the traceback if the process crashes, or is ended by `TELL`.
+        report: gets the traceback if the process crashes, or is ended by `DUMP_SIGNAL`.
         rebuild: environment and actor for every task.
     """
     global _process
     processes.init_worker([weights.name] if weights is not None else [])
     faulthandler.enable(report.fileno())
-    faulthandler.register(TELL, report.fileno(), chain=True)
+    faulthandler.register(DUMP_SIGNAL, report.fileno(), chain=True)
     try:
         _process = _Process(unpickled(payload), lanes, slots, weights, stop, report, rebuild)
         # Unlike atexit, it is done in processes of every start method.
@@ -249,12 +248,12 @@ def begin(
         _process = failed(error, [])._replace(refused=True)
 
 
-def start() -> Outcome:
+def build() -> Outcome:
     """The first task of each process."""
     assert _process is not None
-    return _process if isinstance(_process, Outcome) else _process.start()
+    return _process if isinstance(_process, Outcome) else _process.build()
 
 
-def play(task: Task) -> Outcome:
+def run(task: Task) -> Outcome:
     assert _process is not None
-    return _process if isinstance(_process, Outcome) else _process.play(task)
+    return _process if isinstance(_process, Outcome) else _process.run(task)

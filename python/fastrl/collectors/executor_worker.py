@@ -1,4 +1,4 @@
-"""A worker as its learner sees it: a process with an executor to itself, in whose place another one can be put."""
+"""A worker in the learner's process: one process with an executor of its own, which can be replaced."""
 
 import contextlib
 import os
@@ -18,7 +18,7 @@ from fastrl.collectors.scheduler import TaskWorker
 from fastrl.utils import processes
 
 # Seconds in which a process that hangs should have told where, and ended.
-_TELL = 2.0
+_DUMP_GRACE_S = 2.0
 
 
 class Worker(TaskWorker):
@@ -31,8 +31,8 @@ class Worker(TaskWorker):
         index: which.
         lanes: the rows that it plays, if it does.
         slots: memory for what it plays.
-        arguments: of `fastrl.collectors.executor_task.begin`, but for the report; where the worker is started anew,
-            again.
+        arguments: of `fastrl.collectors.executor_task.init_process`, but for the report; made again where
+            the worker is restarted.
         done: gets ``(worker, generation, future)`` of each task that is done, in order.
 
     Attributes:
@@ -62,16 +62,16 @@ class Worker(TaskWorker):
     def start(self) -> None:
         """Starts a process, in place of one that has ended, with nothing to do but to build its environment."""
         self.generation += 1
-        self.begun = False
+        self.resumed = False
         self.hung = ""
         self.since = time.monotonic()
         self.tasks.clear()
         self.free = list(range(len(self.slots.arrays)))
         self._report, report = self._context.Pipe(duplex=False)
-        self._told = bytearray()
+        self._dumped = bytearray()
         processes.start_tracker()
         self._executor = ProcessPoolExecutor(
-            1, self._context, initializer=executor_task.begin, initargs=self._arguments(self, report)
+            1, self._context, initializer=executor_task.init_process, initargs=self._arguments(self, report)
         )
         with processes.starting_workers():
             self._submit(None)
@@ -89,9 +89,9 @@ class Worker(TaskWorker):
 
     def _submit(self, task: Task | None) -> None:
         future = (
-            self._executor.submit(executor_task.start)
+            self._executor.submit(executor_task.build)
             if task is None
-            else self._executor.submit(executor_task.play, task)
+            else self._executor.submit(executor_task.run, task)
         )
         if not self.tasks:
             self.since = time.monotonic()
@@ -112,8 +112,8 @@ class Worker(TaskWorker):
         """Ends a process that hangs, after it told where, if it can."""
         self.hung = why
         with contextlib.suppress(ProcessLookupError):
-            os.kill(self.process.pid or 0, executor_task.TELL)
-            self._listen(_TELL)
+            os.kill(self.process.pid or 0, executor_task.DUMP_SIGNAL)
+            self._listen(_DUMP_GRACE_S)
         self.process.kill()
 
     def _listen(self, seconds: float) -> None:
@@ -124,17 +124,17 @@ class Worker(TaskWorker):
                 piece = os.read(self._report.fileno(), 65536)
                 if not piece:
                     break
-                self._told += piece
+                self._dumped += piece
 
-    def obituary(self) -> tuple[str, str]:
+    def death_report(self) -> tuple[str, str]:
         """Of a process that has died: the cause in one line, and its traceback, if it left one."""
         # Of two who ask a server's process for its exit code at the same time only one is told: first the executor.
         self._executor.shutdown(wait=True)
         self._listen(0)
         cause = self.hung or processes.exit_cause(self.process.exitcode)
-        return cause, self._told.decode(errors="replace")
+        return cause, self._dumped.decode(errors="replace")
 
-    def retire(self) -> None:
+    def release(self) -> None:
         """Nothing more will be asked of the process. Does not wait for it."""
         self._executor.shutdown(wait=False, cancel_futures=True)
         self._report.close()

@@ -1,4 +1,4 @@
-"""What went wrong in workers: counted, kept for the report, and the end of the run where it does not get better."""
+"""Failures of workers: kept for the report, counted by episode, and the end of the run where one fails too often."""
 
 import time
 import traceback

@@ -1,4 +1,4 @@
-"""What a learner gets from a collector: fragments for one update after another, none of them too old."""
+"""A staleness-bounded stream of fragments: those of one update after another, none of them too old."""
 
 import math
 from dataclasses import dataclass
@@ -50,8 +50,8 @@ class Lag:
         )
 
 
-class Intake:
-    """Takes an update's worth of fragments at a time.
+class FragmentStream:
+    """Returns an update's worth of fragments at a time.
 
     Args:
         collector: has, or needs, no weights published before; whoever learns publishes.

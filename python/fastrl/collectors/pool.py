@@ -1,7 +1,7 @@
-"""The collectors' processes: started, watched, replaced when they die, and gone when their learner is.
+"""A pool of collecting processes: started, watched, replaced when they die, and ended with their learner.
 
-What a process does is a function of a job, a board, a sender and weights: `fastrl.collectors.actor_process.collect`,
-unless a pool is given another one.
+Each process calls a function of a job, shared counters, a sender and weights, by default
+`fastrl.collectors.actor_process.collect`.
 """
 
 import contextlib
@@ -16,9 +16,9 @@ from multiprocessing.process import BaseProcess
 from typing import Any, Generic, Protocol, TypeVar
 
 from fastrl.collectors.actor_process import collect
-from fastrl.collectors.counters import Board
+from fastrl.collectors.counters import SharedCounters
 from fastrl.collectors.protocol import CollectError
-from fastrl.collectors.transport import FeedClosed, Sender
+from fastrl.collectors.transport import Sender, TransportClosed
 from fastrl.collectors.weights import Weights
 from fastrl.envs.contract import ContractError
 from fastrl.utils import processes
@@ -27,8 +27,8 @@ from fastrl.utils import processes
 CONTEXT = multiprocessing.get_context("spawn")
 
 # A collector that dies more often than this within so many seconds is not started again.
-DEATHS = 5
-WITHIN = 600.0
+MAX_RESTARTS = 5
+RESTART_WINDOW_S = 600.0
 
 
 class AnyJob(Protocol):
@@ -43,7 +43,7 @@ class AnyJob(Protocol):
 
 
 J = TypeVar("J", bound=AnyJob)
-Work = Callable[[J, Board, Sender, Weights | None], None]
+Work = Callable[[J, SharedCounters, Sender, Weights | None], None]
 
 
 class CollectorError(CollectError):
@@ -88,14 +88,14 @@ class Pool(Generic[J]):
         board: made with `CONTEXT`.
         weights: where the learner publishes, if it does.
         names: of shared memory that is to be removed if the learner is killed.
-        work: what each process does, until `FeedClosed` or the board says stop.
+        work: what each process does, until `TransportClosed` or the board says stop.
     """
 
     def __init__(
         self,
         jobs: Sequence[J],
         senders: Sequence[Sender],
-        board: Board,
+        board: SharedCounters,
         weights: Weights | None,
         names: Sequence[str] = (),
         work: Work[Any] = collect,
@@ -164,12 +164,16 @@ class Pool(Generic[J]):
         worker = self._workers[death.index]
         deaths = self._deaths[death.index]
         now = time.monotonic()
-        deaths[:] = [*(at for at in deaths if now - at < WITHIN), now]
+        deaths[:] = [*(at for at in deaths if now - at < RESTART_WINDOW_S), now]
         never_began = death.traceback and self._board.steps_of(death.index) == worker.steps
-        if len(deaths) > (1 if never_began else DEATHS):
+        if len(deaths) > (1 if never_began else MAX_RESTARTS):
             raise CollectorError(
                 f"collector {death.index} died {len(deaths)} times"
-                + (" before its first step" if never_began else f" within {WITHIN / 60:.0f} minutes")
+                + (
+                    " before its first step"
+                    if never_began
+                    else f" within {RESTART_WINDOW_S / 60:.0f} minutes"
+                )
                 + f", the last time so: {death.cause}\n\n{death.traceback}".rstrip(),
                 death.traceback,
             )
@@ -192,7 +196,7 @@ class Pool(Generic[J]):
 def _work(
     work: Work[Any],
     job: AnyJob,
-    board: Board,
+    board: SharedCounters,
     sender: Sender,
     weights: Weights | None,
     names: Sequence[str],
@@ -206,7 +210,7 @@ def _work(
             work(job, board, sender, weights)
         finally:
             sender.close()
-    except FeedClosed:
+    except TransportClosed:
         pass
     except ContractError as error:
         report.send(("", str(error)))

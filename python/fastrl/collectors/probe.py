@@ -1,4 +1,4 @@
-"""What an environment is like: how long its steps take, how evenly, and what memory a process with one takes."""
+"""Measures an environment: the time of its steps, their unevenness, and the memory of a process with one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fastrl.collectors.env_runner import Player
+from fastrl.collectors.env_runner import EnvRunner
 from fastrl.collectors.failures import last_line
 from fastrl.collectors.protocol import CollectError, Plan
 from fastrl.collectors.resources import MIB, memory_of
@@ -27,9 +27,9 @@ from fastrl.utils.seeding import EPISODES, env_seed
 TOGETHER = 8
 
 # So long the environment is played; building it, and one step, may take much longer.
-PLAY_SECONDS = 0.5
-MOST_STEPS = 5000
-PATIENCE = 120.0
+MEASURE_S = 0.5
+MAX_STEPS = 5000
+TIMEOUT_S = 120.0
 
 # Share of the steps, the slowest, that are not looked at: other programs held them up.
 _DISTURBED = 0.005
@@ -73,7 +73,7 @@ def probe(plan: Plan, start_method: str = "spawn") -> Probe:
         process.start()
     sender.close()
     try:
-        told = receiver.recv() if receiver.poll(PATIENCE) else (f"no answer within {PATIENCE:g} s", "")
+        told = receiver.recv() if receiver.poll(TIMEOUT_S) else (f"no answer within {TIMEOUT_S:g} s", "")
     except EOFError:
         process.join()
         told = (processes.exit_cause(process.exitcode), "")
@@ -106,7 +106,7 @@ def _work(payload: bytes, sender: Connection) -> None:
     """What the process does."""
     processes.init_worker()
     try:
-        told: Any = _play(unpickled(payload))
+        told: Any = _measure(unpickled(payload))
     except (CollectError, contract.ContractError) as error:
         told = (str(error), "")
     except ElsewhereError as error:
@@ -118,17 +118,17 @@ def _work(payload: bytes, sender: Connection) -> None:
     sender.close()
 
 
-def _play(plan: Plan) -> Probe:
+def _measure(plan: Plan) -> Probe:
     # Checks the spaces, and makes the actor.
-    player = Player(plan, [0])
-    player.build()
-    player.close()
-    env, form = plan.env.make(), player.form
+    runner = EnvRunner(plan, [0])
+    runner.build()
+    runner.close()
+    env, form = plan.env.make(), runner.form
     env.action_space.seed(plan.seed % 2**31)
     times: list[float] = []
     resets, number, over = 0.0, 0, True
-    end = perf_counter() + PLAY_SECONDS
-    while len(times) < MOST_STEPS and (perf_counter() < end or len(times) < 2):
+    end = perf_counter() + MEASURE_S
+    while len(times) < MAX_STEPS and (perf_counter() < end or len(times) < 2):
         if over:
             start = perf_counter()
             contract.reset(env, form, env_seed(plan.seed, EPISODES, number))

@@ -1,4 +1,4 @@
-"""What is to be collected, and the one protocol of those who collect it."""
+"""The plan of what to collect, and the protocol of collectors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Unit = Literal["steps", "episodes"]
 
 
 class CollectError(RuntimeError):
-    """Nothing can be collected, for a reason that is told; ``traceback`` is that of the worker, if it had one."""
+    """Nothing can be collected, for the reason in the message; ``traceback`` is the worker's, if it had one."""
 
     def __init__(self, message: str, traceback: str = "") -> None:
         super().__init__(message)
@@ -30,20 +30,21 @@ class CollectError(RuntimeError):
 
 @dataclass(frozen=True)
 class Plan:
-    """What to collect. It pickles, for processes that collect.
+    """What to collect; it pickles.
 
     Attributes:
-        env: how an environment is built.
-        make_actor: makes what chooses the actions.
+        env: builds an environment.
+        make_actor: makes the actor that chooses actions.
         obs_space, action_space: of one environment, as the learner expects them.
-        num_envs: rows, R: environments that are played, wherever they are.
-        num_steps: T. With unit "steps", of a fragment; with "episodes", the longest episode: a longer one is truncated.
-        unit: whether rows are played on for T steps at a time, or whole episodes, one after the other.
-        episodes: with unit "episodes", how many make one update's worth.
+        num_envs: R, environments in all workers together.
+        num_steps: T. With unit "steps", the steps of a fragment; with "episodes", the longest episode: longer ones are
+            truncated.
+        unit: "steps": fragments of T steps of each environment. "episodes": fragments of one whole episode each.
+        episodes: with unit "episodes", how many an update learns from.
         seed: of everything random.
-        action_masks: whether the environment says which actions it allows, and actors choose among those alone: by its
-            method ``action_masks()``, bool [num_actions], or by ``info["action_mask"]``.
-        episode_info: keys of infos, whose numbers at the end of each episode fragments have in ``episode_info``.
+        action_masks: whether actors choose only among the actions that the environment allows: by its method
+            ``action_masks()``, bool [num_actions], or by ``info["action_mask"]``.
+        episode_info: keys of infos whose numbers at the end of each episode go to ``Fragment.episode_info``.
 
     Raises:
         ValueError: a size below 1, masks of actions that are not discrete, or spaces that cannot be collected from; the
@@ -88,12 +89,12 @@ class Plan:
 
     @property
     def action_shape(self) -> tuple[int, ...]:
-        """Of one action: () for discrete ones (int64), (n,) for float32 [n]."""
+        """Shape of one action: () for discrete actions (int64), (n,) for float32 [n]."""
         return () if isinstance(self.action_space, Discrete) else tuple(self.action_space.shape or ())
 
 
 def check_spaces(obs_space: Space[Any], action_space: Space[Any]) -> None:
-    """Refuses spaces that no collector handles.
+    """Refuses spaces that collectors do not support.
 
     Raises:
         ValueError
@@ -114,8 +115,8 @@ def check_spaces(obs_space: Space[Any], action_space: Space[Any]) -> None:
     Actions(action_space)
 
 
-def shares(plan: Plan, workers: int) -> list[range]:
-    """The rows that each worker plays, where rows have workers of their own; none with unit "episodes"."""
+def partition_envs(plan: Plan, workers: int) -> list[range]:
+    """The environment indices of each worker; empty with unit "episodes", where any worker runs any episode."""
     if plan.unit == "episodes":
         return [range(0)] * workers
     ends = [plan.num_envs * i // workers for i in range(workers + 1)]
@@ -141,14 +142,14 @@ def expect_spaces(plan: Plan, obs_space: Space[Any], action_space: Space[Any]) -
 
 @dataclass(frozen=True)
 class Failure:
-    """Something that went wrong in a worker, and cost a task.
+    """An error in a worker that cost a task.
 
     Attributes:
-        worker: which.
-        task: what it was doing, in words.
+        worker: its index.
+        task: its task, in words.
         cause: one line: an exception, "killed by SIGKILL", "no answer for 30 s".
-        traceback: the worker's own; empty if it could not tell.
-        at: seconds since the collector began.
+        traceback: the worker's own; empty if it left none.
+        at: seconds since the collector started.
     """
 
     worker: int
@@ -164,16 +165,17 @@ class Report:
 
     Attributes:
         steps, episodes: collected; an episode counts when it has ended.
-        workers: processes or actors that play, or threads that go on while the learner learns; 0 where it plays itself,
-            or has threads do so while it waits.
-        failures: in order; restarts: workers that were replaced.
-        begun_anew: running episodes of the state that it went on from that had to begin anew: their seeds and actions
-            led elsewhere, so the environment is not deterministic.
-        cold_start: seconds from the beginning until the first worker could play, with its environment built.
-        memory_mib: of each worker's process, now; empty without any.
-        seconds: what workers (or the learner) spent their time on, summed over them: ``environment``, ``inference``
+        workers: processes or Ray actors, or threads that collect while the learner learns; 0 where the learner's
+            process collects while the learner waits.
+        failures: of workers, in order.
+        restarts: workers that were replaced.
+        diverged: running episodes of the loaded state that were restarted, because replaying their seeds and actions
+            led to another observation: the environment is not deterministic.
+        cold_start: seconds until the first worker had built its environment.
+        memory_mib: of each worker's process, now; empty without workers.
+        seconds: of workers (or the learner's process), summed over them, by part: ``environment``, ``inference``
             (choosing actions), ``buffer`` (rewards and storing), ``weights`` (reading them), ``waiting``.
-        meanwhile: seconds that workers played while the learner did something else than wait here, summed over them;
+        overlap_seconds: seconds that workers collected while the learner did not wait for them, summed over workers;
             None where that is not measured.
     """
 
@@ -182,16 +184,16 @@ class Report:
     workers: int = 0
     failures: tuple[Failure, ...] = ()
     restarts: int = 0
-    begun_anew: int = 0
+    diverged: int = 0
     cold_start: float = 0.0
     memory_mib: tuple[float, ...] = ()
     seconds: Mapping[str, float] = field(default_factory=dict)
-    meanwhile: float | None = None
+    overlap_seconds: float | None = None
 
 
 class Collector(Protocol):
-    """Plays a plan. Which episodes come out depends on the plan and the published weights alone, as long as they are
-    asked for by `collect`; not on which collector it is, nor on its workers.
+    """Collects what a plan says. With `collect`, the fragments depend on the plan and the published weights alone; not
+    on the kind of collector, nor on its workers.
     """
 
     name: str
@@ -199,44 +201,44 @@ class Collector(Protocol):
     version: int
 
     def publish(self, weights: Any) -> int:
-        """Gives the actors new weights, a contiguous buffer their ``load`` takes. Returns the version: 1, 2, ..."""
+        """Publishes new weights, a contiguous buffer that ``Actor.load`` reads. Returns their version: 1, 2, ..."""
         ...
 
     def collect(self) -> list[Fragment]:
-        """One update's worth, by the newest version, ordered by lane and number. Arrays are valid until the next call.
+        """Collects one update's worth with the newest weights, ordered by lane and number. Arrays are valid until the
+        next call.
 
-        Unit "steps": T steps of every row, whose episodes go on from one call to the next. Unit "episodes": the next
-        ``plan.episodes`` episodes.
+        Unit "steps": T steps of every environment, whose episodes continue from one call to the next. Unit "episodes":
+        the next ``plan.episodes`` episodes.
 
         Raises:
-            CollectError: the same task failed again and again.
+            CollectError: the same task failed too often.
         """
         ...
 
     def take(self, timeout: float | None = None) -> Fragment | None:
-        """The next fragment that is finished, while the collector goes on, each by the newest version at its start. The
-        caller owns its arrays. None if there is none within ``timeout`` seconds.
+        """Returns the next finished fragment while workers continue, each fragment by the newest weights at its start.
+        The caller owns its arrays. None if there is none within ``timeout`` seconds.
 
         Raises:
-            CollectError: the same task failed again and again.
+            CollectError: the same task failed too often.
         """
         ...
 
     def report(self) -> Report: ...
 
     def state_dict(self) -> dict[str, Any]:
-        """``{"numbers": {lane: number}, "running": {lane: Begun}, "version": version}``.
+        """``{"numbers": {lane: number}, "running": {lane: RunningEpisode}, "version": version}``.
 
-        With unit "steps" the numbers are those of the episodes that run, and `fastrl.collectors.running.Begun` has what
-        has been played of them, but for those that are too long. With "episodes" there is the next episode's number,
-        and none runs.
+        With unit "steps" the numbers are those of the running episodes, and each
+        `fastrl.collectors.running.RunningEpisode` has the actions taken so far; too long ones are left out. With
+        "episodes" there is the number of the next episode, and none is running.
         """
         ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on where another collector stood, of any kind, before anything was collected: the actions of its running
-        episodes are played again before the first fragment. Those that lead elsewhere, or are not in the state, begin
-        anew.
+        """Resumes where another collector of any kind stopped, before anything is collected: its running episodes are
+        replayed before the first fragment. Episodes that diverge, or are not in the state, are restarted.
 
         Raises:
             ValueError: the state is of another plan.
@@ -244,7 +246,7 @@ class Collector(Protocol):
         ...
 
     def close(self) -> None:
-        """Ends workers, frees shared memory. May be called again."""
+        """Stops workers and frees shared memory. May be called again."""
         ...
 
     def __enter__(self) -> Self: ...

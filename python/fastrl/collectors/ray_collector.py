@@ -1,9 +1,9 @@
 """Collects on Ray actors: on this machine or on a cluster of machines, `pip install 'fastrl[ray]'`.
 
-Each worker is an actor with a `Player` of its own. Weights go into Ray's object store once an update, and each machine
-fetches them once; what was played comes back through the store, too. Who is free gets the next episodes; with unit
-"steps", each worker plays its own rows on. Ray starts a worker again that has died, and this module gives it what it
-needs to go on; the task that it had is played again.
+Each worker is a Ray actor with its own `EnvRunner`. Weights go into Ray's object store once an update, and each machine
+fetches them once; fragments come back through the store, too. A free worker gets the next episodes; with unit "steps",
+each worker steps its own environments. Ray restarts a worker that has died, and this module sends it what it needs to
+resume; its task is done again.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ import numpy as np
 
 from fastrl.collectors.env_runner import arrays_for
 from fastrl.collectors.failures import last_line
-from fastrl.collectors.protocol import CollectError, Plan, shares
+from fastrl.collectors.protocol import CollectError, Plan, partition_envs
 from fastrl.collectors.ray_cluster import connect, import_ray, shutdown, start
-from fastrl.collectors.ray_worker import PlayerActor
+from fastrl.collectors.ray_worker import RunnerActor
 from fastrl.collectors.resources import MIB, WorkerCount, available_memory, count_workers
-from fastrl.collectors.scheduler import TaskCollector, TaskWorker
+from fastrl.collectors.scheduler import TaskScheduler, TaskWorker
 
 # A task of several short episodes takes about so many seconds, beside which handing it over is next to nothing.
 TASK_SECONDS = 0.05
 
 # A worker that has not come up in so many seconds never will.
-START_SECONDS = 120.0
+START_TIMEOUT_S = 120.0
 
 # Of a worker's methods, those that do not wait until it has played.
 _ASIDE = "aside"
 
 # How long a worker that hangs is asked where.
-TELL_SECONDS = 3.0
+DUMP_GRACE_S = 3.0
 
 # Of Ray's object store, beside what is known to be put there; less than 75 MiB it does not take.
 _LEAST_STORE = 100 * MIB
 _STORE_SHARE = 0.25
 
 # Seconds between looks at whether Ray has started a worker again.
-_AGAIN = 0.1
+_RESTART_INTERVAL_S = 0.1
 
 _DIED = "its process died"
 
@@ -83,7 +83,7 @@ class _Worker(TaskWorker):
         self.memory_mib = 0.0
 
 
-class RayCollector(TaskCollector[_Worker]):
+class RayCollector(TaskScheduler[_Worker]):
     """See `fastrl.collectors.protocol.Collector`. Use ``collect`` or ``take``, not both.
 
     A worker whose environment raises goes on with a new environment; Ray starts one again that died, or that was killed
@@ -152,12 +152,12 @@ class RayCollector(TaskCollector[_Worker]):
         try:
             if not local:
                 self._expect(self._count_on_cluster(n_workers, cpus_per_worker, measure))
-            remote = self._ray.remote(concurrency_groups={_ASIDE: 1})(PlayerActor).options(
+            remote = self._ray.remote(concurrency_groups={_ASIDE: 1})(RunnerActor).options(
                 num_cpus=1 if local else cpus_per_worker,
                 max_restarts=-1,
                 scheduling_strategy="SPREAD",
             )
-            for index, lanes in enumerate(shares(plan, self._n_workers)):
+            for index, lanes in enumerate(partition_envs(plan, self._n_workers)):
                 worker = _Worker(index, lanes, remote.remote(plan, lanes))
                 self._workers.append(worker)
                 self._begin(worker)
@@ -219,7 +219,7 @@ class RayCollector(TaskCollector[_Worker]):
         worker.calls = deque([self._call_begin(worker)])
 
     def _call_begin(self, worker: _Worker) -> _Call:
-        ref = worker.actor.begin.remote(worker.life, worker.numbers, self._begun(worker))
+        ref = worker.actor.begin.remote(worker.life, worker.numbers, self._running_episodes(worker))
         return _Call("begin", ref)
 
     # What comes back
@@ -233,9 +233,9 @@ class RayCollector(TaskCollector[_Worker]):
                 # Others that are ready as well.
                 ready, _ = self._ray.wait(list(waiting), num_returns=len(waiting), timeout=0)
             for ref in ready:
-                self._take_in(waiting[ref])
+                self._receive_reply(waiting[ref])
 
-    def _take_in(self, worker: _Worker) -> None:
+    def _receive_reply(self, worker: _Worker) -> None:
         """A worker's oldest call was answered, or the worker has died."""
         call = worker.calls[0]
         try:
@@ -243,7 +243,7 @@ class RayCollector(TaskCollector[_Worker]):
         except self._ray.exceptions.ActorUnavailableError as error:
             if call.what == "begin":
                 # Ray is about to start it.
-                time.sleep(_AGAIN)
+                time.sleep(_RESTART_INTERVAL_S)
                 worker.calls[0] = self._call_begin(worker)
                 return
             self._restarted(worker, _DIED, str(error))
@@ -267,12 +267,12 @@ class RayCollector(TaskCollector[_Worker]):
             return
         worker.memory_mib = answer.memory_mib
         if call.what == "play":
-            self._came_back(worker, call.numbers, answer.fragments, answer.version, answer)
+            self._task_finished(worker, call.numbers, answer.fragments, answer.version, answer)
             return
         worker.ready = not answer.cause
         if answer.cause:
             self._begin(worker)
-        self._started(worker, answer, self._failures.elapsed())
+        self._worker_started(worker, answer, self._failures.elapsed())
 
     # What goes wrong
 
@@ -282,13 +282,13 @@ class RayCollector(TaskCollector[_Worker]):
         worker.life += 1
         self._running_of(worker).forget()
         self._begin(worker)
-        self._replaced(worker, given, cause, told)
+        self._worker_replaced(worker, given, cause, told)
 
     def _limit(self, worker: _Worker) -> float:
         if not worker.calls:
             return math.inf
         call = worker.calls[0]
-        return self._timeout * max(1, len(call.numbers)) if call.what == "play" else START_SECONDS
+        return self._timeout * max(1, len(call.numbers)) if call.what == "play" else START_TIMEOUT_S
 
     def _end_hanging(self, worker: _Worker) -> None:
         limit = self._limit(worker)
@@ -301,7 +301,7 @@ class RayCollector(TaskCollector[_Worker]):
         told = ""
         with contextlib.suppress(self._ray.exceptions.RayError):
             ref = worker.actor.where.options(concurrency_group=_ASIDE).remote()
-            told = self._ray.get(ref, timeout=TELL_SECONDS)
+            told = self._ray.get(ref, timeout=DUMP_GRACE_S)
         self._ray.kill(worker.actor, no_restart=False)
         self._restarted(worker, f"no answer for {limit:g} s", told)
 

@@ -1,4 +1,4 @@
-"""What runs in a Ray actor: a player, with what it is asked and what it answers."""
+"""The Ray actor of a worker: an `EnvRunner`, its tasks and its replies."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fastrl.collectors.env_runner import PARTS, Arrays, Played, Player, arrays_for
+from fastrl.collectors.env_runner import PARTS, Arrays, EnvRunner, FragmentMeta, arrays_for
 from fastrl.collectors.failures import last_line
 from fastrl.collectors.protocol import CollectError, Plan
 from fastrl.collectors.resources import memory_of
-from fastrl.collectors.running import Begun
+from fastrl.collectors.running import RunningEpisode
 
 # Seconds between looks at the memory of a worker.
-_MEMORY_EVERY = 5.0
+_MEMORY_INTERVAL_S = 5.0
 
 
 class Answer(NamedTuple):
@@ -34,47 +34,48 @@ class Answer(NamedTuple):
         cause: what was raised, in one line; empty: all went well. ``traceback``: of it.
         refused: whether it is of no use to try again.
         memory_mib: that its process takes.
-        anew, span: as of `fastrl.collectors.scheduler.Told`; other machines' clocks tell another time.
+        restarted, span: as of `fastrl.collectors.scheduler.WorkerReply`; other machines' clocks tell another time.
     """
 
-    fragments: list[tuple[Arrays, Played]]
+    fragments: list[tuple[Arrays, FragmentMeta]]
     version: int
     seconds: tuple[float, ...]
     cause: str = ""
     traceback: str = ""
     refused: bool = False
     memory_mib: float = 0.0
-    anew: tuple[int, ...] = ()
+    restarted: tuple[int, ...] = ()
     span: tuple[float, float] | None = None
 
 
-class PlayerActor:
+class RunnerActor:
     """What runs in a worker. Ray calls `begin` and `play` one after the other, the rest meanwhile."""
 
     def __init__(self, plan: Plan, lanes: Sequence[int]) -> None:
-        self._player = Player(plan, lanes)
+        self._runner = EnvRunner(plan, lanes)
         self._life = self._version = -1
         self._offered: tuple[int, NDArray[np.uint8] | None] = (-1, None)
         self._thread = 0
         self._told = perf_counter()
         self._memory_mib, self._measured = 0.0, -math.inf
 
-    def begin(self, life: int, numbers: list[int], begun: list[Begun]) -> int:
+    def begin(self, life: int, numbers: list[int], running: list[RunningEpisode]) -> int:
         """What is asked of it first. Returns its process's id.
 
         Args:
             life: how often it has died.
-            numbers: of the episodes that its rows begin with, if it has rows. ``begun``: what has been played of them.
+            numbers: of the first episodes of its environments, if it has any.
+            running: actions that have been taken in these episodes.
         """
         self._thread = threading.get_ident()
         self._life = life
         if numbers:
-            self._player.numbers, self._player.begun = numbers, begun
+            self._runner.numbers, self._runner.running = numbers, running
         return os.getpid()
 
     def build(self, life: int) -> Answer | None:
         """Builds what it plays with. None if it has died since it began."""
-        return self._answer([], self._player.build) if life == self._life else None
+        return self._answer([], self._runner.build) if life == self._life else None
 
     def play(
         self, life: int, numbers: Sequence[int], version: int, weights: NDArray[np.uint8] | None
@@ -83,18 +84,18 @@ class PlayerActor:
         None if it has died since it began."""
         if life != self._life:
             return None
-        player = self._player
-        player.seconds["waiting"] += perf_counter() - self._told
-        fragments: list[tuple[Arrays, Played]] = []
+        runner = self._runner
+        runner.seconds["waiting"] += perf_counter() - self._told
+        fragments: list[tuple[Arrays, FragmentMeta]] = []
         newest, buffer = max((version, weights), self._offered, key=lambda each: each[0])
 
         def work() -> None:
             if buffer is not None and newest != self._version:
-                player.load(buffer)
+                runner.load(buffer)
             self._version = newest
             for number in numbers or (None,):
-                arrays = arrays_for(player.plan, len(player.lanes))
-                played = player.play_steps(arrays) if number is None else player.play_episode(number, arrays)
+                arrays = arrays_for(runner.plan, len(runner.lanes))
+                played = runner.run_steps(arrays) if number is None else runner.run_episode(number, arrays)
                 steps = played.num_steps
                 cut = {
                     name: array[: steps + 1] if name == "obs" else array[:steps]
@@ -104,7 +105,7 @@ class PlayerActor:
 
         return self._answer(fragments, work)
 
-    def _answer(self, fragments: list[tuple[Arrays, Played]], work: Any) -> Answer:
+    def _answer(self, fragments: list[tuple[Arrays, FragmentMeta]], work: Any) -> Answer:
         """Does some work, and tells how it went."""
         cause, told, refused = "", "", False
         try:
@@ -114,13 +115,13 @@ class PlayerActor:
         except BaseException:  # an environment that calls sys.exit() has failed, too
             told = traceback.format_exc()
             cause = last_line(told)
-        seconds = tuple(self._player.seconds[part] for part in PARTS)
-        self._player.seconds.update(dict.fromkeys(PARTS, 0.0))
+        seconds = tuple(self._runner.seconds[part] for part in PARTS)
+        self._runner.seconds.update(dict.fromkeys(PARTS, 0.0))
         self._told = now = perf_counter()
-        if now - self._measured > _MEMORY_EVERY:
+        if now - self._measured > _MEMORY_INTERVAL_S:
             [self._memory_mib], self._measured = memory_of([os.getpid()]), now
         return Answer(
-            fragments, self._version, seconds, cause, told, refused, self._memory_mib, self._player.anew
+            fragments, self._version, seconds, cause, told, refused, self._memory_mib, self._runner.restarted
         )
 
     def offer(self, version: int, weights: NDArray[np.uint8] | None) -> None:

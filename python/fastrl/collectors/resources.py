@@ -1,4 +1,4 @@
-"""How many workers this machine carries, how they may be started, and what memory they take."""
+"""Counts workers by cores and memory, and checks how they may be started."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ START_METHODS = ("spawn", "forkserver")
 MIB = 2**20
 
 # Where each worker could have so much, nobody measures how much it takes.
-AMPLE = 1024 * MIB
+AMPLE_WORKER_BYTES = 1024 * MIB
 
 # Share of the free memory that workers may take: the rest is for the learner's experience, and for what grows.
-USABLE = 0.8
+USABLE_SHARE = 0.8
 
 
 def check_start_method(name: str) -> str:
@@ -106,13 +106,13 @@ def count_workers(
         )
     wanted = min(cores() if num_cores is None else num_cores, useful) if asked == "auto" else asked
     free = available_memory() if available is None else available
-    if measure is None or wanted * AMPLE <= USABLE * free:
+    if measure is None or wanted * AMPLE_WORKER_BYTES <= USABLE_SHARE * free:
         return wanted
     each = max(1, measure())
-    fit = int(USABLE * free / each)
+    fit = int(USABLE_SHARE * free / each)
     if fit >= wanted:
         return wanted
-    sizes = f"one takes {_size(each)}, and of {_size(free)} that are free {USABLE:.0%} may be used"
+    sizes = f"one takes {_size(each)}, and of {_size(free)} that are free {USABLE_SHARE:.0%} may be used"
     if fit < 1:
         raise ValueError(
             f"not even one worker fits into memory: {sizes}; end other programs, or collect with 'sequential'"

@@ -1,8 +1,7 @@
-"""The episodes that run from one fragment to the next, kept so that they can be played again from their beginning.
+"""Running episodes, which continue from one fragment to the next, kept so that a resumed collector can replay them.
 
-An episode is its lane, its number and the actions so far: whoever resets an environment with the episode's seed and
-plays the actions again stands where the episode stood, if the environment is deterministic. Whether it is shows in
-the observation that is reached.
+A running episode is its lane, its number and its actions so far. An environment that is reset with the episode's seed
+and steps the same actions reaches the same state, if it is deterministic; the last observation is compared to check.
 """
 
 from __future__ import annotations
@@ -18,16 +17,16 @@ from numpy.typing import NDArray
 from fastrl.collectors.protocol import Plan
 from fastrl.rollout.fragment import Fragment
 
-# Of longer episodes no actions are kept: memory, checkpoints and the time of a resume are bounded.
+# Actions of longer episodes are not kept, to bound memory, checkpoints and the time of a resume.
 LONGEST = 100_000
 
 
-class Begun(NamedTuple):
-    """The part of a running episode that has been played.
+class RunningEpisode(NamedTuple):
+    """The steps of a running episode so far.
 
     Attributes:
-        actions: of its steps, as they were drawn, in `action_dtype`.
-        obs: where they led to, float32 [D]; empty if the episode has not been reset yet.
+        actions: as they were drawn, in `action_dtype`.
+        obs: the last observation, float32 [D]; empty if the episode has not been reset yet.
     """
 
     actions: bytes = b""
@@ -35,18 +34,18 @@ class Begun(NamedTuple):
 
 
 def action_dtype(plan: Plan) -> np.dtype[Any]:
-    """The smallest type that holds every action that an actor may draw."""
+    """The smallest dtype that holds every action of the plan."""
     return np.dtype(np.float32) if plan.action_shape else np.min_scalar_type(int(plan.action_space.n) - 1)  # type: ignore[attr-defined]
 
 
-def actions_of(plan: Plan, begun: Begun) -> NDArray[Any]:
+def actions_of(plan: Plan, begun: RunningEpisode) -> NDArray[Any]:
     """The actions as fragments have them, int64 [L] or float32 [L, n]."""
     actions = np.frombuffer(begun.actions, action_dtype(plan)).reshape(-1, *plan.action_shape)
     return actions if plan.action_shape else actions.astype(np.int64)
 
 
-def check_begun(plan: Plan, begun: Begun) -> None:
-    """Refuses what is no episode of a plan.
+def check_running(plan: Plan, begun: RunningEpisode) -> None:
+    """Refuses actions or observations that do not fit the plan.
 
     Raises:
         ValueError
@@ -58,16 +57,16 @@ def check_begun(plan: Plan, begun: Begun) -> None:
         raise ValueError(f"the state's running episodes have actions that are not in {plan.action_space}")
 
 
-def reached(begun: Begun, obs: NDArray[np.float32]) -> bool:
-    """Whether the actions led to the same observation again, float32 [D], to the bit."""
+def reached(begun: RunningEpisode, obs: NDArray[np.float32]) -> bool:
+    """Whether the replayed episode's observation, float32 [D], equals the saved one to the bit."""
     return not begun.obs or begun.obs == obs.tobytes()
 
 
-class Running:
-    """The running episodes of some lanes, as far as they have been played. Threads may add and read at the same time.
+class RunningEpisodes:
+    """The running episodes of some lanes. Threads may add and read at the same time.
 
     Args:
-        lanes: of the rows of the fragments.
+        lanes: of the fragments' environments, in order.
     """
 
     def __init__(self, plan: Plan, lanes: Iterable[int]) -> None:
@@ -78,25 +77,25 @@ class Running:
         self._numbers = [0] * rows
         self._lengths = np.zeros(rows, np.int64)
         # True once the row's episode has been reset and has an observation.
-        self._begun = np.zeros(rows, np.bool_)
+        self._started = np.zeros(rows, np.bool_)
         self._obs = np.zeros((rows, plan.obs_dim), np.float32)
         # Actions of all rows, [T, R, ...] each, the newest last; as far back as the longest episode needs.
         self._blocks: deque[NDArray[Any]] = deque()
         self._steps = 0
         self._lock = threading.Lock()
 
-    def add(self, fragment: Fragment, anew: Sequence[int] = ()) -> None:
-        """Adds the fragment that was played next.
+    def add(self, fragment: Fragment, restarted: Sequence[int] = ()) -> None:
+        """Adds the next fragment.
 
         Args:
-            anew: rows whose episodes began anew with this fragment, though nothing says that they had ended.
+            restarted: rows whose episodes were restarted at the start of this fragment without having ended.
         """
         ended = fragment.terminations | fragment.truncations
         with self._lock:
-            self._lengths[list(anew)] = 0
+            self._lengths[list(restarted)] = 0
             since = ended[::-1].argmax(0)
             self._lengths = np.where(ended.any(0), since, self._lengths + len(ended))
-            self._begun[:] = True
+            self._started[:] = True
             self._obs[...] = fragment.obs[-1]
             for lane, number in fragment.episodes.tolist():
                 self._numbers[self._rows[lane]] = number + 1
@@ -107,38 +106,40 @@ class Running:
                 self._steps -= len(self._blocks.popleft())
 
     def forget(self) -> None:
-        """The episodes begin anew, whoever plays them next."""
+        """Drops all actions: the episodes will be restarted."""
         with self._lock:
             self._lengths[:] = 0
-            self._begun[:] = False
+            self._started[:] = False
             self._blocks.clear()
             self._steps = 0
 
-    def state(self) -> tuple[dict[int, int], dict[int, Begun]]:
-        """The numbers of the episodes by lane, and what has been played of them; but for those that are too long."""
+    def state(self) -> tuple[dict[int, int], dict[int, RunningEpisode]]:
+        """Returns the numbers of the episodes by lane, and the running episodes but for those that are too long."""
         with self._lock:
             running = {}
             actions = np.concatenate(self._blocks) if self._blocks else None
             for row, (lane, length) in enumerate(zip(self._lanes, self._lengths.tolist(), strict=True)):
                 if length <= LONGEST:
                     played = actions[len(actions) - length :, row].tobytes() if actions is not None else b""
-                    running[lane] = Begun(played, self._obs[row].tobytes() if self._begun[row] else b"")
+                    running[lane] = RunningEpisode(
+                        played, self._obs[row].tobytes() if self._started[row] else b""
+                    )
             return dict(zip(self._lanes, self._numbers, strict=True)), running
 
-    def load(self, numbers: Sequence[int], running: Mapping[int, Begun]) -> list[Begun]:
-        """Goes on from what `state` gave; each row's episode, to be played again.
+    def load(self, numbers: Sequence[int], running: Mapping[int, RunningEpisode]) -> list[RunningEpisode]:
+        """Resumes from what `state` gave; returns each row's episode, to be replayed.
 
         Raises:
-            ValueError: one does not suit the plan.
+            ValueError: one does not fit the plan.
         """
-        begun = [running.get(lane, Begun()) for lane in self._lanes]
+        begun = [running.get(lane, RunningEpisode()) for lane in self._lanes]
         for each in begun:
-            check_begun(self._plan, each)
+            check_running(self._plan, each)
         played = [actions_of(self._plan, each) for each in begun]
         with self._lock:
             self._numbers[:] = numbers
             self._lengths[:] = [len(actions) for actions in played]
-            self._begun[:] = [bool(each.obs) for each in begun]
+            self._started[:] = [bool(each.obs) for each in begun]
             block = np.zeros(
                 (self._lengths.max(initial=0), len(played), *self._plan.action_shape),
                 action_dtype(self._plan),

@@ -1,7 +1,7 @@
-"""Who plays what: rows and episodes are handed out to workers as tasks, and what comes back is put together.
+"""The task scheduler of the collectors "executor" and "ray": tasks for workers, and fragments of their replies.
 
-Whoever runs the workers, the rules are these. With unit "steps" each worker plays its own rows on, T steps at a time;
-with unit "episodes" the next ones go to whoever is free. What a worker fails at is handed out again.
+With unit "steps" each worker steps its own environments, T steps a task. With unit "episodes" a free worker gets the
+next episodes. A failed task is scheduled again.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from typing import Any, Generic, Literal, Protocol, Self, TypeVar
 
 import numpy as np
 
-from fastrl.collectors.absence import Absence
-from fastrl.collectors.env_runner import PARTS, UNPUBLISHED, Arrays, Played, fragment_of, resumed
+from fastrl.collectors.env_runner import PARTS, UNPUBLISHED, Arrays, FragmentMeta, fragment_of, resumed
 from fastrl.collectors.failures import Episode, Failures
+from fastrl.collectors.learner_time import LearnerTime
 from fastrl.collectors.protocol import CollectError, Plan, Report
-from fastrl.collectors.running import Begun, Running
+from fastrl.collectors.running import RunningEpisode, RunningEpisodes
 from fastrl.rollout.fragment import Fragment
 from fastrl.utils.seeding import EPISODES
 
-# Seconds between looks at whether a worker hangs.
-LOOK = 0.5
+# Seconds between checks for workers that hang.
+POLL_INTERVAL_S = 0.5
 
 
 class TaskWorker:
@@ -52,15 +52,15 @@ class TaskWorker:
         self.turn = self.due = self.failed_starts = 0
 
 
-class Told(Protocol):
-    """What a worker tells with each answer.
+class WorkerReply(Protocol):
+    """The common part of workers' replies.
 
     Attributes:
         seconds: by `PARTS`, since its last answer.
         cause: what was raised, in one line; empty: all went well. ``traceback``: of it.
         refused: whether it is of no use to try again.
         span: when it began with it and when it was done, by this machine's `time.monotonic`; None if that is not known.
-        anew: of its rows, those whose episodes began anew with this answer, as playing them again led elsewhere.
+        restarted: its rows whose running episodes were restarted with this reply, as replaying them diverged.
     """
 
     @property
@@ -74,13 +74,13 @@ class Told(Protocol):
     @property
     def span(self) -> tuple[float, float] | None: ...
     @property
-    def anew(self) -> tuple[int, ...]: ...
+    def restarted(self) -> tuple[int, ...]: ...
 
 
 W = TypeVar("W", bound=TaskWorker)
 
 
-class TaskCollector(ABC, Generic[W]):
+class TaskScheduler(ABC, Generic[W]):
     """What collectors whose workers get tasks have in common; see `fastrl.collectors.protocol.Collector`.
 
     A kind of it tells how weights and tasks get to its workers, how it waits for their answers, and what it does about
@@ -124,16 +124,16 @@ class TaskCollector(ABC, Generic[W]):
         self._asked_ahead = ahead
         self._workers: list[W] = []
         # The running episodes of each worker's rows, by its index.
-        self._runs: dict[int, Running] = {}
+        self._runs: dict[int, RunningEpisodes] = {}
         self._nbytes = plan.make_actor().weights_nbytes
         # How often weights were published here; the versions before them were another collector's.
         self._published = 0
-        self._steps = self._episodes = self._restarts = self._turns = self._anew = 0
+        self._steps = self._episodes = self._restarts = self._turns = self._diverged = 0
         self._cold_start = 0.0
         self._seconds = dict.fromkeys(PARTS, 0.0)
-        self._absence = Absence()
+        self._learner_time = LearnerTime()
         # Seconds that workers have played while the learner was elsewhere; None: not known.
-        self._meanwhile: float | None = 0.0
+        self._overlap_seconds: float | None = 0.0
         # Episodes to be played: those that failed, and from the next number on up to the end of the update.
         self._again: list[int] = []
         self._next = self._end = 0
@@ -173,8 +173,8 @@ class TaskCollector(ABC, Generic[W]):
 
     @abstractmethod
     def _wait(self, timeout: float) -> None:
-        """Takes in all that workers have answered (`_started`, `_came_back`), and replaces those that have died
-        (`_replaced`); waits up to ``timeout`` seconds for something, if there is nothing yet."""
+        """Handles all replies of workers (`_worker_started`, `_task_finished`) and replaces dead workers
+        (`_worker_replaced`); waits up to ``timeout`` seconds if there is nothing yet."""
 
     @abstractmethod
     def _limit(self, worker: W) -> float:
@@ -219,10 +219,10 @@ class TaskCollector(ABC, Generic[W]):
             self._end += self.plan.episodes
             for worker in self._workers:
                 worker.due = 1
-        with self._absence.visit():
+        with self._learner_time.waiting():
             while len(self._ready) < self._wanted:
-                self._hand_out()
-                self._receive(LOOK)
+                self._schedule()
+                self._receive(POLL_INTERVAL_S)
         self._wanted = 0
         fragments = sorted(self._ready, key=lambda fragment: fragment.place)
         self._ready.clear()
@@ -231,15 +231,15 @@ class TaskCollector(ABC, Generic[W]):
     def take(self, timeout: float | None = None) -> Fragment | None:
         self._use("take")
         until = math.inf if timeout is None else time.monotonic() + timeout
-        with self._absence.visit():
+        with self._learner_time.waiting():
             self._receive(0.0)
-            self._hand_out()
+            self._schedule()
             while not self._ready:
                 left = until - time.monotonic()
                 if left < 0:
                     return None
-                self._receive(min(left, LOOK))
-                self._hand_out()
+                self._receive(min(left, POLL_INTERVAL_S))
+                self._schedule()
             return self._ready.popleft()
 
     def _use(self, mode: Literal["collect", "take"]) -> None:
@@ -258,18 +258,18 @@ class TaskCollector(ABC, Generic[W]):
             workers=self._n_workers,
             failures=tuple(self._failures.all),
             restarts=self._restarts,
-            begun_anew=self._anew,
+            diverged=self._diverged,
             cold_start=self._cold_start,
             memory_mib=self._memory(),
             seconds=dict(self._seconds),
-            meanwhile=self._meanwhile,
+            overlap_seconds=self._overlap_seconds,
         )
 
     def state_dict(self) -> dict[str, Any]:
         """See `fastrl.collectors.protocol.Collector`. Whole episodes that were begun and not taken are not played
         again."""
         numbers: dict[int, int] = {EPISODES: self._next} if self._whole else {}
-        running: dict[int, Begun] = {}
+        running: dict[int, RunningEpisode] = {}
         for worker in self._workers:
             own, begun = self._running_of(worker).state()
             numbers |= own
@@ -289,13 +289,13 @@ class TaskCollector(ABC, Generic[W]):
                 self._running_of(worker).load(worker.numbers, state["running"])
         self.version = state["version"]
 
-    def _running_of(self, worker: W) -> Running:
-        return self._runs.setdefault(worker.index, Running(self.plan, worker.lanes))
+    def _running_of(self, worker: W) -> RunningEpisodes:
+        return self._runs.setdefault(worker.index, RunningEpisodes(self.plan, worker.lanes))
 
-    def _begun(self, worker: W) -> list[Begun]:
+    def _running_episodes(self, worker: W) -> list[RunningEpisode]:
         """The running episodes of the rows of a worker that has played nothing yet."""
         _, begun = self._running_of(worker).state()
-        return [begun.get(lane, Begun()) for lane in worker.lanes]
+        return [begun.get(lane, RunningEpisode()) for lane in worker.lanes]
 
     def __enter__(self) -> Self:
         return self
@@ -307,7 +307,7 @@ class TaskCollector(ABC, Generic[W]):
 
     # What is handed out
 
-    def _hand_out(self) -> None:
+    def _schedule(self) -> None:
         """Gives tasks to workers: to each one, before any has two, and who waited longest comes first."""
         workers = sorted(self._workers, key=lambda worker: worker.turn)
         for depth in range(1, self._depth + 1):
@@ -364,22 +364,22 @@ class TaskCollector(ABC, Generic[W]):
             if now - worker.since > self._limit(worker):
                 self._end_hanging(worker)
 
-    def _started(self, worker: W, told: Told, cold_start: float) -> None:
+    def _worker_started(self, worker: W, reply: WorkerReply, cold_start: float) -> None:
         """A worker has built what it plays with, so many seconds after the collector began; or it has failed to."""
-        self._count(told)
-        if told.cause:
-            self._failed_to_start(worker, told.cause, told.traceback)
+        self._count(reply)
+        if reply.cause:
+            self._start_failed(worker, reply.cause, reply.traceback)
             return
         worker.failed_starts = 0
         self._cold_start = self._cold_start or cold_start
 
-    def _came_back(
+    def _task_finished(
         self,
         worker: W,
         numbers: tuple[int, ...],
-        fragments: Sequence[tuple[Arrays, Played]],
+        fragments: Sequence[tuple[Arrays, FragmentMeta]],
         version: int,
-        told: Told,
+        reply: WorkerReply,
     ) -> None:
         """A task is done, or has failed after some of its fragments.
 
@@ -388,29 +388,29 @@ class TaskCollector(ABC, Generic[W]):
             version: of the policy that played them.
         """
         self._running -= _fragments(numbers)
-        if told.span is None:
-            self._meanwhile = None
-        elif self._meanwhile is not None:
-            self._meanwhile += self._absence.between(*told.span)
-        self._count(told)
+        if reply.span is None:
+            self._overlap_seconds = None
+        elif self._overlap_seconds is not None:
+            self._overlap_seconds += self._learner_time.between(*reply.span)
+        self._count(reply)
         for arrays, played in fragments:
-            self._deliver(worker, arrays, played, version, told.anew)
+            self._deliver(worker, arrays, played, version, reply.restarted)
         if fragments and self._whole:
-            spent = sum(told.seconds[PARTS.index(part)] for part in ("environment", "inference", "buffer"))
+            spent = sum(reply.seconds[PARTS.index(part)] for part in ("environment", "inference", "buffer"))
             self._episode_seconds = spent / len(fragments)
-        if told.cause:
+        if reply.cause:
             left = numbers[len(fragments) :]
-            self._put_back(worker, left)
-            self._failed(worker, left[:1], told.cause, told.traceback)
+            self._requeue(worker, left)
+            self._task_failed(worker, left[:1], reply.cause, reply.traceback)
 
-    def _count(self, told: Told) -> None:
-        for part, seconds in zip(PARTS, told.seconds, strict=False):
+    def _count(self, reply: WorkerReply) -> None:
+        for part, seconds in zip(PARTS, reply.seconds, strict=False):
             self._seconds[part] += seconds
-        if told.refused:
-            raise CollectError(f"{told.cause}\n\n{told.traceback}".rstrip(), told.traceback)
+        if reply.refused:
+            raise CollectError(f"{reply.cause}\n\n{reply.traceback}".rstrip(), reply.traceback)
 
     def _deliver(
-        self, worker: W, arrays: Arrays, played: Played, version: int, anew: tuple[int, ...]
+        self, worker: W, arrays: Arrays, played: FragmentMeta, version: int, restarted: tuple[int, ...]
     ) -> None:
         lanes = np.asarray([EPISODES] if self._whole else worker.lanes, np.int64)
         steps = played.num_steps
@@ -422,13 +422,15 @@ class TaskCollector(ABC, Generic[W]):
         if not self._whole:
             for lane, number in played.episodes:
                 worker.numbers[lane - worker.lanes[0]] = number + 1
-            self._running_of(worker).add(fragment, anew)
-            self._anew += len(anew)
+            self._running_of(worker).add(fragment, restarted)
+            self._diverged += len(restarted)
         self._ready.append(fragment)
 
     # What goes wrong
 
-    def _replaced(self, worker: W, given: Sequence[tuple[int, ...] | None], cause: str, told: str) -> None:
+    def _worker_replaced(
+        self, worker: W, given: Sequence[tuple[int, ...] | None], cause: str, told: str
+    ) -> None:
         """A worker had died, and another one has taken its place.
 
         Args:
@@ -438,27 +440,27 @@ class TaskCollector(ABC, Generic[W]):
         self._restarts += 1
         for numbers in given:
             if numbers is not None:
-                self._give_back(worker, numbers)
+                self._return_task(worker, numbers)
         if not given:
             self._failures.add(worker.index, "nothing", cause, told, ())
         elif given[0] is None:
-            self._failed_to_start(worker, cause, told)
+            self._start_failed(worker, cause, told)
         else:
-            self._failed(worker, given[0], cause, told)
+            self._task_failed(worker, given[0], cause, told)
 
-    def _give_back(self, worker: W, numbers: tuple[int, ...]) -> None:
+    def _return_task(self, worker: W, numbers: tuple[int, ...]) -> None:
         """A task that was handed out will not be answered."""
         self._running -= _fragments(numbers)
-        self._put_back(worker, numbers)
+        self._requeue(worker, numbers)
 
-    def _put_back(self, worker: W, numbers: tuple[int, ...]) -> None:
+    def _requeue(self, worker: W, numbers: tuple[int, ...]) -> None:
         """What is left of a task, with unit "steps" all of it, has to be handed out again."""
         for number in numbers:
             heapq.heappush(self._again, number)
         if not self._whole and self._mode == "collect":
             worker.due += 1
 
-    def _failed(self, worker: W, numbers: tuple[int, ...], cause: str, told: str) -> None:
+    def _task_failed(self, worker: W, numbers: tuple[int, ...], cause: str, told: str) -> None:
         """Counts a failure at the episodes of these numbers, or at those that the worker's rows are in."""
         episodes: list[Episode]
         if self._whole:
@@ -470,7 +472,7 @@ class TaskCollector(ABC, Generic[W]):
             what = f"a fragment of rows {worker.lanes[0]} to {worker.lanes[-1]}"
         self._failures.add(worker.index, what, cause, told, episodes)
 
-    def _failed_to_start(self, worker: W, cause: str, told: str) -> None:
+    def _start_failed(self, worker: W, cause: str, told: str) -> None:
         worker.failed_starts += 1
         self._failures.add(worker.index, "building its environment", cause, told, ())
         if worker.failed_starts >= self._failures.most:

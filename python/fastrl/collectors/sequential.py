@@ -4,10 +4,10 @@ import traceback
 from types import TracebackType
 from typing import Any, Self
 
-from fastrl.collectors.env_runner import UNPUBLISHED, Player, resumed
+from fastrl.collectors.env_runner import UNPUBLISHED, EnvRunner, resumed
 from fastrl.collectors.failures import Failures, last_line
 from fastrl.collectors.protocol import CollectError, Plan, Report
-from fastrl.collectors.running import Running
+from fastrl.collectors.running import RunningEpisodes
 from fastrl.rollout.fragment import Fragment
 from fastrl.utils.seeding import EPISODES
 
@@ -19,8 +19,8 @@ class SequentialCollector:
     its timeout.
 
     Args:
-        max_failures: an episode at which the environment raises is begun anew, in a new environment; after so many
-            times the run stops.
+        max_failures: an episode in which the environment raises is restarted in a new environment; after so many
+            failures of it the run stops.
     """
 
     name = "sequential"
@@ -28,37 +28,41 @@ class SequentialCollector:
     def __init__(self, plan: Plan, *, max_failures: int = 3) -> None:
         self.plan = plan
         self.version = 0
-        self._player = Player(plan, range(plan.num_envs) if plan.unit == "steps" else ())
-        self._running = Running(plan, self._player.lanes.tolist())
+        self._runner = EnvRunner(plan, range(plan.num_envs) if plan.unit == "steps" else ())
+        self._running = RunningEpisodes(plan, self._runner.lanes.tolist())
         self._published = False
-        self._next = self._anew = 0
+        self._next = self._diverged = 0
         self._steps = self._episodes = 0
         self._failures = Failures(max_failures)
         self._cold_start = 0.0
 
     def publish(self, weights: Any) -> int:
-        self._player.load(weights)
+        self._runner.load(weights)
         self._published = True
         self.version += 1
         return self.version
 
     def collect(self) -> list[Fragment]:
-        return [self._play() for _ in range(self.plan.episodes if self.plan.unit == "episodes" else 1)]
+        return [self._collect() for _ in range(self.plan.episodes if self.plan.unit == "episodes" else 1)]
 
     def take(self, timeout: float | None = None) -> Fragment:
-        return self._play()
+        return self._collect()
 
-    def _play(self) -> Fragment:
-        player = self._player
+    def _collect(self) -> Fragment:
+        runner = self._runner
         whole = self.plan.unit == "episodes"
-        if player.actor.weights_nbytes and not self._published:
+        if runner.actor.weights_nbytes and not self._published:
             raise CollectError(UNPUBLISHED)
         while True:
             try:
                 if not self._steps:
-                    player.build()
+                    runner.build()
                     self._cold_start = self._cold_start or self._failures.elapsed()
-                fragment = player.episode(self._next, self.version) if whole else player.steps(self.version)
+                fragment = (
+                    runner.collect_episode(self._next, self.version)
+                    if whole
+                    else runner.collect_steps(self.version)
+                )
                 break
             except CollectError:
                 raise
@@ -68,7 +72,7 @@ class SequentialCollector:
                 episodes = (
                     [(EPISODES, self._next)]
                     if whole
-                    else list(zip(player.lanes.tolist(), player.numbers, strict=True))
+                    else list(zip(runner.lanes.tolist(), runner.numbers, strict=True))
                 )
                 task = (
                     f"episode {self._next}" if whole else f"a fragment of rows 0 to {self.plan.num_envs - 1}"
@@ -78,8 +82,8 @@ class SequentialCollector:
                 except CollectError as end:
                     raise end from error
         if not whole:
-            self._running.add(fragment, player.anew)
-            self._anew += len(player.anew)
+            self._running.add(fragment, runner.restarted)
+            self._diverged += len(runner.restarted)
         self._next += whole
         self._steps += len(fragment)
         self._episodes += len(fragment.episodes)
@@ -91,9 +95,9 @@ class SequentialCollector:
             steps=self._steps,
             episodes=self._episodes,
             failures=tuple(self._failures.all),
-            begun_anew=self._anew,
+            diverged=self._diverged,
             cold_start=self._cold_start,
-            seconds=dict(self._player.seconds),
+            seconds=dict(self._runner.seconds),
         )
 
     def state_dict(self) -> dict[str, Any]:
@@ -103,16 +107,16 @@ class SequentialCollector:
         return {"numbers": numbers, "running": running, "version": self.version}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        numbers = resumed(state, self._player.lanes.tolist())
+        numbers = resumed(state, self._runner.lanes.tolist())
         if self.plan.unit == "episodes":
             [self._next] = numbers
         else:
-            self._player.numbers = numbers
-            self._player.begun = self._running.load(numbers, state["running"])
+            self._runner.numbers = numbers
+            self._runner.running = self._running.load(numbers, state["running"])
         self.version = state["version"]
 
     def close(self) -> None:
-        self._player.close()
+        self._runner.close()
 
     def __enter__(self) -> Self:
         return self

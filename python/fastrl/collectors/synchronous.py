@@ -1,5 +1,4 @@
-"""Collects from environments that are stepped together, with one actor for all of them: in worker processes ("sync"),
-or compiled ones in this process's threads ("native")."""
+"""Collectors in lockstep: "sync" steps environments in worker processes, "native" compiled ones in threads."""
 
 from __future__ import annotations
 
@@ -15,31 +14,39 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
-from fastrl.collectors.async_runner import AsyncRows, AsyncWorlds
-from fastrl.collectors.env_runner import PARTS, UNPUBLISHED, Arrays, Played, arrays_for, fragment_of, resumed
+from fastrl.collectors.async_runner import AsyncBackend, AsyncEnvRunner
+from fastrl.collectors.env_runner import (
+    PARTS,
+    UNPUBLISHED,
+    Arrays,
+    FragmentMeta,
+    arrays_for,
+    fragment_of,
+    resumed,
+)
 from fastrl.collectors.failures import Failures
 from fastrl.collectors.protocol import CollectError, Plan, Report
 from fastrl.collectors.resources import WorkerCount, count_workers
-from fastrl.collectors.running import Running
-from fastrl.collectors.vector_backends import NativeWorlds, ProcessWorlds
-from fastrl.collectors.vector_runner import End, Rows
+from fastrl.collectors.running import RunningEpisodes
+from fastrl.collectors.vector_backends import NativeBackend, ProcessBackend
+from fastrl.collectors.vector_runner import End, VectorEnvRunner
 from fastrl.envs.process_pool import SHUTDOWN_GRACE_S, WorkerError
 from fastrl.envs.vector import NativeVectorEnv
 from fastrl.networks.compiled_actor import Actor
 from fastrl.rollout.fragment import Fragment
 from fastrl.utils.seeding import EPISODES
 
-Group = Rows | AsyncRows
+Runner = VectorEnvRunner | AsyncEnvRunner
 
 
 class LockstepCollector:
     """See `fastrl.collectors.protocol.Collector`. Made by `sync_collector` or `native_collector`.
 
-    Rows are played by groups, each with an actor and environments of its own and in a thread of its own. `take` plays
-    in the background from its first call on; then `collect` can no longer be used.
+    Each runner has an actor, environments and a thread of its own. `take` collects in the background from its first
+    call on; then `collect` can no longer be used.
 
     Args:
-        make_rows: makes the groups, which have the plan's rows between them, in order.
+        make_runners: makes the runners, which share the plan's environments in order.
         ahead: for `take`, fragments that may be running or wait to be taken. By default two, or with unit "episodes"
             two updates' worth of them.
     """
@@ -48,7 +55,7 @@ class LockstepCollector:
         self,
         name: str,
         plan: Plan,
-        make_rows: Callable[[Failures], Sequence[Group]],
+        make_runners: Callable[[Failures], Sequence[Runner]],
         *,
         max_failures: int,
         ahead: int | None,
@@ -61,22 +68,24 @@ class LockstepCollector:
         self._whole = plan.unit == "episodes"
         self._ahead = ahead or 2 * (plan.episodes if self._whole else 1)
         self._failures = Failures(max_failures)
-        # What was published last, and the version that the actors have.
+        # The newest version and its weights, and the version that the actors have.
         self._newest: tuple[int, bytes] | None = None
         self._loaded = 0
-        self._running = Running(plan, () if self._whole else range(plan.num_envs))
+        self._running = RunningEpisodes(plan, () if self._whole else range(plan.num_envs))
         self._next = 0
         self._steps = self._episodes = 0
         self._seconds = dict.fromkeys(PARTS, 0.0)
         self._arrays: list[Arrays] = []
         self._background: _Background | None = None
-        self._rows = make_rows(self._failures)
-        self._threads = ThreadPoolExecutor(len(self._rows), f"fastrl {name}") if len(self._rows) > 1 else None
+        self._runners = make_runners(self._failures)
+        self._threads = (
+            ThreadPoolExecutor(len(self._runners), f"fastrl {name}") if len(self._runners) > 1 else None
+        )
         self._cold_start = self._failures.elapsed()
 
     @property
     def _actors(self) -> list[Actor]:
-        return [rows.actor for rows in self._rows]
+        return [runner.actor for runner in self._runners]
 
     def publish(self, weights: Any) -> int:
         self._newest = self.version + 1, memoryview(weights).cast("B").tobytes()
@@ -84,10 +93,10 @@ class LockstepCollector:
         return self.version
 
     def _load(self) -> int:
-        """Gives the actors the newest weights; their version."""
+        """Loads the newest weights into the actors; returns their version."""
         newest = self._newest
         if newest is None:
-            if self._rows[0].actor.weights_nbytes:
+            if self._runners[0].actor.weights_nbytes:
                 raise CollectError(UNPUBLISHED)
         elif newest[0] != self._loaded:
             start = time.perf_counter()
@@ -100,90 +109,92 @@ class LockstepCollector:
     def collect(self) -> list[Fragment]:
         if self._background is not None:
             raise RuntimeError(
-                "this collector goes on by itself since take(): take fragments, or make another one"
+                "this collector collects in the background since take(): take fragments, or make another one"
             )
         if not self._whole:
             if not self._arrays:
                 self._arrays = [arrays_for(self.plan, self.plan.num_envs)]
-            return [self._play_steps(self._arrays[0])]
+            return [self._collect_steps(self._arrays[0])]
         fragments: list[Fragment] = []
-        self._play_episodes(fragments.append)
+        self._collect_episodes(fragments.append)
         return sorted(fragments, key=lambda fragment: int(fragment.episodes[0, 1]))
 
     def refresh_observations(self) -> None:
         """Reads the observations again, after the owner of a compiled environment has changed it."""
-        for rows in self._rows:
-            if isinstance(rows, Rows):
-                rows.refresh_observations()
+        for runner in self._runners:
+            if isinstance(runner, VectorEnvRunner):
+                runner.refresh_observations()
 
     def take(self, timeout: float | None = None) -> Fragment | None:
         if self._background is None:
-            self._background = _Background(self._play_on, self._ahead)
+            self._background = _Background(self._collect_ahead, self._ahead)
         return self._background.take(timeout)
 
-    def _play_on(self, background: _Background) -> None:
-        """What goes on behind `take`."""
+    def _collect_ahead(self, background: _Background) -> None:
+        """Collects in the background for `take`."""
         batch = min(self.plan.episodes, self._ahead)
         while background.await_room(batch if self._whole else 1):
             if self._whole:
-                self._play_episodes(background.give, batch)
+                self._collect_episodes(background.give, batch)
             else:
-                background.give(self._play_steps(arrays_for(self.plan, self.plan.num_envs)))
+                background.give(self._collect_steps(arrays_for(self.plan, self.plan.num_envs)))
 
-    def _each(self, do: Callable[[Group], Any]) -> list[Any]:
-        """Lets every group do something, each in its thread."""
+    def _map_runners(self, do: Callable[[Runner], Any]) -> list[Any]:
+        """Calls a function with every runner, each in its own thread."""
         if self._threads is None:
-            return [do(self._rows[0])]
-        futures = [self._threads.submit(do, rows) for rows in self._rows]
+            return [do(self._runners[0])]
+        futures = [self._threads.submit(do, runner) for runner in self._runners]
         return [future.result() for future in futures]
 
-    def _play_steps(self, arrays: Arrays) -> Fragment:
+    def _collect_steps(self, arrays: Arrays) -> Fragment:
         version = self._load()
         for name in ("terminations", "truncations", "final_obs"):
             arrays[name][...] = 0
 
-        def play(rows: Group) -> list[End]:
-            part = slice(rows.first, rows.first + len(rows.lanes))
-            return rows.play_steps({name: array[:, part] for name, array in arrays.items()})
+        def run(runner: Runner) -> list[End]:
+            part = slice(runner.first, runner.first + len(runner.lanes))
+            return runner.run_steps({name: array[:, part] for name, array in arrays.items()})
 
-        # In the order in which they ended, and of rows.
-        ends = sorted(end for part in self._each(play) for end in part)
-        played = Played(
+        # By step, then lane.
+        ends = sorted(end for part in self._map_runners(run) for end in part)
+        meta = FragmentMeta(
             self.plan.num_steps,
             [end[3] for end in ends],
             [end[4] for end in ends],
             [(end[1], end[2]) for end in ends],
             [end[6] for end in ends],
         )
-        lanes = np.concatenate([rows.lanes for rows in self._rows])
-        fragment = fragment_of(self.plan, arrays, played, version, lanes)
-        self._running.add(fragment, [rows.first + row for rows in self._rows for row in rows.anew])
+        lanes = np.concatenate([runner.lanes for runner in self._runners])
+        fragment = fragment_of(self.plan, arrays, meta, version, lanes)
+        self._running.add(
+            fragment, [runner.first + row for runner in self._runners for row in runner.restarted]
+        )
         self._count(fragment)
         return fragment
 
-    def _play_episodes(self, give: Callable[[Fragment], Any], count: int | None = None) -> None:
-        """The next episodes, each handed over when it is over."""
+    def _collect_episodes(self, give: Callable[[Fragment], Any], count: int | None = None) -> None:
+        """Runs the next episodes, and gives each away when it has ended."""
         version = self._load()
         count = count or self.plan.episodes
-        first, groups = self._next, len(self._rows)
+        first, groups = self._next, len(self._runners)
         lock = threading.Lock()
 
-        def over(arrays: Arrays, number: int, total: float, info: tuple[float, ...]) -> None:
+        def on_end(arrays: Arrays, number: int, total: float, info: tuple[float, ...]) -> None:
             length = len(arrays["rewards"])
-            played = Played(length, [total], [length], [(EPISODES, number)], [info])
-            fragment = fragment_of(self.plan, arrays, played, version, np.array([EPISODES], np.int64))
+            meta = FragmentMeta(length, [total], [length], [(EPISODES, number)], [info])
+            fragment = fragment_of(self.plan, arrays, meta, version, np.array([EPISODES], np.int64))
             with lock:
                 self._count(fragment)
                 give(fragment)
 
-        def play(rows: Group) -> None:
-            group = self._rows.index(rows)
-            rows.play_episodes(
-                range(first + count * group // groups, first + count * (group + 1) // groups), over
+        def run(runner: Runner) -> None:
+            group = self._runners.index(runner)
+            runner.run_episodes(
+                range(first + count * group // groups, first + count * (group + 1) // groups), on_end
             )
 
         self._next += count
-        self._each(play)
+        self._map_runners(run)
 
     def _count(self, fragment: Fragment) -> None:
         self._steps += len(fragment)
@@ -192,29 +203,29 @@ class LockstepCollector:
 
     def report(self) -> Report:
         seconds = dict(self._seconds)
-        workers = sum(rows.worlds.num_workers for rows in self._rows)
-        for rows in self._rows:
-            spent, waited = rows.worlds.seconds()
-            for part, value in rows.seconds.items():
+        workers = sum(runner.backend.num_workers for runner in self._runners)
+        for runner in self._runners:
+            spent, waited = runner.backend.seconds()
+            for part, value in runner.seconds.items():
                 seconds[part] += value
             if workers:
-                # Workers know better than who waits for them.
-                seconds["environment"] += spent - rows.seconds["environment"]
+                # Workers measure their own time, without that of their messages.
+                seconds["environment"] += spent - runner.seconds["environment"]
                 seconds["waiting"] += waited
         if not workers and self._background is not None:
-            workers = len(self._rows)
+            workers = len(self._runners)
         elif not workers:
-            # Threads play at the same time, while the learner waits for them: what a mean one does is its time.
-            seconds = {part: value / len(self._rows) for part, value in seconds.items()}
+            # The learner waits for threads that run at the same time: their mean is its time.
+            seconds = {part: value / len(self._runners) for part, value in seconds.items()}
         return Report(
             steps=self._steps,
             episodes=self._episodes,
             workers=workers,
             failures=tuple(self._failures.all),
-            restarts=sum(rows.restarts for rows in self._rows),
-            begun_anew=sum(rows.elsewhere for rows in self._rows),
+            restarts=sum(runner.restarts for runner in self._runners),
+            diverged=sum(runner.diverged for runner in self._runners),
             cold_start=self._cold_start,
-            memory_mib=tuple(size for rows in self._rows for size in rows.worlds.memory()),
+            memory_mib=tuple(size for runner in self._runners for size in runner.backend.memory()),
             seconds=seconds,
         )
 
@@ -227,21 +238,21 @@ class LockstepCollector:
             [self._next] = resumed(state, [EPISODES])
         else:
             numbers = resumed(state, range(self.plan.num_envs))
-            begun = self._running.load(numbers, state["running"])
-            for rows in self._rows:
-                part = slice(rows.first, rows.first + len(rows.lanes))
-                rows.numbers[:], rows.begun = numbers[part], begun[part]
+            episodes = self._running.load(numbers, state["running"])
+            for runner in self._runners:
+                part = slice(runner.first, runner.first + len(runner.lanes))
+                runner.numbers[:], runner.running = numbers[part], episodes[part]
         self.version = self._loaded = state["version"]
 
     def close(self) -> None:
         if self._background is not None:
-            for rows in self._rows:
-                rows.stops = True
+            for runner in self._runners:
+                runner.stopped = True
             self._background.end()
         if self._threads is not None:
             self._threads.shutdown()
-        for rows in self._rows:
-            rows.worlds.close()
+        for runner in self._runners:
+            runner.backend.close()
 
     def __enter__(self) -> Self:
         return self
@@ -253,27 +264,29 @@ class LockstepCollector:
 
 
 class _Background:
-    """A thread that plays on, at most so many fragments ahead of who takes them."""
+    """A thread that collects, at most so many fragments ahead of `take`."""
 
-    def __init__(self, play_on: Callable[[_Background], None], ahead: int) -> None:
+    def __init__(self, collect_ahead: Callable[[_Background], None], ahead: int) -> None:
         self._ahead = ahead
         self._ready: deque[Fragment] = deque()
         self._changed = threading.Condition()
         self._problem: BaseException | None = None
         self._ends = False
-        self._thread = threading.Thread(target=self._run, args=(play_on,), name="fastrl ahead", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, args=(collect_ahead,), name="fastrl ahead", daemon=True
+        )
         self._thread.start()
 
-    def _run(self, play_on: Callable[[_Background], None]) -> None:
+    def _run(self, collect_ahead: Callable[[_Background], None]) -> None:
         try:
-            play_on(self)
+            collect_ahead(self)
         except BaseException as error:
             with self._changed:
                 self._problem = error
                 self._changed.notify_all()
 
     def await_room(self, fragments: int) -> bool:
-        """Until so many can be begun; false if none is wanted any more."""
+        """Waits until there is room for more fragments; false once it is closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._ends or len(self._ready) + fragments <= self._ahead)
             return not self._ends
@@ -297,7 +310,7 @@ class _Background:
         with self._changed:
             self._ends = True
             self._changed.notify_all()
-        # It may wait for an environment that hangs, whose worker is killed next.
+        # The thread may wait for an environment that hangs; its worker is killed next.
         self._thread.join(SHUTDOWN_GRACE_S)
 
 
@@ -311,16 +324,16 @@ def sync_collector(
     start_method: Literal["spawn", "forkserver"] = "forkserver",
     measure: Callable[[], int] | None = None,
 ) -> LockstepCollector:
-    """Collects from N environments in worker processes, stepped together; the actor acts here.
+    """Collects from environments in worker processes, stepped in lockstep; the actor runs in this process.
 
-    A worker whose environment raises, that is killed, or that takes longer than ``task_timeout`` seconds for a step is
-    replaced, and the episodes of its rows begin anew: with unit "steps", what was played of them ends as truncated.
+    A worker is replaced if its environment raises, if it is killed, or if a step takes longer than ``task_timeout``
+    seconds. The episodes of its environments are restarted; with unit "steps" their steps so far end as truncated.
 
     Args:
-        n_workers: processes, which share the rows; "auto": one a core, if memory allows.
-        max_failures: as soon as a worker has failed so often at the same episode, the run stops.
+        n_workers: processes, which share the environments; "auto": one a core, if memory allows.
+        max_failures: the run stops once a worker has failed so often at the same episode.
         ahead: see `LockstepCollector`.
-        measure: tells the bytes of memory that one worker takes; asked only where memory could be short.
+        measure: returns the bytes of memory that one worker takes; called only where memory could be short.
 
     Raises:
         ValueError, TypeError: an argument that makes no sense. CollectError: environments cannot be built; it has the
@@ -328,17 +341,17 @@ def sync_collector(
     """
     count = count_workers(n_workers, useful=plan.num_envs, measure=measure)
 
-    def make_rows(failures: Failures) -> list[Rows]:
+    def make_runners(failures: Failures) -> list[VectorEnvRunner]:
         try:
-            worlds = ProcessWorlds(plan, count, task_timeout=task_timeout, start_method=start_method)
+            backend = ProcessBackend(plan, count, task_timeout=task_timeout, start_method=start_method)
         except WorkerError as error:
             first = error.deaths[0]
             raise CollectError(
                 f"worker {first.worker}: {first.cause}\n\n{first.traceback}".rstrip(), first.traceback
             ) from None
-        return [Rows(plan, worlds, plan.make_actor(), 0, plan.num_envs, failures)]
+        return [VectorEnvRunner(plan, backend, plan.make_actor(), 0, plan.num_envs, failures)]
 
-    return LockstepCollector("sync", plan, make_rows, max_failures=max_failures, ahead=ahead)
+    return LockstepCollector("sync", plan, make_runners, max_failures=max_failures, ahead=ahead)
 
 
 def native_collector(
@@ -351,17 +364,17 @@ def native_collector(
 ) -> LockstepCollector:
     """Collects from a compiled environment, in threads of this process.
 
-    Each thread has its share of the rows, and steps them together. With ``asynchronous`` there is no barrier at each
-    step: threads step whichever row is due, and actions are chosen for the rows that are ready first. The fragments are
-    the same; it pays where steps are long and uneven.
+    Each thread steps its share of the environments in lockstep. With ``asynchronous`` there is no barrier at each step:
+    actions are chosen for the environments that are ready first. The fragments are the same; it is faster where steps
+    are long and uneven.
 
     Args:
         n_workers: threads; "auto": one a core.
         ahead: see `LockstepCollector`.
-        asynchronous: how many rows are waited for at a time.
-        env: the vector environment to collect from, with autoreset_mode "disabled"; its owner may change it between
-            two calls of `collect` (see `LockstepCollector.refresh_observations`) and closes it. It is stepped with
-            threads of its own, so that ``n_workers`` does not count. None: the plan's.
+        asynchronous: how many environments to wait for at a time.
+        env: a vector environment of the caller's to collect from, with autoreset_mode "disabled". It may be changed
+            between two calls of `collect` (see `LockstepCollector.refresh_observations`), is stepped with its own
+            threads, whatever ``n_workers`` says, and stays open. None: environments are built from the plan.
 
     Raises:
         CollectError: the environment is not compiled, or its spaces are not the plan's.
@@ -373,18 +386,16 @@ def native_collector(
     if asynchronous is not None and not 1 <= asynchronous <= plan.num_envs:
         raise ValueError(f"asynchronous should be from 1 to num_envs, {plan.num_envs}, got {asynchronous}")
     if asynchronous is not None and (env is not None or plan.action_masks or plan.episode_info):
-        raise ValueError(
-            "asynchronous does not go with an environment of one's own, action masks or episode_info"
-        )
+        raise ValueError("asynchronous does not go with env, action masks or episode_info: leave it out")
     bounds = [plan.num_envs * i // threads for i in range(threads + 1)]
 
-    def make_rows(failures: Failures) -> Sequence[Group]:
+    def make_runners(failures: Failures) -> Sequence[Runner]:
         if asynchronous is not None:
-            return [AsyncRows(plan, AsyncWorlds(plan, threads), asynchronous)]
-        make = partial(Rows, plan)
+            return [AsyncEnvRunner(plan, AsyncBackend(plan, threads), asynchronous)]
+        make = partial(VectorEnvRunner, plan)
         return [
-            make(NativeWorlds(plan, end - first, env), plan.make_actor(), first, end - first, failures)
+            make(NativeBackend(plan, end - first, env), plan.make_actor(), first, end - first, failures)
             for first, end in pairwise(bounds)
         ]
 
-    return LockstepCollector("native", plan, make_rows, max_failures=1, ahead=ahead)
+    return LockstepCollector("native", plan, make_runners, max_failures=1, ahead=ahead)

@@ -1,4 +1,4 @@
-"""How experience gets from collectors to their learner: what both need of it, and the queue in shared memory.
+"""Transport of experience from collecting processes to their learner: the protocol, and the queue in shared memory.
 
 ``fastrl.benchmarks.pixels`` has the ways that this one is compared with.
 """
@@ -14,7 +14,7 @@ from fastrl.queue import Empty, Producer, Queue, ShutDown
 Rows = NDArray[np.void]
 
 
-class FeedClosed(Exception):  # noqa: N818 - no error: it is how a run ends
+class TransportClosed(Exception):  # noqa: N818 - no error: it is how a run ends
     """The learner takes no more."""
 
 
@@ -27,14 +27,14 @@ class Sender(Protocol):
         """Hands over rows, in order; waits for room.
 
         Raises:
-            FeedClosed: the learner takes no more.
+            TransportClosed: the learner takes no more.
         """
         ...
 
     def close(self) -> None: ...
 
 
-class Feed(Protocol):
+class Transport(Protocol):
     """The learner's end."""
 
     def sender(self) -> Sender:
@@ -65,7 +65,7 @@ class Feed(Protocol):
     def close(self) -> None: ...
 
 
-class QueueFeed:
+class QueueTransport:
     """`fastrl.queue.Queue`: a ring of its own for each collector, nobody waits for another.
 
     Args:
@@ -130,7 +130,7 @@ class QueueSender:
         try:
             self._producer.put_many(rows)
         except ShutDown:
-            raise FeedClosed from None
+            raise TransportClosed from None
 
     def close(self) -> None:
         if self._producer is not None:

@@ -1,5 +1,4 @@
-"""Rows of environments that are stepped together, as `fastrl.collectors.synchronous` wants them: those of
-`ProcessVectorEnv`, or those of our compiled vector environments."""
+"""Vector backends of `fastrl.collectors.synchronous`: `ProcessVectorEnv`, or a compiled vector environment."""
 
 from __future__ import annotations
 
@@ -17,15 +16,15 @@ from fastrl.envs.process_vector import ProcessVectorEnv
 from fastrl.envs.process_worker import NO_RESET, NO_SEED
 from fastrl.envs.vector import NativeVectorEnv
 
-__all__ = ["NO_RESET", "NativeWorlds", "ProcessWorlds", "Worlds", "native_vector_env"]
+__all__ = ["NO_RESET", "NativeBackend", "ProcessBackend", "VectorBackend", "native_vector_env"]
 
 
-class Worlds(Protocol):
-    """R rows.
+class VectorBackend(Protocol):
+    """R environments that are stepped together.
 
     Attributes:
-        next_seeds: int64 [R], what the row's next reset is given, or `NO_RESET`: it is not to begin another episode by
-            itself.
+        next_seeds: int64 [R], the seed of each row's next reset, or `NO_RESET`: the row does not start another episode
+            by itself.
         ended_info: float64 [R, K], of the rows whose episodes the last step ended, the values of the plan's
             ``episode_info``.
     """
@@ -35,10 +34,10 @@ class Worlds(Protocol):
     num_workers: int
 
     def reset(self, obs: NDArray[np.float32], mask: NDArray[np.bool_]) -> None:
-        """Begins episodes in the rows of a mask, bool [R], and writes these rows of ``obs``, float32 [R, D].
+        """Starts episodes in the rows of a mask, bool [R], and writes these rows of ``obs``, float32 [R, D].
 
         Raises:
-            WorkerError: workers have died; `restart` is due, and these rows are to be reset again.
+            WorkerError: workers have died; call `restart`, then reset these rows again.
         """
         ...
 
@@ -52,8 +51,8 @@ class Worlds(Protocol):
         final_obs: NDArray[np.float32],
         mask: NDArray[np.bool_] | None,
     ) -> None:
-        """Steps the rows of a mask, or all. Rows whose episode ended get its last observation in ``final_obs`` and the
-        next one's first in ``obs``, unless they stay.
+        """Steps the rows of a mask, or all. Where an episode ends, its last observation goes to ``final_obs`` and the
+        first one of the next to ``obs``, unless the row's seed is `NO_RESET`.
 
         Raises:
             WorkerError: workers have died; the other rows have stepped.
@@ -61,7 +60,7 @@ class Worlds(Protocol):
         ...
 
     def action_masks(self, out: NDArray[np.bool_]) -> None:
-        """Writes what every row allows now, bool [R, num_actions]; with masks in the plan alone."""
+        """Writes the allowed actions of every row, bool [R, num_actions]. Only for plans with masks."""
         ...
 
     def restart(self) -> None:
@@ -73,7 +72,7 @@ class Worlds(Protocol):
         ...
 
     def seconds(self) -> tuple[float, float]:
-        """What workers have spent on their environments and waiting, summed over them."""
+        """Seconds that workers have spent in environments and waiting, summed over workers."""
         ...
 
     def memory(self) -> tuple[float, ...]:
@@ -83,8 +82,8 @@ class Worlds(Protocol):
     def close(self) -> None: ...
 
 
-class ProcessWorlds:
-    """Rows in worker processes. An end costs no barrier of its own: the next episode's seed lies there already."""
+class ProcessBackend:
+    """Environments in worker processes. The end of an episode needs no extra barrier: workers have the next seed."""
 
     def __init__(
         self,
@@ -134,7 +133,7 @@ class ProcessWorlds:
 
     def restart(self) -> None:
         for death in self._env.deaths:
-            # The next one begins to count at zero.
+            # A restarted worker counts from zero.
             self._lost[death.worker] += self._env.worker_seconds[death.worker]
         self._env.restart()
 
@@ -149,11 +148,11 @@ class ProcessWorlds:
         self._env.close()
 
 
-class NativeWorlds:
-    """Rows of a compiled vector environment, stepped in the caller's thread.
+class NativeBackend:
+    """A compiled vector environment, stepped in the caller's thread.
 
     Args:
-        env: the rows; it is used and left open. None: it is built from the plan, and closed.
+        env: the vector environment, which stays the caller's. None: one is built from the plan, and closed at the end.
 
     Raises:
         CollectError: the environment is not compiled, has other spaces than the plan, or no action masks though the
@@ -183,7 +182,7 @@ class NativeWorlds:
         self._limit = plan.num_steps if plan.unit == "episodes" else 0
         self.next_seeds = np.zeros(num_rows, np.int64)
         self._lengths = np.zeros(num_rows, np.int64)
-        # Rows that have to be reset before the next step, and what the resets of those that stay would show.
+        # Rows that have to be reset before the next step, and an array for resets that no fragment needs.
         self._due = np.ones(num_rows, np.bool_)
         self._unseen = np.zeros((num_rows, plan.obs_dim), np.float32)
 
@@ -208,7 +207,7 @@ class NativeWorlds:
         mask: NDArray[np.bool_] | None,
     ) -> None:
         if self._due.any():
-            # Rows that stay play on unseen, as compiled environments have no masks: it costs next to nothing.
+            # Compiled environments step all rows: those without an episode are stepped, too, and ignored.
             self._reset(self._unseen, self._due.copy())
         self._env.step_into(actions, obs, rewards, terminations, truncations)
         if self._limit:
@@ -228,7 +227,7 @@ class NativeWorlds:
         self._action_masks(out=out)
 
     def observe(self, obs: NDArray[np.float32]) -> None:
-        """Writes what every row shows now: the environment's owner may have changed it since its last step."""
+        """Writes the present observations: the environment's owner may have changed it since its last step."""
         self._env.observe_into(obs)
 
     def restart(self) -> None:
@@ -246,7 +245,7 @@ class NativeWorlds:
 
 
 def native_vector_env(plan: Plan, num_rows: int, **options: Any) -> NativeVectorEnv:
-    """The compiled vector environment of a Gymnasium id, with the options that a single environment has.
+    """Builds the compiled vector environment of a plan's Gymnasium id.
 
     Raises:
         CollectError: the id has none.

@@ -1,4 +1,4 @@
-"""Rows of environments in lockstep, played by one actor."""
+"""Steps environments in lockstep with one actor: the loop of the collectors "sync" and "native"."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from fastrl.collectors.env_runner import PARTS, Arrays, Stopped, arrays_for, check_finite, check_masks
 from fastrl.collectors.failures import Failures
 from fastrl.collectors.protocol import CollectError, Plan
-from fastrl.collectors.running import Begun, actions_of, reached
-from fastrl.collectors.vector_backends import NO_RESET, NativeWorlds, Worlds
+from fastrl.collectors.running import RunningEpisode, actions_of, reached
+from fastrl.collectors.vector_backends import NO_RESET, NativeBackend, VectorBackend
 from fastrl.envs.process_pool import WorkerError
 from fastrl.networks.action_space import Actions
 from fastrl.networks.compiled_actor import Actor
@@ -28,73 +28,73 @@ EpisodeSink = Callable[[Arrays, int, float, tuple[float, ...]], None]
 
 
 def episode_arrays(kept: Arrays, row: int, length: int) -> Arrays:
-    """A copy of the first steps of a row, as of `arrays_for`."""
+    """Copies the first steps of a row."""
     return {name: array[: length + (name == "obs"), row : row + 1].copy() for name, array in kept.items()}
 
 
-class Rows:
-    """Plays rows T steps at a time, or whole episodes, one in each row at a time.
+class VectorEnvRunner:
+    """Steps rows of environments T steps at a time, or runs whole episodes, one in each row at a time.
 
     Args:
-        first: the first row, of the plan's; with unit "steps" their lanes go on from there.
-        num_rows: how many.
-        failures: where those of workers are counted.
+        first: the plan's index of the first row.
+        num_rows: how many rows.
+        failures: counts failures of workers.
 
     Attributes:
-        lanes, numbers: int64 [R], of the episodes that run.
-        begun: what has been played of these; may be set before the first fragment, which then goes on from there.
-        anew: rows whose episodes began anew with the last fragment, though nothing in it says that they had ended.
-        elsewhere: how many did so because their actions led elsewhere when they were played again.
-        seconds: spent, by part, in the caller's thread.
+        lanes, numbers: int64 [R], of the running episodes.
+        running: the running episodes to resume; may be set before the first fragment, which then replays them.
+        restarted: rows whose episodes were restarted with the last fragment without having ended.
+        diverged: how many of them because their replay diverged.
+        seconds: by part, in the caller's thread.
         restarts: of workers.
-        stops: set by another thread, makes `Stopped` come out of the next step.
+        stopped: set by another thread; the next step raises `Stopped`.
     """
 
     def __init__(
-        self, plan: Plan, worlds: Worlds, actor: Actor, first: int, num_rows: int, failures: Failures
+        self, plan: Plan, backend: VectorBackend, actor: Actor, first: int, num_rows: int, failures: Failures
     ) -> None:
-        self.plan, self.worlds, self.actor, self.first = plan, worlds, actor, first
+        self.plan, self.backend, self.actor, self.first = plan, backend, actor, first
         self._failures = failures
         whole = plan.unit == "episodes"
         self.lanes = np.full(num_rows, EPISODES) if whole else np.arange(first, first + num_rows)
         self.numbers = np.zeros(num_rows, np.int64)
-        self.begun: Sequence[Begun] = ()
-        self.anew: list[int] = []
-        self.elsewhere = 0
+        self.running: Sequence[RunningEpisode] = ()
+        self.restarted: list[int] = []
+        self.diverged = 0
         self.seconds = dict.fromkeys(PARTS, 0.0)
         self.restarts = 0
-        self.stops = False
+        self.stopped = False
         self._streams, self._steps = np.zeros(num_rows, np.uint64), np.zeros(num_rows, np.int64)
         self._returns = np.zeros(num_rows)
         self._last = np.zeros((num_rows, plan.obs_dim), np.float32)
-        self._running = False
-        # With unit "episodes" there may be fewer left than rows.
+        self._started = False
+        # With unit "episodes" there may be fewer episodes left than rows.
         self._playing = np.full(num_rows, not whole)
-        # And then, what each row plays next; -1: nothing is left.
+        # With unit "episodes", the next episode of each row; -1: none is left.
         self._reserved = np.full(num_rows, -1)
         self._actions = Actions(plan.action_space)
         self._step: Arrays | None = None
         self._episodes: Arrays | None = None
 
-    def play_steps(self, out: Arrays) -> list[End]:
-        """The next T steps of every row, into arrays of `fastrl.rollout.fragment.allocate` whose flags and final
-        observations are zero; the episodes that ended."""
+    def run_steps(self, out: Arrays) -> list[End]:
+        """Takes T steps in every row, into arrays of `fastrl.rollout.fragment.allocate` whose flags and final
+        observations are zero. Returns the episodes that ended."""
         ends: list[End] = []
         obs, rewards = out["obs"], out["rewards"]
         terminations, truncations = out["terminations"], out["truncations"]
-        self.anew = []
-        if not self._running:
-            begun, self.begun = self.begun, ()
-            if begun:
-                self._play_again(begun)
+        self.restarted = []
+        if not self._started:
+            running, self.running = self.running, ()
+            if running:
+                self._replay(running)
             else:
-                self._begin(self._playing, self._last)
-            self._running = True
+                self._start_episodes(self._playing, self._last)
+            self._started = True
         numbers, steps = self.numbers.tolist(), self._steps.tolist()
         obs[0] = self._last
         for t in range(self.plan.num_steps):
-            self._act(out, t)
-            self._advance(out, t)
+            self._choose_actions(out, t)
+            self._step_envs(out, t)
             start = perf_counter()
             self._steps += 1
             self._returns += rewards[t]
@@ -102,42 +102,42 @@ class Rows:
             if ended.any():
                 for row in np.flatnonzero(ended).tolist():
                     lane, number = int(self.lanes[row]), int(self.numbers[row])
-                    info = tuple(self.worlds.ended_info[row].tolist())
+                    info = tuple(self.backend.ended_info[row].tolist())
                     ends.append(
                         (t, lane, number, float(self._returns[row]), int(self._steps[row]), row, info)
                     )
                 self.numbers[ended] += 1
-                self._started(ended)
+                self._prepare_episodes(ended)
             self.seconds["buffer"] += perf_counter() - start
         self._last[...] = obs[-1]
-        if self.worlds.num_workers:
-            # They are not compiled ones of fastrl.
+        if self.backend.num_workers:
+            # Compiled environments of fastrl need no check.
             check_finite(self.plan, out, self.plan.num_steps, self.lanes.tolist(), numbers, steps)
         check_masks(self.plan, out, self.plan.num_steps)
         return ends
 
     def refresh_observations(self) -> None:
         """Reads the observations again, as the owner of the environment has changed it since its last step."""
-        if self._running and isinstance(self.worlds, NativeWorlds):
-            self.worlds.observe(self._last)
+        if self._started and isinstance(self.backend, NativeBackend):
+            self.backend.observe(self._last)
 
-    def _play_again(self, begun: Sequence[Begun]) -> None:
-        """Begins the episodes, and plays their actions again; where these lead elsewhere, they begin anew.
+    def _replay(self, episodes: Sequence[RunningEpisode]) -> None:
+        """Starts the episodes and replays their actions; those that diverge are restarted.
 
-        All come to the end of their actions at the same step: compiled environments step all rows together.
+        All rows reach their last action at the same step: compiled environments step all rows together.
         """
-        drawn = [actions_of(self.plan, each) for each in begun]
+        drawn = [actions_of(self.plan, each) for each in episodes]
         lengths = np.array([len(actions) for actions in drawn])
         first = lengths.max() - lengths
-        step = allocate(1, len(begun), self.plan.obs_dim, self.plan.action_shape)
+        step = allocate(1, len(episodes), self.plan.obs_dim, self.plan.action_shape)
         actions, rewards, final_obs = step["actions"][0], step["rewards"][0], step["final_obs"][0]
         terminations, truncations = step["terminations"][0], step["truncations"][0]
-        failed, dead = np.zeros((2, len(begun)), np.bool_)
+        failed, dead = np.zeros((2, len(episodes)), np.bool_)
         for t in range(lengths.max() + 1):
-            if self.stops:
+            if self.stopped:
                 raise Stopped
             if (first == t).any():
-                self._begin((first == t) & ~failed, self._last)
+                self._start_episodes((first == t) & ~failed, self._last)
             going = (first <= t) & ~failed
             if t == lengths.max() or not going.any():
                 continue
@@ -146,26 +146,26 @@ class Rows:
             start = perf_counter()
             try:
                 given = self._actions.to_env(actions)
-                self.worlds.step(given, self._last, rewards, terminations, truncations, final_obs, going)
+                self.backend.step(given, self._last, rewards, terminations, truncations, final_obs, going)
             except WorkerError as error:
-                dead |= self._bury(error)
+                dead |= self._handle_deaths(error)
             self.seconds["environment"] += perf_counter() - start
             failed |= dead | going & (terminations | truncations)
             self._steps[going] += 1
             self._returns[going] += rewards[going]
-        failed |= [not reached(each, obs) for each, obs in zip(begun, self._last, strict=True)]
-        self.anew = np.flatnonzero(failed).tolist()
-        self.elsewhere = int(np.count_nonzero(failed & ~dead))
-        if self.anew:
-            self._begin(failed, self._last)
+        failed |= [not reached(each, obs) for each, obs in zip(episodes, self._last, strict=True)]
+        self.restarted = np.flatnonzero(failed).tolist()
+        self.diverged = int(np.count_nonzero(failed & ~dead))
+        if self.restarted:
+            self._start_episodes(failed, self._last)
 
-    def _act(self, out: Arrays, t: int, rows: NDArray[np.bool_] | None = None) -> None:
+    def _choose_actions(self, out: Arrays, t: int, rows: NDArray[np.bool_] | None = None) -> None:
         """Chooses the actions of step t; of some rows alone, where a mask is given."""
         start = perf_counter()
         names = ("actions", "log_probs", "masks") if self.plan.action_masks else ("actions", "log_probs")
         arrays = {name: out[name][t] if rows is None else out[name][t].copy() for name in names}
         if self.plan.action_masks:
-            self.worlds.action_masks(arrays["masks"])
+            self.backend.action_masks(arrays["masks"])
             now = perf_counter()
             self.seconds["environment"] += now - start
             start = now
@@ -182,28 +182,28 @@ class Rows:
                 out[name][t][rows] = array[rows]
         self.seconds["inference"] += perf_counter() - start
 
-    def _advance(self, out: Arrays, t: int) -> None:
-        """Steps every row that plays. Those whose worker dies end where they are, as truncated, begin their episodes
-        anew, and take this step there."""
-        if self.stops:
+    def _step_envs(self, out: Arrays, t: int) -> None:
+        """Steps every row that plays. Where a worker dies, the episodes of its rows end as truncated, are restarted,
+        and take this step."""
+        if self.stopped:
             raise Stopped
         mask = None if self._playing.all() else self._playing
         while True:
             try:
-                self._step_worlds(out, t, mask)
+                self._step_backend(out, t, mask)
                 return
             except WorkerError as error:
-                mask = self._bury(error)
-            mask = self._begin(mask, out["obs"][t], out, t)
+                mask = self._handle_deaths(error)
+            mask = self._start_episodes(mask, out["obs"][t], out, t)
             if not mask.any():
                 return
-            self._act(out, t, mask)
+            self._choose_actions(out, t, mask)
 
-    def _step_worlds(self, out: Arrays, t: int, mask: NDArray[np.bool_] | None) -> None:
+    def _step_backend(self, out: Arrays, t: int, mask: NDArray[np.bool_] | None) -> None:
         start = perf_counter()
         actions = self._actions.to_env(out["actions"][t])
         try:
-            self.worlds.step(
+            self.backend.step(
                 actions,
                 out["obs"][t + 1],
                 out["rewards"][t],
@@ -215,11 +215,11 @@ class Rows:
         finally:
             self.seconds["environment"] += perf_counter() - start
 
-    def _begin(
+    def _start_episodes(
         self, mask: NDArray[np.bool_], obs: NDArray[np.float32], out: Arrays | None = None, t: int = 0
     ) -> NDArray[np.bool_]:
-        """Begins the episodes of rows, also of those whose workers die meanwhile; which rows it did begin. What is cut
-        short at step t of a fragment ends there."""
+        """Starts the episodes of some rows, and of those whose workers die meanwhile; returns all rows that it started.
+        With ``out``, an episode that is running at step t of the fragment is truncated there."""
         start = perf_counter()
         while True:
             if out is not None and t > 0:
@@ -227,33 +227,33 @@ class Rows:
                 out["truncations"][t - 1][cut] = True
                 out["final_obs"][t - 1][cut] = obs[cut]
             elif out is not None:
-                self.anew += np.flatnonzero(mask).tolist()
-            self.worlds.next_seeds[mask] = env_seeds(self.plan.seed, self.lanes[mask], self.numbers[mask])
+                self.restarted += np.flatnonzero(mask).tolist()
+            self.backend.next_seeds[mask] = env_seeds(self.plan.seed, self.lanes[mask], self.numbers[mask])
             try:
                 if mask.any():
-                    self.worlds.reset(obs, mask)
+                    self.backend.reset(obs, mask)
                 break
             except WorkerError as error:
-                mask = mask | self._bury(error)
-        self._started(mask)
+                mask = mask | self._handle_deaths(error)
+        self._prepare_episodes(mask)
         self.seconds["environment"] += perf_counter() - start
         return mask
 
-    def _started(self, mask: NDArray[np.bool_]) -> None:
-        """Episodes have begun in rows: where their draws come from, and the seeds of the next ones."""
+    def _prepare_episodes(self, mask: NDArray[np.bool_]) -> None:
+        """Sets the random streams of episodes that have started, and the seeds of the next ones."""
         seed, lanes, numbers = self.plan.seed, self.lanes[mask], self.numbers[mask]
         self._streams[mask] = act_streams(seed, lanes, numbers)
         self._steps[mask], self._returns[mask] = 0, 0.0
         following = self._reserved[mask] if self.plan.unit == "episodes" else numbers + 1
-        self.worlds.next_seeds[mask] = np.where(
+        self.backend.next_seeds[mask] = np.where(
             following < 0, NO_RESET, env_seeds(seed, lanes, np.maximum(following, 0))
         )
 
-    def _bury(self, error: WorkerError) -> NDArray[np.bool_]:
-        """Replaces dead workers; those of their rows that play.
+    def _handle_deaths(self, error: WorkerError) -> NDArray[np.bool_]:
+        """Restarts dead workers; returns those of their rows that play.
 
         Raises:
-            CollectError: an episode has failed too often, or an environment gave what it should not.
+            CollectError: an episode has failed too often, or an environment violates Gymnasium's interface.
         """
         dead = np.zeros(len(self.lanes), np.bool_)
         while True:
@@ -270,16 +270,16 @@ class Rows:
                 self._failures.add(death.worker, f"a step of {rows}", death.cause, death.traceback, begun)
                 self.restarts += 1
             try:
-                self.worlds.restart()
+                self.backend.restart()
                 return dead & self._playing
             except WorkerError as again:
                 error = again
 
-    def play_episodes(self, numbers: range, over: EpisodeSink) -> None:
-        """Plays episodes of these numbers.
+    def run_episodes(self, numbers: range, on_end: EpisodeSink) -> None:
+        """Runs the episodes of these numbers.
 
         Args:
-            over: is given each when it has ended.
+            on_end: called with each episode that has ended.
         """
         if self._episodes is None or self._step is None:
             self._episodes = arrays_for(self.plan, len(self.lanes))
@@ -289,11 +289,11 @@ class Rows:
         kept, step = self._episodes, self._step
         playing, waiting = self._playing, iter(numbers)
         self._reserved[:] = [next(waiting, -1) for _ in self.lanes]
-        self._begin(self._take_reserved(waiting), step["obs"][0])
+        self._start_episodes(self._start_reserved(waiting), step["obs"][0])
         while playing.any():
             rows = np.flatnonzero(playing)
-            self._act(step, 0)
-            self._advance(step, 0)
+            self._choose_actions(step, 0)
+            self._step_envs(step, 0)
             start = perf_counter()
             at = self._steps[rows]
             kept["obs"][at, rows] = step["obs"][0, rows]
@@ -308,22 +308,22 @@ class Rows:
                 kept["obs"][length, row] = step["final_obs"][0, row]
                 arrays = episode_arrays(kept, row, length)
                 check_masks(self.plan, arrays, length)
-                if self.worlds.num_workers:
+                if self.backend.num_workers:
                     check_finite(self.plan, arrays, length, [EPISODES], [int(self.numbers[row])], [0])
-                info = tuple(self.worlds.ended_info[row].tolist())
-                over(arrays, int(self.numbers[row]), float(self._returns[row]), info)
+                info = tuple(self.backend.ended_info[row].tolist())
+                on_end(arrays, int(self.numbers[row]), float(self._returns[row]), info)
             self.seconds["buffer"] += perf_counter() - start
             if ended.any():
-                late = self._pass_on(ended)
-                self._started(self._take_reserved(waiting, ended))
+                late = self._steal_reserved(ended)
+                self._prepare_episodes(self._start_reserved(waiting, ended))
                 if late.any():
-                    self._begin(late, step["obs"][0])
+                    self._start_episodes(late, step["obs"][0])
 
-    def _take_reserved(
+    def _start_reserved(
         self, waiting: Iterator[int], free: NDArray[np.bool_] | None = None
     ) -> NDArray[np.bool_]:
-        """Free rows, by default all, go on to what is reserved for them, and further numbers are reserved; the rows
-        that had something to go on to. The others rest."""
+        """Gives free rows, by default all, the episodes that are reserved for them, and reserves further ones. Returns
+        the rows that got one; the other free rows stop."""
         free = np.ones(len(self.lanes), np.bool_) if free is None else free
         begun = free & (self._reserved >= 0)
         self.numbers[begun] = self._reserved[begun]
@@ -332,14 +332,14 @@ class Rows:
             self._reserved[row] = next(waiting, -1)
         return begun
 
-    def _pass_on(self, ended: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Rows that have ended with nothing reserved take over what is reserved for rows that still play; those that
-        did, whose environments were not reset for it."""
+    def _steal_reserved(self, ended: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Work stealing: rows that have ended with nothing reserved take what is reserved for rows that still play.
+        Returns the rows that took something, whose environments have to be reset."""
         late = np.zeros(len(self.lanes), np.bool_)
         idle = np.flatnonzero(ended & (self._reserved < 0)).tolist()
         donors = np.flatnonzero(self._playing & ~ended & (self._reserved >= 0)).tolist()
         for row, donor in zip(idle, donors, strict=False):
             self._reserved[row], self._reserved[donor] = self._reserved[donor], -1
-            self.worlds.next_seeds[donor] = NO_RESET
+            self.backend.next_seeds[donor] = NO_RESET
             late[row] = True
         return late

@@ -1,4 +1,4 @@
-"""What every collector hands over: some steps of some rows."""
+"""Rollout fragments: steps of some environments by one version of the policy, the output of every collector."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,27 +12,27 @@ from fastrl.utils.seeding import EPISODES
 
 @dataclass(frozen=True)
 class Fragment:
-    """T steps of R rows, all actions chosen by one version of the policy.
+    """T steps of R environments, all actions chosen by one version of the policy.
 
     Attributes:
-        obs: float32 [T + 1, R, D]; row ``t`` is what action ``t`` was chosen on, row T what follows the last. After the
-            end of an episode at ``t``, row ``t + 1`` is the first observation of the next one.
+        obs: float32 [T + 1, R, D]; ``obs[t]`` is what action ``t`` was chosen on, ``obs[T]`` follows the last step.
+            After the end of an episode at ``t``, ``obs[t + 1]`` is the first observation of the next one.
         actions: int64 [T, R], or float32 [T, R, n] as they were drawn (see `fastrl.networks.action_space.Actions`).
         log_probs: float32 [T, R], of the actions under the policy that chose them.
         rewards: float32 [T, R].
         terminations, truncations: bool [T, R].
         final_obs: float32 [T, R, D], true last observations; meaningful only where an episode ended.
-        version: of the policy; the first that was published is 1.
-        lanes: int64 [R], which rows they are (``fastrl.utils.seeding`` tells what a lane is).
-        returns: float64 [E], undiscounted returns of the episodes that ended here.
+        version: of the policy; the first published one is 1.
+        lanes: int64 [R], environment indices, or ``EPISODES`` for a whole episode (see ``fastrl.utils.seeding``).
+        returns: float64 [E], undiscounted returns of the episodes that ended in the fragment.
         lengths: int64 [E], their numbers of steps.
         episodes: int64 [E, 2], their lanes and numbers.
-        masks: bool [T, R, num_actions], the actions that the environment allowed at ``obs``; None where the plan does
-            not ask for masks.
-        episode_info: float64 [E] for each key that the plan asks for: the info's value at the end of the episode, or
-            else at its reset; NaN where neither info has it.
+        masks: bool [T, R, num_actions], the actions that the environment allowed at ``obs``; None unless the plan asks
+            for masks.
+        episode_info: float64 [E] for each key of ``Plan.episode_info``: the value in the last info of the episode, or
+            else in the info of its reset; NaN where neither has the key.
 
-    A fragment that is a whole episode has one row, as many steps as the episode, and ends with it: then ``obs[T]`` is
+    A fragment of a whole episode has one environment and as many steps as the episode: ``obs[T]`` is then
     ``final_obs[T - 1]``.
     """
 
@@ -62,18 +62,18 @@ class Fragment:
         return self.rewards.shape[1]
 
     def __len__(self) -> int:
-        """Steps held, T * R."""
+        """Number of steps, T * R."""
         return self.rewards.size
 
     @property
     def place(self) -> tuple[int, int]:
-        """Where it stands among those of an update: its first lane, and of a whole episode the number."""
+        """Sort key among the fragments of an update: the first lane, and the number of a whole episode."""
         lane = int(self.lanes[0])
         return lane, int(self.episodes[0, 1]) if lane == EPISODES else 0
 
     @property
     def nbytes(self) -> int:
-        """Of all arrays."""
+        """Bytes of all arrays."""
         return sum(value.nbytes for value in vars(self).values() if isinstance(value, np.ndarray))
 
 

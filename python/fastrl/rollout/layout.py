@@ -1,4 +1,4 @@
-"""How fragments become a rollout: side by side where they are of equal length, else end to end."""
+"""Copies fragments into a rollout: side by side where they have equal lengths, else end to end."""
 
 from collections.abc import Sequence
 
@@ -9,14 +9,15 @@ from fastrl.rollout.rollout import Rollout
 
 
 def lay_out(fragments: Sequence[Fragment], rollout: Rollout) -> Rollout:
-    """The fragments' contents as a rollout; values, advantages and returns are left to the learner.
+    """Copies fragments into a rollout; values, advantages and returns are left to the learner.
 
-    Fragments of equal length T stand side by side, [T, rows of all of them]. Others are whole episodes, and follow each
-    other in one column, [steps of all of them, 1]: every one ends at its last step, where nothing of the next counts.
+    Fragments of equal length T are placed side by side, [T, environments of all fragments]. Others must be whole
+    episodes, and follow each other in one column, [steps of all fragments, 1]: each ends at its last step, so that
+    nothing of the next episode is bootstrapped from.
 
     Args:
         fragments: at least one.
-        rollout: is overwritten and returned if it has the right size; otherwise a new one is.
+        rollout: overwritten and returned if it has the right size; otherwise a new one is returned.
 
     Raises:
         ValueError: observations or actions of another kind or length than the rollout's, or fragments of different

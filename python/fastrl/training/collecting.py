@@ -16,7 +16,7 @@ from fastrl.collectors.failures import last_line, own_traceback
 from fastrl.collectors.fragment_stream import ahead_for
 from fastrl.collectors.protocol import CollectError, Collector, Failure, Plan, Report
 from fastrl.collectors.resources import cores
-from fastrl.collectors.running import Begun, Running
+from fastrl.collectors.running import RunningEpisode, RunningEpisodes
 from fastrl.envs.spec import EnvSpec
 from fastrl.networks.compiled_actor import ActorSpec
 from fastrl.training.session import TrainError
@@ -176,7 +176,7 @@ def open_collector(config: CollectConfig, plan: Plan, console: Console, max_lag:
     """The collector that the settings ask for, started.
 
     Args:
-        max_lag: of the policies, for `fastrl.collectors.fragment_stream.Intake`.
+        max_lag: of the policies, for `fastrl.collectors.fragment_stream.FragmentStream`.
 
     Raises:
         TrainError: settings that do not suit the environment or the machine.
@@ -255,7 +255,7 @@ def state_of_collector(saved: Mapping[str, Any]) -> dict[str, Any]:
     if kept := saved.get("running"):
         actions, obs = memoryview(kept["actions"]), memoryview(kept["obs"])
         for lane, (length, shown) in zip(kept["lanes"].tolist(), kept["sizes"].tolist(), strict=True):
-            running[lane] = Begun(bytes(actions[:length]), bytes(obs[:shown]))
+            running[lane] = RunningEpisode(bytes(actions[:length]), bytes(obs[:shown]))
             actions, obs = actions[length:], obs[shown:]
     return {
         "version": saved["version"],
@@ -273,7 +273,7 @@ def check_collected(plan: Plan, saved: Mapping[str, Any]) -> None:
     state = state_of_collector(saved)
     if plan.unit == "steps":
         lanes = range(plan.num_envs)
-        Running(plan, lanes).load(resumed(state, lanes), state["running"])
+        RunningEpisodes(plan, lanes).load(resumed(state, lanes), state["running"])
 
 
 def load_collected(collector: Collector, saved: Mapping[str, Any], console: Console) -> None:
@@ -287,11 +287,11 @@ def load_collected(collector: Collector, saved: Mapping[str, Any], console: Cons
         console.print(line, highlight=False, soft_wrap=True)
 
 
-def tell_begun_anew(plan: Plan, before: Report, report: Report, console: Console) -> None:
+def print_diverged(plan: Plan, before: Report, report: Report, console: Console) -> None:
     """Says that episodes could not be gone on with, where that has happened between two reports."""
-    if report.begun_anew > before.begun_anew:
+    if report.diverged > before.diverged:
         console.print(
-            f"{report.begun_anew} of {plan.num_envs} running episodes began anew: the same seed and actions led"
+            f"{report.diverged} of {plan.num_envs} running episodes began anew: the same seed and actions led"
             f" elsewhere than before, so {plan.env.id} is not deterministic",
             highlight=False,
             soft_wrap=True,

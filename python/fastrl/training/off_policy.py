@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from fastrl.algorithms.protocol import OffPolicyAlgorithm, ReplaySpec
-from fastrl.collectors.counters import Board
-from fastrl.collectors.transport import Feed, Rows
+from fastrl.collectors.counters import SharedCounters
+from fastrl.collectors.transport import Rows, Transport
 from fastrl.collectors.weights import Weights
 from fastrl.replay import PrioritizedSampler, Replay, UniformSampler
 from fastrl.replay.prefetch import Prefetcher
@@ -36,7 +36,9 @@ class Inflow:
         limit: no more is taken in once as many steps are; collectors wait then.
     """
 
-    def __init__(self, feed: Feed, take: Callable[[Rows], object], board: Board, steps: int = 0) -> None:
+    def __init__(
+        self, feed: Transport, take: Callable[[Rows], object], board: SharedCounters, steps: int = 0
+    ) -> None:
         self._feed = feed
         self._take = take
         self._board = board

@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from fastrl.algorithms.protocol import Algorithm, MultiAgentAlgorithm
-from fastrl.collectors.counters import Board, Times
+from fastrl.collectors.counters import Times
 from fastrl.collectors.multi_agent import TeamCollector
 from fastrl.collectors.pool import CONTEXT, CollectorError, Pool
 from fastrl.collectors.protocol import CollectError, Report
-from fastrl.collectors.transport import FeedClosed, QueueSender, Sender
+from fastrl.collectors.transport import QueueSender, Sender, TransportClosed
 from fastrl.collectors.weights import Weights
 from fastrl.envs.multi_agent import MultiAgentVectorEnv
 from fastrl.envs.record_episodes import EPISODE, RecordEpisodeStatistics
@@ -128,11 +128,11 @@ class SimulationJob:
     attempt: int = 0
 
 
-def simulate(job: SimulationJob, board: Board, sender: Sender, weights: Weights | None) -> None:
+def simulate(job: SimulationJob, board: SharedCounters, sender: Sender, weights: Weights | None) -> None:
     """Runs the simulation until the board says stop.
 
     Raises:
-        FeedClosed: it should stop.
+        TransportClosed: it should stop.
     """
     assert weights is not None
     policy = job.make_policy()
@@ -150,7 +150,7 @@ def simulate(job: SimulationJob, board: Board, sender: Sender, weights: Weights 
     def act(rollout: MultiAgentRollout, t: int) -> NDArray[Any]:
         pace.next_step(lambda: board.stop)
         if board.stop:
-            raise FeedClosed
+            raise TransportClosed
         newest.read()
         row["versions"][t] = newest.version
         row["ages"][t] = time.monotonic() - newest.published
@@ -316,7 +316,7 @@ class OnlineSource(MultiAgentSource):
                 self._fragment.dtype, self._queue_size, max_producers=2, policy="drop_oldest", shared=True
             )
             made.callback(self._queue.close)
-            self._board = Board(CONTEXT, 1)
+            self._board = SharedCounters(CONTEXT, 1)
             self._publish()
             names = [name for name in (self._queue.name, self._weights.name) if name is not None]
             self._pool = Pool([job], [QueueSender(self._queue)], self._board, self._weights, names, simulate)

@@ -194,7 +194,7 @@ class Profile:
     _workers: dict[str, float] = field(default_factory=dict, init=False)
     _starting: float | None = field(default=None, init=False)
     # Of all laps, summed over workers; None: a collector has not measured it.
-    _meanwhile: float | None = field(default=0.0, init=False)
+    _overlap_seconds: float | None = field(default=0.0, init=False)
     _gpu: list[float] = field(default_factory=lambda: [0.0, 0.0], init=False)
 
     def lap(
@@ -220,10 +220,10 @@ class Profile:
             spent = _named(report.seconds)
             before = _named(self._last.seconds)
             workers = {name: part - before.get(name, 0.0) for name, part in spent.items()}
-            if report.meanwhile is None or self._meanwhile is None:
-                self._meanwhile = None
+            if report.overlap_seconds is None or self._overlap_seconds is None:
+                self._overlap_seconds = None
             else:
-                self._meanwhile += report.meanwhile - (self._last.meanwhile or 0.0)
+                self._overlap_seconds += report.overlap_seconds - (self._last.overlap_seconds or 0.0)
             self._last = report
             if report.workers == 0:
                 # Nobody was waited for: what collecting took besides its parts is "other".
@@ -281,8 +281,8 @@ class Profile:
         own = 0.0 if count else min(_collecting(learner), self.seconds - waiting)
         learning = self.seconds - waiting - own
         busy = min(_collecting(self._workers) / count, self.seconds) if count else 0.0
-        if count and self._meanwhile is not None:
-            both = self._meanwhile / count
+        if count and self._overlap_seconds is not None:
+            both = self._overlap_seconds / count
         else:
             both = busy - (waiting - (self._starting or 0.0))
         both = min(max(both, 0.0), busy, learning)

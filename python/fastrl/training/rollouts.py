@@ -10,7 +10,7 @@ import numpy as np
 from rich.console import Console
 
 from fastrl.algorithms.protocol import Algorithm, Problem
-from fastrl.collectors.fragment_stream import Intake, Lag
+from fastrl.collectors.fragment_stream import FragmentStream, Lag
 from fastrl.collectors.protocol import Collector, Plan, Report, check_spaces
 from fastrl.envs import contract
 from fastrl.envs.spec import EnvSpec
@@ -24,7 +24,7 @@ from fastrl.training.collecting import (
     episode_steps,
     load_collected,
     open_collector,
-    tell_begun_anew,
+    print_diverged,
 )
 from fastrl.training.errors import TrainError
 from fastrl.training.experience import Episodes
@@ -85,7 +85,7 @@ class RolloutSource:
         self._plan: Plan | None = None
         # While it runs: the collector, and what takes fragments from it.
         self._collector: Collector | None = None
-        self._stream: Intake | None = None
+        self._stream: FragmentStream | None = None
         # While it does not run: the state that the next collector resumes from.
         self._saved: dict[str, Any] | None = None
         self._report = Report()
@@ -136,7 +136,7 @@ class RolloutSource:
             collector.close()
             raise
         self._collector, self.collector = collector, collector.name
-        self._stream = Intake(collector, staleness)
+        self._stream = FragmentStream(collector, staleness)
         self._failure_lines = FailureReporter(self._console)
         self._weights = np.zeros(self._algorithm.weights_nbytes, np.uint8)
         return self
@@ -172,7 +172,7 @@ class RolloutSource:
         if self._collector is not None:
             before, self._report = self._report, self._collector.report()
             self._failure_lines.tell(self._report.failures)
-            tell_begun_anew(self.plan, before, self._report, self._console)
+            print_diverged(self.plan, before, self._report, self._console)
         return self._report
 
     def numbers(self) -> Mapping[str, Number]:

@@ -20,11 +20,11 @@ from rich.console import Console
 from fastrl.algorithms.dqn import DQN
 from fastrl.algorithms.protocol import Problem
 from fastrl.collectors.actor_process import Job, Stacks
-from fastrl.collectors.counters import Board, Game, Times
+from fastrl.collectors.counters import Game, SharedCounters, Times
 from fastrl.collectors.failures import failed
 from fastrl.collectors.pool import CONTEXT, Pool
 from fastrl.collectors.protocol import CollectError, Report
-from fastrl.collectors.transport import QueueFeed
+from fastrl.collectors.transport import QueueTransport
 from fastrl.collectors.weights import Weights
 from fastrl.envs import contract
 from fastrl.envs.pixels import PixelEnv, make_pixels
@@ -208,8 +208,8 @@ class Training:
         if config.run.deterministic:
             yield from self._rows_in_turns()
             return
-        board = Board(CONTEXT, config.collect.collectors)
-        feed = QueueFeed(self.replay.dtype, config.collect.queue, config.collect.collectors)
+        board = SharedCounters(CONTEXT, config.collect.collectors)
+        feed = QueueTransport(self.replay.dtype, config.collect.queue, config.collect.collectors)
         weights = Weights(self.dqn.weights_nbytes)
         jobs = jobs_for(config, self.replay.dtype, self.dqn)
         inflow = self._inflow = Inflow(feed, self.replay.append, board, self._steps)
@@ -246,7 +246,7 @@ class Training:
         return choice == "on" or (choice == "auto" and self.device == "cuda")
 
     def _loop(
-        self, learner: Learner, inflow: Inflow, pool: Pool, board: Board, feed: QueueFeed
+        self, learner: Learner, inflow: Inflow, pool: Pool, board: SharedCounters, feed: QueueTransport
     ) -> Iterator[PixelRow]:
         config = self.config
         batches_before, dropped_before = self.batches, self.dropped

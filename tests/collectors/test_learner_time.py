@@ -1,4 +1,4 @@
-"""How much was played while a learner was elsewhere."""
+"""The time that a learner spends outside its collector."""
 
 import contextlib
 import itertools
@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from fastrl.collectors import absence
-from fastrl.collectors.absence import Absence
+from fastrl.collectors import learner_time
+from fastrl.collectors.learner_time import LearnerTime
 
 
 class Clock:
@@ -18,20 +18,20 @@ class Clock:
         return self.now
 
 
-def visited(*visits: tuple[float, float]) -> Absence:
-    """One that was visited from one moment to another, each time."""
+def after_waits(*waits: tuple[float, float]) -> LearnerTime:
+    """Learner time after waits from one moment to another."""
     clock = Clock()
-    made = Absence(clock)
-    for clock.now, end in visits:
-        with made.visit():
+    made = LearnerTime(clock)
+    for clock.now, end in waits:
+        with made.waiting():
             clock.now = end
     return made
 
 
-def test_absence_is_what_lies_between_visits() -> None:
-    made = visited((2.0, 3.0), (7.0, 8.0))
+def test_own_time_lies_between_waits() -> None:
+    made = after_waits((2.0, 3.0), (7.0, 8.0))
     for began, ended, seconds in (
-        (0.0, 2.5, 0.0),  # before the first there was nobody to be absent
+        (0.0, 2.5, 0.0),  # the learner has not started before its first wait
         (2.0, 3.0, 0.0),
         (2.5, 7.5, 4.0),
         (4.0, 6.0, 2.0),
@@ -39,24 +39,24 @@ def test_absence_is_what_lies_between_visits() -> None:
         (9.0, 10.0, 1.0),
     ):
         assert made.between(began, ended) == seconds, (began, ended)
-    assert Absence().between(1.0, 5.0) == 0.0
+    assert LearnerTime().between(1.0, 5.0) == 0.0
 
 
 def test_it_ends_with_a_visit_that_fails() -> None:
     clock = Clock()
-    made = Absence(clock)
-    with contextlib.suppress(KeyError), made.visit():
+    made = LearnerTime(clock)
+    with contextlib.suppress(KeyError), made.waiting():
         clock.now = 3.0
         raise KeyError
     assert made.between(2.0, 5.0) == 2.0
 
 
 def test_old_visits_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(absence, "_VISITS", 4)
+    monkeypatch.setattr(learner_time, "_WAITS", 4)
     drawn = random.Random(0)
     moments = list(itertools.accumulate(drawn.random() for _ in range(200)))
     visits = list(zip(moments[::2], moments[1::2], strict=True))
-    made = visited(*visits)
+    made = after_waits(*visits)
     assert len(made._at) <= 16
     gaps = [later[0] - earlier[1] for earlier, later in itertools.pairwise(visits[-4:])]
     assert made.between(visits[-4][0], visits[-1][1]) == pytest.approx(sum(gaps))
