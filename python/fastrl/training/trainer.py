@@ -233,11 +233,14 @@ class Trainer:
             while not self.is_done():
                 experience = source.next(self.watch)
                 if experience is not None:
-                    source.feedback(self.algorithm.update(experience, self.watch))
+                    result = self.algorithm.update(experience, self.watch)
+                    with self.watch("update"):
+                        source.feedback(result)
                     self.iteration += 1
                 new = source.take_episodes()
-                self.episodes += len(new)
-                ended.append(new)
+                if len(new):
+                    self.episodes += len(new)
+                    ended.append(new)
                 for callback in self.callbacks:
                     callback.on_update(self, new)
                 now = time.perf_counter()
