@@ -20,7 +20,7 @@ from fastrl.algorithms.dqn import DQN, DQNConfig
 from fastrl.algorithms.protocol import Problem
 from fastrl.envs.toys.catch import CatchEnv
 from fastrl.replay import Replay
-from fastrl.training.off_policy import learn_batch, make_sampler
+from fastrl.training.replay_source import make_sampler
 from fastrl.utils.timer import Stopwatch
 
 SEEDS = (0, 1, 2)
@@ -150,7 +150,12 @@ def train(task: Task, config: DQNConfig, seed: int) -> dict[str, float]:
                 player.reset(i)
         steps += task.num_envs
         if steps >= task.starts and steps % task.steps_per_update < task.num_envs:
-            learn_batch(dqn, spec, sampler, steps, watch)
+            if spec.prioritized is not None:
+                sampler.beta = spec.prioritized.beta(steps)
+            batch = sampler.sample()
+            td_errors = dqn.update(batch, watch)
+            if spec.prioritized is not None:
+                sampler.update_priorities(batch.indices, td_errors)
         if steps // task.eval_every > screened:
             screened = steps // task.eval_every
             dqn.metrics()  # raises if anything is not finite

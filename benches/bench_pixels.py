@@ -14,23 +14,25 @@ from rich.console import Console
 
 from fastrl.benchmarks.pixels import OURS, compare, flow_table
 from fastrl.cli.main import main
-from fastrl.tasks.pixels.settings import BENCH, PRESETS, PixelConfig
+from fastrl.tasks.pixels.settings import BENCH, PRESETS
+from fastrl.tasks.pixels.task import TASK
 from fastrl.utils.config import build, check
 
-# So light that it leaves the cores to the collectors.
+CONFIG_TYPE = TASK.settings_type("dqn")
+# So light that it leaves the cores to the actors.
 LIGHT = {"collect.updates_per_step": 0.001}
 
 
-def show(config: PixelConfig, seconds: float, rounds: int) -> dict[str, Any]:
-    flows = compare(config, seconds, rounds)
-    Console(width=120).print(flow_table(flows, config))
+def show(settings: Any, seconds: float, rounds: int) -> dict[str, Any]:
+    flows = compare(settings, seconds, rounds)
+    Console(width=120).print(flow_table(flows, settings))
     return {flow.way: flow for flow in flows}
 
 
 def test_a_game_that_costs_nothing() -> None:
-    """Two collectors, frames of 84x84: what counts is how experience gets to the learner."""
-    config = build(PixelConfig, check(PixelConfig, BENCH, "bench"), LIGHT)
-    flows = show(config, seconds=2.0, rounds=3)
+    """Two actors, frames of 84x84: what counts is how experience gets to the learner."""
+    settings = build(CONFIG_TYPE, check(CONFIG_TYPE, BENCH, "bench"), LIGHT)
+    flows = show(settings, seconds=2.0, rounds=3)
     assert flows[OURS].dropped == 0
     assert flows[OURS].waiting < 0.01
     assert flows[OURS].experience > flows["multiprocessing.Queue"].experience
@@ -39,13 +41,13 @@ def test_a_game_that_costs_nothing() -> None:
 @pytest.mark.skipif(importlib.util.find_spec("ale_py") is None, reason="ale-py is not installed")
 def test_atari() -> None:
     """Where the game is the limit, the queue should cost next to nothing."""
-    game = check(PixelConfig, BENCH, "bench") | {
+    game = check(CONFIG_TYPE, BENCH, "bench") | {
         "env.id": "ALE/Pong-v5",
         "env.frame_skip": 4,
         "env.noop_max": 30,
         "env.clip_reward": True,
     }
-    flows = show(build(PixelConfig, game, LIGHT), seconds=2.0, rounds=3)
+    flows = show(build(CONFIG_TYPE, game, LIGHT), seconds=2.0, rounds=3)
     assert flows[OURS].waiting < 0.01
     assert flows[OURS].experience > 0.8 * flows["nothing"].experience
 

@@ -8,7 +8,7 @@ Run it on the old commit and on the new one, each in a checkout with its own ins
 
 It drives the command line alone and reads checkpoints as plain safetensors files, so it does not depend on how the
 package is laid out. Runs are on the CPU with one PyTorch thread; hashes differ between machines and PyTorch versions.
-Runs from pixels are left out: their collectors and their learner do not wait for each other.
+Runs from pixels are deterministic ones: otherwise actors and learner do not wait for each other.
 """
 
 import argparse
@@ -35,7 +35,11 @@ RUNS = (
     "traffic --preset fast --episodes 60 --algorithm ippo",
     "traffic --preset fast --episodes 60 --algorithm reinforce",
     "traffic --preset ring --episodes 64",
+    "pixels --env fastrl/Catch-v0 --total-steps 4000 --run.eval_episodes 0 --collect.deterministic true",
+    "pixels --total-steps 3001 --preset toy --run.eval_episodes 0 --collect.deterministic true --dqn.noisy true",
 )
+# Earlier names of options.
+RENAMED = {"--collect.deterministic": "--run.deterministic"}
 
 
 def main() -> None:
@@ -67,6 +71,9 @@ def parameters_of(run: list[str]) -> str:
             str(directory),
         ]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+        if done.returncode and RENAMED.keys() & set(command):
+            command = [RENAMED.get(word, word) for word in command]
+            done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
         if done.returncode:
             return f"failed: {done.stderr.strip().splitlines()[-1:]}"
         newest = max((directory / "checkpoints").glob("step-*.safetensors"))

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from fastrl.benchmarks import pixels
 from fastrl.cli.main import COMMANDS, main, main_train
 from fastrl.cli.train import ENVIRONMENTS
 from fastrl.envs.cage2.baselines import BASELINES
-from fastrl.tasks.pixels.settings import BENCH, PixelConfig
+from fastrl.tasks.pixels.settings import BENCH
 from fastrl.utils.config import leaves
 from fastrl.utils.progress import Progress
 
@@ -182,10 +183,10 @@ def test_help_breaks_lines_between_words_alone(
 def test_what_bench_pixels_says_to_begin_with_is_so(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[PixelConfig] = []
+    measured: list[Any] = []
 
-    def compare(config: PixelConfig, seconds: float, rounds: int, progress: Progress) -> list[pixels.Flow]:
-        told.append(config)
+    def compare(settings: Any, seconds: float, rounds: int, progress: Progress) -> list[pixels.Flow]:
+        measured.append(settings)
         raise ValueError("enough")
 
     monkeypatch.setattr(pixels, "compare", compare)
@@ -194,7 +195,8 @@ def test_what_bench_pixels_says_to_begin_with_is_so(
     assert len(settings) == sum(map(len, BENCH.values()))
     refusal(capsys, "bench", "pixels")
     refusal(capsys, "bench", "pixels", *settings)
-    assert told[0] == told[1] != PixelConfig()
+    assert measured[0] == measured[1]
+    assert measured[0].env.id == BENCH["env"]["id"]
 
 
 def test_commands_that_need_no_torch_do_not_load_it() -> None:

@@ -33,7 +33,13 @@ GYM = [
 ]
 PIXELS = [
     *("pixels", "--env=fastrl/Catch-v0", "--dqn.conv=8x4/4", "--dqn.hidden=16", "--replay.capacity=2000"),
-    *("--replay.starts=100", "--collectors=1", "--total-steps=200", "--run.eval_episodes=0", "--device=cpu"),
+    *(
+        "--replay.learning_starts=100",
+        "--n-workers=1",
+        "--total-steps=200",
+        "--run.eval_episodes=0",
+        "--device=cpu",
+    ),
 ]
 TRAFFIC = [
     *(

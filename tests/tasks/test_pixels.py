@@ -19,20 +19,21 @@ from fastrl import load_policy
 from fastrl.cli.main import main
 from fastrl.collectors.protocol import CollectError
 from fastrl.envs.pixels import PixelEnv
-from fastrl.tasks.pixels.run import Training
-from fastrl.tasks.pixels.settings import BENCH, PRESETS, PixelConfig, preset_for
+from fastrl.tasks.pixels.settings import BENCH, PRESETS, preset_for
+from fastrl.tasks.pixels.task import TASK
 from fastrl.training.checkpoint import CheckpointError, load_newest
+from fastrl.training.trainer import Trainer
 from fastrl.utils.command_line import ArgumentParser, add_options, read_arguments
 from fastrl.utils.config import build, check, leaves
 
 SMALL = [
     "pixels",
     "--env=fastrl/Catch-v0",
-    "--collectors=1",
-    "--collect.envs=2",
+    "--n-workers=1",
+    "--num-envs=2",
     "--collect.fragment=4",
     "--replay.capacity=2000",
-    "--replay.starts=100",
+    "--replay.learning_starts=100",
     "--dqn.hidden=8",
     "--dqn.conv=4x3/2",
     "--dqn.batch_size=8",
@@ -42,11 +43,18 @@ SMALL = [
 ]
 
 
-def settings(*options: str) -> PixelConfig:
+CONFIG_TYPE = TASK.settings_type("dqn")
+
+
+def settings(*options: str) -> Any:
     parser = ArgumentParser()
-    add_options(parser, PixelConfig)
-    given = read_arguments(PixelConfig, parser.parse_args([*SMALL[1:], *options]))
-    return build(PixelConfig, check(PixelConfig, PRESETS["toy"].values, "toy"), given)
+    add_options(parser, CONFIG_TYPE)
+    given = read_arguments(CONFIG_TYPE, parser.parse_args([*SMALL[1:], *options]))
+    return build(CONFIG_TYPE, check(CONFIG_TYPE, PRESETS["toy"].values, "toy"), given)
+
+
+def make_trainer(*options: str, console: Console | None = None) -> Trainer:
+    return TASK.make_trainer(settings(*options), console)
 
 
 def rows_of(run: Path) -> list[dict[str, Any]]:
@@ -70,34 +78,28 @@ def test_a_run_leaves_its_settings_metrics_checkpoints_and_summary(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = tmp_path / "run"
-    assert main(["train", *SMALL, "--total-steps=1500", f"--run-dir={run}", "--run.save_replay"]) == 0
+    assert main(["train", *SMALL, "--total-steps=1500", f"--run-dir={run}", "--replay.save"]) == 0
     rows = rows_of(run)
     last = rows[-1]
-    assert capsys.readouterr().out.splitlines()[-2:] == [
+    assert capsys.readouterr().out.splitlines()[-3:] == [
         f"Run directory: {run}",
+        f"To score it on new episodes: fastrl eval {run}",
         f"To train it further: fastrl train --resume {run} --total-steps {2 * last['steps']}",
     ]
     assert last["steps"] >= 1500
     for name in (
-        *(
-            "experience_per_second",
-            "batches_per_second",
-            "queue_depth",
-            "dropped",
-            "replay_fill",
-            "policy_lag",
-        ),
-        *("collectors_waiting", "collectors_environment", "learner_waiting", "learner_update", "mean_return"),
-        *("epsilon", "loss", "games", "restarts"),
+        *("steps_per_second", "updates_per_second", "queue_depth", "dropped", "replay_fill", "staleness"),
+        *("seconds_workers_waiting", "seconds_workers_environment", "seconds_waiting", "seconds_update"),
+        *("epsilon", "loss", "episodes", "mean_return", "restarts", "iteration"),
     ):
-        assert name in last, name
+        assert any(name in row for row in rows), name
     assert [row["steps"] for row in rows] == sorted(row["steps"] for row in rows)
     assert last["dropped"] == last["restarts"] == 0
     assert any(row["mean_return"] is not None for row in rows)
     summary = json.loads((run / "summary.json").read_text())
     assert summary["status"] == "complete"
     assert summary["env"] == "fastrl/Catch-v0"
-    assert summary["steps"] >= 1500 and summary["batches"] == last["batches"] > 0
+    assert summary["steps"] >= 1500 and summary["iterations"] == last["iteration"] > 0
     assert len(summary["evaluation"]["returns"]) == 2
     assert -10 <= summary["evaluation"]["mean"] <= 10
     with (run / "config.toml").open("rb") as file:
@@ -106,20 +108,22 @@ def test_a_run_leaves_its_settings_metrics_checkpoints_and_summary(
     assert state["steps"] == summary["steps"]
     assert not list(Path("/dev/shm").glob(f"fastrl-*{os.getpid():x}*"))
 
-    # What scores defenders has nothing to say about it.
-    with pytest.raises(CheckpointError, match="is of a run from pixels"):
+    with pytest.raises(CheckpointError, match="policies of dqn cannot be loaded; fastrl eval scores the run"):
         load_policy(run)
+    capsys.readouterr()
+    assert main(["eval", str(run), "--episodes=2"]) == 0
+    assert "2 episodes: mean return" in capsys.readouterr().out
 
-    # It goes on where it stood, with all that was in its replay.
+    # A resumed run has all that was in its replay.
     assert main(["train", "--resume", str(run), "--total-steps=2500"]) == 0
     after = rows_of(run)
     assert after[: len(rows)] == rows
     assert after[len(rows)]["steps"] >= summary["steps"]
     assert after[len(rows)]["replay_fill"] >= rows[-1]["replay_fill"]
-    assert after[-1]["batches"] > last["batches"]
+    assert after[-1]["iteration"] > last["iteration"]
     _, later = load_newest(run)
-    assert later["dqn"]["updates"] > state["dqn"]["updates"]
-    assert later["games"] >= state["games"]
+    assert later["learner"]["updates"] > state["learner"]["updates"]
+    assert later["episodes"] >= state["episodes"]
 
     # A replay that is damaged is named, with what to do.
     description = json.loads((run / "replay" / "replay.json").read_text())
@@ -127,20 +131,28 @@ def test_a_run_leaves_its_settings_metrics_checkpoints_and_summary(
         (run / "replay" / "replay.json").write_text(text)
         line = refusal(capsys, "--resume", str(run))
         assert f"{run / 'replay'}: " in line
-        assert line.endswith(f"; remove {run / 'replay'} to go on without it")
+        assert line.endswith(f"; remove {run / 'replay'} to continue without it")
 
 
 def test_an_environment_that_ends_its_process_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     def leave(*given: object, **named: object) -> None:
         sys.exit(0)
 
-    training = Training(settings("--run.eval_episodes=1"), Console(quiet=True))
+    state = make_trainer().policy_checkpoint()
     monkeypatch.setattr(PixelEnv, "step", leave)
     with pytest.raises(CollectError, match=r"Catch-v0 failed in the game that reset\(.*: SystemExit: 0"):
-        training.evaluate()
+        TASK.evaluate(state, settings(), episodes=1, seed=0, advance=lambda games: None)
     monkeypatch.setattr(PixelEnv, "__init__", leave)
     with pytest.raises(CollectError, match="--env fastrl/Catch-v0: it could not be built: SystemExit: 0"):
-        Training(settings(), Console(quiet=True))
+        make_trainer()
+
+
+def test_an_evaluation_checks_the_policy() -> None:
+    state = make_trainer().policy_checkpoint()
+    with pytest.raises(
+        CheckpointError, match=r"the policy takes images \[2, 10, 10\] for 3 actions, fastrl/Catch-v0 has"
+    ):
+        TASK.evaluate(state, settings("--env.stack=3"), episodes=1, seed=0, advance=lambda games: None)
 
 
 def test_a_terminal_that_closes_makes_it_save_and_leave(tmp_path: Path) -> None:
@@ -151,7 +163,9 @@ def test_a_terminal_that_closes_makes_it_save_and_leave(tmp_path: Path) -> None:
     )
     assert process.stdout is not None
     process.stdout.close()
-    while not (run / "metrics.jsonl").exists() or rows_of(run)[-1:] == [] or not rows_of(run)[-1]["batches"]:
+    while (
+        not (run / "metrics.jsonl").exists() or rows_of(run)[-1:] == [] or not rows_of(run)[-1]["iteration"]
+    ):
         assert process.poll() is None, process.communicate()
         time.sleep(0.1)
     # Every process of the group gets it, and once more when the shell has ended.
@@ -169,10 +183,10 @@ def test_a_terminal_that_closes_makes_it_save_and_leave(tmp_path: Path) -> None:
     assert load_newest(run)[1]["steps"] == summary["steps"] > 0
 
 
-def test_a_killed_collector_is_replaced_with_a_line_that_says_so() -> None:
+def test_a_killed_actor_is_replaced_with_a_line_that_says_so() -> None:
     console = Console(record=True, width=200, file=open(os.devnull, "w"))  # noqa: SIM115, PTH123
-    training = Training(settings("--total-steps=1000000", "--collectors=2"), console)
-    rows = training.rows()
+    trainer = make_trainer("--total-steps=1000000", "--n-workers=2", console=console)
+    rows = trainer.rows()
     killed = False
     for row in rows:
         children = subprocess.run(
@@ -184,12 +198,12 @@ def test_a_killed_collector_is_replaced_with_a_line_that_says_so() -> None:
         if not killed and row.steps > 200 and children:
             os.kill(int(children[0]), signal.SIGKILL)
             killed, at = True, row.steps
-        if row.restarts and row.steps > at + 500:
+        if row.record()["restarts"] and row.steps > at + 500:
             break
     rows.close()  # type: ignore[attr-defined]
-    assert re.search(r"collector \d died \(killed by SIGKILL\): started again", console.export_text())
-    assert training.restarts == 1
-    assert training.steps > 700
+    assert re.search(r"actor \d died \(killed by SIGKILL\): started again", console.export_text())
+    assert trainer.summary()["restarts"] == trainer.source.state_dict()["restarts"] == 1
+    assert trainer.steps > 700
 
 
 def test_mistakes_end_in_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -198,12 +212,12 @@ def test_mistakes_end_in_one_line(capsys: pytest.CaptureFixture[str], tmp_path: 
         "--env fastrl/Cach-v0: there is no environment fastrl/Cach-v0; did you mean fastrl/Catch-v0?"
     )
     assert "CartPole-v1: expected image observations" in refusal(capsys, "pixels", "--env=CartPole-v1")
-    assert "did you mean --collect.envs?" in refusal(capsys, "pixels", "--collect.env=3")
+    assert "did you mean --env.num_envs?" in refusal(capsys, "pixels", "--env.num_env=3")
     assert "did you mean large-batch?" in refusal(capsys, "pixels", "--preset=large")
     assert "choose a smaller --replay.capacity" in refusal(
         capsys, "pixels", "--env=fastrl/Catch-v0", "--replay.capacity=1e13"
     )
-    assert "learning would never begin" in refusal(capsys, *SMALL, "--replay.starts=3000")
+    assert "learning would never start" in refusal(capsys, *SMALL, "--replay.learning_starts=3000")
     assert "set conv to smaller ones" in refusal(capsys, *SMALL, "--dqn.conv=8x20/1")
     assert "does not go with --resume" in refusal(capsys, "pixels", "--resume", str(tmp_path), "--preset=toy")
     assert "no such run directory" in refusal(capsys, "--resume", str(tmp_path / "nowhere"))
@@ -221,7 +235,7 @@ def test_help_names_every_setting_and_preset(capsys: pytest.CaptureFixture[str])
         main(["train", "pixels", "--help"])
     assert left.value.code == 0
     out = capsys.readouterr().out
-    for key, leaf in leaves(PixelConfig).items():
+    for key, leaf in leaves(CONFIG_TYPE).items():
         assert f"--{key} " in out
         assert leaf.description
     for name in PRESETS:
@@ -230,11 +244,11 @@ def test_help_names_every_setting_and_preset(capsys: pytest.CaptureFixture[str])
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_presets_fit_the_settings(name: str) -> None:
-    build(PixelConfig, check(PixelConfig, PRESETS[name].values, name))
+    build(CONFIG_TYPE, check(CONFIG_TYPE, PRESETS[name].values, name))
 
 
 def test_presets_come_with_the_environment(capsys: pytest.CaptureFixture[str]) -> None:
-    build(PixelConfig, check(PixelConfig, BENCH, "bench"))
+    build(CONFIG_TYPE, check(CONFIG_TYPE, BENCH, "bench"))
     assert preset_for("SuperMarioBros-1-1-v0") == "mario"
     assert preset_for("ALE/Pong-v5") == preset_for("Anything-v0") == "atari"
     for options, batch, accumulate in ((["--env=ALE/Pong-v5"], 32, 1), (["--preset=large-batch"], 512, 4)):
@@ -248,8 +262,8 @@ def test_presets_come_with_the_environment(capsys: pytest.CaptureFixture[str]) -
 
 @pytest.mark.slow
 def test_the_bench_compares_four_ways(capsys: pytest.CaptureFixture[str]) -> None:
-    options = ["--seconds=0.2", "--rounds=1", "--json", "--collectors=1", "--collect.envs=1"]
-    assert main(["bench", "pixels", *options, "--replay.starts=100"]) == 0
+    options = ["--seconds=0.2", "--rounds=1", "--json", "--n-workers=1", "--num-envs=1"]
+    assert main(["bench", "pixels", *options, "--replay.learning_starts=100"]) == 0
     flows = json.loads(capsys.readouterr().out)
     assert [flow["way"] for flow in flows] == [
         "fastrl.queue",

@@ -310,8 +310,13 @@ def test_collectors_in_processes_have_a_timeline_of_their_own(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = tmp_path / "run"
-    options = ["--env=fastrl/Catch-v0", "--collectors=1", "--total-steps=600", "--run.row_seconds=0.2"]
-    sizes = ["--replay.capacity=2000", "--replay.starts=200", "--run.eval_episodes=0", "--device=cpu"]
+    options = ["--env=fastrl/Catch-v0", "--n-workers=1", "--total-steps=600", "--run.row_seconds=0.2"]
+    sizes = [
+        "--replay.capacity=2000",
+        "--replay.learning_starts=200",
+        "--run.eval_episodes=0",
+        "--device=cpu",
+    ]
     assert main(["train", "pixels", *options, *sizes, f"--run-dir={run}", "--profile"]) == 0
     text = capsys.readouterr().out
     assert "workers" in text

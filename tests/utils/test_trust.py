@@ -12,13 +12,15 @@ from fastrl.tasks.gym.run import evaluate_run
 
 from fastrl.cli.main import main
 from fastrl.tasks.gym.settings import GymConfig
-from fastrl.tasks.pixels.settings import PixelConfig
+from fastrl.tasks.pixels.task import TASK as PIXELS
 from fastrl.tasks.traffic.settings import TrafficConfig
 from fastrl.tasks.workflow.settings import WorkflowConfig
 from fastrl.training.checkpoint import load_newest, save_checkpoint
 from fastrl.utils.config import build, leaves
 from fastrl.utils.errors import UserError
 from fastrl.utils.trust import TrustError, from_file, reaches, trust_option
+
+PixelsConfig = PIXELS.settings_type("dqn")
 
 TINY = [
     *("--num-envs=1", "--total-steps=8", "--ppo.num_steps=8", "--ppo.minibatch_size=8", "--ppo.hidden=4"),
@@ -183,7 +185,7 @@ def test_import_paths_are_not_passed_to_environments(options: tuple[str, ...], t
 def test_settings_without_effects_beyond_the_run_need_no_trust() -> None:
     options = ("a=1", "time=12:30", 'text="at 5: go"', "map=4x4", "url=")
     assert reaches(GymConfig, gym_values(id="fastrl/Cage2-v0", options=options)) == {}
-    for config_type in (GymConfig, PixelConfig, TrafficConfig, TrainConfig, WorkflowConfig):
+    for config_type in (GymConfig, PixelsConfig, TrafficConfig, TrainConfig, WorkflowConfig):
         assert trust_option(build(config_type)) == ""
     assert trust_option(build(GymConfig, {"env.id": "mine:Env"})) == " --trust"
     assert trust_option(build(TrainConfig, {"collect.ray_address": "host:1"})) == " --trust"
@@ -195,7 +197,7 @@ def test_every_setting_of_text_or_a_path_is_marked_or_listed_as_harmless() -> No
         # Checkpoints, which are read and nothing else.
         *(
             (config_type, "run.init_from")
-            for config_type in (GymConfig, PixelConfig, TrafficConfig, TrainConfig)
+            for config_type in (GymConfig, PixelsConfig, TrafficConfig, TrainConfig)
         ),
         (TrafficConfig, "env.id"),  # of fastrl's own, from a fixed list
         (TrafficConfig, "env.options"),  # literals for compiled worlds
@@ -204,9 +206,9 @@ def test_every_setting_of_text_or_a_path_is_marked_or_listed_as_harmless() -> No
         (TrainConfig, "env.red_agent"),  # three names
         (WorkflowConfig, "env.red_agent"),
         (WorkflowConfig, "run.workflow"),  # five names
-        (PixelConfig, "dqn.conv"),  # sizes
+        (PixelsConfig, "dqn.conv"),  # sizes
     }
-    for config_type in (GymConfig, PixelConfig, TrafficConfig, TrainConfig, WorkflowConfig):
+    for config_type in (GymConfig, PixelsConfig, TrafficConfig, TrainConfig, WorkflowConfig):
         for key, leaf in leaves(config_type).items():
             is_text = any(word in leaf.metavar() for word in ("TEXT", "PATH", "KEY=VALUE"))
             assert ("Reach(" in repr(leaf.type)) == (is_text and (config_type, key) not in harmless), key

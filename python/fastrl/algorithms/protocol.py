@@ -235,7 +235,7 @@ class Transitions(Protocol):
 class OffPolicyAlgorithm(Algorithm[Transitions]):
     """Learns from minibatches that a replay gives; `update` returns their TD errors, float32 [B].
 
-    Environment steps are counted where the replay is filled: ``steps`` is for the trainer to set.
+    Environment steps are counted where the replay is filled: ``steps`` is for the source of the minibatches to set.
 
     Attributes:
         device: where the networks live.
@@ -249,6 +249,11 @@ class OffPolicyAlgorithm(Algorithm[Transitions]):
     @abstractmethod
     def actor_spec(self) -> Callable[[int], ExploringActor]:
         """Makes, from a seed, what chooses actions where experience is collected; it pickles."""
+
+    @abstractmethod
+    def act(self, obs: NDArray[Any], epsilon: NDArray[np.float64]) -> NDArray[Any]:
+        """Actions [N] or [N, n] of the policy as it is now, for observations [N, ...] and shares of random actions
+        [N]."""
 
     @abstractmethod
     def replay_spec(self) -> ReplaySpec:

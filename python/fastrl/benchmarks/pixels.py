@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import functools
 import queue
 import statistics
 import time
@@ -9,23 +10,21 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import gymnasium
 import numpy as np
 import torch
 from rich import box
+from rich.console import Console
 from rich.table import Table
 
 from fastrl.algorithms.dqn import DQN
-from fastrl.algorithms.protocol import Problem
-from fastrl.collectors.counters import SharedCounters
-from fastrl.collectors.pool import CONTEXT, Pool
+from fastrl.collectors.counters import Times
+from fastrl.collectors.pool import CONTEXT
 from fastrl.collectors.transport import QueueTransport, Rows, Sender, Transport, TransportClosed
-from fastrl.collectors.weights import Weights
-from fastrl.tasks.pixels.run import jobs_for, make_env, new_replay, obs_space
-from fastrl.tasks.pixels.settings import PixelConfig
+from fastrl.tasks.pixels.task import TASK
 from fastrl.training.metrics import counted
-from fastrl.training.off_policy import Inflow, Learner, make_sampler
+from fastrl.training.replay_actors import ActorProcesses
 from fastrl.utils.progress import Progress, silent
+from fastrl.utils.timer import Stopwatch
 
 # How often those who wait look whether they still should.
 SLICE = 0.1
@@ -207,7 +206,7 @@ class LockedSender:
 
 
 class NoFeed:
-    """Nothing is handed over: what collectors reach beside a learner that is as busy as in the other ways."""
+    """Nothing is handed over: what actors reach beside a learner that is as busy as in the other ways."""
 
     def sender(self) -> Sender:
         return NoSender()
@@ -248,10 +247,10 @@ class Flow:
 
     Attributes:
         way: which.
-        experience: environment steps that the collectors made.
-        taken: those that the learner took in.
-        batches: learnt from.
-        handing_over: share of the collectors' time, waiting for room included.
+        experience: environment steps that the actors made.
+        taken: those that the replay took in.
+        batches: minibatches that were learnt from.
+        handing_over: share of the actors' time, waiting for room included.
         waiting: share of their time that they waited for room or a lock.
         dropped: rows.
     """
@@ -268,73 +267,62 @@ class Flow:
 OURS = "fastrl.queue"
 
 
-def make_feed(way: str, config: PixelConfig, row: np.dtype[Any]) -> Transport:
-    """One of `WAYS`."""
-    capacity, senders = config.collect.queue, config.collect.collectors
+def make_feed(way: str, fragment: int, row: np.dtype[Any], capacity: int, senders: int) -> Transport:
+    """One of `WAYS`; see `fastrl.training.replay_actors.TransportFactory`."""
     if way == OURS:
         return QueueTransport(row, capacity, senders)
     if way == "multiprocessing.Queue":
-        return PicklingFeed(row, capacity, senders, config.collect.fragment)
+        return PicklingFeed(row, capacity, senders, fragment)
     return LockedFeed(row, capacity, senders) if way == "lock and buffer" else NoFeed()
 
 
 WAYS = (OURS, "multiprocessing.Queue", "lock and buffer", "nothing")
 
 
-def measure(way: str, config: PixelConfig, seconds: float) -> Flow:
-    """Lets collectors and learner run for ``seconds``, after all of them are at work.
+def measure(way: str, settings: Any, seconds: float) -> Flow:
+    """Lets actors and learner run for ``seconds``, after all of them are at work.
 
     Raises:
-        RuntimeError: a collector died.
+        RuntimeError: an actor died.
     """
-    if config.run.torch_threads:
-        torch.set_num_threads(config.run.torch_threads)
-    env = make_env(config.env)
-    frame, num_actions = env.observation_space.shape, int(env.action_space.n)
-    env.close()
-    assert frame is not None
-    shape = (config.env.stack, *frame)
-    problem = Problem(obs_space(shape), gymnasium.spaces.Discrete(num_actions), num_envs=1, total_steps=1)
-    dqn = DQN(config.dqn, problem)
-    replay = new_replay(config, frame)
-    board = SharedCounters(CONTEXT, config.collect.collectors)
-    feed = make_feed(way, config, replay.dtype)
-    weights = Weights(dqn.weights_nbytes)
-    inflow = Inflow(feed, replay.append, board)
-    learner = pool = None
-    try:
-        learner = Learner(
-            dqn,
-            replay,
-            make_sampler(dqn.replay_spec(), replay, config.run.seed),
-            inflow,
-            weights,
-            starts=config.replay.starts,
-            updates_per_step=config.collect.updates_per_step,
-            publish_every=config.collect.publish_every,
-        )
-        jobs = jobs_for(config, replay.dtype, dqn)
-        pool = Pool(jobs, [feed.sender() for _ in jobs], board, weights)
-        if isinstance(feed, NoFeed):
-            # Something to learn from, that nobody has to bring.
-            rows = np.zeros(config.replay.starts + len(jobs[0].envs), replay.dtype)
-            replay.append(rows)
+    if settings.run.torch_threads:
+        torch.set_num_threads(settings.run.torch_threads)
+    source = TASK.make_source(settings, DQN, Console(quiet=True))
+    source.transport = functools.partial(make_feed, way, settings.collect.fragment)
+    dqn, watch = DQN(settings.dqn, source.problem(total_steps=1, seed=0, device="cpu")), Stopwatch()
+    source.attach(dqn)
+    batches = 0
+    with source:
+        actors = source.actors
+        assert isinstance(actors, ActorProcesses) and source.replay is not None
 
-        def learn() -> None:
-            if isinstance(feed, NoFeed):
-                inflow.steps = board.collected()
-            learner.learn()
+        def learn(actors: ActorProcesses) -> None:
+            nonlocal batches
+            if isinstance(actors.feed, NoFeed):
+                actors.ingest.steps = actors.board.collected()
+            batch = source.next(watch)
+            if batch is not None:
+                source.feedback(dqn.update(batch, watch))
+                batches += 1
+            if actors.restarts:
+                raise RuntimeError("an actor died")
 
-        while learner.batches == 0 or not all(board.steps_of(job.index) for job in jobs):
-            learn()
-            _check(pool)
-        before = board.collected(), inflow.steps, learner.batches, board.times(), feed.waited()
+        def totals(actors: ActorProcesses) -> tuple[int, int, int, Times, float]:
+            return actors.board.collected(), actors.steps, batches, actors.board.times(), actors.feed.waited()
+
+        if isinstance(actors.feed, NoFeed):
+            # Transitions to learn from, which nobody brings.
+            rows = settings.replay.learning_starts + settings.env.num_envs
+            source.replay.append(np.zeros(rows, source.replay.dtype))
+        while batches == 0 or not all(actors.board.steps_of(i) for i in range(actors.board.collectors)):
+            learn(actors)
+
+        before = totals(actors)
         start = time.perf_counter()
         while (passed := time.perf_counter() - start) < seconds:
-            learn()
-        after = board.collected(), inflow.steps, learner.batches, board.times(), feed.waited()
+            learn(actors)
+        after = totals(actors)
         times = after[3].since(before[3])
-        _check(pool)
         return Flow(
             way=way,
             experience=(after[0] - before[0]) / passed,
@@ -342,32 +330,18 @@ def measure(way: str, config: PixelConfig, seconds: float) -> Flow:
             batches=(after[2] - before[2]) / passed,
             handing_over=times.shares()["queue"],
             waiting=(after[4] - before[4]) / max(times.seconds, 1e-9),
-            dropped=feed.dropped(),
+            dropped=actors.dropped,
         )
-    finally:
-        feed.shutdown()
-        if pool is not None:
-            pool.close()
-        inflow.close()
-        if learner is not None:
-            learner.close()
-        feed.close()
-        weights.close()
 
 
-def _check(pool: Pool) -> None:
-    for death in pool.dead():
-        raise RuntimeError(f"collector {death.index} died: {death.cause}\n{death.traceback}".rstrip())
-
-
-def compare(config: PixelConfig, seconds: float, rounds: int, progress: Progress | None = None) -> list[Flow]:
+def compare(settings: Any, seconds: float, rounds: int, progress: Progress | None = None) -> list[Flow]:
     """All `WAYS` in turns, ``rounds`` times; medians. Each measurement adds 1 to the progress."""
     progress = progress or silent()
     flows: dict[str, list[Flow]] = {way: [] for way in WAYS}
     for i in range(rounds):
         for way in WAYS if i % 2 == 0 else reversed(WAYS):
             progress.describe(f"measuring {way}, round {i + 1} of {rounds}")
-            flows[way].append(measure(way, config, seconds))
+            flows[way].append(measure(way, settings, seconds))
             progress.advance()
     return [
         Flow(
@@ -383,12 +357,12 @@ def compare(config: PixelConfig, seconds: float, rounds: int, progress: Progress
     ]
 
 
-def flow_table(flows: list[Flow], config: PixelConfig) -> Table:
+def flow_table(flows: list[Flow], settings: Any) -> Table:
     """The measurements, for people."""
     ours = next(flow for flow in flows if flow.way == OURS)
     table = Table(
-        title=f"{config.env.id}, {counted(config.collect.collectors, 'collector')} of"
-        f" {counted(config.collect.envs, 'game')}, fragments of {config.collect.fragment}",
+        title=f"{settings.env.id}, {counted(settings.collect.n_workers, 'actor')} with"
+        f" {counted(settings.env.num_envs, 'game')}, fragments of {settings.collect.fragment}",
         box=box.SIMPLE_HEAD,
         show_edge=False,
         padding=0,

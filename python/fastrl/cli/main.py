@@ -228,13 +228,14 @@ def _bench_pixels(prog: str, arguments: list[str]) -> int:
 
     load_torch(arguments)
     from fastrl.benchmarks.pixels import WAYS, compare, flow_table
-    from fastrl.tasks.pixels.settings import BENCH, PRESETS, PixelConfig, preset_for
+    from fastrl.tasks.pixels.settings import BENCH
+    from fastrl.tasks.pixels.task import TASK
     from fastrl.utils.files import to_json
 
     parser = ArgumentParser(
         prog=prog,
         usage=f"{prog} [options]",
-        description="Compares four ways from collectors to a learner, in turns: fastrl.queue, multiprocessing.Queue,"
+        description="Compares four ways from actors to a learner, in turns: fastrl.queue, multiprocessing.Queue,"
         " one buffer with a lock, and nothing handed over.",
         epilog="Every setting of fastrl train pixels can be given. The defaults are those [in brackets], except for\n"
         f"{_settings_of(BENCH)}\n"
@@ -253,26 +254,25 @@ def _bench_pixels(prog: str, arguments: list[str]) -> int:
         help="how often each of the four is measured [3]",
     )
     parser.add_argument("--json", action="store_true", help="print the results as JSON and nothing else")
-    add_options(parser, PixelConfig)
+    config_type = TASK.settings_type(TASK.run.algorithm)
+    add_options(parser, config_type)
     options = parser.parse_args(arguments)
-    changes = read_arguments(PixelConfig, options)
-    layers = [check(PixelConfig, BENCH, "bench"), changes]
-    env_id = build(PixelConfig, *layers).env.id
+    layers = [check(config_type, BENCH, "bench"), read_arguments(config_type, options)]
+    env_id = build(config_type, *layers).env.id
     import_from_here(env_id)
     if env_id != BENCH["env"]["id"]:
-        layers[0] = check(PixelConfig, PRESETS[preset_for(env_id)].values, "preset") | {
-            key: value for key, value in layers[0].items() if not key.startswith("env.")
-        }
-    config = build(PixelConfig, *layers)
+        layers[0] = {key: value for key, value in layers[0].items() if not key.startswith("env.")}
+        layers = [TASK.preset_values(config_type, name) for name in TASK.default_presets(env_id)] + layers
+    settings = build(config_type, *layers)
     try:
         with Progress("measuring", options.rounds * len(WAYS)) as progress:
-            flows = compare(config, options.seconds, options.rounds, progress)
+            flows = compare(settings, options.seconds, options.rounds, progress)
     except (ValueError, ImportError, TypeError) as error:
         raise ConfigError(str(error)) from error
     if options.json:
         print(to_json([asdict(flow) for flow in flows], indent=2))
     else:
-        show(plain_console(), flow_table(flows, config))
+        show(plain_console(), flow_table(flows, settings))
     return 0
 
 

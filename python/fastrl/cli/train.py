@@ -268,15 +268,15 @@ class Command:
 
 def _train(task: "Task", prog: str, arguments: list[str]) -> int:
     """Starts a run, resumes one, or prints the settings; returns the exit code."""
+    resumes = value_of("--resume", arguments) is not None
+    for name in ("--preset", "--config"):
+        if resumes and value_of(name, arguments) is not None:
+            raise ConfigError(f"{name} does not go with --resume, whose run has its settings")
     command = Command(task, prog, arguments)
     options = command.options
-    resumes = options.resume is not None
     if options.task not in (None, task.name):
         raise ConfigError(f"unknown kind of run {options.task}; {_hint(options.task, tasks())}")
     if resumes:
-        for name in ("preset", "config"):
-            if getattr(options, name) is not None:
-                raise ConfigError(f"--{name} does not go with --resume, whose run has its settings")
         kind = task_of_run(options.resume)
         if kind != task.name:
             raise ConfigError(f"{options.resume} is a run of another kind, {kind}, not of {task.name}")

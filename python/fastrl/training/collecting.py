@@ -102,7 +102,7 @@ def build_env(spec: EnvSpec) -> gymnasium.Env[Any, Any]:
         reason = str(error).removeprefix("env: ") or type(error).__name__
         if trace:
             reason = f"it could not be built: {last_line(trace)}"
-        options = "" if not spec.options or isinstance(error, ValueError) else f" with {dict(spec.options)}"
+        options = f" with {dict(spec.options)}" if spec.options and isinstance(error, TypeError) else ""
         line = f"--env {spec.id}{options}: {reason.splitlines()[0]}"
         if trace:
             raise CollectError(line, trace) from error

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
 
@@ -55,14 +56,17 @@ class Source(Protocol):
     or not.
 
     Attributes:
-        steps: environment steps taken so far, by earlier sessions too.
         collector: name of who steps the environments.
         env_id: of the environment.
     """
 
-    steps: int
     collector: str
     env_id: str
+
+    @property
+    def steps(self) -> int:
+        """Environment steps taken so far, by earlier sessions too."""
+        ...
 
     def problem(self, total_steps: int, seed: int, device: str) -> Problem:
         """What the algorithm is built for.
@@ -135,5 +139,18 @@ class Source(Protocol):
 
         Raises:
             ValueError, KeyError: the state is of other settings, or damaged.
+        """
+        ...
+
+    def save_files(self, directory: Path) -> None:
+        """Writes what is too large for checkpoints into the run directory. Called at the end of a session, after it has
+        run; none of it is needed to resume, though a resumed run may differ without it."""
+        ...
+
+    def load_files(self, directory: Path) -> None:
+        """Loads what `save_files` has written there, if there is anything. Called before `load_state_dict`.
+
+        Raises:
+            TrainError: files that are damaged or of other settings.
         """
         ...

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -125,6 +126,12 @@ class MultiAgentSource:
 
     def summary(self) -> Mapping[str, Any]:
         return {}
+
+    def save_files(self, directory: Path) -> None:
+        """Nothing: checkpoints hold all of it."""
+
+    def load_files(self, directory: Path) -> None:
+        """Nothing."""
 
     def lines(self) -> list[str]:
         return []

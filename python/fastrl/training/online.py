@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from fastrl.algorithms.protocol import Algorithm, MultiAgentAlgorithm
-from fastrl.collectors.counters import Times
+from fastrl.collectors.counters import SharedCounters, Times
 from fastrl.collectors.multi_agent import TeamCollector
 from fastrl.collectors.pool import CONTEXT, CollectorError, Pool
 from fastrl.collectors.protocol import CollectError, Report

@@ -46,7 +46,8 @@ def load_policy(path: str | Path, *, device: str = "cpu", seed: int = 0) -> "Pol
     except (RuntimeError, AssertionError) as error:
         raise ConfigError(f"device {device!r} cannot be used: {str(error).splitlines()[0]}") from None
     file, state = load_newest(path)
-    if "architecture" not in state.get("policy", {}):
+    policy = state.get("policy")
+    if policy and "obs_dim" not in policy.get("architecture", {}):
         raise CheckpointError(
             f"{file}: policies of {state.get('algorithm')} cannot be loaded; fastrl eval scores the run"
         )

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -243,6 +244,12 @@ class RolloutSource:
         self.steps = state["steps"]
         self._failures, self._restarts = state["failures"], state["restarts"]
         self._staleness = Lag(**state["staleness"])
+
+    def save_files(self, directory: Path) -> None:
+        pass
+
+    def load_files(self, directory: Path) -> None:
+        pass
 
 
 def check_num_envs(state: Mapping[str, Any], num_envs: int) -> None:

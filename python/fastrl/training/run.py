@@ -107,6 +107,7 @@ def resume_run(
             settings = resumed_settings(task, file, state, changes, trust=trust)
             task.check_state(state, settings)
             trainer = task.make_trainer(settings, console)
+            trainer.load_files(file.parent.parent)
             trainer.load_state_dict(state)
         except Exception as error:
             if isinstance(error, UserError | CollectError | MemoryError | OSError):
@@ -276,6 +277,7 @@ def _train(
         evaluation.best_file = directory.checkpoints / BEST
     before = trainer.steps, trainer.episodes, trainer.seconds
     checkpoint, stopped_by = _run_loop(task, trainer, settings, directory, console)
+    trainer.save_files(directory.path)
     steps, episodes, seconds = (
         now - then
         for now, then in zip((trainer.steps, trainer.episodes, trainer.seconds), before, strict=True)

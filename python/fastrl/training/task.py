@@ -205,9 +205,9 @@ class Task(ABC):
         Raises:
             ValueError, KeyError: they do not belong together.
         """
-        if "collect" in state["config"]:
-            check_num_envs(state["source"], self.num_envs(settings))
         algorithm = find(settings.run.algorithm)
+        if algorithm.learns_from == "rollouts":
+            check_num_envs(state["source"], self.num_envs(settings))
         algorithm.check_state(
             getattr(settings, self.algorithm_table(settings.run.algorithm)), state["learner"]
         )

@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from rich.console import RenderableType
@@ -96,6 +97,14 @@ class Training(Protocol):
 
     def write_files(self, directory: RunDirectory) -> None:
         """Writes files of its own at the end of a session, before and after the final evaluation."""
+        ...
+
+    def save_files(self, directory: Path) -> None:
+        """Saves what is too large for checkpoints, once at the end of a session."""
+        ...
+
+    def load_files(self, directory: Path) -> None:
+        """Loads what `save_files` has saved, if there is anything; called before `load_state_dict`."""
         ...
 
     def summary(self) -> dict[str, Any]:
@@ -210,6 +219,14 @@ class Trainer:
         for callback in self.callbacks:
             callback.write_files(directory)
 
+    def save_files(self, directory: Path) -> None:
+        """Has the source save what is too large for checkpoints."""
+        self.source.save_files(directory)
+
+    def load_files(self, directory: Path) -> None:
+        """Has the source load what it has saved."""
+        self.source.load_files(directory)
+
     def callback(self, kind: type[C]) -> C | None:
         """The callback of a type; None without one."""
         return next((each for each in self.callbacks if isinstance(each, kind)), None)
@@ -233,11 +250,14 @@ class Trainer:
             while not self.is_done():
                 experience = source.next(self.watch)
                 if experience is not None:
-                    source.feedback(self.algorithm.update(experience, self.watch))
+                    result = self.algorithm.update(experience, self.watch)
+                    with self.watch("update"):
+                        source.feedback(result)
                     self.iteration += 1
                 new = source.take_episodes()
-                self.episodes += len(new)
-                ended.append(new)
+                if len(new):
+                    self.episodes += len(new)
+                    ended.append(new)
                 for callback in self.callbacks:
                     callback.on_update(self, new)
                 now = time.perf_counter()

@@ -5,6 +5,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 from rich.console import RenderableType
@@ -310,6 +311,12 @@ class SearchTrainer:
 
     def callback(self, kind: type[C]) -> C | None:
         return self._evaluation if isinstance(self._evaluation, kind) else None
+
+    def save_files(self, directory: Path) -> None:
+        """Nothing: checkpoints hold all of it."""
+
+    def load_files(self, directory: Path) -> None:
+        """Nothing."""
 
     def write_files(self, directory: RunDirectory) -> None:
         """Writes the report, its picture and the best policy."""

@@ -1,0 +1,540 @@
+"""Minibatches from a replay, as experience for an algorithm that learns from transitions."""
+
+import math
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Annotated, Any, Literal, Self
+
+import numpy as np
+import torch
+from gymnasium.spaces import Box
+from numpy.typing import NDArray
+from pydantic import Field
+from rich.console import Console
+
+from fastrl.algorithms.protocol import Algorithm, OffPolicyAlgorithm, Problem, ReplaySpec
+from fastrl.collectors.actor_process import Job
+from fastrl.collectors.protocol import Report
+from fastrl.collectors.transport import QueueTransport
+from fastrl.envs import contract
+from fastrl.envs.spec import EnvSpec
+from fastrl.replay import PrioritizedSampler, Replay, ReplayError, UniformSampler
+from fastrl.replay.prefetch import Prefetcher
+from fastrl.training.collecting import EPISODE_STEPS, build_env
+from fastrl.training.errors import TrainError
+from fastrl.training.experience import Episodes
+from fastrl.training.metrics import count, counted
+from fastrl.training.replay_actors import ActorProcesses, TransportFactory
+from fastrl.training.replay_lockstep import LockstepActors
+from fastrl.training.row import Number
+from fastrl.utils.config import Setting, section
+from fastrl.utils.timer import Stopwatch
+from fastrl.utils.trust import Reach, writes_files
+
+# Where a run directory has the replay.
+REPLAY = "replay"
+
+_NO_EPISODES = Episodes()
+
+
+@section
+class ReplayConfig:
+    """The replay buffer."""
+
+    capacity: Annotated[
+        int,
+        Field(ge=1, description="transitions that are kept, 7.1 kB each with frames of 84x84"),
+        Setting(resumable=True),
+    ] = 400_000
+    learning_starts: Annotated[
+        int, Field(ge=1, description="transitions in the replay before learning starts")
+    ] = 10_000
+    path: Annotated[
+        Path | None,
+        Field(description="file that holds the replay, which may be larger than memory; none: in memory"),
+        Reach(writes_files),
+        Setting(resumable=True),
+    ] = None
+    save: Annotated[
+        bool,
+        Field(
+            description="write the replay into the run directory when the run ends or is stopped, so that a resumed run"
+            " has it"
+        ),
+        Setting(resumable=True),
+    ] = False
+
+
+@section
+class ActorConfig:
+    """Actors, worker processes that step environments and fill the replay, and how they and the learner keep pace."""
+
+    n_workers: Annotated[
+        int,
+        Field(ge=1, le=256, description="worker processes that share the environments, each with one thread"),
+        Setting(resumable=True, option="--n-workers", common=True),
+    ] = 2
+    deterministic: Annotated[
+        bool,
+        Field(
+            description="environments and learner take turns, so that one seed gives one run, to the bit; on a CPU, see"
+            " docs/reproducibility.md"
+        ),
+    ] = False
+    fragment: Annotated[
+        int, Field(ge=1, description="transitions that an actor sends at a time"), Setting(resumable=True)
+    ] = 32
+    queue: Annotated[
+        int,
+        Field(
+            ge=1,
+            description="transitions of each actor that may wait for the learner, rounded up to a power of two",
+        ),
+        Setting(resumable=True),
+    ] = 1024
+    publish_every: Annotated[
+        int,
+        Field(ge=1, description="gradient steps between two publications of the weights to actors"),
+        Setting(resumable=True),
+    ] = 100
+    weights_every: Annotated[
+        int,
+        Field(ge=1, description="steps of each environment after which an actor looks for newer weights"),
+        Setting(resumable=True),
+    ] = 1
+    epsilon_spread: Annotated[
+        float,
+        Field(
+            ge=0,
+            description="exploration differs between environments: the last one's share of random actions is the"
+            " schedule's to the power of 1 + this; Ape-X has 7",
+        ),
+    ] = 0.0
+    updates_per_step: Annotated[
+        float | None,
+        Field(gt=0, description="most minibatches per environment step; none: no limit"),
+    ] = None
+    min_updates_per_step: Annotated[
+        float,
+        Field(
+            ge=0,
+            description="least minibatches per environment step, for which actors wait; 0: they never wait",
+        ),
+    ] = 0.0
+    prefetch: Annotated[
+        Literal["auto", "on", "off"],
+        Field(description="draw the next minibatch while the learner learns from one; auto: with a GPU"),
+        Setting(resumable=True),
+    ] = "auto"
+
+
+class ReplaySource:
+    """See `fastrl.training.experience.Source`. Brings minibatches, as the samplers of ``fastrl.replay`` draw them.
+
+    Actors fill the replay while the learner learns (`fastrl.training.replay_actors`) or, with
+    ``collect.deterministic``, in turns with it (`fastrl.training.replay_lockstep`).
+
+    Args:
+        spec: of the environment, whose observations are vectors or single frames; one is built at once, to see its
+            spaces.
+        num_envs: environments that are stepped, by all actors together.
+        replay, collect: settings.
+        seed: of episodes, exploration and minibatches.
+        stack: newest frames that make an observation.
+        has_episode_info: ``info["episode"]`` has return and length where an episode of the user's has ended, as
+            `fastrl.envs.pixels.PixelEnv` gives them; otherwise each episode is one of the user's.
+        console: gets lines about actors that died.
+
+    Attributes:
+        transport: makes the way from actors to the replay; another one may be set before it runs.
+        replay: while it runs, and afterwards.
+        actors: while it runs.
+
+    Raises:
+        TrainError, CollectError: the environment cannot be built, settings do not go together, or the replay does not
+            fit into memory.
+    """
+
+    def __init__(
+        self,
+        spec: EnvSpec,
+        num_envs: int,
+        replay: ReplayConfig,
+        collect: ActorConfig,
+        *,
+        seed: int = 0,
+        stack: int = 1,
+        has_episode_info: bool = False,
+        console: Console | None = None,
+    ) -> None:
+        self.spec, self.num_envs, self.collect, self.seed = spec, num_envs, collect, seed
+        self.env_id = spec.id
+        self.collector = LockstepActors.name if collect.deterministic else ActorProcesses.name
+        self._config, self._stack, self._has_episode_info = replay, stack, has_episode_info
+        self._console = console or Console(quiet=True)
+        self.transport: TransportFactory = QueueTransport
+        env = build_env(spec)
+        space, self.action_space = env.observation_space, env.action_space
+        own = None if env.spec is None else env.spec.max_episode_steps
+        self._episode_steps = own or EPISODE_STEPS
+        contract.close(env)
+        if not isinstance(space, Box):
+            raise TrainError(
+                f"--env {spec.id}: observations should be a Box to be kept in a replay, got {space}"
+            )
+        # Of one observation of the replay: images have channels, which stacked frames are.
+        is_image = len(space.shape) == 2
+        self._frame_shape = (1, *space.shape) if is_image and stack == 1 else space.shape
+        shape = (stack, *space.shape) if stack > 1 else self._frame_shape
+        self._dtype = space.dtype
+        self.obs_space = (
+            space if shape == space.shape else Box(space.low.min(), space.high.max(), shape, space.dtype.type)
+        )
+        self._check()
+        self.replay: Replay | None = None
+        self.actors: ActorProcesses | LockstepActors | None = None
+        self._sampler: UniformSampler | PrioritizedSampler | None = None
+        self._prefetcher: Prefetcher[Any] | None = None
+        # The last row of metrics, when it was asked for, and updates since then.
+        self._row: dict[str, Number] = {}
+        self._row_at, self._updates = 0.0, 0
+        # While it does not run.
+        self._steps = 0
+        # Of lockstep actors: the state that the next ones resume from.
+        self._saved: dict[str, Any] | None = None
+        # Of earlier sessions.
+        self._restarts = self._dropped = 0
+        # Environment steps when learning started, None before, and minibatches since then.
+        self._started_at: int | None = None
+        self._minibatches = 0
+        self._is_due = False
+        self._report = Report()
+
+    def _check(self) -> None:
+        """Refuses settings that do not go together, and a replay that would have the process killed for its memory."""
+        config, collect = self._config, self.collect
+        if collect.deterministic and collect.prefetch == "on":
+            raise TrainError("--collect.prefetch on does not go with --collect.deterministic")
+        if collect.n_workers > self.num_envs:
+            raise TrainError(
+                f"--n-workers {collect.n_workers} are more than the {counted(self.num_envs, 'environment')} of"
+                " --num-envs: each worker should have one at least"
+            )
+        needed = config.capacity * (math.prod(self._frame_shape) * np.dtype(self._dtype).itemsize + 40)
+        there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        if config.path is None and needed > there:
+            raise TrainError(
+                f"a replay of {config.capacity:,} transitions takes {needed / 1e9:,.0f} GB of memory, the machine has"
+                f" {there / 1e9:,.0f}: choose a smaller --replay.capacity, or --replay.path for a file"
+            )
+        if config.learning_starts > config.capacity:
+            raise TrainError(
+                f"--replay.learning_starts {config.learning_starts:,} is more than --replay.capacity"
+                f" {config.capacity:,}: learning would never start"
+            )
+
+    def problem(self, total_steps: int, seed: int, device: str) -> Problem:
+        return Problem(
+            self.obs_space, self.action_space, self.num_envs, total_steps, seed=seed, device=device
+        )
+
+    def episode_steps(self) -> int:
+        return self._episode_steps
+
+    def attach(self, algorithm: Algorithm[Any]) -> None:
+        if not isinstance(algorithm, OffPolicyAlgorithm):
+            raise TrainError(f"{algorithm.name} does not learn from minibatches of transitions")
+        self._algorithm = algorithm
+        self._spec: ReplaySpec = algorithm.replay_spec()
+        self._epsilon = algorithm.exploration()
+
+    @property
+    def steps(self) -> int:
+        return self._steps if self.actors is None else self.actors.steps
+
+    def __enter__(self) -> Self:
+        if self.replay is None:
+            self.replay = self._new_replay()
+        if self._sampler is None:
+            self._sampler = make_sampler(self._spec, self.replay, self.seed)
+        self._started_at, self._minibatches = None, 0
+        try:
+            if self.collect.deterministic:
+                self.actors = self._lockstep_actors(self.replay)
+            else:
+                self.actors = self._actor_processes(self.replay)
+                if self.collect.prefetch == "on" or (
+                    self.collect.prefetch == "auto" and self._algorithm.device.type == "cuda"
+                ):
+                    self._prefetcher = Prefetcher(self._sampler, self._algorithm.device)
+        except BaseException:
+            self._close()
+            raise
+        self._batches: Any = self._prefetcher or self._sampler
+        self._is_due = self._has_due_minibatch()
+        self._row_at, self._updates = time.perf_counter(), 0
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.actors is not None:
+            self._saved = self._actors_state()
+            self._report = self.actors.report()
+            self._dropped, self._restarts = self._losses()
+        self._close()
+
+    def _close(self) -> None:
+        if self._prefetcher is not None:
+            self._prefetcher.close()
+            self._prefetcher = None
+        if self.actors is not None:
+            self.actors.close()
+            self._steps, self.actors = self.actors.steps, None
+
+    def _new_replay(self) -> Replay:
+        config = self._config
+        try:
+            return Replay(
+                config.capacity,
+                self._frame_shape,
+                self._dtype,
+                action_shape=self.action_space.shape or (),
+                action_dtype=self.action_space.dtype or np.int64,
+                num_envs=self.num_envs,
+                stack=self._stack,
+                extra={"version": (np.uint32, ())},
+                path=config.path,
+            )
+        except OSError as error:
+            raise TrainError(f"--replay.path {config.path}: {error}") from None
+
+    def _exponents(self) -> NDArray[np.float64]:
+        """To which each environment's share of random actions is raised."""
+        return 1 + self.collect.epsilon_spread * np.linspace(0, 1, self.num_envs)
+
+    def _actor_processes(self, replay: Replay) -> ActorProcesses:
+        collect, exponents = self.collect, self._exponents()
+        ends = [self.num_envs * i // collect.n_workers for i in range(collect.n_workers + 1)]
+        jobs = [
+            Job(
+                index=i,
+                envs=range(ends[i], ends[i + 1]),
+                make_env=self.spec.make,
+                tells_games=self._has_episode_info,
+                make_actor=self._algorithm.actor_spec(),
+                row=replay.dtype,
+                stack=self._stack if self._stack > 1 else 0,
+                epsilon=self._epsilon,
+                powers=exponents[ends[i] : ends[i + 1]],
+                fragment=collect.fragment,
+                weights_every=collect.weights_every,
+                seed=self.seed,
+            )
+            for i in range(collect.n_workers)
+        ]
+        return ActorProcesses(
+            jobs,
+            replay,
+            self._algorithm,
+            self._console,
+            transport=self.transport,
+            queue=collect.queue,
+            publish_every=collect.publish_every,
+            learning_starts=self._config.learning_starts,
+            updates_per_step=collect.updates_per_step,
+            min_updates_per_step=collect.min_updates_per_step,
+            steps=self._steps,
+        )
+
+    def _lockstep_actors(self, replay: Replay) -> LockstepActors:
+        actors = self.actors = LockstepActors(
+            self.spec,
+            self.collect.n_workers,
+            self._algorithm,
+            replay,
+            self._exponents(),
+            has_episode_info=self._has_episode_info,
+            stack=self._stack if self._stack > 1 else 0,
+            updates_per_step=self.collect.updates_per_step,
+            seed=self.seed,
+            steps=self._steps,
+        )
+        if self._saved is None:
+            actors.start()
+            return actors
+        try:
+            difference = self._resume_lockstep(actors, replay, self._saved)
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+            raise TrainError(f"the checkpoint's environments are not those of this run: {error!r}") from None
+        if difference:
+            for env in range(self.num_envs):
+                replay.cut(env)
+            line = f"not to the bit as if it had never stopped: {difference}"
+            self._console.print(line, highlight=False, soft_wrap=True)
+        return actors
+
+    def _resume_lockstep(self, actors: LockstepActors, replay: Replay, state: Mapping[str, Any]) -> str:
+        """Resumes from the state of lockstep actors, whose replay is there. Returns why not to the bit; empty if so."""
+        assert self._sampler is not None
+        if not actors.load_state_dict(state):
+            return "the same seeds and actions led elsewhere, the environment is not deterministic"
+        if "sampler" not in state:
+            return "the replay was not saved, see --replay.save"
+        if replay.mark != state["replay"]:
+            return "the replay that was saved is not the checkpoint's"
+        self._sampler.load_state_dict(state["sampler"])
+        self._started_at, self._minibatches = state["started_at"], int(state["minibatches"])
+        return ""
+
+    def next(self, watch: Stopwatch) -> Any | None:
+        actors = self.actors
+        assert actors is not None, "it runs as a context"
+        actors.refresh(watch)
+        if not self._is_due:
+            actors.collect(watch)
+            self._is_due = self._has_due_minibatch()
+            if not self._is_due:
+                return None
+        self._algorithm.steps = steps = actors.taken
+        with watch("sampling"):
+            if self._spec.prioritized is not None:
+                self._batches.beta = self._spec.prioritized.beta(steps)
+            self._batch = self._batches.sample()
+        return self._batch
+
+    def feedback(self, result: Any) -> None:
+        """Takes the TD errors of the last minibatch."""
+        if self._spec.prioritized is not None:
+            is_ahead = self._prefetcher is not None
+            self._batches.update_priorities(self._batch.indices, result if is_ahead else result.cpu())
+        elif self._prefetcher is None and self._algorithm.device.type == "cuda":
+            # The GPU reads the minibatch later, and only so many more leave its memory as it is.
+            torch.cuda.current_stream().synchronize()
+        self._minibatches += 1
+        self._updates += 1
+        self._is_due = self._has_due_minibatch()
+
+    def _has_due_minibatch(self) -> bool:
+        assert self.actors is not None and self.replay is not None
+        if self._started_at is None and len(self.replay) >= self._config.learning_starts:
+            self._started_at, self._minibatches = self.actors.taken, 0
+        return self.actors.is_due(self._started_at, self._minibatches)
+
+    def take_episodes(self) -> Episodes:
+        assert self.actors is not None, "it runs as a context"
+        return self.actors.take_episodes() or _NO_EPISODES
+
+    def report(self) -> Report:
+        return self._report if self.actors is None else self.actors.report()
+
+    def numbers(self) -> Mapping[str, Number]:
+        assert self.actors is not None and self.replay is not None, "it runs as a context"
+        dropped, restarts = self._losses()
+        now = time.perf_counter()
+        updates, seconds = self._updates, now - self._row_at
+        self._updates, self._row_at = 0, now
+        self._row = {
+            "updates_per_second": updates / seconds,
+            "epsilon": self._epsilon(self.steps),
+            "replay_fill": len(self.replay) / self._config.capacity,
+            **self.actors.numbers(),
+            "dropped": dropped,
+            "restarts": restarts,
+        }
+        return self._row
+
+    def _losses(self) -> tuple[int, int]:
+        """Rows dropped and actors restarted so far, in earlier sessions too."""
+        if self.actors is None:
+            return self._dropped, self._restarts
+        return self._dropped + self.actors.dropped, self._restarts + self.actors.restarts
+
+    def highlights(self) -> list[str]:
+        row = self._row
+        shown = [
+            f"{count(row['updates_per_second'])} updates/s",
+            f"epsilon {row['epsilon']:.2f}",
+            f"replay {row['replay_fill']:.0%}",
+        ]
+        return shown + [f"{row[name]:,} {name}" for name in ("dropped", "restarts") if row[name]]
+
+    def summary(self) -> Mapping[str, Any]:
+        return {
+            "workers": dict(self._report.seconds),
+            "dropped": self._dropped,
+            "restarts": self._restarts,
+        }
+
+    def lines(self) -> list[str]:
+        total = sum(self._report.seconds.values()) or 1.0
+        shares = ", ".join(f"{name} {each / total:.1%}" for name, each in self._report.seconds.items())
+        lines = (
+            [f"{counted(self._report.workers, 'worker')}; their time: {shares}"]
+            if self._report.workers
+            else []
+        )
+        if self._dropped or self._restarts:
+            lines.append(
+                f"{self._dropped:,} transitions dropped, {counted(self._restarts, 'restart')} of workers"
+            )
+        return lines
+
+    def save_files(self, directory: Path) -> None:
+        if self._config.save and self.replay is not None:
+            self.replay.save(directory / REPLAY)
+
+    def load_files(self, directory: Path) -> None:
+        file = directory / REPLAY
+        if not file.exists():
+            return
+        try:
+            replay = Replay.load(file)
+        except (ReplayError, FileNotFoundError) as error:
+            raise TrainError(f"{error}; remove {file} to continue without it") from None
+        if replay.num_envs != self.num_envs:
+            raise TrainError(
+                f"{file} holds {counted(replay.num_envs, 'environment')}, this run would have {self.num_envs}: choose"
+                " the same --num-envs, or remove the file"
+            )
+        self.replay, self._sampler = replay, None
+
+    def _actors_state(self) -> dict[str, Any] | None:
+        """The state of lockstep actors; the replay and its sampler are in it only if the replay is saved, too."""
+        if not isinstance(self.actors, LockstepActors):
+            return self._saved
+        state = {
+            **self.actors.state_dict(),
+            "started_at": self._started_at,
+            "minibatches": self._minibatches,
+        }
+        if self._config.save:
+            assert self.replay is not None and self._sampler is not None
+            state |= {"replay": self.replay.mark, "sampler": self._sampler.state_dict()}
+        return state
+
+    def state_dict(self) -> dict[str, Any]:
+        dropped, restarts = self._losses()
+        return {
+            "steps": self.steps,
+            "dropped": dropped,
+            "restarts": restarts,
+            "lockstep": self._saved if self.actors is None else self._actors_state(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._steps = state["steps"]
+        self._dropped, self._restarts = state["dropped"], state["restarts"]
+        self._saved = state["lockstep"]
+
+
+def make_sampler(spec: ReplaySpec, replay: Replay, seed: int) -> UniformSampler | PrioritizedSampler:
+    """A sampler that draws minibatches from a replay as an algorithm wants them."""
+    common: dict[str, Any] = {"n_step": spec.n_step, "gamma": spec.gamma, "seed": seed}
+    if spec.prioritized is None:
+        return UniformSampler(replay, spec.batch_size, **common)
+    alpha, beta = spec.prioritized.alpha, spec.prioritized.beta(0)
+    return PrioritizedSampler(replay, spec.batch_size, alpha=alpha, beta=beta, **common)
