@@ -92,7 +92,7 @@ def test_importing_environments_loads_no_torch(module: str) -> None:
     ("source", "expected"),
     [
         ("import numpy", set()),
-        ("from fastrl.training.session import run", {"training"}),
+        ("from fastrl.training.run import start_run", {"training"}),
         ("import fastrl.collectors.protocol", {"collectors"}),
         ("def f():\n    from ..networks import ActorCritic", {"networks"}),
         ("from .. import rollout", {"rollout"}),

@@ -2,43 +2,14 @@ import math
 
 import pytest
 
-from fastrl.training.metrics import TrainRow, brief, count, duration, rate
+from fastrl.training.metrics import brief, count, duration, rate
+from fastrl.training.row import Row
 
 
 def test_a_record_has_all_numbers_once() -> None:
-    row = TrainRow(
-        steps=10,
-        iteration=1,
-        episodes=3,
-        mean_return=-12.5,
-        mean_length=100.0,
-        returns={"bline": -20.0, "meander": -5.0},
-        losses={"policy_loss": 0.5, "value_loss": 0.25, "entropy": 4.5},
-        seconds=1.5,
-        steps_per_second=1000.0,
-        parts={"environment": 0.25, "update": 1.0},
-        shares={"update": 0.7},
-    )
-    record = row.record()
-    assert next(iter(record)) == "steps"
-    assert record == {
-        "steps": 10,
-        "iteration": 1,
-        "episodes": 3,
-        "mean_return": -12.5,
-        "mean_length": 100.0,
-        "mean_return_bline": -20.0,
-        "mean_return_meander": -5.0,
-        "policy_loss": 0.5,
-        "value_loss": 0.25,
-        "entropy": 4.5,
-        "seconds": 1.5,
-        "steps_per_second": 1000.0,
-        "seconds_environment": 0.25,
-        "seconds_update": 1.0,
-        "share_update": 0.7,
-    }
-    assert row.highlights() == ["return -12.5", "policy 0.50", "value 0.25", "entropy 4.50"]
+    groups = {"episode": {"episodes": 3, "mean_return": -12.5}, "time": {"seconds": 1.5}}
+    record = Row(steps=10, done=10, groups=groups).record()
+    assert list(record.items()) == [("steps", 10), ("episodes", 3), ("mean_return", -12.5), ("seconds", 1.5)]
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from fastrl.collectors.resources import cores
 from fastrl.collectors.running import RunningEpisode, RunningEpisodes
 from fastrl.envs.spec import EnvSpec
 from fastrl.networks.compiled_actor import ActorSpec
-from fastrl.training.session import TrainError
+from fastrl.training.errors import TrainError
 from fastrl.utils.config import Setting, section
 from fastrl.utils.trust import Reach, connects_to_ray
 

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from fastrl.training.session import StopSignals
+from fastrl.training.run import StopSignals
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
