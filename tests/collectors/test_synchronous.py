@@ -76,7 +76,14 @@ class Weighed:
         self.weight = int(np.frombuffer(weights, np.int64)[0])
 
     def act(
-        self, obs: Any, streams: Any, steps: Any, actions: Any, log_probs: Any, masks: Any = None
+        self,
+        obs: Any,
+        streams: Any,
+        steps: Any,
+        actions: Any,
+        log_probs: Any,
+        masks: Any = None,
+        greedy: bool = False,
     ) -> None:
         actions[:] = ((streams >> np.uint64(9)).astype(np.int64) + steps + self.weight) % 4
         log_probs[:] = obs.sum(axis=1)
