@@ -83,6 +83,7 @@ class Weighed:
         actions: Any,
         log_probs: Any,
         masks: Any = None,
+        *,
         greedy: bool = False,
     ) -> None:
         actions[:] = ((streams >> np.uint64(9)).astype(np.int64) + steps + self.weight) % 4

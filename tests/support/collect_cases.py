@@ -184,6 +184,7 @@ class Chooser:
         actions: NDArray[Any],
         log_probs: NDArray[np.float32],
         masks: NDArray[np.bool_] | None = None,
+        *,
         greedy: bool = False,
     ) -> None:
         drawn = uniforms(streams, steps)

@@ -42,6 +42,7 @@ class LinearActor:
         actions: NDArray[Any],
         log_probs: NDArray[np.float32],
         masks: NDArray[np.bool_] | None = None,
+        *,
         greedy: bool = False,
     ) -> None:
         all_log_probs = _log_softmax(obs @ self._weights)

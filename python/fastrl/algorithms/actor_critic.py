@@ -246,7 +246,7 @@ class ActorCriticLearner(Algorithm[Sequence[Fragment]]):
         obs_space: gymnasium.Space[Any],
         action_space: gymnasium.Space[Any],
     ) -> MlpActor:
-        network, actions = ActorCritic.from_state(policy), Actions(action_space)
+        network, actions = ActorCritic.from_state(dict(policy)), Actions(action_space)
         obs_dim, own = math.prod(obs_space.shape or ()), policy["action_space"]
         fits = (network.num_actions, network.log_std is not None) == (actions.size, actions.is_box)
         if network.obs_dim != obs_dim or own != actions.state() or not fits:

@@ -45,6 +45,7 @@ class Actor(Protocol):
         actions: NDArray[Any],
         log_probs: NDArray[np.float32],
         masks: NDArray[np.bool_] | None = None,
+        *,
         greedy: bool = False,
     ) -> None:
         """Chooses an action for each of K rows.
@@ -142,6 +143,7 @@ class RandomActor:
         actions: NDArray[Any],
         log_probs: NDArray[np.float32],
         masks: NDArray[np.bool_] | None = None,
+        *,
         greedy: bool = False,
     ) -> None:
         """See `Actor.act`; greedy or not, all actions are as probable."""
