@@ -200,11 +200,7 @@ class Command:
         from fastrl.algorithms import algorithms
 
         table = self._algorithm_table
-        own = {
-            name: each.summary
-            for name, each in algorithms().items()
-            if each.learns_from in self.task.learns_from
-        }
+        own = {name: each.summary for name, each in algorithms().items() if self.task.takes(each)}
         return "\n".join(
             [
                 *(

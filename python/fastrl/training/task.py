@@ -72,12 +72,16 @@ class Task(ABC):
             TrainError: it does not go with the task.
         """
         found = find(algorithm)
-        if found.learns_from not in self.learns_from:
+        if not self.takes(found):
             raise TrainError(
                 f"--algorithm {algorithm} learns from {found.learns_from.replace('_', ' ')}, which {self.name} does not"
                 " give"
             )
         return settings_type(self.settings_tables(found) | {table_of(found.name): found.config_type()})
+
+    def takes(self, algorithm: type[Algorithm[Any]]) -> bool:
+        """True for algorithms that its runs may train with."""
+        return algorithm.learns_from in self.learns_from
 
     def description(self, prog: str) -> str:
         """What the help of ``fastrl train`` says of it, perhaps with an example."""
