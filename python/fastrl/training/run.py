@@ -284,7 +284,7 @@ def _train(
     )
 
     def summarise() -> Summary:
-        trainer.write_files(directory)
+        trainer.write_report(directory)
         summary = Summary(
             status="complete" if stopped_by is None else "interrupted",
             signal=None if stopped_by is None else stopped_by.name,

@@ -83,10 +83,9 @@ class WorkflowTask(Task):
                 f"{run.total_episodes:,} episodes for workflows, then as many for PPO without workflows, to compare"
                 " with (--plain-ppo false: none)",
             )
-        make_plain = functools.partial(CAGE2.make_trainer, plain_settings(settings), console)
         return SearchTrainer(
             settings,
-            make_plain=make_plain if search.plain_ppo else None,
+            make_plain=functools.partial(CAGE2.make_trainer, plain_settings(settings), console),
             evaluation=self.evaluation(settings),
             profile=profile,
             header=self.header(settings, ENV_ID),
