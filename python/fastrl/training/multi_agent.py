@@ -148,12 +148,6 @@ class MultiAgentSource:
         self.env.load_state(state["env"])
         self.steps = state["steps"]
 
-    def save_files(self, directory: Path) -> None:
-        pass
-
-    def load_files(self, directory: Path) -> None:
-        pass
-
 
 def as_episodes(records: NDArray[np.void]) -> Episodes:
     """Episodes from their records, `fastrl.envs.record_episodes.EPISODE` [E]."""
