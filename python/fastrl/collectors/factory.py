@@ -103,7 +103,7 @@ def make_collector(
     task_timeout: float | None = 300.0,
     max_failures: int = 3,
     start_method: str = "forkserver",
-    ahead: int | None = None,
+    max_pending: int | None = None,
     ray_address: str | None = None,
     tell: Callable[[str], object] | None = None,
     **special: Any,
@@ -116,7 +116,7 @@ def make_collector(
         task_timeout: seconds that a task may take in a worker; None: any time.
         max_failures: as soon as workers have failed so often at the same episode, the run stops.
         start_method: of processes, "spawn" or "forkserver".
-        ahead: for ``take``, fragments that may be running or wait to be taken.
+        max_pending: for ``take``, fragments that may be running or wait to be taken.
         ray_address: of a Ray cluster.
         tell: gets a sentence that says what "auto" has chosen, and why.
         special: options of that collector alone.
@@ -133,7 +133,7 @@ def make_collector(
         "task_timeout": task_timeout,
         "max_failures": max_failures,
         "start_method": start_method,
-        "ahead": ahead,
+        "max_pending": max_pending,
         "ray_address": ray_address,
     }
     measure = functools.cache(functools.partial(probe, plan, start_method))
