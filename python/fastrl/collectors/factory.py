@@ -21,13 +21,11 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-import gymnasium
-
 from fastrl.collectors.probe import TOGETHER, Probe, UnbuildableError, probe
 from fastrl.collectors.protocol import Collector, Plan
 from fastrl.collectors.resources import WorkerCount, check_count, check_start_method, cores
+from fastrl.collectors.vector_backends import native_spec
 from fastrl.envs.spec import EnvSpec
-from fastrl.envs.vector import NativeVectorEnv
 
 COLLECTORS = ("sequential", "sync", "executor", "native", "ray")
 
@@ -84,15 +82,9 @@ def choose(
 
 
 def is_native(env: EnvSpec) -> bool:
-    """Whether an environment, and any number of them at once, is compiled in fastrl."""
-    registered = gymnasium.registry.get(env.id)
-    if registered is None or registered.entry_point is None:
-        return False
-    vector = registered.vector_entry_point
-    if not isinstance(vector, str) or not vector.startswith("fastrl."):
-        return False
-    module, _, name = vector.partition(":")
-    return issubclass(getattr(importlib.import_module(module), name), NativeVectorEnv)
+    """Tells whether an environment is registered as a single one and as a compiled vector environment."""
+    known = native_spec(env.id)
+    return known is not None and known.entry_point is not None
 
 
 def make_collector(
