@@ -67,8 +67,8 @@ class Work:
 
     def of(self, fragment: Fragment) -> float:
         total = 0.0
-        for lane, number in fragment.episodes.tolist():
-            self.env.reset(seed=env_seed(self.plan.seed, lane, number))
+        for env_index, number in fragment.episodes.tolist():
+            self.env.reset(seed=env_seed(self.plan.seed, env_index, number))
             total += float(self.env.durations.sum())
         return total
 

@@ -23,7 +23,7 @@ from fastrl.collectors.protocol import Plan
 from fastrl.envs.spec import as_spec
 from fastrl.envs.toys.uneven import UnevenEnv
 from fastrl.networks.compiled_actor import MlpActor, RandomActor
-from fastrl.utils.seeding import EPISODES, env_seed
+from fastrl.utils.seeding import NO_ENV, env_seed
 
 ROUNDS, SECONDS = 3, 6.0
 LENGTH = 100
@@ -55,7 +55,7 @@ def work_of(env: UnevenEnv, numbers: Iterator[int]) -> float:
     """Seconds that episodes were made to take."""
     total = 0.0
     for number in numbers:
-        env.reset(seed=env_seed(SEED, EPISODES, number))
+        env.reset(seed=env_seed(SEED, NO_ENV, number))
         total += float(env.durations.sum())
     return total
 
@@ -71,7 +71,7 @@ def plain(
     start = time.perf_counter()
     count = 0
     while time.perf_counter() - start < seconds:
-        env.reset(seed=env_seed(SEED, EPISODES, first + count * stride))
+        env.reset(seed=env_seed(SEED, NO_ENV, first + count * stride))
         over = False
         while not over:
             _, _, terminated, truncated, _ = env.step(env.action_space.sample())

@@ -77,16 +77,16 @@ class TestLearns:
     )
     def test_to_the_known_optimum(self, critic, box):
         env = TeamEnv(32, 3, box=box)
-        stats, _ = mappo_for(env, critic=critic, gamma=GAMMA).train()
-        assert stats.returns.mean() == pytest.approx(env.best_return(), abs=0.06)
+        episodes, _ = mappo_for(env, critic=critic, gamma=GAMMA).train()
+        assert episodes["return_mean"].mean() == pytest.approx(env.best_return(), abs=0.06)
 
     @pytest.mark.slow
     def test_one_policy_for_each_agent(self):
         # Each learns from its own rows alone: with half as many worlds, the mean of one seed in 12 was 0.07 below.
         env = TeamEnv(64, 2)
         run = mappo_for(env, share=False, critic="own", total_updates=80, gamma=GAMMA)
-        stats, _ = run.train()
-        assert stats.returns.mean() == pytest.approx(env.best_return(), abs=0.06)
+        episodes, _ = run.train()
+        assert episodes["return_mean"].mean() == pytest.approx(env.best_return(), abs=0.06)
         a, b = (run.learner.policy_state()["actors"][f"agent{i}"]["weights"] for i in (0, 1))
         assert not torch.equal(a["body.0.weight"], b["body.0.weight"])
 
@@ -94,8 +94,8 @@ class TestLearns:
     def test_environments_of_one_agent(self):
         env = TeamEnv(64, 1, box=True)
         run = mappo_for(env, critic="own", normalize_obs=True, initial_log_std=-1.0, gamma=0.999)
-        stats, _ = run.train()
-        assert stats.returns.mean() == pytest.approx(env.best_return(), abs=0.06)
+        episodes, _ = run.train()
+        assert episodes["return_mean"].mean() == pytest.approx(env.best_return(), abs=0.06)
 
     @pytest.mark.slow
     def test_with_dropout_and_everything_else(self):
@@ -107,14 +107,14 @@ class TestLearns:
             "activation": "tanh",
             "init": "he",
         }
-        stats, _ = mappo_for(env, **options).train()
-        assert stats.returns.mean() == pytest.approx(env.best_return(), abs=0.1)
+        episodes, _ = mappo_for(env, **options).train()
+        assert episodes["return_mean"].mean() == pytest.approx(env.best_return(), abs=0.1)
 
     def test_episodes_of_fewer_agents(self):
         env = TeamEnv(32, 5)
         env.set_difficulty(num_agents=np.arange(32) % 5 + 1)
-        stats, rows = mappo_for(env, gamma=GAMMA).train()
-        assert stats.returns.mean() == pytest.approx(env.best_return(), abs=0.06)
+        episodes, rows = mappo_for(env, gamma=GAMMA).train()
+        assert episodes["return_mean"].mean() == pytest.approx(env.best_return(), abs=0.06)
         assert rows[-1]["alive"] < 0.6
 
     def test_a_central_critic_sees_what_own_critics_cannot(self):
@@ -157,9 +157,7 @@ class TestRowsThatAreNotAlive:
             run = mappo_for(env, critic=critic, normalize_obs=normalize_obs)
             _, rows = run.train(5)
             assert rows[-1]["alive"] < 0.7
-            state = run.state_dict()
-            assert state["collector"]["sums"].isfinite().all()
-            states.append(copy.deepcopy(state["learner"]))
+            states.append(copy.deepcopy(run.state_dict()["learner"]))
         assert_same(states[0], states[1])
         assert_same(states[0], states[2])
 
@@ -334,17 +332,16 @@ class TestResume:
         whole = mappo_for(env, **options)
         if stop_after:
             whole.train(stop_after)
-        saved, env_state = written_and_read(whole.state_dict()), env.save_state()
-        stats, rows = whole.train(3)
+        saved, env_state = written_and_read(whole.state_dict()), whole.env.save_state()
+        episodes, rows = whole.train(3)
 
-        other_env = TeamEnv(8, 3)
-        other = mappo_for(other_env, **options)
+        other = mappo_for(TeamEnv(8, 3), **options)
         other.train(4)  # a run that has diverged
-        other_env.load_state(env_state)
+        other.env.load_state(env_state)
         other.load_state_dict(saved)
-        other_stats, other_rows = other.train(3)
+        other_episodes, other_rows = other.train(3)
         assert rows == other_rows
-        np.testing.assert_array_equal(stats.returns, other_stats.returns)
+        np.testing.assert_array_equal(episodes["return_mean"], other_episodes["return_mean"])
         assert_same(other.state_dict(), whole.state_dict())
 
     def test_same_seed_same_parameters_and_another_seed_others(self):
@@ -428,7 +425,7 @@ class TestNotFinite:
                 rewards[:] = np.nan
 
         env = Broken(4, 3)
-        with pytest.raises(FloatingPointError, match=r"reward nan to row 0 \(agent 0 of world 0\)"):
+        with pytest.raises(FloatingPointError, match=r"reward nan to row 0 \(agent 0 of environment 0\)"):
             mappo_for(env).train(1)
 
     @pytest.mark.parametrize("critic", ["own", "central"])
@@ -503,8 +500,8 @@ def test_on_a_gpu(critic, box):
     run = mappo_for(env, critic=critic, dropout=0.1, normalize_obs=True, agent_ids=True, device="cuda")
     run.train(30)
     run.learner.load_state_dict(written_and_read(run.learner.state_dict()))
-    stats, _ = run.train(30)
-    assert stats.returns.mean() == pytest.approx(env.best_return(), abs=0.1)
+    episodes, _ = run.train(30)
+    assert episodes["return_mean"].mean() == pytest.approx(env.best_return(), abs=0.1)
 
 
 def test_time_has_its_names():

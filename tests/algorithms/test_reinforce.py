@@ -38,8 +38,8 @@ def reinforce_for(env, *, seed=0, total_updates=60, **config):
 def test_learns_to_the_known_optimum(critic, box):
     env = TeamEnv(32, 3, box=box)
     # Discounted little, walking any one way would be better than dithering, and whole returns soon find that.
-    stats, rows = reinforce_for(env, critic=critic, gamma=0.7).train()
-    assert stats.returns.mean() == pytest.approx(env.best_return(), abs=0.08)
+    episodes, rows = reinforce_for(env, critic=critic, gamma=0.7).train()
+    assert episodes["return_mean"].mean() == pytest.approx(env.best_return(), abs=0.08)
     assert rows[-1]["gradient_steps"] == 1 and rows[-1]["clip_fraction"] == 0
 
 

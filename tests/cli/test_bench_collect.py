@@ -137,7 +137,7 @@ class Bursts:
         self.fragment = Fragment(
             **arrays,
             version=1,
-            lanes=np.zeros(1, np.int64),
+            env_indices=np.zeros(1, np.int64),
             returns=np.zeros(1),
             lengths=np.full(1, 10),
             episodes=np.zeros((1, 2), np.int64),

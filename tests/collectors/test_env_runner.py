@@ -13,7 +13,7 @@ from fastrl.collectors.env_runner import PARTS, EnvRunner
 from fastrl.collectors.protocol import CollectError, Plan
 from fastrl.collectors.sequential import SequentialCollector
 from fastrl.envs.spec import as_spec
-from fastrl.utils.seeding import EPISODES, act_stream, env_seed
+from fastrl.utils.seeding import NO_ENV, act_stream, env_seed
 
 
 def to_force(draw: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -21,17 +21,19 @@ def to_force(draw: NDArray[np.float32]) -> NDArray[np.float32]:
     return np.float32([min(max(draw[0], -1), 1), min(max(5 + 5 * draw[1], 0), 10)])
 
 
-def episode(lane: int, number: int, most: int, weight: float = 0.0, forces: bool = False) -> dict[str, Any]:
+def episode(
+    env_index: int, number: int, most: int, weight: float = 0.0, forces: bool = False
+) -> dict[str, Any]:
     """Plays one, as slowly and plainly as can be."""
     env, actor = Noise(forces), Chooser(forces)
     actor.load(chooser(weight))
-    obs, _ = env.reset(seed=env_seed(3, lane, number))
+    obs, _ = env.reset(seed=env_seed(3, env_index, number))
     seen: dict[str, Any] = {name: [] for name in ("obs", "actions", "log_probs", "rewards", "ends")}
     seen["obs"].append(np.float32(obs).ravel())
     for step in range(most):
         action = np.zeros((1, 2), np.float32) if forces else np.zeros(1, np.int64)
         log_prob = np.zeros(1, np.float32)
-        streams = np.array([act_stream(3, lane, number)], np.uint64)
+        streams = np.array([act_stream(3, env_index, number)], np.uint64)
         actor.act(seen["obs"][-1][None], streams, np.array([step]), action, log_prob)
         obs, reward, terminated, truncated, _ = env.step(to_force(action[0]) if forces else action[0])
         truncated = truncated or (step == most - 1 and not terminated)
@@ -49,13 +51,13 @@ def episode(lane: int, number: int, most: int, weight: float = 0.0, forces: bool
 def test_rows_are_episodes_one_after_the_other(forces: bool) -> None:
     runner = EnvRunner(plan(forces=forces), [4, 2])
     fragments = [runner.collect_steps(7) for _ in range(3)]
-    for row, lane in enumerate((4, 2)):
+    for row, env_index in enumerate((4, 2)):
         number, place = 0, 0
-        model = episode(lane, 0, 99, forces=forces)
+        model = episode(env_index, 0, 99, forces=forces)
         lanes_episodes = []
         for fragment in fragments:
             assert fragment.version == 7
-            assert fragment.lanes.tolist() == [4, 2]
+            assert fragment.env_indices.tolist() == [4, 2]
             np.testing.assert_array_equal(fragment.obs[0, row], model["obs"][place])
             for t in range(12):
                 np.testing.assert_array_equal(fragment.actions[t, row], model["actions"][place])
@@ -68,7 +70,7 @@ def test_rows_are_episodes_one_after_the_other(forces: bool) -> None:
                     np.testing.assert_array_equal(fragment.final_obs[t, row], model["obs"][place])
                     lanes_episodes.append((sum(map(float, model["rewards"])), place, number))
                     number, place = number + 1, 0
-                    model = episode(lane, number, 99, forces=forces)
+                    model = episode(env_index, number, 99, forces=forces)
                 else:
                     assert not fragment.final_obs[t, row].any()
                 np.testing.assert_array_equal(fragment.obs[t + 1, row], model["obs"][place])
@@ -78,7 +80,7 @@ def test_rows_are_episodes_one_after_the_other(forces: bool) -> None:
             for value, length, (mine, number) in zip(
                 fragment.returns, fragment.lengths, fragment.episodes.tolist(), strict=True
             )
-            if mine == lane
+            if mine == env_index
         ]
         assert told == lanes_episodes
         assert len(told) > 3
@@ -88,7 +90,7 @@ def test_whole_episodes_end_with_their_last_step() -> None:
     runner = EnvRunner(plan("episodes", num_steps=6))
     lengths = set()
     for number in (5, 0, 6, 7, 8, 9, 10):
-        model = episode(EPISODES, number, 6)
+        model = episode(NO_ENV, number, 6)
         fragment = runner.collect_episode(number, 2)
         steps = len(model["rewards"])
         lengths.add(steps)
@@ -100,8 +102,8 @@ def test_whole_episodes_end_with_their_last_step() -> None:
         np.testing.assert_array_equal(fragment.final_obs[-1], fragment.obs[-1])
         assert fragment.lengths.tolist() == [steps] == [fragment.num_steps]
         assert fragment.returns.tolist() == [sum(map(float, model["rewards"]))]
-        assert fragment.episodes.tolist() == [[EPISODES, number]]
-        assert fragment.lanes.tolist() == [EPISODES]
+        assert fragment.episodes.tolist() == [[NO_ENV, number]]
+        assert fragment.env_indices.tolist() == [NO_ENV]
         assert fragment.version == 2
     assert len(lengths) > 2
     assert max(lengths) == 6
@@ -110,10 +112,10 @@ def test_whole_episodes_end_with_their_last_step() -> None:
 def test_an_episode_does_not_depend_on_its_company() -> None:
     together = EnvRunner(plan(), range(5))
     both = [together.collect_steps(), together.collect_steps()]
-    for lane in range(5):
-        alone = EnvRunner(plan(), [lane])
+    for env_index in range(5):
+        alone = EnvRunner(plan(), [env_index])
         for fragment in both:
-            assert rows([alone.collect_steps()])[lane] == rows([fragment])[lane]
+            assert rows([alone.collect_steps()])[env_index] == rows([fragment])[env_index]
 
 
 def test_time_is_told_by_parts() -> None:
@@ -156,8 +158,8 @@ def test_after_a_failure_the_episodes_begin_anew(tmp_path: Any) -> None:
         else:
             ended |= {tuple(episode) for episode in fragment.episodes.tolist()}
     assert failures > 1
-    for lane in (0, 1):
-        numbers = sorted(number for mine, number in ended if mine == lane)
+    for env_index in (0, 1):
+        numbers = sorted(number for mine, number in ended if mine == env_index)
         assert numbers == list(range(len(numbers)))
 
 
@@ -178,7 +180,7 @@ def test_the_sequential_collector_collects(unit: Any) -> None:
         taken = collector.take()
         assert taken.version == 2
         first = taken.episodes[0].tolist()
-        assert first == [EPISODES, 17] if unit == "episodes" else first[1] > 0
+        assert first == [NO_ENV, 17] if unit == "episodes" else first[1] > 0
 
 
 @pytest.mark.parametrize("unit", ["steps", "episodes"])
@@ -190,8 +192,8 @@ def test_a_state_goes_on_in_another_collector(unit: Any) -> None:
     second.load_state_dict(state)
     assert second.publish(chooser(0.0)) == 2
     ended = [episode for fragment in second.collect() for episode in fragment.episodes.tolist()]
-    for lane, number in state["numbers"].items():
-        assert min(mine for other, mine in ended if other == lane) == number
+    for env_index, number in state["numbers"].items():
+        assert min(mine for other, mine in ended if other == env_index) == number
     with pytest.raises(ValueError, match="num_envs"):
         SequentialCollector(plan("steps", num_envs=9)).load_state_dict(state)
 

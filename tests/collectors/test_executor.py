@@ -26,7 +26,7 @@ from fastrl.collectors.protocol import CollectError, Plan
 from fastrl.collectors.sequential import SequentialCollector
 from fastrl.envs.spec import EnvSpec
 from fastrl.rollout.fragment import Fragment
-from fastrl.utils.seeding import EPISODES
+from fastrl.utils.seeding import NO_ENV
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -79,17 +79,17 @@ def test_a_state_goes_on_in_another_collector(unit: Any) -> None:
 
 @pytest.mark.parametrize("unit", ["steps", "episodes"])
 def test_asynchronous_collection_goes_on_with_the_newest_weights(unit: Any) -> None:
-    with ExecutorCollector(plan(unit), n_workers=2, ahead=6) as collector:
+    with ExecutorCollector(plan(unit), n_workers=2, max_pending=6) as collector:
         collector.publish(chooser(0.0))
-        versions = take_many(collector, 60, {EPISODES} if unit == "episodes" else set(range(5)))
+        versions = take_many(collector, 60, {NO_ENV} if unit == "episodes" else set(range(5)))
         assert versions[0] == 1
         assert max(versions) >= 5
         with pytest.raises(CollectError, match="of its own"):
             collector.collect()
 
 
-def test_no_more_is_played_than_was_allowed_ahead() -> None:
-    with ExecutorCollector(plan("episodes"), n_workers=2, ahead=3) as collector:
+def test_collects_no_more_than_max_pending_fragments() -> None:
+    with ExecutorCollector(plan("episodes"), n_workers=2, max_pending=3) as collector:
         collector.publish(chooser(0.0))
         assert collector.take(TIMEOUT) is not None
         time.sleep(0.3)
@@ -119,7 +119,7 @@ def test_who_has_answered_in_time_is_not_ended_though_the_learner_was_busy(
     for module in (scheduler, executor_worker):
         monkeypatch.setattr(module, "time", clock)
     with ExecutorCollector(
-        plan("episodes", sleep=0.005), n_workers=1, task_timeout=TIMEOUT, ahead=2
+        plan("episodes", sleep=0.005), n_workers=1, task_timeout=TIMEOUT, max_pending=2
     ) as collector:
         collector.publish(chooser(0.0))
         (worker,) = collector._workers
@@ -158,8 +158,8 @@ def test_what_goes_wrong_costs_its_task_only(
     assert report.restarts == (0 if what in ("raise", "exit", "build") else len(report.failures))
     ended = Counter(tuple(episode) for fragment in fragments for episode in fragment.episodes.tolist())
     assert set(ended.values()) == {1}
-    for lane in {lane for lane, _ in ended}:
-        numbers = sorted(number for mine, number in ended if mine == lane)
+    for env_index in {env_index for env_index, _ in ended}:
+        numbers = sorted(number for mine, number in ended if mine == env_index)
         assert numbers == list(range(len(numbers)))
     if unit == "episodes":
         assert len(ended) == 120
@@ -282,8 +282,8 @@ def test_rows_go_on_though_workers_are_killed_at_random() -> None:
                 assert fragment.num_steps == 12
                 ended += map(tuple, fragment.episodes.tolist())
         assert collector.report().restarts >= 3
-    for lane in range(5):
-        numbers = [number for mine, number in ended if mine == lane]
+    for env_index in range(5):
+        numbers = [number for mine, number in ended if mine == env_index]
         assert numbers == list(range(len(numbers)))
 
 
@@ -341,7 +341,7 @@ def test_a_module_that_workers_cannot_import_is_told() -> None:
         ("steps", {"n_workers": -2}, "n_workers should be at least 1"),
         ("steps", {"n_workers": 6}, "n_workers should be at most 5"),
         ("steps", {"n_workers": 2, "rebuild": True}, "episodes"),
-        ("steps", {"n_workers": 2, "ahead": 0}, "ahead should be at least 1"),
+        ("steps", {"n_workers": 2, "max_pending": 0}, "max_pending should be at least 1"),
         ("steps", {"n_workers": 2, "task_timeout": 0.0}, "task_timeout should be more than 0"),
         ("steps", {"n_workers": 2, "max_failures": 0}, "max_failures should be at least 1"),
         ("steps", {"n_workers": 2, "start_method": "fork"}, "share the learner's locks"),

@@ -98,7 +98,7 @@ def test_auto_tells_what_it_takes_and_why(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_options_reach_the_collector(tmp_path: Path) -> None:
-    with make_collector("executor", plan("episodes"), n_workers=2, ahead=1, rebuild=True) as collector:
+    with make_collector("executor", plan("episodes"), n_workers=2, max_pending=1, rebuild=True) as collector:
         collector.publish(chooser(0.0))
         assert len(collector.collect()) == 17
         assert collector.report().workers == 2
@@ -119,7 +119,7 @@ def test_options_reach_the_collector(tmp_path: Path) -> None:
             {"n_workers": 2},
             "'sequential' has no option n_workers, its options are: max_failures",
         ),
-        ("sequential", {"ahead": 2}, "'sequential' has no option ahead"),
+        ("sequential", {"max_pending": 2}, "'sequential' has no option max_pending"),
         ("executor", {"ray_address": "host:1"}, "'executor' has no option ray_address"),
         ("executor", {"rebild": True}, "'executor' has no option rebild, its options are: .*rebuild"),
         ("ray", {"start_method": "spawn"}, "'ray' has no option start_method"),

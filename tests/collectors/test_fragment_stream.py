@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
 
-from fastrl.collectors.fragment_stream import FragmentStream, Lag, ahead_for
+from fastrl.collectors.fragment_stream import FragmentStream, Staleness, pending_for
 from fastrl.collectors.protocol import Plan
 from fastrl.envs.spec import EnvSpec
 from fastrl.rollout.fragment import Fragment, allocate
@@ -38,7 +38,7 @@ class Scripted:
         return Fragment(
             **allocate(5, rows, 2, ()),
             version=version,
-            lanes=np.arange(rows),
+            env_indices=np.arange(rows),
             returns=np.zeros(0),
             lengths=np.zeros(0, np.int64),
             episodes=np.zeros((0, 2), np.int64),
@@ -56,45 +56,45 @@ def test_synchronous_is_what_the_collector_collects():
     collector = Scripted(plan_for(), [(3, 2), (3, 2)], version=3)
     intake, watch = FragmentStream(collector), Stopwatch()
     assert [fragment.num_rows for fragment in intake.next(watch)] == [2, 2]
-    assert intake.take_lag() == Lag(steps=20, total=0, highest=0, dropped=0)
+    assert intake.take_staleness() == Staleness(steps=20, total=0, highest=0, dropped=0)
     assert set(watch.seconds) == {"waiting"}
 
 
-def test_asynchronous_takes_rows_until_they_suffice_and_measures_their_lag():
+def test_asynchronous_takes_rows_until_they_suffice_and_measures_their_staleness():
     collector = Scripted(plan_for(), [(5, 1), (3, 2), (4, 2), (5, 9)], version=5)
-    intake = FragmentStream(collector, max_lag=2)
+    intake = FragmentStream(collector, max_staleness=2)
     assert [fragment.version for fragment in intake.next(Stopwatch())] == [5, 3, 4]
-    assert intake.take_lag() == Lag(steps=25, total=5 * (0 + 2 * 2 + 2 * 1), highest=2, dropped=0)
-    assert intake.take_lag() == Lag()
+    assert intake.take_staleness() == Staleness(steps=25, total=5 * (0 + 2 * 2 + 2 * 1), highest=2, dropped=0)
+    assert intake.take_staleness() == Staleness()
 
 
 def test_what_is_older_than_the_bound_is_dropped_and_counted():
     collector = Scripted(plan_for(), [(2, 4), (4, 2), (3, 2), (4, 2)], version=5)
-    intake = FragmentStream(collector, max_lag=1)
+    intake = FragmentStream(collector, max_staleness=1)
     assert [fragment.version for fragment in intake.next(Stopwatch())] == [4, 4]
-    assert intake.take_lag() == Lag(steps=20, total=20, highest=1, dropped=2)
+    assert intake.take_staleness() == Staleness(steps=20, total=20, highest=1, dropped=2)
 
 
 def test_of_whole_episodes_as_many_as_planned():
     collector = Scripted(plan_for("episodes"), [(1, 1)] * 9, version=1)
-    assert len(FragmentStream(collector, max_lag=1).next(Stopwatch())) == 3
+    assert len(FragmentStream(collector, max_staleness=1).next(Stopwatch())) == 3
     assert collector.taken == 3
 
 
-def test_lags_add_up():
-    assert math.isnan(Lag().mean)
-    both = Lag(10, 5, 1, 2).plus(Lag(20, 40, 3, 1))
-    assert both == Lag(30, 45, 3, 3)
+def test_staleness_adds_up():
+    assert math.isnan(Staleness().mean)
+    both = Staleness(10, 5, 1, 2).plus(Staleness(20, 40, 3, 1))
+    assert both == Staleness(30, 45, 3, 3)
     assert both.mean == 1.5
 
 
-def test_a_negative_lag_is_refused():
+def test_a_negative_staleness_is_refused():
     with pytest.raises(ValueError, match="at least 0"):
-        FragmentStream(Scripted(plan_for(), [], 0), max_lag=-1)
+        FragmentStream(Scripted(plan_for(), [], 0), max_staleness=-1)
 
 
 @pytest.mark.parametrize(
-    ("unit", "episodes", "max_lag", "ahead"),
+    ("unit", "episodes", "max_staleness", "max_pending"),
     [
         # Of rows, an update takes what all workers play at a time.
         ("steps", 0, 1, 4),
@@ -106,5 +106,10 @@ def test_a_negative_lag_is_refused():
         ("episodes", 1, 3, 4),
     ],
 )
-def test_what_may_be_ahead_is_what_lag_allows_but_every_worker_has_work(unit, episodes, max_lag, ahead):
-    assert ahead_for(plan_for(unit, episodes=episodes), fragments=4, max_lag=max_lag) == ahead
+def test_pending_fragments_are_bounded_by_staleness_but_every_worker_has_work(
+    unit, episodes, max_staleness, max_pending
+):
+    assert (
+        pending_for(plan_for(unit, episodes=episodes), concurrent=4, max_staleness=max_staleness)
+        == max_pending
+    )

@@ -1,4 +1,4 @@
-"""Collection from worlds of many agents: what stands where, accounts of episodes, exact continuation."""
+"""Collection from environments of many agents: the contents of rollouts, exact continuation."""
 
 import gymnasium
 import numpy as np
@@ -7,7 +7,7 @@ import torch
 from gymnasium.vector import AutoresetMode
 from team_env import TeamEnv
 
-from fastrl.collectors.multi_agent import TeamCollector
+from fastrl.collectors.multi_agent import MultiAgentCollector
 from fastrl.rollout.multi_agent import MultiAgentRollout
 from fastrl.utils.timer import Stopwatch
 
@@ -27,7 +27,7 @@ def rollout_for(env, num_steps=7):
 
 
 def collector_for(env, seed=0):
-    return TeamCollector(env, random_actions(seed), list(range(env.num_envs)))
+    return MultiAgentCollector(env, random_actions(seed), list(range(env.num_envs)))
 
 
 def test_the_rollout_is_what_stepping_by_hand_gives():
@@ -52,27 +52,9 @@ def test_the_rollout_is_what_stepping_by_hand_gives():
         np.testing.assert_array_equal(rollout.obs[7], obs)
 
 
-def test_accounts_of_episodes_are_those_of_the_environment():
-    env = TeamEnv(6, 4)
-    env.set_difficulty(num_agents=[1, 2, 3, 4, 4, 1])
-    collector, rollout = collector_for(env), rollout_for(env, 1)
-    ended = 0
-    for _ in range(60):
-        before = env.episodes()["finished"]
-        stats = collector.collect(rollout, Stopwatch())
-        episodes = env.episodes()
-        new = episodes["finished"] != before
-        assert stats.episodes == new.sum() and stats.steps == 6
-        np.testing.assert_allclose(stats.returns, episodes["return_mean"][new], atol=1e-5)
-        np.testing.assert_array_equal(stats.lengths, episodes["length"][new])
-        assert stats.agent_steps == rollout.alive[0].sum()
-        ended += stats.episodes
-    assert ended > 30
-
-
 def test_one_that_is_cut_off_alone_keeps_its_true_last_observation():
     class Leaves(TeamEnv):
-        """Agent 0 is truncated with the first step, the world goes on."""
+        """Agent 0 is truncated with the first step, the episode continues."""
 
         def step_into(self, actions, obs, rewards, terminations, truncations, alive, final_obs=None):
             super().step_into(actions, obs, rewards, terminations, truncations, alive, final_obs)
@@ -81,7 +63,7 @@ def test_one_that_is_cut_off_alone_keeps_its_true_last_observation():
 
     env = Leaves(1, 2)
     env.reset_into(*(np.empty((2, 3), np.float32), np.empty(2, np.bool_)), seed=[0])
-    collector, rollout = TeamCollector(env, stays, [4]), rollout_for(env, 1)
+    collector, rollout = MultiAgentCollector(env, stays, [4]), rollout_for(env, 1)
     collector.collect(rollout, Stopwatch())
     assert rollout.cut_off()[0].tolist() == [True, False]
     assert rollout.final_obs[0].tolist() == rollout.obs[1].tolist()
@@ -92,24 +74,23 @@ def stays(rollout, t):
     return np.ones(rollout.num_rows, np.int64)
 
 
-def test_goes_on_where_another_stood():
+def test_resumes_where_another_stood():
     env = TeamEnv(3, 2)
     collector, rollout = collector_for(env), rollout_for(env)
     collector.collect(rollout, Stopwatch())
     state, env_state = collector.state_dict(), env.save_state()
     collector.act = random_actions(1)
-    stats = collector.collect(rollout, Stopwatch())
+    collector.collect(rollout, Stopwatch())
     other_env = TeamEnv(3, 2)
     other, other_rollout = collector_for(other_env), rollout_for(other_env)
     assert other.state_dict() == {}
     other_env.load_state(env_state)
     other.load_state_dict(state)
     other.act = random_actions(1)
-    other_stats = other.collect(other_rollout, Stopwatch())
-    np.testing.assert_array_equal(other_stats.returns, stats.returns)
+    other.collect(other_rollout, Stopwatch())
     np.testing.assert_array_equal(other_rollout.obs, rollout.obs)
     other.load_state_dict({})
-    assert other.state_dict() == {} and not other._sums.any()
+    assert other.state_dict() == {}
 
 
 def test_refuses_another_autoreset_mode():
@@ -120,8 +101,8 @@ def test_refuses_another_autoreset_mode():
 
 
 def test_refuses_another_number_of_seeds():
-    with pytest.raises(ValueError, match="a seed for each of 2 worlds, got 1"):
-        TeamCollector(TeamEnv(2, 2), stays, [1])
+    with pytest.raises(ValueError, match="a seed for each of 2 environments, got 1"):
+        MultiAgentCollector(TeamEnv(2, 2), stays, [1])
 
 
 def test_refuses_a_rollout_of_another_size():
@@ -143,4 +124,4 @@ def test_an_agent_may_not_vanish():
 
     env = Loses(1, 3)
     with pytest.raises(ValueError, match="row 1 was alive and then was not"):
-        TeamCollector(env, stays, [0]).collect(rollout_for(env, 2), Stopwatch())
+        MultiAgentCollector(env, stays, [0]).collect(rollout_for(env, 2), Stopwatch())

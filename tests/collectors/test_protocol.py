@@ -9,7 +9,7 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
 from fastrl.collectors.protocol import Plan, partition_envs
 from fastrl.envs.spec import EnvSpec
 from fastrl.rollout.fragment import STEP_ARRAYS, Fragment, allocate
-from fastrl.utils.seeding import EPISODES
+from fastrl.utils.seeding import NO_ENV
 
 OBS = Box(-1, 1, (2, 3), np.float32)
 
@@ -60,10 +60,10 @@ def test_workers_share_the_rows_evenly() -> None:
 
 
 def test_the_place_of_a_fragment_is_its_rows_or_its_episode() -> None:
-    none = {"returns": np.zeros(1), "lengths": np.ones(1, np.int64), "episodes": np.array([[EPISODES, 8]])}
-    whole = Fragment(**allocate(1, 1, 6, ()), version=1, lanes=np.array([EPISODES]), **none)
-    rows = Fragment(**allocate(1, 2, 6, ()), version=1, lanes=np.array([3, 4]), **none)
-    assert (whole.place, rows.place) == ((EPISODES, 8), (3, 0))
+    none = {"returns": np.zeros(1), "lengths": np.ones(1, np.int64), "episodes": np.array([[NO_ENV, 8]])}
+    whole = Fragment(**allocate(1, 1, 6, ()), version=1, env_indices=np.array([NO_ENV]), **none)
+    rows = Fragment(**allocate(1, 2, 6, ()), version=1, env_indices=np.array([3, 4]), **none)
+    assert (whole.place, rows.place) == ((NO_ENV, 8), (3, 0))
 
 
 @pytest.mark.parametrize(("action_shape", "dtype"), [((), np.int64), ((3,), np.float32)])
@@ -71,7 +71,7 @@ def test_allocated_arrays_make_a_fragment(action_shape: tuple[int, ...], dtype: 
     arrays = allocate(5, 2, 6, action_shape)
     assert arrays.keys() == {"obs", *STEP_ARRAYS}
     none = {"returns": np.empty(0), "lengths": np.empty(0, np.int64), "episodes": np.empty((0, 2), np.int64)}
-    fragment = Fragment(**arrays, version=1, lanes=np.arange(2), **none)
+    fragment = Fragment(**arrays, version=1, env_indices=np.arange(2), **none)
     assert (fragment.num_steps, fragment.num_rows, len(fragment)) == (5, 2, 10)
     assert fragment.obs.shape == (6, 2, 6)
     assert fragment.actions.shape == (5, 2, *action_shape)

@@ -20,7 +20,7 @@ from fastrl.collectors.protocol import CollectError, Plan
 from fastrl.collectors.ray_cluster import connect, start, try_out
 from fastrl.collectors.ray_collector import RayCollector
 from fastrl.collectors.sequential import SequentialCollector
-from fastrl.utils.seeding import EPISODES
+from fastrl.utils.seeding import NO_ENV
 
 ray = pytest.importorskip("ray")
 
@@ -129,7 +129,7 @@ def test_repeated_failure_stops_the_run(unit: Any, what: str, cause: str) -> Non
 
 
 def test_asynchronous_collection_goes_on_with_the_newest_weights() -> None:
-    with RayCollector(plan(), n_workers=2, ahead=6) as collector:
+    with RayCollector(plan(), n_workers=2, max_pending=6) as collector:
         collector.publish(chooser(0.0))
         versions = take_many(collector, 60, set(range(5)))
     assert versions[0] == 1
@@ -137,7 +137,7 @@ def test_asynchronous_collection_goes_on_with_the_newest_weights() -> None:
 
 
 def test_tasks_that_wait_get_the_weights_that_are_newest_when_they_begin() -> None:
-    with RayCollector(plan("episodes", sleep=0.02), n_workers=1, ahead=20) as collector:
+    with RayCollector(plan("episodes", sleep=0.02), n_workers=1, max_pending=20) as collector:
         collector.publish(chooser(0.0))
         assert collector.take(0.0) is None
         assert collector.take(60.0) is not None
@@ -145,7 +145,7 @@ def test_tasks_that_wait_get_the_weights_that_are_newest_when_they_begin() -> No
         collector.publish(chooser(1.0))
         fragments = [collector.take(60.0) for _ in range(19)]
         assert fragments[-1] is not None and fragments[-1].version == 2
-        assert fragments[-1].episodes.tolist() == [[EPISODES, 19]]
+        assert fragments[-1].episodes.tolist() == [[NO_ENV, 19]]
 
 
 def test_spaces_that_the_learner_does_not_expect_are_refused() -> None:
@@ -185,7 +185,7 @@ def test_arguments_that_make_no_sense_are_refused() -> None:
     for options, message in (
         ({"n_workers": 0}, "n_workers should be at least 1"),
         ({"n_workers": 6}, "n_workers should be at most 5"),
-        ({"ahead": 0}, "ahead should be at least 1, got 0"),
+        ({"max_pending": 0}, "max_pending should be at least 1, got 0"),
         ({"task_timeout": 0.0}, "task_timeout should be more than 0 s"),
         ({"cpus_per_worker": -1.0}, "cpus_per_worker should be more than 0"),
         ({"max_failures": 0}, "max_failures should be at least 1"),

@@ -96,7 +96,10 @@ def test_what_leads_elsewhere_begins_anew_and_is_counted(name: str) -> None:
         updates(first, 1)
         state = first.state_dict()
     begun = state["running"]
-    elsewhere = {lane: RunningEpisode(begun[lane].actions, bytes(len(begun[lane].obs))) for lane in (0, 3)}
+    elsewhere = {
+        env_index: RunningEpisode(begun[env_index].actions, bytes(len(begun[env_index].obs)))
+        for env_index in (0, 3)
+    }
     # One that has ended by then leads elsewhere, too.
     elsewhere[4] = begun[4]._replace(actions=bytes(10))
     with PYTHON[name](same) as collector:
@@ -104,7 +107,7 @@ def test_what_leads_elsewhere_begins_anew_and_is_counted(name: str) -> None:
         got = updates(collector, 1)
         assert collector.report().diverged == 3
         after = collector.state_dict()
-    lacking = {lane: each for lane, each in begun.items() if lane not in elsewhere}
+    lacking = {env_index: each for env_index, each in begun.items() if env_index not in elsewhere}
     with PYTHON[name](same) as collector:
         collector.load_state_dict(state | {"running": lacking})
         expect_same(updates(collector, 1), got)

@@ -23,8 +23,8 @@ class WorkerReply(NamedTuple):
 
 
 class Near(TaskWorker):
-    def __init__(self, index: int, lanes: range, runner: EnvRunner) -> None:
-        super().__init__(index, lanes)
+    def __init__(self, index: int, env_indices: range, runner: EnvRunner) -> None:
+        super().__init__(index, env_indices)
         self.runner = runner
         self.tasks: deque[tuple[int, ...]] = deque()
 
@@ -50,16 +50,18 @@ class NearCollector(TaskScheduler[Near]):
         *,
         fails: float = 0.0,
         dies: float = 0.0,
-        ahead: int | None = None,
+        max_pending: int | None = None,
         max_failures: int = 1000,
     ) -> None:
-        super().__init__(plan, task_timeout=60.0, max_failures=max_failures, ahead=ahead, task_seconds=0.01)
+        super().__init__(
+            plan, task_timeout=60.0, max_failures=max_failures, max_pending=max_pending, task_seconds=0.01
+        )
         self._expect(len(workers))
         self._luck, self._fails, self._dies = luck, fails, dies
         self.given: list[tuple[int, tuple[int, ...]]] = []
         self.hangs: set[int] = set()
-        for index, lanes in enumerate(workers):
-            worker = Near(index, lanes, EnvRunner(plan, lanes))
+        for index, env_indices in enumerate(workers):
+            worker = Near(index, env_indices, EnvRunner(plan, env_indices))
             self._workers.append(worker)
             self._worker_started(worker, WorkerReply(), 0.5)
 
@@ -88,7 +90,7 @@ class NearCollector(TaskScheduler[Near]):
             if self._luck.random() < self._fails:
                 self._task_finished(worker, numbers, fragments, self.version, WorkerReply(cause="it failed"))
                 return
-            arrays = arrays_for(self.plan, len(worker.lanes) or 1)
+            arrays = arrays_for(self.plan, len(worker.env_indices) or 1)
             runner = worker.runner
             played = runner.run_steps(arrays) if number is None else runner.run_episode(number, arrays)
             fragments.append((arrays, played))
@@ -118,11 +120,11 @@ class NearCollector(TaskScheduler[Near]):
 def test_failures_and_deaths_in_any_order_change_no_episode(unit: Any, seed: int) -> None:
     luck = random.Random(seed)
     same = plan(unit, seed=seed)
-    lanes = [range(2), range(2, 3), range(3, 5)] if unit == "steps" else [range(0)] * 3
+    env_indices = [range(2), range(2, 3), range(3, 5)] if unit == "steps" else [range(0)] * 3
     with SequentialCollector(same) as sequential:
         expected = updates(sequential, 10)
         state = sequential.state_dict()
-    with NearCollector(same, lanes, luck, fails=0.2, dies=0.2) as collector:
+    with NearCollector(same, env_indices, luck, fails=0.2, dies=0.2) as collector:
         assert updates(collector, 10) == expected
         report = collector.report()
         assert collector.state_dict()["numbers"] == state["numbers"]
@@ -134,7 +136,7 @@ def test_failures_and_deaths_in_any_order_change_no_episode(unit: Any, seed: int
 
 
 def test_who_waited_longest_comes_first() -> None:
-    with NearCollector(plan("episodes"), [range(0)] * 3, random.Random(0), ahead=1) as collector:
+    with NearCollector(plan("episodes"), [range(0)] * 3, random.Random(0), max_pending=1) as collector:
         collector.publish(chooser(0.0))
         for number in range(7):
             fragment = collector.take()
@@ -143,8 +145,8 @@ def test_who_waited_longest_comes_first() -> None:
     assert [index for index, _ in collector.given] == [0, 1, 2, 0, 1, 2, 0]
 
 
-def test_no_more_is_handed_out_than_was_allowed_ahead() -> None:
-    with NearCollector(plan("steps"), [range(2), range(2, 5)], random.Random(0), ahead=3) as collector:
+def test_schedules_no_more_than_max_pending_fragments() -> None:
+    with NearCollector(plan("steps"), [range(2), range(2, 5)], random.Random(0), max_pending=3) as collector:
         collector.publish(chooser(0.0))
         for taken in range(20):
             assert collector.take() is not None

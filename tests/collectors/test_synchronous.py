@@ -22,7 +22,7 @@ from fastrl.envs.spec import as_spec
 from fastrl.networks.compiled_actor import RandomActor
 from fastrl.rollout.fragment import Fragment
 from fastrl.utils.processes import SHARED_MEMORY
-from fastrl.utils.seeding import EPISODES, act_stream, act_streams, env_seed, env_seeds
+from fastrl.utils.seeding import NO_ENV, act_stream, act_streams, env_seed, env_seeds
 
 
 class Walk(gymnasium.Env[Any, Any]):
@@ -76,7 +76,15 @@ class Weighed:
         self.weight = int(np.frombuffer(weights, np.int64)[0])
 
     def act(
-        self, obs: Any, streams: Any, steps: Any, actions: Any, log_probs: Any, masks: Any = None
+        self,
+        obs: Any,
+        streams: Any,
+        steps: Any,
+        actions: Any,
+        log_probs: Any,
+        masks: Any = None,
+        *,
+        greedy: bool = False,
     ) -> None:
         actions[:] = ((streams >> np.uint64(9)).astype(np.int64) + steps + self.weight) % 4
         log_probs[:] = obs.sum(axis=1)
@@ -105,10 +113,10 @@ def expect_same(expected: list[Fragment], got: list[Fragment]) -> None:
 
 
 def test_seeds_and_streams_of_many_episodes() -> None:
-    lanes, numbers = np.array([0, 3, EPISODES]), np.array([5, 0, 2**40])
-    pairs = list(zip(lanes.tolist(), numbers.tolist(), strict=True))
-    assert env_seeds(9, lanes, numbers).tolist() == [env_seed(9, *pair) for pair in pairs]
-    assert act_streams(9, lanes, numbers).tolist() == [act_stream(9, *pair) for pair in pairs]
+    env_indices, numbers = np.array([0, 3, NO_ENV]), np.array([5, 0, 2**40])
+    pairs = list(zip(env_indices.tolist(), numbers.tolist(), strict=True))
+    assert env_seeds(9, env_indices, numbers).tolist() == [env_seed(9, *pair) for pair in pairs]
+    assert act_streams(9, env_indices, numbers).tolist() == [act_stream(9, *pair) for pair in pairs]
 
 
 @pytest.mark.parametrize("unit", ["steps", "episodes"])
@@ -178,7 +186,7 @@ def test_one_that_goes_on_elsewhere_plays_the_next_episodes() -> None:
 @pytest.mark.parametrize("unit", ["steps", "episodes"])
 def test_taken_fragments_are_the_callers_and_bounded(make: Any, unit: Unit) -> None:
     plan = plan_of("fastrl/Cage2-v0", unit, episode_length=9)
-    with SequentialCollector(plan) as reference, make(plan, ahead=3) as collector:
+    with SequentialCollector(plan) as reference, make(plan, max_pending=3) as collector:
         kept = [collector.take() for _ in range(9)]
         wait_until(lambda: len(collector._background._ready) >= 3)
         time.sleep(0.1)
@@ -286,8 +294,8 @@ def test_mistakes_are_told_in_words() -> None:
         sync(Plan(plan.env, Weighed, plan.obs_space, Discrete(7), 2, 3))
     with pytest.raises(CollectError, match="CartPole-v1 is none: choose 'sync' or 'executor'"):
         native_collector(plan_of("CartPole-v1", "steps"))
-    with pytest.raises(ValueError, match="ahead should be at least 1"):
-        native_collector(plan_of("fastrl/Cage2-v0", "steps"), ahead=0)
+    with pytest.raises(ValueError, match="max_pending should be at least 1"):
+        native_collector(plan_of("fastrl/Cage2-v0", "steps"), max_pending=0)
     with pytest.raises(ValueError, match="n_workers should be at most 5"):
         sync(plan, n_workers=6)
     assert not [

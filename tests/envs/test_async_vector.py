@@ -45,28 +45,28 @@ def test_episodes_are_those_of_sequential_environments(env_id, options, num_thre
     env = make(env_id, options, num_envs, num_threads=num_threads)
     twin = gymnasium.make(env_id, **options)
     order = np.random.default_rng(num_threads)
-    actors = [np.random.default_rng(lane) for lane in range(num_envs)]
+    actors = [np.random.default_rng(env_id) for env_id in range(num_envs)]
     got = [[] for _ in range(num_envs)]
     sent = [[] for _ in range(num_envs)]
     env.reset()
     while env.in_flight:
         batch = env.recv(int(order.integers(1, env.in_flight + 1)))
-        for i, lane in enumerate(batch.env_ids):
-            got[lane].append([value[i] for value in batch[1:]])
-        more = [lane for lane in batch.env_ids.tolist() if len(got[lane]) <= num_steps]
-        for lane in order.permutation(more).astype(np.int64):
-            sent[lane].append(action_of(env.single_action_space, actors[lane]))
-            env.send(np.array([sent[lane][-1]]), np.array([lane]))
+        for i, env_id in enumerate(batch.env_ids):
+            got[env_id].append([value[i] for value in batch[1:]])
+        more = [env_id for env_id in batch.env_ids.tolist() if len(got[env_id]) <= num_steps]
+        for env_id in order.permutation(more).astype(np.int64):
+            sent[env_id].append(action_of(env.single_action_space, actors[env_id]))
+            env.send(np.array([sent[env_id][-1]]), np.array([env_id]))
     env.close()
 
     ends = 0
-    for lane in range(num_envs):
+    for env_id in range(num_envs):
         number = 0
-        obs, _ = twin.reset(seed=env_seed(SEED, lane, number))
-        np.testing.assert_array_equal(got[lane][0][0], np.ravel(obs).astype(np.float32))
-        assert [value.item() for value in got[lane][0][1:4]] == [0.0, False, False]
+        obs, _ = twin.reset(seed=env_seed(SEED, env_id, number))
+        np.testing.assert_array_equal(got[env_id][0][0], np.ravel(obs).astype(np.float32))
+        assert [value.item() for value in got[env_id][0][1:4]] == [0.0, False, False]
         for action, (seen, reward, terminated, truncated, final_obs) in zip(
-            sent[lane], got[lane][1:], strict=True
+            sent[env_id], got[env_id][1:], strict=True
         ):
             obs, expected, *flags, _ = twin.step(action)
             assert reward == np.float32(expected)
@@ -75,7 +75,7 @@ def test_episodes_are_those_of_sequential_environments(env_id, options, num_thre
                 ends += 1
                 number += 1
                 np.testing.assert_array_equal(final_obs, np.ravel(obs).astype(np.float32))
-                obs, _ = twin.reset(seed=env_seed(SEED, lane, number))
+                obs, _ = twin.reset(seed=env_seed(SEED, env_id, number))
             np.testing.assert_array_equal(seen, np.ravel(obs).astype(np.float32))
     assert ends >= num_envs
     twin.close()
@@ -92,7 +92,7 @@ def ids(*values):
 def test_without_autoreset_the_caller_chooses_the_episodes():
     env = cage2(2, seed=5, autoreset_mode="disabled")
     twin = Cage2VectorEnv(1, episode_length=2)
-    env.reset(ids(1), lanes=ids(2**32), numbers=ids(40))
+    env.reset(ids(1), streams=ids(2**32), numbers=ids(40))
     batch = env.recv()
     for action in (3, 4):
         env.send([action], batch.env_ids)
@@ -106,7 +106,7 @@ def test_without_autoreset_the_caller_chooses_the_episodes():
         gymnasium.error.ResetNeeded, match="environment 1 has ended and autoreset is disabled"
     ):
         env.send([0], ids(1))
-    env.reset(ids(1), lanes=ids(2**32), numbers=ids(41))
+    env.reset(ids(1), streams=ids(2**32), numbers=ids(41))
     np.testing.assert_array_equal(env.recv().obs, twin.reset(seed=env_seed(5, 2**32, 41))[0])
     env.close()
 
@@ -147,11 +147,11 @@ def test_misplaced_calls_are_refused_and_change_nothing():
     with pytest.raises(ValueError, match="environment 1 is in flight"):
         env.send([0], ids(1))
     assert sorted(env.recv().env_ids) == [0, 1]
-    for changes in ({"lanes": ids(-1)}, {"numbers": ids(-1)}):
+    for changes in ({"streams": ids(-1)}, {"numbers": ids(-1)}):
         with pytest.raises(ValueError, match="expected no number below 0"):
             env.reset(ids(0), **changes)
-    with pytest.raises(TypeError, match="lanes: expected integers"):
-        env.reset(ids(0), lanes=np.zeros(1))
+    with pytest.raises(TypeError, match="streams: expected integers"):
+        env.reset(ids(0), streams=np.zeros(1))
     env.reset()
     with pytest.raises(ValueError, match="timeout: expected None or at least 0"):
         env.recv(1, timeout=-1.0)

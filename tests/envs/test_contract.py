@@ -14,7 +14,7 @@ from fastrl.collectors.protocol import CollectError
 from fastrl.envs import contract
 from fastrl.envs.process_pool import WorkerError
 from fastrl.envs.process_vector import ProcessVectorEnv
-from fastrl.utils.seeding import EPISODES, env_seed
+from fastrl.utils.seeding import NO_ENV, env_seed
 
 NAME = "collect_cases:Wrong"
 FORM = contract.form_of(NAME, OBS.shape, OBS.dtype)
@@ -68,16 +68,16 @@ def test_a_broken_step_or_reset_ends_the_run_with_a_message(what: str) -> None:
 
 
 def test_the_message_names_the_seed_of_the_episode() -> None:
-    for unit, lane in (("steps", 0), ("episodes", EPISODES)):
+    for unit, env_index in (("steps", 0), ("episodes", NO_ENV)):
         same = plan(unit, num_envs=1)
         seed = int(re.findall(r"seed=(\d+)", message_of("sequential", unit, "nan reward"))[0])
         lengths = []
         # Find the first episode with a third step.
         while not lengths or lengths[-1] < 3:
             env = Noise()
-            env.reset(seed=env_seed(same.seed, lane, len(lengths)))
+            env.reset(seed=env_seed(same.seed, env_index, len(lengths)))
             lengths.append(env.left)
-        assert seed == env_seed(same.seed, lane, len(lengths) - 1)
+        assert seed == env_seed(same.seed, env_index, len(lengths) - 1)
 
 
 @pytest.mark.parametrize("unit", ["steps", "episodes"])

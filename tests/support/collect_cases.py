@@ -184,6 +184,8 @@ class Chooser:
         actions: NDArray[Any],
         log_probs: NDArray[np.float32],
         masks: NDArray[np.bool_] | None = None,
+        *,
+        greedy: bool = False,
     ) -> None:
         drawn = uniforms(streams, steps)
         log_probs[...] = drawn + self.weight
@@ -225,14 +227,14 @@ def plan(
 
 
 def rows(fragments: list[Fragment]) -> dict[int, Any]:
-    """By lane, or by number where they are whole episodes: what the arrays hold, as bytes."""
+    """The bytes of the arrays, by environment index, or by number for whole episodes."""
     found: dict[int, Any] = {}
     for fragment in fragments:
         ended = fragment.terminations | fragment.truncations
-        for row, lane in enumerate(fragment.lanes.tolist()):
-            key = lane if lane < 2**32 else int(fragment.episodes[0, 1])
+        for row, env_index in enumerate(fragment.env_indices.tolist()):
+            key = env_index if env_index < 2**32 else int(fragment.episodes[0, 1])
             assert key not in found
-            mine = fragment.episodes[:, 0] == lane
+            mine = fragment.episodes[:, 0] == env_index
             found[key] = (
                 fragment.version,
                 fragment.obs[:, row].tobytes(),
@@ -256,21 +258,21 @@ def updates(collector: Any, count: int = 3) -> list[dict[int, Any]]:
     return found
 
 
-def take_many(collector: Any, count: int, lanes: set[int]) -> list[int]:
-    """Takes fragments, and more if need be until all lanes have come, as one worker may begin when another has played
-    many. From the tenth on, each tenth time new weights are published. Returns the versions; none comes before it was
-    published, and no episode ends twice."""
+def take_many(collector: Any, count: int, env_indices: set[int]) -> list[int]:
+    """Takes ``count`` fragments, and more until there is one of each environment: one worker may start when another has
+    collected many. From the tenth on, each tenth time new weights are published. Checks that no version comes before it
+    was published, and that no episode ends twice. Returns the versions."""
     ended: Counter[tuple[int, int]] = Counter()
     versions: list[int] = []
-    missing = set(lanes)
+    missing = set(env_indices)
     while len(versions) < count or (missing and len(versions) < 100_000):
         if len(versions) % 10 == 9:
             collector.publish(chooser(len(versions)))
         fragment = collector.take(60.0)
         assert fragment is not None
         assert fragment.version <= collector.version
-        assert lanes.issuperset(fragment.lanes.tolist())
-        missing.difference_update(fragment.lanes.tolist())
+        assert env_indices.issuperset(fragment.env_indices.tolist())
+        missing.difference_update(fragment.env_indices.tolist())
         versions.append(fragment.version)
         ended.update(map(tuple, fragment.episodes.tolist()))
     assert not missing

@@ -6,7 +6,7 @@ import torch
 from fastrl.networks.action_space import Actions
 from fastrl.networks.distributions import gaussian_log_probs, mask_logits, sample_actions, sampling_noise
 from fastrl.rollout.fragment import STEP_ARRAYS, Fragment
-from fastrl.utils.seeding import EPISODES
+from fastrl.utils.seeding import NO_ENV
 
 
 class Rows:
@@ -20,10 +20,10 @@ class Rows:
         self.numbers = np.zeros(env.num_envs, np.int64)
         env.reset_into(self.obs, seed=seed)
 
-    def play(self, policy, num_steps, version=1, lanes=None, masks=False):
-        """T steps of all rows; ``lanes`` are 0, 1, 2 ... unless they are given."""
+    def play(self, policy, num_steps, version=1, env_indices=None, masks=False):
+        """T steps of all rows; ``env_indices`` are 0, 1, 2 ... unless they are given."""
         env, rows, obs_dim = self.env, self.env.num_envs, self.obs.shape[1]
-        lanes = np.arange(rows) if lanes is None else lanes
+        env_indices = np.arange(rows) if env_indices is None else env_indices
         steps = (num_steps, rows)
         obs = np.zeros((num_steps + 1, rows, obs_dim), np.float32)
         takes = Actions(env.single_action_space)
@@ -58,7 +58,7 @@ class Rows:
             self.returns += rewards[t]
             self.lengths += 1
             for i in np.flatnonzero(terminations[t] | truncations[t]):
-                ended.append((self.returns[i], self.lengths[i], lanes[i], self.numbers[i]))
+                ended.append((self.returns[i], self.lengths[i], env_indices[i], self.numbers[i]))
                 self.returns[i], self.lengths[i] = 0, 0
                 self.numbers[i] += 1
         self.obs[:] = obs[-1]
@@ -71,7 +71,7 @@ class Rows:
             truncations,
             final_obs,
             version,
-            np.asarray(lanes, np.int64),
+            np.asarray(env_indices, np.int64),
             np.array([each[0] for each in ended]),
             np.array([each[1] for each in ended], np.int64),
             np.array([each[2:] for each in ended], np.int64).reshape(-1, 2),
@@ -86,13 +86,13 @@ def parts(fragment, *sizes):
     for size in sizes:
         rows = np.s_[:, start : start + size]
         arrays = {name: getattr(fragment, name)[rows] for name in ("obs", *STEP_ARRAYS)}
-        lanes = fragment.lanes[start : start + size]
-        mine = np.isin(fragment.episodes[:, 0], lanes)
+        env_indices = fragment.env_indices[start : start + size]
+        mine = np.isin(fragment.episodes[:, 0], env_indices)
         found.append(
             Fragment(
                 **arrays,
                 version=fragment.version,
-                lanes=lanes,
+                env_indices=env_indices,
                 returns=fragment.returns[mine],
                 lengths=fragment.lengths[mine],
                 episodes=fragment.episodes[mine],
@@ -118,10 +118,10 @@ def whole_episodes(fragment):
                     obs=obs,
                     **arrays,
                     version=fragment.version,
-                    lanes=np.array([EPISODES]),
+                    env_indices=np.array([NO_ENV]),
                     returns=np.array([fragment.rewards[steps].sum()]),
                     lengths=np.array([t + 1 - start]),
-                    episodes=np.array([[EPISODES, len(found)]]),
+                    episodes=np.array([[NO_ENV, len(found)]]),
                 )
             )
             start = t + 1

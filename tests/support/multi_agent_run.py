@@ -2,9 +2,13 @@
 
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fastrl.algorithms.multi_agent import MultiAgentLearner
 from fastrl.algorithms.protocol import Problem
-from fastrl.collectors.multi_agent import TeamCollector, TeamStats
+from fastrl.collectors.multi_agent import MultiAgentCollector
+from fastrl.envs.record_episodes import RecordEpisodeStatistics
 from fastrl.utils.timer import Stopwatch
 
 
@@ -25,25 +29,26 @@ class Run:
     """Collects and learns in turns."""
 
     def __init__(self, learner: MultiAgentLearner, env: Any) -> None:
-        self.learner, self.env = learner, env
-        self.collector = TeamCollector(env, learner.act_into, learner.env_seeds)
+        self.learner, self.env = learner, RecordEpisodeStatistics(env)
+        self.collector = MultiAgentCollector(self.env, learner.act_into, learner.env_seeds)
 
-    def collect(self, watch: Stopwatch | None = None) -> TeamStats:
-        """Fills the learner's rollout."""
-        return self.collector.collect(self.learner.rollout, watch or Stopwatch())
+    def collect(self, watch: Stopwatch | None = None) -> NDArray[np.void]:
+        """Fills the learner's rollout; returns the records of the episodes that ended in it."""
+        self.collector.collect(self.learner.rollout, watch or Stopwatch())
+        return self.env.take()
 
     def update(self, watch: Stopwatch | None = None) -> dict[str, float]:
         """Learns from the rollout; returns the metrics."""
         self.learner.update(self.learner.rollout, watch or Stopwatch())
         return self.learner.metrics()
 
-    def train(self, updates: int | None = None) -> tuple[TeamStats, list[dict[str, float]]]:
-        """Makes all updates, or so many; returns the last rollout's statistics and the metrics of all updates."""
+    def train(self, updates: int | None = None) -> tuple[NDArray[np.void], list[dict[str, float]]]:
+        """Makes all updates, or so many; returns the episodes of the last rollout and the metrics of all updates."""
         rows = []
         for _ in range(self.learner.total_updates if updates is None else updates):
-            stats = self.collect()
+            episodes = self.collect()
             rows.append(self.update())
-        return stats, rows
+        return episodes, rows
 
     def state_dict(self) -> dict[str, Any]:
         """State of the learner and of the collector."""

@@ -6,11 +6,12 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
+from gymnasium import Space
 from numpy.typing import NDArray
 from pydantic import Field
 
 from fastrl.algorithms.protocol import Algorithm, LearnsFrom, Problem
-from fastrl.networks.compiled_actor import ActorSpec
+from fastrl.networks.compiled_actor import Actor, ActorSpec
 from fastrl.rollout.fragment import Fragment
 from fastrl.utils.config import section
 from fastrl.utils.seeding import uniforms
@@ -41,10 +42,14 @@ class LinearActor:
         actions: NDArray[Any],
         log_probs: NDArray[np.float32],
         masks: NDArray[np.bool_] | None = None,
+        *,
+        greedy: bool = False,
     ) -> None:
         all_log_probs = _log_softmax(obs @ self._weights)
         cumulated = np.exp(all_log_probs).cumsum(-1)
         drawn = (uniforms(streams, steps)[:, None] >= cumulated).sum(-1)
+        if greedy:
+            drawn = all_log_probs.argmax(-1)
         actions[:] = np.minimum(drawn, cumulated.shape[1] - 1)
         log_probs[:] = np.take_along_axis(all_log_probs, actions[:, None], -1)[:, 0]
 
@@ -108,6 +113,12 @@ class Toy(Algorithm[Sequence[Fragment]]):
 
     def policy_state(self) -> dict[str, Any]:
         return {"weights": torch.from_numpy(self.weights)}
+
+    @classmethod
+    def make_actor(cls, policy: Mapping[str, Any], obs_space: Space[Any], action_space: Space[Any]) -> Actor:
+        actor = LinearActor(*policy["weights"].shape)
+        actor.load(policy["weights"].numpy())
+        return actor
 
     def load_policy(self, state: Mapping[str, Any]) -> list[str]:
         self.weights[:] = state["policy"]["weights"].numpy()

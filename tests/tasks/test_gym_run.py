@@ -392,9 +392,8 @@ def test_a_policy_of_another_environment_is_refused(
     save_checkpoint(file, state)
     capsys.readouterr()
     assert main(["eval", str(run), "--episodes=1"]) == 2
-    assert "the policy takes 4 numbers for {'kind': 'discrete', 'size': 2}, Acrobot-v1 has 6 for" in (
-        capsys.readouterr().err
-    )
+    expected = "Acrobot-v1: the policy takes 4 numbers for {'kind': 'discrete', 'size': 2}, the environment has 6 for"
+    assert expected in capsys.readouterr().err
     state["policy"]["action_space"] = {"kind": "discrete", "size": 10**15}
     save_checkpoint(file, state)
     assert main(["eval", str(run), "--episodes=1"]) == 2

@@ -1,4 +1,4 @@
-"""New runs that begin with the weights of old ones: what is taken over, what is not, what is refused."""
+"""New runs that start with the weights of old ones: what is loaded, what is not, what is refused."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -76,24 +76,22 @@ Weights = Callable[[dict[str, Any]], dict[str, torch.Tensor]]
     ],
     ids=["cage2", "gym", "pixels", "traffic"],
 )
-def test_weights_are_taken_over_and_all_else_begins_anew(
+def test_weights_are_loaded_and_all_else_is_new(
     first: list[str], second: list[str], weights: Weights, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     old, new = tmp_path / "old", tmp_path / "new"
     assert main(["train", *first, f"--run-dir={old}"]) == 0
     assert main(["train", *first, *second, f"--init-from={old}", f"--run-dir={new}"]) == 0
-    assert f"beginning with the weights of {find_checkpoint(old)}" in capsys.readouterr().out.replace(
-        "\n", ""
-    )
+    assert f"starting with the weights of {find_checkpoint(old)}" in capsys.readouterr().out.replace("\n", "")
     before, after = load_newest(old)[1], load_newest(new)[1]
-    # The learning rate is 0, so they are what it began with.
+    # The learning rate is 0, so they are what it started with.
     for name, tensor in weights(before).items():
         assert torch.equal(weights(after)[name], tensor), name
     assert after["steps"] <= 2 * before["steps"]
     assert after["config"]["run"]["init_from"] == str(old)
     assert main(["train", "--resume", str(old), second[0], "--seed=5"]) == 2
     assert (
-        f"it would be another run: --init-from {find_checkpoint(old)} begins one" in capsys.readouterr().err
+        f"it would be another run: --init-from {find_checkpoint(old)} starts one" in capsys.readouterr().err
     )
 
 

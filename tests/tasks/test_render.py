@@ -12,7 +12,7 @@ import pytest
 import fastrl.tasks.traffic.render as render_module
 from fastrl.cli.main import main
 from fastrl.envs.traffic.trajectories import Recorder, Trajectories, TrajectoryError, time_space_lines
-from fastrl.tasks.traffic.render import Outputs, RenderError, make_world, moments, pictures, render, scripted
+from fastrl.tasks.traffic.render import Outputs, RenderError, make_env, moments, pictures, render, scripted
 from fastrl.utils.video import VideoError, write_video
 
 SMALL = {"warmup_steps": 5, "horizon": 40}
@@ -20,7 +20,7 @@ RING = ["--env", "fastrl/ring-v0", "--env-options", "warmup_steps=5", "horizon=4
 
 
 def record(env_id: str, policy: str = "idle", episodes: int = 1, **options: object) -> Trajectories:
-    env = make_world(env_id, options)
+    env = make_env(env_id, options)
     recorder = Recorder(env.name, env.num_agents)
     for moment in moments(env, scripted(policy, env, 0), list(range(episodes))):
         recorder.add(moment.scene, moment.episode, moment.alive, moment.reward)
@@ -61,7 +61,7 @@ def test_cars_that_leave_are_absent_from_the_log() -> None:
 
 
 def test_the_highways_log_is_what_the_environment_says() -> None:
-    env = make_world("fastrl/highway-v0", {})
+    env = make_env("fastrl/highway-v0", {})
     first = next(iter(moments(env, scripted("idle", env, 0), [7])))
     cars = first.scene.cars()
     assert len(cars["x"]) == 51 and cars["agent"].tolist() == [0] + [-1] * 50
@@ -95,7 +95,7 @@ def test_lines_of_the_diagram_join_what_belongs_together() -> None:
 
 
 def test_cars_move_evenly_through_a_film() -> None:
-    env = make_world("fastrl/highway-v0", {"config": {"duration": 3}})
+    env = make_env("fastrl/highway-v0", {"config": {"duration": 3}})
     seen = list(moments(env, scripted("idle", env, 0), [3]))
     assert [moment.scene.time for moment in seen] == [0.0, 1.0, 2.0, 3.0]
     film = list(pictures(iter(seen), env.view, fps=10, speed=1))
@@ -108,7 +108,7 @@ def test_cars_move_evenly_through_a_film() -> None:
 
 
 def test_a_film_of_several_episodes_shows_each_end() -> None:
-    env = make_world("fastrl/ring-v0", SMALL)
+    env = make_env("fastrl/ring-v0", SMALL)
     film = list(pictures(moments(env, scripted("idle", env, 0), [0, 1]), env.view, fps=10, speed=1))
     assert len(film) == 2 * (40 + 10)
 
@@ -190,7 +190,7 @@ def test_a_run_is_shown_with_its_best_policy(tmp_path: Path) -> None:
         ),
         (["some", "--policy", "idle", "--log", "a.npz"], "--policy does not go with a run"),
         (["nowhere", "--log", "a.npz"], "nowhere: no such run directory"),
-        (RING, "there is nothing to make"),
+        (RING, "there is nothing to write"),
         ([*RING, "--out", "a.avi"], "expected a name that ends in .mp4 or .gif"),
         ([*RING, "--log", "a.csv"], "expected a name that ends in .npz"),
         ([*RING, "--log", "nowhere/a.npz"], "there is no folder nowhere"),
@@ -256,7 +256,7 @@ def test_a_diagram_says_who_drives(
 
 
 def test_missing_libraries_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    env = make_world("fastrl/ring-v0", SMALL)
+    env = make_env("fastrl/ring-v0", SMALL)
     for name in ("PIL", "imageio", "imageio.v2"):
         monkeypatch.setitem(sys.modules, name, None)
     for outputs in (
@@ -269,7 +269,7 @@ def test_missing_libraries_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_random_actions_are_legal_and_fixed_by_the_seed() -> None:
     for env_id in ("fastrl/ring-v0", "fastrl/coop-highway-v0"):
-        env = make_world(env_id, {})
+        env = make_env(env_id, {})
         obs = np.zeros((env.num_agents, *env.single_observation_space.shape), np.float32)
         alive = np.ones(env.num_agents, np.bool_)
         first, second = (scripted("random", env, 3) for _ in range(2))

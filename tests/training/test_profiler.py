@@ -76,7 +76,7 @@ def check_sums(breakdown: Breakdown) -> None:
 def test_a_learner_that_collects_itself() -> None:
     profile = Profile()
     for _ in range(2):
-        shares = profile.lap(10.0, {"update": 5.0, "inference": 1.0, "environment": 3.0}, 1000, 10)
+        shares = profile.lap(10.0, {"update": 5.0, "inference": 1.0, "environment": 3.0}, 1000, 10).shares
         assert shares == pytest.approx({"environment": 0.3, "inference": 0.1, "update": 0.5, "other": 0.1})
     breakdown = profile.breakdown()
     check_sums(breakdown)
@@ -114,7 +114,7 @@ def test_workers_that_a_learner_waits_for_overlap_with_nothing() -> None:
         100,
         1,
         Report(workers=2, seconds={"environment": 8.0, "inference": 2.0, "waiting": 2.0}),
-    )
+    ).shares
     assert shares["workers_environment"] == pytest.approx(0.4)
     assert sum(share for name, share in shares.items() if name.startswith("workers_")) == pytest.approx(1)
     breakdown = profile.breakdown()
@@ -140,7 +140,8 @@ def test_starting_is_told_apart() -> None:
 def test_workers_that_tell_late_make_no_share_above_one() -> None:
     profile = Profile()
     profile.lap(1.0, {"waiting": 1.0}, 0, 0, Report(workers=1))
-    shares = profile.lap(1.0, {"waiting": 1.0}, 9, 1, Report(workers=1, seconds={"environment": 2.0}))
+    report = Report(workers=1, seconds={"environment": 2.0})
+    shares = profile.lap(1.0, {"waiting": 1.0}, 9, 1, report).shares
     assert shares["workers_environment"] == 1
     check_sums(profile.breakdown())
 
@@ -205,7 +206,8 @@ def test_shares_add_up(laps: list[tuple[dict[str, float], float, dict[str, float
     profile, told = Profile(), {"environment": 0.0, "inference": 0.0, "queue": 0.0}
     for parts, more, spent in laps:
         told = {name: seconds + spent.get(name, 0.0) for name, seconds in told.items()}
-        shares = profile.lap(sum(parts.values()) + more, parts, 1, 0, Report(workers=workers, seconds=told))
+        report = Report(workers=workers, seconds=told)
+        shares = profile.lap(sum(parts.values()) + more, parts, 1, 0, report).shares
         for group in (False, True):
             mine = [share for name, share in shares.items() if name.startswith("workers_") == group]
             assert sum(mine) == pytest.approx(1) or not any(mine)
@@ -219,7 +221,7 @@ def test_shares_add_up(laps: list[tuple[dict[str, float], float, dict[str, float
 def test_the_gpu_counts_by_time() -> None:
     use = iter([0.2, 0.8])
     profile = Profile(lambda: next(use))
-    assert profile.lap(1.0, {}, 1, 1)["gpu"] == 0.2
+    assert profile.lap(1.0, {}, 1, 1).shares["gpu"] == 0.2
     profile.lap(3.0, {}, 1, 1)
     assert profile.breakdown().gpu_use == pytest.approx(0.65)
     assert "GPU" in text_of(profile.breakdown())

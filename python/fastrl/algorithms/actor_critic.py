@@ -1,11 +1,13 @@
 """Base of algorithms that learn an actor and a critic from rollouts: network, optimiser, loading, saving."""
 
 import functools
+import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
+import gymnasium
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -236,6 +238,27 @@ class ActorCriticLearner(Algorithm[Sequence[Fragment]]):
     def policy_state(self) -> dict[str, Any]:
         """Weights, architecture (see `ActorCritic.from_state`) and action space. Not a copy."""
         return {**self.policy.state(), "action_space": self.actions.state()}
+
+    @classmethod
+    def make_actor(
+        cls,
+        policy: Mapping[str, Any],
+        obs_space: gymnasium.Space[Any],
+        action_space: gymnasium.Space[Any],
+    ) -> MlpActor:
+        network, actions = ActorCritic.from_state(dict(policy)), Actions(action_space)
+        obs_dim, own = math.prod(obs_space.shape or ()), policy["action_space"]
+        fits = (network.num_actions, network.log_std is not None) == (actions.size, actions.is_box)
+        if network.obs_dim != obs_dim or own != actions.state() or not fits:
+            raise ValueError(
+                f"the policy takes {network.obs_dim} numbers for {own}, the environment has {obs_dim} for"
+                f" {actions.state()}"
+            )
+        actor = MlpActor(network.actor_architecture())
+        weights = np.zeros(actor.weights_nbytes // 4, np.float32)
+        network.actor_weights(weights)
+        actor.load(weights.data)
+        return actor
 
     def load_policy(self, state: Mapping[str, Any]) -> list[str]:
         """Statistics of observations are loaded, too."""

@@ -51,10 +51,10 @@ class MultiAgentLearner(MultiAgentAlgorithm):
     ::
 
         learner = MAPPO(MAPPOConfig(), Problem(obs_space, action_space, num_envs, total_steps, num_agents))
-        collector = TeamCollector(env, learner.act_into, learner.env_seeds)
+        collector = MultiAgentCollector(env, learner.act_into, learner.env_seeds)
         watch = Stopwatch()
         while learner.updates < learner.total_updates:
-            stats = collector.collect(learner.rollout, watch)
+            collector.collect(learner.rollout, watch)
             learner.update(learner.rollout, watch)
 
     Everything random comes from the seed: the initial weights, the actions, the order of samples, dropout and the

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fastrl.networks.compiled_actor import ExploringActor
+from fastrl.networks.compiled_actor import Actor, ExploringActor
 from fastrl.networks.multi_agent import MultiAgentPolicy
 from fastrl.rollout.multi_agent import MultiAgentRollout
 from fastrl.utils.timer import Stopwatch
@@ -159,6 +159,23 @@ class Algorithm(ABC, Generic[E]):
     @abstractmethod
     def policy_state(self) -> dict[str, Any]:
         """Weights and architecture, all that inference needs, for checkpoints. Not a copy."""
+
+    @classmethod
+    def make_actor(
+        cls,
+        policy: Mapping[str, Any],
+        obs_space: gymnasium.Space[Any],
+        action_space: gymnasium.Space[Any],
+    ) -> Actor:
+        """An actor with the weights that `policy_state` gave, for evaluation where rollouts are learned from.
+
+        Args:
+            obs_space, action_space: as of `Problem`.
+
+        Raises:
+            ValueError: the policy is for other spaces, or the algorithm has no such actor.
+        """
+        raise ValueError(f"{cls.name} has no make_actor(), so its policies cannot be evaluated")
 
     @abstractmethod
     def load_policy(self, state: Mapping[str, Any]) -> list[str]:

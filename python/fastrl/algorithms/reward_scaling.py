@@ -11,7 +11,7 @@ from fastrl.networks.normalization import RunningNorm
 from fastrl.networks.parameters import load_weights
 from fastrl.rollout.fragment import Fragment
 from fastrl.rollout.rollout import Rollout, discounted_sums
-from fastrl.utils.seeding import EPISODES
+from fastrl.utils.seeding import NO_ENV
 
 
 class ReturnScale:
@@ -51,13 +51,13 @@ class ReturnScale:
         """Adds the rewards of fragments, one after the other; returns what to multiply rewards by."""
         all_sums = []
         for fragment in fragments:
-            whole = bool(fragment.lanes[0] == EPISODES)
+            whole = bool(fragment.env_indices[0] == NO_ENV)
             # The sum of a whole episode starts at 0, that of a row where its last fragment ended.
-            before = np.zeros(1) if whole else self.discounted[fragment.lanes]
+            before = np.zeros(1) if whole else self.discounted[fragment.env_indices]
             ended = fragment.terminations | fragment.truncations
             sums = discounted_sums(fragment.rewards, ended, before.astype(np.float32), self.gamma)
             if not whole:
-                self.discounted[fragment.lanes] = np.where(ended[-1], 0, sums[-1])
+                self.discounted[fragment.env_indices] = np.where(ended[-1], 0, sums[-1])
             all_sums.append(sums)
         # Summed in an order that does not depend on which rows came together in a fragment.
         side_by_side = len({len(sums) for sums in all_sums}) == 1

@@ -9,6 +9,7 @@ from fastrl.utils.command_line import ArgumentParser
 from fastrl.utils.config import ConfigError
 from fastrl.utils.output import plain_console
 from fastrl.utils.progress import Progress, load_torch
+from fastrl.utils.trust import trusted_import
 
 if TYPE_CHECKING:
     from fastrl.training.evaluation import Scores
@@ -70,7 +71,7 @@ def evaluate(prog: str, arguments: list[str]) -> int:
     if any(not name.startswith(_BASELINE) for name in options.subjects):
         load_torch(arguments)
     import_from_here(options.env, trust=options.trust)
-    task = _task_of(options.subjects)
+    task = _task_of(options.subjects, trust=options.trust)
     own = _own_options(task, options)
     scores: list[tuple[str, Scores]] = []
     for name in options.subjects:
@@ -86,16 +87,22 @@ def evaluate(prog: str, arguments: list[str]) -> int:
     return 0
 
 
-def _task_of(subjects: list[str]) -> "Task":
+def _task_of(subjects: list[str], *, trust: bool) -> "Task":
     """The one task that all subjects belong to.
 
     Raises:
         ConfigError: they belong to several.
+        TrustError: a run of a task of the user's own would import code.
     """
     from fastrl.cli.train import task_of_run
     from fastrl.tasks import find
 
-    kinds = {"cage2" if name.startswith(_BASELINE) else task_of_run(Path(name)) for name in subjects}
+    def kind_of(name: str) -> str:
+        if name.startswith(_BASELINE):
+            return "cage2"
+        return trusted_import("kind", task_of_run(Path(name)), name, trust=trust)
+
+    kinds = set(map(kind_of, subjects))
     if len(kinds) > 1:
         raise ConfigError(
             f"runs of several kinds, {', '.join(sorted(kinds))}, cannot be scored beside each other"

@@ -11,11 +11,11 @@ from fastrl.utils.progress import load_torch
 
 
 def render(prog: str, arguments: list[str]) -> int:
-    """Plays episodes of traffic, and makes a film, a log or a diagram of them."""
+    """Runs episodes of traffic, and writes a film, a log or a diagram of them."""
     parser = ArgumentParser(
         prog=prog,
         usage=f"{prog} RUN [options]\n       {prog} --env ID [--policy idle|random] [options]",
-        description="Plays episodes in traffic and shows them: as a film, as a log of all trajectories, or as a diagram"
+        description="Runs episodes in traffic and shows them: as a film, as a log of all trajectories, or as a diagram"
         " of time and space. RUN is a run directory, whose best policy drives, or a checkpoint file.",
         epilog=f"{prog} runs/merge --out episode.mp4 --log trajectory.npz\n"
         f"{prog} --env fastrl/ring-v0 --env-options drive=humans --time-space diagram.png",
@@ -50,7 +50,9 @@ def render(prog: str, arguments: list[str]) -> int:
     parser.add_argument(
         "--time-space", type=path, metavar="FILE", help="the diagram of the first episode, .png"
     )
-    parser.add_argument("--episodes", type=at_least(1), default=1, metavar="INT", help="episodes to play [1]")
+    parser.add_argument(
+        "--episodes", type=at_least(1), default=1, metavar="INT", help="number of episodes [1]"
+    )
     parser.add_argument("--seed", type=seed, default=0, metavar="INT", help="seed of the episodes [0]")
     parser.add_argument(
         "--fps", type=positive, default=25.0, metavar="FLOAT", help="pictures per second of the film [25]"
@@ -81,20 +83,20 @@ def render(prog: str, arguments: list[str]) -> int:
 
     if options.run is not None:
         load_torch(arguments)
-    from fastrl.tasks.traffic.render import Outputs, make_world, render, run_world, scripted
+    from fastrl.tasks.traffic.render import Outputs, make_env, render, run_env, scripted
 
     outputs = Outputs(video=options.out, log=options.log, time_space=options.time_space)
     outputs.check()
-    world = read_options(options.env_options)
+    env_options = read_options(options.env_options)
     if options.run is not None:
-        env, act = run_world(options.run, world)
+        env, act = run_env(options.run, env_options)
         title = f"{env.name}, run {options.run}"
     else:
-        env = make_world(options.env, world)
+        env = make_env(options.env, env_options)
         policy = options.policy or "idle"
         act = scripted(policy, env, options.seed)
-        # Whoever else drives the agents' vehicles does so whatever the policy.
-        driven = world.get("drive", "agents") == "agents"
+        # With another driver of the agents' vehicles the policy has no effect.
+        driven = env_options.get("drive", "agents") == "agents"
         title = ", ".join([env.name, *options.env_options, *([policy] if driven else [])])
     view: dict[str, Any] = {} if options.scaling is None else {"scaling": options.scaling}
     if options.size is not None:

@@ -15,7 +15,7 @@ from fastrl.utils.command_line import ArgumentParser, add_options, read_argument
 from fastrl.utils.config import ConfigError, Values, build, check, leaves, load_toml, to_toml
 from fastrl.utils.output import ignoring_write_errors, plain_console
 from fastrl.utils.progress import load_torch
-from fastrl.utils.trust import refuse_reach, trust_option
+from fastrl.utils.trust import refuse_reach, trust_option, trusted_import
 
 if TYPE_CHECKING:
     from fastrl.training.summary import Summary
@@ -43,11 +43,13 @@ def _task_name(arguments: list[str]) -> str | None:
         if not is_value and (argument in tasks() or _is_task_path(argument)):
             return argument
     resumed = value_of("--resume", arguments)
-    return None if resumed is None else task_of_run(Path(resumed))
+    if resumed is None:
+        return None
+    return trusted_import("kind", task_of_run(Path(resumed)), resumed, trust="--trust" in arguments)
 
 
 def _is_task_path(argument: str) -> bool:
-    """Whether an argument names a task of the user's own, such as ``my_module:MY_TASK``."""
+    """Tells whether an argument names a task of the user's own, such as ``my_module:MY_TASK``."""
     module, colon, attribute = argument.partition(":")
     return bool(colon) and attribute.isidentifier() and attribute.isupper() and not module.startswith("-")
 
@@ -160,7 +162,6 @@ class Command:
     def _algorithm(self, arguments: list[str]) -> str:
         """The algorithm that the command line names, else the run, the file, the preset or the task."""
         from fastrl.training.checkpoint import load_newest
-        from fastrl.training.task import trusted_algorithm
 
         given = value_of("--algorithm", arguments) or value_of("--run.algorithm", arguments)
         if given is not None:
@@ -170,9 +171,10 @@ class Command:
             file, state = load_newest(self.resume)
             config = state.get("config")
             name = self.task.algorithm_in(config if isinstance(config, dict) else {})
-            return trusted_algorithm(name, file, trust=self.trust)
+            return trusted_import("run.algorithm", name, file, trust=self.trust)
         if "algorithm" in self.tree.get("run", {}):
-            return trusted_algorithm(self.task.algorithm_in(self.tree), str(self.file), trust=self.trust)
+            name = self.task.algorithm_in(self.tree)
+            return trusted_import("run.algorithm", name, str(self.file), trust=self.trust)
         preset = self.task.presets.get(value_of("--preset", arguments) or "")
         return self.task.algorithm_in({} if preset is None else preset.values)
 
@@ -198,11 +200,7 @@ class Command:
         from fastrl.algorithms import algorithms
 
         table = self._algorithm_table
-        own = {
-            name: each.summary
-            for name, each in algorithms().items()
-            if each.learns_from in self.task.learns_from
-        }
+        own = {name: each.summary for name, each in algorithms().items() if self.task.takes(each)}
         return "\n".join(
             [
                 *(
@@ -310,6 +308,8 @@ def _run(command: Command, prog: str, *, resumes: bool) -> int:
         if None not in (options.resume, options.run_dir):
             say(console, f"{options.resume} has no checkpoint yet: its run starts over in {options.run_dir}")
         summary = start_run(task, settings, options.run_dir or options.resume, console)
+    if ":" in task.name:
+        trust = " --trust"
     # Where the time went, in full or in short.
     if not (options.profile and show_profile(Path(summary.run), console)):
         summary.print_times(console)

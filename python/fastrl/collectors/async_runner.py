@@ -16,7 +16,7 @@ from fastrl.collectors.vector_backends import native_vector_env
 from fastrl.collectors.vector_runner import End, EpisodeSink, episode_arrays
 from fastrl.envs.async_vector import AsyncNativeVectorEnv, Batch
 from fastrl.networks.action_space import Actions
-from fastrl.utils.seeding import EPISODES, act_streams
+from fastrl.utils.seeding import NO_ENV, act_streams
 
 
 class AsyncBackend:
@@ -61,7 +61,7 @@ class AsyncEnvRunner:
         self.stopped = False
         self.seconds = dict.fromkeys(PARTS, 0.0)
         rows = plan.num_envs
-        self.lanes = np.full(rows, EPISODES) if plan.unit == "episodes" else np.arange(rows)
+        self.env_indices = np.full(rows, NO_ENV) if plan.unit == "episodes" else np.arange(rows)
         self.numbers = np.zeros(rows, np.int64)
         self.running: Sequence[RunningEpisode] = ()
         self.restarted: list[int] = []
@@ -99,7 +99,7 @@ class AsyncEnvRunner:
                 over = rows[ended]
                 out["final_obs"][at[over], over] = batch.final_obs[ended]
                 for row in over.tolist():
-                    episode = int(self.lanes[row]), int(self.numbers[row])
+                    episode = int(self.env_indices[row]), int(self.numbers[row])
                     ends.append(
                         (int(at[row]), *episode, float(self._returns[row]), int(self._steps[row]), row, ())
                     )
@@ -204,12 +204,12 @@ class AsyncEnvRunner:
         return batch.terminations | batch.truncations
 
     def _start_episodes(self, rows: NDArray[np.int64]) -> None:
-        """Sends rows to start the episodes of their lanes and numbers."""
+        """Sends rows to start the episodes of their environments and numbers."""
         self._prepare_episodes(rows)
-        self.backend.env.reset(rows, lanes=self.lanes[rows], numbers=self.numbers[rows])
+        self.backend.env.reset(rows, streams=self.env_indices[rows], numbers=self.numbers[rows])
 
     def _prepare_episodes(self, rows: NDArray[np.int64]) -> None:
-        self._streams[rows] = act_streams(self.plan.seed, self.lanes[rows], self.numbers[rows])
+        self._streams[rows] = act_streams(self.plan.seed, self.env_indices[rows], self.numbers[rows])
         self._steps[rows], self._returns[rows] = 0, 0.0
 
     def _receive(self, count: int) -> Batch:

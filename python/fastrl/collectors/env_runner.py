@@ -17,7 +17,7 @@ from fastrl.envs import contract
 from fastrl.networks.action_space import Actions
 from fastrl.networks.compiled_actor import Actor
 from fastrl.rollout.fragment import Fragment, all_finite, allocate, first_not_finite
-from fastrl.utils.seeding import EPISODES, act_stream, env_seed
+from fastrl.utils.seeding import NO_ENV, act_stream, env_seed
 
 PARTS = ("environment", "inference", "buffer", "weights", "waiting")
 """Names of the parts of time in `fastrl.collectors.protocol.Report`."""
@@ -37,7 +37,7 @@ class FragmentMeta(NamedTuple):
     Attributes:
         num_steps: T.
         returns, lengths: of the episodes that ended.
-        episodes: their lanes and numbers.
+        episodes: their environment indices and numbers.
         info: of each, the values of the plan's ``episode_info`` keys.
     """
 
@@ -57,7 +57,7 @@ def arrays_for(plan: Plan, rows: int) -> Arrays:
 
 
 def fragment_of(
-    plan: Plan, arrays: Arrays, meta: FragmentMeta, version: int, lanes: NDArray[np.int64]
+    plan: Plan, arrays: Arrays, meta: FragmentMeta, version: int, env_indices: NDArray[np.int64]
 ) -> Fragment:
     """Makes a fragment of the arrays' first steps, without copying them."""
     steps = meta.num_steps
@@ -69,7 +69,7 @@ def fragment_of(
     return Fragment(
         **cut,
         version=version,
-        lanes=lanes,
+        env_indices=env_indices,
         returns=np.asarray(meta.returns, np.float64),
         lengths=np.asarray(meta.lengths, np.int64),
         episodes=np.asarray(meta.episodes, np.int64).reshape(-1, 2),
@@ -84,7 +84,7 @@ def check_finite(
     plan: Plan,
     arrays: Arrays,
     num_steps: int,
-    lanes: Sequence[int],
+    env_indices: Sequence[int],
     numbers: Sequence[int],
     steps: Sequence[int],
 ) -> None:
@@ -92,7 +92,7 @@ def check_finite(
 
     Args:
         arrays: of `arrays_for`, filled up to ``num_steps``.
-        lanes: of the environments.
+        env_indices: of the environments.
         numbers: of their running episodes at the start of the arrays.
         steps: that had been taken in these episodes.
 
@@ -105,7 +105,7 @@ def check_finite(
     ended = arrays["terminations"][: max(t, 0), row] | arrays["truncations"][: max(t, 0), row]
     ends = np.flatnonzero(ended)
     number, step = numbers[row] + len(ends), t - int(ends[-1]) if len(ends) else steps[row] + t + 1
-    seed = env_seed(plan.seed, lanes[row], number)
+    seed = env_seed(plan.seed, env_indices[row], number)
     raise CollectError(
         f"{plan.env.id}: {what} at step {step} of the episode that reset(seed={seed}) began; rewards and observations"
         " should be finite float32 numbers"
@@ -141,11 +141,11 @@ class EnvRunner:
     `fastrl.networks.action_space.Actions`.
 
     Args:
-        lanes: environment indices; empty with unit "episodes", where one environment runs any episode.
+        env_indices: environment indices; empty with unit "episodes", where one environment runs any episode.
         stop: a byte of shared memory; `Stopped` is raised before the next step once it is not 0.
 
     Attributes:
-        lanes: int64 [R].
+        env_indices: int64 [R], of the rows.
         numbers: of their running episodes; may be set before the first fragment.
         running: the running episodes to resume; may be set before the first fragment, which then replays them.
         restarted: rows whose running episodes were restarted with the last fragment, as replaying them diverged.
@@ -154,10 +154,10 @@ class EnvRunner:
         closing: a context in which environments are closed; does nothing unless set.
     """
 
-    def __init__(self, plan: Plan, lanes: Sequence[int] = (), stop: memoryview | None = None) -> None:
+    def __init__(self, plan: Plan, env_indices: Sequence[int] = (), stop: memoryview | None = None) -> None:
         self.plan = plan
-        self.lanes = np.asarray(lanes if plan.unit == "steps" else (EPISODES,), np.int64)
-        self.numbers = [0] * len(self.lanes)
+        self.env_indices = np.asarray(env_indices if plan.unit == "steps" else (NO_ENV,), np.int64)
+        self.numbers = [0] * len(self.env_indices)
         self.running: Sequence[RunningEpisode] = ()
         self.restarted: tuple[int, ...] = ()
         self.seconds = dict.fromkeys(PARTS, 0.0)
@@ -167,7 +167,7 @@ class EnvRunner:
         self._actor: Actor | None = None
         self.form = contract.form_of(plan.env.id, plan.obs_space.shape or (), plan.obs_space.dtype)
         self._started = False
-        rows = len(self.lanes)
+        rows = len(self.env_indices)
         self._obs = np.zeros((rows, plan.obs_dim), np.float32)
         # Of each environment: its method action_masks(), its present mask, and the values of its reset's info.
         self._mask_methods: list[Callable[[], Any] | None] = []
@@ -192,7 +192,7 @@ class EnvRunner:
         start = perf_counter()
         assert self.actor is not None
         try:
-            while len(self._envs) < len(self.lanes):
+            while len(self._envs) < len(self.env_indices):
                 env = self.plan.env.make()
                 self._envs.append(env)
                 self._mask_methods.append(contract.mask_method(env))
@@ -216,13 +216,15 @@ class EnvRunner:
             version: of the actor's weights.
             out: the fragment's arrays, of `arrays_for`; None allocates them.
         """
-        arrays = arrays_for(self.plan, len(self.lanes)) if out is None else out
-        return fragment_of(self.plan, arrays, self.run_steps(arrays), version, self.lanes.copy())
+        arrays = arrays_for(self.plan, len(self.env_indices)) if out is None else out
+        return fragment_of(self.plan, arrays, self.run_steps(arrays), version, self.env_indices.copy())
 
     def collect_episode(self, number: int, version: int = 0, out: Arrays | None = None) -> Fragment:
         """Collects a whole episode, otherwise as `collect_steps`."""
         arrays = arrays_for(self.plan, 1) if out is None else out
-        return fragment_of(self.plan, arrays, self.run_episode(number, arrays), version, self.lanes.copy())
+        return fragment_of(
+            self.plan, arrays, self.run_episode(number, arrays), version, self.env_indices.copy()
+        )
 
     def run_steps(self, out: Arrays) -> FragmentMeta:
         """Does as `collect_steps`, without making the fragment."""
@@ -232,7 +234,7 @@ class EnvRunner:
         try:
             if not self._started:
                 again, self.running = self.running, ()
-                for row in range(len(self.lanes)):
+                for row in range(len(self.env_indices)):
                     self._reset(row)
                 self.restarted = tuple(row for row, each in enumerate(again) if not self._replay(row, each))
                 self._started = True
@@ -267,14 +269,14 @@ class EnvRunner:
     def _reset(self, row: int) -> None:
         """Starts the row's episode."""
         start = perf_counter()
-        plan, lane, number = self.plan, int(self.lanes[row]), self.numbers[row]
-        obs, info = contract.reset(self._envs[row], self.form, env_seed(plan.seed, lane, number))
+        plan, env_index, number = self.plan, int(self.env_indices[row]), self.numbers[row]
+        obs, info = contract.reset(self._envs[row], self.form, env_seed(plan.seed, env_index, number))
         self._obs[row] = obs.reshape(plan.obs_dim)
         self._read_mask(row, info)
         if plan.episode_info:
             self._reset_info[row] = contract.info_values(plan.env.id, plan.episode_info, info)
         self._returns[row], self._lengths[row] = 0.0, 0
-        self._streams[row], self._steps[row] = act_stream(plan.seed, lane, number), 0
+        self._streams[row], self._steps[row] = act_stream(plan.seed, env_index, number), 0
         self.seconds["environment"] += perf_counter() - start
 
     def _read_mask(self, row: int, info: Mapping[str, Any]) -> None:
@@ -359,7 +361,7 @@ class EnvRunner:
                     terminations[t, row], truncations[t, row] = terminated, truncated
                     ended.returns.append(returns[row])
                     ended.lengths.append(lengths[row])
-                    ended.episodes.append((int(self.lanes[row]), self.numbers[row]))
+                    ended.episodes.append((int(self.env_indices[row]), self.numbers[row]))
                     ended.info.append(
                         contract.info_values(plan.env.id, keys, info, self._reset_info[row]) if keys else ()
                     )
@@ -379,7 +381,7 @@ class EnvRunner:
             if whole and ended.lengths:
                 ended = ended._replace(num_steps=t + 1)
                 break
-        check_finite(plan, out, ended.num_steps, self.lanes.tolist(), numbers_before, lengths_before)
+        check_finite(plan, out, ended.num_steps, self.env_indices.tolist(), numbers_before, lengths_before)
         check_masks(plan, out, ended.num_steps)
         now = perf_counter()
         self.seconds["buffer"] += buffer + now - clock
@@ -398,16 +400,17 @@ def _refuse(error: BaseException) -> None:
         raise CollectError(str(error)) from None
 
 
-def resumed(state: Mapping[str, Any], lanes: Iterable[int]) -> list[int]:
-    """Returns the episode numbers of lanes in a collector's state.
+def resumed(state: Mapping[str, Any], env_indices: Iterable[int]) -> list[int]:
+    """Returns the episode numbers of environments in a collector's state.
 
     Raises:
         ValueError: the state is of another plan.
     """
     numbers = state["numbers"]
-    lanes = list(lanes)
-    if set(numbers) != set(lanes):
+    env_indices = list(env_indices)
+    if set(numbers) != set(env_indices):
         raise ValueError(
-            f"the state has {len(numbers)} lanes, the plan {len(lanes)}: unit and num_envs should be as they were"
+            f"the state is of {len(numbers)} environments, the plan of {len(env_indices)}: unit and num_envs should"
+            " be as they were"
         )
-    return [numbers[lane] for lane in lanes]
+    return [numbers[env_index] for env_index in env_indices]

@@ -65,8 +65,8 @@ class ExecutorCollector(TaskScheduler[Worker]):
         n_workers: processes, or "auto": one a core, if memory allows. With unit "steps" they share the rows evenly.
         task_timeout: seconds for a task; None: for ever.
         max_failures: as soon as a worker has failed so often at the same episode, the run stops.
-        ahead: for `take`, fragments that may be running or wait to be taken, which bounds the policy's lag. By default
-            two for each worker, or an update's worth of episodes, if that is more.
+        max_pending: for `take`, fragments that may be running or wait to be taken, which bounds their staleness.
+            None: two for each worker, or an update's worth of episodes, if that is more.
         start_method: of ``multiprocessing``. From a server, processes start ten times as fast as by themselves, and
             share the memory of what they have loaded.
         rebuild: environment and actor are built for each task, to see what that costs; with unit "episodes" alone.
@@ -88,7 +88,7 @@ class ExecutorCollector(TaskScheduler[Worker]):
         n_workers: WorkerCount = "auto",
         task_timeout: float | None = 300.0,
         max_failures: int = 3,
-        ahead: int | None = None,
+        max_pending: int | None = None,
         start_method: Literal["spawn", "forkserver"] = "forkserver",
         rebuild: bool = False,
         pickle_weights: bool = False,
@@ -99,7 +99,7 @@ class ExecutorCollector(TaskScheduler[Worker]):
             plan,
             task_timeout=task_timeout,
             max_failures=max_failures,
-            ahead=ahead,
+            max_pending=max_pending,
             task_seconds=TASK_SECONDS,
         )
         if rebuild and not self._whole:
@@ -126,9 +126,9 @@ class ExecutorCollector(TaskScheduler[Worker]):
         self._depth = count + 1
         _open.add(self)
         try:
-            for index, lanes in enumerate(partition_envs(plan, n_workers)):
-                slots = Slots(context, plan, len(lanes) or 1, count)
-                self._workers.append(Worker(index, lanes, slots, context, self._arguments, self._done))
+            for index, env_indices in enumerate(partition_envs(plan, n_workers)):
+                slots = Slots(context, plan, len(env_indices) or 1, count)
+                self._workers.append(Worker(index, env_indices, slots, context, self._arguments, self._done))
         except BaseException:
             self.close()
             raise
@@ -142,7 +142,15 @@ class ExecutorCollector(TaskScheduler[Worker]):
 
     def _arguments(self, worker: Worker, report: Connection) -> tuple[Any, ...]:
         """Of `fastrl.collectors.executor_task.init_process`."""
-        return self._payload, worker.lanes, worker.slots, self._weights, self._stop, report, self._rebuild
+        return (
+            self._payload,
+            worker.env_indices,
+            worker.slots,
+            self._weights,
+            self._stop,
+            report,
+            self._rebuild,
+        )
 
     @property
     def pids(self) -> list[int]:

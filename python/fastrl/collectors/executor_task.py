@@ -129,14 +129,14 @@ class _Process:
     def __init__(
         self,
         plan: Plan,
-        lanes: Sequence[int],
+        env_indices: Sequence[int],
         slots: Slots,
         weights: Weights | None,
         stop: Any,
         report: Connection,
         rebuild: bool,
     ) -> None:
-        self._new_runner = lambda: EnvRunner(plan, lanes, np.frombuffer(stop, np.uint8).data)
+        self._new_runner = lambda: EnvRunner(plan, env_indices, np.frombuffer(stop, np.uint8).data)
         self._report = report
         self.runner = self._make_runner()
         self._slots = slots
@@ -220,7 +220,7 @@ _process: _Process | Outcome | None = None
 
 def init_process(
     payload: bytes,
-    lanes: Sequence[int],
+    env_indices: Sequence[int],
     slots: Slots,
     weights: Weights | None,
     stop: Any,
@@ -241,7 +241,7 @@ def init_process(
     faulthandler.enable(report.fileno())
     faulthandler.register(DUMP_SIGNAL, report.fileno(), chain=True)
     try:
-        _process = _Process(unpickled(payload), lanes, slots, weights, stop, report, rebuild)
+        _process = _Process(unpickled(payload), env_indices, slots, weights, stop, report, rebuild)
         # Unlike atexit, it is done in processes of every start method.
         util.Finalize(None, _process.close, exitpriority=10)
     except Exception as error:

@@ -29,7 +29,7 @@ class Worker(TaskWorker):
 
     Args:
         index: which.
-        lanes: the rows that it plays, if it does.
+        env_indices: the rows that it plays, if it does.
         slots: memory for what it plays.
         arguments: of `fastrl.collectors.executor_task.init_process`, but for the report; made again where
             the worker is restarted.
@@ -44,13 +44,13 @@ class Worker(TaskWorker):
     def __init__(
         self,
         index: int,
-        lanes: Sequence[int],
+        env_indices: Sequence[int],
         slots: Slots,
         context: BaseContext,
         arguments: Callable[["Worker", Connection], tuple[Any, ...]],
         done: "SimpleQueue[tuple[Worker, int, Future[Outcome]]]",
     ) -> None:
-        super().__init__(index, lanes)
+        super().__init__(index, env_indices)
         self.slots = slots
         self.tasks: deque[Task | None] = deque()
         self.generation = -1

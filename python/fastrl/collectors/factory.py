@@ -21,13 +21,11 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-import gymnasium
-
 from fastrl.collectors.probe import TOGETHER, Probe, UnbuildableError, probe
 from fastrl.collectors.protocol import Collector, Plan
 from fastrl.collectors.resources import WorkerCount, check_count, check_start_method, cores
+from fastrl.collectors.vector_backends import native_spec
 from fastrl.envs.spec import EnvSpec
-from fastrl.envs.vector import NativeVectorEnv
 
 COLLECTORS = ("sequential", "sync", "executor", "native", "ray")
 
@@ -84,15 +82,9 @@ def choose(
 
 
 def is_native(env: EnvSpec) -> bool:
-    """Whether an environment, and any number of them at once, is compiled in fastrl."""
-    registered = gymnasium.registry.get(env.id)
-    if registered is None or registered.entry_point is None:
-        return False
-    vector = registered.vector_entry_point
-    if not isinstance(vector, str) or not vector.startswith("fastrl."):
-        return False
-    module, _, name = vector.partition(":")
-    return issubclass(getattr(importlib.import_module(module), name), NativeVectorEnv)
+    """Tells whether an environment is registered as a single one and as a compiled vector environment."""
+    known = native_spec(env.id)
+    return known is not None and known.entry_point is not None
 
 
 def make_collector(
@@ -103,7 +95,7 @@ def make_collector(
     task_timeout: float | None = 300.0,
     max_failures: int = 3,
     start_method: str = "forkserver",
-    ahead: int | None = None,
+    max_pending: int | None = None,
     ray_address: str | None = None,
     tell: Callable[[str], object] | None = None,
     **special: Any,
@@ -116,7 +108,7 @@ def make_collector(
         task_timeout: seconds that a task may take in a worker; None: any time.
         max_failures: as soon as workers have failed so often at the same episode, the run stops.
         start_method: of processes, "spawn" or "forkserver".
-        ahead: for ``take``, fragments that may be running or wait to be taken.
+        max_pending: for ``take``, fragments that may be running or wait to be taken.
         ray_address: of a Ray cluster.
         tell: gets a sentence that says what "auto" has chosen, and why.
         special: options of that collector alone.
@@ -133,7 +125,7 @@ def make_collector(
         "task_timeout": task_timeout,
         "max_failures": max_failures,
         "start_method": start_method,
-        "ahead": ahead,
+        "max_pending": max_pending,
         "ray_address": ray_address,
     }
     measure = functools.cache(functools.partial(probe, plan, start_method))

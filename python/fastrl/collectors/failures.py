@@ -37,7 +37,7 @@ class Failures:
 
         Args:
             worker, task, cause, traceback: as in `fastrl.collectors.protocol.Failure`.
-            episodes: lanes and numbers of those that it had begun to play, or was about to.
+            episodes: environment indices and numbers of those that it ran or was to run.
 
         Raises:
             CollectError: too often.

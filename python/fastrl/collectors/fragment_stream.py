@@ -8,27 +8,27 @@ from fastrl.rollout.fragment import Fragment
 from fastrl.utils.timer import Stopwatch
 
 
-def ahead_for(plan: Plan, fragments: int, max_lag: int) -> int | None:
-    """How many fragments a collector may have running or waiting so that few get older than ``max_lag`` versions; None
-    if as many as it chooses itself, twice ``fragments``, will do.
+def pending_for(plan: Plan, concurrent: int, max_staleness: int) -> int | None:
+    """A collector's ``max_pending`` with which few fragments are older than ``max_staleness`` versions; None if the
+    collector's default, twice ``concurrent``, is small enough.
 
     Args:
-        fragments: that it plays at the same time, in all its workers.
-        max_lag: at least 1.
+        concurrent: fragments that all its workers together collect at the same time.
+        max_staleness: at least 1.
     """
-    an_update = plan.episodes if plan.unit == "episodes" else fragments
-    return None if max_lag * an_update >= 2 * fragments else max(fragments, max_lag * an_update)
+    an_update = plan.episodes if plan.unit == "episodes" else concurrent
+    return None if max_staleness * an_update >= 2 * concurrent else max(concurrent, max_staleness * an_update)
 
 
 @dataclass(frozen=True)
-class Lag:
-    """How many versions behind the newest one the policies were that chose actions.
+class Staleness:
+    """Counts of versions between the policies that chose actions and the newest one.
 
     Attributes:
-        steps: that were learnt from.
+        steps: environment steps in fragments that were not dropped.
         total: versions behind, summed over them.
-        highest: of any of them.
-        dropped: fragments that were older than allowed, and were not learnt from.
+        highest: most versions behind.
+        dropped: fragments that were staler than allowed.
     """
 
     steps: int = 0
@@ -41,8 +41,8 @@ class Lag:
         """NaN without any steps."""
         return self.total / self.steps if self.steps else math.nan
 
-    def plus(self, other: "Lag") -> "Lag":
-        return Lag(
+    def plus(self, other: "Staleness") -> "Staleness":
+        return Staleness(
             self.steps + other.steps,
             self.total + other.total,
             max(self.highest, other.highest),
@@ -54,34 +54,37 @@ class FragmentStream:
     """Returns an update's worth of fragments at a time.
 
     Args:
-        collector: has, or needs, no weights published before; whoever learns publishes.
-        max_lag: most versions that a fragment may be behind the newest one; older ones are dropped. 0: synchronous,
-            the collector plays with the newest version, and nothing while the learner learns.
+        collector: collects; the caller publishes weights.
+        max_staleness: versions that a fragment may be behind the newest one; staler ones are dropped. 0: the collector
+            collects with the newest version alone, and only while `next` waits for it.
 
+    Raises:
+        ValueError: ``max_staleness`` is negative.
     """
 
-    def __init__(self, collector: Collector, max_lag: int = 0) -> None:
-        if max_lag < 0:
-            raise ValueError(f"max_lag should be at least 0, got {max_lag}")
-        self._lag = Lag()
+    def __init__(self, collector: Collector, max_staleness: int = 0) -> None:
+        if max_staleness < 0:
+            raise ValueError(f"max_staleness should be at least 0, got {max_staleness}")
+        self._staleness = Staleness()
         self._collector = collector
-        self._max_lag = max_lag
+        self._max_staleness = max_staleness
 
     def next(self, watch: Stopwatch) -> list[Fragment]:
-        """Fragments of ``num_envs`` rows or ``episodes`` episodes, as the plan says. With lag allowed they are those
-        that are there first, of any rows; without, they are valid until the next call."""
+        """Returns fragments of ``num_envs`` environments or ``episodes`` episodes, by the plan's unit. With staleness
+        allowed, they are the first that are finished, of any environments; without, they are valid until the next
+        call."""
         with watch("waiting"):
-            fragments = self._take() if self._max_lag else self._collector.collect()
+            fragments = self._take() if self._max_staleness else self._collector.collect()
         newest = self._collector.version
         for fragment in fragments:
             behind, steps = newest - fragment.version, len(fragment)
-            self._lag = self._lag.plus(Lag(steps, behind * steps, behind))
+            self._staleness = self._staleness.plus(Staleness(steps, behind * steps, behind))
         return fragments
 
-    def take_lag(self) -> Lag:
-        """Of all that was taken since the last call."""
-        lag, self._lag = self._lag, Lag()
-        return lag
+    def take_staleness(self) -> Staleness:
+        """Staleness since the last call."""
+        taken, self._staleness = self._staleness, Staleness()
+        return taken
 
     def _take(self) -> list[Fragment]:
         plan = self._collector.plan
@@ -91,8 +94,8 @@ class FragmentStream:
         while rows < wanted:
             fragment = self._collector.take()
             assert fragment is not None, "without a timeout there is always one"
-            if self._collector.version - fragment.version > self._max_lag:
-                self._lag = self._lag.plus(Lag(dropped=1))
+            if self._collector.version - fragment.version > self._max_staleness:
+                self._staleness = self._staleness.plus(Staleness(dropped=1))
                 continue
             fragments.append(fragment)
             rows += fragment.num_rows

@@ -21,7 +21,7 @@ from fastrl.collectors.resources import MIB, memory_of
 from fastrl.envs import contract
 from fastrl.envs.spec import ElsewhereError, unpickled
 from fastrl.utils import processes
-from fastrl.utils.seeding import EPISODES, env_seed
+from fastrl.utils.seeding import NO_ENV, env_seed
 
 # Where steps are played together, all wait for the slowest; how much slower that one is, is told of so many.
 TOGETHER = 8
@@ -131,7 +131,7 @@ def _measure(plan: Plan) -> Probe:
     while len(times) < MAX_STEPS and (perf_counter() < end or len(times) < 2):
         if over:
             start = perf_counter()
-            contract.reset(env, form, env_seed(plan.seed, EPISODES, number))
+            contract.reset(env, form, env_seed(plan.seed, NO_ENV, number))
             resets += perf_counter() - start
             number += 1
         action = env.action_space.sample()

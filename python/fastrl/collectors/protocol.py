@@ -205,8 +205,8 @@ class Collector(Protocol):
         ...
 
     def collect(self) -> list[Fragment]:
-        """Collects one update's worth with the newest weights, ordered by lane and number. Arrays are valid until the
-        next call.
+        """Collects one update's worth with the newest weights, ordered by environment index and number. Arrays are
+        valid until the next call.
 
         Unit "steps": T steps of every environment, whose episodes continue from one call to the next. Unit "episodes":
         the next ``plan.episodes`` episodes.
@@ -228,7 +228,7 @@ class Collector(Protocol):
     def report(self) -> Report: ...
 
     def state_dict(self) -> dict[str, Any]:
-        """``{"numbers": {lane: number}, "running": {lane: RunningEpisode}, "version": version}``.
+        """``{"numbers": {env_index: number}, "running": {env_index: RunningEpisode}, "version": version}``.
 
         With unit "steps" the numbers are those of the running episodes, and each
         `fastrl.collectors.running.RunningEpisode` has the actions taken so far; too long ones are left out. With

@@ -73,8 +73,8 @@ class _Worker(TaskWorker):
         memory_mib: of its process, as it told last.
     """
 
-    def __init__(self, index: int, lanes: Iterable[int], actor: Any) -> None:
-        super().__init__(index, lanes)
+    def __init__(self, index: int, env_indices: Iterable[int], actor: Any) -> None:
+        super().__init__(index, env_indices)
         self.actor = actor
         self.calls: deque[_Call] = deque()
         self.life = 0
@@ -99,8 +99,8 @@ class RayCollector(TaskScheduler[_Worker]):
         cpus_per_worker: processors of a cluster that are set aside for each worker. Workers are spread over machines.
         task_timeout: seconds that an episode, or a fragment, may take; None: any time.
         max_failures: as soon as workers have failed so often at the same episode, the run stops.
-        ahead: for `take`, fragments that may be running or wait to be taken, which bounds the policy's lag. By default
-            two for each worker, or an update's worth of episodes, if that is more.
+        max_pending: for `take`, fragments that may be running or wait to be taken, which bounds their staleness.
+            None: two for each worker, or an update's worth of episodes, if that is more.
         measure: tells the bytes of memory that one worker takes; asked only where memory could be short. None: memory
             is not looked at.
 
@@ -121,7 +121,7 @@ class RayCollector(TaskScheduler[_Worker]):
         cpus_per_worker: float = 1.0,
         task_timeout: float | None = 300.0,
         max_failures: int = 3,
-        ahead: int | None = None,
+        max_pending: int | None = None,
         measure: Callable[[], int] | None = None,
     ) -> None:
         for option, value, unit in (
@@ -134,7 +134,7 @@ class RayCollector(TaskScheduler[_Worker]):
             plan,
             task_timeout=task_timeout,
             max_failures=max_failures,
-            ahead=ahead,
+            max_pending=max_pending,
             task_seconds=TASK_SECONDS,
         )
         self._weights: Any = None
@@ -157,8 +157,8 @@ class RayCollector(TaskScheduler[_Worker]):
                 max_restarts=-1,
                 scheduling_strategy="SPREAD",
             )
-            for index, lanes in enumerate(partition_envs(plan, self._n_workers)):
-                worker = _Worker(index, lanes, remote.remote(plan, lanes))
+            for index, env_indices in enumerate(partition_envs(plan, self._n_workers)):
+                worker = _Worker(index, env_indices, remote.remote(plan, env_indices))
                 self._workers.append(worker)
                 self._begin(worker)
         except BaseException:
@@ -174,7 +174,7 @@ class RayCollector(TaskScheduler[_Worker]):
         """Bytes for Ray's objects: the fragments that may be under way, and weights, as far as there is memory."""
         rows = 1 if self._whole else -(-self.plan.num_envs // self._n_workers)
         fragment = sum(array.nbytes for array in arrays_for(self.plan, rows).values())
-        wanted = (2 * self._n_workers + self._ahead) * fragment + 4 * self._nbytes
+        wanted = (2 * self._n_workers + self._max_pending) * fragment + 4 * self._nbytes
         return _LEAST_STORE + min(wanted, int(_STORE_SHARE * available_memory()))
 
     def _count_on_cluster(self, asked: WorkerCount, cpus: float, measure: Callable[[], int] | None) -> int:

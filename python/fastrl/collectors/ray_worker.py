@@ -51,8 +51,8 @@ class Answer(NamedTuple):
 class RunnerActor:
     """What runs in a worker. Ray calls `begin` and `play` one after the other, the rest meanwhile."""
 
-    def __init__(self, plan: Plan, lanes: Sequence[int]) -> None:
-        self._runner = EnvRunner(plan, lanes)
+    def __init__(self, plan: Plan, env_indices: Sequence[int]) -> None:
+        self._runner = EnvRunner(plan, env_indices)
         self._life = self._version = -1
         self._offered: tuple[int, NDArray[np.uint8] | None] = (-1, None)
         self._thread = 0
@@ -94,7 +94,7 @@ class RunnerActor:
                 runner.load(buffer)
             self._version = newest
             for number in numbers or (None,):
-                arrays = arrays_for(runner.plan, len(runner.lanes))
+                arrays = arrays_for(runner.plan, len(runner.env_indices))
                 played = runner.run_steps(arrays) if number is None else runner.run_episode(number, arrays)
                 steps = played.num_steps
                 cut = {

@@ -1,7 +1,8 @@
 """Running episodes, which continue from one fragment to the next, kept so that a resumed collector can replay them.
 
-A running episode is its lane, its number and its actions so far. An environment that is reset with the episode's seed
-and steps the same actions reaches the same state, if it is deterministic; the last observation is compared to check.
+A running episode is its environment's index, its number and its actions so far. An environment that is reset with the
+episode's seed and steps the same actions reaches the same state, if it is deterministic; the last observation is
+compared to check.
 """
 
 from __future__ import annotations
@@ -63,17 +64,17 @@ def reached(begun: RunningEpisode, obs: NDArray[np.float32]) -> bool:
 
 
 class RunningEpisodes:
-    """The running episodes of some lanes. Threads may add and read at the same time.
+    """The running episodes of some environments. Threads may add and read at the same time.
 
     Args:
-        lanes: of the fragments' environments, in order.
+        env_indices: of the fragments' environments, in order.
     """
 
-    def __init__(self, plan: Plan, lanes: Iterable[int]) -> None:
+    def __init__(self, plan: Plan, env_indices: Iterable[int]) -> None:
         self._plan = plan
-        self._lanes = list(lanes)
-        self._rows = {lane: row for row, lane in enumerate(self._lanes)}
-        rows = len(self._lanes)
+        self._env_indices = list(env_indices)
+        self._rows = {env_index: row for row, env_index in enumerate(self._env_indices)}
+        rows = len(self._env_indices)
         self._numbers = [0] * rows
         self._lengths = np.zeros(rows, np.int64)
         # True once the row's episode has been reset and has an observation.
@@ -97,8 +98,8 @@ class RunningEpisodes:
             self._lengths = np.where(ended.any(0), since, self._lengths + len(ended))
             self._started[:] = True
             self._obs[...] = fragment.obs[-1]
-            for lane, number in fragment.episodes.tolist():
-                self._numbers[self._rows[lane]] = number + 1
+            for env_index, number in fragment.episodes.tolist():
+                self._numbers[self._rows[env_index]] = number + 1
             self._blocks.append(fragment.actions.astype(action_dtype(self._plan)))
             self._steps += len(ended)
             longest = self._lengths[self._lengths <= LONGEST].max(initial=0)
@@ -114,17 +115,19 @@ class RunningEpisodes:
             self._steps = 0
 
     def state(self) -> tuple[dict[int, int], dict[int, RunningEpisode]]:
-        """Returns the numbers of the episodes by lane, and the running episodes but for those that are too long."""
+        """Returns the numbers of the episodes by environment, and the running episodes that are not too long."""
         with self._lock:
             running = {}
             actions = np.concatenate(self._blocks) if self._blocks else None
-            for row, (lane, length) in enumerate(zip(self._lanes, self._lengths.tolist(), strict=True)):
+            for row, (env_index, length) in enumerate(
+                zip(self._env_indices, self._lengths.tolist(), strict=True)
+            ):
                 if length <= LONGEST:
                     played = actions[len(actions) - length :, row].tobytes() if actions is not None else b""
-                    running[lane] = RunningEpisode(
+                    running[env_index] = RunningEpisode(
                         played, self._obs[row].tobytes() if self._started[row] else b""
                     )
-            return dict(zip(self._lanes, self._numbers, strict=True)), running
+            return dict(zip(self._env_indices, self._numbers, strict=True)), running
 
     def load(self, numbers: Sequence[int], running: Mapping[int, RunningEpisode]) -> list[RunningEpisode]:
         """Resumes from what `state` gave; returns each row's episode, to be replayed.
@@ -132,7 +135,7 @@ class RunningEpisodes:
         Raises:
             ValueError: one does not fit the plan.
         """
-        begun = [running.get(lane, RunningEpisode()) for lane in self._lanes]
+        begun = [running.get(env_index, RunningEpisode()) for env_index in self._env_indices]
         for each in begun:
             check_running(self._plan, each)
         played = [actions_of(self._plan, each) for each in begun]

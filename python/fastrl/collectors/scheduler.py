@@ -23,7 +23,7 @@ from fastrl.collectors.learner_time import LearnerTime
 from fastrl.collectors.protocol import CollectError, Plan, Report
 from fastrl.collectors.running import RunningEpisode, RunningEpisodes
 from fastrl.rollout.fragment import Fragment
-from fastrl.utils.seeding import EPISODES
+from fastrl.utils.seeding import NO_ENV
 
 # Seconds between checks for workers that hang.
 POLL_INTERVAL_S = 0.5
@@ -34,7 +34,7 @@ class TaskWorker:
 
     Args:
         index: which.
-        lanes: the rows that it plays; none with unit "episodes".
+        env_indices: the rows that it plays; none with unit "episodes".
 
     Attributes:
         numbers: of the episodes that its rows are in, as far as is known.
@@ -44,10 +44,10 @@ class TaskWorker:
         failed_starts: in a row.
     """
 
-    def __init__(self, index: int, lanes: Iterable[int]) -> None:
+    def __init__(self, index: int, env_indices: Iterable[int]) -> None:
         self.index = index
-        self.lanes = list(lanes)
-        self.numbers = [0] * len(self.lanes)
+        self.env_indices = list(env_indices)
+        self.numbers = [0] * len(self.env_indices)
         self.since = 0.0
         self.turn = self.due = self.failed_starts = 0
 
@@ -91,8 +91,8 @@ class TaskScheduler(ABC, Generic[W]):
     Args:
         task_timeout: seconds; None: for ever.
         max_failures: as soon as workers have failed so often at the same episode, the run stops.
-        ahead: for `take`, fragments that may be running or wait to be taken. None: two for each worker, or an update's
-            worth of episodes, if that is more.
+        max_pending: for `take`, fragments that may be running or wait to be taken, which bounds their staleness.
+            None: two for each worker, or an update's worth of episodes, if that is more.
         task_seconds: short episodes are handed out several at a time, so many seconds of work.
 
     Raises:
@@ -107,13 +107,13 @@ class TaskScheduler(ABC, Generic[W]):
         *,
         task_timeout: float | None,
         max_failures: int,
-        ahead: int | None,
+        max_pending: int | None,
         task_seconds: float,
     ) -> None:
         if task_timeout is not None and not task_timeout > 0:
             raise ValueError(f"task_timeout should be more than 0 s, got {task_timeout}")
-        if ahead is not None and ahead < 1:
-            raise ValueError(f"ahead should be at least 1, got {ahead}")
+        if max_pending is not None and max_pending < 1:
+            raise ValueError(f"max_pending should be at least 1, got {max_pending}")
         self.plan = plan
         self.version = 0
         self._whole = plan.unit == "episodes"
@@ -121,7 +121,7 @@ class TaskScheduler(ABC, Generic[W]):
         self._failures = Failures(max_failures)
         self._timeout = math.inf if task_timeout is None else task_timeout
         self._task_seconds = task_seconds
-        self._asked_ahead = ahead
+        self._asked_pending = max_pending
         self._workers: list[W] = []
         # The running episodes of each worker's rows, by its index.
         self._runs: dict[int, RunningEpisodes] = {}
@@ -147,11 +147,11 @@ class TaskScheduler(ABC, Generic[W]):
     def _expect(self, n_workers: int) -> None:
         """So many workers there will be."""
         self._n_workers = n_workers
-        self._ahead = (
-            max(2 * n_workers, self.plan.episodes) if self._asked_ahead is None else self._asked_ahead
+        self._max_pending = (
+            max(2 * n_workers, self.plan.episodes) if self._asked_pending is None else self._asked_pending
         )
         # Tasks that a worker may have at a time.
-        self._depth = max(2, -(-self._ahead // n_workers))
+        self._depth = max(2, -(-self._max_pending // n_workers))
 
     # What the kinds of it differ in
 
@@ -268,7 +268,7 @@ class TaskScheduler(ABC, Generic[W]):
     def state_dict(self) -> dict[str, Any]:
         """See `fastrl.collectors.protocol.Collector`. Whole episodes that were begun and not taken are not played
         again."""
-        numbers: dict[int, int] = {EPISODES: self._next} if self._whole else {}
+        numbers: dict[int, int] = {NO_ENV: self._next} if self._whole else {}
         running: dict[int, RunningEpisode] = {}
         for worker in self._workers:
             own, begun = self._running_of(worker).state()
@@ -280,22 +280,22 @@ class TaskScheduler(ABC, Generic[W]):
         if self._mode:
             raise CollectError("a collector goes on from a state before it has collected, not after")
         if self._whole:
-            [self._next] = resumed(state, [EPISODES])
+            [self._next] = resumed(state, [NO_ENV])
             self._end = self._next
         else:
             numbers = resumed(state, range(self.plan.num_envs))
             for worker in self._workers:
-                worker.numbers = numbers[worker.lanes[0] : worker.lanes[-1] + 1]
+                worker.numbers = numbers[worker.env_indices[0] : worker.env_indices[-1] + 1]
                 self._running_of(worker).load(worker.numbers, state["running"])
         self.version = state["version"]
 
     def _running_of(self, worker: W) -> RunningEpisodes:
-        return self._runs.setdefault(worker.index, RunningEpisodes(self.plan, worker.lanes))
+        return self._runs.setdefault(worker.index, RunningEpisodes(self.plan, worker.env_indices))
 
     def _running_episodes(self, worker: W) -> list[RunningEpisode]:
         """The running episodes of the rows of a worker that has played nothing yet."""
         _, begun = self._running_of(worker).state()
-        return [begun.get(lane, RunningEpisode()) for lane in worker.lanes]
+        return [begun.get(env_index, RunningEpisode()) for env_index in worker.env_indices]
 
     def __enter__(self) -> Self:
         return self
@@ -324,7 +324,7 @@ class TaskScheduler(ABC, Generic[W]):
     def _left(self) -> int:
         """Fragments that may be handed out now."""
         if self._mode == "take":
-            return self._ahead - self._running - len(self._ready)
+            return self._max_pending - self._running - len(self._ready)
         if self._whole:
             return len(self._again) + self._end - self._next
         return sum(worker.due for worker in self._workers)
@@ -412,16 +412,16 @@ class TaskScheduler(ABC, Generic[W]):
     def _deliver(
         self, worker: W, arrays: Arrays, played: FragmentMeta, version: int, restarted: tuple[int, ...]
     ) -> None:
-        lanes = np.asarray([EPISODES] if self._whole else worker.lanes, np.int64)
+        env_indices = np.asarray([NO_ENV] if self._whole else worker.env_indices, np.int64)
         steps = played.num_steps
         own = {name: array[: steps + (name == "obs")].copy() for name, array in arrays.items()}
-        fragment = fragment_of(self.plan, own, played, version, lanes)
+        fragment = fragment_of(self.plan, own, played, version, env_indices)
         self._steps += len(fragment)
         self._episodes += len(played.episodes)
         self._failures.over(played.episodes)
         if not self._whole:
-            for lane, number in played.episodes:
-                worker.numbers[lane - worker.lanes[0]] = number + 1
+            for env_index, number in played.episodes:
+                worker.numbers[env_index - worker.env_indices[0]] = number + 1
             self._running_of(worker).add(fragment, restarted)
             self._diverged += len(restarted)
         self._ready.append(fragment)
@@ -464,12 +464,12 @@ class TaskScheduler(ABC, Generic[W]):
         """Counts a failure at the episodes of these numbers, or at those that the worker's rows are in."""
         episodes: list[Episode]
         if self._whole:
-            episodes = [(EPISODES, number) for number in numbers]
+            episodes = [(NO_ENV, number) for number in numbers]
             what = f"episode{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
         else:
             self._running_of(worker).forget()
-            episodes = list(zip(worker.lanes, worker.numbers, strict=True))
-            what = f"a fragment of rows {worker.lanes[0]} to {worker.lanes[-1]}"
+            episodes = list(zip(worker.env_indices, worker.numbers, strict=True))
+            what = f"a fragment of rows {worker.env_indices[0]} to {worker.env_indices[-1]}"
         self._failures.add(worker.index, what, cause, told, episodes)
 
     def _start_failed(self, worker: W, cause: str, told: str) -> None:

@@ -9,7 +9,7 @@ from fastrl.collectors.failures import Failures, last_line
 from fastrl.collectors.protocol import CollectError, Plan, Report
 from fastrl.collectors.running import RunningEpisodes
 from fastrl.rollout.fragment import Fragment
-from fastrl.utils.seeding import EPISODES
+from fastrl.utils.seeding import NO_ENV
 
 
 class SequentialCollector:
@@ -29,7 +29,7 @@ class SequentialCollector:
         self.plan = plan
         self.version = 0
         self._runner = EnvRunner(plan, range(plan.num_envs) if plan.unit == "steps" else ())
-        self._running = RunningEpisodes(plan, self._runner.lanes.tolist())
+        self._running = RunningEpisodes(plan, self._runner.env_indices.tolist())
         self._published = False
         self._next = self._diverged = 0
         self._steps = self._episodes = 0
@@ -70,9 +70,9 @@ class SequentialCollector:
                 told = traceback.format_exc()
                 self._running.forget()
                 episodes = (
-                    [(EPISODES, self._next)]
+                    [(NO_ENV, self._next)]
                     if whole
-                    else list(zip(runner.lanes.tolist(), runner.numbers, strict=True))
+                    else list(zip(runner.env_indices.tolist(), runner.numbers, strict=True))
                 )
                 task = (
                     f"episode {self._next}" if whole else f"a fragment of rows 0 to {self.plan.num_envs - 1}"
@@ -102,12 +102,12 @@ class SequentialCollector:
 
     def state_dict(self) -> dict[str, Any]:
         if self.plan.unit == "episodes":
-            return {"numbers": {EPISODES: self._next}, "running": {}, "version": self.version}
+            return {"numbers": {NO_ENV: self._next}, "running": {}, "version": self.version}
         numbers, running = self._running.state()
         return {"numbers": numbers, "running": running, "version": self.version}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        numbers = resumed(state, self._runner.lanes.tolist())
+        numbers = resumed(state, self._runner.env_indices.tolist())
         if self.plan.unit == "episodes":
             [self._next] = numbers
         else:

@@ -34,7 +34,7 @@ from fastrl.envs.process_pool import SHUTDOWN_GRACE_S, WorkerError
 from fastrl.envs.vector import NativeVectorEnv
 from fastrl.networks.compiled_actor import Actor
 from fastrl.rollout.fragment import Fragment
-from fastrl.utils.seeding import EPISODES
+from fastrl.utils.seeding import NO_ENV
 
 Runner = VectorEnvRunner | AsyncEnvRunner
 
@@ -47,8 +47,8 @@ class LockstepCollector:
 
     Args:
         make_runners: makes the runners, which share the plan's environments in order.
-        ahead: for `take`, fragments that may be running or wait to be taken. By default two, or with unit "episodes"
-            two updates' worth of them.
+        max_pending: for `take`, fragments that may be running or wait to be taken. By default two, or with unit
+            "episodes" two updates' worth of them.
     """
 
     def __init__(
@@ -58,15 +58,15 @@ class LockstepCollector:
         make_runners: Callable[[Failures], Sequence[Runner]],
         *,
         max_failures: int,
-        ahead: int | None,
+        max_pending: int | None,
     ) -> None:
-        if ahead is not None and ahead < 1:
-            raise ValueError(f"ahead should be at least 1, got {ahead}")
+        if max_pending is not None and max_pending < 1:
+            raise ValueError(f"max_pending should be at least 1, got {max_pending}")
         self.name = name
         self.plan = plan
         self.version = 0
         self._whole = plan.unit == "episodes"
-        self._ahead = ahead or 2 * (plan.episodes if self._whole else 1)
+        self._max_pending = max_pending or 2 * (plan.episodes if self._whole else 1)
         self._failures = Failures(max_failures)
         # The newest version and its weights, and the version that the actors have.
         self._newest: tuple[int, bytes] | None = None
@@ -127,12 +127,12 @@ class LockstepCollector:
 
     def take(self, timeout: float | None = None) -> Fragment | None:
         if self._background is None:
-            self._background = _Background(self._collect_ahead, self._ahead)
+            self._background = _Background(self._collect_ahead, self._max_pending)
         return self._background.take(timeout)
 
     def _collect_ahead(self, background: _Background) -> None:
         """Collects in the background for `take`."""
-        batch = min(self.plan.episodes, self._ahead)
+        batch = min(self.plan.episodes, self._max_pending)
         while background.await_room(batch if self._whole else 1):
             if self._whole:
                 self._collect_episodes(background.give, batch)
@@ -152,10 +152,10 @@ class LockstepCollector:
             arrays[name][...] = 0
 
         def run(runner: Runner) -> list[End]:
-            part = slice(runner.first, runner.first + len(runner.lanes))
+            part = slice(runner.first, runner.first + len(runner.env_indices))
             return runner.run_steps({name: array[:, part] for name, array in arrays.items()})
 
-        # By step, then lane.
+        # By step, then environment.
         ends = sorted(end for part in self._map_runners(run) for end in part)
         meta = FragmentMeta(
             self.plan.num_steps,
@@ -164,8 +164,8 @@ class LockstepCollector:
             [(end[1], end[2]) for end in ends],
             [end[6] for end in ends],
         )
-        lanes = np.concatenate([runner.lanes for runner in self._runners])
-        fragment = fragment_of(self.plan, arrays, meta, version, lanes)
+        env_indices = np.concatenate([runner.env_indices for runner in self._runners])
+        fragment = fragment_of(self.plan, arrays, meta, version, env_indices)
         self._running.add(
             fragment, [runner.first + row for runner in self._runners for row in runner.restarted]
         )
@@ -181,8 +181,8 @@ class LockstepCollector:
 
         def on_end(arrays: Arrays, number: int, total: float, info: tuple[float, ...]) -> None:
             length = len(arrays["rewards"])
-            meta = FragmentMeta(length, [total], [length], [(EPISODES, number)], [info])
-            fragment = fragment_of(self.plan, arrays, meta, version, np.array([EPISODES], np.int64))
+            meta = FragmentMeta(length, [total], [length], [(NO_ENV, number)], [info])
+            fragment = fragment_of(self.plan, arrays, meta, version, np.array([NO_ENV], np.int64))
             with lock:
                 self._count(fragment)
                 give(fragment)
@@ -230,17 +230,17 @@ class LockstepCollector:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        numbers, running = ({EPISODES: self._next}, {}) if self._whole else self._running.state()
+        numbers, running = ({NO_ENV: self._next}, {}) if self._whole else self._running.state()
         return {"numbers": numbers, "running": running, "version": self.version}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if self._whole:
-            [self._next] = resumed(state, [EPISODES])
+            [self._next] = resumed(state, [NO_ENV])
         else:
             numbers = resumed(state, range(self.plan.num_envs))
             episodes = self._running.load(numbers, state["running"])
             for runner in self._runners:
-                part = slice(runner.first, runner.first + len(runner.lanes))
+                part = slice(runner.first, runner.first + len(runner.env_indices))
                 runner.numbers[:], runner.running = numbers[part], episodes[part]
         self.version = self._loaded = state["version"]
 
@@ -264,16 +264,16 @@ class LockstepCollector:
 
 
 class _Background:
-    """A thread that collects, at most so many fragments ahead of `take`."""
+    """A thread that collects, at most so many fragments before `take`."""
 
-    def __init__(self, collect_ahead: Callable[[_Background], None], ahead: int) -> None:
-        self._ahead = ahead
+    def __init__(self, collect_ahead: Callable[[_Background], None], max_pending: int) -> None:
+        self._max_pending = max_pending
         self._ready: deque[Fragment] = deque()
         self._changed = threading.Condition()
         self._problem: BaseException | None = None
         self._ends = False
         self._thread = threading.Thread(
-            target=self._run, args=(collect_ahead,), name="fastrl ahead", daemon=True
+            target=self._run, args=(collect_ahead,), name="fastrl collector", daemon=True
         )
         self._thread.start()
 
@@ -288,7 +288,7 @@ class _Background:
     def await_room(self, fragments: int) -> bool:
         """Waits until there is room for more fragments; false once it is closed."""
         with self._changed:
-            self._changed.wait_for(lambda: self._ends or len(self._ready) + fragments <= self._ahead)
+            self._changed.wait_for(lambda: self._ends or len(self._ready) + fragments <= self._max_pending)
             return not self._ends
 
     def give(self, fragment: Fragment) -> None:
@@ -320,7 +320,7 @@ def sync_collector(
     n_workers: WorkerCount = "auto",
     task_timeout: float | None = 300.0,
     max_failures: int = 3,
-    ahead: int | None = None,
+    max_pending: int | None = None,
     start_method: Literal["spawn", "forkserver"] = "forkserver",
     measure: Callable[[], int] | None = None,
 ) -> LockstepCollector:
@@ -332,7 +332,7 @@ def sync_collector(
     Args:
         n_workers: processes, which share the environments; "auto": one a core, if memory allows.
         max_failures: the run stops once a worker has failed so often at the same episode.
-        ahead: see `LockstepCollector`.
+        max_pending: see `LockstepCollector`.
         measure: returns the bytes of memory that one worker takes; called only where memory could be short.
 
     Raises:
@@ -351,14 +351,14 @@ def sync_collector(
             ) from None
         return [VectorEnvRunner(plan, backend, plan.make_actor(), 0, plan.num_envs, failures)]
 
-    return LockstepCollector("sync", plan, make_runners, max_failures=max_failures, ahead=ahead)
+    return LockstepCollector("sync", plan, make_runners, max_failures=max_failures, max_pending=max_pending)
 
 
 def native_collector(
     plan: Plan,
     *,
     n_workers: WorkerCount = "auto",
-    ahead: int | None = None,
+    max_pending: int | None = None,
     asynchronous: int | None = None,
     env: NativeVectorEnv | None = None,
 ) -> LockstepCollector:
@@ -370,7 +370,7 @@ def native_collector(
 
     Args:
         n_workers: threads; "auto": one a core.
-        ahead: see `LockstepCollector`.
+        max_pending: see `LockstepCollector`.
         asynchronous: how many environments to wait for at a time.
         env: a vector environment of the caller's to collect from, with autoreset_mode "disabled". It may be changed
             between two calls of `collect` (see `LockstepCollector.refresh_observations`), is stepped with its own
@@ -398,4 +398,4 @@ def native_collector(
             for first, end in pairwise(bounds)
         ]
 
-    return LockstepCollector("native", plan, make_runners, max_failures=1, ahead=ahead)
+    return LockstepCollector("native", plan, make_runners, max_failures=1, max_pending=max_pending)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any, Literal, Protocol
 
 import gymnasium
 import numpy as np
-from gymnasium.envs.registration import load_env_creator
+from gymnasium.envs import registration
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
@@ -254,15 +255,28 @@ def native_vector_env(plan: Plan, num_rows: int, **options: Any) -> NativeVector
         f"collecting natively takes an environment that is compiled, such as fastrl/Cage2-v0, and {plan.env.id} is"
         " none: choose 'sync' or 'executor'"
     )
-    try:
-        known = gymnasium.spec(plan.env.id)
-    except gymnasium.error.Error:
-        raise refused from None
-    entry: Any = known.vector_entry_point
-    make: Any = load_env_creator(entry) if isinstance(entry, str) else entry
-    if not (isinstance(make, type) and issubclass(make, NativeVectorEnv)):
+    known = native_spec(plan.env.id)
+    if known is None:
         raise refused
+    build: Any = _vector_type(known)
     given = {"autoreset_mode": AutoresetMode.DISABLED, "num_threads": 1, **known.kwargs, **plan.env.options}
-    build: Any = make
     env: NativeVectorEnv = build(num_rows, **{**given, **options})
     return env
+
+
+def native_spec(env_id: str) -> registration.EnvSpec | None:
+    """The registration of a Gymnasium id that has a compiled vector environment; None for other ids."""
+    module, _, name = env_id.rpartition(":")
+    try:
+        if module and not name.isidentifier():
+            # Importing the module registers the id.
+            importlib.import_module(module)
+        known = gymnasium.spec(name)
+        return known if issubclass(_vector_type(known), NativeVectorEnv) else None
+    except (gymnasium.error.Error, ImportError, AttributeError, TypeError):
+        return None
+
+
+def _vector_type(known: registration.EnvSpec) -> Any:
+    entry: Any = known.vector_entry_point
+    return registration.load_env_creator(entry) if isinstance(entry, str) else entry

@@ -17,9 +17,9 @@ from fastrl.envs.process_pool import WorkerError
 from fastrl.networks.action_space import Actions
 from fastrl.networks.compiled_actor import Actor
 from fastrl.rollout.fragment import allocate
-from fastrl.utils.seeding import EPISODES, act_streams, env_seeds
+from fastrl.utils.seeding import NO_ENV, act_streams, env_seeds
 
-# Of an episode that has ended: step of the fragment, lane, number, return, length, row, values of its infos.
+# An episode that has ended: step of the fragment, environment index, number, return, length, row, values of its infos.
 End = tuple[int, int, int, float, int, int, tuple[float, ...]]
 
 
@@ -41,7 +41,7 @@ class VectorEnvRunner:
         failures: counts failures of workers.
 
     Attributes:
-        lanes, numbers: int64 [R], of the running episodes.
+        env_indices, numbers: int64 [R], of the running episodes.
         running: the running episodes to resume; may be set before the first fragment, which then replays them.
         restarted: rows whose episodes were restarted with the last fragment without having ended.
         diverged: how many of them because their replay diverged.
@@ -56,7 +56,7 @@ class VectorEnvRunner:
         self.plan, self.backend, self.actor, self.first = plan, backend, actor, first
         self._failures = failures
         whole = plan.unit == "episodes"
-        self.lanes = np.full(num_rows, EPISODES) if whole else np.arange(first, first + num_rows)
+        self.env_indices = np.full(num_rows, NO_ENV) if whole else np.arange(first, first + num_rows)
         self.numbers = np.zeros(num_rows, np.int64)
         self.running: Sequence[RunningEpisode] = ()
         self.restarted: list[int] = []
@@ -101,10 +101,10 @@ class VectorEnvRunner:
             ended = terminations[t] | truncations[t]
             if ended.any():
                 for row in np.flatnonzero(ended).tolist():
-                    lane, number = int(self.lanes[row]), int(self.numbers[row])
+                    env_index, number = int(self.env_indices[row]), int(self.numbers[row])
                     info = tuple(self.backend.ended_info[row].tolist())
                     ends.append(
-                        (t, lane, number, float(self._returns[row]), int(self._steps[row]), row, info)
+                        (t, env_index, number, float(self._returns[row]), int(self._steps[row]), row, info)
                     )
                 self.numbers[ended] += 1
                 self._prepare_episodes(ended)
@@ -112,7 +112,7 @@ class VectorEnvRunner:
         self._last[...] = obs[-1]
         if self.backend.num_workers:
             # Compiled environments of fastrl need no check.
-            check_finite(self.plan, out, self.plan.num_steps, self.lanes.tolist(), numbers, steps)
+            check_finite(self.plan, out, self.plan.num_steps, self.env_indices.tolist(), numbers, steps)
         check_masks(self.plan, out, self.plan.num_steps)
         return ends
 
@@ -228,7 +228,9 @@ class VectorEnvRunner:
                 out["final_obs"][t - 1][cut] = obs[cut]
             elif out is not None:
                 self.restarted += np.flatnonzero(mask).tolist()
-            self.backend.next_seeds[mask] = env_seeds(self.plan.seed, self.lanes[mask], self.numbers[mask])
+            self.backend.next_seeds[mask] = env_seeds(
+                self.plan.seed, self.env_indices[mask], self.numbers[mask]
+            )
             try:
                 if mask.any():
                     self.backend.reset(obs, mask)
@@ -241,12 +243,12 @@ class VectorEnvRunner:
 
     def _prepare_episodes(self, mask: NDArray[np.bool_]) -> None:
         """Sets the random streams of episodes that have started, and the seeds of the next ones."""
-        seed, lanes, numbers = self.plan.seed, self.lanes[mask], self.numbers[mask]
-        self._streams[mask] = act_streams(seed, lanes, numbers)
+        seed, env_indices, numbers = self.plan.seed, self.env_indices[mask], self.numbers[mask]
+        self._streams[mask] = act_streams(seed, env_indices, numbers)
         self._steps[mask], self._returns[mask] = 0, 0.0
         following = self._reserved[mask] if self.plan.unit == "episodes" else numbers + 1
         self.backend.next_seeds[mask] = np.where(
-            following < 0, NO_RESET, env_seeds(seed, lanes, np.maximum(following, 0))
+            following < 0, NO_RESET, env_seeds(seed, env_indices, np.maximum(following, 0))
         )
 
     def _handle_deaths(self, error: WorkerError) -> NDArray[np.bool_]:
@@ -255,7 +257,7 @@ class VectorEnvRunner:
         Raises:
             CollectError: an episode has failed too often, or an environment violates Gymnasium's interface.
         """
-        dead = np.zeros(len(self.lanes), np.bool_)
+        dead = np.zeros(len(self.env_indices), np.bool_)
         while True:
             for death in error.deaths:
                 if death.refused:
@@ -266,7 +268,9 @@ class VectorEnvRunner:
                     if len(death.envs) > 1
                     else f"row {death.envs[0]}"
                 )
-                begun = [(int(self.lanes[i]), int(self.numbers[i])) for i in death.envs if self._playing[i]]
+                begun = [
+                    (int(self.env_indices[i]), int(self.numbers[i])) for i in death.envs if self._playing[i]
+                ]
                 self._failures.add(death.worker, f"a step of {rows}", death.cause, death.traceback, begun)
                 self.restarts += 1
             try:
@@ -282,13 +286,13 @@ class VectorEnvRunner:
             on_end: called with each episode that has ended.
         """
         if self._episodes is None or self._step is None:
-            self._episodes = arrays_for(self.plan, len(self.lanes))
+            self._episodes = arrays_for(self.plan, len(self.env_indices))
             self._step = allocate(
-                1, len(self.lanes), self.plan.obs_dim, self.plan.action_shape, self.plan.num_masked
+                1, len(self.env_indices), self.plan.obs_dim, self.plan.action_shape, self.plan.num_masked
             )
         kept, step = self._episodes, self._step
         playing, waiting = self._playing, iter(numbers)
-        self._reserved[:] = [next(waiting, -1) for _ in self.lanes]
+        self._reserved[:] = [next(waiting, -1) for _ in self.env_indices]
         self._start_episodes(self._start_reserved(waiting), step["obs"][0])
         while playing.any():
             rows = np.flatnonzero(playing)
@@ -309,7 +313,7 @@ class VectorEnvRunner:
                 arrays = episode_arrays(kept, row, length)
                 check_masks(self.plan, arrays, length)
                 if self.backend.num_workers:
-                    check_finite(self.plan, arrays, length, [EPISODES], [int(self.numbers[row])], [0])
+                    check_finite(self.plan, arrays, length, [NO_ENV], [int(self.numbers[row])], [0])
                 info = tuple(self.backend.ended_info[row].tolist())
                 on_end(arrays, int(self.numbers[row]), float(self._returns[row]), info)
             self.seconds["buffer"] += perf_counter() - start
@@ -324,7 +328,7 @@ class VectorEnvRunner:
     ) -> NDArray[np.bool_]:
         """Gives free rows, by default all, the episodes that are reserved for them, and reserves further ones. Returns
         the rows that got one; the other free rows stop."""
-        free = np.ones(len(self.lanes), np.bool_) if free is None else free
+        free = np.ones(len(self.env_indices), np.bool_) if free is None else free
         begun = free & (self._reserved >= 0)
         self.numbers[begun] = self._reserved[begun]
         self._playing[free] = begun[free]
@@ -335,7 +339,7 @@ class VectorEnvRunner:
     def _steal_reserved(self, ended: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Work stealing: rows that have ended with nothing reserved take what is reserved for rows that still play.
         Returns the rows that took something, whose environments have to be reset."""
-        late = np.zeros(len(self.lanes), np.bool_)
+        late = np.zeros(len(self.env_indices), np.bool_)
         idle = np.flatnonzero(ended & (self._reserved < 0)).tolist()
         donors = np.flatnonzero(self._playing & ~ended & (self._reserved >= 0)).tolist()
         for row, donor in zip(idle, donors, strict=False):

@@ -50,8 +50,8 @@ class AsyncNativeVectorEnv:
 
     An environment is in flight from `reset` or `send` until `recv` returns it. Only environments that are not in flight
     can be sent, so each steps exactly once a send. Timing decides which environments are ready first, not their
-    trajectories: episode ``number`` of stream ``lane`` is reset with
-    ``fastrl.utils.seeding.env_seed(seed, lane, number)``, like a single environment with ``reset(seed=...)``.
+    trajectories: episode ``number`` of stream ``stream`` is reset with
+    ``fastrl.utils.seeding.env_seed(seed, stream, number)``, like a single environment with ``reset(seed=...)``.
 
     Args:
         env: its environments move into this object, and it is closed.
@@ -105,23 +105,23 @@ class AsyncNativeVectorEnv:
         self,
         env_ids: NDArray[np.int64] | None = None,
         *,
-        lanes: NDArray[np.int64] | None = None,
+        streams: NDArray[np.int64] | None = None,
         numbers: NDArray[np.int64] | None = None,
     ) -> None:
         """Starts episodes, whose first observations `recv` returns.
 
         Args:
             env_ids: int64 [M], environments that are not in flight; all N if None.
-            lanes: int64 [M], not negative, their random streams; the environments' ids if None.
+            streams: int64 [M], not negative, their random streams; the environments' ids if None.
             numbers: int64 [M], not negative, of the episodes; 0 if None. The stream's next episode has the next number.
 
         Raises:
             TypeError, ValueError: an array does not fit, or an environment is in flight; nothing has changed then.
         """
         ids = np.arange(self.num_envs) if env_ids is None else env_ids
-        lanes = ids if lanes is None else lanes
+        streams = ids if streams is None else streams
         numbers = np.zeros(len(ids), np.int64) if numbers is None else numbers
-        self._native.reset(ids, _unsigned("lanes", lanes), _unsigned("numbers", numbers))
+        self._native.reset(ids, _unsigned("streams", streams), _unsigned("numbers", numbers))
 
     def send(self, actions: Any, env_ids: NDArray[np.int64]) -> None:
         """Sends an action to each of M environments that are not in flight.

@@ -45,6 +45,8 @@ class Actor(Protocol):
         actions: NDArray[Any],
         log_probs: NDArray[np.float32],
         masks: NDArray[np.bool_] | None = None,
+        *,
+        greedy: bool = False,
     ) -> None:
         """Chooses an action for each of K rows.
 
@@ -56,6 +58,7 @@ class Actor(Protocol):
                 environment gets of the latter.
             log_probs: float32 [K]; written.
             masks: bool [K, num_actions], discrete actions that may be chosen; None: all.
+            greedy: choose the most probable action (of a normal distribution its mean), as evaluation does.
         """
         ...
 
@@ -82,7 +85,7 @@ class ExploringActor(Protocol):
 
 
 class MlpActor:
-    """A multi-layer perceptron, compiled. Its `act` takes ``greedy`` too.
+    """A multi-layer perceptron, compiled.
 
     Args:
         architecture: keyword arguments of `fastrl._native._rust.Mlp`, as ``ActorCritic.actor_architecture()`` gives
@@ -140,7 +143,10 @@ class RandomActor:
         actions: NDArray[Any],
         log_probs: NDArray[np.float32],
         masks: NDArray[np.bool_] | None = None,
+        *,
+        greedy: bool = False,
     ) -> None:
+        """See `Actor.act`; greedy or not, all actions are as probable."""
         if masks is not None:
             allowed = masks.sum(1)
             nth = (uniforms(streams, steps).astype(np.float64) * allowed).astype(np.int64)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fastrl.utils.seeding import EPISODES
+from fastrl.utils.seeding import NO_ENV
 
 
 @dataclass(frozen=True)
@@ -23,10 +23,10 @@ class Fragment:
         terminations, truncations: bool [T, R].
         final_obs: float32 [T, R, D], true last observations; meaningful only where an episode ended.
         version: of the policy; the first published one is 1.
-        lanes: int64 [R], environment indices, or ``EPISODES`` for a whole episode (see ``fastrl.utils.seeding``).
+        env_indices: int64 [R], environment indices, or ``NO_ENV`` for a whole episode (see ``fastrl.utils.seeding``).
         returns: float64 [E], undiscounted returns of the episodes that ended in the fragment.
         lengths: int64 [E], their numbers of steps.
-        episodes: int64 [E, 2], their lanes and numbers.
+        episodes: int64 [E, 2], their environment indices and numbers.
         masks: bool [T, R, num_actions], the actions that the environment allowed at ``obs``; None unless the plan asks
             for masks.
         episode_info: float64 [E] for each key of ``Plan.episode_info``: the value in the last info of the episode, or
@@ -44,7 +44,7 @@ class Fragment:
     truncations: NDArray[np.bool_]
     final_obs: NDArray[np.float32]
     version: int
-    lanes: NDArray[np.int64]
+    env_indices: NDArray[np.int64]
     returns: NDArray[np.float64]
     lengths: NDArray[np.int64]
     episodes: NDArray[np.int64]
@@ -67,9 +67,9 @@ class Fragment:
 
     @property
     def place(self) -> tuple[int, int]:
-        """Sort key among the fragments of an update: the first lane, and the number of a whole episode."""
-        lane = int(self.lanes[0])
-        return lane, int(self.episodes[0, 1]) if lane == EPISODES else 0
+        """Sort key among the fragments of an update: the first environment's index, and a whole episode's number."""
+        env_index = int(self.env_indices[0])
+        return env_index, int(self.episodes[0, 1]) if env_index == NO_ENV else 0
 
     @property
     def nbytes(self) -> int:

@@ -1,10 +1,8 @@
 """Tasks: one folder each, found by name.
 
 A folder of this package whose ``__init__`` has ``NAME``, ``SUMMARY`` and ``ENVIRONMENTS`` (patterns of ids that the
-task
-trains on) and whose module ``task`` has ``TASK``, a `fastrl.training.task.Task`, adds a task; there is no list to
-extend.
-The ``__init__`` imports nothing, for help texts name all tasks.
+task trains on) and whose module ``task`` has ``TASK``, a `fastrl.training.task.Task`, adds a task; there is no list to
+extend. The ``__init__`` imports nothing, for help texts name all tasks.
 """
 
 import fnmatch
@@ -32,7 +30,7 @@ def tasks() -> Mapping[str, "ModuleType"]:
 
 
 def find(name: str) -> "Task":
-    """The task of a name, or of an import path such as ``my_module:MY_TASK``.
+    """The task of a name, or of an import path such as ``my_task.task:TASK``, which becomes its name.
 
     Raises:
         ConfigError: there is none.
@@ -49,6 +47,7 @@ def find(name: str) -> "Task":
         raise ConfigError(f"{name}: {error}") from None
     if not isinstance(own, Task):
         raise ConfigError(f"the task should be one of {', '.join(tasks())}, or module:TASK; got {name!r}")
+    own.name = name  # by which checkpoints call it, and a resumed run finds it
     return own
 
 

@@ -31,8 +31,8 @@ class Callback:
         """Those that a console shows, as text; called after `groups`."""
         return []
 
-    def write_files(self, directory: RunDirectory) -> None:
-        """Writes files of its own at the end of a session, before and after the final evaluation."""
+    def write_report(self, directory: RunDirectory) -> None:
+        """Writes files for people at the end of a session, before and after the final evaluation."""
 
     def summary(self) -> Mapping[str, Any]:
         """What a run's summary tells of it, JSON values by name."""

@@ -13,7 +13,7 @@ from fastrl.algorithms.protocol import Algorithm
 from fastrl.collectors.env_runner import resumed
 from fastrl.collectors.factory import is_native, make_collector
 from fastrl.collectors.failures import last_line, own_traceback
-from fastrl.collectors.fragment_stream import ahead_for
+from fastrl.collectors.fragment_stream import pending_for
 from fastrl.collectors.protocol import CollectError, Collector, Failure, Plan, Report
 from fastrl.collectors.resources import cores
 from fastrl.collectors.running import RunningEpisode, RunningEpisodes
@@ -172,11 +172,11 @@ class Publisher:
         return self._collector.publish(self._buffer)
 
 
-def open_collector(config: CollectConfig, plan: Plan, console: Console, max_lag: int = 0) -> Collector:
+def open_collector(config: CollectConfig, plan: Plan, console: Console, max_staleness: int = 0) -> Collector:
     """The collector that the settings ask for, started.
 
     Args:
-        max_lag: of the policies, for `fastrl.collectors.fragment_stream.FragmentStream`.
+        max_staleness: of fragments, for `fastrl.collectors.fragment_stream.FragmentStream`.
 
     Raises:
         TrainError: settings that do not suit the environment or the machine.
@@ -197,10 +197,12 @@ def open_collector(config: CollectConfig, plan: Plan, console: Console, max_lag:
         given["asynchronous"] = config.asynchronous
     if config.task_timeout != usual.task_timeout:
         given["task_timeout"] = config.task_timeout or None
-    if max_lag and config.method != "sequential":
+    if max_staleness and config.method != "sequential":
         useful = plan.episodes if plan.unit == "episodes" else plan.num_envs
         workers = min(cores(), useful) if config.n_workers == "auto" else config.n_workers
-        given["ahead"] = ahead_for(plan, 1 if config.method in ("sync", "native") else workers, max_lag)
+        given["max_pending"] = pending_for(
+            plan, 1 if config.method in ("sync", "native") else workers, max_staleness
+        )
     try:
         collector = make_collector(
             config.method,
@@ -231,10 +233,10 @@ def collector_state(state: Mapping[str, Any]) -> dict[str, Any]:
     begun = list(running.values())
     return {
         "version": state["version"],
-        "lanes": torch.tensor(list(numbers), dtype=torch.int64),
+        "env_indices": torch.tensor(list(numbers), dtype=torch.int64),
         "numbers": torch.tensor(list(numbers.values()), dtype=torch.int64),
         "running": {
-            "lanes": torch.tensor(list(running), dtype=torch.int64),
+            "env_indices": torch.tensor(list(running), dtype=torch.int64),
             # Bytes of each one's actions and observation.
             "sizes": torch.tensor([list(map(len, each)) for each in begun], dtype=torch.int64).reshape(-1, 2),
             "actions": b"".join(each.actions for each in begun),
@@ -249,17 +251,19 @@ def state_of_collector(saved: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         ValueError, KeyError: it is damaged.
     """
-    lanes, numbers = saved["lanes"].tolist(), saved["numbers"].tolist()
+    env_indices, numbers = saved["env_indices"].tolist(), saved["numbers"].tolist()
     running = {}
     # Fastrl 0.1 kept no actions.
     if kept := saved.get("running"):
         actions, obs = memoryview(kept["actions"]), memoryview(kept["obs"])
-        for lane, (length, shown) in zip(kept["lanes"].tolist(), kept["sizes"].tolist(), strict=True):
-            running[lane] = RunningEpisode(bytes(actions[:length]), bytes(obs[:shown]))
+        for env_index, (length, shown) in zip(
+            kept["env_indices"].tolist(), kept["sizes"].tolist(), strict=True
+        ):
+            running[env_index] = RunningEpisode(bytes(actions[:length]), bytes(obs[:shown]))
             actions, obs = actions[length:], obs[shown:]
     return {
         "version": saved["version"],
-        "numbers": dict(zip(lanes, numbers, strict=True)),
+        "numbers": dict(zip(env_indices, numbers, strict=True)),
         "running": running,
     }
 
@@ -272,8 +276,8 @@ def check_collected(plan: Plan, saved: Mapping[str, Any]) -> None:
     """
     state = state_of_collector(saved)
     if plan.unit == "steps":
-        lanes = range(plan.num_envs)
-        RunningEpisodes(plan, lanes).load(resumed(state, lanes), state["running"])
+        env_indices = range(plan.num_envs)
+        RunningEpisodes(plan, env_indices).load(resumed(state, env_indices), state["running"])
 
 
 def load_collected(collector: Collector, saved: Mapping[str, Any], console: Console) -> None:

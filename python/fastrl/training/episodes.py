@@ -9,15 +9,13 @@ from fastrl.collectors.protocol import CollectError
 from fastrl.envs import contract
 from fastrl.envs.spec import EnvSpec
 from fastrl.networks.action_space import Actions
-from fastrl.networks.actor_critic import ActorCritic
-from fastrl.networks.compiled_actor import MlpActor
+from fastrl.networks.compiled_actor import Actor
 from fastrl.training.collecting import build_env
 
 
 def play_episodes(
     spec: EnvSpec,
-    policy: ActorCritic,
-    takes: Actions,
+    actor: Actor,
     episodes: int,
     seed: int,
     num_steps: int,
@@ -26,7 +24,7 @@ def play_episodes(
     """The returns of episodes in which the likeliest action is always chosen.
 
     Args:
-        takes: what the environment gets of what the policy draws.
+        actor: with the policy's weights.
         seed: of the episodes, others than those of a run with that seed.
         num_steps: after which an episode ends at the latest.
         advance: called after each episode, with 1.
@@ -34,14 +32,11 @@ def play_episodes(
     Raises:
         TrainError, CollectError: the environment cannot be built or played.
     """
-    actor = MlpActor(policy.actor_architecture())
-    weights = np.zeros(actor.weights_nbytes // 4, np.float32)
-    policy.actor_weights(weights)
-    actor.load(weights.data)
+    env = build_env(spec)
+    takes = Actions(env.action_space)
     draws = np.zeros((1, takes.size), np.float32) if takes.is_box else np.zeros(1, np.int64)
     log_probs = np.zeros(1, np.float32)
     nothing = np.zeros(1, np.uint64), np.zeros(1, np.int64)
-    env = build_env(spec)
     form = contract.form_of(spec.id, env.observation_space.shape or (), env.observation_space.dtype)
     returns = []
     for number in np.random.SeedSequence([seed, 1]).generate_state(episodes):

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastrl.algorithms.protocol import Algorithm, MultiAgentAlgorithm, Problem
-from fastrl.collectors.multi_agent import TeamCollector
+from fastrl.collectors.multi_agent import MultiAgentCollector
 from fastrl.collectors.protocol import Report
 from fastrl.envs.multi_agent import MultiAgentVectorEnv
 from fastrl.envs.record_episodes import MEANS, RecordEpisodeStatistics, finite_mean
@@ -79,7 +79,7 @@ class MultiAgentSource:
     def attach(self, algorithm: Algorithm[Any]) -> None:
         assert isinstance(algorithm, MultiAgentAlgorithm), "it learns from rollouts of many agents"
         self._algorithm = algorithm
-        self._collector = TeamCollector(self.env, algorithm.act_into, algorithm.env_seeds)
+        self._collector = MultiAgentCollector(self.env, algorithm.act_into, algorithm.env_seeds)
 
     def set_difficulty(self, level: int, difficulty: Difficulty | None) -> None:
         """Sets the difficulty of each environment from its next reset on.

@@ -21,7 +21,7 @@ from rich.console import Console
 
 from fastrl.algorithms.protocol import Algorithm, MultiAgentAlgorithm
 from fastrl.collectors.counters import SharedCounters, Times
-from fastrl.collectors.multi_agent import TeamCollector
+from fastrl.collectors.multi_agent import MultiAgentCollector
 from fastrl.collectors.pool import CONTEXT, CollectorError, Pool
 from fastrl.collectors.protocol import CollectError, Report
 from fastrl.collectors.transport import QueueSender, Sender, TransportClosed
@@ -157,12 +157,13 @@ def simulate(job: SimulationJob, board: SharedCounters, sender: Sender, weights:
         return policy.act_into(rollout, t, sampling_noise(policy.actions, (rollout.num_rows,), generator))
 
     newest.read()
-    collector = TeamCollector(env, act, [int(seed) for seed in seeds[:-1]])
+    collector = MultiAgentCollector(env, act, [int(seed) for seed in seeds[:-1]])
     watch = Stopwatch()
     steps, before = board.steps_of(job.index), board.times_of(job.index)
     start = time.monotonic()
     while True:
-        steps += collector.collect(rollout, watch).steps
+        collector.collect(rollout, watch)
+        steps += rollout.num_steps * env.num_envs
         ended = env.take()
         for name in _ARRAYS:
             row[name] = getattr(rollout, name)

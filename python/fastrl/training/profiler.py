@@ -212,7 +212,8 @@ class Profile:
             parts: of them, by what the learner spent them on.
             steps, episodes: of environments, in this lap.
             report: of who collected, so far: its differences from one lap to the next count. Without workers
-                (``workers`` 0) its seconds are the learner's own, measured inside ``parts["waiting"]``.
+                (``workers`` 0) its seconds are the learner's own, measured inside ``parts["waiting"]``; those for
+                weights inside ``parts["publishing"]`` where there is such a part.
         """
         learner = _named(parts)
         workers: dict[str, float] = {}
@@ -228,6 +229,8 @@ class Profile:
             if report.workers == 0:
                 # Nobody was waited for: what collecting took besides its parts is "other".
                 learner.pop("waiting", None)
+                if "publishing" in learner:
+                    workers.pop("publishing", None)
                 learner = _sum(learner, workers)
                 workers = {}
         self.seconds += seconds

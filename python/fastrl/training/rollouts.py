@@ -11,7 +11,7 @@ import numpy as np
 from rich.console import Console
 
 from fastrl.algorithms.protocol import Algorithm, Problem
-from fastrl.collectors.fragment_stream import FragmentStream, Lag
+from fastrl.collectors.fragment_stream import FragmentStream, Staleness
 from fastrl.collectors.protocol import Collector, Plan, Report, check_spaces
 from fastrl.envs import contract
 from fastrl.envs.spec import EnvSpec
@@ -92,7 +92,7 @@ class RolloutSource:
         self._report = Report()
         # Of earlier sessions.
         self._failures = self._restarts = 0
-        self._staleness = self._row_staleness = Lag()
+        self._staleness = self._row_staleness = Staleness()
         self._episodes: list[Episodes] = []
 
     def problem(self, total_steps: int, seed: int, device: str) -> Problem:
@@ -178,7 +178,7 @@ class RolloutSource:
 
     def numbers(self) -> Mapping[str, Number]:
         assert self._stream is not None, "it runs as a context"
-        self._row_staleness = self._stream.take_lag()
+        self._row_staleness = self._stream.take_staleness()
         self._staleness = self._staleness.plus(self._row_staleness)
         return {
             "staleness": self._row_staleness.mean,
@@ -243,7 +243,7 @@ class RolloutSource:
             check_collected(self.plan, self._saved)
         self.steps = state["steps"]
         self._failures, self._restarts = state["failures"], state["restarts"]
-        self._staleness = Lag(**state["staleness"])
+        self._staleness = Staleness(**state["staleness"])
 
     def save_files(self, directory: Path) -> None:
         pass
@@ -259,9 +259,9 @@ def check_num_envs(state: Mapping[str, Any], num_envs: int) -> None:
         ValueError: it is of fewer environments.
     """
     collector = state["collector"]
-    if collector is not None and len(collector["running"]["lanes"]) not in (0, num_envs):
+    if collector is not None and len(collector["running"]["env_indices"]) not in (0, num_envs):
         raise ValueError(
-            f"{num_envs:,} environments are claimed, the state has {len(collector['running']['lanes']):,}"
+            f"{num_envs:,} environments are claimed, the state has {len(collector['running']['env_indices']):,}"
         )
 
 

@@ -21,12 +21,12 @@ from fastrl.training.profiler import with_other
 from fastrl.training.run_directory import RunDirectory, new_directory
 from fastrl.training.settings import with_one_goal
 from fastrl.training.summary import Summary, peak_gpu_memory_mib, peak_memory_mib
-from fastrl.training.task import Task, trusted_algorithm
+from fastrl.training.task import Task
 from fastrl.training.trainer import Training
 from fastrl.utils.config import ConfigError, Values, build, check, resumable_keys, to_toml
 from fastrl.utils.errors import UserError
 from fastrl.utils.files import to_json, write_atomically
-from fastrl.utils.trust import from_file
+from fastrl.utils.trust import from_file, trusted_import
 
 
 class StopSignals:
@@ -133,7 +133,7 @@ def resumed_settings(
         ConfigError: a setting changes that is not resumable, or they are no settings of this kind of run.
         TrustError: the checkpoint would reach beyond its run.
     """
-    algorithm = trusted_algorithm(task.algorithm_in(state["config"]), file, trust=trust)
+    algorithm = trusted_import("run.algorithm", task.algorithm_in(state["config"]), file, trust=trust)
     config_type = task.settings_type(algorithm)
     own = check(config_type, state["config"], str(file))
     old, new = build(config_type, own), build(config_type, own, with_one_goal(changes))
@@ -183,7 +183,7 @@ def load_run(
         raise CheckpointError(f"{file} is of a run of {state.get('kind')!r}, not of {task.name}")
     named = named or {}
     try:
-        algorithm = trusted_algorithm(task.algorithm_in(state["config"]), file, trust=trust)
+        algorithm = trusted_import("run.algorithm", task.algorithm_in(state["config"]), file, trust=trust)
         config_type = task.settings_type(algorithm)
         settings = build(
             config_type, from_file(config_type, state["config"], str(file), trust=trust, named=named)
@@ -284,7 +284,7 @@ def _train(
     )
 
     def summarise() -> Summary:
-        trainer.write_files(directory)
+        trainer.write_report(directory)
         summary = Summary(
             status="complete" if stopped_by is None else "interrupted",
             signal=None if stopped_by is None else stopped_by.name,

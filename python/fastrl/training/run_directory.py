@@ -168,7 +168,7 @@ def new_directory(path: Path | None, name: str) -> RunDirectory:
 
 def _named(name: str) -> RunDirectory:
     """One that nobody else has made."""
-    stem = f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    stem = f"{name.partition(':')[0]}-{time.strftime('%Y%m%d-%H%M%S')}"
     for i in itertools.count(1):
         path = Path("runs", stem if i == 1 else f"{stem}-{i}")
         if not path.exists():

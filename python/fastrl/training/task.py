@@ -3,7 +3,6 @@
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -24,17 +23,17 @@ from fastrl.training.rollouts import RolloutSource, check_num_envs
 from fastrl.training.settings import RunConfig, Settings, settings_type, table_of
 from fastrl.training.trainer import Trainer, Training
 from fastrl.utils.config import ConfigError, Preset, Values, check, to_tree
-from fastrl.utils.trust import TrustError, imports_algorithm
 
 
 class Task(ABC):
     """A problem: its settings and presets, how its environments are made, how a policy is scored.
 
     A new task is a folder of ``fastrl.tasks`` with a module ``task`` that has one, ``TASK``; there is no list to
-    extend.
+    extend. Anywhere else, ``fastrl train my_task.task:TASK`` finds it.
 
     Class attributes:
-        name: by which the command line and checkpoints call it.
+        name: by which the command line and checkpoints call it; of a task outside the package, its import path, which
+            `fastrl.tasks.find` sets.
         summary: one line for help texts.
         score_hint: what ``fastrl eval`` does with a run of it, after "To"; empty: it scores no such run.
         film: ``fastrl render`` can show a run of it.
@@ -48,7 +47,7 @@ class Task(ABC):
         learns_from: what kinds of experience its environments can give, see `Algorithm.learns_from`.
     """
 
-    name: ClassVar[str]
+    name: str
     summary: ClassVar[str]
     score_hint: ClassVar[str] = "score it on new episodes"
     film: ClassVar[bool] = False
@@ -73,12 +72,16 @@ class Task(ABC):
             TrainError: it does not go with the task.
         """
         found = find(algorithm)
-        if found.learns_from not in self.learns_from:
+        if not self.takes(found):
             raise TrainError(
                 f"--algorithm {algorithm} learns from {found.learns_from.replace('_', ' ')}, which {self.name} does not"
                 " give"
             )
         return settings_type(self.settings_tables(found) | {table_of(found.name): found.config_type()})
+
+    def takes(self, algorithm: type[Algorithm[Any]]) -> bool:
+        """True for algorithms that its runs may train with."""
+        return algorithm.learns_from in self.learns_from
 
     def description(self, prog: str) -> str:
         """What the help of ``fastrl train`` says of it, perhaps with an example."""
@@ -286,20 +289,6 @@ class Task(ABC):
     def scores_from_tree(self, tree: Mapping[str, Any]) -> Scores:
         """The inverse of ``to_tree`` of the task's scores."""
         return Returns.from_tree(tree)
-
-
-def trusted_algorithm(name: str, source: Path | str, *, trust: bool) -> str:
-    """The name of an algorithm in a file or checkpoint, which may be anybody's.
-
-    Raises:
-        TrustError: it would import code.
-    """
-    would = imports_algorithm(name, {})
-    if would and not trust:
-        raise TrustError(
-            f"{source}: run.algorithm would {would}; only if you trust this file, give --trust (in Python, trust=True)"
-        )
-    return name
 
 
 def choose_device(name: str) -> str:

@@ -95,8 +95,8 @@ class Training(Protocol):
         """
         ...
 
-    def write_files(self, directory: RunDirectory) -> None:
-        """Writes files of its own at the end of a session, before and after the final evaluation."""
+    def write_report(self, directory: RunDirectory) -> None:
+        """Writes files for people at the end of a session, before and after the final evaluation."""
         ...
 
     def save_files(self, directory: Path) -> None:
@@ -214,10 +214,10 @@ class Trainer:
         """The same in lines for people."""
         return [*self.source.lines(), *(line for callback in self.callbacks for line in callback.lines())]
 
-    def write_files(self, directory: RunDirectory) -> None:
-        """Has callbacks write their files."""
+    def write_report(self, directory: RunDirectory) -> None:
+        """Has callbacks write their files for people."""
         for callback in self.callbacks:
-            callback.write_files(directory)
+            callback.write_report(directory)
 
     def save_files(self, directory: Path) -> None:
         """Has the source save what is too large for checkpoints."""

@@ -1,6 +1,6 @@
 """Random numbers as functions of the seed and of their purpose, the same in every process and for every collector.
 
-An episode is identified by its environment index, or `EPISODES`, and its number among the episodes of that index. Its
+An episode is identified by its environment index, or `NO_ENV`, and its number among the episodes of that index. Its
 environment is reset with the `env_seed` of the two, and each of its actions takes one number from its `act_stream`. So
 an episode is the same in any process, beside any other episodes and in any batch of actions. The hash is splitmix64
 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014); compiled code draws the same numbers.
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 # The index of whole episodes, which belong to no environment and are numbered over the run.
-EPISODES = 2**32
+NO_ENV = 2**32
 
 _ENV, _ACT = 1, 2
 

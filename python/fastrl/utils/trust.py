@@ -58,6 +58,23 @@ def imports_algorithm(name: str, values: Values) -> str:
     return f"import the module {_shown(repr(module))}" if colon else ""
 
 
+def trusted_import(key: str, name: str, source: Path | str, *, trust: bool) -> str:
+    """Returns the name of a task or an algorithm that a file or checkpoint has.
+
+    Args:
+        key: of the name in the file, for errors.
+
+    Raises:
+        TrustError: it would import code.
+    """
+    would = imports_algorithm(name, {})
+    if would and not trust:
+        raise TrustError(
+            f"{source}: {key} would {would}; only if you trust this file, give --trust (in Python, trust=True)"
+        )
+    return name
+
+
 def imports_modules(names: tuple[str, ...], values: Values) -> str:
     """Describes what names of classes do: each ``module:Class`` imports the module."""
     return next((would for name in names if (would := imports_algorithm(name, values))), "")

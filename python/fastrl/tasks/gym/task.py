@@ -1,13 +1,11 @@
 """Any environment of Gymnasium: no protocol of its own, scores are returns."""
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fastrl.algorithms import find
 from fastrl.envs import contract
 from fastrl.envs.spec import EnvSpec
-from fastrl.networks.action_space import Actions
-from fastrl.networks.actor_critic import ActorCritic
 from fastrl.tasks import gym
 from fastrl.tasks.gym.settings import PRESETS, EnvConfig, presets_for
 from fastrl.training.checkpoint import CheckpointError
@@ -48,20 +46,17 @@ class GymTask(Task):
         advance: Advance,
         **options: Any,
     ) -> Returns:
-        policy = ActorCritic.from_state(state["policy"])
-        takes = Actions.from_state(state["policy"]["action_space"])
         spec = self.env_spec(settings)
         env = build_env(spec)
         num_steps = episode_steps(settings.collect, env)
-        obs_dim, drives = math.prod(env.observation_space.shape or ()), Actions(env.action_space)
         contract.close(env)
-        ours = policy.obs_dim, policy.num_actions, policy.log_std is not None, takes.state()
-        if ours != (obs_dim, drives.size, drives.is_box, drives.state()):
-            raise CheckpointError(
-                f"the policy takes {policy.obs_dim} numbers for {takes.state()}, {spec.id} has {obs_dim} for"
-                f" {drives.state()}"
+        try:
+            actor = find(settings.run.algorithm).make_actor(
+                state["policy"], env.observation_space, env.action_space
             )
-        return Returns(play_episodes(spec, policy, takes, episodes, seed, num_steps, advance))
+        except ValueError as error:
+            raise CheckpointError(f"{spec.id}: {error}") from None
+        return Returns(play_episodes(spec, actor, episodes, seed, num_steps, advance))
 
 
 TASK = GymTask()

@@ -30,17 +30,17 @@ if TYPE_CHECKING:
     from fastrl.networks.multi_agent import MultiAgentPolicy
 
 POLICIES = ("idle", "random")
-# The end of an episode is shown for so long, s.
+# Seconds that the end of an episode is shown.
 HOLD = 1.0
 
 
 class RenderError(UserError):
-    """Something that cannot be shown."""
+    """An environment or a run that cannot be shown."""
 
 
 @dataclass(frozen=True)
 class Moment:
-    """What there is to see after a reset or a step of one world: alive bool [A], reward float32 [A] (None: a reset)."""
+    """An environment after a reset or a step: its scene, alive bool [A], reward float32 [A] (None: a reset)."""
 
     scene: TrafficScene
     episode: int
@@ -48,8 +48,8 @@ class Moment:
     reward: NDArray[np.float32] | None
 
 
-def make_world(env_id: str, options: Mapping[str, Any]) -> MultiAgentVectorEnv:
-    """One world that stays as it ended, until it is reset.
+def make_env(env_id: str, options: Mapping[str, Any]) -> MultiAgentVectorEnv:
+    """One environment, which stays as its episode ended until it is reset.
 
     Raises:
         RenderError: there is no such environment, or it refuses an option.
@@ -81,8 +81,8 @@ def load_policy(path: Path) -> tuple[Any, MultiAgentPolicy]:
         raise unusable(path, "holds no policy that this fastrl can use", error) from None
 
 
-def run_world(path: Path, options: Mapping[str, Any]) -> tuple[MultiAgentVectorEnv, Act]:
-    """The world of a run in traffic, with some of its options changed, and what the run has learnt.
+def run_env(path: Path, options: Mapping[str, Any]) -> tuple[MultiAgentVectorEnv, Act]:
+    """The environment of a run in traffic, with some of its options changed, and the policy of the run.
 
     Args:
         path: a run directory, whose best policy it is if evaluations have found one, else its newest; or a checkpoint.
@@ -99,11 +99,11 @@ def run_world(path: Path, options: Mapping[str, Any]) -> tuple[MultiAgentVectorE
 
     best = path / "checkpoints" / BEST
     settings, policy = load_policy(best if best.is_file() else path)
-    env = make_world(settings.env.id, {**environment_options(settings.env), **options})
+    env = make_env(settings.env.id, {**environment_options(settings.env), **options})
     if len(policy.names) != env.num_agents and len(policy.policies) == 1:
-        # One policy for all can drive any number of them.
-        teams = list(policy.policies) * env.num_agents
-        policy = MultiAgentPolicy(teams, policy.policies, policy.actions, policy.device)
+        # One policy for all can drive any number of vehicles.
+        names = list(policy.policies) * env.num_agents
+        policy = MultiAgentPolicy(names, policy.policies, policy.actions, policy.device)
     takes = Actions(env.single_action_space).state()
     obs = np.zeros((env.num_agents, *(env.single_observation_space.shape or ())), np.float32)
     try:
@@ -114,12 +114,12 @@ def run_world(path: Path, options: Mapping[str, Any]) -> tuple[MultiAgentVectorE
             )
         policy.act(obs, np.ones(env.num_agents, np.bool_))
     except (RuntimeError, ValueError) as error:
-        raise RenderError(f"the policy of {path} does not fit these worlds: {error}") from None
+        raise RenderError(f"the policy of {path} does not fit this environment: {error}") from None
     return env, policy.act
 
 
 def scripted(name: str, env: MultiAgentVectorEnv, seed: int) -> Act:
-    """A policy that needs no training: "idle" goes on as it is, "random" draws each action evenly."""
+    """A policy that needs no training: "idle" changes nothing, "random" draws each action evenly."""
     rows = env.num_envs * env.num_agents
     space = env.single_action_space
     generator = np.random.default_rng(seed)
@@ -137,7 +137,7 @@ def scripted(name: str, env: MultiAgentVectorEnv, seed: int) -> Act:
 
 
 def moments(env: MultiAgentVectorEnv, act: Act, seeds: Sequence[int]) -> Iterator[Moment]:
-    """Plays an episode for each seed in one world of autoreset mode "disabled"."""
+    """Runs an episode for each seed in one environment of autoreset mode "disabled"."""
     rows = env.num_agents
     obs = np.empty((rows, *(env.single_observation_space.shape or ())), np.float32)
     rewards = np.empty(rows, np.float32)
@@ -151,7 +151,7 @@ def moments(env: MultiAgentVectorEnv, act: Act, seeds: Sequence[int]) -> Iterato
 
 
 def pictures(seen: Iterator[Moment], view: View, *, fps: float, speed: float) -> Iterator[NDArray[np.uint8]]:
-    """The pictures of a film that runs `speed` times as fast as time; between two moments the cars move evenly."""
+    """The pictures of a film at `speed` times real time; between two moments the cars move evenly."""
     period = speed / fps
     before: Moment | None = None
     start, shown = 0.0, 0
@@ -173,24 +173,28 @@ def pictures(seen: Iterator[Moment], view: View, *, fps: float, speed: float) ->
 
 
 def _held(moment: Moment, view: View, fps: float) -> Iterator[NDArray[np.uint8]]:
-    """The end of an episode, for a while."""
+    """Pictures of the end of an episode, for `HOLD` seconds."""
     yield from itertools.repeat(view.draw(moment.scene), max(round(HOLD * fps), 1))
 
 
 @dataclass(frozen=True)
 class Outputs:
-    """Files to be made; None: not that one."""
+    """Files to write; None: not that one."""
 
     video: Path | None = None
     log: Path | None = None
     time_space: Path | None = None
 
     def check(self) -> None:
-        """Whether they can be written, before hours are spent on what goes into them."""
+        """Checks that they can be written, before hours are spent on their contents.
+
+        Raises:
+            RenderError, VideoError: they cannot.
+        """
         paths = [path for path in (self.video, self.log, self.time_space) if path is not None]
         if not paths:
             raise RenderError(
-                "there is nothing to make: say --out FILE.mp4, --log FILE.npz or --time-space FILE.png"
+                "there is nothing to write: give --out FILE.mp4, --log FILE.npz or --time-space FILE.png"
             )
         for path in paths:
             if not path.parent.is_dir():
@@ -214,31 +218,31 @@ def render(
     view: Mapping[str, Any] | None = None,
     console: Console | None = None,
 ) -> None:
-    """Plays episodes and makes the files that are asked for.
+    """Runs episodes and writes the files that are asked for.
 
     Args:
-        env: one world, see `make_world`.
+        env: one environment, see `make_env`.
         act: the policy.
-        outputs: which files.
+        outputs: the files.
         title: of the diagram.
-        episodes, seed: how many, on the seeds that `fastrl eval` takes too.
-        fps, speed: of the film: pictures a second, and how many times as fast as time it runs.
-        view: what differs from how the environment is looked at usually (`fastrl.envs.viewer.View`).
-        console: where progress is shown.
+        episodes, seed: their number, on the seeds that `fastrl eval` uses too.
+        fps, speed: of the film: pictures per second, and its speed in multiples of real time.
+        view: fields of `fastrl.envs.viewer.View` that differ from the environment's own.
+        console: shows progress.
 
     Raises:
-        RenderError, VideoError, TrajectoryError: a file cannot be made.
+        RenderError, VideoError, TrajectoryError: a file cannot be written.
     """
     outputs.check()
     console = console or plain_console(stderr=True)
     try:
-        looked_at = replace(env.view, **(view or {}))
+        own_view = replace(env.view, **(view or {}))
     except (ValueError, TypeError) as error:
         raise RenderError(str(error)) from None
     recorder = Recorder(env.name, env.num_agents)
     seeds = evaluation_seeds(seed, episodes)
-    # Of a single episode nobody knows how long it will be.
-    with Progress("playing", episodes if episodes > 1 else None, console) as progress:
+    # The length of a single episode is not known.
+    with Progress("running", episodes if episodes > 1 else None, console) as progress:
 
         def watched() -> Iterator[Moment]:
             number = 0
@@ -251,7 +255,7 @@ def render(
 
         shown = 0
         if outputs.video is not None:
-            shown = write_video(outputs.video, pictures(watched(), looked_at, fps=fps, speed=speed), fps=fps)
+            shown = write_video(outputs.video, pictures(watched(), own_view, fps=fps, speed=speed), fps=fps)
         else:
             for _ in watched():
                 pass

@@ -7,7 +7,9 @@ from typing import Any, Literal
 
 from rich.console import Console
 
+from fastrl.algorithms import find
 from fastrl.algorithms.ppo import PPO, PPOConfig
+from fastrl.algorithms.protocol import Algorithm
 from fastrl.envs.cage2.env import Ruleset
 from fastrl.envs.cage2.workflow import parse_workflow
 from fastrl.envs.spec import EnvSpec
@@ -48,11 +50,21 @@ class WorkflowTask(Task):
     env = EnvConfig()
     presets = PRESETS
 
+    def takes(self, algorithm: type[Algorithm[Any]]) -> bool:
+        return algorithm is PPO
+
     def settings_type(self, algorithm: str) -> type[Any]:
-        if algorithm != PPO.name:
+        if not self.takes(find(algorithm)):
             raise TrainError(f"--algorithm {algorithm}: a search for workflows trains with {PPO.name}")
         tables = {"run": self.run, "env": self.env, "search": SearchConfig(), "inner": InnerConfig()}
         return settings_type(tables)
+
+    def description(self, prog: str) -> str:
+        return (
+            "Searches for the order of priority by which a defender repairs best, then trains PPO without orders for as"
+            f" many episodes, to compare with. One order alone:\n"
+            f"  {prog} cage2-workflow --workflow op_server,enterprise,op_host,defender,user --plain-ppo false"
+        )
 
     def algorithm_table(self, algorithm: str) -> str:
         return "inner"
@@ -71,10 +83,9 @@ class WorkflowTask(Task):
                 f"{run.total_episodes:,} episodes for workflows, then as many for PPO without workflows, to compare"
                 " with (--plain-ppo false: none)",
             )
-        make_plain = functools.partial(CAGE2.make_trainer, plain_settings(settings), console)
         return SearchTrainer(
             settings,
-            make_plain=make_plain if search.plain_ppo else None,
+            make_plain=functools.partial(CAGE2.make_trainer, plain_settings(settings), console),
             evaluation=self.evaluation(settings),
             profile=profile,
             header=self.header(settings, ENV_ID),

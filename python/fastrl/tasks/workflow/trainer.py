@@ -53,7 +53,7 @@ class SearchTrainer:
 
     Args:
         settings: of the run.
-        make_plain: makes the trainer of PPO without workflows; None: there is none.
+        make_plain: makes the trainer of PPO without workflows.
         evaluation: at the end of the run; None: there is none.
         profile: adds up where the time goes.
         header: what checkpoints say of the run.
@@ -79,7 +79,7 @@ class SearchTrainer:
         self,
         settings: Any,
         *,
-        make_plain: Callable[[], Training] | None = None,
+        make_plain: Callable[[], Training],
         evaluation: Evaluation | None = None,
         profile: Profile | None = None,
         header: Mapping[str, Any] | None = None,
@@ -150,7 +150,7 @@ class SearchTrainer:
 
     @property
     def goal(self) -> tuple[int, str]:
-        return self._total_episodes * (1 if self._make_plain is None else 2), "episodes"
+        return self._total_episodes * (2 if self.settings.search.plain_ppo else 1), "episodes"
 
     @property
     def done(self) -> int:
@@ -161,7 +161,7 @@ class SearchTrainer:
         may be saved."""
         self._clock = time.perf_counter()
         yield from self._search_rows()
-        if self._make_plain is not None:
+        if self.settings.search.plain_ppo:
             yield from self._plain_rows()
 
     def _search_rows(self) -> Iterator[Row]:
@@ -238,7 +238,6 @@ class SearchTrainer:
             yield Row(self.steps, self.done, groups, [*row.highlights, "PPO without workflows"])
 
     def _started_plain(self) -> Training:
-        assert self._make_plain is not None, "PPO without workflows was not asked for"
         if self.plain is None:
             self.plain = self._make_plain()
         return self.plain
@@ -304,7 +303,7 @@ class SearchTrainer:
         self.learner.load_state_dict(state["learner"])
         best = state["best"]
         self.best = None if best is None else BestPolicy(Outcome.from_tree(best["outcome"]), best["policy"])
-        if state["plain"] is not None and self._make_plain is not None:
+        if state["plain"] is not None:
             self._started_plain().load_state_dict(state["plain"])
         self.mean_return = state["mean_return"]
         self.search_seconds, self._search_parts = state["search_seconds"], dict(state["search_parts"])
@@ -318,7 +317,7 @@ class SearchTrainer:
     def load_files(self, directory: Path) -> None:
         """Nothing."""
 
-    def write_files(self, directory: RunDirectory) -> None:
+    def write_report(self, directory: RunDirectory) -> None:
         """Writes the report, its picture and the best policy."""
         report = report_of(self.search, self.joint_episodes)
         if not report.steps:

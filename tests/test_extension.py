@@ -1,0 +1,153 @@
+"""A new algorithm, logger, task and compiled environment: each is one file, and the package is not touched."""
+
+import importlib.util
+import json
+import sys
+import tomllib
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+from small_runs import differences, learnt, rows_of
+
+from fastrl.cli.main import main
+from fastrl.training.loggers import LoggedRun, Logger
+from fastrl.training.row import Row
+from fastrl.training.run_directory import RunDirectory
+
+TOY = "--algorithm=toy_algorithm:Toy"
+COLLECTORS = {
+    "sequential": ["CartPole-v1"],
+    "sync": ["CartPole-v1", "--n-workers=2"],
+    "executor": ["CartPole-v1", "--n-workers=2"],
+    "native": ["fastrl/Cage2-v0", "--env.options", "episode_length=20"],
+    "ray": ["CartPole-v1", "--n-workers=2"],
+}
+
+
+def train(run: Path, *options: object, steps: int = 192) -> None:
+    """A run of updates of 64 environment steps."""
+    small = ["--num-envs=4", "--toy.num_steps=16", "--run.row_seconds=0", f"--total-steps={steps}"]
+    assert main(["train", "gym", TOY, *small, f"--run-dir={run}", *map(str, options)]) == 0
+
+
+@pytest.mark.parametrize("collector", COLLECTORS)
+def test_an_algorithm_of_ones_own_trains_with_each_collector(collector: str, tmp_path: Path) -> None:
+    if collector == "ray" and importlib.util.find_spec("ray") is None:
+        pytest.skip("Ray is not installed")
+    train(tmp_path / "run", *COLLECTORS[collector], f"--collect={collector}", "--run.eval_episodes=2")
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert (summary["algorithm"], summary["collector"]) == ("toy", collector)
+    assert summary["steps"] == 192
+    assert summary["evaluation"]["episodes"] == 2
+    assert [row["iteration"] for row in rows_of(tmp_path / "run")] == [1, 2, 3]
+    assert learnt(tmp_path / "run")["learner"]["policy"]["weights"].any()
+
+
+def test_an_algorithm_of_ones_own_learns(tmp_path: Path) -> None:
+    options = ["CartPole-v1", "--collect=sequential", "--num-envs=8", "--toy.num_steps=64"]
+    train(tmp_path / "run", *options, "--toy.learning_rate=3", "--run.eval_episodes=5", steps=25_000)
+    returns = [row["mean_return"] for row in rows_of(tmp_path / "run")]
+    assert sum(returns[-5:]) / 5 > 3 * returns[0]
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["evaluation"]["mean"] > 100
+
+
+def test_an_algorithm_of_ones_own_is_resumed_exactly_and_scored(tmp_path: Path) -> None:
+    options = ["CartPole-v1", "--collect=sequential", "--run.eval_episodes=0"]
+    train(tmp_path / "straight", *options)
+    train(tmp_path / "stopped", *options, steps=64)
+    resume = ["train", f"--resume={tmp_path / 'stopped'}", "--total-steps=192"]
+    # The checkpoint names code, which only the user's word imports.
+    assert main(resume) == 2
+    assert main([*resume, "--trust"]) == 0
+    assert differences(learnt(tmp_path / "straight"), learnt(tmp_path / "stopped")) == []
+    assert rows_of(tmp_path / "straight") == rows_of(tmp_path / "stopped")
+    assert main(["eval", str(tmp_path / "stopped"), "--episodes=2", "--trust"]) == 0
+
+
+class Recorder(Logger):
+    """A logger of a user's own."""
+
+    rows: ClassVar[list[Row]] = []
+    closed: ClassVar[list[RunDirectory]] = []
+
+    def __init__(self, run: LoggedRun) -> None:
+        self._directory = run.directory
+
+    def write(self, row: Row) -> None:
+        self.rows.append(row)
+
+    def close(self) -> None:
+        self.closed.append(self._directory)
+
+
+def test_a_logger_of_ones_own_gets_the_rows_of_a_run(tmp_path: Path) -> None:
+    options = ["CartPole-v1", "--collect=sequential", "--run.eval_episodes=0"]
+    train(tmp_path / "run", *options, f"--run.loggers={__name__}:Recorder")
+    assert [row.steps for row in Recorder.rows] == [64, 128, 192]
+    assert [directory.path for directory in Recorder.closed] == [tmp_path / "run"]
+    assert not (tmp_path / "run" / "tensorboard").exists()
+
+
+TASK = "echo_task.task:TASK"
+
+
+@pytest.fixture
+def _as_if_not_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("echo_task", "echo_task.task"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+
+
+@pytest.mark.usefixtures("_as_if_not_imported")
+def test_a_task_of_ones_own_is_trained_on_resumed_and_scored(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Schedules that end elsewhere would be another run.
+    constant = ["--lr=0.01", "--ppo.final_learning_rate=0.01", "--ppo.final_entropy_coef=0.01"]
+    sizes = ["--ppo.num_steps=16", "--ppo.minibatch_size=64"]
+    small = ["--collect=sequential", "--preset=short", *sizes, *constant]
+    straight, stopped = tmp_path / "straight", tmp_path / "stopped"
+    assert main(["train", TASK, *small, f"--run-dir={straight}"]) == 0
+    assert main(["train", TASK, *small, f"--run-dir={stopped}", "--total-steps=1024"]) == 0
+    assert tomllib.loads((straight / "config.toml").read_text())["kind"] == TASK
+    summary = json.loads((straight / "summary.json").read_text())
+    assert (summary["kind"], summary["env"]) == (TASK, "echo_task.task:Echo")
+    assert summary["evaluation"]["mean"] == 4
+    assert summary["perfect_episodes"] == rows_of(straight)[-1]["perfect_episodes"] > 500
+    # A run imports its task only if the user names it or trusts the run.
+    capsys.readouterr()
+    del sys.modules["echo_task.task"]
+    resume = [f"--resume={stopped}", "--total-steps=4096"]
+    assert main(["train", *resume]) == main(["eval", str(stopped)]) == 2
+    assert "kind would import the module 'echo_task.task'" in capsys.readouterr().err
+    assert "echo_task.task" not in sys.modules
+    assert main(["train", TASK, *resume]) == 0
+    assert differences(learnt(straight), learnt(stopped)) == []
+    assert rows_of(straight) == rows_of(stopped)
+    assert main(["eval", str(stopped), "--episodes=3", "--trust", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out.partition("[")[2].rpartition("]")[0])["returns"] == [4] * 3
+
+
+def test_a_task_of_ones_own_has_help_and_settings(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["train", TASK, "--help"])
+    text = capsys.readouterr().out
+    assert "Trains agents that repeat what they see." in text
+    assert "short: episodes of four steps" in text
+    assert main(["train", TASK, "--length=3", "--print-config"]) == 0
+    assert tomllib.loads(capsys.readouterr().out)["env"]["length"] == 3
+
+
+def test_a_compiled_environment_of_ones_own_is_collected_natively(tmp_path: Path) -> None:
+    env = "drift_env:stub/Drift-v0"
+    options = [env, "--env.options", "limit=9", "--run.eval_episodes=2"]
+    train(tmp_path / "auto", *options)
+    train(tmp_path / "sequential", *options, "--collect=sequential")
+    native, single = (
+        json.loads((tmp_path / name / "summary.json").read_text()) for name in ("auto", "sequential")
+    )
+    assert (native["collector"], single["collector"]) == ("native", "sequential")
+    # The same episodes, whether it is stepped as a vector or one by one.
+    assert differences(learnt(tmp_path / "auto")["learner"], learnt(tmp_path / "sequential")["learner"]) == []
+    assert native["evaluation"] == single["evaluation"]
