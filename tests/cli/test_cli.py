@@ -9,14 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fastrl.tasks.cage2.run import PRESETS, TrainConfig
-from small_runs import OPTIONS, train_small
+from small_runs import OPTIONS, settings_of, train_small
 
 import fastrl
 from fastrl.benchmarks import pixels
 from fastrl.cli.main import COMMANDS, main, main_train
-from fastrl.cli.train import ENVIRONMENTS
 from fastrl.envs.cage2.baselines import BASELINES
+from fastrl.tasks import find, tasks
 from fastrl.tasks.pixels.settings import BENCH
 from fastrl.utils.config import leaves
 from fastrl.utils.progress import Progress
@@ -24,7 +23,7 @@ from fastrl.utils.progress import Progress
 GOLDEN = sorted((Path(__file__).parents[1] / "support" / "golden").rglob("*.npz"))
 
 
-NAME_THE_KIND = "fastrl train: error: name the kind of run; did you mean"
+NAME_THE_TASK = "fastrl train: error: name the task; did you mean"
 
 
 def run_cli(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
@@ -66,10 +65,11 @@ def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]
 def test_help_of_train_names_every_setting_and_preset(capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = run_cli(capsys, "train", "cage2", "--help")
     assert out.startswith("usage: fastrl train cage2 ")
-    for key, leaf in leaves(TrainConfig).items():
+    cage2 = find("cage2")
+    for key, leaf in leaves(cage2.settings_type("ppo")).items():
         assert f"--{key} " in out
         assert leaf.description
-    for name in PRESETS:
+    for name in cage2.presets:
         assert f"  {name}: " in out
     for option in (
         "--seed",
@@ -83,14 +83,14 @@ def test_help_of_train_names_every_setting_and_preset(capsys: pytest.CaptureFixt
         assert f"{option}" in out
 
 
-def test_help_of_train_names_every_kind(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_of_train_names_every_task(capsys: pytest.CaptureFixture[str]) -> None:
     for arguments in ([], ["--help"], ["-h"], ["--profile", "--help"]):
         code, out, err = run_cli(capsys, "train", *arguments)
         assert (code, err) == (0, "")
-        for kind in ENVIRONMENTS:
-            assert re.search(rf"^  {kind}  ", out, re.MULTILINE)
+        for task in tasks():
+            assert re.search(rf"^  {task}  ", out, re.MULTILINE)
         assert "fastrl train --resume RUN" in out
-    # What it says to begin with can be done.
+    # Its examples work.
     examples = re.findall(r"^  fastrl (train .*)$", out, re.MULTILINE)
     assert len(examples) == 4
     for example in examples:
@@ -107,10 +107,12 @@ def test_help_of_train_names_every_kind(capsys: pytest.CaptureFixture[str]) -> N
         ["--print-config", "--", "gym"],
     ],
 )
-def test_the_value_of_an_option_is_no_kind(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_value_of_an_option_is_not_taken_for_a_task(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     code, out, _ = run_cli(capsys, "train", *arguments)
     assert code == 0
-    assert "[impala]" in out
+    assert tomllib.loads(out)["kind"] == "gym"
 
 
 @pytest.mark.parametrize(
@@ -119,8 +121,8 @@ def test_the_value_of_an_option_is_no_kind(arguments: list[str], capsys: pytest.
         (
             ["train", "--run-dir", "gym"],
             (
-                "fastrl train: error: name the kind of run, one of cage2, cage2-workflow, gym, pixels, traffic;"
-                " fastrl train --help says what they are"
+                "fastrl train: error: name the task: cage2, cage2-workflow, gym, pixels, traffic;"
+                " fastrl train --help describes them"
             ),
         ),
         (["train", "--resume", "gym"], "fastrl train: error: gym: no such run directory or checkpoint file"),
@@ -147,7 +149,7 @@ def test_the_value_of_an_option_is_no_kind(arguments: list[str], capsys: pytest.
         (["eval", ""], "fastrl eval: error: argument RUN: should be a path, got an empty text"),
     ],
 )
-def test_paths_that_are_none(
+def test_invalid_paths_are_refused(
     arguments: list[str],
     line: str,
     tmp_path: Path,
@@ -180,7 +182,7 @@ def test_help_breaks_lines_between_words_alone(
             assert all(len(line) <= width or line.lstrip()[:1] in "-[" for line in lines)
 
 
-def test_what_bench_pixels_says_to_begin_with_is_so(
+def test_the_help_of_bench_pixels_lists_its_defaults(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     measured: list[Any] = []
@@ -219,39 +221,48 @@ def test_commands_that_need_no_torch_do_not_load_it() -> None:
         (
             ["train", "--seed", "1"],
             (
-                "fastrl train: error: name the kind of run, one of cage2, cage2-workflow, gym, pixels, traffic;"
-                " fastrl train --help says what they are"
+                "fastrl train: error: name the task: cage2, cage2-workflow, gym, pixels, traffic;"
+                " fastrl train --help describes them"
             ),
         ),
-        (["train", "--algorithm", "dqn"], f"{NAME_THE_KIND} fastrl train pixels?"),
-        (["train", "CartPole-v1"], f"{NAME_THE_KIND} fastrl train gym --env CartPole-v1?"),
-        (["train", "--env=CartPole-v1"], f"{NAME_THE_KIND} fastrl train gym --env CartPole-v1?"),
-        (["train", "my_module:make_env"], f"{NAME_THE_KIND} fastrl train gym --env my_module:make_env?"),
-        (["train", "ALE/Pong-v5"], f"{NAME_THE_KIND} fastrl train pixels --env ALE/Pong-v5?"),
-        (["train", "fastrl/ring-v0"], f"{NAME_THE_KIND} fastrl train traffic --env fastrl/ring-v0?"),
-        (["train", "fastrl/Cage2-v0"], f"{NAME_THE_KIND} fastrl train cage2?"),
+        (
+            ["train", "--algorithm", "dqn"],
+            (
+                "fastrl train: error: name the task: cage2, cage2-workflow, gym, pixels, traffic;"
+                " fastrl train --help describes them"
+            ),
+        ),
+        (["train", "CartPole-v1"], f"{NAME_THE_TASK} fastrl train gym --env CartPole-v1?"),
+        (["train", "--env=CartPole-v1"], f"{NAME_THE_TASK} fastrl train gym --env CartPole-v1?"),
+        (["train", "my_module:make_env"], f"{NAME_THE_TASK} fastrl train gym --env my_module:make_env?"),
+        (["train", "ALE/Pong-v5"], f"{NAME_THE_TASK} fastrl train pixels --env ALE/Pong-v5?"),
+        (["train", "fastrl/ring-v0"], f"{NAME_THE_TASK} fastrl train traffic --env fastrl/ring-v0?"),
+        (["train", "fastrl/Cage2-v0"], f"{NAME_THE_TASK} fastrl train cage2?"),
         (
             ["train", "gym", "CartPole-v1", "--env", "Pendulum-v1"],
             "fastrl train: error: two environments: CartPole-v1 and --env Pendulum-v1; name one",
         ),
         (
             ["train", "gym", "--algorithm", "dqn"],
-            (
-                "fastrl train: error: --algorithm dqn belongs to fastrl train pixels:"
-                " Atari, Mario and others that show images, with DQN"
-            ),
+            ("fastrl train: error: --algorithm dqn learns from transitions, which gym does not give"),
         ),
         (
             ["train", "gym", "--algorithm", "sac"],
-            "fastrl train: error: --algorithm should be 'ppo', 'async-ppo' or 'impala', got 'sac'",
+            (
+                "fastrl train: error: --algorithm should be one of async-ppo, dqn, impala, ippo, mappo, ppo, reinforce,"
+                " or module:Class of your own; got 'sac'"
+            ),
         ),
         (
             ["train", "gym", "--total-timesteps", "1"],
             "fastrl train: error: unknown option --total-timesteps; did you mean --total-steps?",
         ),
         (
-            ["train", "cage2", "--algorithm", "ppo"],
-            "fastrl train: error: unknown option --algorithm; --help lists all options",
+            ["train", "cage2", "--algorithm", "impale"],
+            (
+                "fastrl train: error: --algorithm should be one of async-ppo, dqn, impala, ippo, mappo, ppo, reinforce,"
+                " or module:Class of your own; got 'impale'; did you mean impala?"
+            ),
         ),
         (
             ["train", "traffic", "--env", "CartPole-v1"],
@@ -262,22 +273,19 @@ def test_commands_that_need_no_torch_do_not_load_it() -> None:
         ),
         (
             ["train", "foo"],
-            (
-                "fastrl train: error: unknown kind of run foo;"
-                " there are cage2, cage2-workflow, gym, pixels, traffic"
-            ),
+            ("fastrl train: error: unknown task foo; there are cage2, cage2-workflow, gym, pixels, traffic"),
         ),
         (
             ["train", "pixels", "--preset", "smoke"],
             "fastrl train: error: --preset: unknown preset smoke; there are atari, mario, toy, large-batch",
         ),
         (["bench", "colect"], "fastrl bench: error: cannot measure colect; did you mean collect?"),
-        (["train", "gymm", "--env", "A"], "fastrl train: error: unknown kind of run gymm; did you mean gym?"),
-        (["train", "cage"], "fastrl train: error: unknown kind of run cage; did you mean cage2?"),
-        (["train", "trafic"], "fastrl train: error: unknown kind of run trafic; did you mean traffic?"),
+        (["train", "gymm", "--env", "A"], "fastrl train: error: unknown task gymm; did you mean gym?"),
+        (["train", "cage"], "fastrl train: error: unknown task cage; did you mean cage2?"),
+        (["train", "trafic"], "fastrl train: error: unknown task trafic; did you mean traffic?"),
         (
-            ["train", "cage2", "--lr", "1"],
-            "fastrl train: error: unknown option --lr; did you mean --ppo.learning_rate?",
+            ["train", "cage2", "--lr", "1", "--ppo.learning_rate", "2"],
+            "fastrl train: error: --lr and --ppo.learning_rate say the same thing: give one of them",
         ),
         (
             ["train", "cage2", "--ppo.clip", "1"],
@@ -297,7 +305,7 @@ def test_commands_that_need_no_torch_do_not_load_it() -> None:
         ),
         (
             ["train", "cage2", "--total-steps=1", "--total-episodes=1"],
-            "fastrl train: error: --total-steps and --total-episodes say the same thing: give one of them",
+            "fastrl train: error: --total-steps and --total-episodes both say how long the run is: give one of them",
         ),
         (
             ["train", "cage2", "--preset", "smoky"],
@@ -309,7 +317,7 @@ def test_commands_that_need_no_torch_do_not_load_it() -> None:
         ),
         (
             ["train", "cage2", "--total-episodes", "1e400"],
-            "fastrl train: error: argument --total-episodes: should be an integer of at most 1000000000, got '1e400'",
+            "fastrl train: error: --total-episodes should be a valid integer, got '1e400'",
         ),
         (
             ["eval", "baseline:sleep", "--episodes=1e9999"],
@@ -349,7 +357,7 @@ def test_mistakes_end_in_one_line(
         ["train", "cage2", "cage2"],
     ],
 )
-def test_other_mistakes_too(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_mistakes_end_in_one_line_too(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     refusal(capsys, *arguments)
 
 
@@ -369,11 +377,11 @@ def test_later_sources_of_settings_win(tmp_path: Path, capsys: pytest.CaptureFix
         "--print-config",
     )
     settings = tomllib.loads(out)
-    smoke = PRESETS["smoke"].values
+    smoke = find("cage2").presets["smoke"].values
     assert settings["ppo"]["gamma"] == 0.25
     assert settings["env"]["num_envs"] == 5 != smoke["env"]["num_envs"]
     assert settings["run"]["total_steps"] == smoke["run"]["total_steps"]
-    assert settings["ppo"]["gae_lambda"] == TrainConfig().ppo.gae_lambda
+    assert settings["ppo"]["gae_lambda"] == settings_of("cage2").ppo.gae_lambda
 
 
 def test_options_may_stand_anywhere_and_be_spelled_with_hyphens(capsys: pytest.CaptureFixture[str]) -> None:
@@ -389,24 +397,25 @@ def test_options_may_stand_anywhere_and_be_spelled_with_hyphens(capsys: pytest.C
 
 
 @pytest.mark.parametrize(
-    ("kind", "env"),
+    ("task", "env"),
     [("gym", "Acrobot-v1"), ("pixels", "fastrl/Catch-v0"), ("traffic", "fastrl/coop-merge-v0")],
 )
 def test_the_environment_may_stand_without_its_option(
-    kind: str, env: str, capsys: pytest.CaptureFixture[str]
+    task: str, env: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, out, _ = run_cli(capsys, "train", kind, env, "--seed", "3", "--print-config")
+    code, out, _ = run_cli(capsys, "train", task, env, "--seed", "3", "--print-config")
     assert code == 0
     assert tomllib.loads(out)["env"]["id"] == env
 
 
-def test_total_episodes_are_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_goal_in_episodes_replaces_one_in_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "f.toml"
     file.write_text("[run]\ntotal_steps = 3\n[env]\nepisode_length = 30\n")
     _, out, _ = run_cli(
         capsys, "train", "cage2", "--config", file, "--total-episodes", "1e2", "--print-config"
     )
-    assert tomllib.loads(out)["run"]["total_steps"] == 3000
+    run = tomllib.loads(out)["run"]
+    assert (run["total_steps"], run["total_episodes"]) == ("none", 100)
 
 
 def test_fastrl_train_is_fastrl_train(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -470,7 +479,7 @@ def test_eval_of_baselines(name: str, capsys: pytest.CaptureFixture[str]) -> Non
     assert f"baseline:{name} on ruleset 'leaderboard'" in out
 
 
-def test_eval_refuses_what_is_no_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_eval_refuses_other_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "x").write_bytes(b"hello")
     assert "is not a checkpoint, or a damaged one" in refusal(capsys, "eval", tmp_path / "x")
     assert "has no checkpoint" in refusal(capsys, "eval", tmp_path)
@@ -495,7 +504,7 @@ def test_replay_of_a_trace_that_differs(tmp_path: Path, capsys: pytest.CaptureFi
     assert "step 7" in difference
 
 
-def test_replay_of_what_is_no_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_replay_refuses_other_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "foreign.npz").write_bytes(b"hello")
     (tmp_path / "cut.npz").write_bytes(GOLDEN[0].read_bytes()[:-100])
     corrupt = bytearray(GOLDEN[0].read_bytes())
@@ -520,7 +529,7 @@ def test_bench(capsys: pytest.CaptureFixture[str]) -> None:
         assert speed["microseconds_per_call"] > 0
 
 
-def test_a_reader_that_has_had_enough_is_no_error() -> None:
+def test_a_closed_pipe_is_no_error() -> None:
     command = [sys.executable, "-m", "fastrl", "bench", "--seconds", "0.001"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout is not None

@@ -373,13 +373,13 @@ def test_the_kind_of_a_run_is_what_its_checkpoint_says(
     assert main([*resume, f"--run-dir={tmp_path / 'on'}"]) == 0
     capsys.readouterr()
     assert main(["train", "traffic", *resume[1:3]]) == 2
-    assert f"{lone} is a run of another kind, gym, not of traffic" in capsys.readouterr().err
+    assert f"{lone} is a run of gym, not of traffic" in capsys.readouterr().err
     assert main(["train", "pixels", "--config", str(run / "config.toml")]) == 2
-    expected = f"{run / 'config.toml'} has the settings of another kind of run, gym, not of pixels"
+    expected = f"{run / 'config.toml'} has settings of the task gym, not of pixels"
     assert expected in capsys.readouterr().err
     save_checkpoint(lone, {"kind": ["new"]})
     assert main(resume) == 2
-    assert "is of a kind of run that this fastrl does not know: ['new']" in capsys.readouterr().err
+    assert "is of a task that this fastrl does not have: ['new']" in capsys.readouterr().err
 
 
 def test_a_policy_of_another_environment_is_refused(

@@ -179,7 +179,7 @@ def test_ill_typed_options_are_named(arguments: list[str], message: str) -> None
     ("text", "message"),
     [
         ("[learn]\nlr = 1", "unknown key learn.lr; did you mean learn.learning_rate?"),
-        ("[larn]\nhidden = [1]", "unknown key larn; did you mean learn?"),
+        ("[larn]\nhidden = [1]", "unknown table [larn]; did you mean learn?"),
         ("sed = 1", "unknown key sed; did you mean run.seed?"),
         ("learn = 1", "learn should be a table of settings, got 1"),
         ("[run]\nseed = '1'", "run.seed should be a valid integer, got '1'"),

@@ -1,39 +1,52 @@
-"""What commands have in common: types of arguments, and where modules of the user's are imported from."""
+"""Types of arguments, errors and the import path, for all commands."""
 
 import argparse
 import math
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
-from fastrl.utils.config import brief
+from fastrl.utils.config import ConfigError, brief
 
 
 def import_from_here(name: str | None, *, trust: bool = False) -> None:
-    """Lets what the command line names be in a module of the current directory, for this process and those it
-    starts. Installed modules of the same name come first."""
+    """Adds the current directory to the end of the import path, also of child processes, if ``name`` is an import path
+    such as ``module:factory``, or if files are trusted, which may have some."""
     if (trust or ":" in (name or "")) and (here := str(Path.cwd())) not in sys.path and "" not in sys.path:
         sys.path.append(here)
 
 
 def value_of(option: str, arguments: Sequence[str]) -> str | None:
-    """The value that follows an option, or its ``=``; None without the option."""
+    """The value of an option before the parser is made; the last one counts, as for the parser. None without it."""
+    found = None
     for name, value in zip(arguments, [*arguments, ""][1:], strict=True):
         if name == option:
-            return value
-        if name.startswith(f"{option}="):
-            return name.removeprefix(f"{option}=")
-    return None
+            found = value
+        elif name.startswith(f"{option}="):
+            found = name.removeprefix(f"{option}=")
+    return found
+
+
+def path_of(option: str, arguments: Sequence[str]) -> Path | None:
+    """The path that `value_of` finds.
+
+    Raises:
+        ConfigError: it is empty, or not UTF-8.
+    """
+    value = value_of(option, arguments)
+    try:
+        return None if value is None else path(value)
+    except argparse.ArgumentTypeError as error:
+        raise ConfigError(f"argument {option}: {error}") from None
 
 
 def path(text: str) -> Path:
-    """A type for argparse: paths. An empty one, which would be the current directory, is a variable without a value."""
+    """Converts an argument to a path; an empty one, usually an unset shell variable, is refused."""
     return Path(path_text(text))
 
 
 def path_text(text: str) -> str:
-    """As `path`, left as it is."""
+    """Checks an argument as `path` does, and keeps it as text."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -44,7 +57,7 @@ def path_text(text: str) -> str:
 
 
 def at_least(least: int, most: int = 10**9) -> Callable[[str], int]:
-    """A type for argparse: integers from ``least`` to ``most``."""
+    """Returns a converter for argparse: integers from ``least`` to ``most``, also written as ``1e6``."""
 
     def convert(text: str) -> int:
         try:
@@ -60,16 +73,12 @@ def at_least(least: int, most: int = 10**9) -> Callable[[str], int]:
     return convert
 
 
-# A type for argparse: what everything random can be fixed by.
+# Converts an argument to a random seed.
 seed = at_least(0, 2**63 - 1)
 
 
-def say(console: Any, line: str) -> None:
-    console.print(f"\n{line}", highlight=False, soft_wrap=True, markup=False)
-
-
 def positive(text: str) -> float:
-    """An option's number above 0, such as has a meaning for people: seconds, pictures a second."""
+    """Converts an argument to a number from 0.001 to 1,000,000, such as seconds or frames per second."""
     try:
         number = float(text)
     except ValueError:
@@ -77,3 +86,8 @@ def positive(text: str) -> float:
     if not 0.001 <= number <= 1_000_000:
         raise argparse.ArgumentTypeError(f"should be a number from 0.001 to 1000000, got {brief(text)}")
     return number
+
+
+def print_error(prog: str, message: object) -> None:
+    """Prints the one line in which a command fails."""
+    print(f"{prog}: error: {message}", file=sys.stderr)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fastrl.cli.arguments import at_least, import_from_here, path_text, seed
+from fastrl.tasks import find, task_of_run
 from fastrl.utils.command_line import ArgumentParser
 from fastrl.utils.config import ConfigError
 from fastrl.utils.output import plain_console
@@ -94,8 +95,6 @@ def _task_of(subjects: list[str], *, trust: bool) -> "Task":
         ConfigError: they belong to several.
         TrustError: a run of a task of the user's own would import code.
     """
-    from fastrl.cli.train import task_of_run
-    from fastrl.tasks import find
 
     def kind_of(name: str) -> str:
         if name.startswith(_BASELINE):

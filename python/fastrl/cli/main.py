@@ -4,17 +4,16 @@ Each command imports what it needs when it runs: PyTorch takes seconds, ``fastrl
 """
 
 import errno
-import os
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from fastrl.cli.arguments import at_least, import_from_here, path_text, positive
+from fastrl.cli.arguments import at_least, import_from_here, positive, print_error
 from fastrl.cli.bench import bench_collect
 from fastrl.cli.eval import evaluate
 from fastrl.cli.render import render
+from fastrl.cli.replay import replay
 from fastrl.cli.train import train
 from fastrl.utils.command_line import ArgumentParser, add_options, read_arguments
 from fastrl.utils.config import (
@@ -28,9 +27,6 @@ from fastrl.utils.output import ignoring_write_errors, plain_console, redirect_t
 from fastrl.utils.processes import require_main_guard
 from fastrl.utils.progress import Progress, load_torch
 from fastrl.utils.tables import show
-
-if TYPE_CHECKING:
-    pass
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -105,7 +101,7 @@ def _code_of(command: Callable[[str, list[str]], int], prog: str, arguments: lis
 
 
 def _fail(prog: str, message: object, code: int) -> int:
-    print(f"{prog}: error: {message}", file=sys.stderr)
+    print_error(prog, message)
     return code
 
 
@@ -133,51 +129,6 @@ def _umbrella(prog: str, arguments: list[str]) -> int:
     else:
         parser.print_help()
     return 0
-
-
-def replay(prog: str, arguments: list[str]) -> int:
-    """Checks the simulator against traces of the real CybORG."""
-    from rich.table import Table
-
-    from fastrl.envs.cage2.traces import replay_files
-
-    parser = ArgumentParser(
-        prog=prog,
-        description="Replays traces of the real CybORG, once from the recorded decisions and once from the seed"
-        " alone, and counts the steps in which the simulator differs.",
-        epilog="Exit code: 0 if nothing differs, 1 if something does, 2 if a file could not be replayed.",
-    )
-    parser.add_argument("files", nargs="+", type=path_text, metavar="FILE", help="a trace, .npz")
-    files = parser.parse_args(arguments).files
-    reports = []
-    with Progress("replaying", len(files)) as progress:
-        for report in replay_files(files):
-            reports.append(report)
-            progress.advance()
-    good = [report for report in reports if report.error is None]
-    if good:
-        folder = os.path.commonpath([Path(report.file).parent for report in good]) or "."
-        columns = [
-            ("steps", [report.steps for report in good]),
-            ("differ", [report.mismatches for report in good]),
-            ("from seed", [report.seed_steps for report in good]),
-            ("differ", [report.seed_mismatches for report in good]),
-        ]
-        table = Table(title=f"traces in {folder}", show_footer=True)
-        table.add_column("trace", "total", overflow="fold")
-        for name, numbers in columns:
-            table.add_column(name, f"{sum(numbers):,}", justify="right", no_wrap=True)
-        for report, *row in zip(good, *(numbers for _, numbers in columns), strict=True):
-            name = os.path.relpath(report.file, folder)
-            table.add_row(name, *(f"{number:,}" for number in row), style=None if report.ok else "red")
-        show(plain_console(), table)
-    for report in good:
-        if report.first_difference is not None:
-            print(f"{report.file}: {report.first_difference}")
-    for report in reports:
-        if report.error is not None:
-            _fail(prog, f"{report.file}: {report.error}", 2)
-    return 2 if len(good) < len(reports) else int(not all(report.ok for report in good))
 
 
 def bench(prog: str, arguments: list[str]) -> int:

@@ -1,19 +1,21 @@
 """Tasks: one folder each, found by name.
 
-A folder of this package whose ``__init__`` has ``NAME``, ``SUMMARY`` and ``ENVIRONMENTS`` (patterns of ids that the
-task trains on) and whose module ``task`` has ``TASK``, a `fastrl.training.task.Task`, adds a task; there is no list to
-extend. The ``__init__`` imports nothing, for help texts name all tasks.
+A folder of this package adds a task: its ``__init__`` has ``NAME``, ``SUMMARY`` and ``ENVIRONMENTS`` (patterns of the
+ids that the task trains on), its module ``task`` has ``TASK``, a `fastrl.training.task.Task`. The ``__init__`` imports
+nothing, because help texts name all tasks.
 """
 
+import contextlib
 import fnmatch
 import functools
 import importlib
 import pkgutil
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from fastrl.utils.config import ConfigError
+from fastrl.utils.config import ConfigError, load_toml
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -51,6 +53,44 @@ def find(name: str) -> "Task":
     return own
 
 
+def is_task(name: str) -> bool:
+    """True for the name of a task, and for an import path in capitals such as ``my_module:MY_TASK``."""
+    module, _, attribute = name.partition(":")
+    return name in tasks() or (
+        attribute.isidentifier() and attribute.isupper() and not module.startswith("-")
+    )
+
+
+def task_of_run(run: Path) -> str:
+    """The task of a run, as its newest checkpoint says, or its config.toml while it has none.
+
+    Args:
+        run: a run directory or a checkpoint file.
+
+    Raises:
+        CheckpointError: there is neither.
+        ConfigError: the run names no task, or one that this fastrl does not have.
+    """
+    from fastrl.training.checkpoint import CheckpointError, load_newest
+
+    kind: Any = None
+    problem: CheckpointError | None = None
+    try:
+        kind = load_newest(run)[1].get("kind")
+    except CheckpointError as error:
+        problem = error
+        for folder in (run, run.parent, run.parent.parent):
+            if (folder / "config.toml").is_file():
+                with contextlib.suppress(ConfigError):
+                    kind = load_toml(folder / "config.toml").get("kind")
+                break
+    if kind is None:
+        raise problem or ConfigError(f"{run} does not name its task: this fastrl cannot use it")
+    if not isinstance(kind, str) or not is_task(kind):
+        raise ConfigError(f"{run} is of a task that this fastrl does not have: {kind!r}")
+    return kind
+
+
 def task_for(env_id: str) -> str | None:
     """The name of the task that trains on an environment, by the most specific pattern; None for other words."""
 
@@ -64,3 +104,11 @@ def task_for(env_id: str) -> str | None:
         if fnmatch.fnmatchcase(env_id, pattern)
     ]
     return max(fitting)[1] if fitting else None
+
+
+def options_for(env_id: str) -> str | None:
+    """What to give ``fastrl train`` for an environment, such as ``gym --env CartPole-v1``; None for other words."""
+    name = task_for(env_id)
+    if name is None:
+        return None
+    return name if env_id in tasks()[name].ENVIRONMENTS else f"{name} --env {env_id}"

@@ -20,8 +20,8 @@ class RunConfig:
         Field(
             ge=0,
             lt=2**63,
-            description="fixes everything random in the run; with an algorithm that learns from stale experience,"
-            " timing has a say too",
+            description="fixes everything random in the run, except that algorithms that learn from stale experience"
+            " also depend on timing",
         ),
         Setting(option="--seed", common=True),
     ] = 0

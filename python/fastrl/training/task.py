@@ -9,7 +9,7 @@ import torch
 from rich.console import Console
 
 from fastrl._native._rust import __version__
-from fastrl.algorithms import find
+from fastrl.algorithms import algorithms, find
 from fastrl.algorithms.protocol import Algorithm
 from fastrl.envs.spec import EnvSpec
 from fastrl.training.callbacks import Callback
@@ -20,9 +20,10 @@ from fastrl.training.experience import Source
 from fastrl.training.gpu import GpuMeter
 from fastrl.training.profiler import Profile
 from fastrl.training.rollouts import RolloutSource, check_num_envs
-from fastrl.training.settings import RunConfig, Settings, settings_type, table_of
+from fastrl.training.settings import RunConfig, Settings, settings_type, table_of, with_one_goal
 from fastrl.training.trainer import Trainer, Training
-from fastrl.utils.config import ConfigError, Preset, Values, check, to_tree
+from fastrl.utils.config import ConfigError, Preset, Values, build, check, sections, suggestion, to_tree
+from fastrl.utils.trust import from_file, trusted_import
 
 
 class Task(ABC):
@@ -110,6 +111,72 @@ class Task(ABC):
             raise ConfigError(f"run.algorithm should be a name, got {name!r}")
         return name
 
+    def choose_algorithm(
+        self, preset: str | None, tree: Mapping[str, Any], source: str, *, trust: bool = False
+    ) -> str:
+        """The algorithm of a new run that nobody has chosen: that of a file, else of a preset, else the task's own.
+
+        Raises:
+            ConfigError, TrustError: as of `make_settings`.
+        """
+        if "algorithm" in self._tables_in(tree, source).get("run", {}):
+            return trusted_import("run.algorithm", self.algorithm_in(tree), source, trust=trust)
+        return self.algorithm_in({} if preset is None else self._preset(preset).values)
+
+    def make_settings(
+        self,
+        changes: Values | None = None,
+        *,
+        preset: str | None = None,
+        tree: Mapping[str, Any] | None = None,
+        source: str = "settings",
+        trust: bool = False,
+    ) -> Any:
+        """The settings of a new run. A setting comes from ``changes``, else from ``tree``, else from the preset, else
+        from the presets of the environment, else it is the default.
+
+        Args:
+            changes: values by dotted key, such as ``{"env.id": "CartPole-v1"}``.
+            preset: name of a preset.
+            tree: nested values of a file, as `fastrl.utils.config.load_toml` reads them.
+            source: name of that file, for errors.
+            trust: the file may import code, connect to a Ray cluster and write files, as it says.
+
+        Raises:
+            ConfigError: an unknown preset or key, an ill-typed value, or a file of another task.
+            TrustError: the file would do something that is not trusted.
+            AlgorithmError, TrainError: there is no such algorithm, or it does not go with the task.
+        """
+        changes, tree = changes or {}, tree or {}
+        algorithm = changes.get("run.algorithm")
+        if algorithm is None:
+            algorithm = self.choose_algorithm(preset, tree, source, trust=trust)
+        config_type = self.settings_type(algorithm)
+        for other in algorithms():
+            if table_of(other) in tree and table_of(other) not in sections(config_type):
+                raise ConfigError(
+                    f"{source} has settings of --algorithm {other}, not of {algorithm}: change one of them"
+                )
+        layers = [] if preset is None else [self.preset_values(config_type, preset)]
+        values = from_file(config_type, self._tables_in(tree, source), source, trust=trust, named=changes)
+        layers = [with_one_goal(layer) for layer in (*layers, values, changes)]
+        env_id = getattr(build(config_type, *layers).env, "id", "")
+        own = [with_one_goal(self.preset_values(config_type, name)) for name in self.default_presets(env_id)]
+        return build(config_type, *own, *layers)
+
+    def _tables_in(self, tree: Mapping[str, Any], source: str) -> dict[str, Any]:
+        """The tables of a file, without the name of its task, which is checked."""
+        tables = dict(tree)
+        kind = tables.pop("kind", self.name)
+        if kind != self.name:
+            raise ConfigError(f"{source} has settings of the task {kind}, not of {self.name}")
+        return tables
+
+    def _preset(self, name: str) -> Preset:
+        if name not in self.presets:
+            raise ConfigError(f"--preset: unknown preset {name}; {suggestion(name, self.presets)}")
+        return self.presets[name]
+
     def preset_values(self, config_type: type[Any], name: str) -> Values:
         """The values of a preset, without tables of algorithms other than the one that is chosen.
 
@@ -117,7 +184,7 @@ class Task(ABC):
             ConfigError: there is no such preset, or it has an unknown key.
         """
         own = set(to_tree(config_type()))
-        tree = {table: values for table, values in self.presets[name].values.items() if table in own}
+        tree = {table: values for table, values in self._preset(name).values.items() if table in own}
         return check(config_type, tree, f"preset {name}")
 
     def resolve_defaults(self, settings: Any) -> Any:

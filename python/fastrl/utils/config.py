@@ -13,7 +13,7 @@ import difflib
 import json
 import tomllib
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import (
     Annotated,
@@ -221,6 +221,8 @@ def check(config_type: type, tree: Mapping[str, Any], source: str) -> Values:
         if key in tables:
             raise ConfigError(f"{source}: {key} should be a table of settings, got {brief(value)}")
         if key not in known:
+            if isinstance(value, Mapping):
+                raise ConfigError(f"{source}: unknown table [{key}]; {suggestion(key, tables)}")
             raise ConfigError(f"{source}: unknown key {key}; did you mean {nearest(key, [*known, *tables])}?")
         values[key] = known[key].convert(value, f"{source}: {key}")
     return values
@@ -305,6 +307,13 @@ def to_toml(config: Any) -> str:
 def nearest(name: str, known: Iterable[str]) -> str:
     """The known name with the greatest `likeness` to ``name``."""
     return max(known, key=lambda candidate: likeness(name, candidate))
+
+
+def suggestion(name: str, known: Collection[str]) -> str:
+    """The end of an error about an unknown name: the name that is likely meant, or all names."""
+    if known and likeness(name, likely := nearest(name, known)) >= LIKELY:
+        return f"did you mean {likely}?"
+    return f"there are {', '.join(known) or 'none'}"
 
 
 def likeness(name: str, candidate: str) -> float:

@@ -15,7 +15,9 @@ class EnvConfig:
 
     id: Annotated[
         str,
-        Field(description="any Gymnasium id, or the import path of what makes one: my_module:make_env"),
+        Field(
+            description="any Gymnasium id, or the import path of a function that makes one: my_module:make_env"
+        ),
         Reach(imports_environment),
         Setting(option="--env", common=True),
     ] = "CartPole-v1"

@@ -1,0 +1,65 @@
+"""The command ``fastrl replay``: checks the simulator of CAGE 2 against recorded traces."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+
+from fastrl.cli.arguments import path_text, print_error
+from fastrl.utils.command_line import ArgumentParser
+from fastrl.utils.output import plain_console
+from fastrl.utils.progress import Progress
+from fastrl.utils.tables import show
+
+if TYPE_CHECKING:
+    from fastrl.envs.cage2.traces import ReplayReport
+
+
+def replay(prog: str, arguments: list[str]) -> int:
+    """Checks the simulator against traces of the real CybORG."""
+    from fastrl.envs.cage2.traces import replay_files
+
+    parser = ArgumentParser(
+        prog=prog,
+        description="Replays traces of the real CybORG, once from the recorded decisions and once from the seed"
+        " alone, and counts the steps in which the simulator differs.",
+        epilog="Exit code: 0 if nothing differs, 1 if something does, 2 if a file could not be replayed.",
+    )
+    parser.add_argument("files", nargs="+", type=path_text, metavar="FILE", help="a trace, .npz")
+    files = parser.parse_args(arguments).files
+    reports = []
+    with Progress("replaying", len(files)) as progress:
+        for report in replay_files(files):
+            reports.append(report)
+            progress.advance()
+    good = [report for report in reports if report.error is None]
+    if good:
+        show(plain_console(), _table(good))
+    for report in good:
+        if report.first_difference is not None:
+            print(f"{report.file}: {report.first_difference}")
+    for report in reports:
+        if report.error is not None:
+            print_error(prog, f"{report.file}: {report.error}")
+    return 2 if len(good) < len(reports) else int(not all(report.ok for report in good))
+
+
+def _table(reports: Sequence["ReplayReport"]) -> Table:
+    """Steps and differences of each trace, and their sums."""
+    folder = os.path.commonpath([Path(report.file).parent for report in reports]) or "."
+    columns = [
+        ("steps", [report.steps for report in reports]),
+        ("differ", [report.mismatches for report in reports]),
+        ("from seed", [report.seed_steps for report in reports]),
+        ("differ", [report.seed_mismatches for report in reports]),
+    ]
+    table = Table(title=f"traces in {folder}", show_footer=True)
+    table.add_column("trace", "total", overflow="fold")
+    for name, numbers in columns:
+        table.add_column(name, f"{sum(numbers):,}", justify="right", no_wrap=True)
+    for report, *row in zip(reports, *(numbers for _, numbers in columns), strict=True):
+        name = os.path.relpath(report.file, folder)
+        table.add_row(name, *(f"{number:,}" for number in row), style=None if report.ok else "red")
+    return table
