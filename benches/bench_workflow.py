@@ -27,7 +27,7 @@ GAMES = 1024
 
 
 def steps_per_second(make):
-    """Of random play on one thread, into arrays that are there."""
+    """Speed of random actions on one thread, with given arrays for the results."""
     env = make(GAMES, red_agent="mix", num_threads=1, autoreset_mode="same_step")
     obs = np.zeros((GAMES, env.single_observation_space.shape[0]), np.float32)
     rewards, ends, final = np.zeros(GAMES, np.float32), np.zeros((2, GAMES), np.bool_), np.zeros_like(obs)

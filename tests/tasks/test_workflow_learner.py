@@ -109,7 +109,7 @@ def test_resumes_exactly(network: Any, before: int) -> None:
 
 
 def torch_round_trip(state: dict[str, Any]) -> dict[str, Any]:
-    """Through what a checkpoint can hold."""
+    """A copy, saved and loaded as tensors and plain values alone."""
     import io
 
     file = io.BytesIO()

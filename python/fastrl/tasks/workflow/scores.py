@@ -34,7 +34,7 @@ from fastrl.utils.tables import show
 class Compliance:
     """Compliance in episodes against one red agent over one horizon.
 
-    An episode without a fix has compliance 0.5, which is what a defender against Sleep has that sees nothing to fix.
+    An episode without a fix has compliance 0.5; so has a defender against Sleep that sees nothing to fix.
 
     Attributes:
         fixes: of an episode, in the mean.

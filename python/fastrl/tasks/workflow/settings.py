@@ -39,7 +39,7 @@ class EnvConfig(GameConfig):
 
 @section
 class SearchConfig:
-    """How the best order is searched for, and what it is compared with."""
+    """Search for the best order, and PPO without orders to compare it with."""
 
     workflow: Annotated[
         str | None,
@@ -114,7 +114,7 @@ class SearchConfig:
 
 @section
 class InnerConfig:
-    """How policies learn to defend by a workflow: PPO with the compliance in its reward."""
+    """Training of a policy that defends by a workflow: PPO with the compliance in its reward."""
 
     network: Annotated[
         Literal["shared", "separate"],
