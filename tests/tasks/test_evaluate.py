@@ -50,23 +50,23 @@ def test_scores_with_a_known_answer() -> None:
 def test_statistics_are_those_of_single_episodes(monkeypatch: pytest.MonkeyPatch) -> None:
     import fastrl.tasks.cage2.evaluate
 
-    played: list[float] = []
-    play = fastrl.tasks.cage2.evaluate._returns
+    returns: list[float] = []
+    run_episodes = fastrl.tasks.cage2.evaluate.run_episodes
 
-    def record(*args: Any) -> Any:
-        returns = play(*args)
-        played.extend(returns)
-        return returns
+    def record(*args: Any, **options: Any) -> Any:
+        facts = run_episodes(*args, **options)
+        returns.extend(facts["return"])
+        return facts
 
-    monkeypatch.setattr(fastrl.tasks.cage2.evaluate, "_returns", record)
+    monkeypatch.setattr(fastrl.tasks.cage2.evaluate, "run_episodes", record)
     monkeypatch.setattr(fastrl.tasks.cage2.evaluate, "BATCH", 7)
     (score,) = evaluate(
         always("Sleep"), ruleset="main", episodes=20, horizons=[30], red_agents=["bline"]
     ).scores
-    assert len(played) == 20
-    assert len(set(played)) > 2
-    assert score.mean == pytest.approx(np.mean(played))
-    assert score.standard_error == pytest.approx(np.std(played, ddof=1) / math.sqrt(20))
+    assert len(returns) == 20
+    assert len(set(returns)) > 2
+    assert score.mean == pytest.approx(np.mean(returns))
+    assert score.standard_error == pytest.approx(np.std(returns, ddof=1) / math.sqrt(20))
 
 
 def test_episodes_do_not_depend_on_how_many_are_played_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
