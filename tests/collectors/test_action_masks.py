@@ -230,7 +230,7 @@ def test_environments_of_ones_own_that_cannot_be_collected_from() -> None:
         native_collector(what, env=make(5, autoreset_mode="disabled"))
     with pytest.raises(ValueError, match=r"expected autoreset_mode 'disabled', .* got 'SameStep'"):
         native_collector(what, env=make(6, autoreset_mode="same_step"))
-    with pytest.raises(ValueError, match="asynchronous does not go with env"):
+    with pytest.raises(ValueError, match="does not support action masks: leave asynchronous out"):
         native_collector(what, asynchronous=2)
     env = make(6, autoreset_mode="disabled")
     env.action_masks = None

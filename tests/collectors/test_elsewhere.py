@@ -27,7 +27,7 @@ for made in ("Mine-v0", Mine, "__main__:Mine"):
     plan = Plan(
         as_spec(made), functools.partial(RandomActor, env.action_space), env.observation_space, env.action_space, 2, 3
     )
-    with make_collector("auto", plan, n_workers=2, tell=print) as collector:
+    with make_collector("auto", plan, n_workers=2, log=print) as collector:
         print(collector.name, len(collector.collect()))
     for name in ("executor", "sync"):
         try:
@@ -51,7 +51,7 @@ env = spec.make()
 plan = Plan(spec, functools.partial(RandomActor, env.action_space), env.observation_space, env.action_space, 2, 3)
 with make_collector("sequential", plan) as collector:  # starts nobody, and may be read again
     assert len(collector.collect()) == 1
-with make_collector("auto", plan, n_workers=2, tell=print) as collector:
+with make_collector("auto", plan, n_workers=2, log=print) as collector:
     print(collector.name, len(collector.collect()))
 if sys.argv[1] == "executor":
     make_collector("executor", plan, n_workers=2).collect()

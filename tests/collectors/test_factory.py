@@ -52,7 +52,7 @@ def cage2(env: str = "fastrl/Cage2-v0") -> Plan:
 def test_the_environment_decides() -> None:
     assert choice(0.002, 1.1) == (
         "executor",
-        "a step takes 2.0 ms, the slowest of 8 1.1 times as long, and each of 4 workers plays at its own pace",
+        "a step takes 2.0 ms, the slowest of 8 1.1 times as long, and each of 4 workers runs at its own pace",
     )
     assert choice(3.0, 4.4).reason.startswith("a step takes 3.0 s, the slowest of 8 4.4 times as long")
     # 800 steps of 5 µs are over in 4 ms.
@@ -70,7 +70,7 @@ def test_some_need_no_measurement() -> None:
     assert choice(0, measure=never, ray_address="host:1") == ("ray", "an address of Ray was given, host:1")
     assert choose(cage2(), measure=never) == (
         "native",
-        "fastrl/Cage2-v0 is compiled, threads play it without any processes",
+        "fastrl/Cage2-v0 is compiled, threads step it without any processes",
     )
 
 
@@ -82,16 +82,18 @@ def test_which_environments_are_compiled() -> None:
     assert not is_native(as_spec(Noise))
 
 
-def test_auto_tells_what_it_takes_and_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[str] = []
+def test_auto_logs_its_choice_and_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines: list[str] = []
     monkeypatch.setattr(module, "probe", lambda plan, start_method: Probe(1e-6, 1.0, 60 * MIB))
-    with make_collector("auto", plan(), n_workers=2, task_timeout=5.0, tell=told.append) as collector:
+    with make_collector("auto", plan(), n_workers=2, task_timeout=5.0, log=lines.append) as collector:
         assert collector.name == "sequential"
-    [line] = told
+    [line] = lines
     assert line == (
         "collecting with 'sequential': a step takes 1 µs, so the 60 of an update are over before processes could"
         " share them"
     )
+    with pytest.raises(ValueError, match="the collector 'sequential' has no option asynchronous"):
+        make_collector("auto", plan(), n_workers=2, asynchronous=2)
     monkeypatch.setattr(module, "probe", lambda plan, start_method: Probe(1e-2, 2.0, 60 * MIB))
     with make_collector("auto", plan(), n_workers=2) as collector:
         assert collector.name == "executor" and collector.report().workers == 2

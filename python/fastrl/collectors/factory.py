@@ -1,16 +1,16 @@
-"""Collectors by name, and which of them suits an environment.
+"""Collectors by name, and the choice of the one that suits an environment.
 
-``auto`` takes, in this order:
+``auto`` chooses, in this order:
 
 1. ``ray``, if an address of a cluster is given;
 2. ``native``, if the environment is one of fastrl's compiled ones;
-3. ``sequential``, if there is one worker, or an update's worth of steps takes less than `WORTH_SECONDS`: then handing
-   it to processes costs as much as it brings; and if no other process can build the environment, such as one that is
+3. ``sequential``, if there is one worker, or an update's worth of steps takes less than `WORTH_SECONDS`, as
+   processes then cost as much time as they save; and if no other process can build the environment, such as one that is
    registered in a notebook;
 4. ``executor`` otherwise.
 
-For the last two the environment is played for half a second (`fastrl.collectors.probe`). ``sync`` is not chosen: with
-steps as cheap and even as CartPole's the executor was the faster one, too, and the more uneven they are, the more.
+For the last two the environment is stepped for half a second (`fastrl.collectors.probe`). ``sync`` is not chosen: the
+executor was faster even with steps as cheap and even as CartPole's, and its lead grows with their unevenness.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from fastrl.envs.spec import EnvSpec
 
 COLLECTORS = ("sequential", "sync", "executor", "native", "ray")
 
-# Of an update's worth of steps, in one process.
+# Time of an update's worth of steps in one process from which workers are worth it.
 WORTH_SECONDS = 0.01
 
 
@@ -47,18 +47,18 @@ def choose(
     ray_address: str | None = None,
     measure: Callable[[], Probe] | None = None,
 ) -> Choice:
-    """Which collector suits the plan's environment on this machine.
+    """Chooses the collector that suits the plan's environment on this machine.
 
     Args:
         measure: `fastrl.collectors.probe.probe` of the plan, if none is given.
 
     Raises:
-        CollectError: the environment cannot be played.
+        CollectError: the environment cannot be stepped.
     """
     if ray_address is not None:
         return Choice("ray", f"an address of Ray was given, {ray_address}")
     if is_native(plan.env):
-        return Choice("native", f"{plan.env.id} is compiled, threads play it without any processes")
+        return Choice("native", f"{plan.env.id} is compiled, threads step it without any processes")
     useful = plan.episodes if plan.unit == "episodes" else plan.num_envs
     workers = min(cores(), useful) if n_workers == "auto" else n_workers
     if workers <= 1:
@@ -77,7 +77,7 @@ def choose(
     return Choice(
         "executor",
         f"a step takes {step}, the slowest of {TOGETHER} {found.unevenness:.1f} times as long, and each of"
-        f" {workers} workers plays at its own pace",
+        f" {workers} workers runs at its own pace",
     )
 
 
@@ -97,21 +97,21 @@ def make_collector(
     start_method: str = "forkserver",
     max_pending: int | None = None,
     ray_address: str | None = None,
-    tell: Callable[[str], object] | None = None,
+    log: Callable[[str], object] | None = None,
     **special: Any,
 ) -> Collector:
-    """A collector.
+    """Makes a collector.
 
     Args:
         name: of `COLLECTORS`, or "auto", see `choose`.
-        n_workers: processes or actors, or threads of "native"; "auto": one a core, as far as there is memory.
-        task_timeout: seconds that a task may take in a worker; None: any time.
-        max_failures: as soon as workers have failed so often at the same episode, the run stops.
+        n_workers: processes or actors, or threads of "native"; "auto": one a core, if memory allows them.
+        task_timeout: seconds that a task may take in a worker; None: no limit.
+        max_failures: failures of workers at the same episode that stop the run.
         start_method: of processes, "spawn" or "forkserver".
         max_pending: for ``take``, fragments that may be running or wait to be taken.
         ray_address: of a Ray cluster.
-        tell: gets a sentence that says what "auto" has chosen, and why.
-        special: options of that collector alone.
+        log: called with a sentence that says what "auto" has chosen, and why.
+        special: options of the named collector alone.
 
     Raises:
         ValueError: an unknown name, or an option that this collector does not have or that is out of its range.
@@ -132,21 +132,21 @@ def make_collector(
     chosen = name
     if name == "auto":
         chosen, reason = choose(plan, n_workers=n_workers, ray_address=ray_address, measure=measure)
-        if tell is not None:
-            tell(f"collecting with {chosen!r}: {reason}")
+        if log is not None:
+            log(f"collecting with {chosen!r}: {reason}")
     if chosen not in COLLECTORS:
         names = ", ".join(map(repr, COLLECTORS))
         raise ValueError(f"the collector should be {names} or 'auto', got {name!r}")
     make = _maker(chosen)
     known = set(inspect.signature(make).parameters) - {"plan"}
-    _check_options(name, known, shared, special)
+    _check_options(chosen, known, shared, special, auto=name == "auto")
     options: dict[str, Any] = {option: value for option, value in shared.items() if option in known}
     if "measure" in known:
         options["measure"] = lambda: measure().memory
     return make(plan, **options, **special)
 
 
-# Where each collector is, which is not imported before it is asked for.
+# Import paths of the collectors, each imported when it is first made.
 _MAKERS = {
     "sequential": "fastrl.collectors.sequential:SequentialCollector",
     "sync": "fastrl.collectors.synchronous:sync_collector",
@@ -161,14 +161,16 @@ def _maker(name: str) -> Callable[..., Collector]:
     return getattr(importlib.import_module(module), attribute)
 
 
-def _check_options(name: str, known: set[str], shared: Mapping[str, Any], special: Mapping[str, Any]) -> None:
-    """Refuses options that were given to a collector that does not have them."""
+def _check_options(
+    name: str, known: set[str], shared: Mapping[str, Any], special: Mapping[str, Any], *, auto: bool
+) -> None:
+    """Refuses options that a collector does not have."""
     defaults = {
         option: parameter.default
         for option, parameter in inspect.signature(make_collector).parameters.items()
     }
-    # What "auto" chooses need not have all that could be of use.
-    given = {option for option, value in shared.items() if value != defaults[option] and name != "auto"}
+    # The collector that "auto" chooses need not have all shared options.
+    given = set() if auto else {option for option, value in shared.items() if value != defaults[option]}
     for option in sorted((given | set(special)) - known):
         raise ValueError(
             f"the collector {name!r} has no option {option}, its options are: {', '.join(sorted(known - {'measure'}))}"

@@ -385,8 +385,14 @@ def native_collector(
         threads = 1
     if asynchronous is not None and not 1 <= asynchronous <= plan.num_envs:
         raise ValueError(f"asynchronous should be from 1 to num_envs, {plan.num_envs}, got {asynchronous}")
-    if asynchronous is not None and (env is not None or plan.action_masks or plan.episode_info):
-        raise ValueError("asynchronous does not go with env, action masks or episode_info: leave it out")
+    lacking = {
+        "an env": env is not None,
+        "action masks": plan.action_masks,
+        "episode_info": plan.episode_info,
+    }
+    if asynchronous is not None and any(lacking.values()):
+        names = " and ".join(name for name, is_given in lacking.items() if is_given)
+        raise ValueError(f"asynchronous collection does not support {names}: leave asynchronous out")
     bounds = [plan.num_envs * i // threads for i in range(threads + 1)]
 
     def make_runners(failures: Failures) -> Sequence[Runner]:

@@ -1,4 +1,4 @@
-"""The newest weights of a network in shared memory: one process writes, any number read, nobody ever waits.
+"""Broadcast of a network's newest weights in shared memory: one process writes, any number read, none waits.
 
 ```python
 weights = Weights(nbytes)                      # the learner; pickles to workers, which then read

@@ -183,7 +183,7 @@ def open_collector(config: CollectConfig, plan: Plan, console: Console, max_stal
         CollectError: its workers do not start.
     """
 
-    def tell(line: str) -> None:
+    def log(line: str) -> None:
         console.print(line, highlight=False, soft_wrap=True, markup=False)
 
     # A collector refuses options that are not for it, and those alone were meant for it that were given.
@@ -207,7 +207,7 @@ def open_collector(config: CollectConfig, plan: Plan, console: Console, max_stal
         collector = make_collector(
             config.method,
             plan,
-            tell=tell,
+            log=log,
             **given,
         )
     except (ValueError, TypeError, ImportError) as error:
@@ -223,7 +223,7 @@ def open_collector(config: CollectConfig, plan: Plan, console: Console, max_stal
             if collector.name != "native" and is_native(plan.env)
             else ""
         )
-        tell(f"collecting with {collector.name!r}{faster}")
+        log(f"collecting with {collector.name!r}{faster}")
     return collector
 
 
