@@ -190,7 +190,7 @@ def test_the_newest_policy_acts(start: Start) -> None:
     learner, source = start(queue=1)
     take(source)
     actor: Any = learner.policy.policies[learner.policy.names[0]]
-    for layer in actor.body[-1:]:
+    for layer in [actor.body[-1]]:
         layer.weight.data.zero_()
         layer.bias.data.copy_(layer.bias.data.new_tensor([0.0, 0.0, 50.0]))
     source.feedback(None)
