@@ -22,9 +22,9 @@ class Speed:
 
 
 def measure(num_envs: int, num_threads: int, seconds: float) -> Speed:
-    """Plays random actions against B_line and Meander for about ``seconds``.
+    """Steps environments with random actions against B_line and Meander for about ``seconds``.
 
-    Observations are written as float32 into one array; the actions are drawn beforehand.
+    Observations are written as float32 into one array; the actions are drawn in advance.
     """
     env = Cage2VectorEnv(num_envs, red_agent="mix", num_threads=num_threads, autoreset_mode="same_step")
     obs, _ = env.reset(seed=0)
@@ -32,7 +32,7 @@ def measure(num_envs: int, num_threads: int, seconds: float) -> Speed:
     terminations, truncations = np.empty(num_envs, np.bool_), np.empty(num_envs, np.bool_)
     actions = np.random.default_rng(0).integers(len(env.actions), size=(64, num_envs))
     calls, start = 0, time.perf_counter()
-    # As many calls again, until they take long enough to be measured: a clock is slow beside one game's step.
+    # The batch of calls doubles until it takes long enough: reading a clock is slow beside one environment's step.
     batch = 1
     while (passed := time.perf_counter() - start) < seconds:
         for i in range(batch):
@@ -44,11 +44,11 @@ def measure(num_envs: int, num_threads: int, seconds: float) -> Speed:
 
 
 def speed_table(speeds: list[Speed]) -> Table:
-    """The measurements, for people."""
+    """The measurements as a table."""
     table = Table(
         title="CAGE 2, random actions, B_line and Meander, resets included",
     )
-    for name in ("games", "threads", "steps/s", "µs a call"):
+    for name in ("environments", "threads", "steps/s", "µs per call"):
         table.add_column(name, justify="right")
     for speed in speeds:
         table.add_row(

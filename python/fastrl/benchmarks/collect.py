@@ -1,8 +1,8 @@
-"""Ways of collecting experience, compared on one environment: how fast, with how many workers, at what price.
+"""Comparison of collectors on one environment: speed, scaling with workers, costs.
 
-Each measurement runs in a process of its own, so that none finds what another has started, loaded or left in memory.
-Episodes are taken as they are finished (`Collector.take`) while the collector goes on, and newer weights are published
-after each update's worth of them; nothing is learnt.
+Each measurement runs in a process of its own, so that none is affected by the processes, modules and memory of another.
+Episodes are taken as they end (`Collector.take`) while the collector continues, and new weights are published after
+as many episodes as an update has; there is no learning.
 """
 
 from __future__ import annotations
@@ -44,36 +44,36 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 METHODS = ("sequential", "sync", "executor", "native", "ray")
-# Those whose number of workers is of no matter.
+# Methods without workers.
 ALONE = ("sequential",)
-# Of a network of 1 to 2 MB, for what weights cost.
+# Hidden layers of a network of 1 to 2 MB, to measure the cost of weights.
 LARGE = (512, 512)
-# Rows of compiled environments, which one thread plays together.
-NATIVE_ROWS = 256
-# An update's worth of episodes is so many for each row.
-EPISODES_A_ROW = 10
+# Environments of the native collector.
+NATIVE_ENVS = 256
+# Episodes of an update for each environment.
+EPISODES_PER_ENV = 10
 MANY = 100_000
 
-# Seconds between looks at the memory, and in which nothing more comes of what was finished at once.
-_LOOK, _BURST = 0.5, 0.002
-# Seconds that the first episode may take, and that a measurement may take to end before its time.
-_PATIENCE, _GOODBYE = 120.0, 20.0
+# Seconds between measurements of memory, and without an episode after which a burst of episodes is over.
+_MEMORY_POLL_S, _BURST_S = 0.5, 0.002
+# Seconds that the first episode may take, and an interrupted measurement to exit.
+_FIRST_EPISODE_S, _EXIT_S = 120.0, 20.0
 
 
 class BenchError(UserError):
-    """Something that cannot be measured; one line."""
+    """A case that cannot be measured; one line."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What is measured.
+    """The environment, the policy and the length of measurements.
 
     Attributes:
-        env: which environment.
-        hidden: layers of the network that acts, its weights random; None: actions are drawn, no network.
-        max_steps: longer episodes are cut off.
-        seconds: that a measurement takes, once everything runs.
-        envs_per_worker: environments that each worker steps together, which matters to "sync" alone.
+        env: the environment.
+        hidden: layers of a network with random weights that acts; None: random actions.
+        max_steps: steps after which an episode is cut off.
+        seconds: of a measurement, after all workers have started.
+        envs_per_worker: environments that each worker steps together; only "sync" uses it.
     """
 
     env: EnvSpec
@@ -85,13 +85,13 @@ class Setting:
 
 @dataclass(frozen=True)
 class Case:
-    """A way of collecting.
+    """A collector with its options.
 
     Attributes:
         method: the collector's name.
-        workers: how many.
-        label: what it is called.
-        options: more of the collector's.
+        workers: number of workers.
+        label: name in tables.
+        options: further options of the collector.
     """
 
     method: str
@@ -102,17 +102,17 @@ class Case:
 
 @dataclass(frozen=True)
 class Speed:
-    """What was measured of a case.
+    """A measurement of a case.
 
     Attributes:
-        seconds: measured.
-        episodes, steps: collected in these.
+        seconds: duration.
+        episodes, steps: collected in that time.
         episodes_per_second, steps_per_second: a step is a transition.
-        cores: busy on average, of this process and its children; 1.0 is one core.
-        memory_mib: the most that they held together, memory that they share counted once.
-        cold_start: seconds from asking for the collector until its first episode was there.
-        parts: shares of the workers' time (without workers, of this process's) by what they spent it on.
-        failures: of workers.
+        cores: average number of busy cores, of this process and its children.
+        memory_mib: peak memory of all of them, shared memory counted once.
+        cold_start: seconds from the construction of the collector to its first episode.
+        parts: shares of the workers' time by activity; without workers, of this process's.
+        failures: number of failures of workers.
     """
 
     seconds: float
@@ -135,12 +135,12 @@ class Speed:
 
 @dataclass(frozen=True)
 class Result:
-    """A case and what was measured of it, medians of all rounds.
+    """A case and its measurement, medians of all rounds.
 
     Attributes:
-        speed_up: compared with sequential collection; None if that was not measured.
-        efficiency: speed-up by worker.
-        many_seconds: for 100,000 episodes, extrapolated, the cold start included.
+        speed_up: relative to sequential collection; None if that was not measured.
+        efficiency: speed-up per worker.
+        many_seconds: extrapolated seconds for 100,000 episodes, cold start included.
     """
 
     case: Case
@@ -202,7 +202,7 @@ def make_plan(setting: Setting, rows: int) -> Plan:
             num_envs=rows,
             num_steps=setting.max_steps,
             unit="episodes",
-            episodes=EPISODES_A_ROW * rows,
+            episodes=EPISODES_PER_ENV * rows,
         )
         make_actor()
     except Exception as error:
@@ -213,12 +213,12 @@ def make_plan(setting: Setting, rows: int) -> Plan:
 
 
 def measure(setting: Setting, case: Case) -> Speed:
-    """One measurement, in this process.
+    """Measures a case in this process.
 
     Raises:
         Whatever the collector raises.
     """
-    rows = NATIVE_ROWS if case.method == "native" else case.workers * setting.envs_per_worker
+    rows = NATIVE_ENVS if case.method == "native" else case.workers * setting.envs_per_worker
     plan = make_plan(setting, rows)
     weights = random_weights(plan.make_actor().weights_nbytes)
     workers: WorkerCount = "auto" if case.method in ALONE else case.workers
@@ -228,9 +228,9 @@ def measure(setting: Setting, case: Case) -> Speed:
         _Memory() as memory,
     ):
         collector.publish(weights)
-        first = collector.take(_PATIENCE)
+        first = collector.take(_FIRST_EPISODE_S)
         if first is None:
-            raise TimeoutError(f"no episode came within {_PATIENCE:.0f} s")
+            raise TimeoutError(f"no episode came within {_FIRST_EPISODE_S:.0f} s")
         cold_start = time.perf_counter() - began
         # Until the slowest has started, too: some were already at work on the first episode.
         _drain(collector, plan, weights, cold_start)
@@ -255,18 +255,18 @@ def measure(setting: Setting, case: Case) -> Speed:
 
 
 def random_weights(nbytes: int) -> NDArray[np.float32]:
-    """Of a network that nobody has taught anything."""
+    """Random weights of a network, float32 [nbytes / 4]."""
     return np.random.default_rng(0).normal(0, 0.05, nbytes // 4).astype(np.float32)
 
 
 def _drain(collector: Collector, plan: Plan, weights: NDArray[np.float32], seconds: float) -> tuple[int, int]:
-    """Takes what comes for so long, and then until nothing more is there: who steps together ends episodes together,
-    and a burst should not be counted in halves. Returns episodes and steps."""
+    """Takes fragments for ``seconds``, then the rest of a burst: environments that are stepped together end episodes
+    together, and half a burst would bias the rate. Returns the numbers of episodes and steps."""
     end = time.perf_counter() + seconds
     episodes = steps = since = extra = 0
     while extra <= 2 * plan.num_envs:
         late = time.perf_counter() >= end
-        fragment = collector.take(_BURST if late else 0.1)
+        fragment = collector.take(_BURST_S if late else 0.1)
         if fragment is None:
             if late:
                 break
@@ -287,7 +287,7 @@ def _family() -> list[psutil.Process]:
 
 
 def _cpu_seconds() -> dict[int, float]:
-    """That each process has had so far."""
+    """Seconds of CPU time by process id."""
     seconds = {}
     for process in _family():
         with contextlib.suppress(psutil.Error):
@@ -297,7 +297,7 @@ def _cpu_seconds() -> dict[int, float]:
 
 
 class _Memory:
-    """Looks now and then at what this process and its children hold."""
+    """Peak memory of this process and its children, polled by a thread."""
 
     def __init__(self) -> None:
         self._most = 0.0
@@ -305,16 +305,16 @@ class _Memory:
         self._thread = threading.Thread(target=self._run, name="memory", daemon=True)
 
     def _run(self) -> None:
-        while not self._ended.wait(_LOOK):
-            self._look()
+        while not self._ended.wait(_MEMORY_POLL_S):
+            self._poll()
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         with contextlib.suppress(psutil.Error):
             self._most = max(self._most, sum(memory_of(process.pid for process in _family())))
 
     def most(self) -> float:
         """MiB."""
-        self._look()
+        self._poll()
         return self._most
 
     def __enter__(self) -> _Memory:
@@ -334,34 +334,34 @@ def measure_apart(setting: Setting, case: Case) -> Speed:
     """
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_measure_and_tell, args=(setting, case, sender))
+    process = context.Process(target=_measure_and_send, args=(setting, case, sender))
     process.start()
     sender.close()
     try:
-        told = receiver.recv()
+        received = receiver.recv()
     except EOFError:
         process.join()
         raise BenchError(f"its process ended with code {process.exitcode}") from None
     except BaseException:
         process.terminate()
-        process.join(_GOODBYE)
+        process.join(_EXIT_S)
         process.kill()
         process.join()
         raise
     finally:
         receiver.close()
     process.join()
-    if isinstance(told, str):
-        raise BenchError(told)
-    speed: Speed = told
+    if isinstance(received, str):
+        raise BenchError(received)
+    speed: Speed = received
     return speed
 
 
-def _measure_and_tell(setting: Setting, case: Case, sender: Connection) -> None:
-    # Ctrl-C reaches every process of a terminal: who asked for the measurement says when it ends.
+def _measure_and_send(setting: Setting, case: Case, sender: Connection) -> None:
+    # Ctrl-C reaches every process of a terminal: the parent process decides when the measurement ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    # What libraries of workers print would go across the table.
+    # Output of the workers' libraries would disturb the table.
     with Path(os.devnull).open("w") as nowhere, contextlib.suppress(KeyboardInterrupt):
         os.dup2(nowhere.fileno(), 1)
         os.dup2(nowhere.fileno(), 2)
@@ -372,7 +372,7 @@ def _measure_and_tell(setting: Setting, case: Case, sender: Connection) -> None:
 
 
 def cases_for(methods: Sequence[str], workers: Sequence[int]) -> list[Case]:
-    """Each method at each size; one that has no workers once."""
+    """Each method with each number of workers; a method without workers once."""
     return [
         Case(method, size, method)
         for method in methods
@@ -381,7 +381,7 @@ def cases_for(methods: Sequence[str], workers: Sequence[int]) -> list[Case]:
 
 
 def price_cases(workers: int) -> list[Case]:
-    """The executor as it is, and with what it does without: see `price_table`."""
+    """The executor, and the executor or sync with each cost that it avoids: see `price_table`."""
     return [
         Case("executor", workers, "executor"),
         Case("sync", workers, "a barrier at each step (sync)"),
@@ -400,11 +400,11 @@ def compare(
     """Measures all cases in turns, ``rounds`` times.
 
     Args:
-        progress: each measurement adds 1 to it; None: nobody waits.
-        measure: how.
+        progress: advances by 1 with each measurement; None: no progress is shown.
+        measure: the function that measures a case.
 
     Returns:
-        Medians, in the order of the cases; and of methods that cannot be measured, why, by label.
+        Medians, in the order of the cases; and the reasons why methods could not be measured, by label.
     """
     progress = progress or silent()
     speeds: dict[int, list[Speed]] = {i: [] for i in range(len(cases))}
@@ -412,7 +412,7 @@ def compare(
     for turn in range(rounds):
         for i in speeds if turn % 2 == 0 else reversed(speeds):
             case = cases[i]
-            # One that cannot be had at all is not asked for again.
+            # A method that has failed is not tried again.
             if case.label in missing and not any(speeds[k] for k in speeds if cases[k].label == case.label):
                 progress.advance()
                 continue
@@ -442,7 +442,7 @@ def _median(several: Sequence[Speed]) -> Speed:
 
 
 def title(setting: Setting) -> str:
-    """What was measured, in a line."""
+    """The environment, the policy and the machine in a line."""
     options = ", ".join(f"{name}={value}" for name, value in setting.env.options.items())
     env = f"{setting.env.id}({options})" if options else setting.env.id
     acting = "random actions" if setting.hidden is None else f"a network of {setting.hidden} acting"
@@ -450,7 +450,7 @@ def title(setting: Setting) -> str:
 
 
 def speed_table(results: Sequence[Result], setting: Setting) -> Table:
-    """For people."""
+    """The results as a table."""
     table = Table(
         title=title(setting),
         box=box.SIMPLE_HEAD,
@@ -480,16 +480,16 @@ def speed_table(results: Sequence[Result], setting: Setting) -> Table:
             long_time(result.many_seconds),
         )
     table.caption = (
-        "speed-up: in steps/s against sequential; each: of it for each worker;\n"
-        "cores: busy on average; MiB: the most that all processes held together;\n"
-        "start: seconds until the first episode was there; 100,000*: episodes\n"
-        "would take so long, extrapolated from what was measured, start included"
+        "speed-up: steps/s relative to sequential; each: speed-up per worker;\n"
+        "cores: busy on average; MiB: peak memory of all processes;\n"
+        "start: seconds until the first episode; 100,000*: time for 100,000\n"
+        "episodes, extrapolated from the measurement, start included"
     )
     return table
 
 
 def price_table(results: Sequence[Result], setting: Setting) -> Table:
-    """What the executor does without costs so much: a barrier, pickled weights, environments that are built again."""
+    """The costs that the executor avoids: barriers, pickled weights, rebuilt environments."""
     by_label = {result.case.label: result for result in results}
     base = by_label["executor"]
     table = Table(
@@ -511,7 +511,7 @@ def price_table(results: Sequence[Result], setting: Setting) -> Table:
             f"{result.speed.parts.get('weights', 0.0):.2%}",
         )
     table.caption = (
-        "times: as long as the executor takes; weights: share of the workers' time\nthat reading them takes"
+        "times: duration relative to the executor; weights: share of the workers' time\nfor reading weights"
     )
     return table
 

@@ -1,19 +1,133 @@
-"""The command ``fastrl bench collect``."""
+"""The command ``fastrl bench``: measures the simulator, the pixel pipeline and the collectors on this machine."""
 
 import argparse
 import dataclasses
+from collections.abc import Mapping
+from typing import Any
 
 from fastrl.cli.arguments import at_least, import_from_here, path, positive
-from fastrl.utils.command_line import ArgumentParser
-from fastrl.utils.config import ConfigError, nearest
+from fastrl.utils.command_line import ArgumentParser, add_options, read_arguments
+from fastrl.utils.config import ConfigError, build, check, nearest
 from fastrl.utils.env_options import read_options
 from fastrl.utils.output import plain_console
 from fastrl.utils.progress import Progress, load_torch
 from fastrl.utils.tables import show
 
 
-def bench_collect(prog: str, arguments: list[str]) -> int:
-    """Compares ways of collecting experience on an environment."""
+def bench(prog: str, arguments: list[str]) -> int:
+    """Measures the simulator, the pixel pipeline or the collectors."""
+    if arguments and arguments[0] == "collect":
+        return _bench_collect(f"{prog} collect", arguments[1:])
+    if arguments and arguments[0] == "pixels":
+        return _bench_pixels(f"{prog} pixels", arguments[1:])
+    if arguments and not arguments[0].startswith("-"):
+        if arguments[0] != "cage2":
+            names = ("cage2", "pixels", "collect")
+            raise ConfigError(f"cannot measure {arguments[0]}; did you mean {nearest(arguments[0], names)}?")
+        arguments = arguments[1:]
+    return _bench_cage2(prog, arguments)
+
+
+def _bench_cage2(prog: str, arguments: list[str]) -> int:
+    """Measures the steps per second of the simulator of CAGE 2."""
+    from fastrl.benchmarks.cage2 import SIZES, measure, speed_table
+    from fastrl.utils.files import to_json
+
+    parser = ArgumentParser(
+        prog=prog,
+        usage=f"{prog} [cage2] [options]\n       {prog} pixels [options], see {prog} pixels --help"
+        f"\n       {prog} collect [options], see {prog} collect --help",
+        description="Measures the steps per second of the simulator of CAGE Challenge 2, on one thread and on all"
+        " cores. pixels measures the transport of experience from games to a learner, collect the collectors.",
+    )
+    parser.add_argument(
+        "--seconds", type=positive, default=1.0, metavar="FLOAT", help="seconds of each measurement [1]"
+    )
+    parser.add_argument("--json", action="store_true", help="print the results as JSON and nothing else")
+    options = parser.parse_args(arguments)
+    # Threads share environments, so a single one needs no second thread.
+    cases = [(num_envs, threads) for num_envs in SIZES for threads in ((1, 0) if num_envs > 1 else (1,))]
+    speeds = []
+    with Progress("measuring", len(cases)) as progress:
+        for num_envs, threads in cases:
+            progress.describe(
+                f"measuring {num_envs:,} environments, {'all cores' if threads == 0 else '1 thread'}"
+            )
+            speeds.append(measure(num_envs, threads, options.seconds))
+            progress.advance()
+    if options.json:
+        print(to_json([dataclasses.asdict(speed) for speed in speeds], indent=2))
+    else:
+        show(plain_console(), speed_table(speeds))
+    return 0
+
+
+def _bench_pixels(prog: str, arguments: list[str]) -> int:
+    """Compares transports of experience from actors to a learner."""
+    load_torch(arguments)
+    from fastrl.benchmarks.pixels import WAYS, compare, flow_table
+    from fastrl.tasks.pixels.settings import BENCH
+    from fastrl.tasks.pixels.task import TASK
+    from fastrl.utils.files import to_json
+
+    parser = ArgumentParser(
+        prog=prog,
+        usage=f"{prog} [options]",
+        description="Compares four transports of experience from actors to a learner, in turns: fastrl.queue,"
+        " multiprocessing.Queue, one buffer with a lock, and none.",
+        epilog="Every setting of fastrl train pixels can be given. The defaults are those [in brackets], except for\n"
+        f"{_settings_of(BENCH)}\n"
+        "That is a cheap game, random actions and a small learner, so that mostly the transport is"
+        " measured. With another --env, replay and learner keep this size, and all other settings are those of"
+        " that environment's preset.",
+    )
+    parser.add_argument(
+        "--seconds", type=positive, default=5.0, metavar="FLOAT", help="seconds of each measurement [5]"
+    )
+    parser.add_argument(
+        "--rounds",
+        type=at_least(1),
+        default=3,
+        metavar="INT",
+        help="how often each of the four is measured [3]",
+    )
+    parser.add_argument("--json", action="store_true", help="print the results as JSON and nothing else")
+    config_type = TASK.settings_type(TASK.run.algorithm)
+    add_options(parser, config_type)
+    options = parser.parse_args(arguments)
+    layers = [check(config_type, BENCH, "bench"), read_arguments(config_type, options)]
+    env_id = build(config_type, *layers).env.id
+    import_from_here(env_id)
+    if env_id != BENCH["env"]["id"]:
+        layers[0] = {key: value for key, value in layers[0].items() if not key.startswith("env.")}
+        layers = [TASK.preset_values(config_type, name) for name in TASK.default_presets(env_id)] + layers
+    settings = build(config_type, *layers)
+    try:
+        with Progress("measuring", options.rounds * len(WAYS)) as progress:
+            flows = compare(settings, options.seconds, options.rounds, progress)
+    except (ValueError, ImportError, TypeError) as error:
+        raise ConfigError(str(error)) from error
+    if options.json:
+        print(to_json([dataclasses.asdict(flow) for flow in flows], indent=2))
+    else:
+        show(plain_console(), flow_table(flows, settings))
+    return 0
+
+
+def _settings_of(tree: Mapping[str, Mapping[str, Any]]) -> str:
+    """The options that give these settings."""
+    pairs = (f"--{table}.{name}={_text(value)}" for table, own in tree.items() for name, value in own.items())
+    return " ".join(pairs)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list):
+        return ",".join(map(_text, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _bench_collect(prog: str, arguments: list[str]) -> int:
+    """Compares collectors on an environment."""
     load_torch(arguments)
     from fastrl.benchmarks.collect import (
         LARGE,
@@ -33,9 +147,9 @@ def bench_collect(prog: str, arguments: list[str]) -> int:
 
     parser = ArgumentParser(
         prog=prog,
-        description="Compares ways of collecting experience on one environment, each with several numbers of workers,"
-        " and measures what the executor avoids: barriers, pickled weights, environments built again."
-        " Whole episodes are collected; nothing is learnt.",
+        description="Compares collectors on one environment, each with several numbers of workers, and measures the"
+        " costs that the executor avoids: barriers, pickled weights, rebuilt environments. Whole episodes are"
+        " collected, without learning.",
         epilog="environments: fastrl/Cage2-v0; fastrl/Uneven-v0, whose steps sleep for uneven times (or compute, with"
         " --env-options busy=true); fastrl/CybORG-v0, where CybORG is installed; any of Gymnasium's;"
         " module:factory",
@@ -44,7 +158,7 @@ def bench_collect(prog: str, arguments: list[str]) -> int:
         "--env",
         default="fastrl/Uneven-v0",
         metavar="ID",
-        help="the environment, see below [fastrl/Uneven-v0]",
+        help="environment, see below [fastrl/Uneven-v0]",
     )
     parser.add_argument(
         "--env-options",
@@ -60,7 +174,7 @@ def bench_collect(prog: str, arguments: list[str]) -> int:
         "--methods",
         default=",".join(METHODS),
         metavar="NAME,...",
-        help=f"ways to collect [{','.join(METHODS)}]",
+        help=f"collectors [{','.join(METHODS)}]",
     )
     parser.add_argument(
         "--envs-per-worker",
@@ -72,7 +186,7 @@ def bench_collect(prog: str, arguments: list[str]) -> int:
     parser.add_argument(
         "--network",
         metavar="N,N,...",
-        help="act by a network of random weights with these hidden layers [random actions]",
+        help="hidden layers of a network with random weights that chooses the actions [random actions]",
     )
     parser.add_argument(
         "--seconds", type=positive, default=5.0, metavar="FLOAT", help="seconds of each measurement [5]"
@@ -82,19 +196,19 @@ def bench_collect(prog: str, arguments: list[str]) -> int:
         type=at_least(1),
         default=1,
         metavar="INT",
-        help="how often each case is measured, in turns [1]",
+        help="measurements of each case, in turns [1]",
     )
     parser.add_argument(
         "--max-steps",
         type=at_least(1),
         default=1000,
         metavar="INT",
-        help="longer episodes are cut off [1000]",
+        help="steps after which an episode is cut off [1000]",
     )
     parser.add_argument(
         "--no-prices",
         action="store_true",
-        help="do not measure barriers, pickled weights and environments built again",
+        help="do not measure barriers, pickled weights and rebuilt environments",
     )
     parser.add_argument(
         "--out", type=path, metavar="DIR", help="write bench-collect.json and bench-collect.png there [none]"
@@ -124,7 +238,7 @@ def bench_collect(prog: str, arguments: list[str]) -> int:
     console = plain_console(quiet=options.json)
     cases = cases_for(methods, workers)
     prices = [] if options.no_prices else price_cases(max(workers))
-    # Weights that are worth talking about.
+    # Small weights cost nothing, so costs are measured with a large network.
     large = setting if setting.hidden is not None else dataclasses.replace(setting, hidden=LARGE)
     with Progress("measuring", options.rounds * (len(cases) + len(prices))) as progress:
         results, missing = compare(setting, cases, options.rounds, progress)
