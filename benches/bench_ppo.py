@@ -7,6 +7,7 @@ the same native environment with the same rollout, minibatches and epochs, in tu
 import statistics
 import time
 
+import numpy as np
 import pytest
 import torch
 
@@ -16,7 +17,6 @@ from fastrl.collectors.protocol import Plan
 from fastrl.collectors.synchronous import native_collector
 from fastrl.envs.cage2.env import Cage2VectorEnv
 from fastrl.envs.spec import EnvSpec
-from fastrl.training.collecting import Publisher
 from fastrl.utils.timer import Stopwatch
 
 NUM_ENVS = 256
@@ -40,13 +40,14 @@ class Ours:
         self.collector = native_collector(
             Plan(spec, self.ppo.actor_spec(), *spaces, NUM_ENVS, config.num_steps)
         )
-        self.publisher = Publisher(self.ppo, self.collector)
+        self.weights = np.zeros(self.ppo.weights_nbytes, np.uint8)
 
     def round(self):
         """Environment steps per second of some updates."""
         start, steps = time.perf_counter(), self.ppo.steps
         for _ in range(UPDATES):
-            self.publisher.publish()
+            self.ppo.write_weights(self.weights)
+            self.collector.publish(self.weights)
             with self.watch("waiting"):
                 fragments = self.collector.collect()
             self.ppo.update(fragments, self.watch)

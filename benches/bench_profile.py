@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
+import numpy as np
 import pytest
 import torch
 
@@ -24,7 +25,6 @@ from fastrl.collectors.synchronous import native_collector
 from fastrl.envs.cage2.env import Cage2VectorEnv
 from fastrl.envs.spec import EnvSpec
 from fastrl.networks.compiled_actor import RandomActor
-from fastrl.training.collecting import Publisher
 from fastrl.training.profiler import Profile
 from fastrl.utils.timer import Stopwatch
 
@@ -79,7 +79,7 @@ def test_overhead(num_envs: int) -> None:
     ppo = PPO(config, Problem(*spaces, num_envs, total_steps=10**9))
     spec = EnvSpec("fastrl/Cage2-v0", {"red_agent": "mix"})
     collector = native_collector(Plan(spec, ppo.actor_spec(), *spaces, num_envs, config.num_steps))
-    publisher = Publisher(ppo, collector)
+    weights = np.zeros(ppo.weights_nbytes, np.uint8)
     profile = Profile()
 
     def iterations(watch: Any) -> float:
@@ -88,7 +88,8 @@ def test_overhead(num_envs: int) -> None:
         for _ in range(3):
             clock = time.perf_counter()
             with watch("publishing"):
-                publisher.publish()
+                ppo.write_weights(weights)
+                collector.publish(weights)
             with watch("waiting"):
                 fragments = collector.collect()
             ppo.update(fragments, watch)

@@ -108,7 +108,7 @@ def test_episodes_that_cannot_be_gone_on_with_are_told() -> None:
     source = state["source"]
     running = source["collector"]["running"]
 
-    def told(changed: dict[str, Any] | None) -> str:
+    def told(changed: dict[str, Any]) -> str:
         out = io.StringIO()
         console = Console(file=out, width=200)
         training = training_of(CARTPOLE, console)
@@ -117,10 +117,12 @@ def test_episodes_that_cannot_be_gone_on_with_are_told() -> None:
         list(training.rows())
         return out.getvalue()
 
-    assert "anew" not in told(running)
-    line = "4 of 4 running episodes began anew: the same seed and actions led elsewhere than before, so CartPole-v1 is"
+    assert "restarted" not in told(running)
+    line = "4 of 4 running episodes were restarted: the same seed and actions led elsewhere than before, so CartPole-v1"
     assert told(running | {"obs": bytes(len(running["obs"]))}).count(line) == 1
-    assert "4 of 4 running episodes begin anew: the checkpoint does not have their actions" in told(None)
+    assert "4 of 4 running episodes are restarted: the checkpoint does not have their actions" in told(
+        dict.fromkeys(running, b"")
+    )
     with pytest.raises(ValueError, match="the state's running episodes have"):
         told(running | {"actions": b"\2" * len(running["actions"])})
     with pytest.raises(ValueError, match="the state's running episodes have"):

@@ -29,7 +29,7 @@ from fastrl.rollout.fragment import Fragment
 from fastrl.tasks import find
 from fastrl.tasks.gym.settings import PRESETS, presets_for
 from fastrl.training.checkpoint import find_checkpoint, load_newest, save_checkpoint
-from fastrl.training.collecting import FailureReporter
+from fastrl.training.rollouts import FailurePrinter
 from fastrl.training.trainer import Trainer
 
 # An update is 4 rows of 16 steps.
@@ -423,7 +423,7 @@ def test_a_failure_costs_its_task_and_is_told(
     assert train_small(tmp_path / "run", *options) == 0
     out = capsys.readouterr().out
     cause = "ValueError: this game is broken" if what == "raise" else "killed by SIGKILL"
-    assert f"{cause}; it goes on" in out
+    assert f"{cause}; training continues" in out
     assert ("Traceback" in out) == (what == "raise")
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["failures"] >= 1
@@ -432,15 +432,15 @@ def test_a_failure_costs_its_task_and_is_told(
     assert f"{summary['failures']} failures of workers, {summary['restarts']} restarts" in out
 
 
-def test_failures_are_told_once_each() -> None:
+def test_failures_are_printed_once_each() -> None:
     out = io.StringIO()
-    teller = FailureReporter(Console(file=out))
+    printer = FailurePrinter(Console(file=out))
     failures: list[Failure] = []
     failures.append(Failure(1, "episode 7", "ValueError: bad", "Traceback ...\nValueError: bad", 0.1))
-    teller.tell(failures)
+    printer.print_new(failures)
     failures.append(Failure(0, "episode 9", "ValueError: bad", "Traceback ...\nValueError: bad", 0.2))
-    teller.tell(failures)
-    teller.tell(failures)
+    printer.print_new(failures)
+    printer.print_new(failures)
     text = out.getvalue()
     assert text.count("Traceback") == 1
     assert text.count("worker 1 failed at episode 7: ValueError: bad") == 1

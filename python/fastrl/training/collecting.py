@@ -1,24 +1,17 @@
-"""How a run collects: the settings that say so, and the collector that they ask for."""
+"""Settings of collection, and the collector that they ask for."""
 
-from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import gymnasium
-import numpy as np
-import torch
 from pydantic import Field
 from rich.console import Console
 
-from fastrl.algorithms.protocol import Algorithm
-from fastrl.collectors.env_runner import resumed
 from fastrl.collectors.factory import is_native, make_collector
 from fastrl.collectors.failures import last_line, own_traceback
 from fastrl.collectors.fragment_stream import pending_for
-from fastrl.collectors.protocol import CollectError, Collector, Failure, Plan, Report
+from fastrl.collectors.protocol import CollectError, Collector, Plan
 from fastrl.collectors.resources import cores
-from fastrl.collectors.running import RunningEpisode, RunningEpisodes
 from fastrl.envs.spec import EnvSpec
-from fastrl.networks.compiled_actor import ActorSpec
 from fastrl.training.errors import TrainError
 from fastrl.utils.config import Setting, section
 from fastrl.utils.trust import Reach, connects_to_ray
@@ -89,11 +82,11 @@ class CollectConfig:
 
 
 def build_env(spec: EnvSpec) -> gymnasium.Env[Any, Any]:
-    """One environment, in this process, to see what it is like.
+    """Builds one environment in this process.
 
     Raises:
         TrainError: there is none of that name, or what makes it cannot be called with its options.
-        CollectError: it raised while it was built; with the traceback of its own code.
+        CollectError: it raised while it was built; the error has the traceback of its own code.
     """
     try:
         return spec.make()
@@ -110,70 +103,13 @@ def build_env(spec: EnvSpec) -> gymnasium.Env[Any, Any]:
 
 
 def episode_steps(config: CollectConfig, env: gymnasium.Env[Any, Any]) -> int:
-    """After how many steps an episode that is collected whole ends at the latest."""
+    """Returns the steps after which an episode that is collected whole ends at the latest."""
     own = None if env.spec is None else env.spec.max_episode_steps
     return config.max_episode_steps or own or EPISODE_STEPS
 
 
-def make_plan(
-    config: CollectConfig,
-    spec: EnvSpec,
-    actor_spec: ActorSpec,
-    *,
-    obs_space: gymnasium.Space[Any],
-    action_space: gymnasium.Space[Any],
-    num_envs: int,
-    num_steps: int,
-    episode_steps: int,
-    seed: int,
-    action_masks: bool = False,
-    episode_info: tuple[str, ...] = (),
-) -> Plan:
-    """What is to be collected.
-
-    Args:
-        actor_spec: of the algorithm.
-        num_steps: of each row between updates.
-        episode_steps: after which a whole episode is cut off.
-        others: as of `fastrl.collectors.protocol.Plan`.
-
-    Raises:
-        TrainError: spaces that cannot be collected from.
-    """
-    whole = config.episodes_per_update > 0
-    try:
-        return Plan(
-            env=spec,
-            make_actor=actor_spec,
-            obs_space=obs_space,
-            action_space=action_space,
-            num_envs=num_envs,
-            num_steps=episode_steps if whole else num_steps,
-            unit="episodes" if whole else "steps",
-            episodes=config.episodes_per_update,
-            seed=seed,
-            action_masks=action_masks,
-            episode_info=episode_info,
-        )
-    except ValueError as error:
-        raise TrainError(f"--env {spec.id}: {error}") from None
-
-
-class Publisher:
-    """Gives a collector the weights of an algorithm's policy."""
-
-    def __init__(self, algorithm: Algorithm[Any], collector: Collector) -> None:
-        self._algorithm, self._collector = algorithm, collector
-        self._buffer = np.zeros(algorithm.weights_nbytes // 4, np.float32)
-
-    def publish(self) -> int:
-        """As they are now; returns the version."""
-        self._algorithm.write_weights(self._buffer)
-        return self._collector.publish(self._buffer)
-
-
 def open_collector(config: CollectConfig, plan: Plan, console: Console, max_staleness: int = 0) -> Collector:
-    """The collector that the settings ask for, started.
+    """Starts the collector that the settings ask for.
 
     Args:
         max_staleness: of fragments, for `fastrl.collectors.fragment_stream.FragmentStream`.
@@ -225,116 +161,3 @@ def open_collector(config: CollectConfig, plan: Plan, console: Console, max_stal
         )
         log(f"collecting with {collector.name!r}{faster}")
     return collector
-
-
-def collector_state(state: Mapping[str, Any]) -> dict[str, Any]:
-    """A collector's state for a checkpoint, whose keys are text."""
-    numbers, running = state["numbers"], state["running"]
-    begun = list(running.values())
-    return {
-        "version": state["version"],
-        "env_indices": torch.tensor(list(numbers), dtype=torch.int64),
-        "numbers": torch.tensor(list(numbers.values()), dtype=torch.int64),
-        "running": {
-            "env_indices": torch.tensor(list(running), dtype=torch.int64),
-            # Bytes of each one's actions and observation.
-            "sizes": torch.tensor([list(map(len, each)) for each in begun], dtype=torch.int64).reshape(-1, 2),
-            "actions": b"".join(each.actions for each in begun),
-            "obs": b"".join(each.obs for each in begun),
-        },
-    }
-
-
-def state_of_collector(saved: Mapping[str, Any]) -> dict[str, Any]:
-    """The inverse of `collector_state`.
-
-    Raises:
-        ValueError, KeyError: it is damaged.
-    """
-    env_indices, numbers = saved["env_indices"].tolist(), saved["numbers"].tolist()
-    running = {}
-    # Fastrl 0.1 kept no actions.
-    if kept := saved.get("running"):
-        actions, obs = memoryview(kept["actions"]), memoryview(kept["obs"])
-        for env_index, (length, shown) in zip(
-            kept["env_indices"].tolist(), kept["sizes"].tolist(), strict=True
-        ):
-            running[env_index] = RunningEpisode(bytes(actions[:length]), bytes(obs[:shown]))
-            actions, obs = actions[length:], obs[shown:]
-    return {
-        "version": saved["version"],
-        "numbers": dict(zip(env_indices, numbers, strict=True)),
-        "running": running,
-    }
-
-
-def check_collected(plan: Plan, saved: Mapping[str, Any]) -> None:
-    """Refuses a checkpoint's state of a collector that no collector of the plan could go on from.
-
-    Raises:
-        ValueError, KeyError
-    """
-    state = state_of_collector(saved)
-    if plan.unit == "steps":
-        env_indices = range(plan.num_envs)
-        RunningEpisodes(plan, env_indices).load(resumed(state, env_indices), state["running"])
-
-
-def load_collected(collector: Collector, saved: Mapping[str, Any], console: Console) -> None:
-    """Has a collector go on from a checkpoint's state, and tells which episodes are not in it."""
-    state = state_of_collector(saved)
-    collector.load_state_dict(state)
-    lacking = len(state["numbers"]) - len(state["running"])
-    if collector.plan.unit == "steps" and lacking:
-        total = len(state["numbers"])
-        line = f"{lacking} of {total} running episodes begin anew: the checkpoint does not have their actions"
-        console.print(line, highlight=False, soft_wrap=True)
-
-
-def print_diverged(plan: Plan, before: Report, report: Report, console: Console) -> None:
-    """Says that episodes could not be gone on with, where that has happened between two reports."""
-    if report.diverged > before.diverged:
-        console.print(
-            f"{report.diverged} of {plan.num_envs} running episodes began anew: the same seed and actions led"
-            f" elsewhere than before, so {plan.env.id} is not deterministic",
-            highlight=False,
-            soft_wrap=True,
-            markup=False,
-        )
-
-
-def spent(
-    own: Mapping[str, float], before: Report, report: Report
-) -> tuple[dict[str, float], dict[str, float]]:
-    """Seconds of the learner and of the workers by part, between two reports of the collector.
-
-    Args:
-        own: of the learner, who had the collector collect while it was ``waiting``.
-    """
-    collected = {name: seconds - before.seconds.get(name, 0.0) for name, seconds in report.seconds.items()}
-    if report.workers:
-        return dict(own), collected
-    # The learner's own process played: it waited for nobody.
-    parts = {name: seconds for name, seconds in own.items() if name != "waiting"}
-    for name in ("environment", "inference", "buffer"):
-        parts[name] = parts.get(name, 0.0) + collected.get(name, 0.0)
-    return parts, {}
-
-
-class FailureReporter:
-    """Tells of workers' failures as they happen: a line each, the traceback of each cause once."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._told = 0
-        self._causes: set[str] = set()
-
-    def tell(self, failures: Sequence[Failure]) -> None:
-        """Of those that have not been told yet."""
-        for failure in failures[self._told :]:
-            line = f"worker {failure.worker} failed at {failure.task}: {failure.cause}; it goes on"
-            if failure.cause not in self._causes and failure.traceback:
-                line = f"{failure.traceback.rstrip()}\n{line}"
-            self._causes.add(failure.cause)
-            self._console.print(line, highlight=False, soft_wrap=True, markup=False)
-        self._told = len(failures)

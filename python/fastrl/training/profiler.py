@@ -331,6 +331,7 @@ def table(breakdown: Breakdown) -> Table:
     steps, episodes = breakdown.steps, breakdown.episodes
     result = Table(
         title=f"where the time went: {breakdown.seconds:,.1f} s, {steps:,} steps, {episodes:,} episodes",
+        title_justify="left",
         box=box.SIMPLE_HEAD,
         show_edge=False,
         pad_edge=False,

@@ -12,20 +12,16 @@ from rich.console import Console
 
 from fastrl.algorithms.protocol import Algorithm, Problem
 from fastrl.collectors.fragment_stream import FragmentStream, Staleness
-from fastrl.collectors.protocol import Collector, Plan, Report, check_spaces
+from fastrl.collectors.protocol import Collector, Failure, Plan, Report, check_spaces
+from fastrl.collectors.saved_state import check_saved, num_running, packed, unpacked
 from fastrl.envs import contract
 from fastrl.envs.spec import EnvSpec
 from fastrl.rollout.fragment import Fragment
 from fastrl.training.collecting import (
     CollectConfig,
-    FailureReporter,
     build_env,
-    check_collected,
-    collector_state,
     episode_steps,
-    load_collected,
     open_collector,
-    print_diverged,
 )
 from fastrl.training.errors import TrainError
 from fastrl.training.experience import Episodes
@@ -132,22 +128,36 @@ class RolloutSource:
         collector = open_collector(self.collect, self.plan, self._console, staleness)
         try:
             if self._saved is not None:
-                load_collected(collector, self._saved, self._console)
+                self._resume(collector, self._saved)
         except BaseException:
             collector.close()
             raise
         self._collector, self.collector = collector, collector.name
         self._stream = FragmentStream(collector, staleness)
-        self._failure_lines = FailureReporter(self._console)
+        self._failure_lines = FailurePrinter(self._console)
         self._weights = np.zeros(self._algorithm.weights_nbytes, np.uint8)
         return self
+
+    def _resume(self, collector: Collector, saved: Mapping[str, Any]) -> None:
+        """Has a collector resume from a state, and prints how many episodes are not in it."""
+        state = unpacked(saved)
+        collector.load_state_dict(state)
+        total = len(state["numbers"])
+        lacking = total - len(state["running"])
+        if self.plan.unit == "steps" and lacking:
+            self._print(
+                f"{lacking} of {total} running episodes are restarted: the checkpoint does not have their actions"
+            )
+
+    def _print(self, line: str) -> None:
+        self._console.print(line, highlight=False, soft_wrap=True, markup=False)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         collector, self._collector, self._stream = self._collector, None, None
         if collector is not None:
-            self._saved = collector_state(collector.state_dict())
+            self._saved = packed(collector.state_dict())
             self._report = collector.report()
             collector.close()
 
@@ -172,8 +182,12 @@ class RolloutSource:
         """Asks the collector, and prints what has failed since the last time."""
         if self._collector is not None:
             before, self._report = self._report, self._collector.report()
-            self._failure_lines.tell(self._report.failures)
-            print_diverged(self.plan, before, self._report, self._console)
+            self._failure_lines.print_new(self._report.failures)
+            if self._report.diverged > before.diverged:
+                self._print(
+                    f"{self._report.diverged} of {self.num_envs} running episodes were restarted: the same seed and"
+                    f" actions led elsewhere than before, so {self.spec.id} is not deterministic"
+                )
         return self._report
 
     def numbers(self) -> Mapping[str, Number]:
@@ -231,7 +245,7 @@ class RolloutSource:
         running = self._collector
         return {
             "steps": self.steps,
-            "collector": self._saved if running is None else collector_state(running.state_dict()),
+            "collector": self._saved if running is None else packed(running.state_dict()),
             "failures": self._failures + len(self._report.failures),
             "restarts": self._restarts + self._report.restarts,
             "staleness": dataclasses.asdict(self._staleness),
@@ -240,7 +254,7 @@ class RolloutSource:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._saved = state["collector"]
         if self._saved is not None:
-            check_collected(self.plan, self._saved)
+            check_saved(self.plan, self._saved)
         self.steps = state["steps"]
         self._failures, self._restarts = state["failures"], state["restarts"]
         self._staleness = Staleness(**state["staleness"])
@@ -252,6 +266,29 @@ class RolloutSource:
         pass
 
 
+class FailurePrinter:
+    """Prints workers' failures as they happen: a line each, the traceback of each cause once."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._printed = 0
+        self._causes: set[str] = set()
+
+    def print_new(self, failures: Sequence[Failure]) -> None:
+        """Prints those that have not been printed yet.
+
+        Args:
+            failures: all so far.
+        """
+        for failure in failures[self._printed :]:
+            line = f"worker {failure.worker} failed at {failure.task}: {failure.cause}; training continues"
+            if failure.cause not in self._causes and failure.traceback:
+                line = f"{failure.traceback.rstrip()}\n{line}"
+            self._causes.add(failure.cause)
+            self._console.print(line, highlight=False, soft_wrap=True, markup=False)
+        self._printed = len(failures)
+
+
 def check_num_envs(state: Mapping[str, Any], num_envs: int) -> None:
     """Compares the saved state of a `RolloutSource` with a number of environments, before memory is taken for them.
 
@@ -259,14 +296,12 @@ def check_num_envs(state: Mapping[str, Any], num_envs: int) -> None:
         ValueError: it is of fewer environments.
     """
     collector = state["collector"]
-    if collector is not None and len(collector["running"]["env_indices"]) not in (0, num_envs):
-        raise ValueError(
-            f"{num_envs:,} environments are claimed, the state has {len(collector['running']['env_indices']):,}"
-        )
+    if collector is not None and (saved := num_running(collector)) not in (0, num_envs):
+        raise ValueError(f"{num_envs:,} environments are claimed, the state has {saved:,}")
 
 
 def _about_workers(memory_mib: Sequence[float], cold_start: float, seconds: Mapping[str, float]) -> str:
-    """How many there were, when they were ready, the memory of each and what they spent their time on."""
+    """Describes workers in words: number, time to start, memory of each and shares of their time."""
     memory = ", ".join(f"{each:,.0f}" for each in memory_mib)
     total = sum(seconds.values()) or 1.0
     shares = ", ".join(f"{name} {each / total:.1%}" for name, each in seconds.items())

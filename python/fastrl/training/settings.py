@@ -3,11 +3,12 @@ together."""
 
 import functools
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol, cast
 
 from pydantic import Field
 
-from fastrl.utils.config import ConfigError, InitFrom, Setting, Values, section
+from fastrl.utils.config import ConfigError, Setting, Values, section
 from fastrl.utils.trust import Reach, imports_algorithm, imports_modules
 
 
@@ -25,7 +26,15 @@ class RunConfig:
         ),
         Setting(option="--seed", common=True),
     ] = 0
-    init_from: InitFrom = None
+    # Without Reach: reading a checkpoint runs no code.
+    init_from: Annotated[
+        Path | None,
+        Field(
+            description="start with the weights of a run (of its newest checkpoint) or of a checkpoint file, and with"
+            " nothing else of it; none: random weights"
+        ),
+        Setting(option="--init-from", common=True),
+    ] = None
     device: Annotated[
         Literal["auto", "cpu", "cuda"],
         Field(description="where networks learn; auto: cuda if there is one, else cpu"),

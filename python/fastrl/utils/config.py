@@ -78,17 +78,6 @@ class Setting:
     words: str = ""
 
 
-# A setting that most tasks have. Reading a checkpoint runs no code.
-InitFrom = Annotated[
-    Path | None,
-    Field(
-        description="start with the weights of a run (of its newest checkpoint) or of a checkpoint file, and with"
-        " nothing else of it; none: random weights"
-    ),
-    Setting(option="--init-from", common=True),
-]
-
-
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(Field,))
 def section(cls: type[T]) -> type[T]:
     """Make a class a configuration section: a frozen, keyword-only pydantic dataclass.

@@ -1,0 +1,69 @@
+"""The state of a collector as a checkpoint holds it: nested dicts with text as keys, of bytes and JSON values."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from fastrl.collectors.env_runner import resumed
+from fastrl.collectors.protocol import Plan
+from fastrl.collectors.running import RunningEpisode, RunningEpisodes
+
+
+def packed(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Packs what `Collector.state_dict` gave."""
+    numbers, running = state["numbers"], state["running"]
+    episodes = list(running.values())
+    return {
+        "version": state["version"],
+        "env_indices": _int64(numbers),
+        "numbers": _int64(numbers.values()),
+        "running": {
+            "env_indices": _int64(running),
+            "action_bytes": _int64(len(each.actions) for each in episodes),
+            "obs_bytes": _int64(len(each.obs) for each in episodes),
+            "actions": b"".join(each.actions for each in episodes),
+            "obs": b"".join(each.obs for each in episodes),
+        },
+    }
+
+
+def unpacked(saved: Mapping[str, Any]) -> dict[str, Any]:
+    """The inverse of `packed`.
+
+    Raises:
+        ValueError, KeyError: it is damaged.
+    """
+    kept, running = saved["running"], {}
+    actions, obs = memoryview(kept["actions"]), memoryview(kept["obs"])
+    sizes = (_ints(kept[name]) for name in ("env_indices", "action_bytes", "obs_bytes"))
+    for env_index, action_bytes, obs_bytes in zip(*sizes, strict=True):
+        running[env_index] = RunningEpisode(bytes(actions[:action_bytes]), bytes(obs[:obs_bytes]))
+        actions, obs = actions[action_bytes:], obs[obs_bytes:]
+    numbers = dict(zip(_ints(saved["env_indices"]), _ints(saved["numbers"]), strict=True))
+    return {"version": saved["version"], "numbers": numbers, "running": running}
+
+
+def check_saved(plan: Plan, saved: Mapping[str, Any]) -> None:
+    """Refuses a packed state that no collector of the plan can resume from.
+
+    Raises:
+        ValueError, KeyError
+    """
+    state = unpacked(saved)
+    if plan.unit == "steps":
+        env_indices = range(plan.num_envs)
+        RunningEpisodes(plan, env_indices).load(resumed(state, env_indices), state["running"])
+
+
+def num_running(saved: Mapping[str, Any]) -> int:
+    """Episodes that run in a packed state."""
+    return len(_ints(saved["running"]["env_indices"]))
+
+
+def _int64(values: Iterable[int]) -> bytes:
+    return np.fromiter(values, np.int64).tobytes()
+
+
+def _ints(data: bytes) -> list[int]:
+    return np.frombuffer(data, np.int64).tolist()
