@@ -84,7 +84,7 @@ def test_tests_import_what_their_extra_names() -> None:
     [
         ("import json, numpy.typing", set()),
         ("import yaml", {"yaml"}),
-        ("from fastrl.tasks.cage2.run import run\nfrom . import x", set()),
+        ("from fastrl.training.run import start_run\nfrom . import x", set()),
         ("import ray", {"ray"}),
         ("def f():\n    import ray", set()),
         ("class C:\n    if x:\n        from ray.util import y", {"ray"}),

@@ -7,20 +7,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fastrl.tasks.cage2.run import TrainConfig
-from fastrl.tasks.gym.run import evaluate_run
 
+from fastrl.algorithms import algorithms
 from fastrl.cli.main import main
-from fastrl.tasks.gym.settings import GymConfig
-from fastrl.tasks.pixels.task import TASK as PIXELS
-from fastrl.tasks.traffic.settings import TrafficConfig
-from fastrl.tasks.workflow.settings import WorkflowConfig
+from fastrl.tasks import find, tasks
 from fastrl.training.checkpoint import load_newest, save_checkpoint
+from fastrl.training.run import evaluate_run
 from fastrl.utils.config import build, leaves
 from fastrl.utils.errors import UserError
 from fastrl.utils.trust import TrustError, from_file, reaches, trust_option
 
-PixelsConfig = PIXELS.settings_type("dqn")
+# The settings of every task with every algorithm that it takes.
+CONFIGS = {
+    (task, name): find(task).settings_type(name)
+    for task in tasks()
+    for name, algorithm in algorithms().items()
+    if find(task).takes(algorithm)
+}
+GymConfig, Cage2Config = CONFIGS["gym", "ppo"], CONFIGS["cage2", "ppo"]
 
 TINY = [
     *("--num-envs=1", "--total-steps=8", "--ppo.num_steps=8", "--ppo.minibatch_size=8", "--ppo.hidden=4"),
@@ -96,7 +100,7 @@ def test_a_checkpoint_runs_no_command(run: Path, tmp_path: Path, capsys: pytest.
             "only if you trust this file, give --trust or --env os:system (in Python, trust=True)"
         )
     with pytest.raises(TrustError):
-        evaluate_run(evil, episodes=1, seed=0)
+        evaluate_run(find("gym"), evil, episodes=1, seed=0)
     assert not proof.exists()
 
 
@@ -113,7 +117,7 @@ def test_code_is_imported_if_it_is_named_or_the_file_is_trusted(
     assert "mine.toml: env.id would import the module 'trap_module'" in refusal(capsys, *begin)
     assert notes(trap) == set()
     other = refusal(capsys, "eval", theirs, "--env", "CartPole-v1")
-    assert f"--env CartPole-v1: {theirs}" in other and f"is of a run on '{env}'" in other
+    assert str(theirs) in other and f"is of a run with env.id '{env}', not 'CartPole-v1'" in other
     assert "env.id cannot change" in refusal(capsys, "train", "--resume", theirs, "--env=CartPole-v1")
     assert notes(trap) == set()
 
@@ -124,7 +128,7 @@ def test_code_is_imported_if_it_is_named_or_the_file_is_trusted(
     assert main(["train", "--resume", str(theirs), "--total-steps=24", "--trust"]) == 0
     assert main([*map(str, begin), "--env=CartPole-v1"]) == 0
     assert main([*map(str, begin[:-1]), str(tmp_path / "newer"), "--trust"]) == 0
-    assert len(evaluate_run(theirs, episodes=2, seed=0, trust=True)) == 2
+    assert len(evaluate_run(find("gym"), theirs, episodes=2, seed=0, trust=True).to_tree()["returns"]) == 2
 
 
 def test_runs_on_pixels_import_nothing_either(
@@ -185,33 +189,31 @@ def test_import_paths_are_not_passed_to_environments(options: tuple[str, ...], t
 def test_settings_without_effects_beyond_the_run_need_no_trust() -> None:
     options = ("a=1", "time=12:30", 'text="at 5: go"', "map=4x4", "url=")
     assert reaches(GymConfig, gym_values(id="fastrl/Cage2-v0", options=options)) == {}
-    for config_type in (GymConfig, PixelsConfig, TrafficConfig, TrainConfig, WorkflowConfig):
+    for config_type in CONFIGS.values():
         assert trust_option(build(config_type)) == ""
     assert trust_option(build(GymConfig, {"env.id": "mine:Env"})) == " --trust"
-    assert trust_option(build(TrainConfig, {"collect.ray_address": "host:1"})) == " --trust"
+    assert trust_option(build(Cage2Config, {"collect.ray_address": "host:1"})) == " --trust"
 
 
 def test_every_setting_of_text_or_a_path_is_marked_or_listed_as_harmless() -> None:
     """A new setting that is text or a path is looked at here, once, and marked with `Reach` or listed."""
     harmless = {
         # Checkpoints, which are read and nothing else.
-        *(
-            (config_type, "run.init_from")
-            for config_type in (GymConfig, PixelsConfig, TrafficConfig, TrainConfig)
-        ),
-        (TrafficConfig, "env.id"),  # of fastrl's own, from a fixed list
-        (TrafficConfig, "env.options"),  # literals for compiled worlds
-        (TrafficConfig, "mappo.policies"),  # any names
-        (TrafficConfig, "reinforce.policies"),
-        (TrainConfig, "env.red_agent"),  # three names
-        (WorkflowConfig, "env.red_agent"),
-        (WorkflowConfig, "run.workflow"),  # five names
-        (PixelsConfig, "dqn.conv"),  # sizes
+        *((task, "run.init_from") for task in tasks()),
+        ("traffic", "env.id"),  # of fastrl's own, from a fixed list
+        ("traffic", "env.options"),  # literals for compiled environments
+        ("traffic", "ippo.policies"),  # any names
+        ("traffic", "mappo.policies"),
+        ("traffic", "reinforce.policies"),
+        ("cage2", "env.red_agent"),  # three names
+        ("cage2-workflow", "env.red_agent"),
+        ("cage2-workflow", "search.workflow"),  # five names
+        ("pixels", "dqn.conv"),  # sizes
     }
-    for config_type in (GymConfig, PixelsConfig, TrafficConfig, TrainConfig, WorkflowConfig):
+    for (task, _), config_type in CONFIGS.items():
         for key, leaf in leaves(config_type).items():
             is_text = any(word in leaf.metavar() for word in ("TEXT", "PATH", "KEY=VALUE"))
-            assert ("Reach(" in repr(leaf.type)) == (is_text and (config_type, key) not in harmless), key
+            assert ("Reach(" in repr(leaf.type)) == (is_text and (task, key) not in harmless), key
 
 
 def test_control_characters_of_a_file_do_not_reach_the_terminal() -> None:
@@ -241,6 +243,6 @@ def test_a_traffic_policy_that_does_not_fit_is_refused(
     file, state = load_newest(run)
     state["config"]["env"] |= {"id": "fastrl/coop-merge-v0", "options": []}
     save_checkpoint(file, state)
-    assert "does not fit its environment, 'fastrl/coop-merge-v0'" in refusal(
+    assert "the policy does not fit its environment, fastrl/coop-merge-v0" in refusal(
         capsys, "eval", run, "--episodes=1"
     )
