@@ -1,0 +1,190 @@
+"""The trainer, with a source of experience that costs nothing."""
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+from toy_algorithm import Toy, ToyConfig
+
+from fastrl.algorithms.protocol import Algorithm, Problem
+from fastrl.collectors.protocol import CollectError, Report
+from fastrl.training.callbacks import Callback
+from fastrl.training.experience import Episodes
+from fastrl.training.row import Number
+from fastrl.training.settings import RunConfig
+from fastrl.training.trainer import Trainer
+from fastrl.utils.timer import Stopwatch
+
+STEPS = 10
+
+
+class Counted(Toy):
+    """Learns from batches that are numbers, and counts them."""
+
+    def update(self, experience: Any, watch: Stopwatch) -> None:
+        self.weights += experience
+
+
+class FakeSource:
+    """Each batch is its number and stands for `STEPS` steps, in which two episodes end."""
+
+    collector, env_id = "fake", "fake"
+
+    def __init__(self, fails_at: int | None = None, empty: tuple[int, ...] = ()) -> None:
+        self.steps = self.batch = self.open = self.opened = 0
+        self.fails_at, self.empty = fails_at, empty
+
+    def problem(self, total_steps: int, seed: int, device: str) -> Problem:
+        return Problem(Box(-1, 1, (1,), np.float32), Discrete(2), 1, total_steps)
+
+    def episode_steps(self) -> int:
+        return STEPS // 2
+
+    def attach(self, algorithm: Algorithm[Any]) -> None:
+        pass
+
+    def __enter__(self) -> Self:
+        self.open += 1
+        self.opened += 1
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.open -= 1
+
+    def next(self, watch: Stopwatch) -> Any | None:
+        self.batch += 1
+        if self.batch == self.fails_at:
+            raise CollectError("the environment is broken")
+        if self.batch in self.empty:
+            return None
+        self.steps += STEPS
+        return self.batch
+
+    def feedback(self, result: Any) -> None:
+        pass
+
+    def take_episodes(self) -> Episodes:
+        if self.batch in self.empty:
+            return Episodes()
+        return Episodes(np.array([1.0, 2.0]) * self.batch, np.full(2, STEPS // 2))
+
+    def report(self) -> Report:
+        return Report(steps=self.steps)
+
+    def numbers(self) -> Mapping[str, Number]:
+        return {"batch": self.batch}
+
+    def highlights(self) -> list[str]:
+        return []
+
+    def summary(self) -> Mapping[str, Any]:
+        return {"batch": self.batch}
+
+    def lines(self) -> list[str]:
+        return []
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"steps": self.steps, "batch": self.batch}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.steps, self.batch = state["steps"], state["batch"]
+
+
+class Noted(Callback):
+    """Notes its calls in a list that several share."""
+
+    def __init__(self, name: str, calls: list[tuple[str, str, list[float]]]) -> None:
+        self.name, self._calls, self.returns = name, calls, 0.0
+
+    def on_start(self, trainer: Trainer) -> None:
+        self._calls.append((self.name, "start", []))
+
+    def on_update(self, trainer: Trainer, ended: Episodes) -> None:
+        self.returns += float(ended.returns.sum())
+        self._calls.append((self.name, "update", ended.returns.tolist()))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"returns": self.returns}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.returns = state["returns"]
+
+
+def trainer_of(source: FakeSource, *callbacks: Callback, **run: Any) -> Trainer:
+    config = RunConfig(**{"total_steps": 3 * STEPS, "row_seconds": 0.0, **run})
+    algorithm = Counted(ToyConfig(), source.problem(100, 0, "cpu"))
+    return Trainer(config, algorithm, source, callbacks=callbacks)
+
+
+def test_there_is_a_row_after_every_update_or_at_the_end() -> None:
+    rows = [row.record() for row in trainer_of(FakeSource()).rows()]
+    assert [row["steps"] for row in rows] == [10, 20, 30]
+    assert [row["iteration"] for row in rows] == [1, 2, 3]
+    assert [row["mean_return"] for row in rows] == [1.5, 3.0, 4.5]
+    [row] = (row.record() for row in trainer_of(FakeSource(), row_seconds=1000.0).rows())
+    assert (row["steps"], row["iteration"], row["episodes"]) == (30, 3, 6)
+    assert (row["mean_return"], row["mean_length"], row["batch"]) == (3.0, 5.0, 3)
+
+
+def test_goals_are_in_steps_or_in_episodes() -> None:
+    trainer = trainer_of(FakeSource(), total_steps=15)
+    assert [row.done for row in trainer.rows()] == [10, 20]
+    trainer = trainer_of(FakeSource(), total_steps=None, total_episodes=5)
+    assert trainer.goal == (5, "episodes")
+    assert [row.done for row in trainer.rows()] == [2, 4, 6]
+    assert list(trainer.rows()) == []
+
+
+def test_callbacks_are_called_in_order_with_the_episodes_that_have_ended() -> None:
+    calls: list[tuple[str, str, list[float]]] = []
+    list(trainer_of(FakeSource(), Noted("a", calls), Noted("b", calls), total_steps=20).rows())
+    assert calls == [
+        ("a", "start", []),
+        ("b", "start", []),
+        ("a", "update", [1.0, 2.0]),
+        ("b", "update", [1.0, 2.0]),
+        ("a", "update", [2.0, 4.0]),
+        ("b", "update", [2.0, 4.0]),
+    ]
+
+
+def test_without_experience_nothing_is_learned() -> None:
+    trainer = trainer_of(FakeSource(empty=(1, 3)))
+    rows = [row.record() for row in trainer.rows()]
+    assert [row["iteration"] for row in rows] == [0, 1, 1, 2, 3]
+    assert [row["steps"] for row in rows] == [0, 10, 10, 20, 30]
+    # A row without episodes keeps the last mean return for people.
+    assert np.isnan([rows[0]["mean_return"], rows[2]["mean_return"]]).all()
+    assert trainer.mean_return == 1.5 * 5
+
+
+def test_a_state_is_resumed_from() -> None:
+    straight, first = trainer_of(FakeSource(), Noted("a", [])), trainer_of(FakeSource(), Noted("a", []))
+    list(straight.rows())
+    next(first.rows())
+    second = trainer_of(FakeSource(), Noted("a", []))
+    second.load_state_dict(first.state_dict())
+    assert [row.steps for row in second.rows()] == [20, 30]
+    for trainer in (straight, second):
+        assert (trainer.iteration, trainer.episodes, trainer.mean_return) == (3, 6, 4.5)
+        assert (trainer.algorithm.weights == 6).all()  # type: ignore[attr-defined]
+        assert trainer.callbacks[0].state_dict() == {"returns": 18.0}
+    assert second.seconds > first.seconds > 0
+
+
+def test_the_source_is_closed_when_rows_end_are_closed_or_raise() -> None:
+    ended, closed, broken = FakeSource(), FakeSource(), FakeSource(fails_at=2)
+    list(trainer_of(ended).rows())
+    rows: Any = trainer_of(closed).rows()
+    next(rows)
+    assert closed.open == 1
+    rows.close()
+    with pytest.raises(CollectError, match="the environment is broken"):
+        list(trainer_of(broken).rows())
+    for source in (ended, closed, broken):
+        assert (source.open, source.opened) == (0, 1)
