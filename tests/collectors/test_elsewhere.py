@@ -59,7 +59,7 @@ else:
     ProcessVectorEnv("CartPole-v1", 2, start_method=sys.argv[1])
 """
 
-CURE = 'put what starts them under `if __name__ == "__main__":`'
+CURE = 'put the code that starts them under `if __name__ == "__main__":`'
 
 MINE = """
 from gymnasium.envs.classic_control import CartPoleEnv
@@ -120,7 +120,9 @@ def test_a_program_that_would_start_itself_again_and_again_is_told_the_cure_last
     done = python("program.py", way, cwd=tmp_path)
     assert done.returncode == 1
     first, second = done.stdout.splitlines()
-    assert first.startswith("collecting with 'sequential': each process reads the program") and CURE in first
+    assert (
+        first.startswith("collecting with 'sequential': each process imports the program") and CURE in first
+    )
     assert second == "sequential 1"
     assert done.stderr.splitlines()[-1].endswith(CURE)
 

@@ -297,7 +297,7 @@ def test_a_killed_collector_is_replaced_and_no_step_is_torn(setups: list[Setup])
     setup.pool.restart(death)
     assert setup.pool.dead() == []
     setup.drain_until(lambda: {2, 3} <= {int(row["env"]) for row in setup.rows[before:]})
-    # Its environments began anew.
+    # Its environments were reset.
     first = next(row for row in setup.rows[before:] if row["env"] == 2)
     assert (first["obs"] == 0).all()
     # The other one never noticed.

@@ -52,10 +52,14 @@ class Deadly(Noise):
 @pytest.mark.parametrize(
     ("env", "options", "message"),
     [
-        (Broken, {"share": 1.0, "what": "raise"}, "cannot be played: ValueError: this game is broken"),
-        (Broken, {"share": 1.0, "what": "exit"}, "cannot be played: SystemExit: this game is over"),
-        (Broken, {"share": 1.0, "what": "build"}, "cannot be played: RuntimeError: this one cannot be built"),
-        (Deadly, {}, "cannot be played: killed by SIGKILL"),
+        (Broken, {"share": 1.0, "what": "raise"}, "cannot be stepped: ValueError: this game is broken"),
+        (Broken, {"share": 1.0, "what": "exit"}, "cannot be stepped: SystemExit: this game is over"),
+        (
+            Broken,
+            {"share": 1.0, "what": "build"},
+            "cannot be stepped: RuntimeError: this one cannot be built",
+        ),
+        (Deadly, {}, "cannot be stepped: killed by SIGKILL"),
     ],
 )
 def test_what_cannot_be_played_is_refused(env: Any, options: dict[str, Any], message: str) -> None:
@@ -69,7 +73,7 @@ def test_other_spaces_and_what_does_not_pickle_are_refused() -> None:
     other = gymnasium.spaces.Box(-1, 1, (2, 2), np.float64)
     with pytest.raises(CollectError, match="learner expects"):
         probe(Plan(plan().env, Chooser, other, ACTIONS, num_envs=2, num_steps=3))
-    with pytest.raises(TypeError, match="the plan does not pickle, so other processes cannot play it"):
+    with pytest.raises(TypeError, match="the plan does not pickle, so other processes cannot run it"):
         probe(Plan(plan().env, lambda: Chooser(), other, ACTIONS, num_envs=2, num_steps=3))
 
 

@@ -1,9 +1,9 @@
 """Collects in processes, each at its own pace: none waits for the slowest.
 
 `concurrent.futures.ProcessPoolExecutor` runs the processes, one executor for each, so that a process that is killed
-costs its task only. A task is a fragment of a worker's rows, or whole episodes, which go to whoever is free. Weights
-are published once, in shared memory, and read by each worker before its next task; what was played comes back in shared
-memory, too. A pickle is only what tells of it.
+costs its task only. A task is a fragment of a worker's rows, or whole episodes, which go to a free worker. Weights are
+published once, in shared memory, and read by each worker before its next task; fragments come back in shared memory,
+too. Only tasks and outcomes are pickled.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from fastrl.collectors.scheduler import TaskScheduler
 from fastrl.collectors.weights import Weights
 from fastrl.utils import processes
 
-# Short episodes are handed out several at a time: so many seconds of work, so many at most.
+# Seconds of a task of several short episodes, and the most episodes of one.
 TASK_SECONDS = 0.01
 TASK_EPISODES = 16
 
@@ -54,25 +54,25 @@ _log = logging.getLogger(__name__)
 
 
 class ExecutorCollector(TaskScheduler[Worker]):
-    """See `fastrl.collectors.protocol.Collector`; the docstring of the module tells what this one does.
+    """See `fastrl.collectors.protocol.Collector`; the docstring of the module describes this one.
 
-    A worker whose environment raises goes on with a new environment; one that is killed, or gives no answer for
+    A worker whose environment raises continues with a new environment; one that is killed, or gives no answer for
     ``task_timeout`` seconds, is replaced. Its task is done again; with unit "steps", its episodes are restarted.
 
     Use ``collect`` or ``take``, not both.
 
     Args:
-        n_workers: processes, or "auto": one a core, if memory allows. With unit "steps" they share the rows evenly.
-        task_timeout: seconds for a task; None: for ever.
-        max_failures: as soon as a worker has failed so often at the same episode, the run stops.
+        n_workers: processes, or "auto": one a core, if memory allows. With unit "steps" they share environments evenly.
+        task_timeout: seconds for a task; None: no limit.
+        max_failures: failures of workers at the same episode that stop the run.
         max_pending: for `take`, fragments that may be running or wait to be taken, which bounds their staleness.
             None: two for each worker, or an update's worth of episodes, if that is more.
         start_method: of ``multiprocessing``. From a server, processes start ten times as fast as by themselves, and
             share the memory of what they have loaded.
         rebuild: environment and actor are built for each task, to see what that costs; with unit "episodes" alone.
         pickle_weights: weights are sent along with each task, to see what that costs.
-        measure: tells the bytes of memory that one worker takes; asked only where memory could be short. None: memory
-            is not looked at.
+        measure: returns the bytes of memory that one worker takes; called only where memory could be short. None:
+            memory is not checked.
 
     Raises:
         ValueError: an argument that makes no sense.
@@ -104,7 +104,7 @@ class ExecutorCollector(TaskScheduler[Worker]):
         )
         if rebuild and not self._whole:
             raise ValueError(
-                'rebuild needs unit "episodes": with "steps", environments go on from task to task'
+                'rebuild needs unit "episodes": with "steps", environments continue from task to task'
             )
         check_start_method(start_method)
         n_workers = count_workers(n_workers, useful=self._useful_workers, measure=measure)
@@ -134,7 +134,7 @@ class ExecutorCollector(TaskScheduler[Worker]):
             raise
 
     def _count_slots(self) -> int:
-        """Slots of a worker: for what it plays, and for what it is to play next."""
+        """Slots of a worker: for its present and its next tasks."""
         if not self._whole:
             return self._depth
         fit = SLOT_BYTES // nbytes_of(arrays_for(self.plan, 1))
@@ -157,7 +157,7 @@ class ExecutorCollector(TaskScheduler[Worker]):
         """Of the workers' processes."""
         return [worker.process.pid or 0 for worker in self._workers]
 
-    # What is handed out
+    # Scheduling
 
     def _send(self, weights: Any, version: int) -> None:
         if self._weights is not None:
@@ -198,23 +198,23 @@ class ExecutorCollector(TaskScheduler[Worker]):
         outcome = future.result()
         task = worker.done()
         if task is None:
-            self._worker_started(worker, outcome, outcome.ready - self._failures.began)
+            self._worker_started(worker, outcome, outcome.ready - self._failures.started_at)
             return
         # Workers count from the first version that this collector has published.
         version = self.version - self._published + outcome.version if self._nbytes else self.version
         slots = [worker.slots.arrays[slot] for slot in task.slots]
-        fragments = list(zip(slots, outcome.played, strict=False))
+        fragments = list(zip(slots, outcome.metas, strict=False))
         self._task_finished(worker, task.numbers, fragments, version, outcome)
 
     # What goes wrong
 
     def _replace(self, worker: Worker) -> None:
         """A process has died: another one takes its place."""
-        cause, told = worker.death_report()
+        cause, trace = worker.death_report()
         given = [None if task is None else task.numbers for task in worker.tasks]
         worker.release()
         worker.start()
-        self._worker_replaced(worker, given, cause, told)
+        self._worker_replaced(worker, given, cause, trace)
 
     def _limit(self, worker: Worker) -> float:
         if not worker.tasks or worker.hung:
@@ -224,10 +224,10 @@ class ExecutorCollector(TaskScheduler[Worker]):
     def _end_hanging(self, worker: Worker) -> None:
         worker.kill(f"no answer for {self._limit(worker):g} s")
 
-    # What is told
+    # Reports
 
     def _memory(self) -> tuple[float, ...]:
-        """Asked once in a while: the system counts pages to answer."""
+        """Measured every few seconds: the system counts pages for it."""
         at, pids, _ = self._asked_memory
         now = time.monotonic()
         if now - at > _MEMORY_INTERVAL_S or pids != self.pids:
@@ -257,7 +257,7 @@ def _pickled(plan: Plan) -> bytes:
         return pickle.dumps(plan)
     except Exception as error:
         raise TypeError(
-            f"the plan does not pickle, so other processes cannot play it: {error}. Give the environment by id"
+            f"the plan does not pickle, so other processes cannot run it: {error}. Give the environment by id"
             " ('CartPole-v1') or import path ('my_module:make_env'), and an actor that a function or class at the"
             " top of a module makes"
         ) from error

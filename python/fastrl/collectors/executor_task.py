@@ -30,12 +30,12 @@ from fastrl.utils import processes
 # Asks a process for the traceback of what it is doing.
 DUMP_SIGNAL = signal.SIGUSR1
 
-# Where the arrays of a slot begin, so that no two share a cache line.
+# Alignment of arrays, so that no two share a cache line.
 _LINE = 64
 
 
 class Slots:
-    """A worker's memory for what it plays, a fragment in each slot.
+    """A worker's shared memory for fragments, one in each slot.
 
     It has no name: a process is handed it when it is started, and it is gone with the last of them.
 
@@ -51,7 +51,7 @@ class Slots:
         like = arrays_for(plan, rows)
         self._layout = {name: (array.shape, array.dtype) for name, array in like.items()}
         self._count = count
-        # A line more, as the memory need not begin with one.
+        # A line more, as the memory need not be aligned.
         self._memory: Any = context.RawArray(ctypes.c_char, count * nbytes_of(like) + _LINE)
         self._attach()
 
@@ -82,13 +82,12 @@ def _whole_lines(nbytes: int) -> int:
 
 
 class Task(NamedTuple):
-    """What a process is to play next.
+    """A task of a process.
 
     Attributes:
-        slots: into which ones, one for each fragment.
-        numbers: with unit "episodes", which ones; otherwise empty: T steps of its rows.
-        resume: for a process that has not played yet, the numbers that its rows begin with, and what has been played of
-            these episodes.
+        slots: one for each fragment.
+        numbers: of the episodes, with unit "episodes"; empty with "steps", for T steps of its environments.
+        resume: for a new process, the numbers and states of its running episodes.
         weights: pickled along, with their version; None: they are read from shared memory.
     """
 
@@ -102,17 +101,17 @@ class Outcome(NamedTuple):
     """What came of a task.
 
     Attributes:
-        played: its fragments, up to the one that failed.
+        metas: of its fragments, up to one that failed.
         version: of the weights.
         seconds: by `PARTS`, since the last answer.
         cause: what was raised, in one line; empty: all went well.
         traceback: of it.
         refused: whether it is of no use to try again.
-        ready: `time.monotonic` when the process could play.
+        ready: `time.monotonic` when the environment was built.
         restarted, span: as of `fastrl.collectors.scheduler.WorkerReply`.
     """
 
-    played: list[FragmentMeta]
+    metas: list[FragmentMeta]
     version: int = 0
     seconds: tuple[float, ...] = ()
     cause: str = ""
@@ -144,7 +143,7 @@ class _Process:
         self._buffer = bytearray(weights.nbytes if weights is not None else 0)
         self._version = 0
         self._rebuild = rebuild
-        self._told = perf_counter()
+        self._replied_at = perf_counter()
 
     def _make_runner(self) -> EnvRunner:
         runner = self._new_runner()
@@ -152,28 +151,28 @@ class _Process:
         return runner
 
     def build(self) -> Outcome:
-        """Builds what it plays with."""
-        return self._answer(lambda played: self.runner.build())._replace(ready=time.monotonic())
+        """Builds environment and actor."""
+        return self._answer(lambda metas: self.runner.build())._replace(ready=time.monotonic())
 
     def run(self, task: Task) -> Outcome:
-        began = time.monotonic()
-        self.runner.seconds["waiting"] += perf_counter() - self._told
+        start = time.monotonic()
+        self.runner.seconds["waiting"] += perf_counter() - self._replied_at
 
-        def work(played: list[FragmentMeta]) -> None:
+        def work(metas: list[FragmentMeta]) -> None:
             if self._rebuild:
                 self.close()
                 self.runner, self._version = self._make_runner(), 0
             if task.resume:
                 self.runner.numbers = [number for number, _ in task.resume]
-                self.runner.running = [begun for _, begun in task.resume]
+                self.runner.running = [episode for _, episode in task.resume]
             self._update(task)
             slots = [self._slots.arrays[slot] for slot in task.slots]
             if not task.numbers:
-                played.append(self.runner.run_steps(slots[0]))
+                metas.append(self.runner.run_steps(slots[0]))
             for number, arrays in zip(task.numbers, slots, strict=False):
-                played.append(self.runner.run_episode(number, arrays))
+                metas.append(self.runner.run_episode(number, arrays))
 
-        return self._answer(work)._replace(span=(began, time.monotonic()))
+        return self._answer(work)._replace(span=(start, time.monotonic()))
 
     def _update(self, task: Task) -> None:
         """Takes newer weights, if there are any."""
@@ -187,32 +186,32 @@ class _Process:
             self.runner.load(self._buffer)
 
     def _answer(self, work: Callable[[list[FragmentMeta]], None]) -> Outcome:
-        """Does some work, and tells how it went."""
-        played: list[FragmentMeta] = []
-        outcome = Outcome(played)
+        """Does some work and returns its outcome."""
+        metas: list[FragmentMeta] = []
+        outcome = Outcome(metas)
         try:
-            work(played)
+            work(metas)
         except Stopped:
-            outcome = Outcome(played, cause="stopped")
+            outcome = Outcome(metas, cause="stopped")
         except BaseException as error:  # an environment that calls sys.exit() has failed, too
-            outcome = failed(error, played)
+            outcome = failed(error, metas)
         seconds = tuple(self.runner.seconds[part] for part in PARTS)
         self.runner.seconds.update(dict.fromkeys(PARTS, 0.0))
-        self._told = perf_counter()
+        self._replied_at = perf_counter()
         return outcome._replace(version=self._version, seconds=seconds, restarted=self.runner.restarted)
 
     def close(self) -> None:
         self.runner.close()
 
 
-def failed(error: BaseException, played: list[FragmentMeta]) -> Outcome:
-    """What to tell of an exception."""
-    told = traceback.format_exc()
+def failed(error: BaseException, metas: list[FragmentMeta]) -> Outcome:
+    """The outcome of an exception."""
+    trace = traceback.format_exc()
     if isinstance(error, CollectError):
-        return Outcome(played, cause=str(error), traceback=error.traceback, refused=True)
+        return Outcome(metas, cause=str(error), traceback=error.traceback, refused=True)
     if isinstance(error, ElsewhereError):
-        return Outcome(played, cause=str(error), refused=True)
-    return Outcome(played, cause=last_line(told), traceback=told)
+        return Outcome(metas, cause=str(error), refused=True)
+    return Outcome(metas, cause=last_line(trace), traceback=trace)
 
 
 _process: _Process | Outcome | None = None

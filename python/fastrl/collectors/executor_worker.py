@@ -17,28 +17,28 @@ from fastrl.collectors.executor_task import Outcome, Slots, Task
 from fastrl.collectors.scheduler import TaskWorker
 from fastrl.utils import processes
 
-# Seconds in which a process that hangs should have told where, and ended.
+# Seconds that a hanging process has to dump its traceback.
 _DUMP_GRACE_S = 2.0
 
 
 class Worker(TaskWorker):
-    """One process, and what it has to do.
+    """A process of the executor and its tasks.
 
     ``ProcessPoolExecutor`` gives up all its processes where one is killed. So each has one, and only that is replaced;
-    what belongs to the rows that it plays stays.
+    the state of its environments' episodes stays.
 
     Args:
-        index: which.
-        env_indices: the rows that it plays, if it does.
-        slots: memory for what it plays.
+        index: its number.
+        env_indices: its environments; empty with unit "episodes".
+        slots: memory for its fragments.
         arguments: of `fastrl.collectors.executor_task.init_process`, but for the report; made again where
             the worker is restarted.
-        done: gets ``(worker, generation, future)`` of each task that is done, in order.
+        done: receives ``(worker, generation, future)`` of each finished task, in order.
 
     Attributes:
-        tasks: that it has not done, in order; None is its start.
+        tasks: unfinished ones, in order; None is its start.
         free: slots that no task has.
-        generation: how many processes it had before.
+        generation: number of its processes before this one.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Worker(TaskWorker):
         report.close()
 
     def submit(self, task: Task) -> None:
-        """Has it play.
+        """Sends a task.
 
         Raises:
             BrokenProcessPool: it has died.
@@ -102,14 +102,14 @@ class Worker(TaskWorker):
         future.add_done_callback(lambda future: self._done.put((self, generation, future)))
 
     def done(self) -> Task | None:
-        """The first task is done, and what it left in its slots is taken. Which it was."""
+        """Removes the oldest task, whose slots are free again, and returns it."""
         self.since = time.monotonic()
         task = self.tasks.popleft()
         self.free += task.slots if task is not None else ()
         return task
 
     def kill(self, why: str) -> None:
-        """Ends a process that hangs, after it told where, if it can."""
+        """Kills a process that hangs, after it has dumped its traceback, if it can."""
         self.hung = why
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.process.pid or 0, executor_task.DUMP_SIGNAL)
@@ -117,7 +117,7 @@ class Worker(TaskWorker):
         self.process.kill()
 
     def _listen(self, seconds: float) -> None:
-        """Takes in what the process has told, which comes in pieces, until it has ended or the time is over."""
+        """Reads the traceback that the process dumps, in pieces, until it has ended or the time is over."""
         until = time.monotonic() + seconds
         with contextlib.suppress(OSError, EOFError):
             while self._report.poll(max(until - time.monotonic(), 0)):
@@ -128,13 +128,13 @@ class Worker(TaskWorker):
 
     def death_report(self) -> tuple[str, str]:
         """Of a process that has died: the cause in one line, and its traceback, if it left one."""
-        # Of two who ask a server's process for its exit code at the same time only one is told: first the executor.
+        # Of two concurrent requests for the exit code of a forkserver's child only one is answered: the executor's.
         self._executor.shutdown(wait=True)
         self._listen(0)
         cause = self.hung or processes.exit_cause(self.process.exitcode)
         return cause, self._dumped.decode(errors="replace")
 
     def release(self) -> None:
-        """Nothing more will be asked of the process. Does not wait for it."""
+        """Cancels the process's tasks, without waiting for it."""
         self._executor.shutdown(wait=False, cancel_futures=True)
         self._report.close()

@@ -11,10 +11,10 @@ Episode = tuple[int, int]
 
 
 class Failures:
-    """Those of one collector.
+    """The failures of one collector's workers.
 
-    An episode that runs while its worker fails so often stops the run, which would go on failing for ever. With rows
-    that are played on, the fragments before the failure may arrive each time; it is the same episode all the same.
+    Repeated failures at the same episode stop the run, as it would fail for ever. Failures count by episode, not by
+    fragment: with unit "steps" the fragments before the failure may arrive each time.
 
     Args:
         most: failures of the same episode that stop the run.
@@ -24,13 +24,13 @@ class Failures:
         if most < 1:
             raise ValueError(f"max_failures should be at least 1, got {most}")
         self.most = most
-        self.began = time.monotonic()
+        self.started_at = time.monotonic()
         self.all: list[Failure] = []
         self._of_episode: Counter[Episode] = Counter()
 
     def elapsed(self) -> float:
-        """Seconds since the collector began."""
-        return time.monotonic() - self.began
+        """Seconds since the collector was made."""
+        return time.monotonic() - self.started_at
 
     def add(self, worker: int, task: str, cause: str, traceback: str, episodes: Iterable[Episode]) -> None:
         """A worker failed.
@@ -64,8 +64,8 @@ def last_line(traceback: str) -> str:
 
 
 def own_traceback(error: BaseException) -> str:
-    """The traceback of what somebody else's environment did, without what fastrl and Gymnasium did around it; empty if
-    that leaves nothing."""
+    """The traceback without frames of fastrl and Gymnasium, that is, of the environment's own code; empty if there is
+    none."""
     frames = [
         summary
         for (frame, _), summary in zip(
@@ -81,9 +81,9 @@ def own_traceback(error: BaseException) -> str:
 
 def failed(what: str, error: BaseException) -> CollectError:
     """The error to raise for an environment's: ``what`` and its last line, with `own_traceback`."""
-    told = own_traceback(error)
-    cause = last_line(told) if told else last_line("".join(traceback.format_exception_only(error)))
-    return CollectError(f"{what}: {cause}", told)
+    trace = own_traceback(error)
+    cause = last_line(trace) if trace else last_line("".join(traceback.format_exception_only(error)))
+    return CollectError(f"{what}: {cause}", trace)
 
 
 def _times(count: int) -> str:

@@ -23,20 +23,20 @@ from fastrl.envs.spec import ElsewhereError, unpickled
 from fastrl.utils import processes
 from fastrl.utils.seeding import NO_ENV, env_seed
 
-# Where steps are played together, all wait for the slowest; how much slower that one is, is told of so many.
+# Environments that step in lockstep wait for the slowest; `Probe.unevenness` is for so many of them.
 TOGETHER = 8
 
-# So long the environment is played; building it, and one step, may take much longer.
+# Seconds of stepping; building the environment, and one step, may take much longer.
 MEASURE_S = 0.5
 MAX_STEPS = 5000
 TIMEOUT_S = 120.0
 
-# Share of the steps, the slowest, that are not looked at: other programs held them up.
+# Share of the slowest steps that are left out: other programs delayed them.
 _DISTURBED = 0.005
 
 
 class UnbuildableError(CollectError):
-    """Only the process that asks can build the environment; the message says how others could."""
+    """The environment can be built in this process only; the message says how others could build it."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Probe:
 
     Attributes:
         step_seconds: mean time of a step, resets included, each as often as episodes ended.
-        unevenness: how many times as long as a step the slowest of `TOGETHER` takes on average; from 1 on.
+        unevenness: mean time of the slowest of `TOGETHER` steps over the mean time of a step; at least 1.
         memory: bytes that a process takes with one environment and an actor.
     """
 
@@ -55,41 +55,41 @@ class Probe:
 
 
 def probe(plan: Plan, start_method: str = "spawn") -> Probe:
-    """Builds the plan's environment in a process of its own, and plays it for half a second, with random actions.
+    """Builds the plan's environment in a process of its own, and steps it for half a second, with random actions.
 
     Raises:
-        UnbuildableError: other processes cannot build it, this one might.
-        CollectError: it cannot be built or played, it has other spaces than the plan, or takes longer than 2 minutes.
+        UnbuildableError: other processes cannot build it, but this one might.
+        CollectError: it cannot be built or stepped, it has other spaces than the plan, or takes longer than 2 minutes.
         TypeError: the plan does not pickle.
     """
     context: Any = multiprocessing.get_context(start_method)
     try:
         payload = pickle.dumps(plan)
     except Exception as error:
-        raise TypeError(f"the plan does not pickle, so other processes cannot play it: {error}") from error
+        raise TypeError(f"the plan does not pickle, so other processes cannot run it: {error}") from error
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_work, args=(payload, sender), name="probe")
     with processes.starting_workers():
         process.start()
     sender.close()
     try:
-        told = receiver.recv() if receiver.poll(TIMEOUT_S) else (f"no answer within {TIMEOUT_S:g} s", "")
+        result = receiver.recv() if receiver.poll(TIMEOUT_S) else (f"no answer within {TIMEOUT_S:g} s", "")
     except EOFError:
         process.join()
-        told = (processes.exit_cause(process.exitcode), "")
+        result = (processes.exit_cause(process.exitcode), "")
         if process.exitcode == processes.EXIT_UNGUARDED:
-            raise UnbuildableError(told[0]) from None
+            raise UnbuildableError(result[0]) from None
     finally:
         receiver.close()
         process.kill()
         process.join()
-    if isinstance(told, Probe):
-        return told
-    if isinstance(told, ElsewhereError):
-        raise UnbuildableError(str(told))
-    cause, trace = told
+    if isinstance(result, Probe):
+        return result
+    if isinstance(result, ElsewhereError):
+        raise UnbuildableError(str(result))
+    cause, trace = result
     # An error about its interface or spaces names the environment already.
-    said = cause if plan.env.id in cause else f"{plan.env.id} cannot be played: {cause}"
+    said = cause if plan.env.id in cause else f"{plan.env.id} cannot be stepped: {cause}"
     raise CollectError(f"{said}\n\n{trace}".rstrip(), trace)
 
 
@@ -103,18 +103,18 @@ def summary(step_seconds: NDArray[np.float64], reset_seconds: float, memory: int
 
 
 def _work(payload: bytes, sender: Connection) -> None:
-    """What the process does."""
+    """Target of the probing process."""
     processes.init_worker()
     try:
-        told: Any = _measure(unpickled(payload))
+        result: Any = _measure(unpickled(payload))
     except (CollectError, contract.ContractError) as error:
-        told = (str(error), "")
+        result = (str(error), "")
     except ElsewhereError as error:
-        told = error
-    except BaseException:  # an environment that calls sys.exit() cannot be played, either
+        result = error
+    except BaseException:  # an environment that calls sys.exit() fails, too
         trace = traceback.format_exc()
-        told = (last_line(trace), trace)
-    sender.send(told)
+        result = (last_line(trace), trace)
+    sender.send(result)
     sender.close()
 
 

@@ -1,7 +1,7 @@
-"""Ray itself: started on this machine, or reached where it runs already.
+"""Start of Ray on this machine, or connection to a cluster.
 
-From `ray.init` on, Ray's C++ library aborts the process at SIGTERM, whatever handler Python knows of; `ray.shutdown`
-leaves the system's default. So both are called here alone, and Python's handler is put back after them.
+From `ray.init` on, Ray's C++ library aborts the process at SIGTERM and ignores Python's handler; `ray.shutdown` leaves
+the system's default. So both are called in this module only, which restores Python's handler after them.
 """
 
 import contextlib
@@ -20,12 +20,12 @@ from typing import Any
 
 from fastrl.collectors.protocol import CollectError
 
-# Which importing Ray takes at most, on a machine that has other things to do.
+# The most seconds that importing Ray takes on a busy machine.
 IMPORT_SECONDS = 60.0
 
 
 def import_ray() -> Any:
-    """The module.
+    """Imports Ray.
 
     Raises:
         CollectError: it is not installed.
@@ -60,13 +60,13 @@ def _init(**options: Any) -> None:
         except SystemExit as ended:
             if ended.code != signal.SIGTERM:
                 raise
-        # SIGTERM came while Ray's handler was set. The handler of before gets it, and if that returns Ray starts again.
+        # SIGTERM came while Ray's handler was set. The restored handler gets it; if it returns, Ray is started again.
         shutdown()
         signal.raise_signal(signal.SIGTERM)
 
 
 def shutdown() -> None:
-    """Leaves Ray, and ends it if it was started here."""
+    """Disconnects from Ray, and stops it if it was started here."""
     with _own_sigterm():
         import_ray().shutdown()
 
@@ -78,28 +78,28 @@ def connect(address: str, timeout: float) -> None:
         timeout: seconds in which it should answer.
 
     Raises:
-        CollectError: it does not, or not as Ray does.
+        CollectError: no answer, or not one of Ray's.
     """
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if address != "auto":
         if not colon or not port.isdigit():
             raise CollectError(f"ray_address should be 'host:port' or 'auto', got {address!r}")
-        began = time.monotonic()
+        start_time = time.monotonic()
         try:
             socket.create_connection((host, int(port)), timeout).close()
         except OSError as error:
             why = f"no answer within {timeout:.0f} s" if isinstance(error, TimeoutError) else str(error)
             raise CollectError(_no_cluster(address, why)) from None
         if not address.startswith("ray://"):
-            try_out(address, max(timeout - (time.monotonic() - began), 1.0))
+            try_out(address, max(timeout - (time.monotonic() - start_time), 1.0))
     try:
         _init(address=address)
     except Exception as error:
         raise CollectError(_no_cluster(address, _first_line(error))) from None
 
 
-# Ray waits for minutes for a cluster that accepts connections and then does not answer, and ends the process that has
-# asked. So another one asks first.
+# `ray.init` waits for minutes for a cluster that accepts connections and does not answer, and then ends its process. So
+# another process tries it first.
 _TRY = """
 import logging, os, sys, threading
 import ray
@@ -117,10 +117,10 @@ os._exit(0)
 
 
 def try_out(address: str, timeout: float) -> None:
-    """Has another process connect.
+    """Tries to connect in another process.
 
     Raises:
-        CollectError: it could not.
+        CollectError: it fails.
     """
     try:
         done = subprocess.run(
@@ -151,14 +151,14 @@ def start(count: int, store: int) -> None:
     """Starts Ray on this machine, quietly.
 
     Args:
-        count: of the workers that it has processors for.
-        store: bytes of shared memory for its objects; it takes no less than 75 MiB.
+        count: its number of processors, one for each worker.
+        store: bytes of shared memory for its objects, at least 75 MiB.
 
     Raises:
         CollectError: it does not start.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    # Workers find what this process finds, as those of multiprocessing do.
+    # Workers import from the same folders as this process, as those of multiprocessing do.
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join(folder or str(Path.cwd()) for folder in sys.path)
     try:

@@ -26,23 +26,24 @@ from fastrl.collectors.ray_worker import RunnerActor
 from fastrl.collectors.resources import MIB, WorkerCount, available_memory, count_workers
 from fastrl.collectors.scheduler import TaskScheduler, TaskWorker
 
-# A task of several short episodes takes about so many seconds, beside which handing it over is next to nothing.
+# Seconds of a task of several short episodes, long beside the time that sending it takes.
 TASK_SECONDS = 0.05
 
-# A worker that has not come up in so many seconds never will.
+# Seconds after which a worker that has not started never will.
 START_TIMEOUT_S = 120.0
 
-# Of a worker's methods, those that do not wait until it has played.
+# The concurrency group of a worker's methods that do not wait for its tasks.
 _ASIDE = "aside"
 
-# How long a worker that hangs is asked where.
+# Seconds that a hanging worker has to send its traceback.
 DUMP_GRACE_S = 3.0
 
-# Of Ray's object store, beside what is known to be put there; less than 75 MiB it does not take.
+# Bytes of Ray's object store beside those that are known to be needed (Ray's minimum is 75 MiB), and its largest share
+# of the free memory.
 _LEAST_STORE = 100 * MIB
 _STORE_SHARE = 0.25
 
-# Seconds between looks at whether Ray has started a worker again.
+# Seconds between checks whether Ray has restarted a worker.
 _RESTART_INTERVAL_S = 0.1
 
 _DIED = "its process died"
@@ -50,27 +51,27 @@ _DIED = "its process died"
 
 @dataclasses.dataclass
 class _Call:
-    """Something that a worker was asked for.
+    """A call of a worker's method that has no reply yet.
 
     Attributes:
         what: the method.
-        ref: of its answer.
-        numbers: of the episodes that it is to play; with unit "steps", none.
+        ref: of its reply.
+        numbers: of the task's episodes; none with unit "steps".
     """
 
-    what: Literal["begin", "build", "play"]
+    what: Literal["begin", "build", "run"]
     ref: Any
     numbers: tuple[int, ...] = ()
 
 
 class _Worker(TaskWorker):
-    """What the learner knows of one.
+    """The learner's state of a worker.
 
     Attributes:
-        calls: that were not answered, oldest first.
-        life: how often it was started again.
-        pid: of its process, once it is known. ``ready``: whether it has built what it needs.
-        memory_mib: of its process, as it told last.
+        calls: without a reply, oldest first.
+        life: how often it was restarted.
+        pid: of its process, once it is known. ``ready``: whether it has built environment and actor.
+        memory_mib: of its process, as of its last reply.
     """
 
     def __init__(self, index: int, env_indices: Iterable[int], actor: Any) -> None:
@@ -86,9 +87,9 @@ class _Worker(TaskWorker):
 class RayCollector(TaskScheduler[_Worker]):
     """See `fastrl.collectors.protocol.Collector`. Use ``collect`` or ``take``, not both.
 
-    A worker whose environment raises goes on with a new environment; Ray starts one again that died, or that was killed
-    as it gave no answer for ``task_timeout`` seconds. Its task is done again; with unit "steps", its rows' episodes
-    begin anew.
+    A worker whose environment raises continues with a new environment. Ray restarts a worker that has died, or was
+    killed after ``task_timeout`` seconds without a reply. Its task is done again; with unit "steps", its
+    running episodes are restarted.
 
     Args:
         n_workers: a number, or "auto": as many as have a processor and memory, here or on the cluster.
@@ -97,12 +98,12 @@ class RayCollector(TaskScheduler[_Worker]):
             cluster there should be fastrl, and what makes the environment.
         connect_timeout: seconds in which the cluster should answer.
         cpus_per_worker: processors of a cluster that are set aside for each worker. Workers are spread over machines.
-        task_timeout: seconds that an episode, or a fragment, may take; None: any time.
-        max_failures: as soon as workers have failed so often at the same episode, the run stops.
+        task_timeout: seconds that an episode, or a fragment, may take; None: no limit.
+        max_failures: failures of workers at the same episode that stop the run.
         max_pending: for `take`, fragments that may be running or wait to be taken, which bounds their staleness.
             None: two for each worker, or an update's worth of episodes, if that is more.
-        measure: tells the bytes of memory that one worker takes; asked only where memory could be short. None: memory
-            is not looked at.
+        measure: returns the bytes of memory that one worker takes; called only where memory could be short. None:
+            memory is not checked.
 
     Raises:
         CollectError: Ray is not installed, or the cluster does not answer, or it has too few processors.
@@ -139,7 +140,7 @@ class RayCollector(TaskScheduler[_Worker]):
         )
         self._weights: Any = None
         self._ray: Any = import_ray()
-        # On this machine Ray is told how many processors there are, so the workers have to be counted first.
+        # A Ray that is started here has a processor for each worker, so workers are counted first.
         self._ends_ray = not self._ray.is_initialized()
         local = ray_address is None and self._ends_ray
         if local:
@@ -167,11 +168,11 @@ class RayCollector(TaskScheduler[_Worker]):
 
     @property
     def pids(self) -> list[int | None]:
-        """Of the workers' processes, on whichever machines; None for one that has not begun."""
+        """Process ids of the workers, on their machines; None for one that has not started."""
         return [worker.pid for worker in self._workers]
 
     def _store(self) -> int:
-        """Bytes for Ray's objects: the fragments that may be under way, and weights, as far as there is memory."""
+        """Bytes for Ray's objects: pending fragments and weights, as far as there is memory."""
         rows = 1 if self._whole else -(-self.plan.num_envs // self._n_workers)
         fragment = sum(array.nbytes for array in arrays_for(self.plan, rows).values())
         wanted = (2 * self._n_workers + self._max_pending) * fragment + 4 * self._nbytes
@@ -194,7 +195,7 @@ class RayCollector(TaskScheduler[_Worker]):
             )
         return count
 
-    # What is handed out
+    # Scheduling
 
     def _send(self, weights: Any, version: int) -> None:
         if self._nbytes:
@@ -209,11 +210,11 @@ class RayCollector(TaskScheduler[_Worker]):
     def _submit(self, worker: _Worker, numbers: tuple[int, ...]) -> None:
         if not worker.calls:
             worker.since = time.monotonic()
-        ref = worker.actor.play.remote(worker.life, numbers, self.version, self._weights)
-        worker.calls.append(_Call("play", ref, numbers))
+        ref = worker.actor.run.remote(worker.life, numbers, self.version, self._weights)
+        worker.calls.append(_Call("run", ref, numbers))
 
     def _begin(self, worker: _Worker) -> None:
-        """Asks a worker that is new, or was started again, to build what it needs."""
+        """Asks a worker that is new or was restarted to build environment and actor."""
         worker.pid, worker.ready = None, False
         worker.since = time.monotonic()
         worker.calls = deque([self._call_begin(worker)])
@@ -225,7 +226,7 @@ class RayCollector(TaskScheduler[_Worker]):
     # What comes back
 
     def _wait(self, timeout: float) -> None:
-        # A worker's answers are taken in the order of its calls, so that at an error it is known at what it happened.
+        # A worker's replies are taken in the order of its calls, so that an error belongs to the oldest one.
         waiting = {worker.calls[0].ref: worker for worker in self._workers if worker.calls}
         if waiting:
             ready, _ = self._ray.wait(list(waiting), num_returns=1, timeout=timeout)
@@ -236,7 +237,7 @@ class RayCollector(TaskScheduler[_Worker]):
                 self._receive_reply(waiting[ref])
 
     def _receive_reply(self, worker: _Worker) -> None:
-        """A worker's oldest call was answered, or the worker has died."""
+        """Handles the reply to a worker's oldest call, or its death."""
         call = worker.calls[0]
         try:
             answer = self._ray.get(call.ref)
@@ -249,12 +250,12 @@ class RayCollector(TaskScheduler[_Worker]):
             self._restarted(worker, _DIED, str(error))
             return
         except self._ray.exceptions.RayError as error:
-            # Workers that die come back. What does not come back has failed at making its actor.
-            told = str(error).strip()
+            # Workers that die come back. One that does not has failed to make its actor.
+            trace = str(error).strip()
             raise CollectError(
-                f"Ray cannot make worker {worker.index}: {last_line(told)}; each machine of the cluster should"
-                f" have fastrl, and what makes the environment\n\n{told}",
-                told,
+                f"Ray cannot make worker {worker.index}: {last_line(trace)}; each machine of the cluster should"
+                f" have fastrl, and what makes the environment\n\n{trace}",
+                trace,
             ) from None
         if answer is None:
             self._restarted(worker, _DIED, "")
@@ -266,7 +267,7 @@ class RayCollector(TaskScheduler[_Worker]):
             worker.calls.append(_Call("build", worker.actor.build.remote(worker.life)))
             return
         worker.memory_mib = answer.memory_mib
-        if call.what == "play":
+        if call.what == "run":
             self._task_finished(worker, call.numbers, answer.fragments, answer.version, answer)
             return
         worker.ready = not answer.cause
@@ -276,36 +277,36 @@ class RayCollector(TaskScheduler[_Worker]):
 
     # What goes wrong
 
-    def _restarted(self, worker: _Worker, cause: str, told: str) -> None:
-        """A worker has died, and Ray starts it again: what it was asked for has to be asked for anew."""
-        given = [call.numbers if call.what == "play" else None for call in worker.calls]
+    def _restarted(self, worker: _Worker, cause: str, trace: str) -> None:
+        """Handles the death of a worker, which Ray restarts: its calls are repeated."""
+        given = [call.numbers if call.what == "run" else None for call in worker.calls]
         worker.life += 1
         self._running_of(worker).forget()
         self._begin(worker)
-        self._worker_replaced(worker, given, cause, told)
+        self._worker_replaced(worker, given, cause, trace)
 
     def _limit(self, worker: _Worker) -> float:
         if not worker.calls:
             return math.inf
         call = worker.calls[0]
-        return self._timeout * max(1, len(call.numbers)) if call.what == "play" else START_TIMEOUT_S
+        return self._timeout * max(1, len(call.numbers)) if call.what == "run" else START_TIMEOUT_S
 
     def _end_hanging(self, worker: _Worker) -> None:
         limit = self._limit(worker)
         if worker.calls[0].what == "begin":
-            # It is not there, to be asked or killed.
+            # There is no process yet to dump or kill.
             raise CollectError(
-                f"worker {worker.index} did not come up within {limit:g} s: has Ray got a processor for it that nobody"
-                " else uses?"
+                f"worker {worker.index} did not start within {limit:g} s: the Ray cluster should have a free processor"
+                " for each worker"
             )
-        told = ""
+        trace = ""
         with contextlib.suppress(self._ray.exceptions.RayError):
             ref = worker.actor.where.options(concurrency_group=_ASIDE).remote()
-            told = self._ray.get(ref, timeout=DUMP_GRACE_S)
+            trace = self._ray.get(ref, timeout=DUMP_GRACE_S)
         self._ray.kill(worker.actor, no_restart=False)
-        self._restarted(worker, f"no answer for {limit:g} s", told)
+        self._restarted(worker, f"no answer for {limit:g} s", trace)
 
-    # What is told
+    # Reports
 
     def _memory(self) -> tuple[float, ...]:
         return tuple(worker.memory_mib for worker in self._workers if worker.memory_mib)
@@ -313,7 +314,7 @@ class RayCollector(TaskScheduler[_Worker]):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         if not self._whole:
-            # They have begun with other numbers.
+            # They have started with other numbers.
             for worker in self._workers:
                 worker.life += 1
                 self._begin(worker)

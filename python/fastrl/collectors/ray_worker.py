@@ -25,16 +25,16 @@ _MEMORY_INTERVAL_S = 5.0
 
 
 class Answer(NamedTuple):
-    """What came of a task.
+    """The reply to a task.
 
     Attributes:
-        fragments: arrays and the rest of each, up to one that failed; the arrays as `arrays_for` has them, cut.
+        fragments: arrays and meta of each, up to one that failed; the arrays of `arrays_for`, cut to its steps.
         version: of the weights.
-        seconds: by `PARTS`, since the last answer.
-        cause: what was raised, in one line; empty: all went well. ``traceback``: of it.
-        refused: whether it is of no use to try again.
-        memory_mib: that its process takes.
-        restarted, span: as of `fastrl.collectors.scheduler.WorkerReply`; other machines' clocks tell another time.
+        seconds: by `PARTS`, since the last reply.
+        cause: the exception in one line; empty without one. ``traceback``: of it.
+        refused: whether a retry is useless.
+        memory_mib: of its process.
+        restarted, span: as of `fastrl.collectors.scheduler.WorkerReply`; None as machines' clocks differ.
     """
 
     fragments: list[tuple[Arrays, FragmentMeta]]
@@ -49,21 +49,21 @@ class Answer(NamedTuple):
 
 
 class RunnerActor:
-    """What runs in a worker. Ray calls `begin` and `play` one after the other, the rest meanwhile."""
+    """The actor of a worker. Ray calls `begin`, `build` and `run` in turn, the other methods concurrently."""
 
     def __init__(self, plan: Plan, env_indices: Sequence[int]) -> None:
         self._runner = EnvRunner(plan, env_indices)
         self._life = self._version = -1
         self._offered: tuple[int, NDArray[np.uint8] | None] = (-1, None)
         self._thread = 0
-        self._told = perf_counter()
+        self._replied_at = perf_counter()
         self._memory_mib, self._measured = 0.0, -math.inf
 
     def begin(self, life: int, numbers: list[int], running: list[RunningEpisode]) -> int:
-        """What is asked of it first. Returns its process's id.
+        """Starts a life of the worker; called first. Returns its process's id.
 
         Args:
-            life: how often it has died.
+            life: how often it has died before.
             numbers: of the first episodes of its environments, if it has any.
             running: actions that have been taken in these episodes.
         """
@@ -74,18 +74,18 @@ class RunnerActor:
         return os.getpid()
 
     def build(self, life: int) -> Answer | None:
-        """Builds what it plays with. None if it has died since it began."""
+        """Builds environment and actor. None if the worker has died since ``life`` started."""
         return self._answer([], self._runner.build) if life == self._life else None
 
-    def play(
+    def run(
         self, life: int, numbers: Sequence[int], version: int, weights: NDArray[np.uint8] | None
     ) -> Answer | None:
-        """Plays the episodes of these numbers, or T steps of its rows, by these weights or newer ones on offer.
-        None if it has died since it began."""
+        """Runs the episodes of these numbers, or T steps of its environments, by these weights or newer ones from
+        `offer`. None if the worker has died since ``life`` started."""
         if life != self._life:
             return None
         runner = self._runner
-        runner.seconds["waiting"] += perf_counter() - self._told
+        runner.seconds["waiting"] += perf_counter() - self._replied_at
         fragments: list[tuple[Arrays, FragmentMeta]] = []
         newest, buffer = max((version, weights), self._offered, key=lambda each: each[0])
 
@@ -95,40 +95,40 @@ class RunnerActor:
             self._version = newest
             for number in numbers or (None,):
                 arrays = arrays_for(runner.plan, len(runner.env_indices))
-                played = runner.run_steps(arrays) if number is None else runner.run_episode(number, arrays)
-                steps = played.num_steps
+                meta = runner.run_steps(arrays) if number is None else runner.run_episode(number, arrays)
+                steps = meta.num_steps
                 cut = {
                     name: array[: steps + 1] if name == "obs" else array[:steps]
                     for name, array in arrays.items()
                 }
-                fragments.append((cut, played))
+                fragments.append((cut, meta))
 
         return self._answer(fragments, work)
 
     def _answer(self, fragments: list[tuple[Arrays, FragmentMeta]], work: Any) -> Answer:
-        """Does some work, and tells how it went."""
-        cause, told, refused = "", "", False
+        """Does some work and returns the reply."""
+        cause, trace, refused = "", "", False
         try:
             work()
         except CollectError as error:
-            cause, told, refused = str(error), error.traceback, True
+            cause, trace, refused = str(error), error.traceback, True
         except BaseException:  # an environment that calls sys.exit() has failed, too
-            told = traceback.format_exc()
-            cause = last_line(told)
+            trace = traceback.format_exc()
+            cause = last_line(trace)
         seconds = tuple(self._runner.seconds[part] for part in PARTS)
         self._runner.seconds.update(dict.fromkeys(PARTS, 0.0))
-        self._told = now = perf_counter()
+        self._replied_at = now = perf_counter()
         if now - self._measured > _MEMORY_INTERVAL_S:
             [self._memory_mib], self._measured = memory_of([os.getpid()]), now
         return Answer(
-            fragments, self._version, seconds, cause, told, refused, self._memory_mib, self._runner.restarted
+            fragments, self._version, seconds, cause, trace, refused, self._memory_mib, self._runner.restarted
         )
 
     def offer(self, version: int, weights: NDArray[np.uint8] | None) -> None:
-        """Newer weights, for tasks that were handed out before."""
+        """Stores newer weights, for tasks that were sent before."""
         self._offered = version, weights
 
     def where(self) -> str:
-        """The traceback of what it is doing now."""
+        """The present traceback of the thread that runs tasks."""
         frame = sys._current_frames().get(self._thread)
         return "" if frame is None else "".join(traceback.format_stack(frame))

@@ -16,7 +16,7 @@ START_METHODS = ("spawn", "forkserver")
 
 MIB = 2**20
 
-# Where each worker could have so much, nobody measures how much it takes.
+# Memory for each worker above which its use is not measured.
 AMPLE_WORKER_BYTES = 1024 * MIB
 
 # Share of the free memory that workers may take: the rest is for the learner's experience, and for what grows.
@@ -58,7 +58,7 @@ def available_memory(root: Path = Path("/")) -> int:
 
 def memory_of(pids: Iterable[int]) -> tuple[float, ...]:
     """MiB that each process takes: its own memory and its share of what it has in common with others (proportional set
-    size), or where the system does not tell, all that it has in main memory. 0 for one that is gone."""
+    size), or its resident memory where the system does not have that. 0 for one that is gone."""
     return tuple(_memory_of(pid) / MIB for pid in pids)
 
 
@@ -84,13 +84,13 @@ def count_workers(
     available: int | None = None,
     num_cores: int | None = None,
 ) -> int:
-    """How many workers there are to be.
+    """Counts the workers to start.
 
     Args:
-        asked: a number, which is taken or refused, never changed; or "auto": one a core, if memory allows them.
+        asked: a number, which is used or refused, never changed; or "auto": one a core, if memory allows them.
         useful: more than this would have nothing to do: rows, or episodes of an update.
-        measure: tells the bytes that one worker takes. It is called only where memory could be short. None: memory is
-            not looked at.
+        measure: returns the bytes that one worker takes. It is called only where memory could be short. None: memory is
+            not checked.
         available: bytes that are free; by default, those of this machine now.
         num_cores: by default, those of this machine.
 
@@ -171,7 +171,7 @@ def _memory_left(root: Path) -> Iterator[int]:
         ):
             limit, usage = _read(folder / most).strip(), _read(folder / used).strip()
             if limit.isdigit() and usage.isdigit():
-                # Files that nobody has read lately are in memory only until somebody else needs it.
+                # The cache of files that were not read lately is freed when memory is needed.
                 statistics = dict(line.split() for line in _read(folder / "memory.stat").splitlines())
                 yield int(limit) - int(usage) + int(statistics.get(idle, 0))
 

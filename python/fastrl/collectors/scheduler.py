@@ -30,17 +30,17 @@ POLL_INTERVAL_S = 0.5
 
 
 class TaskWorker:
-    """What is known of a worker, whatever it runs in.
+    """State of a worker, in a process or on another machine.
 
     Args:
-        index: which.
-        env_indices: the rows that it plays; none with unit "episodes".
+        index: its number.
+        env_indices: its environments; none with unit "episodes".
 
     Attributes:
-        numbers: of the episodes that its rows are in, as far as is known.
-        since: when it began with the oldest task that it has not answered, as far as is known.
+        numbers: of the running episodes of its environments, as of its last reply.
+        since: when it started its oldest task without a reply, as far as is known.
         turn: when it was last given a task.
-        due: fragments that it should still be asked for.
+        due: fragments that it still has to collect.
         failed_starts: in a row.
     """
 
@@ -56,10 +56,10 @@ class WorkerReply(Protocol):
     """The common part of workers' replies.
 
     Attributes:
-        seconds: by `PARTS`, since its last answer.
-        cause: what was raised, in one line; empty: all went well. ``traceback``: of it.
-        refused: whether it is of no use to try again.
-        span: when it began with it and when it was done, by this machine's `time.monotonic`; None if that is not known.
+        seconds: by `PARTS`, since its last reply.
+        cause: the exception in one line; empty without one. ``traceback``: of it.
+        refused: whether a retry is useless.
+        span: start and end of the task, by this machine's `time.monotonic`; None if not known.
         restarted: its rows whose running episodes were restarted with this reply, as replaying them diverged.
     """
 
@@ -81,19 +81,19 @@ W = TypeVar("W", bound=TaskWorker)
 
 
 class TaskScheduler(ABC, Generic[W]):
-    """What collectors whose workers get tasks have in common; see `fastrl.collectors.protocol.Collector`.
+    """Scheduler of workers' tasks, the base of collectors with workers; see `fastrl.collectors.protocol.Collector`.
 
-    A kind of it tells how weights and tasks get to its workers, how it waits for their answers, and what it does about
-    workers that die or hang. Use ``collect`` or ``take``, not both.
+    A subclass sends weights and tasks to its workers, waits for their replies, and replaces workers that die or hang.
+    Use ``collect`` or ``take``, not both.
 
-    A task is the numbers of the episodes that it is to play; with unit "steps" it has none, and is one fragment.
+    A task is the numbers of some episodes; with unit "steps" it has no numbers and is one fragment.
 
     Args:
-        task_timeout: seconds; None: for ever.
-        max_failures: as soon as workers have failed so often at the same episode, the run stops.
+        task_timeout: seconds for a task; None: no limit.
+        max_failures: failures of workers at the same episode that stop the run.
         max_pending: for `take`, fragments that may be running or wait to be taken, which bounds their staleness.
             None: two for each worker, or an update's worth of episodes, if that is more.
-        task_seconds: short episodes are handed out several at a time, so many seconds of work.
+        task_seconds: duration of a task of several short episodes.
 
     Raises:
         ValueError: an argument that makes no sense.
@@ -126,26 +126,26 @@ class TaskScheduler(ABC, Generic[W]):
         # The running episodes of each worker's rows, by its index.
         self._runs: dict[int, RunningEpisodes] = {}
         self._nbytes = plan.make_actor().weights_nbytes
-        # How often weights were published here; the versions before them were another collector's.
+        # Weights published by this collector; earlier versions were another collector's.
         self._published = 0
         self._steps = self._episodes = self._restarts = self._turns = self._diverged = 0
         self._cold_start = 0.0
         self._seconds = dict.fromkeys(PARTS, 0.0)
         self._learner_time = LearnerTime()
-        # Seconds that workers have played while the learner was elsewhere; None: not known.
+        # Seconds that workers collected while the learner did not wait; None: not known.
         self._overlap_seconds: float | None = 0.0
-        # Episodes to be played: those that failed, and from the next number on up to the end of the update.
+        # Episodes to run: those that failed, and from the next number up to the end of the update.
         self._again: list[int] = []
         self._next = self._end = 0
         self._episode_seconds = math.inf
         self._mode: Literal["", "collect", "take"] = ""
-        # Fragments that were handed out.
+        # Fragments that are assigned to workers.
         self._running = 0
         self._wanted = 0
         self._ready: deque[Fragment] = deque()
 
     def _expect(self, n_workers: int) -> None:
-        """So many workers there will be."""
+        """Sets the number of workers and the limits that follow from it."""
         self._n_workers = n_workers
         self._max_pending = (
             max(2 * n_workers, self.plan.episodes) if self._asked_pending is None else self._asked_pending
@@ -153,7 +153,7 @@ class TaskScheduler(ABC, Generic[W]):
         # Tasks that a worker may have at a time.
         self._depth = max(2, -(-self._max_pending // n_workers))
 
-    # What the kinds of it differ in
+    # Implemented by subclasses
 
     @abstractmethod
     def _send(self, weights: Any, version: int) -> None:
@@ -169,7 +169,7 @@ class TaskScheduler(ABC, Generic[W]):
 
     @abstractmethod
     def _submit(self, worker: W, numbers: tuple[int, ...]) -> None:
-        """Has a worker play."""
+        """Sends a worker a task."""
 
     @abstractmethod
     def _wait(self, timeout: float) -> None:
@@ -213,7 +213,7 @@ class TaskScheduler(ABC, Generic[W]):
 
     def collect(self) -> list[Fragment]:
         self._use("collect")
-        # After an interrupt, what was under way goes on.
+        # After an interrupt, the collection in progress continues.
         if not self._wanted:
             self._wanted = self.plan.episodes if self._whole else len(self._workers)
             self._end += self.plan.episodes
@@ -266,19 +266,19 @@ class TaskScheduler(ABC, Generic[W]):
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """See `fastrl.collectors.protocol.Collector`. Whole episodes that were begun and not taken are not played
+        """See `fastrl.collectors.protocol.Collector`. Whole episodes that were started and not taken are not run
         again."""
         numbers: dict[int, int] = {NO_ENV: self._next} if self._whole else {}
         running: dict[int, RunningEpisode] = {}
         for worker in self._workers:
-            own, begun = self._running_of(worker).state()
+            own, episodes = self._running_of(worker).state()
             numbers |= own
-            running |= begun
+            running |= episodes
         return {"numbers": numbers, "running": running, "version": self.version}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if self._mode:
-            raise CollectError("a collector goes on from a state before it has collected, not after")
+            raise CollectError("load_state_dict() should come before the first collect() or take()")
         if self._whole:
             [self._next] = resumed(state, [NO_ENV])
             self._end = self._next
@@ -293,9 +293,9 @@ class TaskScheduler(ABC, Generic[W]):
         return self._runs.setdefault(worker.index, RunningEpisodes(self.plan, worker.env_indices))
 
     def _running_episodes(self, worker: W) -> list[RunningEpisode]:
-        """The running episodes of the rows of a worker that has played nothing yet."""
-        _, begun = self._running_of(worker).state()
-        return [begun.get(env_index, RunningEpisode()) for env_index in worker.env_indices]
+        """The running episodes of a worker that has not collected yet."""
+        _, episodes = self._running_of(worker).state()
+        return [episodes.get(env_index, RunningEpisode()) for env_index in worker.env_indices]
 
     def __enter__(self) -> Self:
         return self
@@ -305,7 +305,7 @@ class TaskScheduler(ABC, Generic[W]):
     ) -> None:
         self.close()
 
-    # What is handed out
+    # Scheduling
 
     def _schedule(self) -> None:
         """Gives tasks to workers: to each one, before any has two, and who waited longest comes first."""
@@ -322,7 +322,7 @@ class TaskScheduler(ABC, Generic[W]):
                     self._submit(worker, numbers)
 
     def _left(self) -> int:
-        """Fragments that may be handed out now."""
+        """Fragments that may be scheduled now."""
         if self._mode == "take":
             return self._max_pending - self._running - len(self._ready)
         if self._whole:
@@ -365,7 +365,8 @@ class TaskScheduler(ABC, Generic[W]):
                 self._end_hanging(worker)
 
     def _worker_started(self, worker: W, reply: WorkerReply, cold_start: float) -> None:
-        """A worker has built what it plays with, so many seconds after the collector began; or it has failed to."""
+        """Handles the reply to a worker's start: it built its environment ``cold_start`` seconds after the collector
+        started, or failed to."""
         self._count(reply)
         if reply.cause:
             self._start_failed(worker, reply.cause, reply.traceback)
@@ -385,7 +386,7 @@ class TaskScheduler(ABC, Generic[W]):
 
         Args:
             fragments: their arrays are copied, what is beyond their last step is left out.
-            version: of the policy that played them.
+            version: of their policy.
         """
         self._running -= _fragments(numbers)
         if reply.span is None:
@@ -393,11 +394,11 @@ class TaskScheduler(ABC, Generic[W]):
         elif self._overlap_seconds is not None:
             self._overlap_seconds += self._learner_time.between(*reply.span)
         self._count(reply)
-        for arrays, played in fragments:
-            self._deliver(worker, arrays, played, version, reply.restarted)
+        for arrays, meta in fragments:
+            self._deliver(worker, arrays, meta, version, reply.restarted)
         if fragments and self._whole:
-            spent = sum(reply.seconds[PARTS.index(part)] for part in ("environment", "inference", "buffer"))
-            self._episode_seconds = spent / len(fragments)
+            seconds = sum(reply.seconds[PARTS.index(part)] for part in ("environment", "inference", "buffer"))
+            self._episode_seconds = seconds / len(fragments)
         if reply.cause:
             left = numbers[len(fragments) :]
             self._requeue(worker, left)
@@ -410,17 +411,17 @@ class TaskScheduler(ABC, Generic[W]):
             raise CollectError(f"{reply.cause}\n\n{reply.traceback}".rstrip(), reply.traceback)
 
     def _deliver(
-        self, worker: W, arrays: Arrays, played: FragmentMeta, version: int, restarted: tuple[int, ...]
+        self, worker: W, arrays: Arrays, meta: FragmentMeta, version: int, restarted: tuple[int, ...]
     ) -> None:
         env_indices = np.asarray([NO_ENV] if self._whole else worker.env_indices, np.int64)
-        steps = played.num_steps
+        steps = meta.num_steps
         own = {name: array[: steps + (name == "obs")].copy() for name, array in arrays.items()}
-        fragment = fragment_of(self.plan, own, played, version, env_indices)
+        fragment = fragment_of(self.plan, own, meta, version, env_indices)
         self._steps += len(fragment)
-        self._episodes += len(played.episodes)
-        self._failures.over(played.episodes)
+        self._episodes += len(meta.episodes)
+        self._failures.over(meta.episodes)
         if not self._whole:
-            for env_index, number in played.episodes:
+            for env_index, number in meta.episodes:
                 worker.numbers[env_index - worker.env_indices[0]] = number + 1
             self._running_of(worker).add(fragment, restarted)
             self._diverged += len(restarted)
@@ -429,38 +430,39 @@ class TaskScheduler(ABC, Generic[W]):
     # What goes wrong
 
     def _worker_replaced(
-        self, worker: W, given: Sequence[tuple[int, ...] | None], cause: str, told: str
+        self, worker: W, given: Sequence[tuple[int, ...] | None], cause: str, trace: str
     ) -> None:
         """A worker had died, and another one has taken its place.
 
         Args:
             given: the tasks that it had, oldest first; None is its start.
-            cause, told: in one line, and the traceback, if it left one.
+            cause: in one line.
+            trace: the traceback, if it left one.
         """
         self._restarts += 1
         for numbers in given:
             if numbers is not None:
                 self._return_task(worker, numbers)
         if not given:
-            self._failures.add(worker.index, "nothing", cause, told, ())
+            self._failures.add(worker.index, "nothing", cause, trace, ())
         elif given[0] is None:
-            self._start_failed(worker, cause, told)
+            self._start_failed(worker, cause, trace)
         else:
-            self._task_failed(worker, given[0], cause, told)
+            self._task_failed(worker, given[0], cause, trace)
 
     def _return_task(self, worker: W, numbers: tuple[int, ...]) -> None:
-        """A task that was handed out will not be answered."""
+        """Requeues a task that will get no reply."""
         self._running -= _fragments(numbers)
         self._requeue(worker, numbers)
 
     def _requeue(self, worker: W, numbers: tuple[int, ...]) -> None:
-        """What is left of a task, with unit "steps" all of it, has to be handed out again."""
+        """Schedules the rest of a task again, with unit "steps" all of it."""
         for number in numbers:
             heapq.heappush(self._again, number)
         if not self._whole and self._mode == "collect":
             worker.due += 1
 
-    def _task_failed(self, worker: W, numbers: tuple[int, ...], cause: str, told: str) -> None:
+    def _task_failed(self, worker: W, numbers: tuple[int, ...], cause: str, trace: str) -> None:
         """Counts a failure at the episodes of these numbers, or at those that the worker's rows are in."""
         episodes: list[Episode]
         if self._whole:
@@ -470,16 +472,16 @@ class TaskScheduler(ABC, Generic[W]):
             self._running_of(worker).forget()
             episodes = list(zip(worker.env_indices, worker.numbers, strict=True))
             what = f"a fragment of rows {worker.env_indices[0]} to {worker.env_indices[-1]}"
-        self._failures.add(worker.index, what, cause, told, episodes)
+        self._failures.add(worker.index, what, cause, trace, episodes)
 
-    def _start_failed(self, worker: W, cause: str, told: str) -> None:
+    def _start_failed(self, worker: W, cause: str, trace: str) -> None:
         worker.failed_starts += 1
-        self._failures.add(worker.index, "building its environment", cause, told, ())
+        self._failures.add(worker.index, "building its environment", cause, trace, ())
         if worker.failed_starts >= self._failures.most:
             raise CollectError(
                 f"worker {worker.index} failed {worker.failed_starts} times at building its environment:"
-                f" {cause}\n\n{told}".rstrip(),
-                told,
+                f" {cause}\n\n{trace}".rstrip(),
+                trace,
             )
 
 

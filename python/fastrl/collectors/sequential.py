@@ -15,8 +15,7 @@ from fastrl.utils.seeding import NO_ENV
 class SequentialCollector:
     """The reference that the other collectors agree with; see `fastrl.collectors.protocol.Collector`.
 
-    `take` plays the next fragment itself, in the caller's thread: nothing goes on meanwhile, and it does not look at
-    its timeout.
+    `take` collects the next fragment itself, in the caller's thread, and ignores its timeout.
 
     Args:
         max_failures: an episode in which the environment raises is restarted in a new environment; after so many
@@ -67,7 +66,7 @@ class SequentialCollector:
             except CollectError:
                 raise
             except (Exception, SystemExit) as error:  # an environment that calls sys.exit() has failed, too
-                told = traceback.format_exc()
+                trace = traceback.format_exc()
                 self._running.forget()
                 episodes = (
                     [(NO_ENV, self._next)]
@@ -78,7 +77,7 @@ class SequentialCollector:
                     f"episode {self._next}" if whole else f"a fragment of rows 0 to {self.plan.num_envs - 1}"
                 )
                 try:
-                    self._failures.add(0, task, last_line(told), told, episodes)
+                    self._failures.add(0, task, last_line(trace), trace, episodes)
                 except CollectError as end:
                     raise end from error
         if not whole:
