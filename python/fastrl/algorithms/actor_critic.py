@@ -56,10 +56,16 @@ MaxStaleness = Annotated[
 class ActorCriticConfig:
     """Hyper-parameters of actor-critic algorithms. Schedules are linear in the environment steps done."""
 
-    num_steps: Annotated[int, Field(ge=1, description="steps of each environment between updates")] = 100
-    gamma: Annotated[float, Field(ge=0, le=1, description="discount of future rewards")] = 0.99
+    num_steps: Annotated[
+        int, Field(ge=1, description="steps of each environment between updates"), Setting(common=True)
+    ] = 100
+    gamma: Annotated[
+        float, Field(ge=0, le=1, description="discount of future rewards"), Setting(common=True)
+    ] = 0.99
     value_coef: Annotated[float, Field(ge=0, description="weight of the value loss")] = 0.5
-    learning_rate: Annotated[float, Field(ge=0, description="Adam's learning rate at the start")] = 1e-3
+    learning_rate: Annotated[
+        float, Field(ge=0, description="Adam's learning rate at the start"), Setting(common=True)
+    ] = 1e-3
     final_learning_rate: Annotated[float, Field(ge=0, description="Adam's learning rate at the end")] = 0.0
     entropy_coef: Annotated[float, Field(ge=0, description="weight of the entropy bonus at the start")] = 0.01
     final_entropy_coef: Annotated[
@@ -81,6 +87,7 @@ class ActorCriticConfig:
     hidden: Annotated[
         tuple[Annotated[int, Field(ge=1)], ...],
         Field(description="widths of the hidden layers of actor and critic, each of which has its own"),
+        Setting(common=True),
     ] = (64, 64)
     activation: Annotated[
         Activation, Field(description="after each hidden layer; tanh is much slower on CPUs")

@@ -38,7 +38,7 @@ from fastrl.networks.parameters import (
     load_weights,
 )
 from fastrl.networks.q_network import NATURE, QNetwork, flatten_statistics, parse_conv
-from fastrl.utils.config import section
+from fastrl.utils.config import Setting, section
 from fastrl.utils.timer import Stopwatch
 
 
@@ -51,7 +51,9 @@ def _conv(layer: str) -> str:
 class DQNConfig:
     """Hyper-parameters of DQN. Schedules are linear in the environment steps done."""
 
-    gamma: Annotated[float, Field(ge=0, le=1, description="discount of future rewards")] = 0.99
+    gamma: Annotated[
+        float, Field(ge=0, le=1, description="discount of future rewards"), Setting(common=True)
+    ] = 0.99
     n_step: Annotated[int, Field(ge=1, description="rewards that are summed before the bootstrap")] = 3
     double: Annotated[
         bool, Field(description="the online network chooses the action that the target network values")
@@ -88,7 +90,9 @@ class DQNConfig:
         float | None,
         Field(gt=0, description="errors beyond this weigh linearly in the loss; none: squared loss"),
     ] = 1.0
-    learning_rate: Annotated[float, Field(ge=0, description="Adam's learning rate")] = 5e-4
+    learning_rate: Annotated[float, Field(ge=0, description="Adam's learning rate"), Setting(common=True)] = (
+        5e-4
+    )
     adam_eps: Annotated[float, Field(gt=0, description="Adam's epsilon")] = 1e-5
     max_grad_norm: Annotated[
         float | None, Field(gt=0, description="gradients are scaled down to this norm; none: never")
@@ -104,6 +108,7 @@ class DQNConfig:
     hidden: Annotated[
         tuple[Annotated[int, Field(ge=1)], ...],
         Field(description="widths of the hidden layers; dueling networks have the last one twice"),
+        Setting(common=True),
     ] = (512,)
     batch_norm: Annotated[bool, Field(description="BatchNorm after each layer but the last")] = False
     precision: Annotated[

@@ -17,7 +17,7 @@ from fastrl.algorithms.actor_critic import (
 from fastrl.algorithms.ppo_loss import log_probs_and_entropy
 from fastrl.algorithms.protocol import Problem
 from fastrl.rollout.rollout import explained_variance
-from fastrl.utils.config import section
+from fastrl.utils.config import Setting, section
 from fastrl.utils.timer import Stopwatch
 
 
@@ -26,7 +26,9 @@ class ImpalaConfig(ActorCriticConfig):
     """Hyper-parameters of IMPALA."""
 
     max_staleness: MaxStaleness = 2
-    num_steps: Annotated[int, Field(ge=1, description="steps of each environment in an update")] = 20
+    num_steps: Annotated[
+        int, Field(ge=1, description="steps of each environment in an update"), Setting(common=True)
+    ] = 20
     trace_lambda: Annotated[
         float, Field(ge=0, le=1, description="V-trace: 0 trusts the value function, 1 the rewards")
     ] = 1.0

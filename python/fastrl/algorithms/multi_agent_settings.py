@@ -7,18 +7,22 @@ from pydantic import Field
 from fastrl.algorithms.schedules import ScheduleName
 from fastrl.networks.distributions import LOG_STD_RANGE
 from fastrl.networks.perceptron import Activation, Init
-from fastrl.utils.config import section
+from fastrl.utils.config import Setting, section
 
 
 @section
 class MultiAgentConfig:
     """Hyper-parameters that all learners of many agents share."""
 
-    num_steps: Annotated[int, Field(ge=1, description="steps of each environment between updates")] = 64
+    num_steps: Annotated[
+        int, Field(ge=1, description="steps of each environment between updates"), Setting(common=True)
+    ] = 64
     minibatch_size: Annotated[
         int, Field(ge=1, description="at most this many agent steps in a gradient step, in equal parts")
     ] = 8192
-    gamma: Annotated[float, Field(ge=0, le=1, description="discount of future rewards")] = 0.99
+    gamma: Annotated[
+        float, Field(ge=0, le=1, description="discount of future rewards"), Setting(common=True)
+    ] = 0.99
     gae_lambda: Annotated[
         float,
         Field(ge=0, le=1, description="advantage estimation: 0 trusts the value function, 1 the rewards"),
@@ -34,6 +38,7 @@ class MultiAgentConfig:
     hidden: Annotated[
         tuple[Annotated[int, Field(ge=1)], ...],
         Field(description="widths of the hidden layers of actors and critics, each of which has its own"),
+        Setting(common=True),
     ] = (128, 64, 32)
     activation: Annotated[
         Activation, Field(description="after each hidden layer; relu is much the fastest on CPUs")
@@ -60,7 +65,9 @@ class MultiAgentConfig:
     normalize_advantages: Annotated[
         bool, Field(description="each policy's advantages of a rollout are brought to mean 0, deviation 1")
     ] = True
-    learning_rate: Annotated[float, Field(ge=0, description="Adam's learning rate at the start")] = 1e-3
+    learning_rate: Annotated[
+        float, Field(ge=0, description="Adam's learning rate at the start"), Setting(common=True)
+    ] = 1e-3
     critic_learning_rate: Annotated[
         float | None, Field(ge=0, description="that of critics; none: the same as the policies'")
     ] = None
