@@ -25,7 +25,7 @@ class AsyncBackend:
     num_workers = 0
 
     def __init__(self, plan: Plan, num_threads: int) -> None:
-        env = native_vector_env(plan, plan.num_envs, num_threads=1)
+        env = native_vector_env(plan, num_threads=1)
         try:
             expect_spaces(plan, env.single_observation_space, env.single_action_space)
             whole = plan.unit == "episodes"
@@ -52,7 +52,6 @@ class AsyncEnvRunner:
         ready: how many environments to wait for before actions are chosen for them.
     """
 
-    first = 0
     restarts = 0
 
     def __init__(self, plan: Plan, backend: AsyncBackend, ready: int) -> None:

@@ -5,10 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from itertools import pairwise
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Literal, Self
 
@@ -29,10 +26,10 @@ from fastrl.collectors.protocol import CollectError, Plan, Report
 from fastrl.collectors.resources import WorkerCount, count_workers
 from fastrl.collectors.running import RunningEpisodes
 from fastrl.collectors.vector_backends import NativeBackend, ProcessBackend
-from fastrl.collectors.vector_runner import End, VectorEnvRunner
+from fastrl.collectors.vector_runner import VectorEnvRunner
 from fastrl.envs.process_pool import SHUTDOWN_GRACE_S, WorkerError
 from fastrl.envs.vector import NativeVectorEnv
-from fastrl.networks.compiled_actor import Actor
+from fastrl.networks.compiled_actor import MlpActor
 from fastrl.rollout.fragment import Fragment
 from fastrl.utils.seeding import NO_ENV
 
@@ -42,11 +39,10 @@ Runner = VectorEnvRunner | AsyncEnvRunner
 class LockstepCollector:
     """See `fastrl.collectors.protocol.Collector`. Made by `sync_collector` or `native_collector`.
 
-    Each runner has an actor, environments and a thread of its own. `take` collects in the background from its first
-    call on; then `collect` can no longer be used.
+    `take` collects in a background thread from its first call on; then `collect` can no longer be used.
 
     Args:
-        make_runners: makes the runners, which share the plan's environments in order.
+        make_runner: makes the runner of the plan's environments.
         max_pending: for `take`, fragments that may be running or wait to be taken. By default two, or with unit
             "episodes" two updates' worth of them.
     """
@@ -55,7 +51,7 @@ class LockstepCollector:
         self,
         name: str,
         plan: Plan,
-        make_runners: Callable[[Failures], Sequence[Runner]],
+        make_runner: Callable[[Failures], Runner],
         *,
         max_failures: int,
         max_pending: int | None,
@@ -68,7 +64,7 @@ class LockstepCollector:
         self._whole = plan.unit == "episodes"
         self._max_pending = max_pending or 2 * (plan.episodes if self._whole else 1)
         self._failures = Failures(max_failures)
-        # The newest version and its weights, and the version that the actors have.
+        # The newest version and its weights, and the version that the actor has.
         self._newest: tuple[int, bytes] | None = None
         self._loaded = 0
         self._running = RunningEpisodes(plan, () if self._whole else range(plan.num_envs))
@@ -77,15 +73,8 @@ class LockstepCollector:
         self._seconds = dict.fromkeys(PARTS, 0.0)
         self._arrays: list[Arrays] = []
         self._background: _Background | None = None
-        self._runners = make_runners(self._failures)
-        self._threads = (
-            ThreadPoolExecutor(len(self._runners), f"fastrl {name}") if len(self._runners) > 1 else None
-        )
+        self._runner = make_runner(self._failures)
         self._cold_start = self._failures.elapsed()
-
-    @property
-    def _actors(self) -> list[Actor]:
-        return [runner.actor for runner in self._runners]
 
     def publish(self, weights: Any) -> int:
         self._newest = self.version + 1, memoryview(weights).cast("B").tobytes()
@@ -93,15 +82,14 @@ class LockstepCollector:
         return self.version
 
     def _load(self) -> int:
-        """Loads the newest weights into the actors; returns their version."""
+        """Loads the newest weights into the actor; returns their version."""
         newest = self._newest
         if newest is None:
-            if self._runners[0].actor.weights_nbytes:
+            if self._runner.actor.weights_nbytes:
                 raise CollectError(UNPUBLISHED)
         elif newest[0] != self._loaded:
             start = time.perf_counter()
-            for actor in self._actors:
-                actor.load(newest[1])
+            self._runner.actor.load(newest[1])
             self._loaded = newest[0]
             self._seconds["weights"] += time.perf_counter() - start
         return self._loaded
@@ -121,9 +109,8 @@ class LockstepCollector:
 
     def refresh_observations(self) -> None:
         """Reads the observations again, after the owner of a compiled environment has changed it."""
-        for runner in self._runners:
-            if isinstance(runner, VectorEnvRunner):
-                runner.refresh_observations()
+        if isinstance(self._runner, VectorEnvRunner):
+            self._runner.refresh_observations()
 
     def take(self, timeout: float | None = None) -> Fragment | None:
         if self._background is None:
@@ -139,24 +126,12 @@ class LockstepCollector:
             else:
                 background.give(self._collect_steps(arrays_for(self.plan, self.plan.num_envs)))
 
-    def _map_runners(self, do: Callable[[Runner], Any]) -> list[Any]:
-        """Calls a function with every runner, each in its own thread."""
-        if self._threads is None:
-            return [do(self._runners[0])]
-        futures = [self._threads.submit(do, runner) for runner in self._runners]
-        return [future.result() for future in futures]
-
     def _collect_steps(self, arrays: Arrays) -> Fragment:
         version = self._load()
         for name in ("terminations", "truncations", "final_obs"):
             arrays[name][...] = 0
-
-        def run(runner: Runner) -> list[End]:
-            part = slice(runner.first, runner.first + len(runner.env_indices))
-            return runner.run_steps({name: array[:, part] for name, array in arrays.items()})
-
         # By step, then environment.
-        ends = sorted(end for part in self._map_runners(run) for end in part)
+        ends = sorted(self._runner.run_steps(arrays))
         meta = FragmentMeta(
             self.plan.num_steps,
             [end[3] for end in ends],
@@ -164,11 +139,8 @@ class LockstepCollector:
             [(end[1], end[2]) for end in ends],
             [end[6] for end in ends],
         )
-        env_indices = np.concatenate([runner.env_indices for runner in self._runners])
-        fragment = fragment_of(self.plan, arrays, meta, version, env_indices)
-        self._running.add(
-            fragment, [runner.first + row for runner in self._runners for row in runner.restarted]
-        )
+        fragment = fragment_of(self.plan, arrays, meta, version, self._runner.env_indices.copy())
+        self._running.add(fragment, self._runner.restarted)
         self._count(fragment)
         return fragment
 
@@ -176,25 +148,16 @@ class LockstepCollector:
         """Runs the next episodes, and gives each away when it has ended."""
         version = self._load()
         count = count or self.plan.episodes
-        first, groups = self._next, len(self._runners)
-        lock = threading.Lock()
 
         def on_end(arrays: Arrays, number: int, total: float, info: tuple[float, ...]) -> None:
             length = len(arrays["rewards"])
             meta = FragmentMeta(length, [total], [length], [(NO_ENV, number)], [info])
             fragment = fragment_of(self.plan, arrays, meta, version, np.array([NO_ENV], np.int64))
-            with lock:
-                self._count(fragment)
-                give(fragment)
+            self._count(fragment)
+            give(fragment)
 
-        def run(runner: Runner) -> None:
-            group = self._runners.index(runner)
-            runner.run_episodes(
-                range(first + count * group // groups, first + count * (group + 1) // groups), on_end
-            )
-
-        self._next += count
-        self._map_runners(run)
+        first, self._next = self._next, self._next + count
+        self._runner.run_episodes(range(first, first + count), on_end)
 
     def _count(self, fragment: Fragment) -> None:
         self._steps += len(fragment)
@@ -202,30 +165,24 @@ class LockstepCollector:
         self._failures.over(map(tuple, fragment.episodes.tolist()))
 
     def report(self) -> Report:
-        seconds = dict(self._seconds)
-        workers = sum(runner.backend.num_workers for runner in self._runners)
-        for runner in self._runners:
-            spent, waited = runner.backend.seconds()
-            for part, value in runner.seconds.items():
-                seconds[part] += value
-            if workers:
-                # Workers measure their own time, without that of their messages.
-                seconds["environment"] += spent - runner.seconds["environment"]
-                seconds["waiting"] += waited
-        if not workers and self._background is not None:
-            workers = len(self._runners)
-        elif not workers:
-            # The learner waits for threads that run at the same time: their mean is its time.
-            seconds = {part: value / len(self._runners) for part, value in seconds.items()}
+        runner = self._runner
+        seconds = {part: value + runner.seconds[part] for part, value in self._seconds.items()}
+        workers = runner.backend.num_workers
+        if workers:
+            # Workers measure their own time, without that of their messages.
+            seconds["environment"], waited = runner.backend.seconds()
+            seconds["waiting"] += waited
+        elif self._background is not None:
+            workers = 1
         return Report(
             steps=self._steps,
             episodes=self._episodes,
             workers=workers,
             failures=tuple(self._failures.all),
-            restarts=sum(runner.restarts for runner in self._runners),
-            diverged=sum(runner.diverged for runner in self._runners),
+            restarts=runner.restarts,
+            diverged=runner.diverged,
             cold_start=self._cold_start,
-            memory_mib=tuple(size for runner in self._runners for size in runner.backend.memory()),
+            memory_mib=runner.backend.memory(),
             seconds=seconds,
         )
 
@@ -238,21 +195,15 @@ class LockstepCollector:
             [self._next] = resumed(state, [NO_ENV])
         else:
             numbers = resumed(state, range(self.plan.num_envs))
-            episodes = self._running.load(numbers, state["running"])
-            for runner in self._runners:
-                part = slice(runner.first, runner.first + len(runner.env_indices))
-                runner.numbers[:], runner.running = numbers[part], episodes[part]
+            self._runner.running = self._running.load(numbers, state["running"])
+            self._runner.numbers[:] = numbers
         self.version = self._loaded = state["version"]
 
     def close(self) -> None:
         if self._background is not None:
-            for runner in self._runners:
-                runner.stopped = True
+            self._runner.stopped = True
             self._background.end()
-        if self._threads is not None:
-            self._threads.shutdown()
-        for runner in self._runners:
-            runner.backend.close()
+        self._runner.backend.close()
 
     def __enter__(self) -> Self:
         return self
@@ -341,7 +292,7 @@ def sync_collector(
     """
     count = count_workers(n_workers, useful=plan.num_envs, measure=measure)
 
-    def make_runners(failures: Failures) -> list[VectorEnvRunner]:
+    def make_runner(failures: Failures) -> Runner:
         try:
             backend = ProcessBackend(plan, count, task_timeout=task_timeout, start_method=start_method)
         except WorkerError as error:
@@ -349,9 +300,9 @@ def sync_collector(
             raise CollectError(
                 f"worker {first.worker}: {first.cause}\n\n{first.traceback}".rstrip(), first.traceback
             ) from None
-        return [VectorEnvRunner(plan, backend, plan.make_actor(), 0, plan.num_envs, failures)]
+        return VectorEnvRunner(plan, backend, plan.make_actor(), failures)
 
-    return LockstepCollector("sync", plan, make_runners, max_failures=max_failures, max_pending=max_pending)
+    return LockstepCollector("sync", plan, make_runner, max_failures=max_failures, max_pending=max_pending)
 
 
 def native_collector(
@@ -364,25 +315,24 @@ def native_collector(
 ) -> LockstepCollector:
     """Collects from a compiled environment, in threads of this process.
 
-    Each thread steps its share of the environments in lockstep. With ``asynchronous`` there is no barrier at each step:
+    One loop in Python steps all environments in lockstep. The compiled environment and the compiled actor divide each
+    step among threads of their own, which do not hold the GIL. With ``asynchronous`` there is no barrier at each step:
     actions are chosen for the environments that are ready first. The fragments are the same; it is faster where steps
     are long and uneven.
 
     Args:
-        n_workers: threads; "auto": one a core.
+        n_workers: threads of the environment, and of the actor; "auto": one a core.
         max_pending: see `LockstepCollector`.
         asynchronous: how many environments to wait for at a time.
         env: a vector environment of the caller's to collect from, with autoreset_mode "disabled". It may be changed
             between two calls of `collect` (see `LockstepCollector.refresh_observations`), is stepped with its own
-            threads, whatever ``n_workers`` says, and stays open. None: environments are built from the plan.
+            threads, whatever ``n_workers`` says, and stays open. None: it is built from the plan.
 
     Raises:
         CollectError: the environment is not compiled, or its spaces are not the plan's.
         ValueError, TypeError: an argument that makes no sense.
     """
     threads = min(count_workers(n_workers, useful=max(plan.num_envs, plan.episodes)), plan.num_envs)
-    if env is not None:
-        threads = 1
     if asynchronous is not None and not 1 <= asynchronous <= plan.num_envs:
         raise ValueError(f"asynchronous should be from 1 to num_envs, {plan.num_envs}, got {asynchronous}")
     lacking = {
@@ -393,15 +343,13 @@ def native_collector(
     if asynchronous is not None and any(lacking.values()):
         names = " and ".join(name for name, is_given in lacking.items() if is_given)
         raise ValueError(f"asynchronous collection does not support {names}: leave asynchronous out")
-    bounds = [plan.num_envs * i // threads for i in range(threads + 1)]
 
-    def make_runners(failures: Failures) -> Sequence[Runner]:
+    def make_runner(failures: Failures) -> Runner:
         if asynchronous is not None:
-            return [AsyncEnvRunner(plan, AsyncBackend(plan, threads), asynchronous)]
-        make = partial(VectorEnvRunner, plan)
-        return [
-            make(NativeBackend(plan, end - first, env), plan.make_actor(), first, end - first, failures)
-            for first, end in pairwise(bounds)
-        ]
+            return AsyncEnvRunner(plan, AsyncBackend(plan, threads), asynchronous)
+        actor = plan.make_actor()
+        if isinstance(actor, MlpActor):
+            actor = actor.with_threads(threads)
+        return VectorEnvRunner(plan, NativeBackend(plan, threads, env), actor, failures)
 
-    return LockstepCollector("native", plan, make_runners, max_failures=1, max_pending=max_pending)
+    return LockstepCollector("native", plan, make_runner, max_failures=1, max_pending=max_pending)

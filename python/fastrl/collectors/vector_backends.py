@@ -150,9 +150,10 @@ class ProcessBackend:
 
 
 class NativeBackend:
-    """A compiled vector environment, stepped in the caller's thread.
+    """A compiled vector environment, stepped in threads of its own.
 
     Args:
+        num_threads: how many, where it is built here.
         env: the vector environment, which stays the caller's. None: one is built from the plan, and closed at the end.
 
     Raises:
@@ -163,8 +164,9 @@ class NativeBackend:
 
     num_workers = 0
 
-    def __init__(self, plan: Plan, num_rows: int, env: NativeVectorEnv | None = None) -> None:
-        self._env = native_vector_env(plan, num_rows) if env is None else env
+    def __init__(self, plan: Plan, num_threads: int, env: NativeVectorEnv | None = None) -> None:
+        num_rows = plan.num_envs
+        self._env = native_vector_env(plan, num_threads) if env is None else env
         self._owned = env is None
         if self._env.num_envs != num_rows:
             raise ValueError(f"env: expected num_envs {num_rows} as in the plan, got {self._env.num_envs}")
@@ -245,8 +247,8 @@ class NativeBackend:
             self._env.close()
 
 
-def native_vector_env(plan: Plan, num_rows: int, **options: Any) -> NativeVectorEnv:
-    """Builds the compiled vector environment of a plan's Gymnasium id.
+def native_vector_env(plan: Plan, num_threads: int) -> NativeVectorEnv:
+    """Builds the compiled vector environment of a plan's Gymnasium id, for the plan's environments.
 
     Raises:
         CollectError: the id has none.
@@ -259,8 +261,8 @@ def native_vector_env(plan: Plan, num_rows: int, **options: Any) -> NativeVector
     if known is None:
         raise refused
     build: Any = _vector_type(known)
-    given = {"autoreset_mode": AutoresetMode.DISABLED, "num_threads": 1, **known.kwargs, **plan.env.options}
-    env: NativeVectorEnv = build(num_rows, **{**given, **options})
+    options = {"autoreset_mode": AutoresetMode.DISABLED, **known.kwargs, **plan.env.options}
+    env: NativeVectorEnv = build(plan.num_envs, **{**options, "num_threads": num_threads})
     return env
 
 

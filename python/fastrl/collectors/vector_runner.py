@@ -33,11 +33,9 @@ def episode_arrays(kept: Arrays, row: int, length: int) -> Arrays:
 
 
 class VectorEnvRunner:
-    """Steps rows of environments T steps at a time, or runs whole episodes, one in each row at a time.
+    """Steps the R environments of a plan T steps at a time, or runs whole episodes, one in each row at a time.
 
     Args:
-        first: the plan's index of the first row.
-        num_rows: how many rows.
         failures: counts failures of workers.
 
     Attributes:
@@ -50,13 +48,11 @@ class VectorEnvRunner:
         stopped: set by another thread; the next step raises `Stopped`.
     """
 
-    def __init__(
-        self, plan: Plan, backend: VectorBackend, actor: Actor, first: int, num_rows: int, failures: Failures
-    ) -> None:
-        self.plan, self.backend, self.actor, self.first = plan, backend, actor, first
+    def __init__(self, plan: Plan, backend: VectorBackend, actor: Actor, failures: Failures) -> None:
+        self.plan, self.backend, self.actor = plan, backend, actor
         self._failures = failures
-        whole = plan.unit == "episodes"
-        self.env_indices = np.full(num_rows, NO_ENV) if whole else np.arange(first, first + num_rows)
+        num_rows, whole = plan.num_envs, plan.unit == "episodes"
+        self.env_indices = np.full(num_rows, NO_ENV) if whole else np.arange(num_rows)
         self.numbers = np.zeros(num_rows, np.int64)
         self.running: Sequence[RunningEpisode] = ()
         self.restarted: list[int] = []

@@ -97,8 +97,13 @@ class MlpActor:
     """
 
     def __init__(self, architecture: Mapping[str, Any], num_threads: int = 1) -> None:
+        self._architecture = architecture
         self._mlp = Mlp(**architecture, num_threads=num_threads)
         self.weights_nbytes = 4 * self._mlp.num_weights
+
+    def with_threads(self, num_threads: int) -> MlpActor:
+        """Makes an actor of the same architecture with another number of threads, without weights."""
+        return MlpActor(self._architecture, num_threads)
 
     def load(self, weights: Buffer) -> None:
         self._mlp.load(weights)
