@@ -21,7 +21,7 @@ from waiting import TIMEOUT, wait_until
 from waiting import is_running as alive
 
 from fastrl.collectors.actor_process import Job, Stacks, collect
-from fastrl.collectors.counters import GAMES, Game, SharedCounters, Times
+from fastrl.collectors.counters import KEPT_EPISODES, EndedEpisode, SharedCounters, Times
 from fastrl.collectors.pool import CONTEXT, CollectorError, Pool
 from fastrl.collectors.transport import QueueTransport, TransportClosed
 from fastrl.collectors.weights import Weights
@@ -87,7 +87,7 @@ def job(index: int = 0, dies_at: int = -1, fragment: int = 8, make_env: Any = No
         index=index,
         envs=range(2 * index, 2 * index + 2),
         make_env=make_env or functools.partial(Walk, dies_at),
-        tells_games=False,
+        has_episode_info=False,
         make_actor=Plan,
         row=replay().dtype,
         stack=3,
@@ -119,9 +119,9 @@ class Kept:
 
 
 def test_rows_are_what_the_replay_expects() -> None:
-    sender, board = Kept(200), SharedCounters(CONTEXT, 1)
+    sender, counters = Kept(200), SharedCounters(CONTEXT, 1)
     with pytest.raises(TransportClosed):
-        collect(job(), board, sender, None)
+        collect(job(), counters, sender, None)
     for env in (0, 1):
         rows = [row for row in sender.rows if row["env"] == env]
         episode, time_ = 0, 0
@@ -135,9 +135,9 @@ def test_rows_are_what_the_replay_expects() -> None:
             time_ += 1
             assert row["terminated"] == (not long and time_ == 3)
             assert row["truncated"] == (time_ == 5)
-    games = board.new_games()
-    assert {game.length for game in games} == {3, 5}
-    assert board.new_games() == []
+    episodes = counters.new_episodes()
+    assert {each.length for each in episodes} == {3, 5}
+    assert counters.new_episodes() == []
 
 
 def test_the_actor_sees_what_the_replay_gives() -> None:
@@ -210,33 +210,33 @@ def test_stacks() -> None:
     assert alone.obs.tolist() == [[3, 4]]
 
 
-def test_a_board_keeps_the_newest_games() -> None:
-    board = SharedCounters(CONTEXT, 2)
-    for i in range(GAMES + 10):
-        board.add_game(1, Game(float(i), i))
-    board.add_game(0, Game(-1.0, 7))
-    games = board.new_games()
-    assert games[0] == Game(-1.0, 7)
-    assert [game.length for game in games[1:]] == list(range(10, GAMES + 10))
-    board.report(0, 5, 1, Times(10.0, 6.0, 3.0, 0.5))
-    board.report(1, 6, 1, Times(10.0, 8.0, 1.0, 0.5))
-    assert board.collected() == 11
-    assert board.times().shares() == {"environment": 0.7, "inference": 0.2, "queue": 0.05}
-    assert not board.stop
-    board.set_stop()
-    assert board.stop
+def test_counters_keep_the_newest_games() -> None:
+    counters = SharedCounters(CONTEXT, 2)
+    for i in range(KEPT_EPISODES + 10):
+        counters.add_episode(1, EndedEpisode(float(i), i))
+    counters.add_episode(0, EndedEpisode(-1.0, 7))
+    episodes = counters.new_episodes()
+    assert episodes[0] == EndedEpisode(-1.0, 7)
+    assert [each.length for each in episodes[1:]] == list(range(10, KEPT_EPISODES + 10))
+    counters.report(0, 5, 1, Times(10.0, 6.0, 3.0, 0.5))
+    counters.report(1, 6, 1, Times(10.0, 8.0, 1.0, 0.5))
+    assert counters.collected() == 11
+    assert counters.times().shares() == {"environment": 0.7, "inference": 0.2, "queue": 0.05}
+    assert not counters.stop
+    counters.set_stop()
+    assert counters.stop
 
 
 class Setup:
     """A pool with what belongs to it."""
 
     def __init__(self, *jobs: Job) -> None:
-        self.board = SharedCounters(CONTEXT, len(jobs))
+        self.counters = SharedCounters(CONTEXT, len(jobs))
         self.feed = QueueTransport(jobs[0].row, 256, len(jobs))
         self.weights = Weights(8)
         self.rows: list[Any] = []
         senders = [self.feed.sender() for _ in jobs]
-        self.pool = Pool(jobs, senders, self.board, self.weights, [self.feed.name, self.weights.name])
+        self.pool = Pool(jobs, senders, self.counters, self.weights, [self.feed.name, self.weights.name])
 
     def drain_until(self, done: Any, seconds: float = TIMEOUT) -> None:
         end = time.monotonic() + seconds
@@ -263,7 +263,7 @@ def setups() -> Iterator[list[Setup]]:
         setup.close()
 
 
-def test_collectors_act_on_the_newest_weights_and_end_when_told(setups: list[Setup]) -> None:
+def test_collectors_act_on_the_newest_weights_and_end_when_stopped(setups: list[Setup]) -> None:
     setup = Setup(job(0), job(1))
     setups.append(setup)
     for weight in (3, 2):

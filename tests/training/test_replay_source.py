@@ -108,11 +108,11 @@ def parts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
 
 def test_rows_go_to_the_replay_and_steps_are_counted(parts: Parts) -> None:
     ingest = parts.actors.ingest
-    assert parts.source.steps == ingest.steps == parts.actors.board.steps == 100
+    assert parts.source.steps == ingest.steps == parts.actors.counters.steps == 100
     ingest.version = 7
     parts.put(parts.episode(6, version=4))
     parts.put(parts.episode(2, version=7))
-    wait_until(lambda: parts.actors.board.steps == 108)
+    wait_until(lambda: parts.actors.counters.steps == 108)
     assert parts.source.steps == 108
     assert len(parts.replay) == 8
     assert ingest.take_staleness() == pytest.approx(3 * 7 / 10)

@@ -299,7 +299,7 @@ def measure(way: str, settings: Any, seconds: float) -> Flow:
         def learn(actors: ActorProcesses) -> None:
             nonlocal batches
             if isinstance(actors.feed, NoFeed):
-                actors.ingest.steps = actors.board.collected()
+                actors.ingest.steps = actors.counters.collected()
             batch = source.next(watch)
             if batch is not None:
                 source.feedback(dqn.update(batch, watch))
@@ -308,13 +308,19 @@ def measure(way: str, settings: Any, seconds: float) -> Flow:
                 raise RuntimeError("an actor died")
 
         def totals(actors: ActorProcesses) -> tuple[int, int, int, Times, float]:
-            return actors.board.collected(), actors.steps, batches, actors.board.times(), actors.feed.waited()
+            return (
+                actors.counters.collected(),
+                actors.steps,
+                batches,
+                actors.counters.times(),
+                actors.feed.waited(),
+            )
 
         if isinstance(actors.feed, NoFeed):
             # Transitions to learn from, which nobody brings.
             rows = settings.replay.learning_starts + settings.env.num_envs
             source.replay.append(np.zeros(rows, source.replay.dtype))
-        while batches == 0 or not all(actors.board.steps_of(i) for i in range(actors.board.collectors)):
+        while batches == 0 or not all(actors.counters.steps_of(i) for i in range(actors.counters.collectors)):
             learn(actors)
 
         before = totals(actors)

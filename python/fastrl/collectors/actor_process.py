@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from fastrl.collectors.counters import Game, SharedCounters, Times
+from fastrl.collectors.counters import EndedEpisode, SharedCounters, Times
 from fastrl.collectors.transport import Sender
 from fastrl.collectors.weights import Weights
 from fastrl.envs import contract
@@ -18,30 +18,30 @@ from fastrl.networks.compiled_actor import ExploringActor
 
 @dataclass(frozen=True)
 class Job:
-    """What a collector has to do. It is pickled into the collector's process.
+    """The task of a collecting process, which receives it as a pickle.
 
     Attributes:
-        index: which of the run's collectors.
-        envs: the numbers of its environments in the run, which its rows carry.
+        index: its number among the run's collectors.
+        envs: indices of its environments in the run, for the rows' field ``env``.
         make_env: makes one of them, with single frames or vectors as observations. With frames, ``info["episode"]``
-            tells return and length where a game has ended, as `fastrl.envs.pixels.PixelEnv` does.
-        tells_games: whether it does so; otherwise each episode is a game.
+            has return and length where a game has ended, as `fastrl.envs.pixels.PixelEnv` does.
+        has_episode_info: whether it does so; otherwise returns and lengths are summed here.
         make_actor: from a seed.
         row: the rows' type: fields ``env, obs, action, reward, terminated, truncated, end, version``.
-        stack: so many of the newest frames an actor sees at once, channels first; 0: what the environment gives.
+        stack: the newest frames that make an observation, channels first; 0: observations are not stacked.
         epsilon: share of random actions, by environment steps of the run.
         powers: float64 [K], to which each environment's epsilon is raised (Horgan et al., "Distributed Prioritized
             Experience Replay", 2018, section 4.1, has environments that explore differently); 1: as it is.
-        fragment: rows that are handed over at a time.
-        weights_every: steps of each environment between looks at newer weights.
+        fragment: rows that are sent at a time.
+        weights_every: steps of each environment between checks for newer weights.
         seed: of environments and exploration.
-        attempt: how many collectors did this job before and died; the seeds of each are its own.
+        attempt: how many processes of this job have died before; each has its own seeds.
     """
 
     index: int
     envs: range
     make_env: Callable[[], gymnasium.Env[Any, Any]]
-    tells_games: bool
+    has_episode_info: bool
     make_actor: Callable[[int], ExploringActor]
     row: np.dtype[Any]
     stack: int
@@ -72,27 +72,27 @@ class Stacks:
         return mine
 
     def begin(self, i: int, frame: NDArray[Any]) -> None:
-        """An episode begins."""
+        """Starts an episode."""
         self.obs[i] = 0
         self.newest(i)[...] = frame
 
     def push(self, i: int, frame: NDArray[Any]) -> None:
-        """A step was taken."""
+        """Adds the frame of a step."""
         if self._stacked:
             # numpy copies as if through a buffer where source and target overlap.
             self.obs[i, :-1] = self.obs[i, 1:]
         self.newest(i)[...] = frame
 
 
-def collect(job: Job, board: SharedCounters, sender: Sender, weights: Weights | None) -> None:
-    """Plays until the board says stop.
+def collect(job: Job, counters: SharedCounters, sender: Sender, weights: Weights | None) -> None:
+    """Steps the environments until the counters say stop.
 
     Args:
-        weights: where the learner publishes; None: those that the actor was made with are kept.
+        weights: the learner's broadcast; None: the actor keeps its initial weights.
 
     Raises:
         TransportClosed: the learner takes no more.
-        ContractError: an environment gives what its space does not have, or NaN or infinity.
+        ContractError: an observation or reward is not finite, or not in its space.
     """
     seeds = np.random.SeedSequence([job.seed, job.index, job.attempt]).generate_state(len(job.envs) + 1)
     actor = job.make_actor(int(seeds[-1]))
@@ -104,29 +104,29 @@ def collect(job: Job, board: SharedCounters, sender: Sender, weights: Weights | 
     form = contract.form_of(type(envs[0].unwrapped).__name__ if spec is None else spec.id, shape, dtype)
     for i, env in enumerate(envs):
         stacks.begin(i, contract.reset(env, form, int(seeds[i]))[0])
-    # A round of steps may add two rows an environment.
+    # A step of all environments may add two rows for each.
     rows = np.zeros(job.fragment + 2 * len(envs), job.row)
     column = {name: rows[name] for name in job.row.names or ()}
     returns, lengths = np.zeros(len(envs)), np.zeros(len(envs), np.int64)
-    steps, version, filled, rounds = board.steps_of(job.index), 0, 0, 0
-    before = board.times_of(job.index)
+    steps, version, filled, num_acts = counters.steps_of(job.index), 0, 0, 0
+    before = counters.times_of(job.index)
     start = clock = time.perf_counter()
-    spent = {"environment": before.environment, "inference": before.inference, "queue": before.queue}
+    seconds_of = {"environment": before.environment, "inference": before.inference, "queue": before.queue}
 
     def passed(part: str) -> None:
         nonlocal clock
         now = time.perf_counter()
-        spent[part] += now - clock
+        seconds_of[part] += now - clock
         clock = now
 
-    while not board.stop:
-        if weights is not None and rounds % job.weights_every == 0:
+    while not counters.stop:
+        if weights is not None and num_acts % job.weights_every == 0:
             newer = weights.read(buffer, newer_than=version)
             if newer:
                 actor.load(buffer)
                 version = newer
-        actions = actor.act(stacks.obs, job.epsilon(board.steps) ** job.powers)
-        rounds += 1
+        actions = actor.act(stacks.obs, job.epsilon(counters.steps) ** job.powers)
+        num_acts += 1
         passed("inference")
         for i, env in enumerate(envs):
             action = int(actions[i])
@@ -147,11 +147,11 @@ def collect(job: Job, board: SharedCounters, sender: Sender, weights: Weights | 
                 column["obs"][filled] = frame
                 column["end"][filled] = True
                 filled += 1
-                game = info.get("episode")
-                if game is not None:
-                    board.add_game(job.index, Game(float(game["r"]), int(game["l"])))
-                elif not job.tells_games:
-                    board.add_game(job.index, Game(float(returns[i]), int(lengths[i])))
+                ended = info.get("episode")
+                if ended is not None:
+                    counters.add_episode(job.index, EndedEpisode(float(ended["r"]), int(ended["l"])))
+                elif not job.has_episode_info:
+                    counters.add_episode(job.index, EndedEpisode(float(returns[i]), int(lengths[i])))
                 returns[i], lengths[i] = 0, 0
                 stacks.begin(i, contract.reset(env, form)[0])
             else:
@@ -164,4 +164,4 @@ def collect(job: Job, board: SharedCounters, sender: Sender, weights: Weights | 
             filled = 0
             passed("queue")
             seconds = before.seconds + clock - start
-            board.report(job.index, steps, version, Times(seconds, **spent))
+            counters.report(job.index, steps, version, Times(seconds, **seconds_of))

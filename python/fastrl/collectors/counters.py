@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-# Ended games that a collector can note between two looks of the learner.
-GAMES = 256
+# The newest ended episodes of each collector that are kept between two calls of `SharedCounters.new_episodes`.
+KEPT_EPISODES = 256
 
 _LEARNER = np.dtype([("steps", np.int64), ("stop", np.int64)])
 _COLLECTOR = np.dtype(
@@ -19,16 +19,16 @@ _COLLECTOR = np.dtype(
         ("environment", np.float64),
         ("inference", np.float64),
         ("queue", np.float64),
-        ("games", np.int64),
-        ("returns", np.float64, GAMES),
-        ("lengths", np.int64, GAMES),
+        ("episodes", np.int64),
+        ("returns", np.float64, KEPT_EPISODES),
+        ("lengths", np.int64, KEPT_EPISODES),
     ]
 )
 
 
 @dataclass(frozen=True)
-class Game:
-    """One that has ended: its undiscounted return, before clipping, and its number of steps."""
+class EndedEpisode:
+    """The undiscounted return of an episode, before rewards are clipped, and its number of steps."""
 
     value: float
     length: int
@@ -41,7 +41,7 @@ class Times:
     Attributes:
         seconds: in all.
         environment, inference: in their environments; choosing actions, reading weights included.
-        queue: handing over experience: copying it and, which should be next to nothing, waiting for room.
+        queue: sending experience: copying it and waiting for room, which should take next to no time.
     """
 
     seconds: float = 0.0
@@ -72,10 +72,9 @@ class Times:
 
 
 class SharedCounters:
-    """Each number has one writer, and fits into a word, so nobody locks anything.
+    """Numbers in shared memory. Each has one writer and fits into a word, so there are no locks.
 
-    It lies in memory that has no name: it is handed to a process when that is started, and is gone with the last
-    of them.
+    The memory has no name: processes inherit it when they are started, and it is freed with the last of them.
 
     Args:
         context: that the processes are started with.
@@ -102,7 +101,7 @@ class SharedCounters:
 
     @property
     def steps(self) -> int:
-        """Environment steps that the learner has taken in, on which schedules depend."""
+        """Environment steps that the learner has received, on which schedules depend."""
         return int(self._learner["steps"][0])
 
     @steps.setter
@@ -111,26 +110,26 @@ class SharedCounters:
 
     @property
     def stop(self) -> bool:
-        """Whether collectors are to leave."""
+        """Whether collectors should stop."""
         return bool(self._learner["stop"][0])
 
     def set_stop(self) -> None:
         self._learner["stop"] = 1
 
     def report(self, collector: int, steps: int, version: int, times: Times) -> None:
-        """A collector tells what it has done since the run began, its predecessors included."""
+        """Stores a collector's totals since the start of the run, those of its predecessors included."""
         mine = self._collectors[collector : collector + 1]
         mine["steps"], mine["version"] = steps, version
         mine["seconds"], mine["environment"] = times.seconds, times.environment
         mine["inference"], mine["queue"] = times.inference, times.queue
 
-    def add_game(self, collector: int, game: Game) -> None:
+    def add_episode(self, collector: int, ended: EndedEpisode) -> None:
         mine = self._collectors[collector : collector + 1]
-        count = int(mine["games"][0])
-        mine["returns"][0, count % GAMES] = game.value
-        mine["lengths"][0, count % GAMES] = game.length
-        # After them: who sees the count finds them.
-        mine["games"] = count + 1
+        count = int(mine["episodes"][0])
+        mine["returns"][0, count % KEPT_EPISODES] = ended.value
+        mine["lengths"][0, count % KEPT_EPISODES] = ended.length
+        # Written last: a reader that sees the count finds both values.
+        mine["episodes"] = count + 1
 
     def steps_of(self, collector: int) -> int:
         return int(self._collectors["steps"][collector])
@@ -156,13 +155,17 @@ class SharedCounters:
             )
         )
 
-    def new_games(self) -> list[Game]:
-        """Those that have ended since the last call; of more than `GAMES` of one collector the newest."""
-        games = []
+    def new_episodes(self) -> list[EndedEpisode]:
+        """Episodes that have ended since the last call; of more than `KEPT_EPISODES` of one collector the newest."""
+        episodes = []
         for i, seen in enumerate(self._seen):
             mine = self._collectors[i]
-            count = int(mine["games"])
-            for k in range(max(seen, count - GAMES), count):
-                games.append(Game(float(mine["returns"][k % GAMES]), int(mine["lengths"][k % GAMES])))
+            count = int(mine["episodes"])
+            for k in range(max(seen, count - KEPT_EPISODES), count):
+                episodes.append(
+                    EndedEpisode(
+                        float(mine["returns"][k % KEPT_EPISODES]), int(mine["lengths"][k % KEPT_EPISODES])
+                    )
+                )
             self._seen[i] = count
-        return games
+        return episodes

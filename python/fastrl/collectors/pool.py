@@ -32,7 +32,7 @@ RESTART_WINDOW_S = 600.0
 
 
 class AnyJob(Protocol):
-    """What a pool has to know of a job, a frozen dataclass: see `fastrl.collectors.actor_process.Job`."""
+    """The fields of a job that a pool reads; a frozen dataclass, see `fastrl.collectors.actor_process.Job`."""
 
     @property
     def index(self) -> int: ...
@@ -47,7 +47,7 @@ Work = Callable[[J, SharedCounters, Sender, Weights | None], None]
 
 
 class CollectorError(CollectError):
-    """Collectors die again and again, or of something that comes again; the message has the last one's traceback."""
+    """Collectors die repeatedly, or of a cause that would recur; the message has the last traceback."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,11 +55,11 @@ class Death:
     """A collector that has died.
 
     Attributes:
-        index: which.
-        envs: the numbers of its environments.
+        index: of its job.
+        envs: indices of its environments.
         cause: one line.
         traceback: its own, empty if it was killed, or ``refused``.
-        refused: its environment does not keep to Gymnasium's interface: to start it again is of no use.
+        refused: its environment violates Gymnasium's interface, so a restart is useless.
     """
 
     index: int
@@ -75,34 +75,34 @@ class _Worker(Generic[J]):
     process: BaseProcess
     report: Connection
     steps: int  # when it was started
-    told: str = ""  # its traceback, once it has died, or
-    refused: str = ""  # what its environment did
+    trace: str = ""  # its traceback, once it has died, or
+    refused: str = ""  # the violation of Gymnasium's interface
 
 
 class Pool(Generic[J]):
     """A process for each job.
 
     Args:
-        jobs: one a collector.
-        senders: their ends of the feed.
-        board: made with `CONTEXT`.
-        weights: where the learner publishes, if it does.
-        names: of shared memory that is to be removed if the learner is killed.
-        work: what each process does, until `TransportClosed` or the board says stop.
+        jobs: one a process.
+        senders: their ends of the transport.
+        counters: made with `CONTEXT`.
+        weights: the learner's broadcast, if there is one.
+        names: of shared memory to remove if the learner is killed.
+        work: called in each process, until `TransportClosed` or the counters say stop.
     """
 
     def __init__(
         self,
         jobs: Sequence[J],
         senders: Sequence[Sender],
-        board: SharedCounters,
+        counters: SharedCounters,
         weights: Weights | None,
         names: Sequence[str] = (),
         work: Work[Any] = collect,
     ) -> None:
         self._do = work
         self._senders = list(senders)
-        self._board = board
+        self._counters = counters
         self._weights = weights
         self._names = list(names)
         self._deaths: dict[int, list[float]] = {job.index: [] for job in jobs}
@@ -116,7 +116,7 @@ class Pool(Generic[J]):
 
     @property
     def pids(self) -> list[int]:
-        """Of the processes, in the order of the jobs."""
+        """Process ids, in the order of the jobs."""
         return [worker.process.pid or 0 for worker in self._workers]
 
     def _start(self, job: J) -> _Worker[J]:
@@ -124,7 +124,7 @@ class Pool(Generic[J]):
         arguments = (
             self._do,
             job,
-            self._board,
+            self._counters,
             self._senders[job.index],
             self._weights,
             self._names,
@@ -135,29 +135,29 @@ class Pool(Generic[J]):
         with processes.starting_workers():
             process.start()
         report.close()
-        return _Worker(job, process, receiver, self._board.steps_of(job.index))
+        return _Worker(job, process, receiver, self._counters.steps_of(job.index))
 
     def dead(self) -> list[Death]:
-        """The collectors that have ended by themselves or were killed. They stay so until `restart`."""
+        """The collectors that have ended by themselves or were killed. `restart` replaces them."""
         return [self._death(worker) for worker in self._workers if not worker.process.is_alive()]
 
     def _death(self, worker: _Worker[J]) -> Death:
         with contextlib.suppress(EOFError, OSError):
             if worker.report.poll():
-                worker.told, worker.refused = worker.report.recv()
+                worker.trace, worker.refused = worker.report.recv()
         if worker.refused:
             return Death(worker.job.index, worker.job.envs, worker.refused, "", refused=True)
-        told = worker.told
-        last = told.strip().splitlines()[-1] if told else ""
+        trace = worker.trace
+        last = trace.strip().splitlines()[-1] if trace else ""
         cause = last or processes.exit_cause(worker.process.exitcode)
-        return Death(worker.job.index, worker.job.envs, cause, told)
+        return Death(worker.job.index, worker.job.envs, cause, trace)
 
     def restart(self, death: Death) -> None:
-        """Starts a collector in place of a dead one. What the dead one has sent must be taken from the feed before:
-        the new one begins new episodes in the same environments.
+        """Starts a collector in place of a dead one. The rows that the dead one has sent must be drained from the
+        transport before: the new one starts new episodes in the same environments.
 
         Raises:
-            CollectorError: it dies again and again, or is of no use.
+            CollectorError: it has died too often, or a restart is useless.
         """
         if death.refused:
             raise CollectorError(death.cause)
@@ -165,13 +165,13 @@ class Pool(Generic[J]):
         deaths = self._deaths[death.index]
         now = time.monotonic()
         deaths[:] = [*(at for at in deaths if now - at < RESTART_WINDOW_S), now]
-        never_began = death.traceback and self._board.steps_of(death.index) == worker.steps
-        if len(deaths) > (1 if never_began else MAX_RESTARTS):
+        never_stepped = death.traceback and self._counters.steps_of(death.index) == worker.steps
+        if len(deaths) > (1 if never_stepped else MAX_RESTARTS):
             raise CollectorError(
                 f"collector {death.index} died {len(deaths)} times"
                 + (
                     " before its first step"
-                    if never_began
+                    if never_stepped
                     else f" within {RESTART_WINDOW_S / 60:.0f} minutes"
                 )
                 + f", the last time so: {death.cause}\n\n{death.traceback}".rstrip(),
@@ -183,11 +183,11 @@ class Pool(Generic[J]):
             dataclasses.replace(worker.job, attempt=worker.job.attempt + 1)  # type: ignore[type-var]
         )
 
-    def close(self, patience: float = 5.0) -> None:
-        """Stops all collectors; those that do not listen are killed. The feed should be shut down before, so that
-        none waits for room."""
-        self._board.set_stop()
-        processes.join_or_kill([worker.process for worker in self._workers], patience)
+    def close(self, grace_s: float = 5.0) -> None:
+        """Stops all collectors; those that do not end in time are killed. The transport should be shut down before,
+        so that none waits for room."""
+        self._counters.set_stop()
+        processes.join_or_kill([worker.process for worker in self._workers], grace_s)
         for worker in self._workers:
             worker.report.close()
         self._workers = []
@@ -196,18 +196,18 @@ class Pool(Generic[J]):
 def _work(
     work: Work[Any],
     job: AnyJob,
-    board: SharedCounters,
+    counters: SharedCounters,
     sender: Sender,
     weights: Weights | None,
     names: Sequence[str],
     report: Connection,
 ) -> None:
-    """What a collector's process does."""
+    """Target of a collecting process."""
     processes.init_worker(names)
     try:
         sender.open()
         try:
-            work(job, board, sender, weights)
+            work(job, counters, sender, weights)
         finally:
             sender.close()
     except TransportClosed:

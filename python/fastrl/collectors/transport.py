@@ -1,6 +1,6 @@
 """Transport of experience from collecting processes to their learner: the protocol, and the queue in shared memory.
 
-``fastrl.benchmarks.pixels`` has the ways that this one is compared with.
+``fastrl.benchmarks.pixels`` compares other transports with it.
 """
 
 from collections.abc import Callable
@@ -15,19 +15,19 @@ Rows = NDArray[np.void]
 
 
 class TransportClosed(Exception):  # noqa: N818 - no error: it is how a run ends
-    """The learner takes no more."""
+    """The learner receives no more."""
 
 
 class Sender(Protocol):
-    """A collector's end. It is pickled into the collector's process, and opened there."""
+    """A collecting process's end, which receives it as a pickle and opens it."""
 
     def open(self) -> None: ...
 
     def put(self, rows: Rows) -> None:
-        """Hands over rows, in order; waits for room.
+        """Sends rows in order; waits for room.
 
         Raises:
-            TransportClosed: the learner takes no more.
+            TransportClosed: the learner receives no more.
         """
         ...
 
@@ -38,12 +38,12 @@ class Transport(Protocol):
     """The learner's end."""
 
     def sender(self) -> Sender:
-        """For one collector."""
+        """Makes the end of one collector."""
         ...
 
     def drain(self, take: Callable[[Rows], object], timeout: float) -> int:
-        """Hands rows that are there to ``take``, which must have done with them when it returns; how many. Waits up
-        to ``timeout`` seconds for the first."""
+        """Calls ``take`` with waiting rows, which are valid until it returns; returns how many. Waits up to
+        ``timeout`` seconds for the first."""
         ...
 
     def depth(self) -> int:
@@ -59,14 +59,14 @@ class Transport(Protocol):
         ...
 
     def shutdown(self) -> None:
-        """Nobody waits for room any more."""
+        """Wakes senders that wait for room: they raise `TransportClosed`."""
         ...
 
     def close(self) -> None: ...
 
 
 class QueueTransport:
-    """`fastrl.queue.Queue`: a ring of its own for each collector, nobody waits for another.
+    """`fastrl.queue.Queue`: each collector has a ring of its own and does not wait for others.
 
     Args:
         row: the rows' type.
@@ -75,14 +75,14 @@ class QueueTransport:
     """
 
     def __init__(self, row: np.dtype[Any], capacity: int, senders: int) -> None:
-        # One lane more: a collector that was killed may be followed before its lane is free again.
+        # One ring more: a collector that was killed may be replaced before its ring is free again.
         self._queue = Queue(row, capacity, max_producers=senders + 1, policy="block", shared=True)
         # Half a ring at a time: the other half can be filled meanwhile.
         self._batch = max(1, self._queue.capacity // 2)
 
     @property
     def name(self) -> str:
-        """Of its memory."""
+        """Name of the shared memory."""
         name = self._queue.name
         assert name is not None
         return name
@@ -116,7 +116,7 @@ class QueueTransport:
 
 
 class QueueSender:
-    """A producer of the queue, with a lane to itself."""
+    """A producer of the queue, with a ring to itself."""
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue

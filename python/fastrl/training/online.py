@@ -128,8 +128,8 @@ class SimulationJob:
     attempt: int = 0
 
 
-def simulate(job: SimulationJob, board: SharedCounters, sender: Sender, weights: Weights | None) -> None:
-    """Runs the simulation until the board says stop.
+def simulate(job: SimulationJob, counters: SharedCounters, sender: Sender, weights: Weights | None) -> None:
+    """Runs the simulation until the counters say stop.
 
     Raises:
         TransportClosed: it should stop.
@@ -148,8 +148,8 @@ def simulate(job: SimulationJob, board: SharedCounters, sender: Sender, weights:
     row: Any = fragment[0]
 
     def act(rollout: MultiAgentRollout, t: int) -> NDArray[Any]:
-        pace.next_step(lambda: board.stop)
-        if board.stop:
+        pace.next_step(lambda: counters.stop)
+        if counters.stop:
             raise TransportClosed
         newest.read()
         row["versions"][t] = newest.version
@@ -159,7 +159,7 @@ def simulate(job: SimulationJob, board: SharedCounters, sender: Sender, weights:
     newest.read()
     collector = MultiAgentCollector(env, act, [int(seed) for seed in seeds[:-1]])
     watch = Stopwatch()
-    steps, before = board.steps_of(job.index), board.times_of(job.index)
+    steps, before = counters.steps_of(job.index), counters.times_of(job.index)
     start = time.monotonic()
     while True:
         collector.collect(rollout, watch)
@@ -184,7 +184,7 @@ def simulate(job: SimulationJob, board: SharedCounters, sender: Sender, weights:
             inference=seconds["inference"] - pace.waited,
             queue=seconds["queue"] + seconds["buffer"],
         )
-        board.report(job.index, steps, newest.version, before.plus(times))
+        counters.report(job.index, steps, newest.version, before.plus(times))
 
 
 class _Published:
@@ -317,10 +317,12 @@ class OnlineSource(MultiAgentSource):
                 self._fragment.dtype, self._queue_size, max_producers=2, policy="drop_oldest", shared=True
             )
             made.callback(self._queue.close)
-            self._board = SharedCounters(CONTEXT, 1)
+            self._counters = SharedCounters(CONTEXT, 1)
             self._publish()
             names = [name for name in (self._queue.name, self._weights.name) if name is not None]
-            self._pool = Pool([job], [QueueSender(self._queue)], self._board, self._weights, names, simulate)
+            self._pool = Pool(
+                [job], [QueueSender(self._queue)], self._counters, self._weights, names, simulate
+            )
             made.callback(self._pool.close)
             made.callback(self._queue.shutdown, immediate=True)
             self._resources = made.pop_all()
@@ -420,7 +422,7 @@ class OnlineSource(MultiAgentSource):
 
     def report(self) -> Report:
         """Times of the simulation; the rest is waiting for steps to be due."""
-        times = self._board.times()
+        times = self._counters.times()
         seconds = {"environment": times.environment, "inference": times.inference, "buffer": times.queue}
         waiting = max(times.seconds - sum(seconds.values()), 0.0)
         return Report(workers=1, restarts=self.restarts, seconds=seconds | {"waiting": waiting})

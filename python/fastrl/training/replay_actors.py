@@ -42,7 +42,7 @@ class ReplayIngest:
     Args:
         feed: of which this is the consumer.
         take: what is done with rows, such as ``replay.append``; called with one batch at a time.
-        board: gets the number of steps.
+        counters: gets the number of steps.
         steps: environment steps before.
 
     Attributes:
@@ -52,12 +52,12 @@ class ReplayIngest:
     """
 
     def __init__(
-        self, feed: Transport, take: Callable[[Rows], object], board: SharedCounters, steps: int = 0
+        self, feed: Transport, take: Callable[[Rows], object], counters: SharedCounters, steps: int = 0
     ) -> None:
         self._feed = feed
         self._take = take
-        self._board = board
-        self.steps = board.steps = steps
+        self._counters = counters
+        self.steps = counters.steps = steps
         self.version = 0
         self.limit: float = np.inf
         # Versions behind the newest, summed over rows, and rows.
@@ -89,7 +89,7 @@ class ReplayIngest:
         self._staleness[1] += taken
         self._take(rows)
         self.steps += steps
-        self._board.steps = self.steps
+        self._counters.steps = self.steps
         self._has_new_rows.set()
 
     def wait(self, seconds: float) -> None:
@@ -118,7 +118,7 @@ class ReplayIngest:
         """Takes in all rows that wait now. Rows that are sent meanwhile may come too, but are not waited for."""
         with self._lock:
             # Rings take turns: after so many drains each actor's ring has been emptied.
-            for _ in range(8 * (self._board.collectors + 1)):
+            for _ in range(8 * (self._counters.collectors + 1)):
                 if not self._feed.drain(self._receive, 0.0):
                     break
 
@@ -176,12 +176,12 @@ class ActorProcesses:
         self._most, self._least = updates_per_step, min_updates_per_step
         for env in range(replay.num_envs):
             replay.cut(env)
-        self.board = SharedCounters(CONTEXT, len(jobs))
+        self.counters = SharedCounters(CONTEXT, len(jobs))
         self.feed = transport(replay.dtype, queue, len(jobs))
         self.weights = Weights(algorithm.weights_nbytes)
         self._buffer = bytearray(algorithm.weights_nbytes)
         self._pool: Pool[Job] | None = None
-        self.ingest = ReplayIngest(self.feed, replay.append, self.board, steps)
+        self.ingest = ReplayIngest(self.feed, replay.append, self.counters, steps)
         self._is_closed = False
         # When the counters of actors were last read, in steps, and when their processes were last looked at.
         self._read_at, self._checked_at = -1, time.perf_counter()
@@ -189,7 +189,7 @@ class ActorProcesses:
             self._publish()
             senders = [self.feed.sender() for _ in jobs]
             memory = [getattr(self.feed, "name", ""), self.weights.name]
-            self._pool = Pool(jobs, senders, self.board, self.weights, [name for name in memory if name])
+            self._pool = Pool(jobs, senders, self.counters, self.weights, [name for name in memory if name])
         except BaseException:
             self.close()
             raise
@@ -247,8 +247,8 @@ class ActorProcesses:
         if self.ingest.steps == self._read_at:
             return None
         self._read_at = self.ingest.steps
-        ended = self.board.new_games()
-        returns, lengths = [game.value for game in ended], [game.length for game in ended]
+        ended = self.counters.new_episodes()
+        returns, lengths = [each.value for each in ended], [each.length for each in ended]
         return Episodes(np.array(returns), np.array(lengths, np.int64)) if ended else None
 
     def _replace_dead(self) -> None:
@@ -265,9 +265,9 @@ class ActorProcesses:
             )
 
     def report(self) -> Report:
-        times, waited = self.board.times(), self.feed.waited()
+        times, waited = self.counters.times(), self.feed.waited()
         return Report(
-            workers=self.board.collectors,
+            workers=self.counters.collectors,
             restarts=self.restarts,
             seconds={
                 "environment": times.environment,

@@ -324,7 +324,7 @@ class ReplaySource:
                 index=i,
                 envs=range(ends[i], ends[i + 1]),
                 make_env=self.spec.make,
-                tells_games=self._has_episode_info,
+                has_episode_info=self._has_episode_info,
                 make_actor=self._algorithm.actor_spec(),
                 row=replay.dtype,
                 stack=self._stack if self._stack > 1 else 0,
