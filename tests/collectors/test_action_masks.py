@@ -1,4 +1,4 @@
-"""Action masks and the infos of episodes in fragments, whoever collects them."""
+"""Action masks and the infos of episodes in fragments of all collectors."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_infos_are_those_of_the_end_or_else_of_the_reset(name: str, unit: Any) -
         ("none", "allows 0 of 3 actions, and action 0 was taken"),
     ],
 )
-def test_wrong_masks_are_told_in_words(name: str, how: str, message: str) -> None:
+def test_wrong_masks_raise_readable_errors(name: str, how: str, message: str) -> None:
     with pytest.raises(CollectError, match=message):
         collect(name, plan("steps", how=how), 1)
 

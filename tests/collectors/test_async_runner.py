@@ -1,4 +1,4 @@
-"""fastrl.collectors.async_runner: the fragments of the sequential collector, whoever was ready first."""
+"""fastrl.collectors.async_runner: the fragments of the sequential collector, in any order of readiness."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_fragments_are_those_of_the_sequential_collector(env_id, options, unit, 
 
 
 @pytest.mark.parametrize("unit", ["steps", "episodes"])
-def test_it_goes_on_by_itself_for_who_takes(unit):
+def test_taken_fragments_are_collected_in_the_background(unit):
     plan = plan_of(*ENVS[0], unit)
     with SequentialCollector(plan) as expected, native_collector(plan, asynchronous=2) as found:
         for collector in (expected, found):

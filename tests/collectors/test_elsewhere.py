@@ -1,4 +1,4 @@
-"""What only the program that runs can build or import, and what workers are told of it."""
+"""Environments that only the running program can build or import, and the errors of workers."""
 
 import os
 import subprocess
@@ -87,7 +87,7 @@ def python(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_what_is_in_a_notebook_is_played_there_and_workers_say_where_it_should_be(tmp_path: Path) -> None:
+def test_an_environment_of_a_notebook_runs_there_and_workers_say_where_it_should_be(tmp_path: Path) -> None:
     done = python("-c", NOTEBOOK, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
@@ -113,7 +113,7 @@ def test_what_is_in_a_notebook_is_played_there_and_workers_say_where_it_should_b
 
 
 @pytest.mark.parametrize("way", ["executor", "spawn"])
-def test_a_program_that_would_start_itself_again_and_again_is_told_the_cure_last(
+def test_a_program_that_would_start_itself_again_and_again_gets_the_cure_last(
     way: str, tmp_path: Path
 ) -> None:
     (tmp_path / "program.py").write_text(UNGUARDED)
@@ -135,7 +135,7 @@ def test_an_environment_in_the_current_directory(tmp_path: Path) -> None:
 
 
 def test_a_directory_is_not_imported_from_unless_a_module_is_named(tmp_path: Path) -> None:
-    """Whoever only looks at somebody's run in somebody's folder runs nothing that lies there."""
+    """Viewing a run of another user's folder executes nothing that lies there."""
     (tmp_path / "CartPole.py").write_text("raise SystemExit('imported')")
     code = (
         "import sys\nfrom fastrl.cli.main import main\n"

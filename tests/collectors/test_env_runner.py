@@ -1,4 +1,4 @@
-"""What is played into a fragment, and the collector in the learner's process."""
+"""Contents of fragments, and the collector in the learner's process."""
 
 import functools
 from typing import Any
@@ -74,7 +74,7 @@ def test_rows_are_episodes_one_after_the_other(forces: bool) -> None:
                 else:
                     assert not fragment.final_obs[t, row].any()
                 np.testing.assert_array_equal(fragment.obs[t + 1, row], model["obs"][place])
-        told = [
+        found = [
             (value, length, number)
             for fragment in fragments
             for value, length, (mine, number) in zip(
@@ -82,8 +82,8 @@ def test_rows_are_episodes_one_after_the_other(forces: bool) -> None:
             )
             if mine == env_index
         ]
-        assert told == lanes_episodes
-        assert len(told) > 3
+        assert found == lanes_episodes
+        assert len(found) > 3
 
 
 def test_whole_episodes_end_with_their_last_step() -> None:
@@ -118,7 +118,7 @@ def test_an_episode_does_not_depend_on_its_company() -> None:
             assert rows([alone.collect_steps()])[env_index] == rows([fragment])[env_index]
 
 
-def test_time_is_told_by_parts() -> None:
+def test_time_is_counted_by_parts() -> None:
     runner = EnvRunner(plan(sleep=0.001), [0, 1])
     fragment = runner.collect_steps()
     runner.load(chooser(1.0))
@@ -146,7 +146,7 @@ def test_differing_spaces_are_refused(obs: Any, actions: Any, message: str) -> N
         EnvRunner(other, [0]).collect_steps()
 
 
-def test_after_a_failure_the_episodes_begin_anew(tmp_path: Any) -> None:
+def test_after_a_failure_the_episodes_are_restarted(tmp_path: Any) -> None:
     runner = EnvRunner(plan(env=Broken, share=0.3, what="raise", once=str(tmp_path)), [0, 1])
     failures = 0
     ended = set()
@@ -184,7 +184,7 @@ def test_the_sequential_collector_collects(unit: Any) -> None:
 
 
 @pytest.mark.parametrize("unit", ["steps", "episodes"])
-def test_a_state_goes_on_in_another_collector(unit: Any) -> None:
+def test_another_collector_resumes_from_a_state(unit: Any) -> None:
     first, second = SequentialCollector(plan(unit)), SequentialCollector(plan(unit))
     first.publish(chooser(0.0))
     first.collect()
@@ -208,7 +208,7 @@ def test_repeated_failure_stops_the_sequential_collector() -> None:
 
 
 def test_the_reference_is_what_it_was(tmp_path: Any) -> None:
-    """What failed is played again, alike."""
+    """Failed episodes are run again and give the same."""
     broken = plan("episodes", Broken, share=0.3, what="raise", once=str(tmp_path))
     with SequentialCollector(broken) as collector, SequentialCollector(plan("episodes")) as whole:
         for each in (collector, whole):

@@ -63,7 +63,7 @@ def test_options_for_comparison_change_nothing() -> None:
 
 
 @pytest.mark.parametrize("unit", ["steps", "episodes"])
-def test_a_state_goes_on_in_another_collector(unit: Any) -> None:
+def test_another_collector_resumes_from_a_state(unit: Any) -> None:
     with SequentialCollector(plan(unit)) as first, SequentialCollector(plan(unit)) as sequential:
         first.publish(chooser(0.0))
         first.collect()
@@ -78,7 +78,7 @@ def test_a_state_goes_on_in_another_collector(unit: Any) -> None:
 
 
 @pytest.mark.parametrize("unit", ["steps", "episodes"])
-def test_asynchronous_collection_goes_on_with_the_newest_weights(unit: Any) -> None:
+def test_asynchronous_collection_continues_with_the_newest_weights(unit: Any) -> None:
     with ExecutorCollector(plan(unit), n_workers=2, max_pending=6) as collector:
         collector.publish(chooser(0.0))
         versions = take_many(collector, 60, {NO_ENV} if unit == "episodes" else set(range(5)))
@@ -216,10 +216,10 @@ def small_steps(seed: int, unit: Any) -> tuple[ExecutorCollector, list[dict[int,
 @pytest.mark.parametrize("seed", range(2))
 def test_episodes_arrive_once_though_workers_are_killed_at_random(seed: int) -> None:
     """Killed whenever it pleases chance, while they start too."""
-    luck = random.Random(seed)
+    rng = random.Random(seed)
     collector, expected = small_steps(seed, "episodes")
     kills = 0
-    with collector, Killing(collector, luck) as killing:
+    with collector, Killing(collector, rng) as killing:
         deadline = time.monotonic() + TIMEOUT
         update = 0
         while kills < 8 and time.monotonic() < deadline:
@@ -241,8 +241,8 @@ def test_episodes_arrive_once_though_workers_are_killed_at_random(seed: int) -> 
 class Killing:
     """A thread that kills a collector's workers, one after the other, at random moments."""
 
-    def __init__(self, collector: ExecutorCollector, luck: random.Random) -> None:
-        self.collector, self.luck = collector, luck
+    def __init__(self, collector: ExecutorCollector, rng: random.Random) -> None:
+        self.collector, self.rng = collector, rng
         self.count = 0
 
     def __enter__(self) -> "Killing":
@@ -253,11 +253,11 @@ class Killing:
 
     def _kill(self) -> None:
         steps = -1
-        while not self.over.wait(self.luck.uniform(0.02, 0.4)):
+        while not self.over.wait(self.rng.uniform(0.02, 0.4)):
             # On a busy machine all of them could be killed before any has come up, for ever.
             if self.collector.report().steps == steps:
                 continue
-            pid = self.luck.choice(self.collector.pids or [0])
+            pid = self.rng.choice(self.collector.pids or [0])
             if pid and psutil.pid_exists(pid):
                 steps = self.collector.report().steps
                 os.kill(pid, signal.SIGKILL)
@@ -268,7 +268,7 @@ class Killing:
         self.thread.join()
 
 
-def test_rows_go_on_though_workers_are_killed_at_random() -> None:
+def test_rows_continue_though_workers_are_killed_at_random() -> None:
     same = plan("steps", sleep=0.0005)
     ended: list[tuple[int, int]] = []
     with (
@@ -299,7 +299,7 @@ def test_a_worker_killed_while_idle_is_replaced() -> None:
         assert collector.report().restarts == 2
 
 
-def test_the_report_tells_of_workers() -> None:
+def test_the_report_describes_workers() -> None:
     with ExecutorCollector(plan("episodes", sleep=0.001), n_workers=2) as collector:
         collector.publish(chooser(0.0))
         fragments = [*collector.collect(), *collector.collect()]
@@ -326,7 +326,7 @@ def test_differing_spaces_stop_the_run_at_once() -> None:
         assert collector.report().failures == ()
 
 
-def test_a_module_that_workers_cannot_import_is_told() -> None:
+def test_a_module_that_workers_cannot_import_is_named() -> None:
     other = Plan(EnvSpec("nowhere_at_all:make"), Chooser, plan().obs_space, ACTIONS, num_envs=1, num_steps=4)
     with ExecutorCollector(other, n_workers=1) as collector:
         collector.publish(chooser(0.0))
@@ -467,9 +467,9 @@ def test_nothing_is_left_of_a_learner_that_ends(
         assert learner.wait(TIMEOUT) != 0
         wait_until(lambda: not any(process.is_running() for process in family))
         wait_until(lambda: not any(path.exists() for path in shared))
-        told = learner.stderr.read()
+        trace = learner.stderr.read()
         # One traceback: the learner's own.
-        assert how != "SIGINT" or told.count("Traceback") == 1, told
+        assert how != "SIGINT" or trace.count("Traceback") == 1, trace
 
 
 def test_workers_load_no_torch() -> None:
@@ -491,7 +491,7 @@ def test_fragments_stay_what_they_are(tmp_path: Path) -> None:
             assert rows([fragment]) == was
 
 
-def test_it_measures_what_is_played_while_the_learner_is_elsewhere() -> None:
+def test_time_of_collection_that_overlaps_learning_is_measured() -> None:
     with ExecutorCollector(plan(sleep=0.001), n_workers=2) as collector:
         updates(collector)
         # It waited for all of it.

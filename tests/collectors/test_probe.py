@@ -62,7 +62,9 @@ class Deadly(Noise):
         (Deadly, {}, "cannot be stepped: killed by SIGKILL"),
     ],
 )
-def test_what_cannot_be_played_is_refused(env: Any, options: dict[str, Any], message: str) -> None:
+def test_environments_that_cannot_be_stepped_are_refused(
+    env: Any, options: dict[str, Any], message: str
+) -> None:
     with pytest.raises(CollectError, match=message) as caught:
         probe(plan(env=env, **options))
     if env is Broken:

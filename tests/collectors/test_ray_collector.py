@@ -43,7 +43,7 @@ def test_it_plays_what_one_process_plays_and_a_killed_worker_costs_its_task_only
         for update in range(3):
             assert collector.publish(chooser(update)) == update + 1
             if update == 2:
-                # Of whole episodes one worker may have played all while the other came up.
+                # One worker may have run all of the whole episodes before the other started.
                 pids = {index: pid for index, pid in enumerate(collector.pids) if pid is not None}
                 victim = max(pids)
                 os.kill(pids[victim], signal.SIGKILL)
@@ -61,7 +61,7 @@ def test_it_plays_what_one_process_plays_and_a_killed_worker_costs_its_task_only
             collector.take()
     assert found[:2] == expected[:2]
     assert found[2].keys() == expected[2].keys()
-    # Rows that the dead worker played begin their episodes anew; whole episodes are the same, whoever plays them.
+    # Running episodes of the dead worker are restarted; whole episodes are the same on any worker.
     kept = expected[2].keys() if unit == "episodes" else range(2) if victim == 1 else range(2, 5)
     assert all(found[2][key] == expected[2][key] for key in kept)
     [failure] = report.failures
@@ -74,7 +74,7 @@ def test_it_plays_what_one_process_plays_and_a_killed_worker_costs_its_task_only
 
 
 @pytest.mark.parametrize("unit", ["steps", "episodes"])
-def test_a_state_goes_on_in_another_collector(unit: Any) -> None:
+def test_another_collector_resumes_from_a_state(unit: Any) -> None:
     with SequentialCollector(plan(unit)) as first, SequentialCollector(plan(unit)) as sequential:
         updates(first, 2)
         sequential.load_state_dict(first.state_dict())
@@ -100,9 +100,9 @@ def test_what_goes_wrong_costs_its_task_only(
     happened = len(list(tmp_path.iterdir()))
     assert report.restarts == (len(report.failures) if what == "hang" else 0)
     # On a machine that stalls, others than those that hang may give no answer, too.
-    told = ["collect_cases.py" in failure.traceback for failure in report.failures]
-    assert sum(told) == happened >= 1
-    assert what == "hang" or all(told)
+    found = ["collect_cases.py" in failure.traceback for failure in report.failures]
+    assert sum(found) == happened >= 1
+    assert what == "hang" or all(found)
     for failure in report.failures:
         cause = {"raise": "ValueError: this game is broken", "hang": "no answer for "}[what]
         assert failure.cause.startswith(cause)
@@ -128,7 +128,7 @@ def test_repeated_failure_stops_the_run(unit: Any, what: str, cause: str) -> Non
         assert "collect_cases.py" in caught.value.traceback
 
 
-def test_asynchronous_collection_goes_on_with_the_newest_weights() -> None:
+def test_asynchronous_collection_continues_with_the_newest_weights() -> None:
     with RayCollector(plan(), n_workers=2, max_pending=6) as collector:
         collector.publish(chooser(0.0))
         versions = take_many(collector, 60, set(range(5)))
@@ -141,7 +141,7 @@ def test_tasks_that_wait_get_the_weights_that_are_newest_when_they_begin() -> No
         collector.publish(chooser(0.0))
         assert collector.take(0.0) is None
         assert collector.take(60.0) is not None
-        # Handed out with version 1, all of them.
+        # All of them were scheduled with version 1.
         collector.publish(chooser(1.0))
         fragments = [collector.take(60.0) for _ in range(19)]
         assert fragments[-1] is not None and fragments[-1].version == 2
@@ -233,5 +233,5 @@ def test_an_address_that_does_not_answer_is_given_up_in_time() -> None:
 
 
 def test_a_cluster_that_answers_is_found(address: str) -> None:
-    """As far as that can be told from a process that is connected already."""
+    """As far as a process that is connected already can check it."""
     try_out(address, TIMEOUT)

@@ -47,7 +47,7 @@ def expect_same(found: Any, expected: Any) -> None:
 
 
 @pytest.mark.parametrize("forces", [False, True], ids=["discrete", "continuous"])
-def test_collectors_of_python_environments_go_on_to_the_bit(forces: bool) -> None:
+def test_collectors_of_python_environments_resume_bit_exactly(forces: bool) -> None:
     same = plan(forces=forces, num_steps=11)
     with SequentialCollector(same) as straight:
         expected = updates(straight, 2)
@@ -68,46 +68,46 @@ def test_collectors_of_python_environments_go_on_to_the_bit(forces: bool) -> Non
 
 
 @pytest.mark.parametrize("continuous", [False, True], ids=["discrete", "continuous"])
-def test_collectors_of_compiled_environments_go_on_to_the_bit(continuous: bool) -> None:
+def test_collectors_of_compiled_environments_resume_bit_exactly(continuous: bool) -> None:
     same = compiled_plan(continuous)
 
-    def played(collector: Any) -> list[Any]:
+    def collected(collector: Any) -> list[Any]:
         return [rows(collector.collect()) for _ in range(4)]
 
     with SequentialCollector(same) as straight:
-        played(straight)
+        collected(straight)
         state = straight.state_dict()
-        expected = played(straight)
+        expected = collected(straight)
         end = straight.state_dict()
     lengths = {len(each.actions) for each in state["running"].values()}
     assert max(lengths) > same.num_steps
     for name, make in COMPILED.items():
         with make(same) as collector:
             collector.load_state_dict(state)
-            expect_same(played(collector), expected)
+            expect_same(collected(collector), expected)
             assert collector.state_dict() == end, name
             assert collector.report().diverged == 0
 
 
 @pytest.mark.parametrize("name", ["sequential", "sync", "executor"])
-def test_what_leads_elsewhere_begins_anew_and_is_counted(name: str) -> None:
+def test_episodes_that_diverge_are_restarted_and_counted(name: str) -> None:
     same = plan(num_steps=11)
     with SequentialCollector(same) as first:
         updates(first, 1)
         state = first.state_dict()
-    begun = state["running"]
+    saved = state["running"]
     elsewhere = {
-        env_index: RunningEpisode(begun[env_index].actions, bytes(len(begun[env_index].obs)))
+        env_index: RunningEpisode(saved[env_index].actions, bytes(len(saved[env_index].obs)))
         for env_index in (0, 3)
     }
     # One that has ended by then leads elsewhere, too.
-    elsewhere[4] = begun[4]._replace(actions=bytes(10))
+    elsewhere[4] = saved[4]._replace(actions=bytes(10))
     with PYTHON[name](same) as collector:
-        collector.load_state_dict(state | {"running": begun | elsewhere})
+        collector.load_state_dict(state | {"running": saved | elsewhere})
         got = updates(collector, 1)
         assert collector.report().diverged == 3
         after = collector.state_dict()
-    lacking = {env_index: each for env_index, each in begun.items() if env_index not in elsewhere}
+    lacking = {env_index: each for env_index, each in saved.items() if env_index not in elsewhere}
     with PYTHON[name](same) as collector:
         collector.load_state_dict(state | {"running": lacking})
         expect_same(updates(collector, 1), got)
@@ -115,21 +115,21 @@ def test_what_leads_elsewhere_begins_anew_and_is_counted(name: str) -> None:
         assert collector.state_dict() == after
 
 
-def test_compiled_episodes_that_lead_elsewhere_begin_anew() -> None:
+def test_compiled_episodes_that_diverge_are_restarted() -> None:
     same = compiled_plan(False)
     with SequentialCollector(same) as first:
         first.collect()
         state = first.state_dict()
-    begun = state["running"]
+    saved = state["running"]
     # One that ended long ago, and one whose observation is another.
     elsewhere = {
-        1: begun[1]._replace(actions=bytes(40)),
-        4: RunningEpisode(begun[4].actions, bytes(len(begun[4].obs))),
+        1: saved[1]._replace(actions=bytes(40)),
+        4: RunningEpisode(saved[4].actions, bytes(len(saved[4].obs))),
     }
     expected = None
     for make in COMPILED.values():
         with make(same) as collector:
-            collector.load_state_dict(state | {"running": begun | elsewhere})
+            collector.load_state_dict(state | {"running": saved | elsewhere})
             got = rows(collector.collect())
             assert collector.report().diverged == 2
         expected = expected or got
@@ -151,10 +151,10 @@ def test_of_long_episodes_no_actions_are_kept(monkeypatch: pytest.MonkeyPatch) -
 
 def test_episodes_of_another_plan_are_refused() -> None:
     discrete, continuous = plan(), plan(forces=True)
-    for same, begun in (
+    for same, episode in (
         (discrete, RunningEpisode(bytes([3]))),
         (discrete, RunningEpisode(b"", bytes(4))),
         (continuous, RunningEpisode(bytes(9))),
     ):
         with pytest.raises(ValueError, match="the state's running episodes have"):
-            RunningEpisodes(same, range(5)).load([0] * 5, {2: begun})
+            RunningEpisodes(same, range(5)).load([0] * 5, {2: episode})

@@ -33,10 +33,10 @@ class NearCollector(TaskScheduler[Near]):
     """Each wait, a worker that chance picks does its oldest task, or a part of it, or dies.
 
     Args:
-        luck: decides, with the probabilities `fails` and `dies`.
+        rng: decides, with the probabilities `fails` and `dies`.
 
     Attributes:
-        given: index of the worker and numbers of each task that was handed out.
+        given: index of the worker and numbers of each scheduled task.
         hangs: workers that answer no more.
     """
 
@@ -46,7 +46,7 @@ class NearCollector(TaskScheduler[Near]):
         self,
         plan: Plan,
         workers: list[range],
-        luck: random.Random,
+        rng: random.Random,
         *,
         fails: float = 0.0,
         dies: float = 0.0,
@@ -57,7 +57,7 @@ class NearCollector(TaskScheduler[Near]):
             plan, task_timeout=60.0, max_failures=max_failures, max_pending=max_pending, task_seconds=0.01
         )
         self._expect(len(workers))
-        self._luck, self._fails, self._dies = luck, fails, dies
+        self._rng, self._fails, self._dies = rng, fails, dies
         self.given: list[tuple[int, tuple[int, ...]]] = []
         self.hangs: set[int] = set()
         for index, env_indices in enumerate(workers):
@@ -80,20 +80,20 @@ class NearCollector(TaskScheduler[Near]):
         busy = [worker for worker in self._workers if worker.tasks and worker.index not in self.hangs]
         if not busy:
             return
-        worker = self._luck.choice(busy)
-        if self._luck.random() < self._dies:
+        worker = self._rng.choice(busy)
+        if self._rng.random() < self._dies:
             self._die(worker)
             return
         numbers = worker.tasks.popleft()
         fragments: list[tuple[Arrays, FragmentMeta]] = []
         for number in numbers or (None,):
-            if self._luck.random() < self._fails:
+            if self._rng.random() < self._fails:
                 self._task_finished(worker, numbers, fragments, self.version, WorkerReply(cause="it failed"))
                 return
             arrays = arrays_for(self.plan, len(worker.env_indices) or 1)
             runner = worker.runner
-            played = runner.run_steps(arrays) if number is None else runner.run_episode(number, arrays)
-            fragments.append((arrays, played))
+            meta = runner.run_steps(arrays) if number is None else runner.run_episode(number, arrays)
+            fragments.append((arrays, meta))
         self._task_finished(worker, numbers, fragments, self.version, WorkerReply())
 
     def _die(self, worker: Near) -> None:
@@ -118,13 +118,13 @@ class NearCollector(TaskScheduler[Near]):
 @pytest.mark.parametrize("unit", ["steps", "episodes"])
 @pytest.mark.parametrize("seed", range(5))
 def test_failures_and_deaths_in_any_order_change_no_episode(unit: Any, seed: int) -> None:
-    luck = random.Random(seed)
+    rng = random.Random(seed)
     same = plan(unit, seed=seed)
     env_indices = [range(2), range(2, 3), range(3, 5)] if unit == "steps" else [range(0)] * 3
     with SequentialCollector(same) as sequential:
         expected = updates(sequential, 10)
         state = sequential.state_dict()
-    with NearCollector(same, env_indices, luck, fails=0.2, dies=0.2) as collector:
+    with NearCollector(same, env_indices, rng, fails=0.2, dies=0.2) as collector:
         assert updates(collector, 10) == expected
         report = collector.report()
         assert collector.state_dict()["numbers"] == state["numbers"]
@@ -154,7 +154,7 @@ def test_schedules_no_more_than_max_pending_fragments() -> None:
     assert {index for index, _ in collector.given} == {0, 1}
 
 
-def test_short_episodes_are_handed_out_several_at_a_time_but_the_last_ones() -> None:
+def test_tasks_have_several_short_episodes_except_the_last_ones() -> None:
     with NearCollector(plan("episodes", episodes=40), [range(0)] * 2, random.Random(0)) as collector:
         updates(collector, 2)
     sizes = [len(numbers) for _, numbers in collector.given]
@@ -172,7 +172,7 @@ def test_an_episode_that_fails_again_and_again_stops_the_run() -> None:
             collector.take()
 
 
-def test_a_worker_that_hangs_is_ended_and_its_task_played_by_others() -> None:
+def test_a_worker_that_hangs_is_killed_and_others_do_its_task() -> None:
     with SequentialCollector(plan("episodes")) as sequential:
         expected = updates(sequential, 1)
     with NearCollector(plan("episodes"), [range(0)] * 2, random.Random(0)) as collector:

@@ -170,7 +170,7 @@ def test_weights_reach_the_actor_and_versions_the_fragments(unit: Unit) -> None:
             assert {fragment.version for fragment in fragments} == {weight - 4}
 
 
-def test_one_that_goes_on_elsewhere_plays_the_next_episodes() -> None:
+def test_a_resumed_collector_runs_the_next_episodes() -> None:
     for unit in ("steps", "episodes"):
         plan = plan_of(Walk, unit)  # type: ignore[arg-type]
         with SequentialCollector(plan) as first:
@@ -201,7 +201,7 @@ def test_taken_fragments_are_the_callers_and_bounded(make: Any, unit: Unit) -> N
             collector.collect()
 
 
-def test_steps_that_are_taken_go_on_from_each_other() -> None:
+def test_taken_fragments_of_steps_continue_each_other() -> None:
     plan = plan_of(Walk, "steps")
     with sync(plan) as collector:
         first, second = collector.take(), collector.take(TIMEOUT)
@@ -249,7 +249,7 @@ def test_whole_episodes_survive_what_happens_to_workers(fault: str, cause: str, 
     assert failure.cause == cause and ("this walk is broken" in failure.traceback) == (fault == "raise")
 
 
-def test_rows_of_a_worker_that_dies_are_cut_and_begin_anew(tmp_path: Path) -> None:
+def test_episodes_of_a_worker_that_dies_are_truncated_and_restarted(tmp_path: Path) -> None:
     plan = plan_of(Walk, "steps", fault="kill", path=str(tmp_path / "happened"))
     with SequentialCollector(plan_of(Walk, "steps")) as reference:
         [expected] = reference.collect()
@@ -286,7 +286,7 @@ def broken() -> Any:
     raise RuntimeError("nobody can build this")
 
 
-def test_mistakes_are_told_in_words() -> None:
+def test_mistakes_raise_readable_errors() -> None:
     plan = plan_of(Walk, "steps")
     with pytest.raises(CollectError, match="worker 0: RuntimeError: nobody can build this"):
         sync(Plan(as_spec(broken), Weighed, plan.obs_space, plan.action_space, 2, 3))

@@ -1,4 +1,4 @@
-"""fastrl.collectors.weights: the newest version, whole, in every process, whoever is killed."""
+"""fastrl.collectors.weights: the newest version, whole, in every process, even if others are killed."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_only_its_creator_publishes():
         assert Weights.attach(w.name).version == 1
 
 
-def read_until_told(weights, stop, enough, nbytes):
+def read_until_stopped(weights, stop, enough, nbytes):
     """Says when it has read often enough."""
     out = np.zeros(nbytes, np.uint8)
     seen = reads = 0
@@ -178,7 +178,9 @@ def test_nobody_reads_a_mixture(nbytes):
     context = multiprocessing.get_context("fork")
     with Weights(nbytes) as w:
         stop, enough = context.Event(), [context.Event() for _ in range(2)]
-        readers = [context.Process(target=read_until_told, args=(w, stop, each, nbytes)) for each in enough]
+        readers = [
+            context.Process(target=read_until_stopped, args=(w, stop, each, nbytes)) for each in enough
+        ]
         for reader in readers:
             reader.start()
         begin = time.monotonic()
@@ -187,7 +189,7 @@ def test_nobody_reads_a_mixture(nbytes):
             assert time.monotonic() < begin + TIMEOUT and all(reader.is_alive() for reader in readers)
             version += 1
             w.publish(filled(nbytes, version))
-            if version % 3 == 0:  # a reader that is overtaken begins anew
+            if version % 3 == 0:  # a reader that is overtaken starts over
                 time.sleep(0.002)
         stop.set()
         for reader in readers:
@@ -203,7 +205,7 @@ def test_threads_of_the_writers_process_read_too():
 
         def read():
             try:
-                read_until_told(w, stop, enough, nbytes)
+                read_until_stopped(w, stop, enough, nbytes)
             except AssertionError as error:
                 failures.append(error)
 
@@ -213,7 +215,7 @@ def test_threads_of_the_writers_process_read_too():
         while (version < 100 or not enough.is_set()) and reader.is_alive() and time.monotonic() < end:
             version += 1
             w.publish(filled(nbytes, version))
-            if version % 3 == 0:  # a reader that is overtaken begins anew
+            if version % 3 == 0:  # a reader that is overtaken starts over
                 time.sleep(0.01)
         stop.set()
         reader.join()

@@ -10,7 +10,7 @@ from fastrl.utils.seeding import NO_ENV
 
 
 class Rows:
-    """Rows of an environment that are played on and on."""
+    """Rows of an environment that are stepped from one fragment to the next."""
 
     def __init__(self, env, seed=0):
         self.env = env
