@@ -39,28 +39,28 @@ def action_dtype(plan: Plan) -> np.dtype[Any]:
     return np.dtype(np.float32) if plan.action_shape else np.min_scalar_type(int(plan.action_space.n) - 1)  # type: ignore[attr-defined]
 
 
-def actions_of(plan: Plan, begun: RunningEpisode) -> NDArray[Any]:
+def actions_of(plan: Plan, episode: RunningEpisode) -> NDArray[Any]:
     """The actions as fragments have them, int64 [L] or float32 [L, n]."""
-    actions = np.frombuffer(begun.actions, action_dtype(plan)).reshape(-1, *plan.action_shape)
+    actions = np.frombuffer(episode.actions, action_dtype(plan)).reshape(-1, *plan.action_shape)
     return actions if plan.action_shape else actions.astype(np.int64)
 
 
-def check_running(plan: Plan, begun: RunningEpisode) -> None:
+def check_running(plan: Plan, episode: RunningEpisode) -> None:
     """Refuses actions or observations that do not fit the plan.
 
     Raises:
         ValueError
     """
     step = action_dtype(plan).itemsize * int(np.prod(plan.action_shape))
-    if len(begun.actions) % step or len(begun.obs) not in (0, 4 * plan.obs_dim):
+    if len(episode.actions) % step or len(episode.obs) not in (0, 4 * plan.obs_dim):
         raise ValueError("the state's running episodes have other actions or observations than the plan")
-    if not plan.action_shape and (actions_of(plan, begun) >= plan.action_space.n).any():  # type: ignore[attr-defined]
+    if not plan.action_shape and (actions_of(plan, episode) >= plan.action_space.n).any():  # type: ignore[attr-defined]
         raise ValueError(f"the state's running episodes have actions that are not in {plan.action_space}")
 
 
-def reached(begun: RunningEpisode, obs: NDArray[np.float32]) -> bool:
+def reached(episode: RunningEpisode, obs: NDArray[np.float32]) -> bool:
     """Whether the replayed episode's observation, float32 [D], equals the saved one to the bit."""
-    return not begun.obs or begun.obs == obs.tobytes()
+    return not episode.obs or episode.obs == obs.tobytes()
 
 
 class RunningEpisodes:
@@ -123,9 +123,11 @@ class RunningEpisodes:
                 zip(self._env_indices, self._lengths.tolist(), strict=True)
             ):
                 if length <= LONGEST:
-                    played = actions[len(actions) - length :, row].tobytes() if actions is not None else b""
+                    actions_taken = (
+                        actions[len(actions) - length :, row].tobytes() if actions is not None else b""
+                    )
                     running[env_index] = RunningEpisode(
-                        played, self._obs[row].tobytes() if self._started[row] else b""
+                        actions_taken, self._obs[row].tobytes() if self._started[row] else b""
                     )
             return dict(zip(self._env_indices, self._numbers, strict=True)), running
 
@@ -135,21 +137,21 @@ class RunningEpisodes:
         Raises:
             ValueError: one does not fit the plan.
         """
-        begun = [running.get(env_index, RunningEpisode()) for env_index in self._env_indices]
-        for each in begun:
+        episodes = [running.get(env_index, RunningEpisode()) for env_index in self._env_indices]
+        for each in episodes:
             check_running(self._plan, each)
-        played = [actions_of(self._plan, each) for each in begun]
+        actions_taken = [actions_of(self._plan, each) for each in episodes]
         with self._lock:
             self._numbers[:] = numbers
-            self._lengths[:] = [len(actions) for actions in played]
-            self._started[:] = [bool(each.obs) for each in begun]
+            self._lengths[:] = [len(actions) for actions in actions_taken]
+            self._started[:] = [bool(each.obs) for each in episodes]
             block = np.zeros(
-                (self._lengths.max(initial=0), len(played), *self._plan.action_shape),
+                (self._lengths.max(initial=0), len(actions_taken), *self._plan.action_shape),
                 action_dtype(self._plan),
             )
-            for row, actions in enumerate(played):
+            for row, actions in enumerate(actions_taken):
                 block[len(block) - len(actions) :, row] = actions
-                if begun[row].obs:
-                    self._obs[row] = np.frombuffer(begun[row].obs, np.float32)
+                if episodes[row].obs:
+                    self._obs[row] = np.frombuffer(episodes[row].obs, np.float32)
             self._blocks, self._steps = deque([block]), len(block)
-        return begun
+        return episodes

@@ -182,7 +182,7 @@ def explained_variance(returns: NDArray[np.float32], values: NDArray[np.float32]
 def discounted_sums(
     rewards: NDArray[np.float32], ended: NDArray[np.bool_], before: NDArray[np.float32], gamma: float
 ) -> NDArray[np.float32]:
-    """Sums of the rewards so far, ``sums[t] = gamma * sums[t - 1] + rewards[t]``, which start anew with each episode.
+    """Sums of the rewards so far, ``sums[t] = gamma * sums[t - 1] + rewards[t]``, which restart with each episode.
 
     Args:
         rewards: float32 [T, N].

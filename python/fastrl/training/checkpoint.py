@@ -129,7 +129,7 @@ class Checkpoints:
         return sorted(files, key=_steps)
 
     def drop_after(self, steps: int) -> None:
-        """Removes those of later steps: a run that goes on from an older one writes them anew."""
+        """Removes those of later steps: a run that resumes from an older one writes them again."""
         for path in self.paths():
             if _steps(path) > steps:
                 path.unlink()

@@ -30,7 +30,7 @@ def play_episodes(
         advance: called after each episode, with 1.
 
     Raises:
-        TrainError, CollectError: the environment cannot be built or played.
+        TrainError, CollectError: the environment cannot be built or stepped.
     """
     env = build_env(spec)
     takes = Actions(env.action_space)
@@ -61,10 +61,10 @@ def play_episodes(
         except contract.ContractError as error:
             raise CollectError(str(error)) from None
         except (Exception, SystemExit) as error:  # whatever an environment raises
-            told = own_traceback(error)
-            cause = last_line(told) if told else str(error)
+            trace = own_traceback(error)
+            cause = last_line(trace) if trace else str(error)
             where = f"at step {step} of the episode that reset(seed={episode_seed}) began"
-            raise CollectError(f"{spec.id} failed {where}: {cause}", told) from error
+            raise CollectError(f"{spec.id} failed {where}: {cause}", trace) from error
         returns.append(total)
         advance(1)
     contract.close(env)

@@ -27,7 +27,7 @@ class RunDirectory:
     """The files of one run. While it is open, no other process can write to the same run.
 
     As a context it is closed at the end. A run that fails before it has a checkpoint or a row of metrics leaves nothing
-    in a directory that was empty before, so that it can be begun again there.
+    in a directory that was empty before, so that it can be started again there.
 
     Attributes:
         is_made: whether it was not there before.
@@ -85,7 +85,7 @@ class RunDirectory:
         )
 
     def check_own(self) -> None:
-        """Refuses a directory without a run, whose files a run that goes on would overwrite.
+        """Refuses a directory without a run, whose files a resumed run would overwrite.
 
         Raises:
             RunDirectoryError
