@@ -310,7 +310,7 @@ def test_what_cannot_be_resumed_is_refused(tmp_path: Path, capsys: pytest.Captur
     save_checkpoint(newest, state | {"learner": learner})
     assert "the optimizer's exp_avg should have shape" in error_line(capsys, "--resume", run)
     save_checkpoint(newest, {})
-    assert "does not say what it was trained on" in error_line(capsys, "--resume", run)
+    assert "does not name its task" in error_line(capsys, "--resume", run)
     assert sorted(run.rglob("*")) == before
 
 

@@ -11,7 +11,7 @@ from fastrl.cli.main import main
 from fastrl.training.checkpoint import find_checkpoint, load_newest, save_checkpoint
 
 CAGE2 = [
-    *("cage2", "--env.num_envs=4", "--env.num_threads=1", "--env.episode_length=10", "--total-steps=40"),
+    *("cage2", "--env.num_envs=4", "--env.episode_length=10", "--total-steps=40"),
     *(
         "--ppo.num_steps=10",
         "--ppo.minibatch_size=20",
@@ -22,15 +22,10 @@ CAGE2 = [
 ]
 GYM = [
     *("gym", "--env=CartPole-v1", "--collect=sequential", "--num-envs=2", "--total-steps=16", "--device=cpu"),
-    *(
-        "--ppo.num_steps=8",
-        "--ppo.minibatch_size=8",
-        "--ppo.hidden=8",
-        "--impala.num_steps=8",
-        "--impala.hidden=8",
-    ),
     "--run.eval_episodes=0",
 ]
+PPO = ["--ppo.num_steps=8", "--ppo.minibatch_size=8", "--ppo.hidden=8"]
+IMPALA = ["--algorithm=impala", "--impala.num_steps=8", "--impala.hidden=8"]
 PIXELS = [
     *("pixels", "--env=fastrl/Catch-v0", "--dqn.conv=8x4/4", "--dqn.hidden=16", "--replay.capacity=2000"),
     *(
@@ -67,21 +62,26 @@ Weights = Callable[[dict[str, Any]], dict[str, torch.Tensor]]
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "weights"),
+    ("both", "first", "second", "weights"),
     [
-        (CAGE2, ["--ppo.learning_rate=0", "--seed=5", "--red-agent=bline"], ppo_weights),
-        (GYM, ["--algorithm=impala", "--impala.learning_rate=0", "--seed=5"], ppo_weights),
-        (PIXELS, ["--dqn.learning_rate=0", "--seed=5"], ppo_weights),
-        (TRAFFIC, ["--ippo.learning_rate=0", "--seed=5"], actor_weights),
+        (CAGE2, [], ["--ppo.learning_rate=0", "--seed=5", "--red-agent=bline"], ppo_weights),
+        (GYM, PPO, [*IMPALA, "--impala.learning_rate=0", "--seed=5"], ppo_weights),
+        (PIXELS, [], ["--dqn.learning_rate=0", "--seed=5"], ppo_weights),
+        (TRAFFIC, [], ["--ippo.learning_rate=0", "--seed=5"], actor_weights),
     ],
     ids=["cage2", "gym", "pixels", "traffic"],
 )
 def test_weights_are_loaded_and_all_else_is_new(
-    first: list[str], second: list[str], weights: Weights, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    both: list[str],
+    first: list[str],
+    second: list[str],
+    weights: Weights,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     old, new = tmp_path / "old", tmp_path / "new"
-    assert main(["train", *first, f"--run-dir={old}"]) == 0
-    assert main(["train", *first, *second, f"--init-from={old}", f"--run-dir={new}"]) == 0
+    assert main(["train", *both, *first, f"--run-dir={old}"]) == 0
+    assert main(["train", *both, *second, f"--init-from={old}", f"--run-dir={new}"]) == 0
     assert f"starting with the weights of {find_checkpoint(old)}" in capsys.readouterr().out.replace("\n", "")
     before, after = load_newest(old)[1], load_newest(new)[1]
     # The learning rate is 0, so they are what it started with.
@@ -89,7 +89,7 @@ def test_weights_are_loaded_and_all_else_is_new(
         assert torch.equal(weights(after)[name], tensor), name
     assert after["steps"] <= 2 * before["steps"]
     assert after["config"]["run"]["init_from"] == str(old)
-    assert main(["train", "--resume", str(old), second[0], "--seed=5"]) == 2
+    assert main(["train", "--resume", str(old), "--seed=5"]) == 2
     assert (
         f"it would be another run: --init-from {find_checkpoint(old)} starts one" in capsys.readouterr().err
     )
@@ -104,22 +104,24 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
 
 
 def test_what_does_not_fit_is_refused_in_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = [*GYM, *PPO]
     gym, cage2, new = tmp_path / "gym", tmp_path / "cage2", tmp_path / "new"
-    assert main(["train", *GYM, f"--run-dir={gym}"]) == 0
+    assert main(["train", *options, f"--run-dir={gym}"]) == 0
     assert main(["train", *CAGE2, f"--run-dir={cage2}"]) == 0
     to = ["--run-dir", new, "--init-from"]
-    assert "its network has hidden [8], not [8, 4]" in refusal(capsys, *GYM, "--ppo.hidden=8,4", *to, gym)
-    line = refusal(capsys, *GYM, "--env=Acrobot-v1", *to, gym)
+    assert "its network has hidden [8], not [8, 4]" in refusal(capsys, *options, "--ppo.hidden=8,4", *to, gym)
+    line = refusal(capsys, *options, "--env=Acrobot-v1", *to, gym)
     assert "its actions are {'kind': 'discrete', 'size': 2}, not {'kind': 'discrete', 'size': 3}" in line
-    assert f"--init-from {cage2}: a run of another kind, cage2, not of gym" in refusal(
-        capsys, *GYM, *to, cage2
+    assert f"--init-from {cage2}: a run of another task, cage2, not of gym" in refusal(
+        capsys, *options, *to, cage2
     )
-    line = refusal(capsys, *CAGE2, "--env.actions=none", *to, cage2)
-    assert "it chooses among other actions: env.actions should be the same" in line
-    assert "no such run directory" in refusal(capsys, *GYM, *to, tmp_path / "nowhere")
+    for actions in ("none", ",".join(map(str, range(80)))):
+        line = refusal(capsys, *CAGE2, f"--env.actions={actions}", *to, cage2)
+        assert "it chooses among other actions: env.actions should be the same" in line
+    assert "no such run directory" in refusal(capsys, *options, *to, tmp_path / "nowhere")
     file, state = load_newest(gym)
     save_checkpoint(file, {**state, "learner": {**state["learner"], "policy": {}}})
     assert "has no weights that this fastrl can use: KeyError('architecture')" in refusal(
-        capsys, *GYM, *to, gym
+        capsys, *options, *to, gym
     )
     assert not new.exists()

@@ -176,7 +176,7 @@ def test_a_terminal_that_closes_makes_it_save_and_leave(tmp_path: Path) -> None:
     told = process.stderr.read()
     assert (process.returncode, told) == (
         129,
-        "fastrl train: stdout failed (Broken pipe): the run goes on without it\n",
+        "fastrl train: stdout failed (Broken pipe): the run continues without it\n",
     )
     summary = json.loads((run / "summary.json").read_text())
     assert (summary["status"], summary["signal"]) == ("interrupted", "SIGHUP")

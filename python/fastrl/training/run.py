@@ -70,7 +70,7 @@ def start_run(task: Task, settings: Any, path: Path | None, console: Console) ->
     """
     trainer = task.make_trainer(settings, console)
     if settings.run.init_from is not None:
-        _load_weights(trainer, settings.run.init_from, task, console)
+        _load_weights(trainer, settings, task, console)
     with new_directory(path, task.name) as directory:
         return _train(task, trainer, settings, directory, console)
 
@@ -248,17 +248,21 @@ def _check_counts(state: Mapping[str, Any]) -> None:
             raise ValueError(f"{name} should be a number, got {value!r}")
 
 
-def _load_weights(trainer: Training, path: Path, task: Task, console: Console) -> None:
-    """Gives a new run the weights of another one.
+def _load_weights(trainer: Training, settings: Any, task: Task, console: Console) -> None:
+    """Gives a new run the weights of the run that ``run.init_from`` names.
 
     Raises:
         CheckpointError: there is no checkpoint.
         TrainError: it is of another kind of run, or its weights do not fit.
     """
+    path: Path = settings.run.init_from
     file, state = load_newest(path)
     if state.get("kind") != task.name:
-        raise TrainError(f"--init-from {path}: a run of {state.get('kind')!r}, not of {task.name}")
+        raise TrainError(
+            f"--init-from {path}: a run of another task, {state.get('kind')}, not of {task.name}"
+        )
     try:
+        task.check_weights(state, settings)
         fresh = trainer.load_policy(state)
     except ValueError as error:
         raise TrainError(f"--init-from {path}: {error}") from None

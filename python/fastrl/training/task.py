@@ -305,6 +305,13 @@ class Task(ABC):
         """What a checkpoint says of the environment besides its settings, such as the actions that a policy uses."""
         return {}
 
+    def check_weights(self, state: Mapping[str, Any], settings: Any) -> None:  # noqa: B027 - most have nothing to compare
+        """Compares a checkpoint with the settings of a new run that starts with its weights.
+
+        Raises:
+            ValueError: the weights mean something else in the new run, though their sizes may be the same.
+        """
+
     @abstractmethod
     def evaluate(
         self,

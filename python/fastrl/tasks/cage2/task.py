@@ -78,6 +78,10 @@ class Cage2Task(Task):
     def checkpoint_facts(self, settings: Any) -> dict[str, Any]:
         return {"actions": list(action_indices(settings.env.actions)), "num_actions": len(ACTIONS)}
 
+    def check_weights(self, state: Mapping[str, Any], settings: Any) -> None:
+        if state["actions"] != self.checkpoint_facts(settings)["actions"]:
+            raise ValueError("it chooses among other actions: env.actions should be the same")
+
     def evaluate(
         self,
         state: Mapping[str, Any],
