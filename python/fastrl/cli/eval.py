@@ -13,6 +13,7 @@ from fastrl.utils.progress import Progress, load_torch
 from fastrl.utils.trust import trusted_import
 
 if TYPE_CHECKING:
+    from fastrl.tasks.cage2.evaluate import Cage2Scoring
     from fastrl.training.evaluation import Scores
     from fastrl.training.task import Task
 
@@ -88,8 +89,8 @@ def evaluate(prog: str, arguments: list[str]) -> int:
     return 0
 
 
-def _task_of(subjects: list[str], *, trust: bool) -> "Task":
-    """The one task that all subjects belong to.
+def _task_of(subjects: list[str], *, trust: bool) -> "Task | Cage2Scoring":
+    """The one task that all subjects belong to; of baselines alone the part that loads no PyTorch.
 
     Raises:
         ConfigError: they belong to several.
@@ -101,6 +102,10 @@ def _task_of(subjects: list[str], *, trust: bool) -> "Task":
             return "cage2"
         return trusted_import("kind", task_of_run(Path(name)), name, trust=trust)
 
+    if all(name.startswith(_BASELINE) for name in subjects):
+        from fastrl.tasks.cage2.evaluate import Cage2Scoring
+
+        return Cage2Scoring()
     kinds = set(map(kind_of, subjects))
     if len(kinds) > 1:
         raise ConfigError(
@@ -109,7 +114,7 @@ def _task_of(subjects: list[str], *, trust: bool) -> "Task":
     return find(kinds.pop())
 
 
-def _own_options(task: "Task", options: argparse.Namespace) -> dict[str, Any]:
+def _own_options(task: "Task | Cage2Scoring", options: argparse.Namespace) -> dict[str, Any]:
     """The options that were given and that not all tasks have.
 
     Raises:
@@ -123,7 +128,9 @@ def _own_options(task: "Task", options: argparse.Namespace) -> dict[str, Any]:
     return given
 
 
-def _score(task: "Task", name: str, own: dict[str, Any], options: argparse.Namespace) -> "Scores":
+def _score(
+    task: "Task | Cage2Scoring", name: str, own: dict[str, Any], options: argparse.Namespace
+) -> "Scores":
     common: dict[str, Any] = {"episodes": options.episodes, "seed": options.seed}
     with Progress(name, task.evaluation_work(options.episodes)) as progress:
         if name.startswith(_BASELINE):
@@ -131,6 +138,9 @@ def _score(task: "Task", name: str, own: dict[str, Any], options: argparse.Names
                 name.removeprefix(_BASELINE), **common, advance=progress.advance, **own
             )
         from fastrl.training.run import evaluate_run
+        from fastrl.training.task import Task
+
+        assert isinstance(task, Task), "runs have a whole task"
 
         named = {} if options.env is None else {"env.id": options.env}
         return evaluate_run(

@@ -1,19 +1,22 @@
 """The protocol of CAGE Challenge 2: scores of a defender against each red agent over each horizon."""
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console, Group
 from rich.table import Table
 
-from fastrl.envs.cage2.baselines import make_baseline
+from fastrl.envs.cage2.baselines import BASELINES, make_baseline
 from fastrl.envs.cage2.env import RED_AGENTS, Cage2Games, Cage2VectorEnv, Ruleset
+from fastrl.tasks import cage2
 from fastrl.training.metrics import counted
+from fastrl.utils.config import ConfigError, nearest
 from fastrl.utils.tables import show
 
 if TYPE_CHECKING:
@@ -329,3 +332,38 @@ def score_table(evaluation: Evaluation) -> Group:
 def _plus_minus(mean: float, error: float) -> str:
     # Adding 0.0 turns -0.0 into 0.0.
     return f"{mean + 0.0:.2f}" if math.isnan(error) else f"{mean + 0.0:.2f} ± {error:.2f}"
+
+
+class Cage2Scoring:
+    """The part of the task that ``fastrl eval`` needs for baselines, which loads no PyTorch. Its methods are those of
+    `fastrl.training.task.Task`."""
+
+    name: ClassVar[str] = cage2.NAME
+    evaluation_options: ClassVar[Sequence[str]] = ("ruleset", "stochastic", "device")
+
+    def evaluation_variants(self, options: Mapping[str, Any]) -> list[dict[str, Any]]:
+        ruleset = options.get("ruleset", "both")
+        rulesets = RULESETS if ruleset == "both" else [ruleset]
+        return [{**options, "ruleset": each} for each in rulesets]
+
+    def evaluate_baseline(
+        self,
+        name: str,
+        *,
+        episodes: int,
+        seed: int,
+        advance: Callable[[int], object],
+        ruleset: Ruleset | None = None,
+        **options: Any,
+    ) -> Evaluation:
+        if name not in BASELINES:
+            raise ConfigError(f"unknown baseline {name}; did you mean {nearest(name, BASELINES)}?")
+        contender = Contender.from_baseline(name)
+        return evaluate(contender, ruleset=ruleset or "main", episodes=episodes, seed=seed, advance=advance)
+
+    def show_scores(self, scores: Sequence[tuple[str, Any]], console: Console) -> None:
+        for name, each in scores:
+            dataclasses.replace(each, contender=name).show(console)
+
+    def evaluation_work(self, episodes: int) -> int:
+        return protocol_steps(episodes)

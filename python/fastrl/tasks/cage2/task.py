@@ -1,6 +1,5 @@
 """CAGE Challenge 2: a defender against red agents, scored by the challenge's protocol."""
 
-import dataclasses
 import itertools
 import os
 from collections.abc import Mapping, Sequence
@@ -10,11 +9,10 @@ import numpy as np
 from rich.console import Console
 
 from fastrl.algorithms.protocol import Algorithm
-from fastrl.envs.cage2.baselines import BASELINES
 from fastrl.envs.cage2.env import ACTIONS, OBS_BITS, RED_AGENTS, SCAN_HOSTS, Ruleset, action_indices
 from fastrl.envs.spec import EnvSpec
 from fastrl.tasks import cage2
-from fastrl.tasks.cage2.evaluate import RULESETS, Contender, Evaluation, evaluate, protocol_steps
+from fastrl.tasks.cage2.evaluate import Cage2Scoring, Contender, Evaluation, evaluate
 from fastrl.tasks.cage2.settings import PRESETS, EnvConfig
 from fastrl.training.callbacks import Callback
 from fastrl.training.errors import TrainError
@@ -25,7 +23,6 @@ from fastrl.training.row import Number
 from fastrl.training.settings import RunConfig
 from fastrl.training.task import Task
 from fastrl.training.trainer import Trainer
-from fastrl.utils.config import ConfigError, nearest
 
 
 class ReturnsByRedAgent(Callback):
@@ -51,13 +48,11 @@ class ReturnsByRedAgent(Callback):
         return {"episode": means}
 
 
-class Cage2Task(Task):
+class Cage2Task(Cage2Scoring, Task):
     """See `fastrl.training.task.Task`."""
 
-    name = cage2.NAME
     summary = cage2.SUMMARY
     score_hint = "score it by the challenge's protocol"
-    evaluation_options = ("ruleset", "stochastic", "device")
     run = RunConfig(total_steps=20_000_000, row_seconds=0.0, eval_episodes=200)
     env = EnvConfig()
     presets = PRESETS
@@ -110,33 +105,6 @@ class Cage2Task(Task):
             seed=seed,
             advance=advance,
         )
-
-    def evaluation_variants(self, options: Mapping[str, Any]) -> list[dict[str, Any]]:
-        ruleset = options.get("ruleset", "both")
-        rulesets = RULESETS if ruleset == "both" else [ruleset]
-        return [{**options, "ruleset": each} for each in rulesets]
-
-    def evaluate_baseline(
-        self,
-        name: str,
-        *,
-        episodes: int,
-        seed: int,
-        advance: Advance,
-        ruleset: Ruleset | None = None,
-        **options: Any,
-    ) -> Evaluation:
-        if name not in BASELINES:
-            raise ConfigError(f"unknown baseline {name}; did you mean {nearest(name, BASELINES)}?")
-        contender = Contender.from_baseline(name)
-        return evaluate(contender, ruleset=ruleset or "main", episodes=episodes, seed=seed, advance=advance)
-
-    def show_scores(self, scores: Sequence[tuple[str, Any]], console: Console) -> None:
-        for name, each in scores:
-            dataclasses.replace(each, contender=name).show(console)
-
-    def evaluation_work(self, episodes: int) -> int:
-        return protocol_steps(episodes)
 
     def scores_from_tree(self, tree: Mapping[str, Any]) -> Evaluation:
         return Evaluation.from_tree(tree)
