@@ -8,22 +8,19 @@ such number), or until its budget of steps is used up; then its policy is scored
 """
 
 import contextlib
-import statistics
 
 import pytest
-from fastrl.tasks.gym.run import Training
 from rich.console import Console
 from rich.table import Table
 
-from fastrl.tasks.gym.settings import PRESETS, GymConfig, presets_for
-from fastrl.utils.config import build, check
+from fastrl.tasks import find
+from fastrl.training.evaluation import Evaluation
 
 SEEDS = (0, 1, 2)
 
 
-def config_of(env, algorithm, seed, budget):
-    layers = [check(GymConfig, PRESETS[name].values, name) for name in presets_for(env)]
-    own = {
+def trainer_of(env, algorithm, seed, budget):
+    changes = {
         "env.id": env,
         "run.algorithm": algorithm,
         "run.seed": seed,
@@ -31,17 +28,24 @@ def config_of(env, algorithm, seed, budget):
         "collect.method": "executor",
         "collect.n_workers": 2,
     }
-    return build(GymConfig, *layers, own)
+    task = find("gym")
+    return task.make_trainer(task.make_settings(changes))
 
 
-def learn(config, solved):
-    """Trains until it is solved: the training, and its last row."""
-    training = Training(config, Console(quiet=True))
-    with contextlib.closing(training.rows()) as rows:
+def learn(trainer, solved):
+    """Trains until the environment is solved; returns the record of the last row."""
+    with contextlib.closing(trainer.rows()) as rows:
         for row in rows:
-            if row.mean_return >= solved:
+            record = row.record()
+            if record["mean_return"] >= solved:
                 break
-    return training, row
+    return record
+
+
+def score_of(trainer):
+    evaluation = trainer.callback(Evaluation)
+    evaluation.at_end(trainer, Console(quiet=True))
+    return evaluation.scores.mean_return
 
 
 @pytest.mark.parametrize(
@@ -53,27 +57,38 @@ def learn(config, solved):
 )
 def test_it_is_solved(env, solved, budgets):
     table = Table(title=f"{env} to a mean return of {solved}, 2 workers", title_justify="left")
-    for name in ("algorithm", "seed", "steps", "seconds", "steps/s", "lag", "most", "dropped", "evaluation"):
+    for name in (
+        "algorithm",
+        "seed",
+        "steps",
+        "seconds",
+        "steps/s",
+        "staleness",
+        "most",
+        "dropped",
+        "evaluation",
+    ):
         table.add_column(name, justify="left" if name == "algorithm" else "right")
     unsolved = []
     for algorithm, budget in budgets.items():
         for seed in SEEDS:
-            training, last = learn(config_of(env, algorithm, seed, budget), solved)
-            score = statistics.fmean(training.evaluate())
+            trainer = trainer_of(env, algorithm, seed, budget)
+            last = learn(trainer, solved)
+            staleness = trainer.source.summary()
             table.add_row(
                 algorithm,
                 str(seed),
-                f"{last.steps:,}",
-                f"{last.seconds:.1f}",
-                f"{last.steps / last.seconds:,.0f}",
-                f"{training.lag.mean:.2f}",
-                str(training.lag.highest),
-                str(last.dropped),
-                f"{score:.0f}",
+                f"{last['steps']:,}",
+                f"{last['seconds']:.1f}",
+                f"{last['steps'] / last['seconds']:,.0f}",
+                f"{staleness['staleness']:.2f}",
+                str(staleness["max_staleness"]),
+                str(last["dropped"]),
+                f"{score_of(trainer):.0f}",
                 end_section=seed == SEEDS[-1],
             )
-            if not last.mean_return >= solved:
-                unsolved.append((algorithm, seed, last.mean_return))
+            if not last["mean_return"] >= solved:
+                unsolved.append((algorithm, seed, last["mean_return"]))
     print()
     Console(width=110).print(table)
     assert not unsolved
