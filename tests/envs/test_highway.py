@@ -161,7 +161,7 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"reward_speed_range": [20, 20]}, ValueError, "reward_speed_range"),
     ({"reward_speed_range": [20]}, ValueError, "reward_speed_range.*2 numbers"),
     ({"collision_reward": float("inf")}, ValueError, "collision_reward"),
-    ({"collision_reward": 0.5}, ValueError, "normalize_reward.*divide"),
+    ({"collision_reward": 0.5}, ValueError, "normalize_reward.*division by zero"),
     ({"normalize_reward": 1}, TypeError, "normalize_reward.*True or False"),
     ({"other_vehicles_type": "IDMVehicle"}, ValueError, "other_vehicles_type.*expected one of 'highway_env"),
     ({"manual_control": True}, ValueError, "manual_control.*only False"),

@@ -170,6 +170,6 @@ def test_the_pipeline_collects_from_it(python: Path, tmp_path: Path) -> None:
     assert code == 0, told
     summary = json.loads((run_dir / "summary.json").read_text())
     assert summary["status"] == "complete" and summary["env"] == "SuperMarioBros-v0"
-    assert summary["steps"] >= 500 and summary["batches"] > 0
+    assert summary["steps"] >= 500 and summary["iterations"] > 0
     assert summary["dropped"] == summary["restarts"] == 0
     assert summary["collectors"]["environment"] > 0.05

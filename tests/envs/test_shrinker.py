@@ -118,15 +118,15 @@ OUT = np.zeros((5, 6), np.uint8)
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ((GOOD.tolist(), OUT), TypeError, "frame must be a uint8 numpy array, got list"),
-        ((GOOD.astype(np.float32), OUT), TypeError, "frame must be a uint8 numpy array, got float32"),
+        ((GOOD.tolist(), OUT), TypeError, "frame must be a numpy array of uint8, got list"),
+        ((GOOD.astype(np.float32), OUT), TypeError, "frame must be a numpy array of uint8, got float32"),
         ((GOOD[1:], OUT), ValueError, r"frame must have shape \[10, 12\] or \[10, 12, 3\], got \[9, 12\]"),
         ((np.zeros((10, 12, 4), np.uint8), OUT), ValueError, r"got \[10, 12, 4\]"),
         ((GOOD, OUT, GOOD[:, 1:]), ValueError, "previous must have shape"),
-        ((GOOD, OUT.astype(np.int8)), TypeError, "out must be a uint8 numpy array, got int8"),
+        ((GOOD, OUT.astype(np.int8)), TypeError, "out must have dtype uint8, got int8"),
         ((GOOD, OUT[:4]), ValueError, r"out must have shape \[5, 6\], got \[4, 6\]"),
         ((GOOD, np.zeros((5, 12), np.uint8)[:, ::2]), ValueError, "out must be C-contiguous"),
-        ((GOOD, np.frombuffer(bytes(30), np.uint8).reshape(5, 6)), ValueError, "not read-only"),
+        ((GOOD, np.frombuffer(bytes(30), np.uint8).reshape(5, 6)), ValueError, "must not be read-only"),
     ],
 )
 def test_refuses(arguments, error, message):

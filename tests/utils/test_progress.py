@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from fastrl.tasks.cage2.evaluate import evaluate, of_baseline, protocol_steps
+from fastrl.tasks.cage2.evaluate import Contender, evaluate, protocol_steps
 from fastrl.utils.progress import Progress
 
 
@@ -41,7 +41,7 @@ def test_on_a_terminal_there_is_a_bar_that_is_removed(monkeypatch: pytest.Monkey
 
 def test_an_evaluation_shows_its_progress() -> None:
     played: list[int] = []
-    evaluate(of_baseline("sleep"), ruleset="main", episodes=5, advance=played.append)
+    evaluate(Contender.from_baseline("sleep"), ruleset="main", episodes=5, advance=played.append)
     assert sum(played) == protocol_steps(5)
     assert len(played) > 100
 

@@ -83,7 +83,7 @@ def evaluate(prog: str, arguments: list[str]) -> int:
     if options.json:
         from fastrl.utils.files import to_json
 
-        print(to_json([{"run": name, **found.to_tree()} for name, found in scores], indent=2))
+        print(to_json([task.scores_tree(name, found) for name, found in scores], indent=2))
     else:
         task.show_scores(scores, plain_console())
     return 0

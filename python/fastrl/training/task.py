@@ -350,6 +350,10 @@ class Task(ABC):
         """
         raise ConfigError(f"{self.name} has no baselines, got {name!r}")
 
+    def scores_tree(self, name: str, scores: Any) -> dict[str, Any]:
+        """Scores of a run, with its name, for JSON."""
+        return {"run": name, **scores.to_tree()}
+
     def show_scores(self, scores: Sequence[tuple[str, Scores]], console: Console) -> None:
         """Prints scores of several runs, with their names."""
         for name, each in scores:

@@ -361,6 +361,9 @@ class Cage2Scoring:
         contender = Contender.from_baseline(name)
         return evaluate(contender, ruleset=ruleset or "main", episodes=episodes, seed=seed, advance=advance)
 
+    def scores_tree(self, name: str, scores: Any) -> dict[str, Any]:
+        return {"run": name, **dataclasses.replace(scores, contender=name).to_tree()}
+
     def show_scores(self, scores: Sequence[tuple[str, Any]], console: Console) -> None:
         for name, each in scores:
             dataclasses.replace(each, contender=name).show(console)
