@@ -1,4 +1,4 @@
-"""What the code imports is what pyproject.toml declares."""
+"""Tests that pyproject.toml declares what the code imports."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def imported(body: Iterable[ast.AST], in_function: bool = False) -> Iterator[tup
 
 
 def undeclared(source: str, always: Iterable[str], on_call: Iterable[str], ours: Iterable[str]) -> set[str]:
-    """What a module imports of others, and neither the requirements nor, in functions, those of extras name."""
+    """Names that a module imports of others, and neither the requirements nor, in functions, those of extras name."""
     missing = set()
     for name, waits in imported(ast.parse(source).body):
         if name in sys.stdlib_module_names or name in ours:

@@ -1,4 +1,4 @@
-"""What the README shows works: its Python runs, its commands and their options exist."""
+"""Tests that what the README shows works: its Python runs, its commands and their options exist."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def of(*names: str) -> list[list[str]]:
 
 @pytest.fixture(scope="module")
 def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the README's run is, `runs/mine`."""
+    """Folder of the README's run, `runs/mine`."""
     where = tmp_path_factory.mktemp("readme")
     settings = [
         "--total-steps",

@@ -61,7 +61,7 @@ def plan(unit: Any, env: str, num_steps: int, masks: bool = False, **options: An
 
 
 def updates(name: str, same: Plan) -> list[dict[int, Any]]:
-    """What each update brings: by row or episode all that its arrays hold, as bytes."""
+    """Contents of each update: by row or episode all that its arrays hold, as bytes."""
     options: dict[str, Any] = {} if name == "sequential" else {"n_workers": 2}
     name, _, asynchronous = name.partition(", ")
     if asynchronous:

@@ -151,7 +151,7 @@ def test_numbers_of_workers_that_make_no_sense_are_refused(name: str) -> None:
 
 @pytest.mark.parametrize("name", WORKING)
 def test_more_workers_than_memory_allows_are_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What one takes is measured: it is a process with numpy, Gymnasium and the environment."""
+    """The memory of one is measured: it is a process with numpy, Gymnasium and the environment."""
     monkeypatch.setattr(resources, "available_memory", lambda: 300 * MIB)
     with pytest.raises(
         ValueError,

@@ -1,4 +1,4 @@
-"""What a learner gets from a collector: an update's worth, none of it too old, and how old it was."""
+"""Tests of what a learner gets from a collector: an update's worth, none of it too old, and how old it was."""
 
 import math
 

@@ -46,7 +46,7 @@ class Walk(gymnasium.Env[Any, Any]):
         return self._obs(), {}
 
     def _first(self) -> bool:
-        """Whether nobody in any process was here before."""
+        """True for the first call in all processes."""
         try:
             Path(self.path).touch(exist_ok=False)
         except FileExistsError:

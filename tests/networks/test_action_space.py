@@ -1,4 +1,4 @@
-"""What environments get of what policies draw."""
+"""Tests of the actions that environments get of a policy's draws."""
 
 import json
 

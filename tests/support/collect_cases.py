@@ -250,7 +250,7 @@ def rows(fragments: list[Fragment]) -> dict[int, Any]:
 
 
 def updates(collector: Any, count: int = 3) -> list[dict[int, Any]]:
-    """What some updates bring, each with other weights."""
+    """Contents of some updates, each with other weights."""
     found = []
     for update in range(count):
         collector.publish(chooser(update))

@@ -13,7 +13,7 @@ from fastrl.utils.timer import Stopwatch
 
 
 def problem_of(env: Any, total_updates: int, num_steps: int, seed: int = 0, **options: Any) -> Problem:
-    """What a learner for an environment is built for, whose rollouts have so many steps."""
+    """The problem of a learner for an environment, whose rollouts have so many steps."""
     return Problem(
         env.single_observation_space,
         env.single_action_space,

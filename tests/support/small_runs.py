@@ -68,7 +68,7 @@ def rows_of(run: Path) -> list[dict[str, Any]]:
 
 
 def differences(a: Any, b: Any, name: str = "") -> list[str]:
-    """Where two nested values differ, to the bit; empty if nowhere."""
+    """Names of the parts in which two nested values differ, to the bit."""
     if isinstance(a, dict) and isinstance(b, dict) and a.keys() == b.keys():
         return [each for key in a for each in differences(a[key], b[key], f"{name}/{key}")]
     if isinstance(a, list | tuple) and isinstance(b, list | tuple) and len(a) == len(b):

@@ -67,7 +67,7 @@ def test_jsonl_goes_on_after_a_checkpoint(tmp_path: Path, damage: str, after: in
 
 
 def events(directory: Path) -> list[Event]:
-    """What TensorBoard would read: records of length, checksum, data, checksum."""
+    """Events as TensorBoard would read them: records of length, checksum, data, checksum."""
     found = []
     for path in sorted(directory.iterdir()):
         data = path.read_bytes()

@@ -21,7 +21,7 @@ def contents(folder: Path) -> dict[str, bytes | None]:
 
 
 def fill(directory: RunDirectory) -> None:
-    """What a run writes before its first row."""
+    """Writes what a run writes before its first row."""
     directory.write_settings("[run]\n")
     directory.metrics.touch()
     directory.tensorboard.mkdir()

@@ -1,1 +1,1 @@
-"""What fastrl bench measures."""
+"""Measurements of ``fastrl bench``."""

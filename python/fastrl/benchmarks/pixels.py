@@ -206,7 +206,7 @@ class LockedSender:
 
 
 class NoFeed:
-    """Nothing is handed over: what actors reach beside a learner that is as busy as in the other ways."""
+    """No transport: the speed that actors reach beside a learner that is as busy as in the other ways."""
 
     def sender(self) -> Sender:
         return NoSender()
@@ -243,7 +243,7 @@ class NoSender:
 
 @dataclass(frozen=True)
 class Flow:
-    """What one way reached; rates per second, medians over the rounds.
+    """Results of one way; rates per second, medians over the rounds.
 
     Attributes:
         way: which.

@@ -110,7 +110,7 @@ class SharedCounters:
 
     @property
     def stop(self) -> bool:
-        """Whether collectors should stop."""
+        """True once collectors should stop."""
         return bool(self._learner["stop"][0])
 
     def set_stop(self) -> None:

@@ -98,7 +98,7 @@ class Task(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What came of a task.
+    """Result of a task.
 
     Attributes:
         metas: of its fragments, up to one that failed.
@@ -226,7 +226,7 @@ def init_process(
     report: Connection,
     rebuild: bool,
 ) -> None:
-    """What a process does first.
+    """Prepares a worker process.
 
     Args:
         payload: the pickled plan.

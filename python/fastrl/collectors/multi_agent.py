@@ -146,7 +146,7 @@ class MultiAgentCollector:
             )
 
     def state_dict(self) -> dict[str, Any]:
-        """What `load_state_dict` needs, apart from the environment's own state. Empty before the first collection."""
+        """State for `load_state_dict`, apart from the environment's own state. Empty before the first collection."""
         if self._obs is None or self._alive is None:
             return {}
         return {

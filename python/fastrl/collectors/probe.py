@@ -41,7 +41,7 @@ class UnbuildableError(CollectError):
 
 @dataclass(frozen=True)
 class Probe:
-    """What was measured.
+    """Results of a probe.
 
     Attributes:
         step_seconds: mean time of a step, resets included, each as often as episodes ended.

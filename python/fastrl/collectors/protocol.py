@@ -30,7 +30,7 @@ class CollectError(RuntimeError):
 
 @dataclass(frozen=True)
 class Plan:
-    """What to collect; it pickles.
+    """Description of what to collect; it pickles.
 
     Attributes:
         env: builds an environment.
@@ -161,7 +161,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class Report:
-    """What a collector has done since it was made.
+    """Account of a collector since it was made.
 
     Attributes:
         steps, episodes: collected; an episode counts when it has ended.

@@ -59,7 +59,7 @@ def check_running(plan: Plan, episode: RunningEpisode) -> None:
 
 
 def reached(episode: RunningEpisode, obs: NDArray[np.float32]) -> bool:
-    """Whether the replayed episode's observation, float32 [D], equals the saved one to the bit."""
+    """True if the replayed episode's observation, float32 [D], equals the saved one to the bit."""
     return not episode.obs or episode.obs == obs.tobytes()
 
 

@@ -330,7 +330,7 @@ class TaskScheduler(ABC, Generic[W]):
         return sum(worker.due for worker in self._workers)
 
     def _task_for(self, worker: W, most: int, depth: int) -> tuple[int, ...] | None:
-        """What a worker is given as its ``depth``-th task, if there is something for it: ``most`` fragments."""
+        """Chooses what a worker is given as its ``depth``-th task, if there is something for it: ``most`` fragments."""
         if self._left() < 1:
             return None
         if self._whole:

@@ -65,7 +65,7 @@ class VectorEnvRunner:
         self._last = np.zeros((num_rows, plan.obs_dim), np.float32)
         self._started = False
         # With unit "episodes" there may be fewer episodes left than rows.
-        self._playing = np.full(num_rows, not whole)
+        self._active = np.full(num_rows, not whole)
         # With unit "episodes", the next episode of each row; -1: none is left.
         self._reserved = np.full(num_rows, -1)
         self._actions = Actions(plan.action_space)
@@ -84,7 +84,7 @@ class VectorEnvRunner:
             if running:
                 self._replay(running)
             else:
-                self._start_episodes(self._playing, self._last)
+                self._start_episodes(self._active, self._last)
             self._started = True
         numbers, steps = self.numbers.tolist(), self._steps.tolist()
         obs[0] = self._last
@@ -183,7 +183,7 @@ class VectorEnvRunner:
         and take this step."""
         if self.stopped:
             raise Stopped
-        mask = None if self._playing.all() else self._playing
+        mask = None if self._active.all() else self._active
         while True:
             try:
                 self._step_backend(out, t, mask)
@@ -264,14 +264,14 @@ class VectorEnvRunner:
                     if len(death.envs) > 1
                     else f"row {death.envs[0]}"
                 )
-                begun = [
-                    (int(self.env_indices[i]), int(self.numbers[i])) for i in death.envs if self._playing[i]
+                started = [
+                    (int(self.env_indices[i]), int(self.numbers[i])) for i in death.envs if self._active[i]
                 ]
-                self._failures.add(death.worker, f"a step of {rows}", death.cause, death.traceback, begun)
+                self._failures.add(death.worker, f"a step of {rows}", death.cause, death.traceback, started)
                 self.restarts += 1
             try:
                 self.backend.restart()
-                return dead & self._playing
+                return dead & self._active
             except WorkerError as again:
                 error = again
 
@@ -287,7 +287,7 @@ class VectorEnvRunner:
                 1, len(self.env_indices), self.plan.obs_dim, self.plan.action_shape, self.plan.num_masked
             )
         kept, step = self._episodes, self._step
-        playing, waiting = self._playing, iter(numbers)
+        playing, waiting = self._active, iter(numbers)
         self._reserved[:] = [next(waiting, -1) for _ in self.env_indices]
         self._start_episodes(self._start_reserved(waiting), step["obs"][0])
         while playing.any():
@@ -325,20 +325,20 @@ class VectorEnvRunner:
         """Gives free rows, by default all, the episodes that are reserved for them, and reserves further ones. Returns
         the rows that got one; the other free rows stop."""
         free = np.ones(len(self.env_indices), np.bool_) if free is None else free
-        begun = free & (self._reserved >= 0)
-        self.numbers[begun] = self._reserved[begun]
-        self._playing[free] = begun[free]
-        for row in np.flatnonzero(begun).tolist():
+        started = free & (self._reserved >= 0)
+        self.numbers[started] = self._reserved[started]
+        self._active[free] = started[free]
+        for row in np.flatnonzero(started).tolist():
             self._reserved[row] = next(waiting, -1)
-        return begun
+        return started
 
     def _steal_reserved(self, ended: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Work stealing: rows that have ended with nothing reserved take what is reserved for rows that still play.
         Returns the rows that took something, whose environments have to be reset."""
         late = np.zeros(len(self.env_indices), np.bool_)
         idle = np.flatnonzero(ended & (self._reserved < 0)).tolist()
-        donors = np.flatnonzero(self._playing & ~ended & (self._reserved >= 0)).tolist()
-        for row, donor in zip(idle, donors, strict=False):
+        stealable = np.flatnonzero(self._active & ~ended & (self._reserved >= 0)).tolist()
+        for row, donor in zip(idle, stealable, strict=False):
             self._reserved[row], self._reserved[donor] = self._reserved[donor], -1
             self.backend.next_seeds[donor] = NO_RESET
             late[row] = True

@@ -41,7 +41,7 @@ class MultiAgentRollout(Rollout):
         self.tensors["alive"] = torch.from_numpy(self.alive)
 
     def cut_off(self) -> NDArray[np.bool_]:
-        """Where an agent was truncated and not terminated, bool [T, N]."""
+        """Mask of the steps at which an agent was truncated and not terminated, bool [T, N]."""
         return self.alive[:-1] & super().cut_off()
 
     def compute_advantages(self, gamma: float, gae_lambda: float, reward_scale: float = 1.0) -> None:

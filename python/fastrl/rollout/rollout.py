@@ -106,7 +106,7 @@ class Rollout:
         return rows
 
     def cut_off(self) -> NDArray[np.bool_]:
-        """Where an episode was truncated and not terminated, bool [T, N]."""
+        """Mask of the steps at which an episode was truncated and not terminated, bool [T, N]."""
         return self.truncations & ~self.terminations
 
     def compute_advantages(self, gamma: float, gae_lambda: float, reward_scale: float = 1.0) -> None:

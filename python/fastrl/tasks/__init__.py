@@ -107,7 +107,7 @@ def task_for(env_id: str) -> str | None:
 
 
 def options_for(env_id: str) -> str | None:
-    """What to give ``fastrl train`` for an environment, such as ``gym --env CartPole-v1``; None for other words."""
+    """Arguments of ``fastrl train`` for an environment, such as ``gym --env CartPole-v1``; None for other words."""
     name = task_for(env_id)
     if name is None:
         return None

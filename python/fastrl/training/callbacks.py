@@ -1,4 +1,4 @@
-"""Callbacks: what watches a training, and may change its environments."""
+"""Callbacks: objects that watch a training and may change its environments."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -35,7 +35,7 @@ class Callback:
         """Writes files for people at the end of a session, before and after the final evaluation."""
 
     def summary(self) -> Mapping[str, Any]:
-        """What a run's summary tells of it, JSON values by name."""
+        """Entries for a run's summary, JSON values by name."""
         return {}
 
     def lines(self) -> list[str]:
@@ -43,7 +43,7 @@ class Callback:
         return []
 
     def state_dict(self) -> dict[str, Any]:
-        """What `load_state_dict` needs, for checkpoints."""
+        """State for `load_state_dict`, kept in checkpoints."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

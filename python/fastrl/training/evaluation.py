@@ -27,7 +27,7 @@ Advance = Callable[[int], object]
 
 
 class Scores(Protocol):
-    """What an evaluation found."""
+    """Results of an evaluation."""
 
     @property
     def mean_return(self) -> float:

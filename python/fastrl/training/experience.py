@@ -69,7 +69,7 @@ class Source(Protocol):
         ...
 
     def problem(self, total_steps: int, seed: int, device: str) -> Problem:
-        """What the algorithm is built for.
+        """Spaces and sizes that the algorithm is built for.
 
         Raises:
             TrainError: spaces that it cannot bring experience from.
@@ -93,7 +93,7 @@ class Source(Protocol):
     ) -> None: ...
 
     def next(self, watch: Stopwatch) -> Any | None:
-        """What the next update learns from, valid until the next call; None if there is nothing yet, after a short
+        """Experience for the next update, valid until the next call; None if there is nothing yet, after a short
         time.
         The newest weights act.
 
@@ -111,7 +111,7 @@ class Source(Protocol):
         ...
 
     def report(self) -> Report:
-        """What collection did and what its time went to since this session began."""
+        """Account of collection and of its time since this session started."""
         ...
 
     def numbers(self) -> Mapping[str, Number]:
@@ -123,7 +123,7 @@ class Source(Protocol):
         ...
 
     def summary(self) -> Mapping[str, Any]:
-        """What a run's summary tells of it, JSON values by name. Also after it has run."""
+        """Entries for a run's summary, JSON values by name. Also after it has run."""
         ...
 
     def lines(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""How busy the GPU is, as its driver tells."""
+"""Utilisation of the GPU, as its driver reports it."""
 
 import contextlib
 import ctypes

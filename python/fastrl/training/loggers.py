@@ -27,7 +27,7 @@ from fastrl.utils.files import to_json, write_atomically
 
 @dataclass(frozen=True)
 class LoggedRun:
-    """What a logger is started with.
+    """Arguments that a logger is started with.
 
     Attributes:
         directory: of the run.

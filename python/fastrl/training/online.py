@@ -4,7 +4,7 @@ The simulation never waits for the learner. It reads the newest policy before ea
 (`fastrl.collectors.weights`), and sends rollouts through a queue that drops the oldest when the learner is too slow
 (`fastrl.queue`); dropped rollouts are counted. A rollout is sent whole, so that a dropped one leaves no gap within
 another. In real time a step is taken when it is due; one that is not done when the next is due is late, and the clock
-is set anew then: the simulation slows down and does not catch up.
+is reset then: the simulation slows down and does not catch up.
 """
 
 import contextlib

@@ -1,8 +1,8 @@
-"""Where the time of a run goes: collection against training, in a table, a picture and JSON.
+"""Account of a run's time: collection against training, in a table, a picture and JSON.
 
 There are timelines. The learner's is the wall clock of the process that trains; what none of its parts covers is
 ``other``, so its shares add up to 1. The workers' is their time summed, N seconds a second, and adds up to 1 as well.
-Time that passes on both at once is counted once on each, and the wall clock is told apart once more: while the learner
+Time that passes on both at once is counted once on each, and the wall clock is divided once more: while the learner
 waited or collected by itself (``collecting``), while workers collected and it did something else (``both``), while it
 alone was at work (``learning``), and while it waited and workers did not collect (``neither``).
 
@@ -97,7 +97,7 @@ class Timeline:
 
 @dataclass(frozen=True)
 class Breakdown:
-    """Where the time of a session went.
+    """Account of the time of a session.
 
     Attributes:
         seconds: of wall-clock time in the loop.
@@ -135,7 +135,7 @@ class Breakdown:
 
     @classmethod
     def from_tree(cls, tree: Mapping[str, Any]) -> "Breakdown":
-        """What `to_tree` gave."""
+        """Inverse of `to_tree`."""
 
         def seconds(parts: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
             return {name: part["seconds"] for name, part in parts.items()}
@@ -146,7 +146,7 @@ class Breakdown:
 
 @dataclass(frozen=True)
 class Lap:
-    """Where the time between two rows went.
+    """Account of the time between two rows.
 
     Attributes:
         learner: seconds of the learner, by part.
@@ -304,7 +304,7 @@ class Profile:
 
 
 def load(path: Path) -> Breakdown:
-    """What `Profile.save` wrote."""
+    """Reads what `Profile.save` wrote."""
     return Breakdown.from_tree(json.loads(path.read_text(encoding="utf-8")))
 
 

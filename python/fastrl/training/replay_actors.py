@@ -231,7 +231,7 @@ class ActorProcesses:
             self.ingest.wait(WAIT_S)
 
     def is_due(self, started_at: int | None, minibatches: int) -> bool:
-        """Whether a minibatch may be learnt from, after so many since learning started.
+        """True if a minibatch may be learned from, after so many since learning started.
 
         Args:
             started_at: ``steps`` when learning started; None: it has not.

@@ -169,16 +169,16 @@ class LockstepActors:
             else ended
         )
         for i in np.flatnonzero(over).tolist():
-            told = (
+            episodes = (
                 {"r": self._returns, "l": self._lengths} if not self._has_episode_info else infos["episode"]
             )
-            self._ended.append((float(told["r"][i]), int(told["l"][i])))
+            self._ended.append((float(episodes["r"][i]), int(episodes["l"][i])))
             self._numbers[i] += 1
             self._actions[i] = []
         self._returns[ended], self._lengths[ended] = 0, 0
 
     def is_due(self, started_at: int | None, minibatches: int) -> bool:
-        """Whether a minibatch is to be learnt from before the next round."""
+        """True if a minibatch is to be learned from before the next round."""
         due = started_at is not None and minibatches < int((self.taken - started_at) * self._ratio)
         if not due:
             self.steps = self.taken

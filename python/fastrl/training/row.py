@@ -1,4 +1,4 @@
-"""A row of metrics: what a run did since the row before, in numbers."""
+"""A row of metrics."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -8,7 +8,7 @@ Number = float | int
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """What a run did since its last row.
+    """Numbers of a run since its last row.
 
     Attributes:
         steps: environment steps since the beginning of the run.

@@ -125,7 +125,7 @@ class RunDirectory:
 
 
 def never_saved(path: Path) -> bool:
-    """Whether a directory holds a run that was killed before its first checkpoint: it can only start over."""
+    """True for the directory of a run that was killed before its first checkpoint: it can only start over."""
     return (
         _begins_with(path / "config.toml", _MARK)
         and not (path / "summary.json").exists()

@@ -1,4 +1,4 @@
-"""The protocol of a task: what is known of a problem, apart from how it is trained."""
+"""The protocol of a task: a problem's settings, environments and scores, without a training loop."""
 
 import functools
 from abc import ABC, abstractmethod
@@ -85,7 +85,7 @@ class Task(ABC):
         return algorithm.learns_from in self.learns_from
 
     def description(self, prog: str) -> str:
-        """What the help of ``fastrl train`` says of it, perhaps with an example."""
+        """Text for the help of ``fastrl train``, perhaps with an example."""
         return f"Trains {self.summary}."
 
     def algorithm_table(self, algorithm: str) -> str:
@@ -192,7 +192,7 @@ class Task(ABC):
         return settings
 
     def env_spec(self, settings: Settings) -> EnvSpec:
-        """How one environment is built, for tasks with the `make_source` of this class."""
+        """Specification of one environment, for tasks with the `make_source` of this class."""
         raise NotImplementedError
 
     def num_envs(self, settings: Settings) -> int:
@@ -246,7 +246,7 @@ class Task(ABC):
         return device, Profile(GpuMeter(device).use)
 
     def header(self, settings: Any, env_id: str) -> dict[str, Any]:
-        """What checkpoints say of a run."""
+        """Entries that checkpoints have beside the trainer's state."""
         return {
             "kind": self.name,
             "algorithm": find(settings.run.algorithm).name,
@@ -283,7 +283,7 @@ class Task(ABC):
         )
 
     def make_source(self, settings: Any, algorithm: type[Algorithm[Any]], console: Console) -> Source:
-        """What brings experience.
+        """Makes the source of experience.
 
         Raises:
             TrainError, CollectError: settings that do not suit, or an environment that cannot be built.
@@ -298,11 +298,11 @@ class Task(ABC):
         )
 
     def callbacks(self, settings: Any, source: Source, console: Console) -> list[Callback]:
-        """What watches the training, apart from evaluation."""
+        """Makes the callbacks, apart from evaluation."""
         return []
 
     def checkpoint_facts(self, settings: Any) -> dict[str, Any]:
-        """What a checkpoint says of the environment besides its settings, such as the actions that a policy uses."""
+        """Entries of checkpoints about the environment besides its settings, such as the actions that a policy uses."""
         return {}
 
     def check_weights(self, state: Mapping[str, Any], settings: Any) -> None:  # noqa: B027 - most have nothing to compare
@@ -361,7 +361,7 @@ class Task(ABC):
             each.show(console)
 
     def evaluation_work(self, episodes: int) -> int:
-        """How much `evaluate` advances by, all together."""
+        """Total of what `evaluate` advances by."""
         return episodes
 
     def scores_from_tree(self, tree: Mapping[str, Any]) -> Scores:

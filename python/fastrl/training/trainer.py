@@ -25,7 +25,7 @@ _SHOWN = ("loss", "value_loss", "entropy", "approx_kl")
 
 
 class Training(Protocol):
-    """What a run drives: a `Trainer`, or an outer loop that trains several times.
+    """Protocol of what a run drives: a `Trainer`, or an outer loop that trains several times.
 
     Attributes:
         run: settings of the run.
@@ -176,7 +176,7 @@ class Trainer:
 
     @property
     def goal(self) -> tuple[int, str]:
-        """How far the run goes, and its unit, "steps" or "episodes"."""
+        """Length of the run, and its unit, "steps" or "episodes"."""
         if self.run.total_episodes is not None:
             return self.run.total_episodes, "episodes"
         assert self.run.total_steps is not None, "a run has a goal"
@@ -184,7 +184,7 @@ class Trainer:
 
     @property
     def done(self) -> int:
-        """How much of the goal is reached, in its unit."""
+        """Part of the goal that is reached, in its unit."""
         return self.episodes if self.goal[1] == "episodes" else self.steps
 
     def is_done(self) -> bool:
@@ -204,7 +204,7 @@ class Trainer:
         return self.source.collector
 
     def summary(self) -> dict[str, Any]:
-        """What source and callbacks add to a run's summary, JSON values by name."""
+        """Entries of source and callbacks for a run's summary, JSON values by name."""
         details = dict(self.source.summary())
         for callback in self.callbacks:
             details |= callback.summary()

@@ -208,7 +208,7 @@ class Search(ABC):
         return self._shuffled[0] if best is None else best.workflow
 
     def _has_room(self) -> bool:
-        """Whether one more trial fits into the part of the budget that is for trials."""
+        """True if one more trial fits into the part of the budget that is for trials."""
         return self.used + self._trial_episodes <= self._for_trials or not self.outcomes
 
     def _warm_start(self, workflow: Workflow) -> Workflow | None:
