@@ -309,7 +309,7 @@ def test_the_report_describes_workers() -> None:
     assert report.episodes == 34
     assert report.failures == ()
     assert report.restarts == 0
-    assert 0.05 < report.cold_start < TIMEOUT
+    assert 0.001 < report.cold_start < TIMEOUT
     assert len(report.memory_mib) == 2
     assert all(1 < mib < 300 for mib in report.memory_mib)
     assert set(report.seconds) == set(PARTS)

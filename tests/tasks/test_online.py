@@ -124,7 +124,7 @@ def start() -> Iterator[Start]:
             arguments: dict[str, Any] = {
                 "period": 0.0,
                 "queue": 2,
-                "patience": TIMEOUT,
+                "timeout": TIMEOUT,
                 "seed": 0,
                 "console": Console(quiet=True),
             }
@@ -215,7 +215,7 @@ def test_the_difficulty_reaches_the_simulation(start: Start, level: int) -> None
 
 def test_the_difficulty_may_be_set_before_it_runs() -> None:
     source = OnlineSource(
-        lines, "lines", 8, period=0.0, queue=2, patience=TIMEOUT, seed=0, console=Console(quiet=True)
+        lines, "lines", 8, period=0.0, queue=2, timeout=TIMEOUT, seed=0, console=Console(quiet=True)
     )
     learner = make_learner()
     source.set_difficulty(0, Difficulty(1, 0.0))
@@ -246,7 +246,7 @@ def test_in_real_time_steps_come_one_by_one(start: Start) -> None:
 
 def test_a_killed_simulation_is_restarted(start: Start) -> None:
     text = io.StringIO()
-    _, source = start(console=Console(file=text), patience=0.2)
+    _, source = start(console=Console(file=text), timeout=0.2)
     wait_until(lambda: source.next(Stopwatch()) is not None)
     assert source._pool is not None
     (pid,) = source._pool.pids

@@ -34,20 +34,13 @@ def test_records_become_episodes() -> None:
 
 def test_rows_have_means_over_their_episodes() -> None:
     means = EpisodeMeans()
-    trainer: Any = None
-    for part in (
-        Episodes(),
-        as_episodes(records(0.0, 0.5)),
-        as_episodes(records()),
-        as_episodes(records(1.0)),
-    ):
-        means.on_update(trainer, part)
-    row = means.groups()["episode"]
+    ended = [as_episodes(records(0.0, 0.5)), as_episodes(records()), as_episodes(records(1.0))]
+    row = means.groups(Episodes.concatenated(ended))["episode"]
     assert (row["ended"], row["success_rate"]) == (3, 0.5)
     assert math.isnan(row["collision_rate"])
     # The trainer has those of returns and lengths.
     assert not {"mean_return", "mean_length"} & row.keys()
-    row = means.groups()["episode"]
+    row = means.groups(Episodes())["episode"]
     assert row["ended"] == 0
     assert math.isnan(row["success_rate"])
 
@@ -55,11 +48,9 @@ def test_rows_have_means_over_their_episodes() -> None:
 @pytest.mark.parametrize("later_rows", [0, 2])
 def test_consoles_show_the_rates_of_the_last_episodes(later_rows: int) -> None:
     means = EpisodeMeans()
-    trainer: Any = None
-    means.groups()
+    means.groups(Episodes())
     assert means.highlights() == []
-    means.on_update(trainer, as_episodes(records(0.25)))
-    means.groups()
+    means.groups(as_episodes(records(0.25)))
     for _ in range(later_rows):
-        means.groups()
+        means.groups(Episodes())
     assert means.highlights() == ["success 25%", "collisions -"]

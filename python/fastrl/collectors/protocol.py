@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -119,8 +120,13 @@ def partition_envs(plan: Plan, workers: int) -> list[range]:
     """The environment indices of each worker; empty with unit "episodes", where any worker runs any episode."""
     if plan.unit == "episodes":
         return [range(0)] * workers
-    ends = [plan.num_envs * i // workers for i in range(workers + 1)]
-    return [range(ends[i], ends[i + 1]) for i in range(workers)]
+    return even_ranges(plan.num_envs, workers)
+
+
+def even_ranges(num_envs: int, workers: int) -> list[range]:
+    """Consecutive environment indices for each worker, as even in number as possible."""
+    ends = [num_envs * i // workers for i in range(workers + 1)]
+    return [range(first, end) for first, end in itertools.pairwise(ends)]
 
 
 def expect_spaces(plan: Plan, obs_space: Space[Any], action_space: Space[Any]) -> None:

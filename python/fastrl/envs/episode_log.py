@@ -18,7 +18,7 @@ EPISODE_FIELDS = (
     "min_ttc",
     "success",
 )
-"""Keys of `MultiAgentVectorEnv.episodes()`."""
+"""Keys of `MultiAgentVectorEnv.episodes()`: the number of finished episodes, and measures of the last one."""
 
 
 class EpisodeLog:

@@ -6,20 +6,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fastrl.envs.episode_log import EPISODE_FIELDS
+
 if TYPE_CHECKING:
     from fastrl.envs.multi_agent import MultiAgentVectorEnv
 
-# Fields of `MultiAgentVectorEnv.episodes()`.
-MEASURES = (
-    "length",
-    "return_mean",
-    "num_agents",
-    "collision_rate",
-    "mean_speed",
-    "throughput",
-    "min_ttc",
-    "success",
-)
+# Fields of `MultiAgentVectorEnv.episodes()` but for the number of finished episodes.
+MEASURES = EPISODE_FIELDS[1:]
 # Names of means over episodes, and the fields that they are means of.
 MEANS = {
     "mean_return": "return_mean",

@@ -23,8 +23,9 @@ class Callback:
     def on_update(self, trainer: "Trainer", ended: Episodes) -> None:
         """Called after each update, with the episodes that have ended since the last call."""
 
-    def groups(self) -> Mapping[str, Mapping[str, Number]]:
-        """Its numbers for a row of metrics, by group and name; called once for each row."""
+    def groups(self, ended: Episodes) -> Mapping[str, Mapping[str, Number]]:
+        """Its numbers for a row of metrics, by group and name; called once for each row, with the episodes that have
+        ended since the row before."""
         return {}
 
     def highlights(self) -> list[str]:

@@ -1,20 +1,21 @@
 """Episodes of single environments, stepped without exploration to score a policy."""
 
 from collections.abc import Callable
+from typing import Any
 
+import gymnasium
 import numpy as np
 
 from fastrl.collectors.failures import last_line, own_traceback
 from fastrl.collectors.protocol import CollectError
 from fastrl.envs import contract
-from fastrl.envs.spec import EnvSpec
 from fastrl.networks.action_space import Actions
 from fastrl.networks.compiled_actor import Actor
-from fastrl.training.collecting import build_env
 
 
 def play_episodes(
-    spec: EnvSpec,
+    env: gymnasium.Env[Any, Any],
+    env_id: str,
     actor: Actor,
     episodes: int,
     seed: int,
@@ -24,20 +25,20 @@ def play_episodes(
     """The returns of episodes in which the likeliest action is always chosen.
 
     Args:
+        env_id: of the environment, for errors.
         actor: with the policy's weights.
         seed: of the episodes, others than those of a run with that seed.
         num_steps: after which an episode ends at the latest.
         advance: called after each episode, with 1.
 
     Raises:
-        TrainError, CollectError: the environment cannot be built or stepped.
+        CollectError: the environment cannot be stepped.
     """
-    env = build_env(spec)
     takes = Actions(env.action_space)
     draws = np.zeros((1, takes.size), np.float32) if takes.is_box else np.zeros(1, np.int64)
     log_probs = np.zeros(1, np.float32)
     nothing = np.zeros(1, np.uint64), np.zeros(1, np.int64)
-    form = contract.form_of(spec.id, env.observation_space.shape or (), env.observation_space.dtype)
+    form = contract.form_of(env_id, env.observation_space.shape or (), env.observation_space.dtype)
     returns = []
     for number in np.random.SeedSequence([seed, 1]).generate_state(episodes):
         episode_seed, total, step = int(number) >> 1, 0.0, 0
@@ -64,8 +65,7 @@ def play_episodes(
             trace = own_traceback(error)
             cause = last_line(trace) if trace else str(error)
             where = f"at step {step} of the episode that reset(seed={episode_seed}) began"
-            raise CollectError(f"{spec.id} failed {where}: {cause}", trace) from error
+            raise CollectError(f"{env_id} failed {where}: {cause}", trace) from error
         returns.append(total)
         advance(1)
-    contract.close(env)
     return tuple(returns)

@@ -1,7 +1,27 @@
 """Errors of runs."""
 
+import os
+
 from fastrl.utils.errors import UserError
 
 
 class TrainError(UserError, RuntimeError):
     """A run that cannot start or resume, for a reason that its user can act on; one line."""
+
+
+def check_memory(needed: float, subject: str, advice: str) -> None:
+    """Refuses sizes for which the system would kill the process for its memory.
+
+    Args:
+        needed: bytes.
+        subject: start of the error, such as "this takes at least".
+        advice: end of the error, after "choose".
+
+    Raises:
+        TrainError: the machine has less.
+    """
+    there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if needed > there:
+        raise TrainError(
+            f"{subject} {needed / 1e9:,.0f} GB of memory, the machine has {there / 1e9:,.0f}: choose {advice}"
+        )

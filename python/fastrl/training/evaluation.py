@@ -117,7 +117,9 @@ class Evaluation(Callback):
         self.best: Scores | None = None
         self.best_at = self._evaluated_at = 0
         self.best_file: Path | None = None
+        # Made since the last row, and in it.
         self._new: Scores | None = None
+        self._shown: Scores | None = None
 
     def on_update(self, trainer: "Trainer", ended: Episodes) -> None:
         if not self._freq or trainer.iteration == 0:
@@ -141,10 +143,10 @@ class Evaluation(Callback):
         with Progress("evaluating", self._work, console) as progress:
             self.scores = self._evaluate(trainer.policy_checkpoint(), progress.advance)
 
-    def groups(self) -> Mapping[str, Mapping[str, Number]]:
-        new, self._new = self._new, None
-        self._shown = new
-        return {} if new is None else {"evaluation": {f"eval_{k}": v for k, v in new.numbers().items()}}
+    def groups(self, ended: Episodes) -> Mapping[str, Mapping[str, Number]]:
+        self._shown, self._new = self._new, None
+        numbers = {} if self._shown is None else self._shown.numbers()
+        return {"evaluation": {f"eval_{name}": value for name, value in numbers.items()}} if numbers else {}
 
     def highlights(self) -> list[str]:
         return [] if self._shown is None else [f"evaluation {brief(self._shown.mean_return)}"]

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,9 +21,6 @@ from fastrl.training.experience import Episodes
 from fastrl.training.metrics import percent
 from fastrl.training.row import Number
 from fastrl.utils.timer import Stopwatch
-
-if TYPE_CHECKING:
-    from fastrl.training.trainer import Trainer
 
 # Fields of an episode's record that have a place of their own in `Episodes`.
 _OWN = {"return_mean": "returns", "length": "lengths"}
@@ -164,15 +161,9 @@ class EpisodeMeans(Callback):
     name = "episode_means"
 
     def __init__(self) -> None:
-        self._ended: list[Episodes] = []
         self._latest: dict[str, float] = {}
 
-    def on_update(self, trainer: "Trainer", ended: Episodes) -> None:
-        if len(ended):
-            self._ended.append(ended)
-
-    def groups(self) -> Mapping[str, Mapping[str, Number]]:
-        ended, self._ended = Episodes.concatenated(self._ended), []
+    def groups(self, ended: Episodes) -> Mapping[str, Mapping[str, Number]]:
         fields = {name: field for name, field in MEANS.items() if field not in _OWN}
         means = {
             name: finite_mean(ended.info[field]) if len(ended) else math.nan for name, field in fields.items()

@@ -249,7 +249,7 @@ class OnlineSource(MultiAgentSource):
         env_id, episode_steps: as of `MultiAgentSource`.
         period: seconds of a step; 0: as fast as possible.
         queue: rollouts that may wait for the learner.
-        patience: seconds that `next` waits for a rollout.
+        timeout: seconds that `next` waits for a rollout.
         seed: of the simulation.
         console: gets a line when the simulation is restarted.
 
@@ -267,14 +267,14 @@ class OnlineSource(MultiAgentSource):
         *,
         period: float,
         queue: int,
-        patience: float,
+        timeout: float,
         seed: int,
         console: Console,
     ) -> None:
         super().__init__(make_env(), env_id, episode_steps)
         self.restarts = 0
         self._make_env, self._period, self._queue_size, self._seed = make_env, period, queue, seed
-        self._patience = patience
+        self._timeout = timeout
         self._console = console
         self._level = 0
         self._difficulty: Difficulty | None = None
@@ -343,8 +343,8 @@ class OnlineSource(MultiAgentSource):
         self._version = self._weights.publish(self._buffer)
 
     def next(self, watch: Stopwatch) -> MultiAgentRollout | None:
-        """The oldest rollout that waits; None if none came within ``patience`` seconds."""
-        end = time.monotonic() + self._patience
+        """The oldest rollout that waits; None if none came within ``timeout`` seconds."""
+        end = time.monotonic() + self._timeout
         with watch("waiting"):
             while not self._take(min(_POLL_INTERVAL_S, max(end - time.monotonic(), 0.0))):
                 self._replace_dead()

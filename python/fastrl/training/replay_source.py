@@ -1,7 +1,6 @@
 """Minibatches from a replay, as experience for an algorithm that learns from transitions."""
 
 import math
-import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,14 +16,14 @@ from rich.console import Console
 
 from fastrl.algorithms.protocol import Algorithm, OffPolicyAlgorithm, Problem, ReplaySpec
 from fastrl.collectors.actor_process import Job
-from fastrl.collectors.protocol import Report
+from fastrl.collectors.protocol import Report, even_ranges
 from fastrl.collectors.transport import QueueTransport
 from fastrl.envs import contract
 from fastrl.envs.spec import EnvSpec
 from fastrl.replay import PrioritizedSampler, Replay, ReplayError, UniformSampler
 from fastrl.replay.prefetch import Prefetcher
 from fastrl.training.collecting import EPISODE_STEPS, build_env
-from fastrl.training.errors import TrainError
+from fastrl.training.errors import TrainError, check_memory
 from fastrl.training.experience import Episodes
 from fastrl.training.metrics import count, counted
 from fastrl.training.replay_actors import ActorProcesses, TransportFactory
@@ -34,7 +33,7 @@ from fastrl.utils.config import Setting, section
 from fastrl.utils.timer import Stopwatch
 from fastrl.utils.trust import Reach, writes_files
 
-# Where a run directory has the replay.
+# Name of the saved replay in a run directory.
 REPLAY = "replay"
 
 _NO_EPISODES = Episodes()
@@ -224,12 +223,9 @@ class ReplaySource:
                 " --num-envs: each worker should have one at least"
             )
         needed = config.capacity * (math.prod(self._frame_shape) * np.dtype(self._dtype).itemsize + 40)
-        there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        if config.path is None and needed > there:
-            raise TrainError(
-                f"a replay of {config.capacity:,} transitions takes {needed / 1e9:,.0f} GB of memory, the machine has"
-                f" {there / 1e9:,.0f}: choose a smaller --replay.capacity, or --replay.path for a file"
-            )
+        if config.path is None:
+            subject = f"a replay of {config.capacity:,} transitions takes"
+            check_memory(needed, subject, "a smaller --replay.capacity, or --replay.path for a file")
         if config.learning_starts > config.capacity:
             raise TrainError(
                 f"--replay.learning_starts {config.learning_starts:,} is more than --replay.capacity"
@@ -318,23 +314,22 @@ class ReplaySource:
 
     def _actor_processes(self, replay: Replay) -> ActorProcesses:
         collect, exponents = self.collect, self._exponents()
-        ends = [self.num_envs * i // collect.n_workers for i in range(collect.n_workers + 1)]
         jobs = [
             Job(
                 index=i,
-                envs=range(ends[i], ends[i + 1]),
+                envs=envs,
                 make_env=self.spec.make,
                 has_episode_info=self._has_episode_info,
                 make_actor=self._algorithm.actor_spec(),
                 row=replay.dtype,
                 stack=self._stack if self._stack > 1 else 0,
                 epsilon=self._epsilon,
-                powers=exponents[ends[i] : ends[i + 1]],
+                powers=exponents[envs.start : envs.stop],
                 fragment=collect.fragment,
                 weights_every=collect.weights_every,
                 seed=self.seed,
             )
-            for i in range(collect.n_workers)
+            for i, envs in enumerate(even_ranges(self.num_envs, collect.n_workers))
         ]
         return ActorProcesses(
             jobs,

@@ -125,6 +125,9 @@ class RolloutSource:
 
     def __enter__(self) -> Self:
         staleness = self._algorithm.max_staleness
+        # Reports count from the start of a collector.
+        self._failures, self._restarts = self._faults().values()
+        self._report = Report()
         collector = open_collector(self.collect, self.plan, self._console, staleness)
         try:
             if self._saved is not None:
@@ -198,19 +201,21 @@ class RolloutSource:
             "staleness": self._row_staleness.mean,
             "max_staleness": self._row_staleness.highest,
             "dropped": self._staleness.dropped,
+            **self._faults(),
+            "worker_memory_mib": max(self._report.memory_mib, default=0.0),
+        }
+
+    def _faults(self) -> dict[str, int]:
+        """Failures and restarts of workers so far, in earlier sessions too."""
+        return {
             "failures": self._failures + len(self._report.failures),
             "restarts": self._restarts + self._report.restarts,
-            "worker_memory_mib": max(self._report.memory_mib, default=0.0),
         }
 
     def highlights(self) -> list[str]:
         stale = self._row_staleness
         shown = [f"staleness {brief(stale.mean)}"] if stale.highest else []
-        counts = {
-            "dropped": self._staleness.dropped,
-            "failures": self._failures + len(self._report.failures),
-            "restarts": self._restarts + self._report.restarts,
-        }
+        counts = {"dropped": self._staleness.dropped, **self._faults()}
         return shown + [f"{name} {number}" for name, number in counts.items() if number]
 
     def summary(self) -> Mapping[str, Any]:
@@ -222,8 +227,7 @@ class RolloutSource:
             "staleness": stale.mean,
             "max_staleness": stale.highest,
             "dropped": stale.dropped,
-            "failures": self._failures + len(report.failures),
-            "restarts": self._restarts + report.restarts,
+            **self._faults(),
         }
 
     def lines(self) -> list[str]:
@@ -236,9 +240,11 @@ class RolloutSource:
                 f"staleness {stale.mean:.2f} updates on average, {stale.highest} at most,"
                 f" {stale.dropped:,} fragments dropped as too old"
             )
-        failures, restarts = self._failures + len(report.failures), self._restarts + report.restarts
-        if failures or restarts:
-            lines.append(f"{counted(failures, 'failure')} of workers, {counted(restarts, 'restart')}")
+        faults = self._faults()
+        if any(faults.values()):
+            lines.append(
+                f"{counted(faults['failures'], 'failure')} of workers, {counted(faults['restarts'], 'restart')}"
+            )
         return lines
 
     def state_dict(self) -> dict[str, Any]:
@@ -246,8 +252,7 @@ class RolloutSource:
         return {
             "steps": self.steps,
             "collector": self._saved if running is None else packed(running.state_dict()),
-            "failures": self._failures + len(self._report.failures),
-            "restarts": self._restarts + self._report.restarts,
+            **self._faults(),
             "staleness": dataclasses.asdict(self._staleness),
         }
 

@@ -4,8 +4,8 @@ import signal
 import threading
 import time
 import types
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Self
@@ -26,7 +26,7 @@ from fastrl.training.trainer import Training
 from fastrl.utils.config import ConfigError, Values, build, check, resumable_keys, to_toml
 from fastrl.utils.errors import UserError
 from fastrl.utils.files import to_json, write_atomically
-from fastrl.utils.trust import from_file, trusted_import
+from fastrl.utils.trust import from_file, refuse_reach, trusted_import
 
 
 class StopSignals:
@@ -102,17 +102,13 @@ def resume_run(
             directory = stack.enter_context(RunDirectory(own_directory.parent))
             directory.check_own()
         file, state = load_newest(path)
-        try:
+        with _using(file, "is no checkpoint of a run that this fastrl can resume"):
             _check_counts(state)
             settings = resumed_settings(task, file, state, changes, trust=trust)
             task.check_state(state, settings)
             trainer = task.make_trainer(settings, console)
             trainer.load_files(file.parent.parent)
             trainer.load_state_dict(state)
-        except Exception as error:
-            if isinstance(error, UserError | CollectError | MemoryError | OSError):
-                raise
-            raise unusable(file, "is no checkpoint of a run that this fastrl can resume", error) from None
         directory = directory or stack.enter_context(new_directory(new_path, task.name))
         Checkpoints(directory.checkpoints).drop_after(trainer.steps)
         console.print(f"resuming from {file}", highlight=False, soft_wrap=True)
@@ -145,7 +141,7 @@ def resumed_settings(
                 f"{key} cannot change when a run is resumed, it would be another run: --init-from {file} starts one"
                 f" with its weights; {', '.join(resumable)} can"
             )
-    from_file(config_type, state["config"], str(file), trust=trust, named=changes)
+    refuse_reach(config_type, own, str(file), trust=trust, named=changes)
     return new
 
 
@@ -223,12 +219,23 @@ def evaluate_run(
         TrainError, CollectError: the environment cannot be built or stepped.
     """
     settings, state = load_run(task, path, trust=trust, named=named)
-    try:
+    with _using(path, "holds no policy that this fastrl can use"):
         return task.evaluate(state, settings, episodes=episodes, seed=seed, advance=advance, **options)
+
+
+@contextmanager
+def _using(checkpoint: Path, problem: str) -> Iterator[None]:
+    """Blames a checkpoint for errors of code that uses its contents, unless user, environment or machine are to blame.
+
+    Raises:
+        CheckpointError
+    """
+    try:
+        yield
+    except (UserError, CollectError, MemoryError, OSError):
+        raise
     except Exception as error:
-        if isinstance(error, UserError | CollectError | MemoryError | OSError):
-            raise
-        raise unusable(path, "holds no policy that this fastrl can use", error) from None
+        raise unusable(checkpoint, problem, error) from None
 
 
 def _check_counts(state: Mapping[str, Any]) -> None:

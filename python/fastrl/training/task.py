@@ -92,6 +92,10 @@ class Task(ABC):
         """The table of an algorithm's settings."""
         return table_of(find(algorithm).name)
 
+    def algorithm_settings(self, settings: Settings) -> Any:
+        """The settings of a run's algorithm."""
+        return getattr(settings, self.algorithm_table(settings.run.algorithm))
+
     def settings_tables(self, algorithm: type[Algorithm[Any]]) -> dict[str, Any]:
         """Default sections of all tables but the algorithm's own, by name."""
         tables = {"run": self.run, "env": self.env, **self.tables}
@@ -183,7 +187,7 @@ class Task(ABC):
         Raises:
             ConfigError: there is no such preset, or it has an unknown key.
         """
-        own = set(to_tree(config_type()))
+        own = sections(config_type)
         tree = {table: values for table, values in self._preset(name).values.items() if table in own}
         return check(config_type, tree, f"preset {name}")
 
@@ -221,7 +225,7 @@ class Task(ABC):
         algorithm_type = find(run.algorithm)
         source = self.make_source(settings, algorithm_type, console)
         total_steps = run.total_steps or (run.total_episodes or 1) * source.episode_steps()
-        config = getattr(settings, self.algorithm_table(run.algorithm))
+        config = self.algorithm_settings(settings)
         try:
             algorithm = algorithm_type(config, source.problem(total_steps, run.seed, device))
         except ValueError as error:
@@ -278,9 +282,7 @@ class Task(ABC):
         algorithm = find(settings.run.algorithm)
         if algorithm.learns_from == "rollouts":
             check_num_envs(state["source"], self.num_envs(settings))
-        algorithm.check_state(
-            getattr(settings, self.algorithm_table(settings.run.algorithm)), state["learner"]
-        )
+        algorithm.check_state(self.algorithm_settings(settings), state["learner"])
 
     def make_source(self, settings: Any, algorithm: type[Algorithm[Any]], console: Console) -> Source:
         """Makes the source of experience.

@@ -246,7 +246,7 @@ class Trainer:
         self.watch.reset()
         with self.source as source:
             clock = time.perf_counter()
-            steps, ended = self.steps, [Episodes()]
+            steps, ended = self.steps, list[Episodes]()
             while not self.is_done():
                 experience = source.next(self.watch)
                 if experience is not None:
@@ -264,24 +264,23 @@ class Trainer:
                 if now - clock < self.run.row_seconds and not self.is_done():
                     continue
                 passed, clock = now - clock, now
-                yield self._row(passed, self.steps - steps, ended)
+                yield self._row(passed, self.steps - steps, Episodes.concatenated(ended))
                 self.watch.reset()
-                steps, ended = self.steps, [Episodes()]
+                steps, ended = self.steps, []
 
-    def _row(self, passed: float, steps: int, ended: Sequence[Episodes]) -> Row:
-        returns = [float(value) for part in ended for value in part.returns]
-        lengths = [int(value) for part in ended for value in part.lengths]
-        if returns:
-            self.mean_return = math.fsum(returns) / len(returns)
+    def _row(self, passed: float, steps: int, ended: Episodes) -> Row:
+        mean_return = math.fsum(ended.returns) / len(ended) if len(ended) else math.nan
+        if len(ended):
+            self.mean_return = mean_return
         self.seconds += passed
-        lap = self.profile.lap(passed, self.watch.seconds, steps, len(returns), self.source.report())
+        lap = self.profile.lap(passed, self.watch.seconds, steps, len(ended), self.source.report())
         for name, seconds in lap.learner.items():
             self.parts[name] = self.parts.get(name, 0.0) + seconds
         groups: dict[str, dict[str, Number]] = {
             "episode": {
                 "episodes": self.episodes,
-                "mean_return": math.fsum(returns) / len(returns) if returns else math.nan,
-                "mean_length": math.fsum(lengths) / len(lengths) if lengths else math.nan,
+                "mean_return": mean_return,
+                "mean_length": math.fsum(ended.lengths) / len(ended) if len(ended) else math.nan,
             },
             "algorithm": dict(self.algorithm.metrics()) if self.iteration else {},
             "collect": dict(self.source.numbers()),
@@ -292,10 +291,10 @@ class Trainer:
         ]
         highlights += self.source.highlights()
         for callback in self.callbacks:
-            for group, numbers in callback.groups().items():
+            for group, numbers in callback.groups(ended).items():
                 groups[group] = {**groups.get(group, {}), **numbers}
             highlights += callback.highlights()
-        groups["time"] = time_numbers(self.iteration, self.seconds, passed, steps, len(returns), lap)
+        groups["time"] = time_numbers(self.iteration, self.seconds, passed, steps, len(ended), lap)
         return Row(self.steps, self.done, groups, highlights)
 
     def load_policy(self, state: Mapping[str, Any]) -> list[str]:

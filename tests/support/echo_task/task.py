@@ -68,7 +68,7 @@ class PerfectEpisodes(Callback):
     def on_update(self, trainer: Trainer, ended: Episodes) -> None:
         self.count += int((ended.returns == self._length).sum())
 
-    def groups(self) -> Mapping[str, Mapping[str, Number]]:
+    def groups(self, ended: Episodes) -> Mapping[str, Mapping[str, Number]]:
         return {"episode": {"perfect_episodes": self.count}}
 
     def summary(self) -> Mapping[str, Any]:
@@ -110,7 +110,7 @@ class EchoTask(Task):
             state["policy"], Echo.observation_space, Echo.action_space
         )
         length = settings.env.length
-        return Returns(play_episodes(self.env_spec(settings), actor, episodes, seed, length, advance))
+        return Returns(play_episodes(Echo(length), "Echo", actor, episodes, seed, length, advance))
 
 
 TASK = EchoTask()

@@ -1,7 +1,6 @@
 """CAGE Challenge 2: a defender against red agents, scored by the challenge's protocol."""
 
 import itertools
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,14 +14,13 @@ from fastrl.tasks import cage2
 from fastrl.tasks.cage2.evaluate import Cage2Scoring, Contender, Evaluation, evaluate
 from fastrl.tasks.cage2.settings import PRESETS, EnvConfig
 from fastrl.training.callbacks import Callback
-from fastrl.training.errors import TrainError
+from fastrl.training.errors import check_memory
 from fastrl.training.evaluation import Advance
 from fastrl.training.experience import Episodes, Source
 from fastrl.training.policy import Policy
 from fastrl.training.row import Number
 from fastrl.training.settings import RunConfig
 from fastrl.training.task import Task
-from fastrl.training.trainer import Trainer
 
 
 class ReturnsByRedAgent(Callback):
@@ -30,14 +28,7 @@ class ReturnsByRedAgent(Callback):
 
     name = "red_agents"
 
-    def __init__(self) -> None:
-        self._ended: list[Episodes] = []
-
-    def on_update(self, trainer: Trainer, ended: Episodes) -> None:
-        self._ended.append(ended)
-
-    def groups(self) -> Mapping[str, Mapping[str, Number]]:
-        ended, self._ended = Episodes.concatenated([each for each in self._ended if len(each)]), []
+    def groups(self, ended: Episodes) -> Mapping[str, Mapping[str, Number]]:
         if not len(ended):
             return {}
         red_agents = ended.info["red_agent"]
@@ -64,7 +55,7 @@ class Cage2Task(Cage2Scoring, Task):
         return ("red_agent",)
 
     def make_source(self, settings: Any, algorithm: type[Algorithm[Any]], console: Console) -> Source:
-        _check_memory(settings, getattr(settings, self.algorithm_table(settings.run.algorithm)))
+        _check_memory(settings, self.algorithm_settings(settings))
         return super().make_source(settings, algorithm, console)
 
     def callbacks(self, settings: Any, source: Source, console: Console) -> list[Callback]:
@@ -124,12 +115,8 @@ def _check_memory(settings: Any, algorithm: Any) -> None:
     # Actor and critic; weights, gradients and Adam's two moments, of 4 bytes each.
     network = 2 * 16 * sum(a * b for a, b in itertools.pairwise(sizes))
     needed = row * settings.env.num_envs * algorithm.num_steps + network
-    there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    if needed > there:
-        raise TrainError(
-            f"this takes at least {needed / 1e9:,.0f} GB of memory, the machine has {there / 1e9:,.0f}: choose a"
-            " smaller --num-envs, or fewer steps or smaller hidden layers of the algorithm"
-        )
+    advice = "a smaller --num-envs, or fewer steps or smaller hidden layers of the algorithm"
+    check_memory(needed, "this takes at least", advice)
 
 
 TASK = Cage2Task()

@@ -48,15 +48,16 @@ class GymTask(Task):
     ) -> Returns:
         spec = self.env_spec(settings)
         env = build_env(spec)
-        num_steps = episode_steps(settings.collect, env)
-        contract.close(env)
         try:
             actor = find(settings.run.algorithm).make_actor(
                 state["policy"], env.observation_space, env.action_space
             )
         except ValueError as error:
             raise CheckpointError(f"{spec.id}: {error}") from None
-        return Returns(play_episodes(spec, actor, episodes, seed, num_steps, advance))
+        num_steps = episode_steps(settings.collect, env)
+        returns = play_episodes(env, spec.id, actor, episodes, seed, num_steps, advance)
+        contract.close(env)
+        return Returns(returns)
 
 
 TASK = GymTask()

@@ -190,7 +190,7 @@ class CurriculumCallback(Callback):
             soft_wrap=True,
         )
 
-    def groups(self) -> Mapping[str, Mapping[str, Number]]:
+    def groups(self, ended: Episodes) -> Mapping[str, Mapping[str, Number]]:
         curriculum, difficulty = self.curriculum, self.curriculum.difficulty()
         return {
             "curriculum": {

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -28,7 +27,7 @@ from fastrl.tasks.traffic.settings import (
 )
 from fastrl.training.callbacks import Callback
 from fastrl.training.checkpoint import CheckpointError
-from fastrl.training.errors import TrainError
+from fastrl.training.errors import TrainError, check_memory
 from fastrl.training.evaluation import Advance
 from fastrl.training.experience import Source
 from fastrl.training.metrics import counted
@@ -87,7 +86,7 @@ class TrafficTask(Task):
 
     def _num_steps(self, settings: Any) -> int:
         """Steps of each environment between updates."""
-        return int(getattr(settings, self.algorithm_table(settings.run.algorithm)).num_steps)
+        return int(self.algorithm_settings(settings).num_steps)
 
     def make_source(self, settings: Any, algorithm: type[Algorithm[Any]], console: Console) -> Source:
         self._check_memory(settings)
@@ -101,7 +100,7 @@ class TrafficTask(Task):
             episode_steps(env),
             period=step_seconds(env) / online.speed if online.speed else 0.0,
             queue=online.queue,
-            patience=online.row_seconds,
+            timeout=online.row_seconds,
             seed=settings.run.seed,
             console=console,
         )
@@ -116,13 +115,10 @@ class TrafficTask(Task):
         assert env.num_envs is not None, "resolve_defaults() comes first"
         # Of each agent's step two observations of about 70 numbers, and some more.
         needed = env.num_envs * env.vehicles * self._num_steps(settings) * 600
-        available = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        if needed > available:
-            table = self.algorithm_table(settings.run.algorithm)
-            raise TrainError(
-                f"this takes at least {needed / 1e9:,.0f} GB of memory, the machine has {available / 1e9:,.0f}:"
-                f" choose a smaller --num-envs, --vehicles or --{table}.num_steps"
-            )
+        table = self.algorithm_table(settings.run.algorithm)
+        check_memory(
+            needed, "this takes at least", f"a smaller --num-envs, --vehicles or --{table}.num_steps"
+        )
 
     def callbacks(self, settings: Any, source: Source, console: Console) -> list[Callback]:
         assert isinstance(source, MultiAgentSource)

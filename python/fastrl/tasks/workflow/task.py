@@ -12,7 +12,6 @@ from fastrl.algorithms.ppo import PPO, PPOConfig
 from fastrl.algorithms.protocol import Algorithm
 from fastrl.envs.cage2.env import Ruleset
 from fastrl.envs.cage2.workflow import parse_workflow
-from fastrl.envs.spec import EnvSpec
 from fastrl.tasks import workflow
 from fastrl.tasks.cage2.evaluate import RULESETS, protocol_steps
 from fastrl.tasks.cage2.settings import EnvConfig as Cage2Config
@@ -69,8 +68,8 @@ class WorkflowTask(Task):
     def algorithm_table(self, algorithm: str) -> str:
         return "inner"
 
-    def env_spec(self, settings: Any) -> EnvSpec:
-        return EnvSpec(ENV_ID, settings.env.options())
+    def checkpoint_facts(self, settings: Any) -> dict[str, Any]:
+        return CAGE2.checkpoint_facts(settings)
 
     def make_trainer(self, settings: Any, console: Console | None = None) -> SearchTrainer:
         run: RunConfig = settings.run

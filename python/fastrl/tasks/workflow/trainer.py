@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 from rich.console import RenderableType
 
-from fastrl.envs.cage2.env import ACTIONS, action_indices
 from fastrl.envs.cage2.workflow import WORKFLOWS, parse_workflow, workflow_name
 from fastrl.tasks.workflow.figure import save_picture
 from fastrl.tasks.workflow.learner import ENV_ID, Games, WorkflowLearner
@@ -112,7 +111,7 @@ class SearchTrainer:
             settings.search,
             WORKFLOWS if given is None else [parse_workflow(given)],
             self._total_episodes - self.joint_episodes,
-            # What a shared network has learnt before need only be measured.
+            # After the joint training a shared network need only be measured.
             min_episodes=inner.measured_episodes if self.joint_episodes else self.learner.min_episodes,
             min_learning_episodes=self.learner.min_episodes,
             seed=self.run.seed,
@@ -269,8 +268,6 @@ class SearchTrainer:
         return {
             **self.header,
             "steps": self.steps,
-            "actions": list(action_indices(self.settings.env.actions)),
-            "num_actions": len(ACTIONS),
             "plain": None if self.plain is None else self.plain.policy_checkpoint(),
             **own,
         }
