@@ -232,26 +232,26 @@ class Setup:
 
     def __init__(self, *jobs: Job) -> None:
         self.counters = SharedCounters(CONTEXT, len(jobs))
-        self.feed = QueueTransport(jobs[0].row, 256, len(jobs))
+        self.transport = QueueTransport(jobs[0].row, 256, len(jobs))
         self.weights = Weights(8)
         self.rows: list[Any] = []
-        senders = [self.feed.sender() for _ in jobs]
-        self.pool = Pool(jobs, senders, self.counters, self.weights, [self.feed.name, self.weights.name])
+        senders = [self.transport.sender() for _ in jobs]
+        self.pool = Pool(jobs, senders, self.counters, self.weights, [self.transport.name, self.weights.name])
 
     def drain_until(self, done: Any, seconds: float = TIMEOUT) -> None:
         end = time.monotonic() + seconds
         while not done():
             assert time.monotonic() < end, "it takes too long"
-            self.feed.drain(lambda rows: self.rows.extend(rows.copy()), 0.05)
+            self.transport.drain(lambda rows: self.rows.extend(rows.copy()), 0.05)
 
     def envs_at(self, version: int) -> set[int]:
         """Those that have acted on these weights."""
         return {int(row["env"]) for row in self.rows if row["version"] == version and not row["end"]}
 
     def close(self) -> None:
-        self.feed.shutdown()
+        self.transport.shutdown()
         self.pool.close()
-        self.feed.close()
+        self.transport.close()
         self.weights.close()
 
 
@@ -274,7 +274,7 @@ def test_collectors_act_on_the_newest_weights_and_end_when_stopped(setups: list[
     assert all(map(alive, pids)) and setup.pool.dead() == []
     setup.close()
     assert not any(map(alive, pids))
-    assert not list(Path("/dev/shm").glob(f"*{setup.feed.name}"))
+    assert not list(Path("/dev/shm").glob(f"*{setup.transport.name}"))
     setups.clear()
 
 
@@ -291,7 +291,7 @@ def test_a_killed_collector_is_replaced_and_no_step_is_torn(setups: list[Setup])
         "killed by SIGKILL",
         "",
     )
-    while setup.feed.drain(lambda rows: setup.rows.extend(rows.copy()), 0.0):
+    while setup.transport.drain(lambda rows: setup.rows.extend(rows.copy()), 0.0):
         pass
     before = len(setup.rows)
     setup.pool.restart(death)
@@ -342,7 +342,7 @@ from test_pool import Setup, job
 if __name__ == "__main__":
     setup = Setup(job(0), job(1))
     setup.drain_until(lambda: {int(row["env"]) for row in setup.rows} == {0, 1, 2, 3})
-    print(*setup.pool.pids, setup.feed.name, setup.weights.name, flush=True)
+    print(*setup.pool.pids, setup.transport.name, setup.weights.name, flush=True)
     setup.drain_until(lambda: False)
 """
 

@@ -19,7 +19,7 @@ from fastrl.training.replay_source import ActorConfig, ReplayConfig, ReplaySourc
 from fastrl.utils.timer import Stopwatch
 
 
-class StubFeed:
+class StubTransport:
     """A transport that gives what was put into it."""
 
     def __init__(self) -> None:
@@ -60,9 +60,9 @@ def make_source(**settings: Any) -> ReplaySource:
 
 class Parts:
     def __init__(self, config: DQNConfig | None = None, **settings: Any) -> None:
-        self.feed, self.watch = StubFeed(), Stopwatch()
+        self.transport, self.watch = StubTransport(), Stopwatch()
         self.source = make_source(**settings)
-        self.source.transport = lambda *given: self.feed  # type: ignore[assignment, return-value]
+        self.source.make_transport = lambda *given: self.transport  # type: ignore[assignment, return-value]
         config = config or DQNConfig(batch_size=4, hidden=(8,))
         self.dqn = DQN(config, self.source.problem(total_steps=1, seed=0, device="cpu"))
         self.source.attach(self.dqn)
@@ -83,7 +83,7 @@ class Parts:
         return rows
 
     def put(self, rows: Any) -> None:
-        self.feed.waiting.put(rows)
+        self.transport.waiting.put(rows)
 
     def learn(self) -> bool:
         """Learns from a minibatch if the source gives one."""

@@ -45,7 +45,7 @@ class _Waits:
         return float(sum(value.value for value in self._given))
 
 
-class PicklingFeed:
+class PicklingTransport:
     """`multiprocessing.Queue`: fragments are pickled, a thread of each sender writes them to one pipe."""
 
     def __init__(self, row: np.dtype[Any], capacity: int, senders: int, fragment: int) -> None:
@@ -161,7 +161,7 @@ class LockedBuffer:
         return self.__dict__
 
 
-class LockedFeed:
+class LockedTransport:
     """A `LockedBuffer` between senders and learner."""
 
     def __init__(self, row: np.dtype[Any], capacity: int, senders: int) -> None:
@@ -205,7 +205,7 @@ class LockedSender:
         pass
 
 
-class NoFeed:
+class NoTransport:
     """No transport: the speed that actors reach beside a learner that is as busy as in the other ways."""
 
     def sender(self) -> Sender:
@@ -267,13 +267,13 @@ class Flow:
 OURS = "fastrl.queue"
 
 
-def make_feed(way: str, fragment: int, row: np.dtype[Any], capacity: int, senders: int) -> Transport:
+def make_transport(way: str, fragment: int, row: np.dtype[Any], capacity: int, senders: int) -> Transport:
     """One of `WAYS`; see `fastrl.training.replay_actors.TransportFactory`."""
     if way == OURS:
         return QueueTransport(row, capacity, senders)
     if way == "multiprocessing.Queue":
-        return PicklingFeed(row, capacity, senders, fragment)
-    return LockedFeed(row, capacity, senders) if way == "lock and buffer" else NoFeed()
+        return PicklingTransport(row, capacity, senders, fragment)
+    return LockedTransport(row, capacity, senders) if way == "lock and buffer" else NoTransport()
 
 
 WAYS = (OURS, "multiprocessing.Queue", "lock and buffer", "nothing")
@@ -288,7 +288,7 @@ def measure(way: str, settings: Any, seconds: float) -> Flow:
     if settings.run.torch_threads:
         torch.set_num_threads(settings.run.torch_threads)
     source = TASK.make_source(settings, DQN, Console(quiet=True))
-    source.transport = functools.partial(make_feed, way, settings.collect.fragment)
+    source.make_transport = functools.partial(make_transport, way, settings.collect.fragment)
     dqn, watch = DQN(settings.dqn, source.problem(total_steps=1, seed=0, device="cpu")), Stopwatch()
     source.attach(dqn)
     batches = 0
@@ -298,7 +298,7 @@ def measure(way: str, settings: Any, seconds: float) -> Flow:
 
         def learn(actors: ActorProcesses) -> None:
             nonlocal batches
-            if isinstance(actors.feed, NoFeed):
+            if isinstance(actors.transport, NoTransport):
                 actors.ingest.steps = actors.counters.collected()
             batch = source.next(watch)
             if batch is not None:
@@ -313,10 +313,10 @@ def measure(way: str, settings: Any, seconds: float) -> Flow:
                 actors.steps,
                 batches,
                 actors.counters.times(),
-                actors.feed.waited(),
+                actors.transport.waited(),
             )
 
-        if isinstance(actors.feed, NoFeed):
+        if isinstance(actors.transport, NoTransport):
             # Transitions to learn from, which nobody brings.
             rows = settings.replay.learning_starts + settings.env.num_envs
             source.replay.append(np.zeros(rows, source.replay.dtype))

@@ -31,8 +31,8 @@ WAIT_S = 0.02
 # Seconds between looks at whether actors are alive.
 LIVENESS_INTERVAL_S = 0.25
 
-# Makes the way from actors to replay, from the dtype of rows, the rows that each actor may have waiting, and the number
-# of actors.
+# Makes the transport from actors to the replay, from the dtype of rows, the rows that each actor may have waiting, and
+# the number of actors.
 TransportFactory = Callable[[np.dtype[Any], int, int], Transport]
 
 
@@ -40,7 +40,7 @@ class ReplayIngest:
     """Takes rows from a queue into a replay, on a thread of its own: actors do not wait for an update to end.
 
     Args:
-        feed: of which this is the consumer.
+        transport: its one consumer is this thread.
         take: what is done with rows, such as ``replay.append``; called with one batch at a time.
         counters: gets the number of steps.
         steps: environment steps before.
@@ -52,9 +52,9 @@ class ReplayIngest:
     """
 
     def __init__(
-        self, feed: Transport, take: Callable[[Rows], object], counters: SharedCounters, steps: int = 0
+        self, transport: Transport, take: Callable[[Rows], object], counters: SharedCounters, steps: int = 0
     ) -> None:
-        self._feed = feed
+        self._transport = transport
         self._take = take
         self._counters = counters
         self.steps = counters.steps = steps
@@ -75,7 +75,7 @@ class ReplayIngest:
                 time.sleep(INGEST_INTERVAL_S)
                 while not self._is_closed and self.steps < self.limit:
                     with self._lock:
-                        if not self._feed.drain(self._receive, 0.0):
+                        if not self._transport.drain(self._receive, 0.0):
                             break
         except BaseException as error:
             self._error = error
@@ -119,7 +119,7 @@ class ReplayIngest:
         with self._lock:
             # Rings take turns: after so many drains each actor's ring has been emptied.
             for _ in range(8 * (self._counters.collectors + 1)):
-                if not self._feed.drain(self._receive, 0.0):
+                if not self._transport.drain(self._receive, 0.0):
                     break
 
     def close(self) -> None:
@@ -139,7 +139,7 @@ class ActorProcesses:
         replay: is filled.
         algorithm: gives the weights.
         console: gets a line when a process is restarted.
-        transport: see `Transport`.
+        make_transport: makes the transport of experience.
         queue: rows that each actor may have waiting.
         publish_every: gradient steps between publications of the weights.
         learning_starts: transitions in the replay before learning starts.
@@ -162,7 +162,7 @@ class ActorProcesses:
         algorithm: OffPolicyAlgorithm,
         console: Console,
         *,
-        transport: TransportFactory,
+        make_transport: TransportFactory,
         queue: int,
         publish_every: int,
         learning_starts: int,
@@ -177,18 +177,18 @@ class ActorProcesses:
         for env in range(replay.num_envs):
             replay.cut(env)
         self.counters = SharedCounters(CONTEXT, len(jobs))
-        self.feed = transport(replay.dtype, queue, len(jobs))
+        self.transport = make_transport(replay.dtype, queue, len(jobs))
         self.weights = Weights(algorithm.weights_nbytes)
         self._buffer = bytearray(algorithm.weights_nbytes)
         self._pool: Pool[Job] | None = None
-        self.ingest = ReplayIngest(self.feed, replay.append, self.counters, steps)
+        self.ingest = ReplayIngest(self.transport, replay.append, self.counters, steps)
         self._is_closed = False
         # When the counters of actors were last read, in steps, and when their processes were last looked at.
         self._read_at, self._checked_at = -1, time.perf_counter()
         try:
             self._publish()
-            senders = [self.feed.sender() for _ in jobs]
-            memory = [getattr(self.feed, "name", ""), self.weights.name]
+            senders = [self.transport.sender() for _ in jobs]
+            memory = [getattr(self.transport, "name", ""), self.weights.name]
             self._pool = Pool(jobs, senders, self.counters, self.weights, [name for name in memory if name])
         except BaseException:
             self.close()
@@ -202,7 +202,7 @@ class ActorProcesses:
 
     @property
     def dropped(self) -> int:
-        return self.feed.dropped()
+        return self.transport.dropped()
 
     def _publish(self) -> None:
         self._algorithm.write_weights(self._buffer)
@@ -265,7 +265,7 @@ class ActorProcesses:
             )
 
     def report(self) -> Report:
-        times, waited = self.counters.times(), self.feed.waited()
+        times, waited = self.counters.times(), self.transport.waited()
         return Report(
             workers=self.counters.collectors,
             restarts=self.restarts,
@@ -281,16 +281,16 @@ class ActorProcesses:
     def numbers(self) -> dict[str, Number]:
         return {
             "staleness": self.ingest.take_staleness(),
-            "queue_depth": self.feed.depth(),
+            "queue_depth": self.transport.depth(),
         }
 
     def close(self) -> None:
         if self._is_closed:
             return
         self._is_closed = True
-        self.feed.shutdown()
+        self.transport.shutdown()
         if self._pool is not None:
             self._pool.close()
         self.ingest.close()
-        self.feed.close()
+        self.transport.close()
         self.weights.close()

@@ -148,7 +148,7 @@ class ReplaySource:
         console: gets lines about actors that died.
 
     Attributes:
-        transport: makes the way from actors to the replay; another one may be set before it runs.
+        make_transport: makes the transport from actors to the replay; another one may be set before it runs.
         replay: while it runs, and afterwards.
         actors: while it runs.
 
@@ -174,7 +174,7 @@ class ReplaySource:
         self.collector = LockstepActors.name if collect.deterministic else ActorProcesses.name
         self._config, self._stack, self._has_episode_info = replay, stack, has_episode_info
         self._console = console or Console(quiet=True)
-        self.transport: TransportFactory = QueueTransport
+        self.make_transport: TransportFactory = QueueTransport
         env = build_env(spec)
         space, self.action_space = env.observation_space, env.action_space
         own = None if env.spec is None else env.spec.max_episode_steps
@@ -336,7 +336,7 @@ class ReplaySource:
             replay,
             self._algorithm,
             self._console,
-            transport=self.transport,
+            make_transport=self.make_transport,
             queue=collect.queue,
             publish_every=collect.publish_every,
             learning_starts=self._config.learning_starts,
