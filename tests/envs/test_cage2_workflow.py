@@ -274,7 +274,7 @@ def test_names_are_parsed_back() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("op_sever,enterprise,op_host,defender,user", "'op_sever'.*did you mean 'op_server'"),
+        ("op_sever,enterprise,op_host,defender,user", "'op_sever'.*did you mean op_server"),
         ("op_server,enterprise,op_host,defender", "user missing"),
         ("user,enterprise,op_host,defender,user", "'user' twice"),
         ("", "unknown unit type ''.*defender, enterprise, op_server, op_host, user"),

@@ -204,7 +204,7 @@ def test_trajectories_leave_a_trace() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"screen_width": 0}, "screen_width: expected 1 to 16384 pixels, got 0"),
+        ({"screen_width": 0}, "screen_width: expected 1 to 16384, got 0"),
         ({"screen_height": 10**6}, "screen_height"),
         ({"scaling": 0}, "scaling: expected pixels a metre above 0"),
         ({"scaling": np.nan}, "scaling"),

@@ -236,7 +236,7 @@ def test_the_policy_of_the_best_training_is_kept() -> None:
         (["--n-workers=-2"], "--n-workers should be"),
         (["--n-workers=many"], "--n-workers should be"),
         (["--workflow=user,enterprise"], "missing"),
-        (["--workflow=user,enterprise,op_host,op_serve,defender"], "did you mean 'op_server'"),
+        (["--workflow=user,enterprise,op_host,op_serve,defender"], "did you mean op_server"),
         (["--compliance-threshold=1.5"], "--compliance-threshold should be less than or equal to 1"),
         (["--search=grid"], "--search should be"),
         (["--total-episodes=0"], "--total-episodes should be greater"),

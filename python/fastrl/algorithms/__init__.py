@@ -4,7 +4,6 @@ A module of this package that defines a subclass of `fastrl.algorithms.protocol.
 algorithm; there is no list to extend.
 """
 
-import difflib
 import functools
 import importlib
 import inspect
@@ -12,6 +11,7 @@ import pkgutil
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from fastrl.utils.arguments import did_you_mean
 from fastrl.utils.errors import UserError
 
 if TYPE_CHECKING:
@@ -42,8 +42,7 @@ def find(name: str) -> "type[Algorithm[Any]]":
         return algorithms()[name]
     path, colon, attribute = name.partition(":")
     if not colon:
-        likely = difflib.get_close_matches(name, algorithms(), 1)
-        hint = f"; did you mean {likely[0]}?" if likely else ""
+        hint = did_you_mean(name, algorithms())
         raise AlgorithmError(
             f"--algorithm should be one of {', '.join(algorithms())}, or module:Class of your own; got {name!r}{hint}"
         )

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from fastrl.envs.toys.uneven import UnevenEnv as UnevenEnv
     from fastrl.envs.traffic.coop import CoopVectorEnv as CoopVectorEnv
     from fastrl.envs.traffic.highway import HighwayEnv as HighwayEnv
+    from fastrl.envs.traffic.highway import HighwayMultiAgentVectorEnv as HighwayMultiAgentVectorEnv
     from fastrl.envs.traffic.highway import HighwayVectorEnv as HighwayVectorEnv
-    from fastrl.envs.traffic.highway_multi import HighwayMultiAgentVectorEnv as HighwayMultiAgentVectorEnv
     from fastrl.envs.traffic.ring import RingEnv as RingEnv
     from fastrl.envs.traffic.ring import RingMultiAgentVectorEnv as RingMultiAgentVectorEnv
     from fastrl.envs.traffic.ring import RingVectorEnv as RingVectorEnv
@@ -34,7 +34,7 @@ _MODULES = {
     "CatchEnv": "toys.catch",
     "CoopVectorEnv": "traffic.coop",
     "HighwayEnv": "traffic.highway",
-    "HighwayMultiAgentVectorEnv": "traffic.highway_multi",
+    "HighwayMultiAgentVectorEnv": "traffic.highway",
     "HighwayVectorEnv": "traffic.highway",
     "MultiAgentVectorEnv": "multi_agent",
     "NativeVectorEnv": "vector",

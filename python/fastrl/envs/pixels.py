@@ -5,7 +5,6 @@ rewards are summed, and the pixelwise maximum of the last two frames becomes one
 newest frame only: the replay and the actor stack frames, so that every frame is stored once.
 """
 
-import difflib
 import math
 from collections.abc import Mapping
 from typing import Any, Protocol, SupportsFloat
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 
 from fastrl._native._pixels import Shrinker
 from fastrl.envs import contract
+from fastrl.utils.arguments import did_you_mean
 
 Frame = NDArray[np.uint8]
 
@@ -338,7 +338,8 @@ def make_game(env_id: str, **options: Any) -> Game:
     try:
         spec = gymnasium.spec(env_id)
     except (gymnasium.error.Error, ImportError) as error:
-        raise ValueError(f"there is no environment {env_id}{_nearest(env_id)}") from error
+        hint = did_you_mean(env_id, gymnasium.registry, 0.5)
+        raise ValueError(f"there is no environment {env_id}{hint}") from error
     if spec.entry_point != "ale_py.env:AtariEnv":
         return ImageGame(gymnasium.make(env_id, disable_env_checker=True, **options))
     import ale_py
@@ -356,8 +357,3 @@ def _register_atari(env_id: str) -> None:
             f"{env_id} needs ale-py, which is not installed: pip install 'fastrl[atari]'"
         ) from None
     gymnasium.register_envs(ale_py)
-
-
-def _nearest(env_id: str) -> str:
-    found = difflib.get_close_matches(env_id, gymnasium.registry, n=1, cutoff=0.5)
-    return f"; did you mean {found[0]}?" if found else ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import importlib
 import pickle
 from collections.abc import Callable, Mapping
@@ -11,6 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import gymnasium
+
+from fastrl.utils.arguments import did_you_mean
 
 Factory = Callable[..., gymnasium.Env[Any, Any]]
 
@@ -87,8 +88,7 @@ class EnvSpec:
                     f"env: Gymnasium knows no {self.id!r} before ale_py is imported; to learn Atari games use"
                     f" fastrl-train pixels --env {self.id}"
                 ) from error
-            near = difflib.get_close_matches(self.id, gymnasium.registry, 1, 0.3)
-            hint = f"; did you mean {near[0]}?" if near else ""
+            hint = did_you_mean(self.id, gymnasium.registry, 0.3)
             raise ValueError(f"env: Gymnasium knows no {self.id!r}{hint}") from error
         except ModuleNotFoundError as error:
             raise ValueError(f"env: {self.id!r}: {error}") from error
@@ -106,13 +106,12 @@ class EnvSpec:
             ) from error
         factory = getattr(module, name, None)
         if factory is None:
-            near = difflib.get_close_matches(name, dir(module), 1)
             if module_name == "__main__":
                 raise _elsewhere(f"{self.id!r} is in one process only", name)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            where = getattr(module, "__file__", None)
+            file = getattr(module, "__file__", None)
             raise ValueError(
-                f"env: module {module_name}{f' ({where})' if where else ''} has no {name!r}{hint}"
+                f"env: module {module_name}{f' ({file})' if file else ''} has no {name!r}"
+                f"{did_you_mean(name, dir(module))}"
             )
         if not callable(factory):
             raise ValueError(f"env: {self.id} should be a function or class that makes an environment")

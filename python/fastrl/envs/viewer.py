@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastrl._native._rust import TrafficScene
+from fastrl.utils.arguments import as_integer
 
 RENDER_MODES = ("rgb_array", "human")
 MOST_PIXELS = 16_384
@@ -52,11 +53,7 @@ class View:
 
     def __post_init__(self) -> None:
         for name in ("screen_width", "screen_height"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | np.integer):
-                raise TypeError(f"{name}: expected an integer, got {value!r}")
-            if not 1 <= value <= MOST_PIXELS:
-                raise ValueError(f"{name}: expected 1 to {MOST_PIXELS} pixels, got {value}")
+            as_integer(name, getattr(self, name), 1, MOST_PIXELS)
         if not (0 < self.scaling < np.inf):
             raise ValueError(f"scaling: expected pixels a metre above 0, got {self.scaling!r}")
         if len(self.centering_position) != 2 or not np.isfinite(self.centering_position).all():

@@ -7,6 +7,7 @@
 Each is imported on first use, so that only its user needs the other library.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from gymnasium import register
@@ -20,25 +21,23 @@ __all__ = ["PettingZooEnv", "SB3VecEnv", "parallel_env"]
 register("fastrl/CybORG-v0", entry_point="fastrl.envs.adapters.cyborg:CyborgEnv")
 
 
+# Of each adapter: its module, the package that it needs, the name of the package for people, the extra.
+_ADAPTERS = {
+    "PettingZooEnv": ("pettingzoo", "pettingzoo", "PettingZoo", "pettingzoo"),
+    "parallel_env": ("pettingzoo", "pettingzoo", "PettingZoo", "pettingzoo"),
+    "SB3VecEnv": ("sb3", "stable_baselines3", "Stable-Baselines3", "sb3"),
+}
+
+
 def __getattr__(name: str) -> Any:
-    if name in ("PettingZooEnv", "parallel_env"):
-        try:
-            from fastrl.envs.adapters import pettingzoo
-        except ModuleNotFoundError as error:
-            if error.name is None or error.name.partition(".")[0] != "pettingzoo":
-                raise
-            raise ImportError(
-                f"{name} needs PettingZoo, which is not installed: pip install 'fastrl[pettingzoo]'"
-            ) from None
-        return getattr(pettingzoo, name)
-    if name == "SB3VecEnv":
-        try:
-            from fastrl.envs.adapters.sb3 import SB3VecEnv
-        except ModuleNotFoundError as error:
-            if error.name is None or error.name.partition(".")[0] != "stable_baselines3":
-                raise
-            raise ImportError(
-                "SB3VecEnv needs Stable-Baselines3, which is not installed: pip install 'fastrl[sb3]'"
-            ) from None
-        return SB3VecEnv
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _ADAPTERS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, package, title, extra = _ADAPTERS[name]
+    try:
+        return getattr(import_module(f"{__name__}.{module}"), name)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != package:
+            raise
+        raise ImportError(
+            f"{name} needs {title}, which is not installed: pip install 'fastrl[{extra}]'"
+        ) from None

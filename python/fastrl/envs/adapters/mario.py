@@ -5,7 +5,6 @@ the interface of the old ``gym`` and works with numpy 1 only. The extra ``mario`
 """
 
 import contextlib
-import difflib
 import io
 import warnings
 from typing import Any, Literal, SupportsFloat
@@ -14,6 +13,8 @@ import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 from numpy.typing import NDArray
+
+from fastrl.utils.arguments import did_you_mean
 
 Actions = Literal["right", "simple", "complex"]
 
@@ -102,8 +103,7 @@ def _make(env_id: str) -> tuple[Any, dict[str, Any]]:
             specs = gym.envs.registry
         if env_id not in specs:
             known = [name for name in specs if name.startswith("SuperMarioBros")]
-            found = difflib.get_close_matches(env_id, known, n=1, cutoff=0.0)
-            raise ValueError(f"there is no environment {env_id}; did you mean {found[0]}?")
+            raise ValueError(f"there is no environment {env_id}{did_you_mean(env_id, known, 0.0)}")
         spec = specs[env_id]
         entry_point = spec.entry_point.partition(":")[2]
         return getattr(gym_super_mario_bros, entry_point)(**spec.kwargs), sets

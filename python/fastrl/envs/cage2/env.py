@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from fastrl._native import _rust
 from fastrl.envs.single import SingleEnv
 from fastrl.envs.vector import NativeVec, NativeVectorEnv
+from fastrl.utils.arguments import as_integer
 
 Ruleset = Literal["main", "leaderboard"]
 RedAgent = str | Mapping[str, float]
@@ -71,15 +72,6 @@ def _truth(native: NativeVec) -> dict[str, NDArray[Any]]:
     return truth
 
 
-def at_least(least: int, name: str, value: int) -> int:
-    """Checks an integer option against its minimum and the range of the compiled side."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise TypeError(f"{name}: expected an integer, got {value!r}")
-    if not least <= value < 2**32:
-        raise ValueError(f"{name}: expected {least} to {2**32 - 1}, got {value}")
-    return int(value)
-
-
 class Cage2Games(NativeVectorEnv):
     """The common base of the vector environments of CAGE Challenge 2: options, action masks and red agents.
 
@@ -112,13 +104,13 @@ class Cage2Games(NativeVectorEnv):
     ) -> None:
         self.ruleset = ruleset
         self.red_agent = red_mix(red_agent)
-        self.episode_length = at_least(
-            1, "episode_length", episode_length if max_episode_steps is None else max_episode_steps
+        self.episode_length = as_integer(
+            "episode_length", episode_length if max_episode_steps is None else max_episode_steps, 1
         )
         self.scan_memory = bool(scan_memory)
         self.actions = action_indices(actions)
-        self.num_threads = at_least(0, "num_threads", num_threads)
-        num_envs = at_least(1, "num_envs", num_envs)
+        self.num_threads = as_integer("num_threads", num_threads, 0)
+        num_envs = as_integer("num_envs", num_envs, 1)
 
         def native(mode: str) -> NativeVec:
             return compiled(

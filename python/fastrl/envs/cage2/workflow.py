@@ -21,7 +21,6 @@ sum to `compliance_weight` x its compliance.
 
 from __future__ import annotations
 
-import difflib
 import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal, cast
@@ -32,6 +31,7 @@ from numpy.typing import NDArray
 
 from fastrl._native import _rust
 from fastrl.envs.cage2.env import Cage2Games, RedAgent, Ruleset
+from fastrl.utils.arguments import did_you_mean
 
 Workflow = tuple[int, ...]
 """Indices into `UNIT_TYPES`, each once, the most urgent first."""
@@ -70,10 +70,9 @@ def parse_workflow(text: str) -> Workflow:
     ]
     for name in names:
         if name not in UNIT_TYPES:
-            near = difflib.get_close_matches(name, UNIT_TYPES, 1, 0.4)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
             raise ValueError(
-                f"workflow: unknown unit type {name!r}, expected {', '.join(UNIT_TYPES)} in some order{hint}"
+                f"workflow: unknown unit type {name!r}, expected {', '.join(UNIT_TYPES)} in some order"
+                f"{did_you_mean(name, UNIT_TYPES, 0.4)}"
             )
     for name in names:
         if names.count(name) > 1:

@@ -18,6 +18,6 @@ register(
 )
 register_multi("fastrl/coop-highway-v0", "fastrl.envs.traffic.coop:coop_highway")
 register_multi("fastrl/coop-merge-v0", "fastrl.envs.traffic.coop:coop_merge")
-register_multi("fastrl/highway-v0", "fastrl.envs.traffic.highway_multi:HighwayMultiAgentVectorEnv")
-register_multi("fastrl/highway-fast-v0", "fastrl.envs.traffic.highway_multi:highway_fast")
+register_multi("fastrl/highway-v0", "fastrl.envs.traffic.highway:HighwayMultiAgentVectorEnv")
+register_multi("fastrl/highway-fast-v0", "fastrl.envs.traffic.highway:highway_fast")
 register_multi("fastrl/ring-v0", "fastrl.envs.traffic.ring:RingMultiAgentVectorEnv")

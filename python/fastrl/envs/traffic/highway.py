@@ -21,12 +21,13 @@ from typing import Any, cast
 
 import gymnasium
 import numpy as np
-from gymnasium.spaces import Discrete
+from gymnasium.spaces import Box, Discrete
 from gymnasium.utils.env_checker import data_equivalence
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from fastrl._native import _rust
+from fastrl.envs.multi_agent import MultiAgentVectorEnv
 from fastrl.envs.single import SingleEnv
 from fastrl.envs.traffic.highway_config import (
     HIGHWAY_DEFAULTS,
@@ -34,15 +35,35 @@ from fastrl.envs.traffic.highway_config import (
     MOST_ENVS,
     action_names,
     action_space,
-    as_integer,
     checked,
     native_options,
     observation_space,
 )
-from fastrl.envs.vector import NativeVec, NativeVectorEnv
+from fastrl.envs.vector import NativeVectorEnv
 from fastrl.envs.viewer import RENDER_MODES, View
+from fastrl.utils.arguments import as_integer
 
 REWARDS = ("collision_reward", "right_lane_reward", "high_speed_reward", "on_road_reward")
+
+
+def _simulator(
+    num_envs: int,
+    config: Mapping[str, Any] | None,
+    fast: bool,
+    num_threads: int,
+    max_episode_steps: int | None = None,
+) -> tuple[dict[str, Any], Callable[[str], _rust.HighwayVec]]:
+    """The checked config, and a function that builds the compiled highways for an autoreset mode."""
+    num_envs = as_integer("num_envs", num_envs, 1, MOST_ENVS)
+    num_threads = as_integer("num_threads", num_threads, 0, 1024)
+    config = checked({} if config is None else config, HIGHWAY_FAST_DEFAULTS if fast else HIGHWAY_DEFAULTS)
+    options = native_options(config, fast=fast)
+    if max_episode_steps is not None:
+        steps = as_integer("max_episode_steps", max_episode_steps, 1, 2**31)
+        options["duration"] = min(options["duration"], (steps - 0.5) / config["policy_frequency"])
+    return config, lambda mode: _rust.HighwayVec(
+        num_envs, num_threads=num_threads, autoreset_mode=mode, **options
+    )
 
 
 def default_config(*, fast: bool = False) -> dict[str, Any]:
@@ -83,21 +104,9 @@ class HighwayVectorEnv(NativeVectorEnv):
         info: bool = True,
         render_mode: str | None = None,
     ) -> None:
-        num_envs = as_integer("num_envs", num_envs, 1, MOST_ENVS)
-        num_threads = as_integer("num_threads", num_threads, 0, 1024)
-        self.config = checked(
-            {} if config is None else config, HIGHWAY_FAST_DEFAULTS if fast else HIGHWAY_DEFAULTS
-        )
+        self.config, native = _simulator(num_envs, config, fast, num_threads, max_episode_steps)
         if self.config["offscreen_rendering"] is None:
             self.config["offscreen_rendering"] = render_mode != "human"
-        options = native_options(self.config, fast=fast)
-        if max_episode_steps is not None:
-            steps = as_integer("max_episode_steps", max_episode_steps, 1, 2**31)
-            options["duration"] = min(options["duration"], (steps - 0.5) / self.config["policy_frequency"])
-
-        def native(mode: str) -> NativeVec:
-            return _rust.HighwayVec(num_envs, num_threads=num_threads, autoreset_mode=mode, **options)
-
         super().__init__(
             native,
             observation_space(self.config),
@@ -295,3 +304,39 @@ class HighwayEnv(SingleEnv):
     def vehicles(self) -> dict[str, NDArray[Any]]:
         """See `HighwayVectorEnv.vehicles`."""
         return self._vector.vehicles()
+
+
+class HighwayMultiAgentVectorEnv(MultiAgentVectorEnv):
+    """K highways with one agent each; observations are flat.
+
+    Args:
+        num_envs: K.
+        config, fast, num_threads: as in `HighwayVectorEnv`.
+        autoreset_mode: Gymnasium's enum or the name of a mode.
+    """
+
+    def __init__(
+        self,
+        num_envs: int,
+        *,
+        config: Mapping[str, Any] | None = None,
+        fast: bool = False,
+        num_threads: int = 0,
+        autoreset_mode: AutoresetMode | str = AutoresetMode.SAME_STEP,
+    ) -> None:
+        settings, native = _simulator(num_envs, config, fast, num_threads)
+        space = observation_space(settings)
+        super().__init__(
+            native,
+            Box(space.low.ravel(), space.high.ravel(), dtype=space.dtype.type),  # type: ignore[union-attr]
+            action_space(settings),
+            autoreset_mode=autoreset_mode,
+            name="fastrl/highway-fast-v0" if fast else "fastrl/highway-v0",
+            view=View.of_config(settings),
+            fps=float(settings["policy_frequency"]),
+        )
+
+
+def highway_fast(num_envs: int, **options: Any) -> HighwayMultiAgentVectorEnv:
+    """`fastrl/highway-fast-v0` for several agents."""
+    return HighwayMultiAgentVectorEnv(num_envs, fast=True, **options)

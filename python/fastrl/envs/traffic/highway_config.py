@@ -6,7 +6,6 @@ names it.
 
 from __future__ import annotations
 
-import difflib
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +15,8 @@ from typing import Any
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 from numpy.typing import NDArray
+
+from fastrl.utils.arguments import as_integer, as_number, did_you_mean
 
 VEHICLE_FEATURES = (
     "presence", "x", "y", "vx", "vy", "heading", "cos_h", "sin_h", "cos_d", "sin_d", "long_off", "lat_off", "ang_off",
@@ -131,28 +132,17 @@ def _known(path: str, given: Any, known: Mapping[str, Any]) -> None:
     for key in given:
         if key in known:
             continue
-        near = difflib.get_close_matches(str(key), known, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else f": known are {', '.join(known)}"
+        hint = did_you_mean(key, known) or f": known are {', '.join(known)}"
         raise ValueError(f"{path}: unknown key {key!r}{hint}")
 
 
 def _number(path: str, value: Any, *, least: float = -math.inf, above: float = -math.inf) -> None:
-    if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.integer | np.floating):
-        raise TypeError(f"{path}: expected a number, got {value!r}")
+    as_number(path, value)
     positive = above == 0.0
     size: Any = abs(value)
     if not size <= LARGEST or value < least or value <= above or (positive and value < 1 / LARGEST):
         bound = " above 0" if positive else f" of at least {least:g}" if least > -math.inf else ""
         raise ValueError(f"{path}: expected a finite number{bound}, at most {LARGEST:g}, got {value!r}")
-
-
-def as_integer(path: str, value: Any, least: int, most: int) -> int:
-    """Checks an integer."""
-    if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer):
-        raise TypeError(f"{path}: expected an integer, got {value!r}")
-    if not least <= value <= most:
-        raise ValueError(f"{path}: expected {least} to {most}, got {value}")
-    return int(value)
 
 
 def _flag(path: str, value: Any) -> None:
@@ -186,8 +176,7 @@ def _range(path: str, value: Any, *, rising: bool = False) -> None:
 
 def _choice(path: str, value: Any, choices: Sequence[str]) -> None:
     if value not in choices:
-        near = difflib.get_close_matches(str(value), choices, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+        hint = did_you_mean(value, choices)
         raise ValueError(f"{path}: expected one of {', '.join(map(repr, choices))}, got {value!r}{hint}")
 
 

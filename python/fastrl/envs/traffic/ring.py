@@ -26,6 +26,7 @@ from fastrl.envs.multi_agent import MultiAgentVectorEnv
 from fastrl.envs.single import SingleEnv
 from fastrl.envs.vector import NativeVectorEnv
 from fastrl.envs.viewer import RENDER_MODES, View
+from fastrl.utils.arguments import as_integer, as_number
 
 Drive = Literal["agents", "humans", "follower_stopper", "pi_saturation"]
 
@@ -91,7 +92,7 @@ class RingOptions:
         for field in fields(self):
             value = getattr(self, field.name)
             if field.type == "int":
-                as_count(field.name, value)
+                as_integer(field.name, value, 0)
             elif field.type == "bool" and not isinstance(value, bool | np.bool_):
                 raise TypeError(f"{field.name}: expected True or False, got {value!r}")
             elif field.type == "float" or (field.type == "float | None" and value is not None):
@@ -120,7 +121,7 @@ class RingOptions:
 
     def native(self, num_envs: int, num_threads: int) -> Callable[[str], _rust.RingVec]:
         """A function that builds the compiled rings for an autoreset mode."""
-        num_envs, num_threads = as_count("num_envs", num_envs), as_count("num_threads", num_threads)
+        num_envs, num_threads = as_integer("num_envs", num_envs, 0), as_integer("num_threads", num_threads, 0)
         options: dict[str, Any] = asdict(self) | {"ring_length": self.length_range()}
         return lambda mode: _rust.RingVec(num_envs, num_threads=num_threads, autoreset_mode=mode, **options)
 
@@ -130,20 +131,6 @@ class RingOptions:
             Box(-np.inf, np.inf, (4 if self.memory else 3,), np.float32),
             Box(-self.max_decel, self.max_accel, (1,), np.float32),
         )
-
-
-def as_count(name: str, value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise TypeError(f"{name}: expected an integer, got {value!r}")
-    if not 0 <= value < 2**32:
-        raise ValueError(f"{name}: expected 0 to {2**32 - 1}, got {value}")
-    return int(value)
-
-
-def as_number(name: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
-        raise TypeError(f"{name}: expected a number, got {value!r}")
-    return float(value)
 
 
 class RingState(NamedTuple):
@@ -277,5 +264,5 @@ def equilibrium_speed(ring_length: float, num_vehicles: int = 22) -> float:
     """The speed at which `num_vehicles` humans on a ring of `ring_length` m, evenly spaced, neither brake nor
     accelerate, m/s: the speed that a perfect controller reaches."""
     return _rust.ring_equilibrium_speed(
-        as_count("num_vehicles", num_vehicles), as_number("ring_length", ring_length)
+        as_integer("num_vehicles", num_vehicles, 0), as_number("ring_length", ring_length)
     )

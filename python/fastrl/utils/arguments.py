@@ -1,0 +1,40 @@
+"""Checks of arguments, with messages that name the argument, the expected values and the value that came."""
+
+import difflib
+from collections.abc import Iterable
+
+import numpy as np
+
+LARGEST_UINT32 = 2**32 - 1
+
+
+def as_integer(name: str, value: object, least: int, most: int = LARGEST_UINT32) -> int:
+    """Checks an integer.
+
+    Raises:
+        TypeError: no integer (a bool is none).
+        ValueError: not from `least` to `most`.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise TypeError(f"{name}: expected an integer, got {value!r}")
+    if not least <= value <= most:
+        raise ValueError(f"{name}: expected {least} to {most}, got {value}")
+    return int(value)
+
+
+def as_number(name: str, value: object) -> float:
+    """Checks a number.
+
+    Raises:
+        TypeError: no number (a bool is none).
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+        raise TypeError(f"{name}: expected a number, got {value!r}")
+    return float(value)
+
+
+def did_you_mean(name: object, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """The end of a message about an unknown name: "; did you mean X?" with the most similar known name, or "" if none
+    has a similarity of at least `cutoff` (0 to 1)."""
+    near = difflib.get_close_matches(str(name), list(known), 1, cutoff)
+    return f"; did you mean {near[0]}?" if near else ""
