@@ -12,7 +12,7 @@ from toy_algorithm import Toy, ToyConfig
 from fastrl.algorithms.protocol import Algorithm, Problem
 from fastrl.collectors.protocol import CollectError, Report
 from fastrl.training.callbacks import Callback
-from fastrl.training.experience import Episodes
+from fastrl.training.experience import Episodes, Source
 from fastrl.training.row import Number
 from fastrl.training.settings import RunConfig
 from fastrl.training.trainer import Trainer
@@ -28,20 +28,19 @@ class Counted(Toy):
         self.weights += experience
 
 
-class FakeSource:
+class FakeSource(Source):
     """Each batch is its number and stands for `STEPS` steps, in which two episodes end."""
 
     collector, env_id = "fake", "fake"
+    episode_steps = STEPS // 2
+    steps = 0
 
     def __init__(self, fails_at: int | None = None, empty: tuple[int, ...] = ()) -> None:
-        self.steps = self.batch = self.open = self.opened = 0
+        self.batch = self.open = self.opened = 0
         self.fails_at, self.empty = fails_at, empty
 
     def problem(self, total_steps: int, seed: int, device: str) -> Problem:
         return Problem(Box(-1, 1, (1,), np.float32), Discrete(2), 1, total_steps)
-
-    def episode_steps(self) -> int:
-        return STEPS // 2
 
     def attach(self, algorithm: Algorithm[Any]) -> None:
         pass
@@ -65,9 +64,6 @@ class FakeSource:
         self.steps += STEPS
         return self.batch
 
-    def feedback(self, result: Any) -> None:
-        pass
-
     def take_episodes(self) -> Episodes:
         if self.batch in self.empty:
             return Episodes()
@@ -79,14 +75,8 @@ class FakeSource:
     def numbers(self) -> Mapping[str, Number]:
         return {"batch": self.batch}
 
-    def highlights(self) -> list[str]:
-        return []
-
     def summary(self) -> Mapping[str, Any]:
         return {"batch": self.batch}
-
-    def lines(self) -> list[str]:
-        return []
 
     def state_dict(self) -> dict[str, Any]:
         return {"steps": self.steps, "batch": self.batch}

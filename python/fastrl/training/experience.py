@@ -1,10 +1,11 @@
-"""The protocol between the trainer and what brings it experience."""
+"""Base of what brings the trainer experience."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,109 +49,104 @@ class Episodes:
         )
 
 
-class Source(Protocol):
+class Source(ABC):
     """Brings an algorithm what it learns from: rollouts of a collector, minibatches of a replay.
 
-    It is made with settings, tells the `Problem` that an algorithm is built for, and is given that algorithm by
-    `attach`. As a context it runs: collectors start, and end with it. Its state can be saved and loaded whether it runs
-    or not.
+    It is made with settings, describes the `Problem` that an algorithm is built for, and is given that algorithm by
+    `attach`. It runs as a context: workers start with it and end with it. Its state can be saved and loaded whether it
+    runs or not.
 
     Attributes:
-        collector: name of who steps the environments.
+        collector: name of what steps the environments.
         env_id: of the environment.
+        episode_steps: after which an episode ends at the latest; the run's length in steps is estimated by it where the
+            goal is in episodes.
     """
 
     collector: str
     env_id: str
+    episode_steps: int
 
     @property
+    @abstractmethod
     def steps(self) -> int:
         """Environment steps taken so far, by earlier sessions too."""
-        ...
 
+    @abstractmethod
     def problem(self, total_steps: int, seed: int, device: str) -> Problem:
         """Spaces and sizes that the algorithm is built for.
 
         Raises:
             TrainError: spaces that it cannot bring experience from.
         """
-        ...
 
-    def episode_steps(self) -> int:
-        """Steps after which an episode ends at the latest; what the run's length in steps is estimated by where its
-        goal
-        is in episodes."""
-        ...
-
+    @abstractmethod
     def attach(self, algorithm: Algorithm[Any]) -> None:
         """Gives it the algorithm that the experience is for, once, before it runs."""
-        ...
 
-    def __enter__(self) -> Self: ...
+    def __enter__(self) -> Self:
+        return self
 
-    def __exit__(
+    def __exit__(  # noqa: B027 - nothing to end for some sources
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    ) -> None:
+        pass
 
+    @abstractmethod
     def next(self, watch: Stopwatch) -> Any | None:
-        """Experience for the next update, valid until the next call; None if there is nothing yet, after a short
-        time.
+        """Experience for the next update, valid until the next call; None if there is nothing yet, after a short time.
         The newest weights act.
 
         Raises:
             CollectError: environments or workers fail again and again.
         """
-        ...
 
-    def feedback(self, result: Any) -> None:
+    def feedback(self, result: Any) -> None:  # noqa: B027 - most sources ask for nothing
         """Takes what the algorithm's update returned for the last experience."""
-        ...
 
+    @abstractmethod
     def take_episodes(self) -> Episodes:
         """Episodes that have ended since the last call."""
-        ...
 
     def report(self) -> Report:
         """Account of collection and of its time since this session started."""
-        ...
+        return Report()
 
     def numbers(self) -> Mapping[str, Number]:
         """Its own numbers for a row of metrics, such as staleness; asked once for each row."""
-        ...
+        return {}
 
     def highlights(self) -> list[str]:
         """The few of them that a console shows, as text."""
-        ...
+        return []
 
     def summary(self) -> Mapping[str, Any]:
         """Entries for a run's summary, JSON values by name. Also after it has run."""
-        ...
+        return {}
 
     def lines(self) -> list[str]:
-        """The same in lines for people; none where there is nothing to tell."""
-        ...
+        """The same in lines for people; none where there is nothing to show."""
+        return []
 
+    @abstractmethod
     def state_dict(self) -> dict[str, Any]:
         """All that `load_state_dict` needs: nested dicts with string keys, of tensors, bytes and JSON values."""
-        ...
 
+    @abstractmethod
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resumes where the other source stood; called after `attach`, before it runs.
 
         Raises:
             ValueError, KeyError: the state is of other settings, or damaged.
         """
-        ...
 
-    def save_files(self, directory: Path) -> None:
+    def save_files(self, directory: Path) -> None:  # noqa: B027 - checkpoints hold all of most sources
         """Writes what is too large for checkpoints into the run directory. Called at the end of a session, after it has
         run; none of it is needed to resume, though a resumed run may differ without it."""
-        ...
 
-    def load_files(self, directory: Path) -> None:
+    def load_files(self, directory: Path) -> None:  # noqa: B027 - as `save_files`
         """Loads what `save_files` has written there, if there is anything. Called before `load_state_dict`.
 
         Raises:
             TrainError: files that are damaged or of other settings.
         """
-        ...

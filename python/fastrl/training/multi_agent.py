@@ -3,21 +3,18 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fastrl.algorithms.protocol import Algorithm, MultiAgentAlgorithm, Problem
 from fastrl.collectors.multi_agent import MultiAgentCollector
-from fastrl.collectors.protocol import Report
 from fastrl.envs.multi_agent import MultiAgentVectorEnv
 from fastrl.envs.record_episodes import MEANS, RecordEpisodeStatistics, finite_mean
 from fastrl.rollout.multi_agent import MultiAgentRollout
 from fastrl.training.callbacks import Callback
-from fastrl.training.experience import Episodes
+from fastrl.training.experience import Episodes, Source
 from fastrl.training.metrics import percent
 from fastrl.training.row import Number
 from fastrl.utils.timer import Stopwatch
@@ -39,8 +36,8 @@ class Difficulty:
     density: float
 
 
-class MultiAgentSource:
-    """See `fastrl.training.experience.Source`. Steps a vector environment of many agents in this process; brings
+class MultiAgentSource(Source):
+    """Steps a vector environment of many agents in this process; brings
     `MultiAgentRollout` of all its environments.
 
     The episodes' info has the fields of `fastrl.envs.record_episodes.EPISODE`, among them the level of difficulty.
@@ -52,12 +49,12 @@ class MultiAgentSource:
     """
 
     collector = "native"
+    steps: int = 0
 
     def __init__(self, env: MultiAgentVectorEnv, env_id: str, episode_steps: int) -> None:
         self.env = RecordEpisodeStatistics(env)
         self.env_id = env_id
-        self.steps = 0
-        self._episode_steps = episode_steps
+        self.episode_steps = episode_steps
 
     def problem(self, total_steps: int, seed: int, device: str) -> Problem:
         return Problem(
@@ -69,9 +66,6 @@ class MultiAgentSource:
             seed=seed,
             device=device,
         )
-
-    def episode_steps(self) -> int:
-        return self._episode_steps
 
     def attach(self, algorithm: Algorithm[Any]) -> None:
         assert isinstance(algorithm, MultiAgentAlgorithm), "it learns from rollouts of many agents"
@@ -92,46 +86,14 @@ class MultiAgentSource:
         if difficulty is not None:
             self.env.env.set_difficulty(num_agents=difficulty.num_agents, density=difficulty.density)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        pass
-
     def next(self, watch: Stopwatch) -> MultiAgentRollout | None:
         rollout = self._algorithm.rollout
         self._collector.collect(rollout, watch)
         self.steps += rollout.num_steps * self.env.num_envs
         return rollout
 
-    def feedback(self, result: Any) -> None:
-        pass
-
     def take_episodes(self) -> Episodes:
         return as_episodes(self.env.take())
-
-    def report(self) -> Report:
-        return Report()
-
-    def numbers(self) -> Mapping[str, Number]:
-        return {}
-
-    def highlights(self) -> list[str]:
-        return []
-
-    def summary(self) -> Mapping[str, Any]:
-        return {}
-
-    def save_files(self, directory: Path) -> None:
-        """Nothing: checkpoints hold all of it."""
-
-    def load_files(self, directory: Path) -> None:
-        """Nothing."""
-
-    def lines(self) -> list[str]:
-        return []
 
     def state_dict(self) -> dict[str, Any]:
         return {

@@ -239,7 +239,7 @@ def fragment_type(rollout: MultiAgentRollout, num_envs: int) -> np.dtype[np.void
 
 
 class OnlineSource(MultiAgentSource):
-    """See `fastrl.training.experience.Source`. Takes rollouts from a simulation in a process of its own, and publishes
+    """Takes rollouts from a simulation in a process of its own, and publishes
     the policy to it after each update.
 
     Its state is the number of steps alone: a resumed run has other episodes.

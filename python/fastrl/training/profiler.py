@@ -231,13 +231,13 @@ class Profile:
                 learner.pop("waiting", None)
                 if "publishing" in learner:
                     workers.pop("publishing", None)
-                learner = _sum(learner, workers)
+                learner = add_parts(learner, workers)
                 workers = {}
         self.seconds += seconds
         self.steps += steps
         self.episodes += episodes
-        self._learner = _sum(self._learner, learner)
-        self._workers = _sum(self._workers, workers)
+        self._learner = add_parts(self._learner, learner)
+        self._workers = add_parts(self._workers, workers)
         if report is not None and report.workers and self._starting is None and any(self._workers.values()):
             # Until something came, the learner waited for workers that were not at work yet.
             waited = self._learner.get("waiting", 0.0) - _collecting(self._workers) / report.workers
@@ -418,7 +418,8 @@ def _named(parts: Mapping[str, float]) -> dict[str, float]:
     return result
 
 
-def _sum(a: Mapping[str, float], b: Mapping[str, float]) -> dict[str, float]:
+def add_parts(a: Mapping[str, float], b: Mapping[str, float]) -> dict[str, float]:
+    """Sums of seconds by name; names of ``a`` come first."""
     return {
         name: a.get(name, 0.0) + b.get(name, 0.0) for name in (*a, *(name for name in b if name not in a))
     }

@@ -24,7 +24,7 @@ from fastrl.replay import PrioritizedSampler, Replay, ReplayError, UniformSample
 from fastrl.replay.prefetch import Prefetcher
 from fastrl.training.collecting import EPISODE_STEPS, build_env
 from fastrl.training.errors import TrainError, check_memory
-from fastrl.training.experience import Episodes
+from fastrl.training.experience import Episodes, Source
 from fastrl.training.metrics import count, counted
 from fastrl.training.replay_actors import ActorProcesses, TransportFactory
 from fastrl.training.replay_lockstep import LockstepActors
@@ -130,8 +130,8 @@ class ActorConfig:
     ] = "auto"
 
 
-class ReplaySource:
-    """See `fastrl.training.experience.Source`. Brings minibatches, as the samplers of ``fastrl.replay`` draw them.
+class ReplaySource(Source):
+    """Brings minibatches, as the samplers of ``fastrl.replay`` draw them.
 
     Actors fill the replay while the learner learns (`fastrl.training.replay_actors`) or, with
     ``collect.deterministic``, in turns with it (`fastrl.training.replay_lockstep`).
@@ -178,7 +178,7 @@ class ReplaySource:
         env = build_env(spec)
         space, self.action_space = env.observation_space, env.action_space
         own = None if env.spec is None else env.spec.max_episode_steps
-        self._episode_steps = own or EPISODE_STEPS
+        self.episode_steps = own or EPISODE_STEPS
         contract.close(env)
         if not isinstance(space, Box):
             raise TrainError(
@@ -236,9 +236,6 @@ class ReplaySource:
         return Problem(
             self.obs_space, self.action_space, self.num_envs, total_steps, seed=seed, device=device
         )
-
-    def episode_steps(self) -> int:
-        return self._episode_steps
 
     def attach(self, algorithm: Algorithm[Any]) -> None:
         if not isinstance(algorithm, OffPolicyAlgorithm):

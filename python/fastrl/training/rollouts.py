@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -24,7 +23,7 @@ from fastrl.training.collecting import (
     open_collector,
 )
 from fastrl.training.errors import TrainError
-from fastrl.training.experience import Episodes
+from fastrl.training.experience import Episodes, Source
 from fastrl.training.metrics import brief, counted
 from fastrl.training.row import Number
 from fastrl.utils.timer import Stopwatch
@@ -33,8 +32,8 @@ from fastrl.utils.timer import Stopwatch
 MAX_OBS_DIM = 2**16
 
 
-class RolloutSource:
-    """See `fastrl.training.experience.Source`. Brings lists of fragments, an update's worth each.
+class RolloutSource(Source):
+    """Brings lists of fragments, an update's worth each.
 
     Args:
         spec: of the environment; one is built at once, to see its spaces.
@@ -47,6 +46,8 @@ class RolloutSource:
     Raises:
         TrainError, CollectError: the environment cannot be built, or not collected from.
     """
+
+    steps: int = 0
 
     def __init__(
         self,
@@ -61,7 +62,6 @@ class RolloutSource:
         self.spec, self.num_envs, self.collect, self.seed = spec, num_envs, collect, seed
         self.env_id = spec.id
         self.collector: str = collect.method
-        self.steps = 0
         self._console = console or Console(quiet=True)
         self._episode_info = tuple(episode_info)
         env = build_env(spec)
@@ -70,7 +70,7 @@ class RolloutSource:
         except ValueError as error:
             raise TrainError(f"--env {spec.id}: {error}") from None
         self.obs_space, self.action_space = env.observation_space, env.action_space
-        self._episode_steps = episode_steps(collect, env)
+        self.episode_steps = episode_steps(collect, env)
         contract.close(env)
         obs_dim = int(np.prod(self.obs_space.shape or ()))
         if obs_dim > MAX_OBS_DIM:
@@ -95,9 +95,6 @@ class RolloutSource:
         flat = gymnasium.spaces.Box(-np.inf, np.inf, (self._obs_dim,), np.float32)
         return Problem(flat, self.action_space, self.num_envs, total_steps, seed=seed, device=device)
 
-    def episode_steps(self) -> int:
-        return self._episode_steps
-
     def attach(self, algorithm: Algorithm[Any]) -> None:
         whole = self.collect.episodes_per_update > 0
         self._algorithm = algorithm
@@ -108,7 +105,7 @@ class RolloutSource:
                 obs_space=self.obs_space,
                 action_space=self.action_space,
                 num_envs=self.num_envs,
-                num_steps=self._episode_steps if whole else algorithm.num_steps,
+                num_steps=self.episode_steps if whole else algorithm.num_steps,
                 unit="episodes" if whole else "steps",
                 episodes=self.collect.episodes_per_update,
                 seed=self.seed,
@@ -173,9 +170,6 @@ class RolloutSource:
         self.steps += sum(len(fragment) for fragment in fragments)
         self._episodes += [Episodes(each.returns, each.lengths, each.episode_info) for each in fragments]
         return fragments
-
-    def feedback(self, result: Any) -> None:
-        pass
 
     def take_episodes(self) -> Episodes:
         ended, self._episodes = self._episodes, []
@@ -263,12 +257,6 @@ class RolloutSource:
         self.steps = state["steps"]
         self._failures, self._restarts = state["failures"], state["restarts"]
         self._staleness = Staleness(**state["staleness"])
-
-    def save_files(self, directory: Path) -> None:
-        pass
-
-    def load_files(self, directory: Path) -> None:
-        pass
 
 
 class FailurePrinter:

@@ -224,7 +224,7 @@ class Task(ABC):
         device, profile = self.prepare(run)
         algorithm_type = find(run.algorithm)
         source = self.make_source(settings, algorithm_type, console)
-        total_steps = run.total_steps or (run.total_episodes or 1) * source.episode_steps()
+        total_steps = run.total_steps or (run.total_episodes or 1) * source.episode_steps
         config = self.algorithm_settings(settings)
         try:
             algorithm = algorithm_type(config, source.problem(total_steps, run.seed, device))

@@ -122,7 +122,7 @@ class TrafficTask(Task):
 
     def callbacks(self, settings: Any, source: Source, console: Console) -> list[Callback]:
         assert isinstance(source, MultiAgentSource)
-        episodes = settings.run.total_episodes or max(settings.run.total_steps // source.episode_steps(), 1)
+        episodes = settings.run.total_episodes or max(settings.run.total_steps // source.episode_steps, 1)
         curriculum = Curriculum(settings.curriculum, full_traffic(settings.env), episodes)
         return [EpisodeMeans(), CurriculumCallback(curriculum, source, console)]
 

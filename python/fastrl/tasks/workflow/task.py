@@ -85,7 +85,7 @@ class WorkflowTask(Task):
         return SearchTrainer(
             settings,
             make_plain=functools.partial(CAGE2.make_trainer, plain_settings(settings), console),
-            evaluation=self.evaluation(settings),
+            callbacks=[] if (evaluation := self.evaluation(settings)) is None else [evaluation],
             profile=profile,
             header=self.header(settings, ENV_ID),
             device=device,

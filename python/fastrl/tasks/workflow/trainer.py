@@ -5,8 +5,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from rich.console import RenderableType
 
@@ -17,17 +16,12 @@ from fastrl.tasks.workflow.outcome import Outcome
 from fastrl.tasks.workflow.report import report_of
 from fastrl.tasks.workflow.scores import WorkflowScores
 from fastrl.tasks.workflow.strategies import make_search
-from fastrl.training.callbacks import Callback
 from fastrl.training.checkpoint import save_checkpoint
 from fastrl.training.evaluation import BEST, Evaluation
 from fastrl.training.metrics import brief, duration
-from fastrl.training.profiler import Profile
 from fastrl.training.row import Number, Row
 from fastrl.training.run_directory import RunDirectory
-from fastrl.training.settings import RunConfig
-from fastrl.training.trainer import Training, time_numbers
-
-C = TypeVar("C", bound=Callback)
+from fastrl.training.trainer import Training
 
 # Updates between rows while a shared network learns all workflows.
 _UPDATES_PER_ROW = 10
@@ -46,25 +40,20 @@ class BestPolicy:
     policy: dict[str, Any]
 
 
-class SearchTrainer:
-    """Trains all workflows together, then those that a search proposes, then PPO without workflows. See
-    `fastrl.training.trainer.Training`.
+class SearchTrainer(Training):
+    """Trains all workflows together, then those that a search proposes, then PPO without workflows.
 
     Args:
         settings: of the run.
         make_plain: makes the trainer of PPO without workflows.
-        evaluation: at the end of the run; None: there is none.
-        profile: adds up where the time goes.
-        header: what checkpoints say of the run.
-        device: where networks live.
+        options: of `Training`.
 
     Attributes:
         learner, search: train workflows, and propose which.
         joint_episodes: in which a shared network learns all workflows together before the search.
         best: the best policy so far; None while no workflow counts.
         plain: the trainer of PPO without workflows; None before it starts.
-        mean_return: of the last row of the search.
-        search_seconds: of wall-clock time without PPO without workflows.
+        search_seconds: of `seconds` those before PPO without workflows.
 
     Raises:
         ConfigError: too few episodes for the search.
@@ -74,23 +63,9 @@ class SearchTrainer:
     collector = "native"
     env_id = ENV_ID
 
-    def __init__(
-        self,
-        settings: Any,
-        *,
-        make_plain: Callable[[], Training],
-        evaluation: Evaluation | None = None,
-        profile: Profile | None = None,
-        header: Mapping[str, Any] | None = None,
-        device: str = "cpu",
-    ) -> None:
+    def __init__(self, settings: Any, *, make_plain: Callable[[], Training], **options: Any) -> None:
+        super().__init__(settings.run, **options)
         self.settings = settings
-        self.run: RunConfig = settings.run
-        self.profile = profile or Profile()
-        self.header = dict(header or {})
-        self.device = device
-        self.on_progress: Callable[[int], object] = lambda done: None
-        self._evaluation = evaluation
         self._make_plain = make_plain
         self._total_episodes = self.run.total_episodes or 0
         env, inner = settings.env, settings.inner
@@ -99,7 +74,7 @@ class SearchTrainer:
             Games(**env.options(), num_threads=env.num_threads),
             total_episodes=self._total_episodes,
             seed=self.run.seed,
-            device=device,
+            device=self.device,
         )
         self.learner.on_update = lambda: self.on_progress(self.done)
         given = settings.search.workflow
@@ -118,9 +93,7 @@ class SearchTrainer:
         )
         self.best: BestPolicy | None = None
         self.plain: Training | None = None
-        self.mean_return = math.nan
         self.search_seconds = 0.0
-        self._search_parts: dict[str, float] = {}
         self._clock = 0.0
 
     @property
@@ -137,27 +110,11 @@ class SearchTrainer:
         return self.learner.updates + (0 if self.plain is None else self.plain.iteration)
 
     @property
-    def seconds(self) -> float:
-        return self.search_seconds + (0.0 if self.plain is None else self.plain.seconds)
-
-    @property
-    def parts(self) -> dict[str, float]:
-        parts = dict(self._search_parts)
-        for name, seconds in ({} if self.plain is None else self.plain.parts).items():
-            parts[name] = parts.get(name, 0.0) + seconds
-        return parts
-
-    @property
     def goal(self) -> tuple[int, str]:
         return self._total_episodes * (2 if self.settings.search.plain_ppo else 1), "episodes"
 
-    @property
-    def done(self) -> int:
-        return self.episodes
-
     def rows(self) -> Iterator[Row]:
-        """Trains; a row after every training of an order, and those of PPO without workflows. Between rows the state
-        may be saved."""
+        """Trains; a row after every training of an order, and those of PPO without workflows."""
         self._clock = time.perf_counter()
         yield from self._search_rows()
         if self.settings.search.plain_ppo:
@@ -179,13 +136,13 @@ class SearchTrainer:
     def _row(self, label: str, episodes: int, outcome: Outcome) -> Row:
         now = time.perf_counter()
         passed, self._clock = now - self._clock, now
-        self.search_seconds += passed
         self.mean_return = outcome.mean_return
         steps = episodes * self.learner.games.episode_length
-        lap = self.profile.lap(passed, self.learner.watch.seconds, steps, episodes, self.learner.report())
+        time_numbers = self.time_numbers(
+            passed, self.learner.watch.seconds, steps, episodes, self.learner.report()
+        )
+        self.search_seconds = self.seconds
         self.learner.watch.reset()
-        for name, seconds in lap.learner.items():
-            self._search_parts[name] = self._search_parts.get(name, 0.0) + seconds
         search = self._search_numbers()
         groups: dict[str, dict[str, Number]] = {
             "episode": {
@@ -196,7 +153,7 @@ class SearchTrainer:
                 "compliance_stderr": outcome.compliance_stderr,
             },
             "search": search,
-            "time": time_numbers(self.iteration, self.seconds, passed, steps, episodes, lap),
+            "time": time_numbers,
         }
         highlights = [
             f"return {brief(outcome.mean_return)}",
@@ -224,21 +181,20 @@ class SearchTrainer:
         plain.profile = self.profile
         plain.on_progress = lambda done: self.on_progress(self.done)
         for row in plain.rows():
+            self.seconds, self.parts = plain.seconds, plain.parts
             # Columns of their own, but for those of the whole run.
             groups: dict[str, dict[str, Number]] = {"episode": {"episodes": self.episodes}}
             for group, numbers in row.groups.items():
                 if group != "time":
                     groups[f"plain_{group}"] = {f"plain_{name}": value for name, value in numbers.items()}
-            groups["time"] = {
-                **row.groups["time"],
-                "iteration": self.iteration,
-                "seconds": self.seconds,
-            }
+            groups["time"] = {**row.groups["time"], "iteration": self.iteration}
             yield Row(self.steps, self.done, groups, [*row.highlights, "PPO without workflows"])
 
     def _started_plain(self) -> Training:
         if self.plain is None:
             self.plain = self._make_plain()
+            # Its account of time continues that of the search.
+            self.plain.seconds, self.plain.parts = self.seconds, self.parts
         return self.plain
 
     def _update_best(self, outcome: Outcome) -> None:
@@ -252,9 +208,6 @@ class SearchTrainer:
             self.best = BestPolicy(standing.outcome, self.learner.policy_state(standing.workflow))
         elif outcome.workflow == standing.workflow and outcome.mean_return >= best.outcome.mean_return:
             self.best = BestPolicy(outcome, self.learner.policy_state(outcome.workflow))
-
-    def load_policy(self, state: Mapping[str, Any]) -> list[str]:
-        raise ValueError("a search starts with new networks")
 
     def policy_checkpoint(self) -> dict[str, Any]:
         """The part of a checkpoint that inference needs: the best workflow's policy, or if none counts that of the most
@@ -273,17 +226,10 @@ class SearchTrainer:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """All that `load_state_dict` needs. Call it between rows."""
         best = self.best
         return {
-            **self.policy_checkpoint(),
-            "iteration": self.iteration,
-            "episodes": self.episodes,
-            "mean_return": self.mean_return,
-            "seconds": self.seconds,
-            "parts": self.parts,
+            **super().state_dict(),
             "search_seconds": self.search_seconds,
-            "search_parts": self._search_parts,
             "search": self.search.state_dict(),
             "learner": self.learner.state_dict(),
             "best": None if best is None else {"outcome": best.outcome.to_tree(), "policy": best.policy},
@@ -291,35 +237,22 @@ class SearchTrainer:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resumes where the trainer stood that gave the state.
-
-        Raises:
-            ValueError, KeyError: it had other settings, or the state is damaged.
-        """
+        super().load_state_dict(state)
+        self.search_seconds = state["search_seconds"]
         self.search.load_state_dict(state["search"])
         self.learner.load_state_dict(state["learner"])
         best = state["best"]
         self.best = None if best is None else BestPolicy(Outcome.from_tree(best["outcome"]), best["policy"])
         if state["plain"] is not None:
             self._started_plain().load_state_dict(state["plain"])
-        self.mean_return = state["mean_return"]
-        self.search_seconds, self._search_parts = state["search_seconds"], dict(state["search_parts"])
-
-    def callback(self, kind: type[C]) -> C | None:
-        return self._evaluation if isinstance(self._evaluation, kind) else None
-
-    def save_files(self, directory: Path) -> None:
-        """Nothing: checkpoints hold all of it."""
-
-    def load_files(self, directory: Path) -> None:
-        """Nothing."""
 
     def write_report(self, directory: RunDirectory) -> None:
         """Writes the report, its picture and the best policy."""
         report = report_of(self.search, self.joint_episodes)
         if not report.steps:
             return
-        scores = None if self._evaluation is None else self._evaluation.scores
+        evaluation = self.callback(Evaluation)
+        scores = None if evaluation is None else evaluation.scores
         report.write(directory.path)
         plain = scores.plain if isinstance(scores, WorkflowScores) else None
         save_picture(report, directory.path / "workflows.png", plain)
