@@ -7,7 +7,7 @@ is alive. One compiled call steps all of them. `fastrl.envs.adapters` turns the 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete
@@ -16,44 +16,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from fastrl._native._rust import TrafficScene
 from fastrl.envs.episode_log import EpisodeLog
-from fastrl.envs.vector import SEED_LIMIT, as_actions, as_autoreset_mode, as_seeds
+from fastrl.envs.vector import SEED_LIMIT, NativeVec, as_actions, as_autoreset_mode, as_seeds
 from fastrl.envs.viewer import View
-
-
-class NativeMultiVec(Protocol):
-    """The interface of a compiled simulator of several agents; `_rust.pyi` documents its methods.
-
-    Optional methods: `set_difficulty(num_agents, density)`, with int64 [K] and float64 [K] or None; `episodes()`, as
-    `MultiAgentVectorEnv.episodes`; `scene(index)`, the scene of one environment.
-    """
-
-    @property
-    def num_envs(self) -> int: ...
-    @property
-    def num_agents(self) -> int: ...
-    @property
-    def obs_dim(self) -> int: ...
-    def reset(
-        self,
-        obs: NDArray[np.float32],
-        seeds: NDArray[np.uint64] | None = None,
-        reset_mask: NDArray[np.bool_] | None = None,
-        alive: NDArray[np.bool_] | None = None,
-    ) -> None: ...
-    def observe(self, obs: NDArray[np.float32], alive: NDArray[np.bool_] | None = None) -> None: ...
-    def step(
-        self,
-        actions: NDArray[Any],
-        obs: NDArray[np.float32],
-        rewards: NDArray[np.floating],
-        terminations: NDArray[np.bool_],
-        truncations: NDArray[np.bool_],
-        final_obs: NDArray[np.float32] | None = None,
-        alive: NDArray[np.bool_] | None = None,
-    ) -> None: ...
-    def save_state(self) -> bytes: ...
-    def load_state(self, state: bytes) -> None: ...
-    def close(self) -> None: ...
 
 
 class MultiAgentVectorEnv:
@@ -86,7 +50,7 @@ class MultiAgentVectorEnv:
 
     def __init__(
         self,
-        native: Callable[[str], NativeMultiVec],
+        native: Callable[[str], NativeVec],
         observation_space: Box,
         action_space: Discrete | Box,
         *,

@@ -23,10 +23,17 @@ SEED_LIMIT = 2**64
 
 
 class NativeVec(Protocol):
-    """The interface of a compiled simulator; `_rust.pyi` documents its methods."""
+    """The interface of a compiled simulator; `_rust.pyi` documents its methods.
+
+    Only simulators of one agent have `asynchronous`. Those of several agents may have `set_difficulty(num_agents,
+    density)`, with int64 [K] and float64 [K] or None; `episodes()`, as `MultiAgentVectorEnv.episodes`; `scene(index)`,
+    the scene of one environment.
+    """
 
     @property
     def num_envs(self) -> int: ...
+    @property
+    def num_agents(self) -> int: ...
     @property
     def obs_dim(self) -> int: ...
     def reset(
@@ -34,8 +41,9 @@ class NativeVec(Protocol):
         obs: NDArray[np.float32],
         seeds: NDArray[np.uint64] | None = None,
         reset_mask: NDArray[np.bool_] | None = None,
+        alive: NDArray[np.bool_] | None = None,
     ) -> None: ...
-    def observe(self, obs: NDArray[np.float32]) -> None: ...
+    def observe(self, obs: NDArray[np.float32], alive: NDArray[np.bool_] | None = None) -> None: ...
     def step(
         self,
         actions: NDArray[Any],
@@ -44,6 +52,7 @@ class NativeVec(Protocol):
         terminations: NDArray[np.bool_],
         truncations: NDArray[np.bool_],
         final_obs: NDArray[np.float32] | None = None,
+        alive: NDArray[np.bool_] | None = None,
     ) -> None: ...
     def save_state(self) -> bytes: ...
     def load_state(self, state: bytes) -> None: ...
@@ -152,7 +161,7 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
     spaces of a batch, infos with masks), to which the flags of agents and the returns of episodes do not fit.
 
     Attributes:
-        was_reset: `reset` or `load_state` was called, so that the random streams have begun.
+        was_reset: `reset` or `load_state` was called, so that the random streams are seeded.
 
     Args:
         native: builds the compiled object for the autoreset mode that it is given ("next_step", "same_step",

@@ -56,7 +56,7 @@ class HindsightSampler(UniformSampler):
             raise ValueError(f"strategy must be one of {', '.join(_STRATEGIES)}, got {strategy!r}")
         if not 0 <= her_ratio <= 1:
             raise ValueError(f"her_ratio must be from 0 to 1, got {her_ratio}")
-        self._set_up(replay, batch_size, replacement, pin_memory)
+        self._set_up(replay, batch_size, replacement)
         shape = replay.dtype["obs"].shape
         if len(shape) != 1:
             raise ValueError(f"hindsight needs observations that are vectors, got shape {list(shape)}")
@@ -70,7 +70,7 @@ class HindsightSampler(UniformSampler):
             )
         self._reward_fn, self._terminated_fn, self._gamma = reward_fn, terminated_fn, gamma
         self._relabelled = round(her_ratio * self.batch_size)
-        self._core = _replay_samplers.Hindsight(
+        core = _replay_samplers.Hindsight(
             replay,
             self.batch_size,
             1,
@@ -82,6 +82,7 @@ class HindsightSampler(UniformSampler):
             self._desired.start,
             len(self._achieved),
         )
+        self._build(core, pin_memory)
 
     def sample(self) -> Batch:
         """As `UniformSampler.sample`.

@@ -1,9 +1,9 @@
 """Samplers of single transitions: uniform and prioritized, with n-step returns."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -12,7 +12,11 @@ from torch import Tensor
 
 from fastrl._native import _replay_samplers
 from fastrl.replay.storage import Replay
+from fastrl.utils.arguments import as_integer
 
+BatchT = TypeVar("BatchT")
+# Shape and dtype of an array.
+Field = tuple[tuple[int, ...], Any]
 # Sets of arrays: one batch is in use, one waits, and one is being drawn.
 ROTATION = 3
 
@@ -45,52 +49,59 @@ class Batch:
     extra: Mapping[str, Tensor]
 
 
-class UniformSampler:
-    """Draws transitions with equal probability.
+class BatchSampler(Generic[BatchT]):
+    """The base of all samplers: a compiled core, and sets of arrays that it fills in turns.
 
-    Args:
-        replay: the storage.
-        batch_size: B.
-        n_step: number of steps whose rewards are summed; fewer where the episode or the stored part of it ends, and the
-            value of the last observation is then discounted by its own power of gamma.
-        gamma: discount.
-        replacement: True: a transition may be drawn twice in a batch.
-        seed: of the sampler's own generator.
-        pin_memory: batches in page-locked memory, for asynchronous copies to a GPU; None: if there is a GPU.
-
-    Raises:
-        ValueError, TypeError: arguments that make no sense.
+    A subclass calls `_set_up` and then `_build`, and names its `_batch_class` and `_fields`.
     """
 
-    def __init__(
-        self,
-        replay: Replay,
-        batch_size: int,
-        *,
-        n_step: int = 1,
-        gamma: float = 0.99,
-        replacement: bool = True,
-        seed: int = 0,
-        pin_memory: bool | None = None,
-    ) -> None:
-        self._set_up(replay, batch_size, replacement, pin_memory)
-        self._core: Any = _replay_samplers.Uniform(replay, batch_size, n_step, gamma, seed_bits(seed))
+    _batch_class: Callable[..., BatchT]
+    _core: Any
 
-    def _set_up(self, replay: Replay, batch_size: int, replacement: bool, pin_memory: bool | None) -> None:
+    def _set_up(self, replay: Replay, batch_size: int, replacement: bool) -> None:
         if not isinstance(replay, Replay):
-            raise TypeError(f"replay must be a Replay, got {type(replay).__name__}")
-        if isinstance(batch_size, bool) or not isinstance(batch_size, (int, np.integer)):
-            raise TypeError(f"batch_size must be an int, got {batch_size!r}")
-        if batch_size < 1:
-            raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+            raise TypeError(f"replay: expected a Replay, got {type(replay).__name__}")
         self.replay = replay
-        self.batch_size = int(batch_size)
+        self.batch_size = as_integer("batch_size", batch_size, 1, None)
         self.replacement = replacement
+
+    def _build(self, core: Any, pin_memory: bool | None) -> None:
+        """Takes the compiled sampler and allocates the batches."""
+        self._core = core
         pinned = torch.cuda.is_available() if pin_memory is None else pin_memory
-        self._sets = [_new_batch(replay, self.batch_size, pinned) for _ in range(ROTATION)]
+        self._sets = [self._new_batch(pinned) for _ in range(ROTATION)]
         self._next = 0
 
-    def sample(self) -> Batch:
+    def _fields(self) -> dict[str, Field]:
+        """Shapes and dtypes of a batch's arrays."""
+        raise NotImplementedError
+
+    def _stored_fields(self, steps: tuple[int, ...], states: tuple[int, ...]) -> dict[str, Field]:
+        """The fields that every kind of batch has, with these leading axes of steps and of observations."""
+        dtype = self.replay.dtype
+        stack = (self.replay.stack,) if self.replay.stack > 1 else ()
+        return {
+            "obs": ((*states, *stack, *dtype["obs"].shape), dtype["obs"].base),
+            "actions": ((*steps, *dtype["action"].shape), dtype["action"].base),
+            "rewards": (steps, np.float32),
+            "terminated": (steps, np.bool_),
+            "truncated": (steps, np.bool_),
+            "indices": ((self.batch_size,), np.int64),
+            **{name: ((*steps, *dtype[name].shape), dtype[name].base) for name in self.replay.extra},
+        }
+
+    def _new_batch(self, pinned: bool) -> tuple[dict[str, NDArray[Any]], BatchT]:
+        """Arrays for the compiled sampler, and the same memory as tensors."""
+        tensors = {}
+        for name, (shape, dtype) in self._fields().items():
+            # Uniform samplers do not write the weights.
+            tensor = torch.from_numpy((np.ones if name == "weights" else np.zeros)(shape, dtype))
+            tensors[name] = tensor.pin_memory() if pinned else tensor
+        arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
+        extra = MappingProxyType({name: tensors.pop(name) for name in self.replay.extra})
+        return arrays, self._batch_class(**tensors, extra=extra)
+
+    def sample(self) -> BatchT:
         """Draws a batch. Its tensors do not change until two more have been drawn.
 
         Raises:
@@ -108,6 +119,49 @@ class UniformSampler:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restores a state, so that the same batches follow if the storage is the same."""
         self._core.generator_state = [int(word) for word in state["generator"]]
+
+
+class UniformSampler(BatchSampler[Batch]):
+    """Draws transitions with equal probability.
+
+    Args:
+        replay: the storage.
+        batch_size: B.
+        n_step: number of steps whose rewards are summed; fewer where the episode or the stored part of it ends, and the
+            value of the last observation is then discounted by its own power of gamma.
+        gamma: discount.
+        replacement: True: a transition may be drawn twice in a batch.
+        seed: of the sampler's own generator.
+        pin_memory: batches in page-locked memory, for asynchronous copies to a GPU; None: if there is a GPU.
+
+    Raises:
+        ValueError, TypeError: arguments that make no sense.
+    """
+
+    _batch_class = Batch
+
+    def __init__(
+        self,
+        replay: Replay,
+        batch_size: int,
+        *,
+        n_step: int = 1,
+        gamma: float = 0.99,
+        replacement: bool = True,
+        seed: int = 0,
+        pin_memory: bool | None = None,
+    ) -> None:
+        self._set_up(replay, batch_size, replacement)
+        self._build(_replay_samplers.Uniform(replay, batch_size, n_step, gamma, seed_bits(seed)), pin_memory)
+
+    def _fields(self) -> dict[str, Field]:
+        size = (self.batch_size,)
+        fields = self._stored_fields(size, size)
+        return fields | {
+            "next_obs": fields["obs"],
+            "discounts": (size, np.float32),
+            "weights": (size, np.float32),
+        }
 
 
 class PrioritizedSampler(UniformSampler):
@@ -138,11 +192,12 @@ class PrioritizedSampler(UniformSampler):
     ) -> None:
         if normalize not in ("batch", "buffer"):
             raise ValueError(f"normalize must be 'batch' or 'buffer', got {normalize!r}")
-        self._set_up(replay, batch_size, True, pin_memory)
+        self._set_up(replay, batch_size, True)
         by_buffer = normalize == "buffer"
-        self._core = _replay_samplers.Prioritized(
+        core = _replay_samplers.Prioritized(
             replay, batch_size, n_step, gamma, seed_bits(seed), alpha, beta, by_buffer
         )
+        self._build(core, pin_memory)
 
     @property
     def beta(self) -> float:
@@ -202,11 +257,8 @@ class PrioritizedSampler(UniformSampler):
 
 
 def seed_bits(seed: int) -> int:
-    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)):
-        raise TypeError(f"seed must be an int, got {seed!r}")
-    if seed < 0:
-        raise ValueError(f"seed must not be negative, got {seed}")
-    return int(np.random.SeedSequence(int(seed)).generate_state(1, np.uint64)[0])
+    """The 64 bits that seed a compiled sampler."""
+    return int(np.random.SeedSequence(as_integer("seed", seed, 0, None)).generate_state(1, np.uint64)[0])
 
 
 def _flat(values: Tensor | NDArray[Any], dtype: Any, name: str) -> NDArray[Any]:
@@ -215,32 +267,3 @@ def _flat(values: Tensor | NDArray[Any], dtype: Any, name: str) -> NDArray[Any]:
     if array.dtype.kind not in wanted:
         raise TypeError(f"{name} must be of dtype {np.dtype(dtype)}, got {array.dtype}")
     return np.ascontiguousarray(array, dtype)
-
-
-def _new_batch(replay: Replay, size: int, pinned: bool) -> tuple[dict[str, NDArray[Any]], Batch]:
-    """Arrays for the compiled sampler, and the same memory as tensors."""
-    dtype = replay.dtype
-    obs = (size, *((replay.stack,) if replay.stack > 1 else ()), *dtype["obs"].shape)
-    kinds: dict[str, tuple[tuple[int, ...], Any]] = {
-        "obs": (obs, dtype["obs"].base),
-        "actions": ((size, *dtype["action"].shape), dtype["action"].base),
-        "rewards": ((size,), np.float32),
-        "next_obs": (obs, dtype["obs"].base),
-        "discounts": ((size,), np.float32),
-        "terminated": ((size,), np.bool_),
-        "truncated": ((size,), np.bool_),
-        "indices": ((size,), np.int64),
-        "weights": ((size,), np.float32),
-        **{name: ((size, *dtype[name].shape), dtype[name].base) for name in replay.extra},
-    }
-    tensors = new_tensors(kinds, pinned)
-    tensors["weights"].fill_(1.0)
-    arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
-    extra = MappingProxyType({name: tensors.pop(name) for name in replay.extra})
-    return arrays, Batch(**tensors, extra=extra)
-
-
-def new_tensors(kinds: Mapping[str, tuple[tuple[int, ...], Any]], pinned: bool) -> dict[str, Tensor]:
-    """Tensors of zeros with these shapes and numpy dtypes."""
-    tensors = {name: torch.from_numpy(np.zeros(shape, kind)) for name, (shape, kind) in kinds.items()}
-    return {name: tensor.pin_memory() for name, tensor in tensors.items()} if pinned else tensors

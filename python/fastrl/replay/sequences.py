@@ -2,16 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from fastrl._native import _replay_samplers
-from fastrl.replay.samplers import ROTATION, new_tensors, seed_bits
+from fastrl.replay.samplers import BatchSampler, Field, seed_bits
 from fastrl.replay.storage import Replay
 
 
@@ -42,7 +38,7 @@ class SequenceBatch:
     extra: Mapping[str, Tensor]
 
 
-class SequenceSampler:
+class SequenceSampler(BatchSampler[SequenceBatch]):
     """Draws the first step to learn from with equal probability, and takes the sequence around it.
 
     The sequence has up to ``burn_in`` steps before it, as many as its episode and the storage have, and up to
@@ -57,6 +53,8 @@ class SequenceSampler:
         ValueError, TypeError: arguments that make no sense.
     """
 
+    _batch_class = SequenceBatch
+
     def __init__(
         self,
         replay: Replay,
@@ -68,49 +66,12 @@ class SequenceSampler:
         seed: int = 0,
         pin_memory: bool | None = None,
     ) -> None:
-        if not isinstance(replay, Replay):
-            raise TypeError(f"replay must be a Replay, got {type(replay).__name__}")
-        self._core = _replay_samplers.Sequences(replay, batch_size, 1, 1.0, seed_bits(seed), length, burn_in)
-        self.replay, self.batch_size, self.replacement = replay, batch_size, replacement
+        self._set_up(replay, batch_size, replacement)
         self.length, self.burn_in = length, burn_in
-        pinned = torch.cuda.is_available() if pin_memory is None else pin_memory
-        self._sets = [_new_batch(replay, batch_size, burn_in + length, pinned) for _ in range(ROTATION)]
-        self._next = 0
+        core = _replay_samplers.Sequences(replay, batch_size, 1, 1.0, seed_bits(seed), length, burn_in)
+        self._build(core, pin_memory)
 
-    def sample(self) -> SequenceBatch:
-        """Draws a batch. Its tensors do not change until two more have been drawn.
-
-        Raises:
-            ValueError: nothing is stored yet, or, without replacement, less than a batch.
-        """
-        arrays, batch = self._sets[self._next]
-        self._core.sample(arrays, self.replacement)
-        self._next = (self._next + 1) % ROTATION
-        return batch
-
-    def state_dict(self) -> dict[str, Any]:
-        """The state of the generator; the storage is saved separately."""
-        return {"generator": [str(word) for word in self._core.generator_state]}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restores a state, so that the same batches follow if the storage is the same."""
-        self._core.generator_state = [int(word) for word in state["generator"]]
-
-
-def _new_batch(
-    replay: Replay, size: int, steps: int, pinned: bool
-) -> tuple[dict[str, NDArray[Any]], SequenceBatch]:
-    dtype = replay.dtype
-    stack = (replay.stack,) if replay.stack > 1 else ()
-    kinds: dict[str, tuple[tuple[int, ...], Any]] = {
-        "obs": ((size, steps + 1, *stack, *dtype["obs"].shape), dtype["obs"].base),
-        "actions": ((size, steps, *dtype["action"].shape), dtype["action"].base),
-        "rewards": ((size, steps), np.float32),
-        **dict.fromkeys(("terminated", "truncated", "mask", "learn"), ((size, steps), np.bool_)),
-        "indices": ((size,), np.int64),
-        **{name: ((size, steps, *dtype[name].shape), dtype[name].base) for name in replay.extra},
-    }
-    tensors = new_tensors(kinds, pinned)
-    arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
-    extra = MappingProxyType({name: tensors.pop(name) for name in replay.extra})
-    return arrays, SequenceBatch(**tensors, extra=extra)
+    def _fields(self) -> dict[str, Field]:
+        steps = (self.batch_size, self.burn_in + self.length)
+        fields = self._stored_fields(steps, (steps[0], steps[1] + 1))
+        return fields | {"mask": (steps, np.bool_), "learn": (steps, np.bool_)}

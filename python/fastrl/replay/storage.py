@@ -16,13 +16,8 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from fastrl._native._replay import FIELDS, Storage
+from fastrl.utils.arguments import as_integer
 
-# The arrays of a replay besides its rows: dtype, and True if there is an element for each row.
-_STATE: dict[str, tuple[Any, bool]] = {
-    "rings": (np.int64, False),
-    "ages": (np.uint8, True),
-    "starts": (np.uint32, True),
-}
 # Errors that Python and NumPy raise when they decode arbitrary text.
 _DAMAGED = (
     ValueError,
@@ -93,10 +88,7 @@ class Replay(Storage):
         path: str | os.PathLike[str] | None = None,
     ) -> Self:
         for name, value in (("capacity", capacity), ("num_envs", num_envs), ("stack", stack)):
-            if not isinstance(value, (int, np.integer)) or isinstance(value, bool):
-                raise TypeError(f"{name} must be an int, got {value!r}")
-            if value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
+            as_integer(name, value, 1, None)
         if pad not in ("zero", "repeat"):
             raise ValueError(f"pad must be 'zero' or 'repeat', got {pad!r}")
         dtype = _row_dtype(obs_shape, obs_dtype, action_shape, action_dtype, extra or {})
@@ -106,9 +98,7 @@ class Replay(Storage):
             raise ValueError(f"{capacity:,} rows of {dtype.itemsize} bytes exceed the address space")
         folder = None if path is None else Path(path)
         if folder is None:
-            arrays = {"rows": _zeros(shape, dtype)}
-            for name, (kind, is_per_row) in _STATE.items():
-                arrays[name] = _zeros(shape if is_per_row else (shape[0], 5), np.dtype(kind))
+            arrays = {name: _zeros(sizes, kind) for name, (sizes, kind) in _layout(shape, dtype).items()}
         else:
             arrays = _new_files(folder, shape, dtype)
             _write_description(folder, dtype, shape, int(stack), pad, None)
@@ -241,10 +231,7 @@ class Replay(Storage):
             reason = " ".join(str(error).split()) or type(error).__name__
             raise ReplayError(f"{folder}: replay.json is damaged ({reason})") from error
         arrays: dict[str, NDArray[Any]] = {}
-        kinds: dict[str, tuple[Any, tuple[int, ...]]] = {"rows": (dtype, shape)}
-        for name, (kind, is_per_row) in _STATE.items():
-            kinds[name] = (np.dtype(kind), shape if is_per_row else (shape[0], 5))
-        for name, (kind, sizes) in kinds.items():
+        for name, (sizes, kind) in _layout(shape, dtype).items():
             file = folder / f"{name}.bin"
             count = math.prod(sizes)
             if not file.is_file() or file.stat().st_size != count * kind.itemsize:
@@ -303,6 +290,16 @@ def _row_dtype(
     return dtype
 
 
+def _layout(shape: tuple[int, ...], dtype: np.dtype[Any]) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
+    """Shapes and dtypes of a replay's arrays, for rings [num_envs, rows_per_env] of rows."""
+    return {
+        "rows": (shape, dtype),
+        "rings": ((shape[0], 5), np.dtype(np.int64)),
+        "ages": (shape, np.dtype(np.uint8)),
+        "starts": (shape, np.dtype(np.uint32)),
+    }
+
+
 def _zeros(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
     """Zeros in allocated pages, large ones if the system has them: many rings, each in its own pages, are written and
     read at the same time."""
@@ -330,10 +327,7 @@ def _new_files(folder: Path, shape: tuple[int, int], dtype: np.dtype[Any]) -> di
     folder.mkdir(parents=True)
     arrays: dict[str, NDArray[Any]] = {}
     try:
-        kinds: dict[str, tuple[Any, tuple[int, ...]]] = {"rows": (dtype, shape)}
-        for name, (kind, is_per_row) in _STATE.items():
-            kinds[name] = (np.dtype(kind), shape if is_per_row else (shape[0], 5))
-        for name, (kind, sizes) in kinds.items():
+        for name, (sizes, kind) in _layout(shape, dtype).items():
             file = folder / f"{name}.bin"
             with file.open("wb") as opened:
                 # A full disk is an error here rather than a crash at some later write.

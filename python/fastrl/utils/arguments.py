@@ -8,17 +8,18 @@ import numpy as np
 LARGEST_UINT32 = 2**32 - 1
 
 
-def as_integer(name: str, value: object, least: int, most: int = LARGEST_UINT32) -> int:
+def as_integer(name: str, value: object, least: int, most: int | None = LARGEST_UINT32) -> int:
     """Checks an integer.
 
     Raises:
         TypeError: no integer (a bool is none).
-        ValueError: not from `least` to `most`.
+        ValueError: below `least`, or above `most` if there is such a bound.
     """
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise TypeError(f"{name}: expected an integer, got {value!r}")
-    if not least <= value <= most:
-        raise ValueError(f"{name}: expected {least} to {most}, got {value}")
+    if value < least or (most is not None and value > most):
+        bounds = f"at least {least}" if most is None else f"{least} to {most}"
+        raise ValueError(f"{name}: expected {bounds}, got {value}")
     return int(value)
 
 
