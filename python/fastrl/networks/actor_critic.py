@@ -1,23 +1,23 @@
 """An actor and a critic of one agent."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fastrl.networks.distributions import LOG_STD_RANGE
+from fastrl.networks.distributions import log_std_parameter
 from fastrl.networks.normalization import RunningNorm
-from fastrl.networks.parameters import check_numbers, load_weights
+from fastrl.networks.parameters import SavedNetwork, check_numbers
 from fastrl.networks.perceptron import Linear, Perceptron
 
 # Those that compiled actors have.
 Activation = Literal["tanh", "relu"]
 
 
-class ActorCritic(nn.Module):
+class ActorCritic(SavedNetwork):
     """A policy and a value function: two separate multi-layer perceptrons.
 
     Discrete actions have a categorical distribution. Continuous ones have a Gaussian, its mean the policy's output and
@@ -59,13 +59,18 @@ class ActorCritic(nn.Module):
         super().__init__()
         self.obs_dim = obs_dim
         self.num_actions = num_actions
-        self.hidden = tuple(hidden)
-        self.activation: Activation = activation
+        self._architecture = {
+            "obs_dim": obs_dim,
+            "num_actions": num_actions,
+            "hidden": list(hidden),
+            "activation": activation,
+            "normalize_obs": normalize_obs,
+            "continuous": continuous,
+        }
         self.obs_norm = RunningNorm(obs_dim) if normalize_obs else None
         self.actor = Perceptron([obs_dim, *hidden, num_actions], activation, "orthogonal", 0.01, generator)
         self.critic = Perceptron([obs_dim, *hidden, 1], activation, "orthogonal", 1.0, generator)
-        log_std = torch.full((num_actions,), float(initial_log_std)).clamp_(*LOG_STD_RANGE)
-        self.log_std = nn.Parameter(log_std) if continuous else None
+        self.log_std = log_std_parameter(num_actions, initial_log_std) if continuous else None
 
     def outputs(self, obs: Tensor) -> Tensor:
         """The policy at observations float [B, obs_dim], as float [B, num_actions]: unnormalised log-probabilities
@@ -84,28 +89,14 @@ class ActorCritic(nn.Module):
     def _normalized(self, obs: Tensor) -> Tensor:
         return obs if self.obs_norm is None else self.obs_norm(obs)
 
-    def state(self) -> dict[str, Any]:
-        """All that `from_state` needs: ``architecture`` (JSON-able) and ``weights`` (name -> tensor)."""
-        return {
-            "architecture": {
-                "obs_dim": self.obs_dim,
-                "num_actions": self.num_actions,
-                "hidden": list(self.hidden),
-                "activation": self.activation,
-                "normalize_obs": self.obs_norm is not None,
-                "continuous": self.log_std is not None,
-            },
-            "weights": self.state_dict(),
-        }
-
     def actor_architecture(self) -> dict[str, Any]:
         """Arguments that make `fastrl.networks.compiled_actor.MlpActor` the policy of this network, without torch."""
         return {
             "kind": "discrete" if self.log_std is None else "gaussian",
             "obs_dim": self.obs_dim,
             "outputs": self.num_actions,
-            "hidden": list(self.hidden),
-            "activation": self.activation,
+            "hidden": self._architecture["hidden"],
+            "activation": self._architecture["activation"],
             "obs_clip": None if self.obs_norm is None else self.obs_norm.clip,
         }
 
@@ -132,22 +123,8 @@ class ActorCritic(nn.Module):
             start, end = end, end + part.numel()
             out[start:end] = part.detach().cpu().numpy().reshape(-1)
 
-    @classmethod
-    def from_state(cls, state: dict[str, Any]) -> Self:
-        """The network that `state` came from.
-
-        Raises:
-            ValueError: the weights do not fit the architecture, or are not finite.
-        """
-        cls.check_size(state)
-        # A generator of its own: building the network must not draw from torch's global one.
-        network = cls(**state["architecture"], generator=torch.Generator())
-        load_weights(network, state["weights"])
-        return network
-
     @staticmethod
     def check_size(state: Mapping[str, Any]) -> None:
-        """Refuses an architecture of more numbers than there are weights: see `check_numbers`."""
         architecture = state["architecture"]
         obs_dim, hidden = architecture["obs_dim"], architecture["hidden"]
         actor, critic = [obs_dim, *hidden, architecture["num_actions"]], [obs_dim, *hidden, 1]

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fastrl.networks.action_space import Actions
 
@@ -13,6 +13,11 @@ MASKED = -1e9
 
 # The deviation of a Gaussian policy stays between exp(-5) and exp(2).
 LOG_STD_RANGE = (-5.0, 2.0)
+
+
+def log_std_parameter(size: int, initial: float) -> nn.Parameter:
+    """The logarithms of a Gaussian's deviations, float32 [size], within `LOG_STD_RANGE`."""
+    return nn.Parameter(torch.full((size,), float(initial)).clamp_(*LOG_STD_RANGE))
 
 
 def mask_logits(logits: Tensor, mask: Tensor | None) -> Tensor:

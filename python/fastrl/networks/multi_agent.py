@@ -6,7 +6,7 @@ can act for. Here both are apart, for policies may be shared, frozen or rules, a
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Self
+from typing import Any, Self, TypedDict, Unpack
 
 import numpy as np
 import torch
@@ -14,9 +14,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fastrl.networks.action_space import Actions
-from fastrl.networks.distributions import LOG_STD_RANGE, gaussian_log_probs, sample_actions, sampling_noise
+from fastrl.networks.distributions import (
+    gaussian_log_probs,
+    log_std_parameter,
+    sample_actions,
+    sampling_noise,
+)
 from fastrl.networks.normalization import RunningNorm
-from fastrl.networks.parameters import check_numbers, load_weights
+from fastrl.networks.parameters import SavedNetwork, check_numbers, load_weights
 from fastrl.networks.perceptron import Activation, Init, Perceptron, Trace
 from fastrl.rollout.multi_agent import MultiAgentRollout
 
@@ -25,20 +30,61 @@ from fastrl.rollout.multi_agent import MultiAgentRollout
 Scripted = Callable[[NDArray[np.float32], NDArray[np.int64]], NDArray[Any]]
 
 
-class _Network(nn.Module):
-    """A perceptron that may whiten observations."""
+class PerceptronOptions(TypedDict):
+    """Options of a critic's `Perceptron`, and `normalize_obs`: whiten observations by running statistics."""
 
-    body: Perceptron
-    obs_norm: RunningNorm | None
+    hidden: Sequence[int]
+    activation: Activation
+    init: Init
+    normalize_obs: bool
+    generator: torch.Generator
+
+
+class _Network(SavedNetwork):
+    """A perceptron that may whiten observations.
+
+    Args:
+        obs_dim: length of an agent's observation.
+        sizes: widths of input and output.
+        last_gain: of the last layer's weights.
+        num_ids: agents, of which each has a one-hot index behind its observation; 0: no index.
+        options: the others.
+    """
+
+    def __init__(
+        self,
+        obs_dim: int,
+        sizes: tuple[int, int],
+        last_gain: float,
+        num_ids: int = 0,
+        **options: Unpack[PerceptronOptions],
+    ) -> None:
+        super().__init__()
+        self.obs_dim = obs_dim
+        self.num_ids = num_ids
+        self.obs_norm = RunningNorm(obs_dim) if options["normalize_obs"] else None
+        widths = [sizes[0], *options["hidden"], sizes[1]]
+        self.body = Perceptron(
+            widths, options["activation"], options["init"], last_gain, options["generator"]
+        )
 
     def observe(self, obs: Tensor) -> None:
-        """Takes observations float [B, obs_dim] into the running statistics, if there are any."""
+        """Adds observations float [B, obs_dim] to the running statistics, if there are any."""
         if self.obs_norm is not None:
             self.obs_norm.update(obs)
 
+    def _outputs(self, obs: Tensor, agents: Tensor, trace: Trace | None) -> Tensor:
+        """The outputs float [B, n] at observations float [B, obs_dim] of agents int64 [B]."""
+        if self.obs_norm is not None:
+            obs = self.obs_norm(obs)
+        if self.num_ids:
+            obs = torch.cat([obs, nn.functional.one_hot(agents, self.num_ids).to(obs.dtype)], -1)
+        outputs: Tensor = self.body(obs, trace)
+        return outputs
+
 
 class PolicyNetwork(_Network):
-    """A policy: what an agent does, from its own observation and perhaps its index.
+    """A policy: the distribution of an agent's action, given its own observation and perhaps its index.
 
     Discrete actions have a categorical distribution. Continuous ones have a Gaussian, its mean the network's output
     and its deviation a parameter of its own, the same everywhere.
@@ -71,10 +117,18 @@ class PolicyNetwork(_Network):
         initial_log_std: float = 0.0,
         generator: torch.Generator,
     ) -> None:
-        super().__init__()
+        super().__init__(
+            obs_dim,
+            (obs_dim + num_ids, actions.size),
+            0.01,
+            num_ids,
+            hidden=hidden,
+            activation=activation,
+            init=init,
+            normalize_obs=normalize_obs,
+            generator=generator,
+        )
         self.actions = actions
-        self.obs_dim = obs_dim
-        self.num_ids = num_ids
         self._architecture = {
             "obs_dim": obs_dim,
             "num_ids": num_ids,
@@ -83,10 +137,7 @@ class PolicyNetwork(_Network):
             "init": init,
             "normalize_obs": normalize_obs,
         }
-        self.obs_norm = RunningNorm(obs_dim) if normalize_obs else None
-        self.body = Perceptron([obs_dim + num_ids, *hidden, actions.size], activation, init, 0.01, generator)
-        log_std = torch.full((actions.size,), float(initial_log_std)) if actions.is_box else None
-        self.log_std = None if log_std is None else nn.Parameter(log_std.clamp_(*LOG_STD_RANGE))
+        self.log_std = log_std_parameter(actions.size, initial_log_std) if actions.is_box else None
 
     def forward(self, obs: Tensor, agents: Tensor, trace: Trace | None = None) -> Tensor:
         """Logits float [B, size], or means of the Gaussian.
@@ -96,8 +147,7 @@ class PolicyNetwork(_Network):
             agents: int64 [B], index of the agent in its environment.
             trace: as for `Perceptron`.
         """
-        outputs: Tensor = self.body(_inputs(obs, agents, self.obs_norm, self.num_ids), trace)
-        return outputs
+        return self._outputs(obs, agents, trace)
 
     def draw(self, obs: Tensor, agents: Tensor, noise: Tensor | None) -> tuple[Tensor, Tensor]:
         """Draws (see `Actions`) and their log-probabilities float [B]; without noise the likeliest ones."""
@@ -111,32 +161,16 @@ class PolicyNetwork(_Network):
         return chosen, log_probs
 
     def state(self) -> dict[str, Any]:
-        """All that `from_state` needs: ``architecture``, ``actions`` (JSON-able), ``weights`` (name -> tensor)."""
-        return {
-            "architecture": dict(self._architecture),
-            "actions": self.actions.state(),
-            "weights": self.state_dict(),
-        }
+        """See `SavedNetwork.state`; with ``actions`` (JSON-able)."""
+        return {**super().state(), "actions": self.actions.state()}
 
     @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> Self:
-        """The actor that `state` came from.
-
-        Raises:
-            ValueError: the weights do not fit the architecture, or are not finite.
-        """
-        cls.check_size(state)
-        # A generator of its own: building the network must not draw from torch's global one.
-        actor = cls(
-            actions=Actions.from_state(state["actions"]), generator=torch.Generator(), **state["architecture"]
-        )
-        load_weights(actor, state["weights"])
-        return actor
+    def from_state(cls, state: Mapping[str, Any], **options: Any) -> Self:
+        """See `SavedNetwork.from_state`."""
+        return super().from_state(state, actions=Actions.from_state(state["actions"]), **options)
 
     @staticmethod
     def check_size(state: Mapping[str, Any]) -> None:
-        """Refuses an architecture of more numbers than there are weights: see
-        `fastrl.networks.parameters.check_numbers`."""
         architecture = state["architecture"]
         inputs = architecture["obs_dim"] + architecture["num_ids"]
         outputs = Actions.from_state(state["actions"]).size
@@ -149,26 +183,12 @@ class Critic(_Network):
     Args: as those of `PolicyNetwork`.
     """
 
-    def __init__(
-        self,
-        obs_dim: int,
-        *,
-        num_ids: int,
-        hidden: Sequence[int],
-        activation: Activation,
-        init: Init,
-        normalize_obs: bool,
-        generator: torch.Generator,
-    ) -> None:
-        super().__init__()
-        self.num_ids = num_ids
-        self.obs_norm = RunningNorm(obs_dim) if normalize_obs else None
-        self.body = Perceptron([obs_dim + num_ids, *hidden, 1], activation, init, 1.0, generator)
+    def __init__(self, obs_dim: int, *, num_ids: int, **options: Unpack[PerceptronOptions]) -> None:
+        super().__init__(obs_dim, (obs_dim + num_ids, 1), 1.0, num_ids, **options)
 
     def forward(self, obs: Tensor, agents: Tensor, trace: Trace | None = None) -> Tensor:
         """Expected discounted returns float [B] at observations float [B, obs_dim] of agents int64 [B]."""
-        values: Tensor = self.body(_inputs(obs, agents, self.obs_norm, self.num_ids), trace)
-        return values.squeeze(-1)
+        return self._outputs(obs, agents, trace).squeeze(-1)
 
 
 class CentralCritic(_Network):
@@ -181,25 +201,11 @@ class CentralCritic(_Network):
     Args:
         obs_dim: D, of one agent.
         num_agents: A.
-        hidden, activation, init, normalize_obs, generator: as those of `PolicyNetwork`.
+        options: as those of `PolicyNetwork`.
     """
 
-    def __init__(
-        self,
-        obs_dim: int,
-        num_agents: int,
-        *,
-        hidden: Sequence[int],
-        activation: Activation,
-        init: Init,
-        normalize_obs: bool,
-        generator: torch.Generator,
-    ) -> None:
-        super().__init__()
-        self.num_agents = num_agents
-        self.obs_norm = RunningNorm(obs_dim) if normalize_obs else None
-        sizes = [num_agents * (obs_dim + 1), *hidden, num_agents]
-        self.body = Perceptron(sizes, activation, init, 1.0, generator)
+    def __init__(self, obs_dim: int, num_agents: int, **options: Unpack[PerceptronOptions]) -> None:
+        super().__init__(obs_dim, (num_agents * (obs_dim + 1), num_agents), 1.0, **options)
 
     def forward(self, obs: Tensor, alive: Tensor, trace: Trace | None = None) -> Tensor:
         """Expected discounted returns float [B, A] at observations float [B, A, D] of agents alive bool [B, A].
@@ -401,11 +407,3 @@ class MultiAgentPolicy:
             (name, each) for name, each in self.policies.items() if isinstance(each, PolicyNetwork)
         )
         return [weight.detach() for _, actor in actors for _, weight in sorted(actor.state_dict().items())]
-
-
-def _inputs(obs: Tensor, agents: Tensor, norm: RunningNorm | None, num_ids: int) -> Tensor:
-    if norm is not None:
-        obs = norm(obs)
-    if num_ids:
-        obs = torch.cat([obs, nn.functional.one_hot(agents, num_ids).to(obs.dtype)], -1)
-    return obs

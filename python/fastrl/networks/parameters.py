@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -93,6 +93,38 @@ def load_weights(network: nn.Module, weights: Mapping[str, Tensor]) -> None:
         if not tensor.isfinite().all():
             raise ValueError(f"weights {name!r} are not finite (NaN or infinity)")
     network.load_state_dict(weights)
+
+
+class SavedNetwork(nn.Module):
+    """A network that is saved as its architecture and its weights."""
+
+    # Arguments of the constructor, JSON-able.
+    _architecture: dict[str, Any]
+
+    def state(self) -> dict[str, Any]:
+        """All that `from_state` needs: ``architecture`` (JSON-able) and ``weights`` (name -> tensor)."""
+        return {"architecture": dict(self._architecture), "weights": self.state_dict()}
+
+    @staticmethod
+    def check_size(state: Mapping[str, Any]) -> None:
+        """Refuses an architecture of more numbers than there are weights: see `check_numbers`."""
+        raise NotImplementedError
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any], **options: Any) -> Self:
+        """The network that `state` came from.
+
+        Args:
+            options: arguments of the constructor besides the architecture.
+
+        Raises:
+            ValueError: the weights do not fit the architecture, or are not finite.
+        """
+        cls.check_size(state)
+        # A generator of its own: building the network must not draw from torch's global one.
+        network = cls(**state["architecture"], **options, generator=torch.Generator())
+        load_weights(network, state["weights"])
+        return network
 
 
 def flatten_parameters(module: nn.Module) -> nn.Parameter:

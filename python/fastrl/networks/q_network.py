@@ -10,7 +10,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from fastrl.networks.parameters import check_numbers, load_weights
+from fastrl.networks.parameters import SavedNetwork, check_numbers
 
 # The network of Mnih et al., "Human-level control through deep reinforcement learning", 2015.
 NATURE = ("32x8/4", "64x4/2", "64x3/1")
@@ -80,7 +80,7 @@ class NoisyLinear(nn.Module):
         return nn.functional.linear(x, self.weight, self.bias) + self.noise_out * noise
 
 
-class QNetwork(nn.Module):
+class QNetwork(SavedNetwork):
     """Values of all actions, for observations that are vectors or images.
 
     An image goes through convolutions first; then, as vectors do, through hidden layers, and one linear layer
@@ -141,7 +141,7 @@ class QNetwork(nn.Module):
             raise ValueError(f"convolutions need images [C, H, W], got observations {list(obs_shape)}")
         self.obs_scale = obs_scale
         self.channels_last = False
-        self._architecture: dict[str, Any] = {
+        self._architecture = {
             "obs_shape": list(obs_shape),
             "num_actions": num_actions,
             "conv": list(conv),
@@ -204,26 +204,13 @@ class QNetwork(nn.Module):
             layer.noise_in.zero_()
             layer.noise_out.zero_()
 
-    def state(self) -> dict[str, Any]:
-        """All that `from_state` needs: ``architecture`` (JSON-able) and ``weights`` (name -> tensor)."""
-        return {"architecture": self._architecture, "weights": self.state_dict()}
-
     @classmethod
-    def from_state(cls, state: dict[str, Any]) -> Self:
-        """The network that `state` came from, in ``eval()`` mode and without noise.
-
-        Raises:
-            ValueError: the weights do not fit the architecture, or are not finite.
-        """
-        cls.check_size(state)
-        network = cls(**state["architecture"], generator=torch.Generator())
-        load_weights(network, state["weights"])
-        return network.eval()
+    def from_state(cls, state: Mapping[str, Any], **options: Any) -> Self:
+        """See `SavedNetwork.from_state`; in ``eval()`` mode and without noise."""
+        return super().from_state(state, **options).eval()
 
     @staticmethod
     def check_size(state: Mapping[str, Any]) -> None:
-        """Refuses an architecture of more numbers than there are weights: see
-        `fastrl.networks.parameters.check_numbers`."""
         architecture = state["architecture"]
         channels, *size = architecture["obs_shape"]
         others = 0
