@@ -1,15 +1,13 @@
-"""The executor beside the ideal, workers that have nothing to do with each other.
+"""The executor beside the ideal: independent processes that only step environments.
 
-Run with ``pytest benches/bench_executor.py -s``. The ideal plays the same environment in as many plain processes, with
-random actions: no actor, nothing stored, nothing handed over. What is compared is the work done in the same time: the
-durations that the steps of uneven episodes were made to take. Both run in turns, a few rounds each.
+Run: ``pytest benches/bench_executor.py -s`` on an otherwise idle machine. The ideal steps the same environment in as
+many plain processes, with random actions: no actor, nothing stored, nothing sent. What is compared is the work done in
+the same time: the durations that the steps of uneven episodes were made to take. Both run in turns, a few rounds each.
 """
 
-import functools
 import multiprocessing
 import statistics
 import time
-from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Event
 from typing import Any
@@ -18,12 +16,14 @@ import gymnasium
 import numpy as np
 import pytest
 
+from bench_collect import work_of
 from fastrl.collectors.executor import ExecutorCollector
 from fastrl.collectors.protocol import Plan
 from fastrl.envs.spec import as_spec
 from fastrl.envs.toys.uneven import UnevenEnv
-from fastrl.networks.compiled_actor import MlpActor, RandomActor
 from fastrl.utils.seeding import NO_ENV, env_seed
+from plans import make_plan
+from rounds import measure_in_turns
 
 ROUNDS, SECONDS = 3, 6.0
 LENGTH = 100
@@ -35,38 +35,17 @@ def uneven(busy: bool) -> dict[str, Any]:
     return {"step_seconds": 0.002, "sigma": 1.5, "busy": busy, "length": LENGTH}
 
 
-def plan_of(env: Any, actor: Any, episodes: int, **options: Any) -> Plan:
-    spec = as_spec(env, **options)
-    made = spec.make()
-    return Plan(
-        spec,
-        actor or functools.partial(RandomActor, made.action_space),
-        made.observation_space,
-        made.action_space,
-        num_envs=1,
-        num_steps=LENGTH,
-        unit="episodes",
-        episodes=episodes,
-        seed=SEED,
-    )
-
-
-def work_of(env: UnevenEnv, numbers: Iterator[int]) -> float:
-    """Seconds that episodes were made to take."""
-    total = 0.0
-    for number in numbers:
-        env.reset(seed=env_seed(SEED, NO_ENV, number))
-        total += float(env.durations.sum())
-    return total
+def plan_of(env: Any, episodes: int, **options: Any) -> Plan:
+    return make_plan(as_spec(env, **options), 1, LENGTH, unit="episodes", episodes=episodes, seed=SEED)
 
 
 def plain(
-    options: dict[str, Any], first: int, stride: int, begin: Event, seconds: float, told: Connection
+    options: dict[str, Any], first: int, stride: int, begin: Event, seconds: float, sender: Connection
 ) -> None:
-    """A process of the ideal: plays for so long, and tells how many episodes and in what time."""
+    """A process of the ideal: runs episodes for ``seconds``, and sends their number and the time that they took."""
     env = UnevenEnv(**options)
     env.action_space.seed(first)
-    told.send(None)
+    sender.send(None)
     begin.wait()
     start = time.perf_counter()
     count = 0
@@ -77,7 +56,7 @@ def plain(
             _, _, terminated, truncated, _ = env.step(env.action_space.sample())
             over = terminated or truncated
         count += 1
-    told.send((count, time.perf_counter() - start))
+    sender.send((count, time.perf_counter() - start))
 
 
 def ideal(options: dict[str, Any], workers: int) -> float:
@@ -85,8 +64,8 @@ def ideal(options: dict[str, Any], workers: int) -> float:
     context = multiprocessing.get_context("forkserver")
     begin, pipes, processes = context.Event(), [], []
     for index in range(workers):
-        receiver, told = context.Pipe(duplex=False)
-        process = context.Process(target=plain, args=(options, index, workers, begin, SECONDS, told))
+        receiver, sender = context.Pipe(duplex=False)
+        process = context.Process(target=plain, args=(options, index, workers, begin, SECONDS, sender))
         process.start()
         pipes.append(receiver)
         processes.append(process)
@@ -96,40 +75,41 @@ def ideal(options: dict[str, Any], workers: int) -> float:
     rate, env = 0.0, UnevenEnv(**options)
     for index, pipe in enumerate(pipes):
         count, seconds = pipe.recv()
-        rate += work_of(env, iter(range(index, index + count * workers, workers))) / seconds
+        rate += work_of(env, SEED, [(NO_ENV, index + i * workers) for i in range(count)]) / seconds
     for process in processes:
         process.join()
     return rate
 
 
 def executor(options: dict[str, Any], workers: int, synchronous: bool) -> float:
-    """Work a second, once every worker plays."""
-    plan = plan_of(UnevenEnv, None, 10 * workers, **options)
+    """Work a second, after every worker has started."""
+    plan = plan_of(UnevenEnv, 10 * workers, **options)
     env = UnevenEnv(**options)
     with ExecutorCollector(plan, n_workers=workers) as collector:
 
-        def some() -> Iterator[int]:
+        def some() -> list[tuple[int, int]]:
             fragments = collector.collect() if synchronous else [collector.take()]
-            return iter([int(fragment.episodes[0, 1]) for fragment in fragments if fragment is not None])
+            return [fragment.episodes[0].tolist() for fragment in fragments if fragment is not None]
 
         for _ in range(1 if synchronous else 2 * workers):
             some()
-        numbers: list[int] = []
+        episodes: list[tuple[int, int]] = []
         start = time.perf_counter()
         while time.perf_counter() - start < SECONDS:
-            numbers += some()
+            episodes += some()
         seconds = time.perf_counter() - start
-    return work_of(env, iter(numbers)) / seconds
+    return work_of(env, SEED, episodes) / seconds
 
 
 @pytest.mark.parametrize(("workers", "busy"), [(8, False), (2, True)])
 def test_share_of_the_ideal(workers: int, busy: bool) -> None:
     options = uneven(busy)
-    rates: dict[str, list[float]] = {"ideal": [], "take": [], "collect": []}
-    for _ in range(ROUNDS):
-        rates["ideal"].append(ideal(options, workers))
-        rates["take"].append(executor(options, workers, synchronous=False))
-        rates["collect"].append(executor(options, workers, synchronous=True))
+    contenders = {
+        "ideal": lambda: ideal(options, workers),
+        "take": lambda: executor(options, workers, synchronous=False),
+        "collect": lambda: executor(options, workers, synchronous=True),
+    }
+    rates = measure_in_turns(contenders, ROUNDS)
     best = statistics.median(rates["ideal"])
     kind = "busy" if busy else "sleeping"
     print(
@@ -140,38 +120,6 @@ def test_share_of_the_ideal(workers: int, busy: bool) -> None:
         print(
             f"  {name:8} {middle:6.3f}  {middle / best:6.1%}   rounds {', '.join(f'{x:.3f}' for x in found)}"
         )
-
-
-@pytest.mark.parametrize("hidden", [(512, 512), (640, 640)])
-def test_time_for_weights(hidden: tuple[int, ...]) -> None:
-    """New weights after every ten episodes of each worker."""
-    workers = 8
-    obs = UnevenEnv().observation_space.shape[0]
-    architecture = {
-        "kind": "discrete",
-        "obs_dim": obs,
-        "outputs": 2,
-        "hidden": list(hidden),
-        "activation": "tanh",
-    }
-    actor = functools.partial(MlpActor, architecture)
-    nbytes = actor().weights_nbytes
-    plan = plan_of(UnevenEnv, actor, 10 * workers, **uneven(busy=False))
-    weights = np.random.default_rng(0).normal(0, 0.01, nbytes // 4).astype(np.float32)
-    with ExecutorCollector(plan, n_workers=workers) as collector:
-        publishing = []
-        start = time.perf_counter()
-        for _ in range(5):
-            before = time.perf_counter()
-            collector.publish(weights)
-            publishing.append(time.perf_counter() - before)
-            collector.collect()
-        seconds = time.perf_counter() - start
-        report = collector.report()
-    total = sum(report.seconds.values())
-    shares = ", ".join(f"{part} {spent / total:.2%}" for part, spent in report.seconds.items())
-    print(f"\nweights of {nbytes / 1e6:.2f} MB, {workers} workers, 5 updates in {seconds:.1f} s: {shares}")
-    print(f"  publishing {statistics.median(publishing) * 1e3:.2f} ms an update")
 
 
 class Quick(gymnasium.Env[Any, Any]):
@@ -196,7 +144,7 @@ class Quick(gymnasium.Env[Any, Any]):
 def test_what_a_task_costs(length: int) -> None:
     """An environment that takes no time leaves what collecting costs: playing, storing, and handing over."""
     workers, updates = 2, 10
-    with ExecutorCollector(plan_of(Quick, None, 1000, length=length), n_workers=workers) as collector:
+    with ExecutorCollector(plan_of(Quick, 1000, length=length), n_workers=workers) as collector:
         collector.collect()
         start, own = time.perf_counter(), time.process_time()
         for _ in range(updates):

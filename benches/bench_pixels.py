@@ -1,6 +1,6 @@
-"""The pixel pipeline: how experience gets to the learner, beside two other ways, and that it learns.
+"""Transports of experience in the pixel pipeline (see `compare_transports`), and learning from pixels.
 
-`pytest benches/bench_pixels.py -s`, three to four minutes on two cores. `fastrl bench pixels` measures the first alone.
+Run: ``pytest benches/bench_pixels.py -s`` on an otherwise idle machine; three to four minutes on two cores.
 """
 
 import importlib.util
@@ -10,45 +10,44 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
-from fastrl.benchmarks.pixels import OURS, compare, flow_table
+from compare_transports import CONFIG_TYPE, OURS, SETTINGS, compare, flow_table
 from fastrl.cli.main import main
-from fastrl.tasks.pixels.settings import BENCH, PRESETS
-from fastrl.tasks.pixels.task import TASK
+from fastrl.tasks.pixels.settings import PRESETS
 from fastrl.utils.config import build, check
+from fastrl.utils.output import plain_console
+from fastrl.utils.tables import show
 
-CONFIG_TYPE = TASK.settings_type("dqn")
 # So light that it leaves the cores to the actors.
 LIGHT = {"collect.updates_per_step": 0.001}
 
 
-def show(settings: Any, seconds: float, rounds: int) -> dict[str, Any]:
+def measure(settings: Any, seconds: float, rounds: int) -> dict[str, Any]:
     flows = compare(settings, seconds, rounds)
-    Console(width=120).print(flow_table(flows, settings))
-    return {flow.way: flow for flow in flows}
+    show(plain_console(), flow_table(flows, settings))
+    return {flow.transport: flow for flow in flows}
 
 
 def test_a_game_that_costs_nothing() -> None:
-    """Two actors, frames of 84x84: what counts is how experience gets to the learner."""
-    settings = build(CONFIG_TYPE, check(CONFIG_TYPE, BENCH, "bench"), LIGHT)
-    flows = show(settings, seconds=2.0, rounds=3)
+    """Two actors, frames of 84x84: the transport is the limit."""
+    settings = build(CONFIG_TYPE, check(CONFIG_TYPE, SETTINGS, "defaults"), LIGHT)
+    flows = measure(settings, seconds=2.0, rounds=3)
     assert flows[OURS].dropped == 0
-    assert flows[OURS].waiting < 0.01
+    assert flows[OURS].wait_share < 0.01
     assert flows[OURS].experience > flows["multiprocessing.Queue"].experience
 
 
 @pytest.mark.skipif(importlib.util.find_spec("ale_py") is None, reason="ale-py is not installed")
 def test_atari() -> None:
     """Where the game is the limit, the queue should cost next to nothing."""
-    game = check(CONFIG_TYPE, BENCH, "bench") | {
+    game = check(CONFIG_TYPE, SETTINGS, "defaults") | {
         "env.id": "ALE/Pong-v5",
         "env.frame_skip": 4,
         "env.noop_max": 30,
         "env.clip_reward": True,
     }
-    flows = show(build(CONFIG_TYPE, game, LIGHT), seconds=2.0, rounds=3)
-    assert flows[OURS].waiting < 0.01
+    flows = measure(build(CONFIG_TYPE, game, LIGHT), seconds=2.0, rounds=3)
+    assert flows[OURS].wait_share < 0.01
     assert flows[OURS].experience > 0.8 * flows["nothing"].experience
 
 

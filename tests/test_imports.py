@@ -16,7 +16,6 @@ PACKAGE = ROOT / "python" / "fastrl"
 ORDER = [
     "__main__",
     "cli",
-    "benchmarks",
     "tasks",
     "__init__",
     "training",

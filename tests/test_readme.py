@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -84,12 +87,9 @@ def test_commands_and_their_options_exist(
         (tmp_path / "mine.toml").write_text(capsys.readouterr().out)
         assert command_main([*words, "--print-config"]) == 0
         return
-    subjects = (
-        [word for word in words[:2] if not word.startswith("--")] if words[:1] == ["bench"] else words[:1]
-    )
     with pytest.raises(SystemExit) as left:
         # A run that goes on has the options of its kind.
-        command_main([*(subjects if name == "fastrl" else ["cage2"]), "--help"])
+        command_main([*(words[:1] if name == "fastrl" else ["cage2"]), "--help"])
     assert left.value.code == 0
     known = set(re.findall(r"--[\w.-]+", capsys.readouterr().out))
     assert {word for word in words if word.startswith("--")} <= known
@@ -98,6 +98,14 @@ def test_commands_and_their_options_exist(
             assert word.removeprefix("baseline:") in BASELINES
         if "*" in word:
             assert list(ROOT.glob(word)), f"{word} matches no file"
+
+
+@pytest.mark.parametrize("command", [c for c in commands() if c[0] == "python" and c[2:]], ids=" ".join)
+def test_options_of_scripts_exist(command: list[str]) -> None:
+    options = {word for word in command if word.startswith("--")}
+    script = [sys.executable, str(ROOT / command[1]), "--help"]
+    done = subprocess.run(script, check=True, capture_output=True, text=True)
+    assert options <= set(re.findall(r"--[\w.-]+", done.stdout))
 
 
 def test_extras_and_scripts_exist() -> None:
@@ -111,7 +119,7 @@ def test_extras_and_scripts_exist() -> None:
 
 def test_paths_exist() -> None:
     for command in of("pytest", "python", "bash"):
-        for word in command[1:]:
+        for word in itertools.takewhile(lambda word: not word.startswith("--"), command[1:]):
             assert (ROOT / word).exists(), f"{' '.join(command)}: there is no {word}"
     for path in re.findall(r"`((?:rust|cython|python|tests|benches|build_backend)/[\w./]*)`", TEXT):
         assert (ROOT / path).exists(), f"there is no {path}"

@@ -5,20 +5,16 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from small_runs import OPTIONS, settings_of, train_small
 
 import fastrl
-from fastrl.benchmarks import pixels
 from fastrl.cli.main import COMMANDS, main, main_train
 from fastrl.envs.cage2.baselines import BASELINES
 from fastrl.tasks import find, tasks
-from fastrl.tasks.pixels.settings import BENCH
 from fastrl.utils.config import leaves
-from fastrl.utils.progress import Progress
 
 GOLDEN = sorted((Path(__file__).parents[1] / "support" / "golden").rglob("*.npz"))
 
@@ -167,8 +163,6 @@ def test_help_breaks_lines_between_words_alone(
     texts = {
         ("train", "gym"): "runs/gym-DATE-TIME",
         ("train", "traffic"): "fastrl/coop-merge-v0,",
-        ("bench", "collect"): "bench-collect.png",
-        ("bench", "pixels"): "--env.id=fastrl/Catch-v0",
         ("train",): "asynchronous",
         ("eval",): "baseline:react-restore,",
     }
@@ -182,32 +176,13 @@ def test_help_breaks_lines_between_words_alone(
             assert all(len(line) <= width or line.lstrip()[:1] in "-[" for line in lines)
 
 
-def test_the_help_of_bench_pixels_lists_its_defaults(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    measured: list[Any] = []
-
-    def compare(settings: Any, seconds: float, rounds: int, progress: Progress) -> list[pixels.Flow]:
-        measured.append(settings)
-        raise ValueError("enough")
-
-    monkeypatch.setattr(pixels, "compare", compare)
-    _, out, _ = run_cli(capsys, "bench", "pixels", "--help")
-    settings = re.findall(r"--[\w.]+=\S+", out)
-    assert len(settings) == sum(map(len, BENCH.values()))
-    refusal(capsys, "bench", "pixels")
-    refusal(capsys, "bench", "pixels", *settings)
-    assert measured[0] == measured[1]
-    assert measured[0].env.id == BENCH["env"]["id"]
-
-
 def test_commands_that_need_no_torch_do_not_load_it() -> None:
     code = (
         "import sys, fastrl.cli.main\n"
         "fastrl.cli.main.main(sys.argv[1:])\n"
         "print(*{'torch', 'tensorboardX'} & set(sys.modules), file=sys.stderr)"
     )
-    for arguments in (["--help"], ["bench", "--seconds=0.001"], ["eval", "baseline:sleep", "--episodes=2"]):
+    for arguments in (["--help"], ["replay", str(GOLDEN[0])], ["eval", "baseline:sleep", "--episodes=2"]):
         command = [sys.executable, "-c", code, *arguments]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         assert done.stderr.split() == []
@@ -279,7 +254,6 @@ def test_commands_that_need_no_torch_do_not_load_it() -> None:
             ["train", "pixels", "--preset", "smoke"],
             "fastrl train: error: --preset: unknown preset smoke; there are atari, mario, toy, large-batch",
         ),
-        (["bench", "colect"], "fastrl bench: error: cannot measure colect; did you mean collect?"),
         (["train", "gymm", "--env", "A"], "fastrl train: error: unknown task gymm; did you mean gym?"),
         (["train", "cage"], "fastrl train: error: unknown task cage; did you mean cage2?"),
         (["train", "trafic"], "fastrl train: error: unknown task trafic; did you mean traffic?"),
@@ -350,9 +324,6 @@ def test_mistakes_end_in_one_line(
         ["eval", "baseline:sleep", "--seed", "-1"],
         ["eval", "baseline:sleep", "--epsiodes", "3"],
         ["replay"],
-        ["bench", "--seconds", "0"],
-        ["bench", "--seconds", "nan"],
-        ["bench", "now"],
         ["train", "cage2", "--total-episodes", "0"],
         ["train", "cage2", "cage2"],
     ],
@@ -519,18 +490,8 @@ def test_replay_refuses_other_files(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert err.count("\n") == 1
 
 
-def test_bench(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = run_cli(capsys, "bench", "--seconds", "0.001")
-    assert (code, err) == (0, "")
-    assert "4,096" in out
-    _, out, _ = run_cli(capsys, "bench", "--seconds", "0.001", "--json")
-    for speed in json.loads(out):
-        assert speed["steps_per_second"] > 0
-        assert speed["microseconds_per_call"] > 0
-
-
 def test_a_closed_pipe_is_no_error() -> None:
-    command = [sys.executable, "-m", "fastrl", "bench", "--seconds", "0.001"]
+    command = [sys.executable, "-m", "fastrl", "replay", str(GOLDEN[0])]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout is not None
     assert process.stderr is not None

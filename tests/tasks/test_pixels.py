@@ -19,7 +19,7 @@ from fastrl import load_policy
 from fastrl.cli.main import main
 from fastrl.collectors.protocol import CollectError
 from fastrl.envs.pixels import PixelEnv
-from fastrl.tasks.pixels.settings import BENCH, PRESETS, preset_for
+from fastrl.tasks.pixels.settings import PRESETS, preset_for
 from fastrl.tasks.pixels.task import TASK
 from fastrl.training.checkpoint import CheckpointError, load_newest
 from fastrl.training.trainer import Trainer
@@ -248,7 +248,6 @@ def test_presets_fit_the_settings(name: str) -> None:
 
 
 def test_presets_come_with_the_environment(capsys: pytest.CaptureFixture[str]) -> None:
-    build(CONFIG_TYPE, check(CONFIG_TYPE, BENCH, "bench"))
     assert preset_for("SuperMarioBros-1-1-v0") == "mario"
     assert preset_for("ALE/Pong-v5") == preset_for("Anything-v0") == "atari"
     for options, batch, accumulate in ((["--env=ALE/Pong-v5"], 32, 1), (["--preset=large-batch"], 512, 4)):
@@ -258,20 +257,3 @@ def test_presets_come_with_the_environment(capsys: pytest.CaptureFixture[str]) -
         assert (tree["dqn"]["batch_size"], tree["dqn"]["accumulate"]) == (batch, accumulate)
     assert main(["train", "pixels", "--preset=toy", "--print-config"]) == 0
     assert tomllib.loads(capsys.readouterr().out)["env"]["id"] == "fastrl/Catch-v0"
-
-
-@pytest.mark.slow
-def test_the_bench_compares_four_ways(capsys: pytest.CaptureFixture[str]) -> None:
-    options = ["--seconds=0.2", "--rounds=1", "--json", "--n-workers=1", "--num-envs=1"]
-    assert main(["bench", "pixels", *options, "--replay.learning_starts=100"]) == 0
-    flows = json.loads(capsys.readouterr().out)
-    assert [flow["way"] for flow in flows] == [
-        "fastrl.queue",
-        "multiprocessing.Queue",
-        "lock and buffer",
-        "nothing",
-    ]
-    for flow in flows:
-        assert flow["experience"] > 0 and flow["batches"] > 0
-        assert flow["dropped"] == 0
-        assert 0 <= flow["waiting"] <= 1 and 0 <= flow["handing_over"] <= 1

@@ -1,4 +1,4 @@
-"""The command line: ``fastrl train | eval | render | replay | bench``, and ``fastrl-train`` for the first.
+"""The command line: ``fastrl train | eval | render | replay``, and ``fastrl-train`` for the first.
 
 Each command imports what it needs when it runs: PyTorch takes seconds, ``fastrl --help`` should not.
 """
@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable, Sequence
 
 from fastrl.cli.arguments import print_error
-from fastrl.cli.bench import bench
 from fastrl.cli.eval import evaluate
 from fastrl.cli.render import render
 from fastrl.cli.replay import replay
@@ -33,17 +32,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     arguments = [str(argument) for argument in (sys.argv[1:] if argv is None else argv)]
     if arguments and arguments[0] in COMMANDS:
-        return _run(COMMANDS[arguments[0]][0], f"fastrl {arguments[0]}", arguments[1:])
-    return _run(_umbrella, "fastrl", arguments)
+        return run_command(COMMANDS[arguments[0]][0], f"fastrl {arguments[0]}", arguments[1:])
+    return run_command(_umbrella, "fastrl", arguments)
 
 
 def main_train(argv: Sequence[str] | None = None) -> int:
     """The command ``fastrl-train``, which is ``fastrl train``."""
-    return _run(train, "fastrl-train", [str(a) for a in (sys.argv[1:] if argv is None else argv)])
+    return run_command(train, "fastrl-train", [str(a) for a in (sys.argv[1:] if argv is None else argv)])
 
 
-def _run(command: Callable[[str, list[str]], int], prog: str, arguments: list[str]) -> int:
-    """Runs a command; errors that a user can correct end in one line, not in a traceback."""
+def run_command(command: Callable[[str, list[str]], int], prog: str, arguments: list[str]) -> int:
+    """Runs a command; errors that a user can correct end in one line, not in a traceback.
+
+    Args:
+        command: gets ``prog`` and ``arguments``, and returns the exit code.
+        prog: name of the command in messages.
+
+    Returns:
+        The exit code.
+    """
     require_main_guard()
     repair_streams()
     with ignoring_write_errors("stderr"):
@@ -128,8 +135,4 @@ COMMANDS: dict[str, tuple[Callable[[str, list[str]], int], str]] = {
     "eval": (evaluate, "score runs, checkpoints or baselines"),
     "render": (render, "show episodes in traffic: a film, a log of trajectories, a diagram"),
     "replay": (replay, "check the simulator of CAGE 2 against traces of CybORG"),
-    "bench": (
-        bench,
-        "measure the simulator, the pixel pipeline or the collectors on this machine",
-    ),
 }

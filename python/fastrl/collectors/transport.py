@@ -1,6 +1,6 @@
 """Transport of experience from collecting processes to their learner: the protocol, and the queue in shared memory.
 
-``fastrl.benchmarks.pixels`` compares other transports with it.
+``benches/compare_transports.py`` compares other transports with it.
 """
 
 from collections.abc import Callable

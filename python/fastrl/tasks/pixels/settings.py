@@ -1,6 +1,6 @@
 """Settings of games that show images, and presets."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -99,15 +99,6 @@ PRESETS: dict[str, Preset] = {
         "minibatches of 512 transitions, 2048 for each gradient step; on top of the default of the environment",
         {"collect": {"publish_every": 5}, "dqn": dict(dqn.PRESETS["large-batch"])},
     ),
-}
-
-
-# What ``fastrl bench pixels`` measures unless it is told otherwise: frames of Atari's size from a game that costs next
-# to nothing, actions at random, a small learner: so that what counts is how experience gets there.
-BENCH: dict[str, dict[str, Any]] = {
-    "env": {"id": "fastrl/Catch-v0", "size": 84, "frame_skip": 1, "noop_max": 0, "clip_reward": False},
-    "replay": {"capacity": 50_000, "learning_starts": 2_000},
-    "dqn": {"conv": ["8x8/8"], "hidden": [32], "batch_size": 32, "epsilon": 1.0, "final_epsilon": 1.0},
 }
 
 

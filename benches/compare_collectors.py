@@ -1,5 +1,7 @@
 """Comparison of collectors on one environment: speed, scaling with workers, costs.
 
+    python benches/compare_collectors.py --env fastrl/Cage2-v0 --network 64,64 --workers 1,2
+
 Each measurement runs in a process of its own, so that none is affected by the processes, modules and memory of another.
 Episodes are taken as they end (`Collector.take`) while the collector continues, and new weights are published after
 as many episodes as an update has; there is no learning.
@@ -7,45 +9,48 @@ as many episodes as an update has; there is no learning.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import dataclasses
-import functools
 import math
 import multiprocessing
 import os
 import signal
 import statistics
+import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import psutil
-from gymnasium.spaces import Discrete
 from numpy.typing import NDArray
-from rich import box
-from rich.table import Table
 
+import collector_report
+from fastrl.cli.arguments import at_least, import_from_here, path
+from fastrl.cli.main import run_command
 from fastrl.collectors.factory import make_collector
 from fastrl.collectors.protocol import Collector, Plan
-from fastrl.collectors.resources import WorkerCount, cores, memory_of
+from fastrl.collectors.resources import WorkerCount, memory_of
 from fastrl.envs.spec import EnvSpec
-from fastrl.networks.compiled_actor import MlpActor, RandomActor
 from fastrl.training.metrics import counted
+from fastrl.utils.command_line import ArgumentParser
+from fastrl.utils.config import ConfigError, nearest
+from fastrl.utils.env_options import read_options
 from fastrl.utils.errors import UserError
+from fastrl.utils.files import to_json, write_atomically
+from fastrl.utils.output import plain_console
 from fastrl.utils.progress import Progress, silent
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from fastrl.utils.tables import show
+from plans import make_plan, random_weights
+from rounds import add_round_options, turns
 
 METHODS = ("sequential", "sync", "executor", "native", "ray")
-# Methods without workers.
-ALONE = ("sequential",)
 # Hidden layers of a network of 1 to 2 MB, to measure the cost of weights.
 LARGE = (512, 512)
 # Environments of the native collector.
@@ -98,6 +103,10 @@ class Case:
     workers: int
     label: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def has_workers(self) -> bool:
+        return self.method != "sequential"
 
 
 @dataclass(frozen=True)
@@ -172,44 +181,25 @@ class Result:
         }
 
 
-def make_plan(setting: Setting, rows: int) -> Plan:
+def plan_for(setting: Setting, num_envs: int) -> Plan:
     """A plan of whole episodes.
 
     Raises:
         BenchError: the environment is not there, or cannot be collected from.
     """
     try:
-        env = setting.env.make()
-        obs_space, action_space = env.observation_space, env.action_space
-        env.close()
-        if setting.hidden is None:
-            make_actor: Callable[[], Any] = functools.partial(RandomActor, action_space)
-        else:
-            numbers = not isinstance(action_space, Discrete)
-            architecture = {
-                "kind": "gaussian" if numbers else "discrete",
-                "obs_dim": math.prod(obs_space.shape or ()),
-                "outputs": math.prod(action_space.shape or ()) if numbers else int(action_space.n),  # type: ignore[attr-defined]
-                "hidden": list(setting.hidden),
-                "activation": "tanh",
-            }
-            make_actor = functools.partial(MlpActor, architecture)
-        plan = Plan(
-            env=setting.env,
-            make_actor=make_actor,
-            obs_space=obs_space,
-            action_space=action_space,
-            num_envs=rows,
-            num_steps=setting.max_steps,
+        return make_plan(
+            setting.env,
+            num_envs,
+            setting.max_steps,
+            setting.hidden,
             unit="episodes",
-            episodes=EPISODES_PER_ENV * rows,
+            episodes=EPISODES_PER_ENV * num_envs,
         )
-        make_actor()
     except Exception as error:
         # Whatever an environment raises, its user has asked for it.
         reason = (str(error) or type(error).__name__).removeprefix("env: ").splitlines()[0]
         raise BenchError(f"--env {setting.env.id}: {reason}") from error
-    return plan
 
 
 def measure(setting: Setting, case: Case) -> Speed:
@@ -218,11 +208,11 @@ def measure(setting: Setting, case: Case) -> Speed:
     Raises:
         Whatever the collector raises.
     """
-    rows = NATIVE_ENVS if case.method == "native" else case.workers * setting.envs_per_worker
-    plan = make_plan(setting, rows)
-    weights = random_weights(plan.make_actor().weights_nbytes)
-    workers: WorkerCount = "auto" if case.method in ALONE else case.workers
-    began = time.perf_counter()
+    num_envs = NATIVE_ENVS if case.method == "native" else case.workers * setting.envs_per_worker
+    plan = plan_for(setting, num_envs)
+    weights = random_weights(plan)
+    workers: WorkerCount = case.workers if case.has_workers else "auto"
+    start = time.perf_counter()
     with (
         make_collector(case.method, plan, n_workers=workers, **case.options) as collector,
         _Memory() as memory,
@@ -231,7 +221,7 @@ def measure(setting: Setting, case: Case) -> Speed:
         first = collector.take(_FIRST_EPISODE_S)
         if first is None:
             raise TimeoutError(f"no episode came within {_FIRST_EPISODE_S:.0f} s")
-        cold_start = time.perf_counter() - began
+        cold_start = time.perf_counter() - start
         # Until the slowest has started, too: some were already at work on the first episode.
         _drain(collector, plan, weights, cold_start)
         cpu, parts = _cpu_seconds(), dict(collector.report().seconds)
@@ -240,30 +230,25 @@ def measure(setting: Setting, case: Case) -> Speed:
         passed = time.perf_counter() - start
         after = _cpu_seconds()
         report = collector.report()
-        spent = {name: max(part - parts.get(name, 0.0), 0.0) for name, part in report.seconds.items()}
-        whole = sum(spent.values()) or 1.0
+        added = {name: max(part - parts.get(name, 0.0), 0.0) for name, part in report.seconds.items()}
+        whole = sum(added.values()) or 1.0
         return Speed(
             seconds=passed,
             episodes=episodes,
             steps=steps,
             cores=sum(after[pid] - cpu.get(pid, 0.0) for pid in after) / passed,
-            memory_mib=memory.most(),
+            memory_mib=memory.peak(),
             cold_start=cold_start,
-            parts={name: part / whole for name, part in spent.items()},
+            parts={name: part / whole for name, part in added.items()},
             failures=len(report.failures),
         )
-
-
-def random_weights(nbytes: int) -> NDArray[np.float32]:
-    """Random weights of a network, float32 [nbytes / 4]."""
-    return np.random.default_rng(0).normal(0, 0.05, nbytes // 4).astype(np.float32)
 
 
 def _drain(collector: Collector, plan: Plan, weights: NDArray[np.float32], seconds: float) -> tuple[int, int]:
     """Takes fragments for ``seconds``, then the rest of a burst: environments that are stepped together end episodes
     together, and half a burst would bias the rate. Returns the numbers of episodes and steps."""
     end = time.perf_counter() + seconds
-    episodes = steps = since = extra = 0
+    episodes = steps = unpublished = extra = 0
     while extra <= 2 * plan.num_envs:
         late = time.perf_counter() >= end
         fragment = collector.take(_BURST_S if late else 0.1)
@@ -274,22 +259,23 @@ def _drain(collector: Collector, plan: Plan, weights: NDArray[np.float32], secon
         extra += late
         episodes += len(fragment.episodes)
         steps += len(fragment)
-        since += len(fragment.episodes)
-        if since >= plan.episodes:
-            since = 0
+        unpublished += len(fragment.episodes)
+        if unpublished >= plan.episodes:
+            unpublished = 0
             collector.publish(weights)
     return episodes, steps
 
 
-def _family() -> list[psutil.Process]:
-    mine = psutil.Process()
-    return [mine, *mine.children(recursive=True)]
+def _processes() -> list[psutil.Process]:
+    """This process and all of its children."""
+    own = psutil.Process()
+    return [own, *own.children(recursive=True)]
 
 
 def _cpu_seconds() -> dict[int, float]:
     """Seconds of CPU time by process id."""
     seconds = {}
-    for process in _family():
+    for process in _processes():
         with contextlib.suppress(psutil.Error):
             times = process.cpu_times()
             seconds[process.pid] = times.user + times.system
@@ -300,7 +286,7 @@ class _Memory:
     """Peak memory of this process and its children, polled by a thread."""
 
     def __init__(self) -> None:
-        self._most = 0.0
+        self._peak = 0.0
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="memory", daemon=True)
 
@@ -310,12 +296,12 @@ class _Memory:
 
     def _poll(self) -> None:
         with contextlib.suppress(psutil.Error):
-            self._most = max(self._most, sum(memory_of(process.pid for process in _family())))
+            self._peak = max(self._peak, sum(memory_of(process.pid for process in _processes())))
 
-    def most(self) -> float:
+    def peak(self) -> float:
         """MiB."""
         self._poll()
-        return self._most
+        return self._peak
 
     def __enter__(self) -> _Memory:
         self._thread.start()
@@ -373,15 +359,16 @@ def _measure_and_send(setting: Setting, case: Case, sender: Connection) -> None:
 
 def cases_for(methods: Sequence[str], workers: Sequence[int]) -> list[Case]:
     """Each method with each number of workers; a method without workers once."""
+    sizes = sorted(set(workers))
     return [
         Case(method, size, method)
         for method in methods
-        for size in ((1,) if method in ALONE else sorted(set(workers)))
+        for size in (sizes if Case(method, 1).has_workers else (1,))
     ]
 
 
 def price_cases(workers: int) -> list[Case]:
-    """The executor, and the executor or sync with each cost that it avoids: see `price_table`."""
+    """The executor, and the executor or sync with each cost that it avoids: see `collector_report.price_table`."""
     return [
         Case("executor", workers, "executor"),
         Case("sync", workers, "a barrier at each step (sync)"),
@@ -409,22 +396,21 @@ def compare(
     progress = progress or silent()
     speeds: dict[int, list[Speed]] = {i: [] for i in range(len(cases))}
     missing: dict[str, str] = {}
-    for turn in range(rounds):
-        for i in speeds if turn % 2 == 0 else reversed(speeds):
-            case = cases[i]
-            # A method that has failed is not tried again.
-            if case.label in missing and not any(speeds[k] for k in speeds if cases[k].label == case.label):
-                progress.advance()
-                continue
-            who = case.label if case.method in ALONE else f"{case.label}, {counted(case.workers, 'worker')}"
-            progress.describe(f"measuring {who}")
-            try:
-                speeds[i].append(measure(setting, case))
-            except BenchError as error:
-                missing[case.label] = str(error)
+    for i in turns(speeds, rounds):
+        case = cases[i]
+        # A method that has failed is not tried again.
+        if case.label in missing and not any(speeds[k] for k in speeds if cases[k].label == case.label):
             progress.advance()
+            continue
+        workers = f", {counted(case.workers, 'worker')}" if case.has_workers else ""
+        progress.describe(f"measuring {case.label}{workers}")
+        try:
+            speeds[i].append(measure(setting, case))
+        except BenchError as error:
+            missing[case.label] = str(error)
+        progress.advance()
     results = [Result(cases[i], _median(several)) for i, several in speeds.items() if several]
-    base = next((each.speed.steps_per_second for each in results if each.case.method in ALONE), None)
+    base = next((each.speed.steps_per_second for each in results if not each.case.has_workers), None)
     if base:
         results = [dataclasses.replace(each, speed_up=each.speed.steps_per_second / base) for each in results]
     return results, missing
@@ -441,156 +427,140 @@ def _median(several: Sequence[Speed]) -> Speed:
     )
 
 
-def title(setting: Setting) -> str:
-    """The environment, the policy and the machine in a line."""
-    options = ", ".join(f"{name}={value}" for name, value in setting.env.options.items())
-    env = f"{setting.env.id}({options})" if options else setting.env.id
-    acting = "random actions" if setting.hidden is None else f"a network of {setting.hidden} acting"
-    return f"{env}, {acting}, {counted(cores(), 'core')}"
-
-
-def speed_table(results: Sequence[Result], setting: Setting) -> Table:
-    """The results as a table."""
-    table = Table(
-        title=title(setting),
-        box=box.SIMPLE_HEAD,
-        padding=0,
-        show_edge=False,
+def make_parser(prog: str) -> ArgumentParser:
+    """The parser of the command line."""
+    parser = ArgumentParser(
+        prog=prog,
+        description="Compares collectors on one environment, each with several numbers of workers, and measures the"
+        " costs that the executor avoids: barriers, pickled weights, rebuilt environments. Whole episodes are"
+        " collected, without learning.",
+        epilog="environments: fastrl/Cage2-v0; fastrl/Uneven-v0, whose steps sleep for uneven times (or compute, with"
+        " --env-options busy=true); fastrl/CybORG-v0, where CybORG is installed; any of Gymnasium's;"
+        " module:factory",
     )
-    table.add_column("collector", no_wrap=True)
-    names = ("workers", "episodes/s", "steps/s", "speed-up", "each", "cores", "MiB", "start", "100,000*")
-    for name in names:
-        table.add_column(name, justify="right")
-    before = ""
-    for result in results:
-        if before and result.case.method != before:
-            table.add_section()
-        before = result.case.method
-        speed = result.speed
-        table.add_row(
-            result.case.label,
-            "-" if result.case.method in ALONE else str(result.case.workers),
-            f"{speed.episodes_per_second:,.1f}",
-            f"{speed.steps_per_second:,.0f}",
-            "" if result.speed_up is None else f"{result.speed_up:.2f}",
-            "" if result.efficiency is None else f"{result.efficiency:.0%}",
-            f"{speed.cores:.2f}",
-            f"{speed.memory_mib:,.0f}",
-            f"{speed.cold_start:.1f}",
-            long_time(result.many_seconds),
+    parser.add_argument(
+        "--env",
+        default="fastrl/Uneven-v0",
+        metavar="ID",
+        help="environment, see below [fastrl/Uneven-v0]",
+    )
+    parser.add_argument(
+        "--env-options",
+        metavar="KEY=VALUE",
+        nargs="+",
+        default=[],
+        help="keyword arguments of the environment",
+    )
+    parser.add_argument(
+        "--workers", default="1,2,4,8", metavar="N,N,...", help="numbers of workers [1,2,4,8]"
+    )
+    parser.add_argument(
+        "--methods",
+        default=",".join(METHODS),
+        metavar="NAME,...",
+        help=f"collectors [{','.join(METHODS)}]",
+    )
+    parser.add_argument(
+        "--envs-per-worker",
+        type=at_least(1),
+        default=1,
+        metavar="INT",
+        help="sync: environments that each worker steps together [1]",
+    )
+    parser.add_argument(
+        "--network",
+        metavar="N,N,...",
+        help="hidden layers of a network with random weights that chooses the actions [random actions]",
+    )
+    add_round_options(parser, rounds=1)
+    parser.add_argument(
+        "--max-steps",
+        type=at_least(1),
+        default=1000,
+        metavar="INT",
+        help="steps after which an episode is cut off [1000]",
+    )
+    parser.add_argument(
+        "--no-prices",
+        action="store_true",
+        help="do not measure barriers, pickled weights and rebuilt environments",
+    )
+    parser.add_argument(
+        "--out",
+        type=path,
+        metavar="DIR",
+        help="write compare-collectors.json and compare-collectors.png there [none]",
+    )
+    return parser
+
+
+def command(prog: str, arguments: list[str]) -> int:
+    """Compares collectors on an environment; returns the exit code."""
+    options = make_parser(prog).parse_args(arguments)
+    workers = _numbers("--workers", options.workers)
+    methods = [name.strip() for name in options.methods.split(",")]
+    for name in methods:
+        if name not in METHODS:
+            raise ConfigError(
+                f"--methods: unknown collector {name!r}; did you mean {nearest(name, METHODS)}?"
+            )
+    setting = Setting(
+        env=EnvSpec(options.env, read_options(options.env_options)),
+        hidden=None if options.network is None else _numbers("--network", options.network),
+        max_steps=options.max_steps,
+        seconds=options.seconds,
+        envs_per_worker=options.envs_per_worker,
+    )
+    import_from_here(options.env)
+    plan_for(setting, max(workers))
+    out = options.out
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+
+    console = plain_console(quiet=options.json)
+    cases = cases_for(methods, workers)
+    prices = [] if options.no_prices else price_cases(max(workers))
+    # Small weights cost nothing, so costs are measured with a large network.
+    large = setting if setting.hidden is not None else dataclasses.replace(setting, hidden=LARGE)
+    with Progress("measuring", options.rounds * (len(cases) + len(prices))) as progress:
+        results, missing = compare(setting, cases, options.rounds, progress)
+        priced, unpriced = compare(large, prices, options.rounds, progress)
+    for name, why in (missing | unpriced).items():
+        show(console, f"{name} left out: {why}")
+    if not results:
+        raise BenchError("; ".join(f"{name}: {why}" for name, why in missing.items()))
+    show(console, collector_report.speed_table(results, setting))
+    if any(result.case.label == "executor" for result in priced):
+        console.print()
+        show(console, collector_report.price_table(priced, large))
+    tree = {
+        "env": options.env,
+        "options": dict(setting.env.options),
+        "seconds": options.seconds,
+        "rounds": options.rounds,
+        "network": setting.hidden,
+        "results": [result.to_tree() for result in results],
+        "prices": {"network": large.hidden, "results": [result.to_tree() for result in priced]},
+        "left_out": missing | unpriced,
+    }
+    text = to_json(tree, indent=2)
+    if out is not None:
+        write_atomically(out / "compare-collectors.json", text.encode())
+        collector_report.draw(results, setting, out / "compare-collectors.png")
+        console.print(
+            f"\nwritten: {out / 'compare-collectors.json'}, {out / 'compare-collectors.png'}", highlight=False
         )
-    table.caption = (
-        "speed-up: steps/s relative to sequential; each: speed-up per worker;\n"
-        "cores: busy on average; MiB: peak memory of all processes;\n"
-        "start: seconds until the first episode; 100,000*: time for 100,000\n"
-        "episodes, extrapolated from the measurement, start included"
-    )
-    return table
+    if options.json:
+        print(text)
+    return 0
 
 
-def price_table(results: Sequence[Result], setting: Setting) -> Table:
-    """The costs that the executor avoids: barriers, pickled weights, rebuilt environments."""
-    by_label = {result.case.label: result for result in results}
-    base = by_label["executor"]
-    table = Table(
-        title=f"{counted(base.case.workers, 'worker')}, {title(setting)}",
-        box=box.SIMPLE_HEAD,
-        padding=0,
-        show_edge=False,
-    )
-    table.add_column("", no_wrap=True)
-    for name in ("episodes/s", "steps/s", "times", "cores", "weights"):
-        table.add_column(name, justify="right")
-    for label, result in by_label.items():
-        table.add_row(
-            label,
-            f"{result.speed.episodes_per_second:,.1f}",
-            f"{result.speed.steps_per_second:,.0f}",
-            f"{base.speed.steps_per_second / result.speed.steps_per_second:.2f}",
-            f"{result.speed.cores:.2f}",
-            f"{result.speed.parts.get('weights', 0.0):.2%}",
-        )
-    table.caption = (
-        "times: duration relative to the executor; weights: share of the workers' time\nfor reading weights"
-    )
-    return table
+def _numbers(option: str, text: str) -> tuple[int, ...]:
+    try:
+        return tuple(at_least(1)(part) for part in text.split(","))
+    except argparse.ArgumentTypeError as error:
+        raise ConfigError(f"{option}: {error}") from None
 
 
-def long_time(seconds: float) -> str:
-    """``12 s``, ``3.4 min``, ``5.6 h``."""
-    if not math.isfinite(seconds):
-        return "-"
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.1f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
-
-
-_COLOURS = {
-    "sequential": "#737373",
-    "sync": "#d95f0e",
-    "executor": "#2a7fb8",
-    "native": "#41ab5d",
-    "ray": "#6a51a3",
-}
-
-
-def draw(results: Sequence[Result], setting: Setting, path: Path) -> None:
-    """Writes `figure_of` as a PNG."""
-    figure_of(results, setting).savefig(path, dpi=110)
-
-
-def figure_of(results: Sequence[Result], setting: Setting) -> Figure:
-    """Steps a second, speed-up, memory and cold start by the number of workers."""
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import LogLocator
-
-    panels: list[tuple[str, Callable[[Result], float | None]]] = [
-        ("steps/s", lambda result: result.speed.steps_per_second),
-        ("speed-up against sequential", lambda result: result.speed_up),
-        ("peak memory, MiB", lambda result: result.speed.memory_mib),
-        ("cold start, s", lambda result: result.speed.cold_start),
-    ]
-    sizes = sorted({result.case.workers for result in results})
-    figure = Figure(figsize=(11, 7), layout="constrained")
-    for axes, (name, value) in zip(figure.subplots(2, 2).flat, panels, strict=True):
-        lines = list(_lines(results, value))
-        heights = [y for _, _, points in lines for _, y in points]
-        for label, colour, points in lines:
-            if label in ALONE:
-                axes.axhline(points[0][1], color=colour, linestyle="--", label=label)
-            else:
-                axes.plot(*zip(*points, strict=True), "o-", color=colour, label=label)
-        if name.startswith("speed-up"):
-            axes.plot(sizes, sizes, ":", color="#bdbdbd", label="ideal")
-        axes.set(title=name, xlabel="workers", xscale="log", xticks=sizes, xticklabels=sizes)
-        if heights and max(heights) > 20 * min(heights) > 0:
-            axes.set_yscale("log")
-            # Powers of ten alone may be one tick.
-            axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        else:
-            axes.set_ylim(bottom=0)
-        axes.minorticks_off()
-        axes.yaxis.set_major_formatter("{x:,g}")
-        axes.grid(color="#eeeeee")
-        axes.set_axisbelow(True)
-        for side in ("top", "right"):
-            axes.spines[side].set_visible(False)
-    figure.legend(
-        *figure.axes[1].get_legend_handles_labels(), loc="outside lower center", ncols=6, frameon=False
-    )
-    figure.suptitle(title(setting))
-    return figure
-
-
-def _lines(
-    results: Sequence[Result], value: Callable[[Result], float | None]
-) -> Iterator[tuple[str, str, list[tuple[int, float]]]]:
-    """Label, colour and points of each method that has some."""
-    for method in dict.fromkeys(result.case.method for result in results):
-        points = [
-            (result.case.workers, y)
-            for result in results
-            if result.case.method == method and (y := value(result)) is not None
-        ]
-        if points:
-            yield method, _COLOURS.get(method, "black"), sorted(points)
+if __name__ == "__main__":
+    sys.exit(run_command(command, Path(__file__).name, sys.argv[1:]))

@@ -14,29 +14,27 @@ import pytest
 from rich.console import Console
 from waiting import TIMEOUT
 
-from fastrl.benchmarks import collect
-from fastrl.benchmarks.collect import (
+import compare_collectors
+from collector_report import draw, figure_of, long_time, price_table, speed_table
+from compare_collectors import (
     BenchError,
     Case,
     Result,
     Setting,
     Speed,
     cases_for,
+    command,
     compare,
-    draw,
-    figure_of,
-    long_time,
-    make_plan,
     measure_apart,
+    plan_for,
     price_cases,
-    price_table,
-    speed_table,
 )
-from fastrl.cli.main import main
+from fastrl.cli.main import run_command
 from fastrl.collectors.protocol import Report
 from fastrl.envs.spec import EnvSpec
 from fastrl.rollout.fragment import Fragment, allocate
 from fastrl.utils.progress import Progress
+from plans import random_weights
 
 QUICK = EnvSpec("fastrl/Uneven-v0", {"step_seconds": 0.0005, "length": 10})
 
@@ -73,12 +71,12 @@ def test_every_method_is_measured_at_every_size_once() -> None:
 
 
 def test_medians_of_rounds_in_turns_and_speed_up_against_sequential() -> None:
-    asked: list[str] = []
-    told = {"sequential": iter([50.0, 90.0, 100.0]), "executor": iter([400.0, 300.0, 200.0])}
+    measured_methods: list[str] = []
+    rates = {"sequential": iter([50.0, 90.0, 100.0]), "executor": iter([400.0, 300.0, 200.0])}
 
     def fake(setting: Setting, case: Case) -> Speed:
-        asked.append(case.method)
-        return speed(next(told[case.method]), memory_mib=float(len(asked)), failures=1)
+        measured_methods.append(case.method)
+        return speed(next(rates[case.method]), memory_mib=float(len(measured_methods)), failures=1)
 
     shown = io.StringIO()
     progress = Progress("", 6, Console(file=shown), interval=0)
@@ -86,7 +84,7 @@ def test_medians_of_rounds_in_turns_and_speed_up_against_sequential() -> None:
     results, missing = compare(Setting(QUICK), cases, 3, progress, measure=fake)
     assert missing == {}
     assert shown.getvalue().splitlines()[-1] == "measuring executor, 4 workers: 100%"
-    assert asked == ["sequential", "executor", "executor", "sequential", "sequential", "executor"]
+    assert measured_methods == ["sequential", "executor", "executor", "sequential", "sequential", "executor"]
     sequential, executor = results
     assert sequential.speed.steps_per_second == 90
     assert executor.speed.steps_per_second == 300
@@ -97,17 +95,17 @@ def test_medians_of_rounds_in_turns_and_speed_up_against_sequential() -> None:
 
 
 def test_what_cannot_be_measured_is_left_out_and_not_asked_again() -> None:
-    asked: list[str] = []
+    measured_methods: list[str] = []
 
     def fake(setting: Setting, case: Case) -> Speed:
-        asked.append(case.method)
+        measured_methods.append(case.method)
         if case.method == "ray":
             raise BenchError("Ray is not installed")
         return speed()
 
     results, missing = compare(Setting(QUICK), cases_for(["ray", "sync"], [1, 2]), 2, measure=fake)
     assert missing == {"ray": "Ray is not installed"}
-    assert asked.count("ray") == 1 and asked.count("sync") == 4
+    assert measured_methods.count("ray") == 1 and measured_methods.count("sync") == 4
     assert [result.case.method for result in results] == ["sync", "sync"]
     assert results[0].speed_up is None and results[0].efficiency is None
 
@@ -162,25 +160,25 @@ class Bursts:
 
 def test_bursts_are_counted_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
-    monkeypatch.setattr(collect, "time", clock)
-    plan, collector = make_plan(Setting(QUICK), 4), Bursts(clock)
+    monkeypatch.setattr(compare_collectors, "time", clock)
+    plan, collector = plan_for(Setting(QUICK), 4), Bursts(clock)
     weights = np.zeros(0, np.float32)
     for _ in range(5):
-        episodes, steps = collect._drain(collector, plan, weights, 0.13)  # type: ignore[arg-type]
+        episodes, steps = compare_collectors._drain(collector, plan, weights, 0.13)  # type: ignore[arg-type]
         assert episodes > 0 and episodes % 4 == 0 and steps == 10 * episodes
         assert collector.waiting == []
     collector = Bursts(clock)
-    collect._drain(collector, plan, weights, 1.25)  # type: ignore[arg-type]
+    compare_collectors._drain(collector, plan, weights, 1.25)  # type: ignore[arg-type]
     assert collector.published >= 1, "after each update's worth, 40 episodes"
 
 
 def test_a_plan_fits_the_environment() -> None:
-    plan = make_plan(Setting(EnvSpec("Pendulum-v1"), hidden=(8,)), 3)
+    plan = plan_for(Setting(EnvSpec("Pendulum-v1"), hidden=(8,)), 3)
     assert plan.num_envs == 3 and plan.episodes == 30 and plan.unit == "episodes"
     # Three inputs, a mean and a spread.
     assert plan.make_actor().weights_nbytes == 4 * (3 * 8 + 8 + 8 + 1 + 1)
-    assert make_plan(Setting(QUICK), 1).make_actor().weights_nbytes == 0
-    assert collect.random_weights(40).shape == (10,)
+    assert plan_for(Setting(QUICK), 1).make_actor().weights_nbytes == 0
+    assert len(random_weights(plan)) * 4 == plan.make_actor().weights_nbytes
 
 
 @pytest.mark.parametrize(
@@ -193,7 +191,7 @@ def test_a_plan_fits_the_environment() -> None:
 )
 def test_environments_that_cannot_be_measured(env: EnvSpec, message: str) -> None:
     with pytest.raises(BenchError, match=message):
-        make_plan(Setting(env), 1)
+        plan_for(Setting(env), 1)
 
 
 def test_a_measurement_in_a_process_of_its_own() -> None:
@@ -271,10 +269,10 @@ def test_long_times() -> None:
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--env-options", "step_seconds=0.0005", "length=10", "--workers=1", "--seconds=0.2"]
-    command = ["bench", "collect", *options, "--methods=sequential,executor", "--no-prices"]
-    assert main([*command, "--json", f"--out={tmp_path}"]) == 0
+    options += ["--methods=sequential,executor", "--no-prices", "--json", f"--out={tmp_path}"]
+    assert run_command(command, "compare_collectors.py", options) == 0
     tree = json.loads(capsys.readouterr().out)
-    assert tree == json.loads((tmp_path / "bench-collect.json").read_text())
+    assert tree == json.loads((tmp_path / "compare-collectors.json").read_text())
     assert [(each["method"], each["workers"]) for each in tree["results"]] == [
         ("sequential", 1),
         ("executor", 1),
@@ -284,13 +282,13 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         assert each["seconds_for_100000_episodes_extrapolated"] > each["cold_start"]
         assert each["efficiency"] == each["speed_up"] > 0
     assert tree["options"] == {"step_seconds": 0.0005, "length": 10}
-    assert (tmp_path / "bench-collect.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "compare-collectors.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.fixture
 def refusals(capsys: pytest.CaptureFixture[str]) -> Iterator[Any]:
     def refuse(*arguments: str) -> str:
-        assert main(["bench", "collect", *arguments]) == 2
+        assert run_command(command, "compare_collectors.py", list(arguments)) == 2
         (line,) = capsys.readouterr().err.splitlines()
         return line
 
