@@ -41,6 +41,7 @@ import pickle
 import random
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -107,7 +108,7 @@ def check_vector_env(
     unknown = sorted(set(skip) - set(CLAUSES))
     if unknown:
         raise ValueError(f"skip: expected some of {', '.join(CLAUSES)}, got {unknown[0]!r}")
-    kit = _Kit(make, num_envs, steps, seed, tuple(modes), time_limit, terminates)
+    kit = _Kit(make, num_envs, steps, seed, tuple(modes), time_limit, terminates, modes[0])
     for mode in modes:
         kit.mode = mode
         for clause, check in _CHECKS_OF_EACH_MODE.items():
@@ -120,27 +121,18 @@ def check_vector_env(
             _check_modes_agree(kit)
 
 
+@dataclass
 class _Kit:
     """The common arguments of the checks: a function that makes environments, and their known properties."""
 
-    def __init__(
-        self,
-        make: Callable[..., VectorEnv],
-        num_envs: int,
-        steps: int,
-        seed: int,
-        modes: tuple[AutoresetMode, ...],
-        time_limit: int | None,
-        terminates: bool | None,
-    ) -> None:
-        self.make = make
-        self.num_envs = num_envs
-        self.steps = steps
-        self.seed = seed
-        self.modes = modes
-        self.time_limit = time_limit
-        self.terminates = terminates
-        self.mode = modes[0]
+    make: Callable[..., VectorEnv]
+    num_envs: int
+    steps: int
+    seed: int
+    modes: tuple[AutoresetMode, ...]
+    time_limit: int | None
+    terminates: bool | None
+    mode: AutoresetMode
 
     @contextmanager
     def env(self, num_envs: int | None = None, **kwargs: Any) -> Iterator[Any]:
@@ -150,6 +142,14 @@ class _Kit:
             yield env
         finally:
             env.close()
+
+    @contextmanager
+    def running(self) -> Iterator[Driver]:
+        """A driver of a new environment, reset with the seed."""
+        with self.env() as env:
+            driver = self.driver(env)
+            driver.reset(self.seed)
+            yield driver
 
     def driver(self, env: VectorEnv, lists: Sequence[int] | None = None) -> Driver:
         return Driver(env, self.mode, self.seed, 2 * self.steps, lists)
@@ -247,10 +247,9 @@ def _check_step(kit: _Kit) -> None:
     with kit.env() as env:
         env.reset(seed=kit.seed)
         _expect_result(env, env.step(env.action_space.sample()))
-        driver = kit.driver(env)
-        driver.reset(kit.seed)
+    with kit.running() as driver:
         for _ in range(kit.steps):
-            _expect_result(env, driver.step())
+            _expect_result(driver.env, driver.step())
 
 
 def _expect_result(env: VectorEnv, result: Any) -> None:
@@ -351,11 +350,8 @@ def _expect_time_limit(events: Trajectory, limit: int) -> None:
 
 
 def _check_next_step(kit: _Kit) -> None:
-    with kit.env() as env, kit.env() as twin:
-        driver, other = kit.driver(env), kit.driver(twin)
+    with kit.running() as driver, kit.running() as other:
         other.other_actions_at_resets = True
-        driver.reset(kit.seed)
-        other.reset(kit.seed)
         for _ in range(kit.steps):
             after_an_end = np.flatnonzero(driver.ended)
             _, rewards, terminations, truncations, _ = driver.step()
@@ -371,12 +367,10 @@ def _check_next_step(kit: _Kit) -> None:
 
 
 def _check_same_step(kit: _Kit) -> None:
-    with kit.env() as env:
-        driver = kit.driver(env)
-        driver.reset(kit.seed)
+    with kit.running() as driver:
         for _ in range(kit.steps):
             info = driver.step()[4]
-            _expect_final(env, info, driver.ended)
+            _expect_final(driver.env, info, driver.ended)
 
 
 def _expect_final(env: VectorEnv, info: dict[str, Any], ended: npt.NDArray[np.bool_]) -> None:
@@ -400,10 +394,7 @@ def _expect_final(env: VectorEnv, info: dict[str, Any], ended: npt.NDArray[np.bo
 
 def _check_disabled(kit: _Kit) -> None:
     n = kit.num_envs
-    with kit.env() as env, kit.env() as untouched:
-        driver, other = kit.driver(env), kit.driver(untouched)
-        driver.reset(kit.seed)
-        other.reset(kit.seed)
+    with kit.running() as driver, kit.running() as other:
         for _ in range(kit.steps):
             obs = driver.step()[0]
             other.step()
@@ -415,19 +406,16 @@ def _check_disabled(kit: _Kit) -> None:
         expect_same(
             other.events[1:], driver.events[1:], "reset_mask of environment 0 should not affect the others"
         )
-    with kit.env() as env, kit.env() as all_reset:
-        driver, whole = kit.driver(env), kit.driver(all_reset)
-        for each in (driver, whole):
-            each.reset(kit.seed)
-            each.step()
+    with kit.running() as driver, kit.running() as whole:
+        driver.step()
+        whole.step()
         _reset_first(driver)
         whole.reset()
         expect_same(
             whole.run(kit.steps)[:1], driver.run(kit.steps)[:1], "environment 0, reset by mask or with all"
         )
-    with kit.env() as env:
-        driver = kit.driver(env)
-        driver.reset(kit.seed)
+    with kit.running() as driver:
+        env = driver.env
         for what, bad in (
             ("selects no environment", np.zeros(n, np.bool_)),
             ("is too long", np.ones(n + 1, np.bool_)),
@@ -540,35 +528,34 @@ def _check_state(kit: _Kit) -> None:
         if not (hasattr(env, "save_state") and hasattr(env, "load_state")):
             return
     # Once within an episode, and once right after an end, when a reset may be pending.
-    for at_an_end in (False, True):
-        with kit.env() as env, kit.env() as unsaved, kit.env() as fresh:
-            driver, reference = kit.driver(env), kit.driver(unsaved)
-            driver.reset(kit.seed)
-            reference.reset(kit.seed)
+    for saved in ("saved within an episode", "saved after an end"):
+        with kit.running() as driver, kit.running() as reference, kit.env() as fresh:
             for each in (driver, reference):
                 each.step()
-                if at_an_end:
+                if saved == "saved after an end":
                     each.run_to_an_end(kit.steps)
-            bookmark = driver.bookmark()
-            state = env.save_state()
-            _expect(isinstance(state, bytes), "save_state() to return bytes", type(state).__name__)
-            saved = "saved after an end" if at_an_end else "saved within an episode"
-            expected = reference.future(bookmark, kit.steps)
-            expect_same(
-                expected, driver.future(bookmark, kit.steps), f"{saved}: saving should change nothing"
-            )
-            env.load_state(state)
-            expect_same(
-                expected, driver.future(bookmark, kit.steps), f"{saved}, loaded by the same environment"
-            )
-            fresh.load_state(state)
-            got = kit.driver(fresh).future(bookmark, kit.steps)
-            expect_same(expected, got, f"{saved}, loaded by a new environment")
-            env.load_state(state)
-            _expect_error("load_state() of a state that is a byte short", env.load_state, state[:-1])
-            _expect_error("load_state() of an empty state", env.load_state, b"")
-            got = driver.future(bookmark, kit.steps)
-            expect_same(expected, got, f"{saved}: a refused state should change nothing")
+            _expect_restored(kit, driver, reference, fresh, saved)
+
+
+def _expect_restored(kit: _Kit, driver: Driver, reference: Driver, fresh: Any, saved: str) -> None:
+    env: Any = driver.env
+    bookmark = driver.bookmark()
+    state = env.save_state()
+    _expect(isinstance(state, bytes), "save_state() to return bytes", type(state).__name__)
+    expected = reference.future(bookmark, kit.steps)
+
+    def expect_future(of: Driver, what: str) -> None:
+        expect_same(expected, of.future(bookmark, kit.steps), f"{saved}{what}")
+
+    expect_future(driver, ": saving should change nothing")
+    env.load_state(state)
+    expect_future(driver, ", loaded by the same environment")
+    fresh.load_state(state)
+    expect_future(kit.driver(fresh), ", loaded by a new environment")
+    env.load_state(state)
+    _expect_error("load_state() of a state that is a byte short", env.load_state, state[:-1])
+    _expect_error("load_state() of an empty state", env.load_state, b"")
+    expect_future(driver, ": a refused state should change nothing")
 
 
 def _check_close(kit: _Kit) -> None:
