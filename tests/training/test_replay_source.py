@@ -14,7 +14,7 @@ from fastrl.envs.spec import EnvSpec
 from fastrl.replay import PrioritizedSampler
 from fastrl.training import replay_actors
 from fastrl.training.errors import TrainError
-from fastrl.training.gpu import GpuMeter
+from fastrl.training.profiler import GpuMeter
 from fastrl.training.replay_source import ActorConfig, ReplayConfig, ReplaySource
 from fastrl.utils.timer import Stopwatch
 

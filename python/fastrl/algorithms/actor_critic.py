@@ -40,7 +40,7 @@ from fastrl.utils.timer import Stopwatch
 VALUE_CHUNK = 4096
 
 
-# How far behind the policies of experience may be, for algorithms that learn while experience is collected.
+# Staleness that algorithms allow which learn while experience is collected.
 MaxStaleness = Annotated[
     int,
     Field(

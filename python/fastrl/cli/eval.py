@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fastrl.cli.arguments import at_least, import_from_here, path_text, seed
-from fastrl.tasks import find, task_of_run
+from fastrl.tasks import find, load_saved
 from fastrl.utils.command_line import ArgumentParser
 from fastrl.utils.config import ConfigError
 from fastrl.utils.output import plain_console
@@ -100,7 +100,7 @@ def _task_of(subjects: list[str], *, trust: bool) -> "Task | Cage2Scoring":
     def kind_of(name: str) -> str:
         if name.startswith(_BASELINE):
             return "cage2"
-        return trusted_import("kind", task_of_run(Path(name)), name, trust=trust)
+        return trusted_import("kind", load_saved(Path(name))[0], name, trust=trust)
 
     if all(name.startswith(_BASELINE) for name in subjects):
         from fastrl.tasks.cage2.evaluate import Cage2Scoring

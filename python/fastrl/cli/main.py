@@ -116,7 +116,7 @@ def _umbrella(prog: str, arguments: list[str]) -> int:
                 *(f"  {name:<8}{description}" for name, (_, description) in COMMANDS.items()),
             ]
         ),
-        epilog="fastrl COMMAND --help tells more.",
+        epilog="fastrl COMMAND --help explains a command.",
     )
     parser.add_argument("--version", action="store_true", help="show the version and exit")
     if arguments and not arguments[0].startswith("-"):

@@ -5,15 +5,13 @@ import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from rich.console import Console
-
 from fastrl.cli.arguments import import_from_here, path, path_of, value_of
-from fastrl.tasks import find, is_task, options_for, task_of_run, tasks
-from fastrl.training.run_directory import never_saved
+from fastrl.tasks import find, is_task, load_saved, options_for, tasks
 from fastrl.utils.command_line import ArgumentParser, add_options, read_arguments
 from fastrl.utils.config import ConfigError, Values, leaves, load_toml, suggestion, to_toml
 from fastrl.utils.output import ignoring_write_errors, plain_console
 from fastrl.utils.progress import load_torch
+from fastrl.utils.tables import print_lines
 from fastrl.utils.trust import trust_option, trusted_import
 
 if TYPE_CHECKING:
@@ -26,25 +24,28 @@ _FLAGS = {"--", "--help", "--print-config", "--profile", "--trust"}
 
 def train(prog: str, arguments: list[str]) -> int:
     """Trains agents, or resumes a run."""
-    name = _task_name(arguments)
-    if name is None:
+    run, trust = path_of("--resume", arguments), "--trust" in arguments
+    name = _named_task(arguments)
+    if name is None and run is None:
         _without_task(prog, arguments)
     load_torch(arguments)
-    import_from_here(name, trust="--trust" in arguments)
-    return _train(find(name), prog, arguments)
+    kind, config = (None, None) if run is None else load_saved(run)
+    if name is None:
+        name = trusted_import("kind", str(kind), str(run), trust=trust)
+    elif kind not in (None, name):
+        raise ConfigError(f"{run} is a run of {kind}, not of {name}")
+    import_from_here(name, trust=trust)
+    return _train(Command(find(name), prog, arguments, config))
 
 
-def _task_name(arguments: list[str]) -> str | None:
-    """The task that the arguments name, or that of the run to resume; None without either."""
+def _named_task(arguments: list[str]) -> str | None:
+    """The task that the arguments name; None without."""
     for before, argument in zip(["", *arguments], arguments, strict=False):
         # The word after an option is its value, also if it is the name of a task.
         is_value = before.startswith("--") and "=" not in before and before.replace("_", "-") not in _FLAGS
         if not is_value and is_task(argument):
             return argument
-    run = path_of("--resume", arguments)
-    if run is None:
-        return None
-    return trusted_import("kind", task_of_run(run), str(run), trust="--trust" in arguments)
+    return None
 
 
 def _without_task(prog: str, arguments: list[str]) -> NoReturn:
@@ -83,14 +84,17 @@ def _without_task(prog: str, arguments: list[str]) -> NoReturn:
 class Command:
     """The command line for one task and one algorithm.
 
+    Args:
+        saved: nested settings of the run to resume; None without a checkpoint: a new run starts.
+
     Attributes:
         checkpoint: what to resume, a run directory or a checkpoint file; None: a new run starts.
         options: the parsed options.
         changes: the settings that options give.
     """
 
-    def __init__(self, task: "Task", prog: str, arguments: list[str]) -> None:
-        self.task = task
+    def __init__(self, task: "Task", prog: str, arguments: list[str], saved: Any) -> None:
+        self.task, self.prog, self.saved = task, prog, saved
         self.trust = "--trust" in arguments
         self.checkpoint, self.file = path_of("--resume", arguments), path_of("--config", arguments)
         self.preset = value_of("--preset", arguments)
@@ -98,34 +102,26 @@ class Command:
             for option, value in (("--preset", self.preset), ("--config", self.file)):
                 if value is not None:
                     raise ConfigError(f"{option} does not go with --resume: the run keeps its settings")
-            if never_saved(self.checkpoint):
+            if saved is None:
                 # Nothing to resume: the run starts over with its settings.
-                self.file = self.checkpoint / "config.toml"
-                self.checkpoint = None
-            elif (kind := task_of_run(self.checkpoint)) != task.name:
-                raise ConfigError(f"{self.checkpoint} is a run of {kind}, not of {task.name}")
+                self.file, self.checkpoint = self.checkpoint / "config.toml", None
         self.tree = {} if self.file is None else load_toml(self.file)
         self.algorithm = self._algorithm(arguments)
         self.config_type = task.settings_type(self.algorithm)
         self.has_env_id = "env.id" in leaves(self.config_type)
-        self.parser = self._parser(prog)
-        self.options = self.parser.parse_args(arguments)
+        self.options = self._parser(prog).parse_args(arguments)
         self.changes = self._changes()
 
     def _algorithm(self, arguments: list[str]) -> str:
         """The algorithm that the command line names, else that of the run to resume, the file, the preset or the
         task."""
-        from fastrl.training.checkpoint import load_newest
-
         given = value_of("--algorithm", arguments) or value_of("--run.algorithm", arguments)
         if given is not None:
             import_from_here(given)
             return given
         if self.checkpoint is not None:
-            file, state = load_newest(self.checkpoint)
-            config = state.get("config")
-            name = self.task.algorithm_in(config if isinstance(config, dict) else {})
-            return trusted_import("run.algorithm", name, file, trust=self.trust)
+            name = self.task.algorithm_in(self.saved if isinstance(self.saved, dict) else {})
+            return trusted_import("run.algorithm", name, self.checkpoint, trust=self.trust)
         return self.task.choose_algorithm(self.preset, self.tree, str(self.file), trust=self.trust)
 
     def _parser(self, prog: str) -> ArgumentParser:
@@ -191,36 +187,37 @@ class Command:
         return changes
 
     def settings(self) -> Any:
-        """The settings of a new run: defaults, presets, file, options."""
+        """The settings of the run: of a new one defaults, presets, file, options; of one to resume its own, changed by
+        options."""
+        if self.checkpoint is not None:
+            from fastrl.training.run import resumed_settings, using_checkpoint
+
+            with using_checkpoint(self.checkpoint, "has no settings that this fastrl can read"):
+                return resumed_settings(self.task, self.checkpoint, self.saved, self.changes, trust=True)
         return self.task.make_settings(
             self.changes, preset=self.preset, tree=self.tree, source=str(self.file), trust=self.trust
         )
 
 
-def _train(task: "Task", prog: str, arguments: list[str]) -> int:
+def _train(command: Command) -> int:
     """Starts a run, resumes one, or prints the settings; returns the exit code."""
-    command = Command(task, prog, arguments)
-    options = command.options
+    options, task = command.options, command.task
     if options.task not in (None, task.name):
         raise ConfigError(f"unknown task {options.task}; {suggestion(options.task, tasks())}")
     import_from_here(command.changes.get("env.id"), trust=options.trust)
     if options.print_config:
-        from fastrl.training.run import saved_settings
-
-        run = command.checkpoint
-        settings = command.settings() if run is None else saved_settings(task, run, command.changes)
-        print(f'kind = "{task.name}"\n\n{to_toml(settings)}', end="")
+        print(f'kind = "{task.name}"\n\n{to_toml(command.settings())}', end="")
         return 0
     # A run of hours does not end because its output cannot be written.
-    with ignoring_write_errors("stdout", f"{prog}: "):
-        return _run(command, prog)
+    with ignoring_write_errors("stdout", f"{command.prog}: "):
+        return _run(command)
 
 
-def _run(command: Command, prog: str) -> int:
+def _run(command: Command) -> int:
     from fastrl.training.profiler import show as show_profile
     from fastrl.training.run import resume_run, start_run
 
-    console, options, task = plain_console(), command.options, command.task
+    console, options, task, prog = plain_console(), command.options, command.task, command.prog
     if command.checkpoint is not None:
         trust = " --trust" if options.trust or "env.id" in command.changes else ""
         summary = resume_run(
@@ -231,28 +228,20 @@ def _run(command: Command, prog: str) -> int:
         trust = trust_option(settings)
         import_from_here(getattr(settings.env, "id", None))
         if None not in (options.resume, options.run_dir):
-            _say(
-                console,
-                "",
-                f"{options.resume} has no checkpoint yet: its run starts over in {options.run_dir}",
-            )
+            line = f"{options.resume} has no checkpoint yet: its run starts over in {options.run_dir}"
+            print_lines(console, "", line)
         summary = start_run(task, settings, options.run_dir or options.resume, console)
     if ":" in task.name:
         trust = " --trust"
-    # Where the time went, in full or in short.
+    # With --profile the whole account of time, otherwise its summary.
     if not (options.profile and show_profile(Path(summary.run), console)):
         summary.print_times(console)
     if summary.signal is not None:
-        _say(console, "", f"Interrupted; to resume: {prog} --resume {shlex.quote(summary.run)}{trust}")
+        line = f"Interrupted; to resume: {prog} --resume {shlex.quote(summary.run)}{trust}"
+        print_lines(console, "", line)
         return 128 + signal.Signals[summary.signal]
-    _say(console, *_next_commands(task, summary, prog, trust))
+    print_lines(console, *_next_commands(task, summary, prog, trust))
     return 0
-
-
-def _say(console: Console, *lines: str) -> None:
-    """Prints lines as they are, unbroken."""
-    for line in lines:
-        console.print(line, highlight=False, soft_wrap=True, markup=False)
 
 
 def _next_commands(task: "Task", summary: "Summary", prog: str, trust: str) -> list[str]:

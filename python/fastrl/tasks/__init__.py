@@ -5,7 +5,6 @@ ids that the task trains on), its module ``task`` has ``TASK``, a `fastrl.traini
 nothing, because help texts name all tasks.
 """
 
-import contextlib
 import fnmatch
 import functools
 import importlib
@@ -15,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fastrl.training.run_directory import never_saved
 from fastrl.utils.config import ConfigError, load_toml
 
 if TYPE_CHECKING:
@@ -61,34 +61,30 @@ def is_task(name: str) -> bool:
     )
 
 
-def task_of_run(run: Path) -> str:
-    """The task of a run, as its newest checkpoint says, or its config.toml while it has none.
+def load_saved(run: Path) -> tuple[str, Any]:
+    """The task of a run and the nested settings in its newest checkpoint; of a run that was killed before its first
+    checkpoint the task that its config.toml names, and None.
 
     Args:
         run: a run directory or a checkpoint file.
 
     Raises:
-        CheckpointError: there is neither.
+        CheckpointError: there is no checkpoint, or a damaged one.
         ConfigError: the run names no task, or one that this fastrl does not have.
     """
-    from fastrl.training.checkpoint import CheckpointError, load_newest
+    if never_saved(run):
+        config = None
+        kind = load_toml(run / "config.toml").get("kind")
+    else:
+        from fastrl.training.checkpoint import load_newest
 
-    kind: Any = None
-    problem: CheckpointError | None = None
-    try:
-        kind = load_newest(run)[1].get("kind")
-    except CheckpointError as error:
-        problem = error
-        for folder in (run, run.parent, run.parent.parent):
-            if (folder / "config.toml").is_file():
-                with contextlib.suppress(ConfigError):
-                    kind = load_toml(folder / "config.toml").get("kind")
-                break
+        _, state = load_newest(run)
+        kind, config = state.get("kind"), state.get("config", {})
     if kind is None:
-        raise problem or ConfigError(f"{run} does not name its task: this fastrl cannot use it")
+        raise ConfigError(f"{run} does not name its task: this fastrl cannot use it")
     if not isinstance(kind, str) or not is_task(kind):
         raise ConfigError(f"{run} is of a task that this fastrl does not have: {kind!r}")
-    return kind
+    return kind, config
 
 
 def task_for(env_id: str) -> str | None:

@@ -1,4 +1,4 @@
-"""Episodes of single environments, stepped without exploration to score a policy."""
+"""Single environments: building one, its longest episode, episodes without exploration to score a policy."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,8 +9,44 @@ import numpy as np
 from fastrl.collectors.failures import last_line, own_traceback
 from fastrl.collectors.protocol import CollectError
 from fastrl.envs import contract
+from fastrl.envs.spec import EnvSpec
 from fastrl.networks.action_space import Actions
 from fastrl.networks.compiled_actor import Actor
+from fastrl.training.errors import TrainError
+
+# Limit of an episode's steps if neither the environment nor the settings have one.
+EPISODE_STEPS = 1000
+
+
+def build_env(spec: EnvSpec) -> gymnasium.Env[Any, Any]:
+    """Builds one environment in this process.
+
+    Raises:
+        TrainError: there is no environment of that name, or its factory does not take the options.
+        CollectError: it raised while it was built; the error has the traceback of its own code.
+    """
+    try:
+        return spec.make()
+    except (Exception, SystemExit) as error:
+        trace = own_traceback(error)
+        reason = str(error).removeprefix("env: ") or type(error).__name__
+        if trace:
+            reason = f"it could not be built: {last_line(trace)}"
+        options = f" with {dict(spec.options)}" if spec.options and isinstance(error, TypeError) else ""
+        line = f"--env {spec.id}{options}: {reason.splitlines()[0]}"
+        if trace:
+            raise CollectError(line, trace) from error
+        raise TrainError(line) from error
+
+
+def episode_steps(env: gymnasium.Env[Any, Any], limit: int = 0) -> int:
+    """The steps after which an episode of an environment ends at the latest.
+
+    Args:
+        limit: of the settings; 0: the environment's own, else `EPISODE_STEPS`.
+    """
+    own = None if env.spec is None else env.spec.max_episode_steps
+    return limit or own or EPISODE_STEPS
 
 
 def play_episodes(
@@ -64,7 +100,7 @@ def play_episodes(
         except (Exception, SystemExit) as error:  # whatever an environment raises
             trace = own_traceback(error)
             cause = last_line(trace) if trace else str(error)
-            where = f"at step {step} of the episode that reset(seed={episode_seed}) began"
+            where = f"at step {step} of the episode that reset(seed={episode_seed}) started"
             raise CollectError(f"{env_id} failed {where}: {cause}", trace) from error
         returns.append(total)
         advance(1)

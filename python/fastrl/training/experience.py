@@ -23,7 +23,7 @@ class Episodes:
     Attributes:
         returns: float64 [E], undiscounted; of many agents the mean over an episode's agents.
         lengths: int64 [E], steps.
-        info: further values, [E] each, by name, such as which opponent was played against.
+        info: further values, [E] each, by name, such as the opponent.
     """
 
     returns: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))

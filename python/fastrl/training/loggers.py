@@ -23,6 +23,7 @@ from fastrl.training.row import Row
 from fastrl.training.run_directory import RunDirectory
 from fastrl.utils.errors import UserError
 from fastrl.utils.files import to_json, write_atomically
+from fastrl.utils.tables import print_lines
 
 
 @dataclass(frozen=True)
@@ -168,7 +169,7 @@ class TensorBoardLogger(Logger):
 
 
 class ConsoleLogger(Logger):
-    """A progress bar with a line of numbers on a terminal; elsewhere a line now and then.
+    """A progress bar with a line of numbers on a terminal; elsewhere a line every ``interval`` seconds.
 
     Args:
         interval: seconds between lines where there is no terminal.
@@ -211,7 +212,7 @@ class ConsoleLogger(Logger):
             self._unprinted = row
 
     def show(self, done: int) -> None:
-        """Shows how much is done by now, where the next row is far away."""
+        """Shows the progress between rows that are far apart."""
         self._pace.add(done)
         if self._live is not None:
             self._bar.update(self._task, **self._fields(done))
@@ -225,9 +226,7 @@ class ConsoleLogger(Logger):
     def _print(self, done: int, numbers: list[str]) -> None:
         self._printed_at = time.monotonic()
         share = f"{done:,} {self._unit} ({min(done / self._total, 1):.0%})"
-        self._console.print(
-            "  ".join([share, *numbers, f"{self._left(done)} left"]), highlight=False, soft_wrap=True
-        )
+        print_lines(self._console, "  ".join([share, *numbers, f"{self._left(done)} left"]))
 
     def _fields(self, done: int) -> dict[str, Any]:
         return {

@@ -76,7 +76,7 @@ class MultiAgentSource(Source):
         """Sets the difficulty of each environment from its next reset on.
 
         Args:
-            level: what the info of these episodes tells.
+            level: number of the difficulty, in the info of these episodes.
             difficulty: None: as it is.
 
         Raises:

@@ -1,10 +1,10 @@
 """Online training: a simulation runs in a process of its own, and a learner learns from what happens there.
 
 The simulation never waits for the learner. It reads the newest policy before each step
-(`fastrl.collectors.weights`), and sends rollouts through a queue that drops the oldest when the learner is too slow
-(`fastrl.queue`); dropped rollouts are counted. A rollout is sent whole, so that a dropped one leaves no gap within
-another. In real time a step is taken when it is due; one that is not done when the next is due is late, and the clock
-is reset then: the simulation slows down and does not catch up.
+(`fastrl.collectors.weights`) and sends rollouts through a queue (`fastrl.queue`) that drops the oldest rollout when it
+is full; dropped rollouts are counted. Rollouts are sent whole, so a dropped one leaves no gap within another. In real
+time each step has a deadline, the start of the next step. After a late step the clock restarts: the simulation slows
+down and does not catch up.
 """
 
 import contextlib
@@ -36,6 +36,7 @@ from fastrl.training.experience import Episodes
 from fastrl.training.metrics import brief
 from fastrl.training.multi_agent import Difficulty, MultiAgentSource, as_episodes
 from fastrl.training.row import Number
+from fastrl.utils.tables import print_lines
 from fastrl.utils.timer import Stopwatch
 
 # Arrays of a rollout that the simulation fills.
@@ -50,14 +51,14 @@ _ARRAYS = (
     "final_obs",
 )
 
-# Stands before the weights: the time of their publication (time.monotonic, which all processes share), and the
-# difficulty of the next episodes; with 0 agents it stays as it is.
+# Header of published weights: the time of publication (time.monotonic, which all processes share) and the difficulty
+# of the next episodes; with 0 agents the difficulty does not change.
 _HEADER = np.dtype([("published", "f8"), ("level", "i8"), ("num_agents", "i8"), ("density", "f8")])
 
-# Separates the simulation's seeds from others that follow from the seed of a run.
+# Stream of the simulation's seeds; other parts of a run derive theirs from the same seed.
 _STREAM = 2
 
-# Seconds between checks whether the simulation is alive, and whether it should stop.
+# Seconds between checks that the simulation is alive, and of the request to stop.
 _POLL_INTERVAL_S = 0.1
 
 
@@ -66,12 +67,12 @@ class Pace:
 
     Args:
         period: seconds from one step to the next; 0: each is due at once, and none is late.
-        wait: sleeps; clock: tells the time in seconds.
+        wait: sleeps; clock: returns the time in seconds.
 
     Attributes:
-        steps, missed: taken so far, and how many of them were not done when the next was due.
-        late: seconds that these came late, all together; latest: the most of one.
-        waited: seconds, for steps to be due.
+        steps: taken so far; missed: those of them that missed their deadline.
+        late: seconds of delay, summed over these; latest: the longest delay.
+        waited: seconds of waiting for steps to be due.
     """
 
     def __init__(
@@ -87,7 +88,7 @@ class Pace:
         self._due: float | None = None
 
     def next_step(self, stop: Callable[[], bool] = lambda: False) -> None:
-        """Waits until the next step is due, or ``stop`` says so; the one before is done."""
+        """Ends the step before and waits until the next one is due, or until ``stop`` returns true."""
         now = self._clock()
         if self._due is not None and self.period:
             # The deadline of the step before is when this one is due.
@@ -129,10 +130,10 @@ class SimulationJob:
 
 
 def simulate(job: SimulationJob, counters: SharedCounters, sender: Sender, weights: Weights | None) -> None:
-    """Runs the simulation until the counters say stop.
+    """Runs the simulation until it is asked to stop.
 
     Raises:
-        TransportClosed: it should stop.
+        TransportClosed: it was asked to stop.
     """
     assert weights is not None
     policy = job.make_policy()
@@ -192,7 +193,7 @@ class _Published:
 
     Attributes:
         version: of the policy.
-        published: when the learner published it, time.monotonic.
+        published: time of its publication, time.monotonic.
     """
 
     def __init__(self, policy: MultiAgentPolicy, env: RecordEpisodeStatistics, weights: Weights) -> None:
@@ -200,11 +201,11 @@ class _Published:
         self.published = 0.0
         self._policy, self._env, self._weights = policy, env, weights
         self._buffer = bytearray(weights.nbytes)
-        # Of the difficulty that is set; None: that of the environment.
+        # Level of the difficulty that was set; None: none was, the environment has its own.
         self._level: int | None = None
 
     def read(self) -> None:
-        """Loads the newest ones, if they are new."""
+        """Loads the newest policy and difficulty, unless they are loaded."""
         version = self._weights.read(self._buffer, newer_than=self.version)
         if not version:
             return
@@ -280,9 +281,9 @@ class OnlineSource(MultiAgentSource):
         self._difficulty: Difficulty | None = None
         # None while it does not run.
         self._pool: Pool[SimulationJob] | None = None
-        # Closes what `__enter__` has made, in reverse order.
+        # Closes the resources of `__enter__`, in reverse order.
         self._resources = contextlib.ExitStack()
-        # Of the newest rollout: age of the policy that chose its actions, in versions and in seconds.
+        # Age of the policy that chose the actions of the newest rollout, in versions and in seconds.
         self._age_updates = self._age_seconds = float("nan")
 
     def attach(self, algorithm: Algorithm[Any]) -> None:
@@ -292,7 +293,7 @@ class OnlineSource(MultiAgentSource):
         self._ended = self._fragment["episodes"][0, :0]
 
     def set_difficulty(self, level: int, difficulty: Difficulty | None) -> None:
-        # The environment of this process is not stepped; it refuses what the simulation's would refuse.
+        # The environment of this process is never stepped; it raises the errors that the simulation's would raise.
         super().set_difficulty(level, difficulty)
         self._level, self._difficulty = level, difficulty
         if self._pool is not None:
@@ -312,7 +313,7 @@ class OnlineSource(MultiAgentSource):
             self._buffer = bytearray(_HEADER.itemsize + self._algorithm.weights_nbytes)
             self._weights = Weights(len(self._buffer))
             made.callback(self._weights.close)
-            # One producer more: a simulation that was killed may be replaced before its place is free again.
+            # Two producers: a new simulation may start before the slot of a killed one is free.
             self._queue = Queue(
                 self._fragment.dtype, self._queue_size, max_producers=2, policy="drop_oldest", shared=True
             )
@@ -335,7 +336,7 @@ class OnlineSource(MultiAgentSource):
         self._resources.close()
 
     def _publish(self) -> None:
-        """Gives the simulation the policy as it is, and the difficulty of its next episodes."""
+        """Publishes the present policy and the difficulty of the next episodes."""
         header = np.frombuffer(self._buffer, _HEADER, 1)
         difficulty = self._difficulty or Difficulty(0, 0.0)
         header[0] = (time.monotonic(), self._level, difficulty.num_agents, difficulty.density)
@@ -343,7 +344,7 @@ class OnlineSource(MultiAgentSource):
         self._version = self._weights.publish(self._buffer)
 
     def next(self, watch: Stopwatch) -> MultiAgentRollout | None:
-        """The oldest rollout that waits; None if none came within ``timeout`` seconds."""
+        """The oldest rollout in the queue; None if none arrives within ``timeout`` seconds."""
         end = time.monotonic() + self._timeout
         with watch("waiting"):
             while not self._take(min(_POLL_INTERVAL_S, max(end - time.monotonic(), 0.0))):
@@ -381,19 +382,15 @@ class OnlineSource(MultiAgentSource):
             except CollectorError as error:
                 raise CollectError(f"the simulation keeps dying: {error}", error.traceback) from None
             self.restarts += 1
-            self._console.print(
-                f"the simulation died ({death.cause}): restarted with new episodes",
-                highlight=False,
-                soft_wrap=True,
-            )
+            print_lines(self._console, f"the simulation died ({death.cause}): restarted with new episodes")
 
     def numbers(self) -> Mapping[str, Number]:
         """Numbers of the simulation.
 
-        ``policy_age_updates``: how many versions behind the newest one the policy was that chose the actions of the
-        last rollout; ``policy_age_seconds``: its age when it chose them. ``simulated``, ``missed``: steps, and those
-        of them that were late; ``late_mean``, ``late_max``: by how many seconds. The counts are of the rollouts that
-        arrived since the simulation was last started. ``dropped``, ``waiting``: rollouts; ``restarts``.
+        ``policy_age_updates``, ``policy_age_seconds``: staleness of the policy that chose the actions of the last
+        rollout, in versions and in seconds. ``simulated``, ``missed``: steps, and those of them that were late;
+        ``late_mean``, ``late_max``: their delay in seconds. These count since the simulation was last started.
+        ``dropped``, ``waiting``: rollouts; ``restarts``.
         """
         record: Any = self._fragment[0]
         missed = int(record["missed"])
@@ -421,7 +418,7 @@ class OnlineSource(MultiAgentSource):
         ]
 
     def report(self) -> Report:
-        """Times of the simulation; the rest is waiting for steps to be due."""
+        """Times of the simulation. The time that it does not measure is waiting for steps to be due."""
         times = self._counters.times()
         seconds = {"environment": times.environment, "inference": times.inference, "buffer": times.queue}
         waiting = max(times.seconds - sum(seconds.values()), 0.0)

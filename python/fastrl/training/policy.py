@@ -1,4 +1,4 @@
-"""Trained policies, ready to act anywhere: all they need is one checkpoint file."""
+"""Trained policies, loaded from one checkpoint file, for use outside a run."""
 
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ def load_policy(path: str | Path, *, device: str = "cpu", seed: int = 0) -> "Pol
 
     Args:
         path: a run directory or a checkpoint file; nothing else of the run is read.
-        device: where the network is to live, "cpu" or "cuda".
+        device: of the network, "cpu" or "cuda".
         seed: of the draws of ``act(..., deterministic=False)``.
 
     Raises:
@@ -54,7 +54,7 @@ def load_policy(path: str | Path, *, device: str = "cpu", seed: int = 0) -> "Pol
     try:
         return Policy(state, device=device, seed=seed)
     except Exception as error:
-        # Whatever is wrong then is the file's contents.
+        # The contents of the file are to blame for any error here.
         raise unusable(file, "holds no policy that this fastrl can use", error) from None
 
 
@@ -68,7 +68,7 @@ class Policy:
 
     Attributes:
         obs_dim: length of an observation.
-        continuous: whether actions are.
+        continuous: actions are numbers, not indices.
         num_actions: number of the environment's actions: 145 in CAGE 2, also if the policy uses some of them
             only. Of numbers in an action, if they are continuous.
         actions: int64 [A], those that it uses; none if they are continuous.
@@ -78,8 +78,8 @@ class Policy:
             ``env.action_masks()``. Without, it may choose actions that do nothing.
         environment: the settings of the environment that it was trained on.
         workflow: the order of priority that it was trained to fix hosts in, the most urgent first (see
-            ``fastrl.envs.cage2.workflow``); None if it was trained without one. It need not be told: it is part of the
-            network.
+            ``fastrl.envs.cage2.workflow``); None if it was trained without one. It is part of the network, no argument
+            of `act`.
         steps: how many environment steps it was trained for.
     """
 
@@ -89,7 +89,7 @@ class Policy:
         self.steps: int = state["steps"]
         self.obs_dim = network.obs_dim
         self._box = None if network.log_std is None else Actions.from_state(state["policy"]["action_space"])
-        # Environments whose policies use some of their actions only say which.
+        # Checkpoints list the actions only if the policy uses some of them.
         own = range(0 if self._box is not None else network.num_actions)
         self.actions: NDArray[np.int64] = np.array(state.get("actions", own), np.int64)
         self.num_actions: int = state.get("num_actions", network.num_actions)
@@ -169,7 +169,7 @@ class Policy:
         return means + log_std.exp().cpu() * torch.randn(means.shape, generator=self._generator)
 
     def _checked(self, obs: NDArray[np.floating]) -> NDArray[np.float32]:
-        """A copy of observations [N, obs_dim]: read-only arrays are welcome, but not to torch."""
+        """A checked float32 copy [N, obs_dim]: PyTorch takes no read-only arrays."""
         if not isinstance(obs, np.ndarray):
             raise TypeError(f"obs should be a numpy array, got {type(obs).__name__}")
         if obs.dtype not in (np.float32, np.float64):
@@ -191,7 +191,7 @@ class Policy:
         return checked
 
     def _own_mask(self, mask: NDArray[np.bool_], rows: int) -> NDArray[np.bool_]:
-        """The columns of a mask over all actions that belong to the policy's own."""
+        """The columns of a mask over all actions that stand for the policy's actions."""
         if not isinstance(mask, np.ndarray) or mask.dtype != np.bool_:
             raise TypeError(
                 f"action_mask should be a bool array, got {getattr(mask, 'dtype', type(mask).__name__)}"

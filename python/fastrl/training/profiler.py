@@ -1,24 +1,27 @@
 """Account of a run's time: collection against training, in a table, a picture and JSON.
 
-There are timelines. The learner's is the wall clock of the process that trains; what none of its parts covers is
-``other``, so its shares add up to 1. The workers' is their time summed, N seconds a second, and adds up to 1 as well.
-Time that passes on both at once is counted once on each, and the wall clock is divided once more: while the learner
-waited or collected by itself (``collecting``), while workers collected and it did something else (``both``), while it
-alone was at work (``learning``), and while it waited and workers did not collect (``neither``).
+There are two timelines. The learner's is the wall clock of the process that trains; its remainder is ``other``, so its
+shares add up to 1. The workers' is the sum of their times, N seconds for each second, and adds up to 1 as well.
 
-How much workers collected while the learner did something else, the collector measures where it can: the executor
-does. Elsewhere a worker is taken to be busy, as far as it was busy at all, first while the learner waited: a learner
-waits only while no experience is ready, and then workers are at work on it. So ``both`` is the mean worker's busy time
-less the time in which the learner waited for more than the workers' start. Where a worker idles while the learner waits
-(at a barrier, or for the slowest), ``both`` is too small then, never too large.
+The wall clock is divided once more: ``collecting``, while the learner waited for experience or collected it itself;
+``both``, while workers collected and the learner did something else; ``learning``, while only the learner was busy;
+``neither``, while the learner waited and workers did not collect.
+
+The executor measures ``both``. For other collectors it is estimated: a learner waits only while no experience is ready,
+so workers are assumed to be busy first while it waits. ``both`` is then the busy time of the mean worker less the time
+that the learner waited, without the workers' start. Where workers idle while the learner waits (at a barrier, or for
+the slowest one), this estimate of ``both`` is too small, never too large.
 """
 
+import contextlib
+import ctypes
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -26,11 +29,12 @@ from rich.text import Text
 
 from fastrl.collectors.protocol import Report
 from fastrl.utils.files import to_json, write_atomically
+from fastrl.utils.tables import print_lines
 from fastrl.utils.tables import show as show_parts
 
-# What time is spent on, in this order: stepping and resetting environments; choosing actions; rewards, statistics and
-# storing (for a replay, drawing from it too); giving or reading weights; waiting for each other; until workers have
-# started; advantages and returns; gradients; scoring the policy meanwhile.
+# Parts of the time, in order: steps and resets of environments; choice of actions; rewards, statistics and storage (of
+# a replay also drawing minibatches); publishing or reading weights; waiting of learner and workers for each other; the
+# start of workers; advantages and returns; gradients; evaluations during the run; the remainder.
 PARTS = (
     "environment",
     "inference",
@@ -43,7 +47,7 @@ PARTS = (
     "evaluation",
     "other",
 )
-# Names that some of those who measure have for the same.
+# Other names that sources and collectors use for these parts.
 _ALSO = {
     "sampling": "buffer",
     "queue": "buffer",
@@ -75,14 +79,45 @@ _COLOURS = {
 _BAR = 14
 
 
+class GpuMeter:
+    """Asks NVIDIA's management library, which comes with the driver.
+
+    Args:
+        device: "cpu" or "cuda".
+    """
+
+    def __init__(self, device: str) -> None:
+        self._library: Any = None
+        self._handle = ctypes.c_void_p()
+        if device == "cpu":
+            return
+        with contextlib.suppress(OSError, AttributeError):
+            library = ctypes.CDLL("libnvidia-ml.so.1")
+            # By its unique id: CUDA_VISIBLE_DEVICES renumbers devices for PyTorch, not for the driver.
+            uuid = f"GPU-{torch.cuda.get_device_properties(torch.cuda.current_device()).uuid}".encode()
+            if library.nvmlInit_v2() == 0 and not library.nvmlDeviceGetHandleByUUID(
+                uuid, ctypes.byref(self._handle)
+            ):
+                self._library = library
+
+    def use(self) -> float | None:
+        """The share of the last sixth of a second to second in which the GPU computed; None without one."""
+        if self._library is None:
+            return None
+        rates = (ctypes.c_uint * 2)()
+        if self._library.nvmlDeviceGetUtilizationRates(self._handle, ctypes.byref(rates)) != 0:
+            return None
+        return rates[0] / 100
+
+
 @dataclass(frozen=True)
 class Timeline:
-    """The time of somebody, or of several together.
+    """The time of the learner, or of all workers together.
 
     Attributes:
         name: "learner" or "workers".
-        count: how many they are.
-        seconds: all of their time.
+        count: number of processes or threads.
+        seconds: their time, summed.
         parts: seconds by name, in the order of `PARTS`; they add up to ``seconds``.
     """
 
@@ -117,7 +152,7 @@ class Breakdown:
     def to_tree(self) -> dict[str, Any]:
         """For JSON: of each part its seconds, share, seconds per step and per episode (null without any)."""
 
-        def tell(seconds: float, whole: float) -> dict[str, float | None]:
+        def entry(seconds: float, whole: float) -> dict[str, float | None]:
             return {
                 "seconds": seconds,
                 "share": seconds / whole if whole else 0.0,
@@ -127,10 +162,10 @@ class Breakdown:
 
         tree = asdict(self)
         tree["timelines"] = [
-            asdict(line) | {"parts": {name: tell(part, line.seconds) for name, part in line.parts.items()}}
+            asdict(line) | {"parts": {name: entry(part, line.seconds) for name, part in line.parts.items()}}
             for line in self.timelines
         ]
-        tree["overlap"] = {name: tell(part, self.seconds) for name, part in self.overlap.items()}
+        tree["overlap"] = {name: entry(part, self.seconds) for name, part in self.overlap.items()}
         return tree
 
     @classmethod
@@ -170,7 +205,7 @@ def with_other(parts: Mapping[str, float], seconds: float) -> dict[str, float]:
 
 @dataclass
 class Profile:
-    """Adds up a run's laps, a lap being what lies between two rows of its metrics.
+    """Adds up a run's laps, the times between two rows of metrics.
 
     ::
 
@@ -180,14 +215,14 @@ class Profile:
             lap = profile.lap(passed, watch.seconds, steps, episodes, collector.report())
 
     Args:
-        gpu: asked at each lap how busy the GPU is; None: there is none.
+        gpu: returns the utilisation of the GPU, asked at each lap; None without one.
     """
 
     gpu: Callable[[], float | None] = lambda: None
     seconds: float = field(default=0.0, init=False)
     steps: int = field(default=0, init=False)
     episodes: int = field(default=0, init=False)
-    # Of the lap before: what the GPU said, and the collector's report.
+    # Of the last lap: utilisation of the GPU, and the collector's report.
     gpu_use: float | None = field(default=None, init=False)
     _last: Report = field(default_factory=Report, init=False)
     _learner: dict[str, float] = field(default_factory=dict, init=False)
@@ -209,25 +244,25 @@ class Profile:
 
         Args:
             seconds: of wall-clock time.
-            parts: of them, by what the learner spent them on.
+            parts: the learner's seconds, by part.
             steps, episodes: of environments, in this lap.
-            report: of who collected, so far: its differences from one lap to the next count. Without workers
-                (``workers`` 0) its seconds are the learner's own, measured inside ``parts["waiting"]``; those for
-                weights inside ``parts["publishing"]`` where there is such a part.
+            report: of the collector, cumulative: its difference to that of the last lap counts. Without workers
+                (``workers`` 0) its seconds are the learner's own, measured inside ``parts["waiting"]``, and for weights
+                inside ``parts["publishing"]`` if that is measured.
         """
         learner = _named(parts)
         workers: dict[str, float] = {}
         if report is not None:
-            spent = _named(report.seconds)
+            now = _named(report.seconds)
             before = _named(self._last.seconds)
-            workers = {name: part - before.get(name, 0.0) for name, part in spent.items()}
+            workers = {name: part - before.get(name, 0.0) for name, part in now.items()}
             if report.overlap_seconds is None or self._overlap_seconds is None:
                 self._overlap_seconds = None
             else:
                 self._overlap_seconds += report.overlap_seconds - (self._last.overlap_seconds or 0.0)
             self._last = report
             if report.workers == 0:
-                # Nobody was waited for: what collecting took besides its parts is "other".
+                # The learner collected itself: the remainder of that time is "other".
                 learner.pop("waiting", None)
                 if "publishing" in learner:
                     workers.pop("publishing", None)
@@ -239,7 +274,7 @@ class Profile:
         self._learner = add_parts(self._learner, learner)
         self._workers = add_parts(self._workers, workers)
         if report is not None and report.workers and self._starting is None and any(self._workers.values()):
-            # Until something came, the learner waited for workers that were not at work yet.
+            # The learner waited for the workers' start, too, until the first experience came.
             waited = self._learner.get("waiting", 0.0) - _collecting(self._workers) / report.workers
             self._starting = max(min(waited, report.cold_start or waited), 0.0)
         shares = dict(_shares(learner, seconds))
@@ -254,11 +289,11 @@ class Profile:
         return Lap(learner, workers, shares)
 
     def change_collector(self) -> None:
-        """Tells that the next lap's report is of another collector, which has just started."""
+        """Prepares for reports of another collector, which start at zero."""
         self._last = Report()
 
     def breakdown(self) -> Breakdown:
-        """Of all laps together."""
+        """The account of all laps together."""
         count, learner, workers = self._last.workers, dict(self._learner), dict(self._workers)
         if self._starting:
             learner["waiting"] -= self._starting
@@ -280,7 +315,7 @@ class Profile:
     def _overlap(self) -> dict[str, float]:
         learner, count = self._learner, self._last.workers
         waiting = min(learner.get("waiting", 0.0), self.seconds)
-        # With workers, what the learner does to experience is part of learning: they collect meanwhile.
+        # With workers, the learner's own handling of experience counts as learning: they collect at the same time.
         own = 0.0 if count else min(_collecting(learner), self.seconds - waiting)
         learning = self.seconds - waiting - own
         busy = min(_collecting(self._workers) / count, self.seconds) if count else 0.0
@@ -309,25 +344,20 @@ def load(path: Path) -> Breakdown:
 
 
 def show(directory: Path, console: Console) -> bool:
-    """Prints where the time of a run went, and draws it into ``profile.png`` beside its ``profile.json``. A run that
-    had nothing left to do has neither: then it returns False."""
+    """Prints the account of a run's time, and draws it into ``profile.png`` beside its ``profile.json``. Returns False
+    for a run without one, which had nothing left to do."""
     if not (directory / "profile.json").exists():
         return False
     breakdown = load(directory / "profile.json")
     console.print()
     show_parts(console, table(breakdown))
     draw(breakdown, directory / "profile.png")
-    console.print(
-        f"where the time went, as a picture: {directory / 'profile.png'}",
-        highlight=False,
-        soft_wrap=True,
-        markup=False,
-    )
+    print_lines(console, f"where the time went, as a picture: {directory / 'profile.png'}")
     return True
 
 
 def table(breakdown: Breakdown) -> Table:
-    """For people, with bars."""
+    """The account as a table with bars, for people."""
     steps, episodes = breakdown.steps, breakdown.episodes
     result = Table(
         title=f"where the time went: {breakdown.seconds:,.1f} s, {steps:,} steps, {episodes:,} episodes",
@@ -371,8 +401,8 @@ def _bar(share: float) -> str:
 
 
 def draw(breakdown: Breakdown, path: Path) -> None:
-    """A picture, PNG: a bar for each timeline and one for the wall clock, each from 0 to 100%."""
-    # Takes half a second to load, and few ask for it.
+    """Writes a PNG: a bar for each timeline and one for the wall clock, each from 0 to 100%."""
+    # Takes half a second to load, and is rarely needed.
     from matplotlib.figure import Figure
 
     bars: list[tuple[str, Mapping[str, float], float, Mapping[str, str]]] = [
@@ -381,7 +411,7 @@ def draw(breakdown: Breakdown, path: Path) -> None:
     ]
     bars.append(("wall clock", breakdown.overlap, breakdown.seconds, OVERLAP))
     figure = Figure(figsize=(10, 1.1 + 1.35 * len(bars)), layout="constrained")
-    # Each bar has a legend of its own: what is in one is not in the others.
+    # Each bar has its own legend, because bars have different parts.
     for axes, (title, parts, whole, labels) in zip(
         figure.subplots(len(bars), squeeze=False)[:, 0], bars, strict=True
     ):
@@ -435,8 +465,8 @@ def _shares(parts: Mapping[str, float], seconds: float) -> dict[str, float]:
 
 
 def _timeline(name: str, count: int, seconds: float, parts: Mapping[str, float]) -> Timeline:
-    """Completed by what no part covers. Workers tell of a task when it ends, begun in an earlier lap perhaps: where
-    parts are more than the time, they are all of it."""
+    """A timeline with its remainder as "other". Workers report a task when it ends, perhaps one that started in an
+    earlier lap: if the parts exceed the time, their sum replaces it."""
     covered = sum(parts.values())
     whole = max(count * seconds, covered)
     order = [*PARTS[:-1], *(part for part in parts if part not in PARTS)]

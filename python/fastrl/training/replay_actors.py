@@ -21,6 +21,7 @@ from fastrl.collectors.weights import Weights
 from fastrl.replay import Replay
 from fastrl.training.experience import Episodes
 from fastrl.training.row import Number
+from fastrl.utils.tables import print_lines
 from fastrl.utils.timer import Stopwatch
 
 # Seconds between two looks at the queue. Each look takes the interpreter away from the learner, whose many small steps
@@ -115,7 +116,7 @@ class ReplayIngest:
         return behind / rows if rows else float("nan")
 
     def flush(self) -> None:
-        """Takes in all rows that wait now. Rows that are sent meanwhile may come too, but are not waited for."""
+        """Takes in all rows that are in the queue. Rows that arrive during the call may be taken in, too."""
         with self._lock:
             # Rings take turns: after so many drains each actor's ring has been emptied.
             for _ in range(8 * (self._counters.collectors + 1)):
@@ -254,15 +255,13 @@ class ActorProcesses:
     def _replace_dead(self) -> None:
         assert self._pool is not None
         for death in self._pool.dead():
-            # What it had sent comes first; then its environments are reset.
+            # Rows that it sent before it died are taken into the replay before its environments start new episodes.
             self.ingest.flush()
             for env in death.envs:
                 self._replay.cut(env)
             self._pool.restart(death)
             self.restarts += 1
-            self._console.print(
-                f"actor {death.index} died ({death.cause}): started again", highlight=False, soft_wrap=True
-            )
+            print_lines(self._console, f"actor {death.index} died ({death.cause}): started again")
 
     def report(self) -> Report:
         times, waited = self.counters.times(), self.transport.waited()
@@ -272,7 +271,7 @@ class ActorProcesses:
             seconds={
                 "environment": times.environment,
                 "inference": times.inference,
-                # Actors report their time now and then, the queue at once.
+                # Actors report their time at intervals, the queue reports at once.
                 "buffer": max(times.queue - waited, 0.0),
                 "waiting": min(waited, times.queue),
             },

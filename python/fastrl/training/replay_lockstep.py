@@ -32,7 +32,7 @@ class LockstepActors:
     """Environments in worker processes, stepped in rounds; see `fastrl.training.replay_actors.ActorProcesses`.
 
     Args:
-        spec: of the environment. A seed that it is reset with counts only where a new episode of the user's begins.
+        spec: of the environment. A seed for `reset` counts only where a new episode of the user's starts.
         num_workers: processes.
         algorithm: acts.
         replay: is filled.

@@ -22,7 +22,7 @@ from fastrl.envs import contract
 from fastrl.envs.spec import EnvSpec
 from fastrl.replay import PrioritizedSampler, Replay, ReplayError, UniformSampler
 from fastrl.replay.prefetch import Prefetcher
-from fastrl.training.collecting import EPISODE_STEPS, build_env
+from fastrl.training.episodes import build_env, episode_steps
 from fastrl.training.errors import TrainError, check_memory
 from fastrl.training.experience import Episodes, Source
 from fastrl.training.metrics import count, counted
@@ -30,6 +30,7 @@ from fastrl.training.replay_actors import ActorProcesses, TransportFactory
 from fastrl.training.replay_lockstep import LockstepActors
 from fastrl.training.row import Number
 from fastrl.utils.config import Setting, section
+from fastrl.utils.tables import print_lines
 from fastrl.utils.timer import Stopwatch
 from fastrl.utils.trust import Reach, writes_files
 
@@ -177,8 +178,7 @@ class ReplaySource(Source):
         self.make_transport: TransportFactory = QueueTransport
         env = build_env(spec)
         space, self.action_space = env.observation_space, env.action_space
-        own = None if env.spec is None else env.spec.max_episode_steps
-        self.episode_steps = own or EPISODE_STEPS
+        self.episode_steps = episode_steps(env)
         contract.close(env)
         if not isinstance(space, Box):
             raise TrainError(
@@ -365,8 +365,7 @@ class ReplaySource(Source):
         if difference:
             for env in range(self.num_envs):
                 replay.cut(env)
-            line = f"not to the bit as if it had never stopped: {difference}"
-            self._console.print(line, highlight=False, soft_wrap=True)
+            print_lines(self._console, f"not to the bit as if it had never stopped: {difference}")
         return actors
 
     def _resume_lockstep(self, actors: LockstepActors, replay: Replay, state: Mapping[str, Any]) -> str:

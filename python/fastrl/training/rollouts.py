@@ -1,35 +1,98 @@
 """Rollouts from any collector, as experience for an algorithm that learns from them."""
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Annotated, Any, Literal, Self
 
 import gymnasium
 import numpy as np
+from pydantic import Field
 from rich.console import Console
 
 from fastrl.algorithms.protocol import Algorithm, Problem
-from fastrl.collectors.fragment_stream import FragmentStream, Staleness
-from fastrl.collectors.protocol import Collector, Failure, Plan, Report, check_spaces
+from fastrl.collectors.factory import is_native, make_collector
+from fastrl.collectors.fragment_stream import FragmentStream, Staleness, pending_for
+from fastrl.collectors.protocol import CollectError, Collector, Failure, Plan, Report, check_spaces
+from fastrl.collectors.resources import cores
 from fastrl.collectors.saved_state import check_saved, num_running, packed, unpacked
 from fastrl.envs import contract
 from fastrl.envs.spec import EnvSpec
 from fastrl.rollout.fragment import Fragment
-from fastrl.training.collecting import (
-    CollectConfig,
-    build_env,
-    episode_steps,
-    open_collector,
-)
+from fastrl.training.episodes import EPISODE_STEPS, build_env, episode_steps
 from fastrl.training.errors import TrainError
 from fastrl.training.experience import Episodes, Source
 from fastrl.training.metrics import brief, counted
 from fastrl.training.row import Number
+from fastrl.utils.config import Setting, section
+from fastrl.utils.tables import print_lines
 from fastrl.utils.timer import Stopwatch
+from fastrl.utils.trust import Reach, connects_to_ray
 
 # The widest observation of a compiled actor.
 MAX_OBS_DIM = 2**16
+
+Method = Annotated[
+    Literal["auto", "sequential", "sync", "executor", "native", "ray"],
+    Field(
+        description="sequential: in this process; sync: processes that step together; executor: processes that each"
+        " run at their own pace; native: threads, for fastrl's compiled environments, where it is several times as"
+        " fast as processes; ray: Ray actors; auto: what suits the environment"
+    ),
+]
+
+
+@section
+class CollectConfig:
+    """Collection of experience, see fastrl.collectors."""
+
+    method: Annotated[Method, Setting(resumable=True, option="--collect", common=True)] = "auto"
+    n_workers: Annotated[
+        Annotated[int, Field(ge=1)] | Literal["auto"],
+        Field(description="worker processes or Ray actors; auto: by cores and memory"),
+        Setting(resumable=True, option="--n-workers", common=True),
+    ] = "auto"
+    episodes_per_update: Annotated[
+        int,
+        Field(
+            ge=0, description="whole episodes in each update; 0: num_steps steps of each environment instead"
+        ),
+        Setting(option="--episodes-per-update", common=True),
+    ] = 0
+    max_episode_steps: Annotated[
+        int,
+        Field(
+            ge=0,
+            description="with whole episodes: steps after which an episode is cut off; 0: the environment's limit, else"
+            f" {EPISODE_STEPS}",
+        ),
+    ] = 0
+    task_timeout: Annotated[
+        float,
+        Field(ge=0, description="seconds after which a worker that does not answer is replaced; 0: never"),
+        Setting(resumable=True, option="--task-timeout"),
+    ] = 300.0
+    start_method: Annotated[
+        Literal["spawn", "forkserver"],
+        Field(description="how worker processes are started"),
+        Setting(resumable=True, option="--start-method"),
+    ] = "forkserver"
+    asynchronous: Annotated[
+        int | None,
+        Field(
+            ge=1,
+            description="native: step so many environments as soon as they are ready, for long and uneven steps; none:"
+            " all environments of a thread step together",
+        ),
+        Setting(resumable=True),
+    ] = None
+    ray_address: Annotated[
+        str | None,
+        Field(description="address of a running Ray cluster; none: start Ray on this machine"),
+        Reach(connects_to_ray),
+        Setting(resumable=True, option="--ray-address"),
+    ] = None
 
 
 class RolloutSource(Source):
@@ -70,7 +133,7 @@ class RolloutSource(Source):
         except ValueError as error:
             raise TrainError(f"--env {spec.id}: {error}") from None
         self.obs_space, self.action_space = env.observation_space, env.action_space
-        self.episode_steps = episode_steps(collect, env)
+        self.episode_steps = episode_steps(env, collect.max_episode_steps)
         contract.close(env)
         obs_dim = int(np.prod(self.obs_space.shape or ()))
         if obs_dim > MAX_OBS_DIM:
@@ -145,12 +208,10 @@ class RolloutSource(Source):
         total = len(state["numbers"])
         lacking = total - len(state["running"])
         if self.plan.unit == "steps" and lacking:
-            self._print(
-                f"{lacking} of {total} running episodes are restarted: the checkpoint does not have their actions"
+            print_lines(
+                self._console,
+                f"{lacking} of {total} running episodes are restarted: the checkpoint does not have their actions",
             )
-
-    def _print(self, line: str) -> None:
-        self._console.print(line, highlight=False, soft_wrap=True, markup=False)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -181,9 +242,10 @@ class RolloutSource(Source):
             before, self._report = self._report, self._collector.report()
             self._failure_lines.print_new(self._report.failures)
             if self._report.diverged > before.diverged:
-                self._print(
+                print_lines(
+                    self._console,
                     f"{self._report.diverged} of {self.num_envs} running episodes were restarted: the same seed and"
-                    f" actions led elsewhere than before, so {self.spec.id} is not deterministic"
+                    f" actions led elsewhere than before, so {self.spec.id} is not deterministic",
                 )
         return self._report
 
@@ -259,6 +321,58 @@ class RolloutSource(Source):
         self._staleness = Staleness(**state["staleness"])
 
 
+def open_collector(config: CollectConfig, plan: Plan, console: Console, max_staleness: int = 0) -> Collector:
+    """Starts the collector that the settings ask for.
+
+    Args:
+        max_staleness: of fragments, for `fastrl.collectors.fragment_stream.FragmentStream`.
+
+    Raises:
+        TrainError: settings that do not suit the environment or the machine.
+        CollectError: its workers do not start.
+    """
+
+    # A collector refuses options that are not for it, and those alone were meant for it that were given.
+    usual = CollectConfig()
+    given = {
+        name: getattr(config, name)
+        for name in ("n_workers", "start_method", "ray_address")
+        if getattr(config, name) != getattr(usual, name)
+    }
+    if config.asynchronous is not None:
+        given["asynchronous"] = config.asynchronous
+    if config.task_timeout != usual.task_timeout:
+        given["task_timeout"] = config.task_timeout or None
+    if max_staleness and config.method != "sequential":
+        useful = plan.episodes if plan.unit == "episodes" else plan.num_envs
+        workers = min(cores(), useful) if config.n_workers == "auto" else config.n_workers
+        given["max_pending"] = pending_for(
+            plan, 1 if config.method in ("sync", "native") else workers, max_staleness
+        )
+    try:
+        collector = make_collector(
+            config.method,
+            plan,
+            log=functools.partial(print_lines, console),
+            **given,
+        )
+    except (ValueError, TypeError, ImportError) as error:
+        raise TrainError(f"--collect {config.method}: {error}") from None
+    except CollectError as error:
+        # The environment's own faults end a run as they do later on.
+        if error.traceback or str(error).startswith(plan.env.id):
+            raise
+        raise TrainError(f"--collect {config.method}: {error}") from None
+    if config.method != "auto":
+        faster = (
+            f"; {plan.env.id} is compiled: --collect native plays it in threads, several times as fast"
+            if collector.name != "native" and is_native(plan.env)
+            else ""
+        )
+        print_lines(console, f"collecting with {collector.name!r}{faster}")
+    return collector
+
+
 class FailurePrinter:
     """Prints workers' failures as they happen: a line each, the traceback of each cause once."""
 
@@ -278,7 +392,7 @@ class FailurePrinter:
             if failure.cause not in self._causes and failure.traceback:
                 line = f"{failure.traceback.rstrip()}\n{line}"
             self._causes.add(failure.cause)
-            self._console.print(line, highlight=False, soft_wrap=True, markup=False)
+            print_lines(self._console, line)
         self._printed = len(failures)
 
 

@@ -26,14 +26,15 @@ from fastrl.training.trainer import Training
 from fastrl.utils.config import ConfigError, Values, build, check, resumable_keys, to_toml
 from fastrl.utils.errors import UserError
 from fastrl.utils.files import to_json, write_atomically
+from fastrl.utils.tables import print_lines
 from fastrl.utils.trust import from_file, refuse_reach, trusted_import
 
 
 class StopSignals:
-    """Notes that the process was asked to stop, by Ctrl-C, SIGTERM, or SIGHUP of a terminal that closes; asked again by
-    one of the first two, it stops at once. (A terminal that closes says so twice, through its shell and by itself.)
+    """Notes a signal that asks the process to stop: Ctrl-C, SIGTERM, or SIGHUP of a terminal that closes. A second
+    Ctrl-C or SIGTERM stops it at once. (A terminal that closes sends SIGHUP twice, through its shell and by itself.)
 
-    Where SIGHUP is ignored, as under nohup, it stays so.
+    If SIGHUP is ignored, as under nohup, it stays ignored.
     """
 
     def __init__(self) -> None:
@@ -102,26 +103,27 @@ def resume_run(
             directory = stack.enter_context(RunDirectory(own_directory.parent))
             directory.check_own()
         file, state = load_newest(path)
-        with _using(file, "is no checkpoint of a run that this fastrl can resume"):
+        with using_checkpoint(file, "is no checkpoint of a run that this fastrl can resume"):
             _check_counts(state)
-            settings = resumed_settings(task, file, state, changes, trust=trust)
+            settings = resumed_settings(task, file, state["config"], changes, trust=trust)
             task.check_state(state, settings)
             trainer = task.make_trainer(settings, console)
             trainer.load_files(file.parent.parent)
             trainer.load_state_dict(state)
         directory = directory or stack.enter_context(new_directory(new_path, task.name))
         Checkpoints(directory.checkpoints).drop_after(trainer.steps)
-        console.print(f"resuming from {file}", highlight=False, soft_wrap=True)
+        print_lines(console, f"resuming from {file}")
         return _train(task, trainer, settings, directory, console)
 
 
 def resumed_settings(
-    task: Task, file: Path, state: Mapping[str, Any], changes: Values, *, trust: bool
+    task: Task, file: Path, config: Mapping[str, Any], changes: Values, *, trust: bool
 ) -> Any:
     """The settings that a run is resumed with: its own, changed.
 
     Args:
-        file, state: its checkpoint.
+        file: its checkpoint.
+        config: nested settings in it.
         changes: other values, by dotted key; one that the run has already is no change.
         trust: as of `fastrl.utils.trust.from_file`.
 
@@ -129,9 +131,9 @@ def resumed_settings(
         ConfigError: a setting changes that is not resumable, or they are no settings of this kind of run.
         TrustError: the checkpoint would reach beyond its run.
     """
-    algorithm = trusted_import("run.algorithm", task.algorithm_in(state["config"]), file, trust=trust)
+    algorithm = trusted_import("run.algorithm", task.algorithm_in(config), file, trust=trust)
     config_type = task.settings_type(algorithm)
-    own = check(config_type, state["config"], str(file))
+    own = check(config_type, config, str(file))
     old, new = build(config_type, own), build(config_type, own, with_one_goal(changes))
     goals = () if task.can_train_longer else ("run.total_steps", "run.total_episodes")
     resumable = [key for key in resumable_keys(config_type) if key not in goals]
@@ -143,21 +145,6 @@ def resumed_settings(
             )
     refuse_reach(config_type, own, str(file), trust=trust, named=changes)
     return new
-
-
-def saved_settings(task: Task, path: Path, changes: Values) -> Any:
-    """The settings that a run would be resumed with: those of its newest checkpoint, changed. Nothing is done with
-    them.
-
-    Raises:
-        CheckpointError: there is no checkpoint, or one without settings.
-        ConfigError: as of `resumed_settings`.
-    """
-    file, state = load_newest(path)
-    try:
-        return resumed_settings(task, file, state, changes, trust=True)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise unusable(file, "has no settings that this fastrl can read", error) from None
 
 
 def load_run(
@@ -219,12 +206,12 @@ def evaluate_run(
         TrainError, CollectError: the environment cannot be built or stepped.
     """
     settings, state = load_run(task, path, trust=trust, named=named)
-    with _using(path, "holds no policy that this fastrl can use"):
+    with using_checkpoint(path, "holds no policy that this fastrl can use"):
         return task.evaluate(state, settings, episodes=episodes, seed=seed, advance=advance, **options)
 
 
 @contextmanager
-def _using(checkpoint: Path, problem: str) -> Iterator[None]:
+def using_checkpoint(checkpoint: Path, problem: str) -> Iterator[None]:
     """Blames a checkpoint for errors of code that uses its contents, unless user, environment or machine are to blame.
 
     Raises:
@@ -276,7 +263,7 @@ def _load_weights(trainer: Training, settings: Any, task: Task, console: Console
     except Exception as error:
         raise unusable(file, "has no weights that this fastrl can use", error) from None
     kept = f"; {', '.join(fresh)} differ and start with new weights" if fresh else ""
-    console.print(f"starting with the weights of {file}{kept}", highlight=False, soft_wrap=True, markup=False)
+    print_lines(console, f"starting with the weights of {file}{kept}")
 
 
 def _train(
@@ -342,9 +329,7 @@ def _run_loop(
     run = trainer.run
     directory.write_settings(f'kind = "{task.name}"\n\n{to_toml(settings)}')
     over = ", whose run had no checkpoint yet: it starts over" if directory.starts_over else ""
-    console.print(
-        f"training on {trainer.device}, run directory {directory.path}{over}", highlight=False, soft_wrap=True
-    )
+    print_lines(console, f"training on {trainer.device}, run directory {directory.path}{over}")
     checkpoints = Checkpoints(directory.checkpoints, run.keep_checkpoints)
     total, unit = trainer.goal
     logged = LoggedRun(directory, trainer.steps, total, trainer.done, unit, settings, console)

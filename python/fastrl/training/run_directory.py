@@ -11,11 +11,9 @@ from typing import Self
 from fastrl.utils.errors import UserError
 from fastrl.utils.files import write_atomically
 
-# Begins the settings of every run: by it a directory is known as a run's.
+# First line of the settings of every run, by which its directory is recognised.
 _MARK = b"# The settings of this run of fastrl.\n"
-# As they began before there was that line.
-_OLD_MARK = b"[run]\n"
-# Begins the metrics of every run that has some.
+# First bytes of the metrics of every run.
 _ROW = b'{"steps": '
 
 
@@ -77,7 +75,7 @@ class RunDirectory:
             return
         if _has_checkpoint(self.path) or _begins_with(self.config, _MARK):
             raise RunDirectoryError(
-                f"{self.path} has a run in it: go on with --resume {self.path}, or choose another --run-dir"
+                f"{self.path} has a run in it: resume it with --resume {self.path}, or choose another --run-dir"
             )
         name = min(path.name for path in self.path.iterdir())
         raise RunDirectoryError(
@@ -90,7 +88,7 @@ class RunDirectory:
         Raises:
             RunDirectoryError
         """
-        files = {self.config: (_MARK, _OLD_MARK), self.metrics: (_ROW,)}
+        files = {self.config: (_MARK,), self.metrics: (_ROW,)}
         there = [file for file in files if file.exists()]
         if self.metrics.is_symlink():
             # Rows would be cut off and added in a file elsewhere; all others are replaced, not written to.
@@ -105,7 +103,7 @@ class RunDirectory:
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
         if kind is not None and self._was_empty and not self._was_begun():
-            # Whatever else is there was put there meanwhile.
+            # Only files of this run: another program may have added its own.
             for file in (self.config, self.metrics, self.profile):
                 file.unlink(missing_ok=True)
             for file in self.tensorboard.glob("events.out.tfevents.*"):
@@ -167,7 +165,7 @@ def new_directory(path: Path | None, name: str) -> RunDirectory:
 
 
 def _named(name: str) -> RunDirectory:
-    """One that nobody else has made."""
+    """A directory under ``runs`` that no other process has made."""
     stem = f"{name.partition(':')[0]}-{time.strftime('%Y%m%d-%H%M%S')}"
     for i in itertools.count(1):
         path = Path("runs", stem if i == 1 else f"{stem}-{i}")

@@ -13,16 +13,15 @@ from fastrl.algorithms import algorithms, find
 from fastrl.algorithms.protocol import Algorithm
 from fastrl.envs.spec import EnvSpec
 from fastrl.training.callbacks import Callback
-from fastrl.training.collecting import CollectConfig
 from fastrl.training.errors import TrainError
 from fastrl.training.evaluation import Advance, Evaluation, Returns, Scores
 from fastrl.training.experience import Source
-from fastrl.training.gpu import GpuMeter
-from fastrl.training.profiler import Profile
-from fastrl.training.rollouts import RolloutSource, check_num_envs
+from fastrl.training.profiler import GpuMeter, Profile
+from fastrl.training.rollouts import CollectConfig, RolloutSource, check_num_envs
 from fastrl.training.settings import RunConfig, Settings, settings_type, table_of, with_one_goal
 from fastrl.training.trainer import Trainer, Training
 from fastrl.utils.config import ConfigError, Preset, Values, build, check, sections, suggestion, to_tree
+from fastrl.utils.tables import print_lines
 from fastrl.utils.trust import from_file, trusted_import
 
 
@@ -62,7 +61,7 @@ class Task(ABC):
     learns_from: ClassVar[Sequence[str]] = ("rollouts",)
 
     def default_presets(self, env_id: str) -> Sequence[str]:
-        """Presets that an environment starts from; others go on top."""
+        """Presets of an environment; further presets override them."""
         return ()
 
     def settings_type(self, algorithm: str) -> type[Any]:
@@ -118,7 +117,7 @@ class Task(ABC):
     def choose_algorithm(
         self, preset: str | None, tree: Mapping[str, Any], source: str, *, trust: bool = False
     ) -> str:
-        """The algorithm of a new run that nobody has chosen: that of a file, else of a preset, else the task's own.
+        """The algorithm of a new run if no option names one: that of a file, else of a preset, else the task's own.
 
         Raises:
             ConfigError, TrustError: as of `make_settings`.
@@ -359,7 +358,7 @@ class Task(ABC):
     def show_scores(self, scores: Sequence[tuple[str, Scores]], console: Console) -> None:
         """Prints scores of several runs, with their names."""
         for name, each in scores:
-            console.print(f"{name}:", highlight=False, soft_wrap=True, markup=False)
+            print_lines(console, f"{name}:")
             each.show(console)
 
     def evaluation_work(self, episodes: int) -> int:

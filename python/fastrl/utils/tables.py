@@ -22,6 +22,12 @@ def show(console: Console, *parts: RenderableType) -> None:
             _show_text(console, part)
 
 
+def print_lines(console: Console, *lines: str) -> None:
+    """Prints lines as they are: not wrapped, not coloured, brackets are no markup."""
+    for line in lines:
+        console.print(line, highlight=False, soft_wrap=True, markup=False)
+
+
 def _show_text(console: Console, text: RenderableType, style: str | None = None) -> None:
     console.print(text, style=style, highlight=False, markup=False, soft_wrap=not console.is_terminal)
 

@@ -78,7 +78,7 @@ PRESETS: dict[str, Preset] = {
 
 
 def presets_for(env_id: str) -> list[str]:
-    """The presets that an environment begins with; others go on top."""
+    """The presets of an environment; further presets override them."""
     if env_id.startswith("Pendulum"):
         return ["classic", "pendulum"]
     return ["classic"] if env_id.startswith(("CartPole", "Acrobot", "MountainCar-")) else []

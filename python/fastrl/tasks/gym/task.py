@@ -9,8 +9,7 @@ from fastrl.envs.spec import EnvSpec
 from fastrl.tasks import gym
 from fastrl.tasks.gym.settings import PRESETS, EnvConfig, presets_for
 from fastrl.training.checkpoint import CheckpointError
-from fastrl.training.collecting import build_env, episode_steps
-from fastrl.training.episodes import play_episodes
+from fastrl.training.episodes import build_env, episode_steps, play_episodes
 from fastrl.training.evaluation import Advance, Returns
 from fastrl.training.task import Task
 from fastrl.utils.env_options import parse_options
@@ -54,7 +53,7 @@ class GymTask(Task):
             )
         except ValueError as error:
             raise CheckpointError(f"{spec.id}: {error}") from None
-        num_steps = episode_steps(settings.collect, env)
+        num_steps = episode_steps(env, settings.collect.max_episode_steps)
         returns = play_episodes(env, spec.id, actor, episodes, seed, num_steps, advance)
         contract.close(env)
         return Returns(returns)

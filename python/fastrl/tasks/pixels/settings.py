@@ -31,7 +31,7 @@ class EnvConfig:
         True
     )
     noop_max: Annotated[
-        int, Field(ge=0, description="a game begins after 1 to this many frames of action 0")
+        int, Field(ge=0, description="a game starts after 1 to this many frames of action 0")
     ] = 30
     life_loss_ends: Annotated[
         bool, Field(description="losing a life ends the episode for the learner, not the game")
@@ -103,6 +103,6 @@ PRESETS: dict[str, Preset] = {
 
 
 def preset_for(env_id: str) -> str:
-    """The preset that an environment starts from; others go on top."""
+    """The preset of an environment; further presets override it."""
     prefixes = {"SuperMarioBros": "mario", "fastrl/Catch": "toy"}
     return next((preset for prefix, preset in prefixes.items() if env_id.startswith(prefix)), "atari")

@@ -20,7 +20,7 @@ from fastrl.networks.q_network import QNetwork
 from fastrl.tasks import pixels
 from fastrl.tasks.pixels.settings import PRESETS, EnvConfig, preset_for
 from fastrl.training.checkpoint import CheckpointError
-from fastrl.training.collecting import build_env
+from fastrl.training.episodes import build_env
 from fastrl.training.evaluation import Advance, Returns
 from fastrl.training.replay_source import ActorConfig, ReplayConfig, ReplaySource
 from fastrl.training.settings import RunConfig

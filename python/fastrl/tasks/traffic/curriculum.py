@@ -20,6 +20,7 @@ from fastrl.training.metrics import counted
 from fastrl.training.multi_agent import Difficulty, MultiAgentSource
 from fastrl.training.row import Number
 from fastrl.utils.config import ConfigError, section
+from fastrl.utils.tables import print_lines
 
 if TYPE_CHECKING:
     from fastrl.training.trainer import Trainer
@@ -183,11 +184,10 @@ class CurriculumCallback(Callback):
         self._set_difficulty()
         difficulty = curriculum.difficulty()
         reason = "" if math.isnan(rate) else f" (success rate was {rate:.0%})"
-        self._console.print(
+        print_lines(
+            self._console,
             f"curriculum: level {curriculum.level} of {curriculum.levels} after {trainer.episodes:,} episodes:"
             f" {counted(difficulty.num_agents, 'vehicle')}, density {difficulty.density:.2g}{reason}",
-            highlight=False,
-            soft_wrap=True,
         )
 
     def groups(self, ended: Episodes) -> Mapping[str, Mapping[str, Number]]:

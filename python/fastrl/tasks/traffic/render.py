@@ -22,6 +22,7 @@ from fastrl.training.metrics import counted
 from fastrl.utils.errors import UserError
 from fastrl.utils.output import plain_console
 from fastrl.utils.progress import Progress
+from fastrl.utils.tables import print_lines
 from fastrl.utils.video import check_video, write_video
 
 if TYPE_CHECKING:
@@ -260,20 +261,13 @@ def render(
             for _ in watched():
                 pass
     if outputs.video is not None:
-        console.print(
-            f"{outputs.video}: {counted(shown, 'picture')}, {shown / fps:.1f} s",
-            highlight=False,
-            soft_wrap=True,
-        )
+        print_lines(console, f"{outputs.video}: {counted(shown, 'picture')}, {shown / fps:.1f} s")
     seen = recorder.trajectories()
     if outputs.log is not None:
         seen.save(outputs.log)
         cars = seen.present.shape[1]
-        console.print(
-            f"{outputs.log}: {counted(len(seen.time), 'moment')}, {counted(cars, 'car')}",
-            highlight=False,
-            soft_wrap=True,
-        )
+        line = f"{outputs.log}: {counted(len(seen.time), 'moment')}, {counted(cars, 'car')}"
+        print_lines(console, line)
     if outputs.time_space is not None:
         draw_time_space(seen, outputs.time_space, title=title)
-        console.print(f"{outputs.time_space}", highlight=False, soft_wrap=True)
+        print_lines(console, str(outputs.time_space))

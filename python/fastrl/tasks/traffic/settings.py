@@ -199,7 +199,7 @@ PRESETS: dict[str, Preset] = {
     "performance": _preset("what speed is measured with; with 5,000 episodes they drive well", 8, 300),
     "large-scale": _preset("a first look at many vehicles", 10, 100),
     "mega-scale": _preset("as many as fill the road", 12, 500),
-    # An action holds for a second: the effect of a tenth of a second could not be told from noise. An agent that is
+    # An action holds for a second: the effect of a tenth of a second is lost in noise. An agent that is
     # rewarded for driving evenly dissolves the wave by that alone; with wide exploration it would first learn to drive
     # like a human. Late in a run some policies fail on the most crowded rings: evaluations are as frequent as ends of
     # episodes, on enough rings to show it, and the policy to use is that of checkpoints/best.safetensors.

@@ -1,6 +1,6 @@
 """Base of searches for the best workflow: which order to train next, for how many episodes, starting from whose policy.
 
-A search is asked for the next training and told its outcome, until its budget of episodes is used up::
+A search proposes the next training (`ask`) and takes its outcome (`tell`), until its budget of episodes is used up::
 
     while (proposal := search.ask()) is not None:
         search.tell(learner.train_one(proposal.workflow, proposal.episodes, proposal.warm_start))
