@@ -17,7 +17,7 @@ from fastrl.envs.process_vector import ProcessVectorEnv
 from fastrl.utils.seeding import NO_ENV, env_seed
 
 NAME = "collect_cases:Wrong"
-FORM = contract.form_of(NAME, OBS.shape, OBS.dtype)
+FORM = contract.obs_form(NAME, OBS.shape, OBS.dtype)
 STEP = "step() should return (obs, reward, terminated, truncated, info), got "
 OBS_OF = (
     "() gave an observation that its observation_space does not have: expected numbers of shape (2, 2), got "
@@ -136,7 +136,7 @@ def test_rewards_and_flags_may_have_any_numeric_type(reward: Any, flag: Any) -> 
 
 
 def test_floats_are_refused_for_a_space_of_integers() -> None:
-    form = contract.form_of("it", (2,), np.uint8)
+    form = contract.obs_form("it", (2,), np.uint8)
     env = Scripted((np.zeros(2, np.int64), {}), (np.zeros(2), {}))
     contract.reset(env, form)
     with pytest.raises(
@@ -146,7 +146,7 @@ def test_floats_are_refused_for_a_space_of_integers() -> None:
 
 
 def test_integers_that_do_not_fit_the_dtype_are_refused() -> None:
-    form = contract.form_of("it", (2,), np.uint8)
+    form = contract.obs_form("it", (2,), np.uint8)
     env = Scripted(
         (np.array([0, 255]), {}), (np.array([0, 256]), {}), (np.array([-1, 0]), 0.0, False, False, {})
     )

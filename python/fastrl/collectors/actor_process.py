@@ -101,7 +101,7 @@ def collect(job: Job, counters: SharedCounters, sender: Sender, weights: Weights
     shape, dtype = job.row["obs"].shape, job.row["obs"].base
     stacks = Stacks(len(envs), job.stack, shape, dtype)
     spec = envs[0].spec
-    form = contract.form_of(type(envs[0].unwrapped).__name__ if spec is None else spec.id, shape, dtype)
+    form = contract.obs_form(type(envs[0].unwrapped).__name__ if spec is None else spec.id, shape, dtype)
     for i, env in enumerate(envs):
         stacks.begin(i, contract.reset(env, form, int(seeds[i]))[0])
     # A step of all environments may add two rows for each.

@@ -165,7 +165,7 @@ class EnvRunner:
         self._stop = memoryview(b"\0") if stop is None else stop
         self._envs: list[gymnasium.Env[Any, Any]] = []
         self._actor: Actor | None = None
-        self.form = contract.form_of(plan.env.id, plan.obs_space.shape or (), plan.obs_space.dtype)
+        self.form = contract.obs_form(plan.env.id, plan.obs_space.shape or (), plan.obs_space.dtype)
         self._started = False
         rows = len(self.env_indices)
         self._obs = np.zeros((rows, plan.obs_dim), np.float32)

@@ -24,7 +24,7 @@ from fastrl.collectors.failures import last_line
 from fastrl.collectors.protocol import CollectError, Plan
 from fastrl.collectors.running import RunningEpisode
 from fastrl.collectors.weights import Weights
-from fastrl.envs.spec import ElsewhereError, unpickled
+from fastrl.envs.spec import ElsewhereError, unpickle
 from fastrl.utils import processes
 
 # Asks a process for the traceback of what it is doing.
@@ -240,7 +240,7 @@ def init_process(
     faulthandler.enable(report.fileno())
     faulthandler.register(DUMP_SIGNAL, report.fileno(), chain=True)
     try:
-        _process = _Process(unpickled(payload), env_indices, slots, weights, stop, report, rebuild)
+        _process = _Process(unpickle(payload), env_indices, slots, weights, stop, report, rebuild)
         # Unlike atexit, it is done in processes of every start method.
         util.Finalize(None, _process.close, exitpriority=10)
     except Exception as error:

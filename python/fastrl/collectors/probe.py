@@ -19,7 +19,7 @@ from fastrl.collectors.failures import last_line
 from fastrl.collectors.protocol import CollectError, Plan
 from fastrl.collectors.resources import MIB, memory_of
 from fastrl.envs import contract
-from fastrl.envs.spec import ElsewhereError, unpickled
+from fastrl.envs.spec import ElsewhereError, unpickle
 from fastrl.utils import processes
 from fastrl.utils.seeding import NO_ENV, env_seed
 
@@ -106,7 +106,7 @@ def _work(payload: bytes, sender: Connection) -> None:
     """Target of the probing process."""
     processes.init_worker()
     try:
-        result: Any = _measure(unpickled(payload))
+        result: Any = _measure(unpickle(payload))
     except (CollectError, contract.ContractError) as error:
         result = (str(error), "")
     except ElsewhereError as error:

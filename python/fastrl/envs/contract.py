@@ -44,7 +44,7 @@ class Form(NamedTuple):
     integer_dtype: np.dtype[Any] | None
 
 
-def form_of(name: str, shape: tuple[int, ...], dtype: Any) -> Form:
+def obs_form(name: str, shape: tuple[int, ...], dtype: Any) -> Form:
     """The form for the shape and dtype of an observation space."""
     expected: np.dtype[Any] = np.dtype(dtype)
     if expected.kind == "f":
@@ -76,7 +76,7 @@ def reset(
     try:
         result = env.reset(seed=seed) if options is None else env.reset(seed=seed, options=options)
     except Exception as error:
-        if (wrong := explained(name, error)) is not None:
+        if (wrong := explain_error(name, error)) is not None:
             raise wrong from None
         raise
     if not (isinstance(result, tuple) and len(result) == 2):
@@ -103,7 +103,7 @@ def step(
     try:
         result = env.step(action)
     except Exception as error:
-        if (wrong := explained(name, error)) is not None:
+        if (wrong := explain_error(name, error)) is not None:
             raise wrong from None
         raise
     # Not the types that the environment declares: these checks find out.
@@ -127,7 +127,7 @@ def step(
     return obs, reward, terminated, truncated, info
 
 
-def explained(name: str, error: Exception) -> ContractError | None:
+def explain_error(name: str, error: Exception) -> ContractError | None:
     """The error to raise instead of an error of Gymnasium's wrappers that an environment with the old Gym's interface
     caused; None for other errors."""
     text = str(error)

@@ -251,7 +251,7 @@ class ImageGame:
             raise ValueError(f"{name}: expected Discrete actions from 0 on, got {actions}")
         assert space.shape is not None
         self._env = env
-        self._form = contract.form_of(name, space.shape, space.dtype)
+        self._form = contract.obs_form(name, space.shape, space.dtype)
         self._frame: Frame = np.zeros(space.shape, np.uint8)
         self.shape: tuple[int, int] = (space.shape[0], space.shape[1])
         self.num_actions = int(actions.n)

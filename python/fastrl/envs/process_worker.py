@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from fastrl._native._rust import LockstepBarrier
 from fastrl.envs import contract
-from fastrl.envs.spec import ElsewhereError, EnvSpec, unpickled
+from fastrl.envs.spec import ElsewhereError, EnvSpec, unpickle
 from fastrl.utils import processes
 
 # Alignment of the arrays in bytes, so that no two share a cache line.
@@ -181,7 +181,7 @@ class _Worker:
         self.masks, self.info = memory.masks[own], memory.info[own]
         self.mask_methods = [contract.mask_method(env) if task.action_masks else None for env in envs]
         self.reset_info: list[tuple[float, ...]] = [()] * len(envs)
-        self.form = contract.form_of(task.spec.id, memory.obs.shape[1:], memory.obs.dtype)
+        self.form = contract.obs_form(task.spec.id, memory.obs.shape[1:], memory.obs.dtype)
         self.lengths = [0] * len(envs)
         self.ended = [False] * len(envs)
         self.limit = task.max_episode_steps or sys.maxsize
@@ -278,7 +278,7 @@ def work(index: int, payload: bytes, pipe: Connection) -> None:
     barrier: LockstepBarrier | None = None
     memory: Memory | None = None
     try:
-        task: WorkerTask = unpickled(payload)
+        task: WorkerTask = unpickle(payload)
         envs = [task.spec.make() for _ in task.envs]
         spaces = [(env.observation_space, env.action_space) for env in envs]
         pipe.send(EnvsBuilt(spaces, dict(envs[0].metadata), envs[0].render_mode))

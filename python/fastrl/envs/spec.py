@@ -30,7 +30,7 @@ def _elsewhere(problem: str, name: str) -> ElsewhereError:
     )
 
 
-def unpickled(payload: bytes) -> Any:
+def unpickle(payload: bytes) -> Any:
     """Loads an object that another process has pickled, with an environment's spec in it.
 
     Raises:

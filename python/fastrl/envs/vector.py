@@ -134,12 +134,12 @@ def as_autoreset_mode(mode: AutoresetMode | str) -> AutoresetMode:
     raise ValueError(f"autoreset_mode: expected {names} or gymnasium's AutoresetMode, got {mode!r}")
 
 
-def _masked(info: dict[str, Any], mask: NDArray[np.bool_]) -> dict[str, Any]:
+def _add_masks(info: dict[str, Any], mask: NDArray[np.bool_]) -> dict[str, Any]:
     """Gymnasium's form of an info that only some environments have: zeros elsewhere, and a mask beside each key."""
     masked: dict[str, Any] = {}
     for key, value in info.items():
         if isinstance(value, dict):
-            masked[key] = _masked(value, mask)
+            masked[key] = _add_masks(value, mask)
         else:
             masked[key] = np.zeros_like(value)
             masked[key][mask] = value[mask]
@@ -310,7 +310,7 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
             info |= {
                 "final_obs": self._as_obs(final_obs),
                 "_final_obs": ended,
-                "final_info": _masked(final_info, ended),
+                "final_info": _add_masks(final_info, ended),
                 "_final_info": ended.copy(),
             }
         return self._as_obs(obs), rewards, terminations, truncations, info
@@ -370,7 +370,7 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
     def _info(self) -> dict[str, Any]:
         if self._info_of is None:
             return {}
-        return _masked(self._info_of(self._native), np.ones(self.num_envs, np.bool_))
+        return _add_masks(self._info_of(self._native), np.ones(self.num_envs, np.bool_))
 
     def render(self) -> tuple[Any, ...] | None:
         """With `render_mode="ansi"` one text an environment, with "rgb_array" one picture, uint8 [H, W, 3]. In mode

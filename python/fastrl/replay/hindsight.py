@@ -96,16 +96,16 @@ class HindsightSampler(UniformSampler):
         after = batch.next_obs[:count]
         reached = after[:, self._achieved.start : self._achieved.stop]
         wanted = after[:, self._desired.start : self._desired.stop]
-        batch.rewards[:count] = _checked("reward_fn", self._reward_fn(reached, wanted), count)
+        batch.rewards[:count] = _check_shape("reward_fn", self._reward_fn(reached, wanted), count)
         if self._terminated_fn is not None:
-            ended = _checked("terminated_fn", self._terminated_fn(reached, wanted), count)
+            ended = _check_shape("terminated_fn", self._terminated_fn(reached, wanted), count)
             batch.terminated[:count] = ended
             continues = (~batch.terminated[:count]).to(torch.float32)
             batch.discounts[:count] = continues * float(np.float32(self._gamma))
         return batch
 
 
-def _checked(name: str, values: Tensor, count: int) -> Tensor:
+def _check_shape(name: str, values: Tensor, count: int) -> Tensor:
     if tuple(values.shape) != (count,):
         raise ValueError(f"{name} must return shape [{count}], got {list(values.shape)}")
     return values

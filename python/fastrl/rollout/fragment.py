@@ -121,21 +121,21 @@ def first_not_finite(arrays: Mapping[str, NDArray[Any]], num_steps: int) -> tupl
     """The step and row of the first NaN or infinity in a fragment that is not `all_finite`, and a text that says
     where it came from. Step -1 is the observation that the first action was chosen on."""
 
-    def strange(values: NDArray[np.float32]) -> str:
+    def not_finite(values: NDArray[np.float32]) -> str:
         return ", ".join(sorted({str(value) for value in values[~np.isfinite(values)].tolist()}))
 
     rewards, obs, final_obs = arrays["rewards"], arrays["obs"], arrays.get("final_obs")
     for row in range(rewards.shape[1]):
-        if found := strange(obs[0, row]):
-            return -1, row, f"reset() gave an observation with {found}"
+        if values := not_finite(obs[0, row]):
+            return -1, row, f"reset() gave an observation with {values}"
     for t in range(num_steps):
         for row in range(rewards.shape[1]):
             ended = arrays["terminations"][t, row] or arrays["truncations"][t, row]
             if not np.isfinite(rewards[t, row]):
                 return t, row, f"step() gave the reward {rewards[t, row]}"
             last = final_obs[t, row] if ended and final_obs is not None else obs[t + 1, row]
-            if found := strange(last):
-                return t, row, f"step() gave an observation with {found}"
-            if found := strange(obs[t + 1, row]):
-                return t, row, f"reset() after it gave an observation with {found}"
+            if values := not_finite(last):
+                return t, row, f"step() gave an observation with {values}"
+            if values := not_finite(obs[t + 1, row]):
+                return t, row, f"reset() after it gave an observation with {values}"
     raise ValueError("all numbers of this fragment are finite")

@@ -47,8 +47,8 @@ class MultiAgentRollout(Rollout):
     def compute_advantages(self, gamma: float, gae_lambda: float, reward_scale: float = 1.0) -> None:
         """Fills `advantages` and `returns` from rewards times ``reward_scale`` (``fastrl._native._returns.gae``).
 
-        An agent's life ends with its termination or truncation, so that nothing flows back to it from the rows after
-        it. A row without an agent is treated as a life of one step, terminated, of reward and value 0.
+        An agent's episode ends with its termination or truncation, so that nothing of the rows after it is
+        bootstrapped. A row without an agent is treated as an episode of one step, terminated, of reward and value 0.
         """
         alive = self.alive[:-1]
         self._compute_gae(

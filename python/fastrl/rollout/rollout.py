@@ -197,9 +197,9 @@ def discounted_sums(
     sums = np.empty(rewards.shape, np.float32)
     begins = np.zeros(ended.shape, np.bool_)
     begins[:-1] = ended[-2::-1]
-    nowhere, unread = np.zeros_like(begins), np.zeros_like(sums)
+    truncations, final_values = np.zeros_like(begins), np.zeros_like(sums)
     _returns.discounted_returns(
-        np.ascontiguousarray(rewards[::-1]), begins, nowhere, unread, before, sums, gamma=gamma
+        np.ascontiguousarray(rewards[::-1]), begins, truncations, final_values, before, sums, gamma=gamma
     )
     return sums[::-1]
 

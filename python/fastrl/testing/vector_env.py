@@ -114,10 +114,10 @@ def check_vector_env(
         for clause, check in _CHECKS_OF_EACH_MODE.items():
             if clause in skip or (clause in AutoresetMode.__members__ and clause != mode.name):
                 continue
-            with _naming(clause if clause == mode.name else f"{mode.name}, {clause}"):
+            with _prefix_errors(clause if clause == mode.name else f"{mode.name}, {clause}"):
                 check(kit)
     if _MODES_AGREE not in skip:
-        with _naming(_MODES_AGREE):
+        with _prefix_errors(_MODES_AGREE):
             _check_modes_agree(kit)
 
 
@@ -161,7 +161,7 @@ class _Kit:
 
 
 @contextmanager
-def _naming(clause: str) -> Iterator[None]:
+def _prefix_errors(clause: str) -> Iterator[None]:
     """Puts the clause before the message of every error."""
     try:
         yield

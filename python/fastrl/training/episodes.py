@@ -74,7 +74,7 @@ def play_episodes(
     draws = np.zeros((1, takes.size), np.float32) if takes.is_box else np.zeros(1, np.int64)
     log_probs = np.zeros(1, np.float32)
     nothing = np.zeros(1, np.uint64), np.zeros(1, np.int64)
-    form = contract.form_of(env_id, env.observation_space.shape or (), env.observation_space.dtype)
+    form = contract.obs_form(env_id, env.observation_space.shape or (), env.observation_space.dtype)
     returns = []
     for number in np.random.SeedSequence([seed, 1]).generate_state(episodes):
         episode_seed, total, step = int(number) >> 1, 0.0, 0

@@ -35,7 +35,7 @@ from fastrl.envs.traffic.highway_config import (
     MOST_ENVS,
     action_names,
     action_space,
-    checked,
+    check_config,
     native_options,
     observation_space,
 )
@@ -56,7 +56,7 @@ def _simulator(
     """The checked config, and a function that builds the compiled highways for an autoreset mode."""
     num_envs = as_integer("num_envs", num_envs, 1, MOST_ENVS)
     num_threads = as_integer("num_threads", num_threads, 0, 1024)
-    config = checked({} if config is None else config, HIGHWAY_FAST_DEFAULTS if fast else HIGHWAY_DEFAULTS)
+    config = check_config({} if config is None else config, default_config(fast=fast))
     options = native_options(config, fast=fast)
     if max_episode_steps is not None:
         steps = as_integer("max_episode_steps", max_episode_steps, 1, 2**31)
@@ -68,7 +68,7 @@ def _simulator(
 
 def default_config(*, fast: bool = False) -> dict[str, Any]:
     """highway-env's defaults of `highway-v0`, or of `highway-fast-v0`."""
-    return checked({}, HIGHWAY_FAST_DEFAULTS if fast else HIGHWAY_DEFAULTS)
+    return check_config({}, HIGHWAY_FAST_DEFAULTS if fast else HIGHWAY_DEFAULTS)
 
 
 class HighwayVectorEnv(NativeVectorEnv):
@@ -212,7 +212,7 @@ class HighwayEnv(SingleEnv):
 
     def _build(self, options: Mapping[str, Any]) -> None:
         super()._build({**options, "fast": self.fast, "info": False})
-        self.config = checked(self._vector.config, self._vector.config)
+        self.config = check_config(self._vector.config, self._vector.config)
 
     @classmethod
     def default_config(cls) -> dict[str, Any]:
@@ -220,7 +220,7 @@ class HighwayEnv(SingleEnv):
 
     def configure(self, config: Mapping[str, Any]) -> None:
         """Changes the config from the next reset on."""
-        self.config = checked(config, self.config)
+        self.config = check_config(config, self.config)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None

@@ -145,6 +145,11 @@ def _number(path: str, value: Any, *, least: float = -math.inf, above: float = -
         raise ValueError(f"{path}: expected a finite number{bound}, at most {LARGEST:g}, got {value!r}")
 
 
+def _flags(path: str, given: Mapping[str, Any], *keys: str) -> None:
+    for key in keys:
+        _flag(f"{path}[{key!r}]", given[key])
+
+
 def _flag(path: str, value: Any) -> None:
     if not isinstance(value, bool | np.bool_):
         raise TypeError(f"{path}: expected True or False, got {value!r}")
@@ -180,21 +185,24 @@ def _choice(path: str, value: Any, choices: Sequence[str]) -> None:
         raise ValueError(f"{path}: expected one of {', '.join(map(repr, choices))}, got {value!r}{hint}")
 
 
-def _features(path: str, value: Any, known: Sequence[str]) -> None:
-    if not isinstance(value, Sequence) or isinstance(value, str):
-        raise TypeError(f"{path}: expected a list of names, got {value!r}")
-    if not value:
-        raise ValueError(f"{path}: expected at least one name, got none")
-    for name in value:
-        _choice(path, name, known)
-    if len(set(value)) != len(value):
-        raise ValueError(f"{path}: expected each name once, got {list(value)}")
-
-
-def _features_range(path: str, value: Any) -> None:
-    _known(path, value, dict.fromkeys(VEHICLE_FEATURES))
-    for name, limits in value.items():
-        _range(f"{path}[{name!r}]", limits)
+def _check_features(path: str, given: Mapping[str, Any], known: Sequence[str]) -> None:
+    """Checks the names of features and the ranges of their values, where they are given."""
+    names, ranges = given["features"], given["features_range"]
+    if names is not None:
+        where = f"{path}['features']"
+        if not isinstance(names, Sequence) or isinstance(names, str):
+            raise TypeError(f"{where}: expected a list of names, got {names!r}")
+        if not names:
+            raise ValueError(f"{where}: expected at least one name, got none")
+        for name in names:
+            _choice(where, name, known)
+        if len(set(names)) != len(names):
+            raise ValueError(f"{where}: expected each name once, got {list(names)}")
+    if ranges is not None:
+        where = f"{path}['features_range']"
+        _known(where, ranges, dict.fromkeys(VEHICLE_FEATURES))
+        for name, limits in ranges.items():
+            _range(f"{where}[{name!r}]", limits)
 
 
 def _check_kinematics(path: str, given: Mapping[str, Any]) -> None:
@@ -205,13 +213,11 @@ def _check_kinematics(path: str, given: Mapping[str, Any]) -> None:
             f"{path}['vehicles_count']: expected 2 to {MOST_VEHICLES}, got 1, with which highway-env shows every"
             " vehicle within 200 m, outside of its own observation space: use 2 and leave out the second row"
         )
-    if given["features"] is not None:
-        _features(f"{path}['features']", given["features"], VEHICLE_FEATURES)
-    if given["features_range"] is not None:
-        _features_range(f"{path}['features_range']", given["features_range"])
+    _check_features(path, given, VEHICLE_FEATURES)
     _choice(f"{path}['order']", given["order"], ("sorted", "shuffled"))
-    for key in ("absolute", "normalize", "clip", "see_behind", "observe_intentions", "include_obstacles"):
-        _flag(f"{path}[{key!r}]", given[key])
+    _flags(
+        path, given, "absolute", "normalize", "clip", "see_behind", "observe_intentions", "include_obstacles"
+    )
 
 
 def _check_time_to_collision(path: str, given: Mapping[str, Any]) -> None:
@@ -219,10 +225,7 @@ def _check_time_to_collision(path: str, given: Mapping[str, Any]) -> None:
 
 
 def _check_occupancy_grid(path: str, given: Mapping[str, Any]) -> None:
-    if given["features"] is not None:
-        _features(f"{path}['features']", given["features"], (*VEHICLE_FEATURES, "on_road"))
-    if given["features_range"] is not None:
-        _features_range(f"{path}['features_range']", given["features_range"])
+    _check_features(path, given, (*VEHICLE_FEATURES, "on_road"))
     if given["grid_size"] is not None:
         if not isinstance(given["grid_size"], Sequence | np.ndarray) or len(given["grid_size"]) != 2:
             raise ValueError(
@@ -235,8 +238,7 @@ def _check_occupancy_grid(path: str, given: Mapping[str, Any]) -> None:
         for i in range(2):
             _number(f"{path}['grid_step'][{i}]", given["grid_step"][i], above=0)
     _only(f"{path}['absolute']", given["absolute"], False, "highway-env does not implement it either")
-    for key in ("align_to_vehicle_axes", "clip", "as_image"):
-        _flag(f"{path}[{key!r}]", given[key])
+    _flags(path, given, "align_to_vehicle_axes", "clip", "as_image")
     if given["vehicles_count"] is not None:
         as_integer(f"{path}['vehicles_count']", given["vehicles_count"], 1, MOST_VEHICLES)
     shape = grid_shape(given)
@@ -245,8 +247,7 @@ def _check_occupancy_grid(path: str, given: Mapping[str, Any]) -> None:
 
 
 def _check_axes(path: str, given: Mapping[str, Any]) -> None:
-    _flag(f"{path}['longitudinal']", given["longitudinal"])
-    _flag(f"{path}['lateral']", given["lateral"])
+    _flags(path, given, "longitudinal", "lateral")
     if not given["longitudinal"] and not given["lateral"]:
         raise ValueError(f"{path}: expected 'longitudinal' or 'lateral' to be True, got neither")
 
@@ -292,7 +293,7 @@ _CHECKS: dict[str, Callable[[str, Mapping[str, Any]], None]] = {
 }
 
 
-def filled(given: Mapping[str, Any], kinds: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+def fill_defaults(given: Mapping[str, Any], kinds: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
     """A nested dict with missing keys set to the defaults of its type."""
     return kinds[given["type"]] | dict(given)
 
@@ -311,10 +312,10 @@ def _check_nested(path: str, given: Any, kinds: Mapping[str, dict[str, Any]], no
         )
     known = kinds[given["type"]]
     _known(path, {key: value for key, value in given.items() if key != "type"}, known)
-    _CHECKS[given["type"]](path, filled(given, kinds))
+    _CHECKS[given["type"]](path, fill_defaults(given, kinds))
 
 
-def checked(given: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
+def check_config(given: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
     """Checks `base` updated by `given`, as highway-env updates it: a nested dict is replaced as a whole.
 
     Raises:
@@ -340,14 +341,8 @@ def checked(given: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]
         as_integer(path("initial_lane_id"), config["initial_lane_id"], 0, config["lanes_count"] - 1)
     _choice(path("other_vehicles_type"), config["other_vehicles_type"], tuple(VEHICLE_TYPES))
     _range(path("reward_speed_range"), config["reward_speed_range"])
-    for key in (
-        "normalize_reward",
-        "offroad_terminal",
-        "render_agent",
-        "show_trajectories",
-        "neighbour_vehicles_connected_lanes",
-    ):
-        _flag(path(key), config[key])
+    _flags("config", config, "normalize_reward", "offroad_terminal", "render_agent", "show_trajectories")
+    _flags("config", config, "neighbour_vehicles_connected_lanes")
     _only(path("manual_control"), config["manual_control"], False, "there is no keyboard control")
     _only(path("real_time_rendering"), config["real_time_rendering"], False, "frames are drawn on request")
     if config["offscreen_rendering"] is not None:
@@ -382,7 +377,7 @@ def frames_per_step(config: Mapping[str, Any]) -> int:
 
 def time_steps(config: Mapping[str, Any]) -> int:
     """Cells along the time axis of a TimeToCollision observation."""
-    horizon = filled(config["observation"], OBSERVATIONS)["horizon"]
+    horizon = fill_defaults(config["observation"], OBSERVATIONS)["horizon"]
     return int(horizon / (1 / config["policy_frequency"]))
 
 
@@ -410,7 +405,7 @@ def observation_features(observation: Mapping[str, Any]) -> list[str]:
 
 def observation_space(config: Mapping[str, Any]) -> Box:
     """The observation space of highway-env: unbounded float32; times to collision in [0, 1]; images uint8."""
-    observation = filled(config["observation"], OBSERVATIONS)
+    observation = fill_defaults(config["observation"], OBSERVATIONS)
     if observation["type"] == "TimeToCollision":
         return Box(0, 1, (3, 3, time_steps(config)), np.float32)
     features = observation_features(observation)
@@ -424,7 +419,7 @@ def observation_space(config: Mapping[str, Any]) -> Box:
 
 def action_names(config: Mapping[str, Any]) -> tuple[str, ...]:
     """Names of the meta-actions in their order; empty for other action types."""
-    action = filled(config["action"], ACTIONS)
+    action = fill_defaults(config["action"], ACTIONS)
     if action["type"] != "DiscreteMetaAction":
         return ()
     if action["longitudinal"] and action["lateral"]:
@@ -433,7 +428,7 @@ def action_names(config: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def action_space(config: Mapping[str, Any]) -> Discrete | Box:
-    action = filled(config["action"], ACTIONS)
+    action = fill_defaults(config["action"], ACTIONS)
     if action["type"] == "DiscreteMetaAction":
         return Discrete(len(action_names(config)))
     size = int(action["longitudinal"]) + int(action["lateral"])
@@ -465,19 +460,19 @@ def native_options(config: Mapping[str, Any], *, fast: bool) -> dict[str, Any]:
         "offroad_terminal": bool(config["offroad_terminal"]),
         "all_collisions": not fast,
         "observation": _native_observation(config),
-        "action": _native_action(filled(config["action"], ACTIONS)),
+        "action": _native_action(fill_defaults(config["action"], ACTIONS)),
     }
 
 
 def _native_observation(config: Mapping[str, Any]) -> dict[str, Any]:
-    observation = filled(config["observation"], OBSERVATIONS)
+    observation = fill_defaults(config["observation"], OBSERVATIONS)
     if observation["type"] == "TimeToCollision":
         return {"type": "TimeToCollision", "time_steps": time_steps(config)}
     kinds = {"features": observation_features(observation), "ranges": _ranges(config, observation)}
     if observation["type"] == "Kinematics":
         shuffled = observation["order"] == "shuffled"
         return (
-            _some(observation, "type", "vehicles_count", "absolute", "clip", "see_behind")
+            _pick(observation, "type", "vehicles_count", "absolute", "clip", "see_behind")
             | kinds
             | {"shuffled": shuffled}
         )
@@ -487,10 +482,10 @@ def _native_observation(config: Mapping[str, Any]) -> dict[str, Any]:
         "step": tuple(step.tolist()),
         "shape": grid_shape(observation),
     }
-    return _some(observation, "type", "align_to_vehicle_axes", "clip", "as_image") | kinds | corner
+    return _pick(observation, "type", "align_to_vehicle_axes", "clip", "as_image") | kinds | corner
 
 
-def _some(given: Mapping[str, Any], *keys: str) -> dict[str, Any]:
+def _pick(given: Mapping[str, Any], *keys: str) -> dict[str, Any]:
     return {key: given[key] for key in keys}
 
 

@@ -99,7 +99,9 @@ class Trajectories:
             raise TrajectoryError(f"{path} was written by another version of fastrl")
         names = {field.name for field in fields(cls)}
         if set(arrays) != names:
-            raise TrajectoryError(f"{path} is no trajectory log: {sorted(names ^ set(arrays))} are odd")
+            raise TrajectoryError(
+                f"{path} is no trajectory log: {sorted(names ^ set(arrays))} are missing or unknown"
+            )
         return cls(**arrays | {"env": str(arrays["env"]), "closed": bool(arrays["closed"])})
 
 
