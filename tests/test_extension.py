@@ -1,4 +1,4 @@
-"""A new algorithm, logger, task and compiled environment: each is one file, and the package is not touched."""
+"""A new algorithm, logger and task: each is one file, and the package is not touched."""
 
 import importlib.util
 import json
@@ -137,17 +137,3 @@ def test_a_task_of_ones_own_has_help_and_settings(capsys: pytest.CaptureFixture[
     assert "short: episodes of four steps" in text
     assert main(["train", TASK, "--length=3", "--print-config"]) == 0
     assert tomllib.loads(capsys.readouterr().out)["env"]["length"] == 3
-
-
-def test_a_compiled_environment_of_ones_own_is_collected_natively(tmp_path: Path) -> None:
-    env = "drift_env:stub/Drift-v0"
-    options = [env, "--env.options", "limit=9", "--run.eval_episodes=2"]
-    train(tmp_path / "auto", *options)
-    train(tmp_path / "sequential", *options, "--collect=sequential")
-    native, single = (
-        json.loads((tmp_path / name / "summary.json").read_text()) for name in ("auto", "sequential")
-    )
-    assert (native["collector"], single["collector"]) == ("native", "sequential")
-    # The same episodes, whether it is stepped as a vector or one by one.
-    assert differences(learnt(tmp_path / "auto")["learner"], learnt(tmp_path / "sequential")["learner"]) == []
-    assert native["evaluation"] == single["evaluation"]

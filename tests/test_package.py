@@ -148,7 +148,7 @@ def test_only_what_is_linked_is_listed_and_a_changed_list_is_noticed(tmp_path: P
     assert {"pyo3", "rayon", "serde", "libc", "numpy"} <= listed  # numpy: PyO3's bindings
     assert listed.isdisjoint({"fastrl-core", "proptest", "criterion", "loom", "syn", "serde_derive", "cc"})
     shutil.copytree(ROOT / "build_backend", tmp_path / "build_backend")
-    for name in ("Cargo.toml", "Cargo.lock", "rust", "benches"):
+    for name in ("Cargo.toml", "Cargo.lock", "rust", "benches", "examples"):
         (tmp_path / name).symlink_to(ROOT / name)
     (tmp_path / "licenses").mkdir()
     (tmp_path / "licenses" / "rust-crates.txt").write_text("bitflags 0.1.0: MIT\n")

@@ -115,7 +115,7 @@ def find_circle(modules: dict[Module, str]) -> list[str]:
     return []
 
 
-@pytest.mark.parametrize("crate", ["core", "python"])
+@pytest.mark.parametrize("crate", ["binding", "core", "python"])
 def test_no_modules_depend_on_each_other_in_a_circle(crate: str) -> None:
     circle = find_circle(read_modules(RUST / crate / "src"))
     assert not circle, f"fastrl-{crate}: " + " -> ".join(circle)

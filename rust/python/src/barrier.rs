@@ -3,6 +3,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
+use fastrl_binding::timeout::Timeout;
 use fastrl_core::barrier;
 use fastrl_core::shm::Error;
 use numpy::PyArray1;
@@ -12,7 +13,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyType;
 
 use crate::errors::from_shm;
-use crate::shm::{Timeout, count};
+use crate::shm::count;
 
 /// Interval in which a waiting member lets Python handle signals; nothing in the barrier depends on it.
 const SLICE: Duration = Duration::from_secs(1);

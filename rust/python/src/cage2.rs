@@ -2,6 +2,9 @@
 
 use std::sync::Arc;
 
+use fastrl_binding::arrays::{Array, Element, Flag, disjoint, readable, writeable};
+use fastrl_binding::vec_env::{VecBinding, autoreset_from_name};
+use fastrl_binding::vec_methods;
 use fastrl_core::cage2::blue::{BlueAction, NUM_ACTIONS};
 use fastrl_core::cage2::events::RED_KIND_NAMES;
 use fastrl_core::cage2::red_agents::RedKind;
@@ -13,9 +16,6 @@ use fastrl_core::cage2::{Cage2, Config, Game, Ruleset, effective_actions, render
 use pyo3::exceptions::{PyIndexError, PyKeyError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-
-use crate::arrays::{Array, Element, Flag, disjoint, readable, writeable};
-use crate::vec_env::{VecBinding, autoreset_from_name, vec_methods};
 
 fn ruleset_from_name(name: &str) -> PyResult<Ruleset> {
     match name {
@@ -34,30 +34,22 @@ fn red_from_name(name: &str) -> PyResult<RedKind> {
 
 /// The options of every CAGE 2 environment.
 pub(crate) struct Options<'a> {
-    pub(crate) num_envs: usize,
     pub(crate) ruleset: &'a str,
     pub(crate) red_agents: Vec<String>,
     pub(crate) red_weights: Vec<f64>,
     pub(crate) episode_length: u32,
     pub(crate) scan_memory: bool,
     pub(crate) actions: Vec<u8>,
-    pub(crate) num_threads: usize,
     pub(crate) python_random: bool,
 }
 
 impl Options<'_> {
     pub(crate) fn check(self) -> PyResult<Arc<Config>> {
-        let Self { num_envs, ruleset, red_agents, red_weights, episode_length, .. } = self;
-        let Self { scan_memory, actions, num_threads, python_random, .. } = self;
+        let Self { ruleset, red_agents, red_weights, episode_length, .. } = self;
+        let Self { scan_memory, actions, python_random, .. } = self;
         let refuse = |message: String| Err(PyValueError::new_err(message));
-        if !(1..=1 << 24).contains(&num_envs) {
-            return refuse(format!("num_envs: expected 1 to {}, got {num_envs}", 1 << 24));
-        }
         if episode_length == 0 {
             return refuse("episode_length: expected at least 1, got 0".into());
-        }
-        if num_threads > 1024 {
-            return refuse(format!("num_threads: expected 0 (all cores) to 1024, got {num_threads}"));
         }
         if red_agents.is_empty() || red_agents.len() > RedKind::ALL.len() || red_agents.len() != red_weights.len() {
             return refuse(format!("red_agent: expected one to three agents, got {red_agents:?} with {red_weights:?}"));
@@ -99,33 +91,37 @@ pub(crate) fn add_tables(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("CAGE2_EFFECTIVE_ACTIONS", effective_actions().into_iter().map(u32::from).collect::<Vec<_>>())
 }
 
-/// Queries that every CAGE 2 environment answers.
-impl<G: Game + Sync> VecBinding<G> {
-    pub(crate) fn action_masks(&self, py: Python<'_>, num_actions: usize, out: &Bound<'_, PyAny>) -> PyResult<()> {
-        let out = writeable::<Flag>("out", out, &[self.num_envs(), num_actions])?;
-        // SAFETY: checked, and the caller's for the length of this call.
-        let out = unsafe { out.bytes_mut() };
-        self.with(py, |venv| {
-            py.detach(|| {
-                for (game, mask) in venv.envs().zip(out.chunks_exact_mut(num_actions)) {
-                    game.config().action_mask(&game.episode().network, mask);
-                }
-            });
-            Ok(())
-        })
-    }
-
-    pub(crate) fn red_agents(&self, py: Python<'_>, out: &Bound<'_, PyAny>) -> PyResult<()> {
-        let out = writeable::<u8>("out", out, &[self.num_envs()])?;
-        // SAFETY: checked, and the caller's for the length of this call.
-        let out = unsafe { out.slice_mut() };
-        self.with(py, |venv| {
-            for (game, kind) in venv.envs().zip(out) {
-                *kind = game.episode().agent.kind() as u8;
+/// Writes which actions have an effect now, a row of flags for each game.
+pub(crate) fn action_masks<G: Game + Sync>(
+    py: Python<'_>,
+    venv: &VecBinding<G>,
+    num_actions: usize,
+    out: &Bound<'_, PyAny>,
+) -> PyResult<()> {
+    let out = writeable::<Flag>("out", out, &[venv.num_envs(), num_actions])?;
+    // SAFETY: checked, and the caller's for the length of this call.
+    let out = unsafe { out.bytes_mut() };
+    venv.with(py, |venv| {
+        py.detach(|| {
+            for (game, mask) in venv.envs().zip(out.chunks_exact_mut(num_actions)) {
+                game.config().action_mask(&game.episode().network, mask);
             }
-            Ok(())
-        })
-    }
+        });
+        Ok(())
+    })
+}
+
+/// Writes the red agent of each game, a [`RedKind`].
+pub(crate) fn red_agents<G: Game>(py: Python<'_>, venv: &VecBinding<G>, out: &Bound<'_, PyAny>) -> PyResult<()> {
+    let out = writeable::<u8>("out", out, &[venv.num_envs()])?;
+    // SAFETY: checked, and the caller's for the length of this call.
+    let out = unsafe { out.slice_mut() };
+    venv.with(py, |venv| {
+        for (game, kind) in venv.envs().zip(out) {
+            *kind = game.episode().agent.kind() as u8;
+        }
+        Ok(())
+    })
 }
 
 #[pyclass(frozen, module = "fastrl._native._rust")]
@@ -155,17 +151,7 @@ impl Cage2Vec {
         autoreset_mode: &str,
         python_random: bool,
     ) -> PyResult<Self> {
-        let options = Options {
-            num_envs,
-            ruleset,
-            red_agents,
-            red_weights,
-            episode_length,
-            scan_memory,
-            actions,
-            num_threads,
-            python_random,
-        };
+        let options = Options { ruleset, red_agents, red_weights, episode_length, scan_memory, actions, python_random };
         let config = options.check()?;
         let num_actions = config.actions.len();
         let make = || Cage2::new(config.clone());
@@ -179,11 +165,11 @@ impl Cage2Vec {
     }
 
     fn action_masks(&self, py: Python<'_>, out: &Bound<'_, PyAny>) -> PyResult<()> {
-        self.venv.action_masks(py, self.num_actions, out)
+        action_masks(py, &self.venv, self.num_actions, out)
     }
 
     fn red_agents(&self, py: Python<'_>, out: &Bound<'_, PyAny>) -> PyResult<()> {
-        self.venv.red_agents(py, out)
+        red_agents(py, &self.venv, out)
     }
 
     fn alerts(&self, py: Python<'_>, out: &Bound<'_, PyAny>) -> PyResult<()> {

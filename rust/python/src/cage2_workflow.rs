@@ -1,13 +1,14 @@
 //! CAGE Challenge 2 with workflows, for Python.
 
+use fastrl_binding::arrays::{disjoint, readable, room, writeable};
+use fastrl_binding::vec_env::{VecBinding, autoreset_from_name};
+use fastrl_binding::vec_methods;
 use fastrl_core::cage2::workflow::{NUM_TYPES, Order, WorkflowCage2};
 use fastrl_core::single_agent::SingleAgentEnv as _;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-use crate::arrays::{disjoint, readable, room, writeable};
-use crate::cage2::Options;
-use crate::vec_env::{VecBinding, autoreset_from_name, vec_methods};
+use crate::cage2::{Options, action_masks, red_agents};
 
 #[pyclass(frozen, module = "fastrl._native._rust")]
 pub(crate) struct Cage2WorkflowVec {
@@ -36,17 +37,8 @@ impl Cage2WorkflowVec {
         num_threads: usize,
         autoreset_mode: &str,
     ) -> PyResult<Self> {
-        let options = Options {
-            num_envs,
-            ruleset,
-            red_agents,
-            red_weights,
-            episode_length,
-            scan_memory,
-            actions,
-            num_threads,
-            python_random: false,
-        };
+        let options =
+            Options { ruleset, red_agents, red_weights, episode_length, scan_memory, actions, python_random: false };
         let config = options.check()?;
         if !(0.0..=1e6).contains(&compliance_weight) {
             return Err(PyValueError::new_err(format!(
@@ -65,11 +57,11 @@ impl Cage2WorkflowVec {
     }
 
     fn action_masks(&self, py: Python<'_>, out: &Bound<'_, PyAny>) -> PyResult<()> {
-        self.venv.action_masks(py, self.num_actions, out)
+        action_masks(py, &self.venv, self.num_actions, out)
     }
 
     fn red_agents(&self, py: Python<'_>, out: &Bound<'_, PyAny>) -> PyResult<()> {
-        self.venv.red_agents(py, out)
+        red_agents(py, &self.venv, out)
     }
 
     fn set_workflows(&self, py: Python<'_>, workflows: &Bound<'_, PyAny>) -> PyResult<()> {

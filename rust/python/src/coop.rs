@@ -2,6 +2,9 @@
 
 use std::sync::Arc;
 
+use fastrl_binding::arrays::{readable, room};
+use fastrl_binding::vec_env::{VecBinding, autoreset_from_name};
+use fastrl_binding::vec_methods;
 use fastrl_core::env::Env;
 use fastrl_core::traffic::coop::Coop;
 use fastrl_core::traffic::coop::config::{ActionType, Config, Difficulty, Task};
@@ -11,9 +14,7 @@ use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::arrays::{readable, room};
 use crate::scene::{self, TrafficScene};
-use crate::vec_env::{VecBinding, autoreset_from_name, vec_methods};
 
 fn task_from_name(name: &str) -> PyResult<Task> {
     match name {

@@ -1,9 +1,7 @@
 //! Errors of the core as Python's exceptions.
 
-use fastrl_core::{actor, async_vec, shm, vec_env};
-use pyo3::exceptions::{
-    PyException, PyFileExistsError, PyFileNotFoundError, PyMemoryError, PyOSError, PyRuntimeError, PyValueError,
-};
+use fastrl_core::{actor, shm};
+use pyo3::exceptions::{PyException, PyFileExistsError, PyFileNotFoundError, PyOSError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyType;
@@ -29,36 +27,6 @@ pub(crate) fn shut_down_type(py: Python<'_>) -> PyResult<&Bound<'_, PyType>> {
         }
     })?;
     Ok(class.bind(py))
-}
-
-/// An exception of `gymnasium.error`; RuntimeError where Gymnasium is not installed.
-pub(crate) fn gymnasium_error(py: Python<'_>, name: &str, message: String) -> PyErr {
-    match py.import("gymnasium.error").and_then(|module| module.getattr(name)?.call1((&message,))) {
-        Ok(exception) => PyErr::from_value(exception),
-        Err(_) => PyRuntimeError::new_err(message),
-    }
-}
-
-pub(crate) fn from_vec_env(py: Python<'_>, error: vec_env::Error) -> PyErr {
-    use vec_env::Error;
-    let text = error.to_string();
-    match error {
-        Error::NeverReset { .. } | Error::Ended { .. } => gymnasium_error(py, "ResetNeeded", text),
-        Error::Action { .. } | Error::Actions | Error::State(_) => PyValueError::new_err(text),
-        Error::Threads(_) => PyRuntimeError::new_err(text),
-        Error::Memory(_) => PyMemoryError::new_err(text),
-    }
-}
-
-pub(crate) fn from_async_vec(py: Python<'_>, error: async_vec::Error) -> PyErr {
-    use async_vec::Error;
-    let text = error.to_string();
-    match error {
-        Error::NeverReset { .. } | Error::Ended { .. } => gymnasium_error(py, "ResetNeeded", text),
-        Error::Threads(_) | Error::Failed(_) => PyRuntimeError::new_err(text),
-        Error::Memory(_) => PyMemoryError::new_err(text),
-        _ => PyValueError::new_err(text),
-    }
 }
 
 pub(crate) fn from_actor(error: actor::Error) -> PyErr {

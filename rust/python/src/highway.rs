@@ -2,6 +2,9 @@
 
 use std::sync::Arc;
 
+use fastrl_binding::arrays::{Flag, disjoint, room, writeable};
+use fastrl_binding::vec_env::{VecBinding, autoreset_from_name};
+use fastrl_binding::vec_methods;
 use fastrl_core::env::ActionKind;
 use fastrl_core::traffic::highway::{Config, Highway, LastAction};
 use fastrl_core::traffic::vehicles::Driver;
@@ -10,10 +13,8 @@ use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::arrays::{Flag, disjoint, room, writeable};
 use crate::highway_options;
 use crate::scene::{self, TrafficScene};
-use crate::vec_env::{VecBinding, autoreset_from_name, vec_methods};
 
 /// Numbers that `info` tells of each reward.
 const PARTS: usize = 4;

@@ -1,14 +1,11 @@
 //! `fastrl._native._rust`: the compiled part of fastrl as Python sees it. Bindings only; what they do is in
-//! fastrl-core.
+//! fastrl-core, and what the bindings of simulators share in fastrl-binding.
 
-mod arrays;
-mod async_vec;
 mod barrier;
 mod cage2;
 mod cage2_workflow;
 mod coop;
 mod errors;
-mod guard;
 mod highway;
 mod highway_options;
 mod mlp;
@@ -18,7 +15,6 @@ mod records;
 mod ring;
 mod scene;
 mod shm;
-mod vec_env;
 mod weights;
 
 use pyo3::prelude::*;
@@ -26,8 +22,6 @@ use pyo3::prelude::*;
 #[pymodule]
 #[pyo3(name = "_rust")]
 mod rust_module {
-    #[pymodule_export]
-    use crate::async_vec::AsyncVec;
     #[pymodule_export]
     use crate::barrier::LockstepBarrier;
     #[pymodule_export]
@@ -52,6 +46,8 @@ mod rust_module {
     use crate::scene::TrafficScene;
     #[pymodule_export]
     use crate::weights::Weights;
+    #[pymodule_export]
+    use fastrl_binding::async_vec::AsyncVec;
 
     use super::*;
 

@@ -1,11 +1,11 @@
 //! Choosing actions with a small network, for Python.
 
+use fastrl_binding::arrays::{Flag, disjoint, readable, writeable};
 use fastrl_core::actor::{ActionsOut, Actor, Kind, Rows};
 use fastrl_core::mlp::{Activation, Architecture};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-use crate::arrays::{Flag, disjoint, readable, writeable};
 use crate::errors::from_actor;
 use crate::weights::Bytes;
 

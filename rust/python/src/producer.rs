@@ -3,6 +3,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
+use fastrl_binding::guard::try_lock;
+use fastrl_binding::timeout::Timeout;
 use fastrl_core::queue::{self as core, Policy};
 use fastrl_core::shm::process;
 use numpy::{PyUntypedArray, PyUntypedArrayMethods};
@@ -11,9 +13,8 @@ use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
 use crate::errors::{Full, QueueError, from_queue};
-use crate::guard::try_lock;
 use crate::records::{Anchor, RecordType, make_read_only};
-use crate::shm::{LARGE, Timeout, count};
+use crate::shm::{LARGE, count};
 
 #[pyclass(frozen, module = "fastrl._native._rust")]
 pub(crate) struct Producer {

@@ -3,6 +3,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use fastrl_binding::guard::try_lock;
+use fastrl_binding::timeout::Timeout;
 use fastrl_core::queue::{self as core, Options, Order, Policy, Shared};
 use fastrl_core::shm::process;
 use numpy::PyArrayDescr;
@@ -11,10 +13,9 @@ use pyo3::prelude::*;
 use pyo3::types::{PySlice, PyTuple};
 
 use crate::errors::{Empty, QueueError, from_queue};
-use crate::guard::try_lock;
 use crate::producer::Producer;
 use crate::records::{Anchor, RecordType};
-use crate::shm::{LARGE, Timeout, count};
+use crate::shm::{LARGE, count};
 
 fn policy_from_name(name: &str) -> PyResult<Policy> {
     match name {

@@ -2,6 +2,9 @@
 
 use std::sync::{Arc, Mutex};
 
+use fastrl_binding::arrays::{disjoint, filled, readable, writeable};
+use fastrl_binding::vec_env::{VecBinding, autoreset_from_name};
+use fastrl_binding::vec_methods;
 use fastrl_core::traffic::ring::config::{Config, Drive};
 use fastrl_core::traffic::ring::env::Ring;
 use fastrl_core::traffic::ring::platoon::Platoon;
@@ -11,9 +14,7 @@ use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::arrays::{disjoint, filled, readable, writeable};
 use crate::scene::{self, TrafficScene};
-use crate::vec_env::{VecBinding, autoreset_from_name, vec_methods};
 
 fn integrator(ballistic: bool) -> Integrator {
     if ballistic { Integrator::Ballistic } else { Integrator::Euler }
@@ -67,13 +68,6 @@ impl RingVec {
         num_threads: usize,
         autoreset_mode: &str,
     ) -> PyResult<Self> {
-        let refuse = |message: String| Err(PyValueError::new_err(message));
-        if !(1..=1 << 24).contains(&num_envs) {
-            return refuse(format!("num_envs: expected 1 to {}, got {num_envs}", 1 << 24));
-        }
-        if num_threads > 1024 {
-            return refuse(format!("num_threads: expected 0 (all cores) to 1024, got {num_threads}"));
-        }
         let config = Config {
             num_vehicles,
             num_agents,

@@ -1,5 +1,7 @@
 //! Scenes of traffic simulators for Python.
 
+use fastrl_binding::arrays::writeable;
+use fastrl_binding::vec_env::VecBinding;
 use fastrl_core::env::Env;
 use fastrl_core::traffic::raster::{View, draw};
 use fastrl_core::traffic::scene::{Car, Scene, Scenic};
@@ -8,9 +10,6 @@ use numpy::PyArray1;
 use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-
-use crate::arrays::writeable;
-use crate::vec_env::VecBinding;
 
 /// The scene of one environment.
 pub(crate) fn of<W: Env + Scenic>(py: Python<'_>, venv: &VecBinding<W>, env: usize) -> PyResult<TrafficScene> {

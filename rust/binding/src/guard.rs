@@ -11,7 +11,7 @@ use crate::errors::gymnasium_error;
 /// Locks without waiting: a thread that waits inside has released the GIL, so another one may get here. The error is
 /// the text for the user, `what` being the thing that is locked.
 #[inline]
-pub(crate) fn try_lock<'a, T>(what: &str, mutex: &'a Mutex<T>) -> Result<MutexGuard<'a, T>, String> {
+pub fn try_lock<'a, T>(what: &str, mutex: &'a Mutex<T>) -> Result<MutexGuard<'a, T>, String> {
     mutex.try_lock().map_err(|error| match error {
         TryLockError::WouldBlock => format!("this {what} is being used by another thread right now"),
         TryLockError::Poisoned(_) => format!("an earlier call failed inside this {what}: make a new one"),

@@ -9,10 +9,11 @@ use pyo3::prelude::*;
 use crate::arrays::{Flag, disjoint, readable, writeable};
 use crate::errors::from_async_vec;
 use crate::guard::Guard;
-use crate::shm::Timeout;
+use crate::timeout::Timeout;
 
+/// Environments that are stepped as their actions come: what `asynchronous` of a vector class returns.
 #[pyclass(frozen, module = "fastrl._native._rust")]
-pub(crate) struct AsyncVec {
+pub struct AsyncVec {
     inner: Guard<Box<dyn AsyncEnvs>>,
     num_envs: usize,
     obs_len: usize,

@@ -7,15 +7,21 @@ use numpy::{PyArrayDescr, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMet
 use pyo3::exceptions::{PyMemoryError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
-/// An element type with its name in numpy, its kind and whether numpy's flags are needed to read it.
-pub(crate) trait Element: Copy {
+/// An element type of numpy arrays.
+///
+/// # Safety
+/// Any bytes that an array of this kind and item size may hold are a value of the type.
+pub unsafe trait Element: Copy {
+    /// The name in numpy.
     const NAME: &'static str;
+    /// The kind in numpy, `dtype.kind`.
     const KIND: u8;
 }
 
 macro_rules! element {
     ($($type:ty: $name:literal, $kind:literal;)*) => {
-        $(impl Element for $type {
+        // SAFETY: a number of that many bytes, or a byte; all their patterns are values.
+        $(unsafe impl Element for $type {
             const NAME: &'static str = $name;
             const KIND: u8 = $kind;
         })*
@@ -37,10 +43,10 @@ element! {
 /// A numpy boolean: one byte, which need not be 0 or 1 if it is a view of other data as bool.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
-pub(crate) struct Flag(u8);
+pub struct Flag(u8);
 
 /// A checked array.
-pub(crate) struct Array<'a, 'py, T> {
+pub struct Array<'a, 'py, T> {
     name: &'static str,
     array: &'a Bound<'py, PyUntypedArray>,
     data: *mut T,
@@ -52,12 +58,12 @@ fn has_type<T: Element>(dtype: &Bound<'_, PyArrayDescr>) -> bool {
 }
 
 /// Returns whether `object` is an array of `T`.
-pub(crate) fn is_of<T: Element>(object: &Bound<'_, PyAny>) -> bool {
+pub fn is_of<T: Element>(object: &Bound<'_, PyAny>) -> bool {
     object.cast::<PyUntypedArray>().is_ok_and(|array| has_type::<T>(&array.dtype()))
 }
 
 /// Checks that `object` is an aligned, C-contiguous array of `T` with this shape.
-pub(crate) fn readable<'a, 'py, T: Element>(
+pub fn readable<'a, 'py, T: Element>(
     name: &'static str,
     object: &'a Bound<'py, PyAny>,
     shape: &[usize],
@@ -92,7 +98,7 @@ pub(crate) fn readable<'a, 'py, T: Element>(
 }
 
 /// Checks as [`readable`] does, and that the array can be written.
-pub(crate) fn writeable<'a, 'py, T: Element>(
+pub fn writeable<'a, 'py, T: Element>(
     name: &'static str,
     object: &'a Bound<'py, PyAny>,
     shape: &[usize],
@@ -106,15 +112,18 @@ pub(crate) fn writeable<'a, 'py, T: Element>(
 }
 
 impl<'a, T> Array<'a, '_, T> {
-    pub(crate) fn place(&self) -> (&'static str, Range<usize>) {
+    /// The name and the addresses, for [`disjoint`].
+    pub fn place(&self) -> (&'static str, Range<usize>) {
         let start = self.data as usize;
         (self.name, start..start + self.len * size_of::<T>())
     }
 
+    /// The elements.
+    ///
     /// # Safety
     /// No thread may write to the array while the slice lives: no mutable slice overlaps it ([`disjoint`]), and other
     /// Python threads leave it alone during the call, as they must for numpy's own functions that release the GIL.
-    pub(crate) unsafe fn slice(&self) -> &'a [T] {
+    pub unsafe fn slice(&self) -> &'a [T] {
         if self.len == 0 {
             return &[];
         }
@@ -123,9 +132,11 @@ impl<'a, T> Array<'a, '_, T> {
         unsafe { std::slice::from_raw_parts(self.data, self.len) }
     }
 
+    /// The elements, to be written.
+    ///
     /// # Safety
     /// As [`Array::slice`], and no thread may read it either; and [`writeable`] has checked it.
-    pub(crate) unsafe fn slice_mut(&self) -> &'a mut [T] {
+    pub unsafe fn slice_mut(&self) -> &'a mut [T] {
         if self.len == 0 {
             return &mut [];
         }
@@ -136,23 +147,27 @@ impl<'a, T> Array<'a, '_, T> {
 }
 
 impl<'a> Array<'a, '_, Flag> {
+    /// The flags as bytes.
+    ///
     /// # Safety
     /// As [`Array::slice`].
-    pub(crate) unsafe fn bytes(&self) -> &'a [u8] {
+    pub unsafe fn bytes(&self) -> &'a [u8] {
         // SAFETY: `Flag` is a transparent byte; the rest is the caller's promise.
         unsafe { std::slice::from_raw_parts(self.slice().as_ptr().cast(), self.len) }
     }
 
+    /// The flags as bytes, to be written: 0 or 1.
+    ///
     /// # Safety
     /// As [`Array::slice_mut`].
-    pub(crate) unsafe fn bytes_mut(&self) -> &'a mut [u8] {
+    pub unsafe fn bytes_mut(&self) -> &'a mut [u8] {
         // SAFETY: `Flag` is a transparent byte; the rest is the caller's promise.
         unsafe { std::slice::from_raw_parts_mut(self.slice_mut().as_mut_ptr().cast(), self.len) }
     }
 }
 
 /// An empty list with capacity for `count` items. MemoryError: there is too little memory.
-pub(crate) fn room<T>(count: usize) -> PyResult<Vec<T>> {
+pub fn room<T>(count: usize) -> PyResult<Vec<T>> {
     let mut things = Vec::new();
     match things.try_reserve_exact(count) {
         Ok(()) => Ok(things),
@@ -161,14 +176,14 @@ pub(crate) fn room<T>(count: usize) -> PyResult<Vec<T>> {
 }
 
 /// A list of `count` copies of an item. MemoryError: there is too little memory.
-pub(crate) fn filled<T: Clone>(thing: T, count: usize) -> PyResult<Vec<T>> {
+pub fn filled<T: Clone>(thing: T, count: usize) -> PyResult<Vec<T>> {
     let mut things = room(count)?;
     things.resize(count, thing);
     Ok(things)
 }
 
 /// Refuses arrays that share memory.
-pub(crate) fn disjoint(places: &[(&'static str, Range<usize>)]) -> PyResult<()> {
+pub fn disjoint(places: &[(&'static str, Range<usize>)]) -> PyResult<()> {
     for (i, (name, a)) in places.iter().enumerate() {
         for (other, b) in &places[..i] {
             if a.start < b.end && b.start < a.end {

@@ -10,8 +10,19 @@ use crate::async_vec::AsyncVec;
 use crate::errors::from_vec_env;
 use crate::guard::Guard;
 
+const MOST_ENVS: usize = 1 << 24;
+const MOST_THREADS: usize = 1024;
+
+fn check_count(name: &str, count: usize, least: usize, most: usize) -> PyResult<()> {
+    if (least..=most).contains(&count) {
+        return Ok(());
+    }
+    let all_cores = if least == 0 { " (all cores)" } else { "" };
+    Err(PyValueError::new_err(format!("{name}: expected {least}{all_cores} to {most}, got {count}")))
+}
+
 /// The vector environment of a binding, with the shapes of its arrays.
-pub(crate) struct VecBinding<W: Env> {
+pub struct VecBinding<W: Env> {
     inner: Guard<VecEnv<W>>,
     num_envs: usize,
     num_agents: usize,
@@ -20,7 +31,8 @@ pub(crate) struct VecBinding<W: Env> {
     autoreset: Autoreset,
 }
 
-pub(crate) fn autoreset_from_name(name: &str) -> PyResult<Autoreset> {
+/// The mode that Python calls `name`. ValueError: there is none.
+pub fn autoreset_from_name(name: &str) -> PyResult<Autoreset> {
     match name {
         "next_step" => Ok(Autoreset::NextStep),
         "same_step" => Ok(Autoreset::SameStep),
@@ -32,44 +44,46 @@ pub(crate) fn autoreset_from_name(name: &str) -> PyResult<Autoreset> {
 }
 
 impl<W: Env> VecBinding<W> {
-    /// A binding of `num_envs` environments (at least one) that `make` makes. MemoryError where there is no room for
-    /// them.
-    pub(crate) fn new(
+    /// A binding of `num_envs` environments that `make` makes, with a thread for each core if `threads` is 0.
+    /// ValueError: a number out of range. MemoryError: there is no room for the environments.
+    pub fn new(
         py: Python<'_>,
         num_envs: usize,
         make: impl Fn() -> W,
         autoreset: Autoreset,
         threads: usize,
     ) -> PyResult<Self> {
+        check_count("num_envs", num_envs, 1, MOST_ENVS)?;
+        check_count("num_threads", threads, 0, MOST_THREADS)?;
         let venv = VecEnv::build(num_envs, make, autoreset, threads).map_err(|e| from_vec_env(py, e))?;
         let action_kind = venv.env(0).action_kind();
         let (num_envs, num_agents, obs_len) = (venv.num_envs(), venv.num_agents(), venv.obs_len());
         Ok(Self { inner: Guard::new(venv), num_envs, num_agents, obs_len, action_kind, autoreset })
     }
 
-    pub(crate) fn num_envs(&self) -> usize {
+    /// Number of environments.
+    pub fn num_envs(&self) -> usize {
         self.num_envs
     }
 
     /// Rows of one environment.
-    pub(crate) fn num_agents(&self) -> usize {
+    pub fn num_agents(&self) -> usize {
         self.num_agents
     }
 
-    pub(crate) fn obs_len(&self) -> usize {
+    /// Number of `f32` in the observation of one agent.
+    pub fn obs_len(&self) -> usize {
         self.obs_len
     }
 
-    pub(crate) fn with<R>(
-        &self,
-        py: Python<'_>,
-        use_it: impl FnOnce(&mut VecEnv<W>) -> Result<R, Error>,
-    ) -> PyResult<R> {
+    /// Calls `use_it` with the environments. Its errors become Python's, and so does their use by another thread, after
+    /// `close` or in a fork.
+    pub fn with<R>(&self, py: Python<'_>, use_it: impl FnOnce(&mut VecEnv<W>) -> Result<R, Error>) -> PyResult<R> {
         self.inner.with(py, |venv| use_it(venv).map_err(|e| from_vec_env(py, e)))
     }
 
     /// Closes the vector environment and hands its environments to an asynchronous one.
-    pub(crate) fn asynchronous(&self, py: Python<'_>, seed: u64, same_step: bool, threads: usize) -> PyResult<AsyncVec>
+    pub fn asynchronous(&self, py: Python<'_>, seed: u64, same_step: bool, threads: usize) -> PyResult<AsyncVec>
     where
         W: 'static,
     {
@@ -79,20 +93,20 @@ impl<W: Env> VecBinding<W> {
                 self.num_agents
             )));
         }
-        if threads > 1024 {
-            return Err(PyValueError::new_err(format!("num_threads: expected 0 (all cores) to 1024, got {threads}")));
-        }
+        check_count("num_threads", threads, 0, MOST_THREADS)?;
         let venv = self.inner.take(py)?;
         // Joining its threads may wait for them.
-        let worlds = py.detach(|| venv.into_envs());
-        AsyncVec::over(py, worlds, seed, same_step, threads)
+        let envs = py.detach(|| venv.into_envs());
+        AsyncVec::over(py, envs, seed, same_step, threads)
     }
 
-    pub(crate) fn close(&self, py: Python<'_>) -> PyResult<()> {
+    /// Drops the environments and ends their threads. May be called again.
+    pub fn close(&self, py: Python<'_>) -> PyResult<()> {
         self.inner.close(py)
     }
 
-    pub(crate) fn reset(
+    /// [`VecEnv::reset`] with numpy arrays.
+    pub fn reset(
         &self,
         py: Python<'_>,
         obs: &Bound<'_, PyAny>,
@@ -131,12 +145,8 @@ impl<W: Env> VecBinding<W> {
         })
     }
 
-    pub(crate) fn observe(
-        &self,
-        py: Python<'_>,
-        obs: &Bound<'_, PyAny>,
-        alive: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<()> {
+    /// [`VecEnv::observe`] with numpy arrays.
+    pub fn observe(&self, py: Python<'_>, obs: &Bound<'_, PyAny>, alive: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
         let rows = self.num_envs * self.num_agents;
         let obs = writeable::<f32>("obs", obs, &[rows, self.obs_len])?;
         let alive = alive.map(|alive| writeable::<Flag>("alive", alive, &[rows])).transpose()?;
@@ -154,8 +164,9 @@ impl<W: Env> VecBinding<W> {
         })
     }
 
+    /// [`VecEnv::step`] with numpy arrays.
     #[expect(clippy::too_many_arguments, reason = "the arrays of a step")]
-    pub(crate) fn step(
+    pub fn step(
         &self,
         py: Python<'_>,
         actions: &Bound<'_, PyAny>,
@@ -243,6 +254,7 @@ impl<W: Env> VecBinding<W> {
 }
 
 /// The methods that every vector class has, over its `venv: VecBinding<_>`; `_rust.pyi` says what they do.
+#[macro_export]
 macro_rules! vec_methods {
     ($class:ident) => {
         #[pymethods]
@@ -329,5 +341,3 @@ macro_rules! vec_methods {
         }
     };
 }
-
-pub(crate) use vec_methods;
