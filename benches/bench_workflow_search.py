@@ -13,8 +13,8 @@ from rich.table import Table
 
 from fastrl.cli.main import main_train
 from fastrl.envs.cage2.workflow import WORKFLOWS
-from fastrl.tasks.workflow.learner import Games, WorkflowLearner, measure
-from fastrl.tasks.workflow.settings import InnerConfig, SearchConfig
+from fastrl.tasks.workflow.learner import WorkflowLearner, measure
+from fastrl.tasks.workflow.settings import EnvConfig, InnerConfig, SearchConfig
 from fastrl.tasks.workflow.strategies import make_search
 
 TRIALS = (10, 20, 40)
@@ -47,7 +47,7 @@ def test_regret_by_the_number_of_trials():
     """Measures all orders twice: as in trials of a search, in 200 episodes, and for the truth. Searches then look
     outcomes up in that table. The regret is that of the order that they would choose."""
     torch.set_num_threads(1)
-    learner = WorkflowLearner(InnerConfig(), Games(scan_memory=True), total_episodes=2 * TOGETHER, seed=0)
+    learner = WorkflowLearner(InnerConfig(), EnvConfig(scan_memory=True), total_episodes=2 * TOGETHER, seed=0)
     learner.train(WORKFLOWS, TOGETHER)
     trials_of, truth = outcomes_of_all(learner, 200, 0), outcomes_of_all(learner, 500, 1)
     returns = np.array([truth[workflow].mean_return for workflow in WORKFLOWS])

@@ -14,9 +14,9 @@ from fastrl.envs.cage2.env import ACTIONS
 from fastrl.envs.cage2.workflow import WORKFLOWS, encode, parse_workflow
 from fastrl.networks.actor_critic import ActorCritic
 from fastrl.tasks.workflow.folding import fold, unfold
-from fastrl.tasks.workflow.learner import Games, WorkflowLearner, measure
+from fastrl.tasks.workflow.learner import WorkflowLearner, measure
 from fastrl.tasks.workflow.outcome import Outcome
-from fastrl.tasks.workflow.settings import InnerConfig
+from fastrl.tasks.workflow.settings import EnvConfig, InnerConfig
 from fastrl.utils.config import build
 
 FIRST, SECOND = parse_workflow("op_server,enterprise,op_host,defender,user"), WORKFLOWS[60]
@@ -52,7 +52,7 @@ def make(
             | settings
         )
     )
-    games = Games(episode_length=episode_length, actions=actions, num_threads=1)
+    games = EnvConfig(episode_length=episode_length, actions=actions, n_workers=1)
     return WorkflowLearner(config, games, total_episodes=total_episodes, seed=seed)
 
 

@@ -15,9 +15,9 @@ from fastrl.envs.cage2.workflow import WORKFLOWS, parse_workflow
 from fastrl.networks.actor_critic import ActorCritic
 from fastrl.tasks.cage2.evaluate import RULESETS, Contender, evaluate
 from fastrl.tasks.workflow.folding import fold
-from fastrl.tasks.workflow.learner import Games, WorkflowLearner, measure
+from fastrl.tasks.workflow.learner import WorkflowLearner, measure
 from fastrl.tasks.workflow.scores import WorkflowEvaluation, score_by_protocol
-from fastrl.tasks.workflow.settings import InnerConfig
+from fastrl.tasks.workflow.settings import EnvConfig, InnerConfig
 from fastrl.training.policy import Policy
 from fastrl.utils.files import to_json
 
@@ -91,7 +91,7 @@ def test_compliance_with_a_known_answer() -> None:
 
 def test_a_trained_policy_is_scored_as_the_learner_measures_it() -> None:
     config = InnerConfig(episodes_per_update=16, measured_episodes=10, hidden=(8,), minibatch_size=240)
-    games = Games(red_agent="bline", episode_length=30, num_threads=1)
+    games = EnvConfig(red_agent="bline", episode_length=30, n_workers=1)
     learner = WorkflowLearner(config, games, total_episodes=100)
     learner.train(WORKFLOWS, 64)
     state = learner.policy_state(ENTERPRISE_FIRST)

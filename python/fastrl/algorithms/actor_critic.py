@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
+from fastrl.algorithms import hyper_parameters as hp
 from fastrl.algorithms.optimizer import Optimizer
 from fastrl.algorithms.protocol import Algorithm, Problem
 from fastrl.algorithms.reward_scaling import ReturnScale
@@ -32,7 +33,7 @@ from fastrl.networks.parameters import (
 from fastrl.rollout.fragment import Fragment
 from fastrl.rollout.layout import lay_out
 from fastrl.rollout.rollout import Rollout
-from fastrl.utils.config import Setting, section
+from fastrl.utils.config import section
 from fastrl.utils.timer import Stopwatch
 
 # Rows of the critic's forward passes over a whole rollout: large enough to be cheap a row, small enough for
@@ -40,66 +41,31 @@ from fastrl.utils.timer import Stopwatch
 VALUE_CHUNK = 4096
 
 
-# Staleness that algorithms allow which learn while experience is collected.
-MaxStaleness = Annotated[
-    int,
-    Field(
-        ge=0,
-        description="updates that the policy of learned experience may be behind; older experience is dropped; 0:"
-        " collect and learn in turns",
-    ),
-    Setting(resumable=True, option="--max-staleness", common=True),
-]
-
-
 @section
 class ActorCriticConfig:
     """Hyper-parameters of actor-critic algorithms. Schedules are linear in the environment steps done."""
 
-    num_steps: Annotated[
-        int, Field(ge=1, description="steps of each environment between updates"), Setting(common=True)
-    ] = 100
-    gamma: Annotated[
-        float, Field(ge=0, le=1, description="discount of future rewards"), Setting(common=True)
-    ] = 0.99
+    num_steps: hp.NumSteps = 100
+    gamma: hp.Gamma = 0.99
     value_coef: Annotated[float, Field(ge=0, description="weight of the value loss")] = 0.5
-    learning_rate: Annotated[
-        float, Field(ge=0, description="Adam's learning rate at the start"), Setting(common=True)
-    ] = 1e-3
-    final_learning_rate: Annotated[float, Field(ge=0, description="Adam's learning rate at the end")] = 0.0
-    entropy_coef: Annotated[float, Field(ge=0, description="weight of the entropy bonus at the start")] = 0.01
-    final_entropy_coef: Annotated[
-        float, Field(ge=0, description="weight of the entropy bonus at the end")
-    ] = 0.001
+    learning_rate: hp.LearningRate = 1e-3
+    final_learning_rate: hp.FinalLearningRate = 0.0
+    entropy_coef: hp.EntropyCoef = 0.01
+    final_entropy_coef: hp.FinalEntropyCoef = 0.001
     max_grad_norm: Annotated[float, Field(gt=0, description="gradients are scaled down to this norm")] = 0.5
     normalize_advantages: Annotated[
         bool, Field(description="advantages of each rollout are brought to mean 0, deviation 1")
     ] = True
-    normalize_obs: Annotated[bool, Field(description="observations are whitened by running statistics")] = (
-        False
-    )
-    normalize_returns: Annotated[
-        bool, Field(description="rewards are divided by the running deviation of the discounted return")
-    ] = True
+    normalize_obs: hp.NormalizeObs = False
+    normalize_returns: hp.NormalizeReturns = True
     reward_scale: Annotated[
         float, Field(gt=0, description="rewards are multiplied by this before learning")
     ] = 1.0
-    hidden: Annotated[
-        tuple[Annotated[int, Field(ge=1)], ...],
-        Field(description="widths of the hidden layers of actor and critic, each of which has its own"),
-        Setting(common=True),
-    ] = (64, 64)
+    hidden: hp.ActorCriticWidths = (64, 64)
     activation: Annotated[
         Activation, Field(description="after each hidden layer; tanh is much slower on CPUs")
     ] = "relu"
-    initial_log_std: Annotated[
-        float,
-        Field(
-            ge=LOG_STD_RANGE[0],
-            le=LOG_STD_RANGE[1],
-            description="of continuous actions: logarithm of the deviation at first, in units of half their range",
-        ),
-    ] = 0.0
+    initial_log_std: hp.InitialLogStd = 0.0
 
 
 class ActorCriticLearner(Algorithm[Sequence[Fragment]]):

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from fastrl.algorithms.actor_critic import MaxStaleness
+from fastrl.algorithms import hyper_parameters as hp
 from fastrl.algorithms.ppo import PPO, PPOConfig
 from fastrl.rollout.fragment import Fragment
 from fastrl.utils.config import section
@@ -16,7 +16,7 @@ from fastrl.utils.timer import Stopwatch
 class AsyncPPOConfig(PPOConfig):
     """Hyper-parameters of PPO that learns while experience is collected."""
 
-    max_staleness: MaxStaleness = 2
+    max_staleness: hp.MaxStaleness = 2
     correct_off_policy: Annotated[
         bool, Field(description="correct experience of older policies by V-trace, as impala always does")
     ] = True

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator, Field, model_validator
 from torch import Tensor
 
+from fastrl.algorithms import hyper_parameters as hp
 from fastrl.algorithms.optimizer import Optimizer
 from fastrl.algorithms.protocol import (
     OffPolicyAlgorithm,
@@ -51,9 +52,7 @@ def _conv(layer: str) -> str:
 class DQNConfig:
     """Hyper-parameters of DQN. Schedules are linear in the environment steps done."""
 
-    gamma: Annotated[
-        float, Field(ge=0, le=1, description="discount of future rewards"), Setting(common=True)
-    ] = 0.99
+    gamma: hp.Gamma = 0.99
     n_step: Annotated[int, Field(ge=1, description="rewards that are summed before the bootstrap")] = 3
     double: Annotated[
         bool, Field(description="the online network chooses the action that the target network values")
@@ -106,7 +105,7 @@ class DQNConfig:
         Field(description="convolutions of images, each CHANNELSxKERNEL/STRIDE; not used for vectors"),
     ] = NATURE
     hidden: Annotated[
-        tuple[Annotated[int, Field(ge=1)], ...],
+        hp.Widths,
         Field(description="widths of the hidden layers; dueling networks have the last one twice"),
         Setting(common=True),
     ] = (512,)

@@ -9,15 +9,15 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from fastrl.algorithms import hyper_parameters as hp
 from fastrl.algorithms.actor_critic import (
     ActorCriticConfig,
     ActorCriticLearner,
-    MaxStaleness,
 )
 from fastrl.algorithms.ppo_loss import log_probs_and_entropy
 from fastrl.algorithms.protocol import Problem
 from fastrl.rollout.rollout import explained_variance
-from fastrl.utils.config import Setting, section
+from fastrl.utils.config import section
 from fastrl.utils.timer import Stopwatch
 
 
@@ -25,10 +25,8 @@ from fastrl.utils.timer import Stopwatch
 class ImpalaConfig(ActorCriticConfig):
     """Hyper-parameters of IMPALA."""
 
-    max_staleness: MaxStaleness = 2
-    num_steps: Annotated[
-        int, Field(ge=1, description="steps of each environment in an update"), Setting(common=True)
-    ] = 20
+    max_staleness: hp.MaxStaleness = 2
+    num_steps: hp.NumSteps = 20
     trace_lambda: Annotated[
         float, Field(ge=0, le=1, description="V-trace: 0 trusts the value function, 1 the rewards")
     ] = 1.0

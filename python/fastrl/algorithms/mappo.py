@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import Field
 from torch import Tensor
 
+from fastrl.algorithms import hyper_parameters as hp
 from fastrl.algorithms.flat_adam import FlatAdam, parts
 from fastrl.algorithms.multi_agent import MultiAgentLearner, PolicySums
 from fastrl.algorithms.multi_agent_settings import MultiAgentConfig
@@ -21,13 +22,8 @@ class MAPPOConfig(MultiAgentConfig):
     num_epochs: Annotated[
         int, Field(ge=1, description="passes of policies over the rollout in an update")
     ] = 2
-    clip_range: Annotated[
-        float, Field(gt=0, description="how far the probability ratio may move before the gradient stops")
-    ] = 0.2
-    target_kl: Annotated[
-        float | None,
-        Field(gt=0, description="a policy's update stops once it has moved this far; none: never"),
-    ] = None
+    clip_range: hp.ClipRange = 0.2
+    target_kl: hp.TargetKl = None
 
 
 class MAPPO(MultiAgentLearner):

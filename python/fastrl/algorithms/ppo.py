@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
+from fastrl.algorithms import hyper_parameters as hp
 from fastrl.algorithms.actor_critic import (
     VALUE_CHUNK,
     ActorCriticConfig,
@@ -36,21 +37,13 @@ class PPOConfig(ActorCriticConfig):
             ge=1, description="at most this many samples in a gradient step; minibatches are of equal size"
         ),
     ] = 4096
-    gae_lambda: Annotated[
-        float,
-        Field(ge=0, le=1, description="advantage estimation: 0 trusts the value function, 1 the rewards"),
-    ] = 0.95
-    clip_range: Annotated[
-        float, Field(gt=0, description="how far the probability ratio may move before the gradient stops")
-    ] = 0.2
+    gae_lambda: hp.GaeLambda = 0.95
+    clip_range: hp.ClipRange = 0.2
     value_clip: Annotated[
         float | None,
         Field(gt=0, description="clip range of value predictions, in units of return; none: off"),
     ] = None
-    target_kl: Annotated[
-        float | None,
-        Field(gt=0, description="an update stops once the policy has moved this far; none: never"),
-    ] = None
+    target_kl: hp.TargetKl = None
     action_masks: Annotated[
         bool, Field(description="never take actions that the environment says cannot have an effect")
     ] = False

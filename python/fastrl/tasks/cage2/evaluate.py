@@ -174,28 +174,16 @@ def evaluate(
     ruleset: Ruleset,
     episodes: int = 1000,
     seed: int = 0,
-    horizons: Sequence[int] = HORIZONS,
-    red_agents: Sequence[str] = RED_AGENTS,
-    num_threads: int = 0,
-    advance: Callable[[int], object] = lambda steps: None,
+    **options: Any,
 ) -> Evaluation:
     """Scores a contender on ``episodes`` against each red agent over each horizon.
 
     With the same seed all contenders meet the same draws of the opponents, and scores are the same again.
 
     Args:
-        advance: called again and again with how many steps were taken since the last call, of `protocol_steps`.
+        options: further ones of `run_protocol`.
     """
-    cells = run_protocol(
-        contender,
-        ruleset=ruleset,
-        episodes=episodes,
-        seed=seed,
-        horizons=horizons,
-        red_agents=red_agents,
-        num_threads=num_threads,
-        advance=advance,
-    )
+    cells = run_protocol(contender, ruleset=ruleset, episodes=episodes, seed=seed, **options)
     scores = tuple(
         Score(red_agent, horizon, episodes, *mean_and_error(facts["return"]))
         for red_agent, horizon, facts in cells
@@ -214,16 +202,18 @@ def run_protocol(
     ruleset: Ruleset,
     episodes: int,
     seed: int,
-    horizons: Sequence[int],
-    red_agents: Sequence[str],
-    num_threads: int,
-    advance: Callable[[int], object],
+    horizons: Sequence[int] = HORIZONS,
+    red_agents: Sequence[str] = RED_AGENTS,
+    num_threads: int = 0,
+    advance: Callable[[int], object] = lambda steps: None,
     make_env: Callable[..., E] = Cage2VectorEnv,  # type: ignore[assignment]
     facts: Callable[[E], Facts] = lambda env: {},
 ) -> Iterator[tuple[str, int, Facts]]:
     """Yields each red agent and horizon with the facts of the episodes against it; see `run_episodes`.
 
     Args:
+        num_threads: of the simulators; 0: one per core.
+        advance: called again and again with how many steps were taken since the last call, of `protocol_steps`.
         make_env: makes the games, from their number and options of `Cage2VectorEnv`.
     """
     for red_agent in red_agents:

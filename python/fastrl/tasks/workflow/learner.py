@@ -2,7 +2,7 @@
 
 ::
 
-    learner = WorkflowLearner(InnerConfig(), Games(), total_episodes=200_000, seed=0)
+    learner = WorkflowLearner(InnerConfig(), EnvConfig(), total_episodes=200_000, seed=0)
     learner.train(WORKFLOWS, 102_400)              # a shared network first learns all workflows together
     outcome = learner.train_one(workflow, 2_000)   # then concentrates on one
     state = learner.policy_state(workflow)         # a plain network over the challenge's 52 bits
@@ -13,9 +13,9 @@ a policy like any other of CAGE 2, see `fastrl.tasks.workflow.folding`.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,7 +26,6 @@ from fastrl.algorithms.ppo import PPO
 from fastrl.algorithms.protocol import Problem
 from fastrl.collectors.protocol import Plan, Report
 from fastrl.collectors.synchronous import LockstepCollector, native_collector
-from fastrl.envs.cage2.env import RedAgent, Ruleset
 from fastrl.envs.cage2.workflow import (
     WORKFLOWS,
     Cage2WorkflowVectorEnv,
@@ -40,26 +39,10 @@ from fastrl.networks.actor_critic import ActorCritic
 from fastrl.tasks.cage2.evaluate import Act, run_episodes
 from fastrl.tasks.workflow.folding import fold, unfold
 from fastrl.tasks.workflow.outcome import Outcome
-from fastrl.tasks.workflow.settings import InnerConfig
+from fastrl.tasks.workflow.settings import EnvConfig, InnerConfig
 from fastrl.utils.timer import Stopwatch
 
 ENV_ID = "fastrl/Cage2Workflow-v0"
-
-
-@dataclass(frozen=True)
-class Games:
-    """Options of the environments, as `Cage2WorkflowVectorEnv` names them."""
-
-    ruleset: Ruleset = "main"
-    red_agent: RedAgent = "mix"
-    episode_length: int = 100
-    scan_memory: bool = False
-    actions: Literal["effective"] | tuple[int, ...] | None = "effective"
-    num_threads: int = 0
-
-    def make(self, num_envs: int, **options: Any) -> Cage2WorkflowVectorEnv:
-        """A vector environment that does not reset itself, with further options."""
-        return Cage2WorkflowVectorEnv(num_envs, **vars(self), autoreset_mode="disabled", **options)
 
 
 class WorkflowLearner:
@@ -71,7 +54,7 @@ class WorkflowLearner:
 
     Args:
         config: settings.
-        games: options of the environments.
+        games: settings of the environments.
         total_episodes: over which schedules run. After more the final values hold.
         seed: not negative.
         device: where the networks live, "cpu" or "cuda".
@@ -87,14 +70,14 @@ class WorkflowLearner:
     def __init__(
         self,
         config: InnerConfig,
-        games: Games | None = None,
+        games: EnvConfig,
         *,
         total_episodes: int,
         seed: int = 0,
         device: str = "cpu",
     ) -> None:
         self.config = config
-        self.games = games or Games()
+        self.games = games
         self.total_episodes = total_episodes
         self.seed = seed
         self.device = device
@@ -284,12 +267,12 @@ class WorkflowLearner:
 
 
 def measure(
-    games: Games, workflow: Workflow, policy_state: dict[str, Any], episodes: int, seed: int
+    games: EnvConfig, workflow: Workflow, policy_state: dict[str, Any], episodes: int, seed: int
 ) -> Outcome:
     """The outcome of a policy without exploration.
 
     Args:
-        games: options of the environments.
+        games: settings of the environments.
         workflow: by which compliance is measured.
         policy_state: of `fold`, or of a policy that does not observe workflows.
         episodes: one for each of the seeds that ``seed`` gives.

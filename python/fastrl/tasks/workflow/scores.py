@@ -1,7 +1,7 @@
 """Scores of CAGE 2 policies by the challenge's protocol, with the compliance with a workflow."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
@@ -10,10 +10,9 @@ from rich import box
 from rich.console import Console, Group
 from rich.table import Table
 
-from fastrl.envs.cage2.env import RED_AGENTS, Ruleset
+from fastrl.envs.cage2.env import Ruleset
 from fastrl.envs.cage2.workflow import Cage2WorkflowVectorEnv, Workflow, parse_workflow, workflow_name
 from fastrl.tasks.cage2.evaluate import (
-    HORIZONS,
     RED_TITLES,
     Act,
     Contender,
@@ -23,7 +22,6 @@ from fastrl.tasks.cage2.evaluate import (
     run_protocol,
 )
 from fastrl.tasks.workflow.outcome import Outcome
-from fastrl.training.evaluation import Advance
 from fastrl.training.metrics import counted
 from fastrl.training.policy import Policy
 from fastrl.training.row import Number
@@ -31,8 +29,8 @@ from fastrl.utils.tables import show
 
 
 @dataclass(frozen=True)
-class Compliance:
-    """Compliance in episodes against one red agent over one horizon.
+class Compliance(Score):
+    """Compliance in episodes against one red agent over one horizon, instead of their returns.
 
     An episode without a fix has compliance 0.5; so has a defender against Sleep that sees nothing to fix.
 
@@ -40,11 +38,6 @@ class Compliance:
         fixes: of an episode, in the mean.
     """
 
-    red_agent: str
-    horizon: int
-    episodes: int
-    mean: float
-    standard_error: float
     fixes: float
 
 
@@ -165,11 +158,8 @@ def score_by_protocol(
     ruleset: Ruleset,
     episodes: int = 1000,
     seed: int = 0,
-    horizons: Sequence[int] = HORIZONS,
-    red_agents: Sequence[str] = RED_AGENTS,
-    num_threads: int = 0,
     deterministic: bool = True,
-    advance: Advance = lambda steps: None,
+    **options: Any,
 ) -> WorkflowEvaluation:
     """Scores a policy as `fastrl.tasks.cage2.evaluate.evaluate` does, in the same episodes, and its compliance.
 
@@ -178,7 +168,7 @@ def score_by_protocol(
         workflow: by which compliance is measured.
         name: of the policy, for tables.
         deterministic: the most probable actions are taken; otherwise actions are drawn.
-        advance: as of `fastrl.tasks.cage2.evaluate.evaluate`.
+        options: further ones of `run_protocol`.
     """
     plain = Contender.from_policy(policy, name, deterministic=deterministic)
 
@@ -193,12 +183,9 @@ def score_by_protocol(
         ruleset=ruleset,
         episodes=episodes,
         seed=seed,
-        horizons=horizons,
-        red_agents=red_agents,
-        num_threads=num_threads,
-        advance=advance,
         make_env=partial(Cage2WorkflowVectorEnv, workflow=workflow),
         facts=Cage2WorkflowVectorEnv.episodes,
+        **options,
     ):
         cell = red_agent, horizon, episodes
         scores.append(Score(*cell, *mean_and_error(facts["return"])))

@@ -1,12 +1,13 @@
 """Settings of a search for the best workflow, and presets."""
 
 import dataclasses
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
+from fastrl.algorithms import hyper_parameters as hp
 from fastrl.algorithms.ppo import PPOConfig
-from fastrl.envs.cage2.workflow import parse_workflow, workflow_name
+from fastrl.envs.cage2.workflow import Cage2WorkflowVectorEnv, parse_workflow, workflow_name
 from fastrl.networks.actor_critic import Activation
 from fastrl.tasks.cage2.settings import GameConfig
 from fastrl.utils.config import Preset, Setting, section
@@ -35,6 +36,11 @@ class EnvConfig(GameConfig):
     def num_threads(self) -> int:
         """Of the simulators; 0: one per core."""
         return 0 if self.n_workers == "auto" else self.n_workers
+
+    def make(self, num_envs: int, **options: Any) -> Cage2WorkflowVectorEnv:
+        """A vector environment that does not reset itself, with further options of `Cage2WorkflowVectorEnv`."""
+        own = self.options() | {"num_threads": self.num_threads, "autoreset_mode": "disabled"}
+        return Cage2WorkflowVectorEnv(num_envs, **own, **options)
 
 
 @section
@@ -146,31 +152,19 @@ class InnerConfig:
             description="at least this many episodes of each training measure the policy, without learning",
         ),
     ] = 200
-    hidden: Annotated[
-        tuple[Annotated[int, Field(ge=1)], ...],
-        Field(description="widths of the hidden layers of actor and critic, each of which has its own"),
-    ] = (64, 64)
+    hidden: hp.ActorCriticWidths = (64, 64)
     activation: Annotated[Activation, Field(description="after each hidden layer")] = "relu"
-    learning_rate: Annotated[float, Field(ge=0, description="Adam's learning rate at the start")] = 3e-3
-    final_learning_rate: Annotated[
-        float, Field(ge=0, description="Adam's learning rate once the search has used all its episodes")
-    ] = 1e-4
-    entropy_coef: Annotated[float, Field(ge=0, description="weight of the entropy bonus at the start")] = 0.01
-    final_entropy_coef: Annotated[
-        float, Field(ge=0, description="weight of the entropy bonus at the end")
-    ] = 0.001
+    learning_rate: hp.LearningRate = 3e-3
+    final_learning_rate: hp.FinalLearningRate = 1e-4
+    entropy_coef: hp.EntropyCoef = 0.01
+    final_entropy_coef: hp.FinalEntropyCoef = 0.001
     num_epochs: Annotated[int, Field(ge=1, description="passes over the episodes of an update")] = 3
     minibatch_size: Annotated[
         int, Field(ge=1, description="at most this many samples in a gradient step")
     ] = 4096
-    gamma: Annotated[float, Field(ge=0, le=1, description="discount of future rewards")] = 0.99
-    gae_lambda: Annotated[
-        float,
-        Field(ge=0, le=1, description="advantage estimation: 0 trusts the value function, 1 the rewards"),
-    ] = 0.95
-    clip_range: Annotated[
-        float, Field(gt=0, description="how far the probability ratio may move before the gradient stops")
-    ] = 0.2
+    gamma: hp.Gamma = 0.99
+    gae_lambda: hp.GaeLambda = 0.95
+    clip_range: hp.ClipRange = 0.2
 
     def ppo(self, num_steps: int) -> PPOConfig:
         """The settings of PPO that they amount to, for rollouts of ``num_steps`` steps."""

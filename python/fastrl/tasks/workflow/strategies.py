@@ -165,19 +165,9 @@ def make_search(
     config: SearchConfig,
     orders: Sequence[Workflow],
     total_episodes: int,
-    *,
-    min_episodes: int = 2,
-    min_learning_episodes: int = 2,
-    seed: int = 0,
+    **options: int,
 ) -> Search:
-    """The search that the settings name; arguments and errors as of `Search`."""
+    """The search that the settings name; arguments, options and errors as of `Search`."""
     # One order leaves nothing to search for.
     method = SEARCHES[config.method] if len(orders) > 1 else RandomSearch
-    return method(
-        config,
-        orders,
-        total_episodes,
-        min_episodes=min_episodes,
-        min_learning_episodes=min_learning_episodes,
-        seed=seed,
-    )
+    return method(config, orders, total_episodes, **options)

@@ -17,7 +17,7 @@ from fastrl.tasks.cage2.evaluate import RULESETS, protocol_steps
 from fastrl.tasks.cage2.settings import EnvConfig as Cage2Config
 from fastrl.tasks.cage2.settings import GameConfig
 from fastrl.tasks.cage2.task import TASK as CAGE2
-from fastrl.tasks.workflow.learner import ENV_ID, Games, measure
+from fastrl.tasks.workflow.learner import ENV_ID, measure
 from fastrl.tasks.workflow.scores import WorkflowScores, score_by_protocol
 from fastrl.tasks.workflow.settings import PRESETS, EnvConfig, InnerConfig, SearchConfig
 from fastrl.tasks.workflow.trainer import SearchTrainer
@@ -129,10 +129,9 @@ class WorkflowTask(Task):
         contenders = {BEST: state}
         if state["plain"] is not None:
             contenders[PLAIN] = state["plain"]
-        games = Games(**env.options(), num_threads=env.num_threads)
         # Other episodes than those of training.
         outcomes = [
-            measure(games, order, each["policy"], _FINAL_EPISODES, seed + 1) for each in contenders.values()
+            measure(env, order, each["policy"], _FINAL_EPISODES, seed + 1) for each in contenders.values()
         ]
         rulesets = RULESETS if ruleset == "both" else [ruleset]
         share = len(RULESETS) * 2 // (len(rulesets) * len(contenders))

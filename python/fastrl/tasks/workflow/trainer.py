@@ -11,7 +11,7 @@ from rich.console import RenderableType
 
 from fastrl.envs.cage2.workflow import WORKFLOWS, parse_workflow, workflow_name
 from fastrl.tasks.workflow.figure import save_picture
-from fastrl.tasks.workflow.learner import ENV_ID, Games, WorkflowLearner
+from fastrl.tasks.workflow.learner import ENV_ID, WorkflowLearner
 from fastrl.tasks.workflow.outcome import Outcome
 from fastrl.tasks.workflow.report import report_of
 from fastrl.tasks.workflow.scores import WorkflowScores
@@ -68,10 +68,10 @@ class SearchTrainer(Training):
         self.settings = settings
         self._make_plain = make_plain
         self._total_episodes = self.run.total_episodes or 0
-        env, inner = settings.env, settings.inner
+        inner = settings.inner
         self.learner = WorkflowLearner(
             inner,
-            Games(**env.options(), num_threads=env.num_threads),
+            settings.env,
             total_episodes=self._total_episodes,
             seed=self.run.seed,
             device=self.device,

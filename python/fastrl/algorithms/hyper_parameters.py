@@ -1,0 +1,57 @@
+"""Types of hyper-parameters that several algorithms have: their ranges, descriptions and options."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from fastrl.networks.distributions import LOG_STD_RANGE
+from fastrl.utils.config import Setting
+
+NumSteps = Annotated[
+    int, Field(ge=1, description="steps of each environment between updates"), Setting(common=True)
+]
+Gamma = Annotated[float, Field(ge=0, le=1, description="discount of future rewards"), Setting(common=True)]
+GaeLambda = Annotated[
+    float, Field(ge=0, le=1, description="advantage estimation: 0 trusts the value function, 1 the rewards")
+]
+ClipRange = Annotated[
+    float, Field(gt=0, description="how far the probability ratio may move before the gradient stops")
+]
+LearningRate = Annotated[
+    float, Field(ge=0, description="Adam's learning rate at the start"), Setting(common=True)
+]
+FinalLearningRate = Annotated[float, Field(ge=0, description="Adam's learning rate at the end")]
+EntropyCoef = Annotated[float, Field(ge=0, description="weight of the entropy bonus at the start")]
+FinalEntropyCoef = Annotated[float, Field(ge=0, description="weight of the entropy bonus at the end")]
+TargetKl = Annotated[
+    float | None, Field(gt=0, description="a policy's update stops once it has moved this far; none: never")
+]
+NormalizeObs = Annotated[bool, Field(description="observations are whitened by running statistics")]
+NormalizeReturns = Annotated[
+    bool, Field(description="rewards are divided by the running deviation of the discounted return")
+]
+# Widths of layers.
+Widths = tuple[Annotated[int, Field(ge=1)], ...]
+ActorCriticWidths = Annotated[
+    Widths,
+    Field(description="widths of the hidden layers of actor and critic, each of which has its own"),
+    Setting(common=True),
+]
+InitialLogStd = Annotated[
+    float,
+    Field(
+        ge=LOG_STD_RANGE[0],
+        le=LOG_STD_RANGE[1],
+        description="of continuous actions: logarithm of the deviation at first, in units of half their range",
+    ),
+]
+# Staleness that algorithms allow which learn while experience is collected.
+MaxStaleness = Annotated[
+    int,
+    Field(
+        ge=0,
+        description="updates that the policy of learned experience may be behind; older experience is dropped; 0:"
+        " collect and learn in turns",
+    ),
+    Setting(resumable=True, option="--max-staleness", common=True),
+]
