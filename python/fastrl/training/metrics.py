@@ -1,6 +1,22 @@
-"""Numbers for people."""
+"""Numbers for people: means with their standard errors, shares, counts and times as text."""
 
 import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def mean_and_error(values: NDArray[np.float64]) -> tuple[float, float]:
+    """Mean and standard error, NaN of a single value."""
+    spread = float(values.std(ddof=1)) if len(values) > 1 else math.nan
+    return float(values.mean()), spread / math.sqrt(len(values))
+
+
+def plus_minus(mean: float, error: float, digits: int = 2) -> str:
+    """``12.34 ± 0.56``; without an error that is NaN."""
+    # Adding 0.0 turns -0.0 into 0.0.
+    number = f"{mean + 0.0:.{digits}f}"
+    return number if math.isnan(error) else f"{number} ± {error:.{digits}f}"
 
 
 def percent(value: float) -> str:

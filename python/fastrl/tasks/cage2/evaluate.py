@@ -15,7 +15,7 @@ from rich.table import Table
 from fastrl.envs.cage2.baselines import BASELINES, make_baseline
 from fastrl.envs.cage2.env import RED_AGENTS, Cage2Games, Cage2VectorEnv, Ruleset
 from fastrl.tasks import cage2
-from fastrl.training.metrics import counted
+from fastrl.training.metrics import counted, mean_and_error, plus_minus
 from fastrl.utils.config import ConfigError, nearest
 from fastrl.utils.tables import show
 
@@ -242,12 +242,6 @@ def episode_seeds(seed: int, red_agent: str, horizon: int, episodes: int) -> tup
     return own_seed, seeds
 
 
-def mean_and_error(values: NDArray[np.float64]) -> tuple[float, float]:
-    """Mean and standard error, NaN of a single value."""
-    spread = float(values.std(ddof=1)) if len(values) > 1 else math.nan
-    return float(values.mean()), spread / math.sqrt(len(values))
-
-
 def run_episodes(
     make_env: Callable[[int], E],
     make_act: Callable[[E, int], Act],
@@ -305,11 +299,11 @@ def score_table(evaluation: Evaluation) -> Group:
         table.add_row(
             RED_TITLES[score.red_agent],
             str(score.horizon),
-            _plus_minus(score.mean, score.standard_error),
+            plus_minus(score.mean, score.standard_error),
             *("" if cell is None else f"{cell:.2f}" for cell in cells),
             end_section=score.horizon == HORIZONS[-1],
         )
-    total = _plus_minus(evaluation.total, evaluation.total_standard_error)
+    total = plus_minus(evaluation.total, evaluation.total_standard_error)
     table.add_row(
         "total", "", total, *("" if other.total is None else f"{other.total:.2f}" for other in beside)
     )
@@ -317,11 +311,6 @@ def score_table(evaluation: Evaluation) -> Group:
     notes = f"Means of {counted(episodes, 'episode')} each ± their standard errors; seed {evaluation.seed}."
     totals = [f"{other.name} {other.total:.2f}" for other in others if not other.scores]
     return Group(table, notes, f"Published totals: {', '.join(totals)}.")
-
-
-def _plus_minus(mean: float, error: float) -> str:
-    # Adding 0.0 turns -0.0 into 0.0.
-    return f"{mean + 0.0:.2f}" if math.isnan(error) else f"{mean + 0.0:.2f} ± {error:.2f}"
 
 
 class Cage2Scoring:

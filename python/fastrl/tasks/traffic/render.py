@@ -72,14 +72,11 @@ def load_policy(path: Path) -> tuple[Any, MultiAgentPolicy]:
     """
     from fastrl.networks.multi_agent import MultiAgentPolicy
     from fastrl.tasks.traffic.task import TASK
-    from fastrl.training.checkpoint import unusable
-    from fastrl.training.run import load_run
+    from fastrl.training.run import load_run, using_checkpoint
 
     settings, state = load_run(TASK, path)
-    try:
+    with using_checkpoint(path, "holds no policy that this fastrl can use"):
         return settings, MultiAgentPolicy.from_state(state["policy"])
-    except Exception as error:
-        raise unusable(path, "holds no policy that this fastrl can use", error) from None
 
 
 def run_env(path: Path, options: Mapping[str, Any]) -> tuple[MultiAgentVectorEnv, Act]:

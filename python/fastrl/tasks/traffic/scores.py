@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fastrl.envs.record_episodes import MEANS, Act, finite_mean, run_episodes
-from fastrl.training.metrics import counted
+from fastrl.training.metrics import counted, mean_and_error, plus_minus
 from fastrl.utils.tables import show
 
 if TYPE_CHECKING:
@@ -94,12 +94,11 @@ def score(
 
 def scores_of(records: NDArray[np.void], seed: int) -> Scores:
     """The scores of episodes, from their records `fastrl.envs.record_episodes.EPISODE` [E]."""
-    returns = records["return_mean"]
-    spread = float(returns.std(ddof=1)) if len(returns) > 1 else math.nan
+    _, error = mean_and_error(records["return_mean"])
     return Scores(
         episodes=len(records),
         seed=seed,
-        standard_error=spread / math.sqrt(len(returns)),
+        standard_error=error,
         **{mean: finite_mean(records[field]) for mean, field in MEANS.items()},
     )
 
@@ -111,12 +110,9 @@ def score_table(scores: Sequence[tuple[str, Scores]], title: str) -> Table:
     for column in ("return", "success", "crashed", "m/s", "veh/h", "TTC s", "steps"):
         table.add_column(column, justify="right")
     for name, it in scores:
-        digits = 2 if abs(it.mean_return) < 100 else 0
-        error = "" if math.isnan(it.standard_error) else f" ± {it.standard_error:.{digits}f}"
         table.add_row(
             name,
-            # Adding 0.0 turns -0.0 into 0.0.
-            f"{it.mean_return + 0.0:.{digits}f}{error}",
+            plus_minus(it.mean_return, it.standard_error, 2 if abs(it.mean_return) < 100 else 0),
             _text(it.success_rate, "{:.1%}"),
             _text(it.collision_rate, "{:.1%}"),
             _text(it.mean_speed, "{:.1f}"),

@@ -195,8 +195,8 @@ def _preset(description: str, vehicles: int, episodes: int) -> Preset:
 
 PRESETS: dict[str, Preset] = {
     "fast": _preset("to see that everything works", 4, 100),
-    "stable": _preset("a little more of both", 6, 200),
-    "performance": _preset("what speed is measured with; with 5,000 episodes they drive well", 8, 300),
+    "stable": _preset("a longer run with more vehicles", 6, 200),
+    "performance": _preset("the run that benchmarks measure; with 5,000 episodes they drive well", 8, 300),
     "large-scale": _preset("a first look at many vehicles", 10, 100),
     "mega-scale": _preset("as many as fill the road", 12, 500),
     # An action holds for a second: the effect of a tenth of a second is lost in noise. An agent that is

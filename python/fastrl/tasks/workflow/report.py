@@ -15,6 +15,7 @@ from rich.table import Table
 from fastrl.envs.cage2.workflow import workflow_name
 from fastrl.tasks.workflow.outcome import Outcome
 from fastrl.tasks.workflow.search import Search, Standing
+from fastrl.training.metrics import plus_minus
 from fastrl.utils.files import to_json, write_atomically
 
 # The longest list of orders that a terminal is shown; files have all.
@@ -95,8 +96,8 @@ class Report:
             table.add_row(
                 workflow_name(standing.workflow).replace(",", " > "),
                 f"{standing.episodes:,}",
-                _plus_minus(outcome.mean_return, outcome.return_stderr, 2),
-                _plus_minus(outcome.compliance, outcome.compliance_stderr, 3),
+                plus_minus(outcome.mean_return, outcome.return_stderr),
+                plus_minus(outcome.compliance, outcome.compliance_stderr, 3),
                 "yes" if standing.counts else "no",
                 style="bold" if standing == self.chosen else None,
             )
@@ -170,7 +171,7 @@ def report_of(search: Search, before: int = 0) -> Report:
 def _describe(standing: Standing) -> str:
     outcome = standing.outcome
     return (
-        f"{workflow_name(standing.workflow)}, return {_plus_minus(outcome.mean_return, outcome.return_stderr, 2)},"
+        f"{workflow_name(standing.workflow)}, return {plus_minus(outcome.mean_return, outcome.return_stderr)},"
         f" compliance {outcome.compliance:.3f} after {standing.episodes:,} episodes"
     )
 
@@ -185,8 +186,3 @@ def _csv(records: Sequence[dict[str, Any]]) -> bytes:
     writer.writeheader()
     writer.writerows(records)
     return text.getvalue().encode()
-
-
-def _plus_minus(mean: float, error: float, digits: int) -> str:
-    number = f"{mean + 0.0:.{digits}f}"
-    return number if math.isnan(error) else f"{number} ± {error:.{digits}f}"

@@ -18,11 +18,10 @@ from fastrl.tasks.cage2.evaluate import (
     Contender,
     Evaluation,
     Score,
-    mean_and_error,
     run_protocol,
 )
 from fastrl.tasks.workflow.outcome import Outcome
-from fastrl.training.metrics import counted
+from fastrl.training.metrics import counted, mean_and_error, plus_minus
 from fastrl.training.policy import Policy
 from fastrl.training.row import Number
 from fastrl.utils.tables import show
@@ -118,7 +117,7 @@ class WorkflowScores:
                 show(
                     console,
                     f"{name}, {outcome.episodes:,} episodes without exploration: return"
-                    f" {outcome.mean_return:.2f} ± {outcome.return_stderr:.2f}, compliance {outcome.compliance:.3f}",
+                    f" {plus_minus(outcome.mean_return, outcome.return_stderr)}, compliance {outcome.compliance:.3f}",
                 )
         console.print()
         show(console, self.protocol_table())
