@@ -127,7 +127,7 @@ class DQNConfig:
         return self
 
 
-# Settings under a name, to be given to DQNConfig: DQNConfig(**PRESETS["atari"]). They add up:
+# Settings by name, arguments of DQNConfig: DQNConfig(**PRESETS["atari"]). They can be combined:
 # DQNConfig(**PRESETS["atari"], **PRESETS["large-batch"]).
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     # Hessel et al., "Rainbow", 2018, table 1, where it applies; steps are those of the agent, four frames each.
@@ -320,7 +320,7 @@ class DQNActor:
         Raises:
             ValueError: a buffer of another size.
         """
-        # A copy, for torch wants memory that it may write to, and aligned.
+        # A copy: PyTorch requires writable, aligned memory.
         source = torch.from_numpy(self._bytes_of(weights).copy().view(np.float32))
         cut = self.parameters.numel()
         self.parameters.data.copy_(source[:cut])
@@ -362,7 +362,7 @@ class DQNActor:
 
     def _checked(self, obs: NDArray[Any] | Tensor) -> Tensor:
         if isinstance(obs, np.ndarray):
-            # Read-only arrays are welcome, but not to torch.
+            # Callers may pass read-only arrays, which PyTorch does not take.
             obs = torch.from_numpy(obs if obs.flags.writeable else obs.copy())
         elif not isinstance(obs, Tensor):
             raise TypeError(f"obs should be a numpy array or a tensor, got {type(obs).__name__}")
@@ -510,7 +510,7 @@ class DQN(OffPolicyAlgorithm):
             gradient, td, loss, q = q_gradient(values, actions, targets, weights, config.huber)
             td_errors = td.abs()
             self._sums[:3] += torch.stack([loss, q, td_errors.mean()])
-        # Scaled in float32: in fp16 it might be gone before.
+        # Scaled in float32, because in fp16 it may underflow.
         gradient = self._optimizer.scale(gradient / config.accumulate).to(values.dtype)
         torch.autograd.backward(values, gradient)
         self._batches += 1
@@ -607,7 +607,7 @@ class DQN(OffPolicyAlgorithm):
         network.draw_noise(self.actor.noise)
         if self.config.batch_norm:
             network.train()
-        # Not under the autocast of the targets: it keeps weights that it has converted, without gradients.
+        # Not under the autocast of the targets, which caches converted weights without gradients.
         with self._optimizer.autocast():
             values: Tensor = self._online_forward(obs)
         if self.config.batch_norm:

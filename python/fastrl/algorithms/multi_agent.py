@@ -141,7 +141,7 @@ class MultiAgentLearner(MultiAgentAlgorithm):
                 name: FlatAdam(Critic(obs_dim, num_ids=num_ids, **shape).to(self.device)) for name in learning
             }
             self._critics = OwnCritics(config, own, members, self._generators["critics"], self.device)
-        # Which rows learn, bool [N].
+        # Mask of the rows that learn, bool [N].
         self._learning = np.tile(learns, num_envs)
         self._schedules = {
             name: Schedule(

@@ -204,9 +204,10 @@ class PPO(ActorCriticLearner):
 
     def __init__(self, config: PPOConfig, problem: Problem) -> None:
         super().__init__(config, problem, precision=config.precision, compiled=config.compile)
-        # It draws on the CPU: little, and a run may be resumed on another device.
+        # Permutations are drawn on the CPU: they are small, and a run may be resumed on another device.
         self._shuffling = generator_of(np.random.SeedSequence(problem.seed).spawn(3)[2])
-        # Float32 [T, N]: the policy's log-probabilities less those of the policies that acted; None: it acted itself.
+        # float32 [T, N], log-probabilities of the policy less those of the policies that acted; None: the present policy
+        # acted.
         self._log_ratios: NDArray[np.float32] | None = None
 
     @property

@@ -57,7 +57,7 @@ class REINFORCE(MultiAgentLearner):
     ) -> list[PolicySums]:
         if not len(rows):
             return []
-        # Against itself, the ratio is 1, and the gradient of the ratio that of the logarithm.
+        # With itself as old policy the ratio is 1, and its gradient is that of the log-probability.
         own = optimizer.network
         return [
             self._policy_step(

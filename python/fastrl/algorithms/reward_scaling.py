@@ -59,7 +59,7 @@ class ReturnScale:
             if not whole:
                 self.discounted[fragment.env_indices] = np.where(ended[-1], 0, sums[-1])
             all_sums.append(sums)
-        # Summed in an order that does not depend on which rows came together in a fragment.
+        # The order of the sum does not depend on the rows' division into fragments.
         side_by_side = len({len(sums) for sums in all_sums}) == 1
         in_order = np.concatenate(all_sums, axis=1 if side_by_side else 0)
         self.norm.update(torch.from_numpy(in_order.reshape(-1, 1)))

@@ -74,7 +74,7 @@ def _code_of(command: Callable[[str, list[str]], int], prog: str, arguments: lis
     except KeyboardInterrupt:
         return _fail(prog, "interrupted", 128 + signal.SIGINT)
     except BrokenPipeError:
-        # The reader of the output, such as head, has left.
+        # The reader of the output, such as head, has closed it.
         return 128 + signal.SIGPIPE
     except MemoryError as error:
         return _fail(

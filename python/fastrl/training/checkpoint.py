@@ -23,9 +23,9 @@ from fastrl.utils.files import write_atomically
 FORMAT = "fastrl-checkpoint"
 VERSION = "1"
 
-# What stands for a tensor in the document, with the tensor's name in the file.
+# Key of a placeholder for a tensor in the document; its value is the tensor's name in the file.
 _TENSOR = "$tensor"
-# What stands for bytes: they are kept as a uint8 tensor.
+# The same for bytes, which are kept as a uint8 tensor.
 _BYTES = "$bytes"
 
 _NAME = re.compile(r"step-\d{12,}\.safetensors")
@@ -64,11 +64,11 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
     Raises:
         CheckpointError: the file is missing, foreign, damaged or of another version.
     """
-    # A pipe in its place would have this process wait for ever.
+    # Reading a pipe would block for ever.
     if Path(path).exists() and not Path(path).is_file():
         raise CheckpointError(f"{path} is no file")
     try:
-        # Not mapped into memory: a file that shrank meanwhile would kill the process.
+        # Read instead of mapped: truncating a mapped file kills the process.
         data = Path(path).read_bytes()
         tensors = safetensors.torch.load(data)
     except FileNotFoundError:
@@ -151,7 +151,7 @@ def find_checkpoint(path: str | Path) -> Path:
     if not path.is_dir():
         return path
     directory = path if path.name == "checkpoints" else path / "checkpoints"
-    # One of another name, such as that of the best evaluation, may have been written first.
+    # Checkpoints of other names, such as that of the best evaluation, may be the only ones.
     paths = Checkpoints(directory).paths() or sorted(directory.glob("*.safetensors"))
     if not paths:
         raise CheckpointError(f"{path} has no checkpoint")
@@ -196,7 +196,7 @@ def _attach(value: Any, tensors: dict[str, Tensor]) -> Any:
         return [_attach(item, tensors) for item in value]
     if not isinstance(value, dict):
         return value
-    # Each tensor has one place: a small document could ask for a thousand copies of a large one.
+    # Each tensor is used once: otherwise a small document could request a thousand copies of a large one.
     if _TENSOR in value:
         return tensors.pop(value[_TENSOR])
     if _BYTES in value:

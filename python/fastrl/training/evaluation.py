@@ -19,10 +19,10 @@ from fastrl.utils.tables import show
 if TYPE_CHECKING:
     from fastrl.training.trainer import Trainer, Training
 
-# The checkpoint of the best evaluation, which no newer one replaces.
+# Name of the best evaluation's checkpoint; `Checkpoints` does not delete it.
 BEST = "best.safetensors"
 
-# Called again and again with how much has been done since the last call.
+# Callback of progress: its argument is the work done since the last call.
 Advance = Callable[[int], object]
 
 
@@ -117,7 +117,7 @@ class Evaluation(Callback):
         self.best: Scores | None = None
         self.best_at = self._evaluated_at = 0
         self.best_file: Path | None = None
-        # Made since the last row, and in it.
+        # Scores since the last row, and scores in the last row.
         self._new: Scores | None = None
         self._shown: Scores | None = None
 

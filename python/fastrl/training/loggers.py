@@ -236,7 +236,7 @@ class ConsoleLogger(Logger):
         }
 
     def _left(self, done: int) -> str:
-        # The last rollout may go beyond the total.
+        # The last rollout may exceed the total.
         return duration(max(self._total - done, 0) / self._pace.speed if self._pace.speed else math.nan)
 
     def _numbers(self, row: Row) -> list[str]:

@@ -19,7 +19,7 @@ from fastrl.training.metrics import percent
 from fastrl.training.row import Number
 from fastrl.utils.timer import Stopwatch
 
-# Fields of an episode's record that have a place of their own in `Episodes`.
+# Fields of an episode's record that are fields of `Episodes`, not of its info.
 _OWN = {"return_mean": "returns", "length": "lengths"}
 
 

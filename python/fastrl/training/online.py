@@ -91,7 +91,7 @@ class Pace:
         """Ends the step before and waits until the next one is due, or until ``stop`` returns true."""
         now = self._clock()
         if self._due is not None and self.period:
-            # The deadline of the step before is when this one is due.
+            # This step is due at the deadline of the step before.
             self._due += self.period
             if now > self._due:
                 self.missed += 1
@@ -279,7 +279,7 @@ class OnlineSource(MultiAgentSource):
         self._console = console
         self._level = 0
         self._difficulty: Difficulty | None = None
-        # None while it does not run.
+        # None while the source does not run.
         self._pool: Pool[SimulationJob] | None = None
         # Closes the resources of `__enter__`, in reverse order.
         self._resources = contextlib.ExitStack()

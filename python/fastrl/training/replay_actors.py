@@ -24,12 +24,12 @@ from fastrl.training.row import Number
 from fastrl.utils.tables import print_lines
 from fastrl.utils.timer import Stopwatch
 
-# Seconds between two looks at the queue. Each look takes the interpreter away from the learner, whose many small steps
-# suffer from it; rings are long enough for what comes in between.
+# Seconds between reads of the queue. Each read takes the interpreter lock from the learner, whose many small steps are
+# delayed by it; the queue's rings are long enough for the rows that come in between.
 INGEST_INTERVAL_S = 0.005
-# Seconds that the learner waits for rows before it does something else.
+# Most seconds of one wait of the learner for rows.
 WAIT_S = 0.02
-# Seconds between looks at whether actors are alive.
+# Seconds between checks that actors are alive.
 LIVENESS_INTERVAL_S = 0.25
 
 # Makes the transport from actors to the replay, from the dtype of rows, the rows that each actor may have waiting, and
@@ -61,7 +61,7 @@ class ReplayIngest:
         self.steps = counters.steps = steps
         self.version = 0
         self.limit: float = np.inf
-        # Versions behind the newest, summed over rows, and rows.
+        # Sum of the rows' staleness in versions, and number of rows.
         self._staleness = [0, 0]
         self._lock = threading.Lock()
         self._has_new_rows = threading.Event()
@@ -184,7 +184,7 @@ class ActorProcesses:
         self._pool: Pool[Job] | None = None
         self.ingest = ReplayIngest(self.transport, replay.append, self.counters, steps)
         self._is_closed = False
-        # When the counters of actors were last read, in steps, and when their processes were last looked at.
+        # Steps at the last read of the actors' counters, and time of the last check of their processes.
         self._read_at, self._checked_at = -1, time.perf_counter()
         try:
             self._publish()

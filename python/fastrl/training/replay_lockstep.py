@@ -24,7 +24,7 @@ from fastrl.training.row import Number
 from fastrl.utils.seeding import env_seeds
 from fastrl.utils.timer import Stopwatch
 
-# Minibatches for each step of the environments where the settings name no number: DQN's own (Mnih et al., 2015).
+# Default minibatches for each environment step, as in DQN (Mnih et al., 2015).
 UPDATES_PER_STEP = 0.25
 
 
@@ -75,7 +75,7 @@ class LockstepActors:
         self.steps = self.taken = steps
         self._ratio = updates_per_step or UPDATES_PER_STEP
         num_envs = len(exponents)
-        # Of the running episode of each environment: its number, the actions so far, return and length.
+        # The running episode of each environment: number, actions so far, return and length.
         self._numbers = np.zeros(num_envs, np.int64)
         self._actions: list[list[int]] = [[] for _ in range(num_envs)]
         self._returns, self._lengths = np.zeros(num_envs), np.zeros(num_envs, np.int64)

@@ -184,7 +184,7 @@ class ReplaySource(Source):
             raise TrainError(
                 f"--env {spec.id}: observations should be a Box to be kept in a replay, got {space}"
             )
-        # Of one observation of the replay: images have channels, which stacked frames are.
+        # Shape of one observation in the replay: images have channels, which are the stacked frames.
         is_image = len(space.shape) == 2
         self._frame_shape = (1, *space.shape) if is_image and stack == 1 else space.shape
         shape = (stack, *space.shape) if stack > 1 else self._frame_shape
@@ -197,14 +197,14 @@ class ReplaySource(Source):
         self.actors: ActorProcesses | LockstepActors | None = None
         self._sampler: UniformSampler | PrioritizedSampler | None = None
         self._prefetcher: Prefetcher[Any] | None = None
-        # The last row of metrics, when it was asked for, and updates since then.
+        # Numbers of the last row of metrics, their time, and updates since then.
         self._row: dict[str, Number] = {}
         self._row_at, self._updates = 0.0, 0
-        # While it does not run.
+        # Steps while no actors run.
         self._steps = 0
-        # Of lockstep actors: the state that the next ones resume from.
+        # State of lockstep actors, for the next ones.
         self._saved: dict[str, Any] | None = None
-        # Of earlier sessions.
+        # Restarts and dropped rows of earlier sessions.
         self._restarts = self._dropped = 0
         # Environment steps when learning started, None before, and minibatches since then.
         self._started_at: int | None = None
@@ -403,7 +403,7 @@ class ReplaySource(Source):
             is_ahead = self._prefetcher is not None
             self._batches.update_priorities(self._batch.indices, result if is_ahead else result.cpu())
         elif self._prefetcher is None and self._algorithm.device.type == "cuda":
-            # The GPU reads the minibatch later, and only so many more leave its memory as it is.
+            # The GPU reads the minibatch asynchronously, and the sampler soon reuses its memory.
             torch.cuda.current_stream().synchronize()
         self._minibatches += 1
         self._updates += 1

@@ -143,13 +143,13 @@ class RolloutSource(Source):
             )
         self._obs_dim = obs_dim
         self._plan: Plan | None = None
-        # While it runs: the collector, and what takes fragments from it.
+        # While the source runs: the collector, and the stream of its fragments.
         self._collector: Collector | None = None
         self._stream: FragmentStream | None = None
-        # While it does not run: the state that the next collector resumes from.
+        # While it does not run: state for the next collector.
         self._saved: dict[str, Any] | None = None
         self._report = Report()
-        # Of earlier sessions.
+        # Failures and restarts of workers in earlier sessions.
         self._failures = self._restarts = 0
         self._staleness = self._row_staleness = Staleness()
         self._episodes: list[Episodes] = []
@@ -332,7 +332,7 @@ def open_collector(config: CollectConfig, plan: Plan, console: Console, max_stal
         CollectError: its workers do not start.
     """
 
-    # A collector refuses options that are not for it, and those alone were meant for it that were given.
+    # Options with default values are left out: a collector refuses options that do not apply to it.
     usual = CollectConfig()
     given = {
         name: getattr(config, name)
@@ -359,7 +359,7 @@ def open_collector(config: CollectConfig, plan: Plan, console: Console, max_stal
     except (ValueError, TypeError, ImportError) as error:
         raise TrainError(f"--collect {config.method}: {error}") from None
     except CollectError as error:
-        # The environment's own faults end a run as they do later on.
+        # Faults of the environment keep their own error, as during the run.
         if error.traceback or str(error).startswith(plan.env.id):
             raise
         raise TrainError(f"--collect {config.method}: {error}") from None

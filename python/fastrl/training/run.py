@@ -311,7 +311,7 @@ def _train(
         write_atomically(directory.summary, to_json(summary.to_tree(), indent=2).encode())
         return summary
 
-    # Before the evaluation, in which the environment may fail.
+    # Written before the evaluation, in which the environment may fail.
     summary = summarise()
     if stopped_by is None and evaluation is not None:
         evaluation.at_end(trainer, console)
@@ -338,7 +338,7 @@ def _run_loop(
     trainer.on_progress = on_console.show
 
     def save() -> Path:
-        # The rows up to a checkpoint have to be there when it is.
+        # A checkpoint is written after the rows before it are on disk.
         for logger in loggers:
             logger.flush()
         return checkpoints.save(trainer.steps, trainer.state_dict())

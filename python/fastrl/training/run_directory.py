@@ -38,7 +38,7 @@ class RunDirectory:
     def __init__(self, path: Path) -> None:
         try:
             self.is_made = _make(path)
-            # Locking the directory itself leaves no lock file behind, whatever happens.
+            # The lock is on the directory itself, so a crash leaves no lock file.
             self._lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         except OSError as error:
             raise RunDirectoryError(f"cannot make the run directory {path}: {error.strerror}") from None
@@ -57,7 +57,7 @@ class RunDirectory:
         self.profile = path / "profile.json"
         self.checkpoints = path / "checkpoints"
         self.starts_over = False
-        # A process that was killed while it wrote the first file leaves that.
+        # Temporary files of a process that was killed while it wrote the first file do not count.
         self._was_empty = all(file.match(".config.toml.*.tmp") for file in path.iterdir())
 
     def write_settings(self, toml: str) -> None:
@@ -91,7 +91,7 @@ class RunDirectory:
         files = {self.config: (_MARK,), self.metrics: (_ROW,)}
         there = [file for file in files if file.exists()]
         if self.metrics.is_symlink():
-            # Rows would be cut off and added in a file elsewhere; all others are replaced, not written to.
+            # Rows would be written to a file elsewhere; all other files are replaced.
             raise RunDirectoryError(f"{self.metrics} is a link: name a new directory with --run-dir")
         foreign = [file.name for file in there if not (_begins_with(file, *files[file]) or _is_empty(file))]
         if foreign or not there:
@@ -175,7 +175,7 @@ def _named(name: str) -> RunDirectory:
             except RunDirectoryError:
                 if not path.exists():
                     raise
-                # Another process was quicker.
+                # Another process has made it.
                 continue
             if directory.is_made:
                 return directory

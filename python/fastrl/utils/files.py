@@ -21,7 +21,7 @@ def write_atomically(path: Path, data: bytes) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    # The rename is on disk only once the directory is.
+    # A rename is durable only after its directory is synced.
     directory = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(directory)

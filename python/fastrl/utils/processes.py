@@ -34,7 +34,7 @@ SHARED_MEMORY = "/dev/shm/fastrl-"
 CLOSE_TIMEOUT = 10.0
 EXIT_UNCLOSED = 80
 
-# Exit code of a worker that would start workers while it imports the program that started it.
+# Exit code of a worker whose import of the main program would start workers again.
 EXIT_UNGUARDED = 79
 
 

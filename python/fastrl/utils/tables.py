@@ -3,7 +3,7 @@
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 
-# A width that no table needs, and the width of a column that may break words (such as paths), in characters.
+# Characters: an upper bound of table widths, and the width of a column that may break words (such as paths).
 _WIDE, _FOLDED = 10_000, 20
 
 

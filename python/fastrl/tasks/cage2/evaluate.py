@@ -151,7 +151,7 @@ def _published(name: str, ruleset: Ruleset, total: float | None, **scores: Seque
     return Published(name, ruleset, cells, total)
 
 
-# The challenge's final leaderboard, and what is known of the same on today's repository.
+# The challenge's final leaderboard, and known results on today's repository.
 PUBLISHED = (
     _published(
         "CardiffUni (winner)",

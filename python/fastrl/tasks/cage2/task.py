@@ -109,7 +109,7 @@ def _check_memory(settings: Any, algorithm: Any) -> None:
     """
     obs_dim = OBS_BITS + (len(SCAN_HOSTS) if settings.env.scan_memory else 0)
     num_actions = len(action_indices(settings.env.actions))
-    # Of each step an observation, perhaps a mask, and ten numbers.
+    # Bytes of a step: an observation, perhaps a mask, and ten numbers.
     row = 4 * obs_dim + (num_actions if getattr(algorithm, "action_masks", False) else 0) + 40
     sizes = [obs_dim, *getattr(algorithm, "hidden", ()), num_actions]
     # Actor and critic; weights, gradients and Adam's two moments, of 4 bytes each.

@@ -88,7 +88,7 @@ class PixelsTask(Task):
     ) -> Returns:
         network = QNetwork.from_state(state["policy"])
         spec = self.env_spec(settings)
-        # A life that is lost is no end of the game.
+        # An evaluated game continues after a lost life.
         env = build_env(dataclasses.replace(spec, options={**spec.options, "life_loss_ends": False}))
         stack = settings.env.stack
         shape, num_actions = [stack, *(env.observation_space.shape or ())], int(env.action_space.n)  # type: ignore[attr-defined]

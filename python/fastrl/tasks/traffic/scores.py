@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # Environments that are stepped at a time: enough to be fast, few enough to stay in caches.
 _BATCH = 128
 
-# Separates the seeds of evaluations from those of training.
+# Stream of the seeds of evaluations; training has others.
 _STREAM = 1
 
 

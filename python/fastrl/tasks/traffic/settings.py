@@ -144,7 +144,7 @@ def episode_steps(config: EnvConfig) -> int:
     if config.id == RING:
         return max(int(options.get("horizon", 3000)), 1)
     seconds = float(options.get("duration", _SECONDS.get(config.id, 40.0)))
-    # Rounded first: 20 s of 0.2 s are 100 steps, whatever the division leaves behind the point.
+    # Rounded, because the division is inexact: 20 s of 0.2 s are 100 steps.
     return max(math.ceil(round(seconds / step_seconds(config), 6)), 1)
 
 

@@ -113,7 +113,7 @@ class TrafficTask(Task):
         """
         env: EnvConfig = settings.env
         assert env.num_envs is not None, "resolve_defaults() comes first"
-        # Of each agent's step two observations of about 70 numbers, and some more.
+        # Bytes of an agent's step: two observations of about 70 numbers, and some more.
         needed = env.num_envs * env.vehicles * self._num_steps(settings) * 600
         table = self.algorithm_table(settings.run.algorithm)
         check_memory(

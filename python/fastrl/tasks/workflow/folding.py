@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fastrl.envs.cage2.workflow import WORKFLOW_LEN, Workflow, encode
 
-# Weight and bias of a first layer, changed.
+# Changes weight and bias of a first layer.
 _Change = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 

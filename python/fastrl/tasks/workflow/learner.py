@@ -89,10 +89,10 @@ class WorkflowLearner:
         self._ppo = self._new_ppo(seed)
         self._collector = self._new_collector()
         self._weights = np.zeros(self._ppo.weights_nbytes, np.uint8)
-        # With separate networks: the active workflow, whose network learns, and the state of all others.
+        # With separate networks: the workflow whose network learns, and the states of the other networks.
         self._active: Workflow | None = None
         self._inactive: dict[Workflow, dict[str, Any]] = {}
-        # Place in the list of workflows where the next update starts, if they are more than the environments.
+        # Index of the first workflow of the next update, if there are more workflows than environments.
         self._turn = 0
 
     def _new_ppo(self, seed: int) -> PPO:
@@ -243,7 +243,7 @@ class WorkflowLearner:
             "episodes": self.episodes,
             "updates": self.updates,
             "turn": self._turn,
-            # Of the next episode of each environment; none is running between trainings.
+            # Number of the next episode of each environment; no episode runs between trainings.
             "numbers": torch.tensor(list(self._collector.state_dict()["numbers"].values())),
             "ppo": _copy(self._ppo.state_dict()),
             "active": None if self._active is None else workflow_name(self._active),

@@ -18,7 +18,7 @@ from fastrl.tasks.workflow.search import Search, Standing
 from fastrl.training.metrics import plus_minus
 from fastrl.utils.files import to_json, write_atomically
 
-# The longest list of orders that a terminal is shown; files have all.
+# Most orders in the table on a console; files have all.
 _SHOWN = 15
 
 

@@ -173,7 +173,7 @@ def score_by_protocol(
 
     def make_act(env: Any, seed: int) -> Act:
         act = plain.make_act(env, seed)
-        # The order's code, at the end of observations, is not for the policy.
+        # Observations end with the order's code, which the policy does not take.
         return lambda obs: act(obs[:, : policy.obs_dim])
 
     scores, compliance = [], []

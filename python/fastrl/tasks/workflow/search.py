@@ -110,11 +110,11 @@ class Search(ABC):
         self._trial_episodes = max(
             min_episodes, default if config.trial_episodes is None else config.trial_episodes
         )
-        # A second trial of an order may have another outcome.
+        # Trials that learn: a second trial of an order may have another outcome.
         self._trials_learn = self._trial_episodes >= min_learning_episodes
         self._distances = kendall_distances(self.orders, self.orders)
         self._places = {order: place for place, order in enumerate(self.orders)}
-        # Nothing else about a search is random.
+        # The only random part of a search.
         self._shuffled = [self.orders[i] for i in np.random.default_rng(seed).permutation(len(self.orders))]
         if total_episodes < min_episodes:
             raise ConfigError(f"a search needs at least {min_episodes:,} episodes, got {total_episodes:,}")
@@ -218,5 +218,5 @@ class Search(ABC):
         if not tried or any(standing.workflow == workflow for standing in tried):
             return None
         place = self._places[workflow]
-        # Of equally near orders the best.
+        # Orders are sorted, so the best of equally near ones is chosen.
         return min(tried, key=lambda other: self._distances[place, self._places[other.workflow]]).workflow

@@ -129,7 +129,7 @@ class WorkflowTask(Task):
         contenders = {BEST: state}
         if state["plain"] is not None:
             contenders[PLAIN] = state["plain"]
-        # Other episodes than those of training.
+        # Other seeds than those of training.
         outcomes = [
             measure(env, order, each["policy"], _FINAL_EPISODES, seed + 1) for each in contenders.values()
         ]
@@ -153,12 +153,12 @@ class WorkflowTask(Task):
         return WorkflowScores(outcomes[0], outcomes[1] if len(outcomes) > 1 else None, evaluations)
 
     def evaluation_work(self, episodes: int) -> int:
-        # On each ruleset, of two policies; with fewer of either, a step counts as several.
+        # Two policies on each ruleset; with fewer policies or rulesets each step counts several times.
         return protocol_steps(episodes) * len(RULESETS) * 2
 
     def show_scores(self, scores: Sequence[tuple[str, Any]], console: Console) -> None:
         super().show_scores(scores, console)
-        # Beside the published scores.
+        # Tables beside the published scores.
         for name, each in scores:
             for own in each.evaluations:
                 if own.evaluation.contender == BEST:
@@ -183,7 +183,7 @@ def plain_settings(settings: Any) -> Any:
             eval_episodes=0,
         ),
         env=Cage2Config(
-            # Rollouts of whole episodes, of as many as there are in the budget.
+            # Rollouts of whole episodes, no more than the budget has.
             num_envs=min(Cage2Config().num_envs, run.total_episodes),
             **{field.name: getattr(env, field.name) for field in dataclasses.fields(GameConfig)},
         ),

@@ -86,7 +86,7 @@ class SearchTrainer(Training):
             settings.search,
             WORKFLOWS if given is None else [parse_workflow(given)],
             self._total_episodes - self.joint_episodes,
-            # After the joint training a shared network need only be measured.
+            # After the joint training a trial of a shared network is a measurement.
             min_episodes=inner.measured_episodes if self.joint_episodes else self.learner.min_episodes,
             min_learning_episodes=self.learner.min_episodes,
             seed=self.run.seed,
@@ -182,7 +182,7 @@ class SearchTrainer(Training):
         plain.on_progress = lambda done: self.on_progress(self.done)
         for row in plain.rows():
             self.seconds, self.parts = plain.seconds, plain.parts
-            # Columns of their own, but for those of the whole run.
+            # Columns of PPO without workflows have a prefix; those of the whole run keep their names.
             groups: dict[str, dict[str, Number]] = {"episode": {"episodes": self.episodes}}
             for group, numbers in row.groups.items():
                 if group != "time":
@@ -261,7 +261,7 @@ class SearchTrainer(Training):
 
     def summary(self) -> dict[str, Any]:
         report = report_of(self.search, self.joint_episodes).to_tree()
-        # The steps have files of their own.
+        # Steps are written to files of their own.
         del report["steps"]
         return {"search_seconds": self.search_seconds, **report}
 
