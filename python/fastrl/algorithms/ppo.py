@@ -206,8 +206,8 @@ class PPO(ActorCriticLearner):
         super().__init__(config, problem, precision=config.precision, compiled=config.compile)
         # Permutations are drawn on the CPU: they are small, and a run may be resumed on another device.
         self._shuffling = generator_of(np.random.SeedSequence(problem.seed).spawn(3)[2])
-        # float32 [T, N], log-probabilities of the policy less those of the policies that acted; None: the present policy
-        # acted.
+        # float32 [T, N], log-probabilities of the policy less those of the policies that acted; None if they are the
+        # same.
         self._log_ratios: NDArray[np.float32] | None = None
 
     @property
