@@ -61,6 +61,7 @@ from numpy.typing import DTypeLike
 
 from fastrl._native import _rust
 from fastrl._native._rust import Producer, QueueError, ShutDown
+from fastrl.utils.dtypes import describe_dtype, dtype_of
 
 __all__ = ["Empty", "Full", "Producer", "ProducerStats", "Queue", "QueueError", "QueueStats", "ShutDown"]
 
@@ -150,7 +151,7 @@ class Queue(_rust.Queue):
                 raise TypeError(f"{argument}: expected a str, got {value!r}")
         memory = _rust.QueueMemory.create(
             record.itemsize,
-            json.dumps(_describe(record)),
+            json.dumps(describe_dtype(record)),
             capacity,
             max_producers=max_producers,
             policy=policy,
@@ -170,7 +171,7 @@ class Queue(_rust.Queue):
         """
         memory = _rust.QueueMemory.attach(name)
         try:
-            return super().__new__(cls, memory, _rebuild(json.loads(memory.schema)))
+            return super().__new__(cls, memory, dtype_of(json.loads(memory.schema)))
         except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
             raise QueueError(
                 f"cannot attach to {name!r}: the dtype of its records is damaged: {error}"
@@ -253,36 +254,6 @@ def _record_dtype(dtype: DTypeLike | Mapping[str, Any]) -> np.dtype:
         raise TypeError(f"dtype: expected no Python objects, got {record}: they cannot be copied as bytes")
     if record.itemsize == 0:
         raise ValueError(f"dtype: expected records of at least one byte, got {record}")
-    if _rebuild(_describe(record)) != record:
+    if dtype_of(describe_dtype(record)) != record:
         raise TypeError(f"dtype: expected one that can be described as text, got {record}")
     return record
-
-
-def _describe(dtype: np.dtype) -> Any:
-    """A dtype as a value for JSON, with offsets and alignment."""
-    if dtype.subdtype is not None:
-        base, shape = dtype.subdtype
-        return {"base": _describe(base), "shape": list(shape)}
-    if dtype.names is None:
-        return dtype.str
-    fields = [dtype.fields[name] for name in dtype.names] if dtype.fields is not None else []
-    return {
-        "names": list(dtype.names),
-        "formats": [_describe(field[0]) for field in fields],
-        "offsets": [int(field[1]) for field in fields],
-        "titles": [field[2] if len(field) > 2 else None for field in fields],
-        "itemsize": dtype.itemsize,
-        "align": dtype.isalignedstruct,
-    }
-
-
-def _rebuild(description: Any) -> np.dtype:
-    if isinstance(description, str):
-        return np.dtype(description)
-    if "base" in description:
-        return np.dtype((_rebuild(description["base"]), tuple(description["shape"])))
-    fields: Any = {name: description[name] for name in ("names", "offsets", "titles", "itemsize")}
-    fields["formats"] = [_rebuild(field) for field in description["formats"]]
-    if not any(fields["titles"]):
-        del fields["titles"]
-    return np.dtype(fields, align=description["align"])

@@ -17,6 +17,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from fastrl._native._replay import FIELDS, Storage
 from fastrl.utils.arguments import as_integer
+from fastrl.utils.dtypes import describe_dtype, dtype_of
 
 # Errors that Python and NumPy raise when they decode arbitrary text.
 _DAMAGED = (
@@ -32,7 +33,7 @@ _DAMAGED = (
 # The most bytes of replay.json.
 _MAX_DESCRIPTION = 1 << 20
 _LARGE_PAGE = 1 << 21
-_VERSION = 2
+_VERSION = 3
 
 
 class ReplayError(RuntimeError):
@@ -216,8 +217,7 @@ class Replay(Storage):
                 raise ReplayError(
                     f"{folder}: it has version {version}, and this fastrl reads version {_VERSION}"
                 )
-            layout: Any = {key: _tuples(value) for key, value in description["dtype"].items()}
-            dtype: np.dtype[Any] = np.dtype(layout)
+            dtype = dtype_of(description["dtype"])
             shape = tuple(int(size) for size in description["shape"])
             stack, pad = int(description["stack"]), str(description["pad"])
             if dtype.hasobject or dtype.itemsize < 1:
@@ -342,25 +342,12 @@ def _new_files(folder: Path, shape: tuple[int, int], dtype: np.dtype[Any]) -> di
 def _write_description(
     folder: Path, dtype: np.dtype[Any], shape: Any, stack: int, pad: str, checksums: dict[str, int] | None
 ) -> None:
-    names = dtype.names or ()
     description = {
         "version": _VERSION,
-        "dtype": {
-            "names": list(names),
-            "formats": [[dtype[name].base.str, list(dtype[name].shape)] for name in names],
-            "offsets": [dtype.fields[name][1] for name in names] if dtype.fields else [],
-            "itemsize": dtype.itemsize,
-        },
+        "dtype": describe_dtype(dtype),
         "shape": list(shape),
         "stack": stack,
         "pad": pad,
         "checksums": checksums,
     }
     (folder / "replay.json").write_text(json.dumps(description, indent=1) + "\n", encoding="utf-8")
-
-
-def _tuples(value: Any) -> Any:
-    """Formats from JSON as numpy takes them, [(kind, shape)]."""
-    if isinstance(value, list):
-        return [(item[0], tuple(item[1])) if isinstance(item, list) else item for item in value]
-    return value
