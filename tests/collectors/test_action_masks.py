@@ -230,12 +230,13 @@ def test_environments_of_ones_own_that_cannot_be_collected_from() -> None:
         native_collector(what, env=make(5, autoreset_mode="disabled"))
     with pytest.raises(ValueError, match=r"expected autoreset_mode 'disabled', .* got 'SameStep'"):
         native_collector(what, env=make(6, autoreset_mode="same_step"))
-    with pytest.raises(ValueError, match="does not support action masks: leave asynchronous out"):
-        native_collector(what, asynchronous=2)
     env = make(6, autoreset_mode="disabled")
-    env.action_masks = None
-    with pytest.raises(CollectError, match=r"has no action_masks\(\)"):
+    with pytest.raises(ValueError, match="does not support an env: leave asynchronous out"):
+        native_collector(what, asynchronous=2, env=env)
+    env.num_masked = 0
+    with pytest.raises(CollectError, match="action masks were asked for, and it has none"):
         native_collector(what, env=env)
+    env.num_masked = 145
     env.action_masks = lambda out: out.fill(False)
     with native_collector(what, env=env) as collector, pytest.raises(CollectError, match="allows 0 of 145"):
         collector.collect()

@@ -56,7 +56,7 @@ def plan(unit: Any, env: str, num_steps: int, masks: bool = False, **options: An
         episodes=11 if unit == "episodes" else 0,
         seed=7,
         action_masks=masks,
-        episode_info=("red_agent",) if masks else (),
+        episode_info=("red_agent",) if "red_agent" in options else (),
     )
 
 
@@ -91,9 +91,10 @@ def updates(name: str, same: Plan) -> list[dict[int, Any]]:
             "fastrl/Cage2-v0",
             40,
             {"masks": True, "episode_length": 30, "red_agent": "mix"},
-            (*PYTHON, "native"),
+            COMPILED,
         ),
         ("fastrl/highway-fast-v0", 12, {}, COMPILED),
+        ("fastrl/highway-fast-v0", 12, {"masks": True}, COMPILED),
         (
             "fastrl/highway-fast-v0",
             8,

@@ -47,12 +47,16 @@ def test_episodes_are_those_of_sequential_environments(env_id, options, num_thre
     order = np.random.default_rng(num_threads)
     actors = [np.random.default_rng(env_id) for env_id in range(num_envs)]
     got = [[] for _ in range(num_envs)]
+    masks = [[] for _ in range(num_envs)]
     sent = [[] for _ in range(num_envs)]
     env.reset()
     while env.in_flight:
         batch = env.recv(int(order.integers(1, env.in_flight + 1)))
         for i, env_id in enumerate(batch.env_ids):
-            got[env_id].append([value[i] for value in batch[1:]])
+            got[env_id].append([value[i] for value in batch[1:6]])
+        if env.num_masked:
+            for env_id, mask in zip(batch.env_ids, env.action_masks(batch.env_ids), strict=True):
+                masks[env_id].append(mask.tolist())
         more = [env_id for env_id in batch.env_ids.tolist() if len(got[env_id]) <= num_steps]
         for env_id in order.permutation(more).astype(np.int64):
             sent[env_id].append(action_of(env.single_action_space, actors[env_id]))
@@ -63,6 +67,8 @@ def test_episodes_are_those_of_sequential_environments(env_id, options, num_thre
     for env_id in range(num_envs):
         number = 0
         obs, _ = twin.reset(seed=env_seed(SEED, env_id, number))
+        seen_masks = iter(masks[env_id])
+        assert not env.num_masked or next(seen_masks) == twin.get_wrapper_attr("action_masks")().tolist()
         np.testing.assert_array_equal(got[env_id][0][0], np.ravel(obs).astype(np.float32))
         assert [value.item() for value in got[env_id][0][1:4]] == [0.0, False, False]
         for action, (seen, reward, terminated, truncated, final_obs) in zip(
@@ -77,6 +83,7 @@ def test_episodes_are_those_of_sequential_environments(env_id, options, num_thre
                 np.testing.assert_array_equal(final_obs, np.ravel(obs).astype(np.float32))
                 obs, _ = twin.reset(seed=env_seed(SEED, env_id, number))
             np.testing.assert_array_equal(seen, np.ravel(obs).astype(np.float32))
+            assert not env.num_masked or next(seen_masks) == twin.get_wrapper_attr("action_masks")().tolist()
     assert ends >= num_envs
     twin.close()
 
@@ -109,6 +116,47 @@ def test_without_autoreset_the_caller_chooses_the_episodes():
     env.reset(ids(1), streams=ids(2**32), numbers=ids(41))
     np.testing.assert_array_equal(env.recv().obs, twin.reset(seed=env_seed(5, 2**32, 41))[0])
     env.close()
+
+
+@pytest.mark.parametrize("mode", ["same_step", "disabled"])
+def test_infos_are_of_the_episodes_that_ended(mode):
+    env = AsyncNativeVectorEnv(
+        Cage2VectorEnv(4, episode_length=2, red_agent="mix"),
+        seed=3,
+        autoreset_mode=mode,
+        episode_info=("red_agent", "none"),
+    )
+    twin = Cage2VectorEnv(4, episode_length=2, red_agent="mix", autoreset_mode="disabled")
+    seen = set()
+    for number in range(4):
+        if mode == "disabled" or number == 0:
+            env.reset(numbers=np.full(4, number))
+            env.recv()
+        for _ in range(2):
+            env.send(np.zeros(4, np.int64), np.arange(4))
+            batch = env.recv()
+        assert batch.truncations.all()
+        twin.reset(seed=[env_seed(3, env_id, number) for env_id in range(4)])
+        np.testing.assert_array_equal(batch.episode_info[:, 0], twin.red_agents()[batch.env_ids])
+        assert np.isnan(batch.episode_info[:, 1]).all()
+        seen |= set(batch.episode_info[:, 0].tolist())
+    assert len(seen) == 2
+    env.close()
+
+
+def test_masks_that_cannot_be_read_are_refused():
+    env = cage2()
+    env.reset()
+    with pytest.raises(ValueError, match="environment 0 is in flight"):
+        env.action_masks(np.arange(3))
+    env.recv()
+    with pytest.raises(ValueError, match="environment 1 is named twice"):
+        env.action_masks(ids(1, 1))
+    env.close()
+    rings = AsyncNativeVectorEnv(RingVectorEnv(2))
+    with pytest.raises(ValueError, match="expected environments that have masks"):
+        rings.action_masks(ids(0))
+    rings.close()
 
 
 def test_misplaced_calls_are_refused_and_change_nothing():

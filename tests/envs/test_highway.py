@@ -318,7 +318,7 @@ def test_available_actions_follow_lane_and_speed() -> None:
     env.step(3)
     assert env.get_available_actions() == [1, 2, 4]
     assert env.action_masks().tolist() == [False, True, True, False, True]
-    with pytest.raises(ValueError, match="expected DiscreteMetaAction"):
+    with pytest.raises(ValueError, match="expected environments that have masks, got some without"):
         HighwayEnv(action("ContinuousAction")).action_masks()
 
 

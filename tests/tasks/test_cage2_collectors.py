@@ -26,10 +26,12 @@ from fastrl.training.trainer import Trainer
 def test_any_collector_teaches_the_same(
     options: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    names = ("native", "sequential", "sync", "executor")
+    names = ("native", "sequential", "sync", "executor", "asynchronous")
     for name in names:
+        method = "native" if name == "asynchronous" else name
         workers = () if name == "sequential" else ("--n-workers=2",)
-        train_small(tmp_path / name, f"--collect={name}", *workers, *options)
+        ready = ("--collect.asynchronous=3",) if name == "asynchronous" else ()
+        train_small(tmp_path / name, f"--collect={method}", *workers, *ready, *options)
     out = capsys.readouterr().out
     assert (
         "collecting with 'executor'; fastrl/Cage2-v0 is compiled: --collect native plays it in threads" in out

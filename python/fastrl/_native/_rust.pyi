@@ -85,6 +85,18 @@ class _Vec:
         of a living agent out of range or NaN. `gymnasium.error.ResetNeeded`: an environment was never reset, or has
         ended with autoreset "disabled"."""
 
+    @property
+    def num_masked(self) -> int:
+        """Width of an action mask; 0: the simulator has none."""
+
+    def action_masks(self, out: NDArray[np.bool_]) -> None:
+        """Writes, [K, num_masked], which actions may have an effect now, as far as the agents can know. ValueError: the
+        simulator has no masks."""
+
+    def episode_info(self, key: str, out: NDArray[np.float64]) -> None:
+        """Writes, [N], a number of each environment's present episode; NaN: it does not know the key. CAGE Challenge 2
+        knows `red_agent`, the index into `CAGE2_RED_AGENTS`."""
+
     def save_state(self) -> bytes:
         """Everything that the future depends on, generators included. MemoryError: there is no room for it."""
 
@@ -92,9 +104,12 @@ class _Vec:
         """Restores it. ValueError: damaged, of another version, of other options or another number of environments, or
         altered so that the simulator cannot continue from it; MemoryError. Nothing has changed then."""
 
-    def asynchronous(self, seed: int, *, same_step: bool, num_threads: int = 0) -> AsyncVec:
+    def asynchronous(
+        self, seed: int, *, same_step: bool, num_threads: int = 0, episode_info: list[str] = ...
+    ) -> AsyncVec:
         """Closes this object and moves its environments to one that steps them asynchronously. `num_threads` 0: one for
-        each core. ValueError: environments of several agents. MemoryError: the environments are lost."""
+        each core. `episode_info`: K keys whose numbers `recv` gives of episodes that ended. ValueError: environments of
+        several agents. MemoryError: the environments are lost."""
 
     def close(self) -> None:
         """Ends it. May be called again."""
@@ -131,6 +146,10 @@ class AsyncVec:
         """Starts episodes `numbers` of the sequences `env_indices` in the environments `env_ids`, each [M].
         ValueError: no such environment, one is named twice, or one is in flight; nothing has changed then."""
 
+    def action_masks(self, env_ids: NDArray[np.int64], out: NDArray[np.bool_]) -> None:
+        """Writes, [M, num_masked], which actions may have an effect now in the environments `env_ids` [M]. ValueError:
+        as in `reset`, or the simulator has no masks."""
+
     def send(self, env_ids: NDArray[np.int64], actions: NDArray[Any]) -> None:
         """Sends `actions` int64 [M] or float32 [M, n] to the environments `env_ids` [M]. ValueError as `reset`, or an
         action is out of range or NaN. `gymnasium.error.ResetNeeded`: never reset, or ended without `same_step`."""
@@ -143,32 +162,19 @@ class AsyncVec:
         terminations: NDArray[np.bool_],
         truncations: NDArray[np.bool_],
         final_obs: NDArray[np.float32],
+        episode_info: NDArray[np.float64],
         timeout: float | None = None,
     ) -> bool:
         """Waits until M environments are ready and writes the first of them: their ids [M] and the results of their
-        steps, `obs` and `final_obs` [M, D], the others [M]; `final_obs` where an episode ended, other rows stay as they
-        are. After `reset` the reward is 0. False after `timeout` seconds: nothing has changed. ValueError: fewer than M
-        are in flight."""
+        steps, `obs` and `final_obs` [M, D], `episode_info` [M, K], the others [M]; `final_obs` and `episode_info` where
+        an episode ended, other rows stay as they are. After `reset` the reward is 0. False after `timeout` seconds:
+        nothing has changed. ValueError: fewer than M are in flight."""
 
     def close(self) -> None:
         """Ends threads and environments. May be called again."""
 
-@type_check_only
-class _Cage2Vec(_Vec):
-    """Methods of the vector classes of CAGE Challenge 2."""
-
-    @property
-    def num_actions(self) -> int:
-        """Actions on offer."""
-
-    def action_masks(self, out: NDArray[np.bool_]) -> None:
-        """Writes, [N, num_actions], which actions may have an effect now, as far as blue can know."""
-
-    def red_agents(self, out: NDArray[np.uint8]) -> None:
-        """Writes, [N], the index into `CAGE2_RED_AGENTS` of each game's red agent."""
-
 @final
-class Cage2Vec(_Cage2Vec):
+class Cage2Vec(_Vec):
     """N games of CAGE Challenge 2. `fastrl.envs.Cage2VectorEnv` explains the options.
 
     Threads, forks and `close` as in `_Vec`.
@@ -205,7 +211,7 @@ class Cage2Vec(_Cage2Vec):
         """A table of blue's view and the truth of one game. IndexError: there is no such game."""
 
 @final
-class Cage2WorkflowVec(_Cage2Vec):
+class Cage2WorkflowVec(_Vec):
     """N games of CAGE Challenge 2 with workflows. `fastrl.envs.cage2.workflow` explains them and the options.
 
     Threads, forks and `close` as in `_Vec`. A workflow is a row of 5: indices into `CAGE2_UNIT_TYPES`, the most
@@ -329,10 +335,6 @@ class HighwayVec(_Vec):
         num_threads: int,
         autoreset_mode: str,
     ) -> HighwayVec: ...
-    def action_masks(self, out: NDArray[np.bool_]) -> None:
-        """Writes, [N, actions], which meta-actions can have an effect now (`get_available_actions`); all False before
-        the first reset. ValueError: the actions are no meta-actions."""
-
     def info(
         self,
         speed: NDArray[np.float64],

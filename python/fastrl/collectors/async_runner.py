@@ -9,10 +9,10 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
-from fastrl.collectors.env_runner import PARTS, Arrays, Stopped, arrays_for
+from fastrl.collectors.env_runner import PARTS, Arrays, Stopped, arrays_for, check_masks
 from fastrl.collectors.protocol import Plan, expect_spaces
 from fastrl.collectors.running import RunningEpisode, actions_of, reached
-from fastrl.collectors.vector_backends import native_vector_env
+from fastrl.collectors.vector_backends import expect_masks, native_vector_env
 from fastrl.collectors.vector_runner import End, EpisodeSink, episode_arrays
 from fastrl.envs.async_vector import AsyncNativeVectorEnv, Batch
 from fastrl.networks.action_space import Actions
@@ -28,9 +28,16 @@ class AsyncBackend:
         env = native_vector_env(plan, num_threads=1)
         try:
             expect_spaces(plan, env.single_observation_space, env.single_action_space)
+            expect_masks(plan, env)
             whole = plan.unit == "episodes"
             mode = AutoresetMode.DISABLED if whole else AutoresetMode.SAME_STEP
-            self.env = AsyncNativeVectorEnv(env, seed=plan.seed, autoreset_mode=mode, num_threads=num_threads)
+            self.env = AsyncNativeVectorEnv(
+                env,
+                seed=plan.seed,
+                autoreset_mode=mode,
+                num_threads=num_threads,
+                episode_info=plan.episode_info,
+            )
         finally:
             env.close()
 
@@ -97,11 +104,10 @@ class AsyncEnvRunner:
             if ended.any():
                 over = rows[ended]
                 out["final_obs"][at[over], over] = batch.final_obs[ended]
-                for row in over.tolist():
+                for row, info in zip(over.tolist(), batch.episode_info[ended].tolist(), strict=True):
                     episode = int(self.env_indices[row]), int(self.numbers[row])
-                    ends.append(
-                        (int(at[row]), *episode, float(self._returns[row]), int(self._steps[row]), row, ())
-                    )
+                    length = int(self._steps[row])
+                    ends.append((int(at[row]), *episode, float(self._returns[row]), length, row, tuple(info)))
                 self.numbers[over] += 1
                 self._prepare_episodes(over)
             at[rows] += 1
@@ -111,6 +117,7 @@ class AsyncEnvRunner:
             if more.any():
                 self._choose_actions(rows[more], batch.obs[more], at, out)
         self._last[...] = out["obs"][-1]
+        check_masks(self.plan, out, self.plan.num_steps)
         return ends
 
     def _start_and_observe(self, rows: NDArray[np.int64]) -> None:
@@ -172,10 +179,11 @@ class AsyncEnvRunner:
             ended = self._store(batch, steps, kept)
             kept["obs"][self._steps[rows], rows] = batch.obs
             free = rows[ended]
-            for row in free.tolist():
+            for row, info in zip(free.tolist(), batch.episode_info[ended].tolist(), strict=True):
                 length = int(self._steps[row])
                 arrays = episode_arrays(kept, row, length)
-                on_end(arrays, int(self.numbers[row]), float(self._returns[row]), ())
+                check_masks(self.plan, arrays, length)
+                on_end(arrays, int(self.numbers[row]), float(self._returns[row]), tuple(info))
             self.seconds["buffer"] += perf_counter() - start
             if not ended.all():
                 self._choose_actions(rows[~ended], batch.obs[~ended], self._steps, kept)
@@ -184,14 +192,20 @@ class AsyncEnvRunner:
         self, rows: NDArray[np.int64], obs: NDArray[np.float32], at: NDArray[np.int64], out: Arrays
     ) -> None:
         """Chooses actions for rows at their observations, stores them at step ``at[row]``, and sends them."""
-        start = perf_counter()
+        env, start = self.backend.env, perf_counter()
+        masks = None
+        if self.plan.action_masks:
+            masks = out["masks"][at[rows], rows] = env.action_masks(rows)
+            now = perf_counter()
+            self.seconds["environment"] += now - start
+            start = now
         actions = np.empty((len(rows), *self.plan.action_shape), out["actions"].dtype)
         log_probs = np.empty(len(rows), np.float32)
-        self.actor.act(obs, self._streams[rows], self._steps[rows], actions, log_probs)
+        self.actor.act(obs, self._streams[rows], self._steps[rows], actions, log_probs, masks)
         out["actions"][at[rows], rows], out["log_probs"][at[rows], rows] = actions, log_probs
         now = perf_counter()
         self.seconds["inference"] += now - start
-        self.backend.env.send(self._actions.to_env(actions), rows)
+        env.send(self._actions.to_env(actions), rows)
         self.seconds["environment"] += perf_counter() - now
 
     def _store(self, batch: Batch, at: NDArray[np.int64], out: Arrays) -> NDArray[np.bool_]:

@@ -335,14 +335,8 @@ def native_collector(
     threads = min(count_workers(n_workers, useful=max(plan.num_envs, plan.episodes)), plan.num_envs)
     if asynchronous is not None and not 1 <= asynchronous <= plan.num_envs:
         raise ValueError(f"asynchronous should be from 1 to num_envs, {plan.num_envs}, got {asynchronous}")
-    lacking = {
-        "an env": env is not None,
-        "action masks": plan.action_masks,
-        "episode_info": plan.episode_info,
-    }
-    if asynchronous is not None and any(lacking.values()):
-        names = " and ".join(name for name, is_given in lacking.items() if is_given)
-        raise ValueError(f"asynchronous collection does not support {names}: leave asynchronous out")
+    if asynchronous is not None and env is not None:
+        raise ValueError("asynchronous collection does not support an env: leave asynchronous out")
 
     def make_runner(failures: Failures) -> Runner:
         if asynchronous is not None:

@@ -176,10 +176,7 @@ class NativeBackend:
                 f" {AutoresetMode(self._env.autoreset_mode).value!r}"
             )
         expect_spaces(plan, self._env.single_observation_space, self._env.single_action_space)
-        # Not every simulator has masks.
-        self._action_masks: Any = getattr(self._env, "action_masks", None)
-        if plan.action_masks and self._action_masks is None:
-            raise CollectError(f"{plan.env.id}: action masks were asked for, and it has no action_masks()")
+        expect_masks(plan, self._env)
         self._keys = plan.episode_info
         self.ended_info = np.full((num_rows, len(self._keys)), np.nan)
         self._limit = plan.num_steps if plan.unit == "episodes" else 0
@@ -227,7 +224,7 @@ class NativeBackend:
                 self._reset(obs, goes_on)
 
     def action_masks(self, out: NDArray[np.bool_]) -> None:
-        self._action_masks(out=out)
+        self._env.action_masks(out)
 
     def observe(self, obs: NDArray[np.float32]) -> None:
         """Writes the present observations: the environment's owner may have changed it since its last step."""
@@ -264,6 +261,16 @@ def native_vector_env(plan: Plan, num_threads: int) -> NativeVectorEnv:
     options = {"autoreset_mode": AutoresetMode.DISABLED, **known.kwargs, **plan.env.options}
     env: NativeVectorEnv = build(plan.num_envs, **{**options, "num_threads": num_threads})
     return env
+
+
+def expect_masks(plan: Plan, env: NativeVectorEnv) -> None:
+    """Refuses an environment without the action masks that the plan asks for.
+
+    Raises:
+        CollectError
+    """
+    if plan.action_masks and not env.num_masked:
+        raise CollectError(f"{plan.env.id}: action masks were asked for, and it has none")
 
 
 def native_spec(env_id: str) -> registration.EnvSpec | None:

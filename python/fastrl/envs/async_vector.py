@@ -15,6 +15,7 @@ is faster.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,6 +36,8 @@ class Batch(NamedTuple):
         rewards: float32 [M]; 0 after a reset.
         terminations, truncations: bool [M].
         final_obs: float32 [M, D], true last observations; only defined where an episode ended.
+        episode_info: float64 [M, K], the numbers of the K keys of `AsyncNativeVectorEnv`; only defined where an episode
+            ended.
     """
 
     env_ids: NDArray[np.int64]
@@ -43,6 +46,7 @@ class Batch(NamedTuple):
     terminations: NDArray[np.bool_]
     truncations: NDArray[np.bool_]
     final_obs: NDArray[np.float32]
+    episode_info: NDArray[np.float64]
 
 
 class AsyncNativeVectorEnv:
@@ -59,6 +63,7 @@ class AsyncNativeVectorEnv:
         autoreset_mode: "same_step": the step that ends an episode starts the stream's next one; "disabled": episodes
             are started by `reset` only.
         num_threads: threads that step; 0 means one a core.
+        episode_info: keys whose numbers are read at the end of each episode, see `NativeVectorEnv.episode_info`.
 
     Raises:
         TypeError: `env` is no `NativeVectorEnv`.
@@ -72,6 +77,7 @@ class AsyncNativeVectorEnv:
         seed: int = 0,
         autoreset_mode: AutoresetMode | str = AutoresetMode.SAME_STEP,
         num_threads: int = 0,
+        episode_info: Sequence[str] = (),
     ) -> None:
         self.autoreset_mode = as_autoreset_mode(autoreset_mode)
         if self.autoreset_mode is AutoresetMode.NEXT_STEP:
@@ -84,10 +90,13 @@ class AsyncNativeVectorEnv:
         self.num_envs = env.num_envs
         self.single_observation_space = env.single_observation_space
         self.single_action_space = env.single_action_space
+        self.num_masked = env.num_masked
+        self._num_infos = len(episode_info)
         self._native: AsyncVec = env.asynchronous(
             as_seed(seed),
             same_step=self.autoreset_mode is AutoresetMode.SAME_STEP,
             num_threads=num_threads,
+            episode_info=episode_info,
         )
         self.obs_dim = self._native.obs_dim
 
@@ -122,6 +131,16 @@ class AsyncNativeVectorEnv:
         streams = ids if streams is None else streams
         numbers = np.zeros(len(ids), np.int64) if numbers is None else numbers
         self._native.reset(ids, _unsigned("streams", streams), _unsigned("numbers", numbers))
+
+    def action_masks(self, env_ids: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """The actions that may have an effect now in M environments that are not in flight, bool [M, num_masked].
+
+        Raises:
+            ValueError: the simulator has no masks, or an environment is in flight.
+        """
+        out = np.empty((len(env_ids), self.num_masked), np.bool_)
+        self._native.action_masks(env_ids, out)
+        return out
 
     def send(self, actions: Any, env_ids: NDArray[np.int64]) -> None:
         """Sends an action to each of M environments that are not in flight.
@@ -164,6 +183,7 @@ class AsyncNativeVectorEnv:
             np.empty(count, np.bool_),
             np.empty(count, np.bool_),
             np.zeros((count, self.obs_dim), np.float32),
+            np.zeros((count, self._num_infos)),
         )
         if not self.recv_into(batch, timeout):
             raise TimeoutError(f"no {count} environments were ready within {timeout} s")

@@ -36,6 +36,10 @@ class NativeVec(Protocol):
     def num_agents(self) -> int: ...
     @property
     def obs_dim(self) -> int: ...
+    @property
+    def num_masked(self) -> int: ...
+    def action_masks(self, out: NDArray[np.bool_]) -> None: ...
+    def episode_info(self, key: str, out: NDArray[np.float64]) -> None: ...
     def reset(
         self,
         obs: NDArray[np.float32],
@@ -56,7 +60,9 @@ class NativeVec(Protocol):
     ) -> None: ...
     def save_state(self) -> bytes: ...
     def load_state(self, state: bytes) -> None: ...
-    def asynchronous(self, seed: int, *, same_step: bool, num_threads: int = 0) -> AsyncVec: ...
+    def asynchronous(
+        self, seed: int, *, same_step: bool, num_threads: int = 0, episode_info: list[str] = ...
+    ) -> AsyncVec: ...
     def close(self) -> None: ...
 
 
@@ -162,6 +168,7 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
 
     Attributes:
         was_reset: `reset` or `load_state` was called, so that the random streams are seeded.
+        num_masked: width of an action mask; 0: the simulator has none.
 
     Args:
         native: builds the compiled object for the autoreset mode that it is given ("next_step", "same_step",
@@ -213,6 +220,7 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
         mode = AutoresetMode.DISABLED if self._resets_in_python else self.autoreset_mode
         self._native = native(mode.name.lower())
         self.num_envs = self._native.num_envs
+        self.num_masked = self._native.num_masked
         self.single_observation_space = observation_space
         self.single_action_space = action_space
         self.observation_space = batch_space(observation_space, self.num_envs)
@@ -267,7 +275,20 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
 
     def episode_info(self, key: str) -> NDArray[np.float64]:
         """A number of each environment's present episode, float64 [N]; NaN if the simulator does not know the key."""
-        return np.full(self.num_envs, np.nan)
+        out = np.empty(self.num_envs)
+        self._native.episode_info(key, out)
+        return out
+
+    def action_masks(self, out: NDArray[np.bool_] | None = None) -> NDArray[np.bool_]:
+        """The actions that may have an effect now, as far as the agents can know, bool [N, num_masked].
+
+        Raises:
+            ValueError: the simulator has no masks.
+        """
+        if out is None:
+            out = np.empty((self.num_envs, self.num_masked), np.bool_)
+        self._native.action_masks(out)
+        return out
 
     def _flat(self, obs: NDArray[np.float32]) -> NDArray[np.float32]:
         """The same memory as [N, obs_dim]; an array of another shape is left to the compiled side to refuse."""
@@ -396,10 +417,14 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
         self._native.load_state(state)
         self.was_reset = True
 
-    def asynchronous(self, seed: int, *, same_step: bool, num_threads: int = 0) -> AsyncVec:
+    def asynchronous(
+        self, seed: int, *, same_step: bool, num_threads: int = 0, episode_info: Sequence[str] = ()
+    ) -> AsyncVec:
         """Hands the environments over to be stepped one by one, for `fastrl.envs.AsyncNativeVectorEnv`, and closes this
         object. Raises ValueError for environments of several agents."""
-        native = self._native.asynchronous(seed, same_step=same_step, num_threads=num_threads)
+        native = self._native.asynchronous(
+            seed, same_step=same_step, num_threads=num_threads, episode_info=list(episode_info)
+        )
         self.close()
         return native
 

@@ -17,6 +17,8 @@ pub struct AsyncVec {
     inner: Guard<Box<dyn AsyncEnvs>>,
     num_envs: usize,
     obs_len: usize,
+    mask_len: usize,
+    num_infos: usize,
     action_kind: ActionKind,
 }
 
@@ -32,10 +34,13 @@ impl AsyncVec {
         seed: u64,
         same_step: bool,
         threads: usize,
+        info_keys: Vec<String>,
     ) -> PyResult<Self> {
-        let inner = Core::new(envs, seed, same_step, threads).map_err(|e| from_async_vec(py, e))?;
-        let (num_envs, obs_len, action_kind) = (inner.num_envs(), inner.obs_len(), inner.action_kind());
-        Ok(Self { inner: Guard::new(Box::new(inner)), num_envs, obs_len, action_kind })
+        let num_infos = info_keys.len();
+        let inner = Core::new(envs, seed, same_step, threads, info_keys).map_err(|e| from_async_vec(py, e))?;
+        let (num_envs, obs_len, mask_len) = (inner.num_envs(), inner.obs_len(), inner.mask_len());
+        let action_kind = inner.action_kind();
+        Ok(Self { inner: Guard::new(Box::new(inner)), num_envs, obs_len, mask_len, num_infos, action_kind })
     }
 }
 
@@ -77,6 +82,16 @@ impl AsyncVec {
         self.inner.with(py, |envs| envs.reset(ids, env_indices, numbers).map_err(|e| from_async_vec(py, e)))
     }
 
+    fn action_masks(&self, py: Python<'_>, env_ids: &Bound<'_, PyAny>, out: &Bound<'_, PyAny>) -> PyResult<()> {
+        let count = length(env_ids);
+        let ids = readable::<i64>("env_ids", env_ids, &[count])?;
+        let out = writeable::<Flag>("out", out, &[count, self.mask_len])?;
+        disjoint(&[ids.place(), out.place()])?;
+        // SAFETY: checked, disjoint, and the caller's for the length of this call.
+        let (ids, out) = unsafe { (ids.slice(), out.bytes_mut()) };
+        self.inner.with(py, |envs| envs.action_masks(ids, out).map_err(|e| from_async_vec(py, e)))
+    }
+
     fn send(&self, py: Python<'_>, env_ids: &Bound<'_, PyAny>, actions: &Bound<'_, PyAny>) -> PyResult<()> {
         let count = length(env_ids);
         let ids = readable::<i64>("env_ids", env_ids, &[count])?;
@@ -97,7 +112,7 @@ impl AsyncVec {
         self.inner.with(py, |envs| envs.send(ids, actions).map_err(|e| from_async_vec(py, e)))
     }
 
-    #[pyo3(signature = (env_ids, obs, rewards, terminations, truncations, final_obs, timeout=None))]
+    #[pyo3(signature = (env_ids, obs, rewards, terminations, truncations, final_obs, episode_info, timeout=None))]
     #[expect(clippy::too_many_arguments, reason = "the arrays of a step")]
     fn recv(
         &self,
@@ -108,6 +123,7 @@ impl AsyncVec {
         terminations: &Bound<'_, PyAny>,
         truncations: &Bound<'_, PyAny>,
         final_obs: &Bound<'_, PyAny>,
+        episode_info: &Bound<'_, PyAny>,
         timeout: Option<f64>,
     ) -> PyResult<bool> {
         let count = length(env_ids);
@@ -117,9 +133,16 @@ impl AsyncVec {
         let terminations = writeable::<Flag>("terminations", terminations, &[count])?;
         let truncations = writeable::<Flag>("truncations", truncations, &[count])?;
         let final_obs = writeable::<f32>("final_obs", final_obs, &[count, self.obs_len])?;
-        let places =
-            [ids.place(), obs.place(), rewards.place(), terminations.place(), truncations.place(), final_obs.place()];
-        disjoint(&places)?;
+        let episode_info = writeable::<f64>("episode_info", episode_info, &[count, self.num_infos])?;
+        disjoint(&[
+            ids.place(),
+            obs.place(),
+            rewards.place(),
+            terminations.place(),
+            truncations.place(),
+            final_obs.place(),
+            episode_info.place(),
+        ])?;
         // SAFETY: checked, disjoint, and the caller's for the length of this call.
         let mut rows = unsafe {
             Received {
@@ -129,6 +152,7 @@ impl AsyncVec {
                 terminated: terminations.bytes_mut(),
                 truncated: truncations.bytes_mut(),
                 final_obs: final_obs.slice_mut(),
+                episode_info: episode_info.slice_mut(),
             }
         };
         let mut timeout = Timeout::new(timeout)?;

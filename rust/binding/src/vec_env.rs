@@ -1,5 +1,6 @@
 //! The vector environment that the bindings of every simulator share, and its Python methods.
 
+use fastrl_core::async_vec::NO_MASKS;
 use fastrl_core::env::{ActionKind, Actions, Env};
 use fastrl_core::vec_env::{Autoreset, Error, Rows, VecEnv};
 use pyo3::exceptions::{PyTypeError, PyValueError};
@@ -27,6 +28,7 @@ pub struct VecBinding<W: Env> {
     num_envs: usize,
     num_agents: usize,
     obs_len: usize,
+    mask_len: usize,
     action_kind: ActionKind,
     autoreset: Autoreset,
 }
@@ -56,9 +58,9 @@ impl<W: Env> VecBinding<W> {
         check_count("num_envs", num_envs, 1, MOST_ENVS)?;
         check_count("num_threads", threads, 0, MOST_THREADS)?;
         let venv = VecEnv::build(num_envs, make, autoreset, threads).map_err(|e| from_vec_env(py, e))?;
-        let action_kind = venv.env(0).action_kind();
+        let (action_kind, mask_len) = (venv.env(0).action_kind(), venv.env(0).mask_len());
         let (num_envs, num_agents, obs_len) = (venv.num_envs(), venv.num_agents(), venv.obs_len());
-        Ok(Self { inner: Guard::new(venv), num_envs, num_agents, obs_len, action_kind, autoreset })
+        Ok(Self { inner: Guard::new(venv), num_envs, num_agents, obs_len, mask_len, action_kind, autoreset })
     }
 
     /// Number of environments.
@@ -76,6 +78,43 @@ impl<W: Env> VecBinding<W> {
         self.obs_len
     }
 
+    /// As [`Env::mask_len`].
+    pub fn mask_len(&self) -> usize {
+        self.mask_len
+    }
+
+    /// Writes the action masks of all agents, [num_envs * num_agents, mask_len]. ValueError: there are none.
+    pub fn action_masks(&self, py: Python<'_>, out: &Bound<'_, PyAny>) -> PyResult<()> {
+        if self.mask_len == 0 {
+            return Err(PyValueError::new_err(NO_MASKS));
+        }
+        let out = writeable::<Flag>("out", out, &[self.num_envs * self.num_agents, self.mask_len])?;
+        // SAFETY: `writeable` has checked it, and it is the caller's for the length of this call.
+        let out = unsafe { out.bytes_mut() };
+        let len = self.num_agents * self.mask_len;
+        self.with(py, |venv| {
+            py.detach(move || {
+                for (env, mask) in venv.envs().zip(out.chunks_exact_mut(len)) {
+                    env.action_mask(mask);
+                }
+            });
+            Ok(())
+        })
+    }
+
+    /// Writes [`Env::episode_info`] of each environment, [num_envs].
+    pub fn episode_info(&self, py: Python<'_>, key: &str, out: &Bound<'_, PyAny>) -> PyResult<()> {
+        let out = writeable::<f64>("out", out, &[self.num_envs])?;
+        // SAFETY: `writeable` has checked it, and it is the caller's for the length of this call.
+        let out = unsafe { out.slice_mut() };
+        self.with(py, |venv| {
+            for (env, value) in venv.envs().zip(out) {
+                *value = env.episode_info(key);
+            }
+            Ok(())
+        })
+    }
+
     /// Calls `use_it` with the environments. Its errors become Python's, and so does their use by another thread, after
     /// `close` or in a fork.
     pub fn with<R>(&self, py: Python<'_>, use_it: impl FnOnce(&mut VecEnv<W>) -> Result<R, Error>) -> PyResult<R> {
@@ -83,7 +122,14 @@ impl<W: Env> VecBinding<W> {
     }
 
     /// Closes the vector environment and hands its environments to an asynchronous one.
-    pub fn asynchronous(&self, py: Python<'_>, seed: u64, same_step: bool, threads: usize) -> PyResult<AsyncVec>
+    pub fn asynchronous(
+        &self,
+        py: Python<'_>,
+        seed: u64,
+        same_step: bool,
+        threads: usize,
+        info_keys: Vec<String>,
+    ) -> PyResult<AsyncVec>
     where
         W: 'static,
     {
@@ -97,7 +143,7 @@ impl<W: Env> VecBinding<W> {
         let venv = self.inner.take(py)?;
         // Joining its threads may wait for them.
         let envs = py.detach(|| venv.into_envs());
-        AsyncVec::over(py, envs, seed, same_step, threads)
+        AsyncVec::over(py, envs, seed, same_step, threads, info_keys)
     }
 
     /// Drops the environments and ends their threads. May be called again.
@@ -274,6 +320,19 @@ macro_rules! vec_methods {
                 self.venv.obs_len()
             }
 
+            #[getter]
+            fn num_masked(&self) -> usize {
+                self.venv.mask_len()
+            }
+
+            fn action_masks(&self, py: Python<'_>, out: &Bound<'_, PyAny>) -> PyResult<()> {
+                self.venv.action_masks(py, out)
+            }
+
+            fn episode_info(&self, py: Python<'_>, key: &str, out: &Bound<'_, PyAny>) -> PyResult<()> {
+                self.venv.episode_info(py, key, out)
+            }
+
             #[pyo3(signature = (obs, seeds=None, reset_mask=None, alive=None))]
             fn reset(
                 &self,
@@ -324,15 +383,16 @@ macro_rules! vec_methods {
                 self.venv.with(py, |venv| py.detach(|| venv.load(state)))
             }
 
-            #[pyo3(signature = (seed, *, same_step, num_threads=0))]
+            #[pyo3(signature = (seed, *, same_step, num_threads=0, episode_info=vec![]))]
             fn asynchronous(
                 &self,
                 py: Python<'_>,
                 seed: u64,
                 same_step: bool,
                 num_threads: usize,
+                episode_info: Vec<String>,
             ) -> PyResult<$crate::async_vec::AsyncVec> {
-                self.venv.asynchronous(py, seed, same_step, num_threads)
+                self.venv.asynchronous(py, seed, same_step, num_threads, episode_info)
             }
 
             fn close(&self, py: Python<'_>) -> PyResult<()> {

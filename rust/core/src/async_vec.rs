@@ -29,6 +29,10 @@ const DELIVERY_INTERVAL: Duration = Duration::from_micros(50);
 /// The largest number of steps that a thread takes on at once.
 const MAX_BATCH: usize = 32;
 
+/// The error of a call for masks that do not exist.
+pub const NO_MASKS: &str =
+    "action_masks: expected environments that have masks, got some without; only discrete actions can have them";
+
 /// The reason why a call was refused. Nothing has changed then.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Error {
@@ -48,6 +52,8 @@ pub enum Error {
     Ended {
         id: i64,
     },
+    /// The environments have no action masks.
+    NoMasks,
     Action {
         id: i64,
         expected: String,
@@ -75,6 +81,7 @@ impl fmt::Display for Error {
             Self::Ended { id } => {
                 write!(f, "the episode of environment {id} has ended and autoreset is disabled: reset() it first")
             }
+            Self::NoMasks => f.write_str(NO_MASKS),
             Self::Action { id, expected } => write!(f, "action of environment {id}: expected {expected}"),
             Self::Actions => f.write_str("actions of another kind or number than these environments take"),
             Self::TooMany { wanted, in_flight } => {
@@ -98,6 +105,8 @@ pub struct Received<'a> {
     pub truncated: &'a mut [u8],
     /// The true last observation of an episode that ended; other rows stay as they are.
     pub final_obs: &'a mut [f32],
+    /// The values of the infos of an episode that ended; other rows stay as they are.
+    pub episode_info: &'a mut [f64],
 }
 
 enum Task {
@@ -114,6 +123,7 @@ struct Slot<W> {
     numbers: Vec<f32>,
     obs: Vec<f32>,
     final_obs: Vec<f32>,
+    episode_info: Vec<f64>,
     reward: f32,
     terminated: u8,
     truncated: u8,
@@ -150,6 +160,7 @@ struct Shared<W> {
     done: Condvar,
     seed: u64,
     same_step: bool,
+    info_keys: Vec<String>,
     threads: usize,
     busy_nanos: AtomicU64,
 }
@@ -161,6 +172,7 @@ pub struct AsyncVec<W: Env> {
     threads: Vec<JoinHandle<()>>,
     action_kind: ActionKind,
     obs_len: usize,
+    mask_len: usize,
     /// The process that made it: threads do not survive a fork.
     owner: u32,
 }
@@ -178,6 +190,9 @@ pub trait AsyncEnvs: Send {
 
     fn action_kind(&self) -> ActionKind;
 
+    /// As [`Env::mask_len`].
+    fn mask_len(&self) -> usize;
+
     /// The number of environments in flight, which `recv` can return.
     fn in_flight(&self) -> usize;
 
@@ -187,6 +202,9 @@ pub trait AsyncEnvs: Send {
     /// Starts episode `numbers[i]` of the sequence `env_indices[i]` in environment `ids[i]`, which is in flight then.
     /// Its seed is `env_seed(seed, env_index, number)`.
     fn reset(&mut self, ids: &[i64], env_indices: &[u64], numbers: &[u64]) -> Result<(), Error>;
+
+    /// Writes the action masks of these environments, none of which is in flight.
+    fn action_masks(&self, ids: &[i64], masks: &mut [u8]) -> Result<(), Error>;
 
     /// Sends an action to each of these environments, which are in flight then.
     fn send(&mut self, ids: &[i64], actions: Actions<'_>) -> Result<(), Error>;
@@ -198,14 +216,22 @@ pub trait AsyncEnvs: Send {
 
 impl<W: Env + 'static> AsyncVec<W> {
     /// Starts the threads. With `same_step` the step that ends an episode starts the next one of its sequence.
-    /// `threads` 0: one for each core. Panics if there is no environment or one has several agents.
-    pub fn new(envs: Vec<W>, seed: u64, same_step: bool, threads: usize) -> Result<Self, Error> {
+    /// `threads` 0: one for each core. `info_keys` name the infos that [`Received`] has of episodes that ended. Panics
+    /// if there is no environment or one has several agents.
+    pub fn new(
+        envs: Vec<W>,
+        seed: u64,
+        same_step: bool,
+        threads: usize,
+        info_keys: Vec<String>,
+    ) -> Result<Self, Error> {
         let first = envs.first().expect("at least one env");
         assert!(envs.iter().all(|env| env.num_agents() == 1));
-        let (action_kind, obs_len) = (first.action_kind(), first.obs_len());
+        let (action_kind, obs_len, mask_len) = (first.action_kind(), first.obs_len(), first.mask_len());
         let numbers = if let ActionKind::Box(len) = action_kind { len } else { 0 };
         let count = envs.len();
-        let each = 2 * size_of::<Mutex<Slot<W>>>() + arrays(3, (2 * obs_len + numbers) * size_of::<f32>());
+        let of_arrays = (2 * obs_len + numbers) * size_of::<f32>() + info_keys.len() * size_of::<f64>();
+        let each = 2 * size_of::<Mutex<Slot<W>>>() + arrays(4, of_arrays);
         ask_for(each.saturating_mul(count)).map_err(|_| {
             Error::Memory(format!("there is not enough memory to step {count} environments asynchronously"))
         })?;
@@ -221,6 +247,7 @@ impl<W: Env + 'static> AsyncVec<W> {
             numbers: vec![0.0; numbers],
             obs: vec![0.0; obs_len],
             final_obs: vec![0.0; obs_len],
+            episode_info: vec![f64::NAN; info_keys.len()],
             reward: 0.0,
             terminated: 0,
             truncated: 0,
@@ -233,11 +260,12 @@ impl<W: Env + 'static> AsyncVec<W> {
             done: Condvar::new(),
             seed,
             same_step,
+            info_keys,
             threads,
             busy_nanos: AtomicU64::new(0),
         });
         let owner = std::process::id();
-        let mut all = Self { shared, states, in_flight: 0, threads: Vec::new(), action_kind, obs_len, owner };
+        let mut all = Self { shared, states, in_flight: 0, threads: Vec::new(), action_kind, obs_len, mask_len, owner };
         for i in 0..threads {
             let shared = all.shared.clone();
             // Dropping `all` ends the threads that have started.
@@ -295,6 +323,10 @@ impl<W: Env + 'static> AsyncEnvs for AsyncVec<W> {
         self.action_kind
     }
 
+    fn mask_len(&self) -> usize {
+        self.mask_len
+    }
+
     fn in_flight(&self) -> usize {
         self.in_flight
     }
@@ -309,6 +341,17 @@ impl<W: Env + 'static> AsyncEnvs for AsyncVec<W> {
             lock(&self.shared.slots[id as usize]).task = Task::Reset { env_index, number };
         }
         self.put(ids);
+        Ok(())
+    }
+
+    fn action_masks(&self, ids: &[i64], masks: &mut [u8]) -> Result<(), Error> {
+        if self.mask_len == 0 {
+            return Err(Error::NoMasks);
+        }
+        self.check(ids)?;
+        for (&id, mask) in ids.iter().zip(masks.chunks_exact_mut(self.mask_len)) {
+            lock(&self.shared.slots[id as usize]).env.action_mask(mask);
+        }
         Ok(())
     }
 
@@ -374,6 +417,8 @@ impl<W: Env + 'static> AsyncEnvs for AsyncVec<W> {
             let ended = slot.terminated | slot.truncated != 0;
             if ended {
                 rows.final_obs[own].copy_from_slice(&slot.final_obs);
+                let count = slot.episode_info.len();
+                rows.episode_info[i * count..(i + 1) * count].copy_from_slice(&slot.episode_info);
             }
             self.states[id as usize] = if ended && !self.shared.same_step { EnvState::Ended } else { EnvState::Idle };
         }
@@ -467,6 +512,9 @@ impl<W: Env> Shared<W> {
                 };
                 if slot.env.step(actions, rows) {
                     slot.final_obs.copy_from_slice(&slot.obs);
+                    for (value, key) in slot.episode_info.iter_mut().zip(&self.info_keys) {
+                        *value = slot.env.episode_info(key);
+                    }
                     if self.same_step {
                         slot.number += 1;
                         self.start_episode(slot);

@@ -157,6 +157,20 @@ pub trait Env: Send {
     /// or its time is over, and then the living agents are truncated.
     fn step<R: Real>(&mut self, actions: Actions<'_>, rows: AgentRows<'_, R>) -> bool;
 
+    /// Number of the actions of an agent, each of which has an entry in its action mask; 0: there are no masks.
+    fn mask_len(&self) -> usize {
+        0
+    }
+
+    /// Writes the action masks of all agents: 1 where an action may have an effect now, as far as its agent can know, 0
+    /// elsewhere.
+    fn action_mask(&self, _mask: &mut [u8]) {}
+
+    /// A number of the running or just ended episode, by its name; NaN for a name that the environment does not know.
+    fn episode_info(&self, _key: &str) -> f64 {
+        f64::NAN
+    }
+
     /// Name and options as text: a saved state is only restored into an environment with an equal fingerprint.
     fn fingerprint(&self) -> String;
 

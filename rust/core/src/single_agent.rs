@@ -47,6 +47,19 @@ pub trait SingleAgentEnv: Send {
     /// Takes an accepted action and writes the observation that follows.
     fn step(&mut self, action: i64, obs: &mut [f32]) -> Step;
 
+    /// As [`crate::env::Env::mask_len`].
+    fn mask_len(&self) -> usize {
+        0
+    }
+
+    /// As [`crate::env::Env::action_mask`].
+    fn action_mask(&self, _mask: &mut [u8]) {}
+
+    /// As [`crate::env::Env::episode_info`].
+    fn episode_info(&self, _key: &str) -> f64 {
+        f64::NAN
+    }
+
     /// Name and options as text: a saved state is only restored into an environment with an equal fingerprint.
     fn fingerprint(&self) -> String;
 
@@ -105,6 +118,18 @@ impl<E: SingleAgentEnv> Env for E {
         rows.truncated[0] = u8::from(step.truncated);
         rows.alive[0] = u8::from(!step.ended());
         step.ended()
+    }
+
+    fn mask_len(&self) -> usize {
+        SingleAgentEnv::mask_len(self)
+    }
+
+    fn action_mask(&self, mask: &mut [u8]) {
+        SingleAgentEnv::action_mask(self, mask);
+    }
+
+    fn episode_info(&self, key: &str) -> f64 {
+        SingleAgentEnv::episode_info(self, key)
     }
 
     fn fingerprint(&self) -> String {

@@ -80,6 +80,18 @@ impl SingleAgentEnv for Counter {
         Step { reward: action as f64, terminated: over && even, truncated: over && !even }
     }
 
+    fn mask_len(&self) -> usize {
+        2
+    }
+
+    fn action_mask(&self, mask: &mut [u8]) {
+        mask.copy_from_slice(&[self.state.1 as u8, self.state.2 as u8]);
+    }
+
+    fn episode_info(&self, key: &str) -> f64 {
+        if key == "sum" { self.state.2 as f64 } else { f64::NAN }
+    }
+
     fn fingerprint(&self) -> String {
         "Counter".into()
     }
@@ -104,7 +116,7 @@ impl SingleAgentEnv for Counter {
 fn counters(count: usize, same_step: bool, threads: usize, slow: bool) -> (AsyncVec<Counter>, Arc<AtomicUsize>) {
     let dropped = Arc::new(AtomicUsize::new(0));
     let all = (0..count).map(|_| Counter { state: (0, 0, 0), slow, dropped: dropped.clone() }).collect();
-    (AsyncVec::new(all, 7, same_step, threads).unwrap(), dropped)
+    (AsyncVec::new(all, 7, same_step, threads, vec!["none".into(), "sum".into()]).unwrap(), dropped)
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -114,11 +126,16 @@ struct Row {
     terminated: bool,
     truncated: bool,
     final_obs: Option<[f32; 3]>,
+    /// Sum of the actions of an episode that ended.
+    sum: Option<f64>,
+    /// The first entries of the mask for the next action.
+    mask: [u8; 2],
 }
 
 fn recv(envs: &mut impl AsyncEnvs, count: usize, timeout: Duration) -> Result<Option<Vec<(i64, Row)>>, Error> {
     let (mut ids, mut obs, mut rewards) = (vec![-1; count], vec![f32::NAN; 3 * count], vec![f32::NAN; count]);
     let (mut terminated, mut truncated, mut final_obs) = (vec![7; count], vec![7; count], vec![f32::NAN; 3 * count]);
+    let mut infos = vec![-1.0; 2 * count];
     let mut rows = Received {
         ids: &mut ids,
         obs: &mut obs,
@@ -126,17 +143,23 @@ fn recv(envs: &mut impl AsyncEnvs, count: usize, timeout: Duration) -> Result<Op
         terminated: &mut terminated,
         truncated: &mut truncated,
         final_obs: &mut final_obs,
+        episode_info: &mut infos,
     };
     if !envs.recv(&mut rows, timeout)? {
         assert!(ids.iter().all(|&id| id == -1) && obs.iter().all(|x| x.is_nan()), "nothing is written");
         return Ok(None);
     }
+    let mut masks = vec![7; 2 * count];
+    envs.action_masks(&ids, &mut masks).unwrap();
     let three = |all: &[f32], i: usize| <[f32; 3]>::try_from(&all[3 * i..3 * i + 3]).unwrap();
     let row = |i: usize| {
         let last = three(&final_obs, i);
         let final_obs = (!last[0].is_nan()).then_some(last);
         let (terminated, truncated) = (terminated[i] == 1, truncated[i] == 1);
-        (ids[i], Row { obs: three(&obs, i), reward: rewards[i], terminated, truncated, final_obs })
+        let sum = final_obs.map(|_| infos[2 * i + 1]);
+        assert_eq!(infos[2 * i].is_nan(), sum.is_some(), "only of episodes that ended");
+        let mask = [masks[2 * i], masks[2 * i + 1]];
+        (ids[i], Row { obs: three(&obs, i), reward: rewards[i], terminated, truncated, final_obs, sum, mask })
     };
     Ok(Some((0..count).map(row).collect()))
 }
@@ -154,7 +177,8 @@ struct Model {
 impl Model {
     fn begin(env_index: u64, number: u64) -> (Self, Row) {
         let model = Self { env_index, number, time: 0, sum: 0, ended: false };
-        let row = Row { obs: model.obs(), reward: 0.0, terminated: false, truncated: false, final_obs: None };
+        let (obs, mask) = (model.obs(), [0, 0]);
+        let row = Row { obs, reward: 0.0, terminated: false, truncated: false, final_obs: None, sum: None, mask };
         (model, row)
     }
 
@@ -169,13 +193,14 @@ impl Model {
     fn step(&mut self, action: i64, same_step: bool) -> Row {
         (self.time, self.sum) = (self.time + 1, self.sum + action);
         let (over, even) = (self.time == Counter::length(self.seed()), self.seed() % 2 == 0);
-        let final_obs = over.then_some(self.obs());
+        let (final_obs, sum) = (over.then_some(self.obs()), over.then_some(self.sum as f64));
         self.ended = over && !same_step;
         if over && same_step {
             *self = Self::begin(self.env_index, self.number + 1).0;
         }
         let (terminated, truncated) = (over && even, over && !even);
-        Row { obs: self.obs(), reward: action as f32, terminated, truncated, final_obs }
+        let mask = [self.time as u8, self.sum as u8];
+        Row { obs: self.obs(), reward: action as f32, terminated, truncated, final_obs, sum, mask }
     }
 }
 
@@ -280,6 +305,7 @@ fn waiting_ends_in_time_and_nothing_is_lost() {
     begin_all(&mut envs);
     recv(&mut envs, 2, LONG).unwrap().unwrap();
     envs.send(&[1, 0], Actions::Discrete(&[1, 2])).unwrap();
+    assert_eq!(envs.action_masks(&[0], &mut [0; 2]), Err(Error::InFlight { id: 0 }));
     assert_eq!(recv(&mut envs, 2, Duration::ZERO), Ok(None));
     let rewards = recv(&mut envs, 2, LONG).unwrap().unwrap().into_iter().map(|(id, row)| (id, row.reward));
     assert_eq!(rewards.collect::<Vec<_>>(), [(1, 1.0), (0, 2.0)]);

@@ -84,7 +84,7 @@ fn look_at_scene(world: &impl Scenic) {
 
 fn look_at_game(game: &impl Game) {
     render::table(game.episode());
-    game.config().action_mask(&game.episode().network, &mut [0; 145]);
+    game.action_mask(&mut vec![0; game.mask_len()]);
     for host in 0..13 {
         let network = &game.episode().network;
         let _ = (network.red_access(host), network.sessions_on(host), network.processes(host));
@@ -109,8 +109,8 @@ impl Seen for Highway {
         look_at_scene(self);
         if !self.episode().traffic.vehicles.is_empty() {
             self.parts();
-            self.action_mask(&mut vec![0; self.config().action.metas().len()]);
         }
+        self.action_mask(&mut vec![0; self.mask_len()]);
     }
 }
 

@@ -91,43 +91,9 @@ pub(crate) fn add_tables(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("CAGE2_EFFECTIVE_ACTIONS", effective_actions().into_iter().map(u32::from).collect::<Vec<_>>())
 }
 
-/// Writes which actions have an effect now, a row of flags for each game.
-pub(crate) fn action_masks<G: Game + Sync>(
-    py: Python<'_>,
-    venv: &VecBinding<G>,
-    num_actions: usize,
-    out: &Bound<'_, PyAny>,
-) -> PyResult<()> {
-    let out = writeable::<Flag>("out", out, &[venv.num_envs(), num_actions])?;
-    // SAFETY: checked, and the caller's for the length of this call.
-    let out = unsafe { out.bytes_mut() };
-    venv.with(py, |venv| {
-        py.detach(|| {
-            for (game, mask) in venv.envs().zip(out.chunks_exact_mut(num_actions)) {
-                game.config().action_mask(&game.episode().network, mask);
-            }
-        });
-        Ok(())
-    })
-}
-
-/// Writes the red agent of each game, a [`RedKind`].
-pub(crate) fn red_agents<G: Game>(py: Python<'_>, venv: &VecBinding<G>, out: &Bound<'_, PyAny>) -> PyResult<()> {
-    let out = writeable::<u8>("out", out, &[venv.num_envs()])?;
-    // SAFETY: checked, and the caller's for the length of this call.
-    let out = unsafe { out.slice_mut() };
-    venv.with(py, |venv| {
-        for (game, kind) in venv.envs().zip(out) {
-            *kind = game.episode().agent.kind() as u8;
-        }
-        Ok(())
-    })
-}
-
 #[pyclass(frozen, module = "fastrl._native._rust")]
 pub(crate) struct Cage2Vec {
     venv: VecBinding<Cage2>,
-    num_actions: usize,
 }
 
 vec_methods!(Cage2Vec);
@@ -153,23 +119,9 @@ impl Cage2Vec {
     ) -> PyResult<Self> {
         let options = Options { ruleset, red_agents, red_weights, episode_length, scan_memory, actions, python_random };
         let config = options.check()?;
-        let num_actions = config.actions.len();
         let make = || Cage2::new(config.clone());
         let venv = VecBinding::new(py, num_envs, make, autoreset_from_name(autoreset_mode)?, num_threads)?;
-        Ok(Self { venv, num_actions })
-    }
-
-    #[getter]
-    fn num_actions(&self) -> usize {
-        self.num_actions
-    }
-
-    fn action_masks(&self, py: Python<'_>, out: &Bound<'_, PyAny>) -> PyResult<()> {
-        action_masks(py, &self.venv, self.num_actions, out)
-    }
-
-    fn red_agents(&self, py: Python<'_>, out: &Bound<'_, PyAny>) -> PyResult<()> {
-        red_agents(py, &self.venv, out)
+        Ok(Self { venv })
     }
 
     fn alerts(&self, py: Python<'_>, out: &Bound<'_, PyAny>) -> PyResult<()> {

@@ -8,12 +8,11 @@ use fastrl_core::single_agent::SingleAgentEnv as _;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-use crate::cage2::{Options, action_masks, red_agents};
+use crate::cage2::Options;
 
 #[pyclass(frozen, module = "fastrl._native._rust")]
 pub(crate) struct Cage2WorkflowVec {
     venv: VecBinding<WorkflowCage2>,
-    num_actions: usize,
 }
 
 vec_methods!(Cage2WorkflowVec);
@@ -45,23 +44,9 @@ impl Cage2WorkflowVec {
                 "compliance_weight: expected 0 to 1,000,000, got {compliance_weight}"
             )));
         }
-        let num_actions = config.actions.len();
         let make = || WorkflowCage2::new(config.clone(), compliance_weight);
         let venv = VecBinding::new(py, num_envs, make, autoreset_from_name(autoreset_mode)?, num_threads)?;
-        Ok(Self { venv, num_actions })
-    }
-
-    #[getter]
-    fn num_actions(&self) -> usize {
-        self.num_actions
-    }
-
-    fn action_masks(&self, py: Python<'_>, out: &Bound<'_, PyAny>) -> PyResult<()> {
-        action_masks(py, &self.venv, self.num_actions, out)
-    }
-
-    fn red_agents(&self, py: Python<'_>, out: &Bound<'_, PyAny>) -> PyResult<()> {
-        red_agents(py, &self.venv, out)
+        Ok(Self { venv })
     }
 
     fn set_workflows(&self, py: Python<'_>, workflows: &Bound<'_, PyAny>) -> PyResult<()> {

@@ -130,26 +130,6 @@ impl HighwayVec {
         Ok(Self { venv, config })
     }
 
-    fn action_masks(&self, py: Python<'_>, out: &Bound<'_, PyAny>) -> PyResult<()> {
-        let count = self.config.action.metas().len();
-        if count == 0 {
-            return Err(PyValueError::new_err("action_masks: only meta-actions have a mask"));
-        }
-        let out = writeable::<Flag>("out", out, &[self.num_envs(), count])?;
-        // SAFETY: checked, and the caller's for the length of this call.
-        let out = unsafe { out.bytes_mut() };
-        self.venv.with(py, |venv| {
-            for (env, mask) in venv.envs().zip(out.chunks_exact_mut(count)) {
-                if env.episode().traffic.vehicles.is_empty() {
-                    mask.fill(0);
-                } else {
-                    env.action_mask(mask);
-                }
-            }
-            Ok(())
-        })
-    }
-
     fn info(
         &self,
         py: Python<'_>,

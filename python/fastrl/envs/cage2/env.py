@@ -73,7 +73,11 @@ def _truth(native: NativeVec) -> dict[str, NDArray[Any]]:
 
 
 class Cage2Games(NativeVectorEnv):
-    """The common base of the vector environments of CAGE Challenge 2: options, action masks and red agents.
+    """The common base of the vector environments of CAGE Challenge 2: options and red agents.
+
+    `action_masks` is False for a decoy whose port is taken or whose operating system is another, and for actions
+    outside of `EFFECTIVE_ACTIONS`. Sleep is always True. The masks reveal nothing about red. `episode_info` knows the
+    key ``red_agent``, see `red_agents`.
 
     Args:
         compiled: builds the compiled games from the options under their compiled names, and from ``own``.
@@ -139,30 +143,9 @@ class Cage2Games(NativeVectorEnv):
             info_of=info_of,
         )
 
-    @property
-    def _games(self) -> _rust.Cage2Vec | _rust.Cage2WorkflowVec:
-        return cast("_rust.Cage2Vec | _rust.Cage2WorkflowVec", self._native)
-
-    def action_masks(self, out: NDArray[np.bool_] | None = None) -> NDArray[np.bool_]:
-        """Bool [N, num_actions]: the actions that may have an effect now, as far as blue can know.
-
-        False for a decoy whose port is taken or whose operating system is another, and for actions outside of
-        `EFFECTIVE_ACTIONS`. Sleep is always True. The masks reveal nothing about red.
-        """
-        if out is None:
-            out = np.empty((self.num_envs, len(self.actions)), np.bool_)
-        self._games.action_masks(out)
-        return out
-
-    def episode_info(self, key: str) -> NDArray[np.float64]:
-        """See `NativeVectorEnv.episode_info`; the key ``red_agent`` gives `red_agents`."""
-        return self.red_agents().astype(np.float64) if key == "red_agent" else super().episode_info(key)
-
     def red_agents(self) -> NDArray[np.uint8]:
         """The red agent of each environment's current episode, uint8 [N]: index into `RED_AGENTS`."""
-        out = np.empty(self.num_envs, np.uint8)
-        self._games.red_agents(out)
-        return out
+        return self.episode_info("red_agent").astype(np.uint8)
 
 
 class Cage2VectorEnv(Cage2Games):

@@ -144,18 +144,6 @@ class HighwayVectorEnv(NativeVectorEnv):
             self._highway.copy_generators(other._highway)
             self.was_reset = True
 
-    def action_masks(self, out: NDArray[np.bool_] | None = None) -> NDArray[np.bool_]:
-        """Bool [N, num_actions]: the actions that can have an effect, as highway-env's `get_available_actions` lists
-        them: no lane change off the road, no target speed beyond the last. Only DiscreteMetaAction has masks."""
-        if self.config["action"]["type"] != "DiscreteMetaAction":
-            raise ValueError(
-                f"action_masks: expected DiscreteMetaAction, got {self.config['action']['type']}"
-            )
-        if out is None:
-            out = np.empty((self.num_envs, int(cast(Discrete, self.single_action_space).n)), np.bool_)
-        self._highway.action_masks(out)
-        return out
-
     def vehicles(self, index: int = 0) -> dict[str, NDArray[Any]]:
         """All vehicles of one road in highway-env's order, the controlled one first: x, y, heading, speed float64
         [V] (m, rad, m/s), lane, target_lane int64 [V], crashed bool [V]. The arrays are copies."""

@@ -207,6 +207,11 @@ impl<D: RandomSource> Episode<D> {
         self.last_red = NO_ACTION;
     }
 
+    /// As [`SingleAgentEnv::episode_info`]: `red_agent` is the index of its kind in [`RedKind::ALL`].
+    pub fn info(&self, key: &str) -> f64 {
+        if key == "red_agent" { f64::from(self.agent.kind() as u8) } else { f64::NAN }
+    }
+
     /// One step; returns blue's reward in tenths.
     pub fn step(&mut self, action: BlueAction, ruleset: Ruleset) -> i32 {
         let Self { random, network, knowledge, agent, view, .. } = self;
@@ -286,6 +291,18 @@ impl SingleAgentEnv for Cage2 {
         self.observe(obs);
         let truncated = self.episode.time >= self.config.episode_length;
         Step { reward: f64::from(tenths) / 10.0, terminated: false, truncated }
+    }
+
+    fn mask_len(&self) -> usize {
+        self.config.actions.len()
+    }
+
+    fn action_mask(&self, mask: &mut [u8]) {
+        self.config.action_mask(&self.episode.network, mask);
+    }
+
+    fn episode_info(&self, key: &str) -> f64 {
+        self.episode.info(key)
     }
 
     fn fingerprint(&self) -> String {

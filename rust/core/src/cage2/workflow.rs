@@ -222,6 +222,18 @@ impl SingleAgentEnv for WorkflowCage2 {
         Step { reward, terminated, truncated: false }
     }
 
+    fn mask_len(&self) -> usize {
+        self.config.actions.len()
+    }
+
+    fn action_mask(&self, mask: &mut [u8]) {
+        self.config.action_mask(&self.state.episode.network, mask);
+    }
+
+    fn episode_info(&self, key: &str) -> f64 {
+        self.state.episode.info(key)
+    }
+
     fn fingerprint(&self) -> String {
         format!("CAGE 2 with workflows, compliance weight {}, {:?}", self.weight, self.config)
     }

@@ -76,11 +76,6 @@ impl Highway {
         self.episode.rng = rng;
     }
 
-    /// Writes which meta-actions can have an effect now, a byte each; other actions have no mask.
-    pub fn action_mask(&self, out: &mut [u8]) {
-        self.config.action.mask(&self.episode.traffic, EGO, out);
-    }
-
     /// The parts of the reward of the present state.
     pub fn parts(&self) -> Parts {
         let v = &self.episode.traffic.vehicles;
@@ -201,6 +196,20 @@ impl Env for Highway {
         rows.truncated[0] = u8::from(truncated);
         rows.alive[0] = u8::from(!(terminated || truncated));
         terminated || truncated
+    }
+
+    /// Only meta-actions have masks.
+    fn mask_len(&self) -> usize {
+        self.config.action.metas().len()
+    }
+
+    fn action_mask(&self, mask: &mut [u8]) {
+        // Without an episode no action has an effect.
+        if self.episode.traffic.vehicles.is_empty() {
+            mask.fill(0);
+        } else {
+            self.config.action.mask(&self.episode.traffic, EGO, mask);
+        }
     }
 
     fn fingerprint(&self) -> String {
