@@ -141,7 +141,7 @@ def as_autoreset_mode(mode: AutoresetMode | str) -> AutoresetMode:
 
 
 def _add_masks(info: dict[str, Any], mask: NDArray[np.bool_]) -> dict[str, Any]:
-    """Gymnasium's form of an info that only some environments have: zeros elsewhere, and a mask beside each key."""
+    """Gymnasium's form of an info that only some environments have: zeros elsewhere, and a mask for each key."""
     masked: dict[str, Any] = {}
     for key, value in info.items():
         if isinstance(value, dict):

@@ -361,9 +361,8 @@ def _check_next_step(kit: _Kit) -> None:
                 _expect(rewards[i] == 0, f"reward 0 from {call}", rewards[i])
                 got = f"terminated={terminations[i]}, truncated={truncations[i]}"
                 _expect(not (terminations[i] or truncations[i]), f"no flags from {call}", got)
-        expect_same(
-            driver.events, other.events, "the call after an end, with another action that it should ignore"
-        )
+        what = "the call after an end, with another action that it should ignore"
+        expect_same(driver.events, other.events, what)
 
 
 def _check_same_step(kit: _Kit) -> None:
@@ -455,12 +454,9 @@ def _check_seeding(kit: _Kit) -> None:
         kit.trajectory(env, seed)
         kit.trajectory(twin, seed)
         continued = kit.trajectory(env, None)
-        _expect(
-            differ(first, continued), "reset() without a seed to continue the streams", "the same episodes"
-        )
-        expect_same(
-            continued, kit.trajectory(twin, None), "reset() without a seed should continue the streams"
-        )
+        what = "reset() without a seed"
+        _expect(differ(first, continued), f"{what} to continue the streams", "the same episodes")
+        expect_same(continued, kit.trajectory(twin, None), f"{what} should continue the streams")
 
 
 def _check_global_random_state(kit: _Kit) -> None:

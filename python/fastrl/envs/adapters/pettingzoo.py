@@ -26,8 +26,8 @@ class PettingZooEnv(ParallelEnv[str, NDArray[np.float32], Any]):
             obs, rewards, terminations, truncations, infos = env.step(actions)
 
     `possible_agents` are all that an episode can have, `agents` those that act next. The dicts of `step` have the
-    agents that acted; an agent whose part has ended is no longer in `agents`. At the end of an episode the info of each
-    agent has `episode`, see `MultiAgentVectorEnv.episodes`. There is no autoreset.
+    agents that acted; an agent that was terminated or truncated is no longer in `agents`. At the end of an episode the
+    info of each agent has `episode`, see `MultiAgentVectorEnv.episodes`. There is no autoreset.
 
     Args:
         env: one environment, with autoreset disabled. Call its own `set_difficulty` and `save_state` directly.
@@ -118,7 +118,7 @@ class PettingZooEnv(ParallelEnv[str, NDArray[np.float32], Any]):
         )
 
     def _as_array(self, actions: dict[str, Any]) -> NDArray[Any]:
-        """The actions as an array [A] or [A, n]; zeros where no agent lives."""
+        """The actions as an array [A] or [A, n]; zeros where no agent is alive."""
         if not self.agents:
             raise gymnasium.error.ResetNeeded("there is no agent to act: call reset() first")
         if not isinstance(actions, dict):

@@ -180,7 +180,7 @@ class RingVectorEnv(_Rings, NativeVectorEnv):
         num_envs: number of rings, N.
         num_threads: threads that step the rings; 0 for one a core.
         autoreset_mode: see `NativeVectorEnv`.
-        max_episode_steps: Gymnasium's name for `horizon`, which goes first.
+        max_episode_steps: Gymnasium's name for `horizon`; it takes precedence.
         options: see `RingOptions`.
     """
 
