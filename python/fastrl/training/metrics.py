@@ -1,6 +1,7 @@
 """Numbers for people: means with their standard errors, shares, counts and times as text."""
 
 import math
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,6 +48,12 @@ def rate(value: float) -> str:
 def counted(number: int, noun: str) -> str:
     """``1 vehicle``, ``2,000 vehicles``."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def shares(parts: Mapping[str, float]) -> str:
+    """``environment 61.2%, waiting 38.8%``."""
+    total = sum(parts.values()) or 1.0
+    return ", ".join(f"{name} {part / total:.1%}" for name, part in parts.items())
 
 
 def duration(seconds: float) -> str:

@@ -25,7 +25,7 @@ from fastrl.replay.prefetch import Prefetcher
 from fastrl.training.episodes import build_env, episode_steps
 from fastrl.training.errors import TrainError, check_memory
 from fastrl.training.experience import Episodes, Source
-from fastrl.training.metrics import count, counted
+from fastrl.training.metrics import count, counted, shares
 from fastrl.training.replay_actors import ActorProcesses, TransportFactory
 from fastrl.training.replay_lockstep import LockstepActors
 from fastrl.training.row import Number
@@ -461,13 +461,9 @@ class ReplaySource(Source):
         }
 
     def lines(self) -> list[str]:
-        total = sum(self._report.seconds.values()) or 1.0
-        shares = ", ".join(f"{name} {each / total:.1%}" for name, each in self._report.seconds.items())
-        lines = (
-            [f"{counted(self._report.workers, 'worker')}; their time: {shares}"]
-            if self._report.workers
-            else []
-        )
+        lines = []
+        if self._report.workers:
+            lines = [f"{counted(self._report.workers, 'worker')}; their time: {shares(self._report.seconds)}"]
         if self._dropped or self._restarts:
             lines.append(
                 f"{self._dropped:,} transitions dropped, {counted(self._restarts, 'restart')} of workers"

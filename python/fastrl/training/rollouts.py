@@ -23,7 +23,7 @@ from fastrl.rollout.fragment import Fragment
 from fastrl.training.episodes import EPISODE_STEPS, build_env, episode_steps
 from fastrl.training.errors import TrainError
 from fastrl.training.experience import Episodes, Source
-from fastrl.training.metrics import brief, counted
+from fastrl.training.metrics import brief, counted, shares
 from fastrl.training.row import Number
 from fastrl.utils.config import Setting, section
 from fastrl.utils.tables import print_lines
@@ -365,7 +365,7 @@ def open_collector(config: CollectConfig, plan: Plan, console: Console, max_stal
         raise TrainError(f"--collect {config.method}: {error}") from None
     if config.method != "auto":
         faster = (
-            f"; {plan.env.id} is compiled: --collect native plays it in threads, several times as fast"
+            f"; {plan.env.id} is compiled: --collect native steps it in threads, several times as fast"
             if collector.name != "native" and is_native(plan.env)
             else ""
         )
@@ -410,7 +410,5 @@ def check_num_envs(state: Mapping[str, Any], num_envs: int) -> None:
 def _about_workers(memory_mib: Sequence[float], cold_start: float, seconds: Mapping[str, float]) -> str:
     """Describes workers in words: number, time to start, memory of each and shares of their time."""
     memory = ", ".join(f"{each:,.0f}" for each in memory_mib)
-    total = sum(seconds.values()) or 1.0
-    shares = ", ".join(f"{name} {each / total:.1%}" for name, each in seconds.items())
     workers = counted(len(memory_mib), "worker")
-    return f"{workers}, ready after {cold_start:.1f} s, memory {memory} MiB; their time: {shares}"
+    return f"{workers}, ready after {cold_start:.1f} s, memory {memory} MiB; their time: {shares(seconds)}"
