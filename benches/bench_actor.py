@@ -6,14 +6,16 @@ Run: ``pytest benches/bench_actor.py -s`` on an otherwise idle machine.
 import time
 
 import numpy as np
+import pytest
 import torch
-from rich.console import Console
-from rich.table import Table
 
 from fastrl.networks.actor_critic import ActorCritic
 from fastrl.networks.compiled_actor import MlpActor
 from fastrl.networks.distributions import sample_actions
+from fastrl.utils.output import plain_console
 from fastrl.utils.seeding import uniforms
+from fastrl.utils.tables import show
+from rounds import number_table
 
 # Observation, hidden layers, actions: CAGE 2 with its effective and with all actions, and a wider network.
 NETWORKS = [(52, (64, 64), 54), (52, (64, 64), 145), (52, (256, 256), 54)]
@@ -35,10 +37,10 @@ def fastest(call, seconds=0.3):
     return best
 
 
+@pytest.mark.usefixtures("one_thread")
 def test_acting():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    table = Table("network", "activation", "rows", "compiled, µs", "torch, µs", "ratio", "compiled, rows/s")
+    numbers = ("activation", "rows", "compiled, µs", "torch, µs", "ratio", "compiled, rows/s")
+    table = number_table(None, "network", *numbers)
     rng = np.random.default_rng(0)
     for obs_dim, hidden, actions in NETWORKS:
         for activation in ("relu", "tanh"):
@@ -75,5 +77,4 @@ def test_acting():
                     f"{theirs / ours:.1f}",
                     f"{rows / ours:,.0f}",
                 )
-    torch.set_num_threads(threads)
-    Console(width=110).print(table)
+    show(plain_console(), table)

@@ -14,44 +14,42 @@ import numpy as np
 import pytest
 
 from fastrl.envs.cage2.env import Cage2VectorEnv
+from rounds import rate
 
 ROUNDS = 7
-LOOPS = 128  # rounds of actions drawn beforehand; more than an episode has steps
+LOOPS = 128  # actions of each environment, drawn beforehand; more than an episode has steps
 
 
-class Player:
-    """Plays random actions; observations, rewards and resets are written into arrays that it owns."""
+class RandomSteps:
+    """Steps environments by random actions, drawn beforehand; results are written into arrays of its own."""
 
-    def __init__(self, num_envs, red_agent, num_threads=1):
+    def __init__(self, num_envs, red_agent, num_threads=1, make=Cage2VectorEnv):
         self.num_envs = num_envs
-        self.env = Cage2VectorEnv(
-            num_envs, red_agent=red_agent, num_threads=num_threads, autoreset_mode="same_step"
-        )
+        self.env = make(num_envs, red_agent=red_agent, num_threads=num_threads, autoreset_mode="same_step")
         self.actions = np.random.default_rng(0).integers(145, size=(LOOPS, num_envs))
-        self.obs = np.empty((num_envs, 52), np.float32)
+        self.obs = np.empty((num_envs, *self.env.single_observation_space.shape), np.float32)
         self.final_obs = np.empty_like(self.obs)
         self.rewards = np.empty(num_envs, np.float32)
         self.terminations, self.truncations = np.empty((2, num_envs), np.bool_)
         self.env.reset_into(self.obs, seed=0)
 
     def steps_per_second(self, seconds):
-        calls = 0
-        start = time.perf_counter()
-        while (passed := time.perf_counter() - start) < seconds:
-            for actions in self.actions:
-                self.env.step_into(
-                    actions, self.obs, self.rewards, self.terminations, self.truncations, self.final_obs
-                )
-            calls += LOOPS
-        return calls * self.num_envs / passed
+        return rate(self._steps, seconds)
+
+    def _steps(self):
+        for actions in self.actions:
+            self.env.step_into(
+                actions, self.obs, self.rewards, self.terminations, self.truncations, self.final_obs
+            )
+        return self.actions.size
 
 
 @pytest.mark.parametrize("red_agent", ["bline", "meander", "mix"])
 @pytest.mark.parametrize(("num_envs", "num_threads"), [(1, 1), (64, 1), (4096, 1), (4096, 0)])
 def test_steps_per_second(red_agent, num_envs, num_threads):
-    player = Player(num_envs, red_agent, num_threads)
-    speeds = [player.steps_per_second(0.3) for _ in range(ROUNDS)]
-    assert (player.rewards <= 0).all()
+    steps = RandomSteps(num_envs, red_agent, num_threads)
+    speeds = [steps.steps_per_second(0.3) for _ in range(ROUNDS)]
+    assert (steps.rewards <= 0).all()
     print(
         f"\nCAGE 2, {red_agent}, num_envs={num_envs}, {num_threads or 'all'} thread(s):"
         f" {statistics.median(speeds) / 1e6:.2f} million steps/s"
@@ -92,7 +90,7 @@ def test_beside_cyborg():
     game = wrappers.ChallengeWrapper(
         env=cyborg.CybORG(str(scenario), "sim", agents={"Red": agents.B_lineAgent}), agent_name="Blue"
     )
-    player = Player(4096, "bline")
+    steps = RandomSteps(4096, "bline")
     random = np.random.default_rng(0)
     ratios, theirs = [], []
     for _ in range(ROUNDS):
@@ -101,7 +99,7 @@ def test_beside_cyborg():
         for action in random.integers(145, size=100):
             game.step(int(action))
         theirs.append(100 / (time.perf_counter() - start))
-        ratios.append(player.steps_per_second(0.2) / theirs[-1])
+        ratios.append(steps.steps_per_second(0.2) / theirs[-1])
     print(
         f"\nCAGE 2: CybORG {statistics.median(theirs):,.0f} steps/s;"
         f" here {statistics.median(ratios):,.0f} times that (median of {ROUNDS})"

@@ -1,9 +1,9 @@
-"""DQN learns: CartPole-v1 to 475, and Catch from pixels to its known optimum. Three seeds each, on one thread.
+"""Learning by DQN: CartPole-v1 to 475, and Catch from pixels to its known optimum. Three seeds each, on one thread.
 
-Run: ``pytest benches/bench_dqn.py -s``. A run is over when its policy passes: every few thousand steps it plays
-20 episodes, greedily; if the mean is good enough, that very policy plays 100 more, of other seeds, and the mean of
-these is what counts and is shown. If it falls short, training goes on. Seconds are those of the process, with all
-evaluations; on a machine that does nothing else those of the wall clock are the same.
+Run: ``pytest benches/bench_dqn.py -s`` on an otherwise idle machine. A run ends when its policy passes: every few
+thousand steps the greedy policy is scored on 20 episodes; if their mean is good enough, on 100 more with other seeds,
+whose mean counts and is shown. If that falls short, training continues. Seconds are CPU seconds of the process, with
+all evaluations; on an idle machine they equal those of the wall clock.
 """
 
 import time
@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import gymnasium
 import numpy as np
 import pytest
-import torch
 from gymnasium.spaces import Box
 
 from fastrl.algorithms.dqn import DQN, DQNConfig
@@ -29,7 +28,7 @@ SCREEN_EPISODES, EPISODES = 20, 100
 
 @dataclass(frozen=True)
 class Task:
-    """What is learnt, and how: a run plays ``num_envs`` environments, one step of each in turn."""
+    """A problem and its settings: a run steps ``num_envs`` environments, one step of each in turn."""
 
     name: str
     make: Callable[[], gymnasium.Env]
@@ -86,8 +85,8 @@ CATCH = Task(
 )
 
 
-class Player:
-    """Plays several environments, in step, and stacks frames as the replay does: zeros before the first."""
+class FrameStacks:
+    """Several environments and their newest frames, stacked as the replay does: zeros before the first."""
 
     def __init__(self, task: Task, count: int, seed: int) -> None:
         self.envs = [task.make() for _ in range(count)]
@@ -101,8 +100,8 @@ class Player:
         self.obs[i] = 0
         self.obs[i, -1] = self.envs[i].reset(seed=seed)[0]
 
-    def seen(self) -> np.ndarray:
-        """What the network is shown, [count, ...]."""
+    def inputs(self) -> np.ndarray:
+        """Observations as the network gets them, [count, ...]."""
         return self.obs if self.stacked else self.obs[:, 0]
 
     def step(self, i: int, action: int) -> tuple[np.ndarray, float, bool, bool]:
@@ -114,12 +113,12 @@ class Player:
 
 def evaluate(task: Task, dqn: DQN, episodes: int, seed: int) -> float:
     """Mean return of the greedy policy."""
-    player = Player(task, episodes, seed)
+    stacks = FrameStacks(task, episodes, seed)
     returns, playing = np.zeros(episodes), np.ones(episodes, bool)
     while playing.any():
-        actions = dqn.greedy(player.seen()[playing])
+        actions = dqn.greedy(stacks.inputs()[playing])
         for i, action in zip(np.flatnonzero(playing), actions, strict=True):
-            _, reward, terminated, truncated = player.step(i, int(action))
+            _, reward, terminated, truncated = stacks.step(i, int(action))
             returns[i] += reward
             playing[i] = not (terminated or truncated)
     return float(returns.mean())
@@ -128,26 +127,26 @@ def evaluate(task: Task, dqn: DQN, episodes: int, seed: int) -> float:
 def train(task: Task, config: DQNConfig, seed: int) -> dict[str, float]:
     """Trains until the policy passes, or time or steps run out."""
     start, start_cpu = time.perf_counter(), time.process_time()
-    player = Player(task, task.num_envs, seed=1_000_000 * (seed + 1))
-    space = player.envs[0].observation_space
+    stacks = FrameStacks(task, task.num_envs, seed=1_000_000 * (seed + 1))
+    space = stacks.envs[0].observation_space
     if task.stack > 1:
-        space = Box(space.low.min(), space.high.max(), (task.stack, *player.shape), player.dtype)
+        space = Box(space.low.min(), space.high.max(), (task.stack, *stacks.shape), stacks.dtype)
     problem = Problem(
-        space, player.envs[0].action_space, task.num_envs, total_steps=task.max_steps, seed=seed
+        space, stacks.envs[0].action_space, task.num_envs, total_steps=task.max_steps, seed=seed
     )
     dqn, watch = DQN(config, problem), Stopwatch()
     epsilon = dqn.exploration()
-    replay = Replay(50_000, player.shape, player.dtype, num_envs=task.num_envs, stack=task.stack)
+    replay = Replay(50_000, stacks.shape, stacks.dtype, num_envs=task.num_envs, stack=task.stack)
     spec = dqn.replay_spec()
     sampler = make_sampler(spec, replay, seed)
     steps, screened, mean = 0, 0, float("nan")
     while steps < task.max_steps and time.process_time() - start_cpu < task.max_seconds:
-        for i, action in enumerate(dqn.act(player.seen(), epsilon(steps))):
-            before = player.obs[i, -1].copy()
-            after, reward, terminated, truncated = player.step(i, int(action))
+        for i, action in enumerate(dqn.act(stacks.inputs(), epsilon(steps))):
+            before = stacks.obs[i, -1].copy()
+            after, reward, terminated, truncated = stacks.step(i, int(action))
             replay.add(before, action, reward, after, terminated, truncated, env=i)
             if terminated or truncated:
-                player.reset(i)
+                stacks.reset(i)
         steps += task.num_envs
         if steps >= task.starts and steps % task.steps_per_update < task.num_envs:
             if spec.prioritized is not None:
@@ -173,14 +172,7 @@ def train(task: Task, config: DQNConfig, seed: int) -> dict[str, float]:
     }
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
+@pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("task", [CARTPOLE, CATCH], ids=lambda task: task.name)
 def test_learns(task):
     print(f"\n{task.name}: mean of {EPISODES} episodes, to pass: {task.pass_mark}")

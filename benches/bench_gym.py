@@ -1,5 +1,4 @@
-"""How long it takes to learn CartPole-v1 and Pendulum-v1 from processes: PPO in turns with them, and learners that do
-not wait.
+"""Time to learn CartPole-v1 and Pendulum-v1 from processes: by PPO, which waits for them, and by learners that do not.
 
 Run: ``pytest benches/bench_gym.py -s`` on an otherwise idle machine. Each algorithm trains with the environment's
 presets and two workers, on three seeds, until episodes of a second or more of training have a mean return of 475, the
@@ -11,10 +10,12 @@ import contextlib
 
 import pytest
 from rich.console import Console
-from rich.table import Table
 
 from fastrl.tasks import find
 from fastrl.training.evaluation import Evaluation
+from fastrl.utils.output import plain_console
+from fastrl.utils.tables import show
+from rounds import number_table
 
 SEEDS = (0, 1, 2)
 
@@ -56,19 +57,11 @@ def score_of(trainer):
     ],
 )
 def test_it_is_solved(env, solved, budgets):
-    table = Table(title=f"{env} to a mean return of {solved}, 2 workers", title_justify="left")
-    for name in (
+    table = number_table(
+        f"{env} to a mean return of {solved}, 2 workers",
         "algorithm",
-        "seed",
-        "steps",
-        "seconds",
-        "steps/s",
-        "staleness",
-        "most",
-        "dropped",
-        "evaluation",
-    ):
-        table.add_column(name, justify="left" if name == "algorithm" else "right")
+        *("seed", "steps", "seconds", "steps/s", "staleness", "most", "dropped", "evaluation"),
+    )
     unsolved = []
     for algorithm, budget in budgets.items():
         for seed in SEEDS:
@@ -90,5 +83,5 @@ def test_it_is_solved(env, solved, budgets):
             if not last["mean_return"] >= solved:
                 unsolved.append((algorithm, seed, last["mean_return"]))
     print()
-    Console(width=110).print(table)
+    show(plain_console(), table)
     assert not unsolved

@@ -18,10 +18,11 @@ from fastrl.collectors.synchronous import native_collector
 from fastrl.envs.cage2.env import Cage2VectorEnv
 from fastrl.envs.spec import EnvSpec
 from fastrl.utils.timer import Stopwatch
+from rounds import measure_in_turns
 
 NUM_ENVS = 256
 ROUNDS = 5
-UPDATES = 16  # in a round: five of them are two million steps, in which the defender learns most of its trade
+UPDATES = 16  # in a round: five rounds are two million steps, in which the defender learns most
 
 
 def make_env():
@@ -29,7 +30,7 @@ def make_env():
 
 
 class Ours:
-    """A run of fastrl's PPO that goes on from round to round."""
+    """A run of fastrl's PPO, continued from round to round."""
 
     def __init__(self, config):
         env = make_env()
@@ -55,7 +56,7 @@ class Ours:
 
 
 class StableBaselines3:
-    """The same of Stable-Baselines3's PPO."""
+    """The same by Stable-Baselines3's PPO."""
 
     def __init__(self, config):
         sb3 = pytest.importorskip("stable_baselines3")
@@ -92,9 +93,9 @@ def test_ppo_beside_stable_baselines3(activation):
     for learner in (ours, theirs):
         learner.round()  # warm-up
     ours.watch.reset()
-    speeds = [(ours.round(), theirs.round()) for _ in range(ROUNDS)]
-    fast, slow = (statistics.median(column) for column in zip(*speeds, strict=True))
-    ratio = statistics.median(a / b for a, b in speeds)
+    speeds = measure_in_turns({learner: learner.round for learner in (ours, theirs)}, ROUNDS)
+    fast, slow = map(statistics.median, speeds.values())
+    ratio = statistics.median(a / b for a, b in zip(*speeds.values(), strict=True))
     total = sum(ours.watch.seconds.values())
     print(f"\nPPO on CAGE 2, 2x64 {activation}, {NUM_ENVS} environments, {torch.get_num_threads()} threads")
     print(f"  fastrl             {fast:10,.0f} steps/s")
@@ -102,7 +103,7 @@ def test_ppo_beside_stable_baselines3(activation):
         print(f"    {name:<16} {seconds / total:10.1%}")
     print(f"  Stable-Baselines3  {slow:10,.0f} steps/s")
     print(f"  ratio              {ratio:10.1f}")
-    assert set(ours.watch.seconds) == {"environment", "inference", "buffer", "returns", "update"}
+    assert set(ours.watch.seconds) == {"waiting", "inference", "buffer", "returns", "update"}
     assert fast > 0
     assert slow > 0
 

@@ -1,21 +1,16 @@
-"""What measuring costs: where the time of a run goes, run with and without the stopwatch.
+"""Cost of measuring where the time of a run goes: runs with and without the stopwatch.
 
-    pytest benches/bench_profile.py -s
-
-The price of a block times the number of blocks is exact; the runs in turns are to show that nothing else costs more.
+Run: ``pytest benches/bench_profile.py -s`` on an otherwise idle machine. The price of a block times the number of
+blocks is exact; the runs in turns show that nothing else costs more.
 """
 
-import functools
 import statistics
 import time
 import timeit
-from types import SimpleNamespace
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
-import torch
 
 from fastrl.algorithms.ppo import PPO, PPOConfig
 from fastrl.algorithms.protocol import Problem
@@ -24,9 +19,10 @@ from fastrl.collectors.sequential import SequentialCollector
 from fastrl.collectors.synchronous import native_collector
 from fastrl.envs.cage2.env import Cage2VectorEnv
 from fastrl.envs.spec import EnvSpec
-from fastrl.networks.compiled_actor import RandomActor
 from fastrl.training.profiler import Profile
 from fastrl.utils.timer import Stopwatch
+from plans import make_plan
+from rounds import measure_in_turns
 
 ROUNDS = 6
 
@@ -70,9 +66,9 @@ def price(watch: Any) -> float:
     return (times[0] - times[1]) / 20_000
 
 
+@pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("num_envs", [256, 64, 8])
 def test_overhead(num_envs: int) -> None:
-    torch.set_num_threads(1)
     env = Cage2VectorEnv(1)
     spaces = env.single_observation_space, env.single_action_space
     config = PPOConfig(minibatch_size=min(num_envs * PPOConfig().num_steps, 4096))
@@ -101,16 +97,12 @@ def test_overhead(num_envs: int) -> None:
         return time.perf_counter() - start
 
     iterations(Stopwatch())
-    ratios, seconds, blocks = [], [], 0
-    for i in range(ROUNDS):
-        watch = Counting()
-        pair = SimpleNamespace()
-        for name in ("with_", "without") if i % 2 else ("without", "with_"):
-            setattr(pair, name, iterations(Stopwatch() if name == "with_" else NoWatch()))
-        iterations(watch)
-        blocks = watch.blocks
-        ratios.append(pair.with_ / pair.without)
-        seconds.append(pair.with_)
+    measured = {kind: lambda kind=kind: iterations(kind()) for kind in (Stopwatch, NoWatch)}
+    seconds, without = measure_in_turns(measured, ROUNDS).values()
+    ratios = [a / b for a, b in zip(seconds, without, strict=True)]
+    watch = Counting()
+    iterations(watch)
+    blocks = watch.blocks
     share = price(Stopwatch()) * blocks / statistics.median(seconds)
     print(
         f"\n{num_envs} environments: {blocks / 3:.0f} blocks an iteration of"
@@ -129,16 +121,8 @@ def test_a_lap_costs_little() -> None:
 
 
 def test_a_step_of_a_worker() -> None:
-    """A player reads the clock three times a step; CartPole's is about as cheap as a Python environment's can be."""
-    env = gymnasium.make("CartPole-v1")
-    plan = Plan(
-        env=EnvSpec("CartPole-v1"),
-        make_actor=functools.partial(RandomActor, env.action_space),
-        obs_space=env.observation_space,
-        action_space=env.action_space,
-        num_envs=1,
-        num_steps=20_000,
-    )
+    """A worker reads the clock three times a step; few Python environments step faster than CartPole."""
+    plan = make_plan(EnvSpec("CartPole-v1"), num_envs=1, num_steps=20_000)
 
     def read() -> None:
         total, clock = 0.0, 0.0

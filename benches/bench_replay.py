@@ -1,14 +1,12 @@
 """Replay beside numpy, Stable-Baselines3, cpprb and TorchRL. Run: ``pytest benches/bench_replay.py -s``.
 
-One thread. In each round every contender has its turn; the figures are medians over rounds. What is random about a
-draw is part of it, and batches are torch tensors at the end. Reference points, for one machine with 2 shared cores:
-adding one 3 million/s, adding 64 20 million/s, sampling twice and prioritized sampling three times the best peer,
-stacked frames at 80% of the copy bandwidth.
+One thread; medians over rounds in turns. The random part of a draw is measured too, and batches are torch tensors at
+the end. Reference points, for one machine with 2 shared cores: adding one 3 million/s, adding 64 20 million/s, sampling
+twice and prioritized sampling three times the best peer, stacked frames at 80% of the copy bandwidth.
 """
 
 import itertools
 import statistics
-import time
 
 import gymnasium
 import numpy as np
@@ -17,6 +15,7 @@ import torch
 
 from fastrl.replay import PrioritizedSampler, Replay, UniformSampler
 from fastrl.replay.samplers import ROTATION
+from rounds import measure_in_turns, rate
 
 ROUNDS = 7
 SECONDS = 0.25  # of each turn
@@ -28,37 +27,32 @@ CAGE2 = (52,), np.float32
 FRAME = (84, 84), np.uint8
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def rates(contenders):
-    """Calls a second, name -> median over rounds in which every contender has its turn."""
-    found = {name: [] for name in contenders}
+    """Calls a second, name -> median over rounds in turns."""
+
+    def calls_per_second(call):
+        def once():
+            call()
+            return 1
+
+        return lambda: rate(once, SECONDS)
+
     for call in contenders.values():
         call()
-    for _ in range(ROUNDS):
-        for name, call in contenders.items():
-            count, start, now = 0, time.perf_counter(), 0.0
-            while now < SECONDS:
-                call()
-                count += 1
-                now = time.perf_counter() - start
-            found[name].append(count / now)
+    found = measure_in_turns({name: calls_per_second(call) for name, call in contenders.items()}, ROUNDS)
     return {name: statistics.median(values) for name, values in found.items()}
 
 
-def table(title, found, unit, scale=1.0):
-    peers = {name: rate for name, rate in found.items() if not name.startswith("fastrl")}
+def print_rates(title, found, unit, scale=1.0):
+    peers = {name: value for name, value in found.items() if not name.startswith("fastrl")}
     best = max(peers.values(), default=None)
     print(f"\n{title}")
-    for name, rate in found.items():
-        ratio = f"{rate / best:8.2f} x the best peer" if best and name not in peers else ""
-        print(f"  {name:<34}{rate * scale:>16,.0f} {unit} {ratio}")
+    for name, value in found.items():
+        ratio = f"{value / best:8.2f} x the best peer" if best and name not in peers else ""
+        print(f"  {name:<34}{value * scale:>16,.0f} {unit} {ratio}")
 
 
 def columns(count, kind, seed=0):
@@ -167,7 +161,7 @@ def test_sample_a_million():
             "TorchRL": torchrl.sample,
         }
     )
-    table("Sample 256 of CAGE2-like transitions, 1e6 stored", found, "batches/s")
+    print_rates("Sample 256 of CAGE2-like transitions, 1e6 stored", found, "batches/s")
 
 
 def test_prioritized_a_million():
@@ -194,7 +188,7 @@ def test_prioritized_a_million():
         torchrl.update_priority(batch["index"], tensors[next(turn) % 100])
 
     found = rates({"fastrl": own, "cpprb": of_cpprb, "TorchRL": of_torchrl})
-    table("Prioritized: sample 256 and update, 1e6 stored", found, "batches/s")
+    print_rates("Prioritized: sample 256 and update, 1e6 stored", found, "batches/s")
 
 
 def test_stacked_frames():
@@ -226,7 +220,7 @@ def test_stacked_frames():
         }
     )
     copying = found.pop("copy of these blocks")
-    table("Sample 256 of stacked frames, 2e4 stored", found, "batches/s")
+    print_rates("Sample 256 of stacked frames, 2e4 stored", found, "batches/s")
     bandwidth = copying * BATCH * 8 * 7056 / 1e9
     share = found["fastrl"] / copying
     print(
@@ -263,8 +257,8 @@ def test_add(name):
             cpprb.add(obs=o, action=a, reward=r, next_obs=n, terminated=terminated, truncated=truncated)
 
     found = rates({"fastrl": own, "Stable-Baselines3": of_sb3, "cpprb": of_cpprb})
-    found = {who: rate * (inner if who == "fastrl" else 100) for who, rate in found.items()}
-    table(f"Add one, {name}", found, "transitions/s")
+    found = {each: value * (inner if each == "fastrl" else 100) for each, value in found.items()}
+    print_rates(f"Add one, {name}", found, "transitions/s")
 
 
 @pytest.mark.parametrize("name", ["CartPole-like", "CAGE2-like"])
@@ -304,4 +298,4 @@ def test_add_64(name):
             )
 
     found = rates({"fastrl": own, "numpy, slices": of_numpy, "cpprb": of_cpprb})
-    table(f"Add 64 at a time, {name}", found, "transitions/s", scale=8 * many)
+    print_rates(f"Add 64 at a time, {name}", found, "transitions/s", scale=8 * many)

@@ -4,29 +4,29 @@ collection of CAGE 2. Run: ``pytest benches/bench_sync.py -s`` on an otherwise i
 Rounds of all contenders alternate, and medians count. Actions are drawn beforehand; every contender gets the same.
 """
 
+import contextlib
 import functools
+import itertools
 import statistics
-import time
 from contextlib import closing
 
 import gymnasium
 import numpy as np
 import pytest
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
-from rich.console import Console
-from rich.table import Table
 
-from fastrl.collectors.protocol import Plan
 from fastrl.collectors.synchronous import native_collector, sync_collector
 from fastrl.envs import ProcessVectorEnv
 from fastrl.envs.spec import EnvSpec
-from fastrl.networks.actor_critic import ActorCritic
-from fastrl.networks.compiled_actor import MlpActor, RandomActor
+from fastrl.utils.output import plain_console
+from fastrl.utils.tables import show
+from plans import make_plan, random_weights
+from rounds import measure_in_turns, number_table, rate, spread
 
 ENVS = 8
 ROUNDS = 7
 SECONDS = 1.0  # of a round
-ROWS, STEPS = 2048, 50  # of native collection
+NATIVE_ENVS, STEPS = 2048, 50  # of native collection
 
 
 def cart_pole():
@@ -54,108 +54,84 @@ def contenders():
 
 
 def steps_per_second(env, actions, seconds):
-    count, start = 0, time.perf_counter()
-    while (passed := time.perf_counter() - start) < seconds:
-        for k in range(100):
-            env.step(actions[(count + k) % len(actions)])
-        count += 100
-    return count * ENVS / passed
+    rows = itertools.cycle(actions)
+
+    def hundred():
+        for row in itertools.islice(rows, 100):
+            env.step(row)
+        return 100 * ENVS
+
+    return rate(hundred, seconds)
+
+
+def collected_per_second(collector, seconds):
+    return rate(lambda: sum(map(len, collector.collect())), seconds)
 
 
 def test_vector_environments():
     actions = np.random.default_rng(0).integers(0, 2, (1000, ENVS))
-    made = {}
-    rates = {}
-    try:
+    with contextlib.ExitStack() as stack:
+        measured = {}
         for name, make in contenders().items():
-            made[name] = make()
-            made[name].reset()
-            steps_per_second(made[name], actions, 0.2)
-            rates[name] = []
-        for _ in range(ROUNDS):
-            for name, env in made.items():
-                rates[name].append(steps_per_second(env, actions, SECONDS))
-    finally:
-        for env in made.values():
-            env.close()
+            env = stack.enter_context(closing(make()))
+            env.reset()
+            steps_per_second(env, actions, 0.2)
+            measured[name] = functools.partial(steps_per_second, env, actions, SECONDS)
+        rates = measure_in_turns(measured, ROUNDS)
     medians = {name: statistics.median(of) for name, of in rates.items()}
     asynchronous = medians["gymnasium AsyncVectorEnv(shared_memory=True)"]
     subproc = medians.get("stable_baselines3 SubprocVecEnv")
-    table = Table(
-        "CartPole-v1, 8 environments", "steps/s", "lowest", "highest", "of AsyncVectorEnv", "of SubprocVecEnv"
-    )
-    for name, rate in medians.items():
-        table.add_row(
-            name,
-            f"{rate:,.0f}",
-            f"{min(rates[name]):,.0f}",
-            f"{max(rates[name]):,.0f}",
-            f"{rate / asynchronous:.2f}",
-            f"{rate / subproc:.2f}" if subproc else "not installed",
-        )
-    Console(width=130).print(table)
-    assert all(rate > 0 for rate in medians.values())
-
-
-def plan_of(env_id, rows, steps, make_actor=None, **options):
-    spec = EnvSpec(env_id, options)
-    with closing(spec.make()) as one:
-        obs_space, action_space = one.observation_space, one.action_space
-    return Plan(
-        spec, make_actor or functools.partial(RandomActor, action_space), obs_space, action_space, rows, steps
-    )
+    columns = ("steps/s", "lowest", "highest", "of AsyncVectorEnv", "of SubprocVecEnv")
+    table = number_table("CartPole-v1, 8 environments", "", *columns)
+    for name, median in medians.items():
+        shares = (f"{median / other:.2f}" if other else "not installed" for other in (asynchronous, subproc))
+        table.add_row(name, *spread(rates[name]), *shares)
+    show(plain_console(), table)
+    assert all(median > 0 for median in medians.values())
 
 
 @pytest.mark.parametrize("actions", ["effective", None])
 def test_native_collection_of_cage2(actions):
-    network = ActorCritic(52, 145 if actions is None else 54, (64, 64), "tanh")
-    make_actor = functools.partial(MlpActor, network.actor_architecture())
+    spec = EnvSpec("fastrl/Cage2-v0", {"actions": actions})
     plans = {
-        "2x64 network": plan_of("fastrl/Cage2-v0", ROWS, STEPS, make_actor, actions=actions),
-        "random actions": plan_of("fastrl/Cage2-v0", ROWS, STEPS, actions=actions),
+        "2x64 network": make_plan(spec, NATIVE_ENVS, STEPS, (64, 64)),
+        "random actions": make_plan(spec, NATIVE_ENVS, STEPS),
     }
-    weights = np.empty(make_actor().weights_nbytes // 4, np.float32)
-    network.actor_weights(weights)
-    columns = ("threads", "steps/s", "lowest", "highest", "inference", "environment", "buffer")
-    table = Table(f"CAGE 2, {145 if actions is None else 54} actions", *columns)
     cases = [(name, threads) for name in plans for threads in (1, 2)]
-    collectors = {case: native_collector(plans[case[0]], n_workers=case[1]) for case in cases}
-    rates = {case: [] for case in cases}
-    for (name, _), collector in collectors.items():
-        collector.publish(weights if name.startswith("2x64") else b"")
-        collector.collect()
-    for _ in range(ROUNDS):
-        for case, collector in collectors.items():
-            count, start = 0, time.perf_counter()
-            while (passed := time.perf_counter() - start) < SECONDS:
-                count += sum(map(len, collector.collect()))
-            rates[case].append(count / passed)
+    with contextlib.ExitStack() as stack:
+        collectors = {}
+        for name, threads in cases:
+            collector = stack.enter_context(native_collector(plans[name], n_workers=threads))
+            collector.publish(random_weights(plans[name]))
+            collector.collect()
+            collectors[name, threads] = collector
+        rates = measure_in_turns(
+            {
+                case: functools.partial(collected_per_second, each, SECONDS)
+                for case, each in collectors.items()
+            },
+            ROUNDS,
+        )
+        seconds = {case: each.report().seconds for case, each in collectors.items()}
+    parts = ("inference", "environment", "buffer")
+    title = f"CAGE 2, {145 if actions is None else 54} actions"
+    table = number_table(title, "", "threads", "steps/s", "lowest", "highest", *parts)
     for (name, threads), of in rates.items():
-        seconds = collectors[name, threads].report().seconds
-        total = sum(seconds.values())
-        shares = [f"{seconds[part] / total:.0%}" for part in ("inference", "environment", "buffer")]
-        rate = statistics.median(of)
-        table.add_row(name, str(threads), f"{rate:,.0f}", f"{min(of):,.0f}", f"{max(of):,.0f}", *shares)
-        collectors[name, threads].close()
-    Console(width=130).print(table)
+        own = seconds[name, threads]
+        shares = [f"{own[part] / sum(own.values()):.0%}" for part in parts]
+        table.add_row(name, str(threads), *spread(of), *shares)
+    show(plain_console(), table)
 
 
 def test_collecting_in_lockstep():
-    """The whole of "sync": acting, stepping in processes, storing."""
-    plan = plan_of("CartPole-v1", ENVS, 128)
-    table = Table("sync, CartPole-v1, 8 rows, random actions", "steps/s", "lowest", "highest", "MiB a worker")
+    """All of "sync": acting, stepping in processes, storing."""
+    plan = make_plan(EnvSpec("CartPole-v1"), ENVS, 128)
+    columns = ("steps/s", "lowest", "highest", "MiB a worker")
+    table = number_table("sync, CartPole-v1, 8 environments, random actions", "workers", *columns)
     for workers in (1, 2, 4):
         with sync_collector(plan, n_workers=workers) as collector:
-            rates = []
             collector.collect()
-            for _ in range(ROUNDS):
-                count, start = 0, time.perf_counter()
-                while (passed := time.perf_counter() - start) < SECONDS / 2:
-                    count += sum(map(len, collector.collect()))
-                rates.append(count / passed)
+            rates = [collected_per_second(collector, SECONDS / 2) for _ in range(ROUNDS)]
             memory = max(collector.report().memory_mib)
-        rate = statistics.median(rates)
-        table.add_row(
-            f"{workers} workers", f"{rate:,.0f}", f"{min(rates):,.0f}", f"{max(rates):,.0f}", f"{memory:.0f}"
-        )
-    Console(width=130).print(table)
+        table.add_row(str(workers), *spread(rates), f"{memory:.0f}")
+    show(plain_console(), table)

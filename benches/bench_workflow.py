@@ -6,11 +6,9 @@ Run: ``pytest benches/bench_workflow.py -s`` on an otherwise idle machine; about
 import statistics
 import time
 
-import numpy as np
-import torch
-from rich.console import Console
-from rich.table import Table
+import pytest
 
+from bench_cage2 import RandomSteps
 from fastrl.envs.cage2.env import ACTIONS, Cage2VectorEnv, action_indices
 from fastrl.envs.cage2.workflow import WORKFLOWS, Cage2WorkflowVectorEnv, parse_workflow
 from fastrl.tasks.cage2.evaluate import RULESETS
@@ -20,30 +18,21 @@ from fastrl.tasks.workflow.scores import score_by_protocol
 from fastrl.tasks.workflow.task import TASK, plain_settings
 from fastrl.training.policy import Policy
 from fastrl.utils.config import build
+from fastrl.utils.output import plain_console
+from fastrl.utils.tables import show
+from rounds import measure_in_turns, number_table
 
 WORKFLOW = parse_workflow("enterprise,op_server,op_host,user,defender")
 EPISODES = 100_000
 GAMES = 1024
 
 
-def steps_per_second(make):
-    """Speed of random actions on one thread, with given arrays for the results."""
-    env = make(GAMES, red_agent="mix", num_threads=1, autoreset_mode="same_step")
-    obs = np.zeros((GAMES, env.single_observation_space.shape[0]), np.float32)
-    rewards, ends, final = np.zeros(GAMES, np.float32), np.zeros((2, GAMES), np.bool_), np.zeros_like(obs)
-    env.reset_into(obs, seed=0)
-    actions = np.random.default_rng(0).integers(len(ACTIONS), size=(100, GAMES))
-    start = time.perf_counter()
-    for row in actions:
-        env.step_into(row, obs, rewards, *ends, final)
-    return actions.size / (time.perf_counter() - start)
-
-
 def test_a_workflow_costs_the_simulator_little():
-    plain, workflow = [], []
-    for _ in range(15):
-        plain.append(steps_per_second(Cage2VectorEnv))
-        workflow.append(steps_per_second(Cage2WorkflowVectorEnv))
+    steps = {make: RandomSteps(GAMES, "mix", make=make) for make in (Cage2VectorEnv, Cage2WorkflowVectorEnv)}
+    speeds = measure_in_turns(
+        {make: lambda s=each: s.steps_per_second(0.1) for make, each in steps.items()}, 15
+    )
+    plain, workflow = speeds.values()
     ratio = statistics.median(b / a for a, b in zip(plain, workflow, strict=True))
     print(f"\nCAGE 2 on one thread: {statistics.median(plain) / 1e6:.1f} million steps/s,", end=" ")
     print(f"with workflows {statistics.median(workflow) / 1e6:.1f} million: {ratio:.0%}")
@@ -63,9 +52,9 @@ def as_policy(state, games):
     )
 
 
+@pytest.mark.usefixtures("one_thread")
 def test_one_order_beside_plain_ppo():
     """All orders together, then one of them; plain PPO for as many episodes."""
-    torch.set_num_threads(1)
     settings = build(TASK.settings_type("ppo"), {"run.total_episodes": EPISODES, "run.device": "cpu"})
     learner = WorkflowLearner(settings.inner, total_episodes=EPISODES)
     games = learner.games
@@ -85,9 +74,11 @@ def test_one_order_beside_plain_ppo():
         "workflow": as_policy(learner.policy_state(WORKFLOW), games),
         "plain PPO": Policy(plain.policy_checkpoint()),
     }
-    table = Table(title=f"{EPISODES:,} episodes each; return (compliance) over 100 steps, 1,000 episodes")
-    for column in ("policy", "seconds", "steps/s", "ruleset", "B_line", "Meander", "total of nine"):
-        table.add_column(column)
+    table = number_table(
+        f"{EPISODES:,} episodes each; return (compliance) over 100 steps, 1,000 episodes",
+        "policy",
+        *("seconds", "steps/s", "ruleset", "B_line", "Meander", "total of nine"),
+    )
     for name, policy in policies.items():
         for ruleset in RULESETS:
             scored = score_by_protocol(policy, WORKFLOW, name, ruleset=ruleset, seed=1)
@@ -106,4 +97,4 @@ def test_one_order_beside_plain_ppo():
                 cells["meander"],
                 f"{scored.evaluation.total:.2f} ± {scored.evaluation.total_standard_error:.2f}",
             )
-    Console(width=130).print(table)
+    show(plain_console(), table)

@@ -7,15 +7,16 @@ and plain PPO with as many to compare with, take minutes on two cores; its pictu
 import json
 
 import numpy as np
-import torch
-from rich.console import Console
-from rich.table import Table
+import pytest
 
 from fastrl.cli.main import main_train
 from fastrl.envs.cage2.workflow import WORKFLOWS
 from fastrl.tasks.workflow.learner import WorkflowLearner, measure
 from fastrl.tasks.workflow.settings import EnvConfig, InnerConfig, SearchConfig
 from fastrl.tasks.workflow.strategies import make_search
+from fastrl.utils.output import plain_console
+from fastrl.utils.tables import show
+from rounds import number_table
 
 TRIALS = (10, 20, 40)
 SEEDS = 8
@@ -43,20 +44,17 @@ def outcomes_of_all(learner, episodes, seed):
     }
 
 
+@pytest.mark.usefixtures("one_thread")
 def test_regret_by_the_number_of_trials():
     """Measures all orders twice: as in trials of a search, in 200 episodes, and for the truth. Searches then look
     outcomes up in that table. The regret is that of the order that they would choose."""
-    torch.set_num_threads(1)
     learner = WorkflowLearner(InnerConfig(), EnvConfig(scan_memory=True), total_episodes=2 * TOGETHER, seed=0)
     learner.train(WORKFLOWS, TOGETHER)
     trials_of, truth = outcomes_of_all(learner, 200, 0), outcomes_of_all(learner, 500, 1)
     returns = np.array([truth[workflow].mean_return for workflow in WORKFLOWS])
     counting = np.array([truth[workflow].compliance >= THRESHOLD for workflow in WORKFLOWS])
     best = returns[counting].max()
-    table = Table(title="regret", title_justify="left")
-    table.add_column(f"trials, mean of {SEEDS} searches")
-    for trials in TRIALS:
-        table.add_column(str(trials), justify="right")
+    table = number_table("regret", f"trials, mean of {SEEDS} searches", *map(str, TRIALS))
     regrets = {}
     for method in ("bayes", "random"):
         found = np.zeros((SEEDS, len(TRIALS)))
@@ -82,6 +80,6 @@ def test_regret_by_the_number_of_trials():
         f" deviation {returns[counting].std():.2f}, worst {returns[counting].min():.2f};"
         f" standard error of a trial {np.mean([o.return_stderr for o in trials_of.values()]):.2f}"
     )
-    Console().print(table)
+    show(plain_console(), table)
     # Better than any of them at random.
     assert regrets["bayes"][-1] < best - returns[counting].mean()
