@@ -34,7 +34,7 @@ def test_any_collector_teaches_the_same(
         train_small(tmp_path / name, f"--collect={method}", *workers, *ready, *options)
     out = capsys.readouterr().out
     assert (
-        "collecting with 'executor'; fastrl/Cage2-v0 is compiled: --collect native plays it in threads" in out
+        "collecting with 'executor'; fastrl/Cage2-v0 is compiled: --collect native steps it in threads" in out
     )
     assert "2 workers, ready after" in out
     expected, rows = learnt(tmp_path / "native"), rows_of(tmp_path / "native")
