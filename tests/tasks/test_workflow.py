@@ -14,11 +14,14 @@ import fastrl
 from fastrl.cli.main import main, main_train
 from fastrl.envs.cage2.env import Cage2VectorEnv
 from fastrl.envs.cage2.workflow import workflow_name
+from fastrl.tasks.workflow.figure import save_picture
 from fastrl.tasks.workflow.learner import WorkflowLearner
 from fastrl.tasks.workflow.outcome import Outcome
+from fastrl.tasks.workflow.report import Report
 from fastrl.tasks.workflow.task import TASK
 from fastrl.tasks.workflow.trainer import SearchTrainer
 from fastrl.training.checkpoint import load_checkpoint, load_newest, save_checkpoint
+from fastrl.training.evaluation import Evaluation
 from fastrl.training.row import Row
 from fastrl.utils.command_line import ArgumentParser, add_options, read_arguments
 from fastrl.utils.config import build
@@ -75,8 +78,28 @@ def without_times(row: Row) -> dict[str, Any]:
     return {"steps": row.steps, "done": row.done, **groups}
 
 
-def test_a_run_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failing_evaluation_leaves_the_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError("no evaluation today")
+
+    monkeypatch.setattr(Evaluation, "at_end", fail)
+    with pytest.raises(ZeroDivisionError):
+        run_small(tmp_path, "--run.eval_episodes=2")
+    for name in ("summary.json", "workflows.json", "workflows.png", "checkpoints/best.safetensors"):
+        assert (tmp_path / name).exists()
+
+
+def test_a_run_from_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = tmp_path / "run"
+    pictures = []
+
+    def count_pictures(report: Report, path: Path, plain: Outcome | None) -> None:
+        pictures.append(plain)
+        save_picture(report, path, plain)
+
+    monkeypatch.setattr("fastrl.tasks.workflow.trainer.save_picture", count_pictures)
     assert run_small(run, "--plain-ppo", "--run.eval_episodes=2", "--total-episodes=60") == 0
     out = capsys.readouterr().out
     for text in (
@@ -112,6 +135,9 @@ def test_a_run_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixtu
     tried = list(csv.DictReader((run / "workflows.csv").read_text().splitlines()))
     assert [row["workflow"] for row in tried] == [each["workflow"] for each in tree["workflows"]]
     assert (run / "workflows.png").read_bytes().startswith(b"\x89PNG")
+    # The report is written once, with the scores of the last evaluation.
+    [plain] = pictures
+    assert plain is not None and plain.mean_return == summary["evaluation"]["plain"]["mean_return"]
 
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert [row["steps"] for row in rows] == sorted({row["steps"] for row in rows})

@@ -33,7 +33,7 @@ class Callback:
         return []
 
     def write_report(self, directory: RunDirectory) -> None:
-        """Writes files for people at the end of a session, before and after the final evaluation."""
+        """Writes files for people once at the end of a session, after the final evaluation, even if that fails."""
 
     def summary(self) -> Mapping[str, Any]:
         """Entries for a run's summary, JSON values by name."""

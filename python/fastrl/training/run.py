@@ -282,7 +282,6 @@ def _train(
     )
 
     def summarise() -> Summary:
-        trainer.write_report(directory)
         summary = Summary(
             status="complete" if stopped_by is None else "interrupted",
             signal=None if stopped_by is None else stopped_by.name,
@@ -313,9 +312,13 @@ def _train(
 
     # Written before the evaluation, in which the environment may fail.
     summary = summarise()
-    if stopped_by is None and evaluation is not None:
-        evaluation.at_end(trainer, console)
-        summary = summarise()
+    try:
+        if stopped_by is None and evaluation is not None:
+            evaluation.at_end(trainer, console)
+            summary = summarise()
+    finally:
+        # The report has the scores, if there are any.
+        trainer.write_report(directory)
     if evaluation is not None:
         evaluation.show(console)
     summary.print(console)
