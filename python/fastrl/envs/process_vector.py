@@ -183,11 +183,6 @@ class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
         return self._pool.deaths
 
     @property
-    def worker_envs(self) -> list[range]:
-        """Indices of each worker's environments."""
-        return [task.envs for task in self._pool.tasks]
-
-    @property
     def worker_seconds(self) -> NDArray[np.float64]:
         """Seconds that each worker spent on resets and steps, and waiting, since it was started: float64 [W, 2]."""
         return self._memory.times.copy()
