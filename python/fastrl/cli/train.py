@@ -93,7 +93,7 @@ class Command:
         changes: the settings that options give.
     """
 
-    def __init__(self, task: "Task", prog: str, arguments: list[str], saved: Any) -> None:
+    def __init__(self, task: "Task", prog: str, arguments: list[str], saved: Any = None) -> None:
         self.task, self.prog, self.saved = task, prog, saved
         self.trust = "--trust" in arguments
         self.checkpoint, self.file = path_of("--resume", arguments), path_of("--config", arguments)
