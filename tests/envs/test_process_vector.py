@@ -348,7 +348,7 @@ class Sleepy(Walk):
         (Walk, {"num_envs": 0}, "num_envs: expected at least 1, got 0"),
         (Walk, {"num_workers": -1}, "num_workers: expected at least 1, got -1"),
         (Walk, {"num_workers": 3}, "at most one an environment, 2, got 3"),
-        (Walk, {"num_workers": 1.5}, "num_workers: expected a whole number"),
+        (Walk, {"num_workers": 1.5}, "num_workers: expected an integer"),
         (Walk, {"start_method": "fork"}, "'spawn' or 'forkserver', got 'fork'"),
         (Walk, {"step_timeout": 0}, "step_timeout: expected more than 0"),
         (Walk, {"autoreset_mode": "never"}, "autoreset_mode"),

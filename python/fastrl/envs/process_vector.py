@@ -19,6 +19,7 @@ from fastrl.envs.process_worker import NO_RESET, NO_SEED, Command, EnvsBuilt, La
 from fastrl.envs.spec import EnvSpec, Factory, as_spec
 from fastrl.envs.vector import as_autoreset_mode
 from fastrl.utils import processes
+from fastrl.utils.arguments import as_integer
 
 ARRAYS = Box | Discrete | MultiBinary | MultiDiscrete
 
@@ -80,10 +81,10 @@ class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
     ) -> None:
         processes.require_main_guard()
         self._spec = as_spec(env, **options)
-        self.num_envs = _at_least_one("num_envs", num_envs)
+        self.num_envs = as_integer("num_envs", num_envs, 1, None)
         if num_workers == "auto":
             num_workers = min(self.num_envs, len(os.sched_getaffinity(0)))
-        self.num_workers = _at_least_one("num_workers", num_workers)
+        self.num_workers = as_integer("num_workers", num_workers, 1, None)
         if self.num_workers > self.num_envs:
             raise ValueError(
                 f"num_workers: expected at most one an environment, {self.num_envs}, got {self.num_workers}"
@@ -91,7 +92,7 @@ class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
         if start_method not in ("spawn", "forkserver"):
             raise ValueError(f"start_method: expected 'spawn' or 'forkserver', got {start_method!r}")
         if max_episode_steps is not None:
-            _at_least_one("max_episode_steps", max_episode_steps)
+            as_integer("max_episode_steps", max_episode_steps, 1, None)
         for name, seconds in (("step_timeout", step_timeout), ("start_timeout", start_timeout)):
             if seconds is not None and not seconds > 0:
                 raise ValueError(f"{name}: expected more than 0 seconds, got {seconds}")
@@ -470,11 +471,3 @@ def _bounds(space: Space[Any]) -> tuple[Any, Any] | None:
         case Box() if space.dtype is not None and space.dtype.kind in "iu":
             return space.low, space.high
     return None
-
-
-def _at_least_one(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise TypeError(f"{name}: expected a whole number, got {value!r}")
-    if value < 1:
-        raise ValueError(f"{name}: expected at least 1, got {value}")
-    return int(value)
