@@ -80,7 +80,7 @@ def reset(
             raise wrong from None
         raise
     if not (isinstance(result, tuple) and len(result) == 2):
-        raise ContractError(f"{name}: {_RESET}, got {_describe(result)}, as in the old Gym: {_OLD}")
+        raise ContractError(f"{name}: {_RESET}, got {describe(result)}, as in the old Gym: {_OLD}")
     obs, info = result
     return _observation(form, "reset", obs), info
 
@@ -113,7 +113,7 @@ def step(
         obs, reward, terminated, truncated, info = result
     except (TypeError, ValueError):
         old = ", as in the old Gym" if isinstance(result, tuple) and len(result) == 4 else ""
-        raise ContractError(f"{name}: {_STEP}, got {_describe(result)}{old}: {_OLD}") from None
+        raise ContractError(f"{name}: {_STEP}, got {describe(result)}{old}: {_OLD}") from None
     if obs.__class__ is not np.ndarray or obs.shape != shape or obs.dtype.kind not in kinds:
         obs = _observation(form, "step", obs)
     elif integer_dtype is not None and obs.dtype != integer_dtype:
@@ -157,7 +157,7 @@ def _observation(form: Form, method: str, obs: Any) -> NDArray[Any]:
     if array is None or array.shape != shape or array.dtype.kind not in kinds:
         raise ContractError(
             f"{name}: {method}() gave an observation that its observation_space does not have:"
-            f" expected {'numbers' if 'f' in kinds else 'integers'} of shape {shape}, got {_describe(obs)}"
+            f" expected {'numbers' if 'f' in kinds else 'integers'} of shape {shape}, got {describe(obs)}"
         )
     if integer_dtype is None or array.dtype == integer_dtype:
         return array
@@ -203,7 +203,7 @@ def action_mask(
     mask = np.asarray(given)
     if mask.shape != (num_actions,) or mask.dtype.kind not in "bui":
         raise ContractError(
-            f"{name}: an action mask should be an array of {num_actions} bools, got {_describe(given)}"
+            f"{name}: an action mask should be an array of {num_actions} bools, got {describe(given)}"
         )
     return mask.astype(np.bool_, copy=False)
 
@@ -223,7 +223,7 @@ def info_values(
         try:
             values.append(before if value is None else float(value))
         except (TypeError, ValueError):
-            raise ContractError(f"{name}: info[{key!r}] should be a number, got {_describe(value)}") from None
+            raise ContractError(f"{name}: info[{key!r}] should be a number, got {describe(value)}") from None
     return tuple(values)
 
 
@@ -249,7 +249,7 @@ def _number(name: str, reward: Any) -> float:
             return float(reward)
     except (TypeError, ValueError, RuntimeError):
         pass
-    raise ContractError(f"{name}: step() should give a number as reward, got {_describe(reward)}")
+    raise ContractError(f"{name}: step() should give a number as reward, got {describe(reward)}")
 
 
 def _flag(name: str, which: str, flag: Any) -> bool:
@@ -257,10 +257,10 @@ def _flag(name: str, which: str, flag: Any) -> bool:
         flag = flag.item()
     if isinstance(flag, bool | int | np.bool_ | np.integer) and flag in (0, 1):
         return bool(flag)
-    raise ContractError(f"{name}: step() should give True or False as {which}, got {_describe(flag)}")
+    raise ContractError(f"{name}: step() should give True or False as {which}, got {describe(flag)}")
 
 
-def _describe(value: Any) -> str:
+def describe(value: Any) -> str:
     """A short description of a value, for an error message."""
     if isinstance(value, tuple):
         return f"{len(value)} values"

@@ -7,10 +7,11 @@ import importlib
 import pickle
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import gymnasium
 
+from fastrl.envs.rows import in_rows
 from fastrl.utils.arguments import did_you_mean
 
 Factory = Callable[..., gymnasium.Env[Any, Any]]
@@ -50,10 +51,12 @@ class EnvSpec:
         id: a Gymnasium id such as ``"CartPole-v1"`` or ``"my_module:MyEnv-v0"``, or the import path of a function or
             class, ``"my_module:make_env"``.
         options: keyword arguments.
+        rows: environments are made by `fastrl.envs.rows.in_rows`: they give rows and take flat actions.
     """
 
     id: str
     options: Mapping[str, Any] = field(default_factory=dict)
+    rows: bool = False
 
     def __getstate__(self) -> dict[str, Any]:
         # The receiving process reports it: an id of a notebook is registered in the notebook's process only.
@@ -68,6 +71,14 @@ class EnvSpec:
             ElsewhereError: the process that pickled this knows the id, this process does not.
             Any error of the environment about its options.
         """
+        env = self._make()
+        return in_rows(env, self.id) if self.rows else env
+
+    def as_rows(self) -> Self:
+        """The same with `rows`: its environments convert what has to be converted, and are as they are otherwise."""
+        return dataclasses.replace(self, rows=True)
+
+    def _make(self) -> gymnasium.Env[Any, Any]:
         factory = self._factory()
         if factory is not None:
             made = factory(**self.options)
@@ -145,7 +156,7 @@ def as_spec(env: str | EnvSpec | Factory, **options: Any) -> EnvSpec:
         )
     elif callable(env):
         name = f"{getattr(env, '__module__', '?')}:{getattr(env, '__qualname__', type(env).__name__)}"
-        spec = _FactorySpec(name, options, env)
+        spec = _FactorySpec(name, options, factory=env)
     else:
         raise TypeError(
             f"env: expected an id, an import path or a function, got {type(env).__name__}: {env!r}"

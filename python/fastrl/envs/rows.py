@@ -1,0 +1,468 @@
+"""Rows: observations of any space stored as one array each, and actions of any space drawn as one array each.
+
+Collectors, fragments and replays hold one array an observation and one an action. `ObsRows` and `ActionRows` convert
+between these and what an environment gives and takes; `RowEnv` wraps an environment so that it speaks rows itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Self
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
+from numpy.typing import NDArray
+
+from fastrl.envs.contract import ContractError, describe
+
+ObsKind = Literal["vector", "image", "mixed"]
+"""Kinds of observations: float32 rows; one image, uint8; rows of bytes with images and other parts."""
+
+
+class RowError(ValueError):
+    """An observation is not of its space; the message is part of a line: expected ..., got ..."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A leaf of an observation space, and its place in a row.
+
+    Attributes:
+        path: keys of Dicts and indices of Tuples that lead to it; empty where the space is the leaf itself.
+        kind: "vector": a Box or MultiBinary as float32; "image": a uint8 Box of 2 or 3 dimensions; "onehot": Discrete,
+            or MultiDiscrete with the numbers side by side.
+        place: in the row. In rows of uint8 a vector or one-hot part takes 4 bytes a number, of float32.
+        shape: of the part: of the Box or MultiBinary, or (width,) of a one-hot one.
+        space: the leaf.
+    """
+
+    path: tuple[Any, ...]
+    kind: Literal["vector", "image", "onehot"]
+    place: slice
+    shape: tuple[int, ...]
+    space: Space[Any]
+
+    @property
+    def name(self) -> str:
+        """The path as text, such as ``camera/left``."""
+        return "/".join(map(str, self.path))
+
+    @property
+    def size(self) -> int:
+        """Numbers of the part."""
+        return math.prod(self.shape)
+
+
+class ObsRows:
+    """Storage of an observation as one row.
+
+    Spaces without images have float32 rows: a Box flattened, Discrete and MultiDiscrete one-hot, MultiBinary as 0 and
+    1, and of a Dict or Tuple, also nested, all leaves side by side in the order of ``gymnasium.spaces.flatten``. Spaces
+    with an image (a uint8 Box of 2 or 3 dimensions) have uint8 rows: images as they are, of other leaves the bytes of
+    their float32 numbers.
+
+    Args:
+        space: Box, Discrete, MultiDiscrete or MultiBinary, or a Dict or Tuple of such spaces.
+
+    Attributes:
+        space: the observation space.
+        dtype: of rows, float32 or uint8.
+        size: length of a row.
+        parts: of a row, in order.
+        kind: "vector": float32 rows; "image": the space is one image; "mixed": images and other leaves.
+        is_plain: True for a Box: an observation, flattened, is its row.
+        row_space: space of the observations that `RowEnv` gives: the space itself if it is plain, else a Box of rows.
+
+    Raises:
+        ValueError: another space.
+    """
+
+    def __init__(self, space: Space[Any]) -> None:
+        leaves = list(_leaves(space))
+        images = [_is_image(leaf) for _, leaf in leaves]
+        self.space = space
+        self.is_plain = isinstance(space, Box)
+        self.dtype: np.dtype[Any] = np.dtype(np.uint8 if any(images) else np.float32)
+        self.kind: ObsKind = ("image" if self.is_plain else "mixed") if any(images) else "vector"
+        parts: list[Part] = []
+        at = 0
+        for (path, leaf), is_image in zip(leaves, images, strict=True):
+            shape = tuple(leaf.shape or ())
+            kind: Literal["vector", "image", "onehot"] = "image" if is_image else "vector"
+            if isinstance(leaf, Discrete | MultiDiscrete):
+                shape, kind = (int(leaf.n if isinstance(leaf, Discrete) else leaf.nvec.sum()),), "onehot"
+            length = math.prod(shape) * (4 if any(images) and not is_image else 1)
+            parts.append(Part(path, kind, slice(at, at + length), shape, leaf))
+            at += length
+        self.parts: tuple[Part, ...] = tuple(parts)
+        self.size = at
+        self._by_path = {part.path: part for part in parts}
+
+    @property
+    def row_space(self) -> Box:
+        if isinstance(self.space, Box):
+            return self.space
+        if self.dtype == np.uint8:
+            return Box(0, 255, (self.size,), np.uint8)
+        low, high = np.zeros(self.size, np.float32), np.ones(self.size, np.float32)
+        for part in self.parts:
+            if isinstance(part.space, Box):
+                with np.errstate(over="ignore"):
+                    low[part.place] = part.space.low.ravel()
+                    high[part.place] = part.space.high.ravel()
+        return Box(low, high, dtype=np.float32)
+
+    def write(self, obs: Any, out: NDArray[Any]) -> None:
+        """Writes an observation into a row [size].
+
+        Raises:
+            RowError: the observation is not of the space; in rows of bytes also if it has a NaN or an infinity, which
+                nobody could find later.
+        """
+        self._write(self.space, obs, out, (), ())
+
+    def write_batch(self, obs: Any, out: NDArray[Any]) -> None:
+        """Writes N observations in the form of Gymnasium's vector environments (arrays with a first axis N, in dicts
+        and tuples as of the space) into rows [N, size]. Errors are those of `write`."""
+        self._write(self.space, obs, out, (), (len(out),))
+
+    def _write(
+        self, space: Space[Any], obs: Any, out: NDArray[Any], path: tuple[Any, ...], batch: tuple[int, ...]
+    ) -> None:
+        if isinstance(space, Dict):
+            if not isinstance(obs, Mapping) or obs.keys() != space.spaces.keys():
+                raise RowError(
+                    f"{_at(path)}expected a dict with {_keys(space.spaces)}, got"
+                    f" {f'one with {_keys(obs)}' if isinstance(obs, Mapping) else describe(obs)}"
+                )
+            for key, child in space.spaces.items():
+                self._write(child, obs[key], out, (*path, key), batch)
+        elif isinstance(space, Tuple):
+            if not isinstance(obs, tuple | list) or len(obs) != len(space.spaces):
+                raise RowError(
+                    f"{_at(path)}expected a tuple of {len(space.spaces)} values, got {describe(obs)}"
+                )
+            for index, (child, value) in enumerate(zip(space.spaces, obs, strict=True)):
+                self._write(child, value, out, (*path, index), batch)
+        else:
+            part = self._by_path[path]
+            numbers = _numbers(part, obs, batch)
+            if part.kind == "image" or self.dtype == np.float32:
+                out[..., part.place] = numbers
+                return
+            if not np.isfinite(numbers).all():
+                raise RowError(f"{_at(path)}expected finite float32 numbers, got NaN or infinity")
+            out[..., part.place] = np.ascontiguousarray(numbers, np.float32).view(np.uint8)
+
+    def state(self) -> dict[str, Any]:
+        """The space, JSON-able; `from_state` reads it."""
+        return _space_state(self.space)
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> Self:
+        return cls(_space_of(state))
+
+
+class ActionRows:
+    """Conversion between actions of an environment and flat ones, which a policy draws.
+
+    Args:
+        space: Discrete, MultiDiscrete or MultiBinary, or a Box of numbers of any shape.
+
+    Attributes:
+        space: the environment's.
+        flat_space: Discrete from 0 on; MultiDiscrete of one dimension from 0 on; or a float32 Box of one dimension.
+        is_plain: True where both are the same.
+
+    Raises:
+        ValueError: another space.
+    """
+
+    def __init__(self, space: Space[Any]) -> None:
+        self.space = space
+        self.flat_space: Discrete | MultiDiscrete | Box
+        self._start: Any = 0
+        match space:
+            case Discrete():
+                self.flat_space, self._start = Discrete(int(space.n)), int(space.start)
+                self.is_plain = self._start == 0
+                return
+            case MultiDiscrete():
+                self.flat_space = MultiDiscrete(space.nvec.ravel().astype(np.int64))
+                self._start = space.start.ravel()
+                self.is_plain = space.nvec.ndim == 1 and not self._start.any() and space.dtype == np.int64
+            case MultiBinary():
+                self.flat_space = MultiDiscrete(np.full(math.prod(space.shape), 2))
+                self.is_plain = False
+            case Box() if space.dtype is not None and space.dtype.kind in "fiu":
+                with np.errstate(over="ignore"):
+                    low, high = (
+                        np.where(bounded, bound, infinity).ravel().astype(np.float32)
+                        for bounded, bound, infinity in (
+                            (space.bounded_below, space.low, -np.inf),
+                            (space.bounded_above, space.high, np.inf),
+                        )
+                    )
+                self.is_plain = len(space.shape) == 1 and space.dtype == np.float32
+                self.flat_space = space if self.is_plain else Box(low, high, dtype=np.float32)
+            case Space():
+                raise ValueError(
+                    f"actions should be Discrete, MultiDiscrete, MultiBinary or a Box of numbers; the environment's are"
+                    f" {space}: wrap it in a gymnasium.ActionWrapper that offers one of those"
+                )
+            case _:
+                raise _no_space("action_space", space)
+        if not math.prod(self.flat_space.shape or ()):
+            raise ValueError(f"actions should have at least one number; the environment's are {space}")
+
+    def to_env(self, flat: Any) -> Any:
+        """Actions of the environment from flat ones: one (an int, or [n]), or an array of them with further axes in
+        front."""
+        if self.is_plain:
+            return flat
+        if isinstance(self.flat_space, Discrete):
+            return flat + self._start
+        space = self.space
+        shape = (*flat.shape[:-1], *(space.shape or ()))
+        if isinstance(space, Box):
+            numbers = (np.rint(flat) if space.dtype.kind in "iu" else flat).reshape(shape)
+            # Bounds of float32 may lie outside of those of float64.
+            return np.clip(numbers.astype(np.float64), space.low, space.high).astype(space.dtype)
+        return (flat + self._start).reshape(shape).astype(space.dtype)
+
+    def from_env(self, action: Any) -> Any:
+        """The inverse of `to_env`."""
+        if isinstance(self.flat_space, Discrete):
+            return action if self.is_plain else action - self._start
+        array = np.asarray(action)
+        front = array.shape[: array.ndim - len(self.space.shape or ())]
+        flat = array.reshape(*front, -1)
+        if isinstance(self.space, Box):
+            return flat.astype(np.float32)
+        return flat.astype(np.int64) - self._start
+
+
+class RowEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """An environment that gives rows and takes flat actions.
+
+    Args:
+        env: the environment.
+        name: of it, for errors; by default its id or class.
+
+    Attributes:
+        obs_rows, action_rows: conversions of observations and actions.
+
+    Raises:
+        ValueError: spaces that have no rows.
+    """
+
+    def __init__(self, env: gymnasium.Env[Any, Any], name: str = "") -> None:
+        if not isinstance(env, gymnasium.Env):
+            raise ValueError(
+                f"env: expected a gymnasium.Env, got a {type(env).__name__}: derive it from that class"
+            )
+        super().__init__(env)
+        self.name = name or (env.spec.id if env.spec is not None else type(env.unwrapped).__name__)
+        self.obs_rows, self.action_rows = ObsRows(env.observation_space), ActionRows(env.action_space)
+        self.observation_space = self.obs_rows.row_space
+        self.action_space = self.action_rows.flat_space
+
+    def _row(self, method: str, obs: Any) -> Any:
+        rows = self.obs_rows
+        if rows.is_plain:
+            return obs
+        row = np.empty(rows.size, rows.dtype)
+        try:
+            rows.write(obs, row)
+        except RowError as error:
+            raise ContractError(
+                f"{self.name}: {method}() gave an observation that its observation_space does not have: {error}"
+            ) from None
+        return row
+
+    # Results of another form are left to `fastrl.envs.contract`.
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        result: Any = (
+            self.env.reset(seed=seed) if options is None else self.env.reset(seed=seed, options=options)
+        )
+        if isinstance(result, tuple) and len(result) == 2:
+            return self._row("reset", result[0]), result[1]
+        return result
+
+    def step(self, action: Any) -> Any:
+        result: Any = self.env.step(self.action_rows.to_env(action))
+        if isinstance(result, tuple) and len(result) == 5:
+            return (self._row("step", result[0]), *result[1:])
+        return result
+
+
+def in_rows(env: gymnasium.Env[Any, Any], name: str = "") -> gymnasium.Env[Any, Any]:
+    """The environment in a `RowEnv`, or as it is where nothing has to be converted.
+
+    Raises:
+        ValueError: spaces that have no rows.
+    """
+    if ObsRows(env.observation_space).is_plain and ActionRows(env.action_space).is_plain:
+        return env
+    return RowEnv(env, name)
+
+
+def obs_rows_of(env: gymnasium.Env[Any, Any]) -> ObsRows:
+    """The rows of an environment that `in_rows` has made."""
+    return env.obs_rows if isinstance(env, RowEnv) else ObsRows(env.observation_space)
+
+
+def _leaves(space: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Space[Any]]]:
+    """The leaves of a space with their paths, in the order of ``gymnasium.spaces.flatten``."""
+    if isinstance(space, Dict | Tuple):
+        children = space.spaces.items() if isinstance(space, Dict) else enumerate(space.spaces)
+        if not space.spaces:
+            raise ValueError(
+                f"observations should have at least one value; {_at(path)}the environment's are {space}"
+            )
+        for key, child in children:
+            yield from _leaves(child, (*path, key))
+        return
+    if not isinstance(space, Space):
+        raise _no_space("observation_space", space)
+    if not isinstance(space, Box | Discrete | MultiDiscrete | MultiBinary):
+        raise ValueError(
+            "observations should be a Box, Discrete, MultiDiscrete or MultiBinary, or a Dict or Tuple of them;"
+            f" {_at(path)}the environment's are {space}: gymnasium.wrappers.TransformObservation makes one of those"
+        )
+    if not math.prod(space.shape or ()):
+        raise ValueError(
+            f"observations should have at least one number; {_at(path)}the environment's are {space}"
+        )
+    yield path, space
+
+
+def _is_image(leaf: Space[Any]) -> bool:
+    return isinstance(leaf, Box) and leaf.dtype == np.uint8 and len(leaf.shape) in (2, 3)
+
+
+def _no_space(name: str, value: Any) -> ValueError:
+    kind = f"{type(value).__module__}.{type(value).__name__}"
+    return ValueError(
+        f"{name} should be one of gymnasium.spaces, got a {kind}; of an environment of the old Gym"
+        " shimmy.GymV21CompatibilityV0 makes one of Gymnasium's"
+    )
+
+
+def _at(path: tuple[Any, ...]) -> str:
+    return f"at {'/'.join(map(str, path))!r}: " if path else ""
+
+
+def _keys(mapping: Mapping[Any, Any]) -> str:
+    return f"the keys {', '.join(map(repr, mapping))}" if mapping else "no keys"
+
+
+def _numbers(part: Part, obs: Any, batch: tuple[int, ...]) -> NDArray[Any]:
+    """The part of one or many observations, [*batch, size]: uint8 of images, else numbers that become float32."""
+    space, shape = part.space, (*batch, *(part.space.shape or ()))
+    assert space.dtype is not None
+    kinds = "biuf" if space.dtype.kind == "f" else "biu"
+    try:
+        array = np.asarray(obs)
+    except (TypeError, ValueError):
+        array = None
+    if array is None or array.shape != shape or array.dtype.kind not in kinds:
+        noun = "numbers" if "f" in kinds else "integers"
+        expected = (
+            f"{noun} of shape {shape}" if shape else noun.removesuffix("s").replace("integer", "an integer")
+        )
+        raise RowError(f"{_at(part.path)}expected {expected}, got {describe(obs)}")
+    flat = array.reshape(*batch, -1)
+    if part.kind == "onehot":
+        return _one_hot(part, flat)
+    if isinstance(space, MultiBinary):
+        wrong = (flat != 0) & (flat != 1)
+    elif "f" in kinds:
+        with np.errstate(over="ignore"):
+            return flat.astype(np.float32, copy=False)
+    elif array.dtype == space.dtype:
+        return flat
+    else:
+        wrong = flat.astype(space.dtype) != flat
+    if wrong.any():
+        raise RowError(f"{_at(part.path)}expected values of {space}, got {flat[wrong].flat[0]}")
+    return flat.astype(space.dtype)
+
+
+def _one_hot(part: Part, flat: NDArray[Any]) -> NDArray[np.float32]:
+    space = part.space
+    if isinstance(space, Discrete):
+        sizes, start = np.array([space.n]), np.array([space.start])
+    else:
+        assert isinstance(space, MultiDiscrete)
+        sizes, start = space.nvec.ravel(), space.start.ravel()
+    chosen = flat.astype(np.int64) - start
+    wrong = (chosen < 0) | (chosen >= sizes)
+    if wrong.any():
+        raise RowError(f"{_at(part.path)}expected values of {space}, got {flat[wrong].flat[0]}")
+    out = np.zeros((*flat.shape[:-1], part.size), np.float32)
+    np.put_along_axis(out, chosen + np.concatenate([[0], np.cumsum(sizes)[:-1]]), 1, -1)
+    return out
+
+
+def _space_state(space: Space[Any]) -> dict[str, Any]:
+    match space:
+        case Dict():
+            return {
+                "kind": "dict",
+                "keys": list(map(str, space.spaces)),
+                "spaces": [_space_state(child) for child in space.spaces.values()],
+            }
+        case Tuple():
+            return {"kind": "tuple", "spaces": [_space_state(child) for child in space.spaces]}
+        case Discrete():
+            return {"kind": "discrete", "n": int(space.n), "start": int(space.start)}
+        case MultiDiscrete():
+            return {"kind": "multi_discrete", "nvec": space.nvec.tolist(), "start": space.start.tolist()}
+        case MultiBinary():
+            return {"kind": "multi_binary", "shape": list(space.shape)}
+    assert isinstance(space, Box)
+    return {
+        "kind": "box",
+        "shape": list(space.shape),
+        "dtype": str(space.dtype),
+        "low": _bounds_state(space.low),
+        "high": _bounds_state(space.high),
+    }
+
+
+def _bounds_state(bounds: NDArray[Any]) -> list[str]:
+    """Bounds as texts, for infinities are no JSON numbers; one text where all are equal."""
+    flat = bounds.ravel()
+    values = (flat[:1] if (flat == flat[0]).all() else flat).tolist()
+    return [str(value if bounds.dtype.kind == "f" else int(value)) for value in values]
+
+
+def _bounds_of(texts: Sequence[str], shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    values = [float(text) if dtype.kind == "f" else int(text) for text in texts]
+    return np.broadcast_to(np.array(values, dtype).reshape(shape if len(values) > 1 else ()), shape)
+
+
+def _space_of(state: Mapping[str, Any]) -> Space[Any]:
+    match state["kind"]:
+        case "dict":
+            # Pairs keep their order, where a dict would be sorted.
+            return Dict(list(zip(state["keys"], map(_space_of, state["spaces"]), strict=True)))
+        case "tuple":
+            return Tuple([_space_of(child) for child in state["spaces"]])
+        case "discrete":
+            return Discrete(state["n"], start=state["start"])
+        case "multi_discrete":
+            return MultiDiscrete(np.array(state["nvec"]), start=np.array(state["start"]))
+        case "multi_binary":
+            shape = state["shape"]
+            return MultiBinary(shape[0] if len(shape) == 1 else shape)
+        case "box":
+            shape, dtype = tuple(state["shape"]), np.dtype(state["dtype"])
+            low, high = (_bounds_of(state[name], shape, dtype) for name in ("low", "high"))
+            return Box(low, high, shape, dtype.type)
+    raise ValueError(f"{state['kind']!r} is no kind of space")
