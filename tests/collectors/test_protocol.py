@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import dataclasses
+import pickle
 from typing import Any
 
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
+from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Text
 
 from fastrl.collectors.protocol import Plan, partition_envs
 from fastrl.envs.spec import EnvSpec
@@ -28,8 +30,19 @@ def plan(**changes: Any) -> Plan:
 
 def test_sizes_come_from_the_spaces() -> None:
     assert plan().obs_dim == 6
-    assert plan().action_shape == ()
-    assert plan(action_space=Box(-1, 1, (3,), np.float32)).action_shape == (3,)
+    assert plan().actions.shape == ()
+    assert plan(action_space=Box(-1, 1, (3,), np.float32)).actions.shape == (3,)
+
+
+def test_environments_of_other_spaces_give_rows_and_take_flat_actions() -> None:
+    other = plan(obs_space=Dict(a=OBS, b=Discrete(3, start=1)), action_space=MultiDiscrete([[2, 3]]), action_masks=True)
+    assert (other.obs_dim, other.obs_rows.dtype) == (9, np.float32)
+    assert other.action_space == MultiDiscrete([2, 3])
+    assert other.env.rows and other.num_masked == 5
+    images = plan(obs_space=Box(0, 255, (4, 4), np.uint8), action_space=Discrete(3, start=1))
+    assert (images.obs_dim, images.obs_rows.dtype) == (16, np.uint8)
+    assert images.action_space == Discrete(3)
+    assert pickle.loads(pickle.dumps(other)) == other == dataclasses.replace(other)
 
 
 @pytest.mark.parametrize(
@@ -40,13 +53,14 @@ def test_sizes_come_from_the_spaces() -> None:
         ({"unit": "episodes"}, "episodes should be at least 1, got 0"),
         ({"unit": "days"}, "unit should be 'steps' or 'episodes', got 'days'"),
         ({"seed": -1}, "seed should be from 0"),
-        ({"obs_space": Dict(a=OBS)}, "observations should be a Box.*FlattenObservation"),
+        ({"obs_space": Dict(a=Text(3))}, "observations should be a Box.*at 'a': .*TransformObservation"),
         (
             {"obs_space": [0, 1]},
             "observation_space should be one of gymnasium.spaces, got a builtins.list; .*old Gym",
         ),
-        ({"action_space": MultiDiscrete([2, 2])}, "actions should be Discrete from 0 on"),
-        ({"action_space": Discrete(3, start=1)}, "actions should be Discrete from 0 on"),
+        ({"action_space": Dict(a=Discrete(2))}, "actions should be Discrete, .*ActionWrapper"),
+        ({"action_space": Text(3)}, "actions should be Discrete, .*ActionWrapper"),
+        ({"action_space": Box(-1, 1), "action_masks": True}, "action_masks are for discrete actions"),
     ],
 )
 def test_what_cannot_be_collected_is_refused(changes: dict[str, Any], message: str) -> None:
@@ -66,9 +80,9 @@ def test_the_place_of_a_fragment_is_its_rows_or_its_episode() -> None:
     assert (whole.place, rows.place) == ((NO_ENV, 8), (3, 0))
 
 
-@pytest.mark.parametrize(("action_shape", "dtype"), [((), np.int64), ((3,), np.float32)])
+@pytest.mark.parametrize(("action_shape", "dtype"), [((), np.int64), ((3,), np.int64), ((3,), np.float32)])
 def test_allocated_arrays_make_a_fragment(action_shape: tuple[int, ...], dtype: type) -> None:
-    arrays = allocate(5, 2, 6, action_shape)
+    arrays = allocate(5, 2, 6, action_shape, dtype)
     assert arrays.keys() == {"obs", *STEP_ARRAYS}
     none = {"returns": np.empty(0), "lengths": np.empty(0, np.int64), "episodes": np.empty((0, 2), np.int64)}
     fragment = Fragment(**arrays, version=1, env_indices=np.arange(2), **none)

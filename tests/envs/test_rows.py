@@ -302,7 +302,7 @@ def test_an_environment_gives_rows_and_takes_flat_actions() -> None:
 )
 def test_a_nested_observation_of_another_form_ends_in_one_line(wrong: str, message: str) -> None:
     env = as_spec(Nested, wrong=wrong).as_rows().make()
-    form = contract.form_of(
+    form = contract.obs_form(
         "test_rows:Nested", env.observation_space.shape or (), env.observation_space.dtype
     )
     contract.reset(env, form, 1)

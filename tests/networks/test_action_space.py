@@ -23,13 +23,52 @@ class TestActions:
         actions = Actions(gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float32))
         assert actions.to_env(np.array([[70.0]], np.float32)).tolist() == [[70]]
 
+    @pytest.mark.parametrize("squash", [False, True])
     @pytest.mark.parametrize(
         "space",
-        [gymnasium.spaces.Discrete(3), BOX.space, gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float32)],
+        [
+            gymnasium.spaces.Discrete(3),
+            gymnasium.spaces.MultiDiscrete([3, 2]),
+            BOX.space,
+            gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float32),
+        ],
     )
-    def test_state_goes_through_json(self, space):
-        actions = Actions.from_state(json.loads(json.dumps(Actions(space).state())))
-        assert actions.space == space
+    def test_state_goes_through_json(self, space, squash):
+        state = Actions(space, squash).state()
+        actions = Actions.from_state(json.loads(json.dumps(state)))
+        assert actions.space == space and actions.state() == state
+        assert actions.squash == (squash and actions.is_box)
+
+    def test_kinds_say_what_is_drawn_and_what_a_policy_gives(self):
+        discrete = Actions(gymnasium.spaces.Discrete(3))
+        multi = Actions(gymnasium.spaces.MultiDiscrete([3, 2]))
+        assert [each.kind for each in (discrete, multi, BOX)] == ["discrete", "multi_discrete", "box"]
+        assert [each.size for each in (discrete, multi, BOX)] == [3, 5, 2]
+        assert [each.shape for each in (discrete, multi, BOX)] == [(), (2,), (2,)]
+        assert [each.dtype for each in (discrete, multi, BOX)] == [np.int64, np.int64, np.float32]
+        assert [each.nvec.tolist() for each in (discrete, multi, BOX)] == [[3], [3, 2], []]
+
+    def test_environments_of_their_own_get_ints_or_arrays_of_their_own(self):
+        draws = np.array([2, 0])
+        assert [type(each) for each in Actions(gymnasium.spaces.Discrete(3)).to_envs(draws)] == [int, int]
+        draws = np.array([[2, 0], [1, 1]])
+        first, _ = Actions(gymnasium.spaces.MultiDiscrete([3, 2])).to_envs(draws)
+        draws[:] = 0
+        assert first.tolist() == [2, 0]
+
+    def test_squashed_draws_stay_within_the_bounds_and_come_back(self):
+        actions = Actions(BOX.space, squash=True)
+        draws = np.array([[-1, 2], [0, 0], [-90, 90], [np.arctanh(0.5), 0]], np.float32)
+        found = actions.to_env(draws)
+        assert all(BOX.space.contains(action) for action in found)
+        np.testing.assert_allclose(found[1:], [[0, 5], [-1, 10], [0.5, 5]], rtol=1e-6)
+        np.testing.assert_allclose(actions.from_env(found)[[0, 1, 3]], draws[[0, 1, 3]], rtol=1e-4, atol=1e-6)
+        assert np.isfinite(actions.from_env(found)).all()
+
+    def test_unbounded_numbers_are_not_squashed(self):
+        space = gymnasium.spaces.Box(np.float32([-np.inf, -1]), np.float32([5, 1]))
+        found = Actions(space, squash=True).to_env(np.array([[70, 70], [-70, -70]], np.float32))
+        assert found.tolist() == [[5, 1], [-70, -1]]
 
     @pytest.mark.parametrize(
         "space",
@@ -37,7 +76,9 @@ class TestActions:
             gymnasium.spaces.Discrete(3, start=1),
             gymnasium.spaces.Box(-1, 1, (2, 2), np.float32),
             gymnasium.spaces.Box(-1, 1, (2,), np.float64),
-            gymnasium.spaces.MultiDiscrete([2, 2]),
+            gymnasium.spaces.MultiDiscrete([[2, 2]]),
+            gymnasium.spaces.MultiDiscrete([2, 2], start=[0, 1]),
+            gymnasium.spaces.MultiBinary(2),
         ],
     )
     def test_refuses_other_spaces(self, space):

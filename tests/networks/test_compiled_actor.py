@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box, Discrete, MultiDiscrete
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -442,6 +442,24 @@ def test_random_actions_are_uniform_and_a_function_of_stream_and_step(space):
     order = rng.permutation(rows)[:100]
     again, _ = act(actor, obs[order], streams[order], steps[order], outputs)
     np.testing.assert_array_equal(again, actions[order])
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_random_actions_of_several_numbers_are_uniform_and_independent(masked):
+    actor, rows = RandomActor(MultiDiscrete([3, 2, 4])), 20_000
+    rng = np.random.default_rng(0)
+    streams, steps = rng.integers(2**64, size=rows, dtype=np.uint64), rng.integers(100, size=rows)
+    actions, log_probs = np.full((rows, 3), -1), np.zeros(rows, np.float32)
+    masks = np.ones((rows, 9), np.bool_) if masked else None
+    if masks is not None:
+        masks[:, [0, 5, 6]] = False
+    actor.act(np.zeros((rows, 1), np.uint8), streams, steps, actions, log_probs, masks)
+    chosen = [[1, 2], [0, 1], [2, 3]] if masked else [range(3), range(2), range(4)]
+    for column, values in zip(actions.T, chosen, strict=True):
+        found, counts = np.unique(column, return_counts=True)
+        assert found.tolist() == list(values) and counts.min() > rows / len(values) * 0.9
+    assert np.abs(np.corrcoef(actions.T) - np.eye(3)).max() < 0.03
+    np.testing.assert_allclose(log_probs, -np.log(8 if masked else 24), rtol=1e-6)
 
 
 @pytest.mark.parametrize("space", [Discrete(3, start=1), Box(0, 1, (2,), np.float64), Box(0, 1, (2, 2))])

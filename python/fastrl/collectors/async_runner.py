@@ -15,7 +15,6 @@ from fastrl.collectors.running import RunningEpisode, actions_of, reached
 from fastrl.collectors.vector_backends import expect_masks, native_vector_env
 from fastrl.collectors.vector_runner import End, EpisodeSink, episode_arrays
 from fastrl.envs.async_vector import AsyncNativeVectorEnv, Batch
-from fastrl.networks.action_space import Actions
 from fastrl.utils.seeding import NO_ENV, act_streams
 
 
@@ -73,10 +72,10 @@ class AsyncEnvRunner:
         self.restarted: list[int] = []
         self.diverged = 0
         self._ready = ready
-        self._actions = Actions(plan.action_space)
+        self._actions = plan.actions
         self._streams, self._steps = np.zeros(rows, np.uint64), np.zeros(rows, np.int64)
         self._returns = np.zeros(rows)
-        self._last = np.zeros((rows, plan.obs_dim), np.float32)
+        self._last = np.zeros((rows, plan.obs_dim), plan.obs_rows.dtype)
         self._started = False
         self._episodes: Arrays | None = None
 
@@ -199,7 +198,7 @@ class AsyncEnvRunner:
             now = perf_counter()
             self.seconds["environment"] += now - start
             start = now
-        actions = np.empty((len(rows), *self.plan.action_shape), out["actions"].dtype)
+        actions = np.empty((len(rows), *self._actions.shape), self._actions.dtype)
         log_probs = np.empty(len(rows), np.float32)
         self.actor.act(obs, self._streams[rows], self._steps[rows], actions, log_probs, masks)
         out["actions"][at[rows], rows], out["log_probs"][at[rows], rows] = actions, log_probs

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from fastrl.collectors.protocol import CollectError, Plan, expect_spaces
 from fastrl.collectors.running import RunningEpisode, actions_of, reached
 from fastrl.envs import contract
-from fastrl.networks.action_space import Actions
 from fastrl.networks.compiled_actor import Actor
 from fastrl.rollout.fragment import Fragment, all_finite, allocate, first_not_finite
 from fastrl.utils.seeding import NO_ENV, act_stream, env_seed
@@ -50,10 +49,24 @@ class FragmentMeta(NamedTuple):
 
 def arrays_for(plan: Plan, rows: int) -> Arrays:
     """Allocates the arrays that an `EnvRunner` writes: a fragment's, without ``final_obs`` for whole episodes."""
-    arrays = allocate(plan.num_steps, rows, plan.obs_dim, plan.action_shape, plan.num_masked)
+    arrays = allocate_steps(plan, plan.num_steps, rows)
     if plan.unit == "episodes":
         del arrays["final_obs"]
     return arrays
+
+
+def allocate_steps(plan: Plan, num_steps: int, rows: int) -> Arrays:
+    """Allocates a fragment's arrays for so many steps of a plan's environments."""
+    actions = plan.actions
+    return allocate(
+        num_steps,
+        rows,
+        plan.obs_dim,
+        actions.shape,
+        actions.dtype,
+        obs_dtype=plan.obs_rows.dtype,
+        num_masked=plan.num_masked,
+    )
 
 
 def fragment_of(
@@ -121,12 +134,17 @@ def check_masks(plan: Plan, arrays: Arrays, num_steps: int) -> None:
     if not plan.action_masks:
         return
     masks, actions = arrays["masks"][:num_steps], arrays["actions"][:num_steps]
-    taken = np.take_along_axis(masks, actions[..., None], axis=-1)[..., 0]
+    nvec = plan.actions.nvec
+    firsts = np.cumsum(nvec) - nvec
+    taken = np.take_along_axis(masks, actions.reshape(*masks.shape[:2], -1) + firsts, axis=-1)
     if not taken.all():
-        t, row = np.argwhere(~taken)[0]
+        t, row, number = np.argwhere(~taken)[0]
+        own = masks[t, row, firsts[number] :][: nvec[number]]
+        of_number = f" for number {number}" if len(nvec) > 1 else ""
         raise CollectError(
-            f"{plan.env.id}: the action mask of a state allows {masks[t, row].sum()} of {masks.shape[-1]} actions, and"
-            f" action {actions[t, row]} was taken, which is not one of them; every state needs an allowed action"
+            f"{plan.env.id}: the action mask of a state allows {own.sum()} of {nvec[number]} actions{of_number}, and"
+            f" action {actions[t, row].flat[number]} was taken, which is not one of them; every state needs an allowed"
+            " action"
         )
 
 
@@ -165,10 +183,11 @@ class EnvRunner:
         self._stop = memoryview(b"\0") if stop is None else stop
         self._envs: list[gymnasium.Env[Any, Any]] = []
         self._actor: Actor | None = None
-        self.form = contract.obs_form(plan.env.id, plan.obs_space.shape or (), plan.obs_space.dtype)
+        row_space = plan.obs_rows.row_space
+        self.form = contract.obs_form(plan.env.id, row_space.shape, row_space.dtype)
         self._started = False
         rows = len(self.env_indices)
-        self._obs = np.zeros((rows, plan.obs_dim), np.float32)
+        self._obs = np.zeros((rows, plan.obs_dim), plan.obs_rows.dtype)
         # Of each environment: its method action_masks(), its present mask, and the values of its reset's info.
         self._mask_methods: list[Callable[[], Any] | None] = []
         self._masks = np.zeros((rows, plan.num_masked), np.bool_)
@@ -291,11 +310,11 @@ class EnvRunner:
         observation; if not, the episode is restarted."""
         start = perf_counter()
         drawn = actions_of(self.plan, episode)
-        takes, env = Actions(self.plan.action_space), self._envs[row]
+        env = self._envs[row]
         seen = self._obs[row]
         over = False
         info: Mapping[str, Any] = {}
-        for action in takes.to_env(drawn) if takes.is_box else drawn.tolist():
+        for action in self.plan.actions.to_envs(drawn):
             if self._stop[0]:
                 raise Stopped
             seen, reward, terminated, truncated, info = contract.step(env, self.form, action)
@@ -320,7 +339,7 @@ class EnvRunner:
         """
         plan, envs, act, stop = self.plan, self._envs, self.actor.act, self._stop
         whole, dim, longest = plan.unit == "episodes", plan.obs_dim, plan.num_steps
-        takes, rows = Actions(plan.action_space), range(len(envs))
+        to_envs, rows = plan.actions.to_envs, range(len(envs))
         take_step, form = contract.step, self.form
         obs, actions, log_probs, rewards = out["obs"], out["actions"], out["log_probs"], out["rewards"]
         terminations, truncations, final_obs = out["terminations"], out["truncations"], out.get("final_obs")
@@ -342,7 +361,7 @@ class EnvRunner:
                 masks[t] = self._masks
             act(obs[t], streams, steps, actions[t], log_probs[t], None if masks is None else masks[t])
             # Environments get Python numbers, and arrays that are not written to later.
-            chosen = takes.to_env(actions[t]) if takes.is_box else actions[t].tolist()
+            chosen = to_envs(actions[t])
             steps += 1
             now = perf_counter()
             inference += now - clock

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
-import numpy as np
-from gymnasium.spaces import Box, Discrete, Space
+from gymnasium.spaces import Space
 
+from fastrl.envs.rows import ActionRows, ObsRows
 from fastrl.networks.action_space import Actions
 from fastrl.rollout.fragment import Fragment
 
@@ -36,19 +36,24 @@ class Plan:
     Attributes:
         env: builds an environment.
         make_actor: makes the actor that chooses actions.
-        obs_space, action_space: of one environment, as the learner expects them.
+        obs_space, action_space: of one environment, as the learner expects them; of any kind that has rows (see
+            `fastrl.envs.rows`). Environments are made to give rows, and ``action_space`` becomes the flat one.
         num_envs: R, environments in all workers together.
         num_steps: T. With unit "steps", the steps of a fragment; with "episodes", the longest episode: longer ones are
             truncated.
         unit: "steps": fragments of T steps of each environment. "episodes": fragments of one whole episode each.
         episodes: with unit "episodes", how many an update learns from.
         seed: of everything random.
+        squash: actions of a Box are squashed (see `fastrl.networks.action_space.Actions`).
         action_masks: whether actors choose only among the actions that the environment allows: by its method
-            ``action_masks()``, bool [num_actions], or by ``info["action_mask"]``.
+            ``action_masks()``, or by ``info["action_mask"]``: bool [n] for discrete actions; for multi-discrete ones
+            the choices of all numbers side by side, bool [sum of nvec].
         episode_info: keys of infos whose numbers at the end of each episode go to ``Fragment.episode_info``.
+        obs_rows: storage of observations.
+        actions: as actors draw them.
 
     Raises:
-        ValueError: a size below 1, masks of actions that are not discrete, or spaces that cannot be collected from; the
+        ValueError: a size below 1, masks of actions that are no choices, or spaces that cannot be collected from; the
             message says what can.
     """
 
@@ -61,8 +66,11 @@ class Plan:
     unit: Unit = "steps"
     episodes: int = 0
     seed: int = 0
+    squash: bool = False
     action_masks: bool = False
     episode_info: tuple[str, ...] = ()
+    obs_rows: ObsRows = field(init=False, repr=False, compare=False)
+    actions: Actions = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for name in ("num_envs", "num_steps", *(("episodes",) if self.unit == "episodes" else ())):
@@ -72,8 +80,17 @@ class Plan:
             raise ValueError(f"unit should be 'steps' or 'episodes', got {self.unit!r}")
         if not 0 <= self.seed < 2**63:
             raise ValueError(f"seed should be from 0 to 2**63 - 1, got {self.seed}")
-        check_spaces(self.obs_space, self.action_space)
-        if self.action_masks and not isinstance(self.action_space, Discrete):
+        flat_space = ActionRows(self.action_space).flat_space
+        derived = {
+            "env": self.env.as_rows(),
+            "action_space": flat_space,
+            "obs_rows": ObsRows(self.obs_space),
+            "actions": Actions(flat_space, self.squash),
+        }
+        for name, value in derived.items():
+            # The constructor of a frozen dataclass sets attributes in this way.
+            object.__setattr__(self, name, value)
+        if self.action_masks and self.actions.is_box:
             raise ValueError(
                 f"action_masks are for discrete actions, the environment's are {self.action_space}"
             )
@@ -81,39 +98,12 @@ class Plan:
     @property
     def num_masked(self) -> int:
         """Width of an action mask; 0 without masks."""
-        return int(self.action_space.n) if self.action_masks else 0  # type: ignore[attr-defined]
+        return self.actions.size if self.action_masks else 0
 
     @property
     def obs_dim(self) -> int:
-        """D: observations are flattened to float32 [D]."""
-        return int(np.prod(self.obs_space.shape or ()))
-
-    @property
-    def action_shape(self) -> tuple[int, ...]:
-        """Shape of one action: () for discrete actions (int64), (n,) for float32 [n]."""
-        return () if isinstance(self.action_space, Discrete) else tuple(self.action_space.shape or ())
-
-
-def check_spaces(obs_space: Space[Any], action_space: Space[Any]) -> None:
-    """Refuses spaces that collectors do not support.
-
-    Raises:
-        ValueError
-    """
-    spaces: dict[str, Any] = {"observation_space": obs_space, "action_space": action_space}
-    for name, space in spaces.items():
-        if not isinstance(space, Space):
-            kind = f"{type(space).__module__}.{type(space).__name__}"
-            raise ValueError(
-                f"{name} should be one of gymnasium.spaces, got a {kind}; of an environment of the old Gym"
-                " shimmy.GymV21CompatibilityV0 makes one of Gymnasium's"
-            )
-    if not isinstance(obs_space, Box):
-        raise ValueError(
-            f"observations should be a Box, of any shape; the environment's are {obs_space}:"
-            " gymnasium.wrappers.FlattenObservation makes one of them"
-        )
-    Actions(action_space)
+        """D: observations are rows [D] of the dtype ``obs_rows.dtype``."""
+        return self.obs_rows.size
 
 
 def partition_envs(plan: Plan, workers: int) -> list[range]:
@@ -130,13 +120,13 @@ def even_ranges(num_envs: int, workers: int) -> list[range]:
 
 
 def expect_spaces(plan: Plan, obs_space: Space[Any], action_space: Space[Any]) -> None:
-    """Refuses an environment whose spaces are not those that the learner expects.
+    """Refuses an environment in rows whose spaces are not those that the learner expects.
 
     Raises:
         CollectError
     """
     for what, expected, found in (
-        ("observation", plan.obs_space, obs_space),
+        ("observation", plan.obs_rows.row_space, obs_space),
         ("action", plan.action_space, action_space),
     ):
         if found != expected:

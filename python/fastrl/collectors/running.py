@@ -7,6 +7,7 @@ compared to check.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,7 +28,7 @@ class RunningEpisode(NamedTuple):
 
     Attributes:
         actions: as they were drawn, in `action_dtype`.
-        obs: the last observation, float32 [D]; empty if the episode has not been reset yet.
+        obs: the last observation's row [D]; empty if the episode has not been reset yet.
     """
 
     actions: bytes = b""
@@ -36,13 +37,14 @@ class RunningEpisode(NamedTuple):
 
 def action_dtype(plan: Plan) -> np.dtype[Any]:
     """The smallest dtype that holds every action of the plan."""
-    return np.dtype(np.float32) if plan.action_shape else np.min_scalar_type(int(plan.action_space.n) - 1)  # type: ignore[attr-defined]
+    actions = plan.actions
+    return actions.dtype if actions.is_box else np.min_scalar_type(int(actions.nvec.max()) - 1)
 
 
 def actions_of(plan: Plan, episode: RunningEpisode) -> NDArray[Any]:
-    """The actions as fragments have them, int64 [L] or float32 [L, n]."""
-    actions = np.frombuffer(episode.actions, action_dtype(plan)).reshape(-1, *plan.action_shape)
-    return actions if plan.action_shape else actions.astype(np.int64)
+    """The actions as fragments have them, int64 [L], or int64 or float32 [L, n]."""
+    actions = np.frombuffer(episode.actions, action_dtype(plan)).reshape(-1, *plan.actions.shape)
+    return actions.astype(plan.actions.dtype, copy=False)
 
 
 def check_running(plan: Plan, episode: RunningEpisode) -> None:
@@ -51,15 +53,15 @@ def check_running(plan: Plan, episode: RunningEpisode) -> None:
     Raises:
         ValueError
     """
-    step = action_dtype(plan).itemsize * int(np.prod(plan.action_shape))
-    if len(episode.actions) % step or len(episode.obs) not in (0, 4 * plan.obs_dim):
+    step = action_dtype(plan).itemsize * math.prod(plan.actions.shape)
+    if len(episode.actions) % step or len(episode.obs) not in (0, plan.obs_rows.dtype.itemsize * plan.obs_dim):
         raise ValueError("the state's running episodes have other actions or observations than the plan")
-    if not plan.action_shape and (actions_of(plan, episode) >= plan.action_space.n).any():  # type: ignore[attr-defined]
+    if not plan.actions.is_box and (actions_of(plan, episode) >= plan.actions.nvec).any():
         raise ValueError(f"the state's running episodes have actions that are not in {plan.action_space}")
 
 
-def reached(episode: RunningEpisode, obs: NDArray[np.float32]) -> bool:
-    """True if the replayed episode's observation, float32 [D], equals the saved one to the bit."""
+def reached(episode: RunningEpisode, obs: NDArray[Any]) -> bool:
+    """True if the replayed episode's observation, a row [D], equals the saved one to the bit."""
     return not episode.obs or episode.obs == obs.tobytes()
 
 
@@ -79,7 +81,7 @@ class RunningEpisodes:
         self._lengths = np.zeros(rows, np.int64)
         # True once the row's episode has been reset and has an observation.
         self._started = np.zeros(rows, np.bool_)
-        self._obs = np.zeros((rows, plan.obs_dim), np.float32)
+        self._obs = np.zeros((rows, plan.obs_dim), plan.obs_rows.dtype)
         # Actions of all rows, [T, R, ...] each, the newest last; as far back as the longest episode needs.
         self._blocks: deque[NDArray[Any]] = deque()
         self._steps = 0
@@ -146,12 +148,12 @@ class RunningEpisodes:
             self._lengths[:] = [len(actions) for actions in actions_taken]
             self._started[:] = [bool(each.obs) for each in episodes]
             block = np.zeros(
-                (self._lengths.max(initial=0), len(actions_taken), *self._plan.action_shape),
+                (self._lengths.max(initial=0), len(actions_taken), *self._plan.actions.shape),
                 action_dtype(self._plan),
             )
             for row, actions in enumerate(actions_taken):
                 block[len(block) - len(actions) :, row] = actions
                 if episodes[row].obs:
-                    self._obs[row] = np.frombuffer(episodes[row].obs, np.float32)
+                    self._obs[row] = np.frombuffer(episodes[row].obs, self._obs.dtype)
             self._blocks, self._steps = deque([block]), len(block)
         return episodes

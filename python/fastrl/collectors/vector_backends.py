@@ -34,8 +34,8 @@ class VectorBackend(Protocol):
     ended_info: NDArray[np.float64]
     num_workers: int
 
-    def reset(self, obs: NDArray[np.float32], mask: NDArray[np.bool_]) -> None:
-        """Starts episodes in the rows of a mask, bool [R], and writes these rows of ``obs``, float32 [R, D].
+    def reset(self, obs: NDArray[Any], mask: NDArray[np.bool_]) -> None:
+        """Starts episodes in the rows of a mask, bool [R], and writes these rows of ``obs`` [R, D].
 
         Raises:
             WorkerError: workers have died; call `restart`, then reset these rows again.
@@ -45,11 +45,11 @@ class VectorBackend(Protocol):
     def step(
         self,
         actions: NDArray[Any],
-        obs: NDArray[np.float32],
+        obs: NDArray[Any],
         rewards: NDArray[np.float32],
         terminations: NDArray[np.bool_],
         truncations: NDArray[np.bool_],
-        final_obs: NDArray[np.float32],
+        final_obs: NDArray[Any],
         mask: NDArray[np.bool_] | None,
     ) -> None:
         """Steps the rows of a mask, or all. Where an episode ends, its last observation goes to ``final_obs`` and the
@@ -61,7 +61,7 @@ class VectorBackend(Protocol):
         ...
 
     def action_masks(self, out: NDArray[np.bool_]) -> None:
-        """Writes the allowed actions of every row, bool [R, num_actions]. Only for plans with masks."""
+        """Writes the allowed actions of every row, bool [R, M]. Only for plans with masks."""
         ...
 
     def restart(self) -> None:
@@ -114,17 +114,17 @@ class ProcessBackend:
             self.close()
             raise
 
-    def reset(self, obs: NDArray[np.float32], mask: NDArray[np.bool_]) -> None:
+    def reset(self, obs: NDArray[Any], mask: NDArray[np.bool_]) -> None:
         self._env.reset_into(obs, seed=np.maximum(self.next_seeds, NO_SEED), reset_mask=mask)
 
     def step(
         self,
         actions: NDArray[Any],
-        obs: NDArray[np.float32],
+        obs: NDArray[Any],
         rewards: NDArray[np.float32],
         terminations: NDArray[np.bool_],
         truncations: NDArray[np.bool_],
-        final_obs: NDArray[np.float32],
+        final_obs: NDArray[Any],
         mask: NDArray[np.bool_] | None,
     ) -> None:
         self._env.step_into(actions, obs, rewards, terminations, truncations, final_obs, mask=mask)
@@ -184,9 +184,9 @@ class NativeBackend:
         self._lengths = np.zeros(num_rows, np.int64)
         # Rows that have to be reset before the next step, and an array for resets that no fragment needs.
         self._due = np.ones(num_rows, np.bool_)
-        self._unseen = np.zeros((num_rows, plan.obs_dim), np.float32)
+        self._unseen = np.zeros((num_rows, plan.obs_dim), plan.obs_rows.dtype)
 
-    def reset(self, obs: NDArray[np.float32], mask: NDArray[np.bool_]) -> None:
+    def reset(self, obs: NDArray[Any], mask: NDArray[np.bool_]) -> None:
         if self._due.all():
             self._reset(self._unseen, self._due)
         self._reset(obs, mask)
@@ -199,11 +199,11 @@ class NativeBackend:
     def step(
         self,
         actions: NDArray[Any],
-        obs: NDArray[np.float32],
+        obs: NDArray[Any],
         rewards: NDArray[np.float32],
         terminations: NDArray[np.bool_],
         truncations: NDArray[np.bool_],
-        final_obs: NDArray[np.float32],
+        final_obs: NDArray[Any],
         mask: NDArray[np.bool_] | None,
     ) -> None:
         if self._due.any():

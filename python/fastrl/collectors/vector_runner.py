@@ -8,15 +8,21 @@ from time import perf_counter
 import numpy as np
 from numpy.typing import NDArray
 
-from fastrl.collectors.env_runner import PARTS, Arrays, Stopped, arrays_for, check_finite, check_masks
+from fastrl.collectors.env_runner import (
+    PARTS,
+    Arrays,
+    Stopped,
+    allocate_steps,
+    arrays_for,
+    check_finite,
+    check_masks,
+)
 from fastrl.collectors.failures import Failures
 from fastrl.collectors.protocol import CollectError, Plan
 from fastrl.collectors.running import RunningEpisode, actions_of, reached
 from fastrl.collectors.vector_backends import NO_RESET, NativeBackend, VectorBackend
 from fastrl.envs.process_pool import WorkerError
-from fastrl.networks.action_space import Actions
 from fastrl.networks.compiled_actor import Actor
-from fastrl.rollout.fragment import allocate
 from fastrl.utils.seeding import NO_ENV, act_streams, env_seeds
 
 # An episode that has ended: step of the fragment, environment index, number, return, length, row, values of its infos.
@@ -62,13 +68,13 @@ class VectorEnvRunner:
         self.stopped = False
         self._streams, self._steps = np.zeros(num_rows, np.uint64), np.zeros(num_rows, np.int64)
         self._returns = np.zeros(num_rows)
-        self._last = np.zeros((num_rows, plan.obs_dim), np.float32)
+        self._last = np.zeros((num_rows, plan.obs_dim), plan.obs_rows.dtype)
         self._started = False
         # With unit "episodes" there may be fewer episodes left than rows.
         self._active = np.full(num_rows, not whole)
         # With unit "episodes", the next episode of each row; -1: none is left.
         self._reserved = np.full(num_rows, -1)
-        self._actions = Actions(plan.action_space)
+        self._actions = plan.actions
         self._step: Arrays | None = None
         self._episodes: Arrays | None = None
 
@@ -125,7 +131,7 @@ class VectorEnvRunner:
         drawn = [actions_of(self.plan, each) for each in episodes]
         lengths = np.array([len(actions) for actions in drawn])
         first = lengths.max() - lengths
-        step = allocate(1, len(episodes), self.plan.obs_dim, self.plan.action_shape)
+        step = allocate_steps(self.plan, 1, len(episodes))
         actions, rewards, final_obs = step["actions"][0], step["rewards"][0], step["final_obs"][0]
         terminations, truncations = step["terminations"][0], step["truncations"][0]
         failed, dead = np.zeros((2, len(episodes)), np.bool_)
@@ -212,7 +218,7 @@ class VectorEnvRunner:
             self.seconds["environment"] += perf_counter() - start
 
     def _start_episodes(
-        self, mask: NDArray[np.bool_], obs: NDArray[np.float32], out: Arrays | None = None, t: int = 0
+        self, mask: NDArray[np.bool_], obs: NDArray[Any], out: Arrays | None = None, t: int = 0
     ) -> NDArray[np.bool_]:
         """Starts the episodes of some rows, and of those whose workers die meanwhile; returns all rows that it started.
         With ``out``, an episode that is running at step t of the fragment is truncated there."""
@@ -283,9 +289,7 @@ class VectorEnvRunner:
         """
         if self._episodes is None or self._step is None:
             self._episodes = arrays_for(self.plan, len(self.env_indices))
-            self._step = allocate(
-                1, len(self.env_indices), self.plan.obs_dim, self.plan.action_shape, self.plan.num_masked
-            )
+            self._step = allocate_steps(self.plan, 1, len(self.env_indices))
         kept, step = self._episodes, self._step
         playing, waiting = self._active, iter(numbers)
         self._reserved[:] = [next(waiting, -1) for _ in self.env_indices]

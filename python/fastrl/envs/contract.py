@@ -183,9 +183,9 @@ def mask_method(env: gymnasium.Env[Any, Any]) -> Callable[[], Any] | None:
 
 
 def action_mask(
-    name: str, method: Callable[[], Any] | None, info: Mapping[str, Any], num_actions: int
+    name: str, method: Callable[[], Any] | None, info: Mapping[str, Any], num_choices: int
 ) -> NDArray[np.bool_]:
-    """The discrete actions that an environment allows now, bool [num_actions].
+    """The choices that an environment allows now, bool [num_choices].
 
     Args:
         name: of the environment.
@@ -201,9 +201,9 @@ def action_mask(
             f"{name}: action masks were asked for, but it has neither a method action_masks() nor info['action_mask']"
         )
     mask = np.asarray(given)
-    if mask.shape != (num_actions,) or mask.dtype.kind not in "bui":
+    if mask.shape != (num_choices,) or mask.dtype.kind not in "bui":
         raise ContractError(
-            f"{name}: an action mask should be an array of {num_actions} bools, got {describe(given)}"
+            f"{name}: an action mask should be an array of {num_choices} bools, got {describe(given)}"
         )
     return mask.astype(np.bool_, copy=False)
 

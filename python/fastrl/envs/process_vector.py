@@ -131,10 +131,13 @@ class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
                     f" {self._spec.id} are {space}: gymnasium.wrappers.FlattenObservation makes a Box of them"
                 )
         self.single_observation_space, self.single_action_space = obs_space, action_space
-        if self._has_masks and not isinstance(action_space, Discrete):
-            raise ValueError(
-                f"action_masks: expected discrete actions, those of {self._spec.id} are {action_space}"
-            )
+        num_masked = 0
+        if self._has_masks:
+            if not isinstance(action_space, Discrete | MultiDiscrete):
+                raise ValueError(
+                    f"action_masks: expected discrete actions, those of {self._spec.id} are {action_space}"
+                )
+            num_masked = int(action_space.n if isinstance(action_space, Discrete) else action_space.nvec.sum())
         for task, other in zip(self._pool.tasks, built, strict=True):
             self._expect_same(task, other)
         self.observation_space = batch_space(obs_space, self.num_envs)
@@ -150,7 +153,7 @@ class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
             np.dtype(obs.dtype),
             action.shape[1:],
             np.dtype(action.dtype),
-            int(action_space.n) if self._has_masks and isinstance(action_space, Discrete) else 0,
+            num_masked,
             len(self._pool.tasks[0].episode_info),
         )
         self._memory = memory = self._pool.share(layout)
@@ -400,7 +403,8 @@ class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
         return infos
 
     def action_masks(self, out: NDArray[np.bool_] | None = None) -> NDArray[np.bool_]:
-        """The actions that each environment allows now, bool [N, num_actions].
+        """The actions that each environment allows now, bool [N, num_actions]; of MultiDiscrete ones the choices of all
+        numbers side by side, bool [N, sum of nvec].
 
         Raises:
             ValueError: this was made without ``action_masks=True``.

@@ -1,73 +1,119 @@
 """Actions that a policy draws, and the environment's actions that they become."""
 
-from collections.abc import Mapping
-from typing import Any, Self
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, Self
 
 import gymnasium
 import numpy as np
+from gymnasium.spaces import Box, Discrete, MultiDiscrete
 from numpy.typing import NDArray
+
+ActionKind = Literal["discrete", "multi_discrete", "box"]
+
+# Squashed draws of actions at the bounds would be infinite.
+_ALMOST_ONE = 1 - 1e-6
 
 
 class Actions:
     """The actions of an agent, and the way from a policy's draws to actions of the environment.
 
-    Discrete actions are drawn as they are. Of a ``Box`` a Gaussian is drawn, whose -1 and 1 are the bounds: a draw u
-    becomes ``low + (u + 1) / 2 * (high - low)``, clipped to the bounds. (Where a bound is infinite, the draw itself,
-    clipped to the other.)
-    Densities are those of the draw before clipping, so that ratios of probabilities are exact: the clipping belongs
-    to the environment.
+    Discrete and multi-discrete actions are drawn as they are. Of a ``Box`` a Gaussian is drawn, whose -1 and 1 are the
+    bounds: a draw u becomes ``low + (u + 1) / 2 * (high - low)``, clipped to the bounds; with ``squash``, ``tanh(u)``
+    takes the place of u. (Where a bound is infinite, the draw itself, clipped to the other.)
+    Densities are those of the draw before clipping or squashing, so that ratios of probabilities are exact: the rest
+    belongs to the environment.
 
     Args:
-        space: ``Discrete`` starting at 0, or ``Box`` of one dimension, float32.
+        space: ``Discrete`` starting at 0; ``MultiDiscrete`` of one dimension starting at 0; or ``Box`` of one
+            dimension, float32. `fastrl.envs.rows.ActionRows` makes one of these of others.
+        squash: see above; it does nothing for actions that are not of a ``Box``.
 
     Attributes:
-        size: number of actions (Discrete), of numbers in an action (Box).
-        is_box: which of the two.
+        kind: which of the three.
+        size: how many numbers a policy gives for an action: logits of all choices, or means of a Box.
+        shape: of one draw: () for discrete actions, else (n,).
+        dtype: of draws: int64, or float32 for a Box.
+        nvec: int64, choices of each number of a draw: [1] for discrete actions, [n] for multi-discrete ones; empty for
+            a Box.
 
     Raises:
         ValueError: another space.
     """
 
-    def __init__(self, space: gymnasium.Space) -> None:
+    def __init__(self, space: gymnasium.Space[Any], squash: bool = False) -> None:
         self.space = space
-        if isinstance(space, gymnasium.spaces.Discrete) and space.start == 0:
-            self.size, self.is_box = int(space.n), False
-            return
-        if not isinstance(space, gymnasium.spaces.Box) or len(space.shape) != 1 or space.dtype != np.float32:
+        self.shape: tuple[int, ...] = tuple(space.shape or ())
+        self.squash = squash and isinstance(space, Box)
+        self.kind: ActionKind
+        self.dtype: np.dtype[Any] = np.dtype(np.int64)
+        if isinstance(space, Discrete) and space.start == 0:
+            self.kind, self.nvec = "discrete", np.array([space.n], np.int64)
+            self.size = int(space.n)
+        elif isinstance(space, MultiDiscrete) and space.nvec.ndim == 1 and not space.start.any():
+            self.kind, self.nvec = "multi_discrete", space.nvec.astype(np.int64)
+            self.size = int(space.nvec.sum())
+        elif isinstance(space, Box) and len(space.shape) == 1 and space.dtype == np.float32:
+            self.kind, self.nvec = "box", np.zeros(0, np.int64)
+            self.size, self.dtype = space.shape[0], np.dtype(np.float32)
+            self._low, self._high = space.low, space.high
+            with np.errstate(over="ignore"):
+                self._bounded = np.isfinite(space.high - space.low)
+            low, high = np.where(self._bounded, space.low, -1), np.where(self._bounded, space.high, 1)
+            self._scale = ((high - low) / 2).astype(np.float32)
+            self._middle = ((high + low) / 2).astype(np.float32)
+        else:
             raise ValueError(
-                f"actions should be Discrete from 0 on, or a one-dimensional float32 Box; the environment's are"
-                f" {space}: wrap it in a gymnasium.ActionWrapper that offers one of those"
+                "actions should be Discrete from 0 on, or of one dimension, MultiDiscrete from 0 on or a float32 Box;"
+                f" these are {space}: fastrl.envs.rows.RowEnv makes one of those of others"
             )
-        self.size, self.is_box = space.shape[0], True
-        with np.errstate(over="ignore"):
-            bounded = np.isfinite(space.high - space.low)
-        self._low, self._high = space.low, space.high
-        low, high = np.where(bounded, space.low, -1), np.where(bounded, space.high, 1)
-        self._scale = ((high - low) / 2).astype(np.float32)
-        self._middle = ((high + low) / 2).astype(np.float32)
+
+    @property
+    def is_box(self) -> bool:
+        """True if draws are of a Gaussian."""
+        return self.kind == "box"
 
     def to_env(self, draws: NDArray[Any]) -> NDArray[Any]:
-        """Actions of the environment, int64 [B] or float32 [B, n], from draws of the same shape."""
+        """Actions of the environment, int64 [B] or [B, n], or float32 [B, n], from draws of the same shape."""
         if not self.is_box:
             return draws
+        if self.squash:
+            draws = np.where(self._bounded, np.tanh(draws), draws)
         return np.clip(draws * self._scale + self._middle, self._low, self._high)
+
+    def to_envs(self, draws: NDArray[Any]) -> Sequence[Any]:
+        """As `to_env`, for environments that each take their own: ints, or arrays that are not written to later."""
+        if self.kind == "discrete":
+            numbers: list[int] = draws.tolist()
+            return numbers
+        actions = self.to_env(draws)
+        # A sequence of arrays.
+        return actions.copy() if actions is draws else actions  # type: ignore[return-value]
 
     def from_env(self, actions: NDArray[Any]) -> NDArray[Any]:
         """Draws that become these actions."""
         if not self.is_box:
             return np.asarray(actions, np.int64)
-        return ((np.asarray(actions, np.float32) - self._middle) / self._scale).astype(np.float32)
+        draws = ((np.asarray(actions, np.float32) - self._middle) / self._scale).astype(np.float32)
+        if not self.squash:
+            return draws
+        inner = np.arctanh(np.clip(draws, -_ALMOST_ONE, _ALMOST_ONE))
+        return np.where(self._bounded, inner, draws).astype(np.float32)
 
     def state(self) -> dict[str, Any]:
         """JSON-able; `from_state` reads it."""
-        if not self.is_box:
-            return {"kind": "discrete", "size": self.size}
+        if self.kind == "discrete":
+            return {"kind": self.kind, "size": self.size}
+        if self.kind == "multi_discrete":
+            return {"kind": self.kind, "nvec": self.nvec.tolist()}
         # Infinite bounds are no JSON numbers.
-        return {"kind": "box", "low": [str(x) for x in self._low], "high": [str(x) for x in self._high]}
+        low, high = ([str(x) for x in bound] for bound in (self._low, self._high))
+        return {"kind": self.kind, "low": low, "high": high, "squash": self.squash}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Self:
         if state["kind"] == "discrete":
-            return cls(gymnasium.spaces.Discrete(state["size"]))
+            return cls(Discrete(state["size"]))
+        if state["kind"] == "multi_discrete":
+            return cls(MultiDiscrete(state["nvec"]))
         low, high = (np.array([float(x) for x in state[name]], np.float32) for name in ("low", "high"))
-        return cls(gymnasium.spaces.Box(low, high, dtype=np.float32))
+        return cls(Box(low, high, dtype=np.float32), squash=bool(state["squash"]))

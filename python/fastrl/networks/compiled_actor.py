@@ -39,7 +39,7 @@ class Actor(Protocol):
 
     def act(
         self,
-        obs: NDArray[np.float32],
+        obs: NDArray[Any],
         streams: NDArray[np.uint64],
         steps: NDArray[np.int64],
         actions: NDArray[Any],
@@ -51,13 +51,14 @@ class Actor(Protocol):
         """Chooses an action for each of K rows.
 
         Args:
-            obs: float32 [K, D].
+            obs: float32 or uint8 [K, D], rows of `fastrl.envs.rows.ObsRows`.
             streams: uint64 [K], `fastrl.utils.seeding.act_stream` of each row's episode.
             steps: int64 [K], of each row's episode, from 0 on.
-            actions: int64 [K], or float32 [K, n]; written. See `fastrl.networks.action_space.Actions` for what an
-                environment gets of the latter.
+            actions: int64 [K], or int64 or float32 [K, n]; written. See `fastrl.networks.action_space.Actions` for
+                what an environment gets of them.
             log_probs: float32 [K]; written.
-            masks: bool [K, num_actions], discrete actions that may be chosen; None: all.
+            masks: bool [K, size], choices that are allowed, side by side for each number of a multi-discrete action;
+                None: all.
             greedy: choose the most probable action (of a normal distribution its mean), as evaluation does.
         """
         ...
@@ -126,15 +127,13 @@ class RandomActor:
     """Uniform actions, whatever the observation: of a Box, draws from -1 to 1. Nothing to load.
 
     Raises:
-        ValueError: the action space is neither discrete from 0 on nor a Box of one dimension.
+        ValueError: an action space that `fastrl.networks.action_space.Actions` refuses.
     """
 
     weights_nbytes = 0
 
     def __init__(self, action_space: Space[Any]) -> None:
         self._actions = Actions(action_space)
-        size = self._actions.size
-        self._log_prob = -size * math.log(2) if self._actions.is_box else -math.log(size)
 
     def load(self, weights: Buffer) -> None:
         if memoryview(weights).nbytes:
@@ -142,7 +141,7 @@ class RandomActor:
 
     def act(
         self,
-        obs: NDArray[np.float32],
+        obs: NDArray[Any],
         streams: NDArray[np.uint64],
         steps: NDArray[np.int64],
         actions: NDArray[Any],
@@ -152,17 +151,27 @@ class RandomActor:
         greedy: bool = False,
     ) -> None:
         """See `Actor.act`; greedy or not, all actions are as probable."""
-        if masks is not None:
-            allowed = masks.sum(1)
-            nth = (uniforms(streams, steps).astype(np.float64) * allowed).astype(np.int64)
-            actions[:] = (masks.cumsum(1) > nth[:, None]).argmax(1)
-            log_probs[:] = -np.log(np.maximum(allowed, 1))
-            return
-        if self._actions.is_box:
-            numbers = np.arange(1, self._actions.size + 1, dtype=np.uint64)
-            own = mix(streams[:, None] ^ (numbers * GOLDEN))
-            actions[:] = 2 * uniforms(own, steps[:, None]) - 1
+        space = self._actions
+        if space.kind == "discrete":
+            drawn = uniforms(streams, steps)[:, None]
         else:
-            # In float64, where the product cannot round up to the number of actions.
-            actions[:] = uniforms(streams, steps).astype(np.float64) * self._actions.size
-        log_probs[:] = self._log_prob
+            numbers = np.arange(1, space.shape[0] + 1, dtype=np.uint64)
+            drawn = uniforms(mix(streams[:, None] ^ (numbers * GOLDEN)), steps[:, None])
+        if space.is_box:
+            actions[:] = 2 * drawn - 1
+            log_probs[:] = -space.size * math.log(2)
+            return
+        columns = actions.reshape(len(actions), -1)
+        total = np.zeros(len(actions))
+        first = 0
+        for column, (choices, uniform) in enumerate(zip(space.nvec.tolist(), drawn.T, strict=True)):
+            allowed: Any = choices
+            if masks is not None:
+                own = masks[:, first : first + choices]
+                allowed = own.sum(1)
+            # In float64, where the product cannot round up to the number of choices.
+            nth = (uniform.astype(np.float64) * allowed).astype(np.int64)
+            columns[:, column] = nth if masks is None else (own.cumsum(1) > nth[:, None]).argmax(1)
+            total -= np.log(np.maximum(allowed, 1))
+            first += choices
+        log_probs[:] = total

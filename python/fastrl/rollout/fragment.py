@@ -15,20 +15,21 @@ class Fragment:
     """T steps of R environments, all actions chosen by one version of the policy.
 
     Attributes:
-        obs: float32 [T + 1, R, D]; ``obs[t]`` is what action ``t`` was chosen on, ``obs[T]`` follows the last step.
+        obs: float32 or uint8 [T + 1, R, D], rows of `fastrl.envs.rows.ObsRows`; ``obs[t]`` is what action ``t`` was chosen on, ``obs[T]`` follows the last step.
             After the end of an episode at ``t``, ``obs[t + 1]`` is the first observation of the next one.
-        actions: int64 [T, R], or float32 [T, R, n] as they were drawn (see `fastrl.networks.action_space.Actions`).
+        actions: as they were drawn (see `fastrl.networks.action_space.Actions`): int64 [T, R] of discrete actions,
+            int64 [T, R, n] of multi-discrete ones, float32 [T, R, n] of a Box.
         log_probs: float32 [T, R], of the actions under the policy that chose them.
         rewards: float32 [T, R].
         terminations, truncations: bool [T, R].
-        final_obs: float32 [T, R, D], true last observations; meaningful only where an episode ended.
+        final_obs: [T, R, D] as ``obs``, true last observations; meaningful only where an episode ended.
         version: of the policy; the first published one is 1.
         env_indices: int64 [R], environment indices, or ``NO_ENV`` for a whole episode (see ``fastrl.utils.seeding``).
         returns: float64 [E], undiscounted returns of the episodes that ended in the fragment.
         lengths: int64 [E], their numbers of steps.
         episodes: int64 [E, 2], their environment indices and numbers.
-        masks: bool [T, R, num_actions], the actions that the environment allowed at ``obs``; None unless the plan asks
-            for masks.
+        masks: bool [T, R, M], the choices that the environment allowed at ``obs``, M in all (see ``Plan.action_masks``);
+            None unless the plan asks for masks.
         episode_info: float64 [E] for each key of ``Plan.episode_info``: the value in the last info of the episode, or
             else in the info of its reset; NaN where neither has the key.
 
@@ -36,13 +37,13 @@ class Fragment:
     ``final_obs[T - 1]``.
     """
 
-    obs: NDArray[np.float32]
+    obs: NDArray[Any]
     actions: NDArray[Any]
     log_probs: NDArray[np.float32]
     rewards: NDArray[np.float32]
     terminations: NDArray[np.bool_]
     truncations: NDArray[np.bool_]
-    final_obs: NDArray[np.float32]
+    final_obs: NDArray[Any]
     version: int
     env_indices: NDArray[np.int64]
     returns: NDArray[np.float64]
@@ -81,30 +82,40 @@ STEP_ARRAYS = ("actions", "log_probs", "rewards", "terminations", "truncations",
 
 
 def allocate(
-    num_steps: int, num_rows: int, obs_dim: int, action_shape: tuple[int, ...], num_masked: int = 0
+    num_steps: int,
+    num_rows: int,
+    obs_dim: int,
+    action_shape: tuple[int, ...] = (),
+    action_dtype: Any = np.int64,
+    *,
+    obs_dtype: Any = np.float32,
+    num_masked: int = 0,
 ) -> dict[str, NDArray[Any]]:
     """Arrays for ``obs`` and `STEP_ARRAYS` of a fragment, and for ``masks`` if there are any; zeros.
 
     Args:
-        action_shape: () for discrete actions, int64; (n,) for float32 [n].
+        action_shape, action_dtype: of one draw, see `fastrl.networks.action_space.Actions`.
         num_masked: width of the action masks; 0: no masks.
     """
     steps = (num_steps, num_rows)
     masks = {"masks": np.zeros((*steps, num_masked), np.bool_)} if num_masked else {}
     return masks | {
-        "obs": np.zeros((num_steps + 1, num_rows, obs_dim), np.float32),
-        "actions": np.zeros((*steps, *action_shape), np.float32 if action_shape else np.int64),
+        "obs": np.zeros((num_steps + 1, num_rows, obs_dim), obs_dtype),
+        "actions": np.zeros((*steps, *action_shape), action_dtype),
         "log_probs": np.zeros(steps, np.float32),
         "rewards": np.zeros(steps, np.float32),
         "terminations": np.zeros(steps, np.bool_),
         "truncations": np.zeros(steps, np.bool_),
-        "final_obs": np.zeros((*steps, obs_dim), np.float32),
+        "final_obs": np.zeros((*steps, obs_dim), obs_dtype),
     }
 
 
 def all_finite(arrays: Mapping[str, NDArray[Any]], num_steps: int) -> bool:
-    """Tells whether rewards and observations of the first steps of a fragment's arrays are finite."""
+    """Tells whether rewards and observations of the first steps of a fragment's arrays are finite. Observations of
+    uint8 are: `fastrl.envs.rows.ObsRows` has checked them."""
     rewards, obs = arrays["rewards"][:num_steps], arrays["obs"][: num_steps + 1]
+    if obs.dtype == np.uint8:
+        return bool(np.isfinite(rewards).all())
     return all(bool(np.isfinite(each).all()) for each in (rewards, obs, _last_obs(arrays, num_steps)))
 
 
@@ -121,7 +132,7 @@ def first_not_finite(arrays: Mapping[str, NDArray[Any]], num_steps: int) -> tupl
     """The step and row of the first NaN or infinity in a fragment that is not `all_finite`, and a text that says
     where it came from. Step -1 is the observation that the first action was chosen on."""
 
-    def not_finite(values: NDArray[np.float32]) -> str:
+    def not_finite(values: NDArray[Any]) -> str:
         return ", ".join(sorted({str(value) for value in values[~np.isfinite(values)].tolist()}))
 
     rewards, obs, final_obs = arrays["rewards"], arrays["obs"], arrays.get("final_obs")

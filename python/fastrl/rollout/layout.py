@@ -7,75 +7,92 @@ import numpy as np
 from fastrl.rollout.fragment import Fragment
 from fastrl.rollout.rollout import Rollout
 
+_STEPS = ("actions", "log_probs", "rewards", "terminations", "truncations")
+
 
 def lay_out(fragments: Sequence[Fragment], rollout: Rollout) -> Rollout:
     """Copies fragments into a rollout; values, advantages and returns are left to the learner.
 
-    Fragments of equal length T are placed side by side, [T, environments of all fragments]. Others must be whole
-    episodes, and follow each other in one column, [steps of all fragments, 1]: each ends at its last step, so that
-    nothing of the next episode is bootstrapped from.
+    Fragments of equal length T are placed side by side, [T, environments of all fragments]. The rows of others follow
+    each other in one column, [steps of all rows, 1]. There each row ends at its last step, so that nothing of the next
+    one is bootstrapped from: where no episode ended, the rollout has a truncation, whose value is that of the
+    observation which follows. That is what a fragment's end means where they stand side by side.
 
     Args:
         fragments: at least one.
         rollout: overwritten and returned if it has the right size; otherwise a new one is returned.
 
     Raises:
-        ValueError: observations or actions of another kind or length than the rollout's, or fragments of different
-            lengths that are not whole episodes.
+        ValueError: observations or actions of another kind or length than the rollout's.
     """
     if not fragments:
         raise ValueError("there are no fragments to learn from")
-    obs_dim, action_shape = rollout.obs.shape[-1], rollout.actions.shape[2:]
     for fragment in fragments:
-        if fragment.obs.shape[-1] != obs_dim:
-            raise ValueError(
-                f"fragments have observations of length {fragment.obs.shape[-1]}, the learner expects {obs_dim}"
-            )
-        if fragment.actions.shape[2:] != action_shape or fragment.actions.dtype != rollout.actions.dtype:
-            raise ValueError(
-                f"fragments have actions {fragment.actions.dtype} {list(fragment.actions.shape[2:])}, the learner"
-                f" expects {rollout.actions.dtype} {list(action_shape)}"
-            )
-        if (fragment.masks is None) != (rollout.masks is None):
-            raise ValueError(
-                "the learner uses action masks and the fragments have none: the plan should ask for them"
-                if fragment.masks is None
-                else "fragments have action masks and the learner uses none"
-            )
+        _expect_same_kind(fragment, rollout)
     lengths = [fragment.num_steps for fragment in fragments]
-    side_by_side = len(set(lengths)) == 1
     rows = [fragment.num_rows for fragment in fragments]
-    if not side_by_side:
-        for fragment in fragments:
-            ended = fragment.terminations[-1] | fragment.truncations[-1]
-            if fragment.num_rows != 1 or not ended.all():
-                raise ValueError(
-                    f"fragments of {sorted(set(lengths))} steps do not fit side by side, and end to end only whole"
-                    " episodes do"
-                )
-    num_steps, num_rows = (lengths[0], sum(rows)) if side_by_side else (sum(lengths), 1)
-    if (num_steps, num_rows) != (rollout.num_steps, rollout.num_rows):
-        rollout = Rollout(
-            num_steps,
-            num_rows,
-            obs_dim,
-            rollout.num_actions,
-            masks=rollout.masks is not None,
-            continuous=rollout.continuous,
-        )
-    step = row = 0
-    for fragment, length, width in zip(fragments, lengths, rows, strict=True):
-        place = np.s_[step : step + length, row : row + width]
-        for name in ("actions", "log_probs", "rewards", "terminations", "truncations"):
-            getattr(rollout, name)[place] = getattr(fragment, name)
-        # The observation after a whole episode is overwritten by the next one's first, and read for the last only.
-        rollout.obs[step : step + length + 1, row : row + width] = fragment.obs
-        ended = fragment.terminations | fragment.truncations
-        rollout.final_obs[place][ended] = fragment.final_obs[ended]
-        if rollout.masks is not None:
-            rollout.masks[place] = fragment.masks
-        if side_by_side:
-            row += width
-        else:
-            step += length
+    side_by_side = len(set(lengths)) == 1
+    size = (lengths[0], sum(rows)) if side_by_side else (int(np.dot(lengths, rows)), 1)
+    if size != (rollout.num_steps, rollout.num_rows):
+        rollout = rollout.resized(*size)
+    if side_by_side:
+        first = 0
+        for fragment, width in zip(fragments, rows, strict=True):
+            _copy(fragment, np.s_[:, :], rollout, np.s_[:, first : first + width])
+            first += width
+        return rollout
+    start = 0
+    for fragment, length in zip(fragments, lengths, strict=True):
+        for row in range(fragment.num_rows):
+            # The observation after a row is overwritten by the next one's first, and read for the last only.
+            _copy(fragment, np.s_[:, row : row + 1], rollout, np.s_[start : start + length, :])
+            start += length
+            if not (rollout.terminations[start - 1] | rollout.truncations[start - 1]).all():
+                rollout.truncations[start - 1] = True
+                rollout.final_obs[start - 1] = fragment.obs[-1, row]
     return rollout
+
+
+def _copy(
+    fragment: Fragment, source: tuple[slice, slice], rollout: Rollout, place: tuple[slice, slice]
+) -> None:
+    """Copies some rows of a fragment to some steps and rows of a rollout."""
+    for name in _STEPS:
+        getattr(rollout, name)[place] = getattr(fragment, name)[source]
+    steps, rows = place
+    states = slice(steps.start, None if steps.stop is None else steps.stop + 1), rows
+    rollout.obs[states] = fragment.obs[source]
+    ended = rollout.terminations[place] | rollout.truncations[place]
+    rollout.final_obs[place][ended] = fragment.final_obs[source][ended]
+    if rollout.masks is not None:
+        assert fragment.masks is not None
+        # In the last row, where no action is chosen, all are allowed.
+        rollout.masks[: rollout.num_steps][place] = fragment.masks[source]
+
+
+def _expect_same_kind(fragment: Fragment, rollout: Rollout) -> None:
+    """Refuses fragments of other observations or actions.
+
+    Raises:
+        ValueError
+    """
+    obs_dim, action_shape = rollout.obs.shape[-1], rollout.actions.shape[2:]
+    if fragment.obs.shape[-1] != obs_dim:
+        raise ValueError(
+            f"fragments have observations of length {fragment.obs.shape[-1]}, the learner expects {obs_dim}"
+        )
+    if fragment.obs.dtype != rollout.obs.dtype:
+        raise ValueError(
+            f"fragments have observations of {fragment.obs.dtype}, the learner expects {rollout.obs.dtype}"
+        )
+    if fragment.actions.shape[2:] != action_shape or fragment.actions.dtype != rollout.actions.dtype:
+        raise ValueError(
+            f"fragments have actions {fragment.actions.dtype} {list(fragment.actions.shape[2:])}, the learner"
+            f" expects {rollout.actions.dtype} {list(action_shape)}"
+        )
+    if (fragment.masks is None) != (rollout.masks is None):
+        raise ValueError(
+            "the learner uses action masks and the fragments have none: the plan should ask for them"
+            if fragment.masks is None
+            else "fragments have action masks and the learner uses none"
+        )

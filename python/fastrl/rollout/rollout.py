@@ -17,14 +17,14 @@ class Rollout:
     ``NativeVectorEnv.step_into``. ``tensors[name]`` is a torch view of the same memory.
 
     Attributes:
-        obs: float32 [T + 1, N, obs_dim]; row ``t`` is what action ``t`` was chosen on, row T what follows the
+        obs: float32 or uint8 [T + 1, N, obs_dim], see `fastrl.envs.rows.ObsRows`; row ``t`` is what action ``t`` was chosen on, row T what follows the
             last.
-        actions: int64 [T, N], or float32 [T, N, num_actions] as the policy drew them (see
-            `fastrl.networks.action_space.Actions`).
+        actions: as the policy drew them (see `fastrl.networks.action_space.Actions`): int64 [T, N], int64
+            [T, N, action_width] of multi-discrete ones, or float32 [T, N, num_actions].
         log_probs: float32 [T, N], of the actions under the policy that chose them.
         rewards: float32 [T, N].
         terminations, truncations: bool [T, N].
-        final_obs: float32 [T, N, obs_dim], true last observations; meaningful only where an episode ended.
+        final_obs: [T, N, obs_dim] as ``obs``, true last observations; meaningful only where an episode ended.
             (Memory that is never written to costs address space only.)
         values: float32 [T + 1, N], of ``obs``.
         final_values: float32 [T, N], of ``final_obs``; meaningful only where `cut_off`.
@@ -38,9 +38,12 @@ class Rollout:
         num_steps: T.
         num_rows: N.
         obs_dim: length of an observation.
-        num_actions: number of discrete actions, or of numbers in a continuous one.
+        num_actions: number of discrete actions, of all choices of a multi-discrete one, or of numbers in a continuous
+            one.
         masks: whether to keep action masks.
         continuous: whether actions are.
+        action_width: how many numbers a multi-discrete action has; 0: actions are of another kind.
+        obs_dtype: float32 or uint8.
     """
 
     def __init__(
@@ -51,6 +54,9 @@ class Rollout:
         num_actions: int,
         masks: bool = False,
         continuous: bool = False,
+        *,
+        action_width: int = 0,
+        obs_dtype: Any = np.float32,
     ) -> None:
         for name, size in {"num_steps": num_steps, "num_rows": num_rows, "obs_dim": obs_dim}.items():
             if size < 1:
@@ -59,17 +65,19 @@ class Rollout:
         self.num_rows = num_rows
         self.num_actions = num_actions
         self.continuous = continuous
+        self.action_width = action_width
         steps = (num_steps, num_rows)
         states = (num_steps + 1, num_rows)
-        self.obs = np.zeros((*states, obs_dim), np.float32)
-        self.actions: NDArray[Any] = (
-            np.zeros((*steps, num_actions), np.float32) if continuous else np.zeros(steps, np.int64)
+        self.obs = np.zeros((*states, obs_dim), obs_dtype)
+        width = num_actions if continuous else action_width
+        self.actions: NDArray[Any] = np.zeros(
+            (*steps, width) if width else steps, np.float32 if continuous else np.int64
         )
         self.log_probs = np.zeros(steps, np.float32)
         self.rewards = np.zeros(steps, np.float32)
         self.terminations = np.zeros(steps, np.bool_)
         self.truncations = np.zeros(steps, np.bool_)
-        self.final_obs = np.zeros((*steps, obs_dim), np.float32)
+        self.final_obs = np.zeros((*steps, obs_dim), obs_dtype)
         self.values = np.zeros(states, np.float32)
         self.final_values = np.zeros(steps, np.float32)
         self.advantages = np.zeros(steps, np.float32)
@@ -82,6 +90,19 @@ class Rollout:
             if isinstance(array, np.ndarray)
         }
         self._first = np.zeros(1, np.int64)
+
+    def resized(self, num_steps: int, num_rows: int) -> "Rollout":
+        """An empty rollout of another size for the same observations and actions."""
+        return Rollout(
+            num_steps,
+            num_rows,
+            self.obs.shape[-1],
+            self.num_actions,
+            self.masks is not None,
+            self.continuous,
+            action_width=self.action_width,
+            obs_dtype=self.obs.dtype,
+        )
 
     def __len__(self) -> int:
         """Number of steps held, T * N."""
