@@ -1,0 +1,132 @@
+"""An environment of any spaces, and an actor that takes all of them."""
+
+import functools
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
+from numpy.typing import NDArray
+
+from fastrl.collectors.protocol import Plan
+from fastrl.envs.rows import ActionRows
+from fastrl.envs.spec import as_spec
+from fastrl.networks.compiled_actor import RandomActor
+
+OBS_SPACES: dict[str, Space[Any]] = {
+    "vector": Box(-1, 1, (3,), np.float32),
+    "matrix of float64": Box(-np.inf, np.inf, (2, 3), np.float64),
+    "integers": Box(-5, 5, (2,), np.int32),
+    "discrete": Discrete(5),
+    "discrete from 3": Discrete(5, start=3),
+    "multi-discrete": MultiDiscrete([[2, 3], [4, 2]], start=[[0, 1], [-1, 0]]),
+    "multi-binary": MultiBinary([2, 2]),
+    "dict": Dict(a=Discrete(3, start=3), b=Box(-1, 1, (2, 2)), c=Tuple([MultiBinary(2), Discrete(2)])),
+    "image": Box(0, 255, (4, 5, 3), np.uint8),
+    "dict with image": Dict(camera=Box(0, 255, (4, 5), np.uint8), speed=Box(-1, 1, (3,)), goal=Discrete(4)),
+}
+ACTION_SPACES: dict[str, Space[Any]] = {
+    "discrete": Discrete(4),
+    "discrete from 3": Discrete(3, start=3),
+    "multi-discrete": MultiDiscrete([3, 2, 4]),
+    "matrix of multi-discrete": MultiDiscrete([[2, 3], [4, 2]], start=[[0, 1], [-1, 0]]),
+    "multi-binary": MultiBinary([2, 2]),
+    "box": Box(np.float32([-1, 0]), np.float32([1, 10])),
+    "matrix of float64": Box(-2, 2, (2, 2), np.float64),
+    "integers": Box(-5, 5, (2,), np.int32),
+}
+
+
+class AnySpaces(gymnasium.Env[Any, Any]):
+    """An episode of 1 to 9 steps, every third truncated: lengths, observations and rewards follow from its seed and the
+    actions.
+
+    Args:
+        obs, actions: keys of `OBS_SPACES` and `ACTION_SPACES`.
+        masks: it allows one or two choices of each number of its (flat) actions, others at each step.
+    """
+
+    def __init__(self, obs: str = "vector", actions: str = "discrete", masks: bool = False) -> None:
+        self.observation_space, self.action_space = OBS_SPACES[obs], ACTION_SPACES[actions]
+        if masks:
+            self.action_masks = self._allowed
+        self.left = 0
+
+    def _obs(self) -> Any:
+        # A space draws from a generator of its own.
+        self.observation_space.seed(int(self.np_random.integers(2**31)))
+        return self.observation_space.sample()
+
+    def _nvec(self) -> NDArray[Any]:
+        space: Any = self.action_space
+        return np.array([space.n]) if isinstance(space, Discrete) else space.nvec.ravel()
+
+    def _allowed(self) -> Any:
+        masks = []
+        for n in self._nvec().tolist():
+            mask = np.zeros(n, np.bool_)
+            mask[[self.left % n, self.offset % n]] = True
+            masks.append(mask)
+        return np.concatenate(masks)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.left, self.offset = (int(number) for number in self.np_random.integers(1, 10, size=2))
+        self.cut = self.left % 3 == 0
+        return self._obs(), {}
+
+    def step(self, action: Any) -> Any:
+        assert self.action_space.contains(action), action
+        if hasattr(self, "action_masks"):
+            space: Any = self.action_space
+            chosen = np.ravel(action - space.start)
+            first = np.cumsum(self._nvec()) - self._nvec()
+            assert self._allowed()[first + chosen].all()
+        self.left -= 1
+        over = self.left == 0
+        reward = float(np.sum(action)) + self.np_random.normal()
+        return self._obs(), reward, over and not self.cut, over and self.cut, {}
+
+
+class ObsActor(RandomActor):
+    """Draws that depend on the observation, on every byte of it."""
+
+    def act(
+        self,
+        obs: NDArray[Any],
+        streams: NDArray[np.uint64],
+        steps: NDArray[np.int64],
+        actions: NDArray[Any],
+        log_probs: NDArray[np.float32],
+        masks: NDArray[np.bool_] | None = None,
+        *,
+        greedy: bool = False,
+    ) -> None:
+        rows = np.ascontiguousarray(obs).view(np.uint8).reshape(len(obs), -1).astype(np.uint64)
+        weights = np.arange(1, rows.shape[1] + 1, dtype=np.uint64)
+        super().act(obs, streams ^ (rows * weights).sum(1), steps, actions, log_probs, masks, greedy=greedy)
+
+
+def plan(
+    obs: str = "vector",
+    actions: str = "discrete",
+    unit: Any = "steps",
+    *,
+    masks: bool = False,
+    squash: bool = False,
+    num_steps: int = 12,
+) -> Plan:
+    space = ACTION_SPACES[actions]
+    return Plan(
+        as_spec(AnySpaces, obs=obs, actions=actions, **({"masks": True} if masks else {})),
+        functools.partial(ObsActor, ActionRows(space).flat_space),
+        OBS_SPACES[obs],
+        space,
+        num_envs=5,
+        num_steps=num_steps,
+        unit=unit,
+        episodes=11 if unit == "episodes" else 0,
+        seed=7,
+        action_masks=masks,
+        squash=squash,
+    )
