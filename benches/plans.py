@@ -10,6 +10,7 @@ from gymnasium.spaces import Discrete
 from numpy.typing import NDArray
 
 from fastrl.collectors.protocol import Plan
+from fastrl.envs.rows import obs_rows_of
 from fastrl.envs.spec import EnvSpec
 from fastrl.networks.compiled_actor import ActorSpec, MlpActor, RandomActor
 
@@ -31,21 +32,21 @@ def make_plan(
     Raises:
         Whatever the environment or the actor raises.
     """
-    with closing(env.make()) as made:
-        obs_space, action_space = made.observation_space, made.action_space
+    with closing(env.as_rows().make()) as made:
+        obs_rows, action_space = obs_rows_of(made), made.action_space
     make_actor: ActorSpec = functools.partial(RandomActor, action_space)
     if hidden is not None:
         discrete = isinstance(action_space, Discrete)
         architecture = {
             "kind": "discrete" if discrete else "gaussian",
-            "obs_dim": math.prod(obs_space.shape or ()),
+            "obs_dim": obs_rows.size,
             "outputs": int(action_space.n) if discrete else math.prod(action_space.shape or ()),
             "hidden": list(hidden),
             "activation": activation,
         }
         make_actor = functools.partial(MlpActor, architecture)
     make_actor()
-    return Plan(env, make_actor, obs_space, action_space, num_envs, num_steps, **options)
+    return Plan(env, make_actor, obs_rows.space, action_space, num_envs, num_steps, **options)
 
 
 def random_weights(plan: Plan) -> NDArray[np.float32]:

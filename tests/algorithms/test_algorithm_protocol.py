@@ -8,7 +8,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from fastrl.algorithms import AlgorithmError, algorithms, find
+from fastrl.algorithms import AlgorithmError, algorithms, check_takes, find
 from fastrl.algorithms.ppo import PPO
 from fastrl.algorithms.protocol import Algorithm, Problem, no_exploration
 
@@ -41,6 +41,49 @@ def test_all_are_found_by_name() -> None:
 def test_what_is_no_algorithm_is_refused(name: str, message: str) -> None:
     with pytest.raises(AlgorithmError, match=message):
         find(name)
+
+
+def problem_of(obs: gymnasium.Space[Any], actions: gymnasium.Space[Any]) -> Problem:
+    return Problem(obs, actions, 2, total_steps=1000)
+
+
+class ImagesOnly(PPO):
+    name = "images-only"
+    obs_kinds = frozenset({"image"})
+
+
+class BoxesOnly(PPO):
+    name = "boxes-only"
+    action_kinds = frozenset({"box"})
+
+
+def test_what_an_algorithm_does_not_take_is_refused_with_those_that_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    discrete, box = gymnasium.spaces.Discrete(4), gymnasium.spaces.Box(-1, 1, (2,))
+    image = gymnasium.spaces.Box(0, 255, (9, 9), np.uint8)
+    check_takes(PPO, problem_of(OBS, discrete))
+    check_takes(ImagesOnly, problem_of(image, discrete))
+    check_takes(BoxesOnly, problem_of(OBS, box))
+    expected = r"^images-only does not take vector observations such as Box\(-1\.0, 1\.0, \(3,\), float32\);"
+    with pytest.raises(AlgorithmError, match=f"{expected} these algorithms do: async-ppo, dqn, impala, ppo$"):
+        check_takes(ImagesOnly, problem_of(OBS, discrete))
+    with pytest.raises(
+        AlgorithmError, match=r"^dqn does not take box actions such as Box.*; .* do: async-ppo, impala, ppo$"
+    ):
+        check_takes(find("dqn"), problem_of(OBS, box))
+    monkeypatch.setattr("fastrl.algorithms.algorithms", lambda: {"images-only": ImagesOnly})
+    with pytest.raises(
+        AlgorithmError, match=r"^boxes-only does not take discrete actions .*; no algorithm does$"
+    ):
+        check_takes(BoxesOnly, problem_of(OBS, discrete))
+
+
+def test_problems_have_rows_of_their_observations() -> None:
+    space = gymnasium.spaces.Dict(a=gymnasium.spaces.Discrete(3), b=OBS)
+    problem = problem_of(space, gymnasium.spaces.Discrete(4))
+    assert problem.obs_space is space
+    assert (problem.obs_dim, problem.obs_rows.dtype) == (6, np.float32)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -186,7 +186,7 @@ def test_a_plan_fits_the_environment() -> None:
     [
         (EnvSpec("CartPole-v9"), "--env CartPole-v9: .*did you mean CartPole-v1"),
         (EnvSpec("fastrl/Uneven-v0", {"length": 0}), "length and obs_size should be at least 1"),
-        (EnvSpec("Blackjack-v1"), "observations should be a Box"),
+        (EnvSpec("space_cases:Talk"), "observations should be a Box"),
     ],
 )
 def test_environments_that_cannot_be_measured(env: EnvSpec, message: str) -> None:

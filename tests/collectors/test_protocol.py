@@ -35,7 +35,9 @@ def test_sizes_come_from_the_spaces() -> None:
 
 
 def test_environments_of_other_spaces_give_rows_and_take_flat_actions() -> None:
-    other = plan(obs_space=Dict(a=OBS, b=Discrete(3, start=1)), action_space=MultiDiscrete([[2, 3]]), action_masks=True)
+    other = plan(
+        obs_space=Dict(a=OBS, b=Discrete(3, start=1)), action_space=MultiDiscrete([[2, 3]]), action_masks=True
+    )
     assert (other.obs_dim, other.obs_rows.dtype) == (9, np.float32)
     assert other.action_space == MultiDiscrete([2, 3])
     assert other.env.rows and other.num_masked == 5

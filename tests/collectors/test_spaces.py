@@ -82,7 +82,9 @@ def test_processes_bring_the_same_fragments(obs: str, actions: str, options: Any
 
 @pytest.mark.parametrize("unit", ["steps", "episodes"])
 @pytest.mark.parametrize(("obs", "actions", "options"), [CASES[0], CASES[9], CASES[-2]], ids=str)
-def test_ray_brings_the_same_fragments(local_ray: None, obs: str, actions: str, options: Any, unit: Any) -> None:
+def test_ray_brings_the_same_fragments(
+    local_ray: None, obs: str, actions: str, options: Any, unit: Any
+) -> None:
     what = plan(obs, actions, unit, **options)
     assert collect("ray", what) == collect("sequential", what)
 

@@ -280,7 +280,7 @@ def test_an_environment_gives_rows_and_takes_flat_actions() -> None:
     assert info == {"options": {"a": 1}} and env.observation_space.contains(obs)
     obs, reward, *_ = env.step(np.array([1, 2, 0, 1]))
     assert reward == 1.0 and env.observation_space.contains(obs)
-    expected = [0, 1] + [0, 0, 1] + [1, 0, 0] + [0, 1] + [0, 1, 0] + [0.5]
+    expected = [0, 1, 0, 0, 1, 1, 0, 0, 0, 1, 0, 1, 0, 0.5]
     camera = rows.parts[1].place
     assert obs[camera].tolist() == [1] * 6
     assert np.delete(obs, np.arange(camera.start, camera.stop)).view(np.float32).tolist() == expected
@@ -291,8 +291,7 @@ def test_an_environment_gives_rows_and_takes_flat_actions() -> None:
     [
         (
             "obs",
-            "test_rows:Nested: step() gave an observation that its observation_space does not have: expected a dict"
-            " with the keys 'action', 'camera', 'inner', got one with the keys 'camera', 'action'",
+            "test_rows:Nested: step() gave an observation that its observation_space does not have:",
         ),
         (
             "form",

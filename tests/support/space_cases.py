@@ -5,7 +5,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Text, Tuple
 from numpy.typing import NDArray
 
 from fastrl.collectors.protocol import Plan
@@ -86,6 +86,20 @@ class AnySpaces(gymnasium.Env[Any, Any]):
         over = self.left == 0
         reward = float(np.sum(action)) + self.np_random.normal()
         return self._obs(), reward, over and not self.cut, over and self.cut, {}
+
+
+class Talk(gymnasium.Env[Any, Any]):
+    """Observations of a kind that no collector handles."""
+
+    observation_space = Text(5)
+    action_space: Space[Any] = Discrete(2)
+
+
+class Words(Talk):
+    """Actions of a kind that no collector handles."""
+
+    observation_space = Discrete(2)  # type: ignore[assignment]
+    action_space = Text(5)
 
 
 class ObsActor(RandomActor):

@@ -22,6 +22,7 @@ from small_runs import differences, learnt, rows_of, same, trainer_of
 from waiting import TIMEOUT
 
 import fastrl
+from fastrl.algorithms.ppo import PPO
 from fastrl.cli.main import main
 from fastrl.collectors.protocol import Failure
 from fastrl.collectors.saved_state import unpacked
@@ -59,18 +60,14 @@ def options_of(*options: str) -> list[str]:
     ]
 
 
-class Levers(gymnasium.Env[Any, Any]):
-    """Its actions are of a kind that no collector handles."""
-
-    observation_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
-    action_space = gymnasium.spaces.MultiDiscrete([2, 3])
+class ImagesOnly(PPO):
+    name = "images-only"
+    obs_kinds = frozenset({"image"})
 
 
-class Wide(Levers):
-    """An image."""
-
-    observation_space = gymnasium.spaces.Box(0, 255, (150, 150, 3), np.uint8)
-    action_space = gymnasium.spaces.Discrete(2)  # type: ignore[assignment]
+class Wide(gymnasium.Env[Any, Any]):
+    observation_space = gymnasium.spaces.Box(0, 255, (150, 150, 3))
+    action_space = gymnasium.spaces.Discrete(2)
 
 
 def training_of(*options: str, console: Console | None = None) -> Trainer:
@@ -300,11 +297,8 @@ def test_staleness_is_measured_and_bounded(monkeypatch: pytest.MonkeyPatch) -> N
         ),
         (["--env-options", "a=1", "a=2"], "--env-options should give a once, got"),
         (["--env-options", "gravityy=1"], "--env CartPole-v1 with {'gravityy': 1}:"),
-        (["--env=FrozenLake-v1"], "observations should be a Box"),
-        (
-            ["--env=test_gym_run:Levers"],
-            "actions should be Discrete from 0 on, or a one-dimensional float32 Box",
-        ),
+        (["--env=space_cases:Talk"], "observations should be a Box, Discrete,"),
+        (["--env=space_cases:Words"], "actions should be Discrete,"),
         (["--env=ALE/Pinball-v5"], "to learn Atari games use fastrl-train pixels --env ALE/Pinball-v5"),
         (
             ["--env=test_gym_run:Wide"],
@@ -313,6 +307,10 @@ def test_staleness_is_measured_and_bounded(monkeypatch: pytest.MonkeyPatch) -> N
         (
             ["--env=test_gym_run:Path"],
             "should make a gymnasium.Env, got a PosixPath without observation_space",
+        ),
+        (
+            ["--algorithm=test_gym_run:ImagesOnly", "--env=FrozenLake-v1"],
+            "images-only does not take vector observations such as Discrete(16); these algorithms do: async-ppo,",
         ),
         (["--n-workers=0"], "--n-workers should be greater than or equal to 1 or 'auto', got '0'"),
         (["--collect=exector"], "did you mean 'executor'?"),

@@ -15,7 +15,7 @@ from fastrl.utils.arguments import did_you_mean
 from fastrl.utils.errors import UserError
 
 if TYPE_CHECKING:
-    from fastrl.algorithms.protocol import Algorithm
+    from fastrl.algorithms.protocol import Algorithm, Problem
 
 
 class AlgorithmError(UserError, ValueError):
@@ -56,6 +56,31 @@ def find(name: str) -> "type[Algorithm[Any]]":
         )
     algorithm: type[Algorithm[Any]] = own
     return algorithm
+
+
+def check_takes(algorithm: "type[Algorithm[Any]]", problem: "Problem") -> None:
+    """Refuses a problem whose observations or actions an algorithm does not take.
+
+    Raises:
+        AlgorithmError: names the algorithms of this package that take them.
+    """
+    from fastrl.networks.action_space import Actions
+
+    obs, actions = problem.obs_rows.kind, Actions(problem.action_space).kind
+    if obs in algorithm.obs_kinds and actions in algorithm.action_kinds:
+        return
+    noun = f"{obs} observations" if obs not in algorithm.obs_kinds else f"{actions.replace('_', '-')} actions"
+    space = problem.obs_space if obs not in algorithm.obs_kinds else problem.action_space
+    others = [
+        name
+        for name, other in algorithms().items()
+        if obs in other.obs_kinds
+        and actions in other.action_kinds
+        # Of one agent or of many.
+        and ("multi_agent" in other.learns_from) == ("multi_agent" in algorithm.learns_from)
+    ]
+    can = f"these algorithms do: {', '.join(others)}" if others else "no algorithm does"
+    raise AlgorithmError(f"{algorithm.name} does not take {noun} such as {space}; {can}")
 
 
 def _defined_in(module: Any) -> "list[type[Algorithm[Any]]]":

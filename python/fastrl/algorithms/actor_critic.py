@@ -1,7 +1,6 @@
 """Base of algorithms that learn an actor and a critic from rollouts: network, optimiser, loading, saving."""
 
 import functools
-import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -19,9 +18,10 @@ from fastrl.algorithms.optimizer import Optimizer
 from fastrl.algorithms.protocol import Algorithm, Problem
 from fastrl.algorithms.reward_scaling import ReturnScale
 from fastrl.algorithms.schedules import LinearSchedule
+from fastrl.envs.rows import ObsRows
 from fastrl.networks.action_space import Actions
 from fastrl.networks.actor_critic import Activation, ActorCritic
-from fastrl.networks.compiled_actor import ActorSpec, MlpActor
+from fastrl.networks.compiled_actor import MAX_OBS_DIM, ActorSpec, MlpActor
 from fastrl.networks.distributions import LOG_STD_RANGE
 from fastrl.networks.parameters import (
     check_architecture,
@@ -73,8 +73,7 @@ class ActorCriticLearner(Algorithm[Sequence[Fragment]]):
 
     Args:
         config: hyper-parameters.
-        problem: observations are a ``Box`` float32 of one dimension; actions are ``Discrete`` from 0 on, or a float32
-            ``Box`` of one dimension. Rollouts stay in main memory.
+        problem: rows of observations are float32; actions are discrete or of a Box. Rollouts stay in main memory.
         precision: of the network's arithmetic on CUDA.
         compiled: ``torch.compile`` the network on CUDA.
 
@@ -85,6 +84,8 @@ class ActorCriticLearner(Algorithm[Sequence[Fragment]]):
     """
 
     learns_from = "rollouts"
+    obs_kinds = frozenset({"vector"})
+    action_kinds = frozenset({"discrete", "box"})
     config: ActorCriticConfig
 
     def __init__(
@@ -97,6 +98,10 @@ class ActorCriticLearner(Algorithm[Sequence[Fragment]]):
     ) -> None:
         self.config = config
         obs_dim = problem.obs_dim
+        if obs_dim > MAX_OBS_DIM:
+            raise ValueError(
+                f"observations have {obs_dim:,} numbers each, the most that a compiled network takes is {MAX_OBS_DIM:,}"
+            )
         self.actions = Actions(problem.action_space)
         if self.action_masks and self.actions.is_box:
             raise ValueError("action masks are for discrete actions: set action_masks to false")
@@ -220,7 +225,7 @@ class ActorCriticLearner(Algorithm[Sequence[Fragment]]):
         action_space: gymnasium.Space[Any],
     ) -> MlpActor:
         network, actions = ActorCritic.from_state(dict(policy)), Actions(action_space)
-        obs_dim, own = math.prod(obs_space.shape or ()), policy["action_space"]
+        obs_dim, own = ObsRows(obs_space).size, policy["action_space"]
         fits = (network.num_actions, network.log_std is not None) == (actions.size, actions.is_box)
         if network.obs_dim != obs_dim or own != actions.state() or not fits:
             raise ValueError(

@@ -420,6 +420,9 @@ class DQN(OffPolicyAlgorithm):
         updates: gradient steps so far.
     """
 
+    obs_kinds = frozenset({"vector", "image"})
+    action_kinds = frozenset({"discrete"})
+
     name = "dqn"
     summary = "deep Q-learning, with double, dueling, n-step, prioritized and noisy as options"
     config_type = DQNConfig

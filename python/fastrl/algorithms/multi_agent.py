@@ -78,6 +78,8 @@ class MultiAgentLearner(MultiAgentAlgorithm):
         ValueError: spaces that it does not take, or policies and partners that do not fit.
     """
 
+    obs_kinds = frozenset({"vector"})
+    action_kinds = frozenset({"discrete", "box"})
     config: MultiAgentConfig
 
     def __init__(

@@ -1,9 +1,10 @@
 """The protocol between an algorithm and the trainer that drives it."""
 
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar, get_args
 
 import gymnasium
 import numpy as np
@@ -11,6 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fastrl.envs.rows import ObsKind, ObsRows
+from fastrl.networks.action_space import ActionKind
 from fastrl.networks.compiled_actor import Actor, ExploringActor
 from fastrl.networks.multi_agent import MultiAgentPolicy
 from fastrl.rollout.multi_agent import MultiAgentRollout
@@ -26,7 +29,8 @@ class Problem:
     """The spaces and sizes that an algorithm is built for.
 
     Attributes:
-        obs_space, action_space: of one environment, or of one agent of it.
+        obs_space: of one environment, or of one agent of it; experience has rows of it, see `obs_rows`.
+        action_space: the flat one, see `fastrl.envs.rows.ActionRows`.
         num_envs: environments that are stepped, N.
         num_agents: agents of each environment, A.
         total_steps: environment steps of the whole run, over which schedules run. One update more or less is no error;
@@ -51,17 +55,15 @@ class Problem:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
 
+    @functools.cached_property
+    def obs_rows(self) -> ObsRows:
+        """Storage of observations: their dtype, float32 or uint8, their length and their parts."""
+        return ObsRows(self.obs_space)
+
     @property
     def obs_dim(self) -> int:
-        """Length of an observation.
-
-        Raises:
-            ValueError: observations are not vectors of float32.
-        """
-        space = self.obs_space
-        if not isinstance(space, gymnasium.spaces.Box) or len(space.shape) != 1 or space.dtype != np.float32:
-            raise ValueError(f"observations should be of a one-dimensional float32 Box, got {space}")
-        return space.shape[0]
+        """Length of an observation's row."""
+        return self.obs_rows.size
 
 
 class Algorithm(ABC, Generic[E]):
@@ -77,6 +79,8 @@ class Algorithm(ABC, Generic[E]):
         learns_from: what `update` takes. "rollouts": a list of `fastrl.rollout.fragment.Fragment`, an update's worth.
             "transitions": a minibatch drawn from a replay, see `OffPolicyAlgorithm`. "multi_agent_rollouts": a
             `MultiAgentRollout`, see `MultiAgentAlgorithm`.
+        obs_kinds: observations that it takes, as of `fastrl.envs.rows.ObsRows`; all unless it says otherwise.
+        action_kinds: actions that it takes, as of `fastrl.networks.action_space.Actions`; all unless it says otherwise.
 
     Args:
         config: of `config_type`.
@@ -94,6 +98,8 @@ class Algorithm(ABC, Generic[E]):
     summary: ClassVar[str]
     config_type: ClassVar[type[Any]]
     learns_from: ClassVar[LearnsFrom]
+    obs_kinds: ClassVar[frozenset[ObsKind]] = frozenset(get_args(ObsKind))
+    action_kinds: ClassVar[frozenset[ActionKind]] = frozenset(get_args(ActionKind))
 
     config: Any
     steps: int
@@ -117,6 +123,11 @@ class Algorithm(ABC, Generic[E]):
     @property
     def action_masks(self) -> bool:
         """True if experience should carry the environment's action masks."""
+        return False
+
+    @property
+    def squash_actions(self) -> bool:
+        """True if actions of a Box are squashed, see `fastrl.networks.action_space.Actions`."""
         return False
 
     @property
@@ -170,7 +181,7 @@ class Algorithm(ABC, Generic[E]):
         """An actor with the weights that `policy_state` gave, for evaluation where rollouts are learned from.
 
         Args:
-            obs_space, action_space: as of `Problem`.
+            obs_space, action_space: as of `Problem`; the actor is given rows.
 
         Raises:
             ValueError: the policy is for other spaces, or the algorithm has no such actor.

@@ -54,7 +54,10 @@ def check_running(plan: Plan, episode: RunningEpisode) -> None:
         ValueError
     """
     step = action_dtype(plan).itemsize * math.prod(plan.actions.shape)
-    if len(episode.actions) % step or len(episode.obs) not in (0, plan.obs_rows.dtype.itemsize * plan.obs_dim):
+    if len(episode.actions) % step or len(episode.obs) not in (
+        0,
+        plan.obs_rows.dtype.itemsize * plan.obs_dim,
+    ):
         raise ValueError("the state's running episodes have other actions or observations than the plan")
     if not plan.actions.is_box and (actions_of(plan, episode) >= plan.actions.nvec).any():
         raise ValueError(f"the state's running episodes have actions that are not in {plan.action_space}")

@@ -137,7 +137,9 @@ class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
                 raise ValueError(
                     f"action_masks: expected discrete actions, those of {self._spec.id} are {action_space}"
                 )
-            num_masked = int(action_space.n if isinstance(action_space, Discrete) else action_space.nvec.sum())
+            num_masked = int(
+                action_space.n if isinstance(action_space, Discrete) else action_space.nvec.sum()
+            )
         for task, other in zip(self._pool.tasks, built, strict=True):
             self._expect_same(task, other)
         self.observation_space = batch_space(obs_space, self.num_envs)

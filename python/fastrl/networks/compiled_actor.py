@@ -85,6 +85,10 @@ class ExploringActor(Protocol):
         ...
 
 
+# The widest observation of a compiled actor.
+MAX_OBS_DIM = 2**16
+
+
 class MlpActor:
     """A multi-layer perceptron, compiled.
 

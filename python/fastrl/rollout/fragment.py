@@ -15,8 +15,8 @@ class Fragment:
     """T steps of R environments, all actions chosen by one version of the policy.
 
     Attributes:
-        obs: float32 or uint8 [T + 1, R, D], rows of `fastrl.envs.rows.ObsRows`; ``obs[t]`` is what action ``t`` was chosen on, ``obs[T]`` follows the last step.
-            After the end of an episode at ``t``, ``obs[t + 1]`` is the first observation of the next one.
+        obs: float32 or uint8 [T + 1, R, D], rows of `fastrl.envs.rows.ObsRows`; ``obs[t]`` is what action ``t`` was
+            chosen on, ``obs[T]`` follows the last step. After the end of an episode at ``t``, ``obs[t + 1]`` is the first observation of the next one.
         actions: as they were drawn (see `fastrl.networks.action_space.Actions`): int64 [T, R] of discrete actions,
             int64 [T, R, n] of multi-discrete ones, float32 [T, R, n] of a Box.
         log_probs: float32 [T, R], of the actions under the policy that chose them.
@@ -28,8 +28,8 @@ class Fragment:
         returns: float64 [E], undiscounted returns of the episodes that ended in the fragment.
         lengths: int64 [E], their numbers of steps.
         episodes: int64 [E, 2], their environment indices and numbers.
-        masks: bool [T, R, M], the choices that the environment allowed at ``obs``, M in all (see ``Plan.action_masks``);
-            None unless the plan asks for masks.
+        masks: bool [T, R, M], which of M choices (see ``Plan.action_masks``) the environment allowed at ``obs``; None
+            unless the plan asks for masks.
         episode_info: float64 [E] for each key of ``Plan.episode_info``: the value in the last info of the episode, or
             else in the info of its reset; NaN where neither has the key.
 

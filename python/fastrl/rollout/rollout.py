@@ -17,8 +17,8 @@ class Rollout:
     ``NativeVectorEnv.step_into``. ``tensors[name]`` is a torch view of the same memory.
 
     Attributes:
-        obs: float32 or uint8 [T + 1, N, obs_dim], see `fastrl.envs.rows.ObsRows`; row ``t`` is what action ``t`` was chosen on, row T what follows the
-            last.
+        obs: float32 or uint8 [T + 1, N, obs_dim], see `fastrl.envs.rows.ObsRows`; row ``t`` is what action ``t`` was
+            chosen on, row T what follows the last.
         actions: as the policy drew them (see `fastrl.networks.action_space.Actions`): int64 [T, N], int64
             [T, N, action_width] of multi-discrete ones, or float32 [T, N, num_actions].
         log_probs: float32 [T, N], of the actions under the policy that chose them.

@@ -9,6 +9,7 @@ import numpy as np
 from fastrl.collectors.failures import last_line, own_traceback
 from fastrl.collectors.protocol import CollectError
 from fastrl.envs import contract
+from fastrl.envs.rows import obs_rows_of
 from fastrl.envs.spec import EnvSpec
 from fastrl.networks.action_space import Actions
 from fastrl.networks.compiled_actor import Actor
@@ -57,21 +58,25 @@ def play_episodes(
     seed: int,
     num_steps: int,
     advance: Callable[[int], object] = lambda episodes: None,
+    *,
+    squash: bool = False,
 ) -> tuple[float, ...]:
     """The returns of episodes in which the likeliest action is always chosen.
 
     Args:
+        env: in rows (see `fastrl.envs.rows.in_rows`).
         env_id: of the environment, for errors.
         actor: with the policy's weights.
         seed: of the episodes, others than those of a run with that seed.
         num_steps: after which an episode ends at the latest.
         advance: called after each episode, with 1.
+        squash: whether actions of a Box are squashed.
 
     Raises:
         CollectError: the environment cannot be stepped.
     """
-    takes = Actions(env.action_space)
-    draws = np.zeros((1, takes.size), np.float32) if takes.is_box else np.zeros(1, np.int64)
+    takes, obs_dtype = Actions(env.action_space, squash), obs_rows_of(env).dtype
+    draws = np.zeros((1, *takes.shape), takes.dtype)
     log_probs = np.zeros(1, np.float32)
     nothing = np.zeros(1, np.uint64), np.zeros(1, np.int64)
     form = contract.obs_form(env_id, env.observation_space.shape or (), env.observation_space.dtype)
@@ -82,8 +87,8 @@ def play_episodes(
             obs, _ = contract.reset(env, form, episode_seed)
             for _ in range(num_steps):
                 step += 1
-                actor.act(obs.astype(np.float32).reshape(1, -1), *nothing, draws, log_probs, greedy=True)
-                action = takes.to_env(draws)[0] if takes.is_box else int(draws[0])
+                actor.act(obs.astype(obs_dtype).reshape(1, -1), *nothing, draws, log_probs, greedy=True)
+                [action] = takes.to_envs(draws)
                 obs, reward, terminated, truncated, _ = contract.step(env, form, action)
                 total += float(reward)
                 if not (np.isfinite(total) and np.isfinite(obs).all()):

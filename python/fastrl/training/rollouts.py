@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Annotated, Any, Literal, Self
 
-import gymnasium
 import numpy as np
 from pydantic import Field
 from rich.console import Console
@@ -14,10 +13,11 @@ from rich.console import Console
 from fastrl.algorithms.protocol import Algorithm, Problem
 from fastrl.collectors.factory import is_native, make_collector
 from fastrl.collectors.fragment_stream import FragmentStream, Staleness, pending_for
-from fastrl.collectors.protocol import CollectError, Collector, Failure, Plan, Report, check_spaces
+from fastrl.collectors.protocol import CollectError, Collector, Failure, Plan, Report
 from fastrl.collectors.resources import cores
 from fastrl.collectors.saved_state import check_saved, num_running, packed, unpacked
 from fastrl.envs import contract
+from fastrl.envs.rows import obs_rows_of
 from fastrl.envs.spec import EnvSpec
 from fastrl.rollout.fragment import Fragment
 from fastrl.training.episodes import EPISODE_STEPS, build_env, episode_steps
@@ -29,9 +29,6 @@ from fastrl.utils.config import Setting, section
 from fastrl.utils.tables import print_lines
 from fastrl.utils.timer import Stopwatch
 from fastrl.utils.trust import Reach, connects_to_ray
-
-# The widest observation of a compiled actor.
-MAX_OBS_DIM = 2**16
 
 Method = Annotated[
     Literal["auto", "sequential", "sync", "executor", "native", "ray"],
@@ -127,21 +124,10 @@ class RolloutSource(Source):
         self.collector: str = collect.method
         self._console = console or Console(quiet=True)
         self._episode_info = tuple(episode_info)
-        env = build_env(spec)
-        try:
-            check_spaces(env.observation_space, env.action_space)
-        except ValueError as error:
-            raise TrainError(f"--env {spec.id}: {error}") from None
-        self.obs_space, self.action_space = env.observation_space, env.action_space
+        env = build_env(spec.as_rows())
+        self.obs_space, self.action_space = obs_rows_of(env).space, env.action_space
         self.episode_steps = episode_steps(env, collect.max_episode_steps)
         contract.close(env)
-        obs_dim = int(np.prod(self.obs_space.shape or ()))
-        if obs_dim > MAX_OBS_DIM:
-            raise TrainError(
-                f"--env {spec.id}: its observations have {obs_dim:,} numbers each, the most that a compiled network"
-                f" takes is {MAX_OBS_DIM:,}; fastrl-train pixels --env {spec.id.rpartition(':')[2]} learns from images"
-            )
-        self._obs_dim = obs_dim
         self._plan: Plan | None = None
         # While the source runs: the collector, and the stream of its fragments.
         self._collector: Collector | None = None
@@ -155,8 +141,9 @@ class RolloutSource(Source):
         self._episodes: list[Episodes] = []
 
     def problem(self, total_steps: int, seed: int, device: str) -> Problem:
-        flat = gymnasium.spaces.Box(-np.inf, np.inf, (self._obs_dim,), np.float32)
-        return Problem(flat, self.action_space, self.num_envs, total_steps, seed=seed, device=device)
+        return Problem(
+            self.obs_space, self.action_space, self.num_envs, total_steps, seed=seed, device=device
+        )
 
     def attach(self, algorithm: Algorithm[Any]) -> None:
         whole = self.collect.episodes_per_update > 0
@@ -172,6 +159,7 @@ class RolloutSource(Source):
                 unit="episodes" if whole else "steps",
                 episodes=self.collect.episodes_per_update,
                 seed=self.seed,
+                squash=algorithm.squash_actions,
                 action_masks=algorithm.action_masks,
                 episode_info=self._episode_info,
             )

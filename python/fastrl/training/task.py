@@ -9,7 +9,7 @@ import torch
 from rich.console import Console
 
 from fastrl._native._rust import __version__
-from fastrl.algorithms import algorithms, find
+from fastrl.algorithms import algorithms, check_takes, find
 from fastrl.algorithms.protocol import Algorithm
 from fastrl.envs.spec import EnvSpec
 from fastrl.training.callbacks import Callback
@@ -225,8 +225,10 @@ class Task(ABC):
         source = self.make_source(settings, algorithm_type, console)
         total_steps = run.total_steps or (run.total_episodes or 1) * source.episode_steps
         config = self.algorithm_settings(settings)
+        problem = source.problem(total_steps, run.seed, device)
         try:
-            algorithm = algorithm_type(config, source.problem(total_steps, run.seed, device))
+            check_takes(algorithm_type, problem)
+            algorithm = algorithm_type(config, problem)
         except ValueError as error:
             raise TrainError(f"--algorithm {run.algorithm} on {source.env_id}: {error}") from None
         callbacks = self.callbacks(settings, source, console)

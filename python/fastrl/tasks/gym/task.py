@@ -5,6 +5,7 @@ from typing import Any
 
 from fastrl.algorithms import find
 from fastrl.envs import contract
+from fastrl.envs.rows import obs_rows_of
 from fastrl.envs.spec import EnvSpec
 from fastrl.tasks import gym
 from fastrl.tasks.gym.settings import PRESETS, EnvConfig, presets_for
@@ -46,15 +47,15 @@ class GymTask(Task):
         **options: Any,
     ) -> Returns:
         spec = self.env_spec(settings)
-        env = build_env(spec)
+        env = build_env(spec.as_rows())
+        policy = state["policy"]
         try:
-            actor = find(settings.run.algorithm).make_actor(
-                state["policy"], env.observation_space, env.action_space
-            )
+            actor = find(settings.run.algorithm).make_actor(policy, obs_rows_of(env).space, env.action_space)
         except ValueError as error:
             raise CheckpointError(f"{spec.id}: {error}") from None
         num_steps = episode_steps(env, settings.collect.max_episode_steps)
-        returns = play_episodes(env, spec.id, actor, episodes, seed, num_steps, advance)
+        squash = bool(policy.get("action_space", {}).get("squash", False))
+        returns = play_episodes(env, spec.id, actor, episodes, seed, num_steps, advance, squash=squash)
         contract.close(env)
         return Returns(returns)
 
