@@ -16,7 +16,8 @@ class Fragment:
 
     Attributes:
         obs: float32 or uint8 [T + 1, R, D], rows of `fastrl.envs.rows.ObsRows`; ``obs[t]`` is what action ``t`` was
-            chosen on, ``obs[T]`` follows the last step. After the end of an episode at ``t``, ``obs[t + 1]`` is the first observation of the next one.
+            chosen on, ``obs[T]`` follows the last step. After the end of an episode at ``t``, ``obs[t + 1]`` is the
+            first observation of the next one.
         actions: as they were drawn (see `fastrl.networks.action_space.Actions`): int64 [T, R] of discrete actions,
             int64 [T, R, n] of multi-discrete ones, float32 [T, R, n] of a Box.
         log_probs: float32 [T, R], of the actions under the policy that chose them.
