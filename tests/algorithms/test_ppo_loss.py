@@ -6,7 +6,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastrl.algorithms.ppo_loss import log_probs_of, surrogate_gradient
+from fastrl.algorithms.ppo_loss import log_probs_and_entropy, log_probs_of, surrogate_gradient
+from fastrl.networks.distributions import Choices, mask_logits
 
 
 def plain_loss(outputs, log_std, actions, old_log_probs, advantages, clip_range, entropy_coef):
@@ -91,3 +92,64 @@ def test_against_itself_it_is_the_policy_gradient(is_box):
     torch.testing.assert_close(gradient.outputs, expected)
     assert gradient.losses.clip_fraction == 0
     np.testing.assert_allclose(gradient.losses.approx_kl, 0, atol=1e-7)
+
+
+class TestMultiDiscrete:
+    @settings(deadline=None)
+    @given(
+        st.integers(0, 2**32),
+        st.integers(1, 9),
+        st.lists(st.integers(1, 4), min_size=1, max_size=3),
+        st.booleans(),
+    )
+    def test_gradients_are_those_of_autograd(self, seed, size, nvec, masked):
+        rng = torch.Generator().manual_seed(seed)
+        num_rows, width = 3, sum(nvec)
+        outputs = torch.randn(num_rows, width, generator=rng, dtype=torch.float64, requires_grad=True)
+        rows = torch.randint(num_rows, (size,), generator=rng)
+        actions = torch.stack([torch.randint(n, (size,), generator=rng) for n in nvec], 1)
+        firsts = torch.tensor([sum(nvec[:i]) for i in range(len(nvec))])
+        masks = None
+        if masked:
+            masks = torch.rand(num_rows, width, generator=rng) < 0.5
+            masks[rows.unsqueeze(1), firsts + actions] = True
+            masks[:, firsts] = True
+        choices = Choices(nvec)
+        logits = mask_logits(outputs, masks)
+        parts = [torch.distributions.Categorical(logits=part) for part in logits[rows].split(nvec, 1)]
+        log_probs = sum(part.log_prob(actions[:, i]) for i, part in enumerate(parts))
+        entropies = sum(part.entropy() for part in parts)
+        old = log_probs.detach() + 0.3 * torch.randn(size, generator=rng)
+        advantages = torch.randn(size, generator=rng, dtype=torch.float64)
+        ratio = (log_probs - old).exp()
+        policy_loss = -torch.min(ratio * advantages, ratio.clamp(0.8, 1.2) * advantages).mean()
+        [expected] = torch.autograd.grad(policy_loss - 0.3 * entropies.mean(), outputs, retain_graph=True)
+        gradient = surrogate_gradient(
+            outputs,
+            None,
+            actions,
+            old,
+            advantages,
+            rows=rows,
+            masks=masks,
+            choices=choices,
+            clip_range=0.2,
+            entropy_coef=0.3,
+        )
+        torch.testing.assert_close(gradient.outputs, expected)
+        torch.testing.assert_close(gradient.losses.policy_loss, policy_loss)
+        torch.testing.assert_close(gradient.losses.entropy, entropies.mean())
+        own, own_entropies = log_probs_and_entropy(logits[rows], None, actions, choices)
+        torch.testing.assert_close(own, log_probs)
+        torch.testing.assert_close(own_entropies, entropies)
+        torch.testing.assert_close(log_probs_of(logits[rows], None, actions, choices), log_probs)
+
+    def test_draws_have_the_probabilities(self):
+        choices = Choices([2, 4])
+        logits = torch.tensor([[0.0, 1.0, 2.0, 0.0, -1.0, 0.5]]).expand(20_000, 6)
+        uniforms = torch.rand(20_000, 2, generator=torch.Generator().manual_seed(0))
+        actions, log_probs = choices.sample(logits, uniforms)
+        for i, part in enumerate(logits[0].split([2, 4])):
+            shares = torch.bincount(actions[:, i], minlength=len(part)) / len(actions)
+            torch.testing.assert_close(shares, part.softmax(0), atol=0.015, rtol=0)
+        torch.testing.assert_close(log_probs, choices.log_probs(logits, actions))

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fastrl.networks.distributions import gaussian_log_probs, mask_logits
+from fastrl.networks.distributions import Choices, gaussian_log_probs, mask_logits
 
 
 class PolicyLosses(NamedTuple):
@@ -33,18 +33,27 @@ class PolicyGradient(NamedTuple):
     losses: PolicyLosses
 
 
-def log_probs_of(outputs: Tensor, log_std: Tensor | None, actions: Tensor) -> Tensor:
-    """Log-probabilities float32 [B] of actions: with ``log_std`` Gaussian, float32 [B, n]; else indices int64 [B]."""
+def log_probs_of(
+    outputs: Tensor, log_std: Tensor | None, actions: Tensor, choices: Choices | None = None
+) -> Tensor:
+    """Log-probabilities float32 [B] of actions: with ``log_std`` Gaussian, float32 [B, n]; with ``choices`` several
+    indices, int64 [B, n]; else indices int64 [B]."""
     if log_std is not None:
         return gaussian_log_probs(outputs, log_std, actions)
+    if choices is not None:
+        return choices.log_probs(outputs, actions)
     return torch.log_softmax(outputs, -1).gather(-1, actions.unsqueeze(-1)).squeeze(-1)
 
 
-def log_probs_and_entropy(outputs: Tensor, log_std: Tensor | None, actions: Tensor) -> tuple[Tensor, Tensor]:
+def log_probs_and_entropy(
+    outputs: Tensor, log_std: Tensor | None, actions: Tensor, choices: Choices | None = None
+) -> tuple[Tensor, Tensor]:
     """`log_probs_of` and the entropy, in nats: float32 [B] of discrete actions, [] of a Gaussian (it is the same
     everywhere)."""
     if log_std is not None:
         return gaussian_log_probs(outputs, log_std, actions), gaussian_entropy(log_std)
+    if choices is not None:
+        return choices.log_probs_and_entropy(outputs, actions)
     all_log_probs = torch.log_softmax(outputs, -1)
     log_probs = all_log_probs.gather(-1, actions.unsqueeze(-1)).squeeze(-1)
     return log_probs, -(all_log_probs.exp() * all_log_probs).sum(-1)
@@ -60,6 +69,7 @@ def surrogate_gradient(
     *,
     rows: Tensor | None = None,
     masks: Tensor | None = None,
+    choices: Choices | None = None,
     clip_range: float,
     entropy_coef: float,
 ) -> PolicyGradient:
@@ -71,15 +81,20 @@ def surrogate_gradient(
     Args:
         outputs: logits (before masking) or means, float32 [D, size].
         log_std: float32 [n] of a Gaussian; None for discrete actions.
-        actions: int64 [B], or draws float32 [B, n].
+        actions: int64 [B], of multi-discrete actions [B, n], or draws float32 [B, n].
         old_log_probs, advantages: float32 [B].
         rows: int64 [B], which of the rows of outputs each sample has; None: its own, D = B.
         masks: bool [D, size], True = allowed; None: everything is. For discrete actions.
+        choices: of multi-discrete actions; None for others.
     """
     if log_std is None:
         if rows is None:
             rows = torch.arange(len(actions), device=outputs.device)
         logits = mask_logits(outputs, masks)
+        if choices is not None:
+            return _multi_categorical(
+                choices, logits, rows, actions, old_log_probs, advantages, clip_range, entropy_coef
+            )
         return _categorical(logits, rows, actions, old_log_probs, advantages, clip_range, entropy_coef)
     means = outputs if rows is None else outputs.index_select(0, rows)
     gradient = _gaussian(means, log_std, actions, old_log_probs, advantages, clip_range, entropy_coef)
@@ -123,6 +138,35 @@ def _categorical(
     gradient.view(-1).index_add_(0, chosen, -pull)
     losses = PolicyLosses(-objective, entropies.take(rows).mean(), kl, clip_fraction)
     return PolicyGradient(gradient, None, losses)
+
+
+def _multi_categorical(
+    choices: Choices,
+    logits: Tensor,
+    rows: Tensor,
+    actions: Tensor,
+    old_log_probs: Tensor,
+    advantages: Tensor,
+    clip_range: float,
+    entropy_coef: float,
+) -> PolicyGradient:
+    """Gradient for several discrete numbers, whose probabilities multiply and whose entropies add up: as of
+    `_categorical` for each number, with the ratio of the whole action."""
+    all_log_probs = torch.log_softmax(choices.split(logits), -1)
+    probs = all_log_probs.exp()
+    entropies = -torch.linalg.vecdot(probs, all_log_probs)
+    parts = torch.arange(choices.num_parts, device=logits.device)
+    chosen = (rows.unsqueeze(1) * choices.num_parts + parts) * choices.width + actions
+    pull, objective, kl, clip_fraction = _clipped(
+        all_log_probs.take(chosen).sum(1) - old_log_probs, advantages, clip_range
+    )
+
+    bonus = (torch.bincount(rows, minlength=len(logits)) * (entropy_coef / len(actions))).view(-1, 1, 1)
+    pulls = torch.zeros_like(entropies[:, 0]).index_add_(0, rows, pull).view(-1, 1, 1)
+    gradient = (all_log_probs * bonus).add_(pulls + bonus * entropies.unsqueeze(-1)).mul_(probs)
+    gradient.view(-1).index_add_(0, chosen.flatten(), -pull.repeat_interleave(choices.num_parts))
+    losses = PolicyLosses(-objective, entropies.sum(1).take(rows).mean(), kl, clip_fraction)
+    return PolicyGradient(choices.join(gradient), None, losses)
 
 
 def _gaussian(

@@ -86,6 +86,11 @@ class ActorCritic(SavedNetwork):
         obs = self._normalized(obs)
         return self.actor(obs), self.critic(obs).squeeze(-1)
 
+    def update_statistics(self, obs: Tensor) -> None:
+        """Adds observations float [B, obs_dim] to the running statistics that whiten them, if there are any."""
+        if self.obs_norm is not None:
+            self.obs_norm.update(obs.to(self.obs_norm.mean.device))
+
     def _normalized(self, obs: Tensor) -> Tensor:
         return obs if self.obs_norm is None else self.obs_norm(obs)
 
@@ -100,6 +105,11 @@ class ActorCritic(SavedNetwork):
             "obs_clip": None if self.obs_norm is None else self.obs_norm.clip,
         }
 
+    @property
+    def actor_nbytes(self) -> int:
+        """Size of what `actor_weights` writes, bytes."""
+        return 4 * sum(part.numel() for part in self._actor_parts())
+
     def actor_weights(self, out: NDArray[np.float32]) -> None:
         """Writes what ``MlpActor.load`` reads: the policy's weights, as they are now.
 
@@ -109,12 +119,7 @@ class ActorCritic(SavedNetwork):
         Raises:
             ValueError: ``out`` is not such an array.
         """
-        parts = [] if self.obs_norm is None else [self.obs_norm.mean, self.obs_norm.scale()]
-        for layer in self.actor:
-            assert isinstance(layer, Linear)
-            parts += [layer.weight.t(), layer.bias]
-        if self.log_std is not None:
-            parts.append(self.log_std)
+        parts = self._actor_parts()
         size = sum(part.numel() for part in parts)
         if out.shape != (size,) or out.dtype != np.float32:
             raise ValueError(f"out: expected float32 [{size}], got {out.dtype} {list(out.shape)}")
@@ -122,6 +127,16 @@ class ActorCritic(SavedNetwork):
         for part in parts:
             start, end = end, end + part.numel()
             out[start:end] = part.detach().cpu().numpy().reshape(-1)
+
+    def _actor_parts(self) -> list[Tensor]:
+        """What an actor reads, in order."""
+        parts = [] if self.obs_norm is None else [self.obs_norm.mean, self.obs_norm.scale()]
+        for layer in self.actor:
+            assert isinstance(layer, Linear)
+            parts += [layer.weight.t(), layer.bias]
+        if self.log_std is not None:
+            parts.append(self.log_std)
+        return parts
 
     @staticmethod
     def check_size(state: Mapping[str, Any]) -> None:

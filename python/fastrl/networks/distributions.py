@@ -1,4 +1,4 @@
-"""Distributions of actions: categorical with masks, and Gaussian."""
+"""Distributions of actions: categorical with masks, of one number or of several, and Gaussian."""
 
 import math
 from collections.abc import Sequence
@@ -46,6 +46,70 @@ def sample_actions(logits: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
     actions = torch.searchsorted(cumulative, uniforms * total, right=True)
     actions.clamp_(max=logits.shape[-1] - 1)
     return actions.squeeze(-1), all_log_probs.gather(-1, actions).squeeze(-1)
+
+
+class Choices:
+    """The choices of multi-discrete actions: logits of all numbers side by side, and the same as a matrix.
+
+    A number with fewer choices than the one with the most has further columns at `MASKED`, so that all numbers are
+    drawn, weighed and differentiated at once.
+
+    Args:
+        nvec: choices of each number.
+    """
+
+    def __init__(self, nvec: Sequence[int]) -> None:
+        sizes = torch.as_tensor(list(map(int, nvec)))
+        columns = torch.arange(int(sizes.max()))
+        self._is_choice = columns < sizes.unsqueeze(1)
+        firsts = sizes.cumsum(0) - sizes
+        # For each place of the matrix its place among the logits; anything where there is no choice.
+        self._sources = torch.where(self._is_choice, firsts.unsqueeze(1) + columns, 0)
+        self.num_parts = len(sizes)
+        self.width = int(sizes.max())
+
+    def split(self, logits: Tensor) -> Tensor:
+        """Logits float [B, sum of nvec] as float [B, n, width]."""
+        is_choice, sources = self._is_choice.to(logits.device), self._sources.to(logits.device)
+        matrix = logits[:, sources.flatten()].unflatten(1, self._sources.shape)
+        return torch.where(is_choice, matrix, MASKED)
+
+    def join(self, matrix: Tensor) -> Tensor:
+        """What belongs to choices in float [B, n, width], side by side: float [B, sum of nvec]."""
+        return matrix[:, self._is_choice.to(matrix.device)]
+
+    def sample(self, logits: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
+        """Draws actions as `sample_actions` does, each number from its own categorical distribution.
+
+        Args:
+            logits: float32 [B, sum of nvec], masked if need be.
+            uniforms: float32 [B, n].
+
+        Returns:
+            Actions int64 [B, n], and their log-probabilities float32 [B].
+        """
+        actions, log_probs = sample_actions(self.split(logits).flatten(0, 1), uniforms.reshape(-1, 1))
+        return actions.view(-1, self.num_parts), log_probs.view(-1, self.num_parts).sum(1)
+
+    def log_probs(self, logits: Tensor, actions: Tensor) -> Tensor:
+        """Log-probabilities float [B] of actions int64 [B, n]."""
+        return _chosen(torch.log_softmax(self.split(logits), -1), actions).sum(1)
+
+    def log_probs_and_entropy(self, logits: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """`log_probs`, and entropies float [B] in nats."""
+        all_log_probs = torch.log_softmax(self.split(logits), -1)
+        entropies = -(all_log_probs.exp() * all_log_probs).sum((1, 2))
+        return _chosen(all_log_probs, actions).sum(1), entropies
+
+
+def choices_of(actions: Actions) -> Choices | None:
+    """The choices of multi-discrete actions; None for others."""
+    return Choices(actions.nvec.tolist()) if actions.kind == "multi_discrete" else None
+
+
+def _chosen(all_log_probs: Tensor, actions: Tensor) -> Tensor:
+    """[B, n] of what is [B, n, width]."""
+    return all_log_probs.gather(-1, actions.unsqueeze(-1)).squeeze(-1)
 
 
 def gaussian_log_probs(means: Tensor, log_std: Tensor, draws: Tensor) -> Tensor:

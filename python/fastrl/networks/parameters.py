@@ -6,6 +6,7 @@ from typing import Any, Self
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 
@@ -82,7 +83,19 @@ def load_weights(network: nn.Module, weights: Mapping[str, Tensor]) -> None:
     Raises:
         ValueError: missing, unknown, wrongly shaped or not finite weights. The network is unchanged then.
     """
-    own = network.state_dict()
+    check_shapes(network.state_dict(), weights)
+    for name, tensor in weights.items():
+        if not tensor.isfinite().all():
+            raise ValueError(f"weights {name!r} are not finite (NaN or infinity)")
+    network.load_state_dict(weights)
+
+
+def check_shapes(own: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:
+    """Refuses weights of other names or shapes than a network's own.
+
+    Raises:
+        ValueError
+    """
     if own.keys() != weights.keys():
         raise ValueError(f"weights do not fit the network: expected {sorted(own)}, got {sorted(weights)}")
     for name, tensor in weights.items():
@@ -90,9 +103,6 @@ def load_weights(network: nn.Module, weights: Mapping[str, Tensor]) -> None:
             raise ValueError(
                 f"weights {name!r} must have shape {list(own[name].shape)}, got {list(tensor.shape)}"
             )
-        if not tensor.isfinite().all():
-            raise ValueError(f"weights {name!r} are not finite (NaN or infinity)")
-    network.load_state_dict(weights)
 
 
 class SavedNetwork(nn.Module):
@@ -143,3 +153,48 @@ def flatten_parameters(module: nn.Module) -> nn.Parameter:
         parameter.data = data.view_as(parameter)
         parameter.grad = gradient.view_as(parameter)
     return vector
+
+
+def flat_size(network: nn.Module) -> int:
+    """Numbers that `write_flat` writes."""
+    return sum(tensor.numel() for tensor in network.state_dict().values())
+
+
+@torch.no_grad()
+def write_flat(network: nn.Module, out: NDArray[np.float32]) -> None:
+    """Writes all parameters and buffers of a network one after the other.
+
+    Args:
+        out: float32 [`flat_size`].
+
+    Raises:
+        ValueError: ``out`` is not such an array.
+    """
+    size = flat_size(network)
+    if out.shape != (size,) or out.dtype != np.float32:
+        raise ValueError(f"out: expected float32 [{size}], got {out.dtype} {list(out.shape)}")
+    end, flat = 0, torch.from_numpy(out)
+    for tensor in network.state_dict().values():
+        start, end = end, end + tensor.numel()
+        flat[start:end].copy_(tensor.reshape(-1))
+
+
+@torch.no_grad()
+def read_flat(network: nn.Module, values: NDArray[np.float32]) -> None:
+    """Copies what `write_flat` wrote into a network of the same kind; values are rounded to float32 between them.
+
+    Args:
+        values: float32 [`flat_size`].
+
+    Raises:
+        ValueError: another size, or NaN or infinity in it; nothing has changed then.
+    """
+    size = flat_size(network)
+    if values.shape != (size,):
+        raise ValueError(f"weights: expected {4 * size} bytes, got {values.nbytes}")
+    if not np.isfinite(values).all():
+        raise ValueError("weights: expected finite numbers, got NaN or infinity")
+    end, flat = 0, torch.from_numpy(values.copy())  # PyTorch takes no read-only memory
+    for tensor in network.state_dict().values():
+        start, end = end, end + tensor.numel()
+        tensor.copy_(flat[start:end].view_as(tensor))

@@ -1,0 +1,331 @@
+"""Encoders: networks from rows of observations to features, chosen by the observation space.
+
+Convolutions work on images laid out as [B, H, W, C] in memory (``torch.channels_last``), which is how most
+environments give them, and what oneDNN and cuDNN are fastest with.
+"""
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from fastrl.envs.rows import ObsRows, Part
+from fastrl.networks.actor_critic import Activation
+from fastrl.networks.normalization import RunningNorm
+from fastrl.networks.perceptron import Linear
+
+EncoderKind = Literal["auto", "mlp", "nature", "impala"]
+
+# Images of which a side is shorter are too small for the network of Mnih et al.
+NATURE_SIDE = 36
+
+# Channels, kernel and stride of each convolution: Mnih et al., "Human-level control through deep reinforcement
+# learning", 2015; and, with padding, for small images.
+_NATURE = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
+_SMALL = ((32, 3, 1), (64, 3, 2), (64, 3, 2))
+
+# Channels of each of IMPALA's three sections.
+_IMPALA = (16, 32, 32)
+
+_HIDDEN_GAIN = math.sqrt(2)
+
+
+class ImagePlace(NamedTuple):
+    """An image in a row.
+
+    Attributes:
+        part: of the row.
+        shape: channels, height, width.
+        channels_last: the order of its numbers in the row is [H, W, C]; else it is [C, H, W].
+    """
+
+    part: Part
+    shape: tuple[int, int, int]
+    channels_last: bool
+
+
+def image_place(part: Part) -> ImagePlace:
+    """Finds the channels of an image: of three dimensions the first or the last, whichever is shorter."""
+    if len(part.shape) == 2:
+        return ImagePlace(part, (1, part.shape[0], part.shape[1]), False)
+    first, middle, last = part.shape
+    if last < first:
+        return ImagePlace(part, (last, first, middle), True)
+    return ImagePlace(part, (first, middle, last), False)
+
+
+class Decoder(nn.Module):
+    """Takes rows apart into numbers and images.
+
+    Args:
+        obs_rows: of the observations.
+        normalize: whiten the numbers that are not of images by running statistics.
+
+    Attributes:
+        num_numbers: how many numbers of an observation are not of images.
+        images: in the order of the row.
+        norm: whitens the numbers; None: nothing does.
+    """
+
+    def __init__(self, obs_rows: ObsRows, normalize: bool = False) -> None:
+        super().__init__()
+        self.images = tuple(image_place(part) for part in obs_rows.parts if part.kind == "image")
+        self._others = tuple(part for part in obs_rows.parts if part.kind != "image")
+        self.num_numbers = sum(part.size for part in self._others)
+        self.norm = RunningNorm(self.num_numbers) if normalize and self.num_numbers else None
+
+    def numbers(self, rows: Tensor) -> Tensor:
+        """What is not of images, float32 [B, num_numbers], not whitened.
+
+        Args:
+            rows: [B, size], float32 or uint8 as the rows are.
+        """
+        if not self.images:
+            return rows
+        if not self._others:
+            return torch.empty((len(rows), 0), device=rows.device)
+        # A copy, for a view as float32 starts at a multiple of four bytes.
+        parts = [rows[:, part.place].clone(memory_format=torch.contiguous_format) for part in self._others]
+        return torch.cat(parts, 1).view(torch.float32)
+
+    def pixels(self, rows: Tensor) -> list[Tensor]:
+        """The images, uint8 [B, C, H, W] each; views of the rows."""
+        found = []
+        for place in self.images:
+            channels, height, width = place.shape
+            flat = rows[:, place.part.place]
+            if place.channels_last:
+                found.append(flat.unflatten(1, (height, width, channels)).permute(0, 3, 1, 2))
+            else:
+                found.append(flat.unflatten(1, place.shape))
+        return found
+
+    def forward(self, rows: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Numbers float32 [B, num_numbers], whitened if `norm` is there; images float32 [B, C, H, W], from 0 to 1."""
+        numbers = self.numbers(rows)
+        if self.norm is not None:
+            numbers = self.norm(numbers)
+        images = [
+            image.to(torch.float32, memory_format=torch.channels_last).div_(255)
+            for image in self.pixels(rows)
+        ]
+        return numbers, images
+
+    def update_statistics(self, rows: Tensor) -> None:
+        """Adds rows [B, size] to the running statistics, if there are any."""
+        if self.norm is not None:
+            self.norm.update(self.numbers(rows).to(self.norm.mean.device))
+
+
+class Convolution(nn.Module):
+    """A convolution with orthogonal weights of gain sqrt(2) and biases of zero.
+
+    Args:
+        padding: zeros around the image.
+        generator: where the weights come from; None: torch's global generator.
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        out: int,
+        kernel: int,
+        stride: int,
+        padding: int,
+        generator: torch.Generator | None,
+    ) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(out, channels, kernel, kernel))
+        self.bias = nn.Parameter(torch.empty(out))
+        self._stride, self._padding = stride, padding
+        initialize(self, _HIDDEN_GAIN, generator)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.conv2d(x, self.weight, self.bias, self._stride, self._padding)
+
+
+class Nature(nn.Module):
+    """Three convolutions (Mnih et al., 2015); of small images smaller ones, which halve the sides twice.
+
+    Attributes:
+        size: length of the features.
+    """
+
+    def __init__(self, shape: tuple[int, int, int], generator: torch.Generator | None) -> None:
+        super().__init__()
+        channels, *sides = shape
+        small = min(sides) < NATURE_SIDE
+        self.layers = nn.ModuleList()
+        for out, kernel, stride in _SMALL if small else _NATURE:
+            self.layers.append(Convolution(channels, out, kernel, stride, int(small), generator))
+            channels = out
+            sides = [(side + 2 * small - kernel) // stride + 1 for side in sides]
+        self.size = channels * math.prod(sides)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x).relu_()
+        return _flat(x)
+
+
+class _Residual(nn.Module):
+    """Two convolutions whose result is added to their input."""
+
+    def __init__(self, channels: int, generator: torch.Generator | None) -> None:
+        super().__init__()
+        self.first = Convolution(channels, channels, 3, 1, 1, generator)
+        self.second = Convolution(channels, channels, 3, 1, 1, generator)
+
+    def forward(self, x: Tensor) -> Tensor:
+        changed: Tensor = self.second(self.first(x.relu()).relu_())
+        return x + changed
+
+
+class Impala(nn.Module):
+    """The residual network of Espeholt et al., "IMPALA", 2018, figure 3: three sections, each a convolution, a
+    max-pooling that halves the sides, and two residual blocks.
+
+    Attributes:
+        size: length of the features.
+    """
+
+    def __init__(self, shape: tuple[int, int, int], generator: torch.Generator | None) -> None:
+        super().__init__()
+        channels, *sides = shape
+        self.sections = nn.ModuleList()
+        for out in _IMPALA:
+            blocks = [_Residual(out, generator) for _ in range(2)]
+            self.sections.append(nn.ModuleList([Convolution(channels, out, 3, 1, 1, generator), *blocks]))
+            channels, sides = out, [(side + 1) // 2 for side in sides]
+        self.size = channels * math.prod(sides)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for section in self.sections:
+            assert isinstance(section, nn.ModuleList)
+            first, *blocks = section
+            x = nn.functional.max_pool2d(first(x), 3, 2, 1)
+            for block in blocks:
+                x = block(x)
+        return _flat(x.relu())
+
+
+class HiddenLayers(nn.Module):
+    """Linear layers, each followed by layer normalisation if asked for, an activation, and dropout if asked for.
+
+    Weights are orthogonal with gain sqrt(2), biases zero (Huang et al., "The 37 Implementation Details of Proximal
+    Policy Optimization", 2022, detail 2).
+
+    Args:
+        sizes: widths from input to output.
+        dropout: share of features that are set to zero in ``train()`` mode.
+
+    Attributes:
+        size: of the output.
+    """
+
+    def __init__(
+        self,
+        sizes: Sequence[int],
+        activation: Activation,
+        *,
+        layer_norm: bool,
+        dropout: float,
+        generator: torch.Generator | None,
+    ) -> None:
+        super().__init__()
+        self.size = sizes[-1]
+        layers: list[nn.Module] = []
+        for size, width in itertools.pairwise(sizes):
+            linear = Linear(size, width)
+            initialize(linear, _HIDDEN_GAIN, generator)
+            layers.append(linear)
+            if layer_norm:
+                layers.append(nn.LayerNorm(width))
+            layers.append(nn.Tanh() if activation == "tanh" else nn.ReLU())
+            if dropout:
+                layers.append(nn.Dropout(dropout))
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, x: Tensor) -> Tensor:
+        features: Tensor = self.layers(x)
+        return features
+
+
+class Encoder(nn.Module):
+    """Features of observations.
+
+    Each image goes through an image network of its own and a linear layer to 512 (nature) or 256 features (impala).
+    Features of images and numbers side by side go through the hidden layers.
+
+    Args:
+        decoder: of the rows.
+        kind: network for images; "mlp": images are numbers like others; "auto": nature.
+        hidden: widths of the hidden layers; may be empty.
+        activation: after each hidden layer.
+        layer_norm: normalise the inputs of the activations of linear layers.
+        dropout: share of linear layers' outputs that are set to zero in ``train()`` mode.
+        generator: where the initial weights come from; None: torch's global generator.
+
+    Attributes:
+        size: length of the features.
+    """
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        kind: EncoderKind,
+        hidden: Sequence[int],
+        activation: Activation,
+        *,
+        layer_norm: bool = False,
+        dropout: float = 0.0,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        self._flatten = kind == "mlp"
+        size = decoder.num_numbers
+        self.images = nn.ModuleList()
+        for place in decoder.images:
+            if self._flatten:
+                size += math.prod(place.shape)
+                continue
+            network = (Impala if kind == "impala" else Nature)(place.shape, generator)
+            head = HiddenLayers(
+                [network.size, 256 if kind == "impala" else 512],
+                "relu",
+                layer_norm=layer_norm,
+                dropout=dropout,
+                generator=generator,
+            )
+            self.images.append(nn.Sequential(network, head))
+            size += head.size
+        self.hidden = HiddenLayers(
+            [size, *hidden], activation, layer_norm=layer_norm, dropout=dropout, generator=generator
+        )
+        self.size = self.hidden.size
+
+    def forward(self, numbers: Tensor, images: Sequence[Tensor]) -> Tensor:
+        """Features float32 [B, size] of what a `Decoder` gives."""
+        found = (
+            [_flat(image) for image in images]
+            if self._flatten
+            else [network(image) for network, image in zip(self.images, images, strict=True)]
+        )
+        features: Tensor = self.hidden(torch.cat([numbers, *found], 1) if found else numbers)
+        return features
+
+
+def initialize(layer: nn.Module, gain: float, generator: torch.Generator | None) -> None:
+    """Gives a layer orthogonal weights and biases of zero; does nothing to layers without memory (device "meta")."""
+    weight = layer.get_parameter("weight")
+    if not weight.is_meta:
+        nn.init.orthogonal_(weight, gain, generator=generator)
+        nn.init.zeros_(layer.get_parameter("bias"))
+
+
+def _flat(x: Tensor) -> Tensor:
+    """[B, C, H, W] as [B, H * W * C], which takes no copy where images are laid out so."""
+    return x.permute(0, 2, 3, 1).flatten(1)

@@ -1,0 +1,283 @@
+"""Networks of the user's own: a ``torch.nn.Module`` by its import path, checked before anything depends on it."""
+
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fastrl.envs.rows import ObsRows
+from fastrl.networks.action_space import Actions
+from fastrl.networks.distributions import log_std_parameter
+from fastrl.networks.encoders import Decoder
+from fastrl.networks.policy_network import TorchPolicy
+
+# Observations in the batch that a network is checked with.
+_BATCH = 3
+
+# The seed of a network whose initial weights are replaced anyway.
+_NO_SEED = 0
+
+
+def import_network(path: str) -> type[nn.Module]:
+    """The class of an import path such as ``my_module:Net``.
+
+    Raises:
+        ValueError: there is none, or it is no ``torch.nn.Module``.
+    """
+    module, colon, name = path.partition(":")
+    if not colon:
+        raise ValueError(f"network should be module:Class of your own, such as my_module:Net; got {path!r}")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"network {path}: {error}") from None
+    if not (isinstance(found, type) and issubclass(found, nn.Module)):
+        raise ValueError(f"network {path}: should be a subclass of torch.nn.Module, got {found!r}")
+    return found
+
+
+class OwnModule(nn.Module):
+    """A module of the user's, which gets observations in the form of their space.
+
+    It is made as ``Net(obs_space, action_space, **options)`` and called with a tensor, or of Dict and Tuple spaces with
+    a dict or tuple of tensors: uint8 [B, ...] of images as the space has them, else float32 [B, ...]; of Discrete and
+    MultiDiscrete one-hot, float32 [B, n].
+
+    Args:
+        path: import path of its class.
+        options: further arguments, JSON-able.
+        obs_rows: the observations.
+        action_space: of the policy's draws.
+        normalize_obs: whiten numbers that are not of images by running statistics.
+        seed: of the initial weights; PyTorch's global generator stays as it is.
+
+    Raises:
+        ValueError: the class cannot be made with these arguments, or has parameters that are not float32.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        options: Mapping[str, Any],
+        obs_rows: ObsRows,
+        action_space: gymnasium.Space[Any],
+        *,
+        normalize_obs: bool,
+        seed: int,
+    ) -> None:
+        super().__init__()
+        self.path = path
+        self.obs_rows = obs_rows
+        self.decoder = Decoder(obs_rows, normalize_obs)
+        network = import_network(path)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            try:
+                self.module = network(obs_rows.space, action_space, **options)
+            except Exception as error:
+                raise ValueError(
+                    f"network {path}(obs_space, action_space{''.join(f', {name}=...' for name in options)}) raised"
+                    f" {_line(error)}"
+                ) from error
+            # Layers that take their sizes from the first batch have parameters after it.
+            self(torch.zeros((1, obs_rows.size), dtype=_torch_type(obs_rows)))
+        for name, parameter in self.module.named_parameters():
+            if parameter.dtype != torch.float32:
+                raise ValueError(
+                    f"network {path}: its parameter {name} is {parameter.dtype}, expected torch.float32"
+                )
+        if not any(parameter.requires_grad for parameter in self.module.parameters()):
+            raise ValueError(f"network {path}: it has no parameters to learn")
+
+    def observation(self, rows: Tensor) -> Any:
+        """The observations in the form of their space."""
+        numbers = self.decoder.numbers(rows)
+        if self.decoder.norm is not None:
+            numbers = self.decoder.norm(numbers)
+        parts: dict[tuple[Any, ...], Tensor] = {}
+        at = 0
+        for part in self.obs_rows.parts:
+            if part.kind == "image":
+                parts[part.path] = rows[:, part.place].unflatten(1, part.shape)
+            else:
+                parts[part.path] = numbers[:, at : at + part.size].unflatten(1, part.shape or (1,))
+                at += part.size
+        return _nested(self.obs_rows.space, parts, ())
+
+    def forward(self, rows: Tensor) -> Any:
+        """What the module gives for observations [B, size].
+
+        Raises:
+            ValueError: it raised one of the errors by which Python and PyTorch say that shapes or types do not fit.
+        """
+        obs = self.observation(rows)
+        try:
+            return self.module(obs)
+        except (TypeError, ValueError, RuntimeError, AttributeError, IndexError, KeyError) as error:
+            raise ValueError(
+                f"network {self.path}: forward({_describe(obs)}) raised {_line(error)}"
+            ) from error
+
+
+class OwnPolicy(TorchPolicy):
+    """A policy and a value function that a module of the user's computes; see `OwnModule`.
+
+    Its ``forward`` returns ``(outputs, values)``: logits (of MultiDiscrete those of all numbers side by side) or means
+    float32 [B, num_actions], and float32 [B]. The logarithm of a Gaussian's deviation is a parameter beside it.
+
+    Args:
+        path, options, normalize_obs: see `OwnModule`.
+        obs: `ObsRows.state` of the observations.
+        actions: `Actions.state` of the policy's draws.
+        initial_log_std: of the Gaussian.
+        generator: its next number is the seed of the initial weights; None: a seed of 0.
+
+    Raises:
+        ValueError: the module cannot be made, or gives something else; the message says what was expected.
+    """
+
+    kind = "own"
+    has_noise = True  # It may have dropout.
+
+    def __init__(
+        self,
+        path: str,
+        options: Mapping[str, Any],
+        obs: Mapping[str, Any],
+        actions: Mapping[str, Any],
+        *,
+        normalize_obs: bool = False,
+        initial_log_std: float = 0.0,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        self._architecture = {
+            "path": path,
+            "options": dict(options),
+            "obs": dict(obs),
+            "actions": dict(actions),
+            "normalize_obs": normalize_obs,
+        }
+        drawn = Actions.from_state(actions)
+        self.obs_rows = ObsRows.from_state(obs)
+        self.num_actions = drawn.size
+        seed = _NO_SEED if generator is None else int(torch.randint(2**62, (), generator=generator))
+        self.own = OwnModule(
+            path, options, self.obs_rows, drawn.space, normalize_obs=normalize_obs, seed=seed
+        )
+        self.log_std = log_std_parameter(drawn.size, initial_log_std) if drawn.is_box else None
+        self._check()
+
+    def forward(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        outputs, values = self.own(rows)
+        return outputs, values
+
+    def update_statistics(self, rows: Tensor) -> None:
+        self.own.decoder.update_statistics(rows)
+
+    @torch.no_grad()
+    def _check(self) -> None:
+        """Runs a batch of observations, and refuses other outputs than the class needs."""
+        was_training = self.training
+        result = self.eval().own(sample_rows(self.obs_rows, _BATCH))
+        self.train(was_training)
+        expected = (
+            f"(outputs, values): float32 [{_BATCH}, {self.num_actions}] and float32 [{_BATCH}] for"
+            f" {_BATCH} observations"
+        )
+        fits = (
+            isinstance(result, tuple)
+            and len(result) == 2
+            and all(isinstance(each, Tensor) and each.dtype == torch.float32 for each in result)
+            and (result[0].shape, result[1].shape) == ((_BATCH, self.num_actions), (_BATCH,))
+        )
+        if not fits:
+            hint = ""
+            if isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Tensor):
+                hint = "; values.squeeze(-1) drops the last axis" if result[1].shape == (_BATCH, 1) else ""
+            raise ValueError(
+                f"network {self.own.path}: forward() should return {expected}; it returned {_describe(result)}{hint}"
+            )
+        for name, tensor in zip(("outputs", "values"), result, strict=True):
+            if not tensor.isfinite().all():
+                raise ValueError(
+                    f"network {self.own.path}: forward() gave NaN or infinity as {name} with its initial weights"
+                )
+
+    @staticmethod
+    def check_size(state: Mapping[str, Any]) -> None:
+        """The size is decided by the user's own code, which only trusted files name."""
+
+
+def own_path(state: Mapping[str, Any]) -> str | None:
+    """The import path that making the network of a policy's saved state imports; None: it imports nothing."""
+    path = state.get("architecture", {}).get("path")
+    return None if path is None else str(path)
+
+
+def check_own_network(path: str | None, options: Mapping[str, Any], state: Mapping[str, Any]) -> None:
+    """Refuses the saved state of a policy that would import another network, or give it other options, than settings
+    say: these have been checked against what their reader trusts.
+
+    Args:
+        path, options: of the settings.
+
+    Raises:
+        ValueError
+    """
+    if own_path(state) != path:
+        raise ValueError(f"the saved policy has the network {own_path(state)}, the settings have {path}")
+    saved = state.get("architecture", {}).get("options", {})
+    if path is not None and saved != options:
+        raise ValueError(
+            f"the saved policy's network has the options {saved}, the settings have {dict(options)}"
+        )
+
+
+def sample_rows(obs_rows: ObsRows, count: int) -> Tensor:
+    """Rows [count, size] that are valid observations: zeros, and of Discrete parts the first value."""
+    rows = np.zeros((count, obs_rows.size), obs_rows.dtype)
+    for part in obs_rows.parts:
+        if part.kind != "onehot":
+            continue
+        space = part.space
+        widths = [part.size] if isinstance(space, gymnasium.spaces.Discrete) else space.nvec.ravel().tolist()  # type: ignore[attr-defined]
+        numbers = np.zeros(part.size, np.float32)
+        numbers[np.concatenate([[0], np.cumsum(widths)[:-1]]).astype(np.int64)] = 1
+        rows[:, part.place] = numbers if rows.dtype == np.float32 else numbers.view(np.uint8)
+    return torch.from_numpy(rows)
+
+
+def _torch_type(obs_rows: ObsRows) -> torch.dtype:
+    return torch.uint8 if obs_rows.dtype == np.uint8 else torch.float32
+
+
+def _nested(
+    space: gymnasium.Space[Any], parts: Mapping[tuple[Any, ...], Tensor], path: tuple[Any, ...]
+) -> Any:
+    """The parts of an observation in dicts and tuples as of the space."""
+    if isinstance(space, gymnasium.spaces.Dict):
+        return {key: _nested(child, parts, (*path, key)) for key, child in space.spaces.items()}
+    if isinstance(space, gymnasium.spaces.Tuple):
+        return tuple(_nested(child, parts, (*path, index)) for index, child in enumerate(space.spaces))
+    return parts[path]
+
+
+def _describe(value: Any) -> str:
+    """Types and shapes of tensors, in one line."""
+    if isinstance(value, Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key!r}: {_describe(each)}" for key, each in value.items()) + "}"
+    if isinstance(value, tuple | list):
+        return "(" + ", ".join(map(_describe, value)) + ")"
+    return f"a {type(value).__name__}"
+
+
+def _line(error: Exception) -> str:
+    """An error in one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"

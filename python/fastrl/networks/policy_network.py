@@ -1,0 +1,231 @@
+"""Actors and critics for observations of any space."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from fastrl.envs.rows import ObsRows
+from fastrl.networks.actor_critic import Activation
+from fastrl.networks.distributions import log_std_parameter
+from fastrl.networks.encoders import Decoder, Encoder, EncoderKind, initialize
+from fastrl.networks.parameters import SavedNetwork, check_shapes, flat_size, load_weights, write_flat
+from fastrl.networks.perceptron import Linear
+
+# Of the numbers that a file's observation space may have, for each number of its weights. Encoders have more weights
+# than images have numbers; bounds of a space take memory, too.
+_NUMBERS_PER_WEIGHT = 4
+
+
+class TorchPolicy(SavedNetwork):
+    """A policy and a value function that PyTorch computes, also where experience is collected.
+
+    Class attributes:
+        kind: names the class in `state`.
+
+    Attributes:
+        obs_rows: the observations.
+        num_actions: length of the policy's output: number of actions, sum of the numbers of actions (MultiDiscrete), or
+            numbers in an action (Box).
+        log_std: of a Gaussian, Parameter [num_actions]; None for discrete actions. The learner keeps it within
+            `fastrl.networks.distributions.LOG_STD_RANGE`.
+        has_noise: it draws random numbers in ``train()`` mode, as dropout does.
+    """
+
+    kind: ClassVar[str]
+    obs_rows: ObsRows
+    num_actions: int
+    log_std: nn.Parameter | None
+    has_noise: bool
+
+    def forward(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """``outputs(rows)`` and ``value(rows)``."""
+        raise NotImplementedError
+
+    def outputs(self, rows: Tensor) -> Tensor:
+        """The policy at observations [B, size], as float [B, num_actions]: unnormalised log-probabilities (logits) of
+        discrete actions, means of continuous ones."""
+        return self(rows)[0]
+
+    def value(self, rows: Tensor) -> Tensor:
+        """Expected discounted returns float [B] at observations [B, size]."""
+        return self(rows)[1]
+
+    def update_statistics(self, rows: Tensor) -> None:
+        """Adds observations [B, size] to the running statistics that whiten them, if there are any."""
+
+    def state(self) -> dict[str, Any]:
+        """See `SavedNetwork.state`; with the ``kind``."""
+        return {**super().state(), "kind": self.kind}
+
+    @classmethod
+    def without_weights(cls, architecture: Mapping[str, Any]) -> Self:
+        """A network whose weights are to be loaded; what they are until then is not defined."""
+        return cls(**architecture, generator=torch.Generator())
+
+    @property
+    def actor_nbytes(self) -> int:
+        """Size of what `actor_weights` writes, bytes."""
+        return 4 * flat_size(self)
+
+    def actor_weights(self, out: NDArray[np.float32]) -> None:
+        """Writes what ``TorchActor.load`` reads: all weights and statistics, as they are now.
+
+        Args:
+            out: float32 [``actor_nbytes`` / 4].
+
+        Raises:
+            ValueError: ``out`` is not such an array.
+        """
+        write_flat(self, out)
+
+
+class EncodedPolicy(TorchPolicy):
+    """A policy and a value function: encoders, and a linear layer each.
+
+    The last layers' weights are orthogonal with gain 0.01 (policy) and 1 (value), their biases zero (Huang et al., "The
+    37 Implementation Details of Proximal Policy Optimization", 2022, detail 2).
+
+    Args:
+        obs: `ObsRows.state` of the observations.
+        num_actions: see `TorchPolicy`.
+        encoder: network for images; see `Encoder`.
+        hidden: widths of the hidden layers; may be empty.
+        activation: after each hidden layer.
+        shared_trunk: policy and value share the encoder, and differ in their last layers alone.
+        layer_norm: normalise the inputs of the activations of linear layers.
+        dropout: share of linear layers' outputs that are set to zero while learning.
+        normalize_obs: whiten numbers that are not of images by the running statistics in ``obs_norm``.
+        continuous: actions are draws from a Gaussian.
+        initial_log_std: of the Gaussian.
+        generator: where the initial weights come from; None: torch's global generator.
+    """
+
+    kind = "encoded"
+
+    def __init__(
+        self,
+        obs: Mapping[str, Any],
+        num_actions: int,
+        *,
+        encoder: EncoderKind = "auto",
+        hidden: Sequence[int] = (64, 64),
+        activation: Activation = "relu",
+        shared_trunk: bool = True,
+        layer_norm: bool = False,
+        dropout: float = 0.0,
+        normalize_obs: bool = False,
+        continuous: bool = False,
+        initial_log_std: float = 0.0,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        self._architecture = {
+            "obs": dict(obs),
+            "num_actions": num_actions,
+            "encoder": encoder,
+            "hidden": list(hidden),
+            "activation": activation,
+            "shared_trunk": shared_trunk,
+            "layer_norm": layer_norm,
+            "dropout": dropout,
+            "normalize_obs": normalize_obs,
+            "continuous": continuous,
+        }
+        self.obs_rows = ObsRows.from_state(obs)
+        self.num_actions = num_actions
+        self.has_noise = dropout > 0
+        self.decoder = Decoder(self.obs_rows, normalize_obs)
+
+        def trunk() -> Encoder:
+            return Encoder(
+                self.decoder,
+                encoder,
+                hidden,
+                activation,
+                layer_norm=layer_norm,
+                dropout=dropout,
+                generator=generator,
+            )
+
+        self.actor_trunk = trunk()
+        self.critic_trunk = None if shared_trunk else trunk()
+        self.actor = Linear(self.actor_trunk.size, num_actions)
+        self.critic = Linear(self.actor_trunk.size, 1)
+        initialize(self.actor, 0.01, generator)
+        initialize(self.critic, 1.0, generator)
+        self.log_std = log_std_parameter(num_actions, initial_log_std) if continuous else None
+
+    def forward(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        decoded = self.decoder(rows)
+        features = self.actor_trunk(*decoded)
+        of_value = features if self.critic_trunk is None else self.critic_trunk(*decoded)
+        return self.actor(features), self.critic(of_value).squeeze(-1)
+
+    def outputs(self, rows: Tensor) -> Tensor:
+        outputs: Tensor = self.actor(self.actor_trunk(*self.decoder(rows)))
+        return outputs
+
+    def value(self, rows: Tensor) -> Tensor:
+        trunk = self.actor_trunk if self.critic_trunk is None else self.critic_trunk
+        values: Tensor = self.critic(trunk(*self.decoder(rows))).squeeze(-1)
+        return values
+
+    def update_statistics(self, rows: Tensor) -> None:
+        self.decoder.update_statistics(rows)
+
+    @classmethod
+    def without_weights(cls, architecture: Mapping[str, Any]) -> Self:
+        # Orthogonal weights take a second for images.
+        with torch.device("meta"):
+            network = cls(**architecture)
+        return network.to_empty(device="cpu")
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any], **options: Any) -> Self:
+        """See `SavedNetwork.from_state`."""
+        cls.check_size(state)
+        network = cls.without_weights(state["architecture"])
+        load_weights(network, state["weights"])
+        return network
+
+    @classmethod
+    def check_size(cls, state: Mapping[str, Any]) -> None:
+        """Refuses an architecture of other or more numbers than the weights, before memory is taken for it.
+
+        Raises:
+            ValueError
+        """
+        architecture, weights = state["architecture"], state["weights"]
+        there = sum(tensor.numel() for tensor in weights.values())
+        numbers, leaves = claimed_numbers(architecture["obs"])
+        layers = len(architecture["hidden"]) + leaves
+        if numbers > _NUMBERS_PER_WEIGHT * there or layers > len(weights):
+            raise ValueError(
+                f"a network of {layers} layers for observations of {numbers:,} numbers is claimed, the weights are"
+                f" {len(weights)} arrays of {there:,} numbers"
+            )
+        # Without memory.
+        with torch.device("meta"):
+            claimed = cls(**architecture).state_dict()
+        check_shapes(claimed, weights)
+
+
+def claimed_numbers(space: Mapping[str, Any]) -> tuple[int, int]:
+    """How many numbers and leaves a saved observation space has (see `ObsRows.state`), without making it.
+
+    Raises:
+        ValueError: a size is negative.
+    """
+    if "spaces" in space:
+        found = [claimed_numbers(child) for child in space["spaces"]]
+        return sum(numbers for numbers, _ in found), sum(leaves for _, leaves in found)
+    numbers = 1
+    for side in space.get("shape", ()):
+        if side < 0:
+            raise ValueError(f"a shape of {space['shape']} is claimed")
+        numbers *= side
+    return numbers, 1

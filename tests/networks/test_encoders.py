@@ -1,0 +1,139 @@
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
+
+from fastrl.envs.rows import ObsRows
+from fastrl.networks.encoders import Decoder, Encoder, image_place
+
+IMAGE = Box(0, 255, (84, 84, 4), np.uint8)
+MIXED = Dict(
+    {
+        "picture": Box(0, 255, (7, 7, 3), np.uint8),
+        "number": Discrete(4),
+        "box": Box(-9, 9, (2, 2), np.float32),
+    }
+)
+
+
+def seeded(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def rows_of(space, count=3):
+    space.seed(0)
+    obs_rows = ObsRows(space)
+    samples = [space.sample() for _ in range(count)]
+    out = np.zeros((count, obs_rows.size), obs_rows.dtype)
+    for sample, row in zip(samples, out, strict=True):
+        obs_rows.write(sample, row)
+    return obs_rows, samples, torch.from_numpy(out)
+
+
+class TestDecoder:
+    def test_parts_come_back_as_they_were(self):
+        obs_rows, samples, rows = rows_of(MIXED)
+        decoder = Decoder(obs_rows)
+        numbers, [picture] = decoder(rows)
+        assert picture.shape == (3, 3, 7, 7)
+        for i, sample in enumerate(samples):
+            expected = torch.from_numpy(sample["picture"]).permute(2, 0, 1) / 255
+            torch.testing.assert_close(picture[i], expected)
+            own = torch.cat(
+                [
+                    torch.from_numpy(sample["box"]).flatten(),
+                    torch.nn.functional.one_hot(torch.tensor(sample["number"]), 4).float(),
+                ]
+            )
+            assert sorted(numbers[i].tolist()) == sorted(own.tolist())
+
+    @pytest.mark.parametrize("place", range(3))
+    def test_one_row_alone(self, place):
+        """A row in the middle of an array starts at an odd address."""
+        obs_rows, _, rows = rows_of(MIXED)
+        decoder = Decoder(obs_rows)
+        torch.testing.assert_close(
+            decoder.numbers(rows[place : place + 1]), decoder.numbers(rows)[place : place + 1]
+        )
+
+    def test_rows_without_images_are_numbers(self):
+        obs_rows, _, rows = rows_of(Tuple([Discrete(3), MultiDiscrete([2, 3])]))
+        numbers, images = Decoder(obs_rows)(rows)
+        assert torch.equal(numbers, rows)
+        assert images == []
+
+    def test_only_numbers_are_whitened(self):
+        obs_rows, _, rows = rows_of(MIXED, 50)
+        decoder = Decoder(obs_rows, normalize=True)
+        before = decoder(rows)[1]
+        decoder.update_statistics(rows)
+        numbers, images = decoder(rows)
+        torch.testing.assert_close(numbers.mean(0), torch.zeros(8), atol=1e-4, rtol=0)
+        assert torch.equal(images[0], before[0])
+        assert Decoder(ObsRows(IMAGE), normalize=True).norm is None
+
+    @pytest.mark.parametrize(
+        ("shape", "channels", "last"),
+        [((84, 84), 1, False), ((84, 84, 4), 4, True), ((4, 84, 84), 4, False), ((7, 7, 3), 3, True)],
+    )
+    def test_finds_channels(self, shape, channels, last):
+        [part] = ObsRows(Box(0, 255, shape, np.uint8)).parts
+        place = image_place(part)
+        assert place.shape[0] == channels
+        assert place.channels_last == last
+
+
+class TestEncoder:
+    @pytest.mark.parametrize("kind", ["auto", "nature", "impala", "mlp"])
+    @pytest.mark.parametrize(
+        "space", [IMAGE, MIXED, Box(0, 255, (10, 10), np.uint8), Box(0, 255, (3, 36, 50), np.uint8)], ids=str
+    )
+    def test_gives_features(self, kind, space):
+        obs_rows, _, rows = rows_of(space)
+        decoder = Decoder(obs_rows)
+        encoder = Encoder(
+            decoder, kind, (32,), "tanh", layer_norm=True, dropout=0.1, generator=seeded()
+        ).eval()
+        features = encoder(*decoder(rows))
+        assert features.shape == (3, encoder.size) == (3, 32)
+        assert features.isfinite().all()
+        assert not torch.equal(features[0], features[1])
+        # Rows do not depend on each other.
+        torch.testing.assert_close(encoder(*decoder(rows[:1])), features[:1])
+
+    def test_nature_is_the_network_of_the_paper(self):
+        encoder = Encoder(Decoder(ObsRows(IMAGE)), "nature", (), "relu")
+        assert encoder.size == 512
+        assert sum(parameter.numel() for parameter in encoder.parameters()) == 1_684_128
+
+    def test_starts_orthogonal_with_zero_biases(self):
+        encoder = Encoder(Decoder(ObsRows(MIXED)), "nature", (16,), "relu", generator=seeded())
+        for name, parameter in encoder.named_parameters():
+            if name.endswith("bias"):
+                assert not parameter.any()
+                continue
+            matrix = parameter.detach().flatten(1)
+            if matrix.shape[0] > matrix.shape[1]:
+                matrix = matrix.T
+            torch.testing.assert_close(matrix @ matrix.T, 2 * torch.eye(len(matrix)), atol=1e-5, rtol=0)
+
+    def test_weights_come_from_the_generator_alone(self):
+        before = torch.random.get_rng_state()
+        decoder = Decoder(ObsRows(MIXED))
+        first, again, other = (
+            torch.nn.utils.parameters_to_vector(
+                Encoder(decoder, "impala", (8,), "relu", generator=seeded(seed)).parameters()
+            )
+            for seed in (1, 1, 2)
+        )
+        assert torch.equal(torch.random.get_rng_state(), before)
+        assert torch.equal(first, again)
+        assert not torch.equal(first, other)
+
+
+def test_images_are_read_where_they_lie():
+    """Of channels last a row is the image's memory, without a copy."""
+    obs_rows, _, rows = rows_of(IMAGE)
+    [image] = Decoder(obs_rows).pixels(rows)
+    assert image.data_ptr() == rows.data_ptr()
+    assert image.dtype == torch.uint8

@@ -1,0 +1,86 @@
+"""Networks as a user writes them, good and bad."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+class Net(nn.Module):
+    """For vectors."""
+
+    def __init__(self, obs_space: Any, action_space: Any, width: int = 16, dropout: float = 0.0) -> None:
+        super().__init__()
+        outputs = int(action_space.n) if hasattr(action_space, "n") else action_space.shape[0]
+        self.body = nn.Sequential(nn.LazyLinear(width), nn.Tanh(), nn.Dropout(dropout))
+        self.policy, self.values = nn.Linear(width, outputs), nn.Linear(width, 1)
+
+    def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        features = self.body(obs.flatten(1))
+        return self.policy(features), self.values(features).squeeze(-1)
+
+
+class DictNet(nn.Module):
+    """For `space_envs.Cards`."""
+
+    def __init__(self, obs_space: Any, action_space: Any) -> None:
+        super().__init__()
+        picture = obs_space["picture"].shape
+        self.body = nn.Linear(picture[0] * picture[1] * picture[2] + 4, 32)
+        self.policy, self.values = nn.Linear(32, int(action_space.n)), nn.Linear(32, 1)
+
+    def forward(self, obs: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+        assert obs["picture"].dtype == torch.uint8
+        parts = [obs["picture"].flatten(1) / 255, obs["number"], obs["noise"]]
+        features = self.body(torch.cat(parts, 1)).relu()
+        return self.policy(features), self.values(features).squeeze(-1)
+
+
+class Pair(Net):
+    """For tuples of two."""
+
+    def forward(self, obs: Any) -> tuple[Tensor, Tensor]:
+        return super().forward(torch.cat([obs[0], obs[1].flatten(1)], 1))
+
+
+class Column(Net):
+    def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        outputs, values = super().forward(obs)
+        return outputs, values.unsqueeze(-1)
+
+
+class Alone(Net):
+    def forward(self, obs: Tensor) -> Any:
+        return super().forward(obs)[0]
+
+
+class Infinite(Net):
+    def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        outputs, values = super().forward(obs)
+        return outputs, values / 0
+
+
+class Raises(nn.Module):
+    def __init__(self, obs_space: Any, action_space: Any) -> None:
+        super().__init__()
+        self.body = nn.Linear(7, 7)
+
+    def forward(self, obs: Tensor) -> Any:
+        return self.body(obs)
+
+
+class Double(Net):
+    def __init__(self, obs_space: Any, action_space: Any) -> None:
+        super().__init__(obs_space, action_space)
+        self.scale = nn.Parameter(torch.ones(3, dtype=torch.float64))
+
+
+class Fixed(nn.Module):
+    def __init__(self, obs_space: Any, action_space: Any) -> None:
+        super().__init__()
+
+    def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        return torch.zeros(len(obs), 2), torch.zeros(len(obs))
+
+
+NOT_A_MODULE = 3
