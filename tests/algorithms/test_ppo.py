@@ -474,16 +474,9 @@ class TestUpdate:
 
 
 class TestRefuses:
-    @pytest.mark.parametrize(
-        "obs_space",
-        [
-            gymnasium.spaces.Box(0, 1, (3, 4), np.float32),
-            gymnasium.spaces.Box(0, 1, (3,), np.float64),
-            gymnasium.spaces.Discrete(4),
-        ],
-    )
-    def test_observations_it_cannot_handle(self, obs_space):
-        with pytest.raises(ValueError, match="one-dimensional float32 Box"):
+    def test_observations_it_cannot_handle(self):
+        obs_space = gymnasium.spaces.Text(3)
+        with pytest.raises(ValueError, match="observations should be a Box, Discrete"):
             PPO(PPOConfig(), Problem(obs_space, gymnasium.spaces.Discrete(2), 1, total_steps=1))
 
     @pytest.mark.parametrize(

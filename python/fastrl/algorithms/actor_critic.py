@@ -1,8 +1,7 @@
 """Base of algorithms that learn an actor and a critic from rollouts: network, optimiser, loading, saving."""
 
-import functools
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
@@ -14,15 +13,17 @@ from pydantic import Field
 from torch import Tensor
 
 from fastrl.algorithms import hyper_parameters as hp
+from fastrl.algorithms.network_settings import NetworkConfig, make_network
 from fastrl.algorithms.optimizer import Optimizer
 from fastrl.algorithms.protocol import Algorithm, Problem
 from fastrl.algorithms.reward_scaling import ReturnScale
 from fastrl.algorithms.schedules import LinearSchedule
-from fastrl.envs.rows import ObsRows
+from fastrl.envs.rows import ActionRows, ObsRows
 from fastrl.networks.action_space import Actions
-from fastrl.networks.actor_critic import Activation, ActorCritic
-from fastrl.networks.compiled_actor import MAX_OBS_DIM, ActorSpec, MlpActor
-from fastrl.networks.distributions import LOG_STD_RANGE
+from fastrl.networks.actor_critic import ActorCritic
+from fastrl.networks.compiled_actor import Actor, ActorSpec
+from fastrl.networks.distributions import LOG_STD_RANGE, choices_of
+from fastrl.networks.own_network import check_own_network
 from fastrl.networks.parameters import (
     check_architecture,
     check_layers,
@@ -30,10 +31,20 @@ from fastrl.networks.parameters import (
     generator_of,
     load_weights,
 )
+from fastrl.networks.torch_actor import (
+    CHUNK,
+    PolicyNet,
+    actor_spec,
+    loaded_actor,
+    policy_from_state,
+    policy_type,
+)
 from fastrl.rollout.fragment import Fragment
 from fastrl.rollout.layout import lay_out
 from fastrl.rollout.rollout import Rollout
 from fastrl.utils.config import section
+from fastrl.utils.env_options import parse_options
+from fastrl.utils.seeding import stream
 from fastrl.utils.timer import Stopwatch
 
 # Rows of the critic's forward passes over a whole rollout: large enough to be cheap a row, small enough for
@@ -42,7 +53,7 @@ VALUE_CHUNK = 4096
 
 
 @section
-class ActorCriticConfig:
+class ActorCriticConfig(NetworkConfig):
     """Hyper-parameters of actor-critic algorithms. Schedules are linear in the environment steps done."""
 
     num_steps: hp.NumSteps = 100
@@ -61,11 +72,12 @@ class ActorCriticConfig:
     reward_scale: Annotated[
         float, Field(gt=0, description="rewards are multiplied by this before learning")
     ] = 1.0
-    hidden: hp.ActorCriticWidths = (64, 64)
-    activation: Annotated[
-        Activation, Field(description="after each hidden layer; tanh is much slower on CPUs")
-    ] = "relu"
-    initial_log_std: hp.InitialLogStd = 0.0
+    squash_actions: Annotated[
+        bool,
+        Field(
+            description="continuous actions are brought within their bounds by tanh instead of being clipped to them"
+        ),
+    ] = False
 
 
 class ActorCriticLearner(Algorithm[Sequence[Fragment]]):
@@ -73,7 +85,8 @@ class ActorCriticLearner(Algorithm[Sequence[Fragment]]):
 
     Args:
         config: hyper-parameters.
-        problem: rows of observations are float32; actions are discrete or of a Box. Rollouts stay in main memory.
+        problem: spaces of any kind that has rows (see `fastrl.envs.rows`). Rollouts stay in main memory; of images
+            minibatches alone become float32.
         precision: of the network's arithmetic on CUDA.
         compiled: ``torch.compile`` the network on CUDA.
 
@@ -84,8 +97,6 @@ class ActorCriticLearner(Algorithm[Sequence[Fragment]]):
     """
 
     learns_from = "rollouts"
-    obs_kinds = frozenset({"vector"})
-    action_kinds = frozenset({"discrete", "box"})
     config: ActorCriticConfig
 
     def __init__(
@@ -97,27 +108,23 @@ class ActorCriticLearner(Algorithm[Sequence[Fragment]]):
         compiled: bool = False,
     ) -> None:
         self.config = config
-        obs_dim = problem.obs_dim
-        if obs_dim > MAX_OBS_DIM:
-            raise ValueError(
-                f"observations have {obs_dim:,} numbers each, the most that a compiled network takes is {MAX_OBS_DIM:,}"
-            )
-        self.actions = Actions(problem.action_space)
+        self.obs_rows = problem.obs_rows
+        self.actions = Actions(problem.action_space, config.squash_actions)
+        self._choices = choices_of(self.actions)
         if self.action_masks and self.actions.is_box:
             raise ValueError("action masks are for discrete actions: set action_masks to false")
         self.total_steps = problem.total_steps
         self.steps = 0
         self.device = torch.device(problem.device)
-        self.policy = ActorCritic(
-            obs_dim,
-            self.actions.size,
-            config.hidden,
-            config.activation,
+        self._seed = problem.seed
+        self.policy: PolicyNet = make_network(
+            config,
+            self.obs_rows,
+            self.actions,
             normalize_obs=config.normalize_obs,
-            continuous=self.actions.is_box,
-            initial_log_std=config.initial_log_std,
             generator=generator_of(np.random.SeedSequence(problem.seed).spawn(1)[0]),
         ).to(self.device)
+        self.policy.eval()
         self._parameters = flatten_parameters(self.policy)
         on_cuda = self.device.type == "cuda"
         self._optimizer = Optimizer(self._parameters, precision if on_cuda else "fp32", eps=1e-5)
@@ -127,22 +134,33 @@ class ActorCriticLearner(Algorithm[Sequence[Fragment]]):
         self.rollout = Rollout(
             config.num_steps,
             problem.num_envs,
-            obs_dim,
+            self.obs_rows.size,
             self.actions.size,
             masks=self.action_masks,
             continuous=self.actions.is_box,
+            action_width=0 if self._choices is None else self._choices.num_parts,
+            obs_dtype=self.obs_rows.dtype,
         )
+        # Images that are equal are so rare that to look for them does not pay.
+        self._has_images = self.obs_rows.dtype == np.uint8
+        self._chunk = CHUNK if self._has_images else VALUE_CHUNK
+        # Passes in train() mode since the last rollout was loaded.
+        self._passes = 0
         self._metrics: Any = None
 
         self._forward = torch.compile(self.policy, dynamic=True) if compiled and on_cuda else self.policy
         _keep_freed_memory()
 
     def actor_spec(self) -> ActorSpec:
-        return functools.partial(MlpActor, self.policy.actor_architecture())
+        return actor_spec(self.policy, self.actions)
+
+    @property
+    def squash_actions(self) -> bool:
+        return self.config.squash_actions
 
     @property
     def weights_nbytes(self) -> int:
-        return self.actor_spec()().weights_nbytes
+        return self.policy.actor_nbytes
 
     def write_weights(self, out: Any) -> None:
         self.policy.actor_weights(np.frombuffer(out, np.float32))
@@ -174,13 +192,32 @@ class ActorCriticLearner(Algorithm[Sequence[Fragment]]):
             if self._return_scale is not None:
                 self._reward_scale = self.config.reward_scale * self._return_scale.update(fragments)
         self.steps += len(self.rollout)
+        self._passes = 0
 
-    def _values(self, obs: NDArray[np.float32]) -> NDArray[np.float32]:
+    def _values(self, obs: NDArray[Any]) -> NDArray[np.float32]:
         """Values float32 [B] of observations [B, obs_dim]."""
+        return self._in_chunks(self.policy.value, obs).numpy() if len(obs) else np.zeros(0, np.float32)
+
+    def _in_chunks(self, network: Callable[[Tensor], Tensor], obs: NDArray[Any]) -> Tensor:
+        """Outputs float32 [B, ...] of a network at observations [B, obs_dim]."""
         with torch.inference_mode(), self._optimizer.autocast():
-            chunks = torch.from_numpy(obs).split(VALUE_CHUNK)
-            values = [self.policy.value(chunk.to(self.device)).float() for chunk in chunks]
-            return torch.cat(values).cpu().numpy()
+            chunks = torch.from_numpy(obs).split(self._chunk)
+            return torch.cat([network(chunk.to(self.device)).float() for chunk in chunks]).cpu()
+
+    def _train_pass(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        """Outputs and values float [B, ...] at observations [B, obs_dim], for gradients. Dropout is on; what it draws
+        follows from the seed and the steps done, so that a resumed run draws the same."""
+        if isinstance(self.policy, ActorCritic) or not self.policy.has_noise:
+            return self._forward(obs)
+        self._passes += 1
+        # Within it PyTorch's global generator is ours.
+        with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
+            torch.manual_seed(int(stream(self._seed, self.steps, self._passes)) >> 1)
+            self.policy.train()
+            try:
+                return self._forward(obs)
+            finally:
+                self.policy.eval()
 
     def _descend(
         self, outputs: Sequence[Tensor], gradients: Sequence[Tensor], learning_rate: float
@@ -214,7 +251,7 @@ class ActorCriticLearner(Algorithm[Sequence[Fragment]]):
             )
 
     def policy_state(self) -> dict[str, Any]:
-        """Weights, architecture (see `ActorCritic.from_state`) and action space. Not a copy."""
+        """Weights, architecture (see `fastrl.networks.torch_actor.policy_from_state`) and action space. Not a copy."""
         return {**self.policy.state(), "action_space": self.actions.state()}
 
     @classmethod
@@ -223,34 +260,37 @@ class ActorCriticLearner(Algorithm[Sequence[Fragment]]):
         policy: Mapping[str, Any],
         obs_space: gymnasium.Space[Any],
         action_space: gymnasium.Space[Any],
-    ) -> MlpActor:
-        network, actions = ActorCritic.from_state(dict(policy)), Actions(action_space)
-        obs_dim, own = ObsRows(obs_space).size, policy["action_space"]
-        fits = (network.num_actions, network.log_std is not None) == (actions.size, actions.is_box)
-        if network.obs_dim != obs_dim or own != actions.state() or not fits:
+    ) -> Actor:
+        network, own = policy_from_state(policy), policy["action_space"]
+        obs_rows = ObsRows(obs_space)
+        actions = Actions(ActionRows(action_space).flat_space, bool(own.get("squash")))
+        if isinstance(network, ActorCritic):
+            fits = obs_rows.dtype == np.float32 and obs_rows.size == network.obs_dim
+        else:
+            fits = obs_rows.state() == network.obs_rows.state()
+        if not fits or own != actions.state() or network.num_actions != actions.size:
+            takes = network.obs_dim if isinstance(network, ActorCritic) else network.obs_rows.size
             raise ValueError(
-                f"the policy takes {network.obs_dim} numbers for {own}, the environment has {obs_dim} for"
-                f" {actions.state()}"
+                f"the policy takes {takes} numbers for {own}, the environment has {obs_rows.size} for {actions.state()}"
             )
-        actor = MlpActor(network.actor_architecture())
-        weights = np.zeros(actor.weights_nbytes // 4, np.float32)
-        network.actor_weights(weights)
-        actor.load(weights.data)
-        return actor
+        return loaded_actor(network, actions)
 
     def load_policy(self, state: Mapping[str, Any]) -> list[str]:
         """Statistics of observations are loaded, too."""
         ours, theirs = self.actions.state(), state["actions"]
         if ours != theirs:
             raise ValueError(f"its actions are {theirs}, not {ours}")
-        check_architecture(state["policy"]["architecture"], self.policy.state()["architecture"])
+        check_architecture(_described(state["policy"]), _described(self.policy.state()))
         load_weights(self.policy, state["policy"]["weights"])
         return []
 
     @classmethod
     def check_state(cls, config: Any, state: Mapping[str, Any]) -> None:
-        check_layers(state["policy"], hidden=config.hidden)
-        ActorCritic.check_size(state["policy"])
+        policy = state["policy"]
+        check_own_network(config.network, parse_options(config.network_options), policy)
+        if config.network is None:
+            check_layers(policy, hidden=config.hidden)
+        policy_type(policy).check_size(policy)
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -262,7 +302,7 @@ class ActorCriticLearner(Algorithm[Sequence[Fragment]]):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        architecture, saved = self.policy.state()["architecture"], state["policy"]["architecture"]
+        architecture, saved = _described(self.policy.state()), _described(state["policy"])
         if saved != architecture:
             raise ValueError(f"the saved network is {saved}, this run's is {architecture}")
         if (state["return_scale"] is None) != (self._return_scale is None):
@@ -272,6 +312,11 @@ class ActorCriticLearner(Algorithm[Sequence[Fragment]]):
         if self._return_scale is not None:
             self._return_scale.load_state_dict(state["return_scale"])
         self.steps = state["steps"]
+
+
+def _described(policy: Mapping[str, Any]) -> dict[str, Any]:
+    """The architecture of a saved policy, with its kind if it has one."""
+    return policy["architecture"] | ({"kind": policy["kind"]} if "kind" in policy else {})
 
 
 def _keep_freed_memory() -> None:

@@ -127,10 +127,13 @@ class Impala(ActorCriticLearner):
         entropy_coef = self._scheduled(config.entropy_coef, config.final_entropy_coef)
         with watch("update"):
             # One pass serves the corrections and the gradient. The row after the last has a value only.
-            outputs, all_values = self._forward(rollout.tensors["obs"].flatten(0, 1).to(self.device))
+            outputs, all_values = self._train_pass(rollout.tensors["obs"].flatten(0, 1).to(self.device))
             values, log_std = all_values[: len(rollout)], self.policy.log_std
             log_probs, entropy = log_probs_and_entropy(
-                outputs[: len(rollout)], log_std, self.rollout.flat("actions").to(self.device)
+                outputs[: len(rollout)],
+                log_std,
+                self.rollout.flat("actions").to(self.device),
+                self._choices,
             )
             rollout.values[:] = all_values.detach().cpu().numpy().reshape(rollout.values.shape)
         with watch("returns"):
@@ -157,8 +160,7 @@ class Impala(ActorCriticLearner):
             losses = impala_losses(log_probs, entropy, values, advantages, returns)
             loss = losses.policy_loss + config.value_coef * losses.value_loss - entropy_coef * losses.entropy
             grad_norm = self._descend((loss,), (torch.ones_like(loss),), learning_rate)
-            if self.policy.obs_norm is not None:
-                self.policy.obs_norm.update(self.rollout.flat("obs"))
+            self.policy.update_statistics(self.rollout.flat("obs"))
             self._check_parameters()
         ratios = np.exp(np.minimum(log_ratios, 80))
         return ImpalaMetrics(

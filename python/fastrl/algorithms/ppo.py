@@ -11,14 +11,10 @@ from pydantic import Field
 from torch import Tensor
 
 from fastrl.algorithms import hyper_parameters as hp
-from fastrl.algorithms.actor_critic import (
-    VALUE_CHUNK,
-    ActorCriticConfig,
-    ActorCriticLearner,
-)
+from fastrl.algorithms.actor_critic import ActorCriticConfig, ActorCriticLearner
 from fastrl.algorithms.ppo_loss import log_probs_of, surrogate_gradient
 from fastrl.algorithms.protocol import Problem
-from fastrl.networks.distributions import mask_logits
+from fastrl.networks.distributions import Choices, mask_logits
 from fastrl.networks.parameters import generator_of
 from fastrl.rollout.fragment import Fragment
 from fastrl.rollout.rollout import explained_variance
@@ -90,9 +86,9 @@ class Minibatch(NamedTuple):
         rollout.
     """
 
-    obs: Tensor  # float32 [D, obs_dim], the different observations
+    obs: Tensor  # [D, obs_dim], the different observations
     rows: Tensor  # int64 [B], which of them each sample has
-    actions: Tensor  # int64 [B], or draws float32 [B, n]
+    actions: Tensor  # int64 [B] or [B, n], or draws float32 [B, n]
     log_probs: Tensor  # float32 [B], when the actions were chosen
     advantages: Tensor  # float32 [B]
     returns: Tensor  # float32 [B]
@@ -146,6 +142,7 @@ def ppo_gradients(
     batch: Minibatch,
     *,
     log_std: Tensor | None = None,
+    choices: Choices | None = None,
     clip_range: float,
     value_clip: float | None,
     value_coef: float,
@@ -157,6 +154,7 @@ def ppo_gradients(
         outputs: of the actor, float32 [D, size]: logits before masking, or means.
         values: float32 [D].
         log_std: float32 [n] of a Gaussian; None for discrete actions.
+        choices: of multi-discrete actions; None for others.
     """
     policy = surrogate_gradient(
         outputs,
@@ -166,6 +164,7 @@ def ppo_gradients(
         batch.advantages,
         rows=batch.rows,
         masks=batch.masks,
+        choices=choices,
         clip_range=clip_range,
         entropy_coef=entropy_coef,
     )
@@ -263,8 +262,7 @@ class PPO(ActorCriticLearner):
                 rows.append(torch.stack([*losses, grad_norm]))
                 if config.target_kl is not None and losses.approx_kl > config.target_kl:
                     break
-            if self.policy.obs_norm is not None:
-                self.policy.obs_norm.update(self.rollout.flat("obs"))
+            self.policy.update_statistics(self.rollout.flat("obs"))
             means = torch.stack(rows).mean(0).tolist()
             policy_loss, value_loss, entropy, approx_kl, clip_fraction, grad_norm = means
             self._check_parameters()
@@ -284,7 +282,7 @@ class PPO(ActorCriticLearner):
     def _evaluate(self) -> None:
         """Values of all observations of the rollout, and of the last ones of episodes that were cut off."""
         rollout = self.rollout
-        rollout.find_groups()
+        rollout.find_groups(merge=not self._has_images)
         rollout.values[:] = self._values(rollout.distinct("obs"))[rollout.groups]
         cut_off = rollout.cut_off()
         rollout.final_values[cut_off] = self._values(rollout.final_obs[cut_off])
@@ -293,16 +291,13 @@ class PPO(ActorCriticLearner):
     def _log_probs(self) -> NDArray[np.float32]:
         """Log-probabilities of the rollout's actions under the policy as it is, float32 [T, N]; after `_evaluate`."""
         rollout = self.rollout
-        with torch.inference_mode(), self._optimizer.autocast():
-            chunks = torch.from_numpy(rollout.distinct("obs")).split(VALUE_CHUNK)
-            outputs = torch.cat(
-                [self.policy.outputs(chunk.to(self.device)).float() for chunk in chunks]
-            ).cpu()
+        outputs = self._in_chunks(self.policy.outputs, rollout.distinct("obs"))
+        with torch.inference_mode():
             if rollout.masks is not None:
                 outputs = mask_logits(outputs, torch.from_numpy(rollout.distinct("masks")))
             log_std = None if self.policy.log_std is None else self.policy.log_std.cpu()
             of_samples = outputs.index_select(0, self.rollout.flat("groups"))
-            log_probs = log_probs_of(of_samples, log_std, self.rollout.flat("actions")).numpy()
+            log_probs = log_probs_of(of_samples, log_std, self.rollout.flat("actions"), self._choices).numpy()
         chosen: NDArray[np.float32] = log_probs.reshape(rollout.log_probs.shape)
         return chosen
 
@@ -312,7 +307,9 @@ class PPO(ActorCriticLearner):
         names = ("actions", "log_probs", "advantages", "returns", "values")
         samples = {name: self.rollout.flat(name).to(self.device) for name in names}
         groups = self.rollout.flat("groups").to(self.device)
-        obs = torch.from_numpy(rollout.distinct("obs")).to(self.device)
+        obs = torch.from_numpy(rollout.distinct("obs"))
+        if not self._has_images:
+            obs = obs.to(self.device)
         masks = None if rollout.masks is None else torch.from_numpy(rollout.distinct("masks")).to(self.device)
         parts = -(-len(rollout) // self.config.minibatch_size)
         for _ in range(self.config.num_epochs):
@@ -320,7 +317,7 @@ class PPO(ActorCriticLearner):
             for part in order.tensor_split(parts):
                 chosen, rows = groups[part].unique(return_inverse=True)
                 yield Minibatch(
-                    obs=obs[chosen],
+                    obs=obs[chosen.to(obs.device)].to(self.device),
                     rows=rows,
                     masks=None if masks is None else masks[chosen],
                     **{name: sample[part] for name, sample in samples.items()},
@@ -332,7 +329,7 @@ class PPO(ActorCriticLearner):
         """One step of the optimiser. Returns the losses and the gradient's norm before clipping."""
         log_std = self.policy.log_std
         with self._optimizer.autocast():
-            outputs, values = self._forward(batch.obs)
+            outputs, values = self._train_pass(batch.obs)
         outputs, values = outputs.float(), values.float()
         with torch.no_grad():
             gradients = ppo_gradients(
@@ -340,6 +337,7 @@ class PPO(ActorCriticLearner):
                 values,
                 batch,
                 log_std=log_std,
+                choices=self._choices,
                 clip_range=self.config.clip_range,
                 value_clip=self.config.value_clip,
                 value_coef=self.config.value_coef,

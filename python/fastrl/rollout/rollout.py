@@ -90,6 +90,7 @@ class Rollout:
             if isinstance(array, np.ndarray)
         }
         self._first = np.zeros(1, np.int64)
+        self._merged = True
 
     def resized(self, num_steps: int, num_rows: int) -> "Rollout":
         """An empty rollout of another size for the same observations and actions."""
@@ -112,9 +113,17 @@ class Rollout:
         """A view of an array's first T steps as [T * N, ...]."""
         return self.tensors[name][: self.num_steps].flatten(0, 1)
 
-    def find_groups(self) -> None:
-        """Fills `groups`, and finds the states that `distinct` gives."""
+    def find_groups(self, merge: bool = True) -> None:
+        """Fills `groups`, and finds the states that `distinct` gives.
+
+        Args:
+            merge: look for equal states; otherwise each is a group of its own.
+        """
         groups = self.groups.reshape(-1)
+        self._merged = merge
+        if not merge:
+            groups[:] = np.arange(len(groups))
+            return
         self._first = _rows.group_rows(_as_rows(self.obs), groups)
         if self.masks is not None:
             masks = np.empty_like(groups)
@@ -122,9 +131,10 @@ class Rollout:
             self._first = _rows.group_rows(np.stack([groups, masks], axis=1), groups)
 
     def distinct(self, name: str) -> NDArray[Any]:
-        """``obs`` or ``masks`` with one row a group, [G, ...]: ``distinct(name)[groups]`` is the whole."""
-        rows: NDArray[Any] = _as_rows(getattr(self, name))[self._first]
-        return rows
+        """``obs`` or ``masks`` with one row a group, [G, ...]: ``distinct(name)[groups]`` is the whole. A copy where
+        equal states are merged, else a view."""
+        rows: NDArray[Any] = _as_rows(getattr(self, name))
+        return rows[self._first] if self._merged else rows
 
     def cut_off(self) -> NDArray[np.bool_]:
         """Mask of the steps at which an episode was truncated and not terminated, bool [T, N]."""

@@ -13,6 +13,7 @@ from typing import Any, Self
 from rich.console import Console
 
 from fastrl.collectors.protocol import CollectError
+from fastrl.networks.own_network import check_own_network, own_path
 from fastrl.training.checkpoint import CheckpointError, Checkpoints, find_checkpoint, load_newest, unusable
 from fastrl.training.errors import TrainError
 from fastrl.training.evaluation import BEST, Advance, Evaluation, Scores
@@ -24,6 +25,7 @@ from fastrl.training.summary import Summary, peak_gpu_memory_mib, peak_memory_mi
 from fastrl.training.task import Task
 from fastrl.training.trainer import Training
 from fastrl.utils.config import ConfigError, Values, build, check, resumable_keys, to_toml
+from fastrl.utils.env_options import parse_options
 from fastrl.utils.errors import UserError
 from fastrl.utils.files import to_json, write_atomically
 from fastrl.utils.tables import print_lines
@@ -176,6 +178,12 @@ def load_run(
                 raise ConfigError(
                     f"{file} is of a run with {key} {attrgetter(key)(settings)!r}, not {value!r}"
                 )
+        if (policy := state.get("policy")) and own_path(policy) is not None:
+            # Only the settings' path has been checked against what the caller trusts.
+            own = task.algorithm_settings(settings)
+            check_own_network(
+                getattr(own, "network", None), parse_options(getattr(own, "network_options", ())), policy
+            )
         return task.resolve_defaults(settings), state
     except UserError:
         raise

@@ -67,9 +67,10 @@ def _checked(pairs: tuple[str, ...]) -> tuple[str, ...]:
 
 
 # A setting for `parse_options`.
+KeyValues = Annotated[tuple[str, ...], AfterValidator(_checked)]
+
 EnvOptions = Annotated[
-    tuple[str, ...],
-    AfterValidator(_checked),
+    KeyValues,
     Field(
         description="keyword arguments of the environment, such as lanes=3 busy=true; a value is JSON, else it is text"
     ),

@@ -80,11 +80,25 @@ def imports_modules(names: tuple[str, ...], values: Values) -> str:
     return next((would for name in names if (would := imports_algorithm(name, values))), "")
 
 
+def imports_network(path: str | None, values: Values) -> str:
+    """Describes what the import path of a network does: it imports the module."""
+    return "" if path is None else f"import {_shown(repr(path))}"
+
+
 def passes_import_paths(options: tuple[str, ...], values: Values) -> str:
     """The effect of an environment's options: some environments make another one, whose id is an option."""
+    return _passed_path(options, "the environment")
+
+
+def passes_import_paths_on(options: tuple[str, ...], values: Values) -> str:
+    """The effect of a network's options: it may import what an option names."""
+    return _passed_path(options, "the network")
+
+
+def _passed_path(options: tuple[str, ...], receiver: str) -> str:
     for text in _texts(parse_options(options)):
         if _IMPORT_PATH.fullmatch(text):
-            return f"pass {_shown(repr(text))} to the environment, which may import it"
+            return f"pass {_shown(repr(text))} to {receiver}, which may import it"
     return ""
 
 

@@ -1,0 +1,148 @@
+"""Settings of the networks of actor-critic algorithms, and the network that they ask for."""
+
+from typing import Annotated
+
+import numpy as np
+import torch
+from pydantic import Field
+
+from fastrl.algorithms import hyper_parameters as hp
+from fastrl.envs.rows import ObsRows
+from fastrl.networks.action_space import Actions
+from fastrl.networks.actor_critic import Activation, ActorCritic
+from fastrl.networks.compiled_actor import MAX_OBS_DIM
+from fastrl.networks.encoders import EncoderKind
+from fastrl.networks.own_network import OwnPolicy
+from fastrl.networks.policy_network import EncodedPolicy
+from fastrl.networks.torch_actor import PolicyNet
+from fastrl.utils.config import Setting, section
+from fastrl.utils.env_options import KeyValues, parse_options
+from fastrl.utils.trust import Reach, imports_network, passes_import_paths_on
+
+
+@section
+class NetworkConfig:
+    """Settings of a policy's and a value function's network."""
+
+    hidden: Annotated[
+        hp.Widths,
+        Field(
+            description="widths of the hidden layers of policy and value function; those follow the features of images"
+            " where observations have some"
+        ),
+        Setting(common=True),
+    ] = (64, 64)
+    activation: Annotated[
+        Activation, Field(description="after each hidden layer; tanh is much slower on CPUs")
+    ] = "relu"
+    encoder: Annotated[
+        EncoderKind,
+        Field(
+            description="network for images in observations. nature: three convolutions (Mnih et al., 2015); impala: a"
+            " residual network (Espeholt et al., 2018), which learns more from a sample and takes several times as"
+            " long; mlp: none, pixels are numbers like others; auto: nature"
+        ),
+    ] = "auto"
+    shared_trunk: Annotated[
+        bool | None,
+        Field(
+            description="policy and value function share all layers but their last ones; none: only where observations"
+            " have images"
+        ),
+    ] = None
+    layer_norm: Annotated[
+        bool, Field(description="layer normalisation before the activation of each hidden layer")
+    ] = False
+    dropout: Annotated[
+        float,
+        Field(
+            ge=0, lt=1, description="share of the hidden layers' outputs that are set to zero while learning"
+        ),
+    ] = 0.0
+    initial_log_std: hp.InitialLogStd = 0.0
+    network: Annotated[
+        str | None,
+        Field(
+            description="module:Class of a torch.nn.Module of your own, in place of the network that the other settings"
+            " describe; it is made as Class(obs_space, action_space, **network_options), and its forward(obs) returns"
+            " (outputs, values)"
+        ),
+        Reach(imports_network),
+    ] = None
+    network_options: Annotated[
+        KeyValues,
+        Field(
+            description="keyword arguments of your own network, such as width=256; a value is JSON, else it is text"
+        ),
+        Reach(passes_import_paths_on),
+        Setting(words="KEY=VALUE"),
+    ] = ()
+
+
+def make_network(
+    config: NetworkConfig,
+    obs_rows: ObsRows,
+    actions: Actions,
+    *,
+    normalize_obs: bool,
+    generator: torch.Generator,
+) -> PolicyNet:
+    """The network that settings ask for: two perceptrons, which have a compiled actor, where they are all that is asked
+    for.
+
+    Args:
+        obs_rows: the observations.
+        actions: as the policy draws them.
+        normalize_obs: whiten observations that are not images.
+        generator: where the initial weights come from.
+
+    Raises:
+        ValueError: settings that do not suit the observations, or a network of the user's that does not fit.
+    """
+    if config.network is not None:
+        return OwnPolicy(
+            config.network,
+            parse_options(config.network_options),
+            obs_rows.state(),
+            actions.state(),
+            normalize_obs=normalize_obs,
+            initial_log_std=config.initial_log_std,
+            generator=generator,
+        )
+    if config.network_options:
+        raise ValueError(
+            "network_options are for a network of your own: set network to its module:Class, too"
+        )
+    has_images = obs_rows.dtype == np.uint8
+    if config.encoder in ("nature", "impala") and not has_images:
+        raise ValueError(
+            f"the encoder {config.encoder} is for images (uint8, 2 or 3 dimensions), the observations have none: set"
+            " encoder to auto"
+        )
+    shared = has_images if config.shared_trunk is None else config.shared_trunk
+    plain = not (has_images or shared or config.layer_norm or config.dropout)
+    if plain and actions.kind != "multi_discrete" and obs_rows.size <= MAX_OBS_DIM:
+        return ActorCritic(
+            obs_rows.size,
+            actions.size,
+            config.hidden,
+            config.activation,
+            normalize_obs=normalize_obs,
+            continuous=actions.is_box,
+            initial_log_std=config.initial_log_std,
+            generator=generator,
+        )
+    return EncodedPolicy(
+        obs_rows.state(),
+        actions.size,
+        encoder=config.encoder,
+        hidden=config.hidden,
+        activation=config.activation,
+        shared_trunk=shared,
+        layer_norm=config.layer_norm,
+        dropout=config.dropout,
+        normalize_obs=normalize_obs,
+        continuous=actions.is_box,
+        initial_log_std=config.initial_log_std,
+        generator=generator,
+    )

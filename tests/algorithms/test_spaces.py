@@ -1,0 +1,217 @@
+"""PPO and IMPALA on observations and actions of all kinds, with networks of all kinds."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+
+from fastrl.algorithms.async_ppo import AsyncPPO, AsyncPPOConfig
+from fastrl.algorithms.impala import Impala, ImpalaConfig
+from fastrl.algorithms.ppo import PPO, PPOConfig
+from fastrl.algorithms.protocol import Problem
+from fastrl.collectors.protocol import Plan
+from fastrl.collectors.sequential import SequentialCollector
+from fastrl.envs.rows import ActionRows
+from fastrl.envs.spec import EnvSpec
+from fastrl.networks.actor_critic import ActorCritic
+from fastrl.networks.own_network import OwnPolicy
+from fastrl.networks.policy_network import EncodedPolicy
+from fastrl.networks.torch_actor import TorchActor
+from fastrl.utils.timer import Stopwatch
+
+KINDS = {"ppo": (PPO, PPOConfig), "async-ppo": (AsyncPPO, AsyncPPOConfig), "impala": (Impala, ImpalaConfig)}
+QUICK = {"num_steps": 16, "hidden": (16,)}
+CARDS, DIALS = "space_envs:Cards", "space_envs:Dials"
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Networks this small are faster so."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+class Run:
+    """An algorithm and what it learns from."""
+
+    def __init__(self, kind, env, updates=5, num_envs=8, seed=0, **settings):
+        algorithm_type, config_type = KINDS[kind]
+        config = config_type(**settings)
+        spec = EnvSpec(env)
+        made = spec.make()
+        total = updates * num_envs * config.num_steps
+        problem = Problem(
+            made.observation_space, ActionRows(made.action_space).flat_space, num_envs, total, seed=seed
+        )
+        self.algorithm = algorithm_type(config, problem)
+        plan = Plan(
+            env=spec,
+            make_actor=self.algorithm.actor_spec(),
+            obs_space=made.observation_space,
+            action_space=made.action_space,
+            num_envs=num_envs,
+            num_steps=config.num_steps,
+            squash=self.algorithm.squash_actions,
+            action_masks=self.algorithm.action_masks,
+        )
+        self.collector = SequentialCollector(plan)
+        self.mean_return = 0.0
+
+    def update(self, times=1):
+        weights = np.zeros(self.algorithm.weights_nbytes, np.uint8)
+        for _ in range(times):
+            self.algorithm.write_weights(weights)
+            self.collector.publish(weights)
+            fragments = self.collector.collect()
+            if len(fragments[0].returns):
+                self.mean_return = float(fragments[0].returns.mean())
+            self.algorithm.update(fragments, Stopwatch())
+        return self
+
+
+def parameters(run):
+    return torch.cat([parameter.detach().flatten() for parameter in run.algorithm.policy.parameters()])
+
+
+@pytest.mark.parametrize(
+    ("kind", "updates", "settings"),
+    [
+        ("ppo", 12, {"num_steps": 64, "minibatch_size": 128, "learning_rate": 2e-3, "gamma": 0.5}),
+        ("impala", 70, {"num_steps": 16, "learning_rate": 2e-3, "gamma": 0.5}),
+    ],
+)
+def test_learns_from_dicts_with_images(kind, updates, settings):
+    """Random actions are right 2 times in 8."""
+    run = Run(kind, CARDS, updates, hidden=(32,), normalize_obs=True, **settings).update(updates)
+    assert isinstance(run.algorithm.policy, EncodedPolicy)
+    assert isinstance(run.algorithm.actor_spec()(), TorchActor)
+    assert run.mean_return > 6.5
+
+
+@pytest.mark.parametrize("masks", [False, True])
+def test_learns_multi_discrete_actions(masks):
+    """Random actions get 2.8 of 8, with masks 3.6."""
+    run = Run(
+        "ppo", DIALS, 20, num_steps=64, minibatch_size=128, learning_rate=4e-3, gamma=0.5, action_masks=masks
+    ).update(20)
+    assert run.mean_return > 6
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+@pytest.mark.parametrize(
+    ("env", "settings"),
+    [
+        (CARDS, {}),
+        (CARDS, {"encoder": "impala", "shared_trunk": False, "dropout": 0.2}),
+        (CARDS, {"encoder": "mlp", "layer_norm": True}),
+        (CARDS, {"network": "own_networks:DictNet"}),
+        (DIALS, {"dropout": 0.2}),
+        ("CartPole-v1", {"shared_trunk": True, "normalize_obs": True}),
+        ("CartPole-v1", {"network": "own_networks:Net", "network_options": ("width=8", "dropout=0.5")}),
+        ("Pendulum-v1", {"layer_norm": True, "squash_actions": True}),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else value,
+)
+def test_resumes_exactly(kind, env, settings):
+    """The state of a learner makes another one learn the same from the same experience."""
+    run = Run(kind, env, **QUICK, **settings).update(2)
+    state = copy.deepcopy(run.algorithm.state_dict())
+    again = Run(kind, env, seed=1, **QUICK, **settings)
+    again.algorithm._seed = run.algorithm._seed
+    again.algorithm.check_state(again.algorithm.config, state)
+    again.algorithm.load_state_dict(state)
+    fragments = run.collector.collect()
+    before = torch.random.get_rng_state()
+    for each in (run, again):
+        each.algorithm.update(fragments, Stopwatch())
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert torch.equal(parameters(run), parameters(again))
+
+
+@pytest.mark.parametrize(
+    ("env", "settings", "expected"),
+    [
+        ("CartPole-v1", {}, ActorCritic),
+        ("Pendulum-v1", {"encoder": "mlp", "shared_trunk": False}, ActorCritic),
+        ("FrozenLake-v1", {}, ActorCritic),
+        ("CartPole-v1", {"shared_trunk": True}, EncodedPolicy),
+        ("CartPole-v1", {"layer_norm": True}, EncodedPolicy),
+        ("CartPole-v1", {"dropout": 0.1}, EncodedPolicy),
+        (DIALS, {}, EncodedPolicy),
+        (CARDS, {}, EncodedPolicy),
+        ("CartPole-v1", {"network": "own_networks:Net"}, OwnPolicy),
+    ],
+)
+def test_chooses_the_network(env, settings, expected):
+    assert type(Run("ppo", env, **settings).algorithm.policy) is expected
+
+
+def test_only_images_share_layers_by_default():
+    shared = {env: Run("ppo", env).algorithm.policy.critic_trunk is None for env in (CARDS, DIALS)}
+    assert shared == {CARDS: True, DIALS: False}
+
+
+def test_rollouts_of_images_stay_bytes():
+    run = Run("ppo", CARDS, **QUICK).update()
+    assert run.algorithm.rollout.obs.dtype == np.uint8
+    assert run.algorithm.rollout.distinct("obs").base is not None
+    batch = next(run.algorithm._minibatches())
+    assert batch.obs.dtype == torch.uint8
+
+
+@pytest.mark.parametrize("env", [CARDS, DIALS, "CartPole-v1"])
+def test_checkpoints_make_actors(env):
+    run = Run("ppo", env, shared_trunk=True, **QUICK).update()
+    made = EnvSpec(env).make()
+    actor = PPO.make_actor(
+        copy.deepcopy(run.algorithm.policy_state()), made.observation_space, made.action_space
+    )
+    weights = np.zeros(actor.weights_nbytes // 4, np.float32)
+    run.algorithm.write_weights(weights)
+    rows = run.algorithm.rollout.obs[0].copy()
+    drawn = [np.zeros(run.algorithm.rollout.actions.shape[1:], np.int64) for _ in range(2)]
+    own = run.algorithm.actor_spec()()
+    own.load(weights)
+    for each, actions in zip((actor, own), drawn, strict=True):
+        nothing = np.zeros(8, np.uint64), np.zeros(8, np.int64)
+        each.act(rows, *nothing, actions, np.zeros(8, np.float32), greedy=True)
+    np.testing.assert_array_equal(*drawn)
+
+
+class TestRefuses:
+    @pytest.mark.parametrize(
+        ("settings", "match"),
+        [
+            ({"encoder": "nature"}, "the encoder nature is for images"),
+            ({"network_options": ("width=8",)}, "set network to its module:Class, too"),
+            ({"network": "own_networks:Missing"}, "has no attribute 'Missing'"),
+        ],
+    )
+    def test_settings(self, settings, match):
+        with pytest.raises(ValueError, match=match):
+            Run("ppo", "CartPole-v1", **settings)
+
+    def test_states_of_other_networks(self):
+        run = Run("ppo", "CartPole-v1", **QUICK)
+        for settings in ({"shared_trunk": True}, {"network": "own_networks:Net"}):
+            state = Run("ppo", "CartPole-v1", **QUICK, **settings).algorithm.state_dict()
+            for load in (run.algorithm.load_state_dict, run.algorithm.load_policy):
+                with pytest.raises(ValueError, match="network"):
+                    load(state)
+
+    def test_checkpoints_that_would_import_another_network(self):
+        run = Run("ppo", "CartPole-v1", network="own_networks:Net", **QUICK)
+        state = run.algorithm.state_dict()
+        with pytest.raises(
+            ValueError, match="the saved policy has the network own_networks:Net, the settings"
+        ):
+            PPO.check_state(PPOConfig(**QUICK), state)
+
+    def test_actors_for_other_environments(self):
+        policy = Run("ppo", CARDS, **QUICK).algorithm.policy_state()
+        made = EnvSpec("CartPole-v1").make()
+        with pytest.raises(ValueError, match="the policy takes"):
+            PPO.make_actor(policy, made.observation_space, made.action_space)
