@@ -31,7 +31,7 @@ class LoggedRun:
     """Arguments that a logger is started with.
 
     Attributes:
-        directory: of the run.
+        directory: of the run; None: nothing is written.
         after: environment steps of the checkpoint that the run resumes from; 0 for a new run. What was logged after it
             is void.
         total, done: the run's goal, and how much of it is done, both in ``unit``.
@@ -40,7 +40,7 @@ class LoggedRun:
         console: for people.
     """
 
-    directory: RunDirectory
+    directory: RunDirectory | None
     after: int = 0
     total: int = 1
     done: int = 0
@@ -117,6 +117,7 @@ class JsonlLogger(Logger):
     name = "jsonl"
 
     def __init__(self, run: LoggedRun) -> None:
+        assert run.directory is not None, "it writes to the run directory"
         path = run.directory.metrics
         kept = list(_rows_until(path, run.after)) if path.exists() else []
         write_atomically(path, "".join(kept).encode())
@@ -151,6 +152,7 @@ class TensorBoardLogger(Logger):
     name = "tensorboard"
 
     def __init__(self, run: LoggedRun) -> None:
+        assert run.directory is not None, "it writes to the run directory"
         self._writer = SummaryWriter(
             str(run.directory.tensorboard), purge_step=run.after + 1, write_to_disk=True, flush_secs=10
         )

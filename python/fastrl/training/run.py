@@ -75,7 +75,7 @@ def start_run(task: Task, settings: Any, path: Path | None, console: Console) ->
     if settings.run.init_from is not None:
         _load_weights(trainer, settings, task, console)
     with new_directory(path, task.name) as directory:
-        return _train(task, trainer, settings, directory, console)
+        return train(task, trainer, settings, directory, console)
 
 
 def resume_run(
@@ -115,7 +115,7 @@ def resume_run(
         directory = directory or stack.enter_context(new_directory(new_path, task.name))
         Checkpoints(directory.checkpoints).drop_after(trainer.steps)
         print_lines(console, f"resuming from {file}")
-        return _train(task, trainer, settings, directory, console)
+        return train(task, trainer, settings, directory, console)
 
 
 def resumed_settings(
@@ -274,16 +274,21 @@ def _load_weights(trainer: Training, settings: Any, task: Task, console: Console
     print_lines(console, f"starting with the weights of {file}{kept}")
 
 
-def _train(
-    task: Task, trainer: Training, settings: Any, directory: RunDirectory, console: Console
+def train(
+    task: Task, trainer: Training, settings: Any, directory: RunDirectory | None, console: Console
 ) -> Summary:
-    """Trains to the end or until a signal; writes everything that a run directory has."""
+    """Trains to the end or until a signal; writes everything that a run directory has.
+
+    Args:
+        directory: None: nothing is written, and only the console shows rows.
+    """
     evaluation = trainer.callback(Evaluation)
-    if evaluation is not None:
+    if evaluation is not None and directory is not None:
         evaluation.best_file = directory.checkpoints / BEST
     before = trainer.steps, trainer.episodes, trainer.seconds
     checkpoint, stopped_by = _run_loop(task, trainer, settings, directory, console)
-    trainer.save_files(directory.path)
+    if directory is not None:
+        trainer.save_files(directory.path)
     steps, episodes, seconds = (
         now - then
         for now, then in zip((trainer.steps, trainer.episodes, trainer.seconds), before, strict=True)
@@ -293,8 +298,8 @@ def _train(
         summary = Summary(
             status="complete" if stopped_by is None else "interrupted",
             signal=None if stopped_by is None else stopped_by.name,
-            run=str(directory.path),
-            checkpoint=str(checkpoint),
+            run="" if directory is None else str(directory.path),
+            checkpoint="" if checkpoint is None else str(checkpoint),
             kind=task.name,
             env=trainer.env_id,
             algorithm=trainer.algorithm_name,
@@ -315,7 +320,8 @@ def _train(
             details=trainer.summary(),
             lines=trainer.lines(),
         )
-        write_atomically(directory.summary, to_json(summary.to_tree(), indent=2).encode())
+        if directory is not None:
+            write_atomically(directory.summary, to_json(summary.to_tree(), indent=2).encode())
         return summary
 
     # Written before the evaluation, in which the environment may fail.
@@ -326,7 +332,8 @@ def _train(
             summary = summarise()
     finally:
         # The report has the scores, if there are any.
-        trainer.write_report(directory)
+        if directory is not None:
+            trainer.write_report(directory)
     if evaluation is not None:
         evaluation.show(console)
     summary.print(console)
@@ -334,25 +341,29 @@ def _train(
 
 
 def _run_loop(
-    task: Task, trainer: Training, settings: Any, directory: RunDirectory, console: Console
-) -> tuple[Path, signal.Signals | None]:
-    """Returns the last checkpoint, and the signal that stopped the run."""
+    task: Task, trainer: Training, settings: Any, directory: RunDirectory | None, console: Console
+) -> tuple[Path | None, signal.Signals | None]:
+    """Returns the last checkpoint, if there is a directory, and the signal that stopped the run."""
     run = trainer.run
-    directory.write_settings(f'kind = "{task.name}"\n\n{to_toml(settings)}')
-    over = ", whose run had no checkpoint yet: it starts over" if directory.starts_over else ""
-    print_lines(console, f"training on {trainer.device}, run directory {directory.path}{over}")
-    checkpoints = Checkpoints(directory.checkpoints, run.keep_checkpoints)
+    checkpoints = None
+    if directory is not None:
+        directory.write_settings(f'kind = "{task.name}"\n\n{to_toml(settings)}')
+        over = ", whose run had no checkpoint yet: it starts over" if directory.starts_over else ""
+        print_lines(console, f"training on {trainer.device}, run directory {directory.path}{over}")
+        checkpoints = Checkpoints(directory.checkpoints, run.keep_checkpoints)
     total, unit = trainer.goal
     logged = LoggedRun(directory, trainer.steps, total, trainer.done, unit, settings, console)
     on_console = ConsoleLogger(logged)
-    loggers: list[Logger] = [JsonlLogger(logged), *start_loggers(run.loggers, logged), on_console]
+    loggers: list[Logger] = [on_console]
+    if directory is not None:
+        loggers = [JsonlLogger(logged), *start_loggers(run.loggers, logged), on_console]
     trainer.on_progress = on_console.show
 
-    def save() -> Path:
+    def save() -> Path | None:
         # A checkpoint is written after the rows before it are on disk.
         for logger in loggers:
             logger.flush()
-        return checkpoints.save(trainer.steps, trainer.state_dict())
+        return None if checkpoints is None else checkpoints.save(trainer.steps, trainer.state_dict())
 
     saved_at, saved_episodes = time.monotonic(), trainer.episodes
     with StopSignals() as stop:
@@ -370,5 +381,6 @@ def _run_loop(
         finally:
             for logger in loggers:
                 logger.close()
-    trainer.profile.save(directory.profile)
+    if directory is not None:
+        trainer.profile.save(directory.profile)
     return checkpoint, stop.received
