@@ -6,6 +6,7 @@ from fragments import Rows, parts, whole_episodes
 
 from fastrl.algorithms.reward_scaling import ReturnScale
 from fastrl.networks.actor_critic import ActorCritic
+from fastrl.rollout.fragment import without_steps
 from fastrl.rollout.layout import lay_out
 from fastrl.rollout.rollout import Rollout
 
@@ -49,6 +50,25 @@ def test_rows_continue_from_fragment_to_fragment():
         rollout = lay_out([fragment], Rollout(6, 3, 1, 2))
         assert scale.update(parts(fragment, 2, 1)) == pytest.approx(slow.update_rows(rollout), rel=1e-5)
     np.testing.assert_allclose(scale.discounted, slow.discounted, rtol=1e-5)
+
+
+def test_rows_of_different_lengths_count_each_step_once():
+    rng = np.random.default_rng(3)
+    fragment = Rows(Constant(num_envs=4, episode_length=5)).play(
+        ActorCritic(1, 2, (), generator=torch.Generator()), 10
+    )
+    fragment.rewards[:] = rng.normal(size=(10, 4)) * 50
+    skipped = np.zeros((10, 4), bool)
+    skipped[5, :2] = True
+    scale = ReturnScale(4, 0.9)
+    found = scale.update(without_steps(fragment, skipped))
+    sums, all_sums = np.zeros(4), []
+    for t in range(10):
+        sums = np.where(skipped[t], sums, 0.9 * sums + fragment.rewards[t])
+        all_sums += sums[~skipped[t]].tolist()
+        sums[fragment.terminations[t] | fragment.truncations[t]] = 0
+    assert found == pytest.approx(1 / np.std(all_sums), rel=1e-4)
+    np.testing.assert_allclose(scale.discounted, sums, rtol=1e-5)
 
 
 def test_whole_episodes_start_at_zero():

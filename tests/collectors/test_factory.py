@@ -114,7 +114,7 @@ def test_options_reach_the_collector(tmp_path: Path) -> None:
         (
             "exekutor",
             {},
-            "should be 'sequential', 'sync', 'executor', 'native', 'ray' or 'auto', got 'exekutor'",
+            "should be 'sequential', 'sync', 'executor', 'native', 'ray', 'vector' or 'auto', got 'exekutor'",
         ),
         (
             "sequential",
@@ -198,4 +198,4 @@ def test_ray_that_is_not_there_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_collectors_are_named_in_order() -> None:
-    assert COLLECTORS == ("sequential", "sync", "executor", "native", "ray")
+    assert COLLECTORS == ("sequential", "sync", "executor", "native", "ray", "vector")

@@ -61,7 +61,9 @@ class ReturnScale:
             all_sums.append(sums)
         # The order of the sum does not depend on the rows' division into fragments.
         side_by_side = len({len(sums) for sums in all_sums}) == 1
-        in_order = np.concatenate(all_sums, axis=1 if side_by_side else 0)
+        in_order = (
+            np.concatenate(all_sums, axis=1) if side_by_side else np.concatenate([*map(np.ravel, all_sums)])
+        )
         self.norm.update(torch.from_numpy(in_order.reshape(-1, 1)))
         return float(self.norm.scale())
 

@@ -59,6 +59,7 @@ class AsyncEnvRunner:
     """
 
     restarts = 0
+    skipped: NDArray[np.bool_] | None = None
 
     def __init__(self, plan: Plan, backend: AsyncBackend, ready: int) -> None:
         self.plan, self.backend = plan, backend

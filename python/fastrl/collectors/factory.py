@@ -2,12 +2,13 @@
 
 ``auto`` chooses, in this order:
 
-1. ``ray``, if an address of a cluster is given;
-2. ``native``, if the environment is one of fastrl's compiled ones;
-3. ``sequential``, if there is one worker, or an update's worth of steps takes less than `WORTH_SECONDS`, as
+1. ``vector``, if the environment is a vector environment of the user's own;
+2. ``ray``, if an address of a cluster is given;
+3. ``native``, if the environment is one of fastrl's compiled ones;
+4. ``sequential``, if there is one worker, or an update's worth of steps takes less than `WORTH_SECONDS`, as
    processes then cost as much time as they save; and if no other process can build the environment, such as one that is
    registered in a notebook;
-4. ``executor`` otherwise.
+5. ``executor`` otherwise.
 
 For the last two the environment is stepped for half a second (`fastrl.collectors.probe`). ``sync`` is not chosen: the
 executor was faster even with steps as cheap and even as CartPole's, and its lead grows with their unevenness.
@@ -27,7 +28,7 @@ from fastrl.collectors.resources import WorkerCount, check_count, check_start_me
 from fastrl.collectors.vector_backends import native_spec
 from fastrl.envs.spec import EnvSpec
 
-COLLECTORS = ("sequential", "sync", "executor", "native", "ray")
+COLLECTORS = ("sequential", "sync", "executor", "native", "ray", "vector")
 
 # Time of an update's worth of steps in one process from which workers are worth it.
 WORTH_SECONDS = 0.01
@@ -55,6 +56,8 @@ def choose(
     Raises:
         CollectError: the environment cannot be stepped.
     """
+    if plan.env.is_vector:
+        return Choice("vector", f"{plan.env.id} is a vector environment, which this process steps")
     if ray_address is not None:
         return Choice("ray", f"an address of Ray was given, {ray_address}")
     if is_native(plan.env):
@@ -137,6 +140,13 @@ def make_collector(
     if chosen not in COLLECTORS:
         names = ", ".join(map(repr, COLLECTORS))
         raise ValueError(f"the collector should be {names} or 'auto', got {name!r}")
+    if plan.env.is_vector != (chosen == "vector"):
+        raise ValueError(
+            f"{plan.env.id} makes a vector environment, which the collector 'vector' steps, not {chosen!r}"
+            if plan.env.is_vector
+            else f"the collector 'vector' steps a gymnasium.vector.VectorEnv, {plan.env.id} makes single environments:"
+            " choose another collector"
+        )
     make = _maker(chosen)
     known = set(inspect.signature(make).parameters) - {"plan"}
     _check_options(chosen, known, shared, special, auto=name == "auto")
@@ -153,6 +163,7 @@ _MAKERS = {
     "executor": "fastrl.collectors.executor:ExecutorCollector",
     "native": "fastrl.collectors.synchronous:native_collector",
     "ray": "fastrl.collectors.ray_collector:RayCollector",
+    "vector": "fastrl.collectors.synchronous:vector_collector",
 }
 
 

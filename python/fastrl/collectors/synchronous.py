@@ -1,4 +1,5 @@
-"""Collectors in lockstep: "sync" steps environments in worker processes, "native" compiled ones in threads."""
+"""Collectors in lockstep: "sync" steps environments in worker processes, "native" compiled ones in threads, "vector" a
+vector environment of the user's own."""
 
 from __future__ import annotations
 
@@ -26,18 +27,20 @@ from fastrl.collectors.protocol import CollectError, Plan, Report
 from fastrl.collectors.resources import WorkerCount, count_workers
 from fastrl.collectors.running import RunningEpisodes
 from fastrl.collectors.vector_backends import NativeBackend, ProcessBackend
+from fastrl.collectors.vector_env_backend import VectorEnvBackend
 from fastrl.collectors.vector_runner import VectorEnvRunner
 from fastrl.envs.process_pool import SHUTDOWN_GRACE_S, WorkerError
 from fastrl.envs.vector import NativeVectorEnv
 from fastrl.networks.compiled_actor import MlpActor
-from fastrl.rollout.fragment import Fragment
+from fastrl.rollout.fragment import Fragment, without_steps
 from fastrl.utils.seeding import NO_ENV
 
 Runner = VectorEnvRunner | AsyncEnvRunner
 
 
 class LockstepCollector:
-    """See `fastrl.collectors.protocol.Collector`. Made by `sync_collector` or `native_collector`.
+    """See `fastrl.collectors.protocol.Collector`. Made by `sync_collector`, `native_collector` or
+    `vector_collector`.
 
     `take` collects in a background thread from its first call on; then `collect` can no longer be used.
 
@@ -45,6 +48,8 @@ class LockstepCollector:
         make_runner: makes the runner of the plan's environments.
         max_pending: for `take`, fragments that may be running or wait to be taken. By default two, or with unit
             "episodes" two updates' worth of them.
+        replays: episodes follow from their seeds, so that running ones can be replayed; else they are restarted where
+            another collector resumes.
     """
 
     def __init__(
@@ -55,6 +60,7 @@ class LockstepCollector:
         *,
         max_failures: int,
         max_pending: int | None,
+        replays: bool = True,
     ) -> None:
         if max_pending is not None and max_pending < 1:
             raise ValueError(f"max_pending should be at least 1, got {max_pending}")
@@ -68,6 +74,7 @@ class LockstepCollector:
         self._newest: tuple[int, bytes] | None = None
         self._loaded = 0
         self._running = RunningEpisodes(plan, () if self._whole else range(plan.num_envs))
+        self._replays, self._numbers = replays, [0] * plan.num_envs
         self._next = 0
         self._steps = self._episodes = 0
         self._seconds = dict.fromkeys(PARTS, 0.0)
@@ -102,7 +109,7 @@ class LockstepCollector:
         if not self._whole:
             if not self._arrays:
                 self._arrays = [arrays_for(self.plan, self.plan.num_envs)]
-            return [self._collect_steps(self._arrays[0])]
+            return self._collect_steps(self._arrays[0])
         fragments: list[Fragment] = []
         self._collect_episodes(fragments.append)
         return sorted(fragments, key=lambda fragment: int(fragment.episodes[0, 1]))
@@ -124,9 +131,12 @@ class LockstepCollector:
             if self._whole:
                 self._collect_episodes(background.give, batch)
             else:
-                background.give(self._collect_steps(arrays_for(self.plan, self.plan.num_envs)))
+                for fragment in self._collect_steps(arrays_for(self.plan, self.plan.num_envs)):
+                    background.give(fragment)
 
-    def _collect_steps(self, arrays: Arrays) -> Fragment:
+    def _collect_steps(self, arrays: Arrays) -> list[Fragment]:
+        """Collects the next steps into some arrays: one fragment, unless the backend has steps that are no steps of the
+        agent."""
         version = self._load()
         for name in ("terminations", "truncations", "final_obs"):
             arrays[name][...] = 0
@@ -140,9 +150,16 @@ class LockstepCollector:
             [end[6] for end in ends],
         )
         fragment = fragment_of(self.plan, arrays, meta, version, self._runner.env_indices.copy())
-        self._running.add(fragment, self._runner.restarted)
-        self._count(fragment)
-        return fragment
+        fragments = [fragment]
+        if self._runner.skipped is not None and self._runner.skipped.any():
+            fragments = without_steps(fragment, self._runner.skipped)
+        if self._replays:
+            self._running.add(fragment, self._runner.restarted)
+        else:
+            self._numbers = self._runner.numbers.tolist()
+        for each in fragments:
+            self._count(each)
+        return fragments
 
     def _collect_episodes(self, give: Callable[[Fragment], Any], count: int | None = None) -> None:
         """Runs the next episodes, and gives each away when it has ended."""
@@ -188,6 +205,8 @@ class LockstepCollector:
 
     def state_dict(self) -> dict[str, Any]:
         numbers, running = ({NO_ENV: self._next}, {}) if self._whole else self._running.state()
+        if not self._replays:
+            numbers, running = dict(enumerate(self._numbers)), {}
         return {"numbers": numbers, "running": running, "version": self.version}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -195,8 +214,9 @@ class LockstepCollector:
             [self._next] = resumed(state, [NO_ENV])
         else:
             numbers = resumed(state, range(self.plan.num_envs))
-            self._runner.running = self._running.load(numbers, state["running"])
-            self._runner.numbers[:] = numbers
+            if self._replays:
+                self._runner.running = self._running.load(numbers, state["running"])
+            self._runner.numbers[:] = self._numbers = numbers
         self.version = self._loaded = state["version"]
 
     def close(self) -> None:
@@ -347,3 +367,33 @@ def native_collector(
         return VectorEnvRunner(plan, NativeBackend(plan, threads, env), actor, failures)
 
     return LockstepCollector("native", plan, make_runner, max_failures=1, max_pending=max_pending)
+
+
+def vector_collector(plan: Plan, *, max_pending: int | None = None) -> LockstepCollector:
+    """Collects from a `gymnasium.vector.VectorEnv` of the user's own, in this process.
+
+    The vector environment is seeded at its first reset and starts later episodes itself, in any autoreset mode. In mode
+    "next_step" a step that only starts an episode is left out, so that some fragments have fewer than T steps. The
+    fragments are not those of other collectors, and a collector that resumes starts all episodes anew, with a seed that
+    was not used before.
+
+    Args:
+        max_pending: see `LockstepCollector`.
+
+    Raises:
+        CollectError: the environment cannot be built, has other spaces than the plan, or does not tell its autoreset
+            mode.
+        ValueError: whole episodes are asked for.
+    """
+    if plan.unit == "episodes":
+        raise ValueError(
+            "a vector environment starts its episodes itself, so that whole episodes cannot be assigned to it: collect"
+            " steps"
+        )
+
+    def make_runner(failures: Failures) -> Runner:
+        return VectorEnvRunner(plan, VectorEnvBackend(plan), plan.make_actor(), failures)
+
+    return LockstepCollector(
+        "vector", plan, make_runner, max_failures=1, max_pending=max_pending, replays=False
+    )

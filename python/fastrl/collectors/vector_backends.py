@@ -28,8 +28,11 @@ class VectorBackend(Protocol):
             by itself.
         ended_info: float64 [R, K], of the rows whose episodes the last step ended, the values of the plan's
             ``episode_info``.
+        ignored: bool [R], rows whose last step only started an episode, as in the autoreset mode "next_step"; None: no
+            step does.
     """
 
+    ignored: NDArray[np.bool_] | None
     next_seeds: NDArray[np.int64]
     ended_info: NDArray[np.float64]
     num_workers: int
@@ -85,6 +88,8 @@ class VectorBackend(Protocol):
 
 class ProcessBackend:
     """Environments in worker processes. The end of an episode needs no extra barrier: workers have the next seed."""
+
+    ignored: NDArray[np.bool_] | None = None
 
     def __init__(
         self,
@@ -163,6 +168,7 @@ class NativeBackend:
     """
 
     num_workers = 0
+    ignored: NDArray[np.bool_] | None = None
 
     def __init__(self, plan: Plan, num_threads: int, env: NativeVectorEnv | None = None) -> None:
         num_rows = plan.num_envs

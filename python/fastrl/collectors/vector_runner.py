@@ -52,6 +52,8 @@ class VectorEnvRunner:
         diverged: how many of them because their replay diverged.
         seconds: by part, in the caller's thread.
         restarts: of workers.
+        skipped: bool [T, R], the last fragment's steps of the backend that are no steps of the agent; None: there are
+            none in any fragment.
         stopped: set by another thread; the next step raises `Stopped`.
     """
 
@@ -66,6 +68,7 @@ class VectorEnvRunner:
         self.diverged = 0
         self.seconds = dict.fromkeys(PARTS, 0.0)
         self.restarts = 0
+        self.skipped: NDArray[np.bool_] | None = None
         self.stopped = False
         self._streams, self._steps = np.zeros(num_rows, np.uint64), np.zeros(num_rows, np.int64)
         self._returns = np.zeros(num_rows)
@@ -94,12 +97,18 @@ class VectorEnvRunner:
                 self._start_episodes(self._active, self._last)
             self._started = True
         numbers, steps = self.numbers.tolist(), self._steps.tolist()
+        ignored = self.backend.ignored
+        self.skipped = None if ignored is None else np.zeros(rewards.shape, np.bool_)
         obs[0] = self._last
         for t in range(self.plan.num_steps):
             self._choose_actions(out, t)
             self._step_envs(out, t)
             start = perf_counter()
-            self._steps += 1
+            if ignored is None or self.skipped is None:
+                self._steps += 1
+            else:
+                self.skipped[t] = ignored
+                self._steps += ~ignored
             self._returns += rewards[t]
             ended = terminations[t] | truncations[t]
             if ended.any():

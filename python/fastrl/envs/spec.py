@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib
+import inspect
 import pickle
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
 import gymnasium
+from gymnasium.vector import VectorEnv
 
 from fastrl.envs.rows import in_rows
 from fastrl.utils.arguments import did_you_mean
@@ -52,11 +55,13 @@ class EnvSpec:
             class, ``"my_module:make_env"``.
         options: keyword arguments.
         rows: environments are made by `fastrl.envs.rows.in_rows`: they give rows and take flat actions.
+        is_vector: the factory makes a `gymnasium.vector.VectorEnv`, see `make_vector`.
     """
 
     id: str
     options: Mapping[str, Any] = field(default_factory=dict)
     rows: bool = False
+    is_vector: bool = False
 
     def __getstate__(self) -> dict[str, Any]:
         # The receiving process reports it: an id of a notebook is registered in the notebook's process only.
@@ -71,17 +76,64 @@ class EnvSpec:
             ElsewhereError: the process that pickled this knows the id, this process does not.
             Any error of the environment about its options.
         """
-        env = self._make()
-        return in_rows(env, self.id) if self.rows else env
+        env = self.build()
+        if isinstance(env, VectorEnv):
+            self.close_vector(env)
+            raise ValueError(
+                f"env: {self.id} makes a vector environment, which only the collector 'vector' steps; make a"
+                " gymnasium.Env for others"
+            )
+        return env
 
     def as_rows(self) -> Self:
         """The same with `rows`: its environments convert what has to be converted, and are as they are otherwise."""
         return dataclasses.replace(self, rows=True)
 
-    def _make(self) -> gymnasium.Env[Any, Any]:
+    def make_vector(self, num_envs: int) -> VectorEnv[Any, Any, Any]:
+        """Builds a vector environment. A factory with a parameter ``num_envs`` is given the number.
+
+        Raises:
+            ValueError: there is no such factory, it makes something else, or another number of environments.
+            Any error of the factory.
+        """
+        env = self.build(num_envs)
+        if not isinstance(env, VectorEnv):
+            raise ValueError(
+                f"env: {self.id} makes a single environment, a {type(env).__name__}; the collector 'vector' steps a"
+                " gymnasium.vector.VectorEnv: choose another collector"
+            )
+        return env
+
+    def close_vector(self, env: VectorEnv[Any, Any, Any]) -> None:
+        """Closes what `make_vector` has made."""
+        with contextlib.suppress(Exception, SystemExit):
+            env.close()
+
+    def build(self, num_envs: int | None = None) -> gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]:
+        """As `make` or `make_vector`, whichever the factory makes.
+
+        Args:
+            num_envs: of a vector environment; None: any number.
+        """
+        env = self._build(num_envs)
+        if not isinstance(env, VectorEnv):
+            return in_rows(env, self.id) if self.rows else env
+        if num_envs is not None and env.num_envs != num_envs:
+            found = env.num_envs
+            self.close_vector(env)
+            raise ValueError(
+                f"env: {self.id} makes {found} environments, expected {num_envs}: set num_envs to {found}, or give the"
+                " factory a parameter num_envs"
+            )
+        return env
+
+    def _build(self, num_envs: int | None) -> Any:
         factory = self._factory()
         if factory is not None:
-            made = factory(**self.options)
+            options = dict(self.options)
+            if "num_envs" not in options and _has_parameter(factory, "num_envs"):
+                options["num_envs"] = 1 if num_envs is None else num_envs
+            made = factory(**options)
             lacks = [name for name in _PARTS if not hasattr(made, name)]
             if lacks:
                 raise ValueError(
@@ -139,12 +191,39 @@ class _FactorySpec(EnvSpec):
         return self.factory
 
 
-def as_spec(env: str | EnvSpec | Factory, **options: Any) -> EnvSpec:
-    """A spec from an id, a spec, or a function or class that makes an environment.
+@dataclass(frozen=True)
+class _VectorEnvSpec(EnvSpec):
+    """A spec of a vector environment that exists, and stays its owner's: this process alone can step it."""
+
+    env: VectorEnv[Any, Any, Any] | None = None
+
+    def _build(self, num_envs: int | None) -> Any:
+        return self.env
+
+    def close_vector(self, env: VectorEnv[Any, Any, Any]) -> None:
+        pass
+
+    def __getstate__(self) -> dict[str, Any]:
+        raise TypeError(f"{self.id} is an environment of this process, which alone can step it")
+
+
+def _has_parameter(factory: Factory, name: str) -> bool:
+    try:
+        return name in inspect.signature(factory).parameters
+    except (TypeError, ValueError):
+        return False
+
+
+def as_spec(env: str | EnvSpec | Factory | VectorEnv[Any, Any, Any], **options: Any) -> EnvSpec:
+    """A spec from an id, a spec, a function or class that makes an environment, or a vector environment.
 
     Raises:
-        TypeError: it does not pickle, so no other process could build it.
+        TypeError: it does not pickle, so no other process could build it; or options for a vector environment.
     """
+    if isinstance(env, VectorEnv):
+        if options:
+            raise TypeError(f"env: a {type(env).__name__} takes no options: it is built already")
+        return _VectorEnvSpec(type(env).__name__, is_vector=True, env=env)
     if isinstance(env, EnvSpec):
         spec: EnvSpec = dataclasses.replace(env, options={**env.options, **options}) if options else env
     elif isinstance(env, str):

@@ -1,7 +1,7 @@
 """Rollout fragments: steps of some environments by one version of the policy, the output of every collector."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -109,6 +109,38 @@ def allocate(
         "truncations": np.zeros(steps, np.bool_),
         "final_obs": np.zeros((*steps, obs_dim), obs_dtype),
     }
+
+
+def without_steps(fragment: Fragment, skipped: NDArray[np.bool_]) -> list[Fragment]:
+    """Fragments of rows of equal length, without some steps; rows without any step left are dropped.
+
+    Args:
+        skipped: bool [T, R], steps to leave out: each follows the end of an episode, and changes nothing but the
+            observation.
+    """
+    counts = skipped.sum(0)
+    found = []
+    for count in np.unique(counts).tolist():
+        rows = np.flatnonzero(counts == count)
+        if count == fragment.num_steps:
+            continue
+        # A stable sort keeps the steps in order.
+        kept = skipped[:, rows].argsort(0, kind="stable")[: fragment.num_steps - count], rows
+        mine = np.isin(fragment.episodes[:, 0], fragment.env_indices[rows])
+        found.append(
+            replace(
+                fragment,
+                **{name: getattr(fragment, name)[kept] for name in STEP_ARRAYS},
+                obs=np.concatenate([fragment.obs[:-1][kept], fragment.obs[-1:, rows]]),
+                masks=None if fragment.masks is None else fragment.masks[kept],
+                env_indices=fragment.env_indices[rows],
+                returns=fragment.returns[mine],
+                lengths=fragment.lengths[mine],
+                episodes=fragment.episodes[mine],
+                episode_info={key: values[mine] for key, values in fragment.episode_info.items()},
+            )
+        )
+    return found
 
 
 def all_finite(arrays: Mapping[str, NDArray[Any]], num_steps: int) -> bool:

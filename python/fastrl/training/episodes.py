@@ -1,19 +1,25 @@
-"""Single environments: building one, its longest episode, episodes without exploration to score a policy."""
+"""Environments of evaluation: building them, their longest episode, episodes without exploration to score a policy."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import gymnasium
 import numpy as np
+from gymnasium.spaces import Space
+from gymnasium.vector import VectorEnv
 
+from fastrl.collectors.env_runner import allocate_steps
 from fastrl.collectors.failures import last_line, own_traceback
-from fastrl.collectors.protocol import CollectError
+from fastrl.collectors.protocol import CollectError, Plan
+from fastrl.collectors.vector_env_backend import VectorEnvBackend
 from fastrl.envs import contract
-from fastrl.envs.rows import obs_rows_of
+from fastrl.envs.rows import ActionRows, ObsRows, obs_rows_of
 from fastrl.envs.spec import EnvSpec
 from fastrl.networks.action_space import Actions
 from fastrl.networks.compiled_actor import Actor
 from fastrl.training.errors import TrainError
+
+Made = TypeVar("Made")
 
 # Limit of an episode's steps if neither the environment nor the settings have one.
 EPISODE_STEPS = 1000
@@ -26,8 +32,17 @@ def build_env(spec: EnvSpec) -> gymnasium.Env[Any, Any]:
         TrainError: there is no environment of that name, or its factory does not take the options.
         CollectError: it raised while it was built; the error has the traceback of its own code.
     """
+    return _build(spec, spec.make)
+
+
+def build_any(spec: EnvSpec, num_envs: int) -> gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]:
+    """As `build_env`, or a vector environment of so many if that is what the factory makes."""
+    return _build(spec, lambda: spec.build(num_envs))
+
+
+def _build(spec: EnvSpec, make: Callable[[], Made]) -> Made:
     try:
-        return spec.make()
+        return make()
     except (Exception, SystemExit) as error:
         trace = own_traceback(error)
         reason = str(error).removeprefix("env: ") or type(error).__name__
@@ -40,7 +55,20 @@ def build_env(spec: EnvSpec) -> gymnasium.Env[Any, Any]:
         raise TrainError(line) from error
 
 
-def episode_steps(env: gymnasium.Env[Any, Any], limit: int = 0) -> int:
+def spaces_of(env: gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]) -> tuple[Space[Any], Space[Any]]:
+    """The observation space and the flat action space of an environment in rows, or of those of a vector
+    environment, as of `fastrl.algorithms.protocol.Problem`.
+
+    Raises:
+        ValueError: spaces that have no rows.
+    """
+    if isinstance(env, VectorEnv):
+        obs_space, action_space = env.single_observation_space, env.single_action_space
+        return ObsRows(obs_space).space, ActionRows(action_space).flat_space
+    return obs_rows_of(env).space, env.action_space
+
+
+def episode_steps(env: gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any], limit: int = 0) -> int:
     """The steps after which an episode of an environment ends at the latest.
 
     Args:
@@ -110,3 +138,56 @@ def play_episodes(
         returns.append(total)
         advance(1)
     return tuple(returns)
+
+
+def play_vector_episodes(
+    spec: EnvSpec,
+    env: VectorEnv[Any, Any, Any],
+    actor: Actor,
+    episodes: int,
+    seed: int,
+    num_steps: int,
+    advance: Callable[[int], object] = lambda episodes: None,
+    *,
+    squash: bool = False,
+) -> tuple[float, ...]:
+    """As `play_episodes`, of a vector environment: its environments play equally many episodes each, so that short ones
+    do not count more often, and those beyond ``episodes`` are left out.
+
+    Args:
+        spec: makes the vector environment.
+        env: for its spaces.
+    """
+    rows = env.num_envs
+    plan = Plan(
+        spec, lambda: actor, env.single_observation_space, env.single_action_space, rows, 1, squash=squash
+    )
+    backend = VectorEnvBackend(plan)
+    arrays = allocate_steps(plan, 1, rows)
+    obs, nothing = arrays["obs"][0], (np.zeros(rows, np.uint64), np.zeros(rows, np.int64))
+    rewards, terminations, truncations = (
+        arrays[name][0] for name in ("rewards", "terminations", "truncations")
+    )
+    returns: list[list[float]] = [[] for _ in range(rows)]
+    totals, lengths = np.zeros(rows), np.zeros(rows, np.int64)
+    each = -(-episodes // rows)
+    try:
+        backend.next_seeds[0] = np.random.SeedSequence([seed, 1]).generate_state(1)[0] >> 1
+        backend.reset(obs, np.ones(rows, np.bool_))
+        while any(len(own) < each for own in returns):
+            actor.act(obs, *nothing, arrays["actions"][0], arrays["log_probs"][0], greedy=True)
+            given = plan.actions.to_env(arrays["actions"][0])
+            backend.step(given, obs, rewards, terminations, truncations, arrays["final_obs"][0], None)
+            lengths += 1 if backend.ignored is None else ~backend.ignored
+            totals += np.where(lengths <= num_steps, rewards, 0.0)
+            ended = terminations | truncations
+            # One that is longer counts once, where it is cut off.
+            counts = np.where(lengths > num_steps, False, ended | (lengths == num_steps))
+            for row in np.flatnonzero(counts).tolist():
+                if len(returns[row]) < each:
+                    returns[row].append(float(totals[row]))
+                    advance(int(sum(map(len, returns)) <= episodes))
+            totals[ended], lengths[ended] = 0.0, 0
+    finally:
+        backend.close()
+    return tuple(own[number] for number in range(each) for own in returns)[:episodes]

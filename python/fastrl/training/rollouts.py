@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
+from gymnasium.vector import VectorEnv
 from pydantic import Field
 from rich.console import Console
 
@@ -17,10 +18,9 @@ from fastrl.collectors.protocol import CollectError, Collector, Failure, Plan, R
 from fastrl.collectors.resources import cores
 from fastrl.collectors.saved_state import check_saved, num_running, packed, unpacked
 from fastrl.envs import contract
-from fastrl.envs.rows import obs_rows_of
 from fastrl.envs.spec import EnvSpec
 from fastrl.rollout.fragment import Fragment
-from fastrl.training.episodes import EPISODE_STEPS, build_env, episode_steps
+from fastrl.training.episodes import EPISODE_STEPS, build_any, episode_steps, spaces_of
 from fastrl.training.errors import TrainError
 from fastrl.training.experience import Episodes, Source
 from fastrl.training.metrics import brief, counted, shares
@@ -31,11 +31,12 @@ from fastrl.utils.timer import Stopwatch
 from fastrl.utils.trust import Reach, connects_to_ray
 
 Method = Annotated[
-    Literal["auto", "sequential", "sync", "executor", "native", "ray"],
+    Literal["auto", "sequential", "sync", "executor", "native", "ray", "vector"],
     Field(
         description="sequential: in this process; sync: processes that step together; executor: processes that each"
         " run at their own pace; native: threads, for fastrl's compiled environments, where it is several times as"
-        " fast as processes; ray: Ray actors; auto: what suits the environment"
+        " fast as processes; ray: Ray actors; vector: this process,"
+        " for a vector environment of your own; auto: what suits the environment"
     ),
 ]
 
@@ -124,10 +125,18 @@ class RolloutSource(Source):
         self.collector: str = collect.method
         self._console = console or Console(quiet=True)
         self._episode_info = tuple(episode_info)
-        env = build_env(spec.as_rows())
-        self.obs_space, self.action_space = obs_rows_of(env).space, env.action_space
+        env = build_any(spec.as_rows(), num_envs)
+        if isinstance(env, VectorEnv):
+            self.spec = dataclasses.replace(spec, is_vector=True)
+        try:
+            self.obs_space, self.action_space = spaces_of(env)
+        except ValueError as error:
+            raise TrainError(f"--env {spec.id}: {error}") from None
         self.episode_steps = episode_steps(env, collect.max_episode_steps)
-        contract.close(env)
+        if isinstance(env, VectorEnv):
+            spec.close_vector(env)
+        else:
+            contract.close(env)
         self._plan: Plan | None = None
         # While the source runs: the collector, and the stream of its fragments.
         self._collector: Collector | None = None
@@ -195,10 +204,12 @@ class RolloutSource(Source):
         collector.load_state_dict(state)
         total = len(state["numbers"])
         lacking = total - len(state["running"])
+        no_actions = "the checkpoint does not have their actions"
         if self.plan.unit == "steps" and lacking:
             print_lines(
                 self._console,
-                f"{lacking} of {total} running episodes are restarted: the checkpoint does not have their actions",
+                f"{lacking} of {total} running episodes are restarted:"
+                f" {'a vector environment starts its episodes itself' if self.spec.is_vector else no_actions}",
             )
 
     def __exit__(
@@ -335,7 +346,7 @@ def open_collector(config: CollectConfig, plan: Plan, console: Console, max_stal
         useful = plan.episodes if plan.unit == "episodes" else plan.num_envs
         workers = min(cores(), useful) if config.n_workers == "auto" else config.n_workers
         given["max_pending"] = pending_for(
-            plan, 1 if config.method in ("sync", "native") else workers, max_staleness
+            plan, 1 if config.method in ("sync", "native", "vector") else workers, max_staleness
         )
     try:
         collector = make_collector(

@@ -3,14 +3,21 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from gymnasium.vector import VectorEnv
+
 from fastrl.algorithms import find
 from fastrl.envs import contract
-from fastrl.envs.rows import obs_rows_of
 from fastrl.envs.spec import EnvSpec
 from fastrl.tasks import gym
 from fastrl.tasks.gym.settings import PRESETS, EnvConfig, presets_for
 from fastrl.training.checkpoint import CheckpointError
-from fastrl.training.episodes import build_env, episode_steps, play_episodes
+from fastrl.training.episodes import (
+    build_any,
+    episode_steps,
+    play_episodes,
+    play_vector_episodes,
+    spaces_of,
+)
 from fastrl.training.evaluation import Advance, Returns
 from fastrl.training.task import Task
 from fastrl.utils.env_options import parse_options
@@ -46,15 +53,20 @@ class GymTask(Task):
         advance: Advance,
         **options: Any,
     ) -> Returns:
-        spec = self.env_spec(settings)
-        env = build_env(spec.as_rows())
+        spec = self.env_spec(settings).as_rows()
+        env = build_any(spec, self.num_envs(settings))
         policy = state["policy"]
         try:
-            actor = find(settings.run.algorithm).make_actor(policy, obs_rows_of(env).space, env.action_space)
+            actor = find(settings.run.algorithm).make_actor(policy, *spaces_of(env))
         except ValueError as error:
             raise CheckpointError(f"{spec.id}: {error}") from None
         num_steps = episode_steps(env, settings.collect.max_episode_steps)
         squash = bool(policy.get("action_space", {}).get("squash", False))
+        if isinstance(env, VectorEnv):
+            spec.close_vector(env)
+            return Returns(
+                play_vector_episodes(spec, env, actor, episodes, seed, num_steps, advance, squash=squash)
+            )
         returns = play_episodes(env, spec.id, actor, episodes, seed, num_steps, advance, squash=squash)
         contract.close(env)
         return Returns(returns)
