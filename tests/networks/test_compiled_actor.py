@@ -391,7 +391,11 @@ def test_weights_that_do_not_fit_are_refused():
 @pytest.mark.parametrize(
     ("changes", "error", "match"),
     [
-        ({"kind": "beta"}, ValueError, "kind: expected 'discrete' or 'gaussian', got 'beta'"),
+        (
+            {"kind": "beta"},
+            ValueError,
+            "kind: expected 'discrete', 'multi_discrete' or 'gaussian', got 'beta'",
+        ),
         ({"activation": "gelu"}, ValueError, "activation: expected 'tanh' or 'relu', got 'gelu'"),
         ({"obs_dim": 0}, ValueError, "obs_dim: expected 1 to 65536, got 0"),
         ({"hidden": [64, 0]}, ValueError, "hidden: expected 1 to 65536, got 0"),

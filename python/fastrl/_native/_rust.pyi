@@ -366,32 +366,42 @@ class Mlp:
     A row's result is the same to the last bit whatever the batch, the row's place in it and the number of threads. All
     methods may be called by several threads at once; each call uses the weights that were the newest when it began.
 
-    `kind` "discrete": outputs are logits of A actions; "gaussian": means of A independent normal numbers, whose
-    standard deviations do not depend on the observation. `hidden`: widths of the hidden layers, `activation` after
-    each. `obs_clip`: observations are whitened, `(obs - mean) * scale`, and clipped to plus and minus this; None: they
+    `kind` "discrete": outputs are logits of A actions; "multi_discrete": of the choices of n numbers, side by side, as
+    many of each as `nvec` [n] says; "gaussian": means of A independent normal numbers, whose standard deviations do not
+    depend on the observation. `hidden`: widths of the hidden layers, `activation` after each. `memory` "gru" or "lstm":
+    a recurrent layer of `memory_size` outputs, with the equations of PyTorch's cells, lies between these and the last
+    layer. `obs_clip`: observations are whitened, `(obs - mean) * scale`, and clipped to plus and minus this; None: they
     are taken as they are. `num_threads`: how many share out large batches. ValueError: an option is out of range.
     """
 
     def __new__(
         cls,
         *,
-        kind: Literal["discrete", "gaussian"],
+        kind: Literal["discrete", "multi_discrete", "gaussian"],
         obs_dim: int,
         outputs: int,
         hidden: list[int],
         activation: Literal["tanh", "relu"],
         obs_clip: float | None = None,
+        nvec: list[int] | None = None,
+        memory: Literal["none", "gru", "lstm"] = "none",
+        memory_size: int = 0,
         num_threads: int = 1,
     ) -> Mlp: ...
     @property
     def num_weights(self) -> int:
         """Numbers that `load` reads."""
 
+    @property
+    def state_size(self) -> int:
+        """Length S of a row's state: the recurrent layer's outputs, then an LSTM's cell; 0 without memory."""
+
     def load(self, buffer: Buffer) -> None:
         """Copies new weights from a contiguous buffer of `num_weights` float32: with `obs_clip` mean [D] and scale [D];
-        then of each layer the weights [inputs, outputs] and biases [outputs]; then with "gaussian" the logarithms of
-        the standard deviations [A]. TypeError: no buffer. ValueError: another size, or NaN or infinity in it; the
-        weights are those from before then."""
+        then of each layer the weights [inputs, outputs] and biases [outputs], of a recurrent one those of its inputs,
+        then those of its state, gates in PyTorch's order; then with "gaussian" the logarithms of the standard
+        deviations [A]. TypeError: no buffer. ValueError: another size, or NaN or infinity in it; the weights are those
+        from before then."""
 
     def act(
         self,
@@ -401,21 +411,29 @@ class Mlp:
         actions: NDArray[Any],
         log_probs: NDArray[np.float32],
         masks: NDArray[np.bool_] | None = None,
+        states: NDArray[np.float32] | None = None,
         *,
         greedy: bool = False,
     ) -> None:
-        """Writes an action for each row of `obs` [K, D] into `actions` (int64 [K]; with "gaussian" float32 [K, A], not
-        bounded), and its log-probability (log-density) into `log_probs` [K].
+        """Writes an action for each row of `obs` [K, D] into `actions` (int64 [K]; with "multi_discrete" [K, n]; with
+        "gaussian" float32 [K, A], not bounded), and its log-probability (log-density) into `log_probs` [K].
 
-        Drawn with the random numbers of step `steps` [K] in `streams` [K], those of `fastrl.utils.seeding.uniforms`, by
-        inverting the cumulative distribution as `fastrl.networks.distributions.sample_actions` does; normal numbers
-        after Box and
-        Muller. `greedy`: the first of the most probable actions, the mean. `masks` [K, A], discrete only: which actions
-        are allowed; with none, all are. Where observations are NaN the action is some action, and its log-probability
-        NaN. RuntimeError: `load` was never called."""
+        Drawn with the random numbers of step `steps` [K] in `streams` [K], those of `fastrl.utils.seeding.uniforms`
+        (`uniforms_of_parts` with "multi_discrete"), by inverting the cumulative distribution as
+        `fastrl.networks.distributions.sample_actions` does; normal numbers after Box and Muller. `greedy`: the first of
+        the most probable actions, the mean. `masks` [K, A], not with "gaussian": which choices are allowed; with none,
+        all are. `states` [K, S]: the memory of each row's episode, zeros at its start; read and replaced. Where
+        observations are NaN the action is some action, and its log-probability NaN. RuntimeError: `load` was never
+        called."""
 
-    def outputs(self, obs: NDArray[np.float32], out: NDArray[np.float32]) -> None:
-        """Writes logits or means [K, A] at `obs` [K, D]. RuntimeError: `load` was never called."""
+    def outputs(
+        self,
+        obs: NDArray[np.float32],
+        out: NDArray[np.float32],
+        states: NDArray[np.float32] | None = None,
+    ) -> None:
+        """Writes logits or means [K, A] at `obs` [K, D], and replaces `states` [K, S] as `act` does. RuntimeError:
+        `load` was never called."""
 
 def replay_cage2(
     mode: Literal["decisions", "seed"],

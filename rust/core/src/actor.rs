@@ -9,7 +9,7 @@ use rayon::{ThreadPool, ThreadPoolBuilder};
 #[cfg(target_arch = "x86_64")]
 use crate::mlp::has_fma;
 use crate::mlp::{Architecture, LANES, Lanes, Mlp, exp};
-use crate::streams::{bits, normal_pair, unit};
+use crate::streams::{bits, normal_pair, part_bits, unit};
 
 /// The logit of a masked action, as in `fastrl.networks.actor_critic`.
 const MASKED: f32 = -1e9;
@@ -17,10 +17,13 @@ const MASKED: f32 = -1e9;
 /// Number of rows below which waking a thread costs more than it saves.
 const MIN_ROWS: usize = 32;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// The network's outputs are logits of actions.
     Discrete,
+    /// An action has several numbers, each from 0 up to one of these. The network's outputs are the logits of the first
+    /// number's values, then those of the second, and so on.
+    MultiDiscrete(Vec<usize>),
     /// The network's outputs are means of independent normal numbers; logarithms of their standard deviations follow
     /// the weights.
     Gaussian,
@@ -52,6 +55,8 @@ impl std::error::Error for Error {}
 pub enum ActionsOut<'a> {
     /// One a row.
     Discrete(&'a mut [i64]),
+    /// As many a row as an action has numbers.
+    MultiDiscrete(&'a mut [i64]),
     /// One for each output of the network in a row.
     Gaussian(&'a mut [f32]),
 }
@@ -63,8 +68,10 @@ pub struct Rows<'a> {
     pub streams: &'a [u64],
     /// The step of each row's episode.
     pub steps: &'a [i64],
-    /// A flag for each action, a byte: 1 if it is allowed.
+    /// A flag for each logit, a byte: 1 if it is allowed.
     pub masks: Option<&'a [u8]>,
+    /// The network's memory of each row's episode, zeros at its start; nothing if it has none. Read and written.
+    pub states: &'a mut [f32],
     pub actions: ActionsOut<'a>,
     pub log_probs: &'a mut [f32],
 }
@@ -76,24 +83,30 @@ impl<'a> Rows<'a> {
         let (streams, streams2) = self.streams.split_at(row);
         let (steps, steps2) = self.steps.split_at(row);
         let (masks, masks2) = self.masks.map(|masks| masks.split_at(row * (masks.len() / rows))).unzip();
+        let (states, states2) = split_rows(self.states, row, rows);
         let (actions, actions2) = match self.actions {
             ActionsOut::Discrete(actions) => {
                 let (a, b) = actions.split_at_mut(row);
                 (ActionsOut::Discrete(a), ActionsOut::Discrete(b))
             }
+            ActionsOut::MultiDiscrete(actions) => {
+                let (a, b) = split_rows(actions, row, rows);
+                (ActionsOut::MultiDiscrete(a), ActionsOut::MultiDiscrete(b))
+            }
             ActionsOut::Gaussian(actions) => {
-                let (a, b) = actions.split_at_mut(row * (actions.len() / rows));
+                let (a, b) = split_rows(actions, row, rows);
                 (ActionsOut::Gaussian(a), ActionsOut::Gaussian(b))
             }
         };
         let (log_probs, log_probs2) = self.log_probs.split_at_mut(row);
         (
-            Rows { obs, streams, steps, masks, actions, log_probs },
+            Rows { obs, streams, steps, masks, states, actions, log_probs },
             Rows {
                 obs: obs2,
                 streams: streams2,
                 steps: steps2,
                 masks: masks2,
+                states: states2,
                 actions: actions2,
                 log_probs: log_probs2,
             },
@@ -101,9 +114,27 @@ impl<'a> Rows<'a> {
     }
 }
 
+/// Splits an array of `rows` rows before row `row`.
+fn split_rows<T>(array: &mut [T], row: usize, rows: usize) -> (&mut [T], &mut [T]) {
+    array.split_at_mut(row * (array.len() / rows))
+}
+
+/// The state of each row, of `size` numbers; empty ones if that is 0.
+#[inline(always)]
+fn each_state(states: &mut [f32], size: usize) -> impl Iterator<Item = &mut [f32]> {
+    let mut rest = states;
+    std::iter::repeat_with(move || {
+        let (state, others) = std::mem::take(&mut rest).split_at_mut(size);
+        rest = others;
+        state
+    })
+}
+
 /// One version of the weights. Reading it needs no lock.
 pub struct Policy {
     mlp: Mlp,
+    /// Numbers of values of each number of an action, with [`Kind::MultiDiscrete`].
+    values: Vec<usize>,
     /// Logarithm of the standard deviation of each output, with [`Kind::Gaussian`].
     log_std: Vec<f32>,
 }
@@ -127,8 +158,8 @@ impl Actor {
         Ok(Self { kind, architecture, newest: Mutex::new(None), pool, owner: std::process::id() })
     }
 
-    pub fn kind(&self) -> Kind {
-        self.kind
+    pub fn kind(&self) -> &Kind {
+        &self.kind
     }
 
     pub fn architecture(&self) -> &Architecture {
@@ -146,7 +177,8 @@ impl Actor {
         }
         let (weights, log_std) = weights.split_at(self.architecture.num_weights());
         let mlp = Mlp::new(&self.architecture, weights, f32::NEG_INFINITY);
-        let policy = Arc::new(Policy { mlp, log_std: log_std.to_vec() });
+        let values = if let Kind::MultiDiscrete(values) = &self.kind { values.clone() } else { Vec::new() };
+        let policy = Arc::new(Policy { mlp, values, log_std: log_std.to_vec() });
         *self.newest.lock().unwrap_or_else(PoisonError::into_inner) = Some(policy);
         Ok(())
     }
@@ -189,15 +221,16 @@ impl Policy {
         );
     }
 
-    /// The network's outputs of each row of `obs`, before any mask.
-    pub fn outputs(&self, obs: &[f32], out: &mut [f32]) {
+    /// The network's outputs of each row of `obs`, before any mask. `states` are those of [`Rows`].
+    pub fn outputs(&self, obs: &[f32], states: &mut [f32], out: &mut [f32]) {
         let Architecture { inputs, outputs, .. } = *self.mlp.architecture();
         on_widest(
             #[inline(always)]
             || {
                 let mut scratch = self.mlp.scratch();
-                for (row, out) in obs.chunks_exact(inputs).zip(out.chunks_exact_mut(outputs)) {
-                    self.mlp.forward(row, &mut scratch);
+                let rows = obs.chunks_exact(inputs).zip(each_state(states, self.mlp.architecture().state_size()));
+                for ((row, state), out) in rows.zip(out.chunks_exact_mut(outputs)) {
+                    self.mlp.forward(row, state, &mut scratch);
                     for (out, lanes) in out.chunks_mut(LANES).zip(scratch.outputs()) {
                         out.copy_from_slice(&lanes.0[..out.len()]);
                     }
@@ -209,16 +242,17 @@ impl Policy {
     #[inline(always)]
     fn act_here(&self, rows: Rows<'_>, greedy: bool) {
         let Architecture { inputs, outputs, .. } = *self.mlp.architecture();
-        let Rows { obs, streams, steps, masks, actions, log_probs } = rows;
+        let Rows { obs, streams, steps, masks, states, actions, log_probs } = rows;
         let mut scratch = self.mlp.scratch();
         let mut bits = streams.iter().zip(steps).map(|(&stream, &step)| bits(stream, step));
+        let rows = obs.chunks_exact(inputs).zip(each_state(states, self.mlp.architecture().state_size()));
         match actions {
             ActionsOut::Discrete(actions) => {
                 let lanes = outputs.div_ceil(LANES);
                 let mut sums = vec![Lanes([0.0; LANES]); lanes];
-                let rows = obs.chunks_exact(inputs).zip(&mut bits).zip(actions.iter_mut().zip(log_probs));
-                for (i, ((row, bits), (action, log_prob))) in rows.enumerate() {
-                    self.mlp.forward(row, &mut scratch);
+                let rows = rows.zip(&mut bits).zip(actions.iter_mut().zip(log_probs));
+                for (i, (((row, state), bits), (action, log_prob))) in rows.enumerate() {
+                    self.mlp.forward(row, state, &mut scratch);
                     let logits = &mut scratch.outputs()[..lanes];
                     if let Some(masks) = masks {
                         mask_logits(logits, &masks[i * outputs..(i + 1) * outputs]);
@@ -227,10 +261,22 @@ impl Policy {
                     (*action, *log_prob) = (chosen.0 as i64, chosen.1);
                 }
             }
+            ActionsOut::MultiDiscrete(actions) => {
+                let mut heads = Heads::new(&self.values);
+                let rows = rows.zip(&mut bits).zip(actions.chunks_exact_mut(self.values.len()).zip(log_probs));
+                for (i, (((row, state), bits), (action, log_prob))) in rows.enumerate() {
+                    self.mlp.forward(row, state, &mut scratch);
+                    let logits = &mut scratch.outputs()[..outputs.div_ceil(LANES)];
+                    if let Some(masks) = masks {
+                        mask_logits(logits, &masks[i * outputs..(i + 1) * outputs]);
+                    }
+                    *log_prob = heads.choose(logits, (!greedy).then_some(bits), action);
+                }
+            }
             ActionsOut::Gaussian(actions) => {
-                let rows = obs.chunks_exact(inputs).zip(&mut bits).zip(actions.chunks_exact_mut(outputs));
-                for (((row, bits), action), log_prob) in rows.zip(log_probs) {
-                    self.mlp.forward(row, &mut scratch);
+                let rows = rows.zip(&mut bits).zip(actions.chunks_exact_mut(outputs));
+                for ((((row, state), bits), action), log_prob) in rows.zip(log_probs) {
+                    self.mlp.forward(row, state, &mut scratch);
                     *log_prob = self.draw(scratch.outputs(), (!greedy).then_some(bits), action);
                 }
             }
@@ -249,6 +295,42 @@ impl Policy {
                 *action = means[place / LANES].0[place % LANES] + log_std.exp() * z;
                 log_prob -= 0.5 * z * z + log_std + half_log_2pi;
             }
+        }
+        log_prob
+    }
+}
+
+/// Memory for choosing the numbers of actions with [`Kind::MultiDiscrete`], one after the other.
+struct Heads<'a> {
+    values: &'a [usize],
+    logits: Vec<Lanes>,
+    sums: Vec<Lanes>,
+}
+
+impl<'a> Heads<'a> {
+    fn new(values: &'a [usize]) -> Self {
+        let lanes = values.iter().map(|values| values.div_ceil(LANES)).max().unwrap_or(0);
+        let memory = || vec![Lanes([f32::NEG_INFINITY; LANES]); lanes];
+        Self { values, logits: memory(), sums: memory() }
+    }
+
+    /// Draws each number of an action with a random number of its own, derived from the step's `bits`; without these it
+    /// takes the most probable ones. Returns the action's log-probability.
+    #[inline(always)]
+    fn choose(&mut self, all: &[Lanes], bits: Option<u64>, action: &mut [i64]) -> f32 {
+        let (mut first, mut log_prob) = (0, 0.0);
+        for (head, (&values, number)) in self.values.iter().zip(action).enumerate() {
+            let lanes = values.div_ceil(LANES);
+            let (logits, sums) = (&mut self.logits[..lanes], &mut self.sums[..lanes]);
+            logits[lanes - 1] = Lanes([f32::NEG_INFINITY; LANES]);
+            for k in 0..values {
+                let place = first + k;
+                logits[k / LANES].0[k % LANES] = all[place / LANES].0[place % LANES];
+            }
+            let uniform = bits.map(|bits| unit(part_bits(bits, head)));
+            let chosen = choose(logits, sums, values, uniform);
+            (*number, log_prob) = (chosen.0 as i64, log_prob + chosen.1);
+            first += values;
         }
         log_prob
     }

@@ -17,6 +17,7 @@ mod memory;
 pub mod mlp;
 mod python_random;
 pub mod queue;
+pub mod recurrent;
 pub mod rng;
 pub mod shm;
 pub mod single_agent;

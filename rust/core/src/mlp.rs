@@ -1,10 +1,13 @@
-//! A small multi-layer perceptron in f32 that chooses actions without a framework's cost per call.
+//! A small multi-layer perceptron in f32, with a recurrent layer before its last one if it has a memory, that chooses
+//! actions without a framework's cost per call.
 //!
 //! Each row's result is the same to the last bit whatever the batch, the number of threads and the row's place in it:
 //! rows are computed one by one, and each output adds up its inputs in their order with fused multiplications, which
 //! round alike on every processor. Inputs that are zero are left out, which changes nothing: with finite weights their
 //! products are zeros, and adding a zero changes at most the sign of a zero, which no later number depends on and which
 //! the last layer takes away. Half of the hidden units of a ReLU network are zeros, and most bits of an observation.
+
+use crate::recurrent::{Cell, Gates, Recurrent};
 
 /// Outputs that are computed together. Widths are rounded up to a multiple.
 pub const LANES: usize = 16;
@@ -30,19 +33,52 @@ pub struct Architecture {
     pub activation: Activation,
     /// Inputs are whitened, `(x - mean) * scale`, and clipped to plus and minus this.
     pub clip: Option<f32>,
+    /// A recurrent layer after the hidden ones, and its number of outputs.
+    pub memory: Option<(Cell, usize)>,
 }
 
 impl Architecture {
-    /// Inputs and outputs of each layer.
-    fn layers(&self) -> impl Iterator<Item = (usize, usize)> {
-        let ins = std::iter::once(self.inputs).chain(self.hidden.iter().copied());
-        ins.zip(self.hidden.iter().copied().chain([self.outputs]))
+    /// Width of what the hidden layers make of the inputs.
+    fn features(&self) -> usize {
+        self.hidden.last().copied().unwrap_or(self.inputs)
+    }
+
+    /// Number of inputs of the last layer.
+    fn last_inputs(&self) -> usize {
+        self.memory.map_or(self.features(), |(_, size)| size)
+    }
+
+    /// Inputs and outputs of each hidden layer.
+    fn hidden_layers(&self) -> impl Iterator<Item = (usize, usize)> {
+        std::iter::once(self.inputs).chain(self.hidden.iter().copied()).zip(self.hidden.iter().copied())
+    }
+
+    /// Length of a row's state; 0 without a memory.
+    pub fn state_size(&self) -> usize {
+        self.memory.map_or(0, |(cell, size)| cell.states() * size)
     }
 
     /// Number of weights that [`Mlp::new`] reads.
     pub fn num_weights(&self) -> usize {
         let whitening = if self.clip.is_some() { 2 * self.inputs } else { 0 };
-        whitening + self.layers().map(|(inputs, outputs)| (inputs + 1) * outputs).sum::<usize>()
+        let hidden: usize = self.hidden_layers().map(|(inputs, outputs)| (inputs + 1) * outputs).sum();
+        let memory = self.memory.map_or(0, |(cell, size)| Recurrent::num_weights(cell, self.features(), size));
+        whitening + hidden + memory + (self.last_inputs() + 1) * self.outputs
+    }
+}
+
+/// Weights that are read one after the other.
+pub struct Weights<'a>(&'a [f32]);
+
+impl<'a> Weights<'a> {
+    pub fn new(weights: &'a [f32]) -> Self {
+        Self(weights)
+    }
+
+    fn take(&mut self, n: usize) -> &'a [f32] {
+        let (taken, rest) = self.0.split_at(n);
+        self.0 = rest;
+        taken
     }
 }
 
@@ -52,7 +88,8 @@ struct Whitening {
     clip: f32,
 }
 
-struct Layer {
+/// A linear layer.
+pub struct Layer {
     bias: Vec<Lanes>,
     /// Weights of input k start at `k * bias.len()`.
     weights: Vec<Lanes>,
@@ -61,24 +98,32 @@ struct Layer {
 pub struct Mlp {
     architecture: Architecture,
     whitening: Option<Whitening>,
-    layers: Vec<Layer>,
+    hidden: Vec<Layer>,
+    memory: Option<Recurrent>,
+    last: Layer,
 }
 
 /// The inputs of a layer that are not zero.
-struct Inputs {
+pub struct Inputs {
     places: Vec<u32>,
     values: Vec<f32>,
     len: usize,
 }
 
 impl Inputs {
-    fn clear(&mut self) {
+    pub fn with_room(inputs: usize) -> Self {
+        // One more, as `push` writes before it counts.
+        Self { places: vec![0; inputs + 1], values: vec![0.0; inputs + 1], len: 0 }
+    }
+
+    #[inline(always)]
+    pub fn clear(&mut self) {
         self.len = 0;
     }
 
     /// Appends input `place`; at most as many as there is room for.
     #[inline(always)]
-    fn push(&mut self, place: usize, value: f32) {
+    pub fn push(&mut self, place: usize, value: f32) {
         // Written always and kept if it counts: no branch to mispredict.
         self.places[self.len] = place as u32;
         self.values[self.len] = value;
@@ -90,6 +135,7 @@ impl Inputs {
 pub struct Scratch {
     inputs: Inputs,
     outputs: Vec<Lanes>,
+    gates: Option<Gates>,
 }
 
 impl Scratch {
@@ -111,29 +157,23 @@ fn in_lanes(values: &[f32], rest: f32) -> impl Iterator<Item = Lanes> {
 
 impl Mlp {
     /// Reads mean and scale of each input if they are whitened, then each layer's weights [inputs, outputs] and biases
-    /// [outputs]: [`Architecture::num_weights`] finite numbers, or it panics. What fills up the lanes of the last layer
-    /// gets the bias `rest`.
+    /// [outputs], before the last layer's those of [`Recurrent::new`] if there is a memory:
+    /// [`Architecture::num_weights`] finite numbers, or it panics. What fills up the lanes of the last layer gets the
+    /// bias `rest`.
     pub fn new(architecture: &Architecture, weights: &[f32], rest: f32) -> Self {
         assert!(weights.len() == architecture.num_weights() && weights.iter().all(|w| w.is_finite()));
-        let mut unread = weights;
-        let mut take = |n: usize| {
-            let (taken, others) = unread.split_at(n);
-            unread = others;
-            taken
-        };
+        let weights = &mut Weights::new(weights);
         let whitening = architecture.clip.map(|clip| Whitening {
-            mean: take(architecture.inputs).to_vec(),
-            scale: take(architecture.inputs).to_vec(),
+            mean: weights.take(architecture.inputs).to_vec(),
+            scale: weights.take(architecture.inputs).to_vec(),
             clip,
         });
-        let last = architecture.hidden.len();
-        let layers = architecture.layers().enumerate().map(|(i, (inputs, outputs))| {
-            let weights = take(inputs * outputs).chunks(outputs).flat_map(|row| in_lanes(row, 0.0)).collect();
-            let bias = in_lanes(take(outputs), if i == last { rest } else { 0.0 }).collect();
-            Layer { bias, weights }
-        });
-        let layers = layers.collect();
-        Self { architecture: architecture.clone(), whitening, layers }
+        let hidden = architecture.hidden_layers();
+        let hidden = hidden.map(|(inputs, outputs)| Layer::new(weights, inputs, 1, outputs, 0.0)).collect();
+        let memory =
+            architecture.memory.map(|(cell, size)| Recurrent::new(cell, architecture.features(), size, weights));
+        let last = Layer::new(weights, architecture.last_inputs(), 1, architecture.outputs, rest);
+        Self { architecture: architecture.clone(), whitening, hidden, memory, last }
     }
 
     pub fn architecture(&self) -> &Architecture {
@@ -141,19 +181,20 @@ impl Mlp {
     }
 
     pub fn scratch(&self) -> Scratch {
-        let inputs = self.architecture.layers().map(|(inputs, _)| inputs);
-        let widest = inputs.max().expect("there is a last layer").next_multiple_of(LANES);
-        let outputs = self.layers.iter().map(|layer| layer.bias.len()).max().expect("there is a last layer");
+        let Architecture { inputs, hidden, .. } = &self.architecture;
+        let widest = hidden.iter().chain([inputs, &self.architecture.last_inputs()]).max().copied();
+        let lanes = self.hidden.iter().map(Layer::lanes).chain([self.last.lanes()]).max();
         Scratch {
-            inputs: Inputs { places: vec![0; widest + 1], values: vec![0.0; widest + 1], len: 0 },
-            outputs: vec![Lanes([0.0; LANES]); outputs],
+            inputs: Inputs::with_room(widest.expect("there are inputs")),
+            outputs: vec![Lanes([0.0; LANES]); lanes.expect("there is a last layer")],
+            gates: self.memory.as_ref().map(Recurrent::gates),
         }
     }
 
-    /// The outputs for one row of inputs, into `scratch`.
+    /// The outputs for one row of inputs, into `scratch`; and its new state, [`Architecture::state_size`] numbers.
     #[inline(always)]
-    pub fn forward(&self, row: &[f32], scratch: &mut Scratch) {
-        let Scratch { inputs, outputs } = scratch;
+    pub fn forward(&self, row: &[f32], state: &mut [f32], scratch: &mut Scratch) {
+        let Scratch { inputs, outputs, gates } = scratch;
         inputs.clear();
         match &self.whitening {
             None => row.iter().enumerate().for_each(|(k, &x)| inputs.push(k, x)),
@@ -163,8 +204,7 @@ impl Mlp {
                 }
             }
         }
-        let (last, hidden) = self.layers.split_last().expect("there is a last layer");
-        for (layer, &width) in hidden.iter().zip(&self.architecture.hidden) {
+        for (layer, &width) in self.hidden.iter().zip(&self.architecture.hidden) {
             layer.forward(inputs, outputs);
             inputs.clear();
             for (lanes, first) in outputs.iter_mut().zip((0..width).step_by(LANES)) {
@@ -175,16 +215,36 @@ impl Mlp {
                 lanes.0.iter().zip(first..width).for_each(|(&x, place)| inputs.push(place, x));
             }
         }
-        last.forward(inputs, outputs);
-        for lanes in &mut outputs[..last.bias.len()] {
+        if let (Some(memory), Some(gates)) = (&self.memory, gates) {
+            memory.forward(inputs, state, gates);
+            inputs.clear();
+            state[..memory.size()].iter().enumerate().for_each(|(k, &x)| inputs.push(k, x));
+        }
+        self.last.forward(inputs, outputs);
+        for lanes in &mut outputs[..self.last.lanes()] {
             lanes.0.iter_mut().for_each(|x| *x += 0.0); // -0 becomes 0
         }
     }
 }
 
 impl Layer {
+    /// Reads weights [inputs, blocks * outputs] and biases [blocks * outputs]. Each block of outputs has whole lanes,
+    /// filled up by outputs with the bias `rest`.
+    pub fn new(weights: &mut Weights<'_>, inputs: usize, blocks: usize, outputs: usize, rest: f32) -> Self {
+        let mut blocks_of = |n: usize| weights.take(n * blocks * outputs).chunks(outputs);
+        Self {
+            weights: blocks_of(inputs).flat_map(|block| in_lanes(block, 0.0)).collect(),
+            bias: blocks_of(1).flat_map(|block| in_lanes(block, rest)).collect(),
+        }
+    }
+
+    /// Number of lanes of the outputs.
+    pub fn lanes(&self) -> usize {
+        self.bias.len()
+    }
+
     #[inline(always)]
-    fn forward(&self, inputs: &Inputs, outputs: &mut [Lanes]) {
+    pub fn forward(&self, inputs: &Inputs, outputs: &mut [Lanes]) {
         let width = self.bias.len();
         let mut at = 0;
         // As many sums as the registers hold.
@@ -306,7 +366,7 @@ pub fn exp(x: f32) -> f32 {
 
 /// Hyperbolic tangent, to some 1e-7 of the result. NaN stays NaN.
 #[inline(always)]
-fn tanh(x: f32) -> f32 {
+pub fn tanh(x: f32) -> f32 {
     let twice = 2.0 * x.abs();
     // From there on it is 1 in f32.
     let (power, rest) = exp_parts(if twice > 19.0 { 19.0 } else { twice });

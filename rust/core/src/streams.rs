@@ -33,11 +33,17 @@ pub fn unit(bits: u64) -> f32 {
     (bits >> 40) as f32 * (1.0 / (1 << 24) as f32)
 }
 
+/// Random bits for part `part` of an action, from those of the step.
+#[inline(always)]
+pub fn part_bits(bits: u64, part: usize) -> u64 {
+    mix(bits.wrapping_add((part as u64 + 1).wrapping_mul(GOLDEN)))
+}
+
 /// Two independent normal numbers, the `pair`-th of those that the bits of a step give. (G. Box, M. Muller, "A note on
 /// the generation of random normal deviates", 1958.)
 #[inline]
 pub fn normal_pair(bits: u64, pair: usize) -> (f32, f32) {
-    let bits = mix(bits.wrapping_add((pair as u64 + 1).wrapping_mul(GOLDEN)));
+    let bits = part_bits(bits, pair);
     let (a, b) = (f64::from(unit(bits)), f64::from(unit(bits << 24)));
     let radius = (-2.0 * (1.0 - a).ln()).sqrt();
     let (sin, cos) = (std::f64::consts::TAU * b).sin_cos();

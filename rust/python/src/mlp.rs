@@ -1,8 +1,9 @@
 //! Choosing actions with a small network, for Python.
 
-use fastrl_binding::arrays::{Flag, disjoint, readable, writeable};
+use fastrl_binding::arrays::{Array, Flag, disjoint, readable, writeable};
 use fastrl_core::actor::{ActionsOut, Actor, Kind, Rows};
 use fastrl_core::mlp::{Activation, Architecture};
+use fastrl_core::recurrent::Cell;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
@@ -25,6 +26,22 @@ pub(crate) struct Mlp {
 }
 
 impl Mlp {
+    /// The states of rows: an array where the network has a memory, and nothing where it has none.
+    fn states_of<'a, 'py>(
+        &self,
+        states: Option<&'a Bound<'py, PyAny>>,
+        rows: usize,
+    ) -> PyResult<Option<Array<'a, 'py, f32>>> {
+        match (self.state_size(), states) {
+            (0, None) => Ok(None),
+            (0, Some(_)) => Err(PyValueError::new_err("states: expected None with a network without a memory")),
+            (size, Some(states)) => writeable::<f32>("states", states, &[rows, size]).map(Some),
+            (size, None) => Err(PyValueError::new_err(format!(
+                "states: expected a C-contiguous float32 array of shape ({rows}, {size}), got None"
+            ))),
+        }
+    }
+
     /// Rows of an array that should have the network's inputs.
     fn rows_of(&self, obs: &Bound<'_, PyAny>) -> usize {
         obs.getattr("shape").and_then(|shape| shape.get_item(0)?.extract()).unwrap_or(0)
@@ -34,7 +51,11 @@ impl Mlp {
 #[pymethods]
 impl Mlp {
     #[new]
-    #[pyo3(signature = (*, kind, obs_dim, outputs, hidden, activation, obs_clip=None, num_threads=1))]
+    #[pyo3(signature = (
+        *, kind, obs_dim, outputs, hidden, activation, obs_clip=None, nvec=None, memory="none", memory_size=0,
+        num_threads=1,
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "the architecture")]
     fn new(
         kind: &str,
         obs_dim: usize,
@@ -42,13 +63,35 @@ impl Mlp {
         hidden: Vec<usize>,
         activation: &str,
         obs_clip: Option<f32>,
+        nvec: Option<Vec<usize>>,
+        memory: &str,
+        memory_size: usize,
         num_threads: usize,
     ) -> PyResult<Self> {
         let refuse = |message: String| Err(PyValueError::new_err(message));
-        let kind = match kind {
-            "discrete" => Kind::Discrete,
-            "gaussian" => Kind::Gaussian,
-            _ => return refuse(format!("kind: expected 'discrete' or 'gaussian', got '{kind}'")),
+        let kind = match (kind, nvec) {
+            ("discrete", None) => Kind::Discrete,
+            ("gaussian", None) => Kind::Gaussian,
+            ("multi_discrete", Some(nvec)) => {
+                // Not `sum`, which could overflow.
+                let total = nvec.iter().try_fold(0_usize, |total, &values| total.checked_add(values));
+                if nvec.is_empty() || nvec.contains(&0) || total != Some(outputs) {
+                    return refuse(format!("nvec: expected positive numbers that add up to {outputs}, got {nvec:?}"));
+                }
+                Kind::MultiDiscrete(nvec)
+            }
+            ("multi_discrete", None) => return refuse("nvec: expected a list with kind 'multi_discrete'".to_owned()),
+            ("discrete" | "gaussian", Some(_)) => return refuse(format!("nvec: expected None with kind '{kind}'")),
+            _ => {
+                return refuse(format!("kind: expected 'discrete', 'multi_discrete' or 'gaussian', got '{kind}'"));
+            }
+        };
+        let memory = match (memory, memory_size) {
+            ("none", 0) => None,
+            ("none", _) => return refuse(format!("memory_size: expected 0 without a memory, got {memory_size}")),
+            ("gru", _) => Some((Cell::Gru, memory_size)),
+            ("lstm", _) => Some((Cell::Lstm, memory_size)),
+            _ => return refuse(format!("memory: expected 'none', 'gru' or 'lstm', got '{memory}'")),
         };
         let activation = match activation {
             "tanh" => Activation::Tanh,
@@ -56,7 +99,9 @@ impl Mlp {
             _ => return refuse(format!("activation: expected 'tanh' or 'relu', got '{activation}'")),
         };
         let widths = [("obs_dim", obs_dim), ("outputs", outputs)];
-        for (name, width) in widths.into_iter().chain(hidden.iter().map(|&width| ("hidden", width))) {
+        let hidden_widths = hidden.iter().map(|&width| ("hidden", width));
+        let widths = widths.into_iter().chain(hidden_widths).chain(memory.map(|(_, size)| ("memory_size", size)));
+        for (name, width) in widths {
             if !(1..=MAX_WIDTH).contains(&width) {
                 return refuse(format!("{name}: expected 1 to {MAX_WIDTH}, got {width}"));
             }
@@ -72,7 +117,7 @@ impl Mlp {
         if !(1..=1024).contains(&num_threads) {
             return refuse(format!("num_threads: expected 1 to 1024, got {num_threads}"));
         }
-        let architecture = Architecture { inputs: obs_dim, hidden, outputs, activation, clip: obs_clip };
+        let architecture = Architecture { inputs: obs_dim, hidden, outputs, activation, clip: obs_clip, memory };
         let weights = architecture.num_weights();
         if weights > MAX_WEIGHTS {
             return refuse(format!("hidden: expected a network of at most {MAX_WEIGHTS} weights, got {weights}"));
@@ -85,6 +130,11 @@ impl Mlp {
         self.actor.num_weights()
     }
 
+    #[getter]
+    fn state_size(&self) -> usize {
+        self.actor.architecture().state_size()
+    }
+
     fn load(&self, buffer: &Bound<'_, PyAny>) -> PyResult<()> {
         let nbytes = 4 * self.actor.num_weights();
         let bytes = Bytes::of("buffer", buffer, nbytes, false)?;
@@ -95,7 +145,7 @@ impl Mlp {
         self.actor.load(&weights).map_err(from_actor)
     }
 
-    #[pyo3(signature = (obs, streams, steps, actions, log_probs, masks=None, *, greedy=false))]
+    #[pyo3(signature = (obs, streams, steps, actions, log_probs, masks=None, states=None, *, greedy=false))]
     #[expect(clippy::too_many_arguments, reason = "the arrays of a step")]
     fn act(
         &self,
@@ -106,6 +156,7 @@ impl Mlp {
         actions: &Bound<'_, PyAny>,
         log_probs: &Bound<'_, PyAny>,
         masks: Option<&Bound<'_, PyAny>>,
+        states: Option<&Bound<'_, PyAny>>,
         greedy: bool,
     ) -> PyResult<()> {
         let rows = self.rows_of(obs);
@@ -122,6 +173,12 @@ impl Mlp {
                 // others.
                 (actions.place(), ActionsOut::Discrete(unsafe { actions.slice_mut() }))
             }
+            Kind::MultiDiscrete(values) => {
+                let actions = writeable::<i64>("actions", actions, &[rows, values.len()])?;
+                // SAFETY: `writeable` has checked it; `disjoint`, before anything is written, keeps it apart from the
+                // others.
+                (actions.place(), ActionsOut::MultiDiscrete(unsafe { actions.slice_mut() }))
+            }
             Kind::Gaussian if masks.is_some() => {
                 return Err(PyValueError::new_err("masks: expected None with actions that are numbers"));
             }
@@ -133,7 +190,9 @@ impl Mlp {
             }
         };
         let mask = masks.as_ref().map_or(("masks", 0..0), |masks| masks.place());
-        disjoint(&[obs.place(), streams.place(), steps.place(), log_probs.place(), place, mask])?;
+        let states = self.states_of(states, rows)?;
+        let state = states.as_ref().map_or(("states", 0..0), |states| states.place());
+        disjoint(&[obs.place(), streams.place(), steps.place(), log_probs.place(), place, mask, state])?;
         // SAFETY: checked, disjoint, and the caller's for the length of this call.
         let rows = unsafe {
             Rows {
@@ -141,6 +200,7 @@ impl Mlp {
                 streams: streams.slice(),
                 steps: steps.slice(),
                 masks: masks.as_ref().map(|masks| masks.bytes()),
+                states: states.as_ref().map_or(&mut [], |states| states.slice_mut()),
                 actions,
                 log_probs: log_probs.slice_mut(),
             }
@@ -153,16 +213,26 @@ impl Mlp {
         chosen.map_err(from_actor)
     }
 
-    fn outputs(&self, py: Python<'_>, obs: &Bound<'_, PyAny>, out: &Bound<'_, PyAny>) -> PyResult<()> {
+    #[pyo3(signature = (obs, out, states=None))]
+    fn outputs(
+        &self,
+        py: Python<'_>,
+        obs: &Bound<'_, PyAny>,
+        out: &Bound<'_, PyAny>,
+        states: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
         let rows = self.rows_of(obs);
         let Architecture { inputs, outputs, .. } = *self.actor.architecture();
         let obs = readable::<f32>("obs", obs, &[rows, inputs])?;
         let out = writeable::<f32>("out", out, &[rows, outputs])?;
-        disjoint(&[obs.place(), out.place()])?;
+        let states = self.states_of(states, rows)?;
+        disjoint(&[obs.place(), out.place(), states.as_ref().map_or(("states", 0..0), |states| states.place())])?;
         // SAFETY: checked, disjoint, and the caller's for the length of this call.
         let (obs, out) = unsafe { (obs.slice(), out.slice_mut()) };
+        // SAFETY: as above.
+        let states = states.as_ref().map_or(&mut [][..], |states| unsafe { states.slice_mut() });
         let policy = self.actor.policy().map_err(from_actor)?;
-        py.detach(|| policy.outputs(obs, out));
+        py.detach(|| policy.outputs(obs, states, out));
         Ok(())
     }
 }
