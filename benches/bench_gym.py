@@ -38,7 +38,7 @@ def learn(trainer, solved):
     with contextlib.closing(trainer.rows()) as rows:
         for row in rows:
             record = row.record()
-            if record["mean_return"] >= solved:
+            if record["rollout/ep_rew_mean"] >= solved:
                 break
     return record
 
@@ -71,17 +71,17 @@ def test_it_is_solved(env, solved, budgets):
             table.add_row(
                 algorithm,
                 str(seed),
-                f"{last['steps']:,}",
-                f"{last['seconds']:.1f}",
-                f"{last['steps'] / last['seconds']:,.0f}",
+                f"{last['time/total_timesteps']:,}",
+                f"{last['time/time_elapsed']:.1f}",
+                f"{last['time/total_timesteps'] / last['time/time_elapsed']:,.0f}",
                 f"{staleness['staleness']:.2f}",
                 str(staleness["max_staleness"]),
-                str(last["dropped"]),
+                str(last["collect/dropped"]),
                 f"{score_of(trainer):.0f}",
                 end_section=seed == SEEDS[-1],
             )
-            if not last["mean_return"] >= solved:
-                unsolved.append((algorithm, seed, last["mean_return"]))
+            if not last["rollout/ep_rew_mean"] >= solved:
+                unsolved.append((algorithm, seed, last["rollout/ep_rew_mean"]))
     print()
     show(plain_console(), table)
     assert not unsolved

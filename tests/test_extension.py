@@ -40,14 +40,14 @@ def test_an_algorithm_of_ones_own_trains_with_each_collector(collector: str, tmp
     assert (summary["algorithm"], summary["collector"]) == ("toy", collector)
     assert summary["steps"] == 192
     assert summary["evaluation"]["episodes"] == 2
-    assert [row["iteration"] for row in rows_of(tmp_path / "run")] == [1, 2, 3]
+    assert [row["time/iterations"] for row in rows_of(tmp_path / "run")] == [1, 2, 3]
     assert learnt(tmp_path / "run")["learner"]["policy"]["weights"].any()
 
 
 def test_an_algorithm_of_ones_own_learns(tmp_path: Path) -> None:
     options = ["CartPole-v1", "--collect=sequential", "--num-envs=8", "--toy.num_steps=64"]
     train(tmp_path / "run", *options, "--toy.learning_rate=3", "--run.eval_episodes=5", steps=25_000)
-    returns = [row["mean_return"] for row in rows_of(tmp_path / "run")]
+    returns = [row["rollout/ep_rew_mean"] for row in rows_of(tmp_path / "run")]
     assert sum(returns[-5:]) / 5 > 3 * returns[0]
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["evaluation"]["mean"] > 100
@@ -114,7 +114,7 @@ def test_a_task_of_ones_own_is_trained_on_resumed_and_scored(
     summary = json.loads((straight / "summary.json").read_text())
     assert (summary["kind"], summary["env"]) == (TASK, "echo_task.task:Echo")
     assert summary["evaluation"]["mean"] == 4
-    assert summary["perfect_episodes"] == rows_of(straight)[-1]["perfect_episodes"] > 500
+    assert summary["perfect_episodes"] == rows_of(straight)[-1]["rollout/perfect_episodes"] > 500
     # A run imports its task only if the user names it or trusts the run.
     capsys.readouterr()
     del sys.modules["echo_task.task"]

@@ -26,7 +26,7 @@ def test_it_learns_continuous_actions(algorithm: str) -> None:
     trainer = trainer_of(
         "gym", "--env=Pendulum-v1", f"--algorithm={algorithm}", "--total-steps=40000", *OPTIONS
     )
-    assert list(trainer.rows())[-1].record()["failures"] == 0
+    assert list(trainer.rows())[-1].record()["collect/failures"] == 0
     # A random policy returns about -1200; the best about -150.
     assert mean_return(trainer) > -400
 
@@ -39,9 +39,9 @@ def test_it_learns_to_balance(algorithm: str, total_steps: int) -> None:
     rows = [row.record() for row in trainer.rows()]
     # A random policy returns about 22; the maximum is 500.
     assert mean_return(trainer) > 100
-    assert rows[-1]["failures"] == 0
+    assert rows[-1]["collect/failures"] == 0
     report = trainer.source.report()
     assert report.workers == len(report.memory_mib) == 2
-    highest = max(row["max_staleness"] for row in rows)
+    highest = max(row["collect/max_staleness"] for row in rows)
     assert (highest > 0) == (algorithm != "ppo")
     assert highest <= 2

@@ -57,7 +57,7 @@ def untimed_state(state: dict[str, Any]) -> dict[str, Any]:
 
 def untimed(record: dict[str, Any]) -> dict[str, Any]:
     """A row of metrics but for what was measured by a clock, or depends on the collector's workers."""
-    timed = ("second", "share", "memory")
+    timed = ("second", "share", "memory", "fps", "elapsed")
     return {key: value for key, value in record.items() if not any(word in key for word in timed)}
 
 

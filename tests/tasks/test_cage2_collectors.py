@@ -42,8 +42,8 @@ def test_any_collector_teaches_the_same(
         assert differences(learnt(tmp_path / name), expected) == []
         assert rows_of(tmp_path / name) == rows
     # Episodes of 15 steps in rollouts of 10.
-    assert [row["episodes"] for row in rows] == [0, 8, 16]
-    assert not {"mean_return_bline", "mean_return_meander"}.isdisjoint(rows[-1])
+    assert [row["time/episodes"] for row in rows] == [0, 8, 16]
+    assert not {"rollout/ep_rew_mean_bline", "rollout/ep_rew_mean_meander"}.isdisjoint(rows[-1])
     summary = json.loads((tmp_path / "executor" / "summary.json").read_text())
     assert summary["steps"] == 3 * ITERATION
 
@@ -51,8 +51,8 @@ def test_any_collector_teaches_the_same(
 def test_whole_episodes(tmp_path: Path) -> None:
     train_small(tmp_path / "run", "--collect=sequential", "--episodes-per-update=6")
     rows = rows_of(tmp_path / "run")
-    assert [row["steps"] for row in rows] == [90, 180, 270]
-    assert [row["episodes"] for row in rows] == [6, 12, 18]
+    assert [row["time/total_timesteps"] for row in rows] == [90, 180, 270]
+    assert [row["time/episodes"] for row in rows] == [6, 12, 18]
     assert list(unpacked(learnt(tmp_path / "run")["source"]["collector"])["numbers"].values()) == [18]
 
 

@@ -48,18 +48,19 @@ def error_line(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
 def test_rows_tell_what_was_done() -> None:
     training = trainer_of("cage2", *OPTIONS, "--total-steps", 3 * ITERATION - 1)
     rows = [row.record() for row in training.rows()]
-    assert [row["steps"] for row in rows] == [ITERATION, 2 * ITERATION, 3 * ITERATION]
-    assert [row["iteration"] for row in rows] == [1, 2, 3]
+    assert [row["time/total_timesteps"] for row in rows] == [ITERATION, 2 * ITERATION, 3 * ITERATION]
+    assert [row["time/iterations"] for row in rows] == [1, 2, 3]
     # Episodes of 15 steps in rollouts of 10.
-    assert [row["episodes"] for row in rows] == [0, 8, 16]
-    assert math.isnan(rows[0]["mean_return"])
-    assert rows[1]["mean_length"] == rows[2]["mean_length"] == 15
-    assert {name for name in rows[1] if "return_" in name} <= {"mean_return_bline", "mean_return_meander"}
-    assert rows[2]["entropy"] > 0
-    parts = {name: value for name, value in rows[2].items() if name.startswith("seconds_")}
-    assert 0 < sum(parts.values()) < rows[2]["seconds"]
+    assert [row["time/episodes"] for row in rows] == [0, 8, 16]
+    assert math.isnan(rows[0]["rollout/ep_rew_mean"])
+    assert rows[1]["rollout/ep_len_mean"] == rows[2]["rollout/ep_len_mean"] == 15
+    each = {f"rollout/ep_rew_mean_{name}" for name in ("bline", "meander")}
+    assert {name for name in rows[1] if "rew_mean_" in name} <= each
+    assert rows[2]["train/entropy"] > 0
+    parts = {name: value for name, value in rows[2].items() if name.startswith("time/seconds_")}
+    assert 0 < sum(parts.values()) < rows[2]["time/time_elapsed"]
     names = {"environment", "inference", "buffer", "waiting", "returns", "update", "publishing"}
-    assert parts.keys() == {f"seconds_{name}" for name in names}
+    assert parts.keys() == {f"time/seconds_{name}" for name in names}
     assert sum(value for name, value in rows[2].items() if "share" in name) == pytest.approx(1)
     assert sum(training.parts.values()) < training.seconds
 
@@ -155,12 +156,12 @@ def test_asked_to_stop_it_saves_and_says_how_to_go_on(tmp_path: Path, number: si
     assert err == ""
     assert f"Interrupted; to resume: fastrl train --resume {run}" in out.replace("\n", " ")
     steps = learnt(run)["steps"]
-    assert rows_of(run)[-1]["steps"] == steps
+    assert rows_of(run)[-1]["time/total_timesteps"] == steps
     summary = json.loads((run / "summary.json").read_text())
     assert (summary["status"], summary["signal"]) == ("interrupted", number.name)
 
     assert main(["train", "--resume", str(run), "--total-steps", str(steps + 2 * ITERATION)]) == 0
-    assert [row["steps"] for row in rows_of(run)] == [
+    assert [row["time/total_timesteps"] for row in rows_of(run)] == [
         ITERATION * (i + 1) for i in range(steps // ITERATION + 2)
     ]
     assert json.loads((run / "summary.json").read_text())["status"] == "complete"

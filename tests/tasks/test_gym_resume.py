@@ -66,7 +66,7 @@ def test_stopped_in_the_middle_of_episodes_it_ends_as_if_never_stopped(
     ]
     straight = training_of(options)
     expected = list(map(untimed, straight.rows()))
-    assert float(expected[-1]["episodes"]) > 0
+    assert float(expected[-1]["time/episodes"]) > 0
     found = []
     training = training_of(options)
     for stop in (1, 3, UPDATES):

@@ -87,36 +87,40 @@ def test_rows_tell_what_was_done(algorithm: str, unit: str) -> None:
     training = training_of(f"--algorithm={algorithm}", f"--total-steps={3 * UPDATE}", *options)
     rows = list(training.rows())
     records = [row.record() for row in rows]
-    assert [record["iteration"] for record in records] == list(range(1, len(rows) + 1))
+    assert [record["time/iterations"] for record in records] == list(range(1, len(rows) + 1))
     assert rows[-1].steps == training.steps >= 3 * UPDATE
     if unit == "episodes":
-        assert [record["episodes"] for record in records] == [3 * record["iteration"] for record in records]
+        assert [record["time/episodes"] for record in records] == [
+            3 * record["time/iterations"] for record in records
+        ]
         lengths = np.diff([0, *(row.steps for row in rows)]) / 3
-        np.testing.assert_allclose([record["mean_length"] for record in records], lengths)
+        np.testing.assert_allclose([record["rollout/ep_len_mean"] for record in records], lengths)
     else:
         assert [row.steps for row in rows] == [UPDATE, 2 * UPDATE, 3 * UPDATE]
-        assert records[-1]["episodes"] > 0
+        assert records[-1]["time/episodes"] > 0
     # CartPole pays 1 a step.
-    returns = [record["mean_return"] for record in records]
+    returns = [record["rollout/ep_rew_mean"] for record in records]
     assert all(
-        r == record["mean_length"] or math.isnan(r) for r, record in zip(returns, records, strict=True)
+        r == record["rollout/ep_len_mean"] or math.isnan(r)
+        for r, record in zip(returns, records, strict=True)
     )
-    assert rows[-1].groups["algorithm"]["entropy"] > 0
-    parts = {name.removeprefix("seconds_") for name in rows[-1].groups["time"] if name.startswith("seconds_")}
+    assert rows[-1].numbers["train/entropy"] > 0
+    prefix = "time/seconds_"
+    parts = {name.removeprefix(prefix) for name in rows[-1].numbers if name.startswith(prefix)}
     assert parts == {"environment", "inference", "buffer", "publishing", "waiting", "returns", "update"}
     assert 0 < sum(training.parts.values()) <= training.seconds
-    assert [records[-1][name] for name in ("staleness", "max_staleness", "dropped")] == [0, 0, 0]
+    assert [records[-1][f"collect/{name}"] for name in ("staleness", "max_staleness", "dropped")] == [0, 0, 0]
 
 
 def test_rows_by_time_add_up() -> None:
     trainer = training_of(f"--total-steps={5 * UPDATE}", "--run.row_seconds=1000")
     [row] = (row.record() for row in trainer.rows())
-    assert row["iteration"] == 5
+    assert row["time/iterations"] == 5
     every = [row.record() for row in training_of(f"--total-steps={5 * UPDATE}").rows()]
-    assert row["episodes"] == every[-1]["episodes"]
-    ended = np.diff([0, *(each["episodes"] for each in every)])
-    returns = sum(each["mean_return"] * n for each, n in zip(every, ended, strict=True) if n)
-    assert row["mean_return"] == pytest.approx(returns / ended.sum())
+    assert row["time/episodes"] == every[-1]["time/episodes"]
+    ended = np.diff([0, *(each["time/episodes"] for each in every)])
+    returns = sum(each["rollout/ep_rew_mean"] * n for each, n in zip(every, ended, strict=True) if n)
+    assert row["rollout/ep_rew_mean"] == pytest.approx(returns / ended.sum())
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -191,16 +195,16 @@ def test_it_goes_on_where_it_stood(algorithm: str, options: list[str], tmp_path:
     assert differences(second.state_dict(), state) == []
     assert second.steps == rows[-1].steps
     more = [row.record() for row in second.rows()]
-    assert more[0]["iteration"] == 3
-    assert more[0]["episodes"] >= rows[-1].record()["episodes"]
+    assert more[0]["time/iterations"] == 3
+    assert more[0]["time/episodes"] >= rows[-1].record()["time/episodes"]
     after = second.state_dict()["source"]["collector"]
-    assert after["version"] == more[-1]["iteration"]
+    assert after["version"] == more[-1]["time/iterations"]
     numbers = unpacked(after)["numbers"]
     assert all(
         numbers[i] >= number for i, number in unpacked(state["source"]["collector"])["numbers"].items()
     )
     if options[0].startswith("--episodes"):
-        assert list(numbers.values()) == [3 * more[-1]["iteration"]]
+        assert list(numbers.values()) == [3 * more[-1]["time/iterations"]]
 
 
 def test_stopped_with_whole_episodes_it_ends_as_if_never_stopped(tmp_path: Path) -> None:
@@ -214,7 +218,7 @@ def test_stopped_with_whole_episodes_it_ends_as_if_never_stopped(tmp_path: Path)
     numbers = unpacked(learnt(tmp_path / "parts")["source"]["collector"])["numbers"]
     assert list(numbers.values()) == [3 * learnt(tmp_path / "parts")["iteration"]]
     rows = rows_of(tmp_path / "parts")
-    assert [row["iteration"] for row in rows] == list(range(1, len(rows) + 1))
+    assert [row["time/iterations"] for row in rows] == list(range(1, len(rows) + 1))
 
 
 def test_a_run_leaves_all_that_is_needed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -270,16 +274,16 @@ def test_staleness_is_measured_and_bounded(monkeypatch: pytest.MonkeyPatch) -> N
         return [row.record() for row in training_of(*options).rows()]
 
     rows = records(*options, "--max-staleness=5")
-    assert [row["max_staleness"] for row in rows] == [0, 1, 2, 2, 2, 2, 2, 2]
-    assert rows[-1]["staleness"] == 2
-    assert rows[-1]["mean_ratio"] != 1
+    assert [row["collect/max_staleness"] for row in rows] == [0, 1, 2, 2, 2, 2, 2, 2]
+    assert rows[-1]["collect/staleness"] == 2
+    assert rows[-1]["train/mean_ratio"] != 1
     rows = records(*options, "--max-staleness=1")
-    assert max(row["max_staleness"] for row in rows) == 1
-    assert rows[-1]["dropped"] > 0
+    assert max(row["collect/max_staleness"] for row in rows) == 1
+    assert rows[-1]["collect/dropped"] > 0
     rows = records(*options, "--max-staleness=0")
-    assert rows[-1]["max_staleness"] == rows[-1]["dropped"] == 0
+    assert rows[-1]["collect/max_staleness"] == rows[-1]["collect/dropped"] == 0
     training = training_of(f"--total-steps={8 * UPDATE}", "--algorithm=async-ppo", "--max-staleness=5")
-    assert list(training.rows())[-1].record()["max_staleness"] == 2
+    assert list(training.rows())[-1].record()["collect/max_staleness"] == 2
     assert training.algorithm._log_ratios is not None  # type: ignore[attr-defined]
 
 
@@ -496,7 +500,7 @@ def test_asked_to_stop_it_saves_ends_its_workers_and_says_how_to_go_on(
     assert err == ""
     assert f"Interrupted; to resume: fastrl train --resume {run}" in out.replace("\n", " ")
     assert not psutil.wait_procs(workers, timeout=TIMEOUT)[1]
-    assert learnt(run)["steps"] == rows_of(run)[-1]["steps"]
+    assert learnt(run)["steps"] == rows_of(run)[-1]["time/total_timesteps"]
     summary = json.loads((run / "summary.json").read_text())
     assert (summary["status"], summary["signal"]) == ("interrupted", number.name)
     # Of those that have answered so far.

@@ -169,20 +169,20 @@ def test_rollouts_arrive_whole_and_are_learnt_from(start: Start) -> None:
     assert episodes > 0
     assert not len(source.take_episodes())
     numbers = source.numbers()
-    assert numbers["simulated"] >= 6 * STEPS
-    assert numbers["policy_age_updates"] >= 0
-    assert numbers["policy_age_seconds"] > 0
-    assert numbers["missed"] == numbers["restarts"] == 0
+    assert numbers["collect/simulated"] >= 6 * STEPS
+    assert numbers["collect/policy_age_updates"] >= 0
+    assert numbers["collect/policy_age_seconds"] > 0
+    assert numbers["collect/missed"] == numbers["collect/restarts"] == 0
 
 
 def test_a_slow_learner_does_not_block_the_simulation(start: Start) -> None:
     _, source = start(queue=1)
     take(source)
-    before = source.numbers()["dropped"]
-    wait_until(lambda: source.numbers()["dropped"] >= before + 20)
+    before = source.numbers()["collect/dropped"]
+    wait_until(lambda: source.numbers()["collect/dropped"] >= before + 20)
     take(source)
     take(source)
-    assert source.numbers()["simulated"] > 20 * STEPS
+    assert source.numbers()["collect/simulated"] > 20 * STEPS
 
 
 def test_the_newest_policy_acts(start: Start) -> None:
@@ -197,7 +197,7 @@ def test_the_newest_policy_acts(start: Start) -> None:
     for _ in range(6):
         take(source)
     assert (learner.rollout.actions[learner.rollout.alive[:-1]] == 2).all()
-    assert source.numbers()["policy_age_updates"] == 0
+    assert source.numbers()["collect/policy_age_updates"] == 0
 
 
 @pytest.mark.slow
@@ -232,16 +232,16 @@ def test_in_real_time_steps_come_one_by_one(start: Start) -> None:
     take(source)
 
     def dropped() -> float:
-        before = source.numbers()["dropped"]
+        before = source.numbers()["collect/dropped"]
         take(source)
         take(source)
-        return source.numbers()["dropped"] - before
+        return source.numbers()["collect/dropped"] - before
 
     # A learner that the machine leaves waiting may miss some.
     wait_until(lambda: dropped() == 0)
     numbers = source.numbers()
-    assert 3 * STEPS <= numbers["simulated"] <= (time.monotonic() - began) / 0.05 + 1
-    assert 0 <= numbers["missed"] <= numbers["simulated"]
+    assert 3 * STEPS <= numbers["collect/simulated"] <= (time.monotonic() - began) / 0.05 + 1
+    assert 0 <= numbers["collect/missed"] <= numbers["collect/simulated"]
 
 
 def test_a_killed_simulation_is_restarted(start: Start) -> None:
@@ -256,7 +256,7 @@ def test_a_killed_simulation_is_restarted(start: Start) -> None:
     wait_until(lambda: source.next(Stopwatch()) is not None)
     assert "the simulation died (killed by SIGKILL): restarted" in text.getvalue()
     assert source._pool.pids != [pid]
-    assert source.numbers()["restarts"] == 1
+    assert source.numbers()["collect/restarts"] == 1
 
 
 @pytest.mark.slow
@@ -277,16 +277,17 @@ def test_a_run_trains_online(monkeypatch: pytest.MonkeyPatch) -> None:
         "--density=0.1",
     )
     rows = [row.record() for row in trainer.rows()]
-    assert rows[-1]["episodes"] >= 120
-    assert sum(row["ended"] for row in rows) == trainer.episodes
-    assert trainer.algorithm.updates == rows[-1]["iteration"] > 3  # type: ignore[attr-defined]
-    assert {"policy_age_updates", "policy_age_seconds", "missed", "dropped"} <= rows[-1].keys()
-    assert {row["vehicles"] for row in rows} == {2, 3}
-    assert any("eval_mean_return" in row for row in rows)
+    assert rows[-1]["time/episodes"] >= 120
+    assert sum(row["rollout/episodes"] for row in rows) == trainer.episodes
+    assert trainer.algorithm.updates == rows[-1]["time/iterations"] > 3  # type: ignore[attr-defined]
+    names = ("policy_age_updates", "policy_age_seconds", "missed", "dropped")
+    assert {f"collect/{name}" for name in names} <= rows[-1].keys()
+    assert {row["curriculum/vehicles"] for row in rows} == {2, 3}
+    assert any("eval/mean_reward" in row for row in rows)
     # Resumed, it continues with new episodes.
     second = small_trainer("--episodes=200", "--online", "--online.speed=0")
     second.load_state_dict(trainer.state_dict())
-    assert next(iter(second.rows())).record()["episodes"] >= 120
+    assert next(iter(second.rows())).record()["time/episodes"] >= 120
     assert not leftovers()
 
 

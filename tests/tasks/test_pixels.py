@@ -84,22 +84,25 @@ def test_a_run_leaves_its_settings_metrics_checkpoints_and_summary(
     assert capsys.readouterr().out.splitlines()[-3:] == [
         f"Run directory: {run}",
         f"To score it on new episodes: fastrl eval {run}",
-        f"To train it further: fastrl train --resume {run} --total-steps {2 * last['steps']}",
+        f"To train it further: fastrl train --resume {run} --total-steps {2 * last['time/total_timesteps']}",
     ]
-    assert last["steps"] >= 1500
+    assert last["time/total_timesteps"] >= 1500
     for name in (
-        *("steps_per_second", "updates_per_second", "queue_depth", "dropped", "replay_fill", "staleness"),
-        *("seconds_workers_waiting", "seconds_workers_environment", "seconds_waiting", "seconds_update"),
-        *("epsilon", "loss", "episodes", "mean_return", "restarts", "iteration"),
+        *(f"collect/{name}" for name in ("queue_depth", "dropped", "replay_fill", "staleness", "restarts")),
+        *(f"time/seconds_{name}" for name in ("workers_waiting", "workers_environment", "waiting", "update")),
+        *("time/fps", "time/updates_per_second", "time/episodes", "time/iterations"),
+        *("rollout/exploration_rate", "train/loss", "rollout/ep_rew_mean"),
     ):
         assert any(name in row for row in rows), name
-    assert [row["steps"] for row in rows] == sorted(row["steps"] for row in rows)
-    assert last["dropped"] == last["restarts"] == 0
-    assert any(row["mean_return"] is not None for row in rows)
+    assert [row["time/total_timesteps"] for row in rows] == sorted(
+        row["time/total_timesteps"] for row in rows
+    )
+    assert last["collect/dropped"] == last["collect/restarts"] == 0
+    assert any(row["rollout/ep_rew_mean"] is not None for row in rows)
     summary = json.loads((run / "summary.json").read_text())
     assert summary["status"] == "complete"
     assert summary["env"] == "fastrl/Catch-v0"
-    assert summary["steps"] >= 1500 and summary["iterations"] == last["iteration"] > 0
+    assert summary["steps"] >= 1500 and summary["iterations"] == last["time/iterations"] > 0
     assert len(summary["evaluation"]["returns"]) == 2
     assert -10 <= summary["evaluation"]["mean"] <= 10
     with (run / "config.toml").open("rb") as file:
@@ -118,9 +121,9 @@ def test_a_run_leaves_its_settings_metrics_checkpoints_and_summary(
     assert main(["train", "--resume", str(run), "--total-steps=2500"]) == 0
     after = rows_of(run)
     assert after[: len(rows)] == rows
-    assert after[len(rows)]["steps"] >= summary["steps"]
-    assert after[len(rows)]["replay_fill"] >= rows[-1]["replay_fill"]
-    assert after[-1]["iteration"] > last["iteration"]
+    assert after[len(rows)]["time/total_timesteps"] >= summary["steps"]
+    assert after[len(rows)]["collect/replay_fill"] >= rows[-1]["collect/replay_fill"]
+    assert after[-1]["time/iterations"] > last["time/iterations"]
     _, later = load_newest(run)
     assert later["learner"]["updates"] > state["learner"]["updates"]
     assert later["episodes"] >= state["episodes"]
@@ -164,7 +167,9 @@ def test_a_terminal_that_closes_makes_it_save_and_leave(tmp_path: Path) -> None:
     assert process.stdout is not None
     process.stdout.close()
     while (
-        not (run / "metrics.jsonl").exists() or rows_of(run)[-1:] == [] or not rows_of(run)[-1]["iteration"]
+        not (run / "metrics.jsonl").exists()
+        or rows_of(run)[-1:] == []
+        or not rows_of(run)[-1]["time/iterations"]
     ):
         assert process.poll() is None, process.communicate()
         time.sleep(0.1)
@@ -198,7 +203,7 @@ def test_a_killed_actor_is_replaced_with_a_line_that_says_so() -> None:
         if not killed and row.steps > 200 and children:
             os.kill(int(children[0]), signal.SIGKILL)
             killed, at = True, row.steps
-        if row.record()["restarts"] and row.steps > at + 500:
+        if row.record()["collect/restarts"] and row.steps > at + 500:
             break
     rows.close()  # type: ignore[attr-defined]
     assert re.search(r"actor \d died \(killed by SIGKILL\): started again", console.export_text())

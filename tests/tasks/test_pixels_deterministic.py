@@ -23,7 +23,7 @@ LOCKSTEP = ["--collect.deterministic=true", "--num-envs=4", "--n-workers=2", "--
 # A row of metrics after each minibatch, and after each round without one.
 OPTIONS = [*LOCKSTEP, "--replay.save=true", "--run.eval_episodes=0", "--run.row_seconds=0"]
 RAINBOW = ["--dqn.prioritized=true", "--dqn.noisy=true", "--dqn.dueling=true", "--env.stack=1"]
-UNTIMED = ("second", "share")
+UNTIMED = ("second", "share", "fps", "elapsed")
 
 
 def train(run: Path, *options: str, steps: int = 600) -> None:
@@ -51,9 +51,9 @@ def test_one_seed_fixes_the_run_for_any_number_of_processes(tmp_path: Path) -> N
     assert untimed(tmp_path / "two") == untimed(tmp_path / "one")
     last = untimed(tmp_path / "two")[-1]
     # A tenth of a minibatch for each step since there were 100 steps to learn from.
-    assert (last["steps"], last["iteration"]) == (600, 50)
-    assert last["episodes"] == 4
-    assert any(row["mean_return"] is not None for row in untimed(tmp_path / "two"))
+    assert (last["time/total_timesteps"], last["time/iterations"]) == (600, 50)
+    assert last["time/episodes"] == 4
+    assert any(row["rollout/ep_rew_mean"] is not None for row in untimed(tmp_path / "two"))
     assert differences(end_of(tmp_path / "two")["policy"], end_of(tmp_path / "other")["policy"])
 
 

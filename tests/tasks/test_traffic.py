@@ -32,12 +32,13 @@ from fastrl.training.multi_agent import Difficulty, MultiAgentSource
 from fastrl.training.row import Row
 from fastrl.training.run import evaluate_run
 from fastrl.training.trainer import Trainer
+from fastrl.utils.files import to_json
 
 pytestmark = pytest.mark.usefixtures("lines")
 __all__ = ["lines"]
 
 # In names of numbers that clocks measure.
-MEASURED = ("second", "share")
+MEASURED = ("second", "share", "fps", "elapsed")
 
 
 def rows_of(run: Path) -> list[dict[str, Any]]:
@@ -98,24 +99,25 @@ def test_a_run_leaves_its_settings_metrics_checkpoints_and_summary(
     out = capsys.readouterr().out
     rows = rows_of(run)
     last = rows[-1]
-    assert last["episodes"] >= 150 > rows[-2]["episodes"]
+    assert last["time/episodes"] >= 150 > rows[-2]["time/episodes"]
     assert out.splitlines()[-4:] == [
         f"Run directory: {run}",
         f"To score it on new episodes: fastrl eval {run}",
         f"To film it: fastrl render {run} --out episode.mp4",
-        f"To train it further: fastrl train --resume {run} --total-episodes {2 * last['episodes']}",
+        f"To train it further: fastrl train --resume {run} --total-episodes {2 * last['time/episodes']}",
     ]
-    assert last["episodes"] == sum(row["ended"] for row in rows)
-    assert last["steps"] == 16 * 4 * len(rows)
+    assert last["time/episodes"] == sum(row["rollout/episodes"] for row in rows)
+    assert last["time/total_timesteps"] == 16 * 4 * len(rows)
     for name in (
-        *MEANS,
-        *("vehicles", "density", "level", "learning_rate", "policy_loss", "value_loss", "entropy"),
-        *("episodes_per_second", "steps_per_second", "seconds_update", "iteration"),
+        *(f"rollout/ep_{name}" for name in MEANS if name not in ("mean_return", "mean_length")),
+        *("curriculum/vehicles", "curriculum/density", "curriculum/level"),
+        *("train/learning_rate", "train/policy_loss", "train/value_loss", "train/entropy"),
+        *("time/episodes_per_second", "time/fps", "time/seconds_update", "time/iterations"),
     ):
         assert name in last
-    assert last["success_rate"] <= 1
-    assert last["vehicles"] == 3
-    evaluated = [row for row in rows if "eval_mean_return" in row]
+    assert last["rollout/ep_success_rate"] <= 1
+    assert last["curriculum/vehicles"] == 3
+    evaluated = [row for row in rows if "eval/mean_reward" in row]
     assert 3 <= len(evaluated) <= len(rows)
     assert evaluated[-1] == last
     # By episodes, rotated; the best one apart.
@@ -124,9 +126,9 @@ def test_a_run_leaves_its_settings_metrics_checkpoints_and_summary(
     assert names[0] == BEST
     summary = json.loads((run / "summary.json").read_text())
     assert summary["status"] == "complete"
-    assert summary["episodes"] == last["episodes"]
-    assert summary["evaluation"]["mean_return"] == last["eval_mean_return"]
-    best = max(row["eval_mean_return"] for row in evaluated)
+    assert summary["episodes"] == last["time/episodes"]
+    assert summary["evaluation"]["mean_return"] == last["eval/mean_reward"]
+    best = max(row["eval/mean_reward"] for row in evaluated)
     assert summary["best"]["mean_return"] == best
     saved = load_checkpoint(run / "checkpoints" / BEST)["callbacks"]["evaluation"]
     assert saved["best"]["mean_return"] == best
@@ -153,7 +155,7 @@ def test_the_best_checkpoint_outlives_newer_ones(tmp_path: Path, monkeypatch: py
         return dataclasses.replace(real(*arguments), mean_return=next(returns, 0.0))
 
     monkeypatch.setattr(evaluation, "_evaluate", evaluate)
-    seen = [trainer.episodes for row in islice(trainer.rows(), 40) if "evaluation" in row.groups]
+    seen = [trainer.episodes for row in islice(trainer.rows(), 40) if "eval/mean_reward" in row.numbers]
     assert len(seen) > 3
     assert evaluation.best is not None
     assert evaluation.best.mean_return == 3.0
@@ -182,7 +184,7 @@ def test_a_restored_trainer_continues_as_if_it_had_not_stopped(
     whole, first, second = (small_trainer(*options) for _ in range(3))
     expected = list(whole.rows())
     if curriculum_of(whole).curriculum.config.mode != "off":
-        assert len({row.record()["level"] for row in expected[4:]}) > 1
+        assert len({row.record()["curriculum/level"] for row in expected[4:]}) > 1
     list(islice(first.rows(), 5))
     save_checkpoint(tmp_path / "c", first.state_dict())
     second.load_state_dict(load_checkpoint(tmp_path / "c"))
@@ -220,13 +222,16 @@ def test_the_curriculum_reaches_the_environments_and_says_so(
     options = ("--curriculum.mode=schedule", "--curriculum.start_vehicles=1", "--curriculum.levels=2")
     trainer = small_trainer("--episodes=300", "--density=0.4", *options, console=Console(width=200))
     rows = [row.record() for row in trainer.rows()]
-    assert [row["vehicles"] for row in rows] == sorted(row["vehicles"] for row in rows)
-    assert {(row["level"], row["vehicles"], round(row["density"], 6)) for row in rows} == {
+    assert [row["curriculum/vehicles"] for row in rows] == sorted(row["curriculum/vehicles"] for row in rows)
+    assert {
+        (row["curriculum/level"], row["curriculum/vehicles"], round(row["curriculum/density"], 6))
+        for row in rows
+    } == {
         (0, 1, 0.2),
         (1, 2, 0.3),
         (2, 3, 0.4),
     }
-    assert (rows[-1]["rises"], rows[-1]["falls"]) == (2, 0)
+    assert (rows[-1]["curriculum/rises"], rows[-1]["curriculum/falls"]) == (2, 0)
     training, *evaluations = made
     assert training.next_agents.tolist() == [3] * 4
     assert training.next_density.tolist() == [0.4] * 4
@@ -251,9 +256,11 @@ def test_auto_mode_lowers_the_level_when_too_few_succeed() -> None:
     callback.curriculum.level = 2
     callback._set_difficulty()
     last = [row.record() for row in trainer.rows()][-1]
-    assert last["level"] < 2
-    assert last["falls"] >= 1
-    assert callback.curriculum.difficulty() == Difficulty(int(last["vehicles"]), last["density"])
+    assert last["curriculum/level"] < 2
+    assert last["curriculum/falls"] >= 1
+    assert callback.curriculum.difficulty() == Difficulty(
+        int(last["curriculum/vehicles"]), last["curriculum/density"]
+    )
 
 
 def test_a_run_is_resumed_with_more_episodes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -263,7 +270,7 @@ def test_a_run_is_resumed_with_more_episodes(tmp_path: Path, capsys: pytest.Capt
     assert main(["train", "--resume", str(run), "--episodes=120"]) == 0
     rows = rows_of(run)
     assert rows[: len(before)] == before
-    assert rows[-1]["episodes"] >= 120
+    assert rows[-1]["time/episodes"] >= 120
     _, state = load_newest(run)
     assert state["config"]["run"]["total_episodes"] == 120
     # The number of environments was chosen when it started, and stays.
@@ -286,9 +293,8 @@ def test_eval_scores_runs_on_fixed_seeds(tmp_path: Path, capsys: pytest.CaptureF
     summary = json.loads((run / "summary.json").read_text())
     # The run's own seeds give the run's own scores.
     own = evaluate_run(TASK, run, episodes=5, seed=0)
-    assert {name: value for name, value in own.numbers().items() if value == value} == {
-        name: summary["evaluation"][name] for name in own.numbers() if summary["evaluation"][name] is not None
-    }
+    assert json.loads(to_json(own.to_tree())) == summary["evaluation"]
+    assert {"success_rate", "mean_ep_length"} <= own.numbers().keys()
     capsys.readouterr()
     best = run / "checkpoints" / BEST
     assert main(["eval", str(run), str(best), "--episodes=30", "--seed=5", "--json"]) == 0
@@ -399,7 +405,7 @@ def test_a_signal_saves_the_run_and_prints_how_to_resume_it(tmp_path: Path, numb
     assert f"--resume {run}" in out.replace("\n", " ")
     summary = json.loads((run / "summary.json").read_text())
     assert (summary["status"], summary["signal"]) == ("interrupted", number.name)
-    assert load_newest(run)[1]["steps"] == rows_of(run)[-1]["steps"]
+    assert load_newest(run)[1]["steps"] == rows_of(run)[-1]["time/total_timesteps"]
 
 
 @pytest.mark.learning
@@ -423,7 +429,7 @@ def test_it_learns_to_drive(monkeypatch: pytest.MonkeyPatch) -> None:
     def mean(name: str, some: list[dict[str, float | int]]) -> float:
         return sum(row[name] for row in some) / len(some)
 
-    assert mean("mean_return", rows[-10:]) > mean("mean_return", rows[:10]) + 1
+    assert mean("rollout/ep_rew_mean", rows[-10:]) > mean("rollout/ep_rew_mean", rows[:10]) + 1
     assert mean("collision_rate", rows[-10:]) < mean("collision_rate", rows[:10]) / 2
 
 
@@ -497,5 +503,5 @@ def test_environments_of_fixed_difficulty_have_no_curriculum(monkeypatch: pytest
 def test_unknown_numbers_are_nan() -> None:
     trainer = small_trainer("--episodes=10")
     rows = list(trainer.rows())
-    assert math.isnan(rows[-1].record()["min_ttc"])  # the line has none
+    assert math.isnan(rows[-1].record()["rollout/ep_min_ttc"])  # the line has none
     assert "success" in " ".join(rows[-1].highlights)

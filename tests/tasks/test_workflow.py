@@ -74,8 +74,8 @@ def learnt(run: Path) -> dict[str, Any]:
 
 
 def without_times(row: Row) -> dict[str, Any]:
-    groups = {name: dict(group) for name, group in row.groups.items() if name != "time"}
-    return {"steps": row.steps, "done": row.done, **groups}
+    numbers = {name: number for name, number in row.numbers.items() if not name.startswith("time/")}
+    return {"steps": row.steps, "done": row.done, **numbers}
 
 
 def test_a_failing_evaluation_leaves_the_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,9 +140,11 @@ def test_a_run_from_the_command_line(
     assert plain is not None and plain.mean_return == summary["evaluation"]["plain"]["mean_return"]
 
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    assert [row["steps"] for row in rows] == sorted({row["steps"] for row in rows})
-    assert rows[-1]["episodes"] == 120
-    assert "compliance" in rows[0] and "plain_mean_return" in rows[-1]
+    assert [row["time/total_timesteps"] for row in rows] == sorted(
+        {row["time/total_timesteps"] for row in rows}
+    )
+    assert rows[-1]["time/episodes"] == 120
+    assert "rollout/compliance" in rows[0] and "plain_rollout/ep_rew_mean" in rows[-1]
 
     policy = fastrl.load_policy(run / "checkpoints" / "best.safetensors")
     assert policy.workflow == tree["chosen"]["workflow"] == fastrl.load_policy(run).workflow

@@ -34,7 +34,7 @@ def test_evaluations_are_due_by_episodes_and_after_the_last_update(tmp_path: Pat
     trainer = trainer_of(FakeSource(), evaluation, total_steps=5 * STEPS)
     rows = [row.record() for row in trainer.rows()]
     assert asked == [20, 40, 50]
-    assert [row.get("eval_mean_return") for row in rows] == [None, 5.0, None, 4.0, 6.0]
+    assert [row.get("eval/mean_reward") for row in rows] == [None, 5.0, None, 4.0, 6.0]
     assert (evaluation.scores, evaluation.best, evaluation.best_at) == (Returns((6.0,)), Returns((6.0,)), 10)
     # The last update was followed by one.
     evaluation.at_end(trainer, Console(quiet=True))

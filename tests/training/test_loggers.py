@@ -24,8 +24,8 @@ from fastrl.training.run_directory import RunDirectory
 
 
 def some_row(steps: int, mean_return: float = -12.5, loss: float = 0.5) -> Row:
-    groups = {"episode": {"mean_return": mean_return}, "algorithm": {"loss": loss}}
-    return Row(steps, steps, groups, [f"return {mean_return}", f"loss {loss}"])
+    numbers = {"rollout/ep_rew_mean": mean_return, "train/loss": loss}
+    return Row(steps, steps, numbers, [f"return {mean_return}", f"loss {loss}"])
 
 
 def logged(path: Path, after: int = 0, console: Console | None = None) -> LoggedRun:
@@ -41,13 +41,15 @@ def test_jsonl_is_standard_json(tmp_path: Path) -> None:
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
     logger.close()
     assert json.loads(lines[0]) == some_row(10).record()
-    assert json.loads(lines[1])["mean_return"] is None
-    assert json.loads(lines[1])["loss"] is None
+    assert json.loads(lines[1])["rollout/ep_rew_mean"] is None
+    assert json.loads(lines[1])["train/loss"] is None
     assert "NaN" not in lines[1]
     assert "Infinity" not in lines[1]
 
 
-@pytest.mark.parametrize("damage", ["", '{"steps": 30', "\x00\x00", '{"step": 30}\n', "[]\n", '"steps"\n'])
+@pytest.mark.parametrize(
+    "damage", ["", '{"time/total_timesteps": 30', "\x00\x00", '{"step": 30}\n', "[]\n", '"steps"\n']
+)
 @pytest.mark.parametrize(
     ("after", "kept"), [(0, []), (5, []), (10, [10]), (25, [10, 20]), (30, [10, 20, 30])]
 )
@@ -62,7 +64,7 @@ def test_jsonl_goes_on_after_a_checkpoint(tmp_path: Path, damage: str, after: in
     logger = JsonlLogger(logged(tmp_path, after))
     logger.write(some_row(99))
     logger.flush()
-    assert [json.loads(line)["steps"] for line in path.read_text().splitlines()] == [*kept, 99]
+    assert [json.loads(line)["time/total_timesteps"] for line in path.read_text().splitlines()] == [*kept, 99]
     logger.close()
 
 
@@ -88,10 +90,10 @@ def test_tensorboard_gets_every_finite_number(tmp_path: Path) -> None:
         for event in events(tmp_path / "tensorboard")
         for value in event.summary.value
     }
-    assert scalars[10, "episode/mean_return"] == -12.5
-    assert scalars[10, "algorithm/loss"] == 0.5
-    assert scalars[20, "algorithm/loss"] == 0.5
-    assert (20, "episode/mean_return") not in scalars
+    assert scalars[10, "rollout/ep_rew_mean"] == -12.5
+    assert scalars[10, "train/loss"] == 0.5
+    assert scalars[20, "train/loss"] == 0.5
+    assert (20, "rollout/ep_rew_mean") not in scalars
     assert len(scalars) == 2 * (len(some_row(10).record()) - 1) - 1
 
 

@@ -7,9 +7,9 @@ from fastrl.training.row import Row
 
 
 def test_a_record_has_all_numbers_once() -> None:
-    groups = {"episode": {"episodes": 3, "mean_return": -12.5}, "time": {"seconds": 1.5}}
-    record = Row(steps=10, done=10, groups=groups).record()
-    assert list(record.items()) == [("steps", 10), ("episodes", 3), ("mean_return", -12.5), ("seconds", 1.5)]
+    numbers = {"rollout/ep_rew_mean": -12.5, "time/time_elapsed": 1.5}
+    record = Row(steps=10, done=10, numbers=numbers).record()
+    assert list(record.items()) == [("time/total_timesteps", 10), *numbers.items()]
 
 
 @pytest.mark.parametrize(

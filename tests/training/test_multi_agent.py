@@ -35,22 +35,21 @@ def test_records_become_episodes() -> None:
 def test_rows_have_means_over_their_episodes() -> None:
     means = EpisodeMeans()
     ended = [as_episodes(records(0.0, 0.5)), as_episodes(records()), as_episodes(records(1.0))]
-    row = means.groups(Episodes.concatenated(ended))["episode"]
-    assert (row["ended"], row["success_rate"]) == (3, 0.5)
-    assert math.isnan(row["collision_rate"])
+    row = means.numbers(Episodes.concatenated(ended))
+    assert row["rollout/ep_success_rate"] == 0.5
+    assert math.isnan(row["rollout/ep_collision_rate"])
     # The trainer has those of returns and lengths.
-    assert not {"mean_return", "mean_length"} & row.keys()
-    row = means.groups(Episodes())["episode"]
-    assert row["ended"] == 0
-    assert math.isnan(row["success_rate"])
+    assert not {"rollout/ep_mean_return", "rollout/ep_mean_length"} & row.keys()
+    row = means.numbers(Episodes())
+    assert math.isnan(row["rollout/ep_success_rate"])
 
 
 @pytest.mark.parametrize("later_rows", [0, 2])
 def test_consoles_show_the_rates_of_the_last_episodes(later_rows: int) -> None:
     means = EpisodeMeans()
-    means.groups(Episodes())
+    means.numbers(Episodes())
     assert means.highlights() == []
-    means.groups(as_episodes(records(0.25)))
+    means.numbers(as_episodes(records(0.25)))
     for _ in range(later_rows):
-        means.groups(Episodes())
+        means.numbers(Episodes())
     assert means.highlights() == ["success 25%", "collisions -"]

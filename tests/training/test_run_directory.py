@@ -107,7 +107,9 @@ def test_a_run_killed_before_its_first_checkpoint_starts_over(
     train_small(tmp_path / "whole", "--seed=7", iterations=3)
     assert learnt(run)["steps"] == 3 * ITERATION
     assert (run / "config.toml").read_text() == (tmp_path / "whole" / "config.toml").read_text()
-    rows = [json.loads(line)["steps"] for line in (run / "metrics.jsonl").read_text().splitlines()]
+    rows = [
+        json.loads(line)["time/total_timesteps"] for line in (run / "metrics.jsonl").read_text().splitlines()
+    ]
     assert rows == [ITERATION, 2 * ITERATION, 3 * ITERATION]
     assert not never_saved(run)
 

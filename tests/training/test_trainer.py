@@ -73,7 +73,7 @@ class FakeSource(Source):
         return Report(steps=self.steps)
 
     def numbers(self) -> Mapping[str, Number]:
-        return {"batch": self.batch}
+        return {"collect/batch": self.batch}
 
     def summary(self) -> Mapping[str, Any]:
         return {"batch": self.batch}
@@ -113,12 +113,12 @@ def trainer_of(source: FakeSource, *callbacks: Callback, **run: Any) -> Trainer:
 
 def test_there_is_a_row_after_every_update_or_at_the_end() -> None:
     rows = [row.record() for row in trainer_of(FakeSource()).rows()]
-    assert [row["steps"] for row in rows] == [10, 20, 30]
-    assert [row["iteration"] for row in rows] == [1, 2, 3]
-    assert [row["mean_return"] for row in rows] == [1.5, 3.0, 4.5]
+    assert [row["time/total_timesteps"] for row in rows] == [10, 20, 30]
+    assert [row["time/iterations"] for row in rows] == [1, 2, 3]
+    assert [row["rollout/ep_rew_mean"] for row in rows] == [1.5, 3.0, 4.5]
     [row] = (row.record() for row in trainer_of(FakeSource(), row_seconds=1000.0).rows())
-    assert (row["steps"], row["iteration"], row["episodes"]) == (30, 3, 6)
-    assert (row["mean_return"], row["mean_length"], row["batch"]) == (3.0, 5.0, 3)
+    assert (row["time/total_timesteps"], row["time/iterations"], row["time/episodes"]) == (30, 3, 6)
+    assert (row["rollout/ep_rew_mean"], row["rollout/ep_len_mean"], row["collect/batch"]) == (3.0, 5.0, 3)
 
 
 def test_goals_are_in_steps_or_in_episodes() -> None:
@@ -146,10 +146,10 @@ def test_callbacks_are_called_in_order_with_the_episodes_that_have_ended() -> No
 def test_without_experience_nothing_is_learned() -> None:
     trainer = trainer_of(FakeSource(empty=(1, 3)))
     rows = [row.record() for row in trainer.rows()]
-    assert [row["iteration"] for row in rows] == [0, 1, 1, 2, 3]
-    assert [row["steps"] for row in rows] == [0, 10, 10, 20, 30]
+    assert [row["time/iterations"] for row in rows] == [0, 1, 1, 2, 3]
+    assert [row["time/total_timesteps"] for row in rows] == [0, 10, 10, 20, 30]
     # A row without episodes keeps the last mean return for people.
-    assert np.isnan([rows[0]["mean_return"], rows[2]["mean_return"]]).all()
+    assert np.isnan([rows[0]["rollout/ep_rew_mean"], rows[2]["rollout/ep_rew_mean"]]).all()
     assert trainer.mean_return == 1.5 * 5
 
 

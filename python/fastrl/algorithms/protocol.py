@@ -164,8 +164,8 @@ class Algorithm(ABC, Generic[E]):
 
     @abstractmethod
     def metrics(self) -> Mapping[str, float]:
-        """Numbers by name: of the last update, or means since the last call. It may wait for the GPU, which `update`
-        need not."""
+        """Numbers by name, which is ``train/NAME`` in rows of metrics: of the last update, or means since the last
+        call. It may wait for the GPU, which `update` need not."""
 
     @abstractmethod
     def policy_state(self) -> dict[str, Any]:

@@ -23,13 +23,13 @@ class Callback:
     def on_update(self, trainer: "Trainer", ended: Episodes) -> None:
         """Called after each update, with the episodes that have ended since the last call."""
 
-    def groups(self, ended: Episodes) -> Mapping[str, Mapping[str, Number]]:
-        """Its numbers for a row of metrics, by group and name; called once for each row, with the episodes that have
-        ended since the row before."""
+    def numbers(self, ended: Episodes) -> Mapping[str, Number]:
+        """Its numbers for a row of metrics, named as in ``rollout/ep_success_rate``; called once for each row, with the
+        episodes that have ended since the row before."""
         return {}
 
     def highlights(self) -> list[str]:
-        """Those that a console shows, as text; called after `groups`."""
+        """Those that a console shows, as text; called after `numbers`."""
         return []
 
     def write_report(self, directory: RunDirectory) -> None:

@@ -35,7 +35,8 @@ class Scores(Protocol):
         ...
 
     def numbers(self) -> Mapping[str, Number]:
-        """For a row of metrics, by name."""
+        """Further numbers for a row of metrics, where ``mean_return`` is ``eval/mean_reward``: ``success_rate`` becomes
+        ``eval/success_rate``."""
         ...
 
     def to_tree(self) -> dict[str, Any]:
@@ -62,7 +63,7 @@ class Returns:
         return statistics.fmean(self.returns)
 
     def numbers(self) -> dict[str, Number]:
-        return {"mean_return": self.mean_return}
+        return {}
 
     def to_tree(self) -> dict[str, Any]:
         return {
@@ -143,10 +144,12 @@ class Evaluation(Callback):
         with Progress("evaluating", self._work, console) as progress:
             self.scores = self._evaluate(trainer.policy_checkpoint(), progress.advance)
 
-    def groups(self, ended: Episodes) -> Mapping[str, Mapping[str, Number]]:
+    def numbers(self, ended: Episodes) -> Mapping[str, Number]:
         self._shown, self._new = self._new, None
-        numbers = {} if self._shown is None else self._shown.numbers()
-        return {"evaluation": {f"eval_{name}": value for name, value in numbers.items()}} if numbers else {}
+        if self._shown is None:
+            return {}
+        numbers = {"mean_reward": self._shown.mean_return, **self._shown.numbers()}
+        return {f"eval/{name}": value for name, value in numbers.items()}
 
     def highlights(self) -> list[str]:
         return [] if self._shown is None else [f"evaluation {brief(self._shown.mean_return)}"]

@@ -113,7 +113,7 @@ class Source(ABC):
         return Report()
 
     def numbers(self) -> Mapping[str, Number]:
-        """Its own numbers for a row of metrics, such as staleness; asked once for each row."""
+        """Its own numbers for a row of metrics, by names such as ``collect/staleness``; asked once for each row."""
         return {}
 
     def highlights(self) -> list[str]:

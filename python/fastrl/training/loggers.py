@@ -19,7 +19,7 @@ from rich.text import Text
 from tensorboardX import SummaryWriter
 
 from fastrl.training.metrics import count, duration, rate
-from fastrl.training.row import Row
+from fastrl.training.row import STEPS, Row
 from fastrl.training.run_directory import RunDirectory
 from fastrl.utils.errors import UserError
 from fastrl.utils.files import to_json, write_atomically
@@ -139,7 +139,7 @@ def _rows_until(path: Path, steps: int) -> Any:
     with path.open(encoding="utf-8", errors="replace") as file:
         for line in file:
             try:
-                if not line.endswith("\n") or json.loads(line)["steps"] > steps:
+                if not line.endswith("\n") or json.loads(line)[STEPS] > steps:
                     return
             except (ValueError, KeyError, TypeError):
                 return
@@ -158,10 +158,9 @@ class TensorBoardLogger(Logger):
         )
 
     def write(self, row: Row) -> None:
-        for group, numbers in row.groups.items():
-            for name, number in numbers.items():
-                if math.isfinite(number):
-                    self._writer.add_scalar(f"{group}/{name}", number, row.steps)
+        for name, number in row.numbers.items():
+            if math.isfinite(number):
+                self._writer.add_scalar(name, number, row.steps)
 
     def flush(self) -> None:
         self._writer.flush()

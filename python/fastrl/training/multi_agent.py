@@ -115,7 +115,7 @@ def as_episodes(records: NDArray[np.void]) -> Episodes:
 
 
 class EpisodeMeans(Callback):
-    """Adds means over the episodes of a row to it, such as ``success_rate``; NaN of what is not known.
+    """Adds means over the episodes of a row to it, such as ``rollout/ep_success_rate``; NaN of what is not known.
 
     Consoles show rates of the newest row in which episodes ended.
     """
@@ -125,14 +125,14 @@ class EpisodeMeans(Callback):
     def __init__(self) -> None:
         self._latest: dict[str, float] = {}
 
-    def groups(self, ended: Episodes) -> Mapping[str, Mapping[str, Number]]:
+    def numbers(self, ended: Episodes) -> Mapping[str, Number]:
         fields = {name: field for name, field in MEANS.items() if field not in _OWN}
         means = {
             name: finite_mean(ended.info[field]) if len(ended) else math.nan for name, field in fields.items()
         }
         if len(ended):
             self._latest = means
-        return {"episode": {"ended": len(ended), **means}}
+        return {f"rollout/ep_{name}": mean for name, mean in means.items()}
 
     def highlights(self) -> list[str]:
         shown = {"success": "success_rate", "collisions": "collision_rate"}

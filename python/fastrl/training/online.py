@@ -385,7 +385,7 @@ class OnlineSource(MultiAgentSource):
             print_lines(self._console, f"the simulation died ({death.cause}): restarted with new episodes")
 
     def numbers(self) -> Mapping[str, Number]:
-        """Numbers of the simulation.
+        """Numbers of the simulation, in the group ``collect``.
 
         ``policy_age_updates``, ``policy_age_seconds``: staleness of the policy that chose the actions of the last
         rollout, in versions and in seconds. ``simulated``, ``missed``: steps, and those of them that were late;
@@ -396,25 +396,25 @@ class OnlineSource(MultiAgentSource):
         missed = int(record["missed"])
         stats = self._queue.stats()
         return {
-            "policy_age_updates": self._age_updates,
-            "policy_age_seconds": self._age_seconds,
-            "simulated": int(record["steps"]),
-            "missed": missed,
-            "late_mean": float(record["late"]) / missed if missed else 0.0,
-            "late_max": float(record["latest"]),
-            "dropped": stats.dropped_newest + stats.dropped_oldest + stats.abandoned,
-            "waiting": stats.depth,
-            "restarts": self.restarts,
+            "collect/policy_age_updates": self._age_updates,
+            "collect/policy_age_seconds": self._age_seconds,
+            "collect/simulated": int(record["steps"]),
+            "collect/missed": missed,
+            "collect/late_mean": float(record["late"]) / missed if missed else 0.0,
+            "collect/late_max": float(record["latest"]),
+            "collect/dropped": stats.dropped_newest + stats.dropped_oldest + stats.abandoned,
+            "collect/waiting": stats.depth,
+            "collect/restarts": self.restarts,
         }
 
     def highlights(self) -> list[str]:
         numbers = self.numbers()
-        if not numbers["simulated"]:
+        if not numbers["collect/simulated"]:
             return ["waiting for the first rollout"]
         return [
-            f"policy age {brief(numbers['policy_age_seconds'])} s",
-            f"late {numbers['missed']} of {numbers['simulated']}",
-            f"dropped {numbers['dropped']}",
+            f"policy age {brief(numbers['collect/policy_age_seconds'])} s",
+            f"late {numbers['collect/missed']} of {numbers['collect/simulated']}",
+            f"dropped {numbers['collect/dropped']}",
         ]
 
     def report(self) -> Report:

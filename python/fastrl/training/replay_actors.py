@@ -279,8 +279,8 @@ class ActorProcesses:
 
     def numbers(self) -> dict[str, Number]:
         return {
-            "staleness": self.ingest.take_staleness(),
-            "queue_depth": self.transport.depth(),
+            "collect/staleness": self.ingest.take_staleness(),
+            "collect/queue_depth": self.transport.depth(),
         }
 
     def close(self) -> None:

@@ -196,7 +196,7 @@ class LockstepActors:
         return Report(workers=self._envs.num_workers, seconds={"environment": spent, "waiting": waited})
 
     def numbers(self) -> dict[str, Number]:
-        return {"staleness": 0.0, "queue_depth": 0}
+        return {"collect/staleness": 0.0, "collect/queue_depth": 0}
 
     def state_dict(self) -> dict[str, Any]:
         """All that `load_state_dict` needs beside the algorithm's state and the replay."""

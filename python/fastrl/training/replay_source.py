@@ -429,12 +429,12 @@ class ReplaySource(Source):
         updates, seconds = self._updates, now - self._row_at
         self._updates, self._row_at = 0, now
         self._row = {
-            "updates_per_second": updates / seconds,
-            "epsilon": self._epsilon(self.steps),
-            "replay_fill": len(self.replay) / self._config.capacity,
+            "time/updates_per_second": updates / seconds,
+            "rollout/exploration_rate": self._epsilon(self.steps),
+            "collect/replay_fill": len(self.replay) / self._config.capacity,
             **self.actors.numbers(),
-            "dropped": dropped,
-            "restarts": restarts,
+            "collect/dropped": dropped,
+            "collect/restarts": restarts,
         }
         return self._row
 
@@ -447,11 +447,12 @@ class ReplaySource(Source):
     def highlights(self) -> list[str]:
         row = self._row
         shown = [
-            f"{count(row['updates_per_second'])} updates/s",
-            f"epsilon {row['epsilon']:.2f}",
-            f"replay {row['replay_fill']:.0%}",
+            f"{count(row['time/updates_per_second'])} updates/s",
+            f"epsilon {row['rollout/exploration_rate']:.2f}",
+            f"replay {row['collect/replay_fill']:.0%}",
         ]
-        return shown + [f"{row[name]:,} {name}" for name in ("dropped", "restarts") if row[name]]
+        losses = {name: row[f"collect/{name}"] for name in ("dropped", "restarts")}
+        return shown + [f"{number:,} {name}" for name, number in losses.items() if number]
 
     def summary(self) -> Mapping[str, Any]:
         return {

@@ -253,11 +253,11 @@ class RolloutSource(Source):
         self._row_staleness = self._stream.take_staleness()
         self._staleness = self._staleness.plus(self._row_staleness)
         return {
-            "staleness": self._row_staleness.mean,
-            "max_staleness": self._row_staleness.highest,
-            "dropped": self._staleness.dropped,
-            **self._faults(),
-            "worker_memory_mib": max(self._report.memory_mib, default=0.0),
+            "collect/staleness": self._row_staleness.mean,
+            "collect/max_staleness": self._row_staleness.highest,
+            "collect/dropped": self._staleness.dropped,
+            **{f"collect/{name}": number for name, number in self._faults().items()},
+            "collect/worker_memory_mib": max(self._report.memory_mib, default=0.0),
         }
 
     def _faults(self) -> dict[str, int]:

@@ -5,6 +5,9 @@ from collections.abc import Mapping, Sequence
 
 Number = float | int
 
+# Name of a row's environment steps.
+STEPS = "time/total_timesteps"
+
 
 @dataclasses.dataclass(frozen=True)
 class Row:
@@ -13,18 +16,15 @@ class Row:
     Attributes:
         steps: environment steps since the beginning of the run.
         done: what of the run's goal is done, in the goal's unit: steps or episodes.
-        groups: all numbers but ``steps``, by group and name. A name is in one group only.
+        numbers: all numbers but ``steps``, by name: a group, a slash and a name, as in ``rollout/ep_rew_mean``.
         highlights: the numbers that a line on a console shows, as text.
     """
 
     steps: int
     done: int
-    groups: Mapping[str, Mapping[str, Number]]
+    numbers: Mapping[str, Number]
     highlights: Sequence[str] = ()
 
     def record(self) -> dict[str, Number]:
-        """All numbers in one dict, ``steps`` first."""
-        record: dict[str, Number] = {"steps": self.steps}
-        for group in self.groups.values():
-            record |= group
-        return record
+        """All numbers, ``time/total_timesteps`` first. docs/metrics.md explains their names."""
+        return {STEPS: self.steps, **self.numbers}

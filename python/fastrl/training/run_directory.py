@@ -8,13 +8,14 @@ import time
 from pathlib import Path
 from typing import Self
 
+from fastrl.training.row import STEPS
 from fastrl.utils.errors import UserError
 from fastrl.utils.files import write_atomically
 
 # First line of the settings of every run, by which its directory is recognised.
 _MARK = b"# The settings of this run of fastrl.\n"
 # First bytes of the metrics of every run.
-_ROW = b'{"steps": '
+_ROW = f'{{"{STEPS}": '.encode()
 
 
 class RunDirectoryError(UserError, RuntimeError):

@@ -160,8 +160,8 @@ class Training(ABC):
     def time_numbers(
         self, passed: float, parts: Mapping[str, float], steps: int, episodes: int, report: Report
     ) -> dict[str, Number]:
-        """The group "time" of a row: progress and speed, and what time went to since the row before. Adds that time to
-        the account of the run.
+        """Numbers of the group ``time`` of a row: progress and speed, and what time went to since the row before. Adds
+        that time to the account of the run.
 
         Args:
             passed: seconds since the row before; ``parts``: of them, by what the learner spent them on.
@@ -172,13 +172,14 @@ class Training(ABC):
         lap = self.profile.lap(passed, parts, steps, episodes, report)
         self.parts = add_parts(self.parts, lap.learner)
         return {
-            "iteration": self.iteration,
-            "seconds": self.seconds,
-            "steps_per_second": steps / passed,
-            "episodes_per_second": episodes / passed,
-            **{f"seconds_{name}": part for name, part in lap.learner.items()},
-            **{f"seconds_workers_{name}": part for name, part in lap.workers.items()},
-            **{f"share_{name}": share for name, share in lap.shares.items()},
+            "time/episodes": self.episodes,
+            "time/iterations": self.iteration,
+            "time/time_elapsed": self.seconds,
+            "time/fps": steps / passed,
+            "time/episodes_per_second": episodes / passed,
+            **{f"time/seconds_{name}": part for name, part in lap.learner.items()},
+            **{f"time/seconds_workers_{name}": part for name, part in lap.workers.items()},
+            **{f"time/share_{name}": share for name, share in lap.shares.items()},
         }
 
 
@@ -274,26 +275,21 @@ class Trainer(Training):
         if len(ended):
             self.mean_return = mean_return
         time_numbers = self.time_numbers(passed, self.watch.seconds, steps, len(ended), self.source.report())
-        groups: dict[str, dict[str, Number]] = {
-            "episode": {
-                "episodes": self.episodes,
-                "mean_return": mean_return,
-                "mean_length": math.fsum(ended.lengths) / len(ended) if len(ended) else math.nan,
-            },
-            "algorithm": dict(self.algorithm.metrics()) if self.iteration else {},
-            "collect": dict(self.source.numbers()),
+        metrics = self.algorithm.metrics() if self.iteration else {}
+        numbers: dict[str, Number] = {
+            "rollout/ep_rew_mean": mean_return,
+            "rollout/ep_len_mean": math.fsum(ended.lengths) / len(ended) if len(ended) else math.nan,
+            "rollout/episodes": len(ended),
+            **{f"train/{name}": number for name, number in metrics.items()},
+            **self.source.numbers(),
         }
         highlights = [f"return {brief(self.mean_return)}"]
-        highlights += [
-            f"{name} {brief(groups['algorithm'][name])}" for name in _SHOWN if name in groups["algorithm"]
-        ]
+        highlights += [f"{name} {brief(metrics[name])}" for name in _SHOWN if name in metrics]
         highlights += self.source.highlights()
         for callback in self.callbacks:
-            for group, numbers in callback.groups(ended).items():
-                groups[group] = {**groups.get(group, {}), **numbers}
+            numbers |= callback.numbers(ended)
             highlights += callback.highlights()
-        groups["time"] = time_numbers
-        return Row(self.steps, self.done, groups, highlights)
+        return Row(self.steps, self.done, numbers | time_numbers, highlights)
 
     def load_policy(self, state: Mapping[str, Any]) -> list[str]:
         return self.algorithm.load_policy(state["learner"])

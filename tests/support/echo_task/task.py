@@ -68,8 +68,8 @@ class PerfectEpisodes(Callback):
     def on_update(self, trainer: Trainer, ended: Episodes) -> None:
         self.count += int((ended.returns == self._length).sum())
 
-    def groups(self, ended: Episodes) -> Mapping[str, Mapping[str, Number]]:
-        return {"episode": {"perfect_episodes": self.count}}
+    def numbers(self, ended: Episodes) -> Mapping[str, Number]:
+        return {"rollout/perfect_episodes": self.count}
 
     def summary(self) -> Mapping[str, Any]:
         return {"perfect_episodes": self.count}

@@ -114,9 +114,8 @@ class Evaluation:
         return self.total
 
     def numbers(self) -> dict[str, float]:
-        """Scores by red agent and horizon, and the total, for a row of metrics."""
-        cells = {f"{score.red_agent}_{score.horizon}": score.mean for score in self.scores}
-        return cells | {"total": self.total}
+        """Scores by red agent and horizon, for a row of metrics."""
+        return {f"{score.red_agent}_{score.horizon}": score.mean for score in self.scores}
 
     def to_tree(self) -> dict[str, Any]:
         """All of it, for JSON."""

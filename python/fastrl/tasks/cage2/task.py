@@ -28,15 +28,14 @@ class ReturnsByRedAgent(Callback):
 
     name = "red_agents"
 
-    def groups(self, ended: Episodes) -> Mapping[str, Mapping[str, Number]]:
+    def numbers(self, ended: Episodes) -> Mapping[str, Number]:
         if not len(ended):
             return {}
         red_agents = ended.info["red_agent"]
-        means = {
-            f"mean_return_{RED_AGENTS[int(i)]}": float(ended.returns[red_agents == i].mean())
+        return {
+            f"rollout/ep_rew_mean_{RED_AGENTS[int(i)]}": float(ended.returns[red_agents == i].mean())
             for i in np.unique(red_agents)
         }
-        return {"episode": means}
 
 
 class Cage2Task(Cage2Scoring, Task):

@@ -190,16 +190,14 @@ class CurriculumCallback(Callback):
             f" {counted(difficulty.num_agents, 'vehicle')}, density {difficulty.density:.2g}{reason}",
         )
 
-    def groups(self, ended: Episodes) -> Mapping[str, Mapping[str, Number]]:
+    def numbers(self, ended: Episodes) -> Mapping[str, Number]:
         curriculum, difficulty = self.curriculum, self.curriculum.difficulty()
         return {
-            "curriculum": {
-                "vehicles": difficulty.num_agents,
-                "density": difficulty.density,
-                "level": curriculum.level,
-                "rises": curriculum.rises,
-                "falls": curriculum.falls,
-            }
+            "curriculum/vehicles": difficulty.num_agents,
+            "curriculum/density": difficulty.density,
+            "curriculum/level": curriculum.level,
+            "curriculum/rises": curriculum.rises,
+            "curriculum/falls": curriculum.falls,
         }
 
     def highlights(self) -> list[str]:

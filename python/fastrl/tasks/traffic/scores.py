@@ -50,8 +50,8 @@ class Scores:
     mean_length: float
 
     def numbers(self) -> dict[str, float]:
-        """The means by name, and the standard error."""
-        return {name: getattr(self, name) for name in (*MEANS, "standard_error")}
+        others = {name: getattr(self, name) for name in MEANS if name not in ("mean_return", "mean_length")}
+        return {"mean_ep_length": self.mean_length, **others, "standard_error": self.standard_error}
 
     def to_tree(self) -> dict[str, Any]:
         """All of it, for JSON."""

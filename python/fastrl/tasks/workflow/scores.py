@@ -93,7 +93,7 @@ class WorkflowScores:
             f"{each.evaluation.contender.replace(' ', '_')}_{each.evaluation.ruleset}": each.evaluation.total
             for each in self.evaluations
         }
-        return {"mean_return": self.best.mean_return, "compliance": self.best.compliance, **totals}
+        return {"compliance": self.best.compliance, **totals}
 
     def to_tree(self) -> dict[str, Any]:
         return {

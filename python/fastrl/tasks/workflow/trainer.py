@@ -144,16 +144,14 @@ class SearchTrainer(Training):
         self.search_seconds = self.seconds
         self.learner.watch.reset()
         search = self._search_numbers()
-        groups: dict[str, dict[str, Number]] = {
-            "episode": {
-                "episodes": self.episodes,
-                "mean_return": outcome.mean_return,
-                "return_stderr": outcome.return_stderr,
-                "compliance": outcome.compliance,
-                "compliance_stderr": outcome.compliance_stderr,
-            },
-            "search": search,
-            "time": time_numbers,
+        numbers: dict[str, Number] = {
+            "rollout/ep_rew_mean": outcome.mean_return,
+            "rollout/ep_rew_stderr": outcome.return_stderr,
+            "rollout/compliance": outcome.compliance,
+            "rollout/compliance_stderr": outcome.compliance_stderr,
+            "rollout/episodes": episodes,
+            **{f"search/{name}": number for name, number in search.items()},
+            **time_numbers,
         }
         highlights = [
             f"return {brief(outcome.mean_return)}",
@@ -162,7 +160,7 @@ class SearchTrainer(Training):
             f"{search['counting']} of {search['tried']} orders count",
             label,
         ]
-        return Row(self.steps, self.done, groups, highlights)
+        return Row(self.steps, self.done, numbers, highlights)
 
     def _search_numbers(self) -> dict[str, Number]:
         standings, best = self.search.standings(), self.best
@@ -182,13 +180,13 @@ class SearchTrainer(Training):
         plain.on_progress = lambda done: self.on_progress(self.done)
         for row in plain.rows():
             self.seconds, self.parts = plain.seconds, plain.parts
-            # Columns of PPO without workflows have a prefix; those of the whole run keep their names.
-            groups: dict[str, dict[str, Number]] = {"episode": {"episodes": self.episodes}}
-            for group, numbers in row.groups.items():
-                if group != "time":
-                    groups[f"plain_{group}"] = {f"plain_{name}": value for name, value in numbers.items()}
-            groups["time"] = {**row.groups["time"], "iteration": self.iteration}
-            yield Row(self.steps, self.done, groups, [*row.highlights, "PPO without workflows"])
+            # Numbers of PPO without workflows have a prefix; those of the whole run keep their names.
+            numbers = {
+                name if name.startswith("time/") else f"plain_{name}": number
+                for name, number in row.numbers.items()
+            }
+            numbers |= {"time/episodes": self.episodes, "time/iterations": self.iteration}
+            yield Row(self.steps, self.done, numbers, [*row.highlights, "PPO without workflows"])
 
     def _started_plain(self) -> Training:
         if self.plain is None:
