@@ -132,7 +132,7 @@ def train(task: Task, config: DQNConfig, seed: int) -> dict[str, float]:
     if task.stack > 1:
         space = Box(space.low.min(), space.high.max(), (task.stack, *stacks.shape), stacks.dtype)
     problem = Problem(
-        space, stacks.envs[0].action_space, task.num_envs, total_steps=task.max_steps, seed=seed
+        space, stacks.envs[0].action_space, task.num_envs, total_timesteps=task.max_steps, seed=seed
     )
     dqn, watch = DQN(config, problem), Stopwatch()
     epsilon = dqn.exploration()

@@ -23,10 +23,10 @@ SEEDS = (0, 1, 2)
 def trainer_of(env, algorithm, seed, budget):
     changes = {
         "env.id": env,
-        "run.algorithm": algorithm,
+        "run.algo": algorithm,
         "run.seed": seed,
-        "run.total_steps": budget,
-        "collect.method": "executor",
+        "run.total_timesteps": budget,
+        "collect.collector": "executor",
         "collect.n_workers": 2,
     }
     task = find("gym")

@@ -53,7 +53,7 @@ def test_atari() -> None:
 
 def test_learns_to_catch_every_ball(tmp_path: Path) -> None:
     """The preset ``toy``, three seeds: at least 9 of the 10 balls that can be caught at most, net of those missed."""
-    total = str(PRESETS["toy"].values["run"]["total_steps"])
+    total = str(PRESETS["toy"].values["run"]["total_timesteps"])
     returns = []
     for seed in range(3):
         run = tmp_path / str(seed)

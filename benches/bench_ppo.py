@@ -36,7 +36,7 @@ class Ours:
         env = make_env()
         spaces = env.single_observation_space, env.single_action_space
         self.watch = Stopwatch()
-        self.ppo = PPO(config, Problem(*spaces, NUM_ENVS, total_steps=100_000_000))
+        self.ppo = PPO(config, Problem(*spaces, NUM_ENVS, total_timesteps=100_000_000))
         spec = EnvSpec("fastrl/Cage2-v0", {"red_agent": "mix"})
         self.collector = native_collector(
             Plan(spec, self.ppo.actor_spec(), *spaces, NUM_ENVS, config.num_steps)

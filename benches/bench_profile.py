@@ -72,7 +72,7 @@ def test_overhead(num_envs: int) -> None:
     env = Cage2VectorEnv(1)
     spaces = env.single_observation_space, env.single_action_space
     config = PPOConfig(minibatch_size=min(num_envs * PPOConfig().num_steps, 4096))
-    ppo = PPO(config, Problem(*spaces, num_envs, total_steps=10**9))
+    ppo = PPO(config, Problem(*spaces, num_envs, total_timesteps=10**9))
     spec = EnvSpec("fastrl/Cage2-v0", {"red_agent": "mix"})
     collector = native_collector(Plan(spec, ppo.actor_spec(), *spaces, num_envs, config.num_steps))
     weights = np.zeros(ppo.weights_nbytes, np.uint8)

@@ -124,7 +124,9 @@ def fastrl_run() -> dict[str, float]:
         path = Path(folder) / "run"
         sys.stdout = sys.stderr
         assert (
-            main_train(["traffic", "--preset=performance", f"--episodes={EPISODES}", f"--run-dir={path}"])
+            main_train(
+                ["traffic", "--preset=performance", f"--total-episodes={EPISODES}", f"--run-dir={path}"]
+            )
             == 0
         )
         sys.stdout = sys.__stdout__

@@ -96,7 +96,7 @@ def measure(name: str, settings: Any, seconds: float) -> Flow:
         torch.set_num_threads(settings.run.torch_threads)
     source = TASK.make_source(settings, DQN, Console(quiet=True))
     source.make_transport = functools.partial(make_transport, name, settings.collect.fragment)
-    dqn, watch = DQN(settings.dqn, source.problem(total_steps=1, seed=0, device="cpu")), Stopwatch()
+    dqn, watch = DQN(settings.dqn, source.problem(total_timesteps=1, seed=0, device="cpu")), Stopwatch()
     source.attach(dqn)
     batches = 0
     with source:
@@ -230,14 +230,23 @@ def command(prog: str, arguments: list[str]) -> int:
 
 def _settings_of(tree: Mapping[str, Mapping[str, Any]]) -> str:
     """The options that give these settings."""
-    pairs = (f"--{table}.{name}={_text(value)}" for table, own in tree.items() for name, value in own.items())
-    return " ".join(pairs)
+    return " ".join(
+        _option(f"{table}.{name}".replace("_", "-"), value)
+        for table, own in tree.items()
+        for name, value in own.items()
+    )
+
+
+def _option(name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return f"--{name}" if value else f"--no-{name}"
+    return f"--{name}={_text(value)}"
 
 
 def _text(value: Any) -> str:
     if isinstance(value, list):
         return ",".join(map(_text, value))
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return str(value)
 
 
 if __name__ == "__main__":

@@ -7,8 +7,9 @@ Run it on the old commit and on the new one, each in a checkout with its own ins
     diff old.txt new.txt
 
 It drives the command line alone and reads checkpoints as plain safetensors files, so it does not depend on how the
-package is laid out. Runs are on the CPU with one PyTorch thread; hashes differ between machines and PyTorch versions.
-Runs from pixels are deterministic ones: otherwise actors and learner do not wait for each other.
+package is laid out; its options are those of its own commit. Runs are on the CPU with one PyTorch thread; hashes differ
+between machines and PyTorch versions. Runs from pixels are deterministic ones: otherwise actors and learner do not wait
+for each other.
 """
 
 import argparse
@@ -21,25 +22,23 @@ from pathlib import Path
 import safetensors.torch
 
 RUNS = (
-    "cage2 --preset smoke --total-steps 60000 --run.eval_episodes 0",
-    "cage2 --preset smoke --total-steps 30000 --run.eval_episodes 0 --ppo.action_masks true",
-    "cage2 --preset challenge --total-steps 30000 --run.eval_episodes 0 --env.num_envs 32",
-    "cage2 --preset smoke --total-steps 30000 --run.eval_episodes 0 --collect sequential",
+    "cage2 --preset smoke --total-timesteps 60000 --run.eval-episodes 0",
+    "cage2 --preset smoke --total-timesteps 30000 --run.eval-episodes 0 --ppo.action-masks",
+    "cage2 --preset challenge --total-timesteps 30000 --run.eval-episodes 0 --env.num-envs 32",
+    "cage2 --preset smoke --total-timesteps 30000 --run.eval-episodes 0 --collector sequential",
     "cage2-workflow --preset smoke",
-    "gym --env CartPole-v1 --preset smoke --collect sequential --run.eval_episodes 0",
-    "gym --env CartPole-v1 --preset classic --total-steps 8000 --collect executor --n-workers 2 --run.eval_episodes 0",
-    "gym --env CartPole-v1 --preset smoke --algorithm impala --collect sequential --run.eval_episodes 0",
-    "gym --env Pendulum-v1 --preset pendulum --total-steps 8000 --collect sequential --run.eval_episodes 0",
-    "gym --env fastrl/Cage2-v0 --preset smoke --collect native --run.eval_episodes 0",
-    "traffic --preset fast --episodes 60 --algorithm mappo",
-    "traffic --preset fast --episodes 60 --algorithm ippo",
-    "traffic --preset fast --episodes 60 --algorithm reinforce",
-    "traffic --preset ring --episodes 64",
-    "pixels --env fastrl/Catch-v0 --total-steps 4000 --run.eval_episodes 0 --collect.deterministic true",
-    "pixels --total-steps 3001 --preset toy --run.eval_episodes 0 --collect.deterministic true --dqn.noisy true",
+    "gym --env CartPole-v1 --preset smoke --collector sequential --run.eval-episodes 0",
+    "gym CartPole-v1 --preset classic --total-timesteps 8000 --collector executor --n-workers 2 --run.eval-episodes 0",
+    "gym --env CartPole-v1 --preset smoke --algo impala --collector sequential --run.eval-episodes 0",
+    "gym --env Pendulum-v1 --preset pendulum --total-timesteps 8000 --collector sequential --run.eval-episodes 0",
+    "gym --env fastrl/Cage2-v0 --preset smoke --collector native --run.eval-episodes 0",
+    "traffic --preset fast --total-episodes 60 --algo mappo",
+    "traffic --preset fast --total-episodes 60 --algo ippo",
+    "traffic --preset fast --total-episodes 60 --algo reinforce",
+    "traffic --preset ring --total-episodes 64",
+    "pixels --env fastrl/Catch-v0 --total-timesteps 4000 --run.eval-episodes 0 --collect.deterministic",
+    "pixels --total-timesteps 3001 --preset toy --run.eval-episodes 0 --collect.deterministic --dqn.noisy",
 )
-# Earlier names of options.
-RENAMED = {"--collect.deterministic": "--run.deterministic"}
 
 
 def main() -> None:
@@ -71,9 +70,6 @@ def parameters_of(run: list[str]) -> str:
             str(directory),
         ]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-        if done.returncode and RENAMED.keys() & set(command):
-            command = [RENAMED.get(word, word) for word in command]
-            done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
         if done.returncode:
             return f"failed: {done.stderr.strip().splitlines()[-1:]}"
         newest = max((directory / "checkpoints").glob("step-*.safetensors"))

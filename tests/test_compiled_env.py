@@ -55,10 +55,19 @@ def ferry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModuleType]:
 
 def train(run: Path, *options: object, steps: int = 384) -> dict[str, Any]:
     """Trains with PPO in updates of 128 environment steps; returns the run's summary."""
-    sizes = ["--num-envs=8", "--ppo.num_steps=16", "--ppo.minibatch_size=64", "--run.row_seconds=0"]
+    sizes = ["--num-envs=8", "--ppo.num-steps=16", "--ppo.minibatch-size=64", "--run.row-seconds=0"]
     # Schedules that end elsewhere would be another run.
-    constant = ["--ppo.final_learning_rate=0.01", "--ppo.final_entropy_coef=0.01", "--ppo.learning_rate=0.01"]
-    command = ["train", "gym", "--env", ENV, *sizes, *constant, f"--total-steps={steps}", f"--run-dir={run}"]
+    constant = ["--ppo.final-learning-rate=0.01", "--ppo.final-entropy-coef=0.01", "--ppo.learning-rate=0.01"]
+    command = [
+        "train",
+        "gym",
+        "--env",
+        ENV,
+        *sizes,
+        *constant,
+        f"--total-timesteps={steps}",
+        f"--run-dir={run}",
+    ]
     assert main([*command, *map(str, options)]) == 0
     return json.loads((run / "summary.json").read_text())
 
@@ -112,9 +121,9 @@ def test_a_wrong_action_or_state_is_refused(ferry: ModuleType) -> None:
 
 @pytest.mark.usefixtures("ferry")
 def test_it_is_trained_on_by_threads_and_one_by_one_alike(tmp_path: Path) -> None:
-    options = ["--env.options", "limit=12", "--run.eval_episodes=5"]
+    options = ["--env.options", "limit=12", "--run.eval-episodes=5"]
     native = train(tmp_path / "auto", *options)
-    single = train(tmp_path / "sequential", *options, "--collect=sequential")
+    single = train(tmp_path / "sequential", *options, "--collector=sequential")
     assert (native["collector"], single["collector"]) == ("native", "sequential")
     assert native["steps"] == single["steps"] == 384
     assert differences(learnt(tmp_path / "auto")["learner"], learnt(tmp_path / "sequential")["learner"]) == []
@@ -124,9 +133,9 @@ def test_it_is_trained_on_by_threads_and_one_by_one_alike(tmp_path: Path) -> Non
 @pytest.mark.usefixtures("ferry")
 def test_its_runs_are_resumed_exactly(tmp_path: Path) -> None:
     straight, stopped = tmp_path / "straight", tmp_path / "stopped"
-    train(straight, "--run.eval_episodes=0")
-    train(stopped, "--run.eval_episodes=0", steps=128)
-    resume = ["train", "gym", f"--resume={stopped}", "--total-steps=384"]
+    train(straight, "--run.eval-episodes=0")
+    train(stopped, "--run.eval-episodes=0", steps=128)
+    resume = ["train", "gym", f"--resume={stopped}", "--total-timesteps=384"]
     # The run names code, which only the user's word imports.
     assert main(resume) == 2
     assert main([*resume, "--env", ENV]) == 0

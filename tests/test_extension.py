@@ -15,7 +15,7 @@ from fastrl.training.loggers import LoggedRun, Logger
 from fastrl.training.row import Row
 from fastrl.training.run_directory import RunDirectory
 
-TOY = "--algorithm=toy_algorithm:Toy"
+TOY = "--algo=toy_algorithm:Toy"
 COLLECTORS = {
     "sequential": ["CartPole-v1"],
     "sync": ["CartPole-v1", "--n-workers=2"],
@@ -27,7 +27,7 @@ COLLECTORS = {
 
 def train(run: Path, *options: object, steps: int = 192) -> None:
     """A run of updates of 64 environment steps."""
-    small = ["--num-envs=4", "--toy.num_steps=16", "--run.row_seconds=0", f"--total-steps={steps}"]
+    small = ["--num-envs=4", "--toy.num-steps=16", "--run.row-seconds=0", f"--total-timesteps={steps}"]
     assert main(["train", "gym", TOY, *small, f"--run-dir={run}", *map(str, options)]) == 0
 
 
@@ -35,7 +35,7 @@ def train(run: Path, *options: object, steps: int = 192) -> None:
 def test_an_algorithm_of_ones_own_trains_with_each_collector(collector: str, tmp_path: Path) -> None:
     if collector == "ray" and importlib.util.find_spec("ray") is None:
         pytest.skip("Ray is not installed")
-    train(tmp_path / "run", *COLLECTORS[collector], f"--collect={collector}", "--run.eval_episodes=2")
+    train(tmp_path / "run", *COLLECTORS[collector], f"--collector={collector}", "--run.eval-episodes=2")
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert (summary["algorithm"], summary["collector"]) == ("toy", collector)
     assert summary["steps"] == 192
@@ -45,8 +45,8 @@ def test_an_algorithm_of_ones_own_trains_with_each_collector(collector: str, tmp
 
 
 def test_an_algorithm_of_ones_own_learns(tmp_path: Path) -> None:
-    options = ["CartPole-v1", "--collect=sequential", "--num-envs=8", "--toy.num_steps=64"]
-    train(tmp_path / "run", *options, "--toy.learning_rate=3", "--run.eval_episodes=5", steps=25_000)
+    options = ["CartPole-v1", "--collector=sequential", "--num-envs=8", "--toy.num-steps=64"]
+    train(tmp_path / "run", *options, "--toy.learning-rate=3", "--run.eval-episodes=5", steps=25_000)
     returns = [row["rollout/ep_rew_mean"] for row in rows_of(tmp_path / "run")]
     assert sum(returns[-5:]) / 5 > 3 * returns[0]
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
@@ -54,10 +54,10 @@ def test_an_algorithm_of_ones_own_learns(tmp_path: Path) -> None:
 
 
 def test_an_algorithm_of_ones_own_is_resumed_exactly_and_scored(tmp_path: Path) -> None:
-    options = ["CartPole-v1", "--collect=sequential", "--run.eval_episodes=0"]
+    options = ["CartPole-v1", "--collector=sequential", "--run.eval-episodes=0"]
     train(tmp_path / "straight", *options)
     train(tmp_path / "stopped", *options, steps=64)
-    resume = ["train", f"--resume={tmp_path / 'stopped'}", "--total-steps=192"]
+    resume = ["train", f"--resume={tmp_path / 'stopped'}", "--total-timesteps=192"]
     # The checkpoint names code, which only the user's word imports.
     assert main(resume) == 2
     assert main([*resume, "--trust"]) == 0
@@ -83,7 +83,7 @@ class Recorder(Logger):
 
 
 def test_a_logger_of_ones_own_gets_the_rows_of_a_run(tmp_path: Path) -> None:
-    options = ["CartPole-v1", "--collect=sequential", "--run.eval_episodes=0"]
+    options = ["CartPole-v1", "--collector=sequential", "--run.eval-episodes=0"]
     train(tmp_path / "run", *options, f"--run.loggers={__name__}:Recorder")
     assert [row.steps for row in Recorder.rows] == [64, 128, 192]
     assert [directory.path for directory in Recorder.closed] == [tmp_path / "run"]
@@ -104,12 +104,12 @@ def test_a_task_of_ones_own_is_trained_on_resumed_and_scored(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # Schedules that end elsewhere would be another run.
-    constant = ["--lr=0.01", "--ppo.final_learning_rate=0.01", "--ppo.final_entropy_coef=0.01"]
-    sizes = ["--ppo.num_steps=16", "--ppo.minibatch_size=64"]
-    small = ["--collect=sequential", "--preset=short", *sizes, *constant]
+    constant = ["--lr=0.01", "--ppo.final-learning-rate=0.01", "--ppo.final-entropy-coef=0.01"]
+    sizes = ["--ppo.num-steps=16", "--ppo.minibatch-size=64"]
+    small = ["--collector=sequential", "--preset=short", *sizes, *constant]
     straight, stopped = tmp_path / "straight", tmp_path / "stopped"
     assert main(["train", TASK, *small, f"--run-dir={straight}"]) == 0
-    assert main(["train", TASK, *small, f"--run-dir={stopped}", "--total-steps=1024"]) == 0
+    assert main(["train", TASK, *small, f"--run-dir={stopped}", "--total-timesteps=1024"]) == 0
     assert tomllib.loads((straight / "config.toml").read_text())["kind"] == TASK
     summary = json.loads((straight / "summary.json").read_text())
     assert (summary["kind"], summary["env"]) == (TASK, "echo_task.task:Echo")
@@ -118,7 +118,7 @@ def test_a_task_of_ones_own_is_trained_on_resumed_and_scored(
     # A run imports its task only if the user names it or trusts the run.
     capsys.readouterr()
     del sys.modules["echo_task.task"]
-    resume = [f"--resume={stopped}", "--total-steps=4096"]
+    resume = [f"--resume={stopped}", "--total-timesteps=4096"]
     assert main(["train", *resume]) == main(["eval", str(stopped)]) == 2
     assert "kind would import the module 'echo_task.task'" in capsys.readouterr().err
     assert "echo_task.task" not in sys.modules

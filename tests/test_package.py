@@ -168,7 +168,16 @@ def test_a_fresh_environment_trains_and_evaluates(installed: Path, tmp_path: Pat
     for file in json.loads(run(installed / "python", "-c", code, *names, cwd=tmp_path)):
         assert Path(file).is_relative_to(installed.parent), f"{file} is not of the fresh environment"
 
-    settings = ["--preset", "smoke", "--total-steps", "4096", "--run.eval_episodes", "2", "--run-dir", "mine"]
+    settings = [
+        "--preset",
+        "smoke",
+        "--total-timesteps",
+        "4096",
+        "--run.eval-episodes",
+        "2",
+        "--run-dir",
+        "mine",
+    ]
     run(installed / "fastrl-train", "cage2", *settings, cwd=tmp_path)
     summary = json.loads((tmp_path / "mine" / "summary.json").read_text())
     assert summary["status"] == "complete"

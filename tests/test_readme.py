@@ -47,9 +47,9 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder of the README's run, `runs/mine`."""
     where = tmp_path_factory.mktemp("readme")
     settings = [
-        "--total-steps",
+        "--total-timesteps",
         "4096",
-        "--run.eval_episodes",
+        "--run.eval-episodes",
         "0",
         "--run-dir",
         str(where / "runs" / "mine"),

@@ -18,7 +18,7 @@ NAMES = ["async-ppo", "dqn", "impala", "ippo", "mappo", "ppo", "reinforce"]
 
 def made(name: str, seed: int = 0, **config: Any) -> Algorithm[Any]:
     algorithm = find(name)
-    problem = Problem(OBS, gymnasium.spaces.Discrete(4), 2, total_steps=1000, num_agents=3, seed=seed)
+    problem = Problem(OBS, gymnasium.spaces.Discrete(4), 2, total_timesteps=1000, num_agents=3, seed=seed)
     return algorithm(algorithm.config_type(hidden=(8,), **config), problem)
 
 
@@ -44,7 +44,7 @@ def test_what_is_no_algorithm_is_refused(name: str, message: str) -> None:
 
 
 def problem_of(obs: gymnasium.Space[Any], actions: gymnasium.Space[Any]) -> Problem:
-    return Problem(obs, actions, 2, total_steps=1000)
+    return Problem(obs, actions, 2, total_timesteps=1000)
 
 
 class ImagesOnly(PPO):
@@ -137,9 +137,9 @@ def weights_of(algorithm: Algorithm[Any]) -> bytearray:
     return buffer
 
 
-@pytest.mark.parametrize("size", ["num_envs", "num_agents", "total_steps"])
+@pytest.mark.parametrize("size", ["num_envs", "num_agents", "total_timesteps"])
 def test_a_problem_has_sizes(size: str) -> None:
-    sizes = {"num_envs": 1, "total_steps": 1, size: 0}
+    sizes = {"num_envs": 1, "total_timesteps": 1, size: 0}
     with pytest.raises(ValueError, match=f"{size} must be at least 1, got 0"):
         Problem(OBS, OBS, **sizes)
 

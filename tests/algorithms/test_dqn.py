@@ -43,7 +43,7 @@ def config(**options):
 
 
 def problem(space=VECTORS, actions=ACTIONS, seed=0):
-    return Problem(space, actions, num_envs=1, total_steps=1, seed=seed)
+    return Problem(space, actions, num_envs=1, total_timesteps=1, seed=seed)
 
 
 def learner(space=VECTORS, seed=0, **options):

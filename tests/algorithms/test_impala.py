@@ -21,10 +21,10 @@ from fastrl.utils.timer import Stopwatch
 __all__ = ["one_thread"]
 
 
-def impala_for(env, *, seed=0, total_steps=50_000, **config):
+def impala_for(env, *, seed=0, total_timesteps=50_000, **config):
     return Impala(
         ImpalaConfig(**config),
-        problem_of(env, total_steps, seed),
+        problem_of(env, total_timesteps, seed),
     )
 
 
@@ -146,7 +146,7 @@ def learn_from_older(impala, env, lag):
     """Trains on what the policy of ``lag`` updates before did; the episodes' returns at each update, and the watch."""
     rows, watch, returns = Rows(env), Stopwatch(), []
     policies = [copy.deepcopy(impala.policy)] * (lag + 1)
-    while impala.steps < impala.total_steps:
+    while impala.steps < impala.total_timesteps:
         fragment = rows.play(policies[0], 10)
         impala.load_rollout(parts(fragment, 4, 12), watch)
         impala.learn(watch)

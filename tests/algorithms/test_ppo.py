@@ -128,15 +128,15 @@ class TestLosses:
         assert not results[0].outputs[~batch.masks].any()
 
 
-def problem_of(env, total_steps, seed=0):
+def problem_of(env, total_timesteps, seed=0):
     spaces = env.single_observation_space, env.single_action_space
-    return Problem(*spaces, env.num_envs, total_steps, seed=seed)
+    return Problem(*spaces, env.num_envs, total_timesteps, seed=seed)
 
 
-def ppo_for(env, *, seed=0, total_steps=20_000, **config):
+def ppo_for(env, *, seed=0, total_timesteps=20_000, **config):
     return PPO(
         PPOConfig(**config),
-        problem_of(env, total_steps, seed),
+        problem_of(env, total_timesteps, seed),
     )
 
 
@@ -150,10 +150,10 @@ def collect(ppo, env, watch=None):
 
 
 def train(ppo, env):
-    """Until total_steps; returns the mean return of the last episodes."""
+    """Until total_timesteps; returns the mean return of the last episodes."""
     watch = Stopwatch()
     returns = []
-    while ppo.steps < ppo.total_steps:
+    while ppo.steps < ppo.total_timesteps:
         returns.append(collect(ppo, env, watch).returns)
         metrics = ppo.learn(watch)
         assert all(np.isfinite(value) for value in dataclasses.asdict(metrics).values())
@@ -309,7 +309,7 @@ class TestResume:
         states = []
         for seed in (1, 1, 2):
             env = Bandit()
-            ppo = ppo_for(env, seed=seed, total_steps=1500, **QUICK)
+            ppo = ppo_for(env, seed=seed, total_timesteps=1500, **QUICK)
             train(ppo, env)
             states.append(ppo.policy_state()["weights"]["actor.0.weight"])
         assert torch.equal(states[0], states[1])
@@ -318,7 +318,7 @@ class TestResume:
     def test_global_random_state_is_neither_read_nor_written(self):
         torch_before, numpy_before = torch.random.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
         env = Bandit()
-        train(ppo_for(env, total_steps=1000, **QUICK), env)
+        train(ppo_for(env, total_timesteps=1000, **QUICK), env)
         assert torch.equal(torch.random.get_rng_state(), torch_before)
         assert np.array_equal(np.random.get_state()[1], numpy_before)  # noqa: NPY002
 
@@ -381,7 +381,7 @@ class TestSchedules:
         env = Bandit(num_envs=2)
         ppo = ppo_for(
             env,
-            total_steps=100,
+            total_timesteps=100,
             num_steps=10,
             learning_rate=1.0,
             final_learning_rate=0.5,
@@ -466,7 +466,7 @@ class TestUpdate:
 
     def test_policy_state_is_enough_for_inference(self):
         env = Bandit()
-        ppo = ppo_for(env, total_steps=1000, normalize_obs=True, **QUICK)
+        ppo = ppo_for(env, total_timesteps=1000, normalize_obs=True, **QUICK)
         train(ppo, env)
         network = ActorCritic.from_state(written_and_read(ppo.policy_state()))
         obs = torch.eye(4)
@@ -477,7 +477,7 @@ class TestRefuses:
     def test_observations_it_cannot_handle(self):
         obs_space = gymnasium.spaces.Text(3)
         with pytest.raises(ValueError, match="observations should be a Box, Discrete"):
-            PPO(PPOConfig(), Problem(obs_space, gymnasium.spaces.Discrete(2), 1, total_steps=1))
+            PPO(PPOConfig(), Problem(obs_space, gymnasium.spaces.Discrete(2), 1, total_timesteps=1))
 
     @pytest.mark.parametrize(
         "action_space",
@@ -486,7 +486,7 @@ class TestRefuses:
     def test_actions_it_cannot_handle(self, action_space):
         obs_space = gymnasium.spaces.Box(0, 1, (3,), np.float32)
         with pytest.raises(ValueError, match="actions should be Discrete from 0 on"):
-            PPO(PPOConfig(), Problem(obs_space, action_space, 1, total_steps=1))
+            PPO(PPOConfig(), Problem(obs_space, action_space, 1, total_timesteps=1))
 
     def test_continuous_actions_with_masks(self):
         with pytest.raises(ValueError, match="action masks are for discrete actions"):
@@ -502,8 +502,8 @@ class TestRefuses:
             ppo_for(env).load_rollout([masked], Stopwatch())
 
     def test_no_steps(self):
-        with pytest.raises(ValueError, match="total_steps must be at least 1"):
-            ppo_for(Bandit(), total_steps=0)
+        with pytest.raises(ValueError, match="total_timesteps must be at least 1"):
+            ppo_for(Bandit(), total_timesteps=0)
 
     @pytest.mark.parametrize(
         "option",

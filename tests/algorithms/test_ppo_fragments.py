@@ -114,10 +114,10 @@ def test_what_older_policies_did_counts_by_vtrace():
 @pytest.mark.parametrize("unit", ["steps", "episodes"])
 def test_learns_from_fragments_of_an_older_policy(unit, corrected):
     env = Corridor(num_envs=8, episode_length=30)
-    ppo = ppo_for(env, total_steps=16_000, **QUICK)
+    ppo = ppo_for(env, total_timesteps=16_000, **QUICK)
     older, watch, returns = copy.deepcopy(ppo.policy), Stopwatch(), []
     rows = Rows(env)
-    while ppo.steps < ppo.total_steps:
+    while ppo.steps < ppo.total_timesteps:
         if unit == "episodes":
             rows = Rows(env, seed=ppo.steps)
         fragment = rows.play(older, 32)
@@ -135,9 +135,9 @@ NO_ENTROPY = {"entropy_coef": 0.0, "final_entropy_coef": 0.0}
 @pytest.mark.parametrize("corrected", [False, True])
 def test_learns_continuous_actions_from_an_older_policy(corrected):
     env = Dial(stagger=True)
-    ppo = ppo_for(env, total_steps=20_000, initial_log_std=-0.5, **(QUICK | NO_ENTROPY))
+    ppo = ppo_for(env, total_timesteps=20_000, initial_log_std=-0.5, **(QUICK | NO_ENTROPY))
     older, watch, rows, returns = copy.deepcopy(ppo.policy), Stopwatch(), Rows(env), []
-    while ppo.steps < ppo.total_steps:
+    while ppo.steps < ppo.total_timesteps:
         fragment = rows.play(older, 32)
         older = copy.deepcopy(ppo.policy)
         ppo.load_rollout(parts(fragment, 4, 12), watch, correct_off_policy=corrected)
@@ -207,7 +207,7 @@ def test_refuses_masks():
 
 def test_time_has_its_names():
     env = Corridor(num_envs=2)
-    ppo = ppo_for(env, total_steps=9)
+    ppo = ppo_for(env, total_timesteps=9)
     watch = Stopwatch()
     ppo.load_rollout([Rows(env).play(ppo.policy, 4)], watch)
     ppo.learn(watch)

@@ -86,8 +86,8 @@ def parameters(run):
 def test_learns_from_dicts_with_images(kind, updates, settings):
     """Random actions are right 2 times in 8."""
     run = Run(kind, CARDS, updates, hidden=(32,), normalize_obs=True, **settings).update(updates)
-    assert isinstance(run.algorithm.policy, EncodedPolicy)
-    assert isinstance(run.algorithm.actor_spec()(), TorchActor)
+    assert isinstance(run.algo.policy, EncodedPolicy)
+    assert isinstance(run.algo.actor_spec()(), TorchActor)
     assert run.mean_return > 6.5
 
 
@@ -118,7 +118,7 @@ def test_learns_multi_discrete_actions(masks):
 def test_resumes_exactly(kind, env, settings):
     """The state of a learner makes another one learn the same from the same experience."""
     run = Run(kind, env, **QUICK, **settings).update(2)
-    state = copy.deepcopy(run.algorithm.state_dict())
+    state = copy.deepcopy(run.algo.state_dict())
     again = Run(kind, env, seed=1, **QUICK, **settings)
     again.algorithm._seed = run.algorithm._seed
     again.algorithm.check_state(again.algorithm.config, state)
@@ -158,7 +158,7 @@ def test_rollouts_of_images_stay_bytes():
     run = Run("ppo", CARDS, **QUICK).update()
     assert run.algorithm.rollout.obs.dtype == np.uint8
     assert run.algorithm.rollout.distinct("obs").base is not None
-    batch = next(run.algorithm._minibatches())
+    batch = next(run.algo._minibatches())
     assert batch.obs.dtype == torch.uint8
 
 
@@ -166,13 +166,11 @@ def test_rollouts_of_images_stay_bytes():
 def test_checkpoints_make_actors(env):
     run = Run("ppo", env, shared_trunk=True, **QUICK).update()
     made = EnvSpec(env).make()
-    actor = PPO.make_actor(
-        copy.deepcopy(run.algorithm.policy_state()), made.observation_space, made.action_space
-    )
+    actor = PPO.make_actor(copy.deepcopy(run.algo.policy_state()), made.observation_space, made.action_space)
     weights = np.zeros(actor.weights_nbytes // 4, np.float32)
     run.algorithm.write_weights(weights)
     rows = run.algorithm.rollout.obs[0].copy()
-    drawn = [np.zeros(run.algorithm.rollout.actions.shape[1:], np.int64) for _ in range(2)]
+    drawn = [np.zeros(run.algo.rollout.actions.shape[1:], np.int64) for _ in range(2)]
     own = run.algorithm.actor_spec()()
     own.load(weights)
     for each, actions in zip((actor, own), drawn, strict=True):

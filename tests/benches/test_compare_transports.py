@@ -36,7 +36,7 @@ def test_the_help_lists_the_defaults(
 @pytest.mark.slow
 def test_the_command_compares_four_transports(capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--seconds=0.2", "--rounds=1", "--json", "--n-workers=1", "--num-envs=1"]
-    assert run(*options, "--replay.learning_starts=100") == 0
+    assert run(*options, "--replay.learning-starts=100") == 0
     flows = json.loads(capsys.readouterr().out)
     assert [flow["transport"] for flow in flows] == [
         "fastrl.queue",

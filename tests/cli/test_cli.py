@@ -59,18 +59,18 @@ def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]
 
 
 def test_help_of_train_names_every_setting_and_preset(capsys: pytest.CaptureFixture[str]) -> None:
-    _, out, _ = run_cli(capsys, "train", "cage2", "--help")
+    _, out, _ = run_cli(capsys, "train", "cage2", "--help-all")
     assert out.startswith("usage: fastrl train cage2 ")
     cage2 = find("cage2")
-    for key, leaf in leaves(cage2.settings_type("ppo")).items():
-        assert f"--{key} " in out
+    for leaf in leaves(cage2.settings_type("ppo")).values():
+        assert re.search(rf"{re.escape(leaf.long_option)}\b", out)
         assert leaf.description
     for name in cage2.presets:
         assert f"  {name}: " in out
     for option in (
         "--seed",
         "--device",
-        "--total-steps",
+        "--total-timesteps",
         "--num-envs",
         "--red-agent",
         "--ruleset",
@@ -98,7 +98,7 @@ def test_help_of_train_names_every_task(capsys: pytest.CaptureFixture[str]) -> N
     [
         ["gym", "--run-dir", "cage2", "--print-config"],
         ["--run-dir", "cage2", "gym", "--print-config"],
-        ["--run_dir", "cage2", "--print_config", "gym"],
+        ["--run-dir", "cage2", "--print-config", "gym"],
         ["--run-dir=cage2", "--seed", "3", "gym", "--print-config"],
         ["--print-config", "--", "gym"],
     ],
@@ -182,7 +182,7 @@ def test_commands_that_need_no_torch_do_not_load_it() -> None:
         "fastrl.cli.main.main(sys.argv[1:])\n"
         "print(*{'torch', 'tensorboardX'} & set(sys.modules), file=sys.stderr)"
     )
-    for arguments in (["--help"], ["replay", str(GOLDEN[0])], ["eval", "baseline:sleep", "--episodes=2"]):
+    for arguments in (["--help"], ["verify", str(GOLDEN[0])], ["eval", "baseline:sleep", "--episodes=2"]):
         command = [sys.executable, "-c", code, *arguments]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         assert done.stderr.split() == []
@@ -201,7 +201,7 @@ def test_commands_that_need_no_torch_do_not_load_it() -> None:
             ),
         ),
         (
-            ["train", "--algorithm", "dqn"],
+            ["train", "--algo", "dqn"],
             (
                 "fastrl train: error: name the task: cage2, cage2-workflow, gym, pixels, traffic;"
                 " fastrl train --help describes them"
@@ -218,24 +218,24 @@ def test_commands_that_need_no_torch_do_not_load_it() -> None:
             "fastrl train: error: two environments: CartPole-v1 and --env Pendulum-v1; name one",
         ),
         (
-            ["train", "gym", "--algorithm", "dqn"],
-            ("fastrl train: error: --algorithm dqn learns from transitions, which gym does not give"),
+            ["train", "gym", "--algo", "dqn"],
+            ("fastrl train: error: --algo dqn learns from transitions, which gym does not give"),
         ),
         (
-            ["train", "gym", "--algorithm", "sac"],
+            ["train", "gym", "--algo", "sac"],
             (
-                "fastrl train: error: --algorithm should be one of async-ppo, dqn, impala, ippo, mappo, ppo, reinforce,"
+                "fastrl train: error: --algo should be one of async-ppo, dqn, impala, ippo, mappo, ppo, reinforce,"
                 " or module:Class of your own; got 'sac'"
             ),
         ),
         (
-            ["train", "gym", "--total-timesteps", "1"],
-            "fastrl train: error: unknown option --total-timesteps; did you mean --total-steps?",
+            ["train", "gym", "--total-steps", "1"],
+            "fastrl train: error: unknown option --total-steps; did you mean --total-timesteps?",
         ),
         (
-            ["train", "cage2", "--algorithm", "impale"],
+            ["train", "cage2", "--algo", "impale"],
             (
-                "fastrl train: error: --algorithm should be one of async-ppo, dqn, impala, ippo, mappo, ppo, reinforce,"
+                "fastrl train: error: --algo should be one of async-ppo, dqn, impala, ippo, mappo, ppo, reinforce,"
                 " or module:Class of your own; got 'impale'; did you mean impala?"
             ),
         ),
@@ -258,28 +258,31 @@ def test_commands_that_need_no_torch_do_not_load_it() -> None:
         (["train", "cage"], "fastrl train: error: unknown task cage; did you mean cage2?"),
         (["train", "trafic"], "fastrl train: error: unknown task trafic; did you mean traffic?"),
         (
-            ["train", "cage2", "--lr", "1", "--ppo.learning_rate", "2"],
-            "fastrl train: error: --lr and --ppo.learning_rate say the same thing: give one of them",
+            ["train", "cage2", "--lr", "1", "--ppo.learning-rate", "2"],
+            "fastrl train: error: --lr and --ppo.learning-rate say the same thing: give one of them",
         ),
         (
             ["train", "cage2", "--ppo.clip", "1"],
-            "fastrl train: error: unknown option --ppo.clip; did you mean --ppo.clip_range?",
+            "fastrl train: error: unknown option --ppo.clip; did you mean --ppo.clip-range?",
         ),
         (
             ["train", "cage2", "--ppo.gamma", "2"],
             "fastrl train: error: --ppo.gamma should be less than or equal to 1, got '2'",
         ),
         (
-            ["train", "cage2", "--total-steps", "many"],
-            "fastrl train: error: --total-steps should be a valid integer, got 'many'",
+            ["train", "cage2", "--total-timesteps", "many"],
+            "fastrl train: error: --total-timesteps should be a valid integer, got 'many'",
         ),
         (
             ["train", "cage2", "--ppo.activation", "rleu"],
             "fastrl train: error: --ppo.activation should be 'tanh' or 'relu', got 'rleu'; did you mean 'relu'?",
         ),
         (
-            ["train", "cage2", "--total-steps=1", "--total-episodes=1"],
-            "fastrl train: error: --total-steps and --total-episodes both say how long the run is: give one of them",
+            ["train", "cage2", "--total-timesteps=1", "--total-episodes=1"],
+            (
+                "fastrl train: error: --total-timesteps and --total-episodes both say how long the run is: give one of"
+                " them"
+            ),
         ),
         (
             ["train", "cage2", "--preset", "smoky"],
@@ -323,7 +326,7 @@ def test_mistakes_end_in_one_line(
         ["eval", "baseline:sleep", "--ruleset", "mian"],
         ["eval", "baseline:sleep", "--seed", "-1"],
         ["eval", "baseline:sleep", "--epsiodes", "3"],
-        ["replay"],
+        ["verify"],
         ["train", "cage2", "--total-episodes", "0"],
         ["train", "cage2", "cage2"],
     ],
@@ -351,13 +354,13 @@ def test_later_sources_of_settings_win(tmp_path: Path, capsys: pytest.CaptureFix
     smoke = find("cage2").presets["smoke"].values
     assert settings["ppo"]["gamma"] == 0.25
     assert settings["env"]["num_envs"] == 5 != smoke["env"]["num_envs"]
-    assert settings["run"]["total_steps"] == smoke["run"]["total_steps"]
+    assert settings["run"]["total_timesteps"] == smoke["run"]["total_timesteps"]
     assert settings["ppo"]["gae_lambda"] == settings_of("cage2").ppo.gae_lambda
 
 
 def test_options_may_stand_anywhere_and_be_spelled_with_hyphens(capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = run_cli(
-        capsys, "train", "--seed", "3", "--print-config", "--ppo.clip-range=0.3", "cage2", "--num_envs", "7"
+        capsys, "train", "--seed", "3", "--print-config", "--ppo.clip-range=0.3", "cage2", "--num-envs", "7"
     )
     settings = tomllib.loads(out)
     assert (settings["run"]["seed"], settings["env"]["num_envs"], settings["ppo"]["clip_range"]) == (
@@ -386,11 +389,11 @@ def test_a_goal_in_episodes_replaces_one_in_steps(tmp_path: Path, capsys: pytest
         capsys, "train", "cage2", "--config", file, "--total-episodes", "1e2", "--print-config"
     )
     run = tomllib.loads(out)["run"]
-    assert (run["total_steps"], run["total_episodes"]) == ("none", 100)
+    assert (run["total_timesteps"], run["total_episodes"]) == ("none", 100)
 
 
 def test_fastrl_train_is_fastrl_train(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main_train(["cage2", *OPTIONS, "--total-steps", "1", "--out", str(tmp_path / "run")]) == 0
+    assert main_train(["cage2", *OPTIONS, "--total-timesteps", "1", "--out", str(tmp_path / "run")]) == 0
     assert (tmp_path / "run" / "summary.json").exists()
     assert main_train(["--resume", str(tmp_path / "nowhere")]) == 2
     assert capsys.readouterr().err.startswith("fastrl-train: error: ")
@@ -406,8 +409,8 @@ def test_a_path_is_shown_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 def test_absurd_sizes_end_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for option in ("--ppo.num_steps=1e11", "--num-envs=1e6", "--ppo.hidden=10000000,10000000"):
-        options = [*OPTIONS, "--ppo.num_steps=10000", option, "--run-dir", tmp_path / "run"]
+    for option in ("--ppo.num-steps=1e11", "--num-envs=1e6", "--ppo.hidden=10000000,10000000"):
+        options = [*OPTIONS, "--ppo.num-steps=10000", option, "--run-dir", tmp_path / "run"]
         assert "GB of memory" in refusal(capsys, "train", "cage2", *options)
     assert not (tmp_path / "run").exists()
 
@@ -456,42 +459,42 @@ def test_eval_refuses_other_files(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "has no checkpoint" in refusal(capsys, "eval", tmp_path)
 
 
-def test_replay_of_good_traces(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = run_cli(capsys, "replay", *GOLDEN[:3])
+def test_verify_of_good_traces(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run_cli(capsys, "verify", *GOLDEN[:3])
     assert (code, err) == (0, "")
     for path in GOLDEN[:3]:
         assert path.name in out
 
 
-def test_replay_of_a_trace_that_differs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify_of_a_trace_that_differs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with np.load(GOLDEN[0]) as trace:
         arrays = dict(trace)
     arrays["reward"][7] -= 1
     np.savez(tmp_path / "wrong.npz", **arrays)
     shutil.copy(GOLDEN[0], tmp_path / "right.npz")
-    code, out, err = run_cli(capsys, "replay", tmp_path / "right.npz", tmp_path / "wrong.npz")
+    code, out, err = run_cli(capsys, "verify", tmp_path / "right.npz", tmp_path / "wrong.npz")
     assert (code, err) == (1, "")
     difference = next(line for line in out.splitlines() if line.startswith(f"{tmp_path / 'wrong.npz'}: "))
     assert "step 7" in difference
 
 
-def test_replay_refuses_other_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify_refuses_other_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "foreign.npz").write_bytes(b"hello")
     (tmp_path / "cut.npz").write_bytes(GOLDEN[0].read_bytes()[:-100])
     corrupt = bytearray(GOLDEN[0].read_bytes())
     corrupt[len(corrupt) // 2 : len(corrupt) // 2 + 64] = bytes(64)
     (tmp_path / "corrupt.npz").write_bytes(corrupt)
     for name in ("foreign.npz", "cut.npz", "corrupt.npz", "missing.npz"):
-        line = refusal(capsys, "replay", tmp_path / name)
-        assert line.startswith(f"fastrl replay: error: {tmp_path / name}: ")
-    code, out, err = run_cli(capsys, "replay", GOLDEN[0], tmp_path / "cut.npz")
+        line = refusal(capsys, "verify", tmp_path / name)
+        assert line.startswith(f"fastrl verify: error: {tmp_path / name}: ")
+    code, out, err = run_cli(capsys, "verify", GOLDEN[0], tmp_path / "cut.npz")
     assert code == 2
     assert GOLDEN[0].name in out
     assert err.count("\n") == 1
 
 
 def test_a_closed_pipe_is_no_error() -> None:
-    command = [sys.executable, "-m", "fastrl", "replay", str(GOLDEN[0])]
+    command = [sys.executable, "-m", "fastrl", "verify", str(GOLDEN[0])]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout is not None
     assert process.stderr is not None

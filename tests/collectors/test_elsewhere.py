@@ -71,11 +71,11 @@ class Env(CartPoleEnv):
 COMMAND = """
 import sys
 from fastrl.cli.main import main
-small = ["--num-envs=2", "--total-steps=8", "--ppo.num_steps=4", "--ppo.minibatch_size=8", "--run.eval_episodes=1"]
+small = ["--num-envs=2", "--total-timesteps=8", "--ppo.num-steps=4", "--ppo.minibatch-size=8", "--run.eval-episodes=1"]
 for way, method in (("auto", "forkserver"), ("executor", "forkserver"), ("sync", "spawn")):
     workers = [] if way == "auto" else ["--n-workers=2", "--start-method=" + method]
-    assert main(["train", "gym", "--env=mine:Env", *small, "--run-dir=" + way, "--collect=" + way, *workers]) == 0
-assert main(["train", "--resume=auto", "--total-steps=16", "--env=mine:Env"]) == 0
+    assert main(["train", "gym", "--env=mine:Env", *small, "--run-dir=" + way, "--collector=" + way, *workers]) == 0
+assert main(["train", "--resume=auto", "--total-timesteps=16", "--env=mine:Env"]) == 0
 assert main(["eval", "auto", "--episodes=1", "--trust"]) == 0
 print(sys.path.index(sys.argv[1]) == len(sys.path) - 1)
 """

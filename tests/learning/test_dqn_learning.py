@@ -74,7 +74,7 @@ def largest_error(config, steps=2_000, prefetch=False, change=lambda batch: None
     torch.set_num_threads(1)
     env = Chain(seed=1)
     obs_space = gymnasium.spaces.Box(0, 1, (STATES,), np.float32)
-    problem = Problem(obs_space, gymnasium.spaces.Discrete(3), num_envs=1, total_steps=steps, seed=2)
+    problem = Problem(obs_space, gymnasium.spaces.Discrete(3), num_envs=1, total_timesteps=steps, seed=2)
     dqn, watch = DQN(config, problem), Stopwatch()
     epsilon = dqn.exploration()
     replay = Replay(2_000, (STATES,), np.float32)

@@ -10,7 +10,7 @@ from fastrl.training.trainer import Trainer
 
 pytestmark = pytest.mark.learning
 
-OPTIONS = ["--run.eval_episodes=10", "--collect=executor", "--n-workers=2"]
+OPTIONS = ["--run.eval-episodes=10", "--collector=executor", "--n-workers=2"]
 
 
 def mean_return(trainer: Trainer) -> float:
@@ -24,7 +24,7 @@ def mean_return(trainer: Trainer) -> float:
 @pytest.mark.parametrize("algorithm", ["ppo", "async-ppo"])
 def test_it_learns_continuous_actions(algorithm: str) -> None:
     trainer = trainer_of(
-        "gym", "--env=Pendulum-v1", f"--algorithm={algorithm}", "--total-steps=40000", *OPTIONS
+        "gym", "--env=Pendulum-v1", f"--algo={algorithm}", "--total-timesteps=40000", *OPTIONS
     )
     assert list(trainer.rows())[-1].record()["collect/failures"] == 0
     # A random policy returns about -1200; the best about -150.
@@ -32,10 +32,10 @@ def test_it_learns_continuous_actions(algorithm: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "total_steps"), [("ppo", 15_000), ("async-ppo", 25_000), ("impala", 80_000)]
+    ("algorithm", "total_timesteps"), [("ppo", 15_000), ("async-ppo", 25_000), ("impala", 80_000)]
 )
-def test_it_learns_to_balance(algorithm: str, total_steps: int) -> None:
-    trainer = trainer_of("gym", f"--algorithm={algorithm}", f"--total-steps={total_steps}", *OPTIONS)
+def test_it_learns_to_balance(algorithm: str, total_timesteps: int) -> None:
+    trainer = trainer_of("gym", f"--algo={algorithm}", f"--total-timesteps={total_timesteps}", *OPTIONS)
     rows = [row.record() for row in trainer.rows()]
     # A random policy returns about 22; the maximum is 500.
     assert mean_return(trainer) > 100

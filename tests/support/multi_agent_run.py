@@ -18,7 +18,7 @@ def problem_of(env: Any, total_updates: int, num_steps: int, seed: int = 0, **op
         env.single_observation_space,
         env.single_action_space,
         env.num_envs,
-        total_steps=total_updates * num_steps * env.num_envs,
+        total_timesteps=total_updates * num_steps * env.num_envs,
         num_agents=env.num_agents,
         seed=seed,
         **options,

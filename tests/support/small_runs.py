@@ -14,15 +14,15 @@ from fastrl.training.checkpoint import load_newest
 from fastrl.training.trainer import Trainer
 
 OPTIONS = [
-    "--env.num_envs=8",
-    "--env.scan_memory=false",
-    "--env.episode_length=15",
-    "--ppo.num_steps=10",
-    "--ppo.minibatch_size=40",
-    "--ppo.num_epochs=2",
+    "--env.num-envs=8",
+    "--no-env.scan-memory",
+    "--env.episode-length=15",
+    "--ppo.num-steps=10",
+    "--ppo.minibatch-size=40",
+    "--ppo.num-epochs=2",
     "--ppo.hidden=8",
-    "--run.torch_threads=1",
-    "--run.eval_episodes=0",
+    "--run.torch-threads=1",
+    "--run.eval-episodes=0",
     "--device=cpu",
 ]
 # Environment steps of one iteration.
@@ -41,7 +41,7 @@ def trainer_of(task: str, *options: object, console: Console | None = None) -> T
 
 def train_small(run_dir: Path, *options: str, iterations: int = 3) -> None:
     """Trains on CAGE 2 in this process; options are those of ``fastrl train``."""
-    total = f"--total-steps={iterations * ITERATION}"
+    total = f"--total-timesteps={iterations * ITERATION}"
     assert main(["train", "cage2", *OPTIONS, total, f"--run-dir={run_dir}", *options]) == 0
 
 

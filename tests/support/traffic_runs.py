@@ -16,12 +16,12 @@ from fastrl.training.trainer import Trainer
 from fastrl.utils.command_line import ArgumentParser, add_options, read_arguments
 from fastrl.utils.config import build
 
-_LEARNING = {"num_steps": "16", "hidden": "8", "minibatch_size": "64"}
+_LEARNING = {"num-steps": "16", "hidden": "8", "minibatch-size": "64"}
 
 
 def _algorithm(options: tuple[Any, ...]) -> str:
     given = [str(option) for option in options]
-    return next((text.partition("=")[2] for text in given if text.startswith("--algorithm=")), "ippo")
+    return next((text.partition("=")[2] for text in given if text.startswith("--algo=")), "ippo")
 
 
 def small(*options: Any) -> list[str]:
@@ -30,10 +30,10 @@ def small(*options: Any) -> list[str]:
     return [
         "--vehicles=3",
         "--num-envs=4",
-        "--env.num_threads=1",
+        "--env.num-threads=1",
         *(f"--{algorithm}.{name}={value}" for name, value in _LEARNING.items()),
-        "--run.eval_episodes=5",
-        "--run.eval_freq=20",
+        "--run.eval-episodes=5",
+        "--run.eval-freq=20",
         "--device=cpu",
         *map(str, options),
     ]

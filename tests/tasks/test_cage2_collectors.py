@@ -22,7 +22,7 @@ from fastrl.collectors.saved_state import unpacked
 from fastrl.training.trainer import Trainer
 
 
-@pytest.mark.parametrize("options", [(), ("--ppo.action_masks", "--env.actions=none")], ids=["", "masks"])
+@pytest.mark.parametrize("options", [(), ("--ppo.action-masks", "--env.actions=none")], ids=["", "masks"])
 def test_any_collector_teaches_the_same(
     options: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -31,10 +31,11 @@ def test_any_collector_teaches_the_same(
         method = "native" if name == "asynchronous" else name
         workers = () if name == "sequential" else ("--n-workers=2",)
         ready = ("--collect.asynchronous=3",) if name == "asynchronous" else ()
-        train_small(tmp_path / name, f"--collect={method}", *workers, *ready, *options)
+        train_small(tmp_path / name, f"--collector={method}", *workers, *ready, *options)
     out = capsys.readouterr().out
     assert (
-        "collecting with 'executor'; fastrl/Cage2-v0 is compiled: --collect native steps it in threads" in out
+        "collecting with 'executor'; fastrl/Cage2-v0 is compiled: --collector native steps it in threads"
+        in out
     )
     assert "2 workers, ready after" in out
     expected, rows = learnt(tmp_path / "native"), rows_of(tmp_path / "native")
@@ -49,7 +50,7 @@ def test_any_collector_teaches_the_same(
 
 
 def test_whole_episodes(tmp_path: Path) -> None:
-    train_small(tmp_path / "run", "--collect=sequential", "--episodes-per-update=6")
+    train_small(tmp_path / "run", "--collector=sequential", "--episodes-per-update=6")
     rows = rows_of(tmp_path / "run")
     assert [row["time/total_timesteps"] for row in rows] == [90, 180, 270]
     assert [row["time/episodes"] for row in rows] == [6, 12, 18]
@@ -58,8 +59,8 @@ def test_whole_episodes(tmp_path: Path) -> None:
 
 def test_it_goes_on_with_the_next_episodes(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    train_small(run, "--collect=sequential", iterations=2)
-    assert main(["train", "--resume", str(run), "--total-steps", str(4 * ITERATION)]) == 0
+    train_small(run, "--collector=sequential", iterations=2)
+    assert main(["train", "--resume", str(run), "--total-timesteps", str(4 * ITERATION)]) == 0
     state = learnt(run)
     assert state["iteration"] == 4
     assert state["source"]["collector"]["version"] == 4
@@ -69,7 +70,7 @@ def test_it_goes_on_with_the_next_episodes(tmp_path: Path) -> None:
 @pytest.mark.parametrize("method", ["sequential", "native"])
 def test_stopped_in_the_middle_of_episodes_it_ends_as_if_never_stopped(method: str) -> None:
     def training(stopped: dict[str, Any] | None) -> Trainer:
-        options = [f"--collect={method}", "--ppo.action_masks", "--total-steps", str(5 * ITERATION)]
+        options = [f"--collector={method}", "--ppo.action-masks", "--total-timesteps", str(5 * ITERATION)]
         made = trainer_of("cage2", *OPTIONS, *options)
         if stopped is not None:
             made.load_state_dict(stopped)

@@ -46,7 +46,7 @@ def error_line(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
 
 
 def test_rows_tell_what_was_done() -> None:
-    training = trainer_of("cage2", *OPTIONS, "--total-steps", 3 * ITERATION - 1)
+    training = trainer_of("cage2", *OPTIONS, "--total-timesteps", 3 * ITERATION - 1)
     rows = [row.record() for row in training.rows()]
     assert [row["time/total_timesteps"] for row in rows] == [ITERATION, 2 * ITERATION, 3 * ITERATION]
     assert [row["time/iterations"] for row in rows] == [1, 2, 3]
@@ -77,14 +77,14 @@ def test_one_seed_fixes_a_run(tmp_path: Path) -> None:
     "options",
     [
         (),
-        ("--ppo.normalize_obs", "--ppo.action_masks", "--env.scan_memory", "--env.actions=none"),
-        ("--ppo.normalize_returns=false", "--ppo.target_kl=1e-4", "--red-agent=sleep"),
+        ("--ppo.normalize-obs", "--ppo.action-masks", "--env.scan-memory", "--env.actions=none"),
+        ("--no-ppo.normalize-returns", "--ppo.target-kl=1e-4", "--red-agent=sleep"),
     ],
     ids=["default", "masks", "plain"],
 )
 def test_restored_it_goes_on_as_if_never_stopped(tmp_path: Path, options: Sequence[str]) -> None:
     whole, first, second = (
-        trainer_of("cage2", *OPTIONS, "--total-steps", 6 * ITERATION, *options) for _ in range(3)
+        trainer_of("cage2", *OPTIONS, "--total-timesteps", 6 * ITERATION, *options) for _ in range(3)
     )
     expected = list(whole.rows())
     list(islice(first.rows(), 2))
@@ -115,7 +115,7 @@ def wait_for_rows(run: Path, count: int, process: subprocess.Popen[Any]) -> None
 
 def test_killed_and_resumed_it_ends_with_the_same_parameters(tmp_path: Path) -> None:
     # Long enough to be killed in the middle of whatever it does, saving included.
-    options = ["--run.checkpoint_seconds=0"]
+    options = ["--run.checkpoint-seconds=0"]
     train_small(tmp_path / "whole", *options, iterations=200)
 
     killed = tmp_path / "killed"
@@ -123,7 +123,7 @@ def test_killed_and_resumed_it_ends_with_the_same_parameters(tmp_path: Path) -> 
     def was_killed_twice() -> bool:
         shutil.rmtree(killed, ignore_errors=True)
         arguments = command(
-            "cage2", *OPTIONS, *options, "--total-steps", 200 * ITERATION, "--run-dir", killed
+            "cage2", *OPTIONS, *options, "--total-timesteps", 200 * ITERATION, "--run-dir", killed
         )
         for rows in (30, 100):
             process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
@@ -145,7 +145,7 @@ def test_killed_and_resumed_it_ends_with_the_same_parameters(tmp_path: Path) -> 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_asked_to_stop_it_saves_and_says_how_to_go_on(tmp_path: Path, number: signal.Signals) -> None:
     run = tmp_path / "run"
-    options = [*OPTIONS, "--total-steps", 10**9, "--run.checkpoint_seconds", 10**6, "--run-dir", run]
+    options = [*OPTIONS, "--total-timesteps", 10**9, "--run.checkpoint-seconds", 10**6, "--run-dir", run]
     process = subprocess.Popen(
         command("cage2", *options), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -160,7 +160,7 @@ def test_asked_to_stop_it_saves_and_says_how_to_go_on(tmp_path: Path, number: si
     summary = json.loads((run / "summary.json").read_text())
     assert (summary["status"], summary["signal"]) == ("interrupted", number.name)
 
-    assert main(["train", "--resume", str(run), "--total-steps", str(steps + 2 * ITERATION)]) == 0
+    assert main(["train", "--resume", str(run), "--total-timesteps", str(steps + 2 * ITERATION)]) == 0
     assert [row["time/total_timesteps"] for row in rows_of(run)] == [
         ITERATION * (i + 1) for i in range(steps // ITERATION + 2)
     ]
@@ -169,7 +169,7 @@ def test_asked_to_stop_it_saves_and_says_how_to_go_on(tmp_path: Path, number: si
 
 def test_a_run_directory_holds_it_all(tmp_path: Path) -> None:
     run = tmp_path / "runs" / "mine"
-    train_small(run, "--run.keep_checkpoints=2", "--run.checkpoint_seconds=0", iterations=5)
+    train_small(run, "--run.keep-checkpoints=2", "--run.checkpoint-seconds=0", iterations=5)
     assert {path.name for path in run.iterdir()} == {
         "config.toml",
         "metrics.jsonl",
@@ -200,7 +200,7 @@ def test_a_run_directory_holds_it_all(tmp_path: Path) -> None:
 
 
 def test_its_settings_can_be_run_again(tmp_path: Path) -> None:
-    train_small(tmp_path / "a", "--ppo.learning_rate=0.01", "--seed=5", "--red-agent=bline:1,sleep:3")
+    train_small(tmp_path / "a", "--ppo.learning-rate=0.01", "--seed=5", "--red-agent=bline:1,sleep:3")
     file = tmp_path / "a" / "config.toml"
     assert main(["train", "cage2", "--config", str(file), "--run-dir", str(tmp_path / "b")]) == 0
     assert file.read_text() == (tmp_path / "b" / "config.toml").read_text()
@@ -210,7 +210,7 @@ def test_its_settings_can_be_run_again(tmp_path: Path) -> None:
 def test_the_summary_scores_every_red_agent_over_every_horizon(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    train_small(tmp_path / "run", "--run.eval_episodes=2", "--ruleset=leaderboard", iterations=1)
+    train_small(tmp_path / "run", "--run.eval-episodes=2", "--ruleset=leaderboard", iterations=1)
     evaluation = json.loads((tmp_path / "run" / "summary.json").read_text())["evaluation"]
     assert evaluation["ruleset"] == "leaderboard"
     assert [(score["red_agent"], score["horizon"]) for score in evaluation["scores"]] == [
@@ -222,7 +222,7 @@ def test_the_summary_scores_every_red_agent_over_every_horizon(
     assert out.splitlines()[-3:] == [
         f"Run directory: {tmp_path / 'run'}",
         f"To score it by the challenge's protocol: fastrl eval {tmp_path / 'run'}",
-        f"To train it further: fastrl train --resume {tmp_path / 'run'} --total-steps {2 * ITERATION}",
+        f"To train it further: fastrl train --resume {tmp_path / 'run'} --total-timesteps {2 * ITERATION}",
     ]
 
 
@@ -241,16 +241,16 @@ def test_the_settings_that_a_run_would_go_on_with_are_printed(
     train_small(tmp_path, "--seed=5", iterations=1)
     before = sorted(tmp_path.rglob("*")), (tmp_path / "config.toml").read_bytes()
     capsys.readouterr()
-    assert main(["train", "--resume", str(tmp_path), "--print-config", "--total-steps=1e6"]) == 0
+    assert main(["train", "--resume", str(tmp_path), "--print-config", "--total-timesteps=1e6"]) == 0
     settings = tomllib.loads(capsys.readouterr().out)
-    assert (settings["run"]["seed"], settings["run"]["total_steps"]) == (5, 1_000_000)
+    assert (settings["run"]["seed"], settings["run"]["total_timesteps"]) == (5, 1_000_000)
     assert settings["ppo"]["hidden"] == [8]
     assert "ppo.gamma" in error_line(capsys, "--resume", tmp_path, "--print-config", "--ppo.gamma=0.5")
     assert (sorted(tmp_path.rglob("*")), (tmp_path / "config.toml").read_bytes()) == before
 
 
 def test_from_an_older_checkpoint_the_later_ones_are_written_anew(tmp_path: Path) -> None:
-    train_small(tmp_path / "run", "--run.checkpoint_seconds=0", iterations=4)
+    train_small(tmp_path / "run", "--run.checkpoint-seconds=0", iterations=4)
     expected = learnt(tmp_path / "run"), rows_of(tmp_path / "run")
     older, _, newest = Checkpoints(tmp_path / "run" / "checkpoints").paths()
     newest.write_bytes(b"damaged")
@@ -261,7 +261,7 @@ def test_from_an_older_checkpoint_the_later_ones_are_written_anew(tmp_path: Path
 def test_a_lone_checkpoint_goes_on_in_a_new_directory(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    train_small(tmp_path / "run", "--run.checkpoint_seconds=0", iterations=4)
+    train_small(tmp_path / "run", "--run.checkpoint-seconds=0", iterations=4)
     oldest = Checkpoints(tmp_path / "run" / "checkpoints").paths()[0]
     lone = oldest.rename(tmp_path / "lone.safetensors")
     assert "name a new one with --run-dir" in error_line(capsys, "--resume", lone)
@@ -276,11 +276,11 @@ def test_what_cannot_be_resumed_is_refused(tmp_path: Path, capsys: pytest.Captur
     run.mkdir()
     assert "has no checkpoint" in error_line(capsys, "--resume", run)
     run.rmdir()
-    train_small(run, "--run.checkpoint_seconds=0")
+    train_small(run, "--run.checkpoint-seconds=0")
     before = sorted(run.rglob("*"))
     line = error_line(capsys, "--resume", run, "--ppo.gamma", "0.5")
     assert "ppo.gamma" in line
-    assert "run.total_steps" in line
+    assert "run.total_timesteps" in line
     assert "--config" in error_line(capsys, "--resume", run, "--config", run / "config.toml")
     assert "unknown task cage3; did you mean cage2?" in error_line(capsys, "cage3", "--resume", run)
     newest = Checkpoints(run / "checkpoints").paths()[-1]

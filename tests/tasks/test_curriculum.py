@@ -147,7 +147,7 @@ def test_a_restored_curriculum_continues_as_if_it_had_not_stopped(
     ("options", "line"),
     [
         ({"up": 0.5, "down": 0.5}, "--curriculum.up 0.5 should be more than --curriculum.down 0.5"),
-        ({"start_density": 1.5}, "--curriculum.start_density 1.5 is more than --density 1, where it ends"),
+        ({"start_density": 1.5}, "--curriculum.start-density 1.5 is more than --density 1, where it ends"),
     ],
 )
 def test_settings_that_contradict_each_other(options: dict[str, Any], line: str) -> None:

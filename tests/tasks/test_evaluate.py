@@ -118,8 +118,8 @@ def test_baselines_score_as_in_the_real_simulator(blue: str, red_agent: str, hor
 def test_a_policy_is_given_what_it_was_trained_on(tmp_path: Path) -> None:
     for name, options in {
         "plain": (),
-        "memory": ("--env.scan_memory",),
-        "masked": ("--ppo.action_masks", "--env.actions=none"),
+        "memory": ("--env.scan-memory",),
+        "masked": ("--ppo.action-masks", "--env.actions=none"),
     }.items():
         train_small(tmp_path / name, *options, iterations=1)
         policy = load_policy(tmp_path / name)

@@ -14,11 +14,11 @@ from fastrl.cli.main import main
 from fastrl.tasks.gym.task import GymTask
 
 OPTIONS = [
-    "--collect=sequential",
+    "--collector=sequential",
     "--num-envs=1",
-    "--total-steps=32",
-    "--ppo.num_steps=16",
-    "--ppo.minibatch_size=16",
+    "--total-timesteps=32",
+    "--ppo.num-steps=16",
+    "--ppo.minibatch-size=16",
     "--ppo.hidden=8",
     "--device=cpu",
 ]
@@ -94,7 +94,7 @@ def test_one_that_ends_its_process_when_it_is_closed_does_not(
 ) -> None:
     fail_with(monkeypatch, "close")
     run = tmp_path / "run"
-    options = [*OPTIONS, "--run.eval_episodes=1", f"--run-dir={run}"]
+    options = [*OPTIONS, "--run.eval-episodes=1", f"--run-dir={run}"]
     assert main(["train", "gym", "--env=test_gym_faults:Faulty", *options]) == 0
     assert json.loads((run / "summary.json").read_text())["evaluation"]["returns"] == [8.0]
 
@@ -131,7 +131,7 @@ def test_one_that_fails_when_a_policy_is_scored(
         summary = json.loads((run / "summary.json").read_text())
         assert (summary["status"], summary["steps"], summary["evaluation"]) == ("complete", 32, None)
     else:
-        assert main([*begin, "--run.eval_episodes=0", f"--run-dir={run}"]) == 0
+        assert main([*begin, "--run.eval-episodes=0", f"--run-dir={run}"]) == 0
         capsys.readouterr()
         fail_with(monkeypatch, fails)
         assert main(["eval", str(run), "--env=test_gym_faults:Faulty", "--episodes=2"]) == 1
@@ -145,13 +145,13 @@ def test_a_run_on_it_that_cannot_go_on_does_not_blame_its_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = tmp_path / "run"
-    options = [*OPTIONS, "--run.eval_episodes=0", f"--run-dir={run}"]
+    options = [*OPTIONS, "--run.eval-episodes=0", f"--run-dir={run}"]
     assert main(["train", "gym", "--env=test_gym_faults:Faulty", *options]) == 0
     capsys.readouterr()
     fail_with(monkeypatch, "build")
-    assert main(["train", "--resume", str(run), "--trust", "--total-steps=64"]) == 1
+    assert main(["train", "--resume", str(run), "--trust", "--total-timesteps=64"]) == 1
     assert said(capsys)[1].endswith("it could not be built: KeyError: 'out of order'")
     assert list((run / "checkpoints").iterdir())
     fail_with(monkeypatch, "exit")
-    assert main(["train", "--resume", str(run), "--trust", "--total-steps=64"]) == 1
+    assert main(["train", "--resume", str(run), "--trust", "--total-timesteps=64"]) == 1
     assert said(capsys)[1].endswith("failed 3 times at a fragment of rows 0 to 0: SystemExit: 0")

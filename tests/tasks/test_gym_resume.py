@@ -16,11 +16,11 @@ from fastrl.training.checkpoint import load_checkpoint, save_checkpoint
 from fastrl.training.trainer import Trainer
 
 UPDATES = 6
-CARTPOLE = ["--collect=sequential"]
-PENDULUM = ["--collect=sequential", "--env=Pendulum-v1", "--env.options", "max_episode_steps=37"]
-CAGE2 = ["--collect=native", "--env=fastrl/Cage2-v0", "--env.options", "episode_length=23"]
+CARTPOLE = ["--collector=sequential"]
+PENDULUM = ["--collector=sequential", "--env=Pendulum-v1", "--env.options", "max_episode_steps=37"]
+CAGE2 = ["--collector=native", "--env=fastrl/Cage2-v0", "--env.options", "episode_length=23"]
 HIGHWAY = [
-    "--collect=native",
+    "--collector=native",
     "--n-workers=2",
     "--env=fastrl/highway-fast-v0",
     "--env.options",
@@ -30,7 +30,7 @@ HIGHWAY = [
 
 def training_of(options: list[str], console: Console | None = None) -> Trainer:
     # Schedules that depend on how far the run is, and all that an algorithm keeps beside its parameters.
-    return small_training_of(*options, f"--total-steps={UPDATES * UPDATE}", console=console)
+    return small_training_of(*options, f"--total-timesteps={UPDATES * UPDATE}", console=console)
 
 
 def untimed(row: Any) -> dict[str, Any]:
@@ -48,9 +48,9 @@ def end_of(training: Trainer) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "algorithm",
     [
-        ["--algorithm=ppo", "--ppo.normalize_obs=true"],
-        ["--algorithm=async-ppo"],
-        ["--algorithm=impala"],
+        ["--algo=ppo", "--ppo.normalize-obs"],
+        ["--algo=async-ppo"],
+        ["--algo=impala"],
     ],
     ids=["ppo", "async-ppo", "impala"],
 )
@@ -58,11 +58,11 @@ def test_stopped_in_the_middle_of_episodes_it_ends_as_if_never_stopped(
     env: list[str], algorithm: list[str], tmp_path: Path
 ) -> None:
     # Sequential collection plays when it is asked, however far behind policies may be; native collection plays ahead.
-    is_native = "--collect=native" in env
+    is_native = "--collector=native" in env
     options = [
         *env,
         *algorithm,
-        *(["--max-staleness=0"] if is_native and algorithm[0] != "--algorithm=ppo" else []),
+        *(["--max-staleness=0"] if is_native and algorithm[0] != "--algo=ppo" else []),
     ]
     straight = training_of(options)
     expected = list(map(untimed, straight.rows()))
@@ -91,7 +91,7 @@ def test_it_goes_on_to_the_bit_with_another_collector() -> None:
     list(straight.rows())
     first = training_of(CARTPOLE)
     list(islice(first.rows(), 2))
-    second = training_of(["--collect=sync", "--n-workers=2"])
+    second = training_of(["--collector=sync", "--n-workers=2"])
     second.load_state_dict(first.state_dict())
     list(islice(second.rows(), 2))
     third = training_of(CARTPOLE)

@@ -37,10 +37,10 @@ from fastrl.training.trainer import Trainer
 # An update is 4 rows of 16 steps.
 UPDATE = 64
 OPTIONS = [
-    "--collect=sequential",
+    "--collector=sequential",
     "--num-envs=4",
-    "--run.row_seconds=0",
-    "--run.eval_episodes=0",
+    "--run.row-seconds=0",
+    "--run.eval-episodes=0",
     "--device=cpu",
 ]
 ALGORITHMS = ("ppo", "async-ppo", "impala")
@@ -48,14 +48,14 @@ ALGORITHMS = ("ppo", "async-ppo", "impala")
 
 def options_of(*options: str) -> list[str]:
     """Options of a small run with the algorithm that they name, or PPO."""
-    named = (option.partition("=")[2] for option in options if option.startswith("--algorithm="))
-    table = next(named, "ppo").replace("-", "_")
-    own = ["num_steps=16", "hidden=8"]
-    if table in ("ppo", "async_ppo"):
-        own += ["minibatch_size=32", "num_epochs=2"]
+    named = (option.partition("=")[2] for option in options if option.startswith("--algo="))
+    table = next(named, "ppo")
+    own = ["num-steps=16", "hidden=8"]
+    if table in ("ppo", "async-ppo"):
+        own += ["minibatch-size=32", "num-epochs=2"]
     return [
         *OPTIONS,
-        *(f"--{table}.{option}" for option in own if table in ("ppo", "async_ppo", "impala")),
+        *(f"--{table}.{option}" for option in own if table in ("ppo", "async-ppo", "impala")),
         *options,
     ]
 
@@ -76,7 +76,7 @@ def training_of(*options: str, console: Console | None = None) -> Trainer:
 
 
 def train_small(run: Path, *options: object, updates: int = 3) -> int:
-    total = f"--total-steps={updates * UPDATE}"
+    total = f"--total-timesteps={updates * UPDATE}"
     return main(["train", "gym", *options_of(*map(str, options)), total, f"--run-dir={run}"])
 
 
@@ -84,7 +84,7 @@ def train_small(run: Path, *options: object, updates: int = 3) -> int:
 @pytest.mark.parametrize("unit", ["steps", "episodes"])
 def test_rows_tell_what_was_done(algorithm: str, unit: str) -> None:
     options = ["--episodes-per-update=3"] if unit == "episodes" else []
-    training = training_of(f"--algorithm={algorithm}", f"--total-steps={3 * UPDATE}", *options)
+    training = training_of(f"--algo={algorithm}", f"--total-timesteps={3 * UPDATE}", *options)
     rows = list(training.rows())
     records = [row.record() for row in rows]
     assert [record["time/iterations"] for record in records] == list(range(1, len(rows) + 1))
@@ -113,10 +113,10 @@ def test_rows_tell_what_was_done(algorithm: str, unit: str) -> None:
 
 
 def test_rows_by_time_add_up() -> None:
-    trainer = training_of(f"--total-steps={5 * UPDATE}", "--run.row_seconds=1000")
+    trainer = training_of(f"--total-timesteps={5 * UPDATE}", "--run.row-seconds=1000")
     [row] = (row.record() for row in trainer.rows())
     assert row["time/iterations"] == 5
-    every = [row.record() for row in training_of(f"--total-steps={5 * UPDATE}").rows()]
+    every = [row.record() for row in training_of(f"--total-timesteps={5 * UPDATE}").rows()]
     assert row["time/episodes"] == every[-1]["time/episodes"]
     ended = np.diff([0, *(each["time/episodes"] for each in every)])
     returns = sum(each["rollout/ep_rew_mean"] * n for each, n in zip(every, ended, strict=True) if n)
@@ -126,7 +126,7 @@ def test_rows_by_time_add_up() -> None:
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_one_seed_fixes_a_run_whose_collector_waits(tmp_path: Path, algorithm: str) -> None:
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
-        assert train_small(tmp_path / name, f"--algorithm={algorithm}", "--seed", seed) == 0
+        assert train_small(tmp_path / name, f"--algo={algorithm}", "--seed", seed) == 0
     assert same(learnt(tmp_path / "a"), learnt(tmp_path / "b"))
     assert rows_of(tmp_path / "a") == rows_of(tmp_path / "b")
     assert not same(learnt(tmp_path / "a")["policy"], learnt(tmp_path / "c")["policy"])
@@ -136,7 +136,7 @@ def test_one_seed_fixes_a_run_whose_collector_waits(tmp_path: Path, algorithm: s
 def test_it_learns_the_same_whoever_collects(tmp_path: Path, options: list[str]) -> None:
     for name in ("sequential", "executor"):
         workers = ["--n-workers=2"] if name == "executor" else []
-        assert train_small(tmp_path / name, f"--collect={name}", *workers, *options) == 0
+        assert train_small(tmp_path / name, f"--collector={name}", *workers, *options) == 0
     ours, theirs = learnt(tmp_path / "sequential"), learnt(tmp_path / "executor")
     assert differences(ours, theirs) == []
     assert rows_of(tmp_path / "sequential") == rows_of(tmp_path / "executor")
@@ -145,8 +145,8 @@ def test_it_learns_the_same_whoever_collects(tmp_path: Path, options: list[str])
 def test_it_learns_the_same_however_compiled_environments_are_played(tmp_path: Path) -> None:
     ways = {
         "sequential": [],
-        "native": ["--collect=native"],
-        "asynchronous": ["--collect=native", "--collect.asynchronous=3"],
+        "native": ["--collector=native"],
+        "asynchronous": ["--collector=native", "--collect.asynchronous=3"],
     }
     for name, way in ways.items():
         assert train_small(tmp_path / name, "--env=fastrl/Cage2-v0", *way) == 0
@@ -158,10 +158,10 @@ def test_it_learns_the_same_however_compiled_environments_are_played(tmp_path: P
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_continuous_actions(algorithm: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = tmp_path / "run"
-    options = ["--env=Pendulum-v1", "--env-options", "max_episode_steps=7", "--run.eval_episodes=3"]
-    options += [f"--algorithm={algorithm}", *([] if algorithm == "ppo" else ["--max-staleness=0"])]
+    options = ["--env=Pendulum-v1", "--env-options", "max_episode_steps=7", "--run.eval-episodes=3"]
+    options += [f"--algo={algorithm}", *([] if algorithm == "ppo" else ["--max-staleness=0"])]
     assert train_small(run, *options) == 0
-    assert train_small(tmp_path / "other", *options, "--collect=executor", "--n-workers=2") == 0
+    assert train_small(tmp_path / "other", *options, "--collector=executor", "--n-workers=2") == 0
     assert differences(learnt(run), learnt(tmp_path / "other")) == []
     policy = fastrl.load_policy(run)
     assert policy.continuous
@@ -179,14 +179,14 @@ def test_continuous_actions(algorithm: str, tmp_path: Path, capsys: pytest.Captu
     capsys.readouterr()
     assert main(["eval", str(run), "--episodes=4"]) == 0
     assert "4 episodes: mean return -" in capsys.readouterr().out
-    assert main(["train", "--resume", str(run), f"--total-steps={5 * UPDATE}"]) == 0
+    assert main(["train", "--resume", str(run), f"--total-timesteps={5 * UPDATE}"]) == 0
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", "impala"])
 @pytest.mark.parametrize("options", [[], ["--episodes-per-update=3"]], ids=["steps", "episodes"])
 def test_it_goes_on_where_it_stood(algorithm: str, options: list[str], tmp_path: Path) -> None:
     """The learner to the bit; the collector with the next version and the next episodes."""
-    options = [*options, f"--algorithm={algorithm}", f"--total-steps={6 * UPDATE}"]
+    options = [*options, f"--algo={algorithm}", f"--total-timesteps={6 * UPDATE}"]
     first = training_of(*options)
     rows = list(islice(first.rows(), 2))
     state = first.state_dict()
@@ -209,10 +209,10 @@ def test_it_goes_on_where_it_stood(algorithm: str, options: list[str], tmp_path:
 
 def test_stopped_with_whole_episodes_it_ends_as_if_never_stopped(tmp_path: Path) -> None:
     """Nothing runs between updates then."""
-    options = ["--episodes-per-update=3", "--run.checkpoint_seconds=0"]
+    options = ["--episodes-per-update=3", "--run.checkpoint-seconds=0"]
     train_small(tmp_path / "whole", *options, updates=8)
     train_small(tmp_path / "parts", *options, updates=3)
-    arguments = ["--resume", str(tmp_path / "parts"), f"--total-steps={8 * UPDATE}"]
+    arguments = ["--resume", str(tmp_path / "parts"), f"--total-timesteps={8 * UPDATE}"]
     assert main(["train", *arguments]) == 0
     # Schedules run over what was asked for at first.
     numbers = unpacked(learnt(tmp_path / "parts")["source"]["collector"])["numbers"]
@@ -223,7 +223,7 @@ def test_stopped_with_whole_episodes_it_ends_as_if_never_stopped(tmp_path: Path)
 
 def test_a_run_leaves_all_that_is_needed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = tmp_path / "run"
-    assert train_small(run, "--run.eval_episodes=3", "--env-options", "max_episode_steps=7") == 0
+    assert train_small(run, "--run.eval-episodes=3", "--env-options", "max_episode_steps=7") == 0
     out = capsys.readouterr().out
     assert "collecting with 'sequential'" in out
     assert "ppo on CartPole-v1 (sequential)" in out
@@ -231,7 +231,7 @@ def test_a_run_leaves_all_that_is_needed(tmp_path: Path, capsys: pytest.CaptureF
     assert out.splitlines()[-3:] == [
         f"Run directory: {run}",
         f"To score it on new episodes: fastrl eval {run}",
-        f"To train it further: fastrl train --resume {run} --total-steps {6 * UPDATE}",
+        f"To train it further: fastrl train --resume {run} --total-timesteps {6 * UPDATE}",
     ]
     summary = json.loads((run / "summary.json").read_text())
     assert (summary["status"], summary["collector"], summary["steps"]) == (
@@ -268,7 +268,7 @@ def test_staleness_is_measured_and_bounded(monkeypatch: pytest.MonkeyPatch) -> N
             return self.waiting.pop(0)
 
     monkeypatch.setattr("fastrl.training.rollouts.open_collector", lambda config, plan, *others: Late(plan))
-    options = [f"--total-steps={8 * UPDATE}", "--algorithm=impala"]
+    options = [f"--total-timesteps={8 * UPDATE}", "--algo=impala"]
 
     def records(*options: str) -> list[dict[str, Any]]:
         return [row.record() for row in training_of(*options).rows()]
@@ -282,7 +282,7 @@ def test_staleness_is_measured_and_bounded(monkeypatch: pytest.MonkeyPatch) -> N
     assert rows[-1]["collect/dropped"] > 0
     rows = records(*options, "--max-staleness=0")
     assert rows[-1]["collect/max_staleness"] == rows[-1]["collect/dropped"] == 0
-    training = training_of(f"--total-steps={8 * UPDATE}", "--algorithm=async-ppo", "--max-staleness=5")
+    training = training_of(f"--total-timesteps={8 * UPDATE}", "--algo=async-ppo", "--max-staleness=5")
     assert list(training.rows())[-1].record()["collect/max_staleness"] == 2
     assert training.algorithm._log_ratios is not None  # type: ignore[attr-defined]
 
@@ -313,22 +313,25 @@ def test_staleness_is_measured_and_bounded(monkeypatch: pytest.MonkeyPatch) -> N
             "should make a gymnasium.Env, got a PosixPath without observation_space",
         ),
         (
-            ["--algorithm=test_gym_run:ImagesOnly", "--env=FrozenLake-v1"],
+            ["--algo=test_gym_run:ImagesOnly", "--env=FrozenLake-v1"],
             "images-only does not take vector observations such as Discrete(16); these algorithms do: async-ppo,",
         ),
         (["--n-workers=0"], "--n-workers should be greater than or equal to 1 or 'auto', got '0'"),
-        (["--collect=exector"], "did you mean 'executor'?"),
-        (["--algorithm=impala", "--impala.c_clip=2"], "c_clip should be at most rho_clip"),
+        (["--collector=exector"], "did you mean 'executor'?"),
+        (["--algo=impala", "--impala.c-clip=2"], "c_clip should be at most rho_clip"),
         (
-            ["--algorithm=a3c"],
-            "--algorithm should be one of async-ppo, dqn, impala, ippo, mappo, ppo, reinforce",
+            ["--algo=a3c"],
+            "--algo should be one of async-ppo, dqn, impala, ippo, mappo, ppo, reinforce",
         ),
         (["--preset=nothing"], "--preset: unknown preset nothing; there are classic, pendulum, smoke"),
         (["CartPole-v1", "extra"], "unrecognized arguments: extra"),
-        (["--collect=sequential", "--collect.asynchronous=2"], "'sequential' has no option asynchronous"),
+        (["--collector=sequential", "--collect.asynchronous=2"], "'sequential' has no option asynchronous"),
         # These show only when the run has begun, and leave nothing of it either.
-        (["--collect=native"], "--collect native: collecting natively takes an environment that is compiled"),
-        (["--collect=executor", "--n-workers=300", "--num-envs=2"], "n_workers should be at most 2"),
+        (
+            ["--collector=native"],
+            "--collector native: collecting natively takes an environment that is compiled",
+        ),
+        (["--collector=executor", "--n-workers=300", "--num-envs=2"], "n_workers should be at most 2"),
     ],
 )
 def test_a_users_mistake_is_one_line(
@@ -347,7 +350,7 @@ def test_a_users_mistake_is_one_line(
 
 
 def test_masks_that_an_environment_does_not_have(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert train_small(tmp_path / "run", "--ppo.action_masks") == 1
+    assert train_small(tmp_path / "run", "--ppo.action-masks") == 1
     expected = "CartPole-v1: action masks were asked for, but it has neither a method action_masks() nor"
     assert expected in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
@@ -357,11 +360,11 @@ def test_what_cannot_change_when_a_run_goes_on(tmp_path: Path, capsys: pytest.Ca
     run = tmp_path / "run"
     train_small(run, updates=1)
     capsys.readouterr()
-    assert main(["train", "--resume", str(run), "--algorithm=impala"]) == 2
-    assert "run.algorithm cannot change" in capsys.readouterr().err
+    assert main(["train", "--resume", str(run), "--algo=impala"]) == 2
+    assert "run.algo cannot change" in capsys.readouterr().err
     assert main(["train", "--resume", str(run), "--env-options", "a=1"]) == 2
     assert "env.options cannot change" in capsys.readouterr().err
-    assert main(["train", "--resume", str(run), f"--total-steps={2 * UPDATE}"]) == 0
+    assert main(["train", "--resume", str(run), f"--total-timesteps={2 * UPDATE}"]) == 0
     assert "anew" not in capsys.readouterr().out
     assert main(["eval", str(run), "baseline:sleep"]) == 2
     assert "runs of several kinds, cage2, gym, cannot be scored beside each other" in capsys.readouterr().err
@@ -375,7 +378,7 @@ def test_the_kind_of_a_run_is_what_its_checkpoint_says(
     run = tmp_path / "run"
     train_small(run, updates=1)
     lone = find_checkpoint(run).rename(tmp_path / "lone.safetensors")
-    resume = ["train", "--resume", str(lone), f"--total-steps={2 * UPDATE}"]
+    resume = ["train", "--resume", str(lone), f"--total-timesteps={2 * UPDATE}"]
     assert main([*resume, f"--run-dir={tmp_path / 'on'}"]) == 0
     capsys.readouterr()
     assert main(["train", "traffic", *resume[1:3]]) == 2
@@ -425,7 +428,13 @@ def test_a_failure_costs_its_task_and_is_told(
     # Tells which episodes have failed: none does so twice.
     (tmp_path / "once").mkdir()
     broken = ["share=0.1", f"what={what}", f"once={tmp_path / 'once'}"]
-    options = ["--env=collect_cases:Broken", "--env-options", *broken, "--collect=executor", "--n-workers=2"]
+    options = [
+        "--env=collect_cases:Broken",
+        "--env-options",
+        *broken,
+        "--collector=executor",
+        "--n-workers=2",
+    ]
     assert train_small(tmp_path / "run", *options) == 0
     out = capsys.readouterr().out
     cause = "ValueError: this game is broken" if what == "raise" else "killed by SIGKILL"
@@ -479,9 +488,9 @@ def test_asked_to_stop_it_saves_ends_its_workers_and_says_how_to_go_on(
     if collector == "ray":
         pytest.importorskip("ray")
     run = tmp_path / "run"
-    arguments = ["gym", *options_of(f"--collect={collector}", "--n-workers=2", "--algorithm=async-ppo")]
+    arguments = ["gym", *options_of(f"--collector={collector}", "--n-workers=2", "--algo=async-ppo")]
     process = subprocess.Popen(
-        [sys.executable, "-m", "fastrl", "train", *arguments, "--total-steps=1e8", "--run-dir", str(run)],
+        [sys.executable, "-m", "fastrl", "train", *arguments, "--total-timesteps=1e8", "--run-dir", str(run)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

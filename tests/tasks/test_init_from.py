@@ -11,28 +11,35 @@ from fastrl.cli.main import main
 from fastrl.training.checkpoint import find_checkpoint, load_newest, save_checkpoint
 
 CAGE2 = [
-    *("cage2", "--env.num_envs=4", "--env.episode_length=10", "--total-steps=40"),
+    *("cage2", "--env.num-envs=4", "--env.episode-length=10", "--total-timesteps=40"),
     *(
-        "--ppo.num_steps=10",
-        "--ppo.minibatch_size=20",
+        "--ppo.num-steps=10",
+        "--ppo.minibatch-size=20",
         "--ppo.hidden=8",
-        "--run.eval_episodes=0",
+        "--run.eval-episodes=0",
         "--device=cpu",
     ),
 ]
 GYM = [
-    *("gym", "--env=CartPole-v1", "--collect=sequential", "--num-envs=2", "--total-steps=16", "--device=cpu"),
-    "--run.eval_episodes=0",
+    *(
+        "gym",
+        "--env=CartPole-v1",
+        "--collector=sequential",
+        "--num-envs=2",
+        "--total-timesteps=16",
+        "--device=cpu",
+    ),
+    "--run.eval-episodes=0",
 ]
-PPO = ["--ppo.num_steps=8", "--ppo.minibatch_size=8", "--ppo.hidden=8"]
-IMPALA = ["--algorithm=impala", "--impala.num_steps=8", "--impala.hidden=8"]
+PPO = ["--ppo.num-steps=8", "--ppo.minibatch-size=8", "--ppo.hidden=8"]
+IMPALA = ["--algo=impala", "--impala.num-steps=8", "--impala.hidden=8"]
 PIXELS = [
     *("pixels", "--env=fastrl/Catch-v0", "--dqn.conv=8x4/4", "--dqn.hidden=16", "--replay.capacity=2000"),
     *(
-        "--replay.learning_starts=100",
+        "--replay.learning-starts=100",
         "--n-workers=1",
-        "--total-steps=200",
-        "--run.eval_episodes=0",
+        "--total-timesteps=200",
+        "--run.eval-episodes=0",
         "--device=cpu",
     ),
 ]
@@ -42,10 +49,10 @@ TRAFFIC = [
         "--env=fastrl/ring-v0",
         "--vehicles=1",
         "--num-envs=2",
-        "--episodes=2",
+        "--total-episodes=2",
         "--env.options=horizon=10",
     ),
-    *("--ippo.num_steps=10", "--ippo.hidden=8", "--run.eval_episodes=0", "--device=cpu"),
+    *("--ippo.num-steps=10", "--ippo.hidden=8", "--run.eval-episodes=0", "--device=cpu"),
 ]
 
 
@@ -64,10 +71,10 @@ Weights = Callable[[dict[str, Any]], dict[str, torch.Tensor]]
 @pytest.mark.parametrize(
     ("both", "first", "second", "weights"),
     [
-        (CAGE2, [], ["--ppo.learning_rate=0", "--seed=5", "--red-agent=bline"], ppo_weights),
-        (GYM, PPO, [*IMPALA, "--impala.learning_rate=0", "--seed=5"], ppo_weights),
-        (PIXELS, [], ["--dqn.learning_rate=0", "--seed=5"], ppo_weights),
-        (TRAFFIC, [], ["--ippo.learning_rate=0", "--seed=5"], actor_weights),
+        (CAGE2, [], ["--ppo.learning-rate=0", "--seed=5", "--red-agent=bline"], ppo_weights),
+        (GYM, PPO, [*IMPALA, "--impala.learning-rate=0", "--seed=5"], ppo_weights),
+        (PIXELS, [], ["--dqn.learning-rate=0", "--seed=5"], ppo_weights),
+        (TRAFFIC, [], ["--ippo.learning-rate=0", "--seed=5"], actor_weights),
     ],
     ids=["cage2", "gym", "pixels", "traffic"],
 )

@@ -98,7 +98,7 @@ def make_learner(seed: int = 0, **settings: Any) -> MAPPO:
             env.single_observation_space,
             env.single_action_space,
             ENVS,
-            total_steps=100 * ENVS * STEPS,
+            total_timesteps=100 * ENVS * STEPS,
             num_agents=AGENTS,
             seed=seed,
         ),
@@ -269,7 +269,7 @@ def test_a_simulation_that_cannot_run_ends_with_its_reason(start: Start) -> None
 def test_a_run_trains_online(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fastrl.tasks.traffic.task, "make_env", make_line_env)
     trainer = small_trainer(
-        "--episodes=120",
+        "--total-episodes=120",
         "--online",
         "--online.speed=0",
         "--curriculum.mode=schedule",
@@ -285,7 +285,7 @@ def test_a_run_trains_online(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {row["curriculum/vehicles"] for row in rows} == {2, 3}
     assert any("eval/mean_reward" in row for row in rows)
     # Resumed, it continues with new episodes.
-    second = small_trainer("--episodes=200", "--online", "--online.speed=0")
+    second = small_trainer("--total-episodes=200", "--online", "--online.speed=0")
     second.load_state_dict(trainer.state_dict())
     assert next(iter(second.rows())).record()["time/episodes"] >= 120
     assert not leftovers()
@@ -293,7 +293,7 @@ def test_a_run_trains_online(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_rows_come_while_there_is_nothing_to_learn_from(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fastrl.tasks.traffic.task, "make_env", make_line_env)
-    trainer = small_trainer("--online", "--online.speed=1e-3", "--online.row_seconds=0.01")
+    trainer = small_trainer("--online", "--online.speed=1e-3", "--online.row-seconds=0.01")
     rows = trainer.rows()
     row = next(rows)
     rows.close()  # type: ignore[attr-defined]
@@ -330,9 +330,9 @@ def running(group: int) -> list[str]:
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_asked_to_stop_it_leaves_no_process_and_no_memory(tmp_path: Path, number: signal.Signals) -> None:
     run = tmp_path / "run"
-    options = ["traffic", *small("--episodes=1000000", "--online", "--online.speed=1000")]
+    options = ["traffic", *small("--total-episodes=1000000", "--online", "--online.speed=1000")]
     process = subprocess.Popen(
-        command(*options, f"--run-dir={run}", "--online.row_seconds=0.2"),
+        command(*options, f"--run-dir={run}", "--online.row-seconds=0.2"),
         env=environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

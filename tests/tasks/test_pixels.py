@@ -33,12 +33,12 @@ SMALL = [
     "--num-envs=2",
     "--collect.fragment=4",
     "--replay.capacity=2000",
-    "--replay.learning_starts=100",
+    "--replay.learning-starts=100",
     "--dqn.hidden=8",
     "--dqn.conv=4x3/2",
-    "--dqn.batch_size=8",
-    "--run.row_seconds=0.1",
-    "--run.eval_episodes=2",
+    "--dqn.batch-size=8",
+    "--run.row-seconds=0.1",
+    "--run.eval-episodes=2",
     "--device=cpu",
 ]
 
@@ -78,13 +78,13 @@ def test_a_run_leaves_its_settings_metrics_checkpoints_and_summary(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = tmp_path / "run"
-    assert main(["train", *SMALL, "--total-steps=1500", f"--run-dir={run}", "--replay.save"]) == 0
+    assert main(["train", *SMALL, "--total-timesteps=1500", f"--run-dir={run}", "--replay.save"]) == 0
     rows = rows_of(run)
     last = rows[-1]
     assert capsys.readouterr().out.splitlines()[-3:] == [
         f"Run directory: {run}",
         f"To score it on new episodes: fastrl eval {run}",
-        f"To train it further: fastrl train --resume {run} --total-steps {2 * last['time/total_timesteps']}",
+        f"To train it further: fastrl train --resume {run} --total-timesteps {2 * last['time/total_timesteps']}",
     ]
     assert last["time/total_timesteps"] >= 1500
     for name in (
@@ -118,7 +118,7 @@ def test_a_run_leaves_its_settings_metrics_checkpoints_and_summary(
     assert "2 episodes: mean return" in capsys.readouterr().out
 
     # A resumed run has all that was in its replay.
-    assert main(["train", "--resume", str(run), "--total-steps=2500"]) == 0
+    assert main(["train", "--resume", str(run), "--total-timesteps=2500"]) == 0
     after = rows_of(run)
     assert after[: len(rows)] == rows
     assert after[len(rows)]["time/total_timesteps"] >= summary["steps"]
@@ -190,7 +190,7 @@ def test_a_terminal_that_closes_makes_it_save_and_leave(tmp_path: Path) -> None:
 
 def test_a_killed_actor_is_replaced_with_a_line_that_says_so() -> None:
     console = Console(record=True, width=200, file=open(os.devnull, "w"))  # noqa: SIM115, PTH123
-    trainer = make_trainer("--total-steps=1000000", "--n-workers=2", console=console)
+    trainer = make_trainer("--total-timesteps=1000000", "--n-workers=2", console=console)
     rows = trainer.rows()
     killed = False
     for row in rows:
@@ -217,12 +217,12 @@ def test_mistakes_end_in_one_line(capsys: pytest.CaptureFixture[str], tmp_path: 
         "--env fastrl/Cach-v0: there is no environment fastrl/Cach-v0; did you mean fastrl/Catch-v0?"
     )
     assert "CartPole-v1: expected image observations" in refusal(capsys, "pixels", "--env=CartPole-v1")
-    assert "did you mean --env.num_envs?" in refusal(capsys, "pixels", "--env.num_env=3")
+    assert "did you mean --env.num-envs?" in refusal(capsys, "pixels", "--env.num-env=3")
     assert "did you mean large-batch?" in refusal(capsys, "pixels", "--preset=large")
     assert "choose a smaller --replay.capacity" in refusal(
         capsys, "pixels", "--env=fastrl/Catch-v0", "--replay.capacity=1e13"
     )
-    assert "learning would never start" in refusal(capsys, *SMALL, "--replay.learning_starts=3000")
+    assert "learning would never start" in refusal(capsys, *SMALL, "--replay.learning-starts=3000")
     assert "set conv to smaller ones" in refusal(capsys, *SMALL, "--dqn.conv=8x20/1")
     assert "does not go with --resume" in refusal(capsys, "pixels", "--resume", str(tmp_path), "--preset=toy")
     assert "no such run directory" in refusal(capsys, "--resume", str(tmp_path / "nowhere"))
@@ -237,11 +237,11 @@ def test_a_missing_extra_is_named(
 
 def test_help_names_every_setting_and_preset(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as left:
-        main(["train", "pixels", "--help"])
+        main(["train", "pixels", "--help-all"])
     assert left.value.code == 0
     out = capsys.readouterr().out
-    for key, leaf in leaves(CONFIG_TYPE).items():
-        assert f"--{key} " in out
+    for leaf in leaves(CONFIG_TYPE).values():
+        assert re.search(rf"{re.escape(leaf.long_option)}\b", out)
         assert leaf.description
     for name in PRESETS:
         assert f"  {name}: " in out

@@ -19,15 +19,15 @@ from fastrl.training.checkpoint import load_newest
 from fastrl.training.errors import TrainError
 from fastrl.training.replay_lockstep import LockstepActors
 
-LOCKSTEP = ["--collect.deterministic=true", "--num-envs=4", "--n-workers=2", "--replay.capacity=300"]
+LOCKSTEP = ["--collect.deterministic", "--num-envs=4", "--n-workers=2", "--replay.capacity=300"]
 # A row of metrics after each minibatch, and after each round without one.
-OPTIONS = [*LOCKSTEP, "--replay.save=true", "--run.eval_episodes=0", "--run.row_seconds=0"]
-RAINBOW = ["--dqn.prioritized=true", "--dqn.noisy=true", "--dqn.dueling=true", "--env.stack=1"]
+OPTIONS = [*LOCKSTEP, "--replay.save", "--run.eval-episodes=0", "--run.row-seconds=0"]
+RAINBOW = ["--dqn.prioritized", "--dqn.noisy", "--dqn.dueling", "--env.stack=1"]
 UNTIMED = ("second", "share", "fps", "elapsed")
 
 
 def train(run: Path, *options: str, steps: int = 600) -> None:
-    arguments = [*SMALL, *OPTIONS, f"--total-steps={steps}", f"--run-dir={run}"]
+    arguments = [*SMALL, *OPTIONS, f"--total-timesteps={steps}", f"--run-dir={run}"]
     assert main(["train", *arguments, *options]) == 0
 
 
@@ -45,7 +45,7 @@ def untimed(run: Path) -> list[dict[str, Any]]:
 
 def test_one_seed_fixes_the_run_for_any_number_of_processes(tmp_path: Path) -> None:
     train(tmp_path / "two")
-    train(tmp_path / "one", "--n-workers=1", "--run.checkpoint_seconds=0.2")
+    train(tmp_path / "one", "--n-workers=1", "--run.checkpoint-seconds=0.2")
     train(tmp_path / "other", "--seed=1")
     assert differences(end_of(tmp_path / "two"), end_of(tmp_path / "one")) == []
     assert untimed(tmp_path / "two") == untimed(tmp_path / "one")
@@ -64,7 +64,7 @@ def test_stopped_in_the_middle_of_episodes_it_ends_as_if_never_stopped(
     train(tmp_path / "whole", *options)
     train(tmp_path / "parts", *options, steps=200)
     for steps in (300, 600):
-        assert main(["train", "--resume", str(tmp_path / "parts"), f"--total-steps={steps}"]) == 0
+        assert main(["train", "--resume", str(tmp_path / "parts"), f"--total-timesteps={steps}"]) == 0
     assert "not to the bit" not in capsys.readouterr().out
     assert differences(end_of(tmp_path / "parts"), end_of(tmp_path / "whole")) == []
     assert untimed(tmp_path / "parts") == untimed(tmp_path / "whole")
@@ -75,7 +75,7 @@ def test_a_resume_that_is_not_to_the_bit_says_so(tmp_path: Path) -> None:
 
     def said(change: dict[str, Any], without: str = "") -> str:
         out = io.StringIO()
-        trainer = make_trainer(*OPTIONS, "--total-steps=300", console=Console(file=out, width=200))
+        trainer = make_trainer(*OPTIONS, "--total-timesteps=300", console=Console(file=out, width=200))
         _, state = load_newest(tmp_path / "run")
         lockstep = {name: value for name, value in state["source"]["lockstep"].items() if name != without}
         trainer.source.load_files(tmp_path / "run")
@@ -95,7 +95,7 @@ def test_a_resume_that_is_not_to_the_bit_says_so(tmp_path: Path) -> None:
 
 
 def test_a_process_that_dies_ends_the_run_in_one_line() -> None:
-    trainer = make_trainer(*OPTIONS, "--total-steps=100000")
+    trainer = make_trainer(*OPTIONS, "--total-timesteps=100000")
     rows = trainer.rows()
     next(rows)  # type: ignore[call-overload]
     actors = trainer.source.actors  # type: ignore[attr-defined]

@@ -165,11 +165,11 @@ def test_a_run_is_shown_with_its_best_policy(tmp_path: Path) -> None:
         "--env=fastrl/coop-merge-v0",
         "--vehicles=3",
         "--num-envs=4",
-        "--env.num_threads=1",
-        "--episodes=8",
+        "--env.num-threads=1",
+        "--total-episodes=8",
     ]
-    small += ["--ippo.hidden=8", "--ippo.num_steps=16", "--device=cpu", f"--run-dir={run}"]
-    assert main(["train", "traffic", *small, "--eval-freq=4", "--run.eval_episodes=2"]) == 0
+    small += ["--ippo.hidden=8", "--ippo.num-steps=16", "--device=cpu", f"--run-dir={run}"]
+    assert main(["train", "traffic", *small, "--eval-freq=4", "--run.eval-episodes=2"]) == 0
     assert (run / "checkpoints" / "best.safetensors").exists()
     assert main(["render", str(run), "--log", str(log)]) == 0
     seen = Trajectories.load(log)

@@ -95,7 +95,7 @@ def test_a_run_leaves_its_settings_metrics_checkpoints_and_summary(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = tmp_path / "run"
-    assert train(run, "--episodes=150", "--save-freq=30", "--run.checkpoint_seconds=1000") == 0
+    assert train(run, "--total-episodes=150", "--save-freq=30", "--run.checkpoint-seconds=1000") == 0
     out = capsys.readouterr().out
     rows = rows_of(run)
     last = rows[-1]
@@ -145,7 +145,7 @@ def test_a_run_leaves_its_settings_metrics_checkpoints_and_summary(
 
 def test_the_best_checkpoint_outlives_newer_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second of three evaluations is the best."""
-    trainer = small_trainer("--episodes=10000")
+    trainer = small_trainer("--total-episodes=10000")
     evaluation = evaluation_of(trainer)
     evaluation.best_file = tmp_path / "checkpoints" / BEST
     returns = iter([1.0, 3.0, 2.0])
@@ -164,9 +164,9 @@ def test_the_best_checkpoint_outlives_newer_ones(tmp_path: Path, monkeypatch: py
 
 
 ALGORITHMS = (
-    ("--algorithm=mappo", "--curriculum.mode=auto", "--curriculum.window=10", "--curriculum.up=0.5"),
-    ("--algorithm=ippo", "--curriculum.mode=schedule", "--ippo.dropout=0.1", "--ippo.share=false"),
-    ("--algorithm=reinforce", "--run.eval_freq=0", "--reinforce.normalize_obs"),
+    ("--algo=mappo", "--curriculum.mode=auto", "--curriculum.window=10", "--curriculum.up=0.5"),
+    ("--algo=ippo", "--curriculum.mode=schedule", "--ippo.dropout=0.1", "--no-ippo.share"),
+    ("--algo=reinforce", "--run.eval-freq=0", "--reinforce.normalize-obs"),
 )
 
 
@@ -175,9 +175,9 @@ def test_a_restored_trainer_continues_as_if_it_had_not_stopped(
     tmp_path: Path, options: Sequence[str]
 ) -> None:
     options = (
-        "--episodes=400",
+        "--total-episodes=400",
         "--curriculum.levels=2",
-        "--curriculum.start_density=0.1",
+        "--curriculum.start-density=0.1",
         "--density=0.2",
         *options,
     )
@@ -194,7 +194,7 @@ def test_a_restored_trainer_continues_as_if_it_had_not_stopped(
 
 
 def test_evaluations_change_nothing_and_are_the_same_again(tmp_path: Path) -> None:
-    without, often = (small_trainer("--episodes=200", f"--run.eval_freq={n}") for n in (0, 1))
+    without, often = (small_trainer("--total-episodes=200", f"--run.eval-freq={n}") for n in (0, 1))
     list(without.rows())
     list(often.rows())
     states = learnt(without), learnt(often)
@@ -204,7 +204,7 @@ def test_evaluations_change_nothing_and_are_the_same_again(tmp_path: Path) -> No
 
 
 def test_one_seed_fixes_a_run() -> None:
-    trainers = [small_trainer("--episodes=100", f"--seed={seed}") for seed in (1, 1, 2)]
+    trainers = [small_trainer("--total-episodes=100", f"--seed={seed}") for seed in (1, 1, 2)]
     rows = [[unmeasured(row) for row in trainer.rows()] for trainer in trainers]
     assert rows[0] == rows[1] != rows[2]
 
@@ -219,8 +219,8 @@ def test_the_curriculum_reaches_the_environments_and_says_so(
         return made[-1]
 
     monkeypatch.setattr(fastrl.tasks.traffic.task, "make_multi", make)
-    options = ("--curriculum.mode=schedule", "--curriculum.start_vehicles=1", "--curriculum.levels=2")
-    trainer = small_trainer("--episodes=300", "--density=0.4", *options, console=Console(width=200))
+    options = ("--curriculum.mode=schedule", "--curriculum.start-vehicles=1", "--curriculum.levels=2")
+    trainer = small_trainer("--total-episodes=300", "--density=0.4", *options, console=Console(width=200))
     rows = [row.record() for row in trainer.rows()]
     assert [row["curriculum/vehicles"] for row in rows] == sorted(row["curriculum/vehicles"] for row in rows)
     assert {
@@ -251,7 +251,7 @@ def test_auto_mode_lowers_the_level_when_too_few_succeed() -> None:
         "--curriculum.down=0.9",
         "--curriculum.up=1",
     )
-    trainer = small_trainer("--episodes=60", "--density=1", *options)
+    trainer = small_trainer("--total-episodes=60", "--density=1", *options)
     callback = curriculum_of(trainer)
     callback.curriculum.level = 2
     callback._set_difficulty()
@@ -265,9 +265,9 @@ def test_auto_mode_lowers_the_level_when_too_few_succeed() -> None:
 
 def test_a_run_is_resumed_with_more_episodes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = tmp_path / "run"
-    assert train(run, "--episodes=60") == 0
+    assert train(run, "--total-episodes=60") == 0
     before = rows_of(run)
-    assert main(["train", "--resume", str(run), "--episodes=120"]) == 0
+    assert main(["train", "--resume", str(run), "--total-episodes=120"]) == 0
     rows = rows_of(run)
     assert rows[: len(before)] == before
     assert rows[-1]["time/episodes"] >= 120
@@ -289,7 +289,7 @@ def refusal_of_resume(capsys: pytest.CaptureFixture[str], run: Path, *options: s
 
 def test_eval_scores_runs_on_fixed_seeds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = tmp_path / "run"
-    assert train(run, "--episodes=60") == 0
+    assert train(run, "--total-episodes=60") == 0
     summary = json.loads((run / "summary.json").read_text())
     # The run's own seeds give the run's own scores.
     own = evaluate_run(TASK, run, episodes=5, seed=0)
@@ -312,14 +312,14 @@ def test_eval_scores_runs_on_fixed_seeds(tmp_path: Path, capsys: pytest.CaptureF
 
 def test_few_episodes_are_many_updates() -> None:
     for episodes in (100, 200, 300, 500):
-        trainer = small_trainer(f"--episodes={episodes}", "--num-envs=none", "--ippo.num_steps=64")
+        trainer = small_trainer(f"--total-episodes={episodes}", "--num-envs=none", "--ippo.num-steps=64")
         assert trainer.algorithm.total_updates >= 12  # type: ignore[attr-defined]
     assert isinstance(trainer.source, MultiAgentSource)
     assert trainer.source.env.num_envs > 4
 
 
 def test_it_learns() -> None:
-    trainer = small_trainer("--episodes=4000", "--num-envs=32", "--ippo.hidden=32")
+    trainer = small_trainer("--total-episodes=4000", "--num-envs=32", "--ippo.hidden=32")
     before = evaluate(trainer)
     list(trainer.rows())
     best = evaluation_of(trainer).best
@@ -339,7 +339,7 @@ COOP = [
     "--curriculum.window=8",
     "--curriculum.up=0.3",
     "--curriculum.down=0.1",
-    "--run.checkpoint_seconds=0",
+    "--run.checkpoint-seconds=0",
 ]
 
 
@@ -361,7 +361,7 @@ def wait_for_rows(run: Path, number: int, process: subprocess.Popen[Any]) -> Non
 @pytest.mark.slow
 def test_killed_and_resumed_it_ends_with_the_same_parameters(tmp_path: Path) -> None:
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    options = ["traffic", *COOP, "--episodes=1500"]
+    options = ["traffic", *COOP, "--total-episodes=1500"]
     subprocess.run(command(*options, f"--run-dir={whole}"), check=True, capture_output=True)
     arguments = command(*options, f"--run-dir={killed}")
     for rows in (20, 50):
@@ -392,7 +392,7 @@ def test_killed_and_resumed_it_ends_with_the_same_parameters(tmp_path: Path) -> 
 def test_a_signal_saves_the_run_and_prints_how_to_resume_it(tmp_path: Path, number: signal.Signals) -> None:
     run = tmp_path / "run"
     process = subprocess.Popen(
-        command("traffic", *COOP, "--episodes=1000000", f"--run-dir={run}"),
+        command("traffic", *COOP, "--total-episodes=1000000", f"--run-dir={run}"),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -413,16 +413,16 @@ def test_it_learns_to_drive(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three cars in light traffic."""
     monkeypatch.setattr(fastrl.tasks.traffic.task, "make_multi", make_multi)
     trainer = small_trainer(
-        "--episodes=3000",
+        "--total-episodes=3000",
         "--num-envs=32",
         "--env.duration=20",
         "--env-options",
         "lanes=3",
         "background=4",
-        "--ippo.num_steps=20",
+        "--ippo.num-steps=20",
         "--ippo.hidden=64,32",
-        "--ippo.minibatch_size=1024",
-        "--run.eval_freq=0",
+        "--ippo.minibatch-size=1024",
+        "--run.eval-freq=0",
     )
     rows = [row.record() for row in trainer.rows()]
 
@@ -438,17 +438,17 @@ def test_it_learns_to_drive(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (["--preset", "perfomance"], "--preset: unknown preset perfomance; did you mean performance?"),
         (["--vehicels=3"], "unknown option --vehicels; did you mean --vehicles?"),
-        (["--episodes=0"], "--total-episodes should be greater than or equal to 1, got '0'"),
+        (["--total-episodes=0"], "--total-episodes should be greater than or equal to 1, got '0'"),
         (
-            ["--algorithm=mapo"],
+            ["--algo=mapo"],
             (
-                "--algorithm should be one of async-ppo, dqn, impala, ippo, mappo, ppo, reinforce, or module:Class"
+                "--algo should be one of async-ppo, dqn, impala, ippo, mappo, ppo, reinforce, or module:Class"
                 " of your own; got 'mapo'; did you mean mappo?"
             ),
         ),
         (
-            ["--algorithm=dqn"],
-            "--algorithm dqn learns from transitions, which traffic does not give",
+            ["--algo=dqn"],
+            "--algo dqn learns from transitions, which traffic does not give",
         ),
         (["--env.options=lanes"], "--env-options should be KEY=VALUE such as lanes=3, got ['lanes']"),
         (
@@ -464,8 +464,8 @@ def test_it_learns_to_drive(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
         (["--lr=fast"], "--lr should be a valid number, got 'fast'"),
         (
-            ["--lr=1", "--ippo.learning_rate=1"],
-            "--lr and --ippo.learning_rate say the same thing: give one of them",
+            ["--lr=1", "--ippo.learning-rate=1"],
+            "--lr and --ippo.learning-rate say the same thing: give one of them",
         ),
         (
             ["--env=fastrl/ring-v0", "--env.cooperation=1"],
@@ -501,7 +501,7 @@ def test_environments_of_fixed_difficulty_have_no_curriculum(monkeypatch: pytest
 
 
 def test_unknown_numbers_are_nan() -> None:
-    trainer = small_trainer("--episodes=10")
+    trainer = small_trainer("--total-episodes=10")
     rows = list(trainer.rows())
     assert math.isnan(rows[-1].record()["rollout/ep_min_ttc"])  # the line has none
     assert "success" in " ".join(rows[-1].highlights)

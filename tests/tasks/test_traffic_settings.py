@@ -1,5 +1,6 @@
 """Settings of runs in traffic: presets, defaults that depend on others, what an environment is given."""
 
+import re
 import tomllib
 from typing import Any
 
@@ -27,20 +28,20 @@ def config(algorithm: str = "ippo", **values: Any) -> Any:
     config_type = TASK.settings_type(algorithm)
     return build(
         config_type,
-        {"run.algorithm": algorithm},
+        {"run.algo": algorithm},
         {key.replace("__", "."): value for key, value in values.items()},
     )
 
 
 def preset(name: str, algorithm: str = "ippo") -> Any:
     config_type = TASK.settings_type(algorithm)
-    return build(config_type, TASK.preset_values(config_type, name), {"run.algorithm": algorithm})
+    return build(config_type, TASK.preset_values(config_type, name), {"run.algo": algorithm})
 
 
 def expected_updates(settings: Any) -> int:
     """Updates of a run whose episodes are as long as they can be."""
     steps = settings.run.total_episodes * episode_steps(settings.env)
-    num_steps = getattr(settings, settings.run.algorithm).num_steps
+    num_steps = getattr(settings, settings.run.algo).num_steps
     return -(-steps // (num_steps * settings.env.num_envs))
 
 
@@ -95,7 +96,7 @@ def test_the_number_of_environments_suits_the_number_of_episodes(
 
 
 def test_a_goal_in_steps_chooses_the_number_of_environments_too() -> None:
-    goals = {"run__total_episodes": None, "run__total_steps": 300 * 40}
+    goals = {"run__total_episodes": None, "run__total_timesteps": 300 * 40}
     assert TASK.resolve_defaults(config(**goals)).env == TASK.resolve_defaults(config()).env
 
 
@@ -155,35 +156,35 @@ def test_settings_written_are_read_back() -> None:
 
 def test_help_names_every_setting_and_preset(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        main(["train", "traffic", "--help"])
+        main(["train", "traffic", "--help-all"])
     out = capsys.readouterr().out
     assert out.startswith("usage: fastrl train traffic ")
-    for key, leaf in leaves(TASK.settings_type("ippo")).items():
-        assert f"--{key} " in out
+    for leaf in leaves(TASK.settings_type("ippo")).values():
+        assert re.search(rf"{re.escape(leaf.long_option)}\b", out)
         assert leaf.description
     for name in PRESETS:
         assert f"  {name}: " in out
     for option in (
         "--vehicles",
-        "--episodes",
+        "--total-episodes",
         "--save-freq",
         "--eval-freq",
         "--online",
-        "--algorithm",
+        "--algo",
         "--lr",
     ):
         assert f"{option}" in out
 
 
 def test_a_whole_command_line(capsys: pytest.CaptureFixture[str]) -> None:
-    line = "--preset performance --vehicles 12 --episodes 800 --save-freq 100 --eval-freq 50"
+    line = "--preset performance --vehicles 12 --total-episodes 800 --save-freq 100 --eval-freq 50"
     assert main(["train", "traffic", *line.split(), "--lr", "2e-4", "--online", "--print-config"]) == 0
     it = tomllib.loads(capsys.readouterr().out)
     assert (it["env"]["vehicles"], it["run"]["total_episodes"]) == (12, 800)
     assert (it["run"]["save_freq"], it["run"]["eval_freq"]) == (100, 50)
     assert it["ippo"]["learning_rate"] == 2e-4
     assert it["online"]["enabled"] is True
-    assert main(["train", "traffic", "--algorithm=reinforce", "--lr", "2e-4", "--print-config"]) == 0
+    assert main(["train", "traffic", "--algo=reinforce", "--lr", "2e-4", "--print-config"]) == 0
     it = tomllib.loads(capsys.readouterr().out)
     assert it["reinforce"]["learning_rate"] == 2e-4
     assert "ippo" not in it

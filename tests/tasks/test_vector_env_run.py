@@ -31,12 +31,12 @@ def train(run: Path, *options: str, steps: int = 384) -> int:
             "gym",
             "--env=test_vector_env_run:cart_poles",
             "--num-envs=4",
-            "--ppo.num_steps=32",
-            "--ppo.minibatch_size=32",
+            "--ppo.num-steps=32",
+            "--ppo.minibatch-size=32",
             "--ppo.hidden=8",
             "--device=cpu",
-            "--run.row_seconds=0",
-            f"--total-steps={steps}",
+            "--run.row-seconds=0",
+            f"--total-timesteps={steps}",
             f"--run-dir={run}",
             *options,
         ]
@@ -48,7 +48,7 @@ def test_a_run_trains_evaluates_and_resumes(
     mode: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = tmp_path / "run"
-    assert train(run, f"--env-options=mode={mode}", "--run.eval_episodes=7") == 0
+    assert train(run, f"--env-options=mode={mode}", "--run.eval-episodes=7") == 0
     summary = json.loads((run / "summary.json").read_text())
     assert summary["collector"] == "vector"
     assert len(summary["evaluation"]["returns"]) == 7
@@ -56,7 +56,7 @@ def test_a_run_trains_evaluates_and_resumes(
     _, state = load_newest(run)
     assert state["steps"] >= 384 and (state["iteration"] > 3) == (mode == "next_step")
     capsys.readouterr()
-    assert main(["train", "--resume", str(run), "--total-steps=512", "--trust"]) == 0
+    assert main(["train", "--resume", str(run), "--total-timesteps=512", "--trust"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "4 of 4 running episodes are restarted: a vector environment starts its episodes itself" in said
     assert load_newest(run)[1]["steps"] >= 512
@@ -64,7 +64,7 @@ def test_a_run_trains_evaluates_and_resumes(
 
 def test_one_seed_fixes_a_run(tmp_path: Path) -> None:
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
-        assert train(tmp_path / name, f"--seed={seed}", "--run.eval_episodes=0") == 0
+        assert train(tmp_path / name, f"--seed={seed}", "--run.eval-episodes=0") == 0
     a, b, c = (load_newest(tmp_path / name)[1]["policy"]["weights"] for name in "abc")
     assert all((a[key] == b[key]).all() for key in a)
     assert any((a[key] != c[key]).any() for key in a)
@@ -72,15 +72,20 @@ def test_one_seed_fixes_a_run(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("algorithm", ["async-ppo", "impala"])
 def test_algorithms_that_collect_while_they_learn(algorithm: str, tmp_path: Path) -> None:
-    arguments = ["--env=test_vector_env_run:cart_poles", "--num-envs=4", "--total-steps=400", "--device=cpu"]
-    options = [f"--algorithm={algorithm}", "--run.eval_episodes=0", f"--run-dir={tmp_path / 'run'}"]
+    arguments = [
+        "--env=test_vector_env_run:cart_poles",
+        "--num-envs=4",
+        "--total-timesteps=400",
+        "--device=cpu",
+    ]
+    options = [f"--algo={algorithm}", "--run.eval-episodes=0", f"--run-dir={tmp_path / 'run'}"]
     assert main(["train", "gym", *arguments, *options]) == 0
 
 
 def test_another_number_of_environments_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = ["--env-options=num_envs=3", "--run.eval_episodes=0"]
+    options = ["--env-options=num_envs=3", "--run.eval-episodes=0"]
     assert train(tmp_path / "run", *options) != 0
     said = capsys.readouterr()
     assert "makes 3 environments, expected 4: set num_envs to 3" in said.out + said.err

@@ -30,16 +30,16 @@ from fastrl.utils.config import build
 OPTIONS = [
     "--total-episodes=60",
     "--episodes-per-update=5",
-    "--inner.measured_episodes=3",
+    "--inner.measured-episodes=3",
     "--inner.hidden=8",
-    "--inner.pretrain_share=0.34",
-    "--search.trial_share=0.6",
-    "--search.final_episodes=8",
+    "--inner.pretrain-share=0.34",
+    "--search.trial-share=0.6",
+    "--search.final-episodes=8",
     "--search.initial=3",
-    "--env.episode_length=6",
+    "--env.episode-length=6",
     "--n-workers=1",
-    "--plain-ppo=false",
-    "--run.eval_episodes=0",
+    "--no-plain-ppo",
+    "--run.eval-episodes=0",
     "--compliance-threshold=0.1",
     "--device=cpu",
 ]
@@ -84,7 +84,7 @@ def test_a_failing_evaluation_leaves_the_report(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr(Evaluation, "at_end", fail)
     with pytest.raises(ZeroDivisionError):
-        run_small(tmp_path, "--run.eval_episodes=2")
+        run_small(tmp_path, "--run.eval-episodes=2")
     for name in ("summary.json", "workflows.json", "workflows.png", "checkpoints/best.safetensors"):
         assert (tmp_path / name).exists()
 
@@ -100,7 +100,7 @@ def test_a_run_from_the_command_line(
         save_picture(report, path, plain)
 
     monkeypatch.setattr("fastrl.tasks.workflow.trainer.save_picture", count_pictures)
-    assert run_small(run, "--plain-ppo", "--run.eval_episodes=2", "--total-episodes=60") == 0
+    assert run_small(run, "--plain-ppo", "--run.eval-episodes=2", "--total-episodes=60") == 0
     out = capsys.readouterr().out
     for text in (
         "workflows tried (bayes)",
@@ -212,7 +212,7 @@ def test_interrupted_and_resumed_it_ends_the_same(
 @pytest.mark.parametrize("search", ["random", "halving", "exhaustive"])
 def test_every_search_uses_up_its_episodes(search: str) -> None:
     total = 420 if search == "exhaustive" else 60
-    options = [f"--total-episodes={total}", "--inner.pretrain_share=0.1"]
+    options = [f"--total-episodes={total}", "--inner.pretrain-share=0.1"]
     trainer = small_trainer(f"--search={search}", *options)
     for row in trainer.rows():
         assert row.done <= total
@@ -274,8 +274,8 @@ def test_the_policy_of_the_best_training_is_kept() -> None:
         (["--episodes-per-update=0"], "--episodes-per-update should be greater"),
         (["--preset=smok"], "did you mean smoke"),
         (["--serch=bayes"], "did you mean --search"),
-        (["--algorithm=impala"], "a search for workflows trains with ppo"),
-        (["--total-steps=1000"], "the length of a search is in episodes, give --total-episodes"),
+        (["--algo=impala"], "a search for workflows trains with ppo"),
+        (["--total-timesteps=1000"], "the length of a search is in episodes, give --total-episodes"),
         (["--eval-freq=10"], "a search measures each policy that it trains"),
         (["--init-from=runs/other"], "a search starts with new networks"),
     ],

@@ -31,7 +31,7 @@ def test_evaluations_are_due_by_episodes_and_after_the_last_update(tmp_path: Pat
     # Two episodes end in each update.
     evaluation, asked = evaluation_of(SCORES, 4)
     evaluation.best_file = tmp_path / "checkpoints" / BEST
-    trainer = trainer_of(FakeSource(), evaluation, total_steps=5 * STEPS)
+    trainer = trainer_of(FakeSource(), evaluation, total_timesteps=5 * STEPS)
     rows = [row.record() for row in trainer.rows()]
     assert asked == [20, 40, 50]
     assert [row.get("eval/mean_reward") for row in rows] == [None, 5.0, None, 4.0, 6.0]
@@ -44,7 +44,7 @@ def test_evaluations_are_due_by_episodes_and_after_the_last_update(tmp_path: Pat
 def test_the_best_policy_is_kept_in_a_checkpoint(tmp_path: Path) -> None:
     evaluation, _ = evaluation_of(SCORES, 2)
     evaluation.best_file = tmp_path / "checkpoints" / BEST
-    list(trainer_of(FakeSource(), evaluation, total_steps=4 * STEPS).rows())
+    list(trainer_of(FakeSource(), evaluation, total_timesteps=4 * STEPS).rows())
     state = load_checkpoint(evaluation.best_file)
     assert (state["steps"], state["callbacks"]["evaluation"]["best_at"]) == (20, 4)
     summary = evaluation.summary()

@@ -19,7 +19,7 @@ from fastrl.utils.config import ConfigError
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("policy") / "run"
-    train_small(path, "--env.actions=effective", "--ppo.learning_rate=0.1", iterations=4)
+    train_small(path, "--env.actions=effective", "--ppo.learning-rate=0.1", iterations=4)
     return path
 
 
@@ -95,7 +95,7 @@ def test_masks_are_over_all_actions_of_the_environment(policy: Policy) -> None:
 
 
 def test_masked_policies_play_by_the_rules(tmp_path: Path) -> None:
-    train_small(tmp_path, "--ppo.action_masks", "--env.actions=none")
+    train_small(tmp_path, "--ppo.action-masks", "--env.actions=none")
     policy = load_policy(tmp_path)
     assert policy.needs_action_mask
     assert policy.actions.tolist() == list(range(145))
@@ -109,7 +109,7 @@ def test_masked_policies_play_by_the_rules(tmp_path: Path) -> None:
 
 
 def test_scan_memory_makes_of_plain_observations_what_it_was_trained_on(tmp_path: Path) -> None:
-    train_small(tmp_path, "--env.scan_memory")
+    train_small(tmp_path, "--env.scan-memory")
     policy = load_policy(tmp_path)
     assert policy.needs_scan_memory
     assert policy.obs_dim == 62

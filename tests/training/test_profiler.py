@@ -266,23 +266,29 @@ def values_of(run: Path) -> dict[str, list[float]]:
     return found
 
 
-GYM = ["--env=CartPole-v1", "--collect=sequential", "--total-steps=1500", "--run.eval_episodes=0"]
+GYM = ["--env=CartPole-v1", "--collector=sequential", "--total-timesteps=1500", "--run.eval-episodes=0"]
 WORKFLOW = [
     "--total-episodes=60",
-    "--inner.measured_episodes=10",
+    "--inner.measured-episodes=10",
     "--workflow=op_server,enterprise,op_host,defender,user",
-    "--plain-ppo=false",
-    "--env.episode_length=5",
+    "--no-plain-ppo",
+    "--env.episode-length=5",
     "--episodes-per-update=10",
-    "--run.eval_episodes=0",
+    "--run.eval-episodes=0",
 ]
-TRAFFIC = ["--episodes=4", "--num-envs=2", "--vehicles=2", "--run.eval_episodes=0", "--ippo.num_steps=8"]
+TRAFFIC = [
+    "--total-episodes=4",
+    "--num-envs=2",
+    "--vehicles=2",
+    "--run.eval-episodes=0",
+    "--ippo.num-steps=8",
+]
 
 
 @pytest.mark.parametrize(
     ("kind", "options"),
     [
-        ("cage2", [*OPTIONS, "--total-steps=240"]),
+        ("cage2", [*OPTIONS, "--total-timesteps=240"]),
         ("cage2-workflow", WORKFLOW),
         ("gym", GYM),
         ("traffic", TRAFFIC),
@@ -312,11 +318,11 @@ def test_collectors_in_processes_have_a_timeline_of_their_own(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = tmp_path / "run"
-    options = ["--env=fastrl/Catch-v0", "--n-workers=1", "--total-steps=600", "--run.row_seconds=0.2"]
+    options = ["--env=fastrl/Catch-v0", "--n-workers=1", "--total-timesteps=600", "--run.row-seconds=0.2"]
     sizes = [
         "--replay.capacity=2000",
-        "--replay.learning_starts=200",
-        "--run.eval_episodes=0",
+        "--replay.learning-starts=200",
+        "--run.eval-episodes=0",
         "--device=cpu",
     ]
     assert main(["train", "pixels", *options, *sizes, f"--run-dir={run}", "--profile"]) == 0

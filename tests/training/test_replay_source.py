@@ -64,7 +64,7 @@ class Parts:
         self.source = make_source(**settings)
         self.source.make_transport = lambda *given: self.transport  # type: ignore[assignment, return-value]
         config = config or DQNConfig(batch_size=4, hidden=(8,))
-        self.dqn = DQN(config, self.source.problem(total_steps=1, seed=0, device="cpu"))
+        self.dqn = DQN(config, self.source.problem(total_timesteps=1, seed=0, device="cpu"))
         self.source.attach(self.dqn)
         self.source.load_state_dict({"steps": 100, "dropped": 0, "restarts": 0, "lockstep": None})
         self.source.__enter__()

@@ -78,7 +78,7 @@ def test_a_checkpoint_beside_foreign_files_does_not_overwrite_them(
     if file is not None:
         (home / file).write_text("[mine]\n")
     before = contents(home)
-    assert main(["train", "--resume", str(home), "--total-steps", "800"]) == 2
+    assert main(["train", "--resume", str(home), "--total-timesteps", "800"]) == 2
     why = "it has no config.toml" if file is None else f"its {file} was written by something else"
     line = f"fastrl train: error: {home} is no run, {why}: name a new directory with --run-dir\n"
     assert capsys.readouterr().err == line
@@ -102,7 +102,7 @@ def test_a_run_killed_before_its_first_checkpoint_starts_over(
     killed(run, "--seed=7")
     assert never_saved(run)
     capsys.readouterr()
-    assert main(["train", "--resume", str(run), "--total-steps", str(3 * ITERATION)]) == 0
+    assert main(["train", "--resume", str(run), "--total-timesteps", str(3 * ITERATION)]) == 0
     assert f"run directory {run}, whose run had no checkpoint yet: it starts over" in capsys.readouterr().out
     train_small(tmp_path / "whole", "--seed=7", iterations=3)
     assert learnt(run)["steps"] == 3 * ITERATION
@@ -153,7 +153,7 @@ def test_a_lone_best_checkpoint_is_that_to_go_on_from(tmp_path: Path) -> None:
     (only,) = (run / "checkpoints").iterdir()
     only.rename(only.with_name("best.safetensors"))
     assert not never_saved(run)
-    assert main(["train", "--resume", str(run), "--total-steps", str(3 * ITERATION)]) == 0
+    assert main(["train", "--resume", str(run), "--total-timesteps", str(3 * ITERATION)]) == 0
     assert learnt(run)["steps"] == 3 * ITERATION
 
 

@@ -39,8 +39,8 @@ class FakeSource(Source):
         self.batch = self.open = self.opened = 0
         self.fails_at, self.empty = fails_at, empty
 
-    def problem(self, total_steps: int, seed: int, device: str) -> Problem:
-        return Problem(Box(-1, 1, (1,), np.float32), Discrete(2), 1, total_steps)
+    def problem(self, total_timesteps: int, seed: int, device: str) -> Problem:
+        return Problem(Box(-1, 1, (1,), np.float32), Discrete(2), 1, total_timesteps)
 
     def attach(self, algorithm: Algorithm[Any]) -> None:
         pass
@@ -106,7 +106,7 @@ class Noted(Callback):
 
 
 def trainer_of(source: FakeSource, *callbacks: Callback, **run: Any) -> Trainer:
-    config = RunConfig(**{"total_steps": 3 * STEPS, "row_seconds": 0.0, **run})
+    config = RunConfig(**{"total_timesteps": 3 * STEPS, "row_seconds": 0.0, **run})
     algorithm = Counted(ToyConfig(), source.problem(100, 0, "cpu"))
     return Trainer(config, algorithm, source, callbacks=callbacks)
 
@@ -122,9 +122,9 @@ def test_there_is_a_row_after_every_update_or_at_the_end() -> None:
 
 
 def test_goals_are_in_steps_or_in_episodes() -> None:
-    trainer = trainer_of(FakeSource(), total_steps=15)
+    trainer = trainer_of(FakeSource(), total_timesteps=15)
     assert [row.done for row in trainer.rows()] == [10, 20]
-    trainer = trainer_of(FakeSource(), total_steps=None, total_episodes=5)
+    trainer = trainer_of(FakeSource(), total_timesteps=None, total_episodes=5)
     assert trainer.goal == (5, "episodes")
     assert [row.done for row in trainer.rows()] == [2, 4, 6]
     assert list(trainer.rows()) == []
@@ -132,7 +132,7 @@ def test_goals_are_in_steps_or_in_episodes() -> None:
 
 def test_callbacks_are_called_in_order_with_the_episodes_that_have_ended() -> None:
     calls: list[tuple[str, str, list[float]]] = []
-    list(trainer_of(FakeSource(), Noted("a", calls), Noted("b", calls), total_steps=20).rows())
+    list(trainer_of(FakeSource(), Noted("a", calls), Noted("b", calls), total_timesteps=20).rows())
     assert calls == [
         ("a", "start", []),
         ("b", "start", []),

@@ -41,7 +41,7 @@ def test_a_run_outlives_its_stdout(
     run = tmp_path / "run"
     with opened() as stdout, monkeypatch.context() as patch:
         patch.setattr(sys, "stdout", stdout)
-        steps = f"--total-steps={3 * ITERATION}"
+        steps = f"--total-timesteps={3 * ITERATION}"
         assert main(["train", "cage2", *OPTIONS, steps, f"--run-dir={run}"]) == 0
     assert capsys.readouterr().err == f"fastrl train: stdout failed ({why}): the run continues without it\n"
     assert learnt(run)["steps"] == 3 * ITERATION

@@ -27,8 +27,8 @@ CONFIGS = {
 GymConfig, Cage2Config = CONFIGS["gym", "ppo"], CONFIGS["cage2", "ppo"]
 
 TINY = [
-    *("--num-envs=1", "--total-steps=8", "--ppo.num_steps=8", "--ppo.minibatch_size=8", "--ppo.hidden=4"),
-    *("--collect=sequential", "--run.eval_episodes=0", "--device=cpu"),
+    *("--num-envs=1", "--total-timesteps=8", "--ppo.num-steps=8", "--ppo.minibatch-size=8", "--ppo.hidden=4"),
+    *("--collector=sequential", "--run.eval-episodes=0", "--device=cpu"),
 ]
 
 # A module that leaves a note when it is imported, and another when what it has is called.
@@ -124,8 +124,8 @@ def test_code_is_imported_if_it_is_named_or_the_file_is_trusted(
     assert main(["eval", str(theirs), "--episodes=1", "--env", env]) == 0
     assert notes(trap) == {"imported", "called"}
     assert main(["eval", str(theirs), "--episodes=1", "--trust"]) == 0
-    assert main(["train", "--resume", str(theirs), "--total-steps=16", "--env", env]) == 0
-    assert main(["train", "--resume", str(theirs), "--total-steps=24", "--trust"]) == 0
+    assert main(["train", "--resume", str(theirs), "--total-timesteps=16", "--env", env]) == 0
+    assert main(["train", "--resume", str(theirs), "--total-timesteps=24", "--trust"]) == 0
     assert main([*map(str, begin), "--env=CartPole-v1"]) == 0
     assert main([*map(str, begin[:-1]), str(tmp_path / "newer"), "--trust"]) == 0
     assert len(evaluate_run(find("gym"), theirs, episodes=2, seed=0, trust=True).to_tree()["returns"]) == 2
@@ -149,7 +149,7 @@ def test_a_checkpoint_connects_to_no_cluster(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A Ray cluster runs code in every process that connects to it."""
-    theirs = forged(run, tmp_path, collect__method="ray", collect__ray_address="198.51.100.1:6379")
+    theirs = forged(run, tmp_path, collect__collector="ray", collect__ray_address="198.51.100.1:6379")
     line = refusal(capsys, "train", "--resume", theirs)
     assert "collect.ray_address would connect to the Ray cluster at '198.51.100.1:6379'" in line
     assert "--trust or --ray-address 198.51.100.1:6379" in line
@@ -162,7 +162,7 @@ def test_a_link_in_a_run_is_not_followed(
     shutil.copy(run / "metrics.jsonl", other)
     before = other.read_bytes()
     (theirs / "metrics.jsonl").symlink_to(other)
-    assert "metrics.jsonl is a link" in refusal(capsys, "train", "--resume", theirs, "--total-steps=16")
+    assert "metrics.jsonl is a link" in refusal(capsys, "train", "--resume", theirs, "--total-timesteps=16")
     assert other.read_bytes() == before
 
 
@@ -232,11 +232,11 @@ def test_a_traffic_policy_that_does_not_fit_is_refused(
 ) -> None:
     run = tmp_path / "run"
     small = [
-        "--episodes=2",
+        "--total-episodes=2",
         "--num-envs=2",
-        "--ippo.num_steps=10",
+        "--ippo.num-steps=10",
         "--ippo.hidden=4",
-        "--run.eval_episodes=0",
+        "--run.eval-episodes=0",
     ]
     ring = ["--env=fastrl/ring-v0", "--vehicles=1", "--env.options=horizon=10"]
     assert main(["train", "traffic", *small, *ring, "--device=cpu", f"--run-dir={run}"]) == 0

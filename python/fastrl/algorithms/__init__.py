@@ -44,15 +44,15 @@ def find(name: str) -> "type[Algorithm[Any]]":
     if not colon:
         hint = did_you_mean(name, algorithms())
         raise AlgorithmError(
-            f"--algorithm should be one of {', '.join(algorithms())}, or module:Class of your own; got {name!r}{hint}"
+            f"--algo should be one of {', '.join(algorithms())}, or module:Class of your own; got {name!r}{hint}"
         )
     try:
         own = getattr(importlib.import_module(path), attribute)
     except (ImportError, AttributeError) as error:
-        raise AlgorithmError(f"--algorithm {name}: {error}") from None
+        raise AlgorithmError(f"--algo {name}: {error}") from None
     if not _is_algorithm(own):
         raise AlgorithmError(
-            f"--algorithm {name}: should be a subclass of fastrl.algorithms.protocol.Algorithm with all of its methods"
+            f"--algo {name}: should be a subclass of fastrl.algorithms.protocol.Algorithm with all of its methods"
         )
     algorithm: type[Algorithm[Any]] = own
     return algorithm

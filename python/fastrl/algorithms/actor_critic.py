@@ -113,7 +113,7 @@ class ActorCriticLearner(Algorithm[Sequence[Fragment]]):
         self._choices = choices_of(self.actions)
         if self.action_masks and self.actions.is_box:
             raise ValueError("action masks are for discrete actions: set action_masks to false")
-        self.total_steps = problem.total_steps
+        self.total_timesteps = problem.total_timesteps
         self.steps = 0
         self.device = torch.device(problem.device)
         self._seed = problem.seed
@@ -231,8 +231,8 @@ class ActorCriticLearner(Algorithm[Sequence[Fragment]]):
         return grad_norm
 
     def _scheduled(self, start: float, end: float) -> float:
-        """Linear from the first rollout to ``total_steps``."""
-        return LinearSchedule(start, end, self.total_steps)(max(self.steps - len(self.rollout), 0))
+        """Linear from the first rollout to ``total_timesteps``."""
+        return LinearSchedule(start, end, self.total_timesteps)(max(self.steps - len(self.rollout), 0))
 
     def _check_parameters(self) -> None:
         for name, parameter in self.policy.named_parameters():

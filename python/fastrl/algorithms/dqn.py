@@ -389,9 +389,9 @@ class DQN(OffPolicyAlgorithm):
 
     ::
 
-        dqn = DQN(config, Problem(obs_space, action_space, num_envs, total_steps))
+        dqn = DQN(config, Problem(obs_space, action_space, num_envs, total_timesteps))
         epsilon = dqn.exploration()
-        while steps < total_steps:
+        while steps < total_timesteps:
             actions = dqn.act(obs, epsilon(steps))
             ...                                              # step the environment, replay.add_many(...)
             batch = sampler.sample()

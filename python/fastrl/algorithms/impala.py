@@ -99,9 +99,9 @@ class Impala(ActorCriticLearner):
 
     ::
 
-        impala = Impala(ImpalaConfig(), Problem(obs_space, action_space, plan.num_envs, total_steps=1_000_000))
+        impala = Impala(ImpalaConfig(), Problem(obs_space, action_space, plan.num_envs, total_timesteps=1_000_000))
         watch = Stopwatch()
-        while impala.steps < impala.total_steps:
+        while impala.steps < impala.total_timesteps:
             impala.update([collector.take() for _ in range(4)], watch)
 
     Args and attributes: as of `ActorCriticLearner`.

@@ -50,7 +50,7 @@ class MultiAgentLearner(MultiAgentAlgorithm):
 
     ::
 
-        learner = MAPPO(MAPPOConfig(), Problem(obs_space, action_space, num_envs, total_steps, num_agents))
+        learner = MAPPO(MAPPOConfig(), Problem(obs_space, action_space, num_envs, total_timesteps, num_agents))
         collector = MultiAgentCollector(env, learner.act_into, learner.env_seeds)
         watch = Stopwatch()
         while learner.updates < learner.total_updates:
@@ -91,7 +91,7 @@ class MultiAgentLearner(MultiAgentAlgorithm):
         obs_dim = problem.obs_dim
         actions = Actions(problem.action_space)
         num_envs, num_agents = problem.num_envs, problem.num_agents
-        total_updates = -(-problem.total_steps // (config.num_steps * num_envs))
+        total_updates = -(-problem.total_timesteps // (config.num_steps * num_envs))
         self.config = config
         self.total_updates = total_updates
         self.num_envs, self.num_agents = num_envs, num_agents

@@ -183,9 +183,9 @@ class PPO(ActorCriticLearner):
 
     ::
 
-        ppo = PPO(PPOConfig(), Problem(obs_space, action_space, num_envs, total_steps=1_000_000))
+        ppo = PPO(PPOConfig(), Problem(obs_space, action_space, num_envs, total_timesteps=1_000_000))
         watch = Stopwatch()
-        while ppo.steps < ppo.total_steps:
+        while ppo.steps < ppo.total_timesteps:
             ppo.write_weights(buffer)
             collector.publish(buffer)
             ppo.update(collector.collect(), watch)

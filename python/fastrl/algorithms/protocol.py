@@ -33,8 +33,8 @@ class Problem:
         action_space: the flat one, see `fastrl.envs.rows.ActionRows`.
         num_envs: environments that are stepped, N.
         num_agents: agents of each environment, A.
-        total_steps: environment steps of the whole run, over which schedules run. One update more or less is no error;
-            past the end the final values hold.
+        total_timesteps: environment steps of the whole run, over which schedules run. One update more or less is no
+            error; past the end the final values hold.
         seed: of everything random in the algorithm; not negative.
         device: where networks live, "cpu" or "cuda".
 
@@ -45,13 +45,13 @@ class Problem:
     obs_space: gymnasium.Space[Any]
     action_space: gymnasium.Space[Any]
     num_envs: int
-    total_steps: int
+    total_timesteps: int
     num_agents: int = 1
     seed: int = 0
     device: str = "cpu"
 
     def __post_init__(self) -> None:
-        for name in ("num_envs", "num_agents", "total_steps"):
+        for name in ("num_envs", "num_agents", "total_timesteps"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
 

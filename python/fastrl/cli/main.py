@@ -1,4 +1,4 @@
-"""The command line: ``fastrl train | eval | render | replay``, and ``fastrl-train`` for the first.
+"""The command line: ``fastrl train | eval | render | verify``, and ``fastrl-train`` for the first.
 
 Each command imports what it needs when it runs: PyTorch takes seconds, ``fastrl --help`` should not.
 """
@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from fastrl.cli.arguments import print_error
 from fastrl.cli.eval import evaluate
 from fastrl.cli.render import render
-from fastrl.cli.replay import replay
 from fastrl.cli.train import train
+from fastrl.cli.verify import verify
 from fastrl.utils.command_line import ArgumentParser
 from fastrl.utils.config import nearest
 from fastrl.utils.errors import UserError
@@ -134,5 +134,5 @@ COMMANDS: dict[str, tuple[Callable[[str, list[str]], int], str]] = {
     "train": (train, "train on CAGE Challenge 2, any Gymnasium environment, pixels or traffic"),
     "eval": (evaluate, "score runs, checkpoints or baselines"),
     "render": (render, "show episodes in traffic: a film, a log of trajectories, a diagram"),
-    "replay": (replay, "check the simulator of CAGE 2 against traces of CybORG"),
+    "verify": (verify, "check the simulator of CAGE 2 against traces of CybORG"),
 }

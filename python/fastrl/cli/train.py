@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from fastrl.training.task import Task
 
 # Options without a value; a bare -- ends the options.
-_FLAGS = {"--", "--help", "--print-config", "--profile", "--trust"}
+_FLAGS = {"--", "--help", "--help-all", "--print-config", "--profile", "--trust"}
 
 
 def train(prog: str, arguments: list[str]) -> int:
@@ -50,7 +50,7 @@ def _named_task(arguments: list[str]) -> str | None:
 
 def _without_task(prog: str, arguments: list[str]) -> NoReturn:
     """Prints the help, or refuses arguments that do not name a task and proposes one."""
-    if arguments and not {"-h", "--help"} & set(arguments):
+    if arguments and not {"-h", "--help", "--help-all"} & set(arguments):
         first = arguments[0] if not arguments[0].startswith("-") else None
         named = first or value_of("--env", arguments)
         if named is not None and (likely := options_for(named)) is not None:
@@ -115,13 +115,13 @@ class Command:
     def _algorithm(self, arguments: list[str]) -> str:
         """The algorithm that the command line names, else that of the run to resume, the file, the preset or the
         task."""
-        given = value_of("--algorithm", arguments) or value_of("--run.algorithm", arguments)
+        given = value_of("--algo", arguments) or value_of("--run.algo", arguments)
         if given is not None:
             import_from_here(given)
             return given
         if self.checkpoint is not None:
             name = self.task.algorithm_in(self.saved if isinstance(self.saved, dict) else {})
-            return trusted_import("run.algorithm", name, self.checkpoint, trust=self.trust)
+            return trusted_import("run.algo", name, self.checkpoint, trust=self.trust)
         return self.task.choose_algorithm(self.preset, self.tree, str(self.file), trust=self.trust)
 
     def _parser(self, prog: str) -> ArgumentParser:
@@ -158,7 +158,7 @@ class Command:
                 (
                     "A setting comes from the command line, else from the file, else from the preset, else from the"
                     f" preset of the environment, else it is the default [in brackets]. --{table}.gamma is gamma in"
-                    f" the table [{table}] of a file. --algorithm chooses the table. --print-config shows all settings."
+                    f" the table [{table}] of a file. --algo chooses the table. --print-config shows all settings."
                 ),
                 "Ctrl-C saves a checkpoint and leaves.",
             ]
@@ -174,7 +174,9 @@ class Command:
         if options.lr is not None:
             key = f"{self._algorithm_table}.learning_rate"
             if key in changes:
-                raise ConfigError(f"--lr and --{key} say the same thing: give one of them")
+                raise ConfigError(
+                    f"--lr and {leaves(self.config_type)[key].option} say the same thing: give one of them"
+                )
             if key not in leaves(self.config_type):
                 raise ConfigError(f"--lr: {self.algorithm} has no setting {key}")
             changes[key] = leaves(self.config_type)[key].parse(options.lr, "--lr")
@@ -256,7 +258,7 @@ def _next_commands(task: "Task", summary: "Summary", prog: str, trust: str) -> l
         goal = (
             f"--total-episodes {2 * summary.episodes}"
             if summary.unit == "episodes"
-            else f"--total-steps {2 * summary.steps}"
+            else f"--total-timesteps {2 * summary.steps}"
         )
         lines.append(f"To train it further: {prog} --resume {where} {goal}{trust}")
     return lines

@@ -73,7 +73,7 @@ class Source(ABC):
         """Environment steps taken so far, by earlier sessions too."""
 
     @abstractmethod
-    def problem(self, total_steps: int, seed: int, device: str) -> Problem:
+    def problem(self, total_timesteps: int, seed: int, device: str) -> Problem:
         """Spaces and sizes that the algorithm is built for.
 
         Raises:

@@ -56,12 +56,12 @@ class MultiAgentSource(Source):
         self.env_id = env_id
         self.episode_steps = episode_steps
 
-    def problem(self, total_steps: int, seed: int, device: str) -> Problem:
+    def problem(self, total_timesteps: int, seed: int, device: str) -> Problem:
         return Problem(
             self.env.single_observation_space,
             self.env.single_action_space,
             self.env.num_envs,
-            total_steps,
+            total_timesteps,
             num_agents=self.env.num_agents,
             seed=seed,
             device=device,

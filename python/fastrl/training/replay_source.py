@@ -228,13 +228,13 @@ class ReplaySource(Source):
             check_memory(needed, subject, "a smaller --replay.capacity, or --replay.path for a file")
         if config.learning_starts > config.capacity:
             raise TrainError(
-                f"--replay.learning_starts {config.learning_starts:,} is more than --replay.capacity"
+                f"--replay.learning-starts {config.learning_starts:,} is more than --replay.capacity"
                 f" {config.capacity:,}: learning would never start"
             )
 
-    def problem(self, total_steps: int, seed: int, device: str) -> Problem:
+    def problem(self, total_timesteps: int, seed: int, device: str) -> Problem:
         return Problem(
-            self.obs_space, self.action_space, self.num_envs, total_steps, seed=seed, device=device
+            self.obs_space, self.action_space, self.num_envs, total_timesteps, seed=seed, device=device
         )
 
     def attach(self, algorithm: Algorithm[Any]) -> None:

@@ -30,7 +30,7 @@ from fastrl.utils.tables import print_lines
 from fastrl.utils.timer import Stopwatch
 from fastrl.utils.trust import Reach, connects_to_ray
 
-Method = Annotated[
+CollectorName = Annotated[
     Literal["auto", "sequential", "sync", "executor", "native", "ray", "vector"],
     Field(
         description="sequential: in this process; sync: processes that step together; executor: processes that each"
@@ -45,7 +45,7 @@ Method = Annotated[
 class CollectConfig:
     """Collection of experience, see fastrl.collectors."""
 
-    method: Annotated[Method, Setting(resumable=True, option="--collect", common=True)] = "auto"
+    collector: Annotated[CollectorName, Setting(resumable=True, option="--collector", common=True)] = "auto"
     n_workers: Annotated[
         Annotated[int, Field(ge=1)] | Literal["auto"],
         Field(description="worker processes or Ray actors; auto: by cores and memory"),
@@ -122,7 +122,7 @@ class RolloutSource(Source):
     ) -> None:
         self.spec, self.num_envs, self.collect, self.seed = spec, num_envs, collect, seed
         self.env_id = spec.id
-        self.collector: str = collect.method
+        self.collector: str = collect.collector
         self._console = console or Console(quiet=True)
         self._episode_info = tuple(episode_info)
         env = build_any(spec.as_rows(), num_envs)
@@ -149,9 +149,9 @@ class RolloutSource(Source):
         self._staleness = self._row_staleness = Staleness()
         self._episodes: list[Episodes] = []
 
-    def problem(self, total_steps: int, seed: int, device: str) -> Problem:
+    def problem(self, total_timesteps: int, seed: int, device: str) -> Problem:
         return Problem(
-            self.obs_space, self.action_space, self.num_envs, total_steps, seed=seed, device=device
+            self.obs_space, self.action_space, self.num_envs, total_timesteps, seed=seed, device=device
         )
 
     def attach(self, algorithm: Algorithm[Any]) -> None:
@@ -342,29 +342,29 @@ def open_collector(config: CollectConfig, plan: Plan, console: Console, max_stal
         given["asynchronous"] = config.asynchronous
     if config.task_timeout != usual.task_timeout:
         given["task_timeout"] = config.task_timeout or None
-    if max_staleness and config.method != "sequential":
+    if max_staleness and config.collector != "sequential":
         useful = plan.episodes if plan.unit == "episodes" else plan.num_envs
         workers = min(cores(), useful) if config.n_workers == "auto" else config.n_workers
         given["max_pending"] = pending_for(
-            plan, 1 if config.method in ("sync", "native", "vector") else workers, max_staleness
+            plan, 1 if config.collector in ("sync", "native", "vector") else workers, max_staleness
         )
     try:
         collector = make_collector(
-            config.method,
+            config.collector,
             plan,
             log=functools.partial(print_lines, console),
             **given,
         )
     except (ValueError, TypeError, ImportError) as error:
-        raise TrainError(f"--collect {config.method}: {error}") from None
+        raise TrainError(f"--collector {config.collector}: {error}") from None
     except CollectError as error:
         # Faults of the environment keep their own error, as during the run.
         if error.traceback or str(error).startswith(plan.env.id):
             raise
-        raise TrainError(f"--collect {config.method}: {error}") from None
-    if config.method != "auto":
+        raise TrainError(f"--collector {config.collector}: {error}") from None
+    if config.collector != "auto":
         faster = (
-            f"; {plan.env.id} is compiled: --collect native steps it in threads, several times as fast"
+            f"; {plan.env.id} is compiled: --collector native steps it in threads, several times as fast"
             if collector.name != "native" and is_native(plan.env)
             else ""
         )

@@ -133,11 +133,11 @@ def resumed_settings(
         ConfigError: a setting changes that is not resumable, or they are no settings of this kind of run.
         TrustError: the checkpoint would reach beyond its run.
     """
-    algorithm = trusted_import("run.algorithm", task.algorithm_in(config), file, trust=trust)
+    algorithm = trusted_import("run.algo", task.algorithm_in(config), file, trust=trust)
     config_type = task.settings_type(algorithm)
     own = check(config_type, config, str(file))
     old, new = build(config_type, own), build(config_type, own, with_one_goal(changes))
-    goals = () if task.can_train_longer else ("run.total_steps", "run.total_episodes")
+    goals = () if task.can_train_longer else ("run.total_timesteps", "run.total_episodes")
     resumable = [key for key in resumable_keys(config_type) if key not in goals]
     for key in changes:
         if key not in resumable and attrgetter(key)(old) != attrgetter(key)(new):
@@ -168,7 +168,7 @@ def load_run(
         raise CheckpointError(f"{file} is of a run of {state.get('kind')!r}, not of {task.name}")
     named = named or {}
     try:
-        algorithm = trusted_import("run.algorithm", task.algorithm_in(state["config"]), file, trust=trust)
+        algorithm = trusted_import("run.algo", task.algorithm_in(state["config"]), file, trust=trust)
         config_type = task.settings_type(algorithm)
         settings = build(
             config_type, from_file(config_type, state["config"], str(file), trust=trust, named=named)

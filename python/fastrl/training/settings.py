@@ -40,24 +40,26 @@ class RunConfig:
         Field(description="where networks learn; auto: cuda if there is one, else cpu"),
         Setting(resumable=True, option="--device", common=True),
     ] = "auto"
-    algorithm: Annotated[
+    algo: Annotated[
         str,
         Field(description="name of an algorithm, or module:Class of your own"),
         Reach(imports_algorithm),
-        Setting(option="--algorithm", common=True),
+        Setting(option="--algo", common=True),
     ] = "ppo"
-    total_steps: Annotated[
+    total_timesteps: Annotated[
         int | None,
         Field(
             ge=1,
             description="environment steps in all; the last update may go beyond. none: --total-episodes",
         ),
-        Setting(resumable=True, option="--total-steps", common=True),
+        Setting(resumable=True, option="--total-timesteps", common=True),
     ] = 1_000_000
     total_episodes: Annotated[
         int | None,
-        Field(ge=1, description="episodes in all, in place of --total-steps; the last update may go beyond"),
-        Setting(resumable=True, option="--total-episodes", aliases=("--episodes",), common=True),
+        Field(
+            ge=1, description="episodes in all, in place of --total-timesteps; the last update may go beyond"
+        ),
+        Setting(resumable=True, option="--total-episodes", common=True),
     ] = None
     torch_threads: Annotated[
         int,
@@ -140,10 +142,12 @@ def with_one_goal(values: Values) -> Values:
     Raises:
         ConfigError: both are given.
     """
-    goals = [key for key in ("run.total_steps", "run.total_episodes") if values.get(key) is not None]
+    goals = [key for key in ("run.total_timesteps", "run.total_episodes") if values.get(key) is not None]
     if len(goals) > 1:
-        raise ConfigError("--total-steps and --total-episodes both say how long the run is: give one of them")
+        raise ConfigError(
+            "--total-timesteps and --total-episodes both say how long the run is: give one of them"
+        )
     if not goals:
         return values
-    other = "run.total_episodes" if goals[0] == "run.total_steps" else "run.total_steps"
+    other = "run.total_episodes" if goals[0] == "run.total_timesteps" else "run.total_timesteps"
     return {**values, other: None}

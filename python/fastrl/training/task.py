@@ -74,7 +74,7 @@ class Task(ABC):
         found = find(algorithm)
         if not self.takes(found):
             raise TrainError(
-                f"--algorithm {algorithm} learns from {found.learns_from.replace('_', ' ')}, which {self.name} does not"
+                f"--algo {algorithm} learns from {found.learns_from.replace('_', ' ')}, which {self.name} does not"
                 " give"
             )
         return settings_type(self.settings_tables(found) | {table_of(found.name): found.config_type()})
@@ -93,7 +93,7 @@ class Task(ABC):
 
     def algorithm_settings(self, settings: Settings) -> Any:
         """The settings of a run's algorithm."""
-        return getattr(settings, self.algorithm_table(settings.run.algorithm))
+        return getattr(settings, self.algorithm_table(settings.run.algo))
 
     def settings_tables(self, algorithm: type[Algorithm[Any]]) -> dict[str, Any]:
         """Default sections of all tables but the algorithm's own, by name."""
@@ -109,9 +109,9 @@ class Task(ABC):
             ConfigError: it is no name.
         """
         run = tree.get("run")
-        name = run.get("algorithm", self.run.algorithm) if isinstance(run, Mapping) else self.run.algorithm
+        name = run.get("algo", self.run.algo) if isinstance(run, Mapping) else self.run.algo
         if not isinstance(name, str):
-            raise ConfigError(f"run.algorithm should be a name, got {name!r}")
+            raise ConfigError(f"run.algo should be a name, got {name!r}")
         return name
 
     def choose_algorithm(
@@ -122,8 +122,8 @@ class Task(ABC):
         Raises:
             ConfigError, TrustError: as of `make_settings`.
         """
-        if "algorithm" in self._tables_in(tree, source).get("run", {}):
-            return trusted_import("run.algorithm", self.algorithm_in(tree), source, trust=trust)
+        if "algo" in self._tables_in(tree, source).get("run", {}):
+            return trusted_import("run.algo", self.algorithm_in(tree), source, trust=trust)
         return self.algorithm_in({} if preset is None else self._preset(preset).values)
 
     def make_settings(
@@ -151,14 +151,14 @@ class Task(ABC):
             AlgorithmError, TrainError: there is no such algorithm, or it does not go with the task.
         """
         changes, tree = changes or {}, tree or {}
-        algorithm = changes.get("run.algorithm")
+        algorithm = changes.get("run.algo")
         if algorithm is None:
             algorithm = self.choose_algorithm(preset, tree, source, trust=trust)
         config_type = self.settings_type(algorithm)
         for other in algorithms():
             if table_of(other) in tree and table_of(other) not in sections(config_type):
                 raise ConfigError(
-                    f"{source} has settings of --algorithm {other}, not of {algorithm}: change one of them"
+                    f"{source} has settings of --algo {other}, not of {algorithm}: change one of them"
                 )
         layers = [] if preset is None else [self.preset_values(config_type, preset)]
         values = from_file(config_type, self._tables_in(tree, source), source, trust=trust, named=changes)
@@ -221,16 +221,16 @@ class Task(ABC):
         settings = self.resolve_defaults(settings)
         run: RunConfig = settings.run
         device, profile = self.prepare(run)
-        algorithm_type = find(run.algorithm)
+        algorithm_type = find(run.algo)
         source = self.make_source(settings, algorithm_type, console)
-        total_steps = run.total_steps or (run.total_episodes or 1) * source.episode_steps
+        total_timesteps = run.total_timesteps or (run.total_episodes or 1) * source.episode_steps
         config = self.algorithm_settings(settings)
-        problem = source.problem(total_steps, run.seed, device)
+        problem = source.problem(total_timesteps, run.seed, device)
         try:
             check_takes(algorithm_type, problem)
             algorithm = algorithm_type(config, problem)
         except ValueError as error:
-            raise TrainError(f"--algorithm {run.algorithm} on {source.env_id}: {error}") from None
+            raise TrainError(f"--algo {run.algo} on {source.env_id}: {error}") from None
         callbacks = self.callbacks(settings, source, console)
         if (evaluation := self.evaluation(settings)) is not None:
             callbacks.append(evaluation)
@@ -254,7 +254,7 @@ class Task(ABC):
         """Entries that checkpoints have beside the trainer's state."""
         return {
             "kind": self.name,
-            "algorithm": find(settings.run.algorithm).name,
+            "algorithm": find(settings.run.algo).name,
             "environment": env_id,
             "version": __version__,
             "config": to_tree(settings),
@@ -280,7 +280,7 @@ class Task(ABC):
         Raises:
             ValueError, KeyError: they do not belong together.
         """
-        algorithm = find(settings.run.algorithm)
+        algorithm = find(settings.run.algo)
         if algorithm.learns_from == "rollouts":
             check_num_envs(state["source"], self.num_envs(settings))
         algorithm.check_state(self.algorithm_settings(settings), state["learner"])

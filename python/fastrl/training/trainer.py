@@ -91,8 +91,8 @@ class Training(ABC):
         """Length of the run, and its unit, "steps" or "episodes"."""
         if self.run.total_episodes is not None:
             return self.run.total_episodes, "episodes"
-        assert self.run.total_steps is not None, "a run has a goal"
-        return self.run.total_steps, "steps"
+        assert self.run.total_timesteps is not None, "a run has a goal"
+        return self.run.total_timesteps, "steps"
 
     @property
     def done(self) -> int:
@@ -189,8 +189,8 @@ class Trainer(Training):
     It knows neither environment, nor algorithm, nor collector by name::
 
         source = RolloutSource(spec, num_envs, CollectConfig(), seed=0)
-        algorithm = PPO(PPOConfig(), source.problem(total_steps=100_000, seed=0, device="cpu"))
-        for row in Trainer(RunConfig(total_steps=100_000), algorithm, source).rows():
+        algorithm = PPO(PPOConfig(), source.problem(total_timesteps=100_000, seed=0, device="cpu"))
+        for row in Trainer(RunConfig(total_timesteps=100_000), algorithm, source).rows():
             print(row.record())
 
     Args:

@@ -1,6 +1,7 @@
 """Command lines made from the types of a configuration: a parser, an option for every setting, help texts."""
 
 import argparse
+import itertools
 import re
 import shutil
 import textwrap
@@ -13,19 +14,23 @@ from fastrl.utils.config import LIKELY, Values, leaves, likeness, nearest, secti
 class ArgumentParser(argparse.ArgumentParser):
     """argparse whose errors are one line that names the nearest valid option; exit code 2.
 
-    Hyphens and underscores in option names mean the same. ``-h`` shows the common options, ``--help`` shows all.
+    Underscores in option names mean hyphens. With settings (`add_options`) ``-h`` and ``--help`` show the common
+    options, ``--help-all`` shows all.
     """
 
     def __init__(self, **options: Any) -> None:
         options.setdefault("formatter_class", HelpFormatter)
         super().__init__(allow_abbrev=False, add_help=False, **options)
-        self.help_action = self.add_argument("-h", "--help", action=_Help, help="show this help and exit")
+        self.add_argument("-h", "--help", action=_Help, help="show this help and exit")
         self.uncommon: list[argparse.Action] = []
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        arguments = [str(argument) for argument in args]
+        arguments = [self._spelled(str(argument)) for argument in args]
+        for option, value in itertools.pairwise(arguments):
+            if value in ("true", "false") and isinstance(self._option_string_actions.get(option), _Switch):
+                self._refuse_value(option, value)
         # Plain parsing accepts no optional positional argument after options.
-        return self.parse_intermixed_args([self._spelled(argument) for argument in arguments], namespace)
+        return self.parse_intermixed_args(arguments, namespace)
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: error: {message}\n")
@@ -39,13 +44,26 @@ class ArgumentParser(argparse.ArgumentParser):
         if _normal(option) not in known:
             near = nearest(_normal(option), known)
             likely = likeness(_normal(option), near) >= LIKELY
-            hint = f"did you mean {known[near]}?" if likely else "--help lists all options"
+            hint = f"did you mean {known[near]}?" if likely else f"{self._help_option} lists all options"
             self.error(f"unknown option {option}; {hint}")
-        return known[_normal(option)] + equals + value
+        name = known[_normal(option)]
+        if equals and isinstance(self._option_string_actions[name], _Switch):
+            self._refuse_value(name, value)
+        return name + equals + value
+
+    def _refuse_value(self, option: str, value: str) -> NoReturn:
+        switch = self._option_string_actions[option].option_strings
+        on, off = (name for name in switch[:2])
+        self.error(f"{option} takes no value, got {value!r}: give {on} or {off}")
+
+    @property
+    def _help_option(self) -> str:
+        return "--help-all" if self.uncommon else "--help"
 
 
 def add_options(parser: ArgumentParser, config_type: type) -> None:
-    """Adds an option ``--section.key`` for every leaf, and the shorter one of its `Setting`.
+    """Adds an option ``--section.key`` for every leaf, and the shorter one of its `Setting`; of a leaf that is true or
+    false two, ``--x`` and ``--no-x``.
 
     Each section is a group in the help.
 
@@ -60,20 +78,22 @@ def add_options(parser: ArgumentParser, config_type: type) -> None:
         for name, cls in sections(config_type).items()
     }
     for key, leaf in leaves(config_type).items():
-        # A switch may stand alone: --ppo.compile is --ppo.compile true. An option with words may be repeated.
+        form: dict[str, Any] = {"metavar": leaf.metavar()}
+        if leaf.is_switch:
+            form = {"action": _Switch}
+        elif leaf.setting.words:
+            # It may be repeated.
+            form |= {"action": "extend", "nargs": "+"}
         action = groups[key.partition(".")[0]].add_argument(
-            *dict.fromkeys([leaf.option, *leaf.setting.aliases, f"--{key}"]),
+            *dict.fromkeys([leaf.option, leaf.long_option]),
             dest=key,
-            metavar=leaf.metavar(),
             help=f"{leaf.description} [{_shown(leaf.default)}]".replace("%", "%%"),
             default=argparse.SUPPRESS,
-            action="extend" if leaf.setting.words else "store",
-            nargs="+" if leaf.setting.words else "?" if leaf.is_switch else None,
-            const="true" if leaf.is_switch else None,
+            **form,
         )
         if not leaf.setting.common:
             parser.uncommon.append(action)
-    parser.help_action.help = "show the common options (-h) or all options (--help) and exit"
+    parser.add_argument("--help-all", action=_Help, help="show all options and exit")
 
 
 def read_arguments(config_type: type, arguments: argparse.Namespace) -> Values:
@@ -84,7 +104,9 @@ def read_arguments(config_type: type, arguments: argparse.Namespace) -> Values:
     """
     given = vars(arguments)
     return {
-        key: leaf.parse(given[key], leaf.option) for key, leaf in leaves(config_type).items() if key in given
+        key: given[key] if leaf.is_switch else leaf.parse(given[key], leaf.option)
+        for key, leaf in leaves(config_type).items()
+        if key in given
     }
 
 
@@ -111,14 +133,21 @@ class HelpFormatter(argparse.HelpFormatter):
         return "\n".join(lines)
 
     def _format_action_invocation(self, action: argparse.Action) -> str:
+        if isinstance(action, _Switch):
+            on, off, *others = action.option_strings
+            return ", ".join([f"{on}/{off}", *others[::2]])
         if not action.option_strings or action.nargs == 0:
             return super()._format_action_invocation(action)
         value = self._format_args(action, self._get_default_metavar_for_optional(action))
         return f"{', '.join(action.option_strings)} {value}"
 
 
+class _Switch(argparse.BooleanOptionalAction):
+    """``--x`` or ``--no-x``."""
+
+
 class _Help(argparse.Action):
-    """Prints the help and exits: ``-h`` leaves out the settings that are not common."""
+    """Prints the help and exits: ``--help`` leaves out the settings that are not common."""
 
     def __init__(self, option_strings: Sequence[str], dest: str, **others: Any) -> None:
         super().__init__(option_strings, argparse.SUPPRESS, nargs=0, default=argparse.SUPPRESS, **others)
@@ -127,7 +156,7 @@ class _Help(argparse.Action):
         self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option_string: str | None = None
     ) -> NoReturn:
         assert isinstance(parser, ArgumentParser)
-        hidden = parser.uncommon if option_string == "-h" else []
+        hidden = [] if option_string == "--help-all" else parser.uncommon
         for action in hidden:
             action.help = argparse.SUPPRESS
         for group in parser._action_groups:
@@ -136,7 +165,7 @@ class _Help(argparse.Action):
                 group.description = argparse.SUPPRESS
         parser.print_help()
         if hidden:
-            print(f"\n--help shows {len(hidden)} more settings.")
+            print(f"\n--help-all shows {len(hidden)} more settings.")
         parser.exit()
 
 

@@ -2,7 +2,7 @@
 
 A configuration is a section whose fields are sections. Its leaves have dotted keys, such as
 ``ppo.learning_rate``, the same in TOML files (``[ppo]``, then ``learning_rate = 0.001``), in presets and on
-the command line (``--ppo.learning_rate 0.001``). Layers of values go on top of each other::
+the command line (``--ppo.learning-rate 0.001``). Layers of values go on top of each other::
 
     config = build(TrainConfig, read_toml(TrainConfig, path), read_arguments(TrainConfig, arguments))
 """
@@ -65,15 +65,13 @@ class Setting:
     Attributes:
         resumable: a resumed run may change it: nothing that the run has learned depends on it.
         option: a shorter name of its option ``--section.key``; empty: there is none.
-        aliases: further names of the option.
-        common: ``-h`` shows it; ``--help`` shows every setting.
+        common: ``--help`` shows it; ``--help-all`` shows every setting.
         words: of a list, the name of an item, such as ``KEY=VALUE``: each item is a word after the option; empty: one
             word has all items, with commas between them.
     """
 
     resumable: bool = False
     option: str = ""
-    aliases: tuple[str, ...] = ()
     common: bool = False
     words: str = ""
 
@@ -117,12 +115,17 @@ class Leaf:
     @property
     def option(self) -> str:
         """The shortest name of its option."""
-        return self.setting.option or f"--{self.key}"
+        return self.setting.option or self.long_option
+
+    @property
+    def long_option(self) -> str:
+        """The name of its option that says its section too: ``--ppo.learning-rate``."""
+        return f"--{self.key.replace('_', '-')}"
 
     @property
     def is_switch(self) -> bool:
-        """True if the value may be true or false."""
-        return bool in _members(self.type)
+        """True if the value is true or false, so that its option takes no value: ``--x`` or ``--no-x``."""
+        return _members(self.type) == [bool]
 
     def convert(self, value: Any, name: str) -> Any:
         """Converts a value of a TOML file or a preset to the leaf's type. ``none`` is None, which TOML lacks.

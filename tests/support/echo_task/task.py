@@ -86,7 +86,7 @@ class EchoTask(Task):
 
     name = NAME
     summary = SUMMARY
-    run = RunConfig(total_steps=4096, row_seconds=0.0, eval_episodes=10)
+    run = RunConfig(total_timesteps=4096, row_seconds=0.0, eval_episodes=10)
     env = EnvConfig()
     presets = {"short": Preset("episodes of four steps", {"env": {"length": 4}})}  # noqa: RUF012
 
@@ -106,9 +106,7 @@ class EchoTask(Task):
         advance: Advance,
         **options: Any,
     ) -> Returns:
-        actor = find(settings.run.algorithm).make_actor(
-            state["policy"], Echo.observation_space, Echo.action_space
-        )
+        actor = find(settings.run.algo).make_actor(state["policy"], Echo.observation_space, Echo.action_space)
         length = settings.env.length
         return Returns(play_episodes(Echo(length), "Echo", actor, episodes, seed, length, advance))
 

@@ -110,7 +110,7 @@ PRESETS: dict[str, Preset] = {
     "smoke": Preset(
         "a few seconds, to see that everything works; learns little",
         {
-            "run": {"total_steps": 100_000, "eval_episodes": 20},
+            "run": {"total_timesteps": 100_000, "eval_episodes": 20},
             "env": {"num_envs": 64},
             "ppo": {"minibatch_size": 1600, "hidden": [32, 32]},
         },

@@ -43,7 +43,7 @@ class Cage2Task(Cage2Scoring, Task):
 
     summary = cage2.SUMMARY
     score_hint = "score it by the challenge's protocol"
-    run = RunConfig(total_steps=20_000_000, row_seconds=0.0, eval_episodes=200)
+    run = RunConfig(total_timesteps=20_000_000, row_seconds=0.0, eval_episodes=200)
     env = EnvConfig()
     presets = PRESETS
 

@@ -68,7 +68,7 @@ PRESETS: dict[str, Preset] = {
     "smoke": Preset(
         "a few seconds, to see that everything works",
         {
-            "run": {"total_steps": 20_000, "eval_episodes": 5},
+            "run": {"total_timesteps": 20_000, "eval_episodes": 5},
             "env": {"num_envs": 4},
             "ppo": _SMOKE_PPO,
             "async_ppo": _SMOKE_PPO,

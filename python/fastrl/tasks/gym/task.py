@@ -34,7 +34,7 @@ class GymTask(Task):
     def description(self, prog: str) -> str:
         return (
             "Trains on any environment of Gymnasium, such as\n"
-            f"  {prog} gym --env CartPole-v1 --collect executor --algorithm ppo --n-workers auto"
+            f"  {prog} gym --env CartPole-v1 --collector executor --algo ppo --n-workers auto"
         )
 
     def default_presets(self, env_id: str) -> Sequence[str]:
@@ -57,7 +57,7 @@ class GymTask(Task):
         env = build_any(spec, self.num_envs(settings))
         policy = state["policy"]
         try:
-            actor = find(settings.run.algorithm).make_actor(policy, *spaces_of(env))
+            actor = find(settings.run.algo).make_actor(policy, *spaces_of(env))
         except ValueError as error:
             raise CheckpointError(f"{spec.id}: {error}") from None
         num_steps = episode_steps(env, settings.collect.max_episode_steps)

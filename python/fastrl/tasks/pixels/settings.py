@@ -68,7 +68,7 @@ PRESETS: dict[str, Preset] = {
     "toy": Preset(
         "small frames as they come, a small network, a minute; the default of fastrl/Catch-v0",
         {
-            "run": {"total_steps": 80_000, "eval_episodes": 100},
+            "run": {"total_timesteps": 80_000, "eval_episodes": 100},
             "env": {
                 "id": "fastrl/Catch-v0",
                 "size": "none",

@@ -33,7 +33,7 @@ class PixelsTask(Task):
     name = pixels.NAME
     summary = pixels.SUMMARY
     run = RunConfig(
-        algorithm="dqn", total_steps=10_000_000, checkpoint_seconds=300.0, row_seconds=2.0, eval_episodes=10
+        algo="dqn", total_timesteps=10_000_000, checkpoint_seconds=300.0, row_seconds=2.0, eval_episodes=10
     )
     env = EnvConfig()
     tables = MappingProxyType({"replay": ReplayConfig(), "collect": ActorConfig()})

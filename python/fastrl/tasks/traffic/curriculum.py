@@ -80,7 +80,7 @@ class Curriculum:
         density = full.density / 2 if config.start_density is None else config.start_density
         if density > full.density:
             raise ConfigError(
-                f"--curriculum.start_density {density:g} is more than --density {full.density:g}, where it ends"
+                f"--curriculum.start-density {density:g} is more than --density {full.density:g}, where it ends"
             )
         self.config = config
         self.full = full

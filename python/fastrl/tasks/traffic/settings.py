@@ -207,7 +207,7 @@ PRESETS: dict[str, Preset] = {
         "1 vehicle, 7680 episodes: one agent on Flow's ring road dissolves the wave; use the best checkpoint",
         {
             "run": {
-                "algorithm": "ippo",
+                "algo": "ippo",
                 "total_episodes": 7680,
                 "eval_freq": 384,
                 "eval_episodes": 64,

@@ -58,8 +58,8 @@ class TrafficTask(Task):
     summary = traffic.SUMMARY
     film = True
     run = RunConfig(
-        algorithm="ippo",
-        total_steps=None,
+        algo="ippo",
+        total_timesteps=None,
         total_episodes=300,
         row_seconds=0.0,
         save_freq=100,
@@ -82,7 +82,7 @@ class TrafficTask(Task):
     def _steps(self, settings: Any) -> int:
         """Environment steps of a run whose episodes are as long as they can be."""
         run: RunConfig = settings.run
-        return run.total_steps or (run.total_episodes or 1) * episode_steps(settings.env)
+        return run.total_timesteps or (run.total_episodes or 1) * episode_steps(settings.env)
 
     def _num_steps(self, settings: Any) -> int:
         """Steps of each environment between updates."""
@@ -115,14 +115,14 @@ class TrafficTask(Task):
         assert env.num_envs is not None, "resolve_defaults() comes first"
         # Bytes of an agent's step: two observations of about 70 numbers, and some more.
         needed = env.num_envs * env.vehicles * self._num_steps(settings) * 600
-        table = self.algorithm_table(settings.run.algorithm)
+        table = self.algorithm_table(settings.run.algo)
         check_memory(
-            needed, "this takes at least", f"a smaller --num-envs, --vehicles or --{table}.num_steps"
+            needed, "this takes at least", f"a smaller --num-envs, --vehicles or --{table}.num-steps"
         )
 
     def callbacks(self, settings: Any, source: Source, console: Console) -> list[Callback]:
         assert isinstance(source, MultiAgentSource)
-        episodes = settings.run.total_episodes or max(settings.run.total_steps // source.episode_steps, 1)
+        episodes = settings.run.total_episodes or max(settings.run.total_timesteps // source.episode_steps, 1)
         curriculum = Curriculum(settings.curriculum, full_traffic(settings.env), episodes)
         return [EpisodeMeans(), CurriculumCallback(curriculum, source, console)]
 

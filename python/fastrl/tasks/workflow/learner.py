@@ -102,7 +102,7 @@ class WorkflowLearner:
                 self._env.single_observation_space,
                 self._env.single_action_space,
                 self._env.num_envs,
-                total_steps=max(self.total_episodes * self.games.episode_length, 1),
+                total_timesteps=max(self.total_episodes * self.games.episode_length, 1),
                 seed=seed,
                 device=self.device,
             ),

@@ -45,7 +45,7 @@ class WorkflowTask(Task):
     score_hint = "score its best policy by the challenge's protocol"
     evaluation_options = ("ruleset", "stochastic", "device")
     can_train_longer = False
-    run = RunConfig(total_steps=None, total_episodes=100_000, row_seconds=0.0, eval_episodes=200)
+    run = RunConfig(total_timesteps=None, total_episodes=100_000, row_seconds=0.0, eval_episodes=200)
     env = EnvConfig()
     presets = PRESETS
 
@@ -54,7 +54,7 @@ class WorkflowTask(Task):
 
     def settings_type(self, algorithm: str) -> type[Any]:
         if not self.takes(find(algorithm)):
-            raise TrainError(f"--algorithm {algorithm}: a search for workflows trains with {PPO.name}")
+            raise TrainError(f"--algo {algorithm}: a search for workflows trains with {PPO.name}")
         tables = {"run": self.run, "env": self.env, "search": SearchConfig(), "inner": InnerConfig()}
         return settings_type(tables)
 
@@ -62,7 +62,7 @@ class WorkflowTask(Task):
         return (
             "Searches for the order of priority by which a defender repairs best, then trains PPO without orders for as"
             f" many episodes, to compare with. One order alone:\n"
-            f"  {prog} cage2-workflow --workflow op_server,enterprise,op_host,defender,user --plain-ppo false"
+            f"  {prog} cage2-workflow --workflow op_server,enterprise,op_host,defender,user --no-plain-ppo"
         )
 
     def algorithm_table(self, algorithm: str) -> str:
@@ -80,7 +80,7 @@ class WorkflowTask(Task):
             show(
                 console,
                 f"{run.total_episodes:,} episodes for workflows, then as many for PPO without workflows, to compare"
-                " with (--plain-ppo false: none)",
+                " with (--no-plain-ppo: none)",
             )
         return SearchTrainer(
             settings,
@@ -177,7 +177,7 @@ def plain_settings(settings: Any) -> Any:
             defaults,
             seed=run.seed,
             device=run.device,
-            total_steps=run.total_episodes * env.episode_length,
+            total_timesteps=run.total_episodes * env.episode_length,
             torch_threads=run.torch_threads,
             row_seconds=run.row_seconds,
             eval_episodes=0,
@@ -199,7 +199,7 @@ def _check(run: RunConfig) -> None:
         TrainError
     """
     if run.total_episodes is None:
-        raise TrainError("--total-steps: the length of a search is in episodes, give --total-episodes")
+        raise TrainError("--total-timesteps: the length of a search is in episodes, give --total-episodes")
     if run.total_episodes < 2:
         raise TrainError(f"--total-episodes should be at least 2, got {run.total_episodes}")
     if run.init_from is not None:

@@ -1,4 +1,4 @@
-"""The command ``fastrl replay``: checks the simulator of CAGE 2 against recorded traces."""
+"""The command ``fastrl verify``: checks the simulator of CAGE 2 against recorded traces."""
 
 import os
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fastrl.envs.cage2.traces import ReplayReport
 
 
-def replay(prog: str, arguments: list[str]) -> int:
+def verify(prog: str, arguments: list[str]) -> int:
     """Checks the simulator against traces of the real CybORG."""
     from fastrl.envs.cage2.traces import replay_files
 
