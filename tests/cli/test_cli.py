@@ -384,7 +384,7 @@ def test_the_environment_may_stand_without_its_option(
 
 def test_a_goal_in_episodes_replaces_one_in_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "f.toml"
-    file.write_text("[run]\ntotal_steps = 3\n[env]\nepisode_length = 30\n")
+    file.write_text("[run]\ntotal_timesteps = 3\n[env]\nepisode_length = 30\n")
     _, out, _ = run_cli(
         capsys, "train", "cage2", "--config", file, "--total-episodes", "1e2", "--print-config"
     )
