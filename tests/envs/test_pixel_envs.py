@@ -8,7 +8,7 @@ import pytest
 
 from fastrl._native._pixels import Shrinker
 from fastrl.envs.contract import ContractError
-from fastrl.envs.pixels import ImageGame, PixelEnv, make_pixels
+from fastrl.envs.pixels import ImageGame, PixelEnv, StackedFrames, make_pixels
 
 
 class Counting:
@@ -300,3 +300,15 @@ def test_atari_counts_lives_and_is_deterministic(atari: Any) -> None:
 def test_unknown_atari_games_are_refused_with_the_nearest(atari: Any) -> None:
     with pytest.raises(ValueError, match=r"did you mean ALE/Pong-v5\?"):
         make_pixels("ALE/Pog-v5")
+
+
+def test_stacked_frames_are_the_newest() -> None:
+    env = StackedFrames(pixels(Counting(length=9), frame_skip=1), 3)
+    assert env.observation_space.shape == (2, 3, 3)
+    for episode in range(2):
+        seen = [env.reset(seed=episode)[0]]
+        seen += [env.step(0)[0] for _ in range(5)]
+        for t, obs in enumerate(seen):
+            expected = [max(time, 0) for time in (t - 2, t - 1, t)]
+            assert (obs == np.array(expected, np.uint8)).all()
+            assert obs.flags.c_contiguous

@@ -327,6 +327,45 @@ def make_seeded_pixels(env_id: str, **options: Any) -> SeededGames:
     return SeededGames(make_pixels(env_id, **options))
 
 
+class StackedFrames(gymnasium.Wrapper[Frame, SupportsFloat, Frame, SupportsFloat]):
+    """The newest frames of an environment as one image, uint8 [h, w, stack], the newest last.
+
+    Before the first frame of an episode there are frames of zeros. For algorithms that learn from rollouts; a replay
+    stacks frames itself, and stores each once.
+
+    Args:
+        env: with frames uint8 [h, w] as observations.
+        stack: frames in an observation.
+    """
+
+    def __init__(self, env: gymnasium.Env[Frame, SupportsFloat], stack: int) -> None:
+        super().__init__(env)
+        shape = env.observation_space.shape or ()
+        self.observation_space = Box(0, 255, (*shape, stack), np.uint8)
+        self._stack = np.zeros((*shape, stack), np.uint8)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Frame, dict[str, Any]]:
+        frame, info = self.env.reset(seed=seed, options=options)
+        self._stack = np.zeros_like(self._stack)
+        self._stack[..., -1] = frame
+        return self._stack, info
+
+    def step(self, action: SupportsFloat) -> tuple[Frame, float, bool, bool, dict[str, Any]]:
+        frame, reward, terminated, truncated, info = self.env.step(action)
+        before, self._stack = self._stack, np.empty_like(self._stack)
+        # All numbers move by one place, in one piece; the newest frame overwrites what came from the next pixel.
+        self._stack.reshape(-1)[:-1] = before.reshape(-1)[1:]
+        self._stack[..., -1] = frame
+        return self._stack, float(reward), terminated, truncated, info
+
+
+def make_stacked_pixels(env_id: str, *, stack: int = 4, **options: Any) -> StackedFrames:
+    """Makes as `make_seeded_pixels` an environment whose observations are the newest frames."""
+    return StackedFrames(make_seeded_pixels(env_id, **options), stack)
+
+
 def make_game(env_id: str, **options: Any) -> Game:
     """Makes the game of an id without preprocessing. Arguments and errors are those of `make_pixels`."""
     if env_id.startswith("SuperMarioBros"):
