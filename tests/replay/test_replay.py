@@ -554,7 +554,7 @@ def test_damaged_descriptions_are_refused(tmp_path):
         (1, "nonsense"),
     ]:
         formats = [*description["dtype"]["formats"]]
-        formats[index] = [kind, formats[index][1]]
+        formats[index] = {**formats[index], "base": kind} if isinstance(formats[index], dict) else kind
         changes.append({**description, "dtype": {**description["dtype"], "formats": formats}})
     for change in changes:
         file.write_text(change if isinstance(change, str) else json.dumps(change))

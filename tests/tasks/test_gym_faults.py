@@ -102,10 +102,10 @@ def test_one_that_ends_its_process_when_it_is_closed_does_not(
 @pytest.mark.parametrize(
     ("fails", "message"),
     [
-        ("reset", r"failed at step 0 of the episode that reset\(seed=\d+\) began: KeyError: 'out of order'"),
-        ("step", r"failed at step 5 of the episode that reset\(seed=\d+\) began: KeyError: 'out of order'"),
-        ("exit", r"failed at step 1 of .* began: SystemExit: 0"),
-        ("nan", r"failed at step 1 of .* began: it gave a reward of nan"),
+        ("reset", r"failed at step 0 of the episode that reset\(seed=\d+\) started: KeyError: 'out of order'"),
+        ("step", r"failed at step 5 of the episode that reset\(seed=\d+\) started: KeyError: 'out of order'"),
+        ("exit", r"failed at step 1 of .* started: SystemExit: 0"),
+        ("nan", r"failed at step 1 of .* started: it gave a reward of nan"),
         ("build", r"it could not be built: KeyError: 'out of order'"),
     ],
 )

@@ -224,7 +224,7 @@ def test_mistakes_end_in_one_line(capsys: pytest.CaptureFixture[str], tmp_path: 
     )
     assert "learning would never start" in refusal(capsys, *SMALL, "--replay.learning-starts=3000")
     assert "set conv to smaller ones" in refusal(capsys, *SMALL, "--dqn.conv=8x20/1")
-    assert "does not go with --resume" in refusal(capsys, "pixels", "--resume", str(tmp_path), "--preset=toy")
+    assert "has no checkpoint" in refusal(capsys, "pixels", "--resume", str(tmp_path), "--preset=toy")
     assert "no such run directory" in refusal(capsys, "--resume", str(tmp_path / "nowhere"))
 
 
