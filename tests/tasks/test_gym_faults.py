@@ -102,7 +102,10 @@ def test_one_that_ends_its_process_when_it_is_closed_does_not(
 @pytest.mark.parametrize(
     ("fails", "message"),
     [
-        ("reset", r"failed at step 0 of the episode that reset\(seed=\d+\) started: KeyError: 'out of order'"),
+        (
+            "reset",
+            r"failed at step 0 of the episode that reset\(seed=\d+\) started: KeyError: 'out of order'",
+        ),
         ("step", r"failed at step 5 of the episode that reset\(seed=\d+\) started: KeyError: 'out of order'"),
         ("exit", r"failed at step 1 of .* started: SystemExit: 0"),
         ("nan", r"failed at step 1 of .* started: it gave a reward of nan"),
