@@ -69,7 +69,7 @@ def test_the_package_imports_what_is_declared(path: Path) -> None:
 def test_tests_import_what_their_extra_names() -> None:
     folders = (ROOT / "tests", ROOT / "benches")
     files = [path for folder in folders for path in folder.rglob("*.py")]
-    # The compiled example's module is ferry.
+    # The module of the compiled example is ferry.
     ours = {"fastrl", "fastrl_backend", "ferry"}
     ours |= {path.parent.name if path.stem == "__init__" else path.stem for path in files}
     declared = [*PROJECT["dependencies"], *EXTRAS["test"]]
