@@ -29,7 +29,7 @@ class Actions:
         squash: see above; it does nothing for actions that are not of a ``Box``.
 
     Attributes:
-        kind: which of the three.
+        kind: which of the three; ``is_box``: whether it is the last, whose draws are of a Gaussian.
         size: how many numbers a policy gives for an action: logits of all choices, or means of a Box.
         shape: of one draw: () for discrete actions, else (n,).
         dtype: of draws: int64, or float32 for a Box.
@@ -43,7 +43,8 @@ class Actions:
     def __init__(self, space: gymnasium.Space[Any], squash: bool = False) -> None:
         self.space = space
         self.shape: tuple[int, ...] = tuple(space.shape or ())
-        self.squash = squash and isinstance(space, Box)
+        self.is_box = isinstance(space, Box)
+        self.squash = squash and self.is_box
         self.kind: ActionKind
         self.dtype: np.dtype[Any] = np.dtype(np.int64)
         if isinstance(space, Discrete) and space.start == 0:
@@ -66,11 +67,6 @@ class Actions:
                 "actions should be Discrete from 0 on, or of one dimension, MultiDiscrete from 0 on or a float32 Box;"
                 f" these are {space}: fastrl.envs.rows.RowEnv makes one of those of others"
             )
-
-    @property
-    def is_box(self) -> bool:
-        """True if draws are of a Gaussian."""
-        return self.kind == "box"
 
     def to_env(self, draws: NDArray[Any]) -> NDArray[Any]:
         """Actions of the environment, int64 [B] or [B, n], or float32 [B, n], from draws of the same shape."""

@@ -137,7 +137,9 @@ class RandomActor:
     weights_nbytes = 0
 
     def __init__(self, action_space: Space[Any]) -> None:
-        self._actions = Actions(action_space)
+        self._actions = actions = Actions(action_space)
+        count = actions.size * math.log(2) if actions.is_box else float(np.log(actions.nvec).sum())
+        self._log_prob = -count
 
     def load(self, weights: Buffer) -> None:
         if memoryview(weights).nbytes:
@@ -157,25 +159,34 @@ class RandomActor:
         """See `Actor.act`; greedy or not, all actions are as probable."""
         space = self._actions
         if space.kind == "discrete":
-            drawn = uniforms(streams, steps)[:, None]
+            drawn = uniforms(streams, steps)
         else:
             numbers = np.arange(1, space.shape[0] + 1, dtype=np.uint64)
             drawn = uniforms(mix(streams[:, None] ^ (numbers * GOLDEN)), steps[:, None])
         if space.is_box:
             actions[:] = 2 * drawn - 1
-            log_probs[:] = -space.size * math.log(2)
-            return
-        columns = actions.reshape(len(actions), -1)
-        total = np.zeros(len(actions))
-        first = 0
-        for column, (choices, uniform) in enumerate(zip(space.nvec.tolist(), drawn.T, strict=True)):
-            allowed: Any = choices
-            if masks is not None:
-                own = masks[:, first : first + choices]
-                allowed = own.sum(1)
+        elif masks is None:
             # In float64, where the product cannot round up to the number of choices.
-            nth = (uniform.astype(np.float64) * allowed).astype(np.int64)
-            columns[:, column] = nth if masks is None else (own.cumsum(1) > nth[:, None]).argmax(1)
-            total -= np.log(np.maximum(allowed, 1))
-            first += choices
-        log_probs[:] = total
+            actions[:] = drawn.astype(np.float64) * space.nvec
+        else:
+            _draw_allowed(space.nvec, drawn, masks, actions, log_probs)
+            return
+        log_probs[:] = self._log_prob
+
+
+def _draw_allowed(
+    nvec: NDArray[np.int64],
+    drawn: NDArray[np.float32],
+    masks: NDArray[np.bool_],
+    actions: NDArray[Any],
+    log_probs: NDArray[np.float32],
+) -> None:
+    """Draws each number among its allowed choices, from uniform numbers of the shape of the actions."""
+    columns, uniform = (array.reshape(len(array), -1) for array in (actions, drawn))
+    total = np.zeros(len(actions))
+    for column, own in enumerate(np.split(masks, np.cumsum(nvec)[:-1], axis=1)):
+        allowed = own.sum(1)
+        nth = (uniform[:, column].astype(np.float64) * allowed).astype(np.int64)
+        columns[:, column] = (own.cumsum(1) > nth[:, None]).argmax(1)
+        total -= np.log(np.maximum(allowed, 1))
+    log_probs[:] = total
