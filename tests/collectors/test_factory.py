@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import sys
 from pathlib import Path
@@ -80,6 +81,16 @@ def test_which_environments_are_compiled() -> None:
     for name in ("CartPole-v1", "fastrl/Catch-v0", "fastrl/Uneven-v0", "no/such-v0", "fastrl.envs:Cage2Env"):
         assert not is_native(EnvSpec(name)), name
     assert not is_native(as_spec(Noise))
+
+
+def test_compiled_environments_of_images_are_for_other_collectors() -> None:
+    image = gymnasium.spaces.Box(0, 255, (4, 4), np.uint8)
+    images = dataclasses.replace(cage2(), obs_space=image)
+    assert choose(images, measure=lambda: Probe(1.0, 1.0, MIB), n_workers=2).name == "executor"
+    with pytest.raises(
+        CollectError, match="compiled environments write float32, its observations are images"
+    ):
+        make_collector("native", images)
 
 
 def test_auto_logs_its_choice_and_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,8 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from fastrl.collectors.probe import TOGETHER, Probe, UnbuildableError, probe
 from fastrl.collectors.protocol import Collector, Plan
 from fastrl.collectors.resources import WorkerCount, check_count, check_start_method, cores
@@ -60,7 +62,8 @@ def choose(
         return Choice("vector", f"{plan.env.id} is a vector environment, which this process steps")
     if ray_address is not None:
         return Choice("ray", f"an address of Ray was given, {ray_address}")
-    if is_native(plan.env):
+    # Compiled environments write float32, not images.
+    if is_native(plan.env) and plan.obs_rows.dtype == np.float32:
         return Choice("native", f"{plan.env.id} is compiled, threads step it without any processes")
     useful = plan.episodes if plan.unit == "episodes" else plan.num_envs
     workers = min(cores(), useful) if n_workers == "auto" else n_workers

@@ -263,6 +263,11 @@ def native_vector_env(plan: Plan, num_threads: int) -> NativeVectorEnv:
     known = native_spec(plan.env.id)
     if known is None:
         raise refused
+    if plan.obs_rows.dtype != np.float32:
+        raise CollectError(
+            f"{plan.env.id}: compiled environments write float32, its observations are images: choose 'sync' or"
+            " 'executor'"
+        )
     build: Any = _vector_type(known)
     options = {"autoreset_mode": AutoresetMode.DISABLED, **known.kwargs, **plan.env.options}
     env: NativeVectorEnv = build(plan.num_envs, **{**options, "num_threads": num_threads})
