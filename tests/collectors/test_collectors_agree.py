@@ -32,7 +32,9 @@ def local_ray() -> Iterator[None]:
     ray.shutdown()
 
 
-def plan(unit: Any, env: str, num_steps: int, masks: bool = False, **options: Any) -> Plan:
+def plan(
+    unit: Any, env: str, num_steps: int, masks: bool = False, memory: str = "none", **options: Any
+) -> Plan:
     spec = as_spec(env, **options)
     made = spec.make()
     obs_space, action_space = made.observation_space, made.action_space
@@ -44,6 +46,8 @@ def plan(unit: Any, env: str, num_steps: int, masks: bool = False, **options: An
         "outputs": math.prod(action_space.shape or ()) if numbers else int(action_space.n),
         "hidden": [16, 16],
         "activation": "tanh",
+        "memory": memory,
+        "memory_size": 0 if memory == "none" else 8,
     }
     return Plan(
         spec,
@@ -85,6 +89,7 @@ def updates(name: str, same: Plan) -> list[dict[int, Any]]:
     ("env", "num_steps", "options", "names"),
     [
         ("CartPole-v1", 40, {}, PYTHON),
+        ("CartPole-v1", 40, {"memory": "lstm"}, PYTHON),
         ("Pendulum-v1", 30, {"max_episode_steps": 20}, PYTHON),
         ("fastrl/Cage2-v0", 40, {"episode_length": 30, "red_agent": "mix"}, COMPILED),
         (
@@ -93,6 +98,7 @@ def updates(name: str, same: Plan) -> list[dict[int, Any]]:
             {"masks": True, "episode_length": 30, "red_agent": "mix"},
             COMPILED,
         ),
+        ("fastrl/Cage2-v0", 40, {"memory": "gru", "episode_length": 30, "red_agent": "mix"}, COMPILED),
         ("fastrl/highway-fast-v0", 12, {}, COMPILED),
         ("fastrl/highway-fast-v0", 12, {"masks": True}, COMPILED),
         (

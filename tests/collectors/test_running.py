@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from collect_cases import plan, rows, updates
+from collect_cases import Remembering, plan, rows, updates
 
 from fastrl.collectors import running
 from fastrl.collectors.executor import ExecutorCollector
@@ -29,14 +29,22 @@ COMPILED: dict[str, Maker] = {
 }
 
 
-def compiled_plan(continuous: bool) -> Plan:
+class Untrained(Remembering):
+    """One without weights."""
+
+    def __init__(self, forces: bool) -> None:
+        super().__init__(forces)
+        self.weights_nbytes = 0
+
+
+def compiled_plan(continuous: bool, memory: bool = False) -> Plan:
     """Rows end at other steps than fragments, and not all at the same."""
     options: dict[str, Any] = {"episode_length": 30}
     if continuous:
         options = {"config": {"action": {"type": "ContinuousAction"}, "vehicles_count": 5, "duration": 11}}
     spec = as_spec("fastrl/highway-fast-v0" if continuous else "fastrl/Cage2-v0", **options)
     env = spec.make()
-    actor = partial(RandomActor, env.action_space)
+    actor: Any = partial(Untrained, continuous) if memory else partial(RandomActor, env.action_space)
     return Plan(spec, actor, env.observation_space, env.action_space, num_envs=5, num_steps=7, seed=4)
 
 
@@ -46,9 +54,10 @@ def expect_same(found: Any, expected: Any) -> None:
         assert [key for key in theirs if mine[key] != theirs[key]] == []
 
 
+@pytest.mark.parametrize("memory", [False, True], ids=["plain", "memory"])
 @pytest.mark.parametrize("forces", [False, True], ids=["discrete", "continuous"])
-def test_collectors_of_python_environments_resume_bit_exactly(forces: bool) -> None:
-    same = plan(forces=forces, num_steps=11)
+def test_collectors_of_python_environments_resume_bit_exactly(forces: bool, memory: bool) -> None:
+    same = plan(forces=forces, memory=memory, num_steps=11)
     with SequentialCollector(same) as straight:
         expected = updates(straight, 2)
         state = straight.state_dict()
@@ -67,9 +76,10 @@ def test_collectors_of_python_environments_resume_bit_exactly(forces: bool) -> N
             assert second.report().diverged == 0
 
 
+@pytest.mark.parametrize("memory", [False, True], ids=["plain", "memory"])
 @pytest.mark.parametrize("continuous", [False, True], ids=["discrete", "continuous"])
-def test_collectors_of_compiled_environments_resume_bit_exactly(continuous: bool) -> None:
-    same = compiled_plan(continuous)
+def test_collectors_of_compiled_environments_resume_bit_exactly(continuous: bool, memory: bool) -> None:
+    same = compiled_plan(continuous, memory)
 
     def collected(collector: Any) -> list[Any]:
         return [rows(collector.collect()) for _ in range(4)]
@@ -89,16 +99,16 @@ def test_collectors_of_compiled_environments_resume_bit_exactly(continuous: bool
             assert collector.report().diverged == 0
 
 
+@pytest.mark.parametrize("memory", [False, True], ids=["plain", "memory"])
 @pytest.mark.parametrize("name", ["sequential", "sync", "executor"])
-def test_episodes_that_diverge_are_restarted_and_counted(name: str) -> None:
-    same = plan(num_steps=11)
+def test_episodes_that_diverge_are_restarted_and_counted(name: str, memory: bool) -> None:
+    same = plan(memory=memory, num_steps=11)
     with SequentialCollector(same) as first:
         updates(first, 1)
         state = first.state_dict()
     saved = state["running"]
     elsewhere = {
-        env_index: RunningEpisode(saved[env_index].actions, bytes(len(saved[env_index].obs)))
-        for env_index in (0, 3)
+        env_index: saved[env_index]._replace(obs=bytes(len(saved[env_index].obs))) for env_index in (0, 3)
     }
     # One that has ended by then leads elsewhere, too.
     elsewhere[4] = saved[4]._replace(actions=bytes(10))
@@ -115,8 +125,9 @@ def test_episodes_that_diverge_are_restarted_and_counted(name: str) -> None:
         assert collector.state_dict() == after
 
 
-def test_compiled_episodes_that_diverge_are_restarted() -> None:
-    same = compiled_plan(False)
+@pytest.mark.parametrize("memory", [False, True], ids=["plain", "memory"])
+def test_compiled_episodes_that_diverge_are_restarted(memory: bool) -> None:
+    same = compiled_plan(False, memory)
     with SequentialCollector(same) as first:
         first.collect()
         state = first.state_dict()
@@ -124,7 +135,7 @@ def test_compiled_episodes_that_diverge_are_restarted() -> None:
     # One that ended long ago, and one whose observation is another.
     elsewhere = {
         1: saved[1]._replace(actions=bytes(40)),
-        4: RunningEpisode(saved[4].actions, bytes(len(saved[4].obs))),
+        4: saved[4]._replace(obs=bytes(len(saved[4].obs))),
     }
     expected = None
     for make in COMPILED.values():
@@ -150,11 +161,15 @@ def test_of_long_episodes_no_actions_are_kept(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_episodes_of_another_plan_are_refused() -> None:
-    discrete, continuous = plan(), plan(forces=True)
+    discrete, continuous, remembering = plan(), plan(forces=True), plan(memory=True)
     for same, episode in (
         (discrete, RunningEpisode(bytes([3]))),
         (discrete, RunningEpisode(b"", bytes(4))),
         (continuous, RunningEpisode(bytes(9))),
+        (discrete, RunningEpisode(b"", bytes(16), bytes(8))),
+        (remembering, RunningEpisode(b"", bytes(16))),
+        (remembering, RunningEpisode(b"", bytes(16), bytes(4))),
+        (remembering, RunningEpisode(b"", bytes(16), b"\xff" * 8)),
     ):
         with pytest.raises(ValueError, match="the state's running episodes have"):
             RunningEpisodes(same, range(5)).load([0] * 5, {2: episode})

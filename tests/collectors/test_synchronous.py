@@ -71,6 +71,7 @@ class Weighed:
     """An actor that adds its weight, 8 bytes, to what the streams say, and knows all of a row's numbers."""
 
     weights_nbytes = 8
+    state_size = 0
 
     def load(self, weights: Any) -> None:
         self.weight = int(np.frombuffer(weights, np.int64)[0])
@@ -83,6 +84,7 @@ class Weighed:
         actions: Any,
         log_probs: Any,
         masks: Any = None,
+        states: Any = None,
         *,
         greedy: bool = False,
     ) -> None:

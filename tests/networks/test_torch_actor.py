@@ -7,7 +7,8 @@ from gymnasium.spaces import Box, Discrete, MultiDiscrete
 
 from fastrl.envs.rows import ObsRows
 from fastrl.networks.action_space import Actions
-from fastrl.networks.actor_critic import ActorCritic
+from fastrl.networks.compiled_actor import MlpActor
+from fastrl.networks.parameters import write_flat
 from fastrl.networks.policy_network import EncodedPolicy
 from fastrl.networks.torch_actor import TorchActor, actor_spec, loaded_actor
 from fastrl.utils.seeding import act_streams, normals, uniforms_of_parts
@@ -22,21 +23,22 @@ def policy_of(space, seed=0, **options):
         OBS.state(),
         actions.size,
         hidden=(16,),
-        shared_trunk=False,
+        **{"shared_trunk": False} | options,
         continuous=actions.is_box,
         generator=torch.Generator().manual_seed(seed),
-        **options,
     )
     with torch.no_grad():
         policy.actor.weight.mul_(200)
     return policy, actions
 
 
-def act(actor, actions, rows, masks=None, greedy=False):
+def act(actor, actions, rows, masks=None, greedy=False, states=None):
     k = len(rows)
     drawn, log_probs = np.zeros((k, *actions.shape), actions.dtype), np.zeros(k, np.float32)
     streams = act_streams(3, np.arange(k), np.zeros(k, np.int64))
-    actor.act(rows, streams, np.arange(k) % 7, drawn, log_probs, masks, greedy=greedy)
+    if states is not None and not actor.state_size:
+        states = None
+    actor.act(rows, streams, np.arange(k) % 7, drawn, log_probs, masks, states, greedy=greedy)
     return drawn, log_probs
 
 
@@ -44,27 +46,36 @@ def observations(k=2000):
     return np.random.default_rng(0).normal(size=(k, 5)).astype(np.float32)
 
 
+def torch_actor(policy, actions):
+    """PyTorch's actor, also of networks that have a compiled form."""
+    state = policy.state()
+    actor = TorchActor(state["kind"], state["architecture"], actions.state())
+    weights = np.zeros(actor.weights_nbytes // 4, np.float32)
+    write_flat(policy, weights)
+    actor.load(weights.data)
+    return actor
+
+
 @pytest.mark.parametrize("greedy", [False, True])
-@pytest.mark.parametrize("space", [Discrete(4), BOX], ids=str)
+@pytest.mark.parametrize("space", [Discrete(4), MultiDiscrete([2, 3]), BOX], ids=str)
 @pytest.mark.parametrize("normalize_obs", [False, True])
-def test_it_acts_as_the_compiled_actor(space, greedy, normalize_obs):
-    policy, actions = policy_of(space, normalize_obs=normalize_obs)
-    compiled = ActorCritic(
-        5, actions.size, (16,), "relu", continuous=actions.is_box, normalize_obs=normalize_obs
+@pytest.mark.parametrize("memory", ["none", "gru", "lstm"])
+def test_it_acts_as_the_compiled_actor(space, greedy, normalize_obs, memory):
+    policy, actions = policy_of(
+        space, normalize_obs=normalize_obs, memory=memory, shared_trunk=memory != "none", memory_size=7
     )
-    layers = [*policy.actor_trunk.hidden.layers[:1], policy.actor]
-    with torch.no_grad():
-        for mine, other in zip(compiled.actor, layers, strict=True):
-            mine.weight.copy_(other.weight)
-            mine.bias.copy_(other.bias)
     rows = observations()
-    for each in (policy, compiled):
-        each.update_statistics(torch.from_numpy(rows))
-    own, log_probs = act(loaded_actor(policy, actions), actions, rows, greedy=greedy)
-    other, other_log_probs = act(loaded_actor(compiled, actions), actions, rows, greedy=greedy)
-    same = np.isclose(own, other, atol=1e-4).reshape(len(rows), -1).all(1)
-    assert same.mean() > 0.999
-    np.testing.assert_allclose(log_probs[same], other_log_probs[same], atol=1e-3)
+    policy.update_statistics(torch.from_numpy(rows))
+    actor, compiled = torch_actor(policy, actions), loaded_actor(policy, actions)
+    assert isinstance(compiled, MlpActor) and actor.state_size == compiled.state_size
+    states, others = np.zeros((2, len(rows), actor.state_size), np.float32)
+    for _ in range(3):
+        own, log_probs = act(actor, actions, rows, greedy=greedy, states=states)
+        other, other_log_probs = act(compiled, actions, rows, greedy=greedy, states=others)
+        same = np.isclose(own, other, atol=1e-4).reshape(len(rows), -1).all(1)
+        assert same.mean() > 0.999
+        np.testing.assert_allclose(log_probs[same], other_log_probs[same], atol=1e-3)
+        np.testing.assert_allclose(states, others, atol=1e-5)
 
 
 @pytest.mark.parametrize("space", [Discrete(4), MultiDiscrete([2, 3]), BOX], ids=str)
@@ -74,7 +85,7 @@ def test_log_probs_are_those_of_the_draws(space):
 
     policy, actions = policy_of(space)
     rows = observations(300)
-    drawn, log_probs = act(loaded_actor(policy, actions), actions, rows)
+    drawn, log_probs = act(torch_actor(policy, actions), actions, rows)
     with torch.no_grad():
         outputs = policy.outputs(torch.from_numpy(rows))
         expected = log_probs_of(outputs, policy.log_std, torch.from_numpy(drawn), choices_of(actions))
@@ -86,21 +97,21 @@ def test_masked_choices_are_never_drawn(greedy):
     policy, actions = policy_of(MultiDiscrete([2, 3]))
     masks = np.random.default_rng(1).random((500, 5)) < 0.5
     masks[:, [0, 3]] = True
-    drawn, _ = act(loaded_actor(policy, actions), actions, observations(500), masks, greedy)
+    drawn, _ = act(torch_actor(policy, actions), actions, observations(500), masks, greedy)
     assert np.take_along_axis(masks, drawn + np.array([0, 2]), 1).all()
 
 
 def test_greedy_actions_are_the_most_probable():
     policy, actions = policy_of(MultiDiscrete([2, 3]))
     rows = observations(50)
-    drawn, _ = act(loaded_actor(policy, actions), actions, rows, greedy=True)
+    drawn, _ = act(torch_actor(policy, actions), actions, rows, greedy=True)
     with torch.no_grad():
         first, second = policy.outputs(torch.from_numpy(rows)).split([2, 3], 1)
     np.testing.assert_array_equal(drawn, torch.stack([first.argmax(1), second.argmax(1)], 1))
 
 
 def test_a_spec_pickles_and_its_actor_takes_weights():
-    policy, actions = policy_of(Discrete(4), normalize_obs=True, dropout=0.5)
+    policy, actions = policy_of(Discrete(4), normalize_obs=True, dropout=0.5, layer_norm=True)
     policy.update_statistics(torch.from_numpy(observations(50)))
     actor = pickle.loads(pickle.dumps(actor_spec(policy, actions)))()
     assert isinstance(actor, TorchActor)
@@ -118,13 +129,12 @@ def test_a_spec_pickles_and_its_actor_takes_weights():
 def test_it_draws_from_no_global_generator():
     policy, actions = policy_of(BOX)
     before = torch.random.get_rng_state()
-    act(loaded_actor(policy, actions), actions, observations(5))
+    act(torch_actor(policy, actions), actions, observations(5))
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
 def test_refuses_weights():
-    policy, actions = policy_of(Discrete(4))
-    actor = actor_spec(policy, actions)()
+    actor = torch_actor(*policy_of(Discrete(4)))
     with pytest.raises(ValueError, match=r"weights: expected .* bytes, got 8"):
         actor.load(np.zeros(2, np.float32))
     with pytest.raises(ValueError, match="NaN or infinity"):

@@ -167,6 +167,7 @@ class Chooser:
     """Adds its one weight to a random number; row by row the same, whatever is beside it."""
 
     weights_nbytes = 4
+    state_size = 0
 
     def __init__(self, forces: bool = False, megabytes: float = 0.0) -> None:
         self.forces = forces
@@ -184,6 +185,7 @@ class Chooser:
         actions: NDArray[Any],
         log_probs: NDArray[np.float32],
         masks: NDArray[np.bool_] | None = None,
+        states: NDArray[np.float32] | None = None,
         *,
         greedy: bool = False,
     ) -> None:
@@ -195,6 +197,30 @@ class Chooser:
             actions[...] = (masks.cumsum(1) > (drawn * masks.sum(1)).astype(np.int64)[:, None]).argmax(1)
         else:
             actions[...] = (drawn * 3 + self.weight + np.abs(obs[:, 0])).astype(np.int64) % 3
+
+
+class Remembering(Chooser):
+    """A `Chooser` whose actions depend on the steps of the episode so far."""
+
+    state_size = 2
+
+    def act(
+        self,
+        obs: NDArray[np.float32],
+        streams: NDArray[np.uint64],
+        steps: NDArray[np.int64],
+        actions: NDArray[Any],
+        log_probs: NDArray[np.float32],
+        masks: NDArray[np.bool_] | None = None,
+        states: NDArray[np.float32] | None = None,
+        *,
+        greedy: bool = False,
+    ) -> None:
+        assert states is not None and states.shape == (len(obs), 2)
+        assert ((steps == 0) == (states[:, 0] == 0)).all(), "states are zeros at the start of episodes"
+        states[:, 1] = np.float32(0.5) * states[:, 1] + np.abs(obs[:, 0])
+        states[:, 0] += 1
+        super().act(states[:, 1:], streams, steps, actions, log_probs, masks, greedy=greedy)
 
 
 def chooser(weight: float) -> NDArray[np.float32]:
@@ -211,11 +237,12 @@ def plan(
     episodes: int = 17,
     seed: int = 3,
     forces: bool = False,
+    memory: bool = False,
     **options: Any,
 ) -> Plan:
     return Plan(
         as_spec(env, **options, **({"forces": True} if forces else {})),
-        functools.partial(Chooser, forces),
+        functools.partial(Remembering if memory else Chooser, forces),
         OBS,
         FORCES if forces else ACTIONS,
         num_envs=num_envs,
@@ -244,6 +271,8 @@ def rows(fragments: list[Fragment]) -> dict[int, Any]:
                 fragment.lengths[mine].tobytes(),
                 fragment.episodes[mine].tobytes(),
                 None if fragment.masks is None else fragment.masks[:, row].tobytes(),
+                None if fragment.states is None else fragment.states[row].tobytes(),
+                None if fragment.next_states is None else fragment.next_states[row].tobytes(),
                 {key: values[mine].tobytes() for key, values in fragment.episode_info.items()},
             )
     return found

@@ -113,6 +113,7 @@ class ObsActor(RandomActor):
         actions: NDArray[Any],
         log_probs: NDArray[np.float32],
         masks: NDArray[np.bool_] | None = None,
+        states: NDArray[np.float32] | None = None,
         *,
         greedy: bool = False,
     ) -> None:

@@ -27,6 +27,8 @@ def _log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float32]:
 class LinearActor:
     """Draws actions from a softmax of ``obs @ weights``."""
 
+    state_size = 0
+
     def __init__(self, obs_dim: int, num_actions: int) -> None:
         self._weights = np.zeros((obs_dim, num_actions), np.float32)
         self.weights_nbytes = self._weights.nbytes
@@ -42,6 +44,7 @@ class LinearActor:
         actions: NDArray[Any],
         log_probs: NDArray[np.float32],
         masks: NDArray[np.bool_] | None = None,
+        states: NDArray[np.float32] | None = None,
         *,
         greedy: bool = False,
     ) -> None:

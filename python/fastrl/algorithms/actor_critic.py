@@ -1,5 +1,6 @@
 """Base of algorithms that learn an actor and a critic from rollouts: network, optimiser, loading, saving."""
 
+import sys
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -18,6 +19,7 @@ from fastrl.algorithms.optimizer import Optimizer
 from fastrl.algorithms.protocol import Algorithm, Problem
 from fastrl.algorithms.reward_scaling import ReturnScale
 from fastrl.algorithms.schedules import LinearSchedule
+from fastrl.algorithms.sequence_passes import SequenceBatch, SequencePasses
 from fastrl.envs.rows import ActionRows, ObsRows
 from fastrl.networks.action_space import Actions
 from fastrl.networks.actor_critic import ActorCritic
@@ -108,6 +110,11 @@ class ActorCriticLearner(Algorithm[Sequence[Fragment]]):
         compiled: bool = False,
     ) -> None:
         self.config = config
+        if self.burn_in >= config.num_steps:
+            raise ValueError(
+                f"burn_in should be less than num_steps, {config.num_steps}, got {self.burn_in}: nothing would be left"
+                " to learn from"
+            )
         self.obs_rows = problem.obs_rows
         self.actions = Actions(problem.action_space, config.squash_actions)
         self._choices = choices_of(self.actions)
@@ -140,6 +147,7 @@ class ActorCriticLearner(Algorithm[Sequence[Fragment]]):
             continuous=self.actions.is_box,
             action_width=0 if self._choices is None else self._choices.num_parts,
             obs_dtype=self.obs_rows.dtype,
+            state_size=0 if isinstance(self.policy, ActorCritic) else self.policy.state_size,
         )
         # Images that are equal are so rare that to look for them does not pay.
         self._has_images = self.obs_rows.dtype == np.uint8
@@ -149,6 +157,13 @@ class ActorCriticLearner(Algorithm[Sequence[Fragment]]):
         self._metrics: Any = None
 
         self._forward = torch.compile(self.policy, dynamic=True) if compiled and on_cuda else self.policy
+        # Of networks with a memory, which see the steps of episodes in their order.
+        self._sequences: SequencePasses | None = None
+        if not isinstance(self.policy, ActorCritic) and self.policy.state_size:
+            chunk = self._chunk if self._has_images else sys.maxsize
+            self._sequences = SequencePasses(
+                self.policy, self._optimizer.autocast, self.device, self.burn_in, chunk
+            )
         _keep_freed_memory()
 
     def actor_spec(self) -> ActorSpec:
@@ -204,20 +219,32 @@ class ActorCriticLearner(Algorithm[Sequence[Fragment]]):
             chunks = torch.from_numpy(obs).split(self._chunk)
             return torch.cat([network(chunk.to(self.device)).float() for chunk in chunks]).cpu()
 
-    def _train_pass(self, obs: Tensor) -> tuple[Tensor, Tensor]:
-        """Outputs and values float [B, ...] at observations [B, obs_dim], for gradients. Dropout is on; what it draws
-        follows from the seed and the steps done, so that a resumed run draws the same."""
+    @property
+    def burn_in(self) -> int:
+        """Steps at the start of fragments that bring a network's memory up to date, and are not learned from."""
+        return 0
+
+    def _train_pass(self, obs: Tensor | SequenceBatch) -> tuple[Tensor, Tensor]:
+        """Outputs and values float [B, ...] at observations [B, obs_dim] or along sequences, for gradients. Dropout is
+        on; what it draws follows from the seed and the steps done, so that a resumed run draws the same."""
         if isinstance(self.policy, ActorCritic) or not self.policy.has_noise:
-            return self._forward(obs)
+            return self._outputs_and_values(obs)
         self._passes += 1
         # Within it PyTorch's global generator is ours.
         with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
             torch.manual_seed(int(stream(self._seed, self.steps, self._passes)) >> 1)
             self.policy.train()
             try:
-                return self._forward(obs)
+                return self._outputs_and_values(obs)
             finally:
                 self.policy.eval()
+
+    def _outputs_and_values(self, obs: Tensor | SequenceBatch) -> tuple[Tensor, Tensor]:
+        if isinstance(obs, Tensor):
+            return self._forward(obs)
+        assert not isinstance(self.policy, ActorCritic)
+        outputs, values, _ = self.policy.sequences(*obs[:3])
+        return outputs, values
 
     def _descend(
         self, outputs: Sequence[Tensor], gradients: Sequence[Tensor], learning_rate: float

@@ -17,6 +17,7 @@ class AsyncPPOConfig(PPOConfig):
     """Hyper-parameters of PPO that learns while experience is collected."""
 
     max_staleness: hp.MaxStaleness = 2
+    burn_in: hp.BurnIn = 0
     correct_off_policy: Annotated[
         bool, Field(description="correct experience of older policies by V-trace, as impala always does")
     ] = True
@@ -33,6 +34,10 @@ class AsyncPPO(PPO):
     @property
     def max_staleness(self) -> int:
         return self.config.max_staleness
+
+    @property
+    def burn_in(self) -> int:
+        return self.config.burn_in
 
     def update(self, experience: Sequence[Fragment], watch: Stopwatch) -> None:
         corrected = self.max_staleness > 0 and self.config.correct_off_policy

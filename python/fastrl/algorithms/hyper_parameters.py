@@ -55,3 +55,11 @@ MaxStaleness = Annotated[
     ),
     Setting(resumable=True, option="--max-staleness", common=True),
 ]
+BurnIn = Annotated[
+    int,
+    Field(
+        ge=0,
+        description="with a memory: first steps of each fragment that only bring the memory, which older policies left,"
+        " up to date, and are not learned from",
+    ),
+]

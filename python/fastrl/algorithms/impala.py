@@ -6,6 +6,7 @@ from typing import Annotated, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
@@ -30,6 +31,7 @@ class ImpalaConfig(ActorCriticConfig):
     trace_lambda: Annotated[
         float, Field(ge=0, le=1, description="V-trace: 0 trusts the value function, 1 the rewards")
     ] = 1.0
+    burn_in: hp.BurnIn = 0
     rho_clip: Annotated[
         float, Field(gt=0, description="V-trace: most that an action's probability ratio weighs")
     ] = 1.0
@@ -121,48 +123,48 @@ class Impala(ActorCriticLearner):
     def max_staleness(self) -> int:
         return self.config.max_staleness
 
+    @property
+    def burn_in(self) -> int:
+        return self.config.burn_in
+
     def learn(self, watch: Stopwatch) -> ImpalaMetrics:
         config, rollout = self.config, self.rollout
         learning_rate = self._scheduled(config.learning_rate, config.final_learning_rate)
         entropy_coef = self._scheduled(config.entropy_coef, config.final_entropy_coef)
         with watch("update"):
-            # One pass serves the corrections and the gradient. The row after the last has a value only.
-            outputs, all_values = self._train_pass(rollout.tensors["obs"].flatten(0, 1).to(self.device))
-            values, log_std = all_values[: len(rollout)], self.policy.log_std
+            # One pass serves the corrections and the gradient.
+            outputs, values, places = self._pass() if self._sequences is None else self._sequence_pass()
             log_probs, entropy = log_probs_and_entropy(
-                outputs[: len(rollout)],
-                log_std,
-                self.rollout.flat("actions").to(self.device),
-                self._choices,
+                outputs, self.policy.log_std, self._samples("actions", places), self._choices
             )
-            rollout.values[:] = all_values.detach().cpu().numpy().reshape(rollout.values.shape)
         with watch("returns"):
-            log_ratios = log_probs.detach().cpu().numpy().reshape(rollout.log_probs.shape) - rollout.log_probs
-            cut_off = rollout.cut_off()
-            rollout.final_values[cut_off] = self._values(rollout.final_obs[cut_off])
             self._check_outputs()
+            # What happened before the learned steps does not matter to them.
+            log_ratios = np.zeros(len(rollout), np.float32)
+            log_ratios[places] = log_probs.detach().cpu().numpy() - rollout.log_probs.reshape(-1)[places]
             rollout.compute_vtrace(
-                log_ratios,
+                log_ratios.reshape(rollout.log_probs.shape),
                 config.gamma,
                 trace_lambda=config.trace_lambda,
                 rho_clip=config.rho_clip,
                 c_clip=config.c_clip,
                 reward_scale=self._reward_scale,
             )
-            explained = explained_variance(rollout.returns, rollout.values[:-1])
-            if config.normalize_advantages:
-                rollout.advantages -= rollout.advantages.mean()
-                rollout.advantages /= rollout.advantages.std() + 1e-8
-        with watch("update"):
-            advantages, returns = (
-                self.rollout.flat(name).to(self.device) for name in ("advantages", "returns")
+            explained = explained_variance(
+                rollout.returns.reshape(-1)[places], rollout.values[:-1].reshape(-1)[places]
             )
+            if config.normalize_advantages:
+                learned = rollout.advantages.reshape(-1)[places]
+                rollout.advantages -= learned.mean()
+                rollout.advantages /= learned.std() + 1e-8
+        with watch("update"):
+            advantages, returns = (self._samples(name, places) for name in ("advantages", "returns"))
             losses = impala_losses(log_probs, entropy, values, advantages, returns)
             loss = losses.policy_loss + config.value_coef * losses.value_loss - entropy_coef * losses.entropy
             grad_norm = self._descend((loss,), (torch.ones_like(loss),), learning_rate)
             self.policy.update_statistics(self.rollout.flat("obs"))
             self._check_parameters()
-        ratios = np.exp(np.minimum(log_ratios, 80))
+        ratios = np.exp(np.minimum(log_ratios[places], 80))
         return ImpalaMetrics(
             policy_loss=losses.policy_loss.item(),
             value_loss=losses.value_loss.item(),
@@ -174,3 +176,27 @@ class Impala(ActorCriticLearner):
             learning_rate=learning_rate,
             entropy_coef=entropy_coef,
         )
+
+    def _pass(self) -> tuple[Tensor, Tensor, slice]:
+        """Outputs and values at the rollout's samples, and which these are, all; fills the rollout's values."""
+        rollout = self.rollout
+        # The row after the last has a value only.
+        outputs, values = self._train_pass(rollout.tensors["obs"].flatten(0, 1).to(self.device))
+        rollout.values[:] = values.detach().cpu().numpy().reshape(rollout.values.shape)
+        cut_off = rollout.cut_off()
+        rollout.final_values[cut_off] = self._values(rollout.final_obs[cut_off])
+        return outputs[: len(rollout)], values[: len(rollout)], slice(None)
+
+    def _sequence_pass(self) -> tuple[Tensor, Tensor, NDArray[np.int64]]:
+        """Does as `_pass` along sequences of steps, for those that are learned from."""
+        assert self._sequences is not None
+        batch = self._sequences.learned(self.rollout)
+        outputs, values = self._train_pass(batch)
+        self._sequences.write_values(batch, values)
+        steps = torch.from_numpy(batch.packed.is_step).to(self.device)
+        return outputs[steps], values[steps], batch.packed.places[batch.packed.is_step]
+
+    def _samples(self, name: str, places: slice | NDArray[np.int64]) -> Tensor:
+        """Some samples of an array of the rollout."""
+        samples = self.rollout.flat(name)
+        return (samples if isinstance(places, slice) else samples[torch.from_numpy(places)]).to(self.device)

@@ -12,6 +12,7 @@ from fastrl.networks.action_space import Actions
 from fastrl.networks.actor_critic import Activation, ActorCritic
 from fastrl.networks.compiled_actor import MAX_OBS_DIM
 from fastrl.networks.encoders import EncoderKind
+from fastrl.networks.memory import MemoryKind
 from fastrl.networks.own_network import OwnPolicy
 from fastrl.networks.policy_network import EncodedPolicy
 from fastrl.networks.torch_actor import PolicyNet
@@ -59,6 +60,15 @@ class NetworkConfig:
             ge=0, lt=1, description="share of the hidden layers' outputs that are set to zero while learning"
         ),
     ] = 0.0
+    memory: Annotated[
+        MemoryKind,
+        Field(
+            description="a recurrent layer after the hidden ones, which policy and value function share, for"
+            " environments that do not show their whole state: gru or lstm"
+        ),
+        Setting(common=True),
+    ] = "none"
+    memory_size: Annotated[int, Field(ge=1, description="number of outputs of the recurrent layer")] = 64
     initial_log_std: hp.InitialLogStd = 0.0
     network: Annotated[
         str | None,
@@ -99,6 +109,9 @@ def make_network(
     Raises:
         ValueError: settings that do not suit the observations, or a network of the user's that does not fit.
     """
+    if config.memory != "none" and (config.network is not None or config.shared_trunk is False):
+        other = "a network of your own" if config.network is not None else "shared_trunk false"
+        raise ValueError(f"memory does not go with {other}: set memory to none, or leave that out")
     if config.network is not None:
         return OwnPolicy(
             config.network,
@@ -119,9 +132,10 @@ def make_network(
             f"the encoder {config.encoder} is for images (uint8, 2 or 3 dimensions), the observations have none: set"
             " encoder to auto"
         )
-    shared = has_images if config.shared_trunk is None else config.shared_trunk
+    remembers = config.memory != "none"
+    shared = has_images or remembers if config.shared_trunk is None else config.shared_trunk
     plain = not (has_images or shared or config.layer_norm or config.dropout)
-    if plain and actions.kind != "multi_discrete" and obs_rows.size <= MAX_OBS_DIM:
+    if plain and obs_rows.size <= MAX_OBS_DIM:
         return ActorCritic(
             obs_rows.size,
             actions.size,
@@ -142,6 +156,8 @@ def make_network(
         layer_norm=config.layer_norm,
         dropout=config.dropout,
         normalize_obs=normalize_obs,
+        memory=config.memory,
+        memory_size=config.memory_size,
         continuous=actions.is_box,
         initial_log_std=config.initial_log_std,
         generator=generator,

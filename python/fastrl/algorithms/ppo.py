@@ -14,6 +14,7 @@ from fastrl.algorithms import hyper_parameters as hp
 from fastrl.algorithms.actor_critic import ActorCriticConfig, ActorCriticLearner
 from fastrl.algorithms.ppo_loss import log_probs_of, surrogate_gradient
 from fastrl.algorithms.protocol import Problem
+from fastrl.algorithms.sequence_passes import SequenceBatch
 from fastrl.networks.distributions import Choices, mask_logits
 from fastrl.networks.parameters import generator_of
 from fastrl.rollout.fragment import Fragment
@@ -30,7 +31,9 @@ class PPOConfig(ActorCriticConfig):
     minibatch_size: Annotated[
         int,
         Field(
-            ge=1, description="at most this many samples in a gradient step; minibatches are of equal size"
+            ge=1,
+            description="at most this many samples in a gradient step; minibatches are of equal size, and with a memory"
+            " of whole fragments of some environments",
         ),
     ] = 4096
     gae_lambda: hp.GaeLambda = 0.95
@@ -86,7 +89,9 @@ class Minibatch(NamedTuple):
         rollout.
     """
 
-    obs: Tensor  # [D, obs_dim], the different observations
+    obs: (
+        Tensor | SequenceBatch
+    )  # [D, obs_dim], the different observations; or sequences, each sample with its own
     rows: Tensor  # int64 [B], which of them each sample has
     actions: Tensor  # int64 [B] or [B, n], or draws float32 [B, n]
     log_probs: Tensor  # float32 [B], when the actions were chosen
@@ -282,6 +287,10 @@ class PPO(ActorCriticLearner):
     def _evaluate(self) -> None:
         """Values of all observations of the rollout, and of the last ones of episodes that were cut off."""
         rollout = self.rollout
+        if self._sequences is not None:
+            self._outputs = self._sequences.evaluate(rollout)
+            self._check_outputs()
+            return
         rollout.find_groups(merge=not self._has_images)
         rollout.values[:] = self._values(rollout.distinct("obs"))[rollout.groups]
         cut_off = rollout.cut_off()
@@ -291,21 +300,38 @@ class PPO(ActorCriticLearner):
     def _log_probs(self) -> NDArray[np.float32]:
         """Log-probabilities of the rollout's actions under the policy as it is, float32 [T, N]; after `_evaluate`."""
         rollout = self.rollout
-        outputs = self._in_chunks(self.policy.outputs, rollout.distinct("obs"))
         with torch.inference_mode():
-            if rollout.masks is not None:
-                outputs = mask_logits(outputs, torch.from_numpy(rollout.distinct("masks")))
+            if self._sequences is None:
+                outputs = self._in_chunks(self.policy.outputs, rollout.distinct("obs"))
+                if rollout.masks is not None:
+                    outputs = mask_logits(outputs, torch.from_numpy(rollout.distinct("masks")))
+                of_samples = outputs.index_select(0, rollout.flat("groups"))
+            else:
+                masks = None if rollout.masks is None else rollout.flat("masks")
+                of_samples = mask_logits(self._outputs, masks)
             log_std = None if self.policy.log_std is None else self.policy.log_std.cpu()
-            of_samples = outputs.index_select(0, self.rollout.flat("groups"))
             log_probs = log_probs_of(of_samples, log_std, self.rollout.flat("actions"), self._choices).numpy()
         chosen: NDArray[np.float32] = log_probs.reshape(rollout.log_probs.shape)
         return chosen
 
     def _minibatches(self) -> Iterator[Minibatch]:
-        """Each epoch's samples in a new order, in equal parts."""
+        """Each epoch's samples in a new order, in equal parts; with a memory rows of fragments in a new order."""
         rollout = self.rollout
         names = ("actions", "log_probs", "advantages", "returns", "values")
         samples = {name: self.rollout.flat(name).to(self.device) for name in names}
+        if self._sequences is not None:
+            for _ in range(self.config.num_epochs):
+                for sequences in self._sequences.minibatches(self.config.minibatch_size, self._shuffling):
+                    places = torch.from_numpy(sequences.packed.places).to(self.device)
+                    yield Minibatch(
+                        obs=sequences,
+                        rows=torch.arange(len(places), device=self.device),
+                        masks=None
+                        if rollout.masks is None
+                        else rollout.flat("masks").to(self.device)[places],
+                        **{name: sample[places] for name, sample in samples.items()},
+                    )
+            return
         groups = self.rollout.flat("groups").to(self.device)
         obs = torch.from_numpy(rollout.distinct("obs"))
         if not self._has_images:

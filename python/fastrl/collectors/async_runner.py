@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fastrl.collectors.env_runner import PARTS, Arrays, Stopped, arrays_for, check_masks
 from fastrl.collectors.protocol import Plan, expect_spaces
-from fastrl.collectors.running import RunningEpisode, actions_of, reached
+from fastrl.collectors.running import RunningEpisode, actions_of, reached, state_of
 from fastrl.collectors.vector_backends import expect_masks, native_vector_env
 from fastrl.collectors.vector_runner import End, EpisodeSink, episode_arrays
 from fastrl.envs.async_vector import AsyncNativeVectorEnv, Batch
@@ -75,6 +75,7 @@ class AsyncEnvRunner:
         self._ready = ready
         self._actions = plan.actions
         self._streams, self._steps = np.zeros(rows, np.uint64), np.zeros(rows, np.int64)
+        self._states = plan.zero_states(rows)
         self._returns = np.zeros(rows)
         self._last = np.zeros((rows, plan.obs_dim), plan.obs_rows.dtype)
         self._started = False
@@ -93,6 +94,8 @@ class AsyncEnvRunner:
                 self._replay(running)
             self._started = True
         out["obs"][0] = self._last
+        if self._states is not None:
+            out["states"][...] = self._states
         at = np.zeros(self.plan.num_envs, np.int64)
         self._choose_actions(everyone, self._last, at, out)
         while self.backend.env.in_flight:
@@ -117,6 +120,8 @@ class AsyncEnvRunner:
             if more.any():
                 self._choose_actions(rows[more], batch.obs[more], at, out)
         self._last[...] = out["obs"][-1]
+        if self._states is not None:
+            out["next_states"][...] = self._states
         check_masks(self.plan, out, self.plan.num_steps)
         return ends
 
@@ -146,6 +151,9 @@ class AsyncEnvRunner:
         self.diverged = len(self.restarted)
         if self.restarted:
             self._start_and_observe(np.flatnonzero(failed))
+        if self._states is not None:
+            for row in np.flatnonzero(~failed).tolist():
+                self._states[row] = state_of(self.plan, episodes[row])
 
     def run_episodes(self, numbers: range, on_end: EpisodeSink) -> None:
         """Runs the episodes of these numbers.
@@ -201,7 +209,10 @@ class AsyncEnvRunner:
             start = now
         actions = np.empty((len(rows), *self._actions.shape), self._actions.dtype)
         log_probs = np.empty(len(rows), np.float32)
-        self.actor.act(obs, self._streams[rows], self._steps[rows], actions, log_probs, masks)
+        states = None if self._states is None else self._states[rows]
+        self.actor.act(obs, self._streams[rows], self._steps[rows], actions, log_probs, masks, states)
+        if self._states is not None:
+            self._states[rows] = states
         out["actions"][at[rows], rows], out["log_probs"][at[rows], rows] = actions, log_probs
         now = perf_counter()
         self.seconds["inference"] += now - start
@@ -224,6 +235,8 @@ class AsyncEnvRunner:
     def _prepare_episodes(self, rows: NDArray[np.int64]) -> None:
         self._streams[rows] = act_streams(self.plan.seed, self.env_indices[rows], self.numbers[rows])
         self._steps[rows], self._returns[rows] = 0, 0.0
+        if self._states is not None:
+            self._states[rows] = 0
 
     def _receive(self, count: int) -> Batch:
         """Receives as many rows as are ready first, or all that are in flight.

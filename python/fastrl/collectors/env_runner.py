@@ -12,10 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastrl.collectors.protocol import CollectError, Plan, expect_spaces
-from fastrl.collectors.running import RunningEpisode, actions_of, reached
+from fastrl.collectors.running import RunningEpisode, actions_of, reached, state_of
 from fastrl.envs import contract
 from fastrl.networks.compiled_actor import Actor
-from fastrl.rollout.fragment import Fragment, all_finite, allocate, first_not_finite
+from fastrl.rollout.fragment import (
+    STATE_ARRAYS,
+    Fragment,
+    all_finite,
+    allocate,
+    first_not_finite,
+    first_steps,
+)
 from fastrl.utils.seeding import NO_ENV, act_stream, env_seed
 
 PARTS = ("environment", "inference", "buffer", "weights", "waiting")
@@ -48,10 +55,12 @@ class FragmentMeta(NamedTuple):
 
 
 def arrays_for(plan: Plan, rows: int) -> Arrays:
-    """Allocates the arrays that an `EnvRunner` writes: a fragment's, without ``final_obs`` for whole episodes."""
+    """Allocates the arrays that an `EnvRunner` writes: a fragment's, for whole episodes without those that
+    `fragment_of` knows."""
     arrays = allocate_steps(plan, plan.num_steps, rows)
     if plan.unit == "episodes":
-        del arrays["final_obs"]
+        for name in ("final_obs", *STATE_ARRAYS):
+            arrays.pop(name, None)
     return arrays
 
 
@@ -66,6 +75,7 @@ def allocate_steps(plan: Plan, num_steps: int, rows: int) -> Arrays:
         actions.dtype,
         obs_dtype=plan.obs_rows.dtype,
         num_masked=plan.num_masked,
+        state_size=plan.state_size,
     )
 
 
@@ -74,11 +84,12 @@ def fragment_of(
 ) -> Fragment:
     """Makes a fragment of the arrays' first steps, without copying them."""
     steps = meta.num_steps
-    cut = {name: array[:steps] for name, array in arrays.items()}
-    cut["obs"] = arrays["obs"][: steps + 1]
+    cut = first_steps(arrays, steps)
     if plan.unit == "episodes":
         cut["final_obs"] = np.zeros_like(cut["obs"][:steps])
         cut["final_obs"][-1] = cut["obs"][-1]
+        if (states := plan.zero_states(1)) is not None:
+            cut |= dict.fromkeys(STATE_ARRAYS, states)
     return Fragment(
         **cut,
         version=version,
@@ -194,6 +205,7 @@ class EnvRunner:
         self._reset_info: list[tuple[float, ...]] = [()] * rows
         self._returns, self._lengths = [0.0] * rows, [0] * rows
         self._streams, self._steps = np.zeros(rows, np.uint64), np.zeros(rows, np.int64)
+        self._states = plan.zero_states(rows)
 
     @property
     def actor(self) -> Actor:
@@ -296,6 +308,8 @@ class EnvRunner:
             self._reset_info[row] = contract.info_values(plan.env.id, plan.episode_info, info)
         self._returns[row], self._lengths[row] = 0.0, 0
         self._streams[row], self._steps[row] = act_stream(plan.seed, env_index, number), 0
+        if self._states is not None:
+            self._states[row] = 0
         self.seconds["environment"] += perf_counter() - start
 
     def _read_mask(self, row: int, info: Mapping[str, Any]) -> None:
@@ -327,6 +341,8 @@ class EnvRunner:
         same = not over and reached(episode, self._obs[row])
         if same and len(drawn):
             self._read_mask(row, info)
+        if same and self._states is not None:
+            self._states[row] = state_of(self.plan, episode)
         self.seconds["environment"] += perf_counter() - start
         if not same:
             self._reset(row)
@@ -344,7 +360,7 @@ class EnvRunner:
         obs, actions, log_probs, rewards = out["obs"], out["actions"], out["log_probs"], out["rewards"]
         terminations, truncations, final_obs = out["terminations"], out["truncations"], out.get("final_obs")
         masks, keys = out.get("masks"), plan.episode_info
-        current, streams, steps = self._obs, self._streams, self._steps
+        current, streams, steps, states = self._obs, self._streams, self._steps, self._states
         returns, lengths = self._returns, self._lengths
         numbers_before, lengths_before = self.numbers.copy(), lengths.copy()
         ended = FragmentMeta(longest, [], [], [], [])
@@ -354,12 +370,14 @@ class EnvRunner:
         if final_obs is not None:
             final_obs[...] = 0
         obs[0] = current
+        if states is not None and not whole:
+            out["states"][...] = states
         for t in range(longest):
             if stop[0]:
                 raise Stopped
             if masks is not None:
                 masks[t] = self._masks
-            act(obs[t], streams, steps, actions[t], log_probs[t], None if masks is None else masks[t])
+            act(obs[t], streams, steps, actions[t], log_probs[t], None if masks is None else masks[t], states)
             # Environments get Python numbers, and arrays that are not written to later.
             chosen = to_envs(actions[t])
             steps += 1
@@ -400,6 +418,8 @@ class EnvRunner:
             if whole and ended.lengths:
                 ended = ended._replace(num_steps=t + 1)
                 break
+        if states is not None and not whole:
+            out["next_states"][...] = states
         check_finite(plan, out, ended.num_steps, self.env_indices.tolist(), numbers_before, lengths_before)
         check_masks(plan, out, ended.num_steps)
         now = perf_counter()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
+import numpy as np
 from gymnasium.spaces import Space
+from numpy.typing import NDArray
 
 from fastrl.envs.rows import ActionRows, ObsRows
 from fastrl.networks.action_space import Actions
@@ -104,6 +107,15 @@ class Plan:
     def obs_dim(self) -> int:
         """D: observations are rows [D] of the dtype ``obs_rows.dtype``."""
         return self.obs_rows.size
+
+    @functools.cached_property
+    def state_size(self) -> int:
+        """Length of the actor's state in each environment; 0 without memory."""
+        return self.make_actor().state_size
+
+    def zero_states(self, rows: int) -> NDArray[np.float32] | None:
+        """States of the actor at the start of episodes, float32 [rows, state_size]; None without memory."""
+        return np.zeros((rows, self.state_size), np.float32) if self.state_size else None
 
 
 def partition_envs(plan: Plan, workers: int) -> list[range]:

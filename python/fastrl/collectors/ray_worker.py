@@ -19,6 +19,7 @@ from fastrl.collectors.failures import last_line
 from fastrl.collectors.protocol import CollectError, Plan
 from fastrl.collectors.resources import memory_of
 from fastrl.collectors.running import RunningEpisode
+from fastrl.rollout.fragment import first_steps
 
 # Seconds between looks at the memory of a worker.
 _MEMORY_INTERVAL_S = 5.0
@@ -96,12 +97,7 @@ class RunnerActor:
             for number in numbers or (None,):
                 arrays = arrays_for(runner.plan, len(runner.env_indices))
                 meta = runner.run_steps(arrays) if number is None else runner.run_episode(number, arrays)
-                steps = meta.num_steps
-                cut = {
-                    name: array[: steps + 1] if name == "obs" else array[:steps]
-                    for name, array in arrays.items()
-                }
-                fragments.append((cut, meta))
+                fragments.append((first_steps(arrays, meta.num_steps), meta))
 
         return self._answer(fragments, work)
 

@@ -29,10 +29,12 @@ class RunningEpisode(NamedTuple):
     Attributes:
         actions: as they were drawn, in `action_dtype`.
         obs: the last observation's row [D]; empty if the episode has not been reset yet.
+        state: the actor's memory after these steps, float32 [state_size]; empty without memory, or without ``obs``.
     """
 
     actions: bytes = b""
     obs: bytes = b""
+    state: bytes = b""
 
 
 def action_dtype(plan: Plan) -> np.dtype[Any]:
@@ -47,6 +49,11 @@ def actions_of(plan: Plan, episode: RunningEpisode) -> NDArray[Any]:
     return actions.astype(plan.actions.dtype, copy=False)
 
 
+def state_of(plan: Plan, episode: RunningEpisode) -> NDArray[np.float32]:
+    """The actor's memory of an episode, float32 [state_size]."""
+    return np.frombuffer(episode.state or bytes(4 * plan.state_size), np.float32)
+
+
 def check_running(plan: Plan, episode: RunningEpisode) -> None:
     """Refuses actions or observations that do not fit the plan.
 
@@ -59,6 +66,9 @@ def check_running(plan: Plan, episode: RunningEpisode) -> None:
         plan.obs_rows.dtype.itemsize * plan.obs_dim,
     ):
         raise ValueError("the state's running episodes have other actions or observations than the plan")
+    expected = 4 * plan.state_size if episode.obs else 0
+    if len(episode.state) != expected or not np.isfinite(state_of(plan, episode)).all():
+        raise ValueError("the state's running episodes have another memory than the plan's actor")
     if not plan.actions.is_box and (actions_of(plan, episode) >= plan.actions.nvec).any():
         raise ValueError(f"the state's running episodes have actions that are not in {plan.action_space}")
 
@@ -85,6 +95,7 @@ class RunningEpisodes:
         # True once the row's episode has been reset and has an observation.
         self._started = np.zeros(rows, np.bool_)
         self._obs = np.zeros((rows, plan.obs_dim), plan.obs_rows.dtype)
+        self._states = np.zeros((rows, plan.state_size), np.float32)
         # Actions of all rows, [T, R, ...] each, the newest last; as far back as the longest episode needs.
         self._blocks: deque[NDArray[Any]] = deque()
         self._steps = 0
@@ -103,6 +114,8 @@ class RunningEpisodes:
             self._lengths = np.where(ended.any(0), since, self._lengths + len(ended))
             self._started[:] = True
             self._obs[...] = fragment.obs[-1]
+            if fragment.next_states is not None:
+                self._states[...] = fragment.next_states
             for env_index, number in fragment.episodes.tolist():
                 self._numbers[self._rows[env_index]] = number + 1
             self._blocks.append(fragment.actions.astype(action_dtype(self._plan)))
@@ -131,9 +144,10 @@ class RunningEpisodes:
                     actions_taken = (
                         actions[len(actions) - length :, row].tobytes() if actions is not None else b""
                     )
-                    running[env_index] = RunningEpisode(
-                        actions_taken, self._obs[row].tobytes() if self._started[row] else b""
+                    last = (
+                        (self._obs[row].tobytes(), self._states[row].tobytes()) if self._started[row] else ()
                     )
+                    running[env_index] = RunningEpisode(actions_taken, *last)
             return dict(zip(self._env_indices, self._numbers, strict=True)), running
 
     def load(self, numbers: Sequence[int], running: Mapping[int, RunningEpisode]) -> list[RunningEpisode]:
@@ -158,5 +172,6 @@ class RunningEpisodes:
                 block[len(block) - len(actions) :, row] = actions
                 if episodes[row].obs:
                     self._obs[row] = np.frombuffer(episodes[row].obs, self._obs.dtype)
+                self._states[row] = state_of(self._plan, episodes[row])
             self._blocks, self._steps = deque([block]), len(block)
         return episodes

@@ -22,8 +22,10 @@ def packed(state: Mapping[str, Any]) -> dict[str, Any]:
             "env_indices": _int64(running),
             "action_bytes": _int64(len(each.actions) for each in episodes),
             "obs_bytes": _int64(len(each.obs) for each in episodes),
+            "state_bytes": _int64(len(each.state) for each in episodes),
             "actions": b"".join(each.actions for each in episodes),
             "obs": b"".join(each.obs for each in episodes),
+            "states": b"".join(each.state for each in episodes),
         },
     }
 
@@ -35,11 +37,12 @@ def unpacked(saved: Mapping[str, Any]) -> dict[str, Any]:
         ValueError, KeyError: it is damaged.
     """
     kept, running = saved["running"], {}
-    actions, obs = memoryview(kept["actions"]), memoryview(kept["obs"])
-    sizes = (_ints(kept[name]) for name in ("env_indices", "action_bytes", "obs_bytes"))
-    for env_index, action_bytes, obs_bytes in zip(*sizes, strict=True):
-        running[env_index] = RunningEpisode(bytes(actions[:action_bytes]), bytes(obs[:obs_bytes]))
-        actions, obs = actions[action_bytes:], obs[obs_bytes:]
+    left = [memoryview(kept[name]) for name in ("actions", "obs", "states")]
+    sizes = (_ints(kept[name]) for name in ("env_indices", "action_bytes", "obs_bytes", "state_bytes"))
+    for env_index, *lengths in zip(*sizes, strict=True):
+        parts = zip(left, lengths, strict=True)
+        running[env_index] = RunningEpisode(*(bytes(each[:length]) for each, length in parts))
+        left = [each[length:] for each, length in zip(left, lengths, strict=True)]
     numbers = dict(zip(_ints(saved["env_indices"]), _ints(saved["numbers"]), strict=True))
     return {"version": saved["version"], "numbers": numbers, "running": running}
 

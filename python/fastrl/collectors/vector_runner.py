@@ -20,10 +20,11 @@ from fastrl.collectors.env_runner import (
 )
 from fastrl.collectors.failures import Failures
 from fastrl.collectors.protocol import CollectError, Plan
-from fastrl.collectors.running import RunningEpisode, actions_of, reached
+from fastrl.collectors.running import RunningEpisode, actions_of, reached, state_of
 from fastrl.collectors.vector_backends import NO_RESET, NativeBackend, VectorBackend
 from fastrl.envs.process_pool import WorkerError
 from fastrl.networks.compiled_actor import Actor
+from fastrl.rollout.fragment import first_steps
 from fastrl.utils.seeding import NO_ENV, act_streams, env_seeds
 
 # An episode that has ended: step of the fragment, environment index, number, return, length, row, values of its infos.
@@ -36,7 +37,7 @@ EpisodeSink = Callable[[Arrays, int, float, tuple[float, ...]], None]
 
 def episode_arrays(kept: Arrays, row: int, length: int) -> Arrays:
     """Copies the first steps of a row."""
-    return {name: array[: length + (name == "obs"), row : row + 1].copy() for name, array in kept.items()}
+    return {name: array[:, row : row + 1].copy() for name, array in first_steps(kept, length).items()}
 
 
 class VectorEnvRunner:
@@ -71,6 +72,7 @@ class VectorEnvRunner:
         self.skipped: NDArray[np.bool_] | None = None
         self.stopped = False
         self._streams, self._steps = np.zeros(num_rows, np.uint64), np.zeros(num_rows, np.int64)
+        self._states = plan.zero_states(num_rows)
         self._returns = np.zeros(num_rows)
         self._last = np.zeros((num_rows, plan.obs_dim), plan.obs_rows.dtype)
         self._started = False
@@ -100,6 +102,8 @@ class VectorEnvRunner:
         ignored = self.backend.ignored
         self.skipped = None if ignored is None else np.zeros(rewards.shape, np.bool_)
         obs[0] = self._last
+        if self._states is not None:
+            out["states"][...] = self._states
         for t in range(self.plan.num_steps):
             self._choose_actions(out, t)
             self._step_envs(out, t)
@@ -122,6 +126,8 @@ class VectorEnvRunner:
                 self._prepare_episodes(ended)
             self.seconds["buffer"] += perf_counter() - start
         self._last[...] = obs[-1]
+        if self._states is not None:
+            out["next_states"][...] = self._states
         if self.backend.num_workers:
             # Compiled environments of fastrl need no check.
             check_finite(self.plan, out, self.plan.num_steps, self.env_indices.tolist(), numbers, steps)
@@ -170,12 +176,16 @@ class VectorEnvRunner:
         self.diverged = int(np.count_nonzero(failed & ~dead))
         if self.restarted:
             self._start_episodes(failed, self._last)
+        if self._states is not None:
+            for row in np.flatnonzero(~failed).tolist():
+                self._states[row] = state_of(self.plan, episodes[row])
 
     def _choose_actions(self, out: Arrays, t: int, rows: NDArray[np.bool_] | None = None) -> None:
         """Chooses the actions of step t; of some rows alone, where a mask is given."""
         start = perf_counter()
         names = ("actions", "log_probs", "masks") if self.plan.action_masks else ("actions", "log_probs")
         arrays = {name: out[name][t] if rows is None else out[name][t].copy() for name in names}
+        states = self._states if rows is None or self._states is None else self._states.copy()
         if self.plan.action_masks:
             self.backend.action_masks(arrays["masks"])
             now = perf_counter()
@@ -188,10 +198,13 @@ class VectorEnvRunner:
             arrays["actions"],
             arrays["log_probs"],
             arrays.get("masks"),
+            states,
         )
         if rows is not None:
             for name, array in arrays.items():
                 out[name][t][rows] = array[rows]
+            if self._states is not None and states is not None:
+                self._states[rows] = states[rows]
         self.seconds["inference"] += perf_counter() - start
 
     def _step_envs(self, out: Arrays, t: int) -> None:
@@ -240,6 +253,8 @@ class VectorEnvRunner:
                 out["final_obs"][t - 1][cut] = obs[cut]
             elif out is not None:
                 self.restarted += np.flatnonzero(mask).tolist()
+                if self._states is not None:
+                    out["states"][mask] = 0
             self.backend.next_seeds[mask] = env_seeds(
                 self.plan.seed, self.env_indices[mask], self.numbers[mask]
             )
@@ -258,6 +273,8 @@ class VectorEnvRunner:
         seed, env_indices, numbers = self.plan.seed, self.env_indices[mask], self.numbers[mask]
         self._streams[mask] = act_streams(seed, env_indices, numbers)
         self._steps[mask], self._returns[mask] = 0, 0.0
+        if self._states is not None:
+            self._states[mask] = 0
         following = self._reserved[mask] if self.plan.unit == "episodes" else numbers + 1
         self.backend.next_seeds[mask] = np.where(
             following < 0, NO_RESET, env_seeds(seed, env_indices, np.maximum(following, 0))

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from fastrl.networks.distributions import log_std_parameter
 from fastrl.networks.normalization import RunningNorm
-from fastrl.networks.parameters import SavedNetwork, check_numbers
+from fastrl.networks.parameters import SavedNetwork, check_numbers, write_parts
 from fastrl.networks.perceptron import Linear, Perceptron
 
 # Those that compiled actors have.
@@ -95,7 +95,8 @@ class ActorCritic(SavedNetwork):
         return obs if self.obs_norm is None else self.obs_norm(obs)
 
     def actor_architecture(self) -> dict[str, Any]:
-        """Arguments that make `fastrl.networks.compiled_actor.MlpActor` the policy of this network, without torch."""
+        """Arguments that make `fastrl.networks.compiled_actor.MlpActor` the policy of this network, without torch, but
+        for the kind of actions if they are of several numbers."""
         return {
             "kind": "discrete" if self.log_std is None else "gaussian",
             "obs_dim": self.obs_dim,
@@ -119,14 +120,7 @@ class ActorCritic(SavedNetwork):
         Raises:
             ValueError: ``out`` is not such an array.
         """
-        parts = self._actor_parts()
-        size = sum(part.numel() for part in parts)
-        if out.shape != (size,) or out.dtype != np.float32:
-            raise ValueError(f"out: expected float32 [{size}], got {out.dtype} {list(out.shape)}")
-        end = 0
-        for part in parts:
-            start, end = end, end + part.numel()
-            out[start:end] = part.detach().cpu().numpy().reshape(-1)
+        write_parts(self._actor_parts(), out)
 
     def _actor_parts(self) -> list[Tensor]:
         """What an actor reads, in order."""

@@ -29,6 +29,11 @@ class Actor(Protocol):
         """Size of what `load` reads, bytes; 0 if there is nothing to load."""
         ...
 
+    @property
+    def state_size(self) -> int:
+        """Length of the memory that it has of each row's episode; 0 without memory."""
+        ...
+
     def load(self, weights: Buffer) -> None:
         """Takes new weights from a contiguous buffer of `weights_nbytes` bytes of float32, which it copies.
 
@@ -45,6 +50,7 @@ class Actor(Protocol):
         actions: NDArray[Any],
         log_probs: NDArray[np.float32],
         masks: NDArray[np.bool_] | None = None,
+        states: NDArray[np.float32] | None = None,
         *,
         greedy: bool = False,
     ) -> None:
@@ -59,6 +65,8 @@ class Actor(Protocol):
             log_probs: float32 [K]; written.
             masks: bool [K, size], choices that are allowed, side by side for each number of a multi-discrete action;
                 None: all.
+            states: float32 [K, state_size], the memory of each row's episode, zeros at its start; read, and replaced by
+                the memory after this step. None without memory.
             greedy: choose the most probable action (of a normal distribution its mean), as evaluation does.
         """
         ...
@@ -90,7 +98,7 @@ MAX_OBS_DIM = 2**16
 
 
 class MlpActor:
-    """A multi-layer perceptron, compiled.
+    """A multi-layer perceptron, compiled; with a memory, a GRU or an LSTM before its last layer.
 
     Args:
         architecture: keyword arguments of `fastrl._native._rust.Mlp`, as ``ActorCritic.actor_architecture()`` gives
@@ -105,6 +113,7 @@ class MlpActor:
         self._architecture = architecture
         self._mlp = Mlp(**architecture, num_threads=num_threads)
         self.weights_nbytes = 4 * self._mlp.num_weights
+        self.state_size = self._mlp.state_size
 
     def with_threads(self, num_threads: int) -> MlpActor:
         """Makes an actor of the same architecture with another number of threads, without weights."""
@@ -121,10 +130,11 @@ class MlpActor:
         actions: NDArray[Any],
         log_probs: NDArray[np.float32],
         masks: NDArray[np.bool_] | None = None,
+        states: NDArray[np.float32] | None = None,
         *,
         greedy: bool = False,
     ) -> None:
-        self._mlp.act(obs, streams, steps, actions, log_probs, masks, greedy=greedy)
+        self._mlp.act(obs, streams, steps, actions, log_probs, masks, states, greedy=greedy)
 
 
 class RandomActor:
@@ -135,6 +145,7 @@ class RandomActor:
     """
 
     weights_nbytes = 0
+    state_size = 0
 
     def __init__(self, action_space: Space[Any]) -> None:
         self._actions = actions = Actions(action_space)
@@ -153,6 +164,7 @@ class RandomActor:
         actions: NDArray[Any],
         log_probs: NDArray[np.float32],
         masks: NDArray[np.bool_] | None = None,
+        states: NDArray[np.float32] | None = None,
         *,
         greedy: bool = False,
     ) -> None:

@@ -160,23 +160,28 @@ def flat_size(network: nn.Module) -> int:
     return sum(tensor.numel() for tensor in network.state_dict().values())
 
 
-@torch.no_grad()
 def write_flat(network: nn.Module, out: NDArray[np.float32]) -> None:
-    """Writes all parameters and buffers of a network one after the other.
+    """Writes all parameters and buffers of a network one after the other: see `write_parts`."""
+    write_parts(list(network.state_dict().values()), out)
+
+
+@torch.no_grad()
+def write_parts(parts: Sequence[Tensor], out: NDArray[np.float32]) -> None:
+    """Writes tensors one after the other.
 
     Args:
-        out: float32 [`flat_size`].
+        out: float32, of as many numbers.
 
     Raises:
         ValueError: ``out`` is not such an array.
     """
-    size = flat_size(network)
+    size = sum(part.numel() for part in parts)
     if out.shape != (size,) or out.dtype != np.float32:
         raise ValueError(f"out: expected float32 [{size}], got {out.dtype} {list(out.shape)}")
     end, flat = 0, torch.from_numpy(out)
-    for tensor in network.state_dict().values():
-        start, end = end, end + tensor.numel()
-        flat[start:end].copy_(tensor.reshape(-1))
+    for part in parts:
+        start, end = end, end + part.numel()
+        flat[start:end].view(part.shape).copy_(part)
 
 
 @torch.no_grad()

@@ -10,9 +10,18 @@ from torch import Tensor, nn
 
 from fastrl.envs.rows import ObsRows
 from fastrl.networks.actor_critic import Activation
+from fastrl.networks.compiled_actor import MAX_OBS_DIM
 from fastrl.networks.distributions import log_std_parameter
 from fastrl.networks.encoders import Decoder, Encoder, EncoderKind, initialize
-from fastrl.networks.parameters import SavedNetwork, check_shapes, flat_size, load_weights, write_flat
+from fastrl.networks.memory import Memory, MemoryKind
+from fastrl.networks.parameters import (
+    SavedNetwork,
+    check_shapes,
+    flat_size,
+    load_weights,
+    write_flat,
+    write_parts,
+)
 from fastrl.networks.perceptron import Linear
 
 # Of the numbers that a file's observation space may have, for each number of its weights. Encoders have more weights
@@ -33,6 +42,8 @@ class TorchPolicy(SavedNetwork):
         log_std: of a Gaussian, Parameter [num_actions]; None for discrete actions. The learner keeps it within
             `fastrl.networks.distributions.LOG_STD_RANGE`.
         has_noise: it draws random numbers in ``train()`` mode, as dropout does.
+        state_size: length of its memory of an episode; 0: it has none. With a memory the policy and the values depend
+            on the steps before, and `sequences` alone computes them.
     """
 
     kind: ClassVar[str]
@@ -40,6 +51,7 @@ class TorchPolicy(SavedNetwork):
     num_actions: int
     log_std: nn.Parameter | None
     has_noise: bool
+    state_size: int = 0
 
     def forward(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """``outputs(rows)`` and ``value(rows)``."""
@@ -53,6 +65,24 @@ class TorchPolicy(SavedNetwork):
     def value(self, rows: Tensor) -> Tensor:
         """Expected discounted returns float [B] at observations [B, size]."""
         return self(rows)[1]
+
+    def sequences(self, rows: Tensor, batch_sizes: Tensor, states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The policy and the values along sequences of steps, see `fastrl.networks.memory.Memory.forward`.
+
+        Args:
+            rows: observations [P, size].
+            batch_sizes: int64 [L], sequences that have a first, a second, ... step; on the CPU.
+            states: float32 [S, state_size], before the first steps.
+
+        Returns:
+            Outputs [P, num_actions], values [P], and the states after the last steps [S, state_size].
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no memory")
+
+    def actor_architecture(self) -> dict[str, Any] | None:
+        """Arguments that make `fastrl.networks.compiled_actor.MlpActor` the policy of this network, without torch, but
+        for the kind of actions if they are of several numbers; None if it has no compiled form."""
+        return None
 
     def update_statistics(self, rows: Tensor) -> None:
         """Adds observations [B, size] to the running statistics that whiten them, if there are any."""
@@ -72,7 +102,8 @@ class TorchPolicy(SavedNetwork):
         return 4 * flat_size(self)
 
     def actor_weights(self, out: NDArray[np.float32]) -> None:
-        """Writes what ``TorchActor.load`` reads: all weights and statistics, as they are now.
+        """Writes what its actor's ``load`` reads, the weights and statistics as they are now: all of them, or those of
+        the policy if it has a compiled form.
 
         Args:
             out: float32 [``actor_nbytes`` / 4].
@@ -99,6 +130,8 @@ class EncodedPolicy(TorchPolicy):
         layer_norm: normalise the inputs of the activations of linear layers.
         dropout: share of linear layers' outputs that are set to zero while learning.
         normalize_obs: whiten numbers that are not of images by the running statistics in ``obs_norm``.
+        memory: a recurrent layer between the shared encoder and the last layers.
+        memory_size: number of its outputs.
         continuous: actions are draws from a Gaussian.
         initial_log_std: of the Gaussian.
         generator: where the initial weights come from; None: torch's global generator.
@@ -118,6 +151,8 @@ class EncodedPolicy(TorchPolicy):
         layer_norm: bool = False,
         dropout: float = 0.0,
         normalize_obs: bool = False,
+        memory: MemoryKind = "none",
+        memory_size: int = 64,
         continuous: bool = False,
         initial_log_std: float = 0.0,
         generator: torch.Generator | None = None,
@@ -133,8 +168,14 @@ class EncodedPolicy(TorchPolicy):
             "layer_norm": layer_norm,
             "dropout": dropout,
             "normalize_obs": normalize_obs,
+            "memory": memory,
+            "memory_size": memory_size,
             "continuous": continuous,
         }
+        if memory != "none" and not shared_trunk:
+            raise ValueError(
+                "policy and value of a network with a memory share it: shared_trunk cannot be false"
+            )
         self.obs_rows = ObsRows.from_state(obs)
         self.num_actions = num_actions
         self.has_noise = dropout > 0
@@ -153,8 +194,13 @@ class EncodedPolicy(TorchPolicy):
 
         self.actor_trunk = trunk()
         self.critic_trunk = None if shared_trunk else trunk()
-        self.actor = Linear(self.actor_trunk.size, num_actions)
-        self.critic = Linear(self.actor_trunk.size, 1)
+        self.memory: Memory | None = None
+        features = self.actor_trunk.size
+        if memory != "none":
+            self.memory = Memory(memory, features, memory_size, generator)
+            features, self.state_size = memory_size, self.memory.state_size
+        self.actor = Linear(features, num_actions)
+        self.critic = Linear(features, 1)
         initialize(self.actor, 0.01, generator)
         initialize(self.critic, 1.0, generator)
         self.log_std = log_std_parameter(num_actions, initial_log_std) if continuous else None
@@ -174,8 +220,53 @@ class EncodedPolicy(TorchPolicy):
         values: Tensor = self.critic(trunk(*self.decoder(rows))).squeeze(-1)
         return values
 
+    def sequences(self, rows: Tensor, batch_sizes: Tensor, states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        if self.memory is None:
+            return super().sequences(rows, batch_sizes, states)
+        features, after = self.memory(self.actor_trunk(*self.decoder(rows)), batch_sizes, states)
+        return self.actor(features), self.critic(features).squeeze(-1), after
+
     def update_statistics(self, rows: Tensor) -> None:
         self.decoder.update_statistics(rows)
+
+    def actor_architecture(self) -> dict[str, Any] | None:
+        built = self._architecture
+        if self.decoder.images or built["layer_norm"] or self.obs_rows.size > MAX_OBS_DIM:
+            return None
+        return {
+            "kind": "discrete" if self.log_std is None else "gaussian",
+            "obs_dim": self.obs_rows.size,
+            "outputs": self.num_actions,
+            "hidden": built["hidden"],
+            "activation": built["activation"],
+            "obs_clip": None if self.decoder.norm is None else self.decoder.norm.clip,
+            "memory": built["memory"],
+            "memory_size": 0 if self.memory is None else self.memory.size,
+        }
+
+    def _actor_parts(self) -> list[Tensor]:
+        """What the compiled actor reads."""
+        norm = self.decoder.norm
+        parts = [] if norm is None else [norm.mean, norm.scale()]
+        layers = [layer for layer in self.actor_trunk.modules() if isinstance(layer, Linear)]
+        for layer in layers:
+            parts += [layer.weight.t(), layer.bias]
+        if (memory := self.memory) is not None:
+            parts += [memory.weight_ih.t(), memory.bias_ih, memory.weight_hh.t(), memory.bias_hh]
+        parts += [self.actor.weight.t(), self.actor.bias]
+        return parts if self.log_std is None else [*parts, self.log_std]
+
+    @property
+    def actor_nbytes(self) -> int:
+        if self.actor_architecture() is None:
+            return super().actor_nbytes
+        return 4 * sum(part.numel() for part in self._actor_parts())
+
+    def actor_weights(self, out: NDArray[np.float32]) -> None:
+        if self.actor_architecture() is None:
+            super().actor_weights(out)
+        else:
+            write_parts(self._actor_parts(), out)
 
     @classmethod
     def without_weights(cls, architecture: Mapping[str, Any]) -> Self:

@@ -17,7 +17,7 @@ from fastrl.networks.actor_critic import ActorCritic
 from fastrl.networks.compiled_actor import Actor, ActorSpec, MlpActor
 from fastrl.networks.distributions import choices_of, gaussian_log_probs, mask_logits, sample_actions
 from fastrl.networks.own_network import OwnPolicy
-from fastrl.networks.parameters import read_flat
+from fastrl.networks.parameters import flat_size, read_flat
 from fastrl.networks.policy_network import EncodedPolicy, TorchPolicy
 from fastrl.utils.seeding import normals, uniforms, uniforms_of_parts
 
@@ -50,7 +50,8 @@ class TorchActor:
         self._network.requires_grad_(False)
         self._actions = Actions.from_state(actions)
         self._choices = choices_of(self._actions)
-        self.weights_nbytes = self._network.actor_nbytes
+        self.weights_nbytes = 4 * flat_size(self._network)
+        self.state_size = self._network.state_size
 
     def load(self, weights: Buffer) -> None:
         read_flat(self._network, np.frombuffer(memoryview(weights).cast("B"), np.float32))
@@ -64,17 +65,35 @@ class TorchActor:
         actions: NDArray[Any],
         log_probs: NDArray[np.float32],
         masks: NDArray[np.bool_] | None = None,
+        states: NDArray[np.float32] | None = None,
         *,
         greedy: bool = False,
     ) -> None:
         """See `fastrl.networks.compiled_actor.Actor.act`."""
-        rows = torch.from_numpy(obs)
-        outputs = torch.cat([self._network.outputs(chunk).float() for chunk in rows.split(CHUNK)])
+        parts = range(0, len(obs), CHUNK)
+        outputs = torch.cat(
+            [
+                self._outputs(
+                    obs[part : part + CHUNK], None if states is None else states[part : part + CHUNK]
+                )
+                for part in parts
+            ]
+        )
         if masks is not None:
             outputs = mask_logits(outputs, torch.from_numpy(masks))
         drawn, chances = self._draw(outputs, streams, steps, greedy)
         actions[...] = drawn.numpy()
         log_probs[...] = chances.numpy()
+
+    def _outputs(self, obs: NDArray[Any], states: NDArray[np.float32] | None) -> Tensor:
+        """Outputs of some rows, whose states it replaces."""
+        rows = torch.from_numpy(obs)
+        if states is None:
+            return self._network.outputs(rows).float()
+        before = torch.from_numpy(states)
+        outputs, _, after = self._network.sequences(rows, torch.tensor([len(rows)]), before)
+        before.copy_(after)
+        return outputs.float()
 
     def _draw(
         self, outputs: Tensor, streams: NDArray[np.uint64], steps: NDArray[np.int64], greedy: bool
@@ -128,8 +147,12 @@ def actor_spec(policy: PolicyNet, actions: Actions) -> ActorSpec:
     Args:
         actions: that the network's draws become.
     """
-    if isinstance(policy, ActorCritic):
-        return functools.partial(MlpActor, policy.actor_architecture())
+    compiled = policy.actor_architecture()
+    if compiled is not None:
+        if actions.kind == "multi_discrete":
+            compiled |= {"kind": "multi_discrete", "nvec": actions.nvec.tolist()}
+        return functools.partial(MlpActor, compiled)
+    assert not isinstance(policy, ActorCritic)
     state = policy.state()
     return functools.partial(TorchActor, state["kind"], state["architecture"], actions.state())
 

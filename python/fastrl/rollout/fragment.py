@@ -31,6 +31,9 @@ class Fragment:
         episodes: int64 [E, 2], their environment indices and numbers.
         masks: bool [T, R, M], which of M choices (see ``Plan.action_masks``) the environment allowed at ``obs``; None
             unless the plan asks for masks.
+        states: float32 [R, state_size], the actor's memory of the running episodes before the first step, zeros where
+            one starts; None without memory.
+        next_states: the same after the last step.
         episode_info: float64 [E] for each key of ``Plan.episode_info``: the value in the last info of the episode, or
             else in the info of its reset; NaN where neither has the key.
 
@@ -51,6 +54,8 @@ class Fragment:
     lengths: NDArray[np.int64]
     episodes: NDArray[np.int64]
     masks: NDArray[np.bool_] | None = None
+    states: NDArray[np.float32] | None = None
+    next_states: NDArray[np.float32] | None = None
     episode_info: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
 
     @property
@@ -81,6 +86,9 @@ class Fragment:
 
 STEP_ARRAYS = ("actions", "log_probs", "rewards", "terminations", "truncations", "final_obs")
 
+# Those that have a row for each environment and none for each step.
+STATE_ARRAYS = ("states", "next_states")
+
 
 def allocate(
     num_steps: int,
@@ -91,23 +99,39 @@ def allocate(
     *,
     obs_dtype: Any = np.float32,
     num_masked: int = 0,
+    state_size: int = 0,
 ) -> dict[str, NDArray[Any]]:
-    """Arrays for ``obs`` and `STEP_ARRAYS` of a fragment, and for ``masks`` if there are any; zeros.
+    """Arrays for ``obs`` and `STEP_ARRAYS` of a fragment, and for ``masks``, ``states`` and ``next_states`` if there
+    are any; zeros.
 
     Args:
         action_shape, action_dtype: of one draw, see `fastrl.networks.action_space.Actions`.
         num_masked: width of the action masks; 0: no masks.
+        state_size: of the actor's memory; 0: none.
     """
     steps = (num_steps, num_rows)
     masks = {"masks": np.zeros((*steps, num_masked), np.bool_)} if num_masked else {}
-    return masks | {
-        "obs": np.zeros((num_steps + 1, num_rows, obs_dim), obs_dtype),
-        "actions": np.zeros((*steps, *action_shape), action_dtype),
-        "log_probs": np.zeros(steps, np.float32),
-        "rewards": np.zeros(steps, np.float32),
-        "terminations": np.zeros(steps, np.bool_),
-        "truncations": np.zeros(steps, np.bool_),
-        "final_obs": np.zeros((*steps, obs_dim), obs_dtype),
+    states = {name: np.zeros((num_rows, state_size), np.float32) for name in STATE_ARRAYS if state_size}
+    return (
+        masks
+        | states
+        | {
+            "obs": np.zeros((num_steps + 1, num_rows, obs_dim), obs_dtype),
+            "actions": np.zeros((*steps, *action_shape), action_dtype),
+            "log_probs": np.zeros(steps, np.float32),
+            "rewards": np.zeros(steps, np.float32),
+            "terminations": np.zeros(steps, np.bool_),
+            "truncations": np.zeros(steps, np.bool_),
+            "final_obs": np.zeros((*steps, obs_dim), obs_dtype),
+        }
+    )
+
+
+def first_steps(arrays: Mapping[str, NDArray[Any]], num_steps: int) -> dict[str, NDArray[Any]]:
+    """Views of the first steps of a fragment's arrays."""
+    return {
+        name: array if name in STATE_ARRAYS else array[: num_steps + (name == "obs")]
+        for name, array in arrays.items()
     }
 
 

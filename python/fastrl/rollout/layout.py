@@ -35,6 +35,14 @@ def lay_out(fragments: Sequence[Fragment], rollout: Rollout) -> Rollout:
     size = (lengths[0], sum(rows)) if side_by_side else (int(np.dot(lengths, rows)), 1)
     if size != (rollout.num_steps, rollout.num_rows):
         rollout = rollout.resized(*size)
+    if rollout.states is not None:
+        starts = np.zeros((sum(rows), 2), np.int64)
+        ends = np.cumsum(np.repeat(lengths, rows))
+        starts[:, 1 if side_by_side else 0] = (
+            np.arange(len(starts)) if side_by_side else ends - np.repeat(lengths, rows)
+        )
+        rollout.state_places = starts
+        rollout.states = np.concatenate([fragment.states for fragment in fragments])  # type: ignore[misc]
     if side_by_side:
         first = 0
         for fragment, width in zip(fragments, rows, strict=True):
@@ -89,6 +97,13 @@ def _expect_same_kind(fragment: Fragment, rollout: Rollout) -> None:
         raise ValueError(
             f"fragments have actions {fragment.actions.dtype} {list(fragment.actions.shape[2:])}, the learner"
             f" expects {rollout.actions.dtype} {list(action_shape)}"
+        )
+    if (None if fragment.states is None else fragment.states.shape[1:]) != (
+        None if rollout.states is None else rollout.states.shape[1:]
+    ):
+        raise ValueError(
+            "the memory of the actor that collected fragments has another size than the learner's: the plan's actor"
+            " should be the learner's"
         )
     if (fragment.masks is None) != (rollout.masks is None):
         raise ValueError(

@@ -33,6 +33,9 @@ class Rollout:
             is chosen.
         groups: int64 [T + 1, N], written by `find_groups`: states with equal observations and masks have the
             same number.
+        states: float32 [F, state_size], the actor's memory at the start of each row of a fragment, or None without
+            memory; set by ``fastrl.rollout.layout.lay_out``.
+        state_places: int64 [F, 2], step and row at which each of these rows of fragments starts.
 
     Args:
         num_steps: T.
@@ -44,6 +47,7 @@ class Rollout:
         continuous: whether actions are.
         action_width: how many numbers a multi-discrete action has; 0: actions are of another kind.
         obs_dtype: float32 or uint8.
+        state_size: of the actor's memory; 0: none.
     """
 
     def __init__(
@@ -57,6 +61,7 @@ class Rollout:
         *,
         action_width: int = 0,
         obs_dtype: Any = np.float32,
+        state_size: int = 0,
     ) -> None:
         for name, size in {"num_steps": num_steps, "num_rows": num_rows, "obs_dim": obs_dim}.items():
             if size < 1:
@@ -89,6 +94,8 @@ class Rollout:
             for name, array in vars(self).items()
             if isinstance(array, np.ndarray)
         }
+        self.states = np.zeros((0, state_size), np.float32) if state_size else None
+        self.state_places = np.zeros((0, 2), np.int64)
         self._first = np.zeros(1, np.int64)
         self._merged = True
 
@@ -103,6 +110,7 @@ class Rollout:
             self.continuous,
             action_width=self.action_width,
             obs_dtype=self.obs.dtype,
+            state_size=0 if self.states is None else self.states.shape[1],
         )
 
     def __len__(self) -> int:

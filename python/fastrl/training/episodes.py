@@ -107,15 +107,19 @@ def play_episodes(
     draws = np.zeros((1, *takes.shape), takes.dtype)
     log_probs = np.zeros(1, np.float32)
     nothing = np.zeros(1, np.uint64), np.zeros(1, np.int64)
+    states = np.zeros((1, actor.state_size), np.float32) if actor.state_size else None
     form = contract.obs_form(env_id, env.observation_space.shape or (), env.observation_space.dtype)
     returns = []
     for number in np.random.SeedSequence([seed, 1]).generate_state(episodes):
         episode_seed, total, step = int(number) >> 1, 0.0, 0
         try:
             obs, _ = contract.reset(env, form, episode_seed)
+            if states is not None:
+                states[:] = 0
             for _ in range(num_steps):
                 step += 1
-                actor.act(obs.astype(obs_dtype).reshape(1, -1), *nothing, draws, log_probs, greedy=True)
+                row = obs.astype(obs_dtype).reshape(1, -1)
+                actor.act(row, *nothing, draws, log_probs, states=states, greedy=True)
                 [action] = takes.to_envs(draws)
                 obs, reward, terminated, truncated, _ = contract.step(env, form, action)
                 total += float(reward)

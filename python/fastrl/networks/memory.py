@@ -1,0 +1,152 @@
+"""Memory of networks: a recurrent layer along the steps of episodes."""
+
+import itertools
+import math
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+MemoryKind = Literal["none", "gru", "lstm"]
+
+_GATES = {"gru": 3, "lstm": 4}
+
+# Steps, the longest time that a unit remembers at first.
+LONGEST_MEMORY = 128
+
+
+class Memory(nn.Module):
+    """A GRU (Cho et al., "Learning phrase representations using RNN encoder-decoder", 2014) or an LSTM (Hochreiter and
+    Schmidhuber, "Long short-term memory", 1997), with the equations and parameters of PyTorch's.
+
+    Weights are orthogonal. Biases make a fresh unit remember for 1 to `LONGEST_MEMORY` steps, each unit for another
+    time (Tallec and Ollivier, "Can recurrent neural networks warp time?", 2018, draw such times at random): gradients
+    would not reach further back than a few steps otherwise.
+
+    Args:
+        kind: "gru" or "lstm".
+        inputs: length of the features.
+        size: number of outputs.
+        generator: where the initial weights come from; None: torch's global generator.
+
+    Attributes:
+        state_size: length of a state: the outputs of the last step, then an LSTM's cell.
+    """
+
+    def __init__(self, kind: MemoryKind, inputs: int, size: int, generator: torch.Generator | None) -> None:
+        super().__init__()
+        self.kind, self.size = kind, size
+        self.state_size = size * (2 if kind == "lstm" else 1)
+        gates = _GATES[kind] * size
+        self.weight_ih = nn.Parameter(torch.empty(gates, inputs))
+        self.weight_hh = nn.Parameter(torch.empty(gates, size))
+        self.bias_ih = nn.Parameter(torch.empty(gates))
+        self.bias_hh = nn.Parameter(torch.empty(gates))
+        if not self.weight_ih.is_meta:
+            nn.init.orthogonal_(self.weight_ih, generator=generator)
+            nn.init.orthogonal_(self.weight_hh, generator=generator)
+            nn.init.zeros_(self.bias_ih)
+            nn.init.zeros_(self.bias_hh)
+            # A gate of sigmoid(log(k)) = k / (k + 1) keeps a value for some k steps.
+            keeps = torch.linspace(0, math.log(LONGEST_MEMORY), size)
+            biases = self.bias_hh.detach().view(-1, size)
+            biases[1] = keeps
+            if kind == "lstm":
+                biases[0] = -keeps
+
+    def forward(self, features: Tensor, batch_sizes: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
+        """Runs along S sequences, the longest first, whose steps lie in the order of PyTorch's ``PackedSequence``.
+
+        Args:
+            features: float [P, inputs]: the first steps of all sequences, then their second steps, and so on.
+            batch_sizes: int64 [L], sequences that have a first, a second, ... step; on the CPU.
+            states: float32 [S, state_size], before the first steps.
+
+        Returns:
+            Outputs float [P, size], and the states after the last steps, float [S, state_size].
+        """
+        parameters: list[Tensor] = [self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh]
+        options: Any = (True, 1, 0.0, self.training, False)
+        if self.kind == "lstm":
+            before = tuple(part.unsqueeze(0).contiguous() for part in states.split(self.size, 1))
+            outputs, last, cells = torch.lstm(features, batch_sizes, before, parameters, *options)
+            return outputs, torch.cat([last[0], cells[0]], 1)
+        if features.is_cuda:
+            outputs, last = torch.gru(features, batch_sizes, states.unsqueeze(0), parameters, *options)
+            return outputs, last[0]
+        # Twice as fast as torch.gru, whose operations for a step are many and small.
+        gates = nn.functional.linear(features, self.weight_ih, self.bias_ih)
+        found: Tensor = _Gru.apply(gates, states, self.weight_hh, self.bias_hh, batch_sizes.tolist())  # type: ignore[no-untyped-call]
+        return found, found[last_steps(batch_sizes)]
+
+
+def last_steps(batch_sizes: Tensor) -> Tensor:
+    """The place of each sequence's last step among packed steps, int64 [S]."""
+    sequences = torch.arange(int(batch_sizes[0]))
+    lengths = (batch_sizes.unsqueeze(1) > sequences).sum(0)
+    return (batch_sizes.cumsum(0) - batch_sizes)[lengths - 1] + sequences
+
+
+class _Gru(torch.autograd.Function):
+    """The recurrent part of a GRU, with its gradients spelled out.
+
+    With r, z = sigmoid(.), n = tanh(x_n + r * a) where a = W_n h + b_n, a step makes ::
+
+        h' = n + z (h - n)
+        dh'/dx_n = (1 - z) (1 - n^2),   dh'/dx_z = (h - n) z (1 - z),   dh'/dx_r = dh'/dx_n * a r (1 - r)
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, gates: Tensor, states: Tensor, weight: Tensor, bias: Tensor, batch_sizes: list[int]
+    ) -> Tensor:
+        size = states.shape[1]
+        steps = len(gates)
+        # In the order of the steps: reset and update gates, candidates, their recurrent parts, states before, outputs.
+        reset_update = gates.new_empty(steps, 2 * size)
+        new, recurrent, before, outputs = (gates.new_empty(steps, size) for _ in range(4))
+        at, state, transposed = 0, states, weight.t()
+        for rows in batch_sizes:
+            place = slice(at, at + rows)
+            state = state[:rows]
+            before[place] = state
+            of_state = torch.addmm(bias, state, transposed)
+            both = torch.add(gates[place, : 2 * size], of_state[:, : 2 * size], out=reset_update[place])
+            both.sigmoid_()
+            recurrent[place] = of_state[:, 2 * size :]
+            reset, update = both.split(size, 1)
+            candidate = torch.addcmul(gates[place, 2 * size :], reset, recurrent[place], out=new[place])
+            candidate.tanh_()
+            state = torch.lerp(candidate, state, update, out=outputs[place])
+            at += rows
+        ctx.save_for_backward(reset_update, new, recurrent, before, weight)
+        ctx.batch_sizes = batch_sizes
+        return outputs
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        [gradient] = gradients
+        reset_update, new, recurrent, before, weight = ctx.saved_tensors
+        size = weight.shape[1]
+        reset, update = reset_update.split(size, 1)
+        # Factors of the gradient of each step's outputs.
+        to_new = (1 - update) * (1 - new.square())
+        to_update = (before - new) * update * (1 - update)
+        to_reset = recurrent * reset * (1 - reset)
+        of_inputs, of_state = (gradient.new_empty(len(gradient), 3 * size) for _ in range(2))
+        later: Tensor | None = None
+        ends = list(itertools.accumulate(ctx.batch_sizes))
+        for end, rows in zip(reversed(ends), reversed(ctx.batch_sizes), strict=True):
+            place = slice(end - rows, end)
+            total = gradient[place]
+            if later is not None:
+                total = total.clone()
+                total[: len(later)] += later
+            mine = of_state[place]
+            of_new = torch.mul(total, to_new[place], out=of_inputs[place, 2 * size :])
+            torch.mul(of_new, to_reset[place], out=mine[:, :size])
+            torch.mul(total, to_update[place], out=mine[:, size : 2 * size])
+            torch.mul(of_new, reset[place], out=mine[:, 2 * size :])
+            later = torch.addcmul(mine @ weight, total, update[place])
+        of_inputs[:, : 2 * size] = of_state[:, : 2 * size]
+        return of_inputs, None, of_state.t() @ before, of_state.sum(0), None

@@ -1,0 +1,52 @@
+"""Environments that only an agent with a memory solves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+
+
+class Positions(gymnasium.ObservationWrapper[Any, Any, Any]):
+    """CartPole-v1 that shows the positions of cart and pole, and no velocities."""
+
+    def __init__(self) -> None:
+        super().__init__(gymnasium.make("CartPole-v1"))
+        self.observation_space = Box(-10, 10, (2,), np.float32)
+
+    def observation(self, observation: Any) -> Any:
+        return observation[[0, 2]]
+
+
+class Recall(gymnasium.Env[Any, Any]):
+    """Shows one of four symbols at first, nothing for many steps, and then asks for the symbol: the reward of the last
+    step is 1 for the right one, all others are 0.
+
+    Args:
+        length: steps of an episode.
+    """
+
+    observation_space = Box(0, 1, (5,), np.float32)
+    action_space = Discrete(4)
+
+    def __init__(self, length: int = 50) -> None:
+        self.length = length
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self._symbol, self._step = int(self.np_random.integers(4)), 0
+        return self._obs(), {}
+
+    def step(self, action: Any) -> Any:
+        self._step += 1
+        over = self._step == self.length
+        return self._obs(), float(over and action == self._symbol), over, False, {}
+
+    def _obs(self) -> Any:
+        obs = np.zeros(5, np.float32)
+        if self._step == 0:
+            obs[self._symbol] = 1
+        obs[4] = self._step == self.length - 1
+        return obs
