@@ -77,18 +77,20 @@ def parameters(run):
 
 
 @pytest.mark.parametrize(
-    ("kind", "updates", "settings"),
+    ("kind", "updates", "settings", "expected"),
     [
-        ("ppo", 12, {"num_steps": 64, "minibatch_size": 128, "learning_rate": 2e-3, "gamma": 0.5}),
-        ("impala", 70, {"num_steps": 16, "learning_rate": 2e-3, "gamma": 0.5}),
+        ("ppo", 14, {"num_steps": 64, "minibatch_size": 64, "learning_rate": 2e-3}, 6),
+        ("impala", 90, {"num_steps": 16, "learning_rate": 4e-3}, 4),
     ],
 )
-def test_learns_from_dicts_with_images(kind, updates, settings):
-    """Random actions are right 2 times in 8."""
-    run = Run(kind, CARDS, updates, hidden=(32,), normalize_obs=True, **settings).update(updates)
-    assert isinstance(run.algo.policy, EncodedPolicy)
-    assert isinstance(run.algo.actor_spec()(), TorchActor)
-    assert run.mean_return > 6.5
+def test_learns_from_dicts_with_images(kind, updates, settings, expected):
+    """Random actions are right 2 times in 8, those that see the picture or the number alone 4 times."""
+    run = Run(kind, CARDS, updates, hidden=(32,), gamma=0.0, **settings)
+    assert isinstance(run.algorithm.policy, EncodedPolicy)
+    assert isinstance(run.algorithm.actor_spec()(), TorchActor)
+    run.update(updates - updates // 6)
+    last = [run.update().mean_return for _ in range(updates // 6)]
+    assert np.mean(last) > expected
 
 
 @pytest.mark.parametrize("masks", [False, True])
@@ -118,7 +120,7 @@ def test_learns_multi_discrete_actions(masks):
 def test_resumes_exactly(kind, env, settings):
     """The state of a learner makes another one learn the same from the same experience."""
     run = Run(kind, env, **QUICK, **settings).update(2)
-    state = copy.deepcopy(run.algo.state_dict())
+    state = copy.deepcopy(run.algorithm.state_dict())
     again = Run(kind, env, seed=1, **QUICK, **settings)
     again.algorithm._seed = run.algorithm._seed
     again.algorithm.check_state(again.algorithm.config, state)
@@ -158,7 +160,7 @@ def test_rollouts_of_images_stay_bytes():
     run = Run("ppo", CARDS, **QUICK).update()
     assert run.algorithm.rollout.obs.dtype == np.uint8
     assert run.algorithm.rollout.distinct("obs").base is not None
-    batch = next(run.algo._minibatches())
+    batch = next(run.algorithm._minibatches())
     assert batch.obs.dtype == torch.uint8
 
 
@@ -166,11 +168,13 @@ def test_rollouts_of_images_stay_bytes():
 def test_checkpoints_make_actors(env):
     run = Run("ppo", env, shared_trunk=True, **QUICK).update()
     made = EnvSpec(env).make()
-    actor = PPO.make_actor(copy.deepcopy(run.algo.policy_state()), made.observation_space, made.action_space)
+    actor = PPO.make_actor(
+        copy.deepcopy(run.algorithm.policy_state()), made.observation_space, made.action_space
+    )
     weights = np.zeros(actor.weights_nbytes // 4, np.float32)
     run.algorithm.write_weights(weights)
     rows = run.algorithm.rollout.obs[0].copy()
-    drawn = [np.zeros(run.algo.rollout.actions.shape[1:], np.int64) for _ in range(2)]
+    drawn = [np.zeros(run.algorithm.rollout.actions.shape[1:], np.int64) for _ in range(2)]
     own = run.algorithm.actor_spec()()
     own.load(weights)
     for each, actions in zip((actor, own), drawn, strict=True):

@@ -30,6 +30,9 @@ _SMALL = ((32, 3, 1), (64, 3, 2), (64, 3, 2))
 # Channels of each of IMPALA's three sections.
 _IMPALA = (16, 32, 32)
 
+# Features of numbers beside images.
+_NUMBER_FEATURES = 128
+
 _HIDDEN_GAIN = math.sqrt(2)
 
 
@@ -257,8 +260,10 @@ class HiddenLayers(nn.Module):
 class Encoder(nn.Module):
     """Features of observations.
 
-    Each image goes through an image network of its own and a linear layer to 512 (nature) or 256 features (impala).
-    Features of images and numbers side by side go through the hidden layers.
+    Each image goes through an image network of its own and a linear layer to 512 (nature) or 256 features (impala);
+    features and numbers side by side go through the hidden layers. Where there are both, numbers have a linear layer to
+    128 features of their own, and the images' linear layer has layer normalisation: otherwise features of images, more
+    and larger, drown the numbers (a task that needs both took several times as many samples).
 
     Args:
         decoder: of the rows.
@@ -288,6 +293,13 @@ class Encoder(nn.Module):
         self._flatten = kind == "mlp"
         size = decoder.num_numbers
         self.images = nn.ModuleList()
+        mixed = bool(size and decoder.images) and not self._flatten
+        self.numbers = None
+        if mixed:
+            self.numbers = HiddenLayers(
+                [size, _NUMBER_FEATURES], "relu", layer_norm=layer_norm, dropout=dropout, generator=generator
+            )
+            size = self.numbers.size
         for place in decoder.images:
             if self._flatten:
                 size += math.prod(place.shape)
@@ -296,7 +308,7 @@ class Encoder(nn.Module):
             head = HiddenLayers(
                 [network.size, 256 if kind == "impala" else 512],
                 "relu",
-                layer_norm=layer_norm,
+                layer_norm=layer_norm or mixed,
                 dropout=dropout,
                 generator=generator,
             )
@@ -314,6 +326,8 @@ class Encoder(nn.Module):
             if self._flatten
             else [network(image) for network, image in zip(self.images, images, strict=True)]
         )
+        if self.numbers is not None:
+            numbers = self.numbers(numbers)
         features: Tensor = self.hidden(torch.cat([numbers, *found], 1) if found else numbers)
         return features
 
