@@ -16,8 +16,9 @@ PACKAGE = ROOT / "python" / "fastrl"
 ORDER = [
     "__main__",
     "cli",
-    "tasks",
     "__init__",
+    "model",
+    "tasks",
     "training",
     "algorithms",
     "collectors",

@@ -14,7 +14,7 @@ from slow_returns import slow_vtrace
 from test_ppo import assert_same_state, one_thread, problem_of, written_and_read
 from test_ppo_fragments import distinct, known_answer
 
-from fastrl.algorithms.impala import Impala, ImpalaConfig, impala_losses
+from fastrl.algorithms.impala import IMPALA, ImpalaConfig, impala_losses
 from fastrl.algorithms.ppo_loss import log_probs_and_entropy
 from fastrl.utils.timer import Stopwatch
 
@@ -22,7 +22,7 @@ __all__ = ["one_thread"]
 
 
 def impala_for(env, *, seed=0, total_timesteps=50_000, **config):
-    return Impala(
+    return IMPALA(
         ImpalaConfig(**config),
         problem_of(env, total_timesteps, seed),
     )

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fastrl.algorithms.async_ppo import AsyncPPO, AsyncPPOConfig
-from fastrl.algorithms.impala import Impala, ImpalaConfig
+from fastrl.algorithms.impala import IMPALA, ImpalaConfig
 from fastrl.algorithms.ppo import PPO, PPOConfig
 from fastrl.algorithms.protocol import Problem
 from fastrl.collectors.protocol import Plan
@@ -20,7 +20,7 @@ from fastrl.networks.policy_network import EncodedPolicy
 from fastrl.networks.torch_actor import TorchActor
 from fastrl.utils.timer import Stopwatch
 
-KINDS = {"ppo": (PPO, PPOConfig), "async-ppo": (AsyncPPO, AsyncPPOConfig), "impala": (Impala, ImpalaConfig)}
+KINDS = {"ppo": (PPO, PPOConfig), "async-ppo": (AsyncPPO, AsyncPPOConfig), "impala": (IMPALA, ImpalaConfig)}
 QUICK = {"num_steps": 16, "hidden": (16,)}
 CARDS, DIALS = "space_envs:Cards", "space_envs:Dials"
 

@@ -96,12 +96,12 @@ def impala_losses(
     )
 
 
-class Impala(ActorCriticLearner):
+class IMPALA(ActorCriticLearner):
     """A policy that learns from experience of its own and of older versions: a gradient step an update.
 
     ::
 
-        impala = Impala(ImpalaConfig(), Problem(obs_space, action_space, plan.num_envs, total_timesteps=1_000_000))
+        impala = IMPALA(ImpalaConfig(), Problem(obs_space, action_space, plan.num_envs, total_timesteps=1_000_000))
         watch = Stopwatch()
         while impala.steps < impala.total_timesteps:
             impala.update([collector.take() for _ in range(4)], watch)

@@ -316,6 +316,11 @@ def obs_rows_of(env: gymnasium.Env[Any, Any]) -> ObsRows:
     return env.obs_rows if isinstance(env, RowEnv) else ObsRows(env.observation_space)
 
 
+def action_rows_of(env: gymnasium.Env[Any, Any]) -> ActionRows:
+    """The conversion of actions of an environment that `in_rows` has made."""
+    return env.action_rows if isinstance(env, RowEnv) else ActionRows(env.action_space)
+
+
 def _leaves(space: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Space[Any]]]:
     """The leaves of a space with their paths, in the order of ``gymnasium.spaces.flatten``."""
     if isinstance(space, Dict | Tuple):

@@ -7,6 +7,7 @@ import dataclasses
 import importlib
 import inspect
 import pickle
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -66,6 +67,11 @@ class EnvSpec:
     def __getstate__(self) -> dict[str, Any]:
         # The receiving process reports it: an id of a notebook is registered in the notebook's process only.
         return {**self.__dict__, "_was_registered": self.id in gymnasium.registry}
+
+    @property
+    def is_local(self) -> bool:
+        """True if no other process can build its environments."""
+        return False
 
     def make(self) -> gymnasium.Env[Any, Any]:
         """Builds an environment.
@@ -187,6 +193,14 @@ class _FactorySpec(EnvSpec):
 
     factory: Factory | None = None
 
+    @property
+    def is_local(self) -> bool:
+        try:
+            pickle.dumps(self.factory)
+        except Exception:
+            return True
+        return False
+
     def _factory(self) -> Factory | None:
         return self.factory
 
@@ -205,6 +219,68 @@ class _VectorEnvSpec(EnvSpec):
 
     def __getstate__(self) -> dict[str, Any]:
         raise TypeError(f"{self.id} is an environment of this process, which alone can step it")
+
+
+@dataclass(frozen=True)
+class _EnvInstanceSpec(EnvSpec):
+    """A spec of an environment that exists, and stays its owner's. Where several are needed, further ones are built
+    from its own Gymnasium spec."""
+
+    env: gymnasium.Env[Any, Any] | None = None
+    # Shared by all copies of the spec: not empty while the environment is in use.
+    lent: list[bool] = field(default_factory=list)
+
+    @property
+    def is_local(self) -> bool:
+        return True
+
+    def _build(self, num_envs: int | None) -> Any:
+        assert self.env is not None, "the spec of an environment"
+        if not self.lent:
+            self.lent.append(True)
+            return _Lent(self.env, self.lent)
+        if self.env.spec is None:
+            raise ValueError(
+                f"env: this {self.id} has no spec, so there is one of it, and it is in use: give a function that makes"
+                " environments, or num_envs=1 without evaluations during the run"
+            )
+        return gymnasium.make(self.env.spec)
+
+    def __getstate__(self) -> dict[str, Any]:
+        raise TypeError(f"{self.id} is an environment of this process, which alone can step it")
+
+
+class _Lent(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """An environment whose owner closes it."""
+
+    def __init__(self, env: gymnasium.Env[Any, Any], lent: list[bool]) -> None:
+        super().__init__(env)
+        self._lent = lent
+
+    def close(self) -> None:
+        self._lent.clear()
+
+
+def any_spec(env: Any) -> EnvSpec:
+    """As `as_spec`, also of a function or an environment that only this process has; see `EnvSpec.is_local`.
+
+    Raises:
+        TypeError: it is nothing of the kind.
+    """
+    if isinstance(env, gymnasium.Env):
+        name = type(env.unwrapped).__name__ if env.spec is None else env.spec.id
+        return _EnvInstanceSpec(name, env=env)
+    if isinstance(env, str | EnvSpec | VectorEnv):
+        return as_spec(env)
+    if not callable(env):
+        raise TypeError(
+            "env: expected an id, an import path, a function that makes environments, or an environment; got"
+            f" {type(env).__name__}: {env!r}"
+        )
+    module, name = getattr(env, "__module__", "?"), getattr(env, "__qualname__", type(env).__name__)
+    if module != "__main__" and getattr(sys.modules.get(module), name, None) is env:
+        return EnvSpec(f"{module}:{name}")
+    return _FactorySpec(f"{module}:{name}", factory=env)
 
 
 def _has_parameter(factory: Factory, name: str) -> bool:

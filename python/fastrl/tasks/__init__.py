@@ -87,8 +87,12 @@ def load_saved(run: Path) -> tuple[str, Any]:
     return kind, config
 
 
-def task_for(env_id: str) -> str | None:
-    """The name of the task that trains on an environment, by the most specific pattern; None for other words."""
+def task_for(env_id: str, algorithm: str | None = None) -> str | None:
+    """The name of the task that trains on an environment, by the most specific pattern; None for other words.
+
+    Args:
+        algorithm: the task should take it; None: any.
+    """
 
     def literal(pattern: str) -> int:
         return len(re.sub(r"\[.*?\]|\*|\?", "", pattern))
@@ -99,6 +103,10 @@ def task_for(env_id: str) -> str | None:
         for pattern in folder.ENVIRONMENTS
         if fnmatch.fnmatchcase(env_id, pattern)
     ]
+    if algorithm is not None:
+        from fastrl.algorithms import find as find_algorithm
+
+        fitting = [each for each in fitting if find(each[1]).takes(find_algorithm(algorithm))]
     return max(fitting)[1] if fitting else None
 
 

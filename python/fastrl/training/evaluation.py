@@ -1,6 +1,7 @@
 """Evaluation: scores of a policy without exploration, at the end of a run and on the way."""
 
 import dataclasses
+import math
 import statistics
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -34,6 +35,11 @@ class Scores(Protocol):
         """By which evaluations are compared; more is better."""
         ...
 
+    @property
+    def std_return(self) -> float:
+        """Standard deviation of the episodes' returns; NaN of one episode."""
+        ...
+
     def numbers(self) -> Mapping[str, Number]:
         """Further numbers for a row of metrics, where ``mean_return`` is ``eval/mean_reward``: ``success_rate`` becomes
         ``eval/success_rate``."""
@@ -61,6 +67,10 @@ class Returns:
     @property
     def mean_return(self) -> float:
         return statistics.fmean(self.returns)
+
+    @property
+    def std_return(self) -> float:
+        return statistics.stdev(self.returns) if len(self.returns) > 1 else math.nan
 
     def numbers(self) -> dict[str, Number]:
         return {}

@@ -150,3 +150,7 @@ class Source(ABC):
         Raises:
             TrainError: files that are damaged or of other settings.
         """
+
+    def take_over(self, other: Self) -> None:  # noqa: B027 - as `save_files`
+        """Takes what `save_files` would write from a source of the same run that has ended, without files. Called
+        before `load_state_dict`."""

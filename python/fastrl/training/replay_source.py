@@ -490,6 +490,9 @@ class ReplaySource(Source):
             )
         self.replay, self._sampler = replay, None
 
+    def take_over(self, other: Self) -> None:
+        self.replay, self._sampler = other.replay, None
+
     def _actors_state(self) -> dict[str, Any] | None:
         """The state of lockstep actors; the replay and its sampler are in it only if the replay is saved, too."""
         if not isinstance(self.actors, LockstepActors):

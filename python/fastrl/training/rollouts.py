@@ -18,6 +18,7 @@ from fastrl.collectors.protocol import CollectError, Collector, Failure, Plan, R
 from fastrl.collectors.resources import cores
 from fastrl.collectors.saved_state import check_saved, num_running, packed, unpacked
 from fastrl.envs import contract
+from fastrl.envs.rows import ActionRows, action_rows_of
 from fastrl.envs.spec import EnvSpec
 from fastrl.rollout.fragment import Fragment
 from fastrl.training.episodes import EPISODE_STEPS, build_any, episode_steps, spaces_of
@@ -104,6 +105,10 @@ class RolloutSource(Source):
         console: gets lines about the collector and about failures of workers.
         episode_info: keys of the environment's info whose values at the end of an episode are kept.
 
+    Attributes:
+        obs_space: of the environment; action_space: the flat one that a policy draws from.
+        action_rows: makes the environment's actions of these.
+
     Raises:
         TrainError, CollectError: the environment cannot be built, or not collected from.
     """
@@ -130,6 +135,8 @@ class RolloutSource(Source):
             self.spec = dataclasses.replace(spec, is_vector=True)
         try:
             self.obs_space, self.action_space = spaces_of(env)
+            own = env.single_action_space if isinstance(env, VectorEnv) else action_rows_of(env).space
+            self.action_rows = ActionRows(own)
         except ValueError as error:
             raise TrainError(f"--env {spec.id}: {error}") from None
         self.episode_steps = episode_steps(env, collect.max_episode_steps)

@@ -4,7 +4,7 @@ import signal
 import threading
 import time
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from operator import attrgetter
 from pathlib import Path
@@ -73,7 +73,7 @@ def start_run(task: Task, settings: Any, path: Path | None, console: Console) ->
     """
     trainer = task.make_trainer(settings, console)
     if settings.run.init_from is not None:
-        _load_weights(trainer, settings, task, console)
+        load_weights(trainer, settings, task, console)
     with new_directory(path, task.name) as directory:
         return train(task, trainer, settings, directory, console)
 
@@ -106,16 +106,30 @@ def resume_run(
             directory.check_own()
         file, state = load_newest(path)
         with using_checkpoint(file, "is no checkpoint of a run that this fastrl can resume"):
-            _check_counts(state)
             settings = resumed_settings(task, file, state["config"], changes, trust=trust)
-            task.check_state(state, settings)
-            trainer = task.make_trainer(settings, console)
-            trainer.load_files(file.parent.parent)
-            trainer.load_state_dict(state)
+            trainer = restored(task, settings, file, state, console)
         directory = directory or stack.enter_context(new_directory(new_path, task.name))
         Checkpoints(directory.checkpoints).drop_after(trainer.steps)
         print_lines(console, f"resuming from {file}")
         return train(task, trainer, settings, directory, console)
+
+
+def restored(task: Task, settings: Any, file: Path, state: Mapping[str, Any], console: Console) -> Training:
+    """The training that a checkpoint was saved from, where it stood.
+
+    Args:
+        file: of the checkpoint, with this state.
+
+    Raises:
+        CheckpointError, TrainError: it cannot resume.
+    """
+    with using_checkpoint(file, "is no checkpoint of a run that this fastrl can resume"):
+        _check_counts(state)
+        task.check_state(state, settings)
+        trainer = task.make_trainer(settings, console)
+        trainer.load_files(file.parent.parent)
+        trainer.load_state_dict(state)
+    return trainer
 
 
 def resumed_settings(
@@ -168,8 +182,9 @@ def load_run(
         raise CheckpointError(f"{file} is of a run of {state.get('kind')!r}, not of {task.name}")
     named = named or {}
     try:
-        algorithm = trusted_import("run.algo", task.algorithm_in(state["config"]), file, trust=trust)
-        config_type = task.settings_type(algorithm)
+        algorithm = task.algorithm_in(state["config"])
+        is_trusted = trust or named.get("run.algo") == algorithm
+        config_type = task.settings_type(trusted_import("run.algo", algorithm, file, trust=is_trusted))
         settings = build(
             config_type, from_file(config_type, state["config"], str(file), trust=trust, named=named)
         )
@@ -250,7 +265,7 @@ def _check_counts(state: Mapping[str, Any]) -> None:
             raise ValueError(f"{name} should be a number, got {value!r}")
 
 
-def _load_weights(trainer: Training, settings: Any, task: Task, console: Console) -> None:
+def load_weights(trainer: Training, settings: Any, task: Task, console: Console) -> None:
     """Gives a new run the weights of the run that ``run.init_from`` names.
 
     Raises:
@@ -275,18 +290,24 @@ def _load_weights(trainer: Training, settings: Any, task: Task, console: Console
 
 
 def train(
-    task: Task, trainer: Training, settings: Any, directory: RunDirectory | None, console: Console
+    task: Task,
+    trainer: Training,
+    settings: Any,
+    directory: RunDirectory | None,
+    console: Console,
+    loggers: Sequence[Logger] = (),
 ) -> Summary:
     """Trains to the end or until a signal; writes everything that a run directory has.
 
     Args:
-        directory: None: nothing is written, and only the console shows rows.
+        directory: None: nothing is written, and the policy is not evaluated at the end.
+        loggers: further ones, beside those that the settings name.
     """
     evaluation = trainer.callback(Evaluation)
     if evaluation is not None and directory is not None:
         evaluation.best_file = directory.checkpoints / BEST
     before = trainer.steps, trainer.episodes, trainer.seconds
-    checkpoint, stopped_by = _run_loop(task, trainer, settings, directory, console)
+    checkpoint, stopped_by = _run_loop(task, trainer, settings, directory, console, loggers)
     if directory is not None:
         trainer.save_files(directory.path)
     steps, episodes, seconds = (
@@ -327,7 +348,7 @@ def train(
     # Written before the evaluation, in which the environment may fail.
     summary = summarise()
     try:
-        if stopped_by is None and evaluation is not None:
+        if stopped_by is None and evaluation is not None and directory is not None:
             evaluation.at_end(trainer, console)
             summary = summarise()
     finally:
@@ -341,7 +362,12 @@ def train(
 
 
 def _run_loop(
-    task: Task, trainer: Training, settings: Any, directory: RunDirectory | None, console: Console
+    task: Task,
+    trainer: Training,
+    settings: Any,
+    directory: RunDirectory | None,
+    console: Console,
+    further: Sequence[Logger],
 ) -> tuple[Path | None, signal.Signals | None]:
     """Returns the last checkpoint, if there is a directory, and the signal that stopped the run."""
     run = trainer.run
@@ -354,9 +380,9 @@ def _run_loop(
     total, unit = trainer.goal
     logged = LoggedRun(directory, trainer.steps, total, trainer.done, unit, settings, console)
     on_console = ConsoleLogger(logged)
-    loggers: list[Logger] = [on_console]
+    loggers: list[Logger] = [*further, on_console]
     if directory is not None:
-        loggers = [JsonlLogger(logged), *start_loggers(run.loggers, logged), on_console]
+        loggers = [JsonlLogger(logged), *start_loggers(run.loggers, logged), *loggers]
     trainer.on_progress = on_console.show
 
     def save() -> Path | None:

@@ -1,9 +1,10 @@
 """The protocol of a task: a problem's settings, environments and scores, without a training loop."""
 
+import copy
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from rich.console import Console
@@ -45,6 +46,9 @@ class Task(ABC):
         presets: settings by name; of algorithms' tables those of the algorithm that is chosen are used.
         evaluation_options: further options of ``fastrl eval`` that `evaluate` takes.
         learns_from: what kinds of experience its environments can give, see `Algorithm.learns_from`.
+
+    Attributes:
+        spec: of environments, set by `on`; None: the settings name them.
     """
 
     name: str
@@ -59,6 +63,8 @@ class Task(ABC):
     presets: ClassVar[Mapping[str, Preset]] = {}
     evaluation_options: ClassVar[Sequence[str]] = ()
     learns_from: ClassVar[Sequence[str]] = ("rollouts",)
+
+    spec: EnvSpec | None = None
 
     def default_presets(self, env_id: str) -> Sequence[str]:
         """Presets of an environment; further presets override them."""
@@ -194,8 +200,15 @@ class Task(ABC):
         """The settings with everything decided that was left open."""
         return settings
 
+    def on(self, spec: EnvSpec) -> Self:
+        """The same task with environments of a spec that no setting can name, such as a function of a notebook."""
+        other = copy.copy(self)
+        other.spec = spec
+        return other
+
     def env_spec(self, settings: Settings) -> EnvSpec:
-        """Specification of one environment, for tasks with the `make_source` of this class."""
+        """Specification of one environment, for tasks with the `make_source` of this class. Those that train on any
+        environment give `spec` if there is one."""
         raise NotImplementedError
 
     def num_envs(self, settings: Settings) -> int:

@@ -5,7 +5,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from rich.console import RenderableType
 
@@ -149,6 +149,9 @@ class Training(ABC):
     def load_files(self, directory: Path) -> None:  # noqa: B027 - as `save_files`
         """Loads what `save_files` has saved, if there is anything; called before `load_state_dict`."""
 
+    def take_over(self, other: Self) -> None:  # noqa: B027 - as `save_files`
+        """Takes the same from a training of the same run that has ended, without files."""
+
     def summary(self) -> dict[str, Any]:
         """Details of the run's summary, JSON values by name."""
         return {name: value for callback in self.callbacks for name, value in callback.summary().items()}
@@ -232,6 +235,9 @@ class Trainer(Training):
 
     def load_files(self, directory: Path) -> None:
         self.source.load_files(directory)
+
+    def take_over(self, other: Self) -> None:
+        self.source.take_over(other.source)
 
     def rows(self) -> Iterator[Row]:
         """Trains; a row every ``run.row_seconds``. Between rows the state may be saved. The source runs until the

@@ -28,6 +28,7 @@ from typing import (
     get_type_hints,
 )
 
+import numpy as np
 import tomli_w
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as pydantic_dataclass
@@ -218,6 +219,78 @@ def check(config_type: type, tree: Mapping[str, Any], source: str) -> Values:
             raise ConfigError(f"{source}: unknown key {key}; did you mean {nearest(key, [*known, *tables])}?")
         values[key] = known[key].convert(value, f"{source}: {key}")
     return values
+
+
+def by_keyword(config_type: type, table: str, given: Mapping[str, Any]) -> Values:
+    """Checks settings that a Python call has by keyword.
+
+    Args:
+        config_type: the configuration.
+        table: whose settings a short name means first, that of the algorithm.
+        given: values by the name of a setting (``learning_rate``) or of its option (``env_options``), by table and name
+            (``ppo__learning_rate``), or a dict of values by the name of a table.
+
+    Returns:
+        The converted values by dotted key.
+
+    Raises:
+        ConfigError: an unknown or ambiguous name, a setting that is given twice, or an ill-typed value.
+    """
+    known, tables = leaves(config_type), sections(config_type)
+    values: Values = {}
+    for name, value in given.items():
+        if name in tables and isinstance(value, Mapping):
+            found = {f"{name}.{key}": (f"{name}[{key!r}]", item) for key, item in value.items()}
+        else:
+            found = {_key_of(name, table, known): (name, value)}
+        for key, (shown, item) in found.items():
+            if key not in known:
+                raise ConfigError(f"{shown}: unknown setting; {_near(key, known)}")
+            if key in values:
+                raise ConfigError(f"{shown}: {key} is given twice")
+            values[key] = known[key].convert(_as_file_value(item, known[key]), shown)
+    return values
+
+
+def _key_of(name: str, table: str, known: Mapping[str, Leaf]) -> str:
+    """The dotted key that a keyword means.
+
+    Raises:
+        ConfigError: it means none, or several.
+    """
+    option = f"--{name.replace('_', '-')}"
+    if f"{table}.{name}" in known:
+        return f"{table}.{name}"
+    own, _, last = name.partition("__")
+    if f"{own}.{last}" in known:
+        return f"{own}.{last}"
+    meant = [
+        key for key, leaf in known.items() if key.rpartition(".")[2] == name or leaf.setting.option == option
+    ]
+    if len(meant) == 1:
+        return meant[0]
+    if meant:
+        raise ConfigError(
+            f"{name} is a setting of several tables: say {' or '.join(key.replace('.', '__') for key in meant)}"
+        )
+    raise ConfigError(f"{name}: unknown setting; {_near(name.replace('__', '.'), known)}")
+
+
+def _near(name: str, known: Mapping[str, Leaf]) -> str:
+    short = name if "." in name else f".{name}"
+    return f"did you mean {nearest(short, known).replace('.', '__')}?"
+
+
+def _as_file_value(value: Any, leaf: Leaf) -> Any:
+    """A Python value as a file of settings would have it."""
+    if isinstance(value, np.generic | np.ndarray):
+        value = value.tolist()
+    if isinstance(value, Mapping) and leaf.setting.words:
+        return [f"{key}={json.dumps(item, default=str)}" for key, item in value.items()]
+    members = _members(leaf.type)
+    if isinstance(value, float) and value.is_integer() and int in members and float not in members:
+        return int(value)
+    return value
 
 
 def read_toml(config_type: type, path: str | Path) -> Values:

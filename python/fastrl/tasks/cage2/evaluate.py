@@ -113,6 +113,11 @@ class Evaluation:
         """The total, by which evaluations are compared."""
         return self.total
 
+    @property
+    def std_return(self) -> float:
+        """Standard deviation of the total of one episode of each score."""
+        return math.hypot(*(score.standard_error * math.sqrt(score.episodes) for score in self.scores))
+
     def numbers(self) -> dict[str, float]:
         """Scores by red agent and horizon, for a row of metrics."""
         return {f"{score.red_agent}_{score.horizon}": score.mean for score in self.scores}

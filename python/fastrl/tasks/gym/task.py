@@ -41,7 +41,7 @@ class GymTask(Task):
         return presets_for(env_id)
 
     def env_spec(self, settings: Any) -> EnvSpec:
-        return EnvSpec(settings.env.id, parse_options(settings.env.options))
+        return self.spec or EnvSpec(settings.env.id, parse_options(settings.env.options))
 
     def evaluate(
         self,

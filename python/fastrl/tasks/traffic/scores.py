@@ -49,6 +49,10 @@ class Scores:
     min_ttc: float
     mean_length: float
 
+    @property
+    def std_return(self) -> float:
+        return self.standard_error * math.sqrt(self.episodes)
+
     def numbers(self) -> dict[str, float]:
         others = {name: getattr(self, name) for name in MEANS if name not in ("mean_return", "mean_length")}
         return {"mean_ep_length": self.mean_length, **others, "standard_error": self.standard_error}

@@ -1,6 +1,7 @@
 """Scores of CAGE 2 policies by the challenge's protocol, with the compliance with a workflow."""
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -87,6 +88,10 @@ class WorkflowScores:
     def mean_return(self) -> float:
         """Of the best workflow's policy."""
         return self.best.mean_return
+
+    @property
+    def std_return(self) -> float:
+        return self.best.return_stderr * math.sqrt(self.best.episodes)
 
     def numbers(self) -> dict[str, Number]:
         totals = {

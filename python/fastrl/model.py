@@ -1,0 +1,520 @@
+"""Models: an algorithm and an environment from Python, trained, scored, saved and used.
+
+A model has the settings that the command line gives for the same environment, and the same trainer: with one seed both
+end with the same parameters, to the bit.
+"""
+
+import contextlib
+import functools
+import inspect
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import VectorEnv
+from numpy.typing import NDArray
+from rich.console import Console
+
+from fastrl.algorithms import algorithms, find
+from fastrl.algorithms.protocol import Algorithm, MultiAgentAlgorithm
+from fastrl.collectors.protocol import CollectError
+from fastrl.envs.rows import ObsRows
+from fastrl.envs.spec import EnvSpec, any_spec
+from fastrl.networks.multi_agent import MultiAgentPolicy
+from fastrl.tasks import find as find_task
+from fastrl.tasks import is_task, load_saved, task_for, tasks
+from fastrl.training.callbacks import Callback
+from fastrl.training.checkpoint import CheckpointError, Checkpoints, find_checkpoint, save_checkpoint
+from fastrl.training.errors import TrainError
+from fastrl.training.loggers import Logger
+from fastrl.training.predict import ActorPredictor, Predictor, TeamPredictor
+from fastrl.training.rollouts import RolloutSource
+from fastrl.training.row import Row
+from fastrl.training.run import load_run, load_weights, restored, train
+from fastrl.training.run_directory import RunDirectory, new_directory
+from fastrl.training.settings import settings_type, with_one_goal
+from fastrl.training.summary import Summary
+from fastrl.training.task import Task
+from fastrl.training.trainer import Trainer, Training
+from fastrl.utils.config import ConfigError, Values, build, by_keyword, check, leaves, load_toml, to_tree
+from fastrl.utils.output import plain_console
+from fastrl.utils.trust import trusted_import
+
+
+class Model:
+    """An algorithm that learns in an environment::
+
+        model = fastrl.PPO("CartPole-v1", num_envs=16, seed=0, learning_rate=2e-3)
+        model.learn(100_000)
+        mean, std = model.evaluate(episodes=20)
+        model.save("cart.safetensors")
+        action, state = model.predict(obs)
+
+    ``fastrl.PPO`` is a model whose algorithm is PPO, and so on; ``fastrl.Model(env, algo=MyAlgorithm)`` takes one of
+    the user's own.
+
+    Args:
+        env: what to learn in. An id of Gymnasium or of fastrl; the import path ``"my_module:make_env"`` of a function
+            or class that makes environments; that function or class itself; a ``gymnasium.Env``, which this process
+            steps (if it has a spec, further ones are built from it); a ``gymnasium.vector.VectorEnv``; or the name of a
+            task, such as "cage2".
+        algo: name of an algorithm, an import path ``"my_module:MyAlgorithm"``, or a class; None: the task's own.
+        config: settings of a TOML file (its path), or nested dicts like ``{"ppo": {"gamma": 0.98}}``.
+        preset: name of a preset; "auto": what the command line takes for the environment without ``--preset``.
+        network: a ``torch.nn.Module`` of the user's own, a class or ``"my_module:Net"``, with arguments in
+            ``network_options``.
+        num_envs: environments that are stepped together.
+        collector: who steps them, "auto", "sequential", "sync", "executor", "native" or "ray".
+        seed: fixes everything random.
+        device: where networks learn, "auto", "cpu" or "cuda".
+        trust: the file of ``config`` may import code, connect to a Ray cluster and write files, as it says.
+        settings: any other setting by its name (``learning_rate=1e-3``), its table and name (``run__eval_freq=100``),
+            or a table of them (``collect={"n_workers": 4}``).
+
+    Raises:
+        UserError: one line about what was expected, what came and what to do: an unknown environment, algorithm or
+            setting, spaces that the algorithm does not take, a network that does not fit.
+        CollectError: the environment cannot be built; the error has the traceback of its own code.
+    """
+
+    _algo: str | None = None
+
+    def __init__(
+        self,
+        env: Any,
+        *,
+        algo: str | type[Algorithm[Any]] | None = None,
+        config: str | Path | Mapping[str, Any] | None = None,
+        preset: str = "auto",
+        network: Any = None,
+        num_envs: int | None = None,
+        collector: str | None = None,
+        seed: int | None = None,
+        device: Literal["auto", "cpu", "cuda"] | None = None,
+        trust: bool = False,
+        **settings: Any,
+    ) -> None:
+        if algo is not None and self._algo is not None:
+            raise ConfigError(
+                f"algo: fastrl.{type(self).__name__} is {self._algo}: leave it out, or take fastrl.Model"
+            )
+        name = self._algo if algo is None else _import_path("algo", algo)
+        task = _task_on(env, name)
+        tree = config if isinstance(config, Mapping) else {} if config is None else load_toml(config)
+        source = "config" if isinstance(config, Mapping) else str(config)
+        trust = trust or isinstance(config, Mapping)
+        chosen = None if preset == "auto" else preset
+        if name is None:
+            name = task.choose_algorithm(chosen, tree, source, trust=trust)
+        given = {
+            "num_envs": num_envs,
+            "collector": collector,
+            "seed": seed,
+            "device": device,
+            "network": None if network is None else _import_path("network", network),
+        }
+        keywords = {key: value for key, value in given.items() if value is not None} | settings
+        if _is_only_one(env) and num_envs not in (None, 1):
+            raise ConfigError(
+                f"num_envs: this {type(env).__name__} has no spec from which others could be built, expected 1, got"
+                f" {num_envs}; give a function that makes environments"
+            )
+        config_type, table = task.settings_type(name), task.algorithm_table(name)
+        changes = _env_settings(task, env, config_type) | by_keyword(config_type, table, keywords)
+        changes["run.algo"] = name
+        settings_of_run = task.make_settings(changes, preset=chosen, tree=tree, source=source, trust=trust)
+        self._start(task, settings_of_run, task.make_trainer(settings_of_run, _console()))
+
+    def _start(self, task: Task, settings: Any, trainer: Training) -> None:
+        self._task, self._settings = task, settings
+        # The run directory that the newest checkpoint of the model lies in; None: it lies in none.
+        self._directory: Path | None = None
+        self._rows: list[dict[str, float]] = []
+        self._summary: Summary | None = None
+        self._trainer = trainer
+        self._predictor: Predictor | None = None
+
+    @property
+    def settings(self) -> dict[str, dict[str, Any]]:
+        """All settings by table and name, as in the ``config.toml`` of a run directory."""
+        return to_tree(self._settings)
+
+    @property
+    def metrics(self) -> list[dict[str, float]]:
+        """Rows of metrics of all calls of `learn`, by name; ``pandas.DataFrame(model.metrics)`` makes a table."""
+        return self._rows
+
+    @property
+    def steps(self) -> int:
+        """Environment steps that it has learned from."""
+        return self._trainer.steps
+
+    @property
+    def summary(self) -> Summary | None:
+        """How good and how fast the last call of `learn` was; None before."""
+        return self._summary
+
+    def learn(
+        self,
+        total_timesteps: int | None = None,
+        *,
+        total_episodes: int | None = None,
+        callbacks: Sequence[Callback] = (),
+        loggers: Sequence[Logger] = (),
+        run_dir: str | Path | None = None,
+        progress: bool | None = None,
+    ) -> Self:
+        """Trains for so many environment steps, or episodes, more.
+
+        Schedules, as of the learning rate, run over all steps from the first to the last, as in a run that is resumed.
+        Ctrl-C, or the button of a notebook that interrupts, ends it after the present update with a KeyboardInterrupt;
+        the model can be used, and another call goes on.
+
+        Args:
+            total_timesteps: environment steps; the last update may go beyond.
+            total_episodes: episodes, in place of steps. Without either, the goal of the settings.
+            callbacks: see `fastrl.callbacks`.
+            loggers: beside those that the settings name, see `fastrl.loggers`.
+            run_dir: a run directory, new or empty, or that which the model was loaded from or trained in before. It
+                gets settings, metrics, checkpoints and a summary, as from the command line; None: nothing is written.
+            progress: show how far it is; None: on a terminal and in notebooks.
+
+        Raises:
+            UserError: one line: it cannot start. The model is as it was.
+            CollectError: environments or workers fail again and again. What was learned until then is kept.
+            FloatingPointError: the network, or what it was given, is not finite. The model is as it was.
+        """
+        settings = self._with_goal(total_timesteps, total_episodes)
+        console = _console(progress)
+        with contextlib.ExitStack() as stack:
+            directory = None if run_dir is None else stack.enter_context(self._open(Path(run_dir)))
+            trainer = self._next_trainer(settings, callbacks, console)
+            try:
+                self._summary = train(
+                    self._task, trainer, settings, directory, console, [_RowList(self._rows), *loggers]
+                )
+            except CollectError:
+                self._keep(trainer, directory)
+                raise
+            self._keep(trainer, directory)
+        if self._summary.signal is not None:
+            # All is saved: what the signal asks of this process happens now.
+            signal.raise_signal(signal.Signals[self._summary.signal])
+        return self
+
+    def _with_goal(self, total_timesteps: int | None, total_episodes: int | None) -> Any:
+        """The settings of the next training."""
+        config_type = type(self._settings)
+        given = {"total_timesteps": total_timesteps, "total_episodes": total_episodes}
+        goals = by_keyword(config_type, "run", {key: goal for key, goal in given.items() if goal is not None})
+        if not goals and self._trainer.is_done():
+            goal, unit = self._trainer.goal
+            raise ConfigError(
+                f"learn: the goal of the settings, {goal:,} {unit}, is reached; say how many more: learn(100_000)"
+            )
+        done = {"run.total_timesteps": self._trainer.steps, "run.total_episodes": self._trainer.episodes}
+        # Of a run that has begun, also what was left open and is decided.
+        own = self._trainer.header["config"] if self._trainer.steps else to_tree(self._settings)
+        more = {key: goal + done[key] for key, goal in goals.items()}
+        return build(config_type, check(config_type, own, "settings"), with_one_goal(more))
+
+    def _open(self, path: Path) -> RunDirectory:
+        """The run directory: that of this model, or a new one.
+
+        Raises:
+            RunDirectoryError: another process trains there, or there is something else in it.
+        """
+        if path.resolve() != self._directory:
+            return new_directory(path, self._task.name)
+        directory = RunDirectory(path)
+        directory.check_own()
+        Checkpoints(directory.checkpoints).drop_after(self._trainer.steps)
+        return directory
+
+    def _next_trainer(self, settings: Any, callbacks: Sequence[Callback], console: Console) -> Training:
+        """A trainer that goes on where this model stands."""
+        before = self._trainer
+        trainer = self._task.make_trainer(settings, console)
+        trainer.callbacks.extend(callbacks)
+        if before.steps:
+            trainer.load_state_dict(before.state_dict())
+            trainer.take_over(before)
+        elif settings.run.init_from is not None:
+            load_weights(trainer, settings, self._task, console)
+        return trainer
+
+    def _keep(self, trainer: Training, directory: RunDirectory | None) -> None:
+        self._trainer, self._predictor = trainer, None
+        self._directory = None if directory is None else directory.path.resolve()
+
+    def evaluate(self, episodes: int = 20, *, seed: int = 0, **options: Any) -> tuple[float, float]:
+        """Scores the policy without exploration, on episodes that it was not trained on, as ``fastrl eval`` does.
+
+        Args:
+            episodes: how many.
+            seed: of the episodes.
+            options: of the task's own protocol.
+
+        Returns:
+            Mean and standard deviation of the returns of episodes.
+
+        Raises:
+            UserError, CollectError: as of `learn`.
+        """
+        if episodes < 1:
+            raise ConfigError(f"evaluate: episodes should be at least 1, got {episodes}")
+        scores = self._task.evaluate(
+            self._trainer.policy_checkpoint(),
+            self._task.resolve_defaults(self._settings),
+            episodes=episodes,
+            seed=seed,
+            advance=lambda done: None,
+            **options,
+        )
+        return scores.mean_return, scores.std_return
+
+    def predict(
+        self,
+        obs: Any,
+        state: Any = None,
+        deterministic: bool = True,
+        *,
+        action_masks: NDArray[np.bool_] | None = None,
+    ) -> tuple[Any, Any]:
+        """The action for an observation, or the actions for a batch of them.
+
+        Args:
+            obs: of the environment's observation space; a batch is an array with a further first axis, or of Dict and
+                Tuple spaces a dict or tuple of such arrays. Of environments of many agents the rows of all agents.
+            state: of a policy with memory, what the call before returned; None where an episode starts.
+            deterministic: the likeliest action; otherwise one is drawn.
+            action_masks: bool [N, num_actions], or [num_actions] for one observation: which may be chosen; None: all.
+
+        Returns:
+            The action, of the environment's action space (with a first axis N for a batch), and the state for the next
+            call; None without memory.
+
+        Raises:
+            PredictError: they do not fit the policy.
+        """
+        if self._predictor is None:
+            self._predictor = self._make_predictor()
+        return self._predictor.predict(obs, state, deterministic, action_masks)
+
+    def _make_predictor(self) -> Predictor:
+        trainer, seed = self._trainer, self._settings.run.seed
+        policy = trainer.policy_checkpoint()["policy"]
+        if isinstance(trainer, Trainer):
+            algorithm, source = trainer.algorithm, trainer.source
+            if isinstance(algorithm, MultiAgentAlgorithm):
+                problem = source.problem(1, 0, "cpu")
+                return TeamPredictor(MultiAgentPolicy.from_state(policy), problem.obs_dim, seed)
+            if isinstance(source, RolloutSource):
+                actor = algorithm.make_actor(policy, source.obs_space, source.action_space)
+                return ActorPredictor(
+                    actor,
+                    ObsRows(source.obs_space),
+                    source.action_rows,
+                    squash=algorithm.squash_actions,
+                    seed=seed,
+                )
+        raise TrainError(f"predict: {trainer.algorithm_name} on {trainer.env_id} chooses no single actions")
+
+    def save(self, path: str | Path) -> None:
+        """Writes a checkpoint, from which `load` and ``fastrl train --resume`` go on.
+
+        Args:
+            path: of the file; its folders are made.
+        """
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        save_checkpoint(path, self._trainer.state_dict())
+
+    def __repr__(self) -> str:
+        return f"<{self._trainer.algorithm_name} on {self._trainer.env_id}, {self.steps:,} steps>"
+
+
+def load(
+    path: str | Path,
+    *,
+    env: Any = None,
+    algo: str | type[Algorithm[Any]] | None = None,
+    network: Any = None,
+    trust: bool = False,
+) -> Model:
+    """The model of a run directory (its newest checkpoint), or of a file that `Model.save` has written.
+
+    Args:
+        path: of either. ``learn(run_dir=path)`` goes on in the same run directory.
+        env: as for `Model`, where the run cannot name its environment, such as a function of a notebook, or names code,
+            which is imported only if it is named here or with ``trust``.
+        algo, network: the same for an algorithm and a network of the user's own.
+        trust: the file may import code, connect to a Ray cluster and write files, as it says.
+
+    Raises:
+        CheckpointError: there is no checkpoint, or a damaged or foreign one.
+        TrustError: it would import code that was not named.
+        UserError, CollectError: as of `Model`.
+    """
+    path = Path(path)
+    kind, config = load_saved(path)
+    if config is None:
+        raise CheckpointError(f"{path} has no checkpoint: its run was killed before the first")
+    task = find_task(trusted_import("kind", kind, path, trust=trust))
+    named: Values = {}
+    if algo is not None:
+        named["run.algo"] = _import_path("algo", algo)
+    if env is not None:
+        spec = any_spec(env)
+        task = _on(task, spec)
+        named["env.id"] = spec.id
+    if network is not None:
+        table = task.algorithm_table(named.get("run.algo") or task.algorithm_in(config))
+        named[f"{table}.network"] = _import_path("network", network)
+    settings, state = load_run(task, path, trust=trust, named=named)
+    file = find_checkpoint(path)
+    model = Model.__new__(model_type(settings.run.algo))
+    model._start(task, settings, restored(task, settings, file, state, _console()))
+    if file.parent.name == "checkpoints":
+        model._directory = file.parent.parent.resolve()
+    return model
+
+
+@functools.cache
+def model_type(algorithm: str) -> type[Model]:
+    """The class of the models of an algorithm: `Model` itself for a class of the user's own."""
+    if algorithm not in algorithms():
+        return Model
+    found = find(algorithm)
+    config_type = settings_type({"own": found.config_type()})
+    lines = [
+        f"{found.name}: {found.summary}.",
+        "",
+        "See `fastrl.Model`, of which it has all arguments and methods. Settings of the algorithm, each a keyword:",
+        "",
+    ]
+    for leaf in leaves(config_type).values():
+        default = getattr(leaf.default, "value", leaf.default)
+        lines.append(f"    {leaf.key.rpartition('.')[2]}: {leaf.description} [{default}]")
+    body = {"_algo": algorithm, "__doc__": "\n".join(lines), "__module__": "fastrl"}
+    return type(found.__name__, (Model,), body)
+
+
+if TYPE_CHECKING:
+
+    class PPO(Model): ...
+
+    class AsyncPPO(Model): ...
+
+    class IMPALA(Model): ...
+
+    class DQN(Model): ...
+
+    class IPPO(Model): ...
+
+    class MAPPO(Model): ...
+
+    class REINFORCE(Model): ...
+
+
+def __getattr__(name: str) -> Any:
+    for algorithm in () if name.startswith("_") else algorithms().values():
+        if algorithm.__name__ == name:
+            return model_type(algorithm.name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+class _RowList(Logger):
+    """Keeps the numbers of rows in a list."""
+
+    def __init__(self, rows: list[dict[str, float]]) -> None:
+        self._rows = rows
+
+    def write(self, row: Row) -> None:
+        self._rows.append(row.record())
+
+
+def _console(progress: bool | None = None) -> Console:
+    """A console for people; a quiet one where nobody watches."""
+    console = plain_console()
+    if progress is None:
+        progress = console.is_terminal or console.is_jupyter
+    return console if progress else Console(quiet=True)
+
+
+def _task_on(env: Any, algorithm: str | None) -> Task:
+    """The task that trains on an environment.
+
+    Raises:
+        ConfigError: the algorithm does not go with the environment.
+    """
+    if isinstance(env, str) and is_task(env):
+        return find_task(env)
+    try:
+        spec = any_spec(env)
+    except TypeError as error:
+        raise ConfigError(str(error)) from None
+    # What this process alone can build has no name by which a task could know it.
+    env_id = "module:factory" if spec.is_local or spec.is_vector else spec.id
+    name = task_for(env_id, algorithm) or (task_for("module:factory", algorithm) if spec.is_local else None)
+    if name is None and algorithm is not None:
+        others = [other for other in algorithms() if task_for(env_id, other) is not None]
+        can = (
+            f"these do: {', '.join(others)}"
+            if others
+            else f"env should be an id such as CartPole-v1, a factory or {', '.join(tasks())}"
+        )
+        raise ConfigError(f"env: {algorithm} does not learn in {spec.id}; {can}")
+    if name is None:
+        raise ConfigError(
+            f"env: expected an id such as CartPole-v1, module:function or one of {', '.join(tasks())}, got {spec.id!r}"
+        )
+    return _on(find_task(name), spec)
+
+
+def _on(task: Task, spec: EnvSpec) -> Task:
+    """The task on a spec that settings cannot name; as it is for others."""
+    return task.on(spec) if type(spec) is not EnvSpec else task
+
+
+def _env_settings(task: Task, env: Any, config_type: type) -> Values:
+    """Settings that follow from the environment."""
+    known = leaves(config_type)
+    values: Values = {}
+    spec = task.spec
+    if "env.id" in known and not (isinstance(env, str) and is_task(env)):
+        values["env.id"] = any_spec(env).id
+    if spec is not None and spec.is_local and not spec.is_vector and "collect.collector" in known:
+        values["collect.collector"] = "sequential"
+    if isinstance(env, VectorEnv):
+        values["env.num_envs"] = env.num_envs
+    elif _is_only_one(env):
+        values["env.num_envs"] = 1
+    return values
+
+
+def _is_only_one(env: Any) -> bool:
+    """True of an environment from which no others can be built."""
+    return isinstance(env, gymnasium.Env) and env.spec is None
+
+
+def _import_path(what: str, given: Any) -> str:
+    """The import path of a class of the user's own, by which checkpoints name it.
+
+    Raises:
+        ConfigError: it has none.
+    """
+    if isinstance(given, str):
+        return given
+    if not inspect.isclass(given):
+        raise ConfigError(f"{what}: expected a class or its import path 'my_module:MyClass', got {given!r}")
+    path = f"{given.__module__}:{given.__qualname__}"
+    if getattr(sys.modules.get(given.__module__), given.__qualname__, None) is not given:
+        raise ConfigError(
+            f"{what}: {given.__qualname__} is defined inside a function or class; move it to the top of its module, so"
+            " that checkpoints can name it"
+        )
+    return path

@@ -1,0 +1,379 @@
+"""Models: training, scoring, saving and using an algorithm from Python."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Dict, Discrete
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from small_runs import differences, learnt, rows_of, untimed, untimed_state
+from torch import nn
+from toy_algorithm import Toy
+
+import fastrl
+from fastrl.algorithms import algorithms
+from fastrl.cli.main import main
+from fastrl.utils.errors import UserError
+
+SMALL: dict[str, Any] = {
+    "num_envs": 4,
+    "num_steps": 32,
+    "minibatch_size": 64,
+    "hidden": [8],
+    "collector": "sequential",
+    "device": "cpu",
+    "row_seconds": 0,
+}
+OPTIONS = [
+    "--num-envs=4",
+    "--ppo.num-steps=32",
+    "--ppo.minibatch-size=64",
+    "--ppo.hidden=8",
+    "--collector=sequential",
+    "--device=cpu",
+    "--run.row-seconds=0",
+]
+
+
+class Cart(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """An environment of a user's own, without a spec."""
+
+    spec = None
+
+    def __init__(self) -> None:
+        super().__init__(gymnasium.make("CartPole-v1").unwrapped)
+        self.closed = 0
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+class DictEnv(gymnasium.Env[Any, Any]):
+    """Shows which of three actions is rewarded, in a dict; actions start at 5."""
+
+    observation_space = Dict({"goal": Discrete(3), "noise": Box(-1, 1, (2,), np.float32)})
+    action_space = Discrete(3, start=5)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self._left = 8
+        return self._obs(), {}
+
+    def _obs(self) -> Any:
+        self._goal = int(self.np_random.integers(3))
+        return {"goal": self._goal, "noise": self.np_random.uniform(-1, 1, 2).astype(np.float32)}
+
+    def step(self, action: Any) -> Any:
+        reward, self._left = float(action - 5 == self._goal), self._left - 1
+        return self._obs(), reward, False, self._left == 0, {}
+
+
+class Net(nn.Module):
+    """A network of a user's own."""
+
+    def __init__(self, obs_space: Any, action_space: Any, width: int = 4) -> None:
+        super().__init__()
+        self.body = nn.Linear(obs_space.shape[0], width)
+        self.policy, self.critic = nn.Linear(width, int(action_space.n)), nn.Linear(width, 1)
+
+    def forward(self, obs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        features = self.body(obs).tanh()
+        return self.policy(features), self.critic(features)[:, 0]
+
+
+def make_cart() -> gymnasium.Env[Any, Any]:
+    return gymnasium.make("CartPole-v1")
+
+
+def parameters(model: fastrl.Model) -> Any:
+    return untimed_state(model._trainer.state_dict())["learner"]
+
+
+def test_importing_fastrl_loads_no_torch_and_takes_no_time() -> None:
+    code = (
+        "import time; start = time.process_time(); import fastrl; spent = time.process_time() - start\n"
+        "import sys; print(spent, 'torch' in sys.modules, fastrl.queue.__name__, 'torch' in sys.modules)"
+    )
+    # The best of three: another program may fill the caches in between.
+    runs = [
+        subprocess.run(
+            [sys.executable, "-c", code], check=True, capture_output=True, text=True
+        ).stdout.split()
+        for _ in range(3)
+    ]
+    assert min(float(run[0]) for run in runs) < 0.3
+    assert runs[0][1:] == ["False", "fastrl.queue", "False"]
+
+
+def test_all_names_the_public_surface() -> None:
+    found = {name for name in fastrl.__all__ if getattr(fastrl, name) is not None}
+    assert found == set(fastrl.__all__) <= set(dir(fastrl))
+    models = {
+        name
+        for name in fastrl.__all__
+        if isinstance(each := getattr(fastrl, name), type) and issubclass(each, fastrl.Model)
+    }
+    assert models - {"Model"} == {algorithm.__name__ for algorithm in algorithms().values()}
+    for name in sorted(models):
+        assert getattr(fastrl, name).__doc__
+    assert "\n    learning_rate: " in str(fastrl.PPO.__doc__)
+    with pytest.raises(AttributeError, match="no attribute 'PPPO'"):
+        _ = fastrl.PPPO  # type: ignore[attr-defined]
+
+
+def test_the_command_line_trains_the_same_model_and_resumes_it_the_same(tmp_path: Path) -> None:
+    command = ["train", "gym", "CartPole-v1", "--seed=3", *OPTIONS, "--run.eval-episodes=0"]
+    assert main([*command, "--total-timesteps=384", f"--run-dir={tmp_path / 'cli'}"]) == 0
+    model = fastrl.PPO("CartPole-v1", seed=3, eval_episodes=0, **SMALL).learn(
+        384, run_dir=tmp_path / "python"
+    )
+    assert differences(learnt(tmp_path / "cli"), learnt(tmp_path / "python")) == []
+    assert (
+        rows_of(tmp_path / "cli") == rows_of(tmp_path / "python") == [untimed(row) for row in model.metrics]
+    )
+    assert (tmp_path / "cli" / "config.toml").read_text() == (tmp_path / "python" / "config.toml").read_text()
+    assert main(["train", f"--resume={tmp_path / 'cli'}", "--total-timesteps=768"]) == 0
+    model.learn(384, run_dir=tmp_path / "python")
+    assert differences(learnt(tmp_path / "cli"), learnt(tmp_path / "python")) == []
+    assert rows_of(tmp_path / "cli") == rows_of(tmp_path / "python")
+    # The command line goes on with what Python has written, and the other way round.
+    assert main(["train", f"--resume={tmp_path / 'python'}", "--total-timesteps=1152"]) == 0
+    loaded = fastrl.load(tmp_path / "cli").learn(384)
+    assert differences(parameters(loaded), learnt(tmp_path / "python")["learner"]) == []
+
+
+def test_without_a_run_directory_nothing_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    model = fastrl.PPO("CartPole-v1", **SMALL).learn(256)
+    assert list(tmp_path.iterdir()) == []
+    assert "".join(capfd.readouterr()) == ""
+    assert (model.steps, len(model.metrics)) == (256, 2)
+    assert model.summary is not None and (model.summary.status, model.summary.run) == ("complete", "")
+
+
+def test_a_model_is_saved_loaded_and_goes_on(tmp_path: Path) -> None:
+    straight = fastrl.PPO("CartPole-v1", **SMALL).learn(256)
+    straight.save(tmp_path / "new" / "cart.safetensors")
+    loaded = fastrl.load(tmp_path / "new" / "cart.safetensors")
+    assert type(loaded) is fastrl.PPO
+    assert loaded.settings["ppo"] == straight.settings["ppo"]
+    assert loaded.evaluate(3) == straight.evaluate(3)
+    obs = np.array([0.1, -0.2, 0.03, 0.4], np.float32)
+    assert loaded.predict(obs) == straight.predict(obs)
+    assert differences(parameters(loaded.learn(256)), parameters(straight.learn(256))) == []
+    # An untrained one, too.
+    fastrl.PPO("CartPole-v1", **SMALL).save(tmp_path / "fresh.safetensors")
+    fresh = fastrl.load(tmp_path / "fresh.safetensors").learn(512)
+    assert fresh.steps == 512
+
+
+def test_a_run_directory_goes_on_where_its_model_stands(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    model = fastrl.PPO("CartPole-v1", eval_episodes=0, **SMALL).learn(256, run_dir=run)
+    loaded = fastrl.load(run).learn(256, run_dir=run)
+    assert [row["time/total_timesteps"] for row in rows_of(run)] == [128, 256, 384, 512]
+    assert loaded.steps == 512
+    # Another model has no business there, nor one that has learned elsewhere since.
+    with pytest.raises(UserError, match="has a run in it"):
+        fastrl.PPO("CartPole-v1", **SMALL).learn(256, run_dir=run)
+    model.learn(128)
+    with pytest.raises(UserError, match="has a run in it"):
+        model.learn(128, run_dir=run)
+
+
+def test_the_goal_of_the_settings_is_reached_once() -> None:
+    model = fastrl.PPO("CartPole-v1", total_timesteps=256, **SMALL).learn()
+    assert model.steps == 256
+    with pytest.raises(UserError, match="say how many more"):
+        model.learn()
+    assert model.learn(total_episodes=3).steps > 256
+    assert model.learn(1e2).steps % 128 == 0  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="total_timesteps should be"):
+        model.learn(0.5)  # type: ignore[arg-type]
+
+
+ENVS: dict[str, Callable[[], Any]] = {
+    "id": lambda: "CartPole-v1",
+    "path": lambda: "test_model:make_cart",
+    "function": lambda: make_cart,
+    "class": lambda: Cart,
+    "lambda": lambda: lambda: gymnasium.make("CartPole-v1"),
+    "environment": lambda: gymnasium.make("CartPole-v1"),
+    "vector": lambda: SyncVectorEnv([make_cart] * 4, autoreset_mode=AutoresetMode.SAME_STEP),
+}
+
+
+@pytest.mark.parametrize("kind", ENVS)
+def test_an_environment_of_any_kind_is_trained_on(kind: str, tmp_path: Path) -> None:
+    env = ENVS[kind]()
+    options = {key: value for key, value in SMALL.items() if kind != "vector" or key != "collector"}
+    model = fastrl.PPO(env, preset="classic", total_timesteps=256, **options).learn()
+    assert model.steps >= 256
+    mean, std = model.evaluate(2)
+    assert mean > 0 and std >= 0
+    model.save(tmp_path / "model.safetensors")
+    loaded = fastrl.load(tmp_path / "model.safetensors", env=env).learn(128)
+    assert loaded.steps >= 384
+    reference = fastrl.PPO("CartPole-v1", preset="classic", total_timesteps=256, **SMALL).learn()
+    assert (differences(parameters(model), parameters(reference)) == []) == (kind != "vector")
+
+
+def test_an_environment_without_a_spec_is_the_only_one() -> None:
+    env = Cart()
+    options = SMALL | {"num_envs": 1, "collector": None, "minibatch_size": 32}
+    assert fastrl.PPO(env, **options).learn(64).steps == 64
+    assert env.closed == 0
+    with pytest.raises(UserError, match="no spec"):
+        fastrl.PPO(env, **(options | {"num_envs": 2})).learn(64)
+    with pytest.raises(UserError, match="this process"):
+        fastrl.PPO(env, **(options | {"collector": "sync"})).learn(64)
+
+
+def test_spaces_of_any_form_are_predicted_in() -> None:
+    model = fastrl.PPO(
+        DictEnv, num_envs=8, num_steps=64, minibatch_size=128, learning_rate=0.01, collector="sequential"
+    )
+    model.learn(10_000)
+    assert model.evaluate(5)[0] > 7
+    goals = np.arange(3)
+    batch = {"goal": goals, "noise": np.zeros((3, 2), np.float32)}
+    actions, state = model.predict(batch)
+    assert actions.tolist() == [5, 6, 7] and state is None
+    assert model.predict({"goal": 1, "noise": np.zeros(2, np.float32)})[0] == 6
+    masks = np.array([[True, False, True]] * 3)
+    assert model.predict(batch, action_masks=masks)[0][1] != 6
+    drawn = [int(model.predict(batch, deterministic=False)[0][0]) for _ in range(20)]
+    assert set(drawn) <= {5, 6, 7}
+    for wrong, line in {
+        "3": "obs",
+        "dict": "expected a dict with the keys 'goal', 'noise'",
+    }.items():
+        with pytest.raises(UserError, match=line):
+            model.predict(wrong if wrong == "3" else {"goal": 1})
+    with pytest.raises(UserError, match=r"action_masks: expected bool \[3, 3\]"):
+        model.predict(batch, action_masks=masks[:, :2])
+    with pytest.raises(UserError, match="has no memory"):
+        model.predict(batch, state=np.zeros(3))
+
+
+def test_an_own_network_and_an_own_algorithm_are_classes(tmp_path: Path) -> None:
+    options = {key: value for key, value in SMALL.items() if key != "hidden"}
+    model = fastrl.PPO("CartPole-v1", network=Net, network_options={"width": 7}, **options).learn(256)
+    assert model.settings["ppo"]["network"] == "test_model:Net"
+    model.save(tmp_path / "net.safetensors")
+    with pytest.raises(UserError, match="trust"):
+        fastrl.load(tmp_path / "net.safetensors")
+    assert fastrl.load(tmp_path / "net.safetensors", network=Net).evaluate(2) == model.evaluate(2)
+    toy = fastrl.Model("CartPole-v1", algo=Toy, num_envs=4, learning_rate=3, collector="sequential").learn(
+        512
+    )
+    toy.save(tmp_path / "toy.safetensors")
+    with pytest.raises(UserError, match="trust"):
+        fastrl.load(tmp_path / "toy.safetensors")
+    loaded = fastrl.load(tmp_path / "toy.safetensors", algo=Toy)
+    assert type(loaded) is fastrl.Model
+    assert loaded.learn(512).steps == 1024
+    assert loaded.predict(np.zeros(4, np.float32))[0] in (0, 1)
+
+    class Inner(Toy):
+        """Cannot be named."""
+
+    with pytest.raises(UserError, match="top of its module"):
+        fastrl.Model("CartPole-v1", algo=Inner)
+
+
+def test_ctrl_c_ends_the_training_and_it_goes_on(tmp_path: Path) -> None:
+    model = fastrl.PPO("CartPole-v1", **SMALL)
+
+    def interrupt() -> None:
+        while not model.metrics:
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        model.learn(10_000_000, run_dir=tmp_path / "run")
+    thread.join()
+    steps = model.steps
+    assert 128 <= steps < 10_000_000
+    assert model.evaluate(1)[0] > 0
+    assert model.learn(128, run_dir=tmp_path / "run").steps == steps + 128
+    assert (tmp_path / "run" / "summary.json").exists()
+
+
+MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
+    "id": (lambda: fastrl.PPO("CartPol-v1"), "did you mean CartPole-v1"),
+    "no environment": (lambda: fastrl.PPO(3), "env: expected an id, .* got int"),
+    "unknown word": (lambda: fastrl.PPO("cart"), "ppo does not learn in cart"),
+    "of another kind": (
+        lambda: fastrl.IPPO("CartPole-v1"),
+        "ippo does not learn in CartPole-v1; these do: .*ppo",
+    ),
+    "setting": (lambda: fastrl.PPO("CartPole-v1", learning_rat=1), "did you mean ppo__learning_rate"),
+    "value": (lambda: fastrl.PPO("CartPole-v1", learning_rate="x"), "learning_rate should be a valid number"),
+    "table": (lambda: fastrl.PPO("CartPole-v1", ppo={"gama": 1}), r"ppo\['gama'\]: unknown .* ppo__gamma"),
+    "preset": (lambda: fastrl.PPO("CartPole-v1", preset="quick"), "unknown preset quick"),
+    "algorithm": (lambda: fastrl.Model("CartPole-v1", algo="pppo"), "got 'pppo'"),
+    "two algorithms": (lambda: fastrl.PPO("CartPole-v1", algo=Toy), "fastrl.PPO is ppo"),
+    "network": (lambda: fastrl.PPO("CartPole-v1", network=3), "network: expected a class"),
+    "device": (lambda: fastrl.PPO("CartPole-v1", device="tpu"), "device should be"),  # type: ignore[arg-type]
+    "no run": (lambda: fastrl.load("nowhere"), "no such run directory"),
+    "makes nothing": (lambda: fastrl.PPO(lambda: None), "should make a gymnasium.Env"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_one_line(mistake: str) -> None:
+    make, line = MISTAKES[mistake]
+    with pytest.raises(UserError, match=line) as caught:
+        make()
+    assert "\n" not in str(caught.value)
+
+
+def test_settings_come_from_files_dicts_and_presets(tmp_path: Path) -> None:
+    file = tmp_path / "settings.toml"
+    file.write_text("[ppo]\ngamma = 0.5\n")
+    assert fastrl.PPO("CartPole-v1", config=file, num_envs=4).settings["ppo"]["gamma"] == 0.5
+    model = fastrl.PPO("CartPole-v1", config={"ppo": {"gamma": 0.5}}, preset="smoke", gae_lambda=0.9)
+    assert (model.settings["ppo"]["gamma"], model.settings["ppo"]["gae_lambda"]) == (0.5, 0.9)
+    assert (model.settings["env"]["num_envs"], model.settings["run"]["total_timesteps"]) == (4, 20_000)
+    model = fastrl.PPO("FrozenLake-v1", env_options={"map_name": "8x8", "is_slippery": False}, num_envs=2)
+    assert model.settings["env"]["options"] == ['map_name="8x8"', "is_slippery=false"]
+
+
+def test_agents_of_traffic_learn_and_act_together(tmp_path: Path) -> None:
+    model = fastrl.IPPO(
+        "fastrl/coop-highway-v0",
+        vehicles=3,
+        num_envs=2,
+        num_steps=8,
+        minibatch_size=8,
+        device="cpu",
+        duration=3,
+    )
+    model.learn(total_episodes=8)
+    mean, std = model.evaluate(4)
+    assert np.isfinite([mean, std]).all()
+    size = model._trainer.source.problem(1, 0, "cpu").obs_dim  # type: ignore[attr-defined]
+    actions, state = model.predict(np.zeros((3, size), np.float32))
+    assert actions.shape == (3,) and state is None
+    assert model.predict(np.zeros((5, 3, size), np.float32))[0].shape == (5, 3)
+    model.save(tmp_path / "team.safetensors")
+    assert type(fastrl.load(tmp_path / "team.safetensors")) is fastrl.IPPO
+    episodes = model._trainer.episodes
+    assert model.learn(total_episodes=4)._trainer.episodes >= episodes + 4
