@@ -53,7 +53,7 @@ MaxStaleness = Annotated[
         description="updates that the policy of learned experience may be behind; older experience is dropped; 0:"
         " collect and learn in turns",
     ),
-    Setting(resumable=True, option="--max-staleness", common=True),
+    Setting(resumable=True, option="--max-staleness"),
 ]
 BurnIn = Annotated[
     int,

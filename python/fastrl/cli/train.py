@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from fastrl.cli.arguments import import_from_here, path, path_of, value_of
-from fastrl.tasks import find, is_task, load_saved, options_for, tasks
+from fastrl.tasks import find, is_task, load_saved, named_tasks, task_for, tasks
 from fastrl.utils.command_line import ArgumentParser, add_options, read_arguments
-from fastrl.utils.config import ConfigError, Values, leaves, load_toml, suggestion, to_toml
+from fastrl.utils.config import LIKELY, ConfigError, Values, leaves, likeness, load_toml, nearest, to_toml
 from fastrl.utils.output import ignoring_write_errors, plain_console
 from fastrl.utils.progress import load_torch
 from fastrl.utils.tables import print_lines
@@ -19,64 +19,111 @@ if TYPE_CHECKING:
     from fastrl.training.task import Task
 
 # Options without a value; a bare -- ends the options.
-_FLAGS = {"--", "--help", "--help-all", "--print-config", "--profile", "--trust"}
+_FLAGS = {"-h", "--", "--help", "--help-all", "--print-config", "--profile", "--trust"}
 
 
 def train(prog: str, arguments: list[str]) -> int:
     """Trains agents, or resumes a run."""
     run, trust = path_of("--resume", arguments), "--trust" in arguments
-    name = _named_task(arguments)
-    if name is None and run is None:
-        _without_task(prog, arguments)
+    file, named = path_of("--config", arguments), _environment(arguments)
+    if named is None and run is None and (file is None or {"-h", "--help"} & set(arguments)):
+        _without_environment(prog, arguments)
     load_torch(arguments)
-    kind, config = (None, None) if run is None else load_saved(run)
-    if name is None:
-        name = trusted_import("kind", str(kind), str(run), trust=trust)
-    elif kind not in (None, name):
-        raise ConfigError(f"{run} is a run of {kind}, not of {name}")
-    import_from_here(name, trust=trust)
+    algo, config = value_of("--algo", arguments), None
+    import_from_here(algo)
+    import_from_here(named, trust=trust)
+    if run is not None:
+        kind, config = load_saved(run)
+        name = trusted_import("kind", kind, str(run), trust=trust or named == kind)
+        if named is not None and is_task(named) and named != name:
+            raise ConfigError(f"{run} is a run of {name}, not of {named}")
+    elif named is not None:
+        name = named if is_task(named) else _task_on(named, algo)
+    else:
+        assert file is not None
+        name = _task_of_file(file, trust=trust)
     return _train(Command(find(name), prog, arguments, config))
 
 
-def _named_task(arguments: list[str]) -> str | None:
-    """The task that the arguments name; None without."""
+def _environment(arguments: list[str]) -> str | None:
+    """The task or the environment that the arguments name; None without."""
     for before, argument in zip(["", *arguments], arguments, strict=False):
-        # The word after an option is its value, also if it is the name of a task.
-        is_value = before.startswith("--") and "=" not in before and before.replace("_", "-") not in _FLAGS
-        if not is_value and is_task(argument):
+        # The word after an option is its value, also if it is the name of a task; KEY=VALUE follows --env-options.
+        has_value = before.startswith("-") and "=" not in before and before.replace("_", "-") not in _FLAGS
+        if not (argument.startswith("-") or "=" in argument or (has_value and not before.startswith("--no-"))):
             return argument
-    return None
+    return value_of("--env", arguments)
 
 
-def _without_task(prog: str, arguments: list[str]) -> NoReturn:
-    """Prints the help, or refuses arguments that do not name a task and proposes one."""
+def _task_on(env_id: str, algo: str | None) -> str:
+    """The task that trains on an environment, with an algorithm if one is named.
+
+    Raises:
+        ConfigError: there is none; the message names what is likely meant.
+    """
+    if (name := task_for(env_id, algo)) is not None:
+        return name
+    if task_for(env_id) is not None:
+        from fastrl.algorithms import algorithms
+
+        own = [other for other in algorithms() if task_for(env_id, other) is not None]
+        raise ConfigError(f"--algo {algo} does not learn in {env_id}; {', '.join(own)} do")
+    if env_id in tasks():
+        example = f"{'ALE/Pong-v5' if env_id == 'pixels' else 'CartPole-v1'}"
+        raise ConfigError(f"{env_id} names no environment: give its id, such as {example}, or module:function")
+    from gymnasium import registry
+
+    known = [*named_tasks(), *registry]
+    if likeness(env_id.lower(), likely := nearest(env_id.lower(), [name.lower() for name in known])) >= LIKELY:
+        meant = next(name for name in known if name.lower() == likely)
+        raise ConfigError(f"unknown environment {env_id}; did you mean {meant}?")
+    raise ConfigError(
+        f"unknown environment {env_id}: give {', '.join(named_tasks())}, a Gymnasium id such as CartPole-v1, or"
+        " module:function"
+    )
+
+
+def _task_of_file(file: Path, *, trust: bool) -> str:
+    """The task that a file of settings names.
+
+    Raises:
+        ConfigError: it names none.
+        TrustError: it would import code.
+    """
+    kind = load_toml(file).get("kind")
+    if not isinstance(kind, str):
+        raise ConfigError(f"{file} names no task (kind = ...): name the environment before the options")
+    return trusted_import("kind", kind, str(file), trust=trust)
+
+
+def _without_environment(prog: str, arguments: list[str]) -> NoReturn:
+    """Prints the help, or refuses arguments that do not name an environment."""
     if arguments and not {"-h", "--help", "--help-all"} & set(arguments):
-        first = arguments[0] if not arguments[0].startswith("-") else None
-        named = first or value_of("--env", arguments)
-        if named is not None and (likely := options_for(named)) is not None:
-            raise ConfigError(f"name the task; did you mean {prog} {likely}?")
-        if first is not None:
-            raise ConfigError(f"unknown task {first}; {suggestion(first, tasks())}")
-        raise ConfigError(f"name the task: {', '.join(tasks())}; {prog} --help describes them")
-    width = max(map(len, tasks()))
+        raise ConfigError(
+            f"name what to train on, before the options: {prog} cage2, or an environment, {prog} CartPole-v1"
+        )
+    width = max(map(len, named_tasks()))
+    summaries = {name: tasks()[name].SUMMARY for name in named_tasks()}
     parser = ArgumentParser(
         prog=prog,
-        usage=f"{prog} TASK [options]\n       {prog} --resume RUN [options]",
+        usage=f"{prog} ENV [--algo ALGO] [--preset NAME] [settings]\n       {prog} --resume RUN [settings]",
         description="\n".join(
             [
                 "Trains agents, or resumes a run.",
                 "",
-                "tasks:",
-                *(f"  {name:<{width}}  {folder.SUMMARY}" for name, folder in tasks().items()),
+                "ENV is one of",
+                *(f"  {name:<{width}}  {summary}" for name, summary in summaries.items()),
+                "or any environment: a Gymnasium id such as CartPole-v1 or ALE/Pong-v5, or module:function that makes"
+                " one, in a module that is installed or lies in this directory.",
             ]
         ),
-        epilog=f"{prog} TASK --help lists the settings and presets of a task. Examples:\n"
+        epilog=f"{prog} ENV --help lists the settings, algorithms and presets of an environment. Examples:\n"
         f"  {prog} cage2 --preset smoke\n"
-        f"  {prog} gym --env CartPole-v1 --preset smoke\n"
-        f"  {prog} pixels --env fastrl/Catch-v0\n"
-        f"  {prog} traffic --preset fast",
+        f"  {prog} CartPole-v1 --preset smoke\n"
+        f"  {prog} fastrl/Catch-v0 --algo dqn\n"
+        f"  {prog} fastrl/coop-merge-v0 --algo mappo",
     )
-    _add_run_options(parser, "TASK", "in the help of each task")
+    _add_run_options(parser, "in the help of each environment")
     parser.print_help()
     parser.exit()
 
@@ -108,7 +155,7 @@ class Command:
         self.tree = {} if self.file is None else load_toml(self.file)
         self.algorithm = self._algorithm(arguments)
         self.config_type = task.settings_type(self.algorithm)
-        self.has_env_id = "env.id" in leaves(self.config_type)
+        self.named = _environment(arguments)
         self.options = self._parser(prog).parse_args(arguments)
         self.changes = self._changes()
 
@@ -125,18 +172,14 @@ class Command:
         return self.task.choose_algorithm(self.preset, self.tree, str(self.file), trust=self.trust)
 
     def _parser(self, prog: str) -> ArgumentParser:
-        name = self.task.name
         parser = ArgumentParser(
             prog=prog,
-            usage=f"{prog} {name}{' [--env ID]' if self.has_env_id else ''} [options]\n"
-            f"       {prog} --resume RUN [options]",
+            usage=f"{prog} {self.named or 'ENV'} [settings]\n       {prog} --resume RUN [settings]",
             description=self.task.description(prog),
             epilog=self._epilog(),
         )
-        _add_run_options(parser, name, "below")
-        if self.has_env_id:
-            parser.add_argument("env_id", nargs="?", metavar="ID", help="environment, the same as --env ID")
-        parser.add_argument("--lr", metavar="FLOAT", help="learning rate of the algorithm")
+        _add_run_options(parser, "below")
+        parser.hide(parser.add_argument("--lr", metavar="FLOAT", help="learning rate of the algorithm"))
         add_options(parser, self.config_type)
         return parser
 
@@ -180,12 +223,11 @@ class Command:
             if key not in leaves(self.config_type):
                 raise ConfigError(f"--lr: {self.algorithm} has no setting {key}")
             changes[key] = leaves(self.config_type)[key].parse(options.lr, "--lr")
-        if self.has_env_id and options.env_id is not None:
-            if changes.get("env.id", options.env_id) != options.env_id:
-                raise ConfigError(
-                    f"two environments: {options.env_id} and --env {changes['env.id']}; name one"
-                )
-            changes["env.id"] = options.env_id
+        named = options.env
+        if named is not None and not is_task(named) and "env.id" in leaves(self.config_type):
+            if changes.get("env.id", named) != named:
+                raise ConfigError(f"two environments: {named} and --env {changes['env.id']}; name one")
+            changes["env.id"] = named
         return changes
 
     def settings(self) -> Any:
@@ -204,8 +246,6 @@ class Command:
 def _train(command: Command) -> int:
     """Starts a run, resumes one, or prints the settings; returns the exit code."""
     options, task = command.options, command.task
-    if options.task not in (None, task.name):
-        raise ConfigError(f"unknown task {options.task}; {suggestion(options.task, tasks())}")
     import_from_here(command.changes.get("env.id"), trust=options.trust)
     if options.print_config:
         print(f'kind = "{task.name}"\n\n{to_toml(command.settings())}', end="")
@@ -264,13 +304,10 @@ def _next_commands(task: "Task", summary: "Summary", prog: str, trust: str) -> l
     return lines
 
 
-def _add_run_options(parser: ArgumentParser, task: str, where: str) -> None:
-    """Adds the options that all tasks have."""
-    parser.add_argument("task", nargs="?", metavar=task, help="the task")
+def _add_run_options(parser: ArgumentParser, where: str) -> None:
+    """Adds the options that all runs have."""
+    parser.add_argument("env", nargs="?", metavar="ENV", help="what to train on, a task or an environment")
     parser.add_argument("--preset", metavar="NAME", help=f"named set of settings, listed {where}")
-    parser.add_argument(
-        "--config", type=path, metavar="FILE", help="TOML file of settings, such as a run's config.toml"
-    )
     parser.add_argument(
         "--resume", type=path, metavar="RUN", help="resume a run (its directory) or a checkpoint file"
     )
@@ -279,16 +316,23 @@ def _add_run_options(parser: ArgumentParser, task: str, where: str) -> None:
         "--out",
         type=path,
         metavar="DIR",
-        help=f"run directory, new or empty [runs/{task}-DATE-TIME]",
+        help="run directory, new or empty [a new one under runs]",
     )
-    parser.add_argument(
-        "--trust",
-        action="store_true",
-        help="allow the given file or run to import code, connect to a Ray cluster and write files",
-    )
-    parser.add_argument("--print-config", action="store_true", help="print all settings as TOML and exit")
-    parser.add_argument(
-        "--profile",
-        action="store_true",
-        help="at the end, show in full where the time went; draw profile.png in the run directory",
+    parser.hide(
+        parser.add_argument(
+            "--config", type=path, metavar="FILE", help="TOML file of settings, such as a run's config.toml"
+        ),
+        parser.add_argument(
+            "--trust",
+            action="store_true",
+            help="allow the given file or run to import code, connect to a Ray cluster and write files",
+        ),
+        parser.add_argument(
+            "--print-config", action="store_true", help="print all settings as TOML and exit"
+        ),
+        parser.add_argument(
+            "--profile",
+            action="store_true",
+            help="at the end, show in full where the time went; draw profile.png in the run directory",
+        ),
     )

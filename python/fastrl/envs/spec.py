@@ -155,7 +155,7 @@ class EnvSpec:
             if self.id.startswith("ALE/"):
                 raise ValueError(
                     f"env: Gymnasium knows no {self.id!r} before ale_py is imported; to learn Atari games use"
-                    f" fastrl-train pixels --env {self.id}"
+                    f" fastrl-train {self.id}"
                 ) from error
             hint = did_you_mean(self.id, gymnasium.registry, 0.3)
             raise ValueError(f"env: Gymnasium knows no {self.id!r}{hint}") from error

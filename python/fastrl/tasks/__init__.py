@@ -1,8 +1,8 @@
-"""Tasks: one folder each, found by name.
+"""Tasks: one folder each, found by name or by the environment.
 
-A folder of this package adds a task: its ``__init__`` has ``NAME``, ``SUMMARY`` and ``ENVIRONMENTS`` (patterns of the
-ids that the task trains on), its module ``task`` has ``TASK``, a `fastrl.training.task.Task`. The ``__init__`` imports
-nothing, because help texts name all tasks.
+A folder of this package adds a task: its ``__init__`` has ``NAME``, ``SUMMARY``, ``ENVIRONMENTS`` (patterns of the
+ids that the task trains on) and ``NEEDS_ENVIRONMENT`` (the command line names an environment, not the task); its module
+``task`` has ``TASK``, a `fastrl.training.task.Task`. The ``__init__`` imports nothing, because help texts name all tasks.
 """
 
 import fnmatch
@@ -49,7 +49,8 @@ def find(name: str) -> "Task":
         raise ConfigError(f"{name}: {error}") from None
     if not isinstance(own, Task):
         raise ConfigError(f"the task should be one of {', '.join(tasks())}, or module:TASK; got {name!r}")
-    own.name = name  # by which checkpoints call it, and a resumed run finds it
+    if not type(own).__module__.startswith(f"{__name__}."):
+        own.name = name  # by which checkpoints call it, and a resumed run finds it
     return own
 
 
@@ -87,11 +88,14 @@ def load_saved(run: Path) -> tuple[str, Any]:
     return kind, config
 
 
-def task_for(env_id: str, algorithm: str | None = None) -> str | None:
+def task_for(env_id: str, algo: str | None = None) -> str | None:
     """The name of the task that trains on an environment, by the most specific pattern; None for other words.
 
     Args:
-        algorithm: the task should take it; None: any.
+        algo: an algorithm that the task must take; None: any.
+
+    Raises:
+        AlgorithmError: there is no such algorithm.
     """
 
     def literal(pattern: str) -> int:
@@ -103,16 +107,14 @@ def task_for(env_id: str, algorithm: str | None = None) -> str | None:
         for pattern in folder.ENVIRONMENTS
         if fnmatch.fnmatchcase(env_id, pattern)
     ]
-    if algorithm is not None:
+    if algo is not None:
         from fastrl.algorithms import find as find_algorithm
 
-        fitting = [each for each in fitting if find(each[1]).takes(find_algorithm(algorithm))]
+        algorithm = find_algorithm(algo)
+        fitting = [(length, name) for length, name in fitting if find(name).takes(algorithm)]
     return max(fitting)[1] if fitting else None
 
 
-def options_for(env_id: str) -> str | None:
-    """Arguments of ``fastrl train`` for an environment, such as ``gym --env CartPole-v1``; None for other words."""
-    name = task_for(env_id)
-    if name is None:
-        return None
-    return name if env_id in tasks()[name].ENVIRONMENTS else f"{name} --env {env_id}"
+def named_tasks() -> list[str]:
+    """The tasks that the command line calls by their names; those of the others are found by the environment."""
+    return [name for name, folder in tasks().items() if not folder.NEEDS_ENVIRONMENT]

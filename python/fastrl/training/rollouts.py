@@ -57,7 +57,7 @@ class CollectConfig:
         Field(
             ge=0, description="whole episodes in each update; 0: num_steps steps of each environment instead"
         ),
-        Setting(option="--episodes-per-update", common=True),
+        Setting(option="--episodes-per-update"),
     ] = 0
     max_episode_steps: Annotated[
         int,

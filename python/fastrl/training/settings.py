@@ -33,12 +33,12 @@ class RunConfig:
             description="start with the weights of a run (of its newest checkpoint) or of a checkpoint file, and with"
             " nothing else of it; none: random weights"
         ),
-        Setting(option="--init-from", common=True),
+        Setting(option="--init-from"),
     ] = None
     device: Annotated[
         Literal["auto", "cpu", "cuda"],
         Field(description="where networks learn; auto: cuda if there is one, else cpu"),
-        Setting(resumable=True, option="--device", common=True),
+        Setting(resumable=True, option="--device"),
     ] = "auto"
     algo: Annotated[
         str,

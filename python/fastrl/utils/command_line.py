@@ -24,6 +24,12 @@ class ArgumentParser(argparse.ArgumentParser):
         self.add_argument("-h", "--help", action=_Help, help="show this help and exit")
         self.uncommon: list[argparse.Action] = []
 
+    def hide(self, *actions: argparse.Action) -> None:
+        """Leaves options out of ``--help``; ``--help-all`` shows them."""
+        if not self.uncommon:
+            self.add_argument("--help-all", action=_Help, help="show all options and exit")
+        self.uncommon += actions
+
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         arguments = [self._spelled(str(argument)) for argument in args]
         for option, value in itertools.pairwise(arguments):
@@ -92,8 +98,7 @@ def add_options(parser: ArgumentParser, config_type: type) -> None:
             **form,
         )
         if not leaf.setting.common:
-            parser.uncommon.append(action)
-    parser.add_argument("--help-all", action=_Help, help="show all options and exit")
+            parser.hide(action)
 
 
 def read_arguments(config_type: type, arguments: argparse.Namespace) -> Values:

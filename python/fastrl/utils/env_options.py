@@ -74,5 +74,5 @@ EnvOptions = Annotated[
     Field(
         description="keyword arguments of the environment, such as lanes=3 busy=true; a value is JSON, else it is text"
     ),
-    Setting(option="--env-options", common=True, words="KEY=VALUE"),
+    Setting(option="--env-options", words="KEY=VALUE"),
 ]

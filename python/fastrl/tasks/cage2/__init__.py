@@ -3,3 +3,4 @@
 NAME = "cage2"
 SUMMARY = "a defender for CAGE Challenge 2, with PPO"
 ENVIRONMENTS = ("fastrl/Cage2-v0",)
+NEEDS_ENVIRONMENT = False

@@ -19,7 +19,7 @@ class EnvConfig:
             description="any Gymnasium id, or the import path of a function that makes one: my_module:make_env"
         ),
         Reach(imports_environment),
-        Setting(option="--env", common=True),
+        Setting(option="--env"),
     ] = "CartPole-v1"
     options: Annotated[EnvOptions, Reach(passes_import_paths)] = ()
     num_envs: Annotated[

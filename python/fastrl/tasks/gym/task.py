@@ -34,7 +34,7 @@ class GymTask(Task):
     def description(self, prog: str) -> str:
         return (
             "Trains on any environment of Gymnasium, such as\n"
-            f"  {prog} gym --env CartPole-v1 --collector executor --algo ppo --n-workers auto"
+            f"  {prog} CartPole-v1 --collector executor --algo ppo --n-workers auto"
         )
 
     def default_presets(self, env_id: str) -> Sequence[str]:

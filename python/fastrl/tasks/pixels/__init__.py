@@ -3,3 +3,4 @@
 NAME = "pixels"
 SUMMARY = "Atari, Mario and others that show images, with DQN"
 ENVIRONMENTS = ("ALE/*", "SuperMarioBros*", "fastrl/Catch*", "*NoFrameskip*")
+NEEDS_ENVIRONMENT = True

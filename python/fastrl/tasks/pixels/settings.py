@@ -17,7 +17,7 @@ class EnvConfig:
         str,
         Field(description="ALE/Pong-v5, SuperMarioBros-v0, fastrl/Catch-v0 or any Gymnasium id with images"),
         Reach(imports_environment),
-        Setting(option="--env", common=True),
+        Setting(option="--env"),
     ] = "ALE/Pong-v5"
     size: Annotated[
         int | None,

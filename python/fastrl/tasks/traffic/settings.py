@@ -27,7 +27,7 @@ class EnvConfig:
         Field(
             description="fastrl/coop-highway-v0, fastrl/coop-merge-v0, fastrl/ring-v0 or fastrl/highway-v0"
         ),
-        Setting(option="--env", common=True),
+        Setting(option="--env"),
     ] = "fastrl/coop-highway-v0"
     vehicles: Annotated[
         int,

@@ -143,7 +143,7 @@ class InnerConfig:
     episodes_per_update: Annotated[
         int,
         Field(ge=1, le=1_000_000, description="environments stepped together, one episode of each an update"),
-        Setting(option="--episodes-per-update", common=True),
+        Setting(option="--episodes-per-update"),
     ] = 256
     measured_episodes: Annotated[
         int,
