@@ -58,7 +58,16 @@ def test_learns_to_catch_every_ball(tmp_path: Path) -> None:
     for seed in range(3):
         run = tmp_path / str(seed)
         assert (
-            main(["train", "pixels", "--preset=toy", f"--seed={seed}", "--device=cpu", f"--run-dir={run}"])
+            main(
+                [
+                    "train",
+                    "fastrl/Catch-v0",
+                    "--preset=toy",
+                    f"--seed={seed}",
+                    "--device=cpu",
+                    f"--run-dir={run}",
+                ]
+            )
             == 0
         )
         summary = json.loads((run / "summary.json").read_text())

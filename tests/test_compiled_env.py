@@ -60,8 +60,6 @@ def train(run: Path, *options: object, steps: int = 384) -> dict[str, Any]:
     constant = ["--ppo.final-learning-rate=0.01", "--ppo.final-entropy-coef=0.01", "--ppo.learning-rate=0.01"]
     command = [
         "train",
-        "gym",
-        "--env",
         ENV,
         *sizes,
         *constant,
@@ -135,7 +133,7 @@ def test_its_runs_are_resumed_exactly(tmp_path: Path) -> None:
     straight, stopped = tmp_path / "straight", tmp_path / "stopped"
     train(straight, "--run.eval-episodes=0")
     train(stopped, "--run.eval-episodes=0", steps=128)
-    resume = ["train", "gym", f"--resume={stopped}", "--total-timesteps=384"]
+    resume = ["train", f"--resume={stopped}", "--total-timesteps=384"]
     # The run names code, which only the user's word imports.
     assert main(resume) == 2
     assert main([*resume, "--env", ENV]) == 0

@@ -16,19 +16,21 @@ from fastrl.training.row import Row
 from fastrl.training.run_directory import RunDirectory
 
 TOY = "--algo=toy_algorithm:Toy"
+# The task of any environment, for those that have a task of their own.
+GYM = ["fastrl.tasks.gym.task:TASK"]
 COLLECTORS = {
-    "sequential": ["CartPole-v1"],
-    "sync": ["CartPole-v1", "--n-workers=2"],
-    "executor": ["CartPole-v1", "--n-workers=2"],
-    "native": ["fastrl/Cage2-v0", "--env.options", "episode_length=20"],
-    "ray": ["CartPole-v1", "--n-workers=2"],
+    "sequential": ["--env=CartPole-v1"],
+    "sync": ["--env=CartPole-v1", "--n-workers=2"],
+    "executor": ["--env=CartPole-v1", "--n-workers=2"],
+    "native": ["--env=fastrl/Cage2-v0", "--env.options", "episode_length=20"],
+    "ray": ["--env=CartPole-v1", "--n-workers=2"],
 }
 
 
 def train(run: Path, *options: object, steps: int = 192) -> None:
     """A run of updates of 64 environment steps."""
     small = ["--num-envs=4", "--toy.num-steps=16", "--run.row-seconds=0", f"--total-timesteps={steps}"]
-    assert main(["train", "gym", TOY, *small, f"--run-dir={run}", *map(str, options)]) == 0
+    assert main(["train", *GYM, TOY, *small, f"--run-dir={run}", *map(str, options)]) == 0
 
 
 @pytest.mark.parametrize("collector", COLLECTORS)
@@ -45,7 +47,7 @@ def test_an_algorithm_of_ones_own_trains_with_each_collector(collector: str, tmp
 
 
 def test_an_algorithm_of_ones_own_learns(tmp_path: Path) -> None:
-    options = ["CartPole-v1", "--collector=sequential", "--num-envs=8", "--toy.num-steps=64"]
+    options = ["--env=CartPole-v1", "--collector=sequential", "--num-envs=8", "--toy.num-steps=64"]
     train(tmp_path / "run", *options, "--toy.learning-rate=3", "--run.eval-episodes=5", steps=25_000)
     returns = [row["rollout/ep_rew_mean"] for row in rows_of(tmp_path / "run")]
     assert sum(returns[-5:]) / 5 > 3 * returns[0]
@@ -54,7 +56,7 @@ def test_an_algorithm_of_ones_own_learns(tmp_path: Path) -> None:
 
 
 def test_an_algorithm_of_ones_own_is_resumed_exactly_and_scored(tmp_path: Path) -> None:
-    options = ["CartPole-v1", "--collector=sequential", "--run.eval-episodes=0"]
+    options = ["--env=CartPole-v1", "--collector=sequential", "--run.eval-episodes=0"]
     train(tmp_path / "straight", *options)
     train(tmp_path / "stopped", *options, steps=64)
     resume = ["train", f"--resume={tmp_path / 'stopped'}", "--total-timesteps=192"]
@@ -83,7 +85,7 @@ class Recorder(Logger):
 
 
 def test_a_logger_of_ones_own_gets_the_rows_of_a_run(tmp_path: Path) -> None:
-    options = ["CartPole-v1", "--collector=sequential", "--run.eval-episodes=0"]
+    options = ["--env=CartPole-v1", "--collector=sequential", "--run.eval-episodes=0"]
     train(tmp_path / "run", *options, f"--run.loggers={__name__}:Recorder")
     assert [row.steps for row in Recorder.rows] == [64, 128, 192]
     assert [directory.path for directory in Recorder.closed] == [tmp_path / "run"]

@@ -134,7 +134,7 @@ def test_all_names_the_public_surface() -> None:
 
 
 def test_the_command_line_trains_the_same_model_and_resumes_it_the_same(tmp_path: Path) -> None:
-    command = ["train", "gym", "CartPole-v1", "--seed=3", *OPTIONS, "--run.eval-episodes=0"]
+    command = ["train", "CartPole-v1", "--seed=3", *OPTIONS, "--run.eval-episodes=0"]
     assert main([*command, "--total-timesteps=384", f"--run-dir={tmp_path / 'cli'}"]) == 0
     model = fastrl.PPO("CartPole-v1", seed=3, eval_episodes=0, **SMALL).learn(
         384, run_dir=tmp_path / "python"

@@ -13,13 +13,16 @@ from small_runs import OPTIONS, settings_of, train_small
 import fastrl
 from fastrl.cli.main import COMMANDS, main, main_train
 from fastrl.envs.cage2.baselines import BASELINES
-from fastrl.tasks import find, tasks
+from fastrl.tasks import find
 from fastrl.utils.config import leaves
 
 GOLDEN = sorted((Path(__file__).parents[1] / "support" / "golden").rglob("*.npz"))
 
 
-NAME_THE_TASK = "fastrl train: error: name the task; did you mean"
+NAME_FIRST = (
+    "fastrl train: error: name what to train on, before the options: fastrl train cage2, or an environment,"
+    " fastrl train CartPole-v1"
+)
 
 
 def run_cli(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
@@ -80,10 +83,10 @@ def test_help_of_train_names_every_setting_and_preset(capsys: pytest.CaptureFixt
 
 
 def test_help_of_train_names_every_task(capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments in ([], ["--help"], ["-h"], ["--profile", "--help"]):
+    for arguments in ([], ["--help"], ["-h"], ["--help-all"], ["--profile", "--help"]):
         code, out, err = run_cli(capsys, "train", *arguments)
         assert (code, err) == (0, "")
-        for task in tasks():
+        for task in ("cage2", "cage2-workflow", "traffic"):
             assert re.search(rf"^  {task}  ", out, re.MULTILINE)
         assert "fastrl train --resume RUN" in out
     # Its examples work.
@@ -96,11 +99,11 @@ def test_help_of_train_names_every_task(capsys: pytest.CaptureFixture[str]) -> N
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["gym", "--run-dir", "cage2", "--print-config"],
-        ["--run-dir", "cage2", "gym", "--print-config"],
-        ["--run-dir", "cage2", "--print-config", "gym"],
-        ["--run-dir=cage2", "--seed", "3", "gym", "--print-config"],
-        ["--print-config", "--", "gym"],
+        ["CartPole-v1", "--run-dir", "cage2", "--print-config"],
+        ["--run-dir", "cage2", "CartPole-v1", "--print-config"],
+        ["--run-dir", "cage2", "--print-config", "CartPole-v1"],
+        ["--run-dir=cage2", "--seed", "3", "CartPole-v1", "--print-config"],
+        ["--print-config", "--", "CartPole-v1"],
     ],
 )
 def test_the_value_of_an_option_is_not_taken_for_a_task(
@@ -116,10 +119,7 @@ def test_the_value_of_an_option_is_not_taken_for_a_task(
     [
         (
             ["train", "--run-dir", "gym"],
-            (
-                "fastrl train: error: name the task: cage2, cage2-workflow, gym, pixels, traffic;"
-                " fastrl train --help describes them"
-            ),
+            NAME_FIRST,
         ),
         (["train", "--resume", "gym"], "fastrl train: error: gym: no such run directory or checkpoint file"),
         (
@@ -161,7 +161,7 @@ def test_help_breaks_lines_between_words_alone(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     texts = {
-        ("train", "gym"): "runs/gym-DATE-TIME",
+        ("train", "CartPole-v1"): "module:Class",
         ("train", "traffic"): "fastrl/coop-merge-v0,",
         ("train",): "asynchronous",
         ("eval",): "baseline:react-restore,",
@@ -193,43 +193,33 @@ def test_commands_that_need_no_torch_do_not_load_it() -> None:
     [
         (["trian"], "fastrl: error: unknown command trian; did you mean train?"),
         (["--verison"], "fastrl: error: unknown option --verison; did you mean --version?"),
+        (["train", "--seed", "1"], NAME_FIRST),
+        (["train", "--algo", "dqn"], NAME_FIRST),
         (
-            ["train", "--seed", "1"],
-            (
-                "fastrl train: error: name the task: cage2, cage2-workflow, gym, pixels, traffic;"
-                " fastrl train --help describes them"
-            ),
+            ["train", "gym"],
+            "fastrl train: error: gym names no environment: give its id, such as CartPole-v1, or module:function",
         ),
         (
-            ["train", "--algo", "dqn"],
-            (
-                "fastrl train: error: name the task: cage2, cage2-workflow, gym, pixels, traffic;"
-                " fastrl train --help describes them"
-            ),
+            ["train", "pixels", "--preset", "toy"],
+            "fastrl train: error: pixels names no environment: give its id, such as ALE/Pong-v5, or module:function",
         ),
-        (["train", "CartPole-v1"], f"{NAME_THE_TASK} fastrl train gym --env CartPole-v1?"),
-        (["train", "--env=CartPole-v1"], f"{NAME_THE_TASK} fastrl train gym --env CartPole-v1?"),
-        (["train", "my_module:make_env"], f"{NAME_THE_TASK} fastrl train gym --env my_module:make_env?"),
-        (["train", "ALE/Pong-v5"], f"{NAME_THE_TASK} fastrl train pixels --env ALE/Pong-v5?"),
-        (["train", "fastrl/ring-v0"], f"{NAME_THE_TASK} fastrl train traffic --env fastrl/ring-v0?"),
-        (["train", "fastrl/Cage2-v0"], f"{NAME_THE_TASK} fastrl train cage2?"),
         (
-            ["train", "gym", "CartPole-v1", "--env", "Pendulum-v1"],
+            ["train", "cartpole"],
+            "fastrl train: error: unknown environment cartpole; did you mean CartPole-v1?",
+        ),
+        (
+            ["train", "CartPole-v1", "--env", "Pendulum-v1"],
             "fastrl train: error: two environments: CartPole-v1 and --env Pendulum-v1; name one",
         ),
         (
-            ["train", "gym", "--algo", "dqn"],
-            ("fastrl train: error: --algo dqn learns from transitions, which gym does not give"),
-        ),
-        (
-            ["train", "gym", "--algo", "sac"],
+            ["train", "CartPole-v1", "--algo", "sac"],
             (
                 "fastrl train: error: --algo should be one of async-ppo, dqn, impala, ippo, mappo, ppo, reinforce,"
                 " or module:Class of your own; got 'sac'"
             ),
         ),
         (
-            ["train", "gym", "--total-steps", "1"],
+            ["train", "CartPole-v1", "--total-steps", "1"],
             "fastrl train: error: unknown option --total-steps; did you mean --total-timesteps?",
         ),
         (
@@ -248,15 +238,17 @@ def test_commands_that_need_no_torch_do_not_load_it() -> None:
         ),
         (
             ["train", "foo"],
-            ("fastrl train: error: unknown task foo; there are cage2, cage2-workflow, gym, pixels, traffic"),
+            (
+                "fastrl train: error: unknown environment foo: give cage2, cage2-workflow, traffic, a Gymnasium id such"
+                " as CartPole-v1, or module:function"
+            ),
         ),
         (
-            ["train", "pixels", "--preset", "smoke"],
+            ["train", "fastrl/Catch-v0", "--preset", "smoke"],
             "fastrl train: error: --preset: unknown preset smoke; there are atari, mario, toy, large-batch",
         ),
-        (["train", "gymm", "--env", "A"], "fastrl train: error: unknown task gymm; did you mean gym?"),
-        (["train", "cage"], "fastrl train: error: unknown task cage; did you mean cage2?"),
-        (["train", "trafic"], "fastrl train: error: unknown task trafic; did you mean traffic?"),
+        (["train", "cage"], "fastrl train: error: unknown environment cage; did you mean cage2?"),
+        (["train", "trafic"], "fastrl train: error: unknown environment trafic; did you mean traffic?"),
         (
             ["train", "cage2", "--lr", "1", "--ppo.learning-rate", "2"],
             "fastrl train: error: --lr and --ppo.learning-rate say the same thing: give one of them",
@@ -371,15 +363,57 @@ def test_options_may_stand_anywhere_and_be_spelled_with_hyphens(capsys: pytest.C
 
 
 @pytest.mark.parametrize(
-    ("task", "env"),
-    [("gym", "Acrobot-v1"), ("pixels", "fastrl/Catch-v0"), ("traffic", "fastrl/coop-merge-v0")],
+    ("arguments", "task", "algo"),
+    [
+        (["Acrobot-v1"], "gym", "ppo"),
+        (["--env", "Acrobot-v1"], "gym", "ppo"),
+        (["no_such_module:make_env", "--algo=impala"], "gym", "impala"),
+        (["fastrl/Catch-v0"], "pixels", "dqn"),
+        (["fastrl/Catch-v0", "--algo", "dqn"], "pixels", "dqn"),
+        (["fastrl/coop-merge-v0", "--algo", "mappo"], "traffic", "mappo"),
+        (["fastrl/highway-fast-v0", "--algo", "ppo"], "gym", "ppo"),
+        (["traffic", "--env=fastrl/coop-merge-v0"], "traffic", "ippo"),
+        (["fastrl/Cage2-v0"], "cage2", "ppo"),
+        (["cage2-workflow"], "cage2-workflow", "ppo"),
+        (["fastrl.tasks.gym.task:TASK", "--env=fastrl/Cage2-v0"], "gym", "ppo"),
+    ],
 )
-def test_the_environment_may_stand_without_its_option(
-    task: str, env: str, capsys: pytest.CaptureFixture[str]
+def test_the_task_is_found_by_the_environment_and_the_algorithm(
+    arguments: list[str], task: str, algo: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, out, _ = run_cli(capsys, "train", task, env, "--seed", "3", "--print-config")
+    code, out, _ = run_cli(capsys, "train", *arguments, "--seed", "3", "--print-config")
     assert code == 0
-    assert tomllib.loads(out)["env"]["id"] == env
+    settings = tomllib.loads(out)
+    assert (settings["kind"], settings["run"]["algo"]) == (task, algo)
+    if "id" in settings["env"]:
+        env = next(word for word in reversed(arguments) if "v" in word and "algo" not in word)
+        assert settings["env"]["id"] == env.removeprefix("--env=")
+
+
+def test_an_algorithm_that_does_not_learn_there_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    line = refusal(capsys, "train", "CartPole-v1", "--algo", "mappo")
+    assert line.startswith("fastrl train: error: --algo mappo does not learn in CartPole-v1; ")
+    assert {"ppo", "async-ppo", "impala"} <= set(re.split(r"[;, ]+", line.rpartition(";")[2]))
+
+
+def test_a_file_of_settings_names_its_task(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run_cli(capsys, "train", "Acrobot-v1", "--algo=impala", "--print-config")
+    (tmp_path / "run.toml").write_text(out)
+    code, again, _ = run_cli(capsys, "train", "--config", tmp_path / "run.toml", "--print-config")
+    assert (code, again) == (0, out)
+    (tmp_path / "none.toml").write_text("[run]\nseed = 3\n")
+    assert "names no task" in refusal(capsys, "train", "--config", tmp_path / "none.toml")
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", "fastrl/Catch-v0", "cage2", "cage2-workflow", "traffic"])
+def test_help_shows_the_options_that_matter(env: str, capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run_cli(capsys, "train", env, "-h")
+    shown = set(re.findall(r"^  --([a-z-]+)", out, re.MULTILINE)) - {"help-all"}
+    assert {"preset", "resume", "run-dir", "seed", "algo", "total-timesteps"} <= shown
+    assert 9 <= len(shown) <= 14
+    assert run_cli(capsys, "train", env, "--help")[1] == out
+    _, everything, _ = run_cli(capsys, "train", env, "--help-all")
+    assert "--run.torch-threads" in everything and "--run.torch-threads" not in out
 
 
 def test_a_goal_in_episodes_replaces_one_in_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -74,7 +74,7 @@ from fastrl.cli.main import main
 small = ["--num-envs=2", "--total-timesteps=8", "--ppo.num-steps=4", "--ppo.minibatch-size=8", "--run.eval-episodes=1"]
 for way, method in (("auto", "forkserver"), ("executor", "forkserver"), ("sync", "spawn")):
     workers = [] if way == "auto" else ["--n-workers=2", "--start-method=" + method]
-    assert main(["train", "gym", "--env=mine:Env", *small, "--run-dir=" + way, "--collector=" + way, *workers]) == 0
+    assert main(["train", "mine:Env", *small, "--run-dir=" + way, "--collector=" + way, *workers]) == 0
 assert main(["train", "--resume=auto", "--total-timesteps=16", "--env=mine:Env"]) == 0
 assert main(["eval", "auto", "--episodes=1", "--trust"]) == 0
 print(sys.path.index(sys.argv[1]) == len(sys.path) - 1)
@@ -139,7 +139,7 @@ def test_a_directory_is_not_imported_from_unless_a_module_is_named(tmp_path: Pat
     (tmp_path / "CartPole.py").write_text("raise SystemExit('imported')")
     code = (
         "import sys\nfrom fastrl.cli.main import main\n"
-        "code = main(['train', 'gym', '--env=CartPole-v1', '--print-config'])\n"
+        "code = main(['train', 'CartPole-v1', '--print-config'])\n"
         "print(code, sys.argv[1] in sys.path)"
     )
     done = python("-P", "-c", code, str(tmp_path), cwd=tmp_path)

@@ -161,7 +161,7 @@ def test_the_pipeline_collects_from_it(python: Path, tmp_path: Path) -> None:
     settings = ["--n-workers=2", "--num-envs=2", "--replay.capacity=2000", "--replay.learning-starts=200"]
     small = ["--dqn.hidden=16", "--dqn.batch-size=8", "--run.eval-episodes=0", "--device=cpu"]
     code, told = run(
-        *(python, "-m", "fastrl", "train", "pixels", "--env=SuperMarioBros-v0", "--total-timesteps=500"),
+        *(python, "-m", "fastrl", "train", "SuperMarioBros-v0", "--total-timesteps=500"),
         *settings,
         *small,
         f"--run-dir={run_dir}",

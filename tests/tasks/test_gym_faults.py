@@ -73,7 +73,7 @@ def test_one_that_cannot_be_built_begins_no_run(
 ) -> None:
     run = tmp_path / "run"
     fail_with(monkeypatch, "build")
-    command = ["train", "gym", "--env=test_gym_faults:Faulty", *OPTIONS, f"--run-dir={run}"]
+    command = ["train", "test_gym_faults:Faulty", *OPTIONS, f"--run-dir={run}"]
     assert main(command) == 1
     trace, line = said(capsys)
     own = "fastrl train: error: --env test_gym_faults:Faulty: it could not be built: KeyError: 'out of order'"
@@ -95,7 +95,7 @@ def test_one_that_ends_its_process_when_it_is_closed_does_not(
     fail_with(monkeypatch, "close")
     run = tmp_path / "run"
     options = [*OPTIONS, "--run.eval-episodes=1", f"--run-dir={run}"]
-    assert main(["train", "gym", "--env=test_gym_faults:Faulty", *options]) == 0
+    assert main(["train", "test_gym_faults:Faulty", *options]) == 0
     assert json.loads((run / "summary.json").read_text())["evaluation"]["returns"] == [8.0]
 
 
@@ -120,7 +120,7 @@ def test_one_that_fails_when_a_policy_is_scored(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     run = tmp_path / "run"
-    begin = ["train", "gym", "--env=test_gym_faults:Faulty", *OPTIONS]
+    begin = ["train", "test_gym_faults:Faulty", *OPTIONS]
     if fails == "step":
         # Within the run: what it came to is there all the same.
         evaluate = GymTask.evaluate
@@ -149,7 +149,7 @@ def test_a_run_on_it_that_cannot_go_on_does_not_blame_its_checkpoint(
 ) -> None:
     run = tmp_path / "run"
     options = [*OPTIONS, "--run.eval-episodes=0", f"--run-dir={run}"]
-    assert main(["train", "gym", "--env=test_gym_faults:Faulty", *options]) == 0
+    assert main(["train", "test_gym_faults:Faulty", *options]) == 0
     capsys.readouterr()
     fail_with(monkeypatch, "build")
     assert main(["train", "--resume", str(run), "--trust", "--total-timesteps=64"]) == 1

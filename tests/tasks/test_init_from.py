@@ -22,8 +22,7 @@ CAGE2 = [
 ]
 GYM = [
     *(
-        "gym",
-        "--env=CartPole-v1",
+        "CartPole-v1",
         "--collector=sequential",
         "--num-envs=2",
         "--total-timesteps=16",
@@ -34,7 +33,7 @@ GYM = [
 PPO = ["--ppo.num-steps=8", "--ppo.minibatch-size=8", "--ppo.hidden=8"]
 IMPALA = ["--algo=impala", "--impala.num-steps=8", "--impala.hidden=8"]
 PIXELS = [
-    *("pixels", "--env=fastrl/Catch-v0", "--dqn.conv=8x4/4", "--dqn.hidden=16", "--replay.capacity=2000"),
+    *("fastrl/Catch-v0", "--dqn.conv=8x4/4", "--dqn.hidden=16", "--replay.capacity=2000"),
     *(
         "--replay.learning-starts=100",
         "--n-workers=1",

@@ -27,8 +27,7 @@ from fastrl.utils.command_line import ArgumentParser, add_options, read_argument
 from fastrl.utils.config import build, check, leaves
 
 SMALL = [
-    "pixels",
-    "--env=fastrl/Catch-v0",
+    "fastrl/Catch-v0",
     "--n-workers=1",
     "--num-envs=2",
     "--collect.fragment=4",
@@ -212,19 +211,22 @@ def test_a_killed_actor_is_replaced_with_a_line_that_says_so() -> None:
 
 
 def test_mistakes_end_in_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    line = refusal(capsys, "pixels", "--env", "fastrl/Cach-v0")
+    pixels = "fastrl.tasks.pixels.task:TASK"
+    line = refusal(capsys, pixels, "--env=fastrl/Cach-v0")
     assert line == (
         "--env fastrl/Cach-v0: there is no environment fastrl/Cach-v0; did you mean fastrl/Catch-v0?"
     )
-    assert "CartPole-v1: expected image observations" in refusal(capsys, "pixels", "--env=CartPole-v1")
-    assert "did you mean --env.num-envs?" in refusal(capsys, "pixels", "--env.num-env=3")
-    assert "did you mean large-batch?" in refusal(capsys, "pixels", "--preset=large")
+    assert "CartPole-v1: expected image observations" in refusal(capsys, pixels, "--env=CartPole-v1")
+    assert "did you mean --env.num-envs?" in refusal(capsys, "fastrl/Catch-v0", "--env.num-env=3")
+    assert "did you mean large-batch?" in refusal(capsys, "fastrl/Catch-v0", "--preset=large")
     assert "choose a smaller --replay.capacity" in refusal(
-        capsys, "pixels", "--env=fastrl/Catch-v0", "--replay.capacity=1e13"
+        capsys, "fastrl/Catch-v0", "--replay.capacity=1e13"
     )
     assert "learning would never start" in refusal(capsys, *SMALL, "--replay.learning-starts=3000")
     assert "set conv to smaller ones" in refusal(capsys, *SMALL, "--dqn.conv=8x20/1")
-    assert "has no checkpoint" in refusal(capsys, "pixels", "--resume", str(tmp_path), "--preset=toy")
+    assert "has no checkpoint" in refusal(
+        capsys, "fastrl/Catch-v0", "--resume", str(tmp_path), "--preset=toy"
+    )
     assert "no such run directory" in refusal(capsys, "--resume", str(tmp_path / "nowhere"))
 
 
@@ -232,12 +234,12 @@ def test_a_missing_extra_is_named(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "gym_super_mario_bros", None)
-    assert "pip install 'fastrl[mario]'" in refusal(capsys, "pixels", "--env=SuperMarioBros-v0")
+    assert "pip install 'fastrl[mario]'" in refusal(capsys, "SuperMarioBros-v0")
 
 
 def test_help_names_every_setting_and_preset(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as left:
-        main(["train", "pixels", "--help-all"])
+        main(["train", "fastrl/Catch-v0", "--help-all"])
     assert left.value.code == 0
     out = capsys.readouterr().out
     for leaf in leaves(CONFIG_TYPE).values():
@@ -255,10 +257,13 @@ def test_presets_fit_the_settings(name: str) -> None:
 def test_presets_come_with_the_environment(capsys: pytest.CaptureFixture[str]) -> None:
     assert preset_for("SuperMarioBros-1-1-v0") == "mario"
     assert preset_for("ALE/Pong-v5") == preset_for("Anything-v0") == "atari"
-    for options, batch, accumulate in ((["--env=ALE/Pong-v5"], 32, 1), (["--preset=large-batch"], 512, 4)):
-        assert main(["train", "pixels", *options, "--print-config"]) == 0
+    for options, batch, accumulate in (
+        (["--env=ALE/Pong-v5"], 32, 1),
+        (["ALE/Pong-v5", "--preset=large-batch"], 512, 4),
+    ):
+        assert main(["train", *options, "--print-config"]) == 0
         tree = tomllib.loads(capsys.readouterr().out)
         assert tree["dqn"]["prioritized"] is True
         assert (tree["dqn"]["batch_size"], tree["dqn"]["accumulate"]) == (batch, accumulate)
-    assert main(["train", "pixels", "--preset=toy", "--print-config"]) == 0
+    assert main(["train", "fastrl/Catch-v0", "--preset=toy", "--print-config"]) == 0
     assert tomllib.loads(capsys.readouterr().out)["env"]["id"] == "fastrl/Catch-v0"

@@ -28,8 +28,7 @@ def train(run: Path, *options: str, steps: int = 384) -> int:
     return main(
         [
             "train",
-            "gym",
-            "--env=test_vector_env_run:cart_poles",
+            "test_vector_env_run:cart_poles",
             "--num-envs=4",
             "--ppo.num-steps=32",
             "--ppo.minibatch-size=32",
@@ -79,7 +78,7 @@ def test_algorithms_that_collect_while_they_learn(algorithm: str, tmp_path: Path
         "--device=cpu",
     ]
     options = [f"--algo={algorithm}", "--run.eval-episodes=0", f"--run-dir={tmp_path / 'run'}"]
-    assert main(["train", "gym", *arguments, *options]) == 0
+    assert main(["train", *arguments, *options]) == 0
 
 
 def test_another_number_of_environments_is_refused(

@@ -266,7 +266,7 @@ def values_of(run: Path) -> dict[str, list[float]]:
     return found
 
 
-GYM = ["--env=CartPole-v1", "--collector=sequential", "--total-timesteps=1500", "--run.eval-episodes=0"]
+GYM = ["--collector=sequential", "--total-timesteps=1500", "--run.eval-episodes=0"]
 WORKFLOW = [
     "--total-episodes=60",
     "--inner.measured-episodes=10",
@@ -290,7 +290,7 @@ TRAFFIC = [
     [
         ("cage2", [*OPTIONS, "--total-timesteps=240"]),
         ("cage2-workflow", WORKFLOW),
-        ("gym", GYM),
+        ("CartPole-v1", GYM),
         ("traffic", TRAFFIC),
     ],
 )
@@ -318,14 +318,14 @@ def test_collectors_in_processes_have_a_timeline_of_their_own(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = tmp_path / "run"
-    options = ["--env=fastrl/Catch-v0", "--n-workers=1", "--total-timesteps=600", "--run.row-seconds=0.2"]
+    options = ["fastrl/Catch-v0", "--n-workers=1", "--total-timesteps=600", "--run.row-seconds=0.2"]
     sizes = [
         "--replay.capacity=2000",
         "--replay.learning-starts=200",
         "--run.eval-episodes=0",
         "--device=cpu",
     ]
-    assert main(["train", "pixels", *options, *sizes, f"--run-dir={run}", "--profile"]) == 0
+    assert main(["train", *options, *sizes, f"--run-dir={run}", "--profile"]) == 0
     text = capsys.readouterr().out
     assert "workers" in text
     assert "time of the" not in text, "in full, not in short besides"

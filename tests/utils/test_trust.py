@@ -48,7 +48,7 @@ gymnasium.register("Trap-v0", make)
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run on CartPole."""
     path = tmp_path_factory.mktemp("trust") / "run"
-    assert main(["train", "gym", *TINY, f"--run-dir={path}"]) == 0
+    assert main(["train", "CartPole-v1", *TINY, f"--run-dir={path}"]) == 0
     return path
 
 
@@ -112,8 +112,8 @@ def test_code_is_imported_if_it_is_named_or_the_file_is_trusted(
     assert "would import the module 'trap_module'" in refusal(capsys, "eval", theirs, "--episodes=1")
     assert "would import the module 'trap_module'" in refusal(capsys, "train", "--resume", theirs)
     config = tmp_path / "mine.toml"
-    config.write_text(f'[env]\nid = "{env}"\n')
-    begin = ["train", "gym", *TINY, "--config", config, "--run-dir", tmp_path / "new"]
+    config.write_text(f'kind = "gym"\n[env]\nid = "{env}"\n')
+    begin = ["train", *TINY, "--config", config, "--run-dir", tmp_path / "new"]
     assert "mine.toml: env.id would import the module 'trap_module'" in refusal(capsys, *begin)
     assert notes(trap) == set()
     other = refusal(capsys, "eval", theirs, "--env", "CartPole-v1")
@@ -135,11 +135,11 @@ def test_runs_on_pixels_import_nothing_either(
     trap: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = tmp_path / "mine.toml"
-    config.write_text('[env]\nid = "trap_module:Trap-v0"\n')
-    line = refusal(capsys, "train", "pixels", "--config", config)
+    config.write_text('kind = "pixels"\n[env]\nid = "trap_module:Trap-v0"\n')
+    line = refusal(capsys, "train", "--config", config)
     assert "env.id would import the module 'trap_module' for the environment 'Trap-v0'" in line
-    config.write_text('[env]\nid = "fastrl/Catch-v0"\n[replay]\npath = "elsewhere/frames"\n')
-    line = refusal(capsys, "train", "pixels", "--config", config)
+    config.write_text('kind = "pixels"\n[env]\nid = "fastrl/Catch-v0"\n[replay]\npath = "elsewhere/frames"\n')
+    line = refusal(capsys, "train", "--config", config)
     assert "replay.path would write to 'elsewhere/frames'" in line
     assert "--trust or --replay.path elsewhere/frames" in line
     assert notes(trap) == set()

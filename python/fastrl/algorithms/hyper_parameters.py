@@ -7,19 +7,15 @@ from pydantic import Field
 from fastrl.networks.distributions import LOG_STD_RANGE
 from fastrl.utils.config import Setting
 
-NumSteps = Annotated[
-    int, Field(ge=1, description="steps of each environment between updates"), Setting(common=True)
-]
-Gamma = Annotated[float, Field(ge=0, le=1, description="discount of future rewards"), Setting(common=True)]
+NumSteps = Annotated[int, Field(ge=1, description="steps of each environment between updates")]
+Gamma = Annotated[float, Field(ge=0, le=1, description="discount of future rewards")]
 GaeLambda = Annotated[
     float, Field(ge=0, le=1, description="advantage estimation: 0 trusts the value function, 1 the rewards")
 ]
 ClipRange = Annotated[
     float, Field(gt=0, description="how far the probability ratio may move before the gradient stops")
 ]
-LearningRate = Annotated[
-    float, Field(ge=0, description="Adam's learning rate at the start"), Setting(common=True)
-]
+LearningRate = Annotated[float, Field(ge=0, description="Adam's learning rate at the start")]
 FinalLearningRate = Annotated[float, Field(ge=0, description="Adam's learning rate at the end")]
 EntropyCoef = Annotated[float, Field(ge=0, description="weight of the entropy bonus at the start")]
 FinalEntropyCoef = Annotated[float, Field(ge=0, description="weight of the entropy bonus at the end")]
@@ -35,7 +31,6 @@ Widths = tuple[Annotated[int, Field(ge=1)], ...]
 ActorCriticWidths = Annotated[
     Widths,
     Field(description="widths of the hidden layers of actor and critic, each of which has its own"),
-    Setting(common=True),
 ]
 InitialLogStd = Annotated[
     float,

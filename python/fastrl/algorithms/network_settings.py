@@ -31,7 +31,6 @@ class NetworkConfig:
             description="widths of the hidden layers of policy and value function; those follow the features of images"
             " where observations have some"
         ),
-        Setting(common=True),
     ] = (64, 64)
     activation: Annotated[
         Activation, Field(description="after each hidden layer; tanh is much slower on CPUs")

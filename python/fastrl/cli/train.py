@@ -38,11 +38,15 @@ def train(prog: str, arguments: list[str]) -> int:
         if named is not None and is_task(named) and named != name:
             raise ConfigError(f"{run} is a run of {name}, not of {named}")
     elif named is not None:
-        name = named if is_task(named) else _task_on(named, algo)
+        name = named if _is_named_task(named) else _task_on(named, algo)
     else:
         assert file is not None
         name = _task_of_file(file, trust=trust)
     return _train(Command(find(name), prog, arguments, config))
+
+
+def _is_named_task(name: str) -> bool:
+    return is_task(name) and not (name in tasks() and tasks()[name].NEEDS_ENVIRONMENT)
 
 
 def _environment(arguments: list[str]) -> str | None:
@@ -50,9 +54,11 @@ def _environment(arguments: list[str]) -> str | None:
     for before, argument in zip(["", *arguments], arguments, strict=False):
         # The word after an option is its value, also if it is the name of a task; KEY=VALUE follows --env-options.
         has_value = before.startswith("-") and "=" not in before and before.replace("_", "-") not in _FLAGS
-        if not (argument.startswith("-") or "=" in argument or (has_value and not before.startswith("--no-"))):
+        if not (
+            argument.startswith("-") or "=" in argument or (has_value and not before.startswith("--no-"))
+        ):
             return argument
-    return value_of("--env", arguments)
+    return value_of("--env", arguments) or value_of("--env.id", arguments)
 
 
 def _task_on(env_id: str, algo: str | None) -> str:
@@ -70,11 +76,17 @@ def _task_on(env_id: str, algo: str | None) -> str:
         raise ConfigError(f"--algo {algo} does not learn in {env_id}; {', '.join(own)} do")
     if env_id in tasks():
         example = f"{'ALE/Pong-v5' if env_id == 'pixels' else 'CartPole-v1'}"
-        raise ConfigError(f"{env_id} names no environment: give its id, such as {example}, or module:function")
+        raise ConfigError(
+            f"{env_id} names no environment: give its id, such as {example}, or module:function"
+        )
     from gymnasium import registry
 
-    known = [*named_tasks(), *registry]
-    if likeness(env_id.lower(), likely := nearest(env_id.lower(), [name.lower() for name in known])) >= LIKELY:
+    # Of versions that are as likely, the newest.
+    known = [*named_tasks(), *reversed(registry)]
+    if (
+        likeness(env_id.lower(), likely := nearest(env_id.lower(), [name.lower() for name in known]))
+        >= LIKELY
+    ):
         meant = next(name for name in known if name.lower() == likely)
         raise ConfigError(f"unknown environment {env_id}; did you mean {meant}?")
     raise ConfigError(
@@ -113,8 +125,7 @@ def _without_environment(prog: str, arguments: list[str]) -> NoReturn:
                 "",
                 "ENV is one of",
                 *(f"  {name:<{width}}  {summary}" for name, summary in summaries.items()),
-                "or any environment: a Gymnasium id such as CartPole-v1 or ALE/Pong-v5, or module:function that makes"
-                " one, in a module that is installed or lies in this directory.",
+                "or any environment: an id of Gymnasium, such as CartPole-v1, or module:function that makes one.",
             ]
         ),
         epilog=f"{prog} ENV --help lists the settings, algorithms and presets of an environment. Examples:\n"

@@ -2,7 +2,8 @@
 
 A folder of this package adds a task: its ``__init__`` has ``NAME``, ``SUMMARY``, ``ENVIRONMENTS`` (patterns of the
 ids that the task trains on) and ``NEEDS_ENVIRONMENT`` (the command line names an environment, not the task); its module
-``task`` has ``TASK``, a `fastrl.training.task.Task`. The ``__init__`` imports nothing, because help texts name all tasks.
+``task`` has ``TASK``, a `fastrl.training.task.Task`. The ``__init__`` imports nothing, because help texts name all
+tasks.
 """
 
 import fnmatch

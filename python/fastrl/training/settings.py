@@ -59,7 +59,7 @@ class RunConfig:
         Field(
             ge=1, description="episodes in all, in place of --total-timesteps; the last update may go beyond"
         ),
-        Setting(resumable=True, option="--total-episodes", common=True),
+        Setting(resumable=True, option="--total-episodes"),
     ] = None
     torch_threads: Annotated[
         int,
