@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import gymnasium
 import numpy as np
 import pytest
+from collect_cases import Remembering, chooser
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.vector.utils import batch_space
@@ -259,6 +260,36 @@ def test_a_compiled_vector_environment_is_one_too(mode: str) -> None:
             assert np.take_along_axis(each.masks, each.actions[..., None], -1).all()
             ended = each.terminations | each.truncations
             assert each.final_obs[ended].any()
+    env.close()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_memory_starts_with_each_episode(mode: str) -> None:
+    """The actor asserts it."""
+    env = SyncVectorEnv(
+        [functools.partial(gymnasium.make, "Acrobot-v1", max_episode_steps=5 + i) for i in range(ROWS)],
+        autoreset_mode=AutoresetMode[mode.upper()],
+    )
+    what = Plan(
+        as_spec(env),
+        Remembering,
+        env.single_observation_space,
+        env.single_action_space,
+        num_envs=ROWS,
+        num_steps=17,
+    )
+    with make_collector("vector", what) as collector:
+        collector.publish(chooser(0.0))
+        before: dict[int, Any] = {}
+        for _ in range(3):
+            for fragment in collector.collect():
+                assert fragment.states is not None and fragment.next_states is not None
+                ended = fragment.terminations | fragment.truncations
+                for column, row in enumerate(fragment.env_indices.tolist()):
+                    assert (fragment.states[column] == before.get(row, 0)).all()
+                    before[row] = fragment.next_states[column].copy()
+                    since = int(ended[::-1, column].argmax())
+                    assert before[row][0] == since
     env.close()
 
 

@@ -61,6 +61,19 @@ def test_a_run_trains_evaluates_and_resumes(
     assert load_newest(run)[1]["steps"] >= 512
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_a_network_with_memory_trains_and_is_scored(mode: str, tmp_path: Path) -> None:
+    options = [
+        f"--env-options=mode={mode}",
+        "--ppo.memory=gru",
+        "--ppo.memory-size=8",
+        "--run.eval-episodes=5",
+    ]
+    assert train(tmp_path / "run", *options) == 0
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert len(summary["evaluation"]["returns"]) == 5
+
+
 def test_one_seed_fixes_a_run(tmp_path: Path) -> None:
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
         assert train(tmp_path / name, f"--seed={seed}", "--run.eval-episodes=0") == 0

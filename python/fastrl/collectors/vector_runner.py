@@ -113,6 +113,8 @@ class VectorEnvRunner:
             else:
                 self.skipped[t] = ignored
                 self._steps += ~ignored
+                if self._states is not None:
+                    self._states[ignored] = 0
             self._returns += rewards[t]
             ended = terminations[t] | truncations[t]
             if ended.any():

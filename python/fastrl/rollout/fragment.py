@@ -157,6 +157,8 @@ def without_steps(fragment: Fragment, skipped: NDArray[np.bool_]) -> list[Fragme
                 **{name: getattr(fragment, name)[kept] for name in STEP_ARRAYS},
                 obs=np.concatenate([fragment.obs[:-1][kept], fragment.obs[-1:, rows]]),
                 masks=None if fragment.masks is None else fragment.masks[kept],
+                states=None if fragment.states is None else fragment.states[rows],
+                next_states=None if fragment.next_states is None else fragment.next_states[rows],
                 env_indices=fragment.env_indices[rows],
                 returns=fragment.returns[mine],
                 lengths=fragment.lengths[mine],

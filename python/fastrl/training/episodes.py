@@ -175,12 +175,14 @@ def play_vector_episodes(
     returns: list[list[float]] = [[] for _ in range(rows)]
     totals, lengths = np.zeros(rows), np.zeros(rows, np.int64)
     each = -(-episodes // rows)
+    states = np.zeros((rows, actor.state_size), np.float32) if actor.state_size else None
     try:
         backend.next_seeds[0] = np.random.SeedSequence([seed, 1]).generate_state(1)[0] >> 1
         backend.reset(obs, np.ones(rows, np.bool_))
         while any(len(own) < each for own in returns):
-            actor.act(obs, *nothing, arrays["actions"][0], arrays["log_probs"][0], greedy=True)
-            given = plan.actions.to_env(arrays["actions"][0])
+            draws, log_probs = arrays["actions"][0], arrays["log_probs"][0]
+            actor.act(obs, *nothing, draws, log_probs, states=states, greedy=True)
+            given = plan.actions.to_env(draws)
             backend.step(given, obs, rewards, terminations, truncations, arrays["final_obs"][0], None)
             lengths += 1 if backend.ignored is None else ~backend.ignored
             totals += np.where(lengths <= num_steps, rewards, 0.0)
@@ -192,6 +194,8 @@ def play_vector_episodes(
                     returns[row].append(float(totals[row]))
                     advance(int(sum(map(len, returns)) <= episodes))
             totals[ended], lengths[ended] = 0.0, 0
+            if states is not None:
+                states[ended if backend.ignored is None else ended | backend.ignored] = 0
     finally:
         backend.close()
     return tuple(own[number] for number in range(each) for own in returns)[:episodes]
