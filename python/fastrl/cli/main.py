@@ -1,4 +1,4 @@
-"""The command line: ``fastrl train | eval | render | verify``, and ``fastrl-train`` for the first.
+"""The command line: ``fastrl train | eval | render | runs | plot | verify``, and ``fastrl-train`` for the first.
 
 Each command imports what it needs when it runs: PyTorch takes seconds, ``fastrl --help`` should not.
 """
@@ -10,7 +10,9 @@ from collections.abc import Callable, Sequence
 
 from fastrl.cli.arguments import print_error
 from fastrl.cli.eval import evaluate
+from fastrl.cli.plot import plot
 from fastrl.cli.render import render
+from fastrl.cli.runs import runs
 from fastrl.cli.train import train
 from fastrl.cli.verify import verify
 from fastrl.utils.command_line import ArgumentParser
@@ -131,8 +133,10 @@ def _umbrella(prog: str, arguments: list[str]) -> int:
 
 
 COMMANDS: dict[str, tuple[Callable[[str, list[str]], int], str]] = {
-    "train": (train, "train on CAGE Challenge 2, any Gymnasium environment, pixels or traffic"),
+    "train": (train, "train on CAGE Challenge 2, traffic or any environment"),
     "eval": (evaluate, "score runs, checkpoints or baselines"),
     "render": (render, "show episodes in traffic: a film, a log of trajectories, a diagram"),
+    "runs": (runs, "list run directories: environment, algorithm, steps, last return, state"),
+    "plot": (plot, "draw learning curves of runs, with mean and spread over seeds"),
     "verify": (verify, "check the simulator of CAGE 2 against traces of CybORG"),
 }

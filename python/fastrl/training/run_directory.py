@@ -123,6 +123,11 @@ class RunDirectory:
         os.close(self._lock)
 
 
+def is_run(path: Path) -> bool:
+    """True for the directory of a run: the settings in it were written by one."""
+    return _begins_with(path / "config.toml", _MARK)
+
+
 def never_saved(path: Path) -> bool:
     """True for the directory of a run that was killed before its first checkpoint: it can only start over."""
     return (

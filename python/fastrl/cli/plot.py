@@ -1,0 +1,64 @@
+"""The command ``fastrl plot``: learning curves of runs."""
+
+from pathlib import Path
+
+from fastrl.cli.arguments import path
+from fastrl.training.curves import SUFFIXES, Curve, draw_curves
+from fastrl.training.run_list import RETURN, find_runs, read_curve, read_run
+from fastrl.utils.command_line import ArgumentParser
+from fastrl.utils.config import ConfigError
+
+
+def plot(prog: str, arguments: list[str]) -> int:
+    """Draws learning curves: a line for each group of runs, with the mean and the spread over its runs."""
+    parser = ArgumentParser(
+        prog=prog,
+        usage=f"{prog} RUN [RUN ...] [--label NAME ...] [--metric NAME] [--out FILE]",
+        description="Draws learning curves. Runs of one algorithm on one environment are a group: a line is the mean"
+        " of its runs, the band around it a standard deviation wide to either side.",
+        epilog=f"{prog} runs/cart-* --out curves.svg\n"
+        f"{prog} runs/a runs/b --label 'small network' --label 'large network'",
+    )
+    parser.add_argument(
+        "runs",
+        nargs="+",
+        type=path,
+        metavar="RUN",
+        help="run directory, or a directory of runs, such as those of several seeds",
+    )
+    parser.add_argument(
+        "--label",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="name of the group of a RUN, once for each RUN, in their order; equal names are one group",
+    )
+    parser.add_argument(
+        "--metric", default=RETURN, metavar="NAME", help=f"a number of metrics.jsonl [{RETURN}]"
+    )
+    parser.add_argument(
+        "--out",
+        type=path,
+        default=Path("curves.png"),
+        metavar="FILE",
+        help=f"the picture, {' or '.join(SUFFIXES)} [curves.png]",
+    )
+    options = parser.parse_args(arguments)
+    if options.label and len(options.label) != len(options.runs):
+        raise ConfigError(
+            f"--label: expected one for each of the {len(options.runs)} RUN arguments, got {len(options.label)}"
+        )
+    if options.out.suffix.lower() not in SUFFIXES:
+        raise ConfigError(f"--out: expected a name that ends in {' or '.join(SUFFIXES)}, got {options.out}")
+    curves = []
+    for i, folder in enumerate(options.runs):
+        found = list(find_runs(folder))
+        if not found:
+            raise ConfigError(f"{folder}: no such run directory")
+        for run in found:
+            info = read_run(run)
+            label = options.label[i] if options.label else info.algo
+            curves.append(Curve(info.env, label, *read_curve(run, options.metric)))
+    draw_curves(curves, options.metric, options.out)
+    print(f"{options.out}: {len(curves)} runs" if len(curves) > 1 else f"{options.out}: 1 run")
+    return 0

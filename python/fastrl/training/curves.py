@@ -1,0 +1,75 @@
+"""Pictures of learning curves: the mean and the spread over runs that belong together."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+SUFFIXES = (".png", ".svg")
+# Points of the line of a group.
+POINTS = 200
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A metric of one run.
+
+    Attributes:
+        env: what the run trains on; each environment has axes of its own.
+        label: of the group of runs that share a line.
+        steps: environment steps, float64 [rows], rising.
+        values: of the metric, float64 [rows].
+    """
+
+    env: str
+    label: str
+    steps: NDArray[np.float64]
+    values: NDArray[np.float64]
+
+
+def mean_and_spread(
+    curves: Sequence[Curve],
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """Steps, mean and standard deviation over runs, float64 [points] each, where all of the runs have values.
+
+    Values between two rows are interpolated. If no step lies in all runs, the range is that of the longest run, and the
+    ends of shorter ones are held.
+    """
+    low = max(curve.steps[0] for curve in curves)
+    high = min(curve.steps[-1] for curve in curves)
+    if high < low:
+        low, high = min(curve.steps[0] for curve in curves), max(curve.steps[-1] for curve in curves)
+    steps = np.linspace(low, high, POINTS) if high > low else np.array([low])
+    values = np.stack([np.interp(steps, curve.steps, curve.values) for curve in curves])
+    return steps, values.mean(axis=0), values.std(axis=0, ddof=1 if len(curves) > 1 else 0)
+
+
+def draw_curves(curves: Sequence[Curve], metric: str, path: Path) -> None:
+    """Draws one line for each label, on axes for each environment, into a PNG or SVG file."""
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import EngFormatter
+
+    envs = list(dict.fromkeys(curve.env for curve in curves))
+    figure = Figure(figsize=(6.4 * min(len(envs), 3), 4.2 * -(-len(envs) // 3)), layout="constrained")
+    grid = figure.subplots(-(-len(envs) // 3), min(len(envs), 3), squeeze=False)
+    for axes in grid.flat[len(envs) :]:
+        axes.remove()
+    labels = list(dict.fromkeys(curve.label for curve in curves))
+    for env, axes in zip(envs, grid.flat, strict=False):
+        for number, label in enumerate(labels):
+            group = [curve for curve in curves if (curve.env, curve.label) == (env, label)]
+            if not group:
+                continue
+            steps, mean, spread = mean_and_spread(group)
+            name = f"{label} ({len(group)} runs)" if len(group) > 1 else label
+            axes.plot(steps, mean, color=f"C{number}", label=name, marker="" if len(steps) > 1 else "o")
+            axes.fill_between(steps, mean - spread, mean + spread, color=f"C{number}", alpha=0.2, linewidth=0)
+        axes.set_title(env)
+        axes.set_xlabel("environment steps")
+        axes.set_ylabel(metric)
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+        axes.grid(alpha=0.3)
+        axes.legend(frameon=False)
+    figure.savefig(path, dpi=150)

@@ -1,0 +1,134 @@
+"""``fastrl runs`` and ``fastrl plot``, on directories as runs leave them."""
+
+import fcntl
+import json
+import math
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from small_runs import train_small
+
+from fastrl.cli.main import main
+from fastrl.training.curves import Curve, mean_and_spread
+from fastrl.training.run_directory import RunDirectory
+from fastrl.training.run_list import RETURN, find_runs, read_curve, read_run
+
+STEPS = "time/total_timesteps"
+
+
+def make_run(
+    path: Path,
+    seed: int = 0,
+    algo: str = "ppo",
+    status: str | None = None,
+    returns: tuple[float, ...] = (1, 2),
+) -> Path:
+    """The files of a run with a row every 100 steps."""
+    with RunDirectory(path) as directory:
+        directory.write_settings(
+            f'kind = "gym"\n[run]\nseed = {seed}\nalgo = "{algo}"\ntotal_timesteps = 300\n[env]\nid = "Walk-v0"\n'
+        )
+        rows = [{STEPS: 100 * (i + 1), RETURN: value} for i, value in enumerate(returns)]
+        directory.metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        if status is not None:
+            directory.summary.write_text(json.dumps({"status": status, "steps": 100 * len(returns)}))
+    return path
+
+
+def test_runs_are_listed_with_their_state(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_run(tmp_path / "a", status="complete")
+    make_run(tmp_path / "seeds" / "seed-1", seed=1, algo="impala", status="interrupted", returns=(5,))
+    make_run(tmp_path / "killed", returns=())
+    busy = make_run(tmp_path / "running")
+    (tmp_path / "something").mkdir()
+    lock = os.open(busy, os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    try:
+        assert main(["runs", str(tmp_path), "--json"]) == 0
+    finally:
+        os.close(lock)
+    found = {Path(each["path"]).name: each for each in json.loads(capsys.readouterr().out)}
+    assert {name: each["state"] for name, each in found.items()} == {
+        "a": "complete",
+        "seed-1": "interrupted",
+        "killed": "interrupted",
+        "running": "running",
+    }
+    assert (found["a"]["env"], found["a"]["algo"], found["a"]["steps"], found["a"]["total"]) == (
+        *("Walk-v0", "ppo"),
+        *(200, 300),
+    )
+    assert (found["seed-1"]["seed"], found["seed-1"]["last_return"]) == (1, 5)
+    assert main(["runs", str(tmp_path)]) == 0
+    table = capsys.readouterr().out
+    assert "seeds/seed-1" in table and "Walk-v0" in table and "something" not in table
+
+
+def test_a_run_that_was_resumed_and_killed_is_interrupted(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", status="complete")
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps({STEPS: 300, RETURN: None}) + '\n{"time/to')
+    info = read_run(run)
+    assert (info.state, info.steps, info.last_return) == ("interrupted", 300, 2)
+
+
+def test_a_real_run_is_read(tmp_path: Path) -> None:
+    train_small(tmp_path / "run")
+    info = read_run(tmp_path / "run")
+    assert (info.env, info.algo, info.state, info.steps) == ("cage2", "ppo", "complete", 240)
+    steps, values = read_curve(tmp_path / "run")
+    assert steps[-1] == 240 and values[-1] == info.last_return
+
+
+def test_an_empty_directory_has_no_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["runs", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == f"no runs in {tmp_path}\n"
+    assert main(["runs", str(tmp_path / "nowhere")]) == 2
+    assert "there is no such directory" in capsys.readouterr().err
+
+
+def test_mean_and_spread_are_those_where_all_runs_have_values() -> None:
+    curves = [
+        Curve("e", "a", np.array([100.0, 300.0]), np.array([1.0, 3.0])),
+        Curve("e", "a", np.array([200.0, 500.0]), np.array([4.0, 4.0])),
+    ]
+    steps, mean, spread = mean_and_spread(curves)
+    assert (steps[0], steps[-1]) == (200, 300)
+    assert (mean[0], mean[-1]) == (3, 3.5)
+    assert spread[0] == pytest.approx(math.sqrt(2))
+    steps, mean, spread = mean_and_spread(curves[:1])
+    assert (steps[0], steps[-1], mean[-1], spread.max()) == (100, 300, 3, 0)
+
+
+@pytest.mark.parametrize(("name", "begin"), [("c.png", b"\x89PNG"), ("c.svg", b"<?xml")])
+def test_curves_are_drawn(
+    name: str, begin: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for seed in (0, 1):
+        make_run(tmp_path / "runs" / f"seed-{seed}", seed, returns=(1, 2 + seed, 5))
+    other = make_run(tmp_path / "other", algo="impala", returns=(3,))
+    out = tmp_path / name
+    assert main(["plot", str(tmp_path / "runs"), str(other), "--out", str(out)]) == 0
+    assert out.read_bytes().startswith(begin)
+    assert capsys.readouterr().out == f"{out}: 3 runs\n"
+    assert len(list(find_runs(tmp_path / "runs"))) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        (["--out", "a.pdf"], "--out: expected a name that ends in .png or .svg, got a.pdf"),
+        (["--label", "a", "--label", "b"], "--label: expected one for each of the 1 RUN arguments, got 2"),
+        (["--metric", "rollout/ep_rew"], f"has no values of rollout/ep_rew; did you mean {RETURN}?"),
+        (["nowhere"], "nowhere: no such run directory"),
+    ],
+)
+def test_mistakes_are_one_line(
+    options: list[str], line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = make_run(tmp_path / "run")
+    assert main(["plot", str(run), *options]) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1 and line in err
