@@ -1,0 +1,69 @@
+"""The examples, each run as its text says."""
+
+import importlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_runs import differences, learnt, rows_of
+
+import fastrl
+from fastrl.cli.main import main
+
+EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+COLLECTORS = ("sequential", "sync", "executor")
+
+
+@pytest.fixture
+def example(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    return importlib.import_module
+
+
+def run_example(name: str, directory: Path) -> str:
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / name)], cwd=directory, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_cart_pole_is_learned_in_three_lines(tmp_path: Path) -> None:
+    said = run_example("cartpole.py", tmp_path)
+    assert float(said.partition("(")[2].partition(",")[0]) > 400
+    assert "the first action:" in said
+    assert [file.name for file in tmp_path.iterdir()] == ["cartpole.safetensors"]
+
+
+def test_an_own_network_has_ten_lines_and_learns(tmp_path: Path) -> None:
+    text = (EXAMPLES / "own_network.py").read_text()
+    lines = text.partition("class Net")[2].partition("if __name__")[0].splitlines()
+    assert len([line for line in lines if line.strip()]) <= 10
+    assert float(run_example("own_network.py", tmp_path).partition("(")[2].partition(",")[0]) > 100
+
+
+def test_the_cross_entropy_method_has_eighty_lines_and_learns(example: Any, tmp_path: Path) -> None:
+    assert len((EXAMPLES / "own_algorithm.py").read_text().splitlines()) <= 80
+    algo = example("own_algorithm").CEM
+    model = fastrl.Model("CartPole-v1", algo=algo, num_envs=20, seed=0, collector="sequential")
+    assert model.learn(80_000).evaluate(5)[0] > 400
+
+
+@pytest.mark.parametrize("collector", COLLECTORS)
+def test_the_cross_entropy_method_goes_with_collectors_and_resumes_exactly(
+    collector: str, example: Any, tmp_path: Path
+) -> None:
+    example("own_algorithm")
+    command = ["train", "CartPole-v1", "--algo=own_algorithm:CEM", "--num-envs=4", f"--collector={collector}"]
+    command += ["--cem.population=10", "--run.eval-episodes=2", "--run.row-seconds=0"]
+    command += [] if collector == "sequential" else ["--n-workers=2"]
+    straight, stopped = tmp_path / "straight", tmp_path / "stopped"
+    assert main([*command, "--total-timesteps=1600", f"--run-dir={straight}"]) == 0
+    assert main([*command, "--total-timesteps=800", f"--run-dir={stopped}"]) == 0
+    assert main(["train", f"--resume={stopped}", "--trust", "--total-timesteps=1600"]) == 0
+    assert differences(learnt(straight)["learner"], learnt(stopped)["learner"]) == []
+    assert rows_of(straight)[-1]["time/total_timesteps"] == 1600
+    assert json.loads((straight / "summary.json").read_text())["collector"] == collector
