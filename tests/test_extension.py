@@ -11,8 +11,7 @@ import pytest
 from small_runs import differences, learnt, rows_of
 
 from fastrl.cli.main import main
-from fastrl.training.loggers import LoggedRun, Logger
-from fastrl.training.row import Row
+from fastrl.loggers import LoggedRun, Logger, Row
 from fastrl.training.run_directory import RunDirectory
 
 TOY = "--algo=toy_algorithm:Toy"
@@ -77,7 +76,7 @@ class Recorder(Logger):
     def __init__(self, run: LoggedRun) -> None:
         self._directory = run.directory
 
-    def write(self, row: Row) -> None:
+    def log(self, row: Row) -> None:
         self.rows.append(row)
 
     def close(self) -> None:

@@ -19,6 +19,8 @@ ORDER = [
     "__init__",
     "model",
     "tasks",
+    "callbacks",
+    "loggers",
     "training",
     "algorithms",
     "collectors",

@@ -11,7 +11,7 @@ from fastrl import envs  # registers the environments with Gymnasium
 from fastrl._native._rust import __version__
 
 if TYPE_CHECKING:
-    from fastrl import queue, replay
+    from fastrl import callbacks, loggers, queue, replay
     from fastrl.model import DQN, IMPALA, IPPO, MAPPO, PPO, REINFORCE, AsyncPPO, Model, load
     from fastrl.training.policy import load_policy
 
@@ -25,16 +25,18 @@ __all__ = [
     "AsyncPPO",
     "Model",
     "__version__",
+    "callbacks",
     "envs",
     "load",
     "load_policy",
+    "loggers",
     "queue",
     "replay",
 ]
 
 # Modules that are imported when they are first used, and the names in others. Only models need PyTorch, which takes
 # seconds to import.
-_MODULES = ("queue", "replay")
+_MODULES = ("callbacks", "loggers", "queue", "replay")
 _ELSEWHERE = {"load_policy": "fastrl.training.policy"}
 
 

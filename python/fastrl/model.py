@@ -29,12 +29,12 @@ from fastrl.tasks import find as find_task
 from fastrl.tasks import is_task, load_saved, task_for, tasks
 from fastrl.training.callbacks import Callback
 from fastrl.training.checkpoint import CheckpointError, Checkpoints, find_checkpoint, save_checkpoint
-from fastrl.training.errors import TrainError
-from fastrl.training.loggers import Logger
+from fastrl.training.errors import HookError, TrainError
+from fastrl.training.logger import Logger
 from fastrl.training.predict import ActorPredictor, Predictor, TeamPredictor
 from fastrl.training.rollouts import RolloutSource
 from fastrl.training.row import Row
-from fastrl.training.run import load_run, load_weights, restored, train
+from fastrl.training.run import load_run, load_weights, name_of, restored, train
 from fastrl.training.run_directory import RunDirectory, new_directory
 from fastrl.training.settings import settings_type, with_one_goal
 from fastrl.training.summary import Summary
@@ -186,6 +186,7 @@ class Model:
         Raises:
             UserError: one line: it cannot start. The model is as it was.
             CollectError: environments or workers fail again and again. What was learned until then is kept.
+            HookError: a callback or logger has raised. What was learned until then is kept.
             FloatingPointError: the network, or what it was given, is not finite. The model is as it was.
         """
         settings = self._with_goal(total_timesteps, total_episodes)
@@ -197,7 +198,7 @@ class Model:
                 self._summary = train(
                     self._task, trainer, settings, directory, console, [_RowList(self._rows), *loggers]
                 )
-            except CollectError:
+            except (CollectError, HookError):
                 self._keep(trainer, directory)
                 raise
             self._keep(trainer, directory)
@@ -229,7 +230,7 @@ class Model:
             RunDirectoryError: another process trains there, or there is something else in it.
         """
         if path.resolve() != self._directory:
-            return new_directory(path, self._task.name)
+            return new_directory(path, name_of(self._trainer))
         directory = RunDirectory(path)
         directory.check_own()
         Checkpoints(directory.checkpoints).drop_after(self._trainer.steps)
@@ -433,8 +434,11 @@ class _RowList(Logger):
     def __init__(self, rows: list[dict[str, float]]) -> None:
         self._rows = rows
 
-    def write(self, row: Row) -> None:
+    def log(self, row: Row) -> None:
         self._rows.append(row.record())
+
+    def close(self) -> None:
+        pass
 
 
 def _console(progress: bool | None = None) -> Console:

@@ -172,7 +172,10 @@ def test_a_run_directory_holds_it_all(tmp_path: Path) -> None:
     train_small(run, "--run.keep-checkpoints=2", "--run.checkpoint-seconds=0", iterations=5)
     assert {path.name for path in run.iterdir()} == {
         "config.toml",
+        "episodes.csv",
+        "learning_curve.png",
         "metrics.jsonl",
+        "run.json",
         "tensorboard",
         "checkpoints",
         "summary.json",
@@ -343,7 +346,7 @@ def test_runs_get_names_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyP
     for _ in range(2):
         assert main(["train", "cage2", *OPTIONS, "--total-episodes", "8"]) == 0
     first, second = sorted((tmp_path / "runs").iterdir())
-    assert first.name.startswith("cage2-2")
+    assert first.name.startswith("Cage2-v0-ppo-s0-2")
     settings = tomllib.loads((first / "config.toml").read_text())
     assert settings["run"]["total_episodes"] == 8
     assert second.is_dir()

@@ -2,23 +2,29 @@ import io
 import json
 import math
 import struct
+import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+import numpy as np
 import pytest
 from rich.console import Console
 from tensorboardX.proto.event_pb2 import Event
-from waiting import TIMEOUT
+from waiting import TIMEOUT, wait_until
 
-from fastrl.training.loggers import (
+from fastrl.callbacks import Episodes
+from fastrl.loggers import (
     ConsoleLogger,
+    CsvLogger,
+    EpisodesLogger,
     JsonlLogger,
     LoggedRun,
     Logger,
     LoggerError,
     TensorBoardLogger,
-    start_loggers,
 )
+from fastrl.training.loggers import start_loggers
 from fastrl.training.row import Row
 from fastrl.training.run_directory import RunDirectory
 
@@ -35,8 +41,8 @@ def logged(path: Path, after: int = 0, console: Console | None = None) -> Logged
 
 def test_jsonl_is_standard_json(tmp_path: Path) -> None:
     logger = JsonlLogger(logged(tmp_path))
-    logger.write(some_row(10))
-    logger.write(some_row(20, mean_return=math.nan, loss=math.inf))
+    logger.log(some_row(10))
+    logger.log(some_row(20, mean_return=math.nan, loss=math.inf))
     # Each row is there as soon as it is written.
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
     logger.close()
@@ -57,15 +63,103 @@ def test_jsonl_goes_on_after_a_checkpoint(tmp_path: Path, damage: str, after: in
     path = tmp_path / "metrics.jsonl"
     logger = JsonlLogger(logged(tmp_path))
     for steps in (10, 20, 30):
-        logger.write(some_row(steps))
+        logger.log(some_row(steps))
     logger.close()
     with path.open("a") as file:
         file.write(damage)
     logger = JsonlLogger(logged(tmp_path, after))
-    logger.write(some_row(99))
+    logger.log(some_row(99))
     logger.flush()
     assert [json.loads(line)["time/total_timesteps"] for line in path.read_text().splitlines()] == [*kept, 99]
     logger.close()
+
+
+def test_a_table_for_spreadsheets_grows_columns(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.csv"
+    logger = CsvLogger(logged(tmp_path))
+    logger.log(some_row(10))
+    logger.log(Row(20, 20, {**some_row(20).numbers, "eval/mean_reward": 3.0}))
+    logger.log(some_row(30, mean_return=math.nan))
+    logger.close()
+    header, *lines = path.read_text().splitlines()
+    assert header == "time/total_timesteps,rollout/ep_rew_mean,train/loss,eval/mean_reward"
+    assert lines == ["10,-12.5,0.5,", "20,-12.5,0.5,3.0", "30,,0.5,"]
+    # A run that resumes after 20 steps.
+    logger = CsvLogger(logged(tmp_path, after=20))
+    logger.log(some_row(40))
+    logger.close()
+    assert path.read_text().splitlines() == [header, *lines[:2], "40,-12.5,0.5,"]
+    # A run that starts over.
+    logger = CsvLogger(logged(tmp_path))
+    logger.log(some_row(10))
+    logger.close()
+    assert path.read_text().splitlines() == [
+        "time/total_timesteps,rollout/ep_rew_mean,train/loss",
+        "10,-12.5,0.5",
+    ]
+
+
+def test_every_episode_of_training_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "episodes.csv"
+    logger = EpisodesLogger(logged(tmp_path))
+    ended = Episodes(np.array([1.5, -2.0]), np.array([3, 4]))
+    for steps in (10, 20, 30):
+        logger.log(Row(steps, steps, {}, ended=ended if steps != 20 else None))
+    logger.close()
+    with path.open("a") as file:
+        file.write("30,1.")
+    EpisodesLogger(logged(tmp_path, after=30)).close()
+    lines = ["time/total_timesteps,return,length", "10,1.5,3", "10,-2.0,4", "30,1.5,3", "30,-2.0,4"]
+    assert path.read_text().splitlines() == lines
+    EpisodesLogger(logged(tmp_path, after=10)).close()
+    assert path.read_text().splitlines() == lines[:3]
+
+
+@dataclass(frozen=True)
+class Settings:
+    seed: int = 3
+    hidden: tuple[int, ...] = (8, 8)
+
+
+def test_tensorboard_shows_the_settings_as_hyper_parameters(tmp_path: Path) -> None:
+    with RunDirectory(tmp_path) as directory:
+        TensorBoardLogger(LoggedRun(directory, settings=Settings())).close()
+    tags = {value.tag for event in events(tmp_path / "tensorboard") for value in event.summary.value}
+    assert "_hparams_/session_start_info" in tags
+    data = b"".join(path.read_bytes() for path in (tmp_path / "tensorboard").iterdir())
+    assert b"hidden" in data and b"[8, 8]" in data
+
+
+@pytest.mark.parametrize("name", ["wandb", "mlflow"])
+def test_trackers_write_files_without_a_server(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip(name)
+    for variable in ("WANDB_MODE", "MLFLOW_TRACKING_URI"):
+        monkeypatch.delenv(variable, raising=False)
+    with RunDirectory(tmp_path / "run") as directory:
+        [logger] = start_loggers([name], LoggedRun(directory, settings=Settings()))
+        for steps in (10, 20):
+            logger.log(some_row(steps, mean_return=math.nan if steps == 20 else -12.5))
+        logger.close()
+    if name == "wandb":
+        [log] = (tmp_path / "run" / "wandb").glob("offline-run-*/run-*.wandb")
+        # Its service writes the file.
+        wait_until(lambda: b"rollout/ep_rew_mean" in log.read_bytes())
+        return
+    [metric] = (tmp_path / "run" / "mlruns").glob("*/*/metrics/rollout/ep_rew_mean")
+    assert [line.split()[1:] for line in metric.read_text().splitlines()] == [["-12.5", "10"]]
+    [param] = (tmp_path / "run" / "mlruns").glob("*/*/params/hidden")
+    assert param.read_text() == "[8, 8]"
+
+
+@pytest.mark.parametrize("name", ["wandb", "mlflow"])
+def test_a_missing_tracker_is_said_in_one_line(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(LoggerError, match=rf"install the extra, pip install 'fastrl\[{name}\]'"):
+        start_loggers([name], logged(tmp_path))
 
 
 def events(directory: Path) -> list[Event]:
@@ -82,8 +176,8 @@ def events(directory: Path) -> list[Event]:
 
 def test_tensorboard_gets_every_finite_number(tmp_path: Path) -> None:
     logger = TensorBoardLogger(logged(tmp_path))
-    logger.write(some_row(10))
-    logger.write(some_row(20, mean_return=math.nan))
+    logger.log(some_row(10))
+    logger.log(some_row(20, mean_return=math.nan))
     logger.close()
     scalars = {
         (event.step, value.tag): value.simple_value
@@ -109,7 +203,7 @@ def shown(path: Path, *, terminal: bool, steps: list[int], interval: float = TIM
     console = Console(file=out, force_terminal=terminal, width=100, color_system=None)
     logger = ConsoleLogger(logged(path, console=console), interval=interval)
     for each in steps:
-        logger.write(some_row(each))
+        logger.log(some_row(each))
     logger.close()
     return out.getvalue()
 
@@ -132,7 +226,7 @@ def test_no_number_is_cut_on_a_narrow_terminal(tmp_path: Path) -> None:
     logger = ConsoleLogger(
         logged(tmp_path, console=Console(file=out, force_terminal=True, width=34, color_system=None))
     )
-    logger.write(some_row(10))
+    logger.log(some_row(10))
     logger.close()
     assert "loss 0.5" in [line.strip() for line in out.getvalue().splitlines()]
     assert "\u2026" not in out.getvalue()
@@ -171,7 +265,7 @@ class Collected(Logger):
     def __init__(self, run: LoggedRun) -> None:
         self.rows.clear()
 
-    def write(self, row: Row) -> None:
+    def log(self, row: Row) -> None:
         self.rows.append(row)
 
 
@@ -179,8 +273,7 @@ def test_a_logger_of_the_users_own_is_one_class(tmp_path: Path) -> None:
     own, board = start_loggers([f"{__name__}:Collected", "tensorboard"], logged(tmp_path))
     assert isinstance(board, TensorBoardLogger)
     for logger in (own, board):
-        logger.write(some_row(10))
-        logger.flush()
+        logger.log(some_row(10))
         logger.close()
     assert Collected.rows == [some_row(10)]
 
@@ -188,9 +281,15 @@ def test_a_logger_of_the_users_own_is_one_class(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("tensorbord", "run.loggers should be of console, jsonl, tensorboard, or module:Class"),
+        (
+            "tensorbord",
+            "run.loggers should be of csv, mlflow, tensorboard, wandb, or module:Class",
+        ),
         ("nowhere:Logger", "run.loggers nowhere:Logger: No module named 'nowhere'"),
-        ("json:loads", "run.loggers json:loads: should be a subclass of"),
+        (
+            "json:loads",
+            "run.loggers json:loads: should be a class with the methods log\\(row\\) and close\\(\\)",
+        ),
     ],
 )
 def test_what_is_no_logger_is_said_in_one_line(tmp_path: Path, name: str, message: str) -> None:

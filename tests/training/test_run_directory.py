@@ -23,6 +23,8 @@ def contents(folder: Path) -> dict[str, bytes | None]:
 def fill(directory: RunDirectory) -> None:
     """Writes what a run writes before its first row."""
     directory.write_settings("[run]\n")
+    for file in (directory.facts, directory.table, directory.episodes, directory.curve):
+        file.touch()
     directory.metrics.touch()
     directory.tensorboard.mkdir()
     (directory.tensorboard / "events.out.tfevents.1").touch()

@@ -11,7 +11,7 @@ from toy_algorithm import Toy, ToyConfig
 
 from fastrl.algorithms.protocol import Algorithm, Problem
 from fastrl.collectors.protocol import CollectError, Report
-from fastrl.training.callbacks import Callback
+from fastrl.training.callbacks import Callback, Run
 from fastrl.training.experience import Episodes, Source
 from fastrl.training.row import Number
 from fastrl.training.settings import RunConfig
@@ -91,12 +91,12 @@ class Noted(Callback):
     def __init__(self, name: str, calls: list[tuple[str, str, list[float]]]) -> None:
         self.name, self._calls, self.returns = name, calls, 0.0
 
-    def on_start(self, trainer: Trainer) -> None:
+    def on_start(self, run: Run) -> None:
         self._calls.append((self.name, "start", []))
 
-    def on_update(self, trainer: Trainer, ended: Episodes) -> None:
-        self.returns += float(ended.returns.sum())
-        self._calls.append((self.name, "update", ended.returns.tolist()))
+    def on_update(self, run: Run) -> None:
+        self.returns += float(run.ended.returns.sum())
+        self._calls.append((self.name, "update", run.ended.returns.tolist()))
 
     def state_dict(self) -> dict[str, Any]:
         return {"returns": self.returns}

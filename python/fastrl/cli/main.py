@@ -86,10 +86,11 @@ def _code_of(command: Callable[[str, list[str]], int], prog: str, arguments: lis
         return _fail(prog, error, 1)
     except RuntimeError as error:
         from fastrl.collectors.protocol import CollectError
+        from fastrl.training.errors import HookError
 
-        if not isinstance(error, CollectError):
+        if not isinstance(error, CollectError | HookError):
             raise
-        # First the traceback of the environment's code, then one line.
+        # First the traceback of the user's code, then one line.
         if error.traceback:
             print(error.traceback.rstrip(), file=sys.stderr)
         return _fail(prog, str(error).splitlines()[0], 1)

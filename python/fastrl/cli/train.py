@@ -327,7 +327,7 @@ def _add_run_options(parser: ArgumentParser, where: str) -> None:
         "--out",
         type=path,
         metavar="DIR",
-        help="run directory, new or empty [a new one under runs]",
+        help="run directory, new or empty [runs/ENV-ALGO-sSEED-DATE-TIME]",
     )
     parser.hide(
         parser.add_argument(

@@ -1,12 +1,25 @@
 """Errors of runs."""
 
 import os
+import traceback
 
 from fastrl.utils.errors import UserError
 
 
 class TrainError(UserError, RuntimeError):
     """A run that cannot start or resume, for a reason that its user can act on; one line."""
+
+
+class HookError(RuntimeError):
+    """Code of the user's that watches a run, a callback or a logger, has raised; one line that says which.
+
+    Attributes:
+        traceback: of that code, as text.
+    """
+
+    def __init__(self, what: str, error: BaseException) -> None:
+        self.traceback = "".join(traceback.format_exception(error))
+        super().__init__(f"{what} failed: {self.traceback.splitlines()[-1]}")
 
 
 def check_memory(needed: float, subject: str, advice: str) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from rich.console import Console
 
-from fastrl.training.callbacks import Callback
+from fastrl.training.callbacks import Callback, Run
 from fastrl.training.checkpoint import save_checkpoint
 from fastrl.training.experience import Episodes
 from fastrl.training.metrics import brief, counted
@@ -18,7 +18,7 @@ from fastrl.utils.progress import Progress
 from fastrl.utils.tables import show
 
 if TYPE_CHECKING:
-    from fastrl.training.trainer import Trainer, Training
+    from fastrl.training.trainer import Training
 
 # Name of the best evaluation's checkpoint; `Checkpoints` does not delete it.
 BEST = "best.safetensors"
@@ -132,7 +132,8 @@ class Evaluation(Callback):
         self._new: Scores | None = None
         self._shown: Scores | None = None
 
-    def on_update(self, trainer: "Trainer", ended: Episodes) -> None:
+    def on_update(self, run: Run) -> None:
+        trainer = run.training
         if not self._freq or trainer.iteration == 0:
             return
         if trainer.episodes - self._evaluated_at < self._freq and not trainer.is_done():
@@ -145,6 +146,7 @@ class Evaluation(Callback):
                 if self.best_file is not None:
                     self.best_file.parent.mkdir(exist_ok=True)
                     save_checkpoint(self.best_file, trainer.state_dict())
+        trainer.evaluated(self.scores)
 
     def at_end(self, trainer: "Training", console: Console) -> None:
         """Evaluates the final policy, unless the last update was followed by an evaluation."""
@@ -153,6 +155,7 @@ class Evaluation(Callback):
         console.print("evaluating ...", highlight=False)
         with Progress("evaluating", self._work, console) as progress:
             self.scores = self._evaluate(trainer.policy_checkpoint(), progress.advance)
+        trainer.evaluated(self.scores)
 
     def numbers(self, ended: Episodes) -> Mapping[str, Number]:
         self._shown, self._new = self._new, None

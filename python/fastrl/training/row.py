@@ -2,6 +2,10 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fastrl.training.experience import Episodes
 
 Number = float | int
 
@@ -18,12 +22,14 @@ class Row:
         done: what of the run's goal is done, in the goal's unit: steps or episodes.
         numbers: all numbers but ``steps``, by name: a group, a slash and a name, as in ``rollout/ep_rew_mean``.
         highlights: the numbers that a line on a console shows, as text.
+        ended: the episodes that have ended since the last row; None: not known.
     """
 
     steps: int
     done: int
     numbers: Mapping[str, Number]
     highlights: Sequence[str] = ()
+    ended: "Episodes | None" = dataclasses.field(default=None, compare=False)
 
     def record(self) -> dict[str, Number]:
         """All numbers, ``time/total_timesteps`` first. docs/metrics.md explains their names."""

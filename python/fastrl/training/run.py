@@ -5,7 +5,7 @@ import threading
 import time
 import types
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Self
@@ -15,11 +15,15 @@ from rich.console import Console
 from fastrl.collectors.protocol import CollectError
 from fastrl.networks.own_network import check_own_network, own_path
 from fastrl.training.checkpoint import CheckpointError, Checkpoints, find_checkpoint, load_newest, unusable
-from fastrl.training.errors import TrainError
+from fastrl.training.console_logger import ConsoleLogger
+from fastrl.training.errors import HookError, TrainError
 from fastrl.training.evaluation import BEST, Advance, Evaluation, Scores
-from fastrl.training.loggers import ConsoleLogger, JsonlLogger, LoggedRun, Logger, start_loggers
+from fastrl.training.learning_curve import draw_curve
+from fastrl.training.logger import LoggedRun, Logger
+from fastrl.training.loggers import EpisodesLogger, JsonlLogger, Loggers, start_loggers
 from fastrl.training.profiler import with_other
-from fastrl.training.run_directory import RunDirectory, new_directory
+from fastrl.training.run_directory import RunDirectory, new_directory, run_name
+from fastrl.training.run_facts import FactsFile, State
 from fastrl.training.settings import with_one_goal
 from fastrl.training.summary import Summary, peak_gpu_memory_mib, peak_memory_mib
 from fastrl.training.task import Task
@@ -74,7 +78,7 @@ def start_run(task: Task, settings: Any, path: Path | None, console: Console) ->
     trainer = task.make_trainer(settings, console)
     if settings.run.init_from is not None:
         load_weights(trainer, settings, task, console)
-    with new_directory(path, task.name) as directory:
+    with new_directory(path, name_of(trainer)) as directory:
         return train(task, trainer, settings, directory, console)
 
 
@@ -108,10 +112,15 @@ def resume_run(
         with using_checkpoint(file, "is no checkpoint of a run that this fastrl can resume"):
             settings = resumed_settings(task, file, state["config"], changes, trust=trust)
             trainer = restored(task, settings, file, state, console)
-        directory = directory or stack.enter_context(new_directory(new_path, task.name))
+        directory = directory or stack.enter_context(new_directory(new_path, name_of(trainer)))
         Checkpoints(directory.checkpoints).drop_after(trainer.steps)
         print_lines(console, f"resuming from {file}")
         return train(task, trainer, settings, directory, console)
+
+
+def name_of(trainer: Training) -> str:
+    """The name of a run's directory, without the time."""
+    return run_name(trainer.env_id, trainer.algorithm_name, trainer.run.seed)
 
 
 def restored(task: Task, settings: Any, file: Path, state: Mapping[str, Any], console: Console) -> Training:
@@ -297,31 +306,157 @@ def train(
     console: Console,
     loggers: Sequence[Logger] = (),
 ) -> Summary:
-    """Trains to the end or until a signal; writes everything that a run directory has.
+    """Trains to the end, or until a signal or a callback; writes everything that a run directory has.
 
     Args:
         directory: None: nothing is written, and the policy is not evaluated at the end.
         loggers: further ones, beside those that the settings name.
+
+    Raises:
+        HookError: a callback or logger of the user's own has raised; a checkpoint is written.
     """
+    trainer.view.directory = None if directory is None else directory.path
     evaluation = trainer.callback(Evaluation)
     if evaluation is not None and directory is not None:
         evaluation.best_file = directory.checkpoints / BEST
-    before = trainer.steps, trainer.episodes, trainer.seconds
-    checkpoint, stopped_by = _run_loop(task, trainer, settings, directory, console, loggers)
-    if directory is not None:
-        trainer.save_files(directory.path)
-    steps, episodes, seconds = (
-        now - then
-        for now, then in zip((trainer.steps, trainer.episodes, trainer.seconds), before, strict=True)
-    )
+    session = _Session(task, trainer, settings, directory, console)
+    try:
+        session.run(loggers)
+        summary = session.summarise()
+        try:
+            if session.signal is None and evaluation is not None and directory is not None:
+                evaluation.at_end(trainer, console)
+                summary = session.summarise()
+        finally:
+            # The report has the scores, if there are any.
+            if directory is not None:
+                trainer.write_report(directory)
+        trainer.notify(lambda callback: callback.on_end(trainer.view))
+    except BaseException as error:
+        with suppress(HookError, UserError):
+            trainer.notify(lambda callback: callback.on_end(trainer.view))
+        is_asked = isinstance(error, KeyboardInterrupt | SystemExit)
+        session.write_facts("interrupted" if is_asked else "failed", " ".join(f"{error!r}".split()))
+        raise
+    session.write_facts(summary.status, summary.signal or summary.stopped_by)
+    session.draw()
+    if evaluation is not None:
+        evaluation.show(console)
+    summary.print(console)
+    return summary
 
-    def summarise() -> Summary:
+
+class _Session:
+    """A session of a run, with its files.
+
+    Attributes:
+        signal: the one that has stopped it; None: none has.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        trainer: Training,
+        settings: Any,
+        directory: RunDirectory | None,
+        console: Console,
+    ) -> None:
+        self._task, self._trainer, self._settings = task, trainer, settings
+        self._directory, self._console = directory, console
+        self._before = trainer.steps, trainer.episodes, trainer.seconds
+        self.signal: signal.Signals | None = None
+        self._stopped_by: str | None = None
+        self._facts: FactsFile | None = None
+        self._checkpoints: Checkpoints | None = None
+        if directory is not None:
+            directory.write_settings(f'kind = "{task.name}"\n\n{to_toml(settings)}')
+            self._facts = FactsFile(directory.path, task.name, trainer)
+            over = ", whose run had no checkpoint yet: it starts over" if directory.starts_over else ""
+            print_lines(console, f"training on {trainer.device}, run directory {directory.path}{over}")
+            self._checkpoints = Checkpoints(directory.checkpoints, trainer.run.keep_checkpoints)
+
+    def run(self, further: Sequence[Logger]) -> None:
+        """Trains, and logs rows."""
+        trainer, directory = self._trainer, self._directory
+        total, unit = trainer.goal
+        logged = LoggedRun(directory, trainer.steps, total, trainer.done, unit, self._settings, self._console)
+        own: list[Logger] = []
+        if directory is not None:
+            own = [JsonlLogger(logged), EpisodesLogger(logged), *start_loggers(trainer.run.loggers, logged)]
+        on_console = ConsoleLogger(logged)
+        trainer.on_progress = on_console.show
+        loggers = Loggers([*own, *further, on_console])
+        try:
+            with StopSignals() as stop:
+                self._loop(loggers, stop)
+            self.signal, self._stopped_by = stop.received, trainer.stopped_by
+        except HookError:
+            # What was learned until then is kept.
+            self._save()
+            raise
+        finally:
+            loggers.close()
+        if directory is not None:
+            trainer.profile.save(directory.profile)
+            trainer.save_files(directory.path)
+
+    def _loop(self, loggers: Loggers, stop: StopSignals) -> None:
+        trainer = self._trainer
+        run = trainer.run
+        saved_at, saved_episodes = time.monotonic(), trainer.episodes
+        for row in trainer.rows():
+            loggers.log(row)
+            if stop.received is not None:
+                break
+            is_due = run.save_freq and trainer.episodes - saved_episodes >= run.save_freq
+            if is_due or time.monotonic() - saved_at >= run.checkpoint_seconds:
+                self._checkpoint(loggers)
+                saved_at, saved_episodes = time.monotonic(), trainer.episodes
+        self._checkpoint(loggers)
+
+    def _checkpoint(self, loggers: Loggers) -> None:
+        # A checkpoint is written after the rows before it are on disk.
+        loggers.flush()
+        self._save()
+        if self._checkpoints is not None:
+            self._trainer.notify(lambda callback: callback.on_checkpoint(self._trainer.view))
+
+    def _save(self) -> None:
+        if self._checkpoints is not None:
+            trainer = self._trainer
+            trainer.view.checkpoint = self._checkpoints.save(trainer.steps, trainer.state_dict())
+            self.write_facts("running")
+
+    def write_facts(self, state: State, stopped_by: str | None = None) -> None:
+        """Writes ``run.json``."""
+        if self._facts is not None:
+            self._facts.write(state, stopped_by)
+
+    def draw(self) -> None:
+        """Draws the learning curve."""
+        directory, trainer = self._directory, self._trainer
+        if directory is None:
+            return
+        try:
+            title = f"{trainer.algorithm_name} on {trainer.env_id}, seed {trainer.run.seed}"
+            draw_curve(directory.metrics, directory.curve, title)
+        except Exception as error:  # A picture that cannot be drawn spoils no run.
+            print_lines(self._console, f"the learning curve was not drawn: {error!r}")
+
+    def summarise(self) -> Summary:
+        """Makes the summary, and writes it."""
+        trainer, directory = self._trainer, self._directory
+        now = trainer.steps, trainer.episodes, trainer.seconds
+        steps, episodes, seconds = (after - before for after, before in zip(now, self._before, strict=True))
+        evaluation = trainer.callback(Evaluation)
+        checkpoint = trainer.view.checkpoint
         summary = Summary(
-            status="complete" if stopped_by is None else "interrupted",
-            signal=None if stopped_by is None else stopped_by.name,
+            status="complete" if self.signal is None else "interrupted",
+            signal=None if self.signal is None else self.signal.name,
+            stopped_by=self._stopped_by,
             run="" if directory is None else str(directory.path),
             checkpoint="" if checkpoint is None else str(checkpoint),
-            kind=task.name,
+            kind=self._task.name,
             env=trainer.env_id,
             algorithm=trainer.algorithm_name,
             collector=trainer.collector,
@@ -344,69 +479,3 @@ def train(
         if directory is not None:
             write_atomically(directory.summary, to_json(summary.to_tree(), indent=2).encode())
         return summary
-
-    # Written before the evaluation, in which the environment may fail.
-    summary = summarise()
-    try:
-        if stopped_by is None and evaluation is not None and directory is not None:
-            evaluation.at_end(trainer, console)
-            summary = summarise()
-    finally:
-        # The report has the scores, if there are any.
-        if directory is not None:
-            trainer.write_report(directory)
-    if evaluation is not None:
-        evaluation.show(console)
-    summary.print(console)
-    return summary
-
-
-def _run_loop(
-    task: Task,
-    trainer: Training,
-    settings: Any,
-    directory: RunDirectory | None,
-    console: Console,
-    further: Sequence[Logger],
-) -> tuple[Path | None, signal.Signals | None]:
-    """Returns the last checkpoint, if there is a directory, and the signal that stopped the run."""
-    run = trainer.run
-    checkpoints = None
-    if directory is not None:
-        directory.write_settings(f'kind = "{task.name}"\n\n{to_toml(settings)}')
-        over = ", whose run had no checkpoint yet: it starts over" if directory.starts_over else ""
-        print_lines(console, f"training on {trainer.device}, run directory {directory.path}{over}")
-        checkpoints = Checkpoints(directory.checkpoints, run.keep_checkpoints)
-    total, unit = trainer.goal
-    logged = LoggedRun(directory, trainer.steps, total, trainer.done, unit, settings, console)
-    on_console = ConsoleLogger(logged)
-    loggers: list[Logger] = [*further, on_console]
-    if directory is not None:
-        loggers = [JsonlLogger(logged), *start_loggers(run.loggers, logged), *loggers]
-    trainer.on_progress = on_console.show
-
-    def save() -> Path | None:
-        # A checkpoint is written after the rows before it are on disk.
-        for logger in loggers:
-            logger.flush()
-        return None if checkpoints is None else checkpoints.save(trainer.steps, trainer.state_dict())
-
-    saved_at, saved_episodes = time.monotonic(), trainer.episodes
-    with StopSignals() as stop:
-        try:
-            for row in trainer.rows():
-                for logger in loggers:
-                    logger.write(row)
-                if stop.received is not None:
-                    break
-                is_due = run.save_freq and trainer.episodes - saved_episodes >= run.save_freq
-                if is_due or time.monotonic() - saved_at >= run.checkpoint_seconds:
-                    save()
-                    saved_at, saved_episodes = time.monotonic(), trainer.episodes
-            checkpoint = save()
-        finally:
-            for logger in loggers:
-                logger.close()
-    if directory is not None:
-        trainer.profile.save(directory.profile)
-    return checkpoint, stop.received

@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import itertools
 import os
+import re
 import time
 from pathlib import Path
 from typing import Self
@@ -52,7 +53,11 @@ class RunDirectory:
             raise RunDirectoryError(f"cannot lock the run directory {path}: {error.strerror}") from None
         self.path = path
         self.config = path / "config.toml"
+        self.facts = path / "run.json"
         self.metrics = path / "metrics.jsonl"
+        self.table = path / "metrics.csv"
+        self.episodes = path / "episodes.csv"
+        self.curve = path / "learning_curve.png"
         self.summary = path / "summary.json"
         self.tensorboard = path / "tensorboard"
         self.profile = path / "profile.json"
@@ -105,7 +110,15 @@ class RunDirectory:
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
         if kind is not None and self._was_empty and not self._was_begun():
             # Only files of this run: another program may have added its own.
-            for file in (self.config, self.metrics, self.profile):
+            for file in (
+                self.config,
+                self.facts,
+                self.metrics,
+                self.table,
+                self.episodes,
+                self.profile,
+                self.curve,
+            ):
                 file.unlink(missing_ok=True)
             for file in self.tensorboard.glob("events.out.tfevents.*"):
                 file.unlink()
@@ -154,7 +167,7 @@ def _is_empty(path: Path) -> bool:
 
 
 def new_directory(path: Path | None, name: str) -> RunDirectory:
-    """An unused directory for a new run: the given one, or one under ``runs``, named ``name`` and the time.
+    """An unused directory for a new run: the given one, or one under ``runs``, named by `run_name` and the time.
 
     Raises:
         RunDirectoryError: the given one has a run or something else in it.
@@ -170,9 +183,31 @@ def new_directory(path: Path | None, name: str) -> RunDirectory:
     return directory
 
 
+def run_name(env_id: str, algorithm: str, seed: int) -> str:
+    """A name for a run directory, such as ``CartPole-v1-ppo-s0``: an id without its namespace, or the function of a
+    factory."""
+    short = re.split("[/:]", env_id)[-1] or "env"
+    return re.sub(r"[^\w.-]", "-", f"{short}-{algorithm}-s{seed}").lstrip(".-")
+
+
+def is_running(path: Path) -> bool:
+    """True if a process trains in a run directory."""
+    try:
+        lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(lock)
+    return False
+
+
 def _named(name: str) -> RunDirectory:
     """A directory under ``runs`` that no other process has made."""
-    stem = f"{name.partition(':')[0]}-{time.strftime('%Y%m%d-%H%M%S')}"
+    stem = f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
     for i in itertools.count(1):
         path = Path("runs", stem if i == 1 else f"{stem}-{i}")
         if not path.exists():

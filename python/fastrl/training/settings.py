@@ -61,6 +61,14 @@ class RunConfig:
         ),
         Setting(resumable=True, option="--total-episodes"),
     ] = None
+    stop_at_return: Annotated[
+        float | None,
+        Field(
+            description="stop the run once its policy reaches this mean return: in an evaluation if --eval-freq is"
+            " given, else over the newest 100 episodes of training; none: at no return"
+        ),
+        Setting(resumable=True, option="--stop-at-return", common=True),
+    ] = None
     torch_threads: Annotated[
         int,
         Field(ge=0, le=1024, description="threads of PyTorch in the learner; 0: chosen by PyTorch"),
@@ -74,7 +82,8 @@ class RunConfig:
     loggers: Annotated[
         tuple[str, ...],
         Field(
-            description="further loggers beside the console and metrics.jsonl: tensorboard, or module:Class of your own"
+            description="further loggers beside the console, metrics.jsonl and episodes.csv, any of csv, tensorboard,"
+            " wandb, mlflow and module:Class of your own"
         ),
         Setting(resumable=True),
         Reach(imports_modules),

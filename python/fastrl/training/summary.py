@@ -22,6 +22,7 @@ class Summary:
     Attributes:
         status: whether the run got to its end.
         signal: what interrupted it, such as "SIGINT".
+        stopped_by: the callback that ended it before its goal; None: none did.
         run: the run directory.
         checkpoint: the newest checkpoint.
         kind, env, algorithm, collector: the task, and what was trained on what, collected by whom.
@@ -59,6 +60,7 @@ class Summary:
     parts: Mapping[str, float]
     peak_memory_mib: float
     peak_gpu_memory_mib: float | None
+    stopped_by: str | None = None
     evaluation: Scores | None = None
     details: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     lines: Sequence[RenderableType] = ()
@@ -85,6 +87,7 @@ class Summary:
             f"{self.algorithm} on {self.env}{collector}: {self.steps:,} steps, {counted(self.episodes, 'episode')},"
             f" {counted(self.iterations, 'update')} in {duration(self.seconds)} on {self.device}:"
             f" {count(self.steps_per_second)} steps/s",
+            *([] if self.stopped_by is None else [f"stopped by callback {self.stopped_by}"]),
             *self.lines,
             f"last mean return {brief(self.mean_return)}, peak memory {memory}",
         )

@@ -13,7 +13,7 @@ from fastrl._native._rust import __version__
 from fastrl.algorithms import algorithms, check_takes, find
 from fastrl.algorithms.protocol import Algorithm
 from fastrl.envs.spec import EnvSpec
-from fastrl.training.callbacks import Callback
+from fastrl.training.callbacks import Callback, EarlyStopping
 from fastrl.training.errors import TrainError
 from fastrl.training.evaluation import Advance, Evaluation, Returns, Scores
 from fastrl.training.experience import Source
@@ -244,7 +244,7 @@ class Task(ABC):
             algorithm = algorithm_type(config, problem)
         except ValueError as error:
             raise TrainError(f"--algo {run.algo} on {source.env_id}: {error}") from None
-        callbacks = self.callbacks(settings, source, console)
+        callbacks = [*self.callbacks(settings, source, console), *stopping(run)]
         if (evaluation := self.evaluation(settings)) is not None:
             callbacks.append(evaluation)
         header = self.header(settings, source.env_id)
@@ -383,6 +383,11 @@ class Task(ABC):
     def scores_from_tree(self, tree: Mapping[str, Any]) -> Scores:
         """The inverse of ``to_tree`` of the task's scores."""
         return Returns.from_tree(tree)
+
+
+def stopping(run: RunConfig) -> list[Callback]:
+    """The callback of ``run.stop_at_return``, if it is set."""
+    return [] if run.stop_at_return is None else [EarlyStopping(run.stop_at_return)]
 
 
 def choose_device(name: str) -> str:

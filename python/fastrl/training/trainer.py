@@ -5,20 +5,25 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from rich.console import RenderableType
 
 from fastrl.algorithms.protocol import Algorithm
-from fastrl.collectors.protocol import Report
-from fastrl.training.callbacks import Callback
+from fastrl.collectors.protocol import CollectError, Report
+from fastrl.training.callbacks import Callback, Run, by_name
+from fastrl.training.errors import HookError
 from fastrl.training.experience import Episodes, Source
 from fastrl.training.metrics import brief
 from fastrl.training.profiler import Profile, add_parts
 from fastrl.training.row import Number, Row
 from fastrl.training.run_directory import RunDirectory
 from fastrl.training.settings import RunConfig
+from fastrl.utils.errors import UserError
 from fastrl.utils.timer import Stopwatch
+
+if TYPE_CHECKING:
+    from fastrl.training.evaluation import Scores
 
 C = TypeVar("C", bound=Callback)
 
@@ -38,7 +43,10 @@ class Training(ABC):
 
     Attributes:
         env_id, algorithm_name, collector: what is trained on what, collected by whom.
+        watch: measures the parts of the present row; callbacks may use it.
+        view: what callbacks see of it.
         on_progress: called between rows that are far apart, with how much of the goal is reached.
+        stopped_by: the callback that has stopped this session; None: none has.
         mean_return: of the last row in which episodes ended; NaN before.
         seconds: wall-clock time in `rows` so far, by earlier sessions too.
         parts: seconds of these by what the learner spent them on.
@@ -61,7 +69,10 @@ class Training(ABC):
         self.profile = profile or Profile()
         self.header = dict(header or {})
         self.device = device
+        self.watch = Stopwatch()
+        self.view = Run(self)
         self.on_progress: Callable[[int], object] = lambda done: None
+        self.stopped_by: str | None = None
         self.mean_return = math.nan
         self.seconds = 0.0
         self.parts: dict[str, float] = {}
@@ -101,6 +112,31 @@ class Training(ABC):
 
     def is_done(self) -> bool:
         return self.done >= self.goal[0]
+
+    def is_over(self) -> bool:
+        """True if the goal is reached, or a callback has stopped this session."""
+        return self.is_done() or self.stopped_by is not None
+
+    def notify(self, event: Callable[[Callback], bool | None]) -> None:
+        """Calls a method of all callbacks, ``lambda callback: callback.on_update(view)``.
+
+        Raises:
+            HookError: a callback has raised what is no error of the user's, the machine's or the environment's.
+        """
+        for callback in self.callbacks:
+            try:
+                result = event(callback)
+            except (UserError, CollectError, HookError, MemoryError, FloatingPointError):
+                raise
+            except Exception as error:
+                raise HookError(f"callback {callback.name}", error) from error
+            if result is False and self.stopped_by is None:
+                self.stopped_by = callback.name
+
+    def evaluated(self, scores: "Scores") -> None:
+        """Tells callbacks of an evaluation."""
+        self.view.scores = scores
+        self.notify(lambda callback: callback.on_evaluation(self.view))
 
     @abstractmethod
     def rows(self) -> Iterator[Row]:
@@ -201,9 +237,6 @@ class Trainer(Training):
         algorithm: learns.
         source: brings what it learns from; not attached to another algorithm.
         options: of `Training`.
-
-    Attributes:
-        watch: measures the parts of the present row; callbacks may use it.
     """
 
     episodes: int = 0
@@ -213,7 +246,6 @@ class Trainer(Training):
         super().__init__(run, **options)
         self.algorithm, self.algorithm_name = algorithm, algorithm.name
         self.source, self.env_id = source, source.env_id
-        self.watch = Stopwatch()
         source.attach(algorithm)
 
     @property
@@ -249,13 +281,12 @@ class Trainer(Training):
         """
         if self.is_done():
             return
-        for callback in self.callbacks:
-            callback.on_start(self)
+        self.notify(lambda callback: callback.on_start(self.view))
         self.watch.reset()
         with self.source as source:
             clock = time.perf_counter()
             steps, ended = self.steps, list[Episodes]()
-            while not self.is_done():
+            while not self.is_over():
                 experience = source.next(self.watch)
                 if experience is not None:
                     result = self.algorithm.update(experience, self.watch)
@@ -266,10 +297,10 @@ class Trainer(Training):
                 if len(new):
                     self.episodes += len(new)
                     ended.append(new)
-                for callback in self.callbacks:
-                    callback.on_update(self, new)
+                self.view.ended = new
+                self.notify(lambda callback: callback.on_update(self.view))
                 now = time.perf_counter()
-                if now - clock < self.run.row_seconds and not self.is_done():
+                if now - clock < self.run.row_seconds and not self.is_over():
                     continue
                 passed, clock = now - clock, now
                 yield self._row(passed, self.steps - steps, Episodes.concatenated(ended))
@@ -295,7 +326,9 @@ class Trainer(Training):
         for callback in self.callbacks:
             numbers |= callback.numbers(ended)
             highlights += callback.highlights()
-        return Row(self.steps, self.done, numbers | time_numbers, highlights)
+        row = Row(self.steps, self.done, numbers | time_numbers, highlights, ended)
+        self.view.numbers = row.record()
+        return row
 
     def load_policy(self, state: Mapping[str, Any]) -> list[str]:
         return self.algorithm.load_policy(state["learner"])
@@ -308,13 +341,14 @@ class Trainer(Training):
             **super().state_dict(),
             "learner": self.algorithm.state_dict(),
             "source": self.source.state_dict(),
-            "callbacks": {callback.name: callback.state_dict() for callback in self.callbacks},
+            "callbacks": {name: callback.state_dict() for name, callback in by_name(self.callbacks)},
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.algorithm.load_state_dict(state["learner"])
         self.source.load_state_dict(state["source"])
-        for callback in self.callbacks:
-            callback.load_state_dict(state["callbacks"][callback.name])
+        for name, callback in by_name(self.callbacks):
+            if name in state["callbacks"]:
+                callback.load_state_dict(state["callbacks"][name])
         self.iteration, self.episodes = state["iteration"], state["episodes"]
         super().load_state_dict(state)

@@ -12,14 +12,13 @@ from rich.console import Console
 from echo_task import NAME, SUMMARY
 from fastrl.algorithms import find
 from fastrl.envs.spec import EnvSpec
-from fastrl.training.callbacks import Callback
+from fastrl.training.callbacks import Callback, Run
 from fastrl.training.episodes import play_episodes
 from fastrl.training.evaluation import Advance, Returns
 from fastrl.training.experience import Episodes, Source
 from fastrl.training.row import Number
 from fastrl.training.settings import RunConfig
 from fastrl.training.task import Task
-from fastrl.training.trainer import Trainer
 from fastrl.utils.config import Preset, Setting, section
 
 
@@ -65,8 +64,8 @@ class PerfectEpisodes(Callback):
     def __init__(self, length: int) -> None:
         self._length, self.count = length, 0
 
-    def on_update(self, trainer: Trainer, ended: Episodes) -> None:
-        self.count += int((ended.returns == self._length).sum())
+    def on_update(self, run: Run) -> None:
+        self.count += int((run.ended.returns == self._length).sum())
 
     def numbers(self, ended: Episodes) -> Mapping[str, Number]:
         return {"rollout/perfect_episodes": self.count}

@@ -8,12 +8,12 @@ episodes succeed and lowers it when too few do, with a gap between the two thres
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 from rich.console import Console
 
-from fastrl.training.callbacks import Callback
+from fastrl.training.callbacks import Callback, Run
 from fastrl.training.errors import TrainError
 from fastrl.training.experience import Episodes
 from fastrl.training.metrics import counted
@@ -21,9 +21,6 @@ from fastrl.training.multi_agent import Difficulty, MultiAgentSource
 from fastrl.training.row import Number
 from fastrl.utils.config import ConfigError, section
 from fastrl.utils.tables import print_lines
-
-if TYPE_CHECKING:
-    from fastrl.training.trainer import Trainer
 
 
 @section
@@ -175,18 +172,18 @@ class CurriculumCallback(Callback):
         except NotImplementedError as error:
             raise TrainError(f"--curriculum.mode {mode}: {error}") from None
 
-    def on_update(self, trainer: "Trainer", ended: Episodes) -> None:
-        curriculum = self.curriculum
+    def on_update(self, run: Run) -> None:
+        curriculum, ended = self.curriculum, run.ended
         successes = ended.info["success"][ended.info["level"] == curriculum.level]
         rate = curriculum.success_rate
-        if not curriculum.take(trainer.episodes, successes.tolist()):
+        if not curriculum.take(run.episodes, successes.tolist()):
             return
         self._set_difficulty()
         difficulty = curriculum.difficulty()
         reason = "" if math.isnan(rate) else f" (success rate was {rate:.0%})"
         print_lines(
             self._console,
-            f"curriculum: level {curriculum.level} of {curriculum.levels} after {trainer.episodes:,} episodes:"
+            f"curriculum: level {curriculum.level} of {curriculum.levels} after {run.episodes:,} episodes:"
             f" {counted(difficulty.num_agents, 'vehicle')}, density {difficulty.density:.2g}{reason}",
         )
 

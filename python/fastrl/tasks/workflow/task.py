@@ -26,7 +26,7 @@ from fastrl.training.evaluation import Advance
 from fastrl.training.policy import Policy
 from fastrl.training.rollouts import CollectConfig
 from fastrl.training.settings import RunConfig, settings_type
-from fastrl.training.task import Task
+from fastrl.training.task import Task, stopping
 from fastrl.utils.config import ConfigError
 from fastrl.utils.tables import show
 
@@ -82,10 +82,11 @@ class WorkflowTask(Task):
                 f"{run.total_episodes:,} episodes for workflows, then as many for PPO without workflows, to compare"
                 " with (--no-plain-ppo: none)",
             )
+        evaluation = self.evaluation(settings)
         return SearchTrainer(
             settings,
             make_plain=functools.partial(CAGE2.make_trainer, plain_settings(settings), console),
-            callbacks=[] if (evaluation := self.evaluation(settings)) is None else [evaluation],
+            callbacks=[*stopping(settings.run), *([] if evaluation is None else [evaluation])],
             profile=profile,
             header=self.header(settings, ENV_ID),
             device=device,

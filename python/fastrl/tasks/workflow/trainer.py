@@ -1,5 +1,6 @@
 """The outer loop of a search for the best workflow, which trains many times, and then PPO without workflows."""
 
+import itertools
 import math
 import statistics
 import time
@@ -116,9 +117,13 @@ class SearchTrainer(Training):
     def rows(self) -> Iterator[Row]:
         """Trains; a row after every training of an order, and those of PPO without workflows."""
         self._clock = time.perf_counter()
-        yield from self._search_rows()
-        if self.settings.search.plain_ppo:
-            yield from self._plain_rows()
+        self.notify(lambda callback: callback.on_start(self.view))
+        for row in itertools.chain(self._search_rows(), self._plain_rows()):
+            self.view.numbers = row.record()
+            self.notify(lambda callback: callback.on_update(self.view))
+            yield row
+            if self.stopped_by is not None:
+                return
 
     def _search_rows(self) -> Iterator[Row]:
         per_update = self.settings.inner.episodes_per_update
@@ -174,6 +179,8 @@ class SearchTrainer(Training):
         }
 
     def _plain_rows(self) -> Iterator[Row]:
+        if not self.settings.search.plain_ppo:
+            return
         plain = self._started_plain()
         self.profile.change_collector()
         plain.profile = self.profile

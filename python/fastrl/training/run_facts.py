@@ -1,0 +1,154 @@
+"""Facts of a run in ``run.json``: what trains where, with which versions, since when, and how far it is."""
+
+import contextlib
+import dataclasses
+import datetime
+import json
+import platform
+import subprocess
+import sys
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, Self
+
+from fastrl._native._rust import __version__
+from fastrl.training.run_directory import is_running
+from fastrl.utils.files import to_json, write_atomically
+
+if TYPE_CHECKING:
+    from fastrl.training.trainer import Training
+
+State = Literal["running", "complete", "interrupted", "failed"]
+
+FILE = "run.json"
+_PACKAGES = ("torch", "numpy", "gymnasium")
+
+
+@dataclasses.dataclass(frozen=True)
+class Session:
+    """A process that trained in a run directory.
+
+    Attributes:
+        started_at, ended_at: ISO 8601, UTC; ended_at None while it runs, or if it was killed.
+        command: its command line.
+        versions: of fastrl, Python and the packages that results depend on.
+        commit: of the git repository that it was started in; None without one. dirty: files that git tracks had
+            changed.
+        from_timesteps: environment steps that the run had at its start.
+    """
+
+    started_at: str
+    ended_at: str | None
+    command: tuple[str, ...]
+    versions: Mapping[str, str]
+    commit: str | None
+    dirty: bool
+    from_timesteps: int
+
+
+@dataclasses.dataclass(frozen=True)
+class RunFacts:
+    """What ``run.json`` says.
+
+    Attributes:
+        state: of the newest session. A session that was killed is "interrupted" when it is read.
+        task, env, algorithm, seed: what is trained on what.
+        total_timesteps, episodes: so far, at the newest checkpoint.
+        mean_return: of the newest episodes of training; None before any has ended.
+        seconds: of training, in all sessions.
+        stopped_by: the callback or signal that stopped the newest session, or the error that it failed with; None.
+        sessions: oldest first.
+    """
+
+    state: State
+    task: str
+    env: str
+    algorithm: str
+    seed: int
+    total_timesteps: int
+    episodes: int
+    mean_return: float | None
+    seconds: float
+    stopped_by: str | None
+    sessions: tuple[Session, ...]
+
+    @classmethod
+    def read(cls, path: Path) -> Self | None:
+        """The facts of a run directory; None if it has none that can be read."""
+        try:
+            tree = json.loads((path / FILE).read_text(encoding="utf-8"))
+            sessions = [Session(**{**each, "command": tuple(each["command"])}) for each in tree["sessions"]]
+            facts = cls(**{**tree, "sessions": tuple(sessions)})
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        if facts.state == "running" and not is_running(path):
+            return dataclasses.replace(facts, state="interrupted", stopped_by="killed")
+        return facts
+
+    def write(self, path: Path) -> None:
+        """Writes them into a run directory."""
+        write_atomically(path / FILE, to_json(dataclasses.asdict(self), indent=2).encode())
+
+
+class FactsFile:
+    """Keeps the facts of a run that trains.
+
+    Args:
+        path: the run directory, which has a file already where the run is resumed.
+        task: its name.
+        training: the run.
+    """
+
+    def __init__(self, path: Path, task: str, training: "Training") -> None:
+        before = RunFacts.read(path)
+        self._path, self._task, self._training = path, task, training
+        self._earlier = () if before is None or not training.steps else before.sessions
+        self._session = new_session(training.steps)
+        self.write("running")
+
+    def write(self, state: State, stopped_by: str | None = None) -> None:
+        """Writes how far the run is."""
+        training = self._training
+        ended_at = None if state == "running" else now()
+        RunFacts(
+            state=state,
+            task=self._task,
+            env=training.env_id,
+            algorithm=training.algorithm_name,
+            seed=training.run.seed,
+            total_timesteps=training.steps,
+            episodes=training.episodes,
+            mean_return=training.mean_return,
+            seconds=training.seconds,
+            stopped_by=stopped_by,
+            sessions=(*self._earlier, dataclasses.replace(self._session, ended_at=ended_at)),
+        ).write(self._path)
+
+
+def new_session(from_timesteps: int) -> Session:
+    """The session of this process, which starts now."""
+    commit, dirty = _git_commit()
+    versions = {"fastrl": __version__, "python": platform.python_version()}
+    for name in _PACKAGES:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions[name] = metadata.version(name)
+    return Session(now(), None, tuple(sys.argv), versions, commit, dirty, from_timesteps)
+
+
+def now() -> str:
+    """The time as ISO 8601, UTC, in seconds."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+def _git_commit() -> tuple[str | None, bool]:
+    """The commit of the current directory's git repository, and whether files that git tracks have changed."""
+
+    def git(*arguments: str) -> str:
+        command = ["git", *arguments]
+        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=2).stdout.strip()
+
+    with contextlib.suppress(OSError, subprocess.SubprocessError, UnicodeDecodeError):
+        commit = git("rev-parse", "HEAD")
+        return commit, bool(git("status", "--porcelain", "--untracked-files=no"))
+    return None, False
