@@ -15,11 +15,12 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box
 
-from fastrl.algorithms.dqn import DQN, DQNConfig
+from fastrl.algorithms.dqn import DQN
+from fastrl.algorithms.dqn_settings import DQNConfig
 from fastrl.algorithms.protocol import Problem
 from fastrl.envs.toys.catch import CatchEnv
 from fastrl.replay import Replay
-from fastrl.training.replay_source import make_sampler
+from fastrl.training.minibatches import make_sampler
 from fastrl.utils.timer import Stopwatch
 
 SEEDS = (0, 1, 2)
@@ -116,7 +117,7 @@ def evaluate(task: Task, dqn: DQN, episodes: int, seed: int) -> float:
     stacks = FrameStacks(task, episodes, seed)
     returns, playing = np.zeros(episodes), np.ones(episodes, bool)
     while playing.any():
-        actions = dqn.greedy(stacks.inputs()[playing])
+        actions = dqn.explorer.greedy(stacks.inputs()[playing])
         for i, action in zip(np.flatnonzero(playing), actions, strict=True):
             _, reward, terminated, truncated = stacks.step(i, int(action))
             returns[i] += reward
@@ -141,7 +142,7 @@ def train(task: Task, config: DQNConfig, seed: int) -> dict[str, float]:
     sampler = make_sampler(spec, replay, seed)
     steps, screened, mean = 0, 0, float("nan")
     while steps < task.max_steps and time.process_time() - start_cpu < task.max_seconds:
-        for i, action in enumerate(dqn.act(stacks.inputs(), epsilon(steps))):
+        for i, action in enumerate(dqn.explorer.act(stacks.inputs(), epsilon(steps))):
             before = stacks.obs[i, -1].copy()
             after, reward, terminated, truncated = stacks.step(i, int(action))
             replay.add(before, action, reward, after, terminated, truncated, env=i)

@@ -101,7 +101,7 @@ class TestEach:
         buffer = bytearray(algorithm.weights_nbytes)
         algorithm.write_weights(buffer)
         spec = pickle.loads(pickle.dumps(algorithm.actor_spec()))
-        actor = spec(5) if algorithm.learns_from == "transitions" else spec()
+        actor = spec()
         assert actor.weights_nbytes == algorithm.weights_nbytes
         actor.load(bytes(buffer))
         if hasattr(actor, "write_weights"):

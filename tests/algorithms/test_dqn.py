@@ -16,8 +16,11 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from torch import nn
 
-from fastrl.algorithms.dqn import DQN, PRESETS, DQNConfig, bootstrap, q_gradient, td_targets
+from fastrl.algorithms.dqn import DQN
+from fastrl.algorithms.dqn_loss import bootstrap, q_gradient, td_targets
+from fastrl.algorithms.dqn_settings import PRESETS, DQNConfig
 from fastrl.algorithms.protocol import Problem
+from fastrl.envs.rows import ObsRows
 from fastrl.networks.q_network import QNetwork
 from fastrl.training.checkpoint import load_checkpoint, save_checkpoint
 from fastrl.utils.timer import Stopwatch
@@ -108,7 +111,7 @@ class TestTargets:
     def test_with_a_known_answer(self, discount, target, double):
         dqn = learner(double=double, dueling=False, hidden=())
         with torch.no_grad():
-            for network, values in ((dqn.target, [0.5, 1, -2]), (dqn.actor.network, [5, 7, 6])):
+            for network, values in ((dqn.target, [0.5, 1, -2]), (dqn.explorer.network, [5, 7, 6])):
                 network.advantage[0].weight.zero_()
                 network.advantage[0].bias.copy_(torch.tensor(values))
         batch = batch_of(
@@ -228,7 +231,7 @@ class TestUpdate:
             torch.testing.assert_close(
                 dqn.update(batch, WATCH), plain.update(batch, WATCH), rtol=1e-4, atol=1e-4
             )
-        for ours, theirs in ((dqn.actor.network, plain.online), (dqn.target, plain.target)):
+        for ours, theirs in ((dqn.explorer.network, plain.online), (dqn.target, plain.target)):
             for name, weights in ours.state_dict().items():
                 torch.testing.assert_close(weights, theirs.state_dict()[name], rtol=1e-3, atol=1e-4)
         assert dqn.updates == 7
@@ -242,15 +245,15 @@ class TestUpdate:
             after = dqn.target.state_dict()["trunk.1.weight"]
             assert torch.equal(before, after) == (seed % 3 != 0)
         assert not torch.equal(first, after)
-        assert torch.equal(after, dqn.actor.network.state_dict()["trunk.1.weight"])
+        assert torch.equal(after, dqn.explorer.network.state_dict()["trunk.1.weight"])
 
     def test_weights_of_zero_teach_nothing(self):
         dqn = learner()
-        before = dqn.actor.parameters.detach().clone()
+        before = dqn.explorer.parameters.detach().clone()
         dqn.update(batch_of(weights=torch.zeros(8)), WATCH)
-        assert torch.equal(dqn.actor.parameters.detach(), before)
+        assert torch.equal(dqn.explorer.parameters.detach(), before)
         dqn.update(batch_of(), WATCH)
-        assert not torch.equal(dqn.actor.parameters.detach(), before)
+        assert not torch.equal(dqn.explorer.parameters.detach(), before)
 
     def test_four_batches_of_two_are_one_of_eight(self):
         whole = learner(max_grad_norm=0.1)
@@ -260,7 +263,7 @@ class TestUpdate:
             expected = whole.update(batch, WATCH)
             errors = [parts.update(part(batch, slice(i, i + 2)), WATCH) for i in range(0, 8, 2)]
             torch.testing.assert_close(torch.cat(errors), expected, rtol=1e-4, atol=1e-4)
-        torch.testing.assert_close(parts.actor.parameters, whole.actor.parameters, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(parts.explorer.parameters, whole.explorer.parameters, rtol=1e-4, atol=1e-5)
         assert parts.updates == whole.updates == 3
         ours, theirs = parts.metrics(), whole.metrics()
         assert (ours["batches"], ours["gradient_steps"]) == (12, 3)
@@ -276,13 +279,15 @@ class TestUpdate:
             torch.testing.assert_close(
                 compiled.update(batch, WATCH), plain.update(batch, WATCH), rtol=1e-4, atol=1e-4
             )
-        torch.testing.assert_close(compiled.actor.parameters, plain.actor.parameters, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            compiled.explorer.parameters, plain.explorer.parameters, rtol=1e-4, atol=1e-5
+        )
 
     @pytest.mark.parametrize("channels_last", ["on", "off"])
     def test_layout_of_images_does_not_matter(self, channels_last):
         plain, other = learner(IMAGES), learner(IMAGES, channels_last=channels_last)
-        assert other.actor.network.channels_last == other.target.channels_last == (channels_last == "on")
-        assert not plain.actor.network.channels_last
+        assert other.explorer.network.channels_last == other.target.channels_last == (channels_last == "on")
+        assert not plain.explorer.network.channels_last
         for seed in range(3):
             batch = batch_of(IMAGES, seed=seed)
             torch.testing.assert_close(
@@ -297,13 +302,13 @@ class TestPrecision:
     def test_learns_about_the_same_in_half(self, precision, space, accumulate):
         exact = learner(space, accumulate=accumulate, max_grad_norm=None)
         half = learner(space, precision=precision, accumulate=accumulate, max_grad_norm=None)
-        start = exact.actor.parameters.detach().clone()
+        start = exact.explorer.parameters.detach().clone()
         for seed in range(4):
             batch = batch_of(space, seed=seed)
             for dqn in (exact, half):
                 assert dqn.update(batch, WATCH).dtype == torch.float32
-        assert half.actor.parameters.dtype == torch.float32
-        moves = [dqn.actor.parameters.detach() - start for dqn in (exact, half)]
+        assert half.explorer.parameters.dtype == torch.float32
+        moves = [dqn.explorer.parameters.detach() - start for dqn in (exact, half)]
         assert not torch.equal(*moves)
         # Adam's first steps are signs of the gradient, of which small ones flip: that most agree is enough.
         assert torch.cosine_similarity(*moves, dim=0) > 0.8
@@ -314,19 +319,19 @@ class TestPrecision:
     @pytest.mark.parametrize("precision", ["bf16", "fp16"])
     def test_every_weight_learns_in_half(self, precision):
         dqn = learner(precision=precision, learning_rate=1e-2)
-        before = dqn.actor.network.state_dict()
+        before = dqn.explorer.network.state_dict()
         before = {name: tensor.clone() for name, tensor in before.items()}
         for seed in range(4):
             dqn.update(batch_of(seed=seed), WATCH)
-        for name, tensor in dqn.actor.network.state_dict().items():
+        for name, tensor in dqn.explorer.network.state_dict().items():
             assert not torch.equal(tensor, before[name]), name
 
     def test_a_gradient_that_overflows_is_left_out(self):
         dqn = learner(precision="fp16", huber=None, max_grad_norm=None)
-        before = dqn.actor.parameters.detach().clone()
+        before = dqn.explorer.parameters.detach().clone()
         scale = dqn._optimizer._scaler.get_scale()
         dqn.update(batch_of(rewards=torch.full((8,), 3e4)), WATCH)
-        assert torch.equal(dqn.actor.parameters.detach(), before)
+        assert torch.equal(dqn.explorer.parameters.detach(), before)
         assert dqn._optimizer._scaler.get_scale() < scale
         assert dqn.metrics()["grad_norm"] == 0
 
@@ -334,7 +339,7 @@ class TestPrecision:
         ours, theirs = learner(), learner(precision="fp32")
         for dqn in (ours, theirs):
             dqn.update(batch_of(), WATCH)
-        assert torch.equal(ours.actor.parameters, theirs.actor.parameters)
+        assert torch.equal(ours.explorer.parameters, theirs.explorer.parameters)
 
 
 class TestBatchNorm:
@@ -354,12 +359,12 @@ class TestBatchNorm:
 
     def test_learning_uses_the_statistics_of_the_batch_and_moves_the_running_ones(self):
         dqn = learner(batch_norm=True)
-        norm = dqn.actor.network.trunk[2]
+        norm = dqn.explorer.network.trunk[2]
         assert isinstance(norm, nn.BatchNorm1d)
-        features = dqn.actor.network.trunk[1](batch_of().obs).detach()
+        features = dqn.explorer.network.trunk[1](batch_of().obs).detach()
         dqn.update(batch_of(), WATCH)
         torch.testing.assert_close(norm.running_mean, 0.1 * features.mean(0))
-        assert not dqn.actor.network.training
+        assert not dqn.explorer.network.training
 
     def test_acting_moves_nothing_and_depends_on_no_neighbour(self):
         dqn = learner(batch_norm=True)
@@ -367,8 +372,8 @@ class TestBatchNorm:
             dqn.update(batch_of(seed=seed), WATCH)
         before = save_and_load(dqn.policy_state())
         obs = observations(VECTORS, 32)
-        together = dqn.greedy(obs)
-        assert together.tolist() == [dqn.greedy(row[None])[0] for row in obs]
+        together = dqn.explorer.greedy(obs)
+        assert together.tolist() == [dqn.explorer.greedy(row[None])[0] for row in obs]
         assert_same_state(save_and_load(dqn.policy_state()), before)
 
     @pytest.mark.parametrize("tau", [1.0, 0.25])
@@ -376,7 +381,7 @@ class TestBatchNorm:
         dqn = learner(batch_norm=True, target_every=1, target_tau=tau)
         before = dqn.target.state_dict()["trunk.2.running_mean"].clone()
         dqn.update(batch_of(), WATCH)
-        online = dqn.actor.network.state_dict()["trunk.2.running_mean"]
+        online = dqn.explorer.network.state_dict()["trunk.2.running_mean"]
         target = dqn.target.state_dict()["trunk.2.running_mean"]
         torch.testing.assert_close(target, before + tau * (online - before))
         assert online.any()
@@ -386,7 +391,7 @@ class TestNoisy:
     def test_explores_without_epsilon(self):
         dqn = learner(noisy=True, noisy_sigma=3.0)
         obs = np.repeat(observations(VECTORS, 1), 4, 0)
-        seen = {tuple(dqn.act(obs)) for _ in range(50)}
+        seen = {tuple(dqn.explorer.act(obs)) for _ in range(50)}
         assert len(seen) > 1
         # One draw for all of a call: neighbours of the same observation act alike.
         assert all(len(set(actions)) == 1 for actions in seen)
@@ -394,10 +399,10 @@ class TestNoisy:
     def test_evaluates_without_noise(self):
         dqn = learner(noisy=True, noisy_sigma=3.0)
         obs = observations(VECTORS, 20)
-        first = dqn.greedy(obs)
+        first = dqn.explorer.greedy(obs)
         for _ in range(10):
-            dqn.act(obs)
-            assert dqn.greedy(obs).tolist() == first.tolist()
+            dqn.explorer.act(obs)
+            assert dqn.explorer.greedy(obs).tolist() == first.tolist()
 
     def test_is_drawn_for_each_batch(self):
         dqn = learner(noisy=True, learning_rate=0.0)
@@ -410,7 +415,7 @@ class TestNoisy:
         """For the target, for what chooses its actions, and for what learns: none shares its noise."""
         dqn = learner(noisy=True, double=double)
         draws = []
-        for name, network in (("target", dqn.target), ("online", dqn.actor.network)):
+        for name, network in (("target", dqn.target), ("online", dqn.explorer.network)):
             monkeypatch.setattr(network, "draw_noise", lambda _, name=name: draws.append(name))
             network.register_forward_hook(lambda *_, name=name: draws.append(f"use {name}"))
         dqn.update(batch_of(), WATCH)
@@ -425,7 +430,7 @@ class TestNoisy:
     def test_noise_of_the_target_is_its_own(self):
         dqn = learner(noisy=True)
         dqn.update(batch_of(), WATCH)
-        online, target = (net.advantage[0].noise_in for net in (dqn.actor.network, dqn.target))
+        online, target = (net.advantage[0].noise_in for net in (dqn.explorer.network, dqn.target))
         assert online.any() and target.any()
         assert not torch.equal(online, target)
 
@@ -437,8 +442,8 @@ class TestExploration:
     def test_a_share_of_actions_is_random(self):
         dqn = learner(hidden=())
         obs = np.repeat(observations(VECTORS, 1), 6000, 0)
-        best = dqn.greedy(obs[:1])[0]
-        counts = np.bincount(dqn.act(obs, 0.3), minlength=3) / 6000
+        best = dqn.explorer.greedy(obs[:1])[0]
+        counts = np.bincount(dqn.explorer.act(obs, 0.3), minlength=3) / 6000
         # A third of the random actions is the best one.
         expected = np.full(3, 0.1)
         expected[best] = 0.8
@@ -447,33 +452,33 @@ class TestExploration:
     def test_always_and_never(self):
         dqn = learner()
         obs = observations(VECTORS, 300)
-        assert dqn.act(obs, 0.0).tolist() == dqn.greedy(obs).tolist()
-        counts = np.bincount(dqn.act(obs, 1.0), minlength=3)
+        assert dqn.explorer.act(obs, 0.0).tolist() == dqn.explorer.greedy(obs).tolist()
+        counts = np.bincount(dqn.explorer.act(obs, 1.0), minlength=3)
         assert counts.min() > 60
 
     def test_one_epsilon_for_each(self):
         dqn = learner()
         obs = observations(VECTORS, 600)
         epsilon = np.repeat([0.0, 1.0], 300)
-        same = dqn.act(obs, epsilon) == dqn.greedy(obs)
+        same = dqn.explorer.act(obs, epsilon) == dqn.explorer.greedy(obs)
         assert same[:300].all()
         assert 0.2 < same[300:].mean() < 0.5
 
     def test_actions_are_int64_and_of_any_device(self):
         dqn = learner()
         for epsilon in (0.0, 0.5, 1.0):
-            actions = dqn.act(torch.from_numpy(observations(VECTORS, 4)), epsilon)
+            actions = dqn.explorer.act(torch.from_numpy(observations(VECTORS, 4)), epsilon)
             assert isinstance(actions, np.ndarray)
             assert actions.dtype == np.int64 and actions.shape == (4,)
 
     def test_read_only_observations_are_welcome(self):
         obs = observations(VECTORS, 4)
         obs.flags.writeable = False
-        assert learner().act(obs, 0.1).shape == (4,)
+        assert learner().explorer.act(obs, 0.1).shape == (4,)
 
     def test_seeds(self):
         obs = observations(VECTORS, 50)
-        a, b, c = (learner().actor_spec()(seed).act(obs, 0.9).tolist() for seed in (1, 1, 2))
+        a, b, c = (learner().explorer_spec()(seed).act(obs, 0.9).tolist() for seed in (1, 1, 2))
         assert a == b != c
 
     @pytest.mark.parametrize(
@@ -490,9 +495,9 @@ class TestExploration:
     )
     def test_refuses_other_observations(self, obs, error, message):
         with pytest.raises(error, match=message):
-            learner().act(obs)
+            learner().explorer.act(obs)
         with pytest.raises(error, match=message):
-            learner().greedy(obs)
+            learner().explorer.greedy(obs)
 
 
 class TestWeights:
@@ -502,44 +507,46 @@ class TestWeights:
         dqn = learner(space, **options)
         for seed in range(5):
             dqn.update(batch_of(space, seed=seed), WATCH)
-        actor = dqn.actor_spec()(77)
+        actor = dqn.explorer_spec()(77)
         obs = observations(space, 64)
-        values = dqn.actor.network(torch.from_numpy(obs))
-        assert actor.weights_nbytes == dqn.weights_nbytes
-        buffer = bytearray(dqn.weights_nbytes)
-        dqn.write_weights(memoryview(buffer))
+        values = dqn.explorer.network(torch.from_numpy(obs))
+        assert actor.weights_nbytes == dqn.explorer.weights_nbytes
+        buffer = bytearray(dqn.explorer.weights_nbytes)
+        dqn.explorer.write_weights(memoryview(buffer))
         actor.load(bytes(buffer))
-        dqn.actor.network.clear_noise()
-        values = dqn.actor.network(torch.from_numpy(obs))
+        dqn.explorer.network.clear_noise()
+        values = dqn.explorer.network(torch.from_numpy(obs))
         assert torch.equal(actor.network(torch.from_numpy(obs)), values)
-        assert actor.greedy(obs).tolist() == dqn.greedy(obs).tolist()
+        assert actor.greedy(obs).tolist() == dqn.explorer.greedy(obs).tolist()
 
     def test_learns_after_loading_weights(self):
         dqn, other = learner(), learner(seed=1)
-        buffer = np.zeros(dqn.weights_nbytes, np.uint8)
-        other.write_weights(buffer)
-        dqn.actor.load(buffer)
+        buffer = np.zeros(dqn.explorer.weights_nbytes, np.uint8)
+        other.explorer.write_weights(buffer)
+        dqn.explorer.load(buffer)
         for learning in (dqn, other):
-            learning.target.load_state_dict(other.actor.network.state_dict())
+            learning.target.load_state_dict(other.explorer.network.state_dict())
             learning.update(batch_of(), WATCH)
-        assert torch.equal(dqn.actor.parameters, other.actor.parameters)
+        assert torch.equal(dqn.explorer.parameters, other.explorer.parameters)
 
     def test_anywhere_in_memory(self):
         dqn = learner()
-        buffer = np.zeros(dqn.weights_nbytes + 1, np.uint8)[1:]
-        dqn.write_weights(buffer)
-        actor = dqn.actor_spec()(5)
+        buffer = np.zeros(dqn.explorer.weights_nbytes + 1, np.uint8)[1:]
+        dqn.explorer.write_weights(buffer)
+        actor = dqn.explorer_spec()(5)
         actor.load(buffer)
-        assert torch.equal(actor.parameters, dqn.actor.parameters)
+        assert torch.equal(actor.parameters, dqn.explorer.parameters)
 
     def test_refuses_other_buffers(self):
         dqn = learner()
-        with pytest.raises(ValueError, match=rf"{dqn.weights_nbytes} bytes of weights, the buffer 12"):
-            dqn.write_weights(bytearray(12))
+        with pytest.raises(
+            ValueError, match=rf"{dqn.explorer.weights_nbytes} bytes of weights, the buffer 12"
+        ):
+            dqn.explorer.write_weights(bytearray(12))
         with pytest.raises(ValueError, match="the buffer 12"):
-            dqn.actor_spec()(0).load(bytes(12))
+            dqn.explorer_spec()(0).load(bytes(12))
         with pytest.raises(ValueError, match="read-only"):
-            dqn.write_weights(bytes(dqn.weights_nbytes))
+            dqn.explorer.write_weights(bytes(dqn.explorer.weights_nbytes))
 
 
 def save_and_load(state):
@@ -564,12 +571,12 @@ class TestResume:
             rows = []
             for seed in range(first, first + 5):
                 obs = observations(VECTORS, 20, seed)
-                rows += [dqn.act(obs, 0.3).tolist(), dqn.update(batch_of(seed=seed), WATCH).tolist()]
+                rows += [dqn.explorer.act(obs, 0.3).tolist(), dqn.update(batch_of(seed=seed), WATCH).tolist()]
             return [*rows, dqn.metrics()]
 
         whole = learner(**options)
         for seed in range(stop_after):
-            whole.act(observations(VECTORS, 20), 0.5)
+            whole.explorer.act(observations(VECTORS, 20), 0.5)
             whole.update(batch_of(seed=seed), WATCH)
         saved = save_and_load(whole.state_dict())
         rows = go_on(whole, stop_after)
@@ -596,14 +603,14 @@ class TestResume:
         for seed in (1, 1, 2):
             dqn = learner(seed=seed, noisy=True)
             dqn.update(batch_of(), WATCH)
-            vectors.append(dqn.actor.parameters.detach())
+            vectors.append(dqn.explorer.parameters.detach())
         assert torch.equal(vectors[0], vectors[1])
         assert not torch.equal(vectors[0], vectors[2])
 
     def test_global_random_state_is_neither_read_nor_written(self):
         torch_before, numpy_before = torch.random.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
         dqn = learner(**ALL)
-        dqn.act(observations(VECTORS, 4), 0.5)
+        dqn.explorer.act(observations(VECTORS, 4), 0.5)
         dqn.update(batch_of(), WATCH)
         assert torch.equal(torch.random.get_rng_state(), torch_before)
         assert np.array_equal(np.random.get_state()[1], numpy_before)  # noqa: NPY002
@@ -612,7 +619,7 @@ class TestResume:
         dqn = learner(IMAGES)
         network = QNetwork.from_state(save_and_load(dqn.policy_state()))
         obs = observations(IMAGES, 10)
-        assert network(torch.from_numpy(obs)).argmax(1).tolist() == dqn.greedy(obs).tolist()
+        assert network(torch.from_numpy(obs)).argmax(1).tolist() == dqn.explorer.greedy(obs).tolist()
 
     def test_refuses_the_state_of_another_network(self):
         saved = learner(hidden=(32,)).state_dict()
@@ -621,7 +628,7 @@ class TestResume:
 
     def test_refuses_weights_that_are_not_finite(self):
         saved = save_and_load(learner().state_dict())
-        saved["actor"]["network"]["weights"]["trunk.1.bias"][0] = torch.inf
+        saved["explorer"]["network"]["weights"]["trunk.1.bias"][0] = torch.inf
         with pytest.raises(ValueError, match="not finite"):
             learner().load_state_dict(saved)
 
@@ -712,17 +719,66 @@ class TestConfig:
             DQNConfig().gamma = 0.5
 
     @pytest.mark.parametrize(
-        "space",
+        ("space", "kind"),
         [
-            gymnasium.spaces.Box(0, 1, (3, 4), np.float32),
-            gymnasium.spaces.Box(0, 1, (3,), np.float64),
-            gymnasium.spaces.Discrete(4),
+            (gymnasium.spaces.Box(0, 1, (3, 4), np.float32), "q"),
+            (gymnasium.spaces.Box(0, 1, (3,), np.float64), "q"),
+            (gymnasium.spaces.Discrete(4), "q"),
+            (IMAGES, "q"),
+            (gymnasium.spaces.Box(0, 255, (9, 9), np.uint8), "q"),
+            (gymnasium.spaces.Box(0, 255, (9, 9, 3), np.uint8), "encoded_q"),
+            (gymnasium.spaces.Dict(a=IMAGES, b=VECTORS), "encoded_q"),
         ],
         ids=str,
     )
-    def test_refuses_observations_it_cannot_handle(self, space):
-        with pytest.raises(ValueError, match="float32 or uint8 Box"):
-            learner(space)
+    @pytest.mark.parametrize("noisy", [False, True])
+    def test_learns_from_rows_of_all_observations(self, space, kind, noisy):
+        dqn = learner(space, noisy=noisy)
+        rows = ObsRows(space)
+        space.seed(0)
+        obs = np.zeros((16, rows.size), rows.dtype)
+        for row in obs:
+            rows.write(space.sample(), row)
+        batch = batch_of(obs=torch.from_numpy(obs[:8]), next_obs=torch.from_numpy(obs[8:]))
+        before = dqn.explorer.parameters.detach().clone()
+        assert dqn.update(batch, WATCH).isfinite().all()
+        assert not torch.equal(dqn.explorer.parameters.detach(), before)
+        state = save_and_load(dqn.policy_state())
+        assert state["kind"] == kind
+        actor = DQN.make_actor(state, space, ACTIONS)
+        actions = np.full(8, -1)
+        nothing = np.zeros(8, np.uint64), np.zeros(8, np.int64), actions, np.zeros(8, np.float32)
+        actor.act(batch.obs.numpy(), *nothing, greedy=True)
+        dqn.explorer.network.clear_noise()
+        assert actions.tolist() == dqn.explorer.network(batch.obs).argmax(1).tolist()
+        with pytest.raises(
+            ValueError, match=r"the policy takes .* numbers for 3 actions, the environment has"
+        ):
+            DQN.make_actor(state, space, gymnasium.spaces.Discrete(4))
+
+    @pytest.mark.parametrize(
+        ("space", "options", "message"),
+        [
+            (VECTORS, {"encoder": "impala"}, "the encoder impala is for images"),
+            (IMAGES, {"encoder": "impala", "batch_norm": True}, "batch_norm is for vectors"),
+            (VECTORS, {"network": "no_such:Net"}, "network no_such:Net: No module named"),
+        ],
+    )
+    def test_refuses_networks_that_do_not_suit(self, space, options, message):
+        with pytest.raises(ValueError, match=message):
+            learner(space, **options)
+
+    def test_values_only_allowed_actions(self):
+        values = torch.tensor([[1.0, 3.0, 2.0]] * 3)
+        masks = torch.tensor([[True, True, True], [True, False, True], [False, False, False]])
+        # With none allowed nothing is known, and all are.
+        assert bootstrap(values, None, masks).tolist() == [3, 2, 3]
+        assert bootstrap(values, -values, masks).tolist() == [1, 1, 1]
+        dqn, wide = learner(action_masks=True), batch_of()
+        all_allowed = torch.ones(8, 3)
+        masked = {name: torch.cat([getattr(wide, name), all_allowed], 1) for name in ("obs", "next_obs")}
+        plain = learner()
+        assert torch.equal(dqn.update(batch_of(**masked), WATCH), plain.update(wide, WATCH))
 
     @pytest.mark.parametrize(
         "space",
@@ -739,6 +795,6 @@ class TestConfig:
 
     def test_scale_of_pixels_is_the_spaces(self):
         binary = gymnasium.spaces.Box(0, 1, (2, 10, 10), np.uint8)
-        assert learner(binary).actor.network.obs_scale == 1
-        assert learner(IMAGES).actor.network.obs_scale == 1 / 255
-        assert learner(VECTORS).actor.network.obs_scale == 1
+        assert learner(binary).explorer.network.obs_scale == 1
+        assert learner(IMAGES).explorer.network.obs_scale == 1 / 255
+        assert learner(VECTORS).explorer.network.obs_scale == 1

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from fastrl.algorithms.dqn import DQN, DQNConfig
+from fastrl.algorithms.dqn import DQN
+from fastrl.algorithms.dqn_settings import DQNConfig
 from fastrl.algorithms.protocol import Problem
 from fastrl.replay import PrioritizedSampler, Replay, UniformSampler
 from fastrl.replay.prefetch import Prefetcher
@@ -86,7 +87,7 @@ def largest_error(config, steps=2_000, prefetch=False, change=lambda batch: None
     source = Prefetcher(sampler) if prefetch else sampler
     for step in range(steps):
         obs = env.observe()
-        action = dqn.act(obs[None], epsilon(step))[0]
+        action = dqn.explorer.act(obs[None], epsilon(step))[0]
         after, reward, terminated, truncated = env.step(action)
         replay.add(obs, action, reward, after, terminated, truncated)
         if terminated or truncated:
@@ -99,9 +100,9 @@ def largest_error(config, steps=2_000, prefetch=False, change=lambda batch: None
                 source.update_priorities(batch.indices, errors)
     if prefetch:
         source.close()
-    dqn.actor.network.clear_noise()
+    dqn.explorer.network.clear_noise()
     with torch.no_grad():
-        values = dqn.actor.network(torch.eye(STATES))
+        values = dqn.explorer.network(torch.eye(STATES))
     torch.set_num_threads(threads)
     return np.abs(values.numpy() - optimal_values()).max()
 

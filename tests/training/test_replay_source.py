@@ -9,13 +9,15 @@ import numpy as np
 import pytest
 from waiting import wait_until
 
-from fastrl.algorithms.dqn import DQN, DQNConfig
+from fastrl.algorithms.dqn import DQN
+from fastrl.algorithms.dqn_settings import DQNConfig
 from fastrl.envs.spec import EnvSpec
 from fastrl.replay import PrioritizedSampler
 from fastrl.training import replay_actors
 from fastrl.training.errors import TrainError
+from fastrl.training.minibatches import ReplayConfig
 from fastrl.training.profiler import GpuMeter
-from fastrl.training.replay_source import ActorConfig, ReplayConfig, ReplaySource
+from fastrl.training.replay_source import ActorConfig, ReplaySource
 from fastrl.utils.timer import Stopwatch
 
 
@@ -69,8 +71,8 @@ class Parts:
         self.source.load_state_dict({"steps": 100, "dropped": 0, "restarts": 0, "lockstep": None})
         self.source.__enter__()
         assert isinstance(self.source.actors, replay_actors.ActorProcesses)
-        assert self.source.replay is not None
-        self.actors, self.replay = self.source.actors, self.source.replay
+        assert self.source.minibatches.replay is not None
+        self.actors, self.replay = self.source.actors, self.source.minibatches.replay
         self.batches = 0
 
     def episode(self, length: int, version: int = 0) -> Any:
@@ -178,11 +180,14 @@ def test_weights_are_published(parts: Parts) -> None:
     for _ in range(5):
         parts.learn()
     assert ingest.version == 3
-    buffer, current = bytearray(parts.dqn.weights_nbytes), bytearray(parts.dqn.weights_nbytes)
+    buffer, current = (
+        bytearray(parts.dqn.explorer.weights_nbytes),
+        bytearray(parts.dqn.explorer.weights_nbytes),
+    )
     assert parts.actors.weights.read(buffer) == 3
     parts.learn()
     parts.source.next(parts.watch)
-    parts.dqn.write_weights(current)
+    parts.dqn.explorer.write_weights(current)
     assert parts.actors.weights.read(buffer, newer_than=3) == 4
     assert buffer == current
 
@@ -199,7 +204,7 @@ def test_priorities_and_beta_reach_the_sampler(parts: Parts) -> None:
     for _ in range(20):
         assert parts.learn()
     parts.close()
-    sampler = parts.source._sampler
+    sampler = parts.source.minibatches.sampler
     assert isinstance(sampler, PrioritizedSampler)
     assert sampler.beta == pytest.approx(0.7)
     # Priorities differ from their first value by now: so do the weights.

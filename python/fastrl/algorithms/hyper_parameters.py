@@ -5,7 +5,10 @@ from typing import Annotated
 from pydantic import Field
 
 from fastrl.networks.distributions import LOG_STD_RANGE
+from fastrl.networks.encoders import EncoderKind
 from fastrl.utils.config import Setting
+from fastrl.utils.env_options import KeyValues
+from fastrl.utils.trust import Reach, passes_import_paths_on
 
 NumSteps = Annotated[int, Field(ge=1, description="steps of each environment between updates")]
 Gamma = Annotated[float, Field(ge=0, le=1, description="discount of future rewards")]
@@ -39,6 +42,22 @@ InitialLogStd = Annotated[
         le=LOG_STD_RANGE[1],
         description="of continuous actions: logarithm of the deviation at first, in units of half their range",
     ),
+]
+ImageEncoder = Annotated[
+    EncoderKind,
+    Field(
+        description="network for images in observations. nature: three convolutions (Mnih et al., 2015); impala: a"
+        " residual network (Espeholt et al., 2018), which learns more from a sample and takes several times as"
+        " long; mlp: none, pixels are numbers like others; auto: nature"
+    ),
+]
+NetworkOptions = Annotated[
+    KeyValues,
+    Field(
+        description="keyword arguments of your own network, such as width=256; a value is JSON, else it is text"
+    ),
+    Reach(passes_import_paths_on),
+    Setting(words="KEY=VALUE"),
 ]
 # Staleness that algorithms allow which learn while experience is collected.
 MaxStaleness = Annotated[

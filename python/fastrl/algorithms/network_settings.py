@@ -11,14 +11,13 @@ from fastrl.envs.rows import ObsRows
 from fastrl.networks.action_space import Actions
 from fastrl.networks.actor_critic import Activation, ActorCritic
 from fastrl.networks.compiled_actor import MAX_OBS_DIM
-from fastrl.networks.encoders import EncoderKind
 from fastrl.networks.memory import MemoryKind
 from fastrl.networks.own_network import OwnPolicy
 from fastrl.networks.policy_network import EncodedPolicy
 from fastrl.networks.torch_actor import PolicyNet
 from fastrl.utils.config import Setting, section
-from fastrl.utils.env_options import KeyValues, parse_options
-from fastrl.utils.trust import Reach, imports_network, passes_import_paths_on
+from fastrl.utils.env_options import parse_options
+from fastrl.utils.trust import Reach, imports_network
 
 
 @section
@@ -35,14 +34,7 @@ class NetworkConfig:
     activation: Annotated[
         Activation, Field(description="after each hidden layer; tanh is much slower on CPUs")
     ] = "relu"
-    encoder: Annotated[
-        EncoderKind,
-        Field(
-            description="network for images in observations. nature: three convolutions (Mnih et al., 2015); impala: a"
-            " residual network (Espeholt et al., 2018), which learns more from a sample and takes several times as"
-            " long; mlp: none, pixels are numbers like others; auto: nature"
-        ),
-    ] = "auto"
+    encoder: hp.ImageEncoder = "auto"
     shared_trunk: Annotated[
         bool | None,
         Field(
@@ -78,14 +70,7 @@ class NetworkConfig:
         ),
         Reach(imports_network),
     ] = None
-    network_options: Annotated[
-        KeyValues,
-        Field(
-            description="keyword arguments of your own network, such as width=256; a value is JSON, else it is text"
-        ),
-        Reach(passes_import_paths_on),
-        Setting(words="KEY=VALUE"),
-    ] = ()
+    network_options: hp.NetworkOptions = ()
 
 
 def make_network(

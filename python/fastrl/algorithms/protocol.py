@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar, get_args
 
 import gymnasium
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from fastrl.envs.rows import ObsKind, ObsRows
 from fastrl.networks.action_space import ActionKind
-from fastrl.networks.compiled_actor import Actor, ExploringActor
+from fastrl.networks.compiled_actor import Actor, ActorSpec, Explorer, ExploringActor
 from fastrl.networks.multi_agent import MultiAgentPolicy
 from fastrl.rollout.multi_agent import MultiAgentRollout
 from fastrl.utils.timer import Stopwatch
@@ -265,23 +264,27 @@ class OffPolicyAlgorithm(Algorithm[Transitions]):
 
     Environment steps are counted where the replay is filled: ``steps`` is for the source of the minibatches to set.
 
+    Transitions of any collector (`fastrl.training.transitions`) have observations as rows; with `action_masks` each is
+    followed by its mask, M numbers of the same dtype, 0 or 1. Actors are those of `actor_spec`. Frames, each of which
+    is stored once (`fastrl.training.replay_source`), come as stacks [B, stack, H, W]; there an `explorer` acts.
+
     Attributes:
         device: where the networks live.
         updates: gradient steps so far.
+        explorer: the policy as it is now, for a replay of frames; only algorithms that learn from one have it.
     """
 
     learns_from = "transitions"
     device: torch.device
     updates: int
+    explorer: Explorer
 
     @abstractmethod
-    def actor_spec(self) -> Callable[[int], ExploringActor]:
-        """Makes, from a seed, what chooses actions where experience is collected; it pickles."""
+    def actor_spec(self) -> ActorSpec: ...
 
-    @abstractmethod
-    def act(self, obs: NDArray[Any], epsilon: NDArray[np.float64]) -> NDArray[Any]:
-        """Actions [N] or [N, n] of the policy as it is now, for observations [N, ...] and shares of random actions
-        [N]."""
+    def explorer_spec(self) -> Callable[[int], ExploringActor]:
+        """Makes, from a seed, what chooses actions where frames are collected for a replay; it pickles."""
+        raise ValueError(f"{self.name} has no explorer, so it cannot learn from a replay of frames")
 
     @abstractmethod
     def replay_spec(self) -> ReplaySpec:

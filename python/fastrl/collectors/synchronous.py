@@ -32,6 +32,7 @@ from fastrl.collectors.vector_runner import VectorEnvRunner
 from fastrl.envs.process_pool import SHUTDOWN_GRACE_S, WorkerError
 from fastrl.envs.vector import NativeVectorEnv
 from fastrl.networks.compiled_actor import MlpActor
+from fastrl.networks.epsilon_greedy import EpsilonGreedyActor
 from fastrl.rollout.fragment import Fragment, without_steps
 from fastrl.utils.seeding import NO_ENV
 
@@ -362,7 +363,7 @@ def native_collector(
         if asynchronous is not None:
             return AsyncEnvRunner(plan, AsyncBackend(plan, threads), asynchronous)
         actor = plan.make_actor()
-        if isinstance(actor, MlpActor):
+        if isinstance(actor, MlpActor | EpsilonGreedyActor):
             actor = actor.with_threads(threads)
         return VectorEnvRunner(plan, NativeBackend(plan, threads, env), actor, failures)
 

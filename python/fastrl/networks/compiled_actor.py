@@ -93,6 +93,14 @@ class ExploringActor(Protocol):
         ...
 
 
+class Explorer(ExploringActor, Protocol):
+    """The learner's own `ExploringActor`."""
+
+    def write_weights(self, out: Any) -> None:
+        """Writes what `load` reads into a writable buffer of `weights_nbytes` bytes."""
+        ...
+
+
 # The widest observation of a compiled actor.
 MAX_OBS_DIM = 2**16
 

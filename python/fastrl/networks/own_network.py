@@ -119,7 +119,7 @@ class OwnModule(nn.Module):
             return self.module(obs)
         except (TypeError, ValueError, RuntimeError, AttributeError, IndexError, KeyError) as error:
             raise ValueError(
-                f"network {self.path}: forward({_describe(obs)}) raised {_line(error)}"
+                f"network {self.path}: forward({describe(obs)}) raised {_line(error)}"
             ) from error
 
 
@@ -200,7 +200,7 @@ class OwnPolicy(TorchPolicy):
             if isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Tensor):
                 hint = "; values.squeeze(-1) drops the last axis" if result[1].shape == (_BATCH, 1) else ""
             raise ValueError(
-                f"network {self.own.path}: forward() should return {expected}; it returned {_describe(result)}{hint}"
+                f"network {self.own.path}: forward() should return {expected}; it returned {describe(result)}{hint}"
             )
         for name, tensor in zip(("outputs", "values"), result, strict=True):
             if not tensor.isfinite().all():
@@ -267,14 +267,14 @@ def _nested(
     return parts[path]
 
 
-def _describe(value: Any) -> str:
+def describe(value: Any) -> str:
     """Types and shapes of tensors, in one line."""
     if isinstance(value, Tensor):
         return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key!r}: {_describe(each)}" for key, each in value.items()) + "}"
+        return "{" + ", ".join(f"{key!r}: {describe(each)}" for key, each in value.items()) + "}"
     if isinstance(value, tuple | list):
-        return "(" + ", ".join(map(_describe, value)) + ")"
+        return "(" + ", ".join(map(describe, value)) + ")"
     return f"a {type(value).__name__}"
 
 

@@ -291,18 +291,30 @@ class EncodedPolicy(TorchPolicy):
             ValueError
         """
         architecture, weights = state["architecture"], state["weights"]
-        there = sum(tensor.numel() for tensor in weights.values())
-        numbers, leaves = claimed_numbers(architecture["obs"])
-        layers = len(architecture["hidden"]) + leaves
-        if numbers > _NUMBERS_PER_WEIGHT * there or layers > len(weights):
-            raise ValueError(
-                f"a network of {layers} layers for observations of {numbers:,} numbers is claimed, the weights are"
-                f" {len(weights)} arrays of {there:,} numbers"
-            )
+        check_claimed(architecture, weights)
         # Without memory.
         with torch.device("meta"):
             claimed = cls(**architecture).state_dict()
         check_shapes(claimed, weights)
+
+
+def check_claimed(architecture: Mapping[str, Any], weights: Mapping[str, Tensor]) -> None:
+    """Refuses a saved architecture with many more layers or numbers in its observations than there are weights.
+
+    Args:
+        architecture: with ``obs`` and ``hidden``.
+
+    Raises:
+        ValueError
+    """
+    there = sum(tensor.numel() for tensor in weights.values())
+    numbers, leaves = claimed_numbers(architecture["obs"])
+    layers = len(architecture["hidden"]) + leaves
+    if numbers > _NUMBERS_PER_WEIGHT * there or layers > len(weights):
+        raise ValueError(
+            f"a network of {layers} layers for observations of {numbers:,} numbers is claimed, the weights are"
+            f" {len(weights)} arrays of {there:,} numbers"
+        )
 
 
 def claimed_numbers(space: Mapping[str, Any]) -> tuple[int, int]:

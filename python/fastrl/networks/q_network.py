@@ -5,9 +5,11 @@ import itertools
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fastrl.networks.parameters import SavedNetwork, check_numbers
@@ -79,8 +81,83 @@ class NoisyLinear(nn.Module):
         noise = nn.functional.linear(x * self.noise_in, self.weight_sigma, self.bias_sigma)
         return nn.functional.linear(x, self.weight, self.bias) + self.noise_out * noise
 
+    def drawn(self) -> tuple[Tensor, Tensor | None]:
+        """Weight and bias of the ordinary layer that this one is with its present noise."""
+        weight = self.weight + self.weight_sigma * torch.outer(self.noise_out, self.noise_in)
+        if self.bias is None or self.bias_sigma is None:
+            return weight, None
+        return weight, self.bias + self.bias_sigma * self.noise_out
 
-class QNetwork(SavedNetwork):
+
+class ActionValues(SavedNetwork):
+    """A network that estimates the value of each action.
+
+    Class attributes:
+        kind: names the class in `state`.
+
+    Attributes:
+        num_actions: A.
+        obs_dim: length of an observation's row.
+        channels_last: images are laid out as ``[B, H, W, C]`` in memory, which changes results by rounding alone; may
+            be set at any time. Networks that always do so ignore it.
+        log_std: None: actions are discrete.
+    """
+
+    kind: ClassVar[str]
+    num_actions: int
+    obs_dim: int
+    channels_last: bool = False
+    log_std: None = None
+    _noisy: Sequence[NoisyLinear] = ()
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Values of actions, float [B, A], at observations [B, ...] or their rows [B, size]."""
+        raise NotImplementedError
+
+    def outputs(self, obs: Tensor) -> Tensor:
+        """The same, as policies name it: the best action has the highest output."""
+        values: Tensor = self(obs)
+        return values
+
+    def draw_noise(self, generator: torch.Generator) -> None:
+        """New noise for all noisy layers, from a generator on the CPU."""
+        for layer in self._noisy:
+            for noise in (layer.noise_in, layer.noise_out):
+                normal = torch.randn(noise.shape, generator=generator)
+                noise.copy_(normal.sign() * normal.abs().sqrt(), non_blocking=True)
+
+    def clear_noise(self) -> None:
+        """Noisy layers act by their mean weights from here on, until `draw_noise`."""
+        for layer in self._noisy:
+            layer.noise_in.zero_()
+            layer.noise_out.zero_()
+
+    def frozen_copy(self) -> Self:
+        """A copy whose parameters need no gradients, in ``eval()`` mode: a target network."""
+        return copy.deepcopy(self).requires_grad_(False).eval()
+
+    @torch.no_grad()
+    def drawn_weights(self) -> dict[str, Tensor]:
+        """``state_dict`` with the present noise in the weights."""
+        weights = dict(self.state_dict())
+        for name, layer in self.named_modules():
+            if isinstance(layer, NoisyLinear):
+                weights[f"{name}.weight"], bias = layer.drawn()
+                if bias is not None:
+                    weights[f"{name}.bias"] = bias
+        return weights
+
+    def state(self) -> dict[str, Any]:
+        """See `SavedNetwork.state`; with the ``kind``."""
+        return {**super().state(), "kind": self.kind}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any], **options: Any) -> Self:
+        """See `SavedNetwork.from_state`; in ``eval()`` mode and without noise."""
+        return super().from_state(state, **options).eval()
+
+
+class QNetwork(ActionValues):
     """Values of all actions, for observations that are vectors or images.
 
     An image goes through convolutions first; then, as vectors do, through hidden layers, and one linear layer
@@ -109,11 +186,9 @@ class QNetwork(SavedNetwork):
 
     Raises:
         ValueError: the image is too small for the convolutions, or sizes make no sense.
-
-    Attributes:
-        channels_last: lay images out as ``[B, H, W, C]`` in memory, which changes results by rounding alone;
-            may be set at any time.
     """
+
+    kind = "q"
 
     def __init__(
         self,
@@ -139,8 +214,8 @@ class QNetwork(SavedNetwork):
             )
         if conv and len(obs_shape) == 1:
             raise ValueError(f"convolutions need images [C, H, W], got observations {list(obs_shape)}")
-        self.obs_scale = obs_scale
-        self.channels_last = False
+        self.obs_scale, self.num_actions = obs_scale, num_actions
+        self._obs_shape, self.obs_dim = tuple(obs_shape), math.prod(obs_shape)
         self._architecture = {
             "obs_shape": list(obs_shape),
             "num_actions": num_actions,
@@ -179,8 +254,10 @@ class QNetwork(SavedNetwork):
         """Values of actions, float [B, A].
 
         Args:
-            obs: ``[B, D]`` or ``[B, C, H, W]``, of any dtype.
+            obs: ``[B, D]`` or ``[B, C, H, W]``, also as ``[B, C * H * W]``; of any dtype.
         """
+        if obs.shape[1:] != self._obs_shape:
+            obs = obs.flatten(1).unflatten(1, self._obs_shape)
         x = obs.float() if self.obs_scale == 1 else obs * self.obs_scale
         if self.channels_last and x.ndim == 4:
             x = x.contiguous(memory_format=torch.channels_last)
@@ -191,23 +268,32 @@ class QNetwork(SavedNetwork):
         values: Tensor = self.value(features) + advantage - advantage.mean(-1, keepdim=True)
         return values
 
-    def draw_noise(self, generator: torch.Generator) -> None:
-        """New noise for all noisy layers, from a generator on the CPU."""
-        for layer in self._noisy:
-            for noise in (layer.noise_in, layer.noise_out):
-                normal = torch.randn(noise.shape, generator=generator)
-                noise.copy_(normal.sign() * normal.abs().sqrt(), non_blocking=True)
+    def compiled_architecture(self) -> dict[str, Any] | None:
+        """Arguments that make `fastrl.networks.compiled_actor.MlpActor` choose the best action without torch; None
+        where it cannot. The value of a dueling network, which is the same for all actions, is left out."""
+        architecture = self._architecture
+        if len(self._obs_shape) != 1 or architecture["batch_norm"]:
+            return None
+        return {
+            "kind": "discrete",
+            "obs_dim": self.obs_dim,
+            "outputs": self.num_actions,
+            "hidden": architecture["hidden"],
+            "activation": "relu",
+            "obs_clip": None,
+        }
 
-    def clear_noise(self) -> None:
-        """Noisy layers act by their mean weights from here on, until `draw_noise`."""
-        for layer in self._noisy:
-            layer.noise_in.zero_()
-            layer.noise_out.zero_()
-
-    @classmethod
-    def from_state(cls, state: Mapping[str, Any], **options: Any) -> Self:
-        """See `SavedNetwork.from_state`; in ``eval()`` mode and without noise."""
-        return super().from_state(state, **options).eval()
+    def compiled_weights(self) -> list[NDArray[np.float32]]:
+        """What that actor reads, with the present noise, in order."""
+        weights, parts, scale = self.drawn_weights(), list[NDArray[np.float32]](), self.obs_scale
+        for branch in ("trunk", "advantage"):
+            for name, layer in self.get_submodule(branch).named_modules(prefix=branch):
+                if isinstance(layer, nn.Linear | NoisyLinear):
+                    # The actor takes observations as they are.
+                    weight = weights[f"{name}.weight"] * scale
+                    parts += [each.cpu().numpy().ravel() for each in (weight.t(), weights[f"{name}.bias"])]
+                    scale = 1.0
+        return parts
 
     @staticmethod
     def check_size(state: Mapping[str, Any]) -> None:
@@ -221,10 +307,6 @@ class QNetwork(SavedNetwork):
         features = channels * math.prod(size)
         sizes = [features, *architecture["hidden"], architecture["num_actions"]]
         check_numbers(state["weights"], sizes, others=others)
-
-    def frozen_copy(self) -> Self:
-        """A copy whose parameters need no gradients, in ``eval()`` mode: a target network."""
-        return copy.deepcopy(self).requires_grad_(False).eval()
 
 
 def flatten_statistics(module: nn.Module) -> Tensor:

@@ -179,8 +179,8 @@ class ActorProcesses:
             replay.cut(env)
         self.counters = SharedCounters(CONTEXT, len(jobs))
         self.transport = make_transport(replay.dtype, queue, len(jobs))
-        self.weights = Weights(algorithm.weights_nbytes)
-        self._buffer = bytearray(algorithm.weights_nbytes)
+        self.weights = Weights(algorithm.explorer.weights_nbytes)
+        self._buffer = bytearray(algorithm.explorer.weights_nbytes)
         self._pool: Pool[Job] | None = None
         self.ingest = ReplayIngest(self.transport, replay.append, self.counters, steps)
         self._is_closed = False
@@ -206,7 +206,7 @@ class ActorProcesses:
         return self.transport.dropped()
 
     def _publish(self) -> None:
-        self._algorithm.write_weights(self._buffer)
+        self._algorithm.explorer.write_weights(self._buffer)
         self.ingest.version = self.weights.publish(self._buffer)
         self._published_at = self._algorithm.updates
 

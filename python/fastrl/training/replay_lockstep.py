@@ -119,7 +119,9 @@ class LockstepActors:
             CollectError: a process has died.
         """
         with watch("inference"):
-            actions = self._algorithm.act(self._stacks.obs, self._epsilon(self.taken) ** self._exponents)
+            actions = self._algorithm.explorer.act(
+                self._stacks.obs, self._epsilon(self.taken) ** self._exponents
+            )
         try:
             with watch("waiting"):
                 obs, rewards, terminations, truncations, infos = self._envs.step(actions)

@@ -1,71 +1,36 @@
 """Minibatches from a replay, as experience for an algorithm that learns from transitions."""
 
-import math
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
-import torch
 from gymnasium.spaces import Box
 from numpy.typing import NDArray
 from pydantic import Field
 from rich.console import Console
 
-from fastrl.algorithms.protocol import Algorithm, OffPolicyAlgorithm, Problem, ReplaySpec
+from fastrl.algorithms.protocol import Algorithm, OffPolicyAlgorithm, Problem
 from fastrl.collectors.actor_process import Job
 from fastrl.collectors.protocol import Report, even_ranges
 from fastrl.collectors.transport import QueueTransport
 from fastrl.envs import contract
 from fastrl.envs.spec import EnvSpec
-from fastrl.replay import PrioritizedSampler, Replay, ReplayError, UniformSampler
-from fastrl.replay.prefetch import Prefetcher
+from fastrl.replay import Replay
 from fastrl.training.episodes import build_env, episode_steps
-from fastrl.training.errors import TrainError, check_memory
+from fastrl.training.errors import TrainError
 from fastrl.training.experience import Episodes, Source
 from fastrl.training.metrics import count, counted, shares
+from fastrl.training.minibatches import Minibatches, ReplayConfig
 from fastrl.training.replay_actors import ActorProcesses, TransportFactory
 from fastrl.training.replay_lockstep import LockstepActors
 from fastrl.training.row import Number
 from fastrl.utils.config import Setting, section
 from fastrl.utils.tables import print_lines
 from fastrl.utils.timer import Stopwatch
-from fastrl.utils.trust import Reach, writes_files
-
-# Name of the saved replay in a run directory.
-REPLAY = "replay"
 
 _NO_EPISODES = Episodes()
-
-
-@section
-class ReplayConfig:
-    """The replay buffer."""
-
-    capacity: Annotated[
-        int,
-        Field(ge=1, description="transitions that are kept, 7.1 kB each with frames of 84x84"),
-        Setting(resumable=True),
-    ] = 400_000
-    learning_starts: Annotated[
-        int, Field(ge=1, description="transitions in the replay before learning starts")
-    ] = 10_000
-    path: Annotated[
-        Path | None,
-        Field(description="file that holds the replay, which may be larger than memory; none: in memory"),
-        Reach(writes_files),
-        Setting(resumable=True),
-    ] = None
-    save: Annotated[
-        bool,
-        Field(
-            description="write the replay into the run directory when the run ends or is stopped, so that a resumed run"
-            " has it"
-        ),
-        Setting(resumable=True),
-    ] = False
 
 
 @section
@@ -150,7 +115,7 @@ class ReplaySource(Source):
 
     Attributes:
         make_transport: makes the transport from actors to the replay; another one may be set before it runs.
-        replay: while it runs, and afterwards.
+        minibatches: the replay, and what is drawn from it.
         actors: while it runs.
 
     Raises:
@@ -193,43 +158,38 @@ class ReplaySource(Source):
             space if shape == space.shape else Box(space.low.min(), space.high.max(), shape, space.dtype.type)
         )
         self._check()
-        self.replay: Replay | None = None
+        self.minibatches = Minibatches(
+            replay,
+            num_envs,
+            self._frame_shape,
+            self._dtype,
+            self.action_space.shape or (),
+            self.action_space.dtype or np.int64,
+            stack=stack,
+            extra={"version": (np.uint32, ())},
+            seed=seed,
+        )
         self.actors: ActorProcesses | LockstepActors | None = None
-        self._sampler: UniformSampler | PrioritizedSampler | None = None
-        self._prefetcher: Prefetcher[Any] | None = None
-        # Numbers of the last row of metrics, their time, and updates since then.
+        # Numbers of the last row of metrics.
         self._row: dict[str, Number] = {}
-        self._row_at, self._updates = 0.0, 0
         # Steps while no actors run.
         self._steps = 0
         # State of lockstep actors, for the next ones.
         self._saved: dict[str, Any] | None = None
         # Restarts and dropped rows of earlier sessions.
         self._restarts = self._dropped = 0
-        # Environment steps when learning started, None before, and minibatches since then.
-        self._started_at: int | None = None
-        self._minibatches = 0
         self._is_due = False
         self._report = Report()
 
     def _check(self) -> None:
-        """Refuses settings that do not go together, and a replay that would have the process killed for its memory."""
-        config, collect = self._config, self.collect
+        """Refuses settings that do not go together."""
+        collect = self.collect
         if collect.deterministic and collect.prefetch == "on":
             raise TrainError("--collect.prefetch on does not go with --collect.deterministic")
         if collect.n_workers > self.num_envs:
             raise TrainError(
                 f"--n-workers {collect.n_workers} are more than the {counted(self.num_envs, 'environment')} of"
                 " --num-envs: each worker should have one at least"
-            )
-        needed = config.capacity * (math.prod(self._frame_shape) * np.dtype(self._dtype).itemsize + 40)
-        if config.path is None:
-            subject = f"a replay of {config.capacity:,} transitions takes"
-            check_memory(needed, subject, "a smaller --replay.capacity, or --replay.path for a file")
-        if config.learning_starts > config.capacity:
-            raise TrainError(
-                f"--replay.learning-starts {config.learning_starts:,} is more than --replay.capacity"
-                f" {config.capacity:,}: learning would never start"
             )
 
     def problem(self, total_timesteps: int, seed: int, device: str) -> Problem:
@@ -238,10 +198,13 @@ class ReplaySource(Source):
         )
 
     def attach(self, algorithm: Algorithm[Any]) -> None:
-        if not isinstance(algorithm, OffPolicyAlgorithm):
-            raise TrainError(f"{algorithm.name} does not learn from minibatches of transitions")
+        self.minibatches.attach(algorithm)
+        assert isinstance(algorithm, OffPolicyAlgorithm)
+        if not hasattr(algorithm, "explorer"):
+            raise TrainError(
+                f"{algorithm.name} has no explorer, so it does not learn from a replay of frames"
+            )
         self._algorithm = algorithm
-        self._spec: ReplaySpec = algorithm.replay_spec()
         self._epsilon = algorithm.exploration()
 
     @property
@@ -249,26 +212,21 @@ class ReplaySource(Source):
         return self._steps if self.actors is None else self.actors.steps
 
     def __enter__(self) -> Self:
-        if self.replay is None:
-            self.replay = self._new_replay()
-        if self._sampler is None:
-            self._sampler = make_sampler(self._spec, self.replay, self.seed)
-        self._started_at, self._minibatches = None, 0
+        replay = self.minibatches.open()
+        self.minibatches.started_at = None
         try:
             if self.collect.deterministic:
-                self.actors = self._lockstep_actors(self.replay)
+                self.actors = self._lockstep_actors(replay)
             else:
-                self.actors = self._actor_processes(self.replay)
+                self.actors = self._actor_processes(replay)
                 if self.collect.prefetch == "on" or (
                     self.collect.prefetch == "auto" and self._algorithm.device.type == "cuda"
                 ):
-                    self._prefetcher = Prefetcher(self._sampler, self._algorithm.device)
+                    self.minibatches.prefetch()
         except BaseException:
             self._close()
             raise
-        self._batches: Any = self._prefetcher or self._sampler
         self._is_due = self._has_due_minibatch()
-        self._row_at, self._updates = time.perf_counter(), 0
         return self
 
     def __exit__(
@@ -281,29 +239,10 @@ class ReplaySource(Source):
         self._close()
 
     def _close(self) -> None:
-        if self._prefetcher is not None:
-            self._prefetcher.close()
-            self._prefetcher = None
+        self.minibatches.close()
         if self.actors is not None:
             self.actors.close()
             self._steps, self.actors = self.actors.steps, None
-
-    def _new_replay(self) -> Replay:
-        config = self._config
-        try:
-            return Replay(
-                config.capacity,
-                self._frame_shape,
-                self._dtype,
-                action_shape=self.action_space.shape or (),
-                action_dtype=self.action_space.dtype or np.int64,
-                num_envs=self.num_envs,
-                stack=self._stack,
-                extra={"version": (np.uint32, ())},
-                path=config.path,
-            )
-        except OSError as error:
-            raise TrainError(f"--replay.path {config.path}: {error}") from None
 
     def _exponents(self) -> NDArray[np.float64]:
         """To which each environment's share of random actions is raised."""
@@ -317,7 +256,7 @@ class ReplaySource(Source):
                 envs=envs,
                 make_env=self.spec.make,
                 has_episode_info=self._has_episode_info,
-                make_actor=self._algorithm.actor_spec(),
+                make_actor=self._algorithm.explorer_spec(),
                 row=replay.dtype,
                 stack=self._stack if self._stack > 1 else 0,
                 epsilon=self._epsilon,
@@ -359,7 +298,7 @@ class ReplaySource(Source):
             actors.start()
             return actors
         try:
-            difference = self._resume_lockstep(actors, replay, self._saved)
+            difference = self._resume_lockstep(actors, self._saved)
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             raise TrainError(f"the checkpoint's environments are not those of this run: {error!r}") from None
         if difference:
@@ -368,18 +307,11 @@ class ReplaySource(Source):
             print_lines(self._console, f"not to the bit as if it had never stopped: {difference}")
         return actors
 
-    def _resume_lockstep(self, actors: LockstepActors, replay: Replay, state: Mapping[str, Any]) -> str:
+    def _resume_lockstep(self, actors: LockstepActors, state: Mapping[str, Any]) -> str:
         """Resumes from the state of lockstep actors, whose replay is there. Returns why not to the bit; empty if so."""
-        assert self._sampler is not None
         if not actors.load_state_dict(state):
             return "the same seeds and actions led elsewhere, the environment is not deterministic"
-        if "sampler" not in state:
-            return "the replay was not saved, see --replay.save"
-        if replay.mark != state["replay"]:
-            return "the replay that was saved is not the checkpoint's"
-        self._sampler.load_state_dict(state["sampler"])
-        self._started_at, self._minibatches = state["started_at"], int(state["minibatches"])
-        return ""
+        return self.minibatches.load_state_dict(state)
 
     def next(self, watch: Stopwatch) -> Any | None:
         actors = self.actors
@@ -391,29 +323,17 @@ class ReplaySource(Source):
             if not self._is_due:
                 return None
         self._algorithm.steps = steps = actors.taken
-        with watch("sampling"):
-            if self._spec.prioritized is not None:
-                self._batches.beta = self._spec.prioritized.beta(steps)
-            self._batch = self._batches.sample()
-        return self._batch
+        return self.minibatches.sample(steps, watch)
 
     def feedback(self, result: Any) -> None:
         """Takes the TD errors of the last minibatch."""
-        if self._spec.prioritized is not None:
-            is_ahead = self._prefetcher is not None
-            self._batches.update_priorities(self._batch.indices, result if is_ahead else result.cpu())
-        elif self._prefetcher is None and self._algorithm.device.type == "cuda":
-            # The GPU reads the minibatch asynchronously, and the sampler soon reuses its memory.
-            torch.cuda.current_stream().synchronize()
-        self._minibatches += 1
-        self._updates += 1
+        self.minibatches.feedback(result)
         self._is_due = self._has_due_minibatch()
 
     def _has_due_minibatch(self) -> bool:
-        assert self.actors is not None and self.replay is not None
-        if self._started_at is None and len(self.replay) >= self._config.learning_starts:
-            self._started_at, self._minibatches = self.actors.taken, 0
-        return self.actors.is_due(self._started_at, self._minibatches)
+        assert self.actors is not None
+        self.minibatches.start_learning(self.actors.taken)
+        return self.actors.is_due(self.minibatches.started_at, self.minibatches.count)
 
     def take_episodes(self) -> Episodes:
         assert self.actors is not None, "it runs as a context"
@@ -423,15 +343,11 @@ class ReplaySource(Source):
         return self._report if self.actors is None else self.actors.report()
 
     def numbers(self) -> Mapping[str, Number]:
-        assert self.actors is not None and self.replay is not None, "it runs as a context"
+        assert self.actors is not None, "it runs as a context"
         dropped, restarts = self._losses()
-        now = time.perf_counter()
-        updates, seconds = self._updates, now - self._row_at
-        self._updates, self._row_at = 0, now
         self._row = {
-            "time/updates_per_second": updates / seconds,
+            **self.minibatches.numbers(),
             "rollout/exploration_rate": self._epsilon(self.steps),
-            "collect/replay_fill": len(self.replay) / self._config.capacity,
             **self.actors.numbers(),
             "collect/dropped": dropped,
             "collect/restarts": restarts,
@@ -472,40 +388,19 @@ class ReplaySource(Source):
         return lines
 
     def save_files(self, directory: Path) -> None:
-        if self._config.save and self.replay is not None:
-            self.replay.save(directory / REPLAY)
+        self.minibatches.save(directory)
 
     def load_files(self, directory: Path) -> None:
-        file = directory / REPLAY
-        if not file.exists():
-            return
-        try:
-            replay = Replay.load(file)
-        except (ReplayError, FileNotFoundError) as error:
-            raise TrainError(f"{error}; remove {file} to continue without it") from None
-        if replay.num_envs != self.num_envs:
-            raise TrainError(
-                f"{file} holds {counted(replay.num_envs, 'environment')}, this run would have {self.num_envs}: choose"
-                " the same --num-envs, or remove the file"
-            )
-        self.replay, self._sampler = replay, None
+        self.minibatches.load(directory)
 
     def take_over(self, other: Self) -> None:
-        self.replay, self._sampler = other.replay, None
+        self.minibatches.take_over(other.minibatches)
 
     def _actors_state(self) -> dict[str, Any] | None:
         """The state of lockstep actors; the replay and its sampler are in it only if the replay is saved, too."""
         if not isinstance(self.actors, LockstepActors):
             return self._saved
-        state = {
-            **self.actors.state_dict(),
-            "started_at": self._started_at,
-            "minibatches": self._minibatches,
-        }
-        if self._config.save:
-            assert self.replay is not None and self._sampler is not None
-            state |= {"replay": self.replay.mark, "sampler": self._sampler.state_dict()}
-        return state
+        return {**self.actors.state_dict(), **self.minibatches.state_dict()}
 
     def state_dict(self) -> dict[str, Any]:
         dropped, restarts = self._losses()
@@ -520,12 +415,3 @@ class ReplaySource(Source):
         self._steps = state["steps"]
         self._dropped, self._restarts = state["dropped"], state["restarts"]
         self._saved = state["lockstep"]
-
-
-def make_sampler(spec: ReplaySpec, replay: Replay, seed: int) -> UniformSampler | PrioritizedSampler:
-    """A sampler that draws minibatches from a replay as an algorithm wants them."""
-    common: dict[str, Any] = {"n_step": spec.n_step, "gamma": spec.gamma, "seed": seed}
-    if spec.prioritized is None:
-        return UniformSampler(replay, spec.batch_size, **common)
-    alpha, beta = spec.prioritized.alpha, spec.prioritized.beta(0)
-    return PrioritizedSampler(replay, spec.batch_size, alpha=alpha, beta=beta, **common)

@@ -171,7 +171,7 @@ class RolloutSource(Source):
                 obs_space=self.obs_space,
                 action_space=self.action_space,
                 num_envs=self.num_envs,
-                num_steps=self.episode_steps if whole else algorithm.num_steps,
+                num_steps=self.episode_steps if whole else self._num_steps(algorithm),
                 unit="episodes" if whole else "steps",
                 episodes=self.collect.episodes_per_update,
                 seed=self.seed,
@@ -182,13 +182,21 @@ class RolloutSource(Source):
         except ValueError as error:
             raise TrainError(f"--env {self.spec.id}: {error}") from None
 
+    def _num_steps(self, algorithm: Algorithm[Any]) -> int:
+        """Steps of each environment in a fragment."""
+        return algorithm.num_steps
+
+    def _max_staleness(self) -> int:
+        """Versions that a fragment's policy may be behind the newest one."""
+        return self._algorithm.max_staleness
+
     @property
     def plan(self) -> Plan:
         assert self._plan is not None, "attach() comes first"
         return self._plan
 
     def __enter__(self) -> Self:
-        staleness = self._algorithm.max_staleness
+        staleness = self._max_staleness()
         # Reports count from the start of a collector.
         self._failures, self._restarts = self._faults().values()
         self._report = Report()
@@ -229,12 +237,17 @@ class RolloutSource(Source):
             collector.close()
 
     def next(self, watch: Stopwatch) -> list[Fragment]:
+        fragments = self._collect(watch)
+        self.steps += sum(len(fragment) for fragment in fragments)
+        return fragments
+
+    def _collect(self, watch: Stopwatch) -> list[Fragment]:
+        """Publishes the weights as they are now, and collects what an update learns from."""
         assert self._collector is not None and self._stream is not None, "it runs as a context"
         with watch("publishing"):
             self._algorithm.write_weights(self._weights)
             self._collector.publish(self._weights)
         fragments = self._stream.next(watch)
-        self.steps += sum(len(fragment) for fragment in fragments)
         self._episodes += [Episodes(each.returns, each.lengths, each.episode_info) for each in fragments]
         return fragments
 

@@ -21,6 +21,7 @@ from fastrl.training.profiler import GpuMeter, Profile
 from fastrl.training.rollouts import CollectConfig, RolloutSource, check_num_envs
 from fastrl.training.settings import RunConfig, Settings, settings_type, table_of, with_one_goal
 from fastrl.training.trainer import Trainer, Training
+from fastrl.training.transitions import TransitionConfig, TransitionSource
 from fastrl.utils.config import ConfigError, Preset, Values, build, check, sections, suggestion, to_tree
 from fastrl.utils.tables import print_lines
 from fastrl.utils.trust import from_file, trusted_import
@@ -41,7 +42,8 @@ class Task(ABC):
         can_train_longer: a complete run can be resumed with a further goal.
         run: defaults of the table ``[run]``.
         env: defaults of the table ``[env]``, an instance of the task's own section.
-        collect: defaults of the table ``[collect]``, for algorithms that learn from rollouts.
+        collect: defaults of the table ``[collect]``, for algorithms that learn from rollouts or transitions.
+        replay: defaults of the table ``[replay]``, for algorithms that learn from transitions.
         tables: defaults of further tables, by name.
         presets: settings by name; of algorithms' tables those of the algorithm that is chosen are used.
         evaluation_options: further options of ``fastrl eval`` that `evaluate` takes.
@@ -59,10 +61,11 @@ class Task(ABC):
     run: ClassVar[RunConfig] = RunConfig()
     env: ClassVar[Any]
     collect: ClassVar[CollectConfig] = CollectConfig()
+    replay: ClassVar[TransitionConfig] = TransitionConfig()
     tables: ClassVar[Mapping[str, Any]] = {}
     presets: ClassVar[Mapping[str, Preset]] = {}
     evaluation_options: ClassVar[Sequence[str]] = ()
-    learns_from: ClassVar[Sequence[str]] = ("rollouts",)
+    learns_from: ClassVar[Sequence[str]] = ("rollouts", "transitions")
 
     spec: EnvSpec | None = None
 
@@ -104,8 +107,10 @@ class Task(ABC):
     def settings_tables(self, algorithm: type[Algorithm[Any]]) -> dict[str, Any]:
         """Default sections of all tables but the algorithm's own, by name."""
         tables = {"run": self.run, "env": self.env, **self.tables}
-        if algorithm.learns_from == "rollouts":
+        if algorithm.learns_from in ("rollouts", "transitions"):
             tables["collect"] = self.collect
+        if algorithm.learns_from == "transitions":
+            tables["replay"] = self.replay
         return tables
 
     def algorithm_in(self, tree: Mapping[str, Any]) -> str:
@@ -294,7 +299,7 @@ class Task(ABC):
             ValueError, KeyError: they do not belong together.
         """
         algorithm = find(settings.run.algo)
-        if algorithm.learns_from == "rollouts":
+        if "collector" in state["source"]:
             check_num_envs(state["source"], self.num_envs(settings))
         algorithm.check_state(self.algorithm_settings(settings), state["learner"])
 
@@ -304,14 +309,15 @@ class Task(ABC):
         Raises:
             TrainError, CollectError: settings that do not suit, or an environment that cannot be built.
         """
-        return RolloutSource(
-            self.env_spec(settings),
-            self.num_envs(settings),
-            settings.collect,
-            seed=settings.run.seed,
-            console=console,
-            episode_info=self.episode_info(settings),
-        )
+        spec, num_envs = self.env_spec(settings), self.num_envs(settings)
+        options: dict[str, Any] = {
+            "seed": settings.run.seed,
+            "console": console,
+            "episode_info": self.episode_info(settings),
+        }
+        if algorithm.learns_from == "transitions":
+            return TransitionSource(spec, num_envs, settings.collect, settings.replay, **options)
+        return RolloutSource(spec, num_envs, settings.collect, **options)
 
     def callbacks(self, settings: Any, source: Source, console: Console) -> list[Callback]:
         """Makes the callbacks, apart from evaluation."""

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from fastrl.algorithms import dqn
+from fastrl.algorithms import dqn_settings
 from fastrl.utils.config import Preset, Setting, section
 from fastrl.utils.trust import Reach, imports_environment
 
@@ -55,14 +55,14 @@ class EnvConfig:
 PRESETS: dict[str, Preset] = {
     "atari": Preset(
         "Rainbow's settings where they apply; the default of most environments",
-        {"dqn": {**dqn.PRESETS["atari"], "batch_size": 32}},
+        {"dqn": {**dqn_settings.PRESETS["atari"], "batch_size": 32}},
     ),
     "mario": Preset(
         "rewards of up to 1 a step, each life an episode; the default of SuperMarioBros...",
         {
             "run": {"eval_episodes": 3},
             "env": {"clip_reward": False, "reward_scale": 1 / 15, "life_loss_ends": True},
-            "dqn": {**dqn.PRESETS["atari"], "batch_size": 32, "learning_rate": 1e-4},
+            "dqn": {**dqn_settings.PRESETS["atari"], "batch_size": 32, "learning_rate": 1e-4},
         },
     ),
     "toy": Preset(
@@ -97,7 +97,7 @@ PRESETS: dict[str, Preset] = {
     ),
     "large-batch": Preset(
         "minibatches of 512 transitions, 2048 for each gradient step; on top of the default of the environment",
-        {"collect": {"publish_every": 5}, "dqn": dict(dqn.PRESETS["large-batch"])},
+        {"collect": {"publish_every": 5}, "dqn": dict(dqn_settings.PRESETS["large-batch"])},
     ),
 }
 

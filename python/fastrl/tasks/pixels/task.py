@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 import gymnasium
@@ -16,13 +15,15 @@ from fastrl.collectors.failures import failed
 from fastrl.envs import contract
 from fastrl.envs.pixels import make_seeded_pixels
 from fastrl.envs.spec import EnvSpec, as_spec
-from fastrl.networks.q_network import QNetwork
+from fastrl.networks.encoded_q import q_type
+from fastrl.networks.q_network import ActionValues
 from fastrl.tasks import pixels
 from fastrl.tasks.pixels.settings import PRESETS, EnvConfig, preset_for
 from fastrl.training.checkpoint import CheckpointError
 from fastrl.training.episodes import build_env
 from fastrl.training.evaluation import Advance, Returns
-from fastrl.training.replay_source import ActorConfig, ReplayConfig, ReplaySource
+from fastrl.training.minibatches import ReplayConfig
+from fastrl.training.replay_source import ActorConfig, ReplaySource
 from fastrl.training.settings import RunConfig
 from fastrl.training.task import Task
 
@@ -36,9 +37,14 @@ class PixelsTask(Task):
         algo="dqn", total_timesteps=10_000_000, checkpoint_seconds=300.0, row_seconds=2.0, eval_episodes=10
     )
     env = EnvConfig()
-    tables = MappingProxyType({"replay": ReplayConfig(), "collect": ActorConfig()})
     presets = PRESETS
     learns_from = ("transitions",)
+
+    def settings_tables(self, algorithm: type[Algorithm[Any]]) -> dict[str, Any]:
+        tables = super().settings_tables(algorithm)
+        if algorithm.learns_from == "transitions":
+            tables |= {"replay": ReplayConfig(), "collect": ActorConfig()}
+        return tables
 
     def default_presets(self, env_id: str) -> Sequence[str]:
         return (preset_for(env_id),)
@@ -86,7 +92,7 @@ class PixelsTask(Task):
         advance: Advance,
         **options: Any,
     ) -> Returns:
-        network = QNetwork.from_state(state["policy"])
+        network = q_type(state["policy"]).from_state(state["policy"])
         spec = self.env_spec(settings)
         # An evaluated game continues after a lost life.
         env = build_env(dataclasses.replace(spec, options={**spec.options, "life_loss_ends": False}))
@@ -115,7 +121,7 @@ class PixelsTask(Task):
 
 
 @torch.inference_mode()
-def _run_game(network: QNetwork, env: gymnasium.Env[Any, Any], stack: int, seed: int) -> float:
+def _run_game(network: ActionValues, env: gymnasium.Env[Any, Any], stack: int, seed: int) -> float:
     """The return of one game, before clipping, in which the best action is always chosen."""
     frame, info = env.reset(seed=seed)
     stacks = Stacks(1, stack, frame.shape, frame.dtype)  # of one frame, [1, 1, h, w]

@@ -1,0 +1,138 @@
+"""Settings of deep Q-learning, and presets."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, model_validator
+
+from fastrl.algorithms import hyper_parameters as hp
+from fastrl.networks.q_network import NATURE, parse_conv
+from fastrl.utils.config import Setting, section
+from fastrl.utils.trust import Reach, imports_network
+
+
+def _conv(layer: str) -> str:
+    parse_conv(layer)
+    return layer
+
+
+@section
+class DQNConfig:
+    """Hyper-parameters of DQN. Schedules are linear in the environment steps done."""
+
+    gamma: hp.Gamma = 0.99
+    n_step: Annotated[int, Field(ge=1, description="rewards that are summed before the bootstrap")] = 3
+    double: Annotated[
+        bool, Field(description="the online network chooses the action that the target network values")
+    ] = True
+    dueling: Annotated[
+        bool, Field(description="the network estimates the value and the actions' advantages apart")
+    ] = True
+    noisy: Annotated[
+        bool, Field(description="explore by learned noise in the linear layers; epsilon is 0 then")
+    ] = False
+    noisy_sigma: Annotated[float, Field(gt=0, description="initial deviation of that noise")] = 0.5
+    epsilon: Annotated[float, Field(ge=0, le=1, description="share of random actions at the start")] = 1.0
+    final_epsilon: Annotated[
+        float, Field(ge=0, le=1, description="share of random actions from epsilon_steps on")
+    ] = 0.01
+    epsilon_steps: Annotated[
+        int, Field(ge=0, description="environment steps from the first value to the final one")
+    ] = 10_000
+    prioritized: Annotated[bool, Field(description="sample by the size of the last error")] = False
+    alpha: Annotated[float, Field(ge=0, description="prioritized: exponent of the error; 0 is uniform")] = 0.6
+    beta: Annotated[
+        float, Field(ge=0, le=1, description="prioritized: correction by importance sampling, at the start")
+    ] = 0.4
+    final_beta: Annotated[float, Field(ge=0, le=1, description="the same from beta_steps on")] = 1.0
+    beta_steps: Annotated[
+        int, Field(ge=0, description="environment steps from the first value to the final one")
+    ] = 1_000_000
+    target_every: Annotated[int, Field(ge=1, description="gradient steps between moves of the target")] = 500
+    target_tau: Annotated[
+        float,
+        Field(gt=0, le=1, description="how far the target network moves to the online one; 1: all the way"),
+    ] = 1.0
+    huber: Annotated[
+        float | None,
+        Field(gt=0, description="errors beyond this weigh linearly in the loss; none: squared loss"),
+    ] = 1.0
+    learning_rate: Annotated[float, Field(ge=0, description="Adam's learning rate"), Setting(common=True)] = (
+        5e-4
+    )
+    adam_eps: Annotated[float, Field(gt=0, description="Adam's epsilon")] = 1e-5
+    max_grad_norm: Annotated[
+        float | None, Field(gt=0, description="gradients are scaled down to this norm; none: never")
+    ] = 10.0
+    batch_size: Annotated[int, Field(ge=1, description="transitions in a batch")] = 128
+    accumulate: Annotated[
+        int, Field(ge=1, description="batches whose gradients are averaged into one gradient step")
+    ] = 1
+    conv: Annotated[
+        tuple[Annotated[str, AfterValidator(_conv)], ...],
+        Field(
+            description="convolutions where the observation is one image with its channels first, each"
+            " CHANNELSxKERNEL/STRIDE; where it is not, or with an encoder, the encoder has its own"
+        ),
+    ] = NATURE
+    encoder: hp.ImageEncoder = "auto"
+    network: Annotated[
+        str | None,
+        Field(
+            description="module:Class of a torch.nn.Module of your own, in place of the network that the other settings"
+            " describe; it is made as Class(obs_space, action_space, **network_options), and its forward(obs) returns"
+            " the values of all actions"
+        ),
+        Reach(imports_network),
+    ] = None
+    network_options: hp.NetworkOptions = ()
+    hidden: Annotated[
+        hp.Widths,
+        Field(description="widths of the hidden layers; dueling networks have the last one twice"),
+        Setting(common=True),
+    ] = (512,)
+    action_masks: Annotated[
+        bool,
+        Field(
+            description="choose among the actions that the environment allows, and value no others; it needs"
+            " action_masks() or info['action_mask']"
+        ),
+    ] = False
+    batch_norm: Annotated[bool, Field(description="BatchNorm after each layer but the last")] = False
+    precision: Annotated[
+        Literal["auto", "fp32", "bf16", "fp16"],
+        Field(description="of the network's arithmetic when learning; auto: bf16 on CUDA, fp32 on CPUs"),
+    ] = "auto"
+    compile: Annotated[bool, Field(description="torch.compile the networks for learning")] = False
+    channels_last: Annotated[
+        Literal["auto", "on", "off"],
+        Field(description="layout of images when learning; auto: on CUDA in half precision"),
+    ] = "auto"
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> "DQNConfig":
+        if self.batch_norm and self.batch_size < 2:
+            raise ValueError("batch_norm needs a batch_size of at least 2: it normalises by the batch")
+        if self.noisy and self.network is not None:
+            raise ValueError("noisy is for networks of fastrl: set it to false with a network of your own")
+        if self.network_options and self.network is None:
+            raise ValueError("network_options are for a network of your own: set network, too")
+        return self
+
+
+# Settings by name, arguments of DQNConfig: DQNConfig(**PRESETS["atari"]). They can be combined:
+# DQNConfig(**PRESETS["atari"], **PRESETS["large-batch"]).
+PRESETS: Mapping[str, Mapping[str, Any]] = {
+    # Hessel et al., "Rainbow", 2018, table 1, where it applies; steps are those of the agent, four frames each.
+    "atari": {
+        "prioritized": True,
+        "alpha": 0.5,
+        "beta_steps": 12_500_000,
+        "epsilon_steps": 250_000,
+        "target_every": 2_000,
+        "learning_rate": 6.25e-5,
+        "adam_eps": 1.5e-4,
+    },
+    # 2048 transitions a gradient step, 512 of them in memory at a time.
+    "large-batch": {"batch_size": 512, "accumulate": 4},
+}

@@ -1,0 +1,76 @@
+"""The actor of algorithms that learn values of actions, for every collector; it needs no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from typing_extensions import Buffer
+
+from fastrl.networks.compiled_actor import Actor, MlpActor
+from fastrl.utils.seeding import uniforms_of_parts
+
+
+class EpsilonGreedyActor:
+    """Chooses the best action, or with probability epsilon any allowed one.
+
+    Epsilon is the first number of the weights, so it is newest where they are. Random numbers are those of the rows'
+    streams and steps: an episode is the same with every collector.
+
+    Args:
+        make_greedy: makes the actor that chooses the best action.
+        num_actions: A.
+    """
+
+    state_size = 0
+
+    def __init__(self, make_greedy: Callable[[], Actor], num_actions: int) -> None:
+        self._make_greedy, self._num_actions = make_greedy, num_actions
+        self._greedy = make_greedy()
+        self._epsilon = np.float32(0)
+        self.weights_nbytes = 4 + self._greedy.weights_nbytes
+
+    def with_threads(self, num_threads: int) -> EpsilonGreedyActor:
+        """Makes an actor whose network has another number of threads, without weights."""
+        made = EpsilonGreedyActor(self._make_greedy, self._num_actions)
+        if isinstance(made._greedy, MlpActor):
+            made._greedy = made._greedy.with_threads(num_threads)
+        return made
+
+    def load(self, weights: Buffer) -> None:
+        """See `Actor.load`."""
+        view = memoryview(weights).cast("B")
+        if len(view) != self.weights_nbytes:
+            raise ValueError(f"weights: expected {self.weights_nbytes} bytes, got {len(view)}")
+        self._greedy.load(view[4:])
+        self._epsilon = np.frombuffer(view[:4], np.float32)[0]
+
+    def act(
+        self,
+        obs: NDArray[Any],
+        streams: NDArray[np.uint64],
+        steps: NDArray[np.int64],
+        actions: NDArray[Any],
+        log_probs: NDArray[np.float32],
+        masks: NDArray[np.bool_] | None = None,
+        states: NDArray[np.float32] | None = None,
+        *,
+        greedy: bool = False,
+    ) -> None:
+        """See `Actor.act`."""
+        self._greedy.act(obs, streams, steps, actions, log_probs, masks, greedy=True)
+        log_probs[...] = 0
+        epsilon = self._epsilon
+        if greedy or epsilon == 0:
+            return
+        best = actions.copy()
+        drawn = uniforms_of_parts(streams, steps, 2)
+        allowed: Any = self._num_actions if masks is None else masks.sum(1)
+        # In float64, where the product cannot round up to the number of actions.
+        nth = (drawn[:, 1].astype(np.float64) * allowed).astype(np.int64)
+        others = nth if masks is None else (masks.cumsum(1) > nth[:, None]).argmax(1)
+        explores = drawn[:, 0] < epsilon
+        actions[explores] = others[explores]
+        log_probs[...] = np.log(epsilon / np.maximum(allowed, 1) + (1 - epsilon) * (actions == best))

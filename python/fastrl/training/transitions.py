@@ -1,0 +1,258 @@
+"""Transitions from any collector, as experience for an algorithm that learns from a replay of them.
+
+Fragments go to the replay; in between the algorithm learns from as many minibatches as are due. Where collection waits
+for the learner, what is learnt depends neither on the collector nor on how fast its workers are.
+"""
+
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+from rich.console import Console
+
+from fastrl.algorithms.protocol import Algorithm
+from fastrl.envs.spec import EnvSpec
+from fastrl.rollout.fragment import Fragment
+from fastrl.training.metrics import count
+from fastrl.training.minibatches import Minibatches, ReplayConfig
+from fastrl.training.rollouts import CollectConfig, RolloutSource
+from fastrl.training.row import Number
+from fastrl.utils.config import Setting, section
+from fastrl.utils.seeding import NO_ENV
+from fastrl.utils.tables import print_lines
+from fastrl.utils.timer import Stopwatch
+
+# Staleness that no fragment has.
+_ANY_STALENESS = 2**62
+
+
+@section
+class TransitionConfig(ReplayConfig):
+    """The replay of transitions, and the turns that collection and learning take."""
+
+    capacity: Annotated[
+        int,
+        Field(ge=1, description="transitions that are kept, of all environments together"),
+        Setting(resumable=True),
+    ] = 100_000
+    learning_starts: Annotated[
+        int, Field(ge=1, description="transitions in the replay before learning starts")
+    ] = 1_000
+    train_freq: Annotated[
+        int,
+        Field(ge=1, description="steps of each environment between turns of learning"),
+        Setting(common=True),
+    ] = 4
+    updates_per_step: Annotated[
+        float,
+        Field(gt=0, description="minibatches to learn from for each step of an environment"),
+        Setting(common=True),
+    ] = 0.25
+    overlap: Annotated[
+        bool,
+        Field(
+            description="collect while the learner learns, by weights that may be some turns old: faster where"
+            " environments are slow, but a run depends on how fast its processes are"
+        ),
+    ] = False
+
+
+class TransitionSource(RolloutSource):
+    """Brings minibatches of transitions, as the samplers of ``fastrl.replay`` draw them.
+
+    Args:
+        replay: settings of the replay.
+        others: as of `RolloutSource`.
+
+    Attributes:
+        minibatches: the replay, once an algorithm is attached.
+    """
+
+    def __init__(
+        self,
+        spec: EnvSpec,
+        num_envs: int,
+        collect: CollectConfig,
+        replay: TransitionConfig,
+        *,
+        seed: int = 0,
+        console: Console | None = None,
+        episode_info: Sequence[str] = (),
+    ) -> None:
+        super().__init__(spec, num_envs, collect, seed=seed, console=console, episode_info=episode_info)
+        self._replay_config = replay
+        self.minibatches: Minibatches
+        # Environment steps in the replay. `steps` counts those whose minibatches have been learnt from.
+        self._taken = 0
+        # Of each environment a checksum of the observation that its next fragment starts with; None: unknown.
+        self._next_obs: list[int | None] = [None] * num_envs
+        self._is_due = False
+        self._row: dict[str, Number] = {}
+        # State to resume from, for the first session.
+        self._to_resume: Mapping[str, Any] | None = None
+
+    def _num_steps(self, algorithm: Algorithm[Any]) -> int:
+        return self._replay_config.train_freq
+
+    def _max_staleness(self) -> int:
+        return _ANY_STALENESS if self._replay_config.overlap else 0
+
+    def attach(self, algorithm: Algorithm[Any]) -> None:
+        super().attach(algorithm)
+        plan = self.plan
+        actions = plan.actions
+        self.minibatches = Minibatches(
+            self._replay_config,
+            self.num_envs,
+            (plan.obs_dim + plan.num_masked,),
+            plan.obs_rows.dtype,
+            actions.shape,
+            actions.dtype,
+            extra={"version": (np.uint32, ())},
+            seed=self.seed,
+        )
+        self.minibatches.attach(algorithm)
+        self._epsilon = algorithm.exploration()  # type: ignore[attr-defined]
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        replay = self.minibatches.open()
+        if self._to_resume is not None:
+            state, self._to_resume = self._to_resume, None
+            difference = self.minibatches.load_state_dict(state)
+            if difference:
+                for env in range(self.num_envs):
+                    replay.cut(env)
+                print_lines(
+                    self._console,
+                    f"not to the bit as if it had never stopped: {difference}; learning continues once the replay has"
+                    f" {self._replay_config.learning_starts:,} transitions",
+                )
+        self._is_due = self._has_due_minibatch()
+        return self
+
+    def _has_due_minibatch(self) -> bool:
+        mine = self.minibatches
+        mine.start_learning(self._taken)
+        due = mine.started_at is not None and mine.count < int(
+            (self._taken - mine.started_at) * self._replay_config.updates_per_step
+        )
+        if not due:
+            self.steps = self._taken
+        return due
+
+    def next(self, watch: Stopwatch) -> Any:
+        """A minibatch; None while the replay has too few transitions. Experience is collected when none is due."""
+        if not self._is_due:
+            self._algorithm.steps = self._taken
+            fragments = self._collect(watch)
+            with watch("buffer"):
+                for fragment in fragments:
+                    self._store(fragment)
+            self._is_due = self._has_due_minibatch()
+            if not self._is_due:
+                return None
+        self._algorithm.steps = self._taken
+        return self.minibatches.sample(self._taken, watch)
+
+    def feedback(self, result: Any) -> None:
+        """Takes the TD errors of the last minibatch."""
+        self.minibatches.feedback(result)
+        self._is_due = self._has_due_minibatch()
+
+    def _store(self, fragment: Fragment) -> None:
+        replay = self.minibatches.replay
+        assert replay is not None
+        envs = fragment.env_indices
+        if envs[0] == NO_ENV:
+            envs = fragment.episodes[:1, 1] % self.num_envs
+        else:
+            for row, env in enumerate(envs.tolist()):
+                # An environment that was replaced does not continue where it stood.
+                if self._next_obs[env] != zlib.crc32(fragment.obs[0, row].tobytes()):
+                    replay.cut(env)
+                self._next_obs[env] = zlib.crc32(fragment.obs[-1, row].tobytes())
+        replay.append(records_of(fragment, envs, replay.dtype))
+        self._taken += len(fragment)
+
+    def numbers(self) -> Mapping[str, Number]:
+        self._row = {
+            **super().numbers(),
+            **self.minibatches.numbers(),
+            "rollout/exploration_rate": self._epsilon(self._taken),
+        }
+        return self._row
+
+    def highlights(self) -> list[str]:
+        row = self._row
+        return [
+            f"{count(row['time/updates_per_second'])} updates/s",
+            f"epsilon {row['rollout/exploration_rate']:.2f}",
+            f"replay {row['collect/replay_fill']:.0%}",
+            *super().highlights(),
+        ]
+
+    def save_files(self, directory: Path) -> None:
+        self.minibatches.save(directory)
+
+    def load_files(self, directory: Path) -> None:
+        self.minibatches.load(directory)
+
+    def take_over(self, other: Self) -> None:
+        self.minibatches.take_over(other.minibatches)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            **super().state_dict(),
+            "taken": self._taken,
+            "next_obs": list(self._next_obs),
+            "minibatches": self.minibatches.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict(state)
+        if len(state["next_obs"]) != self.num_envs:
+            raise ValueError(f"the state has {len(state['next_obs'])} environments, the run {self.num_envs}")
+        self._taken, self._next_obs = int(state["taken"]), list(state["next_obs"])
+        self._to_resume = state["minibatches"]
+
+
+def records_of(fragment: Fragment, envs: NDArray[np.int64], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """A fragment's steps as rows for `fastrl.replay.Replay.append`, one environment after the other.
+
+    Args:
+        fragment: of T steps of R environments.
+        envs: int64 [R], their places in the replay.
+        dtype: of the replay's rows: observations, followed by the mask if there are any.
+    """
+    num_steps, num_rows = fragment.rewards.shape
+    ended = (fragment.terminations | fragment.truncations).T.ravel()
+    before: NDArray[np.int64] = np.cumsum(ended) - ended
+    places = np.arange(num_steps * num_rows) + before
+    records = np.zeros(num_steps * num_rows + int(ended.sum()), dtype)
+    size = fragment.obs.shape[-1]
+
+    def put(name: str, values: NDArray[Any]) -> None:
+        records[name][places] = values.swapaxes(0, 1).reshape(len(places), *values.shape[2:])
+
+    records["env"][places] = envs.repeat(num_steps)
+    records["version"][places] = fragment.version
+    put("action", fragment.actions)
+    put("reward", fragment.rewards)
+    put("terminated", fragment.terminations)
+    put("truncated", fragment.truncations)
+    obs = fragment.obs[:-1]
+    if fragment.masks is not None:
+        obs = np.concatenate([obs, fragment.masks.astype(obs.dtype)], axis=-1)
+    put("obs", obs)
+    ends = places[ended] + 1
+    records[ends] = records[ends - 1]
+    records["end"][ends] = True
+    # Nobody knows what was allowed then: a mask of zeros.
+    records["obs"][ends] = 0
+    records["obs"][ends, :size] = fragment.final_obs.swapaxes(0, 1).reshape(len(places), size)[ended]
+    return records

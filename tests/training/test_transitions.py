@@ -1,0 +1,264 @@
+"""DQN learns from transitions of every collector: the same bits, resumed exactly, from all observations."""
+
+import io
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+from small_runs import differences, trainer_of, untimed_state
+from space_cases import OBS_SPACES
+
+from fastrl.algorithms.dqn import DQN
+from fastrl.algorithms.protocol import Prioritization, ReplaySpec
+from fastrl.envs.rows import ObsRows
+from fastrl.replay import Replay
+from fastrl.rollout.fragment import Fragment
+from fastrl.training.checkpoint import load_checkpoint, save_checkpoint
+from fastrl.training.errors import TrainError
+from fastrl.training.minibatches import make_sampler
+from fastrl.training.trainer import Trainer
+from fastrl.training.transitions import TransitionSource, records_of
+
+# Rounds of 4 steps of 4 environments; learning starts in the third.
+SMALL = [
+    "--algo=dqn",
+    "--num-envs=4",
+    "--replay.capacity=200",
+    "--replay.learning-starts=24",
+    "--replay.updates-per-step=0.25",
+    "--dqn.batch-size=8",
+    "--dqn.hidden=8",
+    "--dqn.target-every=3",
+    "--dqn.epsilon-steps=100",
+    "--total-timesteps=112",
+    "--run.row-seconds=0",
+    "--run.eval-episodes=2",
+    "--device=cpu",
+]
+RAINBOW = ["--dqn.prioritized", "--dqn.noisy"]
+COLLECTORS = ["sequential", "sync", "executor"]
+
+
+def dqn_of(
+    *options: str, obs: str = "vector", console: Console | None = None, masks: bool = False
+) -> Trainer:
+    env = ["--env=space_cases:AnySpaces", "--env.options", f"obs={obs}", "actions=discrete from 3"]
+    if masks:
+        env += ["masks=true", "--dqn.action-masks"]
+    return trainer_of("gym", *SMALL, *env, *options, console=console)
+
+
+def source_of(trainer: Trainer) -> TransitionSource:
+    assert isinstance(trainer.source, TransitionSource)
+    return trainer.source
+
+
+def learnt(trainer: Trainer) -> dict[str, Any]:
+    """What a run has learnt, without the report of its collector."""
+    state = untimed_state(trainer.state_dict())
+    return {name: state[name] for name in ("steps", "iteration", "episodes", "learner")}
+
+
+def test_a_run_alternates_between_steps_and_minibatches() -> None:
+    trainer = dqn_of("--collector=sequential")
+    rows = [row.record() for row in trainer.rows()]
+    # 32 steps came before learning started; then a quarter of a minibatch for each of 80.
+    assert (rows[-1]["time/total_timesteps"], trainer.iteration) == (112, 20)
+    assert rows[-1]["rollout/exploration_rate"] == pytest.approx(0.01)
+    assert 0.4 < rows[-1]["collect/replay_fill"] <= 0.6
+    assert trainer.episodes > 8
+    assert isinstance(trainer.algorithm, DQN)
+    assert trainer.algorithm.updates == 20
+    assert trainer.policy_checkpoint()["policy"]["architecture"]["num_actions"] == 3
+
+
+@pytest.mark.parametrize("options", [[], RAINBOW], ids=["plain", "rainbow"])
+def test_collectors_that_wait_learn_the_same_bits(options: list[str]) -> None:
+    found = []
+    for name in COLLECTORS:
+        workers = [] if name == "sequential" else ["--n-workers=2"]
+        trainer = dqn_of(f"--collector={name}", *workers, *options)
+        list(trainer.rows())
+        found.append(learnt(trainer))
+    for other in found[1:]:
+        assert differences(found[0], other) == []
+
+
+def test_native_and_ray_learn_the_same_bits() -> None:
+    pytest.importorskip("ray")
+    env = ["--env=fastrl/Cage2-v0", "--env.options", "episode_length=9"]
+    found = []
+    for options in (["--collector=sequential"], ["--collector=native"], ["--collector=ray", "--n-workers=2"]):
+        trainer = trainer_of("gym", *SMALL, *env, *options)
+        list(trainer.rows())
+        found.append(learnt(trainer))
+    for other in found[1:]:
+        assert differences(found[0], other) == []
+
+
+@pytest.mark.parametrize(
+    "obs", ["vector", "matrix of float64", "discrete from 3", "image", "dict", "dict with image"]
+)
+@pytest.mark.parametrize("masks", [False, True], ids=["", "masks"])
+def test_a_stopped_run_resumes_to_the_bit(obs: str, masks: bool, tmp_path: Path) -> None:
+    options = ["--collector=sequential", "--replay.save", *(RAINBOW if masks else [])]
+    whole = dqn_of(*options, obs=obs, masks=masks)
+    list(whole.rows())
+    out = io.StringIO()
+    parts = dqn_of(*options, obs=obs, masks=masks)
+    for stop in (1, 5, 100):
+        rows = parts.rows()
+        list(islice(rows, stop))
+        rows.close()  # type: ignore[attr-defined]
+        save_checkpoint(tmp_path / "state", parts.state_dict())
+        parts.save_files(tmp_path)
+        done, parts = parts, dqn_of(*options, obs=obs, masks=masks, console=Console(file=out, width=200))
+        state = load_checkpoint(tmp_path / "state")
+        parts.load_files(tmp_path)
+        parts.load_state_dict(state)
+    assert differences(learnt(done), learnt(whole)) == []
+    assert "to the bit" not in out.getvalue()
+
+
+def test_without_its_replay_a_run_fills_it_again_and_says_so() -> None:
+    first = dqn_of("--collector=sequential")
+    list(islice(first.rows(), 8))
+    state = first.state_dict()
+    out = io.StringIO()
+    second = dqn_of("--collector=sequential", console=Console(file=out, width=200))
+    second.load_state_dict(state)
+    list(second.rows())
+    assert second.steps == 112
+    assert second.iteration < 20
+    assert (
+        "not to the bit as if it had never stopped: the replay was not saved, see --replay.save; learning"
+        in (out.getvalue())
+    )
+
+
+def test_experience_may_be_collected_while_the_learner_learns() -> None:
+    trainer = dqn_of("--collector=executor", "--n-workers=2", "--replay.overlap")
+    last = list(trainer.rows())[-1].record()
+    assert trainer.steps >= 112
+    assert abs(trainer.iteration - (trainer.steps - 32) / 4) < 5
+    assert last["collect/dropped"] == 0
+
+
+def test_whole_episodes_are_stored_too() -> None:
+    trainer = dqn_of("--collector=sequential", "--episodes-per-update=6")
+    assert list(trainer.rows()) and trainer.iteration > 5
+
+
+def test_an_algorithm_that_does_not_learn_from_transitions_is_refused() -> None:
+    trainer = dqn_of("--collector=sequential")
+    source = source_of(trainer)
+    other = trainer_of("gym", "--collector=sequential")
+    with pytest.raises(TrainError, match="ppo does not learn from minibatches of transitions"):
+        source.attach(other.algorithm)
+
+
+@pytest.mark.parametrize("network", ["own_networks:Alone"])
+def test_a_network_of_the_users_own_gives_values(network: str, tmp_path: Path) -> None:
+    options = ["--collector=sequential", f"--dqn.network={network}", "--dqn.network-options", "width=12"]
+    trainer = dqn_of(*options)
+    list(trainer.rows())
+    policy = trainer.policy_checkpoint()["policy"]
+    assert policy["architecture"]["path"] == network
+    rows = ObsRows(OBS_SPACES["vector"])
+    actor = DQN.make_actor(policy, rows.space, trainer.source.action_space)  # type: ignore[attr-defined]
+    obs, actions = np.ones((2, 3), np.float32), np.full(2, -1)
+    nothing = np.zeros(2, np.uint64), np.zeros(2, np.int64)
+    actor.act(obs, *nothing, actions, np.zeros(2, np.float32), greedy=True)
+    with torch.no_grad():
+        values = trainer.algorithm.explorer.network(torch.from_numpy(obs))  # type: ignore[attr-defined]
+    assert actions.tolist() == values.argmax(1).tolist()
+
+
+def fragment_of(rewards: Any, ends: str, masks: bool = False, env_indices: Any = (0, 1)) -> Fragment:
+    """Of two environments; observation t of environment r is [t, r].
+
+    Args:
+        ends: of environment 0: "t" at a step that terminates, "c" at one that is cut off, else "-".
+    """
+    steps = len(ends)
+    obs = np.stack(np.meshgrid(np.arange(steps + 1), np.arange(2), indexing="ij"), -1).astype(np.float32)
+    terminations, truncations = np.zeros((2, steps, 2), np.bool_)
+    terminations[:, 0], truncations[:, 0] = ([letter == each for letter in ends] for each in "tc")
+    return Fragment(
+        obs=obs,
+        actions=np.arange(2 * steps).reshape(steps, 2),
+        log_probs=np.zeros((steps, 2), np.float32),
+        rewards=np.asarray(rewards, np.float32),
+        terminations=terminations,
+        truncations=truncations,
+        final_obs=np.full((steps, 2, 2), 99, np.float32),
+        version=3,
+        env_indices=np.asarray(env_indices),
+        returns=np.zeros(0),
+        lengths=np.zeros(0, np.int64),
+        episodes=np.zeros((0, 2), np.int64),
+        masks=np.ones((steps, 2, 4), np.bool_) if masks else None,
+    )
+
+
+@pytest.mark.parametrize(
+    "prioritized", [None, Prioritization(0.5, lambda steps: 0.4)], ids=["uniform", "prioritized"]
+)
+def test_episodes_that_are_cut_off_are_bootstrapped_and_those_that_terminate_are_not(
+    prioritized: Any,
+) -> None:
+    replay = Replay(100, (2,), np.float32, num_envs=2, extra={"version": (np.uint32, ())})
+    fragment = fragment_of([[1, 0]] * 4, "-c-t")
+    replay.append(records_of(fragment, fragment.env_indices, replay.dtype))
+    assert len(replay) == 4 + 3  # The last step of environment 1 waits for its next observation.
+    sampler = make_sampler(ReplaySpec(64, 2, 0.5, prioritized), replay, 0)
+    batch = sampler.sample()
+    found = {
+        tuple(obs): (reward, tuple(after), discount)
+        for obs, reward, after, discount in zip(
+            batch.obs.tolist(),
+            batch.rewards.tolist(),
+            batch.next_obs.tolist(),
+            batch.discounts.tolist(),
+            strict=True,
+        )
+    }
+    assert found == {
+        (0, 0): (1.5, (99, 99), 0.25),
+        (1, 0): (1, (99, 99), 0.5),
+        (2, 0): (1.5, (99, 99), 0),
+        (3, 0): (1, (99, 99), 0),
+        (0, 1): (0, (2, 1), 0.25),
+        (1, 1): (0, (3, 1), 0.25),
+        (2, 1): (0, (3, 1), 0.5),
+    }
+
+
+def test_rows_have_masks_behind_observations() -> None:
+    replay = Replay(100, (6,), np.float32, num_envs=4, extra={"version": (np.uint32, ())})
+    records = records_of(fragment_of([[1, 0]] * 2, "-t", masks=True), np.array([3, 1]), replay.dtype)
+    assert records["env"].tolist() == [3, 3, 3, 1, 1]
+    assert records["end"].tolist() == [False, False, True, False, False]
+    assert records["obs"][1].tolist() == [1, 0, 1, 1, 1, 1]
+    # What was allowed after the end is unknown.
+    assert records["obs"][2].tolist() == [99, 99, 0, 0, 0, 0]
+    assert records["version"].tolist() == [3] * 5
+
+
+def test_an_environment_that_was_replaced_starts_a_new_sequence() -> None:
+    trainer = dqn_of("--collector=sequential", "--dqn.n-step=1")
+    source = source_of(trainer)
+    with source:
+        replay = source.minibatches.replay
+        assert replay is not None
+        first = fragment_of([[1, 1]] * 2, "--")
+        wide = {name: np.repeat(getattr(first, name), 2, -1)[..., :3] for name in ("obs", "final_obs")}
+        source._store(replace(first, **wide))
+        # Observation 0 does not follow observation 2.
+        source._store(replace(first, **wide))
+        assert replay.lost == 2
