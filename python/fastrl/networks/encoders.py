@@ -112,7 +112,7 @@ class Decoder(nn.Module):
         if self.norm is not None:
             numbers = self.norm(numbers)
         images = [
-            image.to(torch.float32, memory_format=torch.channels_last).div_(255)
+            image.to(torch.float32, memory_format=torch.channels_last).mul_(1 / 255)
             for image in self.pixels(rows)
         ]
         return numbers, images
