@@ -13,6 +13,7 @@ from small_runs import train_small
 from fastrl.cli.main import main
 from fastrl.training.curves import Curve, mean_and_spread
 from fastrl.training.run_directory import RunDirectory
+from fastrl.training.run_facts import RunFacts, State
 from fastrl.training.run_list import RETURN, find_runs, read_curve, read_run
 
 STEPS = "time/total_timesteps"
@@ -22,7 +23,7 @@ def make_run(
     path: Path,
     seed: int = 0,
     algo: str = "ppo",
-    status: str | None = None,
+    status: State | None = None,
     returns: tuple[float, ...] = (1, 2),
 ) -> Path:
     """The files of a run with a row every 100 steps."""
@@ -33,7 +34,8 @@ def make_run(
         rows = [{STEPS: 100 * (i + 1), RETURN: value} for i, value in enumerate(returns)]
         directory.metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
         if status is not None:
-            directory.summary.write_text(json.dumps({"status": status, "steps": 100 * len(returns)}))
+            facts = RunFacts(status, "gym", "Walk-v0", algo, seed, 300, 6, 1.0, 1.0, None, ())
+            facts.write(path)
     return path
 
 
@@ -41,7 +43,8 @@ def test_runs_are_listed_with_their_state(tmp_path: Path, capsys: pytest.Capture
     make_run(tmp_path / "a", status="complete")
     make_run(tmp_path / "seeds" / "seed-1", seed=1, algo="impala", status="interrupted", returns=(5,))
     make_run(tmp_path / "killed", returns=())
-    busy = make_run(tmp_path / "running")
+    make_run(tmp_path / "failed", status="failed")
+    busy = make_run(tmp_path / "running", status="running")
     (tmp_path / "something").mkdir()
     lock = os.open(busy, os.O_RDONLY)
     fcntl.flock(lock, fcntl.LOCK_EX)
@@ -54,6 +57,7 @@ def test_runs_are_listed_with_their_state(tmp_path: Path, capsys: pytest.Capture
         "a": "complete",
         "seed-1": "interrupted",
         "killed": "interrupted",
+        "failed": "failed",
         "running": "running",
     }
     assert (found["a"]["env"], found["a"]["algo"], found["a"]["steps"], found["a"]["total"]) == (
@@ -67,7 +71,7 @@ def test_runs_are_listed_with_their_state(tmp_path: Path, capsys: pytest.Capture
 
 
 def test_a_run_that_was_resumed_and_killed_is_interrupted(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run", status="complete")
+    run = make_run(tmp_path / "run", status="running")
     with (run / "metrics.jsonl").open("a") as file:
         file.write(json.dumps({STEPS: 300, RETURN: None}) + '\n{"time/to')
     info = read_run(run)

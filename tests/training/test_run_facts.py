@@ -1,4 +1,4 @@
-"""Facts of runs in run.json, names of run directories, learning curves."""
+"""Facts of runs in run.json, and names of run directories."""
 
 import json
 import subprocess
@@ -8,7 +8,6 @@ import pytest
 from small_runs import ITERATION, train_small
 
 from fastrl.cli.main import main
-from fastrl.training.learning_curve import draw_curve, read_curve, smoothed
 from fastrl.training.run_directory import RunDirectory, run_name
 from fastrl.training.run_facts import RunFacts, new_session
 
@@ -71,21 +70,3 @@ def test_the_commit_of_the_users_project_is_noted(tmp_path: Path, monkeypatch: p
 )
 def test_run_directories_are_named_by_what_trains(env: str, name: str) -> None:
     assert run_name(env, "ppo", 0) == name
-
-
-def test_a_learning_curve(tmp_path: Path) -> None:
-    rows = [
-        {"time/total_timesteps": step, "rollout/ep_rew_mean": value} for step, value in ((1, None), (2, 3.0))
-    ]
-    rows.append({"time/total_timesteps": 3, "eval/mean_reward": 4})
-    metrics, picture = tmp_path / "metrics.jsonl", tmp_path / "curve.png"
-    metrics.write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"time/')
-    assert read_curve(metrics) == ([2], [3.0])
-    assert read_curve(metrics, "eval/mean_reward") == ([3], [4.0])
-    draw_curve(metrics, picture, "some run")
-    assert picture.exists()
-    metrics.write_text("")
-    draw_curve(metrics, tmp_path / "none.png", "no rows")
-    assert not (tmp_path / "none.png").exists()
-    assert smoothed([2.0, 4.0]) == [2.0, 4.0]
-    assert smoothed([1.0] * 50) == [1.0] * 50

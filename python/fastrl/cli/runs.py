@@ -14,7 +14,7 @@ from fastrl.utils.files import to_json
 from fastrl.utils.output import plain_console
 from fastrl.utils.tables import show
 
-_STYLES = {"running": "green", "complete": None, "interrupted": "yellow"}
+_STYLES = {"running": "green", "complete": None, "interrupted": "yellow", "failed": "red"}
 
 
 def runs(prog: str, arguments: list[str]) -> int:

@@ -16,14 +16,15 @@ from fastrl.collectors.protocol import CollectError
 from fastrl.networks.own_network import check_own_network, own_path
 from fastrl.training.checkpoint import CheckpointError, Checkpoints, find_checkpoint, load_newest, unusable
 from fastrl.training.console_logger import ConsoleLogger
+from fastrl.training.curves import Curve, draw_curves
 from fastrl.training.errors import HookError, TrainError
 from fastrl.training.evaluation import BEST, Advance, Evaluation, Scores
-from fastrl.training.learning_curve import draw_curve
 from fastrl.training.logger import LoggedRun, Logger
 from fastrl.training.loggers import EpisodesLogger, JsonlLogger, Loggers, start_loggers
 from fastrl.training.profiler import with_other
 from fastrl.training.run_directory import RunDirectory, new_directory, run_name
 from fastrl.training.run_facts import FactsFile, State
+from fastrl.training.run_list import RETURN, read_curve
 from fastrl.training.settings import with_one_goal
 from fastrl.training.summary import Summary, peak_gpu_memory_mib, peak_memory_mib
 from fastrl.training.task import Task
@@ -433,13 +434,18 @@ class _Session:
             self._facts.write(state, stopped_by)
 
     def draw(self) -> None:
-        """Draws the learning curve."""
+        """Draws the learning curve, of training and of evaluations on the way, if there are any."""
         directory, trainer = self._directory, self._trainer
         if directory is None:
             return
+        title = f"{trainer.algorithm_name} on {trainer.env_id}, seed {trainer.run.seed}"
+        curves = []
         try:
-            title = f"{trainer.algorithm_name} on {trainer.env_id}, seed {trainer.run.seed}"
-            draw_curve(directory.metrics, directory.curve, title)
+            for label, metric in (("training", RETURN), ("evaluation", "eval/mean_reward")):
+                with suppress(ConfigError):  # no row has it
+                    curves.append(Curve(title, label, *read_curve(directory.path, metric)))
+            if curves:
+                draw_curves(curves, "mean return", directory.curve)
         except Exception as error:  # A picture that cannot be drawn spoils no run.
             print_lines(self._console, f"the learning curve was not drawn: {error!r}")
 

@@ -1,27 +1,25 @@
 """Run directories seen from outside: their settings, progress and metrics, without PyTorch."""
 
-import fcntl
 import json
 import math
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fastrl.training.row import STEPS
 from fastrl.training.run_directory import is_run
+from fastrl.training.run_facts import RunFacts, State
 from fastrl.utils.config import ConfigError, load_toml
 
 # The mean return of the episodes that ended since the row before.
 RETURN = "rollout/ep_rew_mean"
 # Bytes of the end of a run's metrics in which the newest rows lie.
 _TAIL = 1 << 18
-
-State = Literal["running", "complete", "interrupted"]
 
 
 @dataclass(frozen=True)
@@ -33,7 +31,7 @@ class RunInfo:
         env, algo, seed: what it trains on, with which algorithm, and its random seed.
         steps, total: environment steps of the newest row of metrics, and the goal; None: the goal is in episodes.
         last_return: mean return of the newest row in which episodes ended; NaN without one.
-        state: "running": a process trains there; "complete"; "interrupted": it stopped before its goal.
+        state: see `fastrl.training.run_facts.RunFacts`.
     """
 
     path: Path
@@ -73,6 +71,7 @@ def read_run(path: Path) -> RunInfo:
     steps = int(rows[-1].get(STEPS, 0)) if rows else 0
     returns = [row[RETURN] for row in rows if _is_number(row.get(RETURN))]
     total = run.get("total_timesteps")
+    facts = RunFacts.read(path)
     return RunInfo(
         path=path,
         env=str(env.get("id", kind)),
@@ -81,7 +80,7 @@ def read_run(path: Path) -> RunInfo:
         steps=steps,
         total=total if isinstance(total, int) else None,
         last_return=float(returns[-1]) if returns else math.nan,
-        state=_state_of(path, steps),
+        state="interrupted" if facts is None else facts.state,
     )
 
 
@@ -129,27 +128,3 @@ def _parsed(line: str) -> dict[str, Any]:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and math.isfinite(value)
-
-
-def _state_of(path: Path, steps: int) -> State:
-    if _is_locked(path):
-        return "running"
-    try:
-        summary = json.loads((path / "summary.json").read_text())
-    except (OSError, ValueError):
-        return "interrupted"
-    # A run that was resumed and killed has a summary of an earlier session.
-    ended = isinstance(summary, dict) and summary.get("steps", 0) >= steps
-    return "complete" if ended and summary.get("status") == "complete" else "interrupted"
-
-
-def _is_locked(path: Path) -> bool:
-    """True while a process holds the lock of `fastrl.training.run_directory.RunDirectory`."""
-    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(folder, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(folder)
-    return False
