@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from fastrl.cli.arguments import import_from_here, path, path_of, value_of
+from fastrl.cli.seeds import train_all
 from fastrl.tasks import find, is_task, load_saved, named_tasks, task_for, tasks
 from fastrl.utils.command_line import ArgumentParser, add_options, read_arguments
 from fastrl.utils.config import LIKELY, ConfigError, Values, leaves, likeness, load_toml, nearest, to_toml
@@ -42,7 +43,12 @@ def train(prog: str, arguments: list[str]) -> int:
     else:
         assert file is not None
         name = _task_of_file(file, trust=trust)
-    return _train(Command(find(name), prog, arguments, config))
+    command = Command(find(name), prog, arguments, config)
+    if command.options.seeds is not None and not command.options.print_config:
+        # Mistakes show here, before any run starts.
+        workers = getattr(getattr(command.settings(), "collect", None), "n_workers", 1)
+        return train_all(prog, arguments, named or name, workers if isinstance(workers, int) else 1)
+    return _train(command)
 
 
 def _is_named_task(name: str) -> bool:
@@ -321,6 +327,9 @@ def _add_run_options(parser: ArgumentParser, where: str) -> None:
     parser.add_argument("--preset", metavar="NAME", help=f"named set of settings, listed {where}")
     parser.add_argument(
         "--resume", type=path, metavar="RUN", help="resume a run (its directory) or a checkpoint file"
+    )
+    parser.add_argument(
+        "--seeds", metavar="LIST", help="a run for each seed, side by side as cores allow, such as 0,1,2"
     )
     parser.add_argument(
         "--run-dir",

@@ -1,0 +1,115 @@
+"""``fastrl train --seeds``: several runs side by side."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from small_runs import OPTIONS
+
+from fastrl.cli.main import main
+from fastrl.cli.seeds import parse_seeds, without
+from fastrl.training.run_list import read_run
+from fastrl.training.seeds import SeedRun
+from fastrl.utils.config import ConfigError
+
+SMALL = ["cage2", *OPTIONS, "--run.eval-episodes=2"]
+
+
+def test_seeds_are_different_integers() -> None:
+    assert parse_seeds("0, 1,22") == [0, 1, 22]
+    for text in ("", "a", "1,1", "-1", "1,,2"):
+        with pytest.raises(ConfigError, match="different integers from 0 on"):
+            parse_seeds(text)
+
+
+def test_options_are_taken_out_with_their_values() -> None:
+    arguments = ["cage2", "--seeds", "0,1", "--run_dir=a", "--out", "b", "--ppo.gamma", "1"]
+    assert without(arguments, "--seeds", "--run-dir", "--out") == ["cage2", "--ppo.gamma", "1"]
+
+
+def test_each_seed_is_an_ordinary_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    parent = tmp_path / "runs"
+    command = ["train", *SMALL, "--total-timesteps=160", "--seeds=3,4", f"--run-dir={parent}"]
+    assert main(command) == 0
+    out = capsys.readouterr().out
+    assert "mean ± deviation" in out and f"fastrl plot {parent}" in out
+    infos = [read_run(parent / f"seed-{seed}") for seed in (3, 4)]
+    assert [(info.seed, info.state, info.steps) for info in infos] == [
+        (3, "complete", 160),
+        (4, "complete", 160),
+    ]
+    tree = json.loads((parent / "seeds.json").read_text())
+    assert [each["seed"] for each in tree["runs"]] == [3, 4]
+    last = [each["last_return"] for each in tree["runs"]]
+    assert tree["last_return"]["mean"] == pytest.approx(sum(last) / 2)
+    # Again: both are complete, nothing runs.
+    before = (parent / "seed-3" / "metrics.jsonl").stat().st_mtime_ns
+    assert main(command) == 0
+    assert (parent / "seed-3" / "metrics.jsonl").stat().st_mtime_ns == before
+
+
+def test_one_signal_stops_all_and_the_same_command_resumes_them(tmp_path: Path) -> None:
+    parent = tmp_path / "runs"
+    command = [sys.executable, "-m", "fastrl", "train", *SMALL, "--seeds=0,1", f"--run-dir={parent}"]
+    process = subprocess.Popen([*command, "--total-timesteps=1e8"], stdout=subprocess.PIPE, text=True)
+    metrics = parent / "seed-0" / "metrics.jsonl"
+    deadline = time.monotonic() + 120
+    while not (metrics.exists() and metrics.stat().st_size) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    os.kill(process.pid, signal.SIGINT)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGINT
+    assert "Interrupted; to resume: fastrl train cage2" in out and f"--run-dir={parent}" in out
+    info = read_run(parent / "seed-0")
+    assert info.state == "interrupted" and info.steps > 0
+    total = f"--total-timesteps={info.steps + 80}"
+    assert main([*command[3:], total, "--run.eval-episodes=0"]) == 0
+    assert read_run(parent / "seed-0").state == read_run(parent / "seed-1").state == "complete"
+    assert read_run(parent / "seed-0").steps == info.steps + 80
+
+
+def test_a_run_that_fails_is_named_with_its_last_words(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parent = tmp_path / "runs"
+    (parent / "seed-1").mkdir(parents=True)
+    (parent / "seed-1" / "mine.txt").touch()
+    assert main(["train", *SMALL, "--total-timesteps=80", "--seeds=0,1", f"--run-dir={parent}"]) == 1
+    out = capsys.readouterr().out
+    assert "seed 1 failed: fastrl train: error: " in out and "is neither empty nor a run" in out
+    assert read_run(parent / "seed-0").state == "complete"
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        (["--seeds=0,0"], "--seeds should be different integers from 0 on such as 0,1,2, got '0,0'"),
+        (["--seeds=0,1", "--seed=3"], "--seed does not go with --seeds"),
+        (["--seeds=0,1", "--ppo.gamma=2"], "--ppo.gamma should be less than or equal to 1"),
+    ],
+)
+def test_mistakes_show_before_any_run_starts(
+    options: list[str], line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parent = tmp_path / "runs"
+    try:
+        code = main(["train", *SMALL, *options, f"--run-dir={parent}"])
+    except SystemExit as stop:
+        code = int(stop.code or 0)
+    assert code == 2
+    assert line in capsys.readouterr().err
+    assert not parent.exists()
+
+
+def test_a_process_ends_with_its_run(tmp_path: Path) -> None:
+    run = SeedRun(0, tmp_path / "seed-0", [sys.executable, "-c", "print('gone'); raise SystemExit(3)"])
+    run.start()
+    assert run.process is not None
+    run.process.wait()
+    assert run.look() and run.state == "failed" and not run.look()
+    assert run.last_words() == "gone"
