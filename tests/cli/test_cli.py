@@ -163,13 +163,13 @@ def test_help_breaks_lines_between_words_alone(
     texts = {
         ("train", "CartPole-v1"): "module:Class",
         ("train", "traffic"): "fastrl/coop-merge-v0,",
-        ("train",): "asynchronous",
+        ("train",): "module:function",
         ("eval",): "baseline:react-restore,",
     }
     for width in (60, 80, 120):
         monkeypatch.setenv("COLUMNS", str(width))
         for command, word in texts.items():
-            _, out, _ = run_cli(capsys, *command, "--help")
+            _, out, _ = run_cli(capsys, *command, "--help-all" if "train" in command else "--help")
             assert word in out
             lines = out.partition("options:")[2].splitlines()
             # Options with all their values are one word.

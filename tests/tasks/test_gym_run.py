@@ -326,7 +326,7 @@ def test_staleness_is_measured_and_bounded(monkeypatch: pytest.MonkeyPatch) -> N
             "--algo should be one of async-ppo, dqn, impala, ippo, mappo, ppo, reinforce",
         ),
         (["--preset=nothing"], "--preset: unknown preset nothing; there are classic, pendulum, smoke"),
-        (["CartPole-v1", "extra"], "unrecognized arguments: extra"),
+        (["--n-workers=1", "extra"], "unrecognized arguments: extra"),
         (["--collector=sequential", "--collect.asynchronous=2"], "'sequential' has no option asynchronous"),
         # These show only when the run has begun, and leave nothing of it either.
         (

@@ -116,7 +116,7 @@ def test_what_does_not_fit_is_refused_in_a_line(tmp_path: Path, capsys: pytest.C
     assert main(["train", *CAGE2, f"--run-dir={cage2}"]) == 0
     to = ["--run-dir", new, "--init-from"]
     assert "its network has hidden [8], not [8, 4]" in refusal(capsys, *options, "--ppo.hidden=8,4", *to, gym)
-    line = refusal(capsys, *options, "--env=Acrobot-v1", *to, gym)
+    line = refusal(capsys, "Acrobot-v1", *options[1:], *to, gym)
     assert "its actions are {'kind': 'discrete', 'size': 2}, not {'kind': 'discrete', 'size': 3}" in line
     assert f"--init-from {cage2}: a run of another task, cage2, not of gym" in refusal(
         capsys, *options, *to, cage2

@@ -162,7 +162,7 @@ def test_a_run_from_the_command_line(
 
 @pytest.mark.parametrize(("network", "search"), [("shared", "bayes"), ("separate", "halving")])
 def test_resumes_exactly(tmp_path: Path, network: str, search: str) -> None:
-    options = f"--inner.network={network}", f"--search={search}", "--plain-ppo"
+    options = f"--inner.networks={network}", f"--search={search}", "--plain-ppo"
     whole = small_trainer(*options)
     expected = list(whole.rows())
     assert whole.episodes == 120 and whole.search.used + whole.joint_episodes == 60

@@ -69,7 +69,7 @@ def test_learns_to_comply(network: Any) -> None:
         2000,
         episode_length=20,
         actions=restores,
-        network=network,
+        networks=network,
         episodes_per_update=64,
         measured_episodes=200,
         hidden=(32,),
@@ -95,7 +95,7 @@ def test_resumes_exactly(network: Any, before: int) -> None:
             learner.train_one(FIRST, 45),
         ]
 
-    straight, stopped = make(network=network), make(network=network)
+    straight, stopped = make(networks=network), make(networks=network)
     if before:
         if network == "shared":
             straight.train(WORKFLOWS, 160)
@@ -123,7 +123,7 @@ def torch_round_trip(state: dict[str, Any]) -> dict[str, Any]:
 def test_a_seed_fixes_everything(network: Any) -> None:
     runs = []
     for seed in (3, 3, 4):
-        learner = make(network=network, seed=seed)
+        learner = make(networks=network, seed=seed)
         runs.append((learner.train_one(FIRST, 60), weights(learner, FIRST).tolist()))
     assert runs[0] == runs[1] != runs[2]
 
@@ -161,7 +161,7 @@ def test_games_are_divided_evenly_among_workflows() -> None:
 
 @pytest.mark.parametrize("network", NETWORKS)
 def test_a_warm_start_has_the_policy_of_its_source(network: Any) -> None:
-    learner = make(network=network)
+    learner = make(networks=network)
     learner.train_one(FIRST, 60)
     expected = measure(learner.games, SECOND, learner.policy_state(FIRST), 10, learner.seed)
     warm = learner.train_one(SECOND, 10, FIRST)
@@ -176,7 +176,7 @@ def test_a_warm_start_has_the_policy_of_its_source(network: Any) -> None:
 
 
 def test_separate_networks_have_to_exist() -> None:
-    learner = make(network="separate")
+    learner = make(networks="separate")
     with pytest.raises(ValueError, match="no network yet"):
         learner.policy_state(FIRST)
     with pytest.raises(ValueError, match="no network yet"):

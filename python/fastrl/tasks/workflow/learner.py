@@ -139,7 +139,7 @@ class WorkflowLearner:
         Raises:
             ValueError: networks are separate and there are several workflows, or ``episodes`` is no such multiple.
         """
-        if self.config.network == "separate":
+        if self.config.networks == "separate":
             if len(workflows) > 1:
                 raise ValueError("each workflow has a network of its own: train one at a time")
             self._activate(check_workflow(workflows[0]), None)
@@ -211,7 +211,7 @@ class WorkflowLearner:
             ValueError: networks are separate and this workflow has none yet.
         """
         workflow = check_workflow(workflow)
-        if self.config.network == "shared" or workflow == self._active:
+        if self.config.networks == "shared" or workflow == self._active:
             return fold(self._ppo.policy_state(), workflow)
         return fold(self._inactive_network(workflow)["policy"], workflow)
 
@@ -222,7 +222,7 @@ class WorkflowLearner:
 
     def _activate(self, workflow: Workflow, warm_start: Workflow | None) -> None:
         """With separate networks: makes that of the workflow the one that learns."""
-        if self.config.network == "shared" or workflow == self._active:
+        if self.config.networks == "shared" or workflow == self._active:
             return
         if self._active is not None:
             self._inactive[self._active] = _network_state(self._ppo)

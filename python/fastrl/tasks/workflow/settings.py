@@ -122,7 +122,7 @@ class SearchConfig:
 class InnerConfig:
     """Training of a policy that defends by a workflow: PPO with the compliance in its reward."""
 
-    network: Annotated[
+    networks: Annotated[
         Literal["shared", "separate"],
         Field(
             description="shared: one network for all workflows, which observes the order; separate: one for each"

@@ -79,7 +79,7 @@ class SearchTrainer(Training):
         )
         self.learner.on_update = lambda: self.on_progress(self.done)
         given = settings.search.workflow
-        together = inner.network == "shared" and given is None
+        together = inner.networks == "shared" and given is None
         per_update = inner.episodes_per_update
         share = inner.pretrain_share if together else 0.0
         self.joint_episodes = int(share * self._total_episodes) // per_update * per_update
