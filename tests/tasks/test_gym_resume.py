@@ -51,8 +51,10 @@ def end_of(training: Trainer) -> dict[str, Any]:
         ["--algo=ppo", "--ppo.normalize-obs"],
         ["--algo=async-ppo"],
         ["--algo=impala"],
+        ["--algo=ppo", "--ppo.memory=gru", "--ppo.normalize-obs"],
+        ["--algo=impala", "--impala.memory=lstm", "--impala.burn-in=3"],
     ],
-    ids=["ppo", "async-ppo", "impala"],
+    ids=["ppo", "async-ppo", "impala", "ppo with a memory", "impala with a memory"],
 )
 def test_stopped_in_the_middle_of_episodes_it_ends_as_if_never_stopped(
     env: list[str], algorithm: list[str], tmp_path: Path

@@ -270,3 +270,28 @@ def test_what_holds_no_policy_is_refused(run: Path, tmp_path: Path) -> None:
     save_checkpoint(path, {"state": "of something else"})
     with pytest.raises(CheckpointError, match="holds no policy"):
         load_policy(path)
+
+
+def test_a_memory_is_carried_from_step_to_step(tmp_path: Path) -> None:
+    """By states of the caller's; and an evaluation by the challenge's protocol carries them too."""
+    train_small(tmp_path / "run", "--ppo.memory=gru", "--ppo.memory-size=9", iterations=1)
+    policy = load_policy(tmp_path / "run")
+    assert policy.state_size == 9
+    states, obs = np.zeros((6, 9), np.float32), observations(6)
+    first = policy.act(obs, states=states)
+    assert first.shape == (6,) and states.any(axis=1).all()
+    one = np.zeros(9, np.float32)
+    for step in (obs, observations(6, seed=1)):
+        if step is not obs:
+            policy.act(step, states=states)
+        policy.act(step[2], states=one)
+        np.testing.assert_allclose(one, states[2], atol=1e-6)
+    for wrong in (None, states[:2], states.astype(np.float64)):
+        with pytest.raises(ValueError, match=r"states should be float32 \[6, 9\], zeros at the start"):
+            policy.act(obs, states=wrong)
+
+
+def test_a_policy_without_memory_takes_no_states(policy: Policy) -> None:
+    assert policy.state_size == 0
+    with pytest.raises(ValueError, match=r"states should be None, got float32 \[2, 3\]"):
+        policy.act(observations(2), states=np.zeros((2, 3), np.float32))

@@ -11,6 +11,8 @@ from torch import Tensor
 from fastrl.networks.action_space import Actions
 from fastrl.networks.actor_critic import ActorCritic
 from fastrl.networks.distributions import mask_logits, sample_actions
+from fastrl.networks.policy_network import EncodedPolicy
+from fastrl.networks.torch_actor import policy_from_state
 from fastrl.training.checkpoint import CheckpointError, load_newest, unusable
 from fastrl.training.settings import table_of
 from fastrl.utils.config import ConfigError
@@ -30,7 +32,8 @@ def load_policy(path: str | Path, *, device: str = "cpu", seed: int = 0) -> "Pol
                 row = memory.observe(row)
             obs, reward, done, info = wrapper.step(int(policy.act(row)[0]))
 
-    Call ``memory.reset()`` at the start of each episode.
+    Call ``memory.reset()`` at the start of each episode. A policy with ``state_size`` above 0 has a memory of its own,
+    the ``states`` of `Policy.act`.
 
     Args:
         path: a run directory or a checkpoint file; nothing else of the run is read.
@@ -47,7 +50,12 @@ def load_policy(path: str | Path, *, device: str = "cpu", seed: int = 0) -> "Pol
         raise ConfigError(f"device {device!r} cannot be used: {str(error).splitlines()[0]}") from None
     file, state = load_newest(path)
     policy = state.get("policy")
-    if policy and "obs_dim" not in policy.get("architecture", {}):
+    # Networks of the user's own would have to be imported.
+    if (
+        policy
+        and "obs_dim" not in policy.get("architecture", {})
+        and policy.get("kind") != EncodedPolicy.kind
+    ):
         raise CheckpointError(
             f"{file}: policies of {state.get('algorithm')} cannot be loaded; fastrl eval scores the run"
         )
@@ -72,6 +80,7 @@ class Policy:
         num_actions: number of the environment's actions: 145 in CAGE 2, also if the policy uses some of them
             only. Of numbers in an action, if they are continuous.
         actions: int64 [A], those that it uses; none if they are continuous.
+        state_size: length of its memory of an episode; 0: it has none.
         needs_scan_memory: it was trained on CAGE 2 observations of 62 values: feed the 52 plain ones through
             a ``fastrl.envs.cage2.env.ScanMemory``.
         needs_action_mask: it was trained on actions that may have an effect only: give it
@@ -84,10 +93,16 @@ class Policy:
     """
 
     def __init__(self, state: dict[str, Any], *, device: str = "cpu", seed: int = 0) -> None:
-        network = ActorCritic.from_state(state["policy"])
+        network = policy_from_state(state["policy"])
         self.environment: dict[str, Any] = state["config"]["env"]
         self.steps: int = state["steps"]
-        self.obs_dim = network.obs_dim
+        if isinstance(network, ActorCritic):
+            self.obs_dim = network.obs_dim
+        else:
+            self.obs_dim = network.obs_rows.size
+            if network.obs_rows.dtype != np.float32:
+                raise ValueError("its observations have images")
+        self.state_size = 0 if isinstance(network, ActorCritic) else network.state_size
         self._box = None if network.log_std is None else Actions.from_state(state["policy"]["action_space"])
         # Checkpoints list the actions only if the policy uses some of them.
         own = range(0 if self._box is not None else network.num_actions)
@@ -116,6 +131,7 @@ class Policy:
         obs: NDArray[np.floating],
         deterministic: bool = True,
         action_mask: NDArray[np.bool_] | None = None,
+        states: NDArray[np.float32] | None = None,
     ) -> Any:
         """The actions for observations, as indices into all of the environment's actions, or as numbers.
 
@@ -124,6 +140,8 @@ class Policy:
             deterministic: the most probable action; otherwise one is drawn.
             action_mask: bool [N, num_actions], or [num_actions] for one observation, True = allowed; for discrete
                 actions.
+            states: float32 [N, state_size], or [state_size] for one observation, of a policy with a memory: zeros at
+                the start of an episode; replaced by the memory after this step.
 
         Returns:
             int64 [N], or float32 [N, num_actions] within the bounds of the environment's. For one observation one
@@ -131,25 +149,31 @@ class Policy:
 
         Raises:
             TypeError: wrong dtype.
-            ValueError: wrong shape, NaN or infinity (in float32), a row whose mask allows none of ``actions``, or a
-                mask of continuous actions.
+            ValueError: wrong shape, NaN or infinity (in float32), a row whose mask allows none of ``actions``, a mask
+                of continuous actions, or no states of a policy with a memory.
         """
         is_single = isinstance(obs, np.ndarray) and obs.ndim == 1
         rows = self._checked(obs)
         if is_single and isinstance(action_mask, np.ndarray):
             action_mask = action_mask[None]
-        actions = self._act(rows, deterministic, action_mask)
+        if is_single and isinstance(states, np.ndarray):
+            states = states[None]
+        actions = self._act(rows, deterministic, action_mask, states)
         return actions[0] if is_single else actions
 
     def _act(
-        self, obs: NDArray[np.float32], deterministic: bool, action_mask: NDArray[np.bool_] | None
+        self,
+        obs: NDArray[np.float32],
+        deterministic: bool,
+        action_mask: NDArray[np.bool_] | None,
+        states: NDArray[np.float32] | None,
     ) -> NDArray[Any]:
         if self._box is not None and action_mask is not None:
             raise ValueError(
                 "action_mask is for discrete actions, this policy's are continuous: leave it out"
             )
         with torch.inference_mode():
-            outputs = self._network.outputs(torch.from_numpy(obs).to(self._device)).float().cpu()
+            outputs = self._outputs(obs, states).float().cpu()
             if self._box is not None:
                 return self._box.to_env(self._drawn(outputs, deterministic).numpy())
             logits = outputs
@@ -160,6 +184,21 @@ class Policy:
             else:
                 chosen, _ = sample_actions(logits, torch.rand(len(obs), 1, generator=self._generator))
         return self.actions[chosen.numpy()]
+
+    def _outputs(self, obs: NDArray[np.float32], states: NDArray[np.float32] | None) -> Tensor:
+        """The network's outputs; replaces the states."""
+        rows = torch.from_numpy(obs).to(self._device)
+        expected = f"float32 {[len(obs), self.state_size]}" if self.state_size else "None"
+        found = "None" if states is None else f"{states.dtype} {list(states.shape)}"
+        if found != expected:
+            hint = ", zeros at the start of an episode" if self.state_size else ""
+            raise ValueError(f"states should be {expected}{hint}, got {found}")
+        if states is None or isinstance(self._network, ActorCritic):
+            return self._network.outputs(rows)
+        before = torch.from_numpy(states).to(self._device)
+        outputs, _, after = self._network.sequences(rows, torch.tensor([len(rows)]), before)
+        states[...] = after.cpu().numpy()
+        return outputs
 
     def _drawn(self, means: Tensor, deterministic: bool) -> Tensor:
         """Draws of continuous actions, float32 [N, num_actions]."""

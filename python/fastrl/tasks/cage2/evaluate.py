@@ -57,8 +57,10 @@ class Contender:
         """A trained policy."""
 
         def make_act(env: Any, seed: int) -> Act:
+            # Episodes of all environments start with the first observation.
+            states = np.zeros((env.num_envs, policy.state_size), np.float32) if policy.state_size else None
             return lambda obs: policy.act(
-                obs, deterministic, env.action_masks() if policy.needs_action_mask else None
+                obs, deterministic, env.action_masks() if policy.needs_action_mask else None, states
             )
 
         return cls(name, policy.needs_scan_memory, make_act)

@@ -1,0 +1,65 @@
+"""A memory solves what cannot be solved without: CartPole that shows no velocities, and a symbol from 50 steps ago."""
+
+import os
+from typing import Any
+
+import pytest
+from rich.console import Console
+from small_runs import trainer_of
+
+from fastrl.training.evaluation import Evaluation
+
+pytestmark = pytest.mark.learning
+
+SEED = int(os.environ.get("FASTRL_LEARNING_SEED", "0"))
+
+
+def greedy_return(*options: str) -> float:
+    """The mean return of the policy that a run ends with, over 20 episodes."""
+    trainer: Any = trainer_of(
+        "gym", *options, f"--seed={SEED}", "--collector=sequential", "--run.eval-episodes=20", "--device=cpu"
+    )
+    list(trainer.rows())
+    evaluation = trainer.callback(Evaluation)
+    evaluation.at_end(trainer, Console(quiet=True))
+    return float(evaluation.scores.mean_return)
+
+
+@pytest.mark.parametrize(("memory", "solved"), [("gru", True), ("lstm", True), ("none", False)])
+def test_cartpole_without_velocities_needs_a_memory(memory: str, solved: bool) -> None:
+    mean_return = greedy_return(
+        "--env=memory_envs:Positions",
+        "--num-envs=16",
+        "--total-timesteps=150000",
+        f"--ppo.memory={memory}",
+        "--ppo.num-steps=128",
+        "--ppo.minibatch-size=512",
+        "--ppo.num-epochs=8",
+        "--ppo.learning-rate=2e-3",
+    )
+    print(f"CartPole without velocities, {memory}, seed {SEED}: {mean_return}")
+    assert (mean_return >= 475) == solved
+
+
+@pytest.mark.parametrize("memory", ["gru", "lstm"])
+def test_a_symbol_is_recalled_after_50_steps(memory: str) -> None:
+    mean_return = greedy_return(
+        "--env=memory_envs:Recall",
+        "--num-envs=64",
+        "--total-timesteps=600000",
+        f"--ppo.memory={memory}",
+        "--ppo.num-steps=50",
+        "--ppo.minibatch-size=800",
+        "--ppo.num-epochs=8",
+        "--ppo.learning-rate=2e-3",
+        "--ppo.final-learning-rate=1e-3",
+        "--ppo.gamma=0.9",
+        # The one action that counts is paid at once.
+        "--ppo.gae-lambda=0",
+        "--ppo.entropy-coef=0",
+        "--ppo.final-entropy-coef=0",
+        "--no-ppo.normalize-returns",
+    )
+    print(f"recall, {memory}, seed {SEED}: {mean_return}")
+    # By chance 0.25.
+    assert mean_return >= 0.95
