@@ -45,6 +45,14 @@ def test_an_own_network_has_ten_lines_and_learns(tmp_path: Path) -> None:
     assert float(run_example("own_network.py", tmp_path).partition("(")[2].partition(",")[0]) > 100
 
 
+def test_an_own_callback_has_five_lines_and_stops_the_training(tmp_path: Path) -> None:
+    text = (EXAMPLES / "own_callback.py").read_text()
+    lines = text.partition("class ")[2].partition("if __name__")[0].splitlines()
+    assert len([line for line in lines if line.strip()]) <= 5
+    said = run_example("own_callback.py", tmp_path)
+    assert 1_000 < int(said.split()[2].replace(",", "")) < 200_000
+
+
 def test_the_cross_entropy_method_has_eighty_lines_and_learns(example: Any, tmp_path: Path) -> None:
     assert len((EXAMPLES / "own_algorithm.py").read_text().splitlines()) <= 80
     algo = example("own_algorithm").CEM

@@ -316,6 +316,85 @@ def test_ctrl_c_ends_the_training_and_it_goes_on(tmp_path: Path) -> None:
     assert (tmp_path / "run" / "summary.json").exists()
 
 
+class Stop(fastrl.callbacks.Callback):
+    """Stops a run, or fails, after so many updates."""
+
+    def __init__(self, after: int, *, fail: bool = False) -> None:
+        self.after, self.fail = after, fail
+
+    def on_update(self, run: fastrl.callbacks.Run) -> bool:
+        if self.fail and run.iterations == self.after:
+            raise RuntimeError("the disk is full")
+        return run.iterations < self.after
+
+
+class Recorder:
+    """A logger of a user's own."""
+
+    def __init__(self) -> None:
+        self.steps: list[int] = []
+        self.closed = 0
+
+    def log(self, row: fastrl.loggers.Row) -> None:
+        self.steps.append(row.steps)
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def test_callbacks_and_loggers_are_lists_of_objects() -> None:
+    model, recorder = fastrl.PPO("CartPole-v1", **SMALL), Recorder()
+    model.learn(10_000, callbacks=[Stop(2)], loggers=[recorder])
+    assert model.steps == 256
+    assert (recorder.steps, recorder.closed) == ([128, 256], 1)
+    # What was learned before a callback fails is kept, and goes on.
+    with pytest.raises(RuntimeError, match="the disk is full"):
+        model.learn(10_000, callbacks=[Stop(4, fail=True)])
+    assert model.steps == 512
+    assert model.learn(128).steps == 640
+    with pytest.raises(UserError, match=r"callbacks: expected objects with a method on_update"):
+        model.learn(128, callbacks=[Stop])  # type: ignore[list-item]
+    with pytest.raises(UserError, match=r"loggers: expected objects with a method log"):
+        model.learn(128, loggers=["csv"])  # type: ignore[list-item]
+
+
+def test_memory_is_given_from_one_prediction_to_the_next() -> None:
+    options = {key: value for key, value in SMALL.items() if key != "hidden"}
+    model = fastrl.PPO("CartPole-v1", memory="gru", memory_size=8, **options).learn(256)
+    obs = np.array([0.1, -0.2, 0.03, 0.4], np.float32)
+    _, first = model.predict(obs)
+    action, second = model.predict(obs, first)
+    assert first.shape == second.shape == (8,) and (first != second).any()
+    actions, states = model.predict(np.stack([obs, obs]), np.stack([first, np.zeros_like(first)]))
+    assert actions[0] == action
+    assert np.allclose(states, [second, first], atol=1e-6)
+    with pytest.raises(UserError, match=r"state: expected .* float32 \[2, 8\]"):
+        model.predict(np.stack([obs, obs]), first)
+
+
+def test_in_a_notebook_functions_stay_in_its_process(tmp_path: Path) -> None:
+    # As in a notebook, the main module has no file.
+    code = """
+import gymnasium, fastrl
+def make_env():
+    return gymnasium.make("CartPole-v1")
+small = dict(num_envs=4, num_steps=32, minibatch_size=64, hidden=[8])
+print(fastrl.PPO(make_env, n_workers=2, **small).learn(128).summary.collector)
+print(fastrl.PPO("CartPole-v1", collector="executor", n_workers=2, **small).learn(128).summary.collector)
+try:
+    fastrl.PPO(make_env, collector="executor", n_workers=2, **small).learn(128)
+except Exception as error:
+    print(error)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    first, second, error, *_ = done.stdout.splitlines()
+    assert (first, second) == ("sequential", "executor")
+    assert "put the function that makes it into a module" in error
+    assert list(tmp_path.iterdir()) == []
+
+
 MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "id": (lambda: fastrl.PPO("CartPol-v1"), "did you mean CartPole-v1"),
     "no environment": (lambda: fastrl.PPO(3), "env: expected an id, .* got int"),

@@ -189,6 +189,8 @@ class Model:
             HookError: a callback or logger has raised. What was learned until then is kept.
             FloatingPointError: the network, or what it was given, is not finite. The model is as it was.
         """
+        _check_hooks("callbacks", callbacks, "on_update")
+        _check_hooks("loggers", loggers, "log")
         settings = self._with_goal(total_timesteps, total_episodes)
         console = _console(progress)
         with contextlib.ExitStack() as stack:
@@ -439,6 +441,17 @@ class _RowList(Logger):
 
     def close(self) -> None:
         pass
+
+
+def _check_hooks(what: str, given: Sequence[Any], method: str) -> None:
+    """Refuses what is no callback or logger.
+
+    Raises:
+        ConfigError
+    """
+    for each in given:
+        if inspect.isclass(each) or not callable(getattr(each, method, None)):
+            raise ConfigError(f"{what}: expected objects with a method {method}(), got {each!r}")
 
 
 def _console(progress: bool | None = None) -> Console:
