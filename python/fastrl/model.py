@@ -154,6 +154,11 @@ class Model:
         return self._trainer.steps
 
     @property
+    def env_spec(self) -> EnvSpec:
+        """Specification of one environment, as the task makes it."""
+        return self._task.env_spec(self._settings)
+
+    @property
     def summary(self) -> Summary | None:
         """How good and how fast the last call of `learn` was; None before."""
         return self._summary

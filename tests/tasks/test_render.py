@@ -183,10 +183,10 @@ def test_a_run_is_shown_with_its_best_policy(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "expected either a run in traffic or --env ID"),
+        ([], "expected either a run or --env ID"),
         (
             ["some", "--env", "fastrl/ring-v0", "--log", "a.npz"],
-            "expected either a run in traffic or --env ID",
+            "expected either a run or --env ID",
         ),
         (["some", "--policy", "idle", "--log", "a.npz"], "--policy does not go with a run"),
         (["nowhere", "--log", "a.npz"], "nowhere: no such run directory"),

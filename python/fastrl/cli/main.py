@@ -136,7 +136,7 @@ def _umbrella(prog: str, arguments: list[str]) -> int:
 COMMANDS: dict[str, tuple[Callable[[str, list[str]], int], str]] = {
     "train": (train, "train on CAGE Challenge 2, traffic or any environment"),
     "eval": (evaluate, "score runs, checkpoints or baselines"),
-    "render": (render, "show episodes in traffic: a film, a log of trajectories, a diagram"),
+    "render": (render, "film episodes of a run; of traffic also a log and a diagram"),
     "runs": (runs, "list run directories: environment, algorithm, steps, last return, state"),
     "plot": (plot, "draw learning curves of runs, with mean and spread over seeds"),
     "verify": (verify, "check the simulator of CAGE 2 against traces of CybORG"),

@@ -3,20 +3,22 @@
 import argparse
 from typing import Any
 
-from fastrl.cli.arguments import at_least, path, positive, seed
+from fastrl.cli.arguments import at_least, import_from_here, path, positive, seed
+from fastrl.tasks import load_saved
 from fastrl.utils.command_line import ArgumentParser
 from fastrl.utils.config import ConfigError
 from fastrl.utils.env_options import read_options
-from fastrl.utils.progress import load_torch
+from fastrl.utils.progress import Progress, load_torch
 
 
 def render(prog: str, arguments: list[str]) -> int:
-    """Runs episodes of traffic, and writes a film, a log or a diagram of them."""
+    """Films episodes of a run; of traffic also writes a log or a diagram."""
     parser = ArgumentParser(
         prog=prog,
         usage=f"{prog} RUN [options]\n       {prog} --env ID [--policy idle|random] [options]",
-        description="Runs episodes in traffic and shows them: as a film, as a log of all trajectories, or as a diagram"
-        " of time and space. RUN is a run directory, whose best policy drives, or a checkpoint file.",
+        description="Films episodes of a run, without exploration; its environment should have the render mode"
+        " rgb_array. Traffic is also shown as a log of all trajectories, or as a diagram of time and space. RUN is a"
+        " run directory, of which the best policy acts, or a checkpoint file.",
         epilog=f"{prog} runs/merge --out episode.mp4 --log trajectory.npz\n"
         f"{prog} --env fastrl/ring-v0 --env-options drive=humans --time-space diagram.png",
     )
@@ -25,12 +27,12 @@ def render(prog: str, arguments: list[str]) -> int:
         nargs="?",
         type=path,
         metavar="RUN",
-        help="a run of fastrl train traffic, or a checkpoint of one",
+        help="a run directory, or a checkpoint file",
     )
     parser.add_argument(
         "--env",
         metavar="ID",
-        help="an environment instead of a run: fastrl/highway-v0, fastrl/coop-merge-v0, ...",
+        help="traffic without a run: fastrl/highway-v0, fastrl/coop-merge-v0, ...",
     )
     parser.add_argument(
         "--policy",
@@ -55,34 +57,39 @@ def render(prog: str, arguments: list[str]) -> int:
     )
     parser.add_argument("--seed", type=seed, default=0, metavar="INT", help="seed of the episodes [0]")
     parser.add_argument(
-        "--fps", type=positive, default=25.0, metavar="FLOAT", help="pictures per second of the film [25]"
+        "--fps",
+        type=positive,
+        metavar="FLOAT",
+        help="pictures per second of the film [the environment's, or 25]",
     )
     parser.add_argument(
         "--speed",
         type=positive,
-        default=1.0,
         metavar="FLOAT",
-        help="speed of the film, in multiples of real time [1]",
+        help="traffic: speed of the film, in multiples of real time [1]",
     )
     parser.add_argument(
         "--size",
         type=_size,
         metavar="WxH",
-        help="width and height of the pictures, pixels [the environment's]",
+        help="traffic: width and height of the pictures, pixels [the environment's]",
     )
     parser.add_argument(
-        "--scaling", type=positive, metavar="FLOAT", help="greatest number of pixels per metre [5.5]"
+        "--scaling", type=positive, metavar="FLOAT", help="traffic: greatest number of pixels per metre [5.5]"
+    )
+    parser.add_argument(
+        "--trust", action="store_true", help="let the run import code, as its checkpoint says"
     )
     options = parser.parse_args(arguments)
     if (options.run is None) == (options.env is None):
-        raise ConfigError("expected either a run in traffic or --env ID")
+        raise ConfigError("expected either a run or --env ID")
     if options.run is not None and options.policy is not None:
         raise ConfigError("--policy does not go with a run, which has its own")
-    if options.fps < 0.01:
-        raise ConfigError(f"--fps should be at least 0.01, got {options.fps:g}")
-
     if options.run is not None:
         load_torch(arguments)
+        kind, _ = load_saved(options.run)
+        if kind != "traffic":
+            return _film(options, kind)
     from fastrl.tasks.traffic.render import Outputs, make_env, render, run_env, scripted
 
     outputs = Outputs(video=options.out, log=options.log, time_space=options.time_space)
@@ -108,11 +115,42 @@ def render(prog: str, arguments: list[str]) -> int:
         title=title,
         episodes=options.episodes,
         seed=options.seed,
-        fps=options.fps,
-        speed=options.speed,
+        fps=25.0 if options.fps is None else options.fps,
+        speed=options.speed or 1.0,
         view=view,
     )
     env.close()
+    return 0
+
+
+def _film(options: argparse.Namespace, kind: str) -> int:
+    """Films a run of one agent."""
+    from fastrl.model import load
+    from fastrl.training.evaluation import BEST
+    from fastrl.training.film import film
+
+    for name in ("log", "time_space", "speed", "size", "scaling", "env_options"):
+        if getattr(options, name):
+            raise ConfigError(
+                f"--{name.replace('_', '-')} does not go with a run of {kind}, only with traffic"
+            )
+    if options.out is None:
+        raise ConfigError("expected --out FILE, such as --out episode.mp4")
+    import_from_here(None, trust=options.trust)
+    best = options.run / "checkpoints" / BEST
+    model = load(best if best.is_file() else options.run, trust=options.trust)
+    with Progress("filming", options.episodes) as progress:
+        count, returns = film(
+            model.env_spec,
+            model.predict,
+            options.out,
+            episodes=options.episodes,
+            seed=options.seed,
+            fps=options.fps,
+            advance=progress.advance,
+        )
+    told = ", ".join(f"{each:.6g}" for each in returns)
+    print(f"{options.out}: {count} pictures, {'return' if len(returns) == 1 else 'returns'} {told}")
     return 0
 
 
