@@ -325,7 +325,10 @@ def test_staleness_is_measured_and_bounded(monkeypatch: pytest.MonkeyPatch) -> N
             ["--algo=a3c"],
             "--algo should be one of async-ppo, dqn, impala, ippo, mappo, ppo, reinforce",
         ),
-        (["--preset=nothing"], "--preset: unknown preset nothing; there are classic, pendulum, smoke"),
+        (
+            ["--preset=nothing"],
+            "--preset: unknown preset nothing; there are classic, mountain-car, acrobot, pendulum, smoke",
+        ),
         (["--n-workers=1", "extra"], "unrecognized arguments: extra"),
         (["--collector=sequential", "--collect.asynchronous=2"], "'sequential' has no option asynchronous"),
         # These show only when the run has begun, and leave nothing of it either.

@@ -13,6 +13,7 @@ from rich.console import Console
 from small_runs import differences, trainer_of, untimed_state
 from space_cases import OBS_SPACES
 
+from fastrl import load_policy
 from fastrl.algorithms.dqn import DQN
 from fastrl.algorithms.protocol import Prioritization, ReplaySpec
 from fastrl.envs.rows import ObsRows
@@ -262,3 +263,16 @@ def test_an_environment_that_was_replaced_starts_a_new_sequence() -> None:
         # Observation 0 does not follow observation 2.
         source._store(replace(first, **wide))
         assert replay.lost == 2
+
+
+def test_a_defender_is_trained_and_scored_with_masks(tmp_path: Path) -> None:
+    options = ["--env.num-envs=4", "--env.episode-length=9", "--dqn.action-masks", "--collector=native"]
+    trainer = trainer_of("cage2", *SMALL, *options)
+    list(trainer.rows())
+    save_checkpoint(tmp_path / "policy", trainer.state_dict())
+    policy = load_policy(tmp_path / "policy")
+    assert policy.needs_action_mask
+    mask = np.zeros((2, policy.num_actions), np.bool_)
+    mask[:, policy.actions[[3, 5]]] = True
+    chosen = policy.act(np.zeros((2, policy.obs_dim), np.float32), action_mask=mask)
+    assert set(chosen.tolist()) <= set(policy.actions[[3, 5]].tolist())

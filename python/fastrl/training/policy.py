@@ -1,5 +1,6 @@
 """Trained policies, loaded from one checkpoint file, for use outside a run."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ from fastrl.networks.action_space import Actions
 from fastrl.networks.actor_critic import ActorCritic
 from fastrl.networks.distributions import mask_logits, sample_actions
 from fastrl.networks.policy_network import EncodedPolicy
-from fastrl.networks.torch_actor import policy_from_state
+from fastrl.networks.q_network import QNetwork
+from fastrl.networks.torch_actor import PolicyNet, policy_from_state
 from fastrl.training.checkpoint import CheckpointError, load_newest, unusable
 from fastrl.training.settings import table_of
 from fastrl.utils.config import ConfigError
@@ -50,12 +52,7 @@ def load_policy(path: str | Path, *, device: str = "cpu", seed: int = 0) -> "Pol
         raise ConfigError(f"device {device!r} cannot be used: {str(error).splitlines()[0]}") from None
     file, state = load_newest(path)
     policy = state.get("policy")
-    # Networks of the user's own would have to be imported.
-    if (
-        policy
-        and "obs_dim" not in policy.get("architecture", {})
-        and policy.get("kind") != EncodedPolicy.kind
-    ):
+    if policy and not _is_of_vectors(policy):
         raise CheckpointError(
             f"{file}: policies of {state.get('algorithm')} cannot be loaded; fastrl eval scores the run"
         )
@@ -64,6 +61,18 @@ def load_policy(path: str | Path, *, device: str = "cpu", seed: int = 0) -> "Pol
     except Exception as error:
         # The contents of the file are to blame for any error here.
         raise unusable(file, "holds no policy that this fastrl can use", error) from None
+
+
+def _is_of_vectors(policy: Mapping[str, Any]) -> bool:
+    """True for the saved networks that a `Policy` has. Networks of the user's own would have to be imported."""
+    architecture, kind = policy.get("architecture", {}), policy.get("kind")
+    if kind == QNetwork.kind:
+        return len(architecture["obs_shape"]) == 1
+    return "obs_dim" in architecture or kind == EncodedPolicy.kind
+
+
+def _network_of(policy: Mapping[str, Any]) -> PolicyNet | QNetwork:
+    return QNetwork.from_state(policy) if policy.get("kind") == QNetwork.kind else policy_from_state(policy)
 
 
 class Policy:
@@ -93,16 +102,16 @@ class Policy:
     """
 
     def __init__(self, state: dict[str, Any], *, device: str = "cpu", seed: int = 0) -> None:
-        network = policy_from_state(state["policy"])
+        network = _network_of(state["policy"])
         self.environment: dict[str, Any] = state["config"]["env"]
         self.steps: int = state["steps"]
-        if isinstance(network, ActorCritic):
+        if isinstance(network, ActorCritic | QNetwork):
             self.obs_dim = network.obs_dim
         else:
             self.obs_dim = network.obs_rows.size
             if network.obs_rows.dtype != np.float32:
                 raise ValueError("its observations have images")
-        self.state_size = 0 if isinstance(network, ActorCritic) else network.state_size
+        self.state_size = 0 if isinstance(network, ActorCritic | QNetwork) else network.state_size
         self._box = None if network.log_std is None else Actions.from_state(state["policy"]["action_space"])
         # Checkpoints list the actions only if the policy uses some of them.
         own = range(0 if self._box is not None else network.num_actions)
@@ -137,7 +146,8 @@ class Policy:
 
         Args:
             obs: float32 [N, obs_dim], or [obs_dim] for one observation. float64 is converted.
-            deterministic: the most probable action; otherwise one is drawn.
+            deterministic: the most probable action, of values the best one; otherwise one is drawn, of values with
+                probabilities that are their softmax.
             action_mask: bool [N, num_actions], or [num_actions] for one observation, True = allowed; for discrete
                 actions.
             states: float32 [N, state_size], or [state_size] for one observation, of a policy with a memory: zeros at
@@ -193,7 +203,7 @@ class Policy:
         if found != expected:
             hint = ", zeros at the start of an episode" if self.state_size else ""
             raise ValueError(f"states should be {expected}{hint}, got {found}")
-        if states is None or isinstance(self._network, ActorCritic):
+        if states is None or isinstance(self._network, ActorCritic | QNetwork):
             return self._network.outputs(rows)
         before = torch.from_numpy(states).to(self._device)
         outputs, _, after = self._network.sequences(rows, torch.tensor([len(rows)]), before)

@@ -113,7 +113,9 @@ def _check_memory(settings: Any, algorithm: Any) -> None:
     sizes = [obs_dim, *getattr(algorithm, "hidden", ()), num_actions]
     # Actor and critic; weights, gradients and Adam's two moments, of 4 bytes each.
     network = 2 * 16 * sum(a * b for a, b in itertools.pairwise(sizes))
-    needed = row * settings.env.num_envs * algorithm.num_steps + network
+    # Sources of transitions refuse a replay that is too large by themselves.
+    num_steps = getattr(algorithm, "num_steps", 0) or settings.replay.train_freq
+    needed = row * settings.env.num_envs * num_steps + network
     advice = "a smaller --num-envs, or fewer steps or smaller hidden layers of the algorithm"
     check_memory(needed, "this takes at least", advice)
 

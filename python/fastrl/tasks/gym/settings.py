@@ -4,6 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from fastrl.tasks.gym import dqn_presets
 from fastrl.utils.config import Preset, Setting, section
 from fastrl.utils.env_options import EnvOptions
 from fastrl.utils.trust import Reach, imports_environment, passes_import_paths
@@ -48,7 +49,16 @@ PRESETS: dict[str, Preset] = {
             "ppo": _CLASSIC_PPO,
             "async_ppo": _CLASSIC_PPO,
             "impala": {"num_steps": 32},
+            **dqn_presets.CLASSIC,
         },
+    ),
+    "mountain-car": Preset(
+        "for DQN: few transitions are kept, explored for long; the default of MountainCar, on top of classic",
+        dqn_presets.MOUNTAIN_CAR,
+    ),
+    "acrobot": Preset(
+        "for DQN: a minibatch for each step; the default of Acrobot, on top of classic; suits LunarLander too",
+        dqn_presets.ACROBOT,
     ),
     "pendulum": Preset(
         "a short horizon and no entropy bonus; the default of Pendulum, on top of classic",
@@ -81,4 +91,7 @@ def presets_for(env_id: str) -> list[str]:
     """The presets of an environment; further presets override them."""
     if env_id.startswith("Pendulum"):
         return ["classic", "pendulum"]
-    return ["classic"] if env_id.startswith(("CartPole", "Acrobot", "MountainCar-")) else []
+    for prefix, own in {"CartPole": [], "Acrobot": ["acrobot"], "MountainCar-": ["mountain-car"]}.items():
+        if env_id.startswith(prefix):
+            return ["classic", *own]
+    return []
