@@ -12,6 +12,7 @@ from small_runs import learnt, rows_of, settings_of
 from test_evaluation import evaluation_of
 from test_trainer import STEPS, FakeSource, trainer_of
 
+import fastrl
 from fastrl.callbacks import BestCheckpoint, Callback, EarlyStopping, ProgressBar, Run, VideoRecorder
 from fastrl.cli.main import main
 from fastrl.tasks import find
@@ -215,8 +216,9 @@ def test_a_progress_bar(capsys: pytest.CaptureFixture[str]) -> None:
     assert bar._progress is None
 
 
-def test_episodes_are_filmed(tmp_path: Path) -> None:
-    trained(tmp_path / "run", VideoRecorder(64, suffix=".gif"))
+@pytest.mark.parametrize("options", [(), ("--ppo.memory=gru",)], ids=["plain", "memory"])
+def test_episodes_are_filmed(options: tuple[str, ...], tmp_path: Path) -> None:
+    trained(tmp_path / "run", VideoRecorder(64, suffix=".gif"), options=options)
     films = sorted(path.name for path in (tmp_path / "run" / "videos").iterdir())
     assert films == [f"step-{steps:012d}.gif" for steps in (32, 96, 128)]
 
@@ -224,6 +226,29 @@ def test_episodes_are_filmed(tmp_path: Path) -> None:
 def test_what_cannot_be_filmed_is_said_in_one_line() -> None:
     with pytest.raises(TrainError, match="it films policies that learn from rollouts"):
         list(trainer_of(FakeSource(), VideoRecorder()).rows())
+
+
+def test_a_model_takes_callbacks_and_loggers(tmp_path: Path) -> None:
+    class Recorder:
+        steps: ClassVar[list[int]] = []
+        closed = False
+
+        def log(self, row: Any) -> None:
+            self.steps.append(row.steps)
+
+        def close(self) -> None:
+            self.closed = True
+
+    recorder, run = Recorder(), tmp_path / "run"
+    model = fastrl.PPO("CartPole-v1", num_envs=2, num_steps=16, minibatch_size=32, eval_episodes=0)
+    model.learn(320, callbacks=[Watching("update", 3)], loggers=[recorder], run_dir=run)
+    assert model.steps == recorder.steps[-1] == 96 and recorder.closed
+    assert json.loads((run / "summary.json").read_text())["stopped_by"] == "Watching"
+    # Stopped is not done: it goes on.
+    assert model.learn(32).steps == 128
+    with pytest.raises(HookError, match="oh no"):
+        model.learn(64, callbacks=[Broken()])
+    assert model.steps == 160
 
 
 def test_the_view_of_a_run(tmp_path: Path) -> None:

@@ -88,10 +88,12 @@ def _pictures(
     takes, dtype = Actions(env.action_space, squash), obs_rows_of(env).dtype
     draws, log_probs = np.zeros((1, *takes.shape), takes.dtype), np.zeros(1, np.float32)
     nothing = np.zeros(1, np.uint64), np.zeros(1, np.int64)
+    states = np.zeros((1, actor.state_size), np.float32) if actor.state_size else None
     obs, _ = env.reset(seed=seed)
     yield _picture(env)
     for _ in range(episode_steps(env)):
-        actor.act(np.asarray(obs, dtype).reshape(1, -1), *nothing, draws, log_probs, greedy=True)
+        row = np.asarray(obs, dtype).reshape(1, -1)
+        actor.act(row, *nothing, draws, log_probs, states=states, greedy=True)
         [action] = takes.to_envs(draws)
         obs, _, terminated, truncated, _ = env.step(action)
         yield _picture(env)

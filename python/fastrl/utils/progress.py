@@ -23,7 +23,8 @@ _QUIET = {"-h", "--help", "--json", "--print-config"}
 class Progress:
     """Progress of one task, as a context manager.
 
-    On a terminal it is a bar, which is removed at the end; elsewhere it is a line every ``interval`` seconds.
+    On a terminal and in notebooks it is a bar, which is removed at the end; elsewhere it is a line every ``interval``
+    seconds.
 
     Args:
         task: a present participle, such as "evaluating".
@@ -42,7 +43,7 @@ class Progress:
         self._interval = interval
         self._printed_at = time.monotonic()
         self._bar: Bar | None = None
-        if self._console.is_terminal and not self._console.is_dumb_terminal:
+        if self._console.is_jupyter or (self._console.is_terminal and not self._console.is_dumb_terminal):
             self._bar = Bar(
                 SpinnerColumn(),
                 TextColumn(
