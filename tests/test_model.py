@@ -435,6 +435,25 @@ def test_settings_come_from_files_dicts_and_presets(tmp_path: Path) -> None:
     assert model.settings["env"]["options"] == ['map_name="8x8"', "is_slippery=false"]
 
 
+def test_a_replay_goes_on_from_one_training_to_the_next() -> None:
+    model = fastrl.DQN(
+        "CartPole-v1",
+        num_envs=2,
+        capacity=1000,
+        learning_starts=100,
+        collector="sequential",
+        device="cpu",
+        seed=0,
+    )
+    model.learn(300)
+    kept = model._trainer.source.minibatches.replay  # type: ignore[attr-defined]
+    before = len(kept)
+    assert model.learn(200).steps >= 500
+    assert model._trainer.source.minibatches.replay is kept and len(kept) > before  # type: ignore[attr-defined]
+    assert model.predict(np.zeros(4, np.float32))[0] in (0, 1)
+    assert model.evaluate(2)[0] > 0
+
+
 def test_agents_of_traffic_learn_and_act_together(tmp_path: Path) -> None:
     model = fastrl.IPPO(
         "fastrl/coop-highway-v0",

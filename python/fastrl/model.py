@@ -249,8 +249,8 @@ class Model:
         trainer = self._task.make_trainer(settings, console)
         trainer.callbacks.extend(callbacks)
         if before.steps:
-            trainer.load_state_dict(before.state_dict())
             trainer.take_over(before)
+            trainer.load_state_dict(before.state_dict())
         elif settings.run.init_from is not None:
             load_weights(trainer, settings, self._task, console)
         return trainer

@@ -299,7 +299,8 @@ class Task(ABC):
             ValueError, KeyError: they do not belong together.
         """
         algorithm = find(settings.run.algo)
-        if "collector" in state["source"]:
+        # Frames of images come from actors that are no collector.
+        if algorithm.learns_from != "multi_agent_rollouts" and "collector" in state["source"]:
             check_num_envs(state["source"], self.num_envs(settings))
         algorithm.check_state(self.algorithm_settings(settings), state["learner"])
 
