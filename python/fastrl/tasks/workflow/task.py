@@ -94,7 +94,7 @@ class WorkflowTask(Task):
 
     def check_state(self, state: Mapping[str, Any], settings: Any) -> None:
         learner, inner = state["learner"], settings.inner
-        PPO.check_state(inner, learner["ppo"])
+        PPO.check_state(inner.ppo(settings.env.episode_length), learner["ppo"])
         if len(learner["numbers"]) != inner.episodes_per_update:
             raise ValueError(
                 f"{inner.episodes_per_update:,} environments are claimed, the state is of {len(learner['numbers']):,}"
