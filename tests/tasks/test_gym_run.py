@@ -67,11 +67,6 @@ class ImagesOnly(PPO):
     obs_kinds = frozenset({"image"})
 
 
-class Wide(gymnasium.Env[Any, Any]):
-    observation_space = gymnasium.spaces.Box(0, 255, (150, 150, 3))
-    action_space = gymnasium.spaces.Discrete(2)
-
-
 def training_of(*options: str, console: Console | None = None) -> Trainer:
     # Not the presets of CartPole, whose numbers of environments and epochs are others.
     return trainer_of("gym", *options_of(*options), console=console)
@@ -306,10 +301,6 @@ def test_staleness_is_measured_and_bounded(monkeypatch: pytest.MonkeyPatch) -> N
         (["--env=space_cases:Talk"], "observations should be a Box, Discrete,"),
         (["--env=space_cases:Words"], "actions should be Discrete,"),
         (["--env=ALE/Pinball-v5"], "to learn Atari games use fastrl-train ALE/Pinball-v5"),
-        (
-            ["--env=test_gym_run:Wide"],
-            "observations have 67,500 numbers each, the most that a compiled network takes is 65,536",
-        ),
         (
             ["--env=test_gym_run:Path"],
             "should make a gymnasium.Env, got a PosixPath without observation_space",
