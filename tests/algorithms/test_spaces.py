@@ -142,7 +142,8 @@ def test_resumes_exactly(kind, env, settings):
         ("CartPole-v1", {"shared_trunk": True}, EncodedPolicy),
         ("CartPole-v1", {"layer_norm": True}, EncodedPolicy),
         ("CartPole-v1", {"dropout": 0.1}, EncodedPolicy),
-        (DIALS, {}, EncodedPolicy),
+        (DIALS, {}, ActorCritic),
+        (DIALS, {"dropout": 0.2}, EncodedPolicy),
         (CARDS, {}, EncodedPolicy),
         ("CartPole-v1", {"network": "own_networks:Net"}, OwnPolicy),
     ],
@@ -152,7 +153,9 @@ def test_chooses_the_network(env, settings, expected):
 
 
 def test_only_images_share_layers_by_default():
-    shared = {env: Run("ppo", env).algorithm.policy.critic_trunk is None for env in (CARDS, DIALS)}
+    shared = {
+        env: Run("ppo", env, layer_norm=True).algorithm.policy.critic_trunk is None for env in (CARDS, DIALS)
+    }
     assert shared == {CARDS: True, DIALS: False}
 
 
