@@ -21,7 +21,7 @@ from fastrl.envs.viewer import View
 
 
 class MultiAgentVectorEnv:
-    """K environments of a compiled simulator with at most A agents each.
+    """K environments with at most A agents each, of a compiled simulator or of `fastrl.envs.adapters.parallel`.
 
     Arrays are flat: observations float32 [K*A, D], rewards float32 (or float64) [K*A], terminations, truncations and
     alive bool [K*A]. `alive` marks the agents that act next. Where an agent was not alive before a step, its action is
@@ -87,12 +87,18 @@ class MultiAgentVectorEnv:
     ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
         """Starts new episodes in the environments of `reset_mask` [K], in all without it. Returns observations
         [K, A, D] and alive [K, A] of all environments; those that are not reset keep their episodes."""
-        obs = np.empty(self._obs_shape, np.float32)
-        alive = np.empty(self._size, np.bool_)
-        if reset_mask is not None:
-            self._native.observe(obs, alive)
+        if reset_mask is None:
+            obs, alive = np.empty(self._obs_shape, np.float32), np.empty(self._size, np.bool_)
+        else:
+            obs, alive = self.observe()
         self.reset_into(obs, alive, seed=seed, reset_mask=reset_mask)
         return self._per_agent(obs), self._per_agent(alive)
+
+    def observe(self) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+        """The present observations float32 [K*A, D] and alive bool [K*A]; changes nothing."""
+        obs, alive = np.empty(self._obs_shape, np.float32), np.empty(self._size, np.bool_)
+        self._native.observe(obs, alive)
+        return obs, alive
 
     def reset_into(
         self,

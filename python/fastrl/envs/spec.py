@@ -24,6 +24,13 @@ Factory = Callable[..., gymnasium.Env[Any, Any]]
 _PARTS = ("observation_space", "action_space", "reset", "step")
 
 
+def is_parallel(env: Any) -> bool:
+    """True for an object with the interface of PettingZoo's ``ParallelEnv``."""
+    return all(hasattr(env, name) for name in (*_PARTS, "possible_agents")) and callable(
+        env.observation_space
+    )
+
+
 class ElsewhereError(ValueError):
     """One process can build an environment and another one cannot; the message ends with what to do."""
 
@@ -133,6 +140,20 @@ class EnvSpec:
             )
         return env
 
+    def build_object(self) -> Any:
+        """What the factory makes, unchecked, such as a parallel environment of PettingZoo.
+
+        Raises:
+            ValueError: there is no such factory.
+            Any error of the factory.
+        """
+        factory = self._factory()
+        if factory is None:
+            raise ValueError(
+                f"env: expected the import path of a function, my_module:make_env, got {self.id!r}"
+            )
+        return factory(**self.options)
+
     def _build(self, num_envs: int | None) -> Any:
         factory = self._factory()
         if factory is not None:
@@ -140,6 +161,11 @@ class EnvSpec:
             if "num_envs" not in options and _has_parameter(factory, "num_envs"):
                 options["num_envs"] = 1 if num_envs is None else num_envs
             made = factory(**options)
+            if is_parallel(made):
+                raise ValueError(
+                    f"env: {self.id} makes a PettingZoo ParallelEnv, which ippo, mappo and reinforce train (--algo"
+                    " mappo); this takes a gymnasium.Env"
+                )
             lacks = [name for name in _PARTS if not hasattr(made, name)]
             if lacks:
                 raise ValueError(

@@ -11,6 +11,7 @@ import functools
 import importlib
 import pkgutil
 import re
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -92,6 +93,8 @@ def load_saved(run: Path) -> tuple[str, Any]:
 def task_for(env_id: str, algo: str | None = None) -> str | None:
     """The name of the task that trains on an environment, by the most specific pattern; None for other words.
 
+    A factory whose module has imported PettingZoo is called once, to see whether it makes a parallel environment.
+
     Args:
         algo: an algorithm that the task must take; None: any.
 
@@ -113,7 +116,27 @@ def task_for(env_id: str, algo: str | None = None) -> str | None:
 
         algorithm = find_algorithm(algo)
         fitting = [(length, name) for length, name in fitting if find(name).takes(algorithm)]
+    elif ":" in env_id and env_id not in tasks() and _makes_parallel(env_id):
+        return "pettingzoo"
     return max(fitting)[1] if fitting else None
+
+
+def _makes_parallel(env_id: str) -> bool:
+    """True if a factory's module uses PettingZoo, and the factory makes a parallel environment without options."""
+    from fastrl.envs.spec import EnvSpec, is_parallel
+
+    spec = EnvSpec(env_id)
+    try:
+        importlib.import_module(env_id.partition(":")[0])
+        if "pettingzoo" not in sys.modules:
+            return False
+        env = spec.build_object()
+        found = is_parallel(env)
+        env.close()
+    except Exception:
+        # The task of Gymnasium's environments reports what is wrong.
+        return False
+    return found
 
 
 def named_tasks() -> list[str]:
