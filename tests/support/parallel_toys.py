@@ -60,8 +60,9 @@ class Leavers(ParallelEnv[str, Any, Any]):
         self.agents = [agent for agent in actions if not (terminations[agent] or truncations[agent])]
         if self.t == 2 and not over:
             self.agents.append("late")
+            rewards["late"], terminations["late"], truncations["late"] = 0.0, False, False
         observations = {agent: self._observe(agent) for agent in [*actions, *set(self.agents) - set(actions)]}
-        return observations, rewards, terminations, truncations, {agent: {} for agent in actions}
+        return observations, rewards, terminations, truncations, {agent: {} for agent in observations}
 
     def _reward(self, agent: str, action: Any) -> float:
         hidden = self.hidden[agent]

@@ -202,9 +202,12 @@ def test_every_setting_of_text_or_a_path_is_marked_or_listed_as_harmless() -> No
         *((task, "run.init_from") for task in tasks()),
         ("traffic", "env.id"),  # of fastrl's own, from a fixed list
         ("traffic", "env.options"),  # literals for compiled environments
-        ("traffic", "ippo.policies"),  # any names
-        ("traffic", "mappo.policies"),
-        ("traffic", "reinforce.policies"),
+        # Any names.
+        *(
+            (task, f"{name}.policies")
+            for task in ("traffic", "pettingzoo")
+            for name in ("ippo", "mappo", "reinforce")
+        ),
         ("cage2", "env.red_agent"),  # three names
         ("cage2-workflow", "env.red_agent"),
         ("cage2-workflow", "search.workflow"),  # five names
