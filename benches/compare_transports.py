@@ -210,11 +210,12 @@ def command(prog: str, arguments: list[str]) -> int:
     """Compares transports of experience from actors to a learner; returns the exit code."""
     options = make_parser(prog).parse_args(arguments)
     layers = [check(CONFIG_TYPE, SETTINGS, "defaults"), read_arguments(CONFIG_TYPE, options)]
-    env_id = build(CONFIG_TYPE, *layers).env.id
+    settings = build(CONFIG_TYPE, *layers)
+    env_id = settings.env.id
     import_from_here(env_id)
     if env_id != SETTINGS["env"]["id"]:
         layers[0] = {key: value for key, value in layers[0].items() if not key.startswith("env.")}
-        layers = [TASK.preset_values(CONFIG_TYPE, name) for name in TASK.default_presets(env_id)] + layers
+        layers = [TASK.preset_values(CONFIG_TYPE, name) for name in TASK.default_presets(settings)] + layers
     settings = build(CONFIG_TYPE, *layers)
     try:
         with Progress("measuring", options.rounds * len(TRANSPORTS)) as progress:

@@ -32,9 +32,17 @@ RUNS = (
     "CartPole-v1 --preset smoke --algo impala --collector sequential --run.eval-episodes 0",
     "Pendulum-v1 --preset pendulum --total-timesteps 8000 --collector sequential --run.eval-episodes 0",
     "fastrl.tasks.gym.task:TASK --env fastrl/Cage2-v0 --preset smoke --collector native --run.eval-episodes 0",
-    "traffic --preset fast --total-episodes 60 --algo mappo",
-    "traffic --preset fast --total-episodes 60 --algo ippo",
-    "traffic --preset fast --total-episodes 60 --algo reinforce",
+    # As the presets were once.
+    *(
+        f"traffic --preset fast --total-episodes 60 --algo {name} --num-envs 4 --{name}.critic-epochs {epochs}"
+        f" --{name}.minibatch-size 8192 --{name}.lr-schedule step --{name}.entropy-coef 0.01"
+        f" --{name}.final-entropy-coef 0.001{more}"
+        for name, epochs, more in (
+            ("mappo", 2, " --mappo.num-epochs 2"),
+            ("ippo", 2, " --ippo.num-epochs 2"),
+            ("reinforce", 4, ""),
+        )
+    ),
     "traffic --preset ring --total-episodes 64",
     "fastrl/Catch-v0 --total-timesteps 4000 --run.eval-episodes 0 --collect.deterministic",
     "fastrl/Catch-v0 --total-timesteps 3001 --preset toy --run.eval-episodes 0 --collect.deterministic --dqn.noisy",

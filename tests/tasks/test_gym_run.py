@@ -29,7 +29,7 @@ from fastrl.collectors.saved_state import unpacked
 from fastrl.collectors.sequential import SequentialCollector
 from fastrl.rollout.fragment import Fragment
 from fastrl.tasks import find
-from fastrl.tasks.gym.settings import PRESETS, presets_for
+from fastrl.tasks.gym.presets import PRESETS, presets_for
 from fastrl.training.checkpoint import find_checkpoint, load_newest, save_checkpoint
 from fastrl.training.rollouts import FailurePrinter
 from fastrl.training.trainer import Trainer
@@ -472,9 +472,27 @@ def test_presets_are_settings() -> None:
     for algorithm in ALGORITHMS:
         for name in PRESETS:
             task.preset_values(task.settings_type(algorithm), name)
-    assert presets_for("CartPole-v1") == ["classic"]
-    assert presets_for("Pendulum-v1") == ["classic", "pendulum"]
-    assert presets_for("fastrl/Cage2-v0") == []
+    assert presets_for("CartPole-v1") == ("classic",)
+    assert presets_for("Pendulum-v1") == ("classic", "pendulum")
+    assert presets_for("fastrl/Cage2-v0") == ()
+    assert presets_for("BipedalWalkerHardcore-v3") == ("bipedal-walker-hardcore",)
+    assert presets_for("my_module:make_env") is None
+
+
+@pytest.mark.parametrize(
+    ("env_id", "preset"),
+    [
+        ("space_envs:Cards", "images"),
+        ("space_envs:Dials", "discrete"),
+        ("MountainCarContinuous-v0", "continuous"),
+        ("toys:no_such_env", "discrete"),
+    ],
+)
+def test_an_environment_without_presets_gets_those_of_its_kind(env_id: str, preset: str) -> None:
+    task = find("gym")
+    assert task.default_presets(task.make_settings({"env.id": env_id})) == (preset,)
+    values = task.preset_values(task.settings_type("ppo"), preset)
+    assert task.make_settings({"env.id": env_id}).ppo.num_steps == values["ppo.num_steps"]
 
 
 @pytest.mark.parametrize(("collector", "number"), [("executor", signal.SIGHUP), ("ray", signal.SIGTERM)])

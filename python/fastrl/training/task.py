@@ -69,8 +69,8 @@ class Task(ABC):
 
     spec: EnvSpec | None = None
 
-    def default_presets(self, env_id: str) -> Sequence[str]:
-        """Presets of an environment; further presets override them."""
+    def default_presets(self, settings: Any) -> Sequence[str]:
+        """Presets of the environment that settings name; further presets override them."""
         return ()
 
     def settings_type(self, algorithm: str) -> type[Any]:
@@ -174,8 +174,8 @@ class Task(ABC):
         layers = [] if preset is None else [self.preset_values(config_type, preset)]
         values = from_file(config_type, self._tables_in(tree, source), source, trust=trust, named=changes)
         layers = [with_one_goal(layer) for layer in (*layers, values, changes)]
-        env_id = getattr(build(config_type, *layers).env, "id", "")
-        own = [with_one_goal(self.preset_values(config_type, name)) for name in self.default_presets(env_id)]
+        names = self.default_presets(build(config_type, *layers))
+        own = [with_one_goal(self.preset_values(config_type, name)) for name in names]
         return build(config_type, *own, *layers)
 
     def _tables_in(self, tree: Mapping[str, Any], source: str) -> dict[str, Any]:

@@ -3,13 +3,16 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from gymnasium.spaces import Box
 from gymnasium.vector import VectorEnv
 
 from fastrl.algorithms import find
 from fastrl.envs import contract
+from fastrl.envs.rows import ObsRows
 from fastrl.envs.spec import EnvSpec
 from fastrl.tasks import gym
-from fastrl.tasks.gym.settings import PRESETS, EnvConfig, presets_for
+from fastrl.tasks.gym.presets import PRESETS, Kind, presets_for
+from fastrl.tasks.gym.settings import EnvConfig
 from fastrl.training.checkpoint import CheckpointError
 from fastrl.training.episodes import (
     build_any,
@@ -37,8 +40,25 @@ class GymTask(Task):
             f"  {prog} CartPole-v1 --collector executor --algo ppo --n-workers auto"
         )
 
-    def default_presets(self, env_id: str) -> Sequence[str]:
-        return presets_for(env_id)
+    def default_presets(self, settings: Any) -> Sequence[str]:
+        names = presets_for(settings.env.id)
+        return (self._kind(settings),) if names is None else names
+
+    def _kind(self, settings: Any) -> Kind:
+        """The kind of the environment, which is built for that; of one that cannot be built, "discrete"."""
+        try:
+            spec = self.env_spec(settings).as_rows()
+            env = build_any(spec, self.num_envs(settings))
+            obs_space, action_space = spaces_of(env)
+            if isinstance(env, VectorEnv):
+                spec.close_vector(env)
+            else:
+                contract.close(env)
+        except Exception:  # the trainer builds it again, and says what is wrong
+            return "discrete"
+        if ObsRows(obs_space).kind != "vector":
+            return "images"
+        return "continuous" if isinstance(action_space, Box) else "discrete"
 
     def env_spec(self, settings: Any) -> EnvSpec:
         return self.spec or EnvSpec(settings.env.id, parse_options(settings.env.options))

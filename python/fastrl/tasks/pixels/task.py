@@ -46,8 +46,8 @@ class PixelsTask(Task):
             tables |= {"replay": ReplayConfig(), "collect": ActorConfig()}
         return tables
 
-    def default_presets(self, env_id: str) -> Sequence[str]:
-        return (preset_for(env_id),)
+    def default_presets(self, settings: Any) -> Sequence[str]:
+        return (preset_for(settings.env.id),)
 
     def env_spec(self, settings: Any) -> EnvSpec:
         env: EnvConfig = settings.env

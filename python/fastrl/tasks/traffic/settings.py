@@ -11,9 +11,11 @@ from fastrl.training.multi_agent import Difficulty
 from fastrl.utils.config import ConfigError, Preset, Setting, section
 from fastrl.utils.env_options import EnvOptions, parse_options
 
-# Updates that the default number of environments aims at, and the most environments that it chooses; the latter also
-# for a simulation that runs while its agents are trained.
-_UPDATES = 30
+# Updates that the default number of environments leaves room for, and the least and the most environments that it
+# chooses; the latter also for a simulation that runs while its agents are trained. Runs of a few hundred episodes need
+# many updates more than they need large ones.
+_UPDATES = 128
+_MIN_ENVS = 2
 _MAX_ENVS = 128
 _MAX_ENVS_ONLINE = 8
 
@@ -117,15 +119,15 @@ _SECONDS = {"fastrl/coop-highway-v0": 40.0, "fastrl/coop-merge-v0": 60.0, "fastr
 
 
 def choose_num_envs(steps: int, num_steps: int, *, online: bool) -> int:
-    """The number of environments for a run: a power of two, for about as many updates as ``_UPDATES``.
+    """The number of environments for a run: a power of two, the largest that leaves room for ``_UPDATES`` updates.
 
     Args:
         steps: environment steps of the run.
         num_steps: steps of each environment between updates.
         online: the simulation runs in a process of its own.
     """
-    fitting = steps / (_UPDATES * num_steps)
-    return min(2 ** math.ceil(math.log2(max(fitting, 2))), _MAX_ENVS_ONLINE if online else _MAX_ENVS)
+    fitting = max(steps / (_UPDATES * num_steps), _MIN_ENVS)
+    return min(2 ** math.floor(math.log2(fitting)), _MAX_ENVS_ONLINE if online else _MAX_ENVS)
 
 
 def step_seconds(config: EnvConfig) -> float:
@@ -181,24 +183,39 @@ def _learning(algorithms: Sequence[str], **values: Any) -> dict[str, Mapping[str
     return dict.fromkeys(algorithms, values)
 
 
+_FEW_EPISODES = {
+    "num_steps": 32,
+    "lr_schedule": "linear",
+    "entropy_coef": 0.03,
+    "final_entropy_coef": 0.0,
+}
+
+
 def _preset(description: str, vehicles: int, episodes: int) -> Preset:
-    # Short rollouts: more updates in few episodes, and less memory.
     return Preset(
         f"{vehicles} vehicles, {episodes} episodes: {description}",
-        {
-            "run": {"total_episodes": episodes},
-            "env": {"vehicles": vehicles},
-            **_learning(("ippo", "mappo", "reinforce"), num_steps=32),
-        },
+        {"run": {"total_episodes": episodes}, "env": {"vehicles": vehicles}},
     )
 
 
 PRESETS: dict[str, Preset] = {
     "fast": _preset("to see that everything works", 4, 100),
     "stable": _preset("a longer run with more vehicles", 6, 200),
-    "performance": _preset("the run that benchmarks measure; with 5,000 episodes they drive well", 8, 300),
+    "performance": _preset("the run that benchmarks measure", 8, 300),
     "large-scale": _preset("a first look at many vehicles", 10, 100),
     "mega-scale": _preset("as many as fill the road", 12, 500),
+    # Runs have hundreds to thousands of episodes of 40 to 60 decisions. Short rollouts and small minibatches make
+    # thousands of gradient steps of that; exploration and learning rate end at 0, so that the last policies are
+    # the best.
+    "few-episodes": Preset(
+        "many gradient steps from few episodes; the default of every environment but fastrl/ring-v0",
+        {
+            **_learning(
+                ("ippo", "mappo"), **_FEW_EPISODES, num_epochs=8, critic_epochs=8, minibatch_size=256
+            ),
+            "reinforce": {**_FEW_EPISODES, "critic_epochs": 8},
+        },
+    ),
     # An action holds for a second: the effect of a tenth of a second is lost in noise. An agent that is
     # rewarded for driving evenly dissolves the wave by that alone; with wide exploration it would first learn to drive
     # like a human. Late in a run some policies fail on the most crowded rings: evaluations are as frequent as ends of
@@ -249,3 +266,8 @@ PRESETS: dict[str, Preset] = {
         },
     ),
 }
+
+
+def presets_for(env_id: str) -> list[str]:
+    """The presets of an environment; further presets override them."""
+    return [] if env_id == RING else ["few-episodes"]

@@ -23,6 +23,7 @@ from fastrl.tasks.traffic.settings import (
     environment_options,
     episode_steps,
     full_traffic,
+    presets_for,
     step_seconds,
 )
 from fastrl.training.callbacks import Callback
@@ -69,6 +70,9 @@ class TrafficTask(Task):
     tables = {"curriculum": CurriculumConfig(), "online": OnlineConfig()}  # noqa: RUF012
     presets = PRESETS
     learns_from = ("multi_agent_rollouts",)
+
+    def default_presets(self, settings: Any) -> Sequence[str]:
+        return presets_for(settings.env.id)
 
     def resolve_defaults(self, settings: Any) -> Any:
         env: EnvConfig = settings.env

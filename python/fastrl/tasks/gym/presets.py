@@ -1,0 +1,313 @@
+"""Presets of environments of Gymnasium: by kind of space, and by id.
+
+Sources of the numbers:
+
+- RL-Zoo: rl-baselines3-zoo, ``hyperparams/ppo.yml``, commit 22e3ff2 (April 2026), tuned for Stable-Baselines3.
+- CleanRL: ``ppo_continuous_action.py`` and ``ppo_atari.py``.
+
+Theirs become ours as follows. Our value loss is half a mean square, as CleanRL's: ``value_coef`` is twice RL-Zoo's
+``vf_coef``. Our deviations are in units of half the range of an action: ``initial_log_std`` is RL-Zoo's less the
+logarithm of that half, 0.4 for Humanoid and 3 for InvertedPendulum. ``lin_x`` is a learning rate that ends at 0; others
+are constant. ``normalize`` is ``normalize_obs`` and ``normalize_returns``. Clip ranges stay constant. State-dependent
+exploration (``use_sde``) and initial weights that are not orthogonal have no counterpart.
+"""
+
+import fnmatch
+from typing import Any, Literal
+
+from fastrl.utils.config import Preset
+
+Kind = Literal["discrete", "continuous", "images"]
+"""Kinds of environments: with images in observations; else by actions, of a Box or others."""
+
+
+def _ppo(**values: Any) -> dict[str, Any]:
+    """Tables of PPO and asynchronous PPO, which have the same hyper-parameters."""
+    return {"ppo": values, "async_ppo": values}
+
+
+def _constant(learning_rate: float, entropy_coef: float = 0.0) -> dict[str, float]:
+    """A learning rate and a weight of entropy that do not change."""
+    return {
+        "learning_rate": learning_rate,
+        "final_learning_rate": learning_rate,
+        "entropy_coef": entropy_coef,
+        "final_entropy_coef": entropy_coef,
+    }
+
+
+_NO_ENTROPY = {"entropy_coef": 0.0, "final_entropy_coef": 0.0}
+_NORMALIZED = {"normalize_obs": True, "normalize_returns": True}
+
+# What Stable-Baselines3 does where RL-Zoo says nothing.
+_SB3 = {
+    "num_steps": 2048,
+    "minibatch_size": 64,
+    "num_epochs": 10,
+    "gamma": 0.99,
+    "gae_lambda": 0.95,
+    "clip_range": 0.2,
+    "value_coef": 1.0,
+    "max_grad_norm": 0.5,
+    "hidden": [64, 64],
+    "activation": "tanh",
+    "normalize_obs": False,
+    "normalize_returns": False,
+    **_constant(3e-4),
+}
+# Networks of RL-Zoo's tuned MuJoCo tasks.
+_WIDE = {"hidden": [256, 256], "activation": "relu", "initial_log_std": -2.0}
+
+
+def _zoo(description: str, total_timesteps: int, num_envs: int, **values: Any) -> Preset:
+    """A preset of RL-Zoo: `_SB3` with other values."""
+    return Preset(
+        f"{description}, as RL-Zoo",
+        {
+            "run": {"total_timesteps": total_timesteps},
+            "env": {"num_envs": num_envs},
+            **_ppo(**{**_SB3, **values}),
+        },
+    )
+
+
+def _mujoco(name: str, *, total_timesteps: int = 1_000_000, num_envs: int = 1, **values: Any) -> Preset:
+    return _zoo(f"MuJoCo's {name}", total_timesteps, num_envs, **{"num_steps": 512, **_NORMALIZED, **values})
+
+
+_CLASSIC_PPO = {
+    "num_steps": 128,
+    "minibatch_size": 256,
+    "num_epochs": 8,
+    "learning_rate": 2e-3,
+    "gamma": 0.99,
+}
+_SMOKE_PPO = {"num_steps": 64, "minibatch_size": 256, "hidden": [32, 32]}
+
+_DISCRETE_PPO = {
+    **_SB3,
+    **_NORMALIZED,
+    "num_steps": 256,
+    "final_learning_rate": 0.0,
+    "entropy_coef": 0.01,
+}
+_CONTINUOUS_PPO = {
+    **_SB3,
+    **_NORMALIZED,
+    "num_steps": 512,
+    "value_coef": 0.5,
+    "final_learning_rate": 0.0,
+}
+_IMAGES_PPO = {
+    "num_steps": 128,
+    "minibatch_size": 256,
+    "num_epochs": 4,
+    "learning_rate": 2.5e-4,
+    "final_learning_rate": 0.0,
+    "entropy_coef": 0.01,
+    "final_entropy_coef": 0.01,
+    "clip_range": 0.1,
+    "hidden": [512],
+}
+
+PRESETS: dict[str, Preset] = {
+    "discrete": Preset(
+        "the default of environments with discrete actions that have no other",
+        {
+            "env": {"num_envs": 8},
+            **_ppo(**_DISCRETE_PPO),
+            "impala": {"num_steps": 32, "normalize_obs": True},
+        },
+    ),
+    "continuous": Preset(
+        "the default of environments with continuous actions that have no other, as CleanRL",
+        {
+            "env": {"num_envs": 4},
+            **_ppo(**_CONTINUOUS_PPO),
+            "impala": {"num_steps": 32, "normalize_obs": True, **_NO_ENTROPY, "initial_log_std": -0.5},
+        },
+    ),
+    "images": Preset(
+        "the default of environments with images that have no other, as CleanRL",
+        {
+            "env": {"num_envs": 8},
+            **_ppo(**_IMAGES_PPO),
+            "impala": {"num_steps": 32, "hidden": [256], "learning_rate": 6e-4},
+        },
+    ),
+    "classic": Preset(
+        "small networks, short rollouts; the default of CartPole and Pendulum",
+        {"env": {"num_envs": 16}, **_ppo(**_CLASSIC_PPO), "impala": {"num_steps": 32}},
+    ),
+    "pendulum": Preset(
+        "a short horizon and no entropy bonus; the default of Pendulum, on top of classic",
+        {
+            **_ppo(gamma=0.9, learning_rate=1e-3, **_NO_ENTROPY),
+            "impala": {
+                "num_steps": 16,
+                "gamma": 0.9,
+                "learning_rate": 5e-4,
+                **_NO_ENTROPY,
+                "initial_log_std": -0.5,
+            },
+        },
+    ),
+    "acrobot": _zoo("Acrobot", 1_000_000, 16, **_NORMALIZED, num_steps=256, num_epochs=4, gae_lambda=0.94),
+    "mountain-car": _zoo(
+        "MountainCar", 1_000_000, 16, **_NORMALIZED, num_steps=16, num_epochs=4, gae_lambda=0.98
+    ),
+    "lunar-lander": _zoo(
+        "LunarLander, discrete and continuous",
+        1_000_000,
+        16,
+        num_steps=1024,
+        num_epochs=4,
+        gamma=0.999,
+        gae_lambda=0.98,
+        **_constant(3e-4, entropy_coef=0.01),
+    ),
+    "bipedal-walker": _zoo("BipedalWalker", 5_000_000, 32, **_NORMALIZED, gamma=0.999, clip_range=0.18),
+    "bipedal-walker-hardcore": _zoo(
+        "BipedalWalkerHardcore",
+        100_000_000,
+        16,
+        **_NORMALIZED,
+        **{**_constant(2.5e-4, entropy_coef=0.001), "final_learning_rate": 0.0},
+    ),
+    "half-cheetah": _mujoco(
+        "HalfCheetah",
+        **_WIDE,
+        num_epochs=20,
+        gamma=0.98,
+        gae_lambda=0.92,
+        clip_range=0.1,
+        max_grad_norm=0.8,
+        value_coef=1.162,
+        **_constant(2.0633e-5, entropy_coef=4.01762e-4),
+    ),
+    "hopper": _mujoco(
+        "Hopper",
+        **_WIDE,
+        minibatch_size=32,
+        num_epochs=5,
+        gamma=0.999,
+        gae_lambda=0.99,
+        max_grad_norm=0.7,
+        value_coef=1.671,
+        **_constant(9.80828e-5, entropy_coef=2.29519e-3),
+    ),
+    "walker": _mujoco(
+        "Walker2d",
+        minibatch_size=32,
+        num_epochs=20,
+        clip_range=0.1,
+        max_grad_norm=1.0,
+        value_coef=1.744,
+        **_constant(5.05041e-5, entropy_coef=5.85045e-4),
+    ),
+    "humanoid": _mujoco(
+        "Humanoid",
+        total_timesteps=10_000_000,
+        **{**_WIDE, "initial_log_std": -1.08},
+        minibatch_size=256,
+        num_epochs=5,
+        gamma=0.95,
+        gae_lambda=0.9,
+        clip_range=0.3,
+        max_grad_norm=2.0,
+        value_coef=0.864,
+        **_constant(3.56987e-5, entropy_coef=2.38306e-3),
+    ),
+    "humanoid-standup": _mujoco(
+        "HumanoidStandup",
+        total_timesteps=10_000_000,
+        **{**_WIDE, "initial_log_std": -1.08},
+        minibatch_size=32,
+        num_epochs=20,
+        gae_lambda=0.9,
+        clip_range=0.3,
+        max_grad_norm=0.7,
+        value_coef=0.862,
+        **_constant(2.55673e-5, entropy_coef=3.62109e-6),
+    ),
+    "swimmer": _mujoco(
+        "Swimmer",
+        num_envs=4,
+        num_steps=1024,
+        minibatch_size=256,
+        gamma=0.9999,
+        gae_lambda=0.98,
+        **_constant(6e-4),
+    ),
+    "reacher": _mujoco(
+        "Reacher",
+        minibatch_size=32,
+        num_epochs=5,
+        gamma=0.9,
+        gae_lambda=1.0,
+        clip_range=0.3,
+        max_grad_norm=0.9,
+        value_coef=1.901,
+        **_constant(1.04019e-4, entropy_coef=7.52585e-8),
+    ),
+    "inverted-pendulum": _mujoco(
+        "InvertedPendulum",
+        num_steps=32,
+        num_epochs=5,
+        gamma=0.999,
+        gae_lambda=0.9,
+        clip_range=0.4,
+        max_grad_norm=0.3,
+        value_coef=0.396,
+        initial_log_std=-1.1,
+        **_constant(2.22425e-4, entropy_coef=1.37976e-7),
+    ),
+    "inverted-double-pendulum": _mujoco(
+        "InvertedDoublePendulum",
+        num_steps=128,
+        minibatch_size=128,
+        gamma=0.98,
+        gae_lambda=0.8,
+        clip_range=0.4,
+        value_coef=1.392,
+        **_constant(1.55454e-4, entropy_coef=1.05057e-6),
+    ),
+    "minigrid": _zoo("MiniGrid", 1_000_000, 8, **_NORMALIZED, num_steps=128, **_constant(2.5e-4)),
+    "smoke": Preset(
+        "a few seconds, to see that everything works",
+        {
+            "run": {"total_timesteps": 20_000, "eval_episodes": 5},
+            "env": {"num_envs": 4},
+            **_ppo(**_SMOKE_PPO),
+        },
+    ),
+}
+
+# Presets by patterns of ids; the first that fits.
+_BY_ID: tuple[tuple[str, tuple[str, ...]], ...] = (
+    # The defaults of the settings are CAGE 2's.
+    ("fastrl/Cage2*", ()),
+    ("CartPole-*", ("classic",)),
+    ("Pendulum-*", ("classic", "pendulum")),
+    ("Acrobot-*", ("acrobot",)),
+    ("MountainCar-*", ("mountain-car",)),
+    ("LunarLander*", ("lunar-lander",)),
+    ("BipedalWalkerHardcore-*", ("bipedal-walker-hardcore",)),
+    ("BipedalWalker-*", ("bipedal-walker",)),
+    ("HalfCheetah-*", ("half-cheetah",)),
+    ("Hopper-*", ("hopper",)),
+    ("Walker2d-*", ("walker",)),
+    ("HumanoidStandup-*", ("humanoid-standup",)),
+    ("Humanoid-*", ("humanoid",)),
+    ("Swimmer-*", ("swimmer",)),
+    ("Reacher-*", ("reacher",)),
+    ("InvertedPendulum-*", ("inverted-pendulum",)),
+    ("InvertedDoublePendulum-*", ("inverted-double-pendulum",)),
+    ("MiniGrid-*", ("minigrid",)),
+)
+
+
+def presets_for(env_id: str) -> tuple[str, ...] | None:
+    """The presets of an environment by its id, a later one on top of the one before; None: it has none, and its spaces
+    decide."""
+    return next((names for pattern, names in _BY_ID if fnmatch.fnmatchcase(env_id, pattern)), None)
