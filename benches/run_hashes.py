@@ -32,7 +32,7 @@ RUNS = (
     "CartPole-v1 --preset smoke --algo impala --collector sequential --run.eval-episodes 0",
     "Pendulum-v1 --preset pendulum --total-timesteps 8000 --collector sequential --run.eval-episodes 0",
     "fastrl.tasks.gym.task:TASK --env fastrl/Cage2-v0 --preset smoke --collector native --run.eval-episodes 0",
-    # As the presets were once.
+    # With the settings that these hashes were first taken with.
     *(
         f"traffic --preset fast --total-episodes 60 --algo {name} --num-envs 4 --{name}.critic-epochs {epochs}"
         f" --{name}.minibatch-size 8192 --{name}.lr-schedule step --{name}.entropy-coef 0.01"
