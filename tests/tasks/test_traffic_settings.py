@@ -77,7 +77,7 @@ def test_algorithms_of_a_family_share_the_values_of_presets() -> None:
 def test_all_environments_but_the_ring_learn_from_few_episodes() -> None:
     for env_id in ("fastrl/coop-highway-v0", "fastrl/coop-merge-v0"):
         it = TASK.make_settings({"env.id": env_id})
-        assert (it.ippo.num_epochs, it.ippo.minibatch_size, it.ippo.final_entropy_coef) == (8, 256, 0)
+        assert (it.ippo.num_epochs, it.ippo.minibatch_size, it.ippo.final_entropy_coef) == (4, 256, 0)
     assert TASK.make_settings({"env.id": RING}).ippo == type(it.ippo)()
     # A preset that is named comes on top.
     assert preset("few-episodes").ippo == preset("performance").ippo

@@ -191,18 +191,25 @@ _FEW_EPISODES = {
 }
 
 
-def _preset(description: str, vehicles: int, episodes: int) -> Preset:
+def _preset(description: str, vehicles: int, episodes: int, **learning: Any) -> Preset:
     return Preset(
         f"{vehicles} vehicles, {episodes} episodes: {description}",
-        {"run": {"total_episodes": episodes}, "env": {"vehicles": vehicles}},
+        {
+            "run": {"total_episodes": episodes},
+            "env": {"vehicles": vehicles},
+            **_learning(("ippo", "mappo"), **learning),
+        },
     )
 
 
+# More gradient steps where there are only 100 or 200 episodes.
+_MORE_STEPS = {"num_epochs": 8, "critic_epochs": 8, "minibatch_size": 128}
+
 PRESETS: dict[str, Preset] = {
-    "fast": _preset("to see that everything works", 4, 100),
-    "stable": _preset("a longer run with more vehicles", 6, 200),
+    "fast": _preset("to see that everything works", 4, 100, **_MORE_STEPS),
+    "stable": _preset("a longer run with more vehicles", 6, 200, **_MORE_STEPS),
     "performance": _preset("the run that benchmarks measure", 8, 300),
-    "large-scale": _preset("a first look at many vehicles", 10, 100),
+    "large-scale": _preset("a first look at many vehicles", 10, 100, **_MORE_STEPS),
     "mega-scale": _preset("as many as fill the road", 12, 500),
     # Runs have hundreds to thousands of episodes of 40 to 60 decisions. Short rollouts and small minibatches make
     # thousands of gradient steps of that; exploration and learning rate end at 0, so that the last policies are
@@ -211,9 +218,9 @@ PRESETS: dict[str, Preset] = {
         "many gradient steps from few episodes; the default of every environment but fastrl/ring-v0",
         {
             **_learning(
-                ("ippo", "mappo"), **_FEW_EPISODES, num_epochs=8, critic_epochs=8, minibatch_size=256
+                ("ippo", "mappo"), **_FEW_EPISODES, num_epochs=4, critic_epochs=4, minibatch_size=256
             ),
-            "reinforce": {**_FEW_EPISODES, "critic_epochs": 8},
+            "reinforce": _FEW_EPISODES,
         },
     ),
     # An action holds for a second: the effect of a tenth of a second is lost in noise. An agent that is
