@@ -12,7 +12,6 @@ pytestmark = pytest.mark.learning
 @pytest.mark.parametrize(
     ("preset", "changes", "least"),
     [
-        # The untrained policy brings about 5% of its vehicles through.
         ("fast", {}, 0.5),
         ("performance", {"env.vehicles": 12, "run.total_episodes": 800}, 0.8),
     ],

@@ -26,7 +26,7 @@ def _ppo(**values: Any) -> dict[str, Any]:
     return {"ppo": values, "async_ppo": values}
 
 
-def _constant(learning_rate: float, entropy_coef: float = 0.0) -> dict[str, float]:
+def _constant(learning_rate: float, entropy_coef: float = 0.0) -> dict[str, Any]:
     """A learning rate and a weight of entropy that do not change."""
     return {
         "learning_rate": learning_rate,
@@ -36,11 +36,11 @@ def _constant(learning_rate: float, entropy_coef: float = 0.0) -> dict[str, floa
     }
 
 
-_NO_ENTROPY = {"entropy_coef": 0.0, "final_entropy_coef": 0.0}
-_NORMALIZED = {"normalize_obs": True, "normalize_returns": True}
+_NO_ENTROPY: dict[str, Any] = {"entropy_coef": 0.0, "final_entropy_coef": 0.0}
+_NORMALIZED: dict[str, Any] = {"normalize_obs": True, "normalize_returns": True}
 
 # What Stable-Baselines3 does where RL-Zoo says nothing.
-_SB3 = {
+_SB3: dict[str, Any] = {
     "num_steps": 2048,
     "minibatch_size": 64,
     "num_epochs": 10,
@@ -56,7 +56,7 @@ _SB3 = {
     **_constant(3e-4),
 }
 # Networks of RL-Zoo's tuned MuJoCo tasks.
-_WIDE = {"hidden": [256, 256], "activation": "relu", "initial_log_std": -2.0}
+_WIDE: dict[str, Any] = {"hidden": [256, 256], "activation": "relu", "initial_log_std": -2.0}
 
 
 def _zoo(description: str, total_timesteps: int, num_envs: int, **values: Any) -> Preset:
