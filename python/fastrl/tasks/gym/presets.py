@@ -13,8 +13,10 @@ exploration (``use_sde``) and initial weights that are not orthogonal have no co
 """
 
 import fnmatch
+from collections.abc import Mapping
 from typing import Any, Literal
 
+from fastrl.tasks.gym import dqn_presets
 from fastrl.utils.config import Preset
 
 Kind = Literal["discrete", "continuous", "images"]
@@ -59,14 +61,21 @@ _SB3: dict[str, Any] = {
 _WIDE: dict[str, Any] = {"hidden": [256, 256], "activation": "relu", "initial_log_std": -2.0}
 
 
-def _zoo(description: str, total_timesteps: int, num_envs: int, **values: Any) -> Preset:
-    """A preset of RL-Zoo: `_SB3` with other values."""
+def _zoo(
+    description: str,
+    total_timesteps: int,
+    num_envs: int,
+    tables: Mapping[str, Mapping[str, Any]] | None = None,
+    **values: Any,
+) -> Preset:
+    """A preset of RL-Zoo: `_SB3` with other values, and tables of other algorithms."""
     return Preset(
         f"{description}, as RL-Zoo",
         {
             "run": {"total_timesteps": total_timesteps},
             "env": {"num_envs": num_envs},
             **_ppo(**{**_SB3, **values}),
+            **(tables or {}),
         },
     )
 
@@ -137,7 +146,12 @@ PRESETS: dict[str, Preset] = {
     ),
     "classic": Preset(
         "small networks, short rollouts; the default of CartPole and Pendulum",
-        {"env": {"num_envs": 16}, **_ppo(**_CLASSIC_PPO), "impala": {"num_steps": 32}},
+        {
+            "env": {"num_envs": 16},
+            **_ppo(**_CLASSIC_PPO),
+            "impala": {"num_steps": 32},
+            **dqn_presets.CLASSIC,
+        },
     ),
     "pendulum": Preset(
         "a short horizon and no entropy bonus; the default of Pendulum, on top of classic",
@@ -152,14 +166,31 @@ PRESETS: dict[str, Preset] = {
             },
         },
     ),
-    "acrobot": _zoo("Acrobot", 1_000_000, 16, **_NORMALIZED, num_steps=256, num_epochs=4, gae_lambda=0.94),
+    "acrobot": _zoo(
+        "Acrobot",
+        1_000_000,
+        16,
+        dqn_presets.ACROBOT,
+        **_NORMALIZED,
+        num_steps=256,
+        num_epochs=4,
+        gae_lambda=0.94,
+    ),
     "mountain-car": _zoo(
-        "MountainCar", 1_000_000, 16, **_NORMALIZED, num_steps=16, num_epochs=4, gae_lambda=0.98
+        "MountainCar",
+        1_000_000,
+        16,
+        dqn_presets.MOUNTAIN_CAR,
+        **_NORMALIZED,
+        num_steps=16,
+        num_epochs=4,
+        gae_lambda=0.98,
     ),
     "lunar-lander": _zoo(
         "LunarLander, discrete and continuous",
         1_000_000,
         16,
+        dqn_presets.ACROBOT,
         num_steps=1024,
         num_epochs=4,
         gamma=0.999,
