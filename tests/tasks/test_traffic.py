@@ -311,9 +311,9 @@ def test_eval_scores_runs_on_fixed_seeds(tmp_path: Path, capsys: pytest.CaptureF
 
 
 def test_few_episodes_are_many_updates() -> None:
-    for episodes in (100, 200, 300, 500):
+    for episodes in (100, 200, 300, 500, 2000):
         trainer = small_trainer(f"--total-episodes={episodes}", "--num-envs=none", "--ippo.num-steps=64")
-        assert trainer.algorithm.total_updates >= 12  # type: ignore[attr-defined]
+        assert trainer.algorithm.total_updates >= 30  # type: ignore[attr-defined]
     assert isinstance(trainer.source, MultiAgentSource)
     assert trainer.source.env.num_envs > 4
 
