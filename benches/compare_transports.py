@@ -100,8 +100,8 @@ def measure(name: str, settings: Any, seconds: float) -> Flow:
     source.attach(dqn)
     batches = 0
     with source:
-        actors = source.actors
-        assert isinstance(actors, ActorProcesses) and source.replay is not None
+        actors, replay = source.actors, source.minibatches.replay
+        assert isinstance(actors, ActorProcesses) and replay is not None
 
         def learn(actors: ActorProcesses) -> None:
             nonlocal batches
@@ -126,7 +126,7 @@ def measure(name: str, settings: Any, seconds: float) -> Flow:
         if isinstance(actors.transport, NoTransport):
             # Transitions to learn from, which no transport brings.
             rows = settings.replay.learning_starts + settings.env.num_envs
-            source.replay.append(np.zeros(rows, source.replay.dtype))
+            replay.append(np.zeros(rows, replay.dtype))
         while batches == 0 or not all(actors.counters.steps_of(i) for i in range(actors.counters.collectors)):
             learn(actors)
 

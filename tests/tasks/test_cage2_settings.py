@@ -5,6 +5,7 @@ import pytest
 from fastrl.cli.main import main
 from fastrl.envs.cage2.env import EFFECTIVE_ACTIONS, Cage2VectorEnv
 from fastrl.envs.cage2.workflow import Cage2WorkflowVectorEnv
+from fastrl.tasks import find
 from fastrl.tasks.cage2.settings import GameConfig, parse_red_agent, red_weights
 
 KINDS = ("cage2", "cage2-workflow")
@@ -79,3 +80,9 @@ def test_the_environments_take_the_options(env_type: Any) -> None:
     assert (env.ruleset, env.episode_length, env.scan_memory) == ("leaderboard", 7, True)
     assert env.actions == EFFECTIVE_ACTIONS
     env.close()
+
+
+def test_minibatches_of_a_replay_have_no_row_each() -> None:
+    task = find("cage2")
+    assert task.make_settings({"run.algo": "dqn"}).run.row_seconds == 1
+    assert task.make_settings().run.row_seconds == 0

@@ -24,7 +24,7 @@ from fastrl.tasks.pixels.task import TASK
 from fastrl.training.checkpoint import CheckpointError, load_newest
 from fastrl.training.trainer import Trainer
 from fastrl.utils.command_line import ArgumentParser, add_options, read_arguments
-from fastrl.utils.config import build, check, leaves
+from fastrl.utils.config import build, leaves
 
 SMALL = [
     "fastrl/Catch-v0",
@@ -49,7 +49,7 @@ def settings(*options: str) -> Any:
     parser = ArgumentParser()
     add_options(parser, CONFIG_TYPE)
     given = read_arguments(CONFIG_TYPE, parser.parse_args([*SMALL[1:], *options]))
-    return build(CONFIG_TYPE, check(CONFIG_TYPE, PRESETS["toy"].values, "toy"), given)
+    return build(CONFIG_TYPE, TASK.preset_values(CONFIG_TYPE, "toy"), given)
 
 
 def make_trainer(*options: str, console: Console | None = None) -> Trainer:
@@ -152,7 +152,8 @@ def test_an_environment_that_ends_its_process_has_failed(monkeypatch: pytest.Mon
 def test_an_evaluation_checks_the_policy() -> None:
     state = make_trainer().policy_checkpoint()
     with pytest.raises(
-        CheckpointError, match=r"the policy takes images \[2, 10, 10\] for 3 actions, fastrl/Catch-v0 has"
+        CheckpointError,
+        match=r"fastrl/Catch-v0: the policy takes 200 numbers for 3 actions, the environment has 300",
     ):
         TASK.evaluate(state, settings("--env.stack=3"), episodes=1, seed=0, advance=lambda games: None)
 
@@ -251,7 +252,7 @@ def test_help_names_every_setting_and_preset(capsys: pytest.CaptureFixture[str])
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_presets_fit_the_settings(name: str) -> None:
-    build(CONFIG_TYPE, check(CONFIG_TYPE, PRESETS[name].values, name))
+    build(CONFIG_TYPE, TASK.preset_values(CONFIG_TYPE, name))
 
 
 def test_presets_come_with_the_environment(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,7 +3,7 @@
 import copy
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 import torch
@@ -197,9 +197,13 @@ class Task(ABC):
         Raises:
             ConfigError: there is no such preset, or it has an unknown key.
         """
-        own = sections(config_type)
+        own = self.preset_tables(config_type)
         tree = {table: values for table, values in self._preset(name).values.items() if table in own}
         return check(config_type, tree, f"preset {name}")
+
+    def preset_tables(self, config_type: type[Any]) -> Collection[str]:
+        """The tables of settings that presets change."""
+        return sections(config_type)
 
     def resolve_defaults(self, settings: Any) -> Any:
         """The settings with everything decided that was left open."""

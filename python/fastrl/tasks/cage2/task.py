@@ -1,5 +1,6 @@
 """CAGE Challenge 2: a defender against red agents, scored by the challenge's protocol."""
 
+import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -46,6 +47,13 @@ class Cage2Task(Cage2Scoring, Task):
     run = RunConfig(total_timesteps=20_000_000, row_seconds=0.0, eval_episodes=200)
     env = EnvConfig()
     presets = PRESETS
+
+    def settings_tables(self, algorithm: type[Algorithm[Any]]) -> dict[str, Any]:
+        tables = super().settings_tables(algorithm)
+        if algorithm.learns_from == "transitions":
+            # An update is one minibatch, too little for a row of metrics.
+            tables["run"] = dataclasses.replace(self.run, row_seconds=1.0)
+        return tables
 
     def env_spec(self, settings: Any) -> EnvSpec:
         return EnvSpec("fastrl/Cage2-v0", settings.env.options())

@@ -52,10 +52,46 @@ class EnvConfig:
     ] = 8
 
 
+# Those of CleanRL and RL Baselines3 Zoo for Atari; PPO and asynchronous PPO have the same hyper-parameters.
+_ATARI_PPO = {
+    "num_steps": 128,
+    "num_epochs": 4,
+    "minibatch_size": 256,
+    "learning_rate": 2.5e-4,
+    "gamma": 0.99,
+    "gae_lambda": 0.95,
+    "clip_range": 0.1,
+    "entropy_coef": 0.01,
+    "final_entropy_coef": 0.01,
+    "normalize_returns": False,
+    "hidden": [],
+}
+_ATARI_ROLLOUTS = {
+    "ppo": _ATARI_PPO,
+    "async_ppo": _ATARI_PPO,
+    "impala": {
+        "learning_rate": 6e-4,
+        "entropy_coef": 0.01,
+        "final_entropy_coef": 0.01,
+        "normalize_returns": False,
+        "hidden": [],
+    },
+}
+_TOY_PPO = {
+    "num_steps": 32,
+    "num_epochs": 3,
+    "minibatch_size": 256,
+    "learning_rate": 1e-3,
+    "gamma": 0.9,
+    "gae_lambda": 0.9,
+    "final_entropy_coef": 0.0,
+    "hidden": [128],
+}
+
 PRESETS: dict[str, Preset] = {
     "atari": Preset(
-        "Rainbow's settings where they apply; the default of most environments",
-        {"dqn": {**dqn_settings.PRESETS["atari"], "batch_size": 32}},
+        "DQN: Rainbow's settings where they apply; PPO: CleanRL's; the default of most environments",
+        {"dqn": {**dqn_settings.PRESETS["atari"], "batch_size": 32}, **_ATARI_ROLLOUTS},
     ),
     "mario": Preset(
         "rewards of up to 1 a step, each life an episode; the default of SuperMarioBros...",
@@ -63,6 +99,7 @@ PRESETS: dict[str, Preset] = {
             "run": {"eval_episodes": 3},
             "env": {"clip_reward": False, "reward_scale": 1 / 15, "life_loss_ends": True},
             "dqn": {**dqn_settings.PRESETS["atari"], "batch_size": 32, "learning_rate": 1e-4},
+            **_ATARI_ROLLOUTS,
         },
     ),
     "toy": Preset(
@@ -93,10 +130,13 @@ PRESETS: dict[str, Preset] = {
                 "target_every": 200,
                 "n_step": 3,
             },
+            "ppo": _TOY_PPO,
+            "async_ppo": _TOY_PPO,
+            "impala": {"hidden": [128], "gamma": 0.9},
         },
     ),
     "large-batch": Preset(
-        "minibatches of 512 transitions, 2048 for each gradient step; on top of the default of the environment",
+        "DQN: minibatches of 512 transitions, 2048 for each gradient step; on top of the default of the environment",
         {"collect": {"publish_every": 5}, "dqn": dict(dqn_settings.PRESETS["large-batch"])},
     ),
 }

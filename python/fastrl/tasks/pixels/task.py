@@ -1,27 +1,27 @@
-"""Games that show images, learnt from a replay; scores are returns of whole games, before clipping."""
+"""Games that show images, learnt from a replay or from rollouts; scores are returns of whole games, before clipping."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import gymnasium
 import numpy as np
-import torch
+from gymnasium.spaces import Box
 from rich.console import Console
 
+from fastrl.algorithms import find
 from fastrl.algorithms.protocol import Algorithm
-from fastrl.collectors.actor_process import Stacks
 from fastrl.collectors.failures import failed
 from fastrl.envs import contract
-from fastrl.envs.pixels import make_seeded_pixels
+from fastrl.envs.pixels import make_seeded_pixels, make_stacked_pixels
 from fastrl.envs.spec import EnvSpec, as_spec
-from fastrl.networks.encoded_q import q_type
-from fastrl.networks.q_network import ActionValues
+from fastrl.networks.compiled_actor import Actor
 from fastrl.tasks import pixels
 from fastrl.tasks.pixels.settings import PRESETS, EnvConfig, preset_for
 from fastrl.training.checkpoint import CheckpointError
 from fastrl.training.episodes import build_env
 from fastrl.training.evaluation import Advance, Returns
+from fastrl.training.experience import Source
 from fastrl.training.minibatches import ReplayConfig
 from fastrl.training.replay_source import ActorConfig, ReplaySource
 from fastrl.training.settings import RunConfig
@@ -38,7 +38,6 @@ class PixelsTask(Task):
     )
     env = EnvConfig()
     presets = PRESETS
-    learns_from = ("transitions",)
 
     def settings_tables(self, algorithm: type[Algorithm[Any]]) -> dict[str, Any]:
         tables = super().settings_tables(algorithm)
@@ -49,28 +48,48 @@ class PixelsTask(Task):
     def default_presets(self, settings: Any) -> Sequence[str]:
         return (preset_for(settings.env.id),)
 
+    def preset_tables(self, config_type: type[Any]) -> Collection[str]:
+        tables = super().preset_tables(config_type)
+        # Presets have settings of actors that fill a replay, none of collectors of rollouts.
+        return tables if "replay" in tables else set(tables) - {"collect"}
+
     def env_spec(self, settings: Any) -> EnvSpec:
+        """A replay stacks frames by itself; in rollouts they are stacked."""
+        if find(settings.run.algo).learns_from == "transitions":
+            return self._spec(settings, make_seeded_pixels)
+        return self._stacked_spec(settings)
+
+    def _stacked_spec(self, settings: Any, **changes: Any) -> EnvSpec:
+        return self._spec(settings, make_stacked_pixels, stack=settings.env.stack, **changes)
+
+    def _spec(self, settings: Any, make: Callable[..., gymnasium.Env[Any, Any]], **changes: Any) -> EnvSpec:
+        """Specification of an environment that a function of `fastrl.envs.pixels` makes.
+
+        Args:
+            changes: options that the settings do not have, or other values of them.
+        """
         env: EnvConfig = settings.env
         options: dict[str, Any] = {}
         if env.sticky is not None:
             options["repeat_action_probability"] = env.sticky
         if env.id.startswith("SuperMarioBros"):
             options["actions"] = env.actions
-        spec = as_spec(
-            make_seeded_pixels,
-            env_id=env.id,
-            size=env.size,
-            frame_skip=env.frame_skip,
-            max_of_two=env.max_of_two,
-            noop_max=env.noop_max,
-            life_loss_ends=env.life_loss_ends,
-            clip_reward=env.clip_reward,
-            reward_scale=env.reward_scale,
-            **options,
-        )
+        options |= {
+            "env_id": env.id,
+            "size": env.size,
+            "frame_skip": env.frame_skip,
+            "max_of_two": env.max_of_two,
+            "noop_max": env.noop_max,
+            "life_loss_ends": env.life_loss_ends,
+            "clip_reward": env.clip_reward,
+            "reward_scale": env.reward_scale,
+        }
+        spec = as_spec(make, **(options | changes))
         return dataclasses.replace(spec, id=env.id)
 
-    def make_source(self, settings: Any, algorithm: type[Algorithm[Any]], console: Console) -> ReplaySource:
+    def make_source(self, settings: Any, algorithm: type[Algorithm[Any]], console: Console) -> Source:
+        if algorithm.learns_from != "transitions":
+            return super().make_source(settings, algorithm, console)
         return ReplaySource(
             self.env_spec(settings),
             self.num_envs(settings),
@@ -92,25 +111,23 @@ class PixelsTask(Task):
         advance: Advance,
         **options: Any,
     ) -> Returns:
-        network = q_type(state["policy"]).from_state(state["policy"])
-        spec = self.env_spec(settings)
         # An evaluated game continues after a lost life.
-        env = build_env(dataclasses.replace(spec, options={**spec.options, "life_loss_ends": False}))
-        stack = settings.env.stack
-        shape, num_actions = [stack, *(env.observation_space.shape or ())], int(env.action_space.n)  # type: ignore[attr-defined]
-        policy = state["policy"]["architecture"]
-        if (policy["obs_shape"], policy["num_actions"]) != (shape, num_actions):
+        spec = self._stacked_spec(settings, life_loss_ends=False)
+        env = build_env(spec)
+        algorithm = find(settings.run.algo)
+        # A replay stacks frames along the first axis.
+        stack_first = algorithm.learns_from == "transitions"
+        height, width, stack = env.observation_space.shape or ()
+        shape = (stack, height, width) if stack_first else (height, width, stack)
+        try:
+            actor = algorithm.make_actor(state["policy"], Box(0, 255, shape, np.uint8), env.action_space)
+        except ValueError as error:
             contract.close(env)
-            raise CheckpointError(
-                f"the policy takes images {policy['obs_shape']} for {policy['num_actions']} actions, {spec.id} has"
-                f" {shape} for {num_actions}"
-            )
-        on_gpu = settings.run.device != "cpu" and torch.cuda.is_available()
-        network.to("cuda" if on_gpu else "cpu")
+            raise CheckpointError(f"{spec.id}: {error}") from None
         returns = []
         for number in np.random.SeedSequence([seed, 1]).generate_state(episodes):
             try:
-                returns.append(_run_game(network, env, stack, int(number)))
+                returns.append(_run_game(actor, env, int(number), stack_first=stack_first))
             except (Exception, SystemExit) as error:
                 raise failed(
                     f"{spec.id} failed in the game that reset(seed={number}) started", error
@@ -120,17 +137,21 @@ class PixelsTask(Task):
         return Returns(tuple(returns))
 
 
-@torch.inference_mode()
-def _run_game(network: ActionValues, env: gymnasium.Env[Any, Any], stack: int, seed: int) -> float:
-    """The return of one game, before clipping, in which the best action is always chosen."""
-    frame, info = env.reset(seed=seed)
-    stacks = Stacks(1, stack, frame.shape, frame.dtype)  # of one frame, [1, 1, h, w]
-    stacks.begin(0, frame)
-    device = next(network.parameters()).device
+def _run_game(actor: Actor, env: gymnasium.Env[Any, Any], seed: int, *, stack_first: bool) -> float:
+    """The return of one game, before clipping, in which the best action is always chosen.
+
+    Args:
+        env: with stacked frames, uint8 [h, w, stack].
+        stack_first: the actor takes rows of [stack, h, w].
+    """
+    nothing = np.zeros(1, np.uint64), np.zeros(1, np.int64)
+    actions, log_probs = np.zeros(1, np.int64), np.zeros(1, np.float32)
+    states = np.zeros((1, actor.state_size), np.float32) if actor.state_size else None
+    obs, info = env.reset(seed=seed)
     while "episode" not in info:
-        action = int(network(torch.from_numpy(stacks.obs).to(device)).argmax())
-        frame, _, _, _, info = env.step(action)
-        stacks.push(0, frame)
+        row = (np.moveaxis(obs, -1, 0) if stack_first else obs).reshape(1, -1)
+        actor.act(row, *nothing, actions, log_probs, states=states, greedy=True)
+        obs, _, _, _, info = env.step(int(actions[0]))
     return float(info["episode"]["r"])
 
 
