@@ -13,7 +13,7 @@ from gymnasium.spaces import Box, Discrete, MultiDiscrete
 from torch import nn
 
 from fastrl.algorithms.async_ppo import AsyncPPO, AsyncPPOConfig
-from fastrl.algorithms.impala import Impala, ImpalaConfig
+from fastrl.algorithms.impala import IMPALA, ImpalaConfig
 from fastrl.algorithms.ppo import PPO, PPOConfig
 from fastrl.algorithms.ppo_loss import log_probs_of
 from fastrl.algorithms.protocol import Problem
@@ -24,7 +24,7 @@ from fastrl.networks.distributions import choices_of
 from fastrl.utils.timer import Stopwatch
 
 GAMMA = 0.9
-CONFIGS: dict[Any, Any] = {PPO: PPOConfig, AsyncPPO: AsyncPPOConfig, Impala: ImpalaConfig}
+CONFIGS: dict[Any, Any] = {PPO: PPOConfig, AsyncPPO: AsyncPPOConfig, IMPALA: ImpalaConfig}
 KNOWN = {"gamma": GAMMA, "normalize_returns": False, "normalize_advantages": False}
 ACTIONS = {
     "discrete": Discrete(3),
@@ -157,7 +157,7 @@ def slow_pass(learner: Any, fragments: Any, burn_in: int = 0) -> Any:
 @pytest.mark.parametrize("kind", CONFIGS)
 def test_truncation_with_a_known_answer(kind: Any, memory: str, unit: str) -> None:
     """Reward -1 each step, value 1, lambda 0: -1 + gamma, once, and -1 at a true end."""
-    trace = {"trace_lambda": 0.0} if kind is Impala else {"gae_lambda": 0.0}
+    trace = {"trace_lambda": 0.0} if kind is IMPALA else {"gae_lambda": 0.0}
     learner = learner_of(kind, memory, **KNOWN, **trace)
     with torch.no_grad():
         learner.policy.critic.weight.zero_()
@@ -223,7 +223,7 @@ def test_log_probs_are_those_of_the_actor(memory: str, actions: str) -> None:
 def test_gradients_are_those_of_a_loop_over_the_steps(memory: str, actions: str, burn_in: int) -> None:
     """Through all steps of an episode in the fragment, from its stored state."""
     learner = learner_of(
-        Impala, memory, actions, burn_in=burn_in, max_grad_norm=1e9, entropy_coef=0.0, **KNOWN
+        IMPALA, memory, actions, burn_in=burn_in, max_grad_norm=1e9, entropy_coef=0.0, **KNOWN
     )
     play = Play(learner, actions=actions)
     play.next()
@@ -281,7 +281,7 @@ def test_resumes_to_the_bit(kind: Any, memory: str) -> None:
 
 def test_settings_that_make_no_sense_are_refused() -> None:
     with pytest.raises(ValueError, match="burn_in should be less than num_steps, 12, got 12"):
-        learner_of(Impala, "gru", burn_in=12)
+        learner_of(IMPALA, "gru", burn_in=12)
     with pytest.raises(ValueError, match="memory does not go with shared_trunk false"):
         learner_of(PPO, "gru", shared_trunk=False)
     with pytest.raises(ValueError, match="memory does not go with a network of your own"):

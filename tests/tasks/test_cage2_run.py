@@ -285,7 +285,7 @@ def test_what_cannot_be_resumed_is_refused(tmp_path: Path, capsys: pytest.Captur
     assert "ppo.gamma" in line
     assert "run.total_timesteps" in line
     assert "--config" in error_line(capsys, "--resume", run, "--config", run / "config.toml")
-    assert "unknown task cage3; did you mean cage2?" in error_line(capsys, "cage3", "--resume", run)
+    assert "unknown environment cage3; did you mean cage2?" in error_line(capsys, "cage3", "--resume", run)
     newest = Checkpoints(run / "checkpoints").paths()[-1]
     good = newest.read_bytes()
     newest.write_bytes(good[:-1])

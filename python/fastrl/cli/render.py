@@ -81,6 +81,8 @@ def render(prog: str, arguments: list[str]) -> int:
         "--trust", action="store_true", help="let the run import code, as its checkpoint says"
     )
     options = parser.parse_args(arguments)
+    if options.fps is not None and options.fps < 0.01:
+        raise ConfigError(f"--fps should be at least 0.01, got {options.fps:g}")
     if (options.run is None) == (options.env is None):
         raise ConfigError("expected either a run or --env ID")
     if options.run is not None and options.policy is not None:

@@ -36,8 +36,11 @@ def train(prog: str, arguments: list[str]) -> int:
     if run is not None:
         kind, config = load_saved(run)
         name = trusted_import("kind", kind, str(run), trust=trust or named == kind)
-        if named is not None and is_task(named) and named != name:
-            raise ConfigError(f"{run} is a run of {name}, not of {named}")
+        if named is not None and named != name:
+            # Of an environment the settings say whether it is the run's.
+            meant = named if is_task(named) else _task_on(named, algo)
+            if meant != name:
+                raise ConfigError(f"{run} is a run of {name}, not of {named}")
     elif named is not None:
         name = named if _is_named_task(named) else _task_on(named, algo)
     else:

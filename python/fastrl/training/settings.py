@@ -67,7 +67,7 @@ class RunConfig:
             description="stop the run once its policy reaches this mean return: in an evaluation if --eval-freq is"
             " given, else over the newest 100 episodes of training; none: at no return"
         ),
-        Setting(resumable=True, option="--stop-at-return", common=True),
+        Setting(resumable=True, option="--stop-at-return"),
     ] = None
     torch_threads: Annotated[
         int,

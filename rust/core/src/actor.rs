@@ -7,8 +7,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 #[cfg(target_arch = "x86_64")]
-use crate::mlp::has_fma;
-use crate::mlp::{Architecture, LANES, Lanes, Mlp, exp};
+use crate::dense::has_fma;
+use crate::dense::{LANES, Lanes, exp};
+use crate::mlp::{Architecture, Mlp};
 use crate::streams::{bits, normal_pair, part_bits, unit};
 
 /// The logit of a masked action, as in `fastrl.networks.actor_critic`.

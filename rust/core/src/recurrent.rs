@@ -1,7 +1,7 @@
 //! Recurrent layers in f32: a GRU (Cho et al., "Learning phrase representations using RNN encoder-decoder", 2014) and
 //! an LSTM (Hochreiter and Schmidhuber, "Long short-term memory", 1997), with the equations of PyTorch's cells.
 
-use crate::mlp::{Inputs, LANES, Lanes, Layer, Weights, tanh};
+use crate::dense::{Inputs, LANES, Lanes, Layer, Weights, tanh};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cell {
