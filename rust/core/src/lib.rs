@@ -12,7 +12,7 @@ pub mod actor;
 pub mod async_vec;
 pub mod barrier;
 pub mod cage2;
-mod dense;
+pub mod dense;
 pub mod env;
 mod memory;
 pub mod mlp;

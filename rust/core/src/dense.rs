@@ -1,0 +1,242 @@
+//! Linear layers in f32 whose sums stay in registers, and the functions that follow them: each result is the same to the
+//! last bit on every processor, as multiplications are fused everywhere.
+
+/// Outputs that are computed together. Widths are rounded up to a multiple.
+pub const LANES: usize = 16;
+
+/// Aligned to a cache line.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
+pub struct Lanes(pub [f32; LANES]);
+
+/// Weights that are read one after the other.
+pub struct Weights<'a>(&'a [f32]);
+
+impl<'a> Weights<'a> {
+    pub fn new(weights: &'a [f32]) -> Self {
+        Self(weights)
+    }
+
+    pub fn take(&mut self, n: usize) -> &'a [f32] {
+        let (taken, rest) = self.0.split_at(n);
+        self.0 = rest;
+        taken
+    }
+}
+
+/// A linear layer.
+pub struct Layer {
+    bias: Vec<Lanes>,
+    /// Weights of input k start at `k * bias.len()`.
+    weights: Vec<Lanes>,
+}
+
+/// The inputs of a layer that are not zero.
+pub struct Inputs {
+    places: Vec<u32>,
+    values: Vec<f32>,
+    len: usize,
+}
+
+impl Inputs {
+    pub fn with_room(inputs: usize) -> Self {
+        // One more, as `push` writes before it counts.
+        Self { places: vec![0; inputs + 1], values: vec![0.0; inputs + 1], len: 0 }
+    }
+
+    #[inline(always)]
+    pub fn clear(&mut self) {
+        self.len = 0;
+    }
+
+    /// Appends input `place`; at most as many as there is room for.
+    #[inline(always)]
+    pub fn push(&mut self, place: usize, value: f32) {
+        // Written always and kept if it counts: no branch to mispredict.
+        self.places[self.len] = place as u32;
+        self.values[self.len] = value;
+        self.len += usize::from(value != 0.0);
+    }
+}
+
+/// `values` in lanes, filled up with `rest`.
+fn in_lanes(values: &[f32], rest: f32) -> impl Iterator<Item = Lanes> {
+    values.chunks(LANES).map(move |chunk| {
+        let mut all = [rest; LANES];
+        all[..chunk.len()].copy_from_slice(chunk);
+        Lanes(all)
+    })
+}
+
+impl Layer {
+    /// Reads weights [inputs, blocks * outputs] and biases [blocks * outputs]. Each block of outputs has whole lanes,
+    /// filled up by outputs with the bias `rest`.
+    pub fn new(weights: &mut Weights<'_>, inputs: usize, blocks: usize, outputs: usize, rest: f32) -> Self {
+        let mut blocks_of = |n: usize| weights.take(n * blocks * outputs).chunks(outputs);
+        Self {
+            weights: blocks_of(inputs).flat_map(|block| in_lanes(block, 0.0)).collect(),
+            bias: blocks_of(1).flat_map(|block| in_lanes(block, rest)).collect(),
+        }
+    }
+
+    /// Number of lanes of the outputs.
+    pub fn lanes(&self) -> usize {
+        self.bias.len()
+    }
+
+    #[inline(always)]
+    pub fn forward(&self, inputs: &Inputs, outputs: &mut [Lanes]) {
+        let width = self.bias.len();
+        let mut at = 0;
+        // As many sums as the registers hold.
+        while at + 4 <= width {
+            self.sums::<4>(inputs, at, outputs);
+            at += 4;
+        }
+        match width - at {
+            1 => self.sums::<1>(inputs, at, outputs),
+            2 => self.sums::<2>(inputs, at, outputs),
+            3 => self.sums::<3>(inputs, at, outputs),
+            _ => {}
+        }
+    }
+
+    /// Outputs of N lanes from lane `at` on.
+    #[inline(always)]
+    fn sums<const N: usize>(&self, inputs: &Inputs, at: usize, outputs: &mut [Lanes]) {
+        let (places, values) = (&inputs.places[..inputs.len], &inputs.values[..inputs.len]);
+        let bias: &[Lanes; N] = self.bias[at..at + N].try_into().expect("N of them");
+        let outputs: &mut [Lanes; N] = (&mut outputs[at..at + N]).try_into().expect("N of them");
+        let weights = |k: u32| -> &[Lanes; N] {
+            let first = k as usize * self.bias.len() + at;
+            self.weights[first..first + N].try_into().expect("N of them")
+        };
+        #[cfg(target_arch = "x86_64")]
+        if has_fma() {
+            // SAFETY: this processor has AVX2 and FMA.
+            return unsafe { sums_in_registers(places, values, bias, weights, outputs) };
+        }
+        *outputs = *bias;
+        for (&k, &x) in places.iter().zip(values) {
+            for (sums, weights) in outputs.iter_mut().zip(weights(k)) {
+                for (sum, &weight) in sums.0.iter_mut().zip(&weights.0) {
+                    *sum = x.mul_add(weight, *sum);
+                }
+            }
+        }
+    }
+}
+
+/// Returns whether [`sums_in_registers`] and other loops over wide registers can be used.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+pub fn has_fma() -> bool {
+    is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma")
+}
+
+/// The loop of [`Layer::sums`] with its sums in registers, where compilers leave them in memory.
+///
+/// # Safety
+/// The processor has AVX2 and FMA: [`has_fma`].
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma")]
+fn sums_in_registers<'a, const N: usize>(
+    places: &[u32],
+    values: &[f32],
+    bias: &[Lanes; N],
+    weights: impl Fn(u32) -> &'a [Lanes; N],
+    outputs: &mut [Lanes; N],
+) {
+    use std::arch::x86_64::{_mm256_fmadd_ps, _mm256_load_ps, _mm256_set1_ps, _mm256_setzero_ps, _mm256_store_ps};
+    const HALF: usize = LANES / 2;
+    let mut sums = [[_mm256_setzero_ps(); 2]; N];
+    for n in 0..N {
+        // SAFETY: `Lanes` are aligned to 64 bytes, and half of them is a register.
+        sums[n] = unsafe { [_mm256_load_ps(&raw const bias[n].0[0]), _mm256_load_ps(&raw const bias[n].0[HALF])] };
+    }
+    for i in 0..places.len() {
+        let weights = weights(places[i]);
+        let x = _mm256_set1_ps(values[i]);
+        for n in 0..N {
+            let first = weights[n].0.as_ptr();
+            // SAFETY: `Lanes` are aligned to 64 bytes, and half of them is a register.
+            let halves = unsafe { [_mm256_load_ps(first), _mm256_load_ps(first.add(HALF))] };
+            sums[n] = [_mm256_fmadd_ps(x, halves[0], sums[n][0]), _mm256_fmadd_ps(x, halves[1], sums[n][1])];
+        }
+    }
+    for n in 0..N {
+        let first = outputs[n].0.as_mut_ptr();
+        // SAFETY: `Lanes` are aligned to 64 bytes, and half of them is a register.
+        unsafe {
+            _mm256_store_ps(first, sums[n][0]);
+            _mm256_store_ps(first.add(HALF), sums[n][1]);
+        }
+    }
+}
+
+/// `2^k` and `e^r - 1` with `x = k ln 2 + r`, r at most half of ln 2, for x within plus and minus 87.
+#[inline(always)]
+fn exp_parts(x: f32) -> (f32, f32) {
+    // Adding 1.5 * 2^23 rounds to a whole number, which then stands in the lowest bits.
+    const ROUND: f32 = 12_582_912.0;
+    const LN_2_HIGH: f32 = 0.693_359_4; // 355 / 512: products with k are exact
+    const LN_2_LOW: f32 = -2.121_944_4e-4;
+    let shifted = x.mul_add(std::f32::consts::LOG2_E, ROUND);
+    let k = shifted - ROUND;
+    let r = k.mul_add(-LN_2_LOW, k.mul_add(-LN_2_HIGH, x));
+    let power = f32::from_bits(shifted.to_bits().wrapping_add(127) << 23);
+    // Taylor's series; what is left out is below 1e-8 of r.
+    let tail = [1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5];
+    let series = tail.into_iter().fold(1.0 / 5040.0, |sum: f32, term| sum.mul_add(r, term));
+    (power, (r * r).mul_add(series, r))
+}
+
+/// e^x for x <= 0, to some 1e-7 of it; 0 below -87. NaN stays NaN.
+#[inline(always)]
+pub fn exp(x: f32) -> f32 {
+    let (power, rest) = exp_parts(if x < -87.0 { -87.0 } else { x });
+    let e = power.mul_add(rest, power);
+    if x < -87.0 { 0.0 } else { e }
+}
+
+/// Hyperbolic tangent, to some 1e-7 of the result. NaN stays NaN.
+#[inline(always)]
+pub fn tanh(x: f32) -> f32 {
+    let twice = 2.0 * x.abs();
+    // From there on it is 1 in f32.
+    let (power, rest) = exp_parts(if twice > 19.0 { 19.0 } else { twice });
+    let e = power.mul_add(rest, power - 1.0);
+    (e / (e + 2.0)).copysign(x)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exp_and_tanh_are_accurate() {
+        for i in -2_000_000..=0 {
+            let x = i as f32 * 4.3e-5;
+            let expected = f64::from(x).exp();
+            assert!((f64::from(exp(x)) / expected - 1.0).abs() < 2.5e-7, "exp({x}) = {}", exp(x));
+        }
+        for i in 1..=1_200_000 {
+            let x = i as f32 * 1e-5;
+            let expected = f64::from(x).tanh();
+            assert!((f64::from(tanh(x)) / expected - 1.0).abs() < 3e-7, "tanh({x}) = {}", tanh(x));
+            assert_eq!(tanh(-x), -tanh(x));
+        }
+    }
+
+    #[test]
+    fn exp_and_tanh_at_the_ends() {
+        assert_eq!(exp(0.0), 1.0);
+        for x in [-87.1, -1e9, f32::NEG_INFINITY] {
+            assert_eq!(exp(x), 0.0);
+        }
+        assert!(exp(f32::NAN).is_nan() && tanh(f32::NAN).is_nan());
+        for (x, y) in [(0.0, 0.0), (1e-30, 1e-30), (9.5, 1.0), (1e30, 1.0), (f32::INFINITY, 1.0)] {
+            assert_eq!((tanh(x), tanh(-x)), (y, -y));
+        }
+    }
+}
