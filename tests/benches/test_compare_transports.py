@@ -26,7 +26,7 @@ def test_the_help_lists_the_defaults(
     monkeypatch.setattr(compare_transports, "compare", compare)
     with pytest.raises(SystemExit):
         run("--help")
-    settings = re.findall(r"--(?:no-)?(?:env|replay|dqn)\.[\w.-]+(?:=\S+)?", capsys.readouterr().out)
+    settings = re.findall(r"--[\w.-]+=\S+|--no-[\w.-]+", capsys.readouterr().out)
     assert len(settings) == sum(map(len, SETTINGS.values()))
     assert run() == run(*settings) == 2
     assert measured[0] == measured[1]
