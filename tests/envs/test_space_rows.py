@@ -291,18 +291,18 @@ def test_an_environment_gives_rows_and_takes_flat_actions() -> None:
     [
         (
             "obs",
-            "test_rows:Nested: step() gave an observation that its observation_space does not have:",
+            "test_space_rows:Nested: step() gave an observation that its observation_space does not have:",
         ),
         (
             "form",
-            "test_rows:Nested: step() should return (obs, reward, terminated, truncated, info), got 4 values",
+            "test_space_rows:Nested: step() should return (obs, reward, terminated, truncated, info), got 4 values",
         ),
     ],
 )
 def test_a_nested_observation_of_another_form_ends_in_one_line(wrong: str, message: str) -> None:
     env = as_spec(Nested, wrong=wrong).as_rows().make()
     form = contract.obs_form(
-        "test_rows:Nested", env.observation_space.shape or (), env.observation_space.dtype
+        "test_space_rows:Nested", env.observation_space.shape or (), env.observation_space.dtype
     )
     contract.reset(env, form, 1)
     with pytest.raises(ContractError) as caught:

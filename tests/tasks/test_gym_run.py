@@ -318,7 +318,7 @@ def test_staleness_is_measured_and_bounded(monkeypatch: pytest.MonkeyPatch) -> N
         ),
         (
             ["--preset=nothing"],
-            "--preset: unknown preset nothing; there are classic, mountain-car, acrobot, pendulum, smoke",
+            "--preset: unknown preset nothing; there are discrete, continuous, images, classic,",
         ),
         (["--n-workers=1", "extra"], "unrecognized arguments: extra"),
         (["--collector=sequential", "--collect.asynchronous=2"], "'sequential' has no option asynchronous"),

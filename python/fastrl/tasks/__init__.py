@@ -123,6 +123,7 @@ def task_for(env_id: str, algo: str | None = None) -> str | None:
 
 def _makes_parallel(env_id: str) -> bool:
     """True if a factory's module uses PettingZoo, and the factory makes a parallel environment without options."""
+    from fastrl.envs import contract
     from fastrl.envs.spec import EnvSpec, is_parallel
 
     spec = EnvSpec(env_id)
@@ -132,8 +133,8 @@ def _makes_parallel(env_id: str) -> bool:
             return False
         env = spec.build_object()
         found = is_parallel(env)
-        env.close()
-    except Exception:
+        contract.close(env)
+    except (Exception, SystemExit):
         # The task of Gymnasium's environments reports what is wrong.
         return False
     return found
