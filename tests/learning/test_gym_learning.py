@@ -23,7 +23,9 @@ def mean_return(trainer: Trainer) -> float:
 
 @pytest.mark.parametrize("algorithm", ["ppo", "async-ppo"])
 def test_it_learns_continuous_actions(algorithm: str) -> None:
-    trainer = trainer_of("Pendulum-v1", f"--algo={algorithm}", "--total-timesteps=40000", *OPTIONS)
+    trainer = trainer_of(
+        "gym", "--env=Pendulum-v1", f"--algo={algorithm}", "--total-timesteps=40000", *OPTIONS
+    )
     assert list(trainer.rows())[-1].record()["collect/failures"] == 0
     # A random policy returns about -1200; the best about -150.
     assert mean_return(trainer) > -400

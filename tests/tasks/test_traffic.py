@@ -430,7 +430,7 @@ def test_it_learns_to_drive(monkeypatch: pytest.MonkeyPatch) -> None:
         return sum(row[name] for row in some) / len(some)
 
     assert mean("rollout/ep_rew_mean", rows[-10:]) > mean("rollout/ep_rew_mean", rows[:10]) + 1
-    assert mean("collision_rate", rows[-10:]) < mean("collision_rate", rows[:10]) / 2
+    assert mean("rollout/ep_collision_rate", rows[-10:]) < mean("rollout/ep_collision_rate", rows[:10]) / 2
 
 
 @pytest.mark.parametrize(
