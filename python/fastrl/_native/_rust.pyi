@@ -25,6 +25,10 @@ CAGE2_RED_KINDS: list[str]
 CAGE2_RED_AGENTS: list[str]
 CAGE2_SCAN_HOSTS: list[int]
 """Hosts, in order, that the ten scan values of an observation speak of."""
+CAGE2_DECOY_PLACES: list[tuple[int, int]]
+"""Decoys and hosts where they can start, in the order of the actions."""
+CAGE2_TRUTH: list[str]
+"""Names of the values of the true state that observations may have."""
 CAGE2_UNIT_TYPES: list[str]
 CAGE2_TYPE_OF_HOST: list[int]
 """Index into `CAGE2_UNIT_TYPES` of each host."""
@@ -61,7 +65,7 @@ class _Vec:
         alive: NDArray[np.bool_] | None = None,
     ) -> None:
         """Starts new episodes where `reset_mask` [N] says so (everywhere without it) and writes these rows of `obs`
-        [K, D], and all of `alive` [K]: whose agents act next. `seeds` [N] start the streams anew. A mask without a True
+        [K, D], and all of `alive` [K]: whose agents act next. `seeds` [N] restart the streams. A mask without a True
         is a ValueError; one that leaves out an environment that was never reset raises
         `gymnasium.error.ResetNeeded`."""
 
@@ -188,7 +192,8 @@ class Cage2Vec(_Vec):
         red_agents: list[str],
         red_weights: list[float],
         episode_length: int,
-        scan_memory: bool,
+        memory: str,
+        observe: str,
         actions: list[int],
         num_threads: int,
         autoreset_mode: str,
@@ -211,6 +216,28 @@ class Cage2Vec(_Vec):
         """A table of blue's view and the truth of one game. IndexError: there is no such game."""
 
 @final
+class BlueMemory:
+    """Blue's memory of N games of CAGE Challenge 2 that run elsewhere. `fastrl.envs.cage2.memory` explains it."""
+
+    def __new__(cls, num_envs: int, memory: str) -> BlueMemory: ...
+    @property
+    def num_envs(self) -> int: ...
+    @property
+    def obs_dim(self) -> int: ...
+    def reset(self, reset_mask: NDArray[np.bool_] | None = None) -> None:
+        """Forgets the games that `reset_mask` [N] selects, all without it."""
+
+    def observe(
+        self, bits: NDArray[np.float32], actions: NDArray[np.int64] | None, obs: NDArray[np.float32]
+    ) -> None:
+        """Notes the observations `bits` [N, 52] after `actions` [N] (-1: before the first action; None: -1 everywhere)
+        and writes `obs` [N, D]. ValueError: bits other than 0 and 1, an action out of range, or, where the values
+        depend on it, none within an episode; nothing has changed then."""
+
+    def action_masks(self, out: NDArray[np.bool_]) -> None:
+        """Writes, [N, 145], which actions may have an effect now."""
+
+@final
 class Cage2WorkflowVec(_Vec):
     """N games of CAGE Challenge 2 with workflows. `fastrl.envs.cage2.workflow` explains them and the options.
 
@@ -226,7 +253,8 @@ class Cage2WorkflowVec(_Vec):
         red_agents: list[str],
         red_weights: list[float],
         episode_length: int,
-        scan_memory: bool,
+        memory: str,
+        observe: str,
         actions: list[int],
         compliance_weight: float,
         num_threads: int,
@@ -689,6 +717,78 @@ class Peek:
 
     def __enter__(self) -> NDArray[np.void]: ...
     def __exit__(self, *exception: object) -> None: ...
+
+@final
+class PpoUpdate:
+    """Takes the gradient steps of PPO for an actor and a critic, multi-layer perceptrons with hidden layers of the same
+    widths: `fastrl.algorithms.compiled_update.CompiledUpdate` without torch. D `obs_dim`, A the actor's outputs.
+
+    `hidden`: widths of the hidden layers, `activation` after each. Of categorical actions `nvec` has the choices of
+    each of their n numbers, and A is their sum; of Gaussian ones `numbers` is n, and A the same, with one standard
+    deviation each that does not depend on the observation. The actor sees the first `actor_inputs` numbers of an
+    observation (None: all). ValueError: an option is out of range.
+    """
+
+    def __new__(
+        cls,
+        *,
+        obs_dim: int,
+        hidden: list[int],
+        activation: Literal["tanh", "relu"],
+        nvec: list[int] | None = None,
+        numbers: int = 0,
+        actor_inputs: int | None = None,
+    ) -> PpoUpdate: ...
+    @property
+    def num_parameters(self) -> int:
+        """P, of Gaussians n more than of the two networks."""
+
+    def run(
+        self,
+        parameters: NDArray[np.float32],
+        mean: NDArray[np.float32],
+        square: NDArray[np.float32],
+        obs: NDArray[np.float32],
+        groups: NDArray[np.int64],
+        actions: NDArray[Any],
+        log_probs: NDArray[np.float32],
+        advantages: NDArray[np.float32],
+        returns: NDArray[np.float32],
+        values: NDArray[np.float32],
+        masks: NDArray[np.bool_] | None,
+        order: NDArray[np.int64],
+        *,
+        steps: int,
+        minibatches: int,
+        clip_range: float,
+        value_clip: float | None,
+        value_coef: float,
+        entropy_coef: float,
+        max_grad_norm: float,
+        learning_rate: float,
+        normalize_advantages: bool,
+        target_kl: float | None,
+        num_threads: int,
+    ) -> tuple[float, float, float, float, float, float, int]:
+        """Learns from S samples, of which some may share one of G observations, without the GIL.
+
+        Changed in place are `parameters` [P] (the logarithms of standard deviations of Gaussians, which stay within -5
+        and 2; then of each layer of the actor, then of the critic weights [outputs, inputs] and biases) and Adam's
+        moments `mean` [P] and `square` [P] after `steps` steps (Kingma and Ba, 2015, with epsilon 1e-5).
+
+        `obs` [G, D]; `groups` [S]: which of these a sample has; `masks` [S, A], True where an action is allowed;
+        `actions` int64 [S] with one number, else [S, n], or float32 [S, n] of Gaussians; `log_probs`, `advantages`,
+        `returns` and `values` [S]. `order` [E, S]: in each of E epochs the samples in so many `minibatches`, whose
+        sizes differ by one at most. `normalize_advantages`: those of a minibatch are brought to mean 0 and sample
+        deviation 1. `target_kl`: the update ends after a step in which the KL was larger. With `num_threads` above 1
+        actor and critic learn side by side if they are large enough; the numbers are the same to the last bit.
+
+        Returns means over gradient steps: the policy's loss, the value's, entropy, KL, clipped share, the gradient's
+        norm before clipping; and the number of steps.
+
+        ValueError: an array does not fit, or names an action, sample or observation that is not there; `minibatches` or
+        a clip range is out of range.
+        """
 
 @final
 class Producer:

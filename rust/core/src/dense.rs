@@ -199,6 +199,29 @@ pub fn exp(x: f32) -> f32 {
     if x < -87.0 { 0.0 } else { e }
 }
 
+/// e^x for any x, to some 2e-7 of it; infinite above 87. NaN stays NaN.
+#[inline(always)]
+pub fn exp_any(x: f32) -> f32 {
+    let e = exp(-x.abs());
+    if x > 0.0 { 1.0 / e } else { e }
+}
+
+/// Natural logarithm of a positive, finite, normal number, rounded to f32. NaN stays NaN.
+#[inline(always)]
+pub fn ln(x: f32) -> f32 {
+    if !(x > 0.0 && x < f32::INFINITY) {
+        return if x == 0.0 { f32::NEG_INFINITY } else { x };
+    }
+    // x = 2^k m, with m between half and whole square root of 2, and ln m = 2 artanh((m - 1) / (m + 1)).
+    let bits = x.to_bits().wrapping_sub(0x3f35_04f3);
+    let k = (bits as i32) >> 23;
+    let m = f64::from(f32::from_bits((bits & 0x007f_ffff).wrapping_add(0x3f35_04f3)));
+    let s = (m - 1.0) / (m + 1.0);
+    let square = s * s;
+    let series = [11.0, 9.0, 7.0, 5.0, 3.0, 1.0].into_iter().fold(1.0 / 13.0, |sum: f64, n| sum * square + 1.0 / n);
+    (f64::from(k) * std::f64::consts::LN_2 + 2.0 * s * series) as f32
+}
+
 /// Hyperbolic tangent, to some 1e-7 of the result. NaN stays NaN.
 #[inline(always)]
 pub fn tanh(x: f32) -> f32 {
@@ -226,6 +249,21 @@ mod tests {
             assert!((f64::from(tanh(x)) / expected - 1.0).abs() < 3e-7, "tanh({x}) = {}", tanh(x));
             assert_eq!(tanh(-x), -tanh(x));
         }
+    }
+
+    #[test]
+    fn exp_any_and_ln_are_accurate() {
+        for i in -860_000..=860_000 {
+            let x = i as f32 * 1e-4;
+            let expected = f64::from(x).exp();
+            assert!((f64::from(exp_any(x)) / expected - 1.0).abs() < 4e-7, "exp_any({x}) = {}", exp_any(x));
+            let y = expected as f32;
+            let expected = f64::from(y).ln();
+            assert!((f64::from(ln(y)) - expected).abs() <= 1.2e-7 * expected.abs(), "ln({y}) = {}", ln(y));
+        }
+        assert_eq!((exp_any(100.0), exp_any(-100.0), exp_any(0.0)), (f32::INFINITY, 0.0, 1.0));
+        assert!(exp_any(f32::NAN).is_nan() && ln(f32::NAN).is_nan());
+        assert_eq!((ln(1.0), ln(0.0), ln(f32::INFINITY)), (0.0, f32::NEG_INFINITY, f32::INFINITY));
     }
 
     #[test]

@@ -6,7 +6,7 @@
 //! - Processes share memory ([`shm`]): [`queue::Queue`] carries experience from many producers to one consumer,
 //!   [`weight_broadcast::WeightBroadcast`] the newest weights back, [`barrier::LockstepBarrier`] keeps processes in step.
 //! - [`actor::Actor`] chooses actions with a small network ([`mlp`]), from random numbers that depend only on episode and step
-//!   ([`streams`]).
+//!   ([`streams`]). [`learn`] takes the gradient steps of its training.
 
 pub mod actor;
 pub mod async_vec;
@@ -14,6 +14,7 @@ pub mod barrier;
 pub mod cage2;
 pub mod dense;
 pub mod env;
+pub mod learn;
 mod memory;
 pub mod mlp;
 mod python_random;

@@ -80,14 +80,16 @@ impl Recurrent {
             match self.cell {
                 Cell::Gru => {
                     let [reset, update, new] = [gate(0), gate(1), gate(2)];
-                    let next: [f32; LANES] = std::array::from_fn(|k| {
+                    // A loop over whole lanes, which compilers turn into wide instructions.
+                    let mut all = [0.0; LANES];
+                    all[..outputs.len()].copy_from_slice(outputs);
+                    for (k, h) in all.iter_mut().enumerate() {
                         let r = sigmoid(reset.0[k] + reset.1[k]);
-                        tanh(r.mul_add(new.1[k], new.0[k]))
-                    });
-                    for (k, h) in outputs.iter_mut().enumerate() {
                         let z = sigmoid(update.0[k] + update.1[k]);
-                        *h = z.mul_add(*h - next[k], next[k]);
+                        let next = tanh(r.mul_add(new.1[k], new.0[k]));
+                        *h = z.mul_add(*h - next, next);
                     }
+                    outputs.copy_from_slice(&all[..outputs.len()]);
                 }
                 Cell::Lstm => {
                     let [input, forget, new, output] = [gate(0), gate(1), gate(2), gate(3)];

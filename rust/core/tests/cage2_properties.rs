@@ -1,12 +1,14 @@
 //! Properties of the CAGE 2 simulator that hold for any play.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
-use fastrl_core::cage2::blue::{BlueAction, NUM_ACTIONS};
+use fastrl_core::cage2::blue::{BlueAction, NUM_ACTIONS, decoy_fits};
+use fastrl_core::cage2::memory::{BlueMemory, Layout};
 use fastrl_core::cage2::red_agents::RedKind;
 use fastrl_core::cage2::replay::{Mode, PACKED_OBS, Trace};
-use fastrl_core::cage2::scenario::{HOST_NAMES, NUM_HOSTS, OP_SERVER0, USER0};
-use fastrl_core::cage2::{Cage2, Config, Episode, Game, Ruleset};
+use fastrl_core::cage2::scenario::{DEFENDER, HOST_NAMES, Hosts, NUM_HOSTS, OP_SERVER0, Ports, USER0};
+use fastrl_core::cage2::{Cage2, Config, Episode, Game, Ruleset, truth};
 use fastrl_core::cage2::{events::Activity, view::Compromise};
 use fastrl_core::cage2::{fast_source::FastSource, seeded_source::SeededSource};
 use fastrl_core::env::{Actions, Refused};
@@ -21,6 +23,10 @@ fn any_ruleset() -> impl Strategy<Value = Ruleset> {
 
 fn any_red() -> impl Strategy<Value = RedKind> {
     prop_oneof![Just(RedKind::BLine), Just(RedKind::Meander), Just(RedKind::Sleep)]
+}
+
+fn any_layout() -> impl Strategy<Value = Layout> {
+    prop::sample::select(Layout::ALL.to_vec())
 }
 
 fn any_actions(max: usize) -> impl Strategy<Value = Vec<usize>> {
@@ -53,7 +59,7 @@ proptest! {
     fn any_play_keeps_the_state_consistent(
         seed: u64, red in any_red(), ruleset in any_ruleset(), actions in any_actions(250),
     ) {
-        let mut episode = Episode::new(FastSource(Rng::new(seed)));
+        let mut episode = Episode::new(FastSource(Rng::new(seed)), Layout::Full);
         episode.begin(red);
         prop_assert_eq!(episode.view.bits(), 0);
         for action in actions {
@@ -85,9 +91,34 @@ proptest! {
         }
     }
 
+    /// Blue needs no look at the network to know which actions may have an effect.
+    #[test]
+    fn blue_remembers_which_decoys_stand(
+        seed: u64, red in any_red(), ruleset in any_ruleset(), actions in any_actions(250),
+    ) {
+        let mut episode = Episode::new(FastSource(Rng::new(seed)), Layout::None);
+        let mut memory = BlueMemory::new(Layout::Decoys);
+        episode.begin(red);
+        for action in actions {
+            for i in 0..NUM_ACTIONS {
+                let action = BlueAction::from_index(i);
+                let expected = match action {
+                    BlueAction::Monitor => false,
+                    BlueAction::Analyse(host) => host != DEFENDER,
+                    BlueAction::Decoy(decoy, host) => decoy_fits(&episode.network, decoy, host),
+                    BlueAction::Sleep | BlueAction::Remove(_) | BlueAction::Restore(_) => true,
+                };
+                prop_assert_eq!(memory.may_have_effect(action), expected, "{}", action.name());
+            }
+            let action = BlueAction::from_index(action);
+            episode.step(action, ruleset);
+            memory.update(action, episode.view.bits());
+        }
+    }
+
     #[test]
     fn availability_costs_ten_until_the_server_is_restored(seed: u64, ruleset in any_ruleset()) {
-        let mut episode = Episode::new(FastSource(Rng::new(seed)));
+        let mut episode = Episode::new(FastSource(Rng::new(seed)), Layout::None);
         episode.begin(RedKind::BLine);
         let sleep = BlueAction::Sleep;
         while episode.network.ot_service.up {
@@ -104,10 +135,11 @@ proptest! {
 
     #[test]
     fn a_saved_environment_has_the_same_future(
-        seed: u64, before in 0usize..130, after in 1usize..130, python: bool, scan_memory: bool, ruleset in any_ruleset(),
+        seed: u64, before in 0usize..130, after in 1usize..130, python: bool, memory in any_layout(), truth: bool,
+        ruleset in any_ruleset(),
     ) {
         let red = if python { vec![(RedKind::Meander, 1.0)] } else { vec![(RedKind::BLine, 0.5), (RedKind::Meander, 0.5)] };
-        let config = Config { ruleset, red, scan_memory, python_random: python, ..Config::default() };
+        let config = Config { ruleset, red, memory, truth, python_random: python, ..Config::default() };
         let mut venv = vec_env(config.clone(), 3, 1, Autoreset::SameStep);
         let mut actions = Rng::new(seed ^ 1);
         venv.reset(Some(&[seed, seed ^ 7, 3]), None, &mut vec![0.0; 3 * venv.obs_len()]);
@@ -203,6 +235,54 @@ fn step_with(venv: &mut VecEnv<Cage2>, actions: &[i64]) -> Seen {
         Rows { obs: &mut seen.0, rewards: &mut seen.1, terminated: &mut seen.2, truncated: &mut seen.3, final_obs };
     venv.step(Actions::Discrete(actions), rows).unwrap();
     seen
+}
+
+/// Episodes whose observations of the true state are equal are in equal states, as far as the future depends on them.
+#[test]
+fn the_true_state_is_the_whole_state() {
+    let mut known: HashMap<Vec<u32>, _> = HashMap::new();
+    let mut met = 0;
+    let mut random = Rng::new(5);
+    for seed in 0..600 {
+        let ruleset = if seed % 2 == 0 { Ruleset::Main } else { Ruleset::Leaderboard };
+        let mut episode = Episode::new(FastSource(Rng::new(seed)), Layout::None);
+        episode.begin(RedKind::ALL[seed as usize / 2 % 3]);
+        for _ in 0..40 {
+            let action = [0, 0, 0, 0, 133, 141, 29, 119, 16][random.below(9) as usize];
+            episode.step(BlueAction::from_index(action), ruleset);
+            let mut values = [0.0f32; truth::LEN];
+            truth::write(&episode, &mut values);
+            let bits = episode.view.bits();
+            let key: Vec<u32> =
+                values.iter().map(|value| value.to_bits()).chain([bits as u32, (bits >> 32) as u32]).collect();
+            let state = (bits, episode.knowledge.clone(), episode.agent.clone(), parts(&episode));
+            met += usize::from(known.contains_key(&key));
+            let first = known.entry(key).or_insert_with(|| state.clone());
+            assert_eq!(*first, state);
+        }
+    }
+    assert!(met > 2000, "{met} times a known state was met");
+}
+
+type Parts = (Vec<(u8, bool, bool)>, Hosts, Hosts, Vec<Ports>, Vec<u32>, Vec<u8>, OtParts);
+type OtParts = (bool, bool, bool);
+
+/// The network without process ids, the order of sessions and counts above 10; Remove asks only of user sessions whether
+/// they are marked.
+fn parts(episode: &Episode<FastSource>) -> Parts {
+    let network = &episode.network;
+    let mut sessions: Vec<_> = network.sessions.iter().map(|s| (s.host, s.root, s.marked && !s.root)).collect();
+    sessions.sort_unstable();
+    let service = &network.ot_service;
+    (
+        sessions,
+        network.files,
+        network.restored,
+        network.ports.to_vec(),
+        network.decoys.iter().map(|&count| count.min(10)).collect(),
+        network.fooled.to_vec(),
+        (service.up, service.stoppable, service.pid_known),
+    )
 }
 
 #[test]

@@ -285,7 +285,7 @@ proptest! {
         let mut played = Played::new(&config, difficulty, seed);
         let start = difficulty.agents + difficulty.background(&config);
         prop_assert_eq!(played.world.traffic().vehicles.x.len(), start);
-        // How long each has lain there, in the order of the list.
+        // Steps for which each has lain there, in the order of the list.
         let mut lain = vec![0u32; start];
         let limit = 3 * config.policy_frequency;
         let mut arrived = vec![false; start];

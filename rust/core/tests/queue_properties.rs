@@ -364,7 +364,7 @@ mod shared {
     }
 
     proptest! {
-        /// Whatever stands in them, every call returns, and gives records or an error.
+        /// Every call returns records or an error, with any bytes in these words.
         #[test]
         fn stray_writes_into_words_end_in_no_hang(
             is_total in any::<bool>(),

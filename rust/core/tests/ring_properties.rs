@@ -106,7 +106,7 @@ proptest! {
         prop_assert_eq!((last.collided, last.length as usize), (collided, steps - 1));
         prop_assert_eq!(collided, ring.platoon().smallest_gap(5.0) < 0.0, "no passing through unnoticed");
         prop_assert!(collided || last.length == horizon);
-        // Where SUMO keeps the distance, at the step length that Flow has, agents do not collide.
+        // Agents do not collide while SUMO keeps the distance and steps are as long as in Flow.
         prop_assert!(!(collided && safe && dt < 0.2));
     }
 

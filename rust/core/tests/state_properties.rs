@@ -7,6 +7,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::Arc;
 
+use fastrl_core::cage2::memory::Layout as MemoryLayout;
 use fastrl_core::cage2::red_agents::RedKind;
 use fastrl_core::cage2::workflow::WorkflowCage2;
 use fastrl_core::cage2::{Cage2, Config as Cage2Config, Game, render};
@@ -279,7 +280,8 @@ fn cage2(python_random: bool) -> Cage2 {
     Cage2::new(Arc::new(Cage2Config {
         red,
         python_random,
-        scan_memory: true,
+        memory: MemoryLayout::Full,
+        truth: true,
         episode_length: 30,
         ..Cage2Config::default()
     }))

@@ -7,21 +7,32 @@ use fastrl_binding::vec_env::{VecBinding, autoreset_from_name};
 use fastrl_binding::vec_methods;
 use fastrl_core::cage2::blue::{BlueAction, NUM_ACTIONS};
 use fastrl_core::cage2::events::RED_KIND_NAMES;
+use fastrl_core::cage2::memory::{DECOY_PLACES, SCAN_HOSTS};
 use fastrl_core::cage2::red_agents::RedKind;
 use fastrl_core::cage2::replay::{Mode, PACKED_OBS, Trace};
 use fastrl_core::cage2::scenario::{EXPLOIT_NAMES, HOST_NAMES, NUM_HOSTS, SUBNET_NAMES};
-use fastrl_core::cage2::view::SCAN_HOSTS;
 use fastrl_core::cage2::workflow::{UNIT_TYPES, type_of};
-use fastrl_core::cage2::{Cage2, Config, Game, Ruleset, effective_actions, render};
+use fastrl_core::cage2::{Cage2, Config, Game, Ruleset, effective_actions, render, truth};
 use pyo3::exceptions::{PyIndexError, PyKeyError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
+
+use crate::cage2_memory::layout_from_name;
 
 fn ruleset_from_name(name: &str) -> PyResult<Ruleset> {
     match name {
         "main" => Ok(Ruleset::Main),
         "leaderboard" => Ok(Ruleset::Leaderboard),
         _ => Err(PyValueError::new_err(format!("ruleset: expected 'main' or 'leaderboard', got '{name}'"))),
+    }
+}
+
+/// Returns whether observations have the true state.
+fn truth_from_name(name: &str) -> PyResult<bool> {
+    match name {
+        "blue" => Ok(false),
+        "truth" => Ok(true),
+        _ => Err(PyValueError::new_err(format!("observe: expected 'blue' or 'truth', got '{name}'"))),
     }
 }
 
@@ -38,7 +49,8 @@ pub(crate) struct Options<'a> {
     pub(crate) red_agents: Vec<String>,
     pub(crate) red_weights: Vec<f64>,
     pub(crate) episode_length: u32,
-    pub(crate) scan_memory: bool,
+    pub(crate) memory: &'a str,
+    pub(crate) observe: &'a str,
     pub(crate) actions: Vec<u8>,
     pub(crate) python_random: bool,
 }
@@ -46,7 +58,7 @@ pub(crate) struct Options<'a> {
 impl Options<'_> {
     pub(crate) fn check(self) -> PyResult<Arc<Config>> {
         let Self { ruleset, red_agents, red_weights, episode_length, .. } = self;
-        let Self { scan_memory, actions, python_random, .. } = self;
+        let Self { memory, observe, actions, python_random, .. } = self;
         let refuse = |message: String| Err(PyValueError::new_err(message));
         if episode_length == 0 {
             return refuse("episode_length: expected at least 1, got 0".into());
@@ -69,7 +81,8 @@ impl Options<'_> {
             ruleset: ruleset_from_name(ruleset)?,
             red: kinds.into_iter().zip(red_weights.iter().map(|w| w / total)).collect(),
             episode_length,
-            scan_memory,
+            memory: layout_from_name(memory)?,
+            truth: truth_from_name(observe)?,
             actions,
             python_random,
         }))
@@ -86,6 +99,8 @@ pub(crate) fn add_tables(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("CAGE2_RED_KINDS", RED_KIND_NAMES.to_vec())?;
     module.add("CAGE2_RED_AGENTS", RedKind::NAMES.to_vec())?;
     module.add("CAGE2_SCAN_HOSTS", SCAN_HOSTS.to_vec())?;
+    module.add("CAGE2_DECOY_PLACES", DECOY_PLACES.to_vec())?;
+    module.add("CAGE2_TRUTH", truth::names())?;
     module.add("CAGE2_UNIT_TYPES", UNIT_TYPES.to_vec())?;
     module.add("CAGE2_TYPE_OF_HOST", (0..NUM_HOSTS).map(type_of).collect::<Vec<_>>())?;
     module.add("CAGE2_EFFECTIVE_ACTIONS", effective_actions().into_iter().map(u32::from).collect::<Vec<_>>())
@@ -101,7 +116,7 @@ vec_methods!(Cage2Vec);
 #[pymethods]
 impl Cage2Vec {
     #[new]
-    #[pyo3(signature = (num_envs, *, ruleset, red_agents, red_weights, episode_length, scan_memory, actions, num_threads,
+    #[pyo3(signature = (num_envs, *, ruleset, red_agents, red_weights, episode_length, memory, observe, actions, num_threads,
                         autoreset_mode, python_random))]
     #[expect(clippy::too_many_arguments, reason = "the options of the environment, by name")]
     fn new(
@@ -111,13 +126,15 @@ impl Cage2Vec {
         red_agents: Vec<String>,
         red_weights: Vec<f64>,
         episode_length: u32,
-        scan_memory: bool,
+        memory: &str,
+        observe: &str,
         actions: Vec<u8>,
         num_threads: usize,
         autoreset_mode: &str,
         python_random: bool,
     ) -> PyResult<Self> {
-        let options = Options { ruleset, red_agents, red_weights, episode_length, scan_memory, actions, python_random };
+        let options =
+            Options { ruleset, red_agents, red_weights, episode_length, memory, observe, actions, python_random };
         let config = options.check()?;
         let make = || Cage2::new(config.clone());
         let venv = VecBinding::new(py, num_envs, make, autoreset_from_name(autoreset_mode)?, num_threads)?;

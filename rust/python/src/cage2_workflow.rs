@@ -20,7 +20,7 @@ vec_methods!(Cage2WorkflowVec);
 #[pymethods]
 impl Cage2WorkflowVec {
     #[new]
-    #[pyo3(signature = (num_envs, *, ruleset, red_agents, red_weights, episode_length, scan_memory, actions,
+    #[pyo3(signature = (num_envs, *, ruleset, red_agents, red_weights, episode_length, memory, observe, actions,
                         compliance_weight, num_threads, autoreset_mode))]
     #[expect(clippy::too_many_arguments, reason = "the options of the environment, by name")]
     fn new(
@@ -30,14 +30,23 @@ impl Cage2WorkflowVec {
         red_agents: Vec<String>,
         red_weights: Vec<f64>,
         episode_length: u32,
-        scan_memory: bool,
+        memory: &str,
+        observe: &str,
         actions: Vec<u8>,
         compliance_weight: f64,
         num_threads: usize,
         autoreset_mode: &str,
     ) -> PyResult<Self> {
-        let options =
-            Options { ruleset, red_agents, red_weights, episode_length, scan_memory, actions, python_random: false };
+        let options = Options {
+            ruleset,
+            red_agents,
+            red_weights,
+            episode_length,
+            memory,
+            observe,
+            actions,
+            python_random: false,
+        };
         let config = options.check()?;
         if !(0.0..=1e6).contains(&compliance_weight) {
             return Err(PyValueError::new_err(format!(

@@ -142,7 +142,7 @@ impl CoopVec {
         // SAFETY: checked, nothing here writes to any array, and they are the caller's for the length of this call.
         let (agents, density) = unsafe { (agents.map(|a| a.slice()), density.map(|a| a.slice())) };
         let change = |i: usize, old: Difficulty| Difficulty {
-            // What is below 0 is refused as 0 is.
+            // A negative number is refused as 0 is.
             agents: agents.map_or(old.agents, |all| usize::try_from(all[i]).unwrap_or(0)),
             density: density.map_or(old.density, |all| all[i]),
         };

@@ -3,12 +3,14 @@
 
 mod barrier;
 mod cage2;
+mod cage2_memory;
 mod cage2_workflow;
 mod coop;
 mod errors;
 mod highway;
 mod highway_options;
 mod mlp;
+mod ppo_update;
 mod producer;
 mod queue;
 mod records;
@@ -27,6 +29,8 @@ mod rust_module {
     #[pymodule_export]
     use crate::cage2::{Cage2Vec, replay_cage2};
     #[pymodule_export]
+    use crate::cage2_memory::BlueMemory;
+    #[pymodule_export]
     use crate::cage2_workflow::Cage2WorkflowVec;
     #[pymodule_export]
     use crate::coop::CoopVec;
@@ -36,6 +40,8 @@ mod rust_module {
     use crate::highway::HighwayVec;
     #[pymodule_export]
     use crate::mlp::Mlp;
+    #[pymodule_export]
+    use crate::ppo_update::PpoUpdate;
     #[pymodule_export]
     use crate::producer::{Producer, Reservation};
     #[pymodule_export]

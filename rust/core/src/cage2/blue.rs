@@ -2,7 +2,7 @@
 
 use super::events::BlueOutcome;
 use super::network::Network;
-use super::scenario::{DECOYS, DEFENDER, HOST_NAMES, Host, Hosts, IMAGES, NUM_HOSTS, OP_SERVER0, RESTORE_TENTHS};
+use super::scenario::{DECOYS, HOST_NAMES, Host, Hosts, IMAGES, NUM_HOSTS, OP_SERVER0, RESTORE_TENTHS};
 use super::source::RandomSource;
 use super::view::{Compromise, View};
 
@@ -34,6 +34,18 @@ impl BlueAction {
         }
     }
 
+    /// The inverse of [`BlueAction::from_index`].
+    pub const fn index(self) -> usize {
+        match self {
+            Self::Sleep => 0,
+            Self::Monitor => 1,
+            Self::Analyse(host) => 2 + host,
+            Self::Remove(host) => 2 + NUM_HOSTS + host,
+            Self::Decoy(decoy, host) => 2 + (2 + decoy) * NUM_HOSTS + host,
+            Self::Restore(host) => 2 + 10 * NUM_HOSTS + host,
+        }
+    }
+
     /// The name that the challenge prints.
     pub fn name(self) -> String {
         match self {
@@ -47,23 +59,11 @@ impl BlueAction {
     }
 }
 
-/// Returns whether the decoy would start on the host now. Blue knows the answer: it knows each host's own services, and
-/// which decoys it started.
+/// Returns whether the decoy would start on the host now. Blue knows the answer, see [`super::memory::BlueMemory`]: it
+/// knows each host's own services, and which decoys it started.
 pub fn decoy_fits(network: &Network, decoy: usize, host: Host) -> bool {
     let decoy = &DECOYS[decoy];
     network.ports[host] & decoy.checks == 0 && decoy.windows.is_none_or(|windows| windows == IMAGES[host].windows)
-}
-
-/// Returns whether the action may change anything now, as far as blue can know. Sleep always counts; Monitor never
-/// does, since every step monitors and it is the same as Sleep.
-pub fn may_have_effect(network: &Network, action: BlueAction) -> bool {
-    match action {
-        BlueAction::Monitor => false,
-        // No exploit ever succeeds there, so there is never a file to find.
-        BlueAction::Analyse(host) => host != DEFENDER,
-        BlueAction::Decoy(decoy, host) => decoy_fits(network, decoy, host),
-        BlueAction::Sleep | BlueAction::Remove(_) | BlueAction::Restore(_) => true,
-    }
 }
 
 pub fn act(action: BlueAction, network: &mut Network, view: &mut View, random: &mut impl RandomSource) -> BlueOutcome {
@@ -134,6 +134,7 @@ mod tests {
         assert_eq!(name(131), "DecoyVsftpd User4");
         assert_eq!(name(132), "Restore Defender");
         assert_eq!(name(144), "Restore User4");
+        assert!((0..NUM_ACTIONS).all(|i| BlueAction::from_index(i).index() == i));
     }
 
     #[test]

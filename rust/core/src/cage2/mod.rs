@@ -1,11 +1,12 @@
 //! CAGE Challenge 2 (CybORG 2.1, Scenario 2): one red agent against one blue defender on 13 hosts.
 //!
 //! A step: [`blue`] acts, [`red_agents`] choose and [`red_actions`] carry out, the [`network`] names the price, and
-//! Monitor fills blue's [`view`]. All randomness comes from a [`source`].
+//! Monitor fills blue's [`view`], which [`memory`] follows. All randomness comes from a [`source`].
 
 pub mod blue;
 pub mod events;
 pub mod fast_source;
+pub mod memory;
 mod network;
 mod python_source;
 mod red_actions;
@@ -15,6 +16,7 @@ pub mod replay;
 pub mod scenario;
 pub mod seeded_source;
 mod source;
+pub mod truth;
 pub mod view;
 pub mod workflow;
 
@@ -22,9 +24,10 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use self::blue::{BlueAction, NUM_ACTIONS, may_have_effect};
+use self::blue::{BlueAction, NUM_ACTIONS};
 use self::events::RedAction;
 use self::fast_source::FastSource;
+use self::memory::{BlueMemory, Layout};
 use self::network::Network;
 use self::python_source::PythonSource;
 use self::red_actions::Knowledge;
@@ -32,7 +35,7 @@ use self::red_agents::{RedAgent, RedKind};
 use self::scenario::NUM_HOSTS;
 use self::seeded_source::SeededSource;
 use self::source::RandomSource;
-use self::view::{OBS_BITS, SCAN_HOSTS, View};
+use self::view::{OBS_BITS, View};
 use crate::env::{Phase, ensure};
 use crate::memory::arrays;
 use crate::rng::Rng;
@@ -53,8 +56,10 @@ pub struct Config {
     /// Red agents with the chance of each to play an episode; the chances add up to 1.
     pub red: Vec<(RedKind, f64)>,
     pub episode_length: u32,
-    /// Adds the ten scan values to the observation.
-    pub scan_memory: bool,
+    /// The values of blue's memory in an observation.
+    pub memory: Layout,
+    /// Adds the true state of the game to an observation, which no defender can see.
+    pub truth: bool,
     /// The actions on offer, as indices into the challenge's 145.
     pub actions: Vec<u8>,
     /// Draw as CPython does; needs a single red agent.
@@ -62,9 +67,24 @@ pub struct Config {
 }
 
 impl Config {
-    /// Length of the challenge's observation, with the scan values if they are asked for.
+    /// Length of the challenge's observation with the values of blue's memory and of the true state.
     pub fn obs_len(&self) -> usize {
-        OBS_BITS + if self.scan_memory { SCAN_HOSTS.len() } else { 0 }
+        OBS_BITS + self.memory.len() + if self.truth { truth::LEN } else { 0 }
+    }
+
+    /// An episode that has not begun.
+    pub fn new_episode(&self) -> Episode<SeededSource> {
+        Episode::new(self.random_source(0), self.memory)
+    }
+
+    /// Writes an observation.
+    pub fn observe(&self, episode: &Episode<SeededSource>, obs: &mut [f32]) {
+        let (bits, values) = obs.split_at_mut(OBS_BITS);
+        episode.view.write(bits);
+        episode.memory.write(self.memory, values);
+        if self.truth {
+            truth::write(episode, &mut values[self.memory.len()..]);
+        }
     }
 
     /// The action on offer under this index.
@@ -93,16 +113,9 @@ impl Config {
         episode.begin(self.red[i].0);
     }
 
-    /// Marks with 1 the actions on offer that may have an effect now, as far as blue can know.
-    pub fn action_mask(&self, network: &Network, mask: &mut [u8]) {
-        for (i, entry) in mask.iter_mut().enumerate().take(self.actions.len()) {
-            *entry = u8::from(may_have_effect(network, self.action(i)));
-        }
-    }
-
     /// Refuses a decoded episode that no run of the simulator has; the error says why.
     pub fn check(&self, episode: &Episode<SeededSource>, phase: Phase) -> Result<(), String> {
-        let Episode { random, network, knowledge, agent, view, time, last_red } = episode;
+        let Episode { random, network, knowledge, agent, view, memory, time, last_red } = episode;
         let drawn = match random {
             SeededSource::Fast(random) => !self.python_random && random.is_sound(),
             SeededSource::Python(random) => self.python_random && random.is_sound(),
@@ -114,6 +127,7 @@ impl Config {
         let plays = self.red.iter().any(|(kind, _)| *kind == agent.kind());
         ensure(plays || phase == Phase::NeverReset, "its red agent is none of the options")?;
         view.check()?;
+        memory.check(self.memory, *time, &network.ports)?;
         ensure(
             *time < self.episode_length || phase == Phase::Ended && *time == self.episode_length,
             "the time is beyond the episode",
@@ -127,7 +141,7 @@ impl Config {
         let (labels, random) =
             if self.python_random { (4 * NUM_HOSTS, size_of::<PythonSource>() + PythonSource::MEMORY) } else { (0, 0) };
         // Sessions beyond the capacity that a network starts with.
-        arrays(2 + labels, random + 32 * size_of::<network::Session>())
+        arrays(3 + labels, random + 32 * size_of::<network::Session>() + BlueMemory::heap(self.memory))
     }
 
     pub fn accepts(&self, action: i64) -> bool {
@@ -145,7 +159,8 @@ impl Default for Config {
             ruleset: Ruleset::Main,
             red: vec![(RedKind::BLine, 1.0)],
             episode_length: 100,
-            scan_memory: false,
+            memory: Layout::None,
+            truth: false,
             actions: (0..NUM_ACTIONS as u8).collect(),
             python_random: false,
         }
@@ -154,9 +169,9 @@ impl Default for Config {
 
 /// The actions that can ever have an effect: those that have one when an episode begins.
 pub fn effective_actions() -> Vec<u8> {
-    let network = Network::default();
+    let memory = BlueMemory::new(Layout::None);
     let actions = 0..NUM_ACTIONS as u8;
-    actions.filter(|&i| may_have_effect(&network, BlueAction::from_index(i.into()))).collect()
+    actions.filter(|&i| memory.may_have_effect(BlueAction::from_index(i.into()))).collect()
 }
 
 /// Red's last action, in the numbering of the reference traces.
@@ -178,19 +193,21 @@ pub struct Episode<D> {
     pub knowledge: Knowledge,
     pub agent: RedAgent,
     pub view: View,
+    pub memory: BlueMemory,
     /// Steps taken.
     pub time: u32,
     pub last_red: LastRed,
 }
 
 impl<D: RandomSource> Episode<D> {
-    pub fn new(random: D) -> Self {
+    pub fn new(random: D, memory: Layout) -> Self {
         Self {
             random,
             network: Network::default(),
             knowledge: Knowledge::default(),
             agent: RedAgent::Sleep,
             view: View::default(),
+            memory: BlueMemory::new(memory),
             time: 0,
             last_red: NO_ACTION,
         }
@@ -203,6 +220,7 @@ impl<D: RandomSource> Episode<D> {
         self.knowledge = Knowledge::default();
         self.agent = red.new_agent();
         self.view = View::default();
+        self.memory.reset();
         self.time = 0;
         self.last_red = NO_ACTION;
     }
@@ -214,12 +232,13 @@ impl<D: RandomSource> Episode<D> {
 
     /// One step; returns blue's reward in tenths.
     pub fn step(&mut self, action: BlueAction, ruleset: Ruleset) -> i32 {
-        let Self { random, network, knowledge, agent, view, .. } = self;
+        let Self { random, network, knowledge, agent, view, memory, .. } = self;
         let blue = blue::act(action, network, view, random);
         let red = agent.choose(knowledge, random);
         let red = random.red_action(red);
         let traces = red_actions::act(red, ruleset, network, knowledge, random);
         view.monitor(traces, blue);
+        memory.update(action, view.bits());
         let (kind, target) = red.code();
         let success = knowledge.success.map_or(-1, i8::from);
         self.last_red = LastRed { kind, target, success };
@@ -243,7 +262,7 @@ pub struct Cage2 {
 
 impl Cage2 {
     pub fn new(config: Arc<Config>) -> Self {
-        let episode = Episode::new(config.random_source(0));
+        let episode = config.new_episode();
         Self { config, episode }
     }
 }
@@ -283,7 +302,7 @@ impl SingleAgentEnv for Cage2 {
     }
 
     fn observe(&self, obs: &mut [f32]) {
-        self.episode.view.write(obs);
+        self.config.observe(&self.episode, obs);
     }
 
     fn step(&mut self, action: i64, obs: &mut [f32]) -> Step {
@@ -298,7 +317,7 @@ impl SingleAgentEnv for Cage2 {
     }
 
     fn action_mask(&self, mask: &mut [u8]) {
-        self.config.action_mask(&self.episode.network, mask);
+        self.episode.memory.write_mask(&self.config.actions, mask);
     }
 
     fn episode_info(&self, key: &str) -> f64 {

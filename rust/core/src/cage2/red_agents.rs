@@ -74,19 +74,22 @@ impl RedAgent {
     }
 }
 
+/// Actions in B_line's plan.
+pub(super) const PLAN_LEN: u8 = 15;
+
 /// B_line: follows a plan of 15 actions to Op_Server0, with targets drawn once an episode.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BLine {
-    place: u8,
+    pub(super) place: u8,
     /// The user host it came in by, once drawn.
-    user: Option<u8>,
+    pub(super) user: Option<u8>,
     /// True once it has seen Op_Server0's services, so that place 12 can follow.
-    server_seen: bool,
+    pub(super) server_seen: bool,
 }
 
 impl BLine {
     /// The next place in the plan after a failure at each place.
-    const AFTER_FAILURE: [u8; 15] = [0, 1, 2, 2, 2, 2, 5, 5, 5, 5, 9, 9, 9, 12, 13];
+    const AFTER_FAILURE: [u8; PLAN_LEN as usize] = [0, 1, 2, 2, 2, 2, 5, 5, 5, 5, 9, 9, 9, 12, 13];
 
     fn choose(&mut self, knowledge: &Knowledge, random: &mut impl RandomSource) -> RedAction {
         self.advance(knowledge);
@@ -124,9 +127,9 @@ impl BLine {
     }
 
     fn advance(&mut self, knowledge: &Knowledge) {
-        let place = self.place.min(14);
+        let place = self.place.min(PLAN_LEN - 1);
         self.place = match knowledge.success {
-            Some(true) => (place + 1).min(14),
+            Some(true) => (place + 1).min(PLAN_LEN - 1),
             _ => Self::AFTER_FAILURE[usize::from(place)],
         };
     }
@@ -136,15 +139,15 @@ impl BLine {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Meander {
     /// Subnets (bit by [`Subnet`]) and hosts that it has scanned.
-    subnets: u8,
-    scanned: Hosts,
+    pub(super) subnets: u8,
+    pub(super) scanned: Hosts,
     /// Hosts that it believes exploited, and escalated.
-    exploited: Hosts,
-    escalated: Hosts,
+    pub(super) exploited: Hosts,
+    pub(super) escalated: Hosts,
     /// Hosts that an exploit has ever given it.
-    entered: Hosts,
-    last_exploit: Option<u8>,
-    last_escalation: Option<u8>,
+    pub(super) entered: Hosts,
+    pub(super) last_exploit: Option<u8>,
+    pub(super) last_escalation: Option<u8>,
 }
 
 impl Meander {

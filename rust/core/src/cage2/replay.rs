@@ -2,6 +2,7 @@
 
 use super::blue::{BlueAction, NUM_ACTIONS};
 use super::events::RedAction;
+use super::memory::Layout;
 use super::python_source::PythonSource;
 use super::red_agents::RedKind;
 use super::scenario::{EXPLOIT_NAMES, Exploit, HOST_NAMES, Host, Hosts, NUM_HOSTS, USER1};
@@ -134,7 +135,7 @@ impl Trace<'_> {
         before: impl Fn(&mut D, usize, usize),
         mut after: impl FnMut(&D, usize) -> Option<String>,
     ) -> Report {
-        let mut sim = Episode::new(random);
+        let mut sim = Episode::new(random, Layout::None);
         let mut report = Report { steps: 0, mismatches: 0, first: None };
         for (episode, &length) in self.length.iter().enumerate() {
             sim.begin(self.red);

@@ -1,4 +1,4 @@
-//! Blue's view: the 52 bits of the challenge's wrapper, and which hosts were scanned.
+//! Blue's view: the 52 bits of the challenge's wrapper, and what else Monitor names.
 //!
 //! Four bits a host: activity (none 00, scan 10, exploit 11), then compromise (no 00, unknown 10, user 01,
 //! privileged 11).
@@ -11,8 +11,6 @@ use crate::env::ensure;
 
 /// Bits of an observation.
 pub const OBS_BITS: usize = 4 * NUM_HOSTS;
-/// Hosts whose scans the winners of the challenge remembered; the operational hosts are not among them.
-pub const SCAN_HOSTS: [Host; 10] = [0, 1, 2, 3, 7, 8, 9, 10, 11, 12];
 
 /// The values are the two bits of the observation, the first one lowest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,8 +25,6 @@ pub enum Compromise {
 pub struct View {
     /// Bit `4 * host + k` is bit `k` of the host.
     bits: u64,
-    /// Per [`SCAN_HOSTS`]: 0 never scanned, 1 scanned before, 2 scanned last.
-    scans: [u8; SCAN_HOSTS.len()],
     /// Hosts where Monitor named a suspicious process in the last step. CybORG's raw observation has them, the 52 bits
     /// do not; the scripted baselines of the challenge rely on them.
     alerts: Hosts,
@@ -37,7 +33,7 @@ pub struct View {
 impl View {
     /// Refuses decoded values that no episode has; the error says why.
     pub(super) fn check(&self) -> Result<(), String> {
-        let there = self.bits >> OBS_BITS == 0 && are_hosts(self.alerts) && self.scans.iter().all(|&scan| scan <= 2);
+        let there = self.bits >> OBS_BITS == 0 && are_hosts(self.alerts);
         ensure(there, "blue's view is impossible")
     }
 
@@ -79,34 +75,31 @@ impl View {
         self.alerts = Hosts::from(traces.shell) << traces.host;
         let activity = traces.activity(blue.decoy_on);
         self.bits |= (activity as u64) << (4 * traces.host);
-        match activity {
-            Activity::Exploit => self.set_compromise(traces.host, Compromise::User),
-            Activity::Scan => self.note_scan(traces.host),
-            Activity::None => {}
+        if activity == Activity::Exploit {
+            self.set_compromise(traces.host, Compromise::User);
         }
         if let Some(host) = blue.file_on {
             self.set_compromise(host, Compromise::Privileged);
         }
     }
 
-    fn note_scan(&mut self, host: Host) {
-        if let Some(place) = SCAN_HOSTS.iter().position(|&h| h == host) {
-            for scan in &mut self.scans {
-                *scan = (*scan).min(1);
-            }
-            self.scans[place] = 2;
-        }
-    }
-
-    /// Writes the 52 bits as 0.0 and 1.0 and, if there is room for them, the ten scan values.
+    /// Writes the 52 bits.
     pub fn write(&self, obs: &mut [f32]) {
-        let (bits, scans) = obs.split_at_mut(OBS_BITS);
-        for (host, entries) in bits.chunks_exact_mut(4).enumerate() {
-            entries.copy_from_slice(&NIBBLES[(self.bits >> (4 * host) & 0xf) as usize]);
-        }
-        for (entry, &scan) in scans.iter_mut().zip(&self.scans) {
-            *entry = f32::from(scan);
-        }
+        write_bits(self.bits, &mut obs[..OBS_BITS]);
+    }
+}
+
+/// Writes the lowest bits as 0.0 and 1.0.
+#[inline]
+pub fn write_bits(bits: u64, out: &mut [f32]) {
+    let mut fours = out.chunks_exact_mut(4);
+    let mut left = bits;
+    for entries in &mut fours {
+        entries.copy_from_slice(&NIBBLES[(left & 0xf) as usize]);
+        left >>= 4;
+    }
+    for (i, entry) in fours.into_remainder().iter_mut().enumerate() {
+        *entry = (left >> i & 1) as f32;
     }
 }
 
@@ -135,16 +128,5 @@ mod tests {
         let ones: Vec<usize> = (0..OBS_BITS).filter(|&i| obs[i] == 1.0).collect();
         assert_eq!(ones, [15, 50, 51]);
         assert!(obs.iter().all(|&x| x == 0.0 || x == 1.0));
-    }
-
-    #[test]
-    fn only_the_last_scan_counts_two() {
-        let mut view = View::default();
-        view.note_scan(9);
-        view.note_scan(4);
-        view.note_scan(12);
-        let mut obs = [9.0; OBS_BITS + 10];
-        view.write(&mut obs);
-        assert_eq!(obs[OBS_BITS..], [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 2.0]);
     }
 }

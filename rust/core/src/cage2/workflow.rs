@@ -141,7 +141,7 @@ pub struct WorkflowCage2 {
 impl WorkflowCage2 {
     pub fn new(config: Arc<Config>, weight: f64) -> Self {
         let state = State {
-            episode: Episode::new(config.random_source(0)),
+            episode: config.new_episode(),
             account: Account::default(),
             next: Order::default(),
             finished: Finished { number: 0, account: Account::default(), red: RedKind::Sleep as u8 },
@@ -197,7 +197,7 @@ impl SingleAgentEnv for WorkflowCage2 {
 
     fn observe(&self, obs: &mut [f32]) {
         let (game, order) = obs.split_at_mut(self.config.obs_len());
-        self.state.episode.view.write(game);
+        self.config.observe(&self.state.episode, game);
         order.copy_from_slice(&self.code);
     }
 
@@ -227,7 +227,7 @@ impl SingleAgentEnv for WorkflowCage2 {
     }
 
     fn action_mask(&self, mask: &mut [u8]) {
-        self.config.action_mask(&self.state.episode.network, mask);
+        self.state.episode.memory.write_mask(&self.config.actions, mask);
     }
 
     fn episode_info(&self, key: &str) -> f64 {

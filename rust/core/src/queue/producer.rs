@@ -166,7 +166,7 @@ impl Producer {
         }
         self.enter(count)?;
         let given = count;
-        // Where more records come than the ring can hold, the first of them are the oldest.
+        // Of more records than the ring can hold, the first are the oldest and are dropped.
         let skipped = if policy == Policy::DropOldest { count.saturating_sub(capacity) } else { 0 };
         let records = &records[skipped * size..given * size];
         let count = given - skipped;

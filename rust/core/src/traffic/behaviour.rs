@@ -315,7 +315,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, cases: 500, ..ProptestConfig::default() })]
 
-        /// Whichever instructions it runs with, the loop over all gives what one alone gets, to the last bit; and that
+        /// With all instruction sets the loop over all gives what one alone gets, to the last bit; and that
         /// is the formula of the paper.
         #[test]
         fn the_vectorised_terms_equal_single_ones(

@@ -172,7 +172,7 @@ mod tests {
             let turn = if heading.abs() > PI { wrap_to_pi(-heading) } else { -heading };
             let mut found = [0.0];
             slips(&[lateral], &[turn], &[speed], &mut found);
-            // Where it turns the other way round at the very back, either way is right.
+            // At exactly half a turn either direction is right.
             prop_assume!((wrap_to_pi(reference - heading).abs() - PI).abs() > 1e-9);
             prop_assert!((found[0] - slip(steering)).abs() < 1e-12, "{} not {}", found[0], slip(steering));
         }

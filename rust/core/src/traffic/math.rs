@@ -169,7 +169,7 @@ mod tests {
 
         #[test]
         fn powers(x in 0.0f64..4.0, y in 0.5f64..8.0) {
-            // What is lost grows with the exponent.
+            // The error grows with the exponent.
             let (found, expected) = (power(x, y), x.powf(y));
             let lost = 1e-15 * (2.0 + (y * x.log2()).abs());
             prop_assert!((found - expected).abs() <= lost * expected, "{x}^{y}: {found} not {expected}");

@@ -99,7 +99,7 @@ impl<W: Env> VecEnv<W> {
         let mut states: Vec<(Phase, W::State)> = Vec::new();
         states.try_reserve_exact(self.slots.len()).map_err(no_memory)?;
         for (i, slot) in self.slots.iter().enumerate() {
-            // What is too long for a state of this environment is not even read.
+            // A state is read only as far as the longest one of this environment.
             let own = &body[..body.len().min(slot.env.most_saved())];
             let mut rest = own;
             let (phase, state) = take::<(Phase, W::State)>(&mut rest)?;

@@ -53,7 +53,7 @@ impl Rectangle {
             return;
         }
         let ([mx, my], [c, s], [long, wide]) = (self.middle, self.direction, self.half);
-        // What lies half a pixel outside is still touched.
+        // Pixels up to half a pixel outside are still touched.
         let (reach_long, reach_wide) = (long + 0.5, wide + 0.5);
         let tall = reach_long * s.abs() + reach_wide * c.abs();
         // Conversions of floats to integers saturate.

@@ -41,7 +41,7 @@ pub(super) struct PiSaturation {
 impl PiSaturation {
     /// Most speeds that one remembers that is called in every step of `dt` s.
     pub(super) fn longest_memory(dt: f64) -> usize {
-        // What is too large becomes the largest number.
+        // Conversions of floats to integers saturate.
         ((MEMORY / dt) as usize).max(1)
     }
 

@@ -96,7 +96,7 @@ impl Platoon {
         self.v.iter().sum::<f64>() / self.v.len() as f64
     }
 
-    /// Whom vehicle `i` follows; on an open road the last follows itself.
+    /// Index of the vehicle that vehicle `i` follows; on an open road the last follows itself.
     #[inline]
     pub fn leader(&self, i: usize) -> usize {
         match self.ring {

@@ -1,0 +1,122 @@
+//! Adam (Kingma and Ba, 2015).
+
+use super::gemm::Aligned;
+use super::widest::widest;
+use crate::dense::LANES;
+
+const BETA1: f64 = 0.9;
+const BETA2: f64 = 0.999;
+const EPSILON: f32 = 1e-5;
+
+/// Parameters, their gradient and its moments.
+pub(crate) struct Vectors {
+    pub(crate) values: Aligned,
+    pub(crate) gradient: Aligned,
+    pub(crate) mean: Aligned,
+    pub(crate) square: Aligned,
+}
+
+impl Vectors {
+    pub(crate) fn zeros(len: usize) -> Self {
+        let zeros = || Aligned::zeros(len);
+        Self { values: zeros(), gradient: zeros(), mean: zeros(), square: zeros() }
+    }
+
+    /// The gradient's squared norm.
+    pub(crate) fn norm_squared(&self) -> f64 {
+        sum_of_squares(&self.gradient)
+    }
+
+    /// Takes step number `step` (from 1 on) along the gradient times `scale`, and zeroes it.
+    pub(crate) fn step(&mut self, scale: f32, learning_rate: f64, step: u64) {
+        let step_size = (learning_rate / (1.0 - power(BETA1, step))) as f32;
+        let spread = ((1.0 - power(BETA2, step)).sqrt()) as f32;
+        let (keep, add) = (BETA2 as f32, (1.0 - BETA2) as f32);
+        let blend = (1.0 - BETA1) as f32;
+        let Self { values, gradient, mean, square } = self;
+        descend(values, gradient, mean, square, [scale, blend, keep, add, spread, step_size]);
+    }
+}
+
+widest! {
+    fn sum_of_squares(values: &[f32]) -> f64 {
+        /// Sums side by side, so that none waits for the one before.
+        const SUMS: usize = 4 * LANES;
+        /// So many numbers add up in f32.
+        const BLOCK: usize = 64 * SUMS;
+        let mut total = 0.0;
+        for block in values.chunks(BLOCK) {
+            let mut sums = [0.0_f32; SUMS];
+            let chunks = block.chunks_exact(SUMS);
+            for (sum, &x) in sums.iter_mut().zip(chunks.remainder()) {
+                *sum = x * x;
+            }
+            for chunk in chunks {
+                for (sum, &x) in sums.iter_mut().zip(chunk) {
+                    *sum = x.mul_add(x, *sum);
+                }
+            }
+            for sum in sums {
+                total += f64::from(sum);
+            }
+        }
+        total
+    }
+}
+
+widest! {
+    fn descend(values: &mut [f32], gradient: &mut [f32], mean: &mut [f32], square: &mut [f32], factors: [f32; 6]) {
+        let [scale, blend, keep, add, spread, step_size] = factors;
+        let moments = mean.iter_mut().zip(square.iter_mut());
+        for ((value, gradient), (mean, square)) in values.iter_mut().zip(gradient.iter_mut()).zip(moments) {
+            let g = *gradient * scale;
+            *gradient = 0.0;
+            *mean = blend.mul_add(g - *mean, *mean);
+            *square = (add * g).mul_add(g, keep * *square);
+            let deviation = square.sqrt() / spread + EPSILON;
+            *value -= step_size * *mean / deviation;
+        }
+    }
+}
+
+/// `base` to the power of `exponent`.
+fn power(mut base: f64, mut exponent: u64) -> f64 {
+    let mut result = 1.0;
+    while exponent > 0 {
+        if exponent % 2 == 1 {
+            result *= base;
+        }
+        base *= base;
+        exponent /= 2;
+    }
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_are_those_of_the_paper() {
+        let mut vectors = Vectors::zeros(40);
+        let (mut m, mut v, mut x) = ([0.0_f64; 40], [0.0_f64; 40], [0.0_f64; 40]);
+        for t in 1..=50_u64 {
+            for i in 0..40 {
+                let g = ((i as f64 + 1.0) * (t as f64)).sin() * 10.0_f64.powi(i as i32 % 7 - 5);
+                vectors.gradient[i] = g as f32;
+                let g = g * 0.5;
+                m[i] = BETA1 * m[i] + (1.0 - BETA1) * g;
+                v[i] = BETA2 * v[i] + (1.0 - BETA2) * g * g;
+                let (m, v) = (m[i] / (1.0 - BETA1.powi(t as i32)), v[i] / (1.0 - BETA2.powi(t as i32)));
+                x[i] -= 1e-3 * m / (v.sqrt() + 1e-5);
+            }
+            let norm: f64 = vectors.gradient.iter().map(|&g| f64::from(g) * f64::from(g)).sum();
+            assert!((vectors.norm_squared() / norm - 1.0).abs() < 1e-6);
+            vectors.step(0.5, 1e-3, t);
+            assert!(vectors.gradient.iter().all(|&g| g == 0.0));
+        }
+        for (&value, x) in vectors.values.iter().zip(x) {
+            assert!((f64::from(value) - x).abs() < 1e-6, "{value} and {x}");
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! A multi-layer perceptron's pass through rows of inputs, and back to the gradient of its parameters.
+
+use std::ops::Range;
+
+use super::gemm::{Aligned, Left, Start, multiply, padded, stride, transpose};
+use super::widest::widest;
+use crate::dense::tanh;
+use crate::mlp::Activation;
+
+/// A linear layer, and where its parameters are in those of the network: weights [inputs, row] and biases [row], of which
+/// the first `outputs` count and the others are zeros.
+struct Layer {
+    inputs: usize,
+    outputs: usize,
+    row: usize,
+    weights: Range<usize>,
+    bias: Range<usize>,
+}
+
+/// The layers of a network. Its parameters, gradients and moments are vectors of [`Perceptron::room`] numbers, in which
+/// rows have the [`stride`] that suits the cache.
+pub(crate) struct Perceptron {
+    layers: Vec<Layer>,
+    activation: Activation,
+    room: usize,
+}
+
+/// Memory for passes of up to so many rows.
+pub(crate) struct Pass {
+    /// What goes in, [rows, stride of the inputs].
+    pub(crate) inputs: Aligned,
+    /// Outputs of each layer, after its activation.
+    outputs: Vec<Aligned>,
+    /// Gradients of these.
+    slopes: Vec<Aligned>,
+    /// Weights of each layer but the first [outputs, stride of the inputs].
+    transposed: Vec<Aligned>,
+}
+
+impl Pass {
+    /// The network's outputs [rows, row] and the place for their gradient of the same shape, and `row`. In rows of the
+    /// gradient there are zeros after the outputs.
+    pub(crate) fn ends(&mut self, network: &Perceptron) -> (&[f32], &mut [f32], usize) {
+        let row = network.layers.last().expect("there is one").row;
+        (self.outputs.last().expect("there is one"), self.slopes.last_mut().expect("there is one"), row)
+    }
+}
+
+impl Perceptron {
+    /// `sizes`: numbers of inputs, of outputs of hidden layers, and of outputs.
+    pub(crate) fn new(sizes: &[usize], activation: Activation) -> Self {
+        let mut room = 0;
+        let mut take = |count: usize| {
+            room += count;
+            room - count..room
+        };
+        let layers = sizes.windows(2).map(|ends| {
+            let (inputs, outputs, row) = (ends[0], ends[1], stride(ends[1]));
+            Layer { inputs, outputs, row, weights: take(inputs * row), bias: take(row) }
+        });
+        let layers = layers.collect();
+        Self { layers, activation, room }
+    }
+
+    pub(crate) fn room(&self) -> usize {
+        self.room
+    }
+
+    /// Number of parameters.
+    pub(crate) fn len(&self) -> usize {
+        self.layers.iter().map(|layer| (layer.inputs + 1) * layer.outputs).sum()
+    }
+
+    /// Multiplications in a pass of one row.
+    pub(crate) fn work(&self) -> usize {
+        self.layers.iter().map(|layer| layer.inputs * padded(layer.outputs)).sum()
+    }
+
+    /// Reads vectors as PyTorch has them, of each layer weights [outputs, inputs] and biases.
+    pub(crate) fn read(&self, flat: &[f32], vector: &mut [f32]) {
+        let mut rest = flat;
+        for layer in &self.layers {
+            let (weights, after) = rest.split_at(layer.inputs * layer.outputs);
+            transpose(
+                layer.outputs,
+                layer.inputs,
+                weights,
+                layer.inputs,
+                &mut vector[layer.weights.clone()],
+                layer.row,
+            );
+            let (bias, after) = after.split_at(layer.outputs);
+            vector[layer.bias.clone()][..layer.outputs].copy_from_slice(bias);
+            rest = after;
+        }
+    }
+
+    /// Writes what [`Perceptron::read`] reads.
+    pub(crate) fn write(&self, vector: &[f32], flat: &mut [f32]) {
+        let mut rest = flat;
+        for layer in &self.layers {
+            let (weights, after) = rest.split_at_mut(layer.inputs * layer.outputs);
+            transpose(layer.inputs, layer.outputs, &vector[layer.weights.clone()], layer.row, weights, layer.inputs);
+            let (bias, after) = after.split_at_mut(layer.outputs);
+            bias.copy_from_slice(&vector[layer.bias.clone()][..layer.outputs]);
+            rest = after;
+        }
+    }
+
+    pub(crate) fn pass(&self, rows: usize) -> Pass {
+        let outputs = || self.layers.iter().map(|layer| Aligned::zeros(rows * layer.row)).collect();
+        Pass {
+            inputs: Aligned::zeros(rows * stride(self.layers[0].inputs)),
+            outputs: outputs(),
+            slopes: outputs(),
+            transposed: self.layers[1..]
+                .iter()
+                .map(|layer| Aligned::zeros(layer.outputs * stride(layer.inputs)))
+                .collect(),
+        }
+    }
+
+    /// Brings a pass's copies of the weights up to date, for [`Perceptron::backward`].
+    pub(crate) fn transpose(&self, parameters: &[f32], pass: &mut Pass) {
+        for (layer, to) in self.layers[1..].iter().zip(&mut pass.transposed) {
+            let weights = &parameters[layer.weights.clone()];
+            transpose(layer.inputs, layer.outputs, weights, layer.row, to, stride(layer.inputs));
+        }
+    }
+
+    /// The outputs of the first rows of `pass.inputs`.
+    pub(crate) fn forward(&self, parameters: &[f32], rows: usize, pass: &mut Pass) {
+        for (l, layer) in self.layers.iter().enumerate() {
+            let (before, after) = pass.outputs.split_at_mut(l);
+            let inputs = before.last().unwrap_or(&pass.inputs);
+            let left = Left { values: inputs, row: stride(layer.inputs), column: 1 };
+            let (weights, bias) = (&parameters[layer.weights.clone()], &parameters[layer.bias.clone()]);
+            let start = Start::Bias(bias);
+            multiply(rows, layer.outputs, layer.inputs, left, weights, layer.row, &mut after[0], layer.row, start);
+            if l + 1 < self.layers.len() {
+                let all = rows * layer.row;
+                activate(self.activation == Activation::Tanh, &mut after[0][..all]);
+            }
+        }
+    }
+
+    /// Adds the gradient of the parameters to `gradient`, after [`Perceptron::forward`] of the same rows and with the
+    /// gradient of the outputs in their place ([`Pass::ends`]).
+    pub(crate) fn backward(&self, rows: usize, pass: &mut Pass, gradient: &mut [f32]) {
+        for (l, layer) in self.layers.iter().enumerate().rev() {
+            let (before, after) = pass.slopes.split_at_mut(l);
+            let slopes: &[f32] = &after[0];
+            let inputs: &[f32] = if l == 0 { &pass.inputs } else { &pass.outputs[l - 1] };
+            let bias = &mut gradient[layer.bias.clone()];
+            add_rows(&slopes[..rows * layer.row], bias);
+            let left = Left { values: inputs, row: 1, column: stride(layer.inputs) };
+            let weights = &mut gradient[layer.weights.clone()];
+            multiply(layer.inputs, layer.outputs, rows, left, slopes, layer.row, weights, layer.row, Start::Present);
+            if l > 0 {
+                let left = Left { values: slopes, row: layer.row, column: 1 };
+                let row = stride(layer.inputs);
+                let weights = &pass.transposed[l - 1];
+                multiply(rows, layer.inputs, layer.outputs, left, weights, row, &mut before[l - 1], row, Start::Zero);
+                let all = rows * row;
+                let tanh = self.activation == Activation::Tanh;
+                derive(tanh, &mut before[l - 1][..all], &pass.outputs[l - 1][..all]);
+            }
+        }
+    }
+}
+
+widest! {
+    /// Tanh or ReLU.
+    fn activate(with_tanh: bool, values: &mut [f32]) {
+        if with_tanh {
+            values.iter_mut().for_each(|x| *x = tanh(*x));
+        } else {
+            // Not `if`, of which compilers make masked stores, which are slow. NaN stays NaN.
+            values.iter_mut().for_each(|x| *x = 0.5 * (*x + x.abs()));
+        }
+    }
+}
+
+widest! {
+    /// Turns gradients of the outputs of tanh or ReLU into those of its inputs.
+    fn derive(with_tanh: bool, slopes: &mut [f32], outputs: &[f32]) {
+        let pairs = slopes.iter_mut().zip(outputs);
+        if with_tanh {
+            pairs.for_each(|(slope, &y)| *slope *= (-y).mul_add(y, 1.0));
+        } else {
+            // Not `if`, as above.
+            pairs.for_each(|(slope, &y)| *slope *= if y > 0.0 { 1.0 } else { 0.0 });
+        }
+    }
+}
+
+widest! {
+    /// Adds rows to their sum.
+    fn add_rows(rows: &[f32], sums: &mut [f32]) {
+        for row in rows.chunks_exact(sums.len()) {
+            sums.iter_mut().zip(row).for_each(|(sum, &x)| *sum += x);
+        }
+    }
+}

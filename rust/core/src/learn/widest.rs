@@ -1,0 +1,33 @@
+//! Functions compiled for the widest registers that the processor has.
+
+/// Defines a function whose loops use AVX2 and FMA where the processor has them. The numbers are the same. What it calls
+/// is compiled likewise if it is inlined.
+macro_rules! widest {
+    ($(#[$attribute:meta])* $visible:vis fn $name:ident($($argument:ident: $type:ty),* $(,)?) $(-> $result:ty)? $body:block) => {
+        $(#[$attribute])*
+        #[allow(clippy::too_many_arguments, reason = "arrays side by side")]
+        $visible fn $name($($argument: $type),*) $(-> $result)? {
+            #[allow(clippy::too_many_arguments, reason = "as above")]
+            #[inline(always)]
+            fn plain($($argument: $type),*) $(-> $result)? $body
+
+            #[cfg(target_arch = "x86_64")]
+            {
+                /// # Safety
+                /// The processor has AVX2 and FMA.
+                #[allow(clippy::too_many_arguments, reason = "as above")]
+                #[target_feature(enable = "avx2,fma")]
+                fn wide($($argument: $type),*) $(-> $result)? {
+                    plain($($argument),*)
+                }
+                if $crate::dense::has_fma() {
+                    // SAFETY: `has_fma` has found AVX2 and FMA.
+                    return unsafe { wide($($argument),*) };
+                }
+            }
+            plain($($argument),*)
+        }
+    };
+}
+
+pub(crate) use widest;

@@ -1,0 +1,177 @@
+//! Gradient steps of PPO, for Python.
+
+use fastrl_binding::arrays::{Flag, disjoint, readable, writeable};
+use fastrl_core::learn::losses::Kind;
+use fastrl_core::learn::ppo::{Actions, Parameters, Samples, Settings, Shape, update};
+use fastrl_core::mlp::Activation;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+/// The widest layer. Products of two such widths are far from overflow.
+const MAX_WIDTH: usize = 1 << 16;
+
+#[pyclass(frozen, module = "fastrl._native._rust")]
+pub(crate) struct PpoUpdate {
+    shape: Shape,
+}
+
+/// Length of an array's first dimension.
+fn rows_of(array: &Bound<'_, PyAny>) -> usize {
+    array.getattr("shape").and_then(|shape| shape.get_item(0)?.extract()).unwrap_or(0)
+}
+
+#[pymethods]
+impl PpoUpdate {
+    #[new]
+    #[pyo3(signature = (*, obs_dim, hidden, activation, nvec=None, numbers=0, actor_inputs=None))]
+    fn new(
+        obs_dim: usize,
+        hidden: Vec<usize>,
+        activation: &str,
+        nvec: Option<Vec<usize>>,
+        numbers: usize,
+        actor_inputs: Option<usize>,
+    ) -> PyResult<Self> {
+        let refuse = |message: String| Err(PyValueError::new_err(message));
+        let activation = match activation {
+            "tanh" => Activation::Tanh,
+            "relu" => Activation::Relu,
+            _ => return refuse(format!("activation: expected 'tanh' or 'relu', got '{activation}'")),
+        };
+        let kind = match (nvec, numbers) {
+            (Some(nvec), 0) if !nvec.is_empty() => Kind::Categorical(nvec),
+            (None, 1..) => Kind::Gaussian(numbers),
+            _ => return refuse("nvec, numbers: expected a list of numbers of choices, or a number above 0".to_owned()),
+        };
+        let choices = match &kind {
+            Kind::Categorical(nvec) => nvec.clone(),
+            Kind::Gaussian(_) => vec![numbers],
+        };
+        // Not `sum`, which could overflow.
+        let total = choices.iter().try_fold(0_usize, |total, &values| total.checked_add(values));
+        let widths = std::iter::once(obs_dim).chain(hidden.iter().copied()).chain(choices).chain(total);
+        if total.is_none() || widths.clone().any(|width| !(1..=MAX_WIDTH).contains(&width)) {
+            return refuse(format!("obs_dim, hidden, nvec, numbers: expected widths of 1 to {MAX_WIDTH}"));
+        }
+        let actor_inputs = actor_inputs.unwrap_or(obs_dim);
+        if !(1..=obs_dim).contains(&actor_inputs) {
+            return refuse(format!("actor_inputs: expected 1 to {obs_dim}, got {actor_inputs}"));
+        }
+        Ok(Self { shape: Shape { inputs: obs_dim, actor_inputs, hidden, activation, kind } })
+    }
+
+    #[getter]
+    fn num_parameters(&self) -> usize {
+        self.shape.num_parameters()
+    }
+
+    #[pyo3(signature = (
+        parameters, mean, square, obs, groups, actions, log_probs, advantages, returns, values, masks, order, *, steps,
+        minibatches, clip_range, value_clip, value_coef, entropy_coef, max_grad_norm, learning_rate,
+        normalize_advantages, target_kl, num_threads,
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "the arrays and settings of an update")]
+    fn run(
+        &self,
+        py: Python<'_>,
+        parameters: &Bound<'_, PyAny>,
+        mean: &Bound<'_, PyAny>,
+        square: &Bound<'_, PyAny>,
+        obs: &Bound<'_, PyAny>,
+        groups: &Bound<'_, PyAny>,
+        actions: &Bound<'_, PyAny>,
+        log_probs: &Bound<'_, PyAny>,
+        advantages: &Bound<'_, PyAny>,
+        returns: &Bound<'_, PyAny>,
+        values: &Bound<'_, PyAny>,
+        masks: Option<&Bound<'_, PyAny>>,
+        order: &Bound<'_, PyAny>,
+        steps: u64,
+        minibatches: usize,
+        clip_range: f32,
+        value_clip: Option<f32>,
+        value_coef: f32,
+        entropy_coef: f32,
+        max_grad_norm: f32,
+        learning_rate: f64,
+        normalize_advantages: bool,
+        target_kl: Option<f64>,
+        num_threads: usize,
+    ) -> PyResult<(f64, f64, f64, f64, f64, f64, usize)> {
+        let Shape { inputs, kind, .. } = &self.shape;
+        let (distinct, samples, epochs) = (rows_of(obs), rows_of(groups), rows_of(order));
+        let size = [self.shape.num_parameters()];
+        let parameters = writeable::<f32>("parameters", parameters, &size)?;
+        let mean = writeable::<f32>("mean", mean, &size)?;
+        let square = writeable::<f32>("square", square, &size)?;
+        let obs = readable::<f32>("obs", obs, &[distinct, *inputs])?;
+        let groups = readable::<i64>("groups", groups, &[samples])?;
+        let log_probs = readable::<f32>("log_probs", log_probs, &[samples])?;
+        let advantages = readable::<f32>("advantages", advantages, &[samples])?;
+        let returns = readable::<f32>("returns", returns, &[samples])?;
+        let values = readable::<f32>("values", values, &[samples])?;
+        let masks = masks.map(|masks| readable::<Flag>("masks", masks, &[samples, kind.outputs()])).transpose()?;
+        let order = readable::<i64>("order", order, &[epochs, samples])?;
+        let (place, actions) = match kind {
+            Kind::Gaussian(numbers) => {
+                let actions = readable::<f32>("actions", actions, &[samples, *numbers])?;
+                // SAFETY: `readable` has checked it; `disjoint`, before anything is written, keeps it apart from what is.
+                (actions.place(), Actions::Gaussian(unsafe { actions.slice() }))
+            }
+            Kind::Categorical(nvec) => {
+                let shape = if nvec.len() == 1 { vec![samples] } else { vec![samples, nvec.len()] };
+                let actions = readable::<i64>("actions", actions, &shape)?;
+                // SAFETY: as above.
+                (actions.place(), Actions::Categorical(unsafe { actions.slice() }))
+            }
+        };
+        let written = [parameters.place(), mean.place(), square.place()];
+        let read =
+            [obs.place(), groups.place(), log_probs.place(), advantages.place(), returns.place(), values.place()];
+        let mask = masks.as_ref().map_or(("masks", 0..0), |masks| masks.place());
+        disjoint(&[&written[..], &read[..], &[place, mask, order.place()]].concat())?;
+        // SAFETY: checked, disjoint, and the caller's for the length of this call.
+        let samples = unsafe {
+            Samples {
+                obs: obs.slice(),
+                masks: masks.as_ref().map(|masks| masks.bytes()),
+                groups: groups.slice(),
+                actions,
+                log_probs: log_probs.slice(),
+                advantages: advantages.slice(),
+                returns: returns.slice(),
+                values: values.slice(),
+            }
+        };
+        // SAFETY: as above.
+        let mut parameters = unsafe {
+            Parameters { values: parameters.slice_mut(), mean: mean.slice_mut(), square: square.slice_mut(), steps }
+        };
+        // SAFETY: as above.
+        let order = unsafe { order.slice() };
+        let settings = Settings {
+            minibatches,
+            clip_range,
+            value_clip,
+            value_coef,
+            entropy_coef,
+            max_grad_norm,
+            learning_rate,
+            normalize_advantages,
+            target_kl,
+            two_threads: num_threads > 1,
+        };
+        let outcome = py
+            .detach(|| update(&self.shape, &settings, samples, order, &mut parameters))
+            .map_err(|refused| PyValueError::new_err(refused.to_string()))?;
+        Ok((
+            outcome.policy_loss,
+            outcome.value_loss,
+            outcome.entropy,
+            outcome.approx_kl,
+            outcome.clip_fraction,
+            outcome.grad_norm,
+            outcome.steps,
+        ))
+    }
+}
