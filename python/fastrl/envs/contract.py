@@ -19,6 +19,9 @@ from numpy.typing import NDArray
 # Types that are used as they are. Other numbers, such as a tensor without dimensions, are converted to float.
 _NUMBERS = frozenset({float, int, bool, np.float64, np.float32, np.int64, np.int32, np.bool_})
 _FLAGS = frozenset({bool, np.bool_})
+# Key of an info: 1 at the end of an episode that the next one continues, as the lives of a game do.
+CONTINUES = "continues"
+
 _OLD = "change it, or wrap the environment in shimmy.GymV21CompatibilityV0"
 _STEP = "step() should return (obs, reward, terminated, truncated, info)"
 _RESET = "reset(seed=..., options=...) should return (obs, info)"

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box, Discrete, MultiDiscrete
 from gymnasium.vector import AutoresetMode
 from numpy.typing import ArrayLike, NDArray
 
@@ -23,11 +23,11 @@ from fastrl.envs.viewer import View
 class MultiAgentVectorEnv:
     """K environments with at most A agents each, of a compiled simulator or of `fastrl.envs.adapters.parallel`.
 
-    Arrays are flat: observations float32 [K*A, D], rewards float32 (or float64) [K*A], terminations, truncations and
-    alive bool [K*A]. `alive` marks the agents that act next. Where an agent was not alive before a step, its action is
-    ignored and it gets an observation of zeros, reward 0 and no flags. A terminated agent gets its true last
-    observation with that step and is not alive after it. The episode of an environment ends when no agent is alive or
-    its time is up; then the agents that were alive until then are truncated.
+    Arrays are flat: observations float32 (with images uint8) [K*A, D], rewards float32 (or float64) [K*A],
+    terminations, truncations and alive bool [K*A]. `alive` marks the agents that act next. Where an agent was not alive
+    before a step, its action is ignored and it gets an observation of zeros, reward 0 and no flags. A terminated agent
+    gets its true last observation with that step and is not alive after it. The episode of an environment ends when no
+    agent is alive or its time is up; then the agents that were alive until then are truncated.
 
     The autoreset mode says what follows the end of an environment's episode: "same_step" resets within the step (`obs`
     and `alive` are the next episode's, `final_obs` has the last observations), "next_step" with the next step (between
@@ -40,8 +40,8 @@ class MultiAgentVectorEnv:
     Args:
         native: builds the compiled object for the autoreset mode that it is given ("next_step", "same_step",
             "disabled").
-        observation_space: of one agent, a `Box` float32 [D].
-        action_space: of one agent, `Discrete` or a `Box` float32 [n].
+        observation_space: of one agent, a `Box` float32 or uint8 [D].
+        action_space: of one agent, `Discrete`, `MultiDiscrete` or a `Box` float32 [n].
         autoreset_mode: Gymnasium's enum or the name of a mode.
         name: the environment's id, for messages.
         view: how pictures are drawn; None: the default view. It may be changed.
@@ -52,7 +52,7 @@ class MultiAgentVectorEnv:
         self,
         native: Callable[[str], NativeVec],
         observation_space: Box,
-        action_space: Discrete | Box,
+        action_space: Discrete | MultiDiscrete | Box,
         *,
         autoreset_mode: AutoresetMode | str = AutoresetMode.SAME_STEP,
         name: str = "this environment",
@@ -71,6 +71,7 @@ class MultiAgentVectorEnv:
         # Length of the flat arrays.
         self._size = self.num_envs * self.num_agents
         self._obs_shape = (self._size, self._native.obs_dim)
+        self._obs_dtype: np.dtype[Any] = np.dtype(observation_space.dtype)
         if observation_space.shape != self._obs_shape[1:]:
             raise ValueError(
                 f"observation_space: expected shape {self._obs_shape[1:]}, got {observation_space.shape}"
@@ -84,25 +85,25 @@ class MultiAgentVectorEnv:
         *,
         seed: int | Sequence[int] | None = None,
         reset_mask: NDArray[np.bool_] | None = None,
-    ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    ) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         """Starts new episodes in the environments of `reset_mask` [K], in all without it. Returns observations
         [K, A, D] and alive [K, A] of all environments; those that are not reset keep their episodes."""
         if reset_mask is None:
-            obs, alive = np.empty(self._obs_shape, np.float32), np.empty(self._size, np.bool_)
+            obs, alive = np.empty(self._obs_shape, self._obs_dtype), np.empty(self._size, np.bool_)
         else:
             obs, alive = self.observe()
         self.reset_into(obs, alive, seed=seed, reset_mask=reset_mask)
         return self._per_agent(obs), self._per_agent(alive)
 
-    def observe(self) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    def observe(self) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         """The present observations float32 [K*A, D] and alive bool [K*A]; changes nothing."""
-        obs, alive = np.empty(self._obs_shape, np.float32), np.empty(self._size, np.bool_)
+        obs, alive = np.empty(self._obs_shape, self._obs_dtype), np.empty(self._size, np.bool_)
         self._native.observe(obs, alive)
         return obs, alive
 
     def reset_into(
         self,
-        obs: NDArray[np.float32],
+        obs: NDArray[Any],
         alive: NDArray[np.bool_],
         *,
         seed: int | Sequence[int] | None = None,
@@ -125,7 +126,7 @@ class MultiAgentVectorEnv:
     def step(
         self, actions: ArrayLike
     ) -> tuple[
-        NDArray[np.float32],
+        NDArray[Any],
         NDArray[np.float32],
         NDArray[np.bool_],
         NDArray[np.bool_],
@@ -138,11 +139,11 @@ class MultiAgentVectorEnv:
         episodes end, the info has `episode` (as `episodes()`) and, in mode "same_step", `final_obs` [K, A, D]; the
         masks `_episode` and `_final_obs`, bool [K], mark their environments.
         """
-        obs = np.empty(self._obs_shape, np.float32)
+        obs = np.empty(self._obs_shape, self._obs_dtype)
         rewards = np.empty(self._size, np.float32)
         terminations, truncations, alive = (np.empty(self._size, np.bool_) for _ in range(3))
         same_step = self.autoreset_mode is AutoresetMode.SAME_STEP
-        final_obs = np.zeros(self._obs_shape, np.float32) if same_step else None
+        final_obs = np.zeros(self._obs_shape, self._obs_dtype) if same_step else None
         before = self.episodes()["finished"]
         batch = as_actions(actions, self.single_action_space, (self.num_envs, self.num_agents))
         flat = batch.reshape(self._size, *batch.shape[2:])
@@ -166,12 +167,12 @@ class MultiAgentVectorEnv:
     def step_into(
         self,
         actions: NDArray[Any],
-        obs: NDArray[np.float32],
+        obs: NDArray[Any],
         rewards: NDArray[np.floating],
         terminations: NDArray[np.bool_],
         truncations: NDArray[np.bool_],
         alive: NDArray[np.bool_],
-        final_obs: NDArray[np.float32] | None = None,
+        final_obs: NDArray[Any] | None = None,
     ) -> None:
         """Does as `step`, into the caller's arrays, and allocates nothing.
 

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from fastrl._native._pixels import Shrinker
 from fastrl.envs import contract
-from fastrl.utils.arguments import did_you_mean
+from fastrl.utils.main_module import import_main
+from fastrl.utils.names import did_you_mean
 
 Frame = NDArray[np.uint8]
 
@@ -47,6 +48,10 @@ class Game(Protocol):
         """uint8 [H, W] or [H, W, 3]; valid until the next call of any method."""
         ...
 
+    def picture(self) -> Frame:
+        """The screen in its colours, uint8 [H, W, 3], for people."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -63,10 +68,16 @@ class PixelEnv(gymnasium.Env[Any, Any]):
         max_of_two: use the pixelwise maximum of the last two frames of a step.
         noop_max: a game starts with 1 to this many frames of action 0; 0: with none.
         life_loss_ends: the loss of a life ends the episode (``terminated``), and `reset` continues the same game until
-            it is over.
+            it is over. ``info["continues"]`` is 1 there.
         clip_reward: replace the reward of a step by its sign, -1, 0 or 1.
         reward_scale: factor of rewards that are not clipped.
+        render_mode: "rgb_array": `render` gives the game's own screen after the last step; None.
+
+    Raises:
+        ValueError: there is no such mode, or another argument makes no sense.
     """
+
+    metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012 - as Gymnasium has it
 
     def __init__(
         self,
@@ -79,13 +90,19 @@ class PixelEnv(gymnasium.Env[Any, Any]):
         life_loss_ends: bool = False,
         clip_reward: bool = True,
         reward_scale: float = 1.0,
+        render_mode: str | None = None,
     ) -> None:
+        if render_mode not in (None, "rgb_array"):
+            raise ValueError(f"render_mode should be 'rgb_array' or None, got {render_mode!r}")
         if frame_skip < 1:
             raise ValueError(f"frame_skip should be at least 1, got {frame_skip}")
         if noop_max < 0:
             raise ValueError(f"noop_max should be at least 0, got {noop_max}")
         self.observation_space: Box = Box(0, 255, size, np.uint8)
         self.action_space: Discrete = Discrete(game.num_actions)
+        self.render_mode = render_mode
+        # At real speed, of consoles with 60 frames a second.
+        self.metadata = {**self.metadata, "render_fps": 60 / frame_skip}
         self.game = game
         self.frame_skip = frame_skip
         self.max_of_two = max_of_two and frame_skip > 1
@@ -154,6 +171,7 @@ class PixelEnv(gymnasium.Env[Any, Any]):
             info["episode"] = {"r": self._return, "l": self._length}
         elif self.life_loss_ends and game.lives < lives:
             terminated = True
+            info[contract.CONTINUES] = 1.0
         if self.clip_reward:
             total = float((total > 0) - (total < 0))
         else:
@@ -170,6 +188,10 @@ class PixelEnv(gymnasium.Env[Any, Any]):
         frame = np.empty(self._shrinker.out_shape, np.uint8)
         self._shrinker.shrink(self.game.screen(), frame, previous)
         return frame
+
+    def render(self) -> Frame | None:  # type: ignore[override]
+        """The screen in its colours, uint8 [H, W, 3]; None without a render mode."""
+        return None if self.render_mode is None else self.game.picture()
 
     def close(self) -> None:
         self.game.close()
@@ -220,6 +242,10 @@ class AtariGame:
     def screen(self) -> Frame:
         self._ale.getScreenGrayscale(self._frame)
         return self._frame
+
+    def picture(self) -> Frame:
+        picture: Frame = self._ale.getScreenRGB()
+        return picture
 
     def close(self) -> None:
         self._env.close()
@@ -277,6 +303,10 @@ class ImageGame:
     def screen(self) -> Frame:
         return self._frame[..., 0] if self._frame.shape[2:] == (1,) else self._frame
 
+    def picture(self) -> Frame:
+        screen = self.screen()
+        return screen.copy() if screen.ndim == 3 else np.repeat(screen[..., None], 3, axis=-1)
+
     def close(self) -> None:
         self._env.close()
 
@@ -291,7 +321,8 @@ def make_pixels(
     life_loss_ends: bool = False,
     clip_reward: bool = True,
     reward_scale: float = 1.0,
-    **options: Any,
+    env_options: Mapping[str, Any] | None = None,
+    render_mode: str | None = None,
 ) -> PixelEnv:
     """Makes an environment with preprocessed frames from a Gymnasium id.
 
@@ -299,9 +330,9 @@ def make_pixels(
         env_id: ``ALE/Pong-v5`` and the like (needs the extra ``atari``), ``SuperMarioBros-v0`` and the like
             (``mario``), or any other id whose observations are images.
         size: height and width of the frames; None: the size of the screen.
-        frame_skip, max_of_two, noop_max, life_loss_ends, clip_reward, reward_scale: see `PixelEnv`.
-        options: for the environment itself, such as ``repeat_action_probability=0.0`` for Atari,
-            ``actions="complex"`` for Mario (``fastrl.envs.adapters.mario``).
+        frame_skip, max_of_two, noop_max, life_loss_ends, clip_reward, reward_scale, render_mode: see `PixelEnv`.
+        env_options: keyword arguments of the environment itself, such as ``{"repeat_action_probability": 0.0}`` for
+            Atari, ``{"actions": "complex"}`` for Mario (``fastrl.envs.adapters.mario``).
 
     Raises:
         ValueError: there is no such id (the message names the nearest), or it has no images or no Discrete
@@ -309,7 +340,7 @@ def make_pixels(
         ImportError: it needs an extra that is not installed; the message says which.
         TypeError: an option that the environment does not know.
     """
-    game = make_game(env_id, **options)
+    game = make_game(env_id, **(env_options or {}))
     return PixelEnv(
         game,
         size=game.shape if size is None else (size, size),
@@ -319,6 +350,7 @@ def make_pixels(
         life_loss_ends=life_loss_ends,
         clip_reward=clip_reward,
         reward_scale=reward_scale,
+        render_mode=render_mode,
     )
 
 
@@ -374,6 +406,8 @@ def make_game(env_id: str, **options: Any) -> Game:
         return ImageGame(MarioEnv(env_id, **options))
     if env_id.startswith("ALE/") and env_id not in gymnasium.registry:
         _register_atari(env_id)
+    if ":" not in env_id and env_id not in gymnasium.registry:
+        import_main()  # which registers it
     try:
         spec = gymnasium.spec(env_id)
     except (gymnasium.error.Error, ImportError) as error:

@@ -164,7 +164,7 @@ class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
         self._flat_obs = memory.obs.reshape(self.num_envs, -1)
         self._flat_final_obs = memory.final_obs.reshape(self.num_envs, -1)
         self._bounds = _bounds(action_space)
-        # Environments that have to be reset before they step: no episode has begun, or it has ended in DISABLED mode.
+        # Environments that have to be reset before they step: no episode has started, or it has ended in DISABLED mode.
         self._to_reset = np.ones(self.num_envs, np.bool_)
         self._all = np.ones(self.num_envs, np.bool_)
 
@@ -187,6 +187,11 @@ class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
     def deaths(self) -> list[Death]:
         """Workers that are dead now."""
         return self._pool.deaths
+
+    @property
+    def observations(self) -> NDArray[Any]:
+        """The environments' newest observations [N, *S], in the memory that workers write."""
+        return self._memory.obs
 
     @property
     def worker_seconds(self) -> NDArray[np.float64]:
@@ -339,7 +344,7 @@ class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
         if (self._to_reset & mask).any():
             first = int(np.flatnonzero(self._to_reset & mask)[0])
             raise ResetNeeded(
-                f"environment {first} has to be reset: its episode has ended, or none has begun"
+                f"environment {first} has to be reset: its episode has ended, or none has started"
             )
         memory = self._memory
         if actions.shape != memory.actions.shape:

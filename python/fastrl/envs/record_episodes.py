@@ -26,8 +26,8 @@ MEANS = {
 # The record of a finished episode: `MEASURES`, and the level of the curriculum at its start.
 EPISODE = np.dtype([*((name, np.float64) for name in MEASURES), ("level", np.int64)])
 
-# Maps observations float32 [K*A, D] and alive bool [K*A] to actions int64 [K*A] or float32 [K*A, n].
-Act = Callable[[NDArray[np.float32], NDArray[np.bool_]], NDArray[Any]]
+# Maps observations [K*A, D] and alive bool [K*A] to actions int64 [K*A] or [K*A, n], or float32 [K*A, n].
+Act = Callable[[NDArray[Any], NDArray[np.bool_]], NDArray[Any]]
 
 
 class RecordEpisodeStatistics:
@@ -54,7 +54,7 @@ class RecordEpisodeStatistics:
 
     def reset_into(
         self,
-        obs: NDArray[np.float32],
+        obs: NDArray[Any],
         alive: NDArray[np.bool_],
         *,
         seed: int | Sequence[int] | None = None,
@@ -66,12 +66,12 @@ class RecordEpisodeStatistics:
     def step_into(
         self,
         actions: NDArray[Any],
-        obs: NDArray[np.float32],
+        obs: NDArray[Any],
         rewards: NDArray[np.floating],
         terminations: NDArray[np.bool_],
         truncations: NDArray[np.bool_],
         alive: NDArray[np.bool_],
-        final_obs: NDArray[np.float32] | None = None,
+        final_obs: NDArray[Any] | None = None,
     ) -> None:
         self.env.step_into(actions, obs, rewards, terminations, truncations, alive, final_obs)
         statistics = self.env.episodes()
@@ -136,7 +136,8 @@ def run_episodes(
         advance: called with the number of episodes that ended, after each step in which some did.
     """
     size = env.num_envs * env.num_agents
-    obs = np.empty((size, *(env.single_observation_space.shape or ())), np.float32)
+    space = env.single_observation_space
+    obs = np.empty((size, *space.shape), space.dtype)
     rewards = np.empty(size, np.float32)
     alive, terminations, truncations = (np.empty(size, np.bool_) for _ in range(3))
     env.reset_into(obs, alive, seed=list(seeds))

@@ -6,20 +6,26 @@ between these and what an environment gives and takes; `RowEnv` wraps an environ
 
 from __future__ import annotations
 
+import functools
 import math
+import re
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 import gymnasium
 import numpy as np
-from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Text, Tuple
 from numpy.typing import NDArray
 
 from fastrl.envs.contract import ContractError, describe
 
 ObsKind = Literal["vector", "image", "mixed"]
 """Kinds of observations: float32 rows; one image, uint8; rows of bytes with images and other parts."""
+
+# Numbers of a text: each of its words sets one of them to 1.
+TEXT_SIZE = 64
 
 
 class RowError(ValueError):
@@ -33,14 +39,14 @@ class Part:
     Attributes:
         path: keys of Dicts and indices of Tuples that lead to it; empty where the space is the leaf itself.
         kind: "vector": a Box or MultiBinary as float32; "image": a uint8 Box of 2 or 3 dimensions; "onehot": Discrete,
-            or MultiDiscrete with the numbers side by side.
+            or MultiDiscrete with the numbers side by side; "text": the words of a text, hashed to `TEXT_SIZE` numbers.
         place: in the row. In rows of uint8 a vector or one-hot part takes 4 bytes a number, of float32.
-        shape: of the part: of the Box or MultiBinary, or (width,) of a one-hot one.
+        shape: of the part: of the Box or MultiBinary, or (width,) of a one-hot one or a text.
         space: the leaf.
     """
 
     path: tuple[Any, ...]
-    kind: Literal["vector", "image", "onehot"]
+    kind: Literal["vector", "image", "onehot", "text"]
     place: slice
     shape: tuple[int, ...]
     space: Space[Any]
@@ -60,12 +66,12 @@ class ObsRows:
     """Storage of an observation as one row.
 
     Spaces without images have float32 rows: a Box flattened, Discrete and MultiDiscrete one-hot, MultiBinary as 0 and
-    1, and of a Dict or Tuple, also nested, all leaves side by side in the order of ``gymnasium.spaces.flatten``. Spaces
-    with an image (a uint8 Box of 2 or 3 dimensions) have uint8 rows: images as they are, of other leaves the bytes of
-    their float32 numbers.
+    1, Text (also MiniGrid's missions) as its words hashed to `TEXT_SIZE` numbers, and of a Dict or Tuple, also nested,
+    all leaves side by side in the order of ``gymnasium.spaces.flatten``. Spaces with an image (a uint8 Box of 2 or 3
+    dimensions) have uint8 rows: images as they are, of other leaves the bytes of their float32 numbers.
 
     Args:
-        space: Box, Discrete, MultiDiscrete or MultiBinary, or a Dict or Tuple of such spaces.
+        space: Box, Discrete, MultiDiscrete, MultiBinary or Text, or a Dict or Tuple of such spaces.
 
     Attributes:
         space: the observation space.
@@ -81,7 +87,7 @@ class ObsRows:
     """
 
     def __init__(self, space: Space[Any]) -> None:
-        leaves = list(_leaves(space))
+        leaves = list(leaves_of(space))
         images = [_is_image(leaf) for _, leaf in leaves]
         self.space = space
         self.is_plain = isinstance(space, Box)
@@ -91,9 +97,11 @@ class ObsRows:
         at = 0
         for (path, leaf), is_image in zip(leaves, images, strict=True):
             shape = tuple(leaf.shape or ())
-            kind: Literal["vector", "image", "onehot"] = "image" if is_image else "vector"
+            kind: Literal["vector", "image", "onehot", "text"] = "image" if is_image else "vector"
             if isinstance(leaf, Discrete | MultiDiscrete):
                 shape, kind = (int(leaf.n if isinstance(leaf, Discrete) else leaf.nvec.sum()),), "onehot"
+            elif _is_text(leaf):
+                shape, kind = (TEXT_SIZE,), "text"
             length = math.prod(shape) * (4 if any(images) and not is_image else 1)
             parts.append(Part(path, kind, slice(at, at + length), shape, leaf))
             at += length
@@ -120,7 +128,7 @@ class ObsRows:
 
         Raises:
             RowError: the observation is not of the space; in rows of bytes also if it has a NaN or an infinity, which
-                nobody could find later.
+                later checks could not find there.
         """
         self._write(self.space, obs, out, (), ())
 
@@ -159,11 +167,11 @@ class ObsRows:
 
     def state(self) -> dict[str, Any]:
         """The space, JSON-able; `from_state` reads it."""
-        return _space_state(self.space)
+        return space_state(self.space)
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Self:
-        return cls(_space_of(state))
+        return cls(space_of(state))
 
 
 class ActionRows:
@@ -321,7 +329,7 @@ def action_rows_of(env: gymnasium.Env[Any, Any]) -> ActionRows:
     return env.action_rows if isinstance(env, RowEnv) else ActionRows(env.action_space)
 
 
-def _leaves(space: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Space[Any]]]:
+def leaves_of(space: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Space[Any]]]:
     """The leaves of a space with their paths, in the order of ``gymnasium.spaces.flatten``."""
     if isinstance(space, Dict | Tuple):
         children = space.spaces.items() if isinstance(space, Dict) else enumerate(space.spaces)
@@ -330,13 +338,16 @@ def _leaves(space: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any,
                 f"observations should have at least one value; {_at(path)}the environment's are {space}"
             )
         for key, child in children:
-            yield from _leaves(child, (*path, key))
+            yield from leaves_of(child, (*path, key))
         return
     if not isinstance(space, Space):
         raise _no_space("observation_space", space)
+    if _is_text(space):
+        yield path, space
+        return
     if not isinstance(space, Box | Discrete | MultiDiscrete | MultiBinary):
         raise ValueError(
-            "observations should be a Box, Discrete, MultiDiscrete or MultiBinary, or a Dict or Tuple of them;"
+            "observations should be a Box, Discrete, MultiDiscrete, MultiBinary or Text, or a Dict or Tuple of them;"
             f" {_at(path)}the environment's are {space}: gymnasium.wrappers.TransformObservation makes one of those"
         )
     if not math.prod(space.shape or ()):
@@ -348,6 +359,11 @@ def _leaves(space: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any,
 
 def _is_image(leaf: Space[Any]) -> bool:
     return isinstance(leaf, Box) and leaf.dtype == np.uint8 and len(leaf.shape) in (2, 3)
+
+
+def _is_text(leaf: Space[Any]) -> bool:
+    """True for Text and for spaces like it, such as MiniGrid's missions."""
+    return leaf.dtype is not None and leaf.dtype.kind == "U"
 
 
 def _no_space(name: str, value: Any) -> ValueError:
@@ -368,6 +384,8 @@ def _keys(mapping: Mapping[Any, Any]) -> str:
 
 def _numbers(part: Part, obs: Any, batch: tuple[int, ...]) -> NDArray[Any]:
     """The part of one or many observations, [*batch, size]: uint8 of images, else numbers that become float32."""
+    if part.kind == "text":
+        return _texts(part, obs, batch)
     space, shape = part.space, (*batch, *(part.space.shape or ()))
     assert space.dtype is not None
     kinds = "biuf" if space.dtype.kind == "f" else "biu"
@@ -398,6 +416,24 @@ def _numbers(part: Part, obs: Any, batch: tuple[int, ...]) -> NDArray[Any]:
     return flat.astype(space.dtype)
 
 
+def _texts(part: Part, obs: Any, batch: tuple[int, ...]) -> NDArray[np.float32]:
+    """One text or many, float32 [*batch, TEXT_SIZE]."""
+    given: Any = (obs,)
+    if batch:
+        given = obs if isinstance(obs, Sequence | np.ndarray) and not isinstance(obs, str) else ()
+    if len(given) != math.prod(batch) or not all(isinstance(text, str) for text in given):
+        raise RowError(f"{_at(part.path)}expected {'texts' if batch else 'a text'}, got {describe(obs)}")
+    return np.stack([_hashed_words(text) for text in given]).reshape(*batch, TEXT_SIZE)
+
+
+@functools.lru_cache(maxsize=4096)
+def _hashed_words(text: str) -> NDArray[np.float32]:
+    numbers = np.zeros(TEXT_SIZE, np.float32)
+    for word in re.findall(r"\w+", text.lower()):
+        numbers[zlib.crc32(word.encode()) % TEXT_SIZE] = 1
+    return numbers
+
+
 def _one_hot(part: Part, flat: NDArray[Any]) -> NDArray[np.float32]:
     space = part.space
     if isinstance(space, Discrete):
@@ -414,22 +450,27 @@ def _one_hot(part: Part, flat: NDArray[Any]) -> NDArray[np.float32]:
     return out
 
 
-def _space_state(space: Space[Any]) -> dict[str, Any]:
+def space_state(space: Space[Any]) -> dict[str, Any]:
+    """A space of observations or actions, JSON-able; `space_of` reads it. Spaces with equal states have equal values,
+    but of texts the lengths and letters are left out."""
     match space:
         case Dict():
             return {
                 "kind": "dict",
                 "keys": list(map(str, space.spaces)),
-                "spaces": [_space_state(child) for child in space.spaces.values()],
+                "spaces": [space_state(child) for child in space.spaces.values()],
             }
         case Tuple():
-            return {"kind": "tuple", "spaces": [_space_state(child) for child in space.spaces]}
+            return {"kind": "tuple", "spaces": [space_state(child) for child in space.spaces]}
         case Discrete():
             return {"kind": "discrete", "n": int(space.n), "start": int(space.start)}
         case MultiDiscrete():
-            return {"kind": "multi_discrete", "nvec": space.nvec.tolist(), "start": space.start.tolist()}
+            state = {"kind": "multi_discrete", "nvec": space.nvec.tolist(), "start": space.start.tolist()}
+            return state if space.dtype == np.int64 else {**state, "dtype": str(space.dtype)}
         case MultiBinary():
             return {"kind": "multi_binary", "shape": list(space.shape)}
+    if _is_text(space):
+        return {"kind": "text"}
     assert isinstance(space, Box)
     return {
         "kind": "box",
@@ -452,20 +493,28 @@ def _bounds_of(texts: Sequence[str], shape: tuple[int, ...], dtype: np.dtype[Any
     return np.broadcast_to(np.array(values, dtype).reshape(shape if len(values) > 1 else ()), shape)
 
 
-def _space_of(state: Mapping[str, Any]) -> Space[Any]:
+def space_of(state: Mapping[str, Any]) -> Space[Any]:
+    """The space of a state that `space_state` gave.
+
+    Raises:
+        ValueError, KeyError, TypeError: it is none.
+    """
     match state["kind"]:
         case "dict":
             # Pairs keep their order, where a dict would be sorted.
-            return Dict(list(zip(state["keys"], map(_space_of, state["spaces"]), strict=True)))
+            return Dict(list(zip(state["keys"], map(space_of, state["spaces"]), strict=True)))
         case "tuple":
-            return Tuple([_space_of(child) for child in state["spaces"]])
+            return Tuple([space_of(child) for child in state["spaces"]])
         case "discrete":
             return Discrete(state["n"], start=state["start"])
         case "multi_discrete":
-            return MultiDiscrete(np.array(state["nvec"]), start=np.array(state["start"]))
+            dtype = np.dtype(state.get("dtype", "int64"))
+            return MultiDiscrete(np.array(state["nvec"]), dtype.type, start=np.array(state["start"]))
         case "multi_binary":
             shape = state["shape"]
             return MultiBinary(shape[0] if len(shape) == 1 else shape)
+        case "text":
+            return Text(1_000_000)
         case "box":
             shape, dtype = tuple(state["shape"]), np.dtype(state["dtype"])
             low, high = (_bounds_of(state[name], shape, dtype) for name in ("low", "high"))

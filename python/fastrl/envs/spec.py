@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib
+import importlib.util
 import inspect
 import pickle
 import sys
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -15,10 +17,18 @@ from typing import Any, Self
 import gymnasium
 from gymnasium.vector import VectorEnv
 
+from fastrl.envs.registration import MULTI_AGENT_IDS
 from fastrl.envs.rows import in_rows
-from fastrl.utils.arguments import did_you_mean
+from fastrl.utils.main_module import import_main
+from fastrl.utils.names import did_you_mean
 
 Factory = Callable[..., gymnasium.Env[Any, Any]]
+
+# Modules that register environments when they are imported, by the start of the ids.
+_REGISTERED_BY = {"MiniGrid-": "minigrid", "BabyAI-": "minigrid"}
+
+# Extras of fastrl that install a package of environments and its dependencies.
+_EXTRAS = dict.fromkeys(("pettingzoo", "mpe2"), "'fastrl[pettingzoo]'")
 
 # An object without these attributes is no environment, whatever its class.
 _PARTS = ("observation_space", "action_space", "reset", "step")
@@ -141,7 +151,7 @@ class EnvSpec:
         return env
 
     def build_object(self) -> Any:
-        """What the factory makes, unchecked, such as a parallel environment of PettingZoo.
+        """Calls the factory and returns its result unchecked, such as a parallel environment of PettingZoo.
 
         Raises:
             ValueError: there is no such factory.
@@ -174,19 +184,46 @@ class EnvSpec:
                 )
             return made
         try:
+            self._register()
             return gymnasium.make(self.id, **self.options)
         except (gymnasium.error.UnregisteredEnv, gymnasium.error.NamespaceNotFound) as error:
+            if self.__dict__.get("_was_registered") and import_main():
+                return gymnasium.make(self.id, **self.options)
             if self.__dict__.get("_was_registered"):
                 raise _elsewhere(f"{self.id!r} is registered in one process only", self.id) from error
+            if self.id in MULTI_AGENT_IDS:
+                raise ValueError(
+                    f"env: {self.id} has many agents, which ippo, mappo and reinforce train (--algo mappo)"
+                ) from error
             if self.id.startswith("ALE/"):
                 raise ValueError(
                     f"env: Gymnasium knows no {self.id!r} before ale_py is imported; to learn Atari games use"
                     f" fastrl-train {self.id}"
                 ) from error
-            hint = did_you_mean(self.id, gymnasium.registry, 0.3)
+            hint = did_you_mean(self.id, gymnasium.registry)
             raise ValueError(f"env: Gymnasium knows no {self.id!r}{hint}") from error
         except ModuleNotFoundError as error:
             raise ValueError(f"env: {self.id!r}: {error}") from error
+
+    def _register(self) -> None:
+        """Imports the module that registers the id, if it is a known one and has not been imported; takes MuJoCo's
+        warnings.
+
+        Raises:
+            ValueError: it is not installed.
+        """
+        known = gymnasium.registry.get(self.id)
+        if known is not None and str(known.entry_point).startswith("gymnasium.envs.mujoco."):
+            _take_mujoco_warnings()
+        module = next((name for start, name in _REGISTERED_BY.items() if self.id.startswith(start)), None)
+        if module is None or self.id in gymnasium.registry:
+            return
+        try:
+            importlib.import_module(module)
+        except ModuleNotFoundError:
+            raise ValueError(
+                f"env: {self.id} needs {module}, which is not installed: pip install {module}"
+            ) from None
 
     def _factory(self) -> Factory | None:
         """The function or class of an import path; None for a Gymnasium id."""
@@ -196,6 +233,11 @@ class EnvSpec:
         try:
             module = importlib.import_module(module_name)
         except ModuleNotFoundError as error:
+            own, missing = module_name.partition(".")[0], str(error.name).partition(".")[0]
+            if own in _EXTRAS and importlib.util.find_spec(missing) is None:
+                raise ValueError(
+                    f"env: {self.id} needs {missing}, which is not installed: pip install {_EXTRAS[own]}"
+                ) from None
             raise ValueError(
                 f"env: {self.id!r}: {error}; it should be importable in every process"
             ) from error
@@ -211,6 +253,23 @@ class EnvSpec:
         if not callable(factory):
             raise ValueError(f"env: {self.id} should be a function or class that makes an environment")
         return factory
+
+
+def _take_mujoco_warnings() -> None:
+    """Makes MuJoCo's warnings Python's, which otherwise go to stderr and into a file of the current directory. Those
+    about Gymnasium's own models, which use an old attribute, are left out."""
+    try:
+        mujoco = importlib.import_module("mujoco")
+    except ImportError:
+        # Gymnasium says what is missing.
+        return
+
+    def warn(text: str) -> None:
+        if "deprecated" not in text:
+            warnings.warn(f"MuJoCo: {text}", stacklevel=2)
+
+    if mujoco.get_mju_user_warning() is None:
+        mujoco.set_mju_user_warning(warn)
 
 
 @dataclass(frozen=True)

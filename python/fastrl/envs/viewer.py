@@ -108,7 +108,7 @@ class Viewer:
         if not self.view.show_trajectories:
             return self.view.draw(scene)
         trail = self._trails.setdefault(index, deque(maxlen=TRAIL))
-        # A new episode has begun, or this scene was drawn already.
+        # A new episode has started, or this scene was drawn already.
         while trail and trail[-1].time >= scene.time:
             trail.pop()
         picture = self.view.draw(scene, tuple(trail))

@@ -82,7 +82,9 @@ def load_saved(run: Path) -> tuple[str, Any]:
         from fastrl.training.checkpoint import load_newest
 
         _, state = load_newest(run)
-        kind, config = state.get("kind"), state.get("config", {})
+        from fastrl.training.stages import saved_settings
+
+        kind, config = state.get("kind"), saved_settings(state)
     if kind is None:
         raise ConfigError(f"{run} does not name its task: this fastrl cannot use it")
     if not isinstance(kind, str) or not is_task(kind):

@@ -3,6 +3,7 @@
 - `SB3VecEnv`: a Gymnasium vector environment as Stable-Baselines3's `VecEnv`.
 - `PettingZooEnv`, `parallel_env`: an environment of several agents as PettingZoo's `ParallelEnv`.
 - `fastrl.envs.adapters.cyborg`, `fastrl.envs.adapters.mario`: CybORG and Super Mario Bros. as Gymnasium environments.
+- `fastrl.envs.adapters.cyborg.Cage2Agent`: a trained policy as an agent of the real CybORG.
 
 Each is imported on first use, so that only its user needs the other library.
 """

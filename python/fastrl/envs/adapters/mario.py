@@ -14,7 +14,7 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 from numpy.typing import NDArray
 
-from fastrl.utils.arguments import did_you_mean
+from fastrl.utils.names import did_you_mean
 
 Actions = Literal["right", "simple", "complex"]
 

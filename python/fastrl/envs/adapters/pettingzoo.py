@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.spaces import Box, Discrete, Space
+from gymnasium.spaces import Discrete, Space
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 from pettingzoo import ParallelEnv
@@ -64,8 +65,8 @@ class PettingZooEnv(ParallelEnv[str, NDArray[np.float32], Any]):
         self.observation_spaces: dict[str, Space[Any]] = {}
         self.action_spaces: dict[str, Space[Any]] = {}
         for agent in self.possible_agents:
-            self.observation_spaces[agent] = _copy(env.single_observation_space)
-            self.action_spaces[agent] = _copy(env.single_action_space)
+            self.observation_spaces[agent] = copy.deepcopy(env.single_observation_space)
+            self.action_spaces[agent] = copy.deepcopy(env.single_action_space)
 
     def observation_space(self, agent: str) -> Space[Any]:
         return self.observation_spaces[agent]
@@ -159,13 +160,6 @@ class PettingZooEnv(ParallelEnv[str, NDArray[np.float32], Any]):
         self.env.close()
         if self._viewer is not None:
             self._viewer.close()
-
-
-def _copy(space: Box | Discrete) -> Box | Discrete:
-    """An equal space with its own random generator."""
-    if isinstance(space, Discrete):
-        return Discrete(int(space.n))
-    return Box(space.low, space.high, dtype=np.float32)
 
 
 def parallel_env(id: str, *, render_mode: str | None = None, **options: Any) -> PettingZooEnv:  # noqa: A002

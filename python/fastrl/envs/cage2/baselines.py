@@ -74,6 +74,16 @@ class ReactPolicy:
         self._queue[games] = 0
         self._monitored[games] = False
 
+    def load_memory(self, states: NDArray[np.float32]) -> None:
+        """Takes its memory of all games from an array [N, 14], zeros at the start of an episode."""
+        self._queue[...] = states[:, : len(HOSTS)]
+        self._monitored = states[:, len(HOSTS)] > 0
+
+    def store_memory(self, states: NDArray[np.float32]) -> None:
+        """Writes what `load_memory` reads."""
+        states[:, : len(HOSTS)] = self._queue
+        states[:, len(HOSTS)] = self._monitored
+
     def act(self, alerts: NDArray[np.bool_]) -> NDArray[np.int64]:
         new = alerts & (self._queue == 0) & self._monitored[:, None]
         new[:, USER0] = False

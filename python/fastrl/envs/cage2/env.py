@@ -2,7 +2,8 @@
 
 Blue's observation is that of the challenge's wrapper: 52 bits, four for each host in the order of `HOSTS`. The first
 two are the activity of the last step (none 00, scan 10, exploit 11), the other two blue's belief about the host
-(safe 00, unknown 10, user 01, privileged 11). Its 145 actions are `ACTIONS`, in the challenge's order.
+(safe 00, unknown 10, user 01, privileged 11). `fastrl.envs.cage2.memory` has more values. Its 145 actions are
+`ACTIONS`, in the challenge's order.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from fastrl._native import _rust
+from fastrl.envs.cage2.memory import Memory, Observe, observation_high
 from fastrl.envs.single import SingleEnv
 from fastrl.envs.vector import NativeVec, NativeVectorEnv
 from fastrl.utils.arguments import as_integer
@@ -30,8 +32,6 @@ RED_KINDS: tuple[str, ...] = tuple(_rust.CAGE2_RED_KINDS)
 # The actions that can have an effect: without decoys that never fit their host, Analyse of Defender (where red gets no
 # foothold), and Monitor, which every step does anyway.
 EFFECTIVE_ACTIONS: tuple[int, ...] = tuple(_rust.CAGE2_EFFECTIVE_ACTIONS)
-SCAN_HOSTS: tuple[int, ...] = tuple(_rust.CAGE2_SCAN_HOSTS)
-OBS_BITS = 4 * len(HOSTS)
 
 
 def red_mix(red_agent: RedAgent) -> dict[str, float]:
@@ -97,7 +97,8 @@ class Cage2Games(NativeVectorEnv):
         red_agent: RedAgent,
         episode_length: int,
         max_episode_steps: int | None,
-        scan_memory: bool,
+        memory: Memory,
+        observe: Observe,
         actions: Literal["effective"] | Sequence[int] | None,
         num_threads: int,
         autoreset_mode: AutoresetMode | str,
@@ -111,7 +112,8 @@ class Cage2Games(NativeVectorEnv):
         self.episode_length = as_integer(
             "episode_length", episode_length if max_episode_steps is None else max_episode_steps, 1
         )
-        self.scan_memory = bool(scan_memory)
+        self.memory = memory
+        self.observe = observe
         self.actions = action_indices(actions)
         self.num_threads = as_integer("num_threads", num_threads, 0)
         num_envs = as_integer("num_envs", num_envs, 1)
@@ -123,16 +125,16 @@ class Cage2Games(NativeVectorEnv):
                 red_agents=list(self.red_agent),
                 red_weights=list(self.red_agent.values()),
                 episode_length=self.episode_length,
-                scan_memory=self.scan_memory,
+                memory=memory,
+                observe=observe,
                 actions=list(self.actions),
                 num_threads=self.num_threads,
                 autoreset_mode=mode,
                 **own,
             )
 
-        scans = len(SCAN_HOSTS) if self.scan_memory else 0
-        high = np.ones(OBS_BITS + scans + code_len, np.float32)
-        high[OBS_BITS : OBS_BITS + scans] = 2.0
+        game = observation_high(memory, self.episode_length, observe)
+        high = np.append(game, np.ones(code_len, np.float32))
         super().__init__(
             native,
             Box(np.zeros_like(high), high, dtype=np.float32),
@@ -159,8 +161,9 @@ class Cage2VectorEnv(Cage2Games):
             weights from which each episode's agent is drawn.
         episode_length: steps after which an episode is truncated. It never terminates.
         max_episode_steps: Gymnasium's name for the same; it takes precedence.
-        scan_memory: adds ten values to the observation, as the winner of the challenge did: for each of
-            `SCAN_HOSTS`, 0 if it was never scanned in this episode, 1 if it was, 2 if it was scanned last.
+        memory: values after the 52 bits of what blue remembers of the episode: `"none"`, `"scan"` (62 in all),
+            `"decoys"` (103) or `"full"` (240), see `fastrl.envs.cage2.memory`.
+        observe: `"blue"`, or `"truth"`, which adds 390 values of the true state of the game, which no defender can see.
         actions: `None` for the 145, `"effective"` for those that can ever have an effect, or indices into `ACTIONS`;
             action a of the environment is then the a-th of them.
         num_threads: threads that step the games; 0 for one a core.
@@ -184,7 +187,8 @@ class Cage2VectorEnv(Cage2Games):
         red_agent: RedAgent = "bline",
         episode_length: int = 100,
         max_episode_steps: int | None = None,
-        scan_memory: bool = False,
+        memory: Memory = "none",
+        observe: Observe = "blue",
         actions: Literal["effective"] | Sequence[int] | None = None,
         num_threads: int = 0,
         autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
@@ -202,7 +206,8 @@ class Cage2VectorEnv(Cage2Games):
             red_agent=red_agent,
             episode_length=episode_length,
             max_episode_steps=max_episode_steps,
-            scan_memory=scan_memory,
+            memory=memory,
+            observe=observe,
             actions=actions,
             num_threads=num_threads,
             autoreset_mode=autoreset_mode,
@@ -241,29 +246,6 @@ class Cage2Env(SingleEnv):
         """Bool [num_actions], see `Cage2VectorEnv.action_masks`."""
         return self._vector.action_masks()[0]
 
-
-class ScanMemory:
-    """Adds the entries of `scan_memory=True` to plain 52-bit observations, for use outside these environments.
-
-    >>> memory = ScanMemory(num_envs=1)
-    >>> memory.observe(np.zeros((1, 52), np.float32)).shape
-    (1, 62)
-    """
-
-    def __init__(self, num_envs: int = 1) -> None:
-        self._scans = np.zeros((num_envs, len(SCAN_HOSTS)), np.float32)
-
-    def reset(self, mask: NDArray[np.bool_] | None = None) -> None:
-        """Clears the memory at the start of episodes; `mask` bool [N] selects environments."""
-        self._scans[slice(None) if mask is None else mask] = 0.0
-
-    def observe(self, obs: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Maps each step's observations, float32 [N, 52], to [N, 62]."""
-        if obs.shape != (len(self._scans), OBS_BITS):
-            raise ValueError(f"obs: expected shape {(len(self._scans), OBS_BITS)}, got {obs.shape}")
-        activity = obs.reshape(len(obs), len(HOSTS), 4)[:, list(SCAN_HOSTS)]
-        scanned = (activity[..., 0] == 1) & (activity[..., 1] == 0)
-        changed = scanned.any(axis=1)
-        self._scans[changed] = np.minimum(self._scans[changed], 1.0)
-        self._scans[scanned] = 2.0
-        return np.concatenate([obs, self._scans], axis=1, dtype=np.float32)
+    def alerts(self) -> NDArray[np.bool_]:
+        """Bool [13], see `Cage2VectorEnv.alerts`."""
+        return self._vector.alerts()[0]

@@ -10,7 +10,7 @@ User0 do not count, because red's foothold there is permanent. The **compliance*
 fixes that comply, 0.5 if there was none.
 
 **Observation**, float32 [77]: the challenge's 52 bits, then the workflow as a 5x5 one-hot, row by row: entry
-52 + 5 r + t is 1 if position r of the order is type t. (With `scan_memory` ten scan values come before it.)
+52 + 5 r + t is 1 if position r of the order is type t. (With `memory` and `observe` their values come before it.)
 
 **Reward**: the game's, plus `compliance_weight` x the change of the compliance so far at each fix. The first step of an
 episode adds `compliance_weight` x 0.5, the compliance without a fix, for any action; so the added rewards of an episode
@@ -31,7 +31,8 @@ from numpy.typing import NDArray
 
 from fastrl._native import _rust
 from fastrl.envs.cage2.env import Cage2Games, RedAgent, Ruleset
-from fastrl.utils.arguments import did_you_mean
+from fastrl.envs.cage2.memory import Memory, Observe
+from fastrl.utils.names import did_you_mean
 
 Workflow = tuple[int, ...]
 """Indices into `UNIT_TYPES`, each once, the most urgent first."""
@@ -103,7 +104,7 @@ class Cage2WorkflowVectorEnv(Cage2Games):
         num_envs: number of games, N.
         workflow: of the first episodes of all games; `set_workflows` changes it.
         compliance_weight: weight of compliance in the reward, 0 or more.
-        ruleset, red_agent, episode_length, max_episode_steps, scan_memory, actions, num_threads, autoreset_mode: as
+        ruleset, red_agent, episode_length, max_episode_steps, memory, observe, actions, num_threads, autoreset_mode: as
             in `Cage2VectorEnv`. Episodes terminate after that many steps.
 
     Raises:
@@ -120,7 +121,8 @@ class Cage2WorkflowVectorEnv(Cage2Games):
         red_agent: RedAgent = "bline",
         episode_length: int = 100,
         max_episode_steps: int | None = None,
-        scan_memory: bool = False,
+        memory: Memory = "none",
+        observe: Observe = "blue",
         actions: Literal["effective"] | Sequence[int] | None = None,
         num_threads: int = 0,
         autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
@@ -136,7 +138,8 @@ class Cage2WorkflowVectorEnv(Cage2Games):
             red_agent=red_agent,
             episode_length=episode_length,
             max_episode_steps=max_episode_steps,
-            scan_memory=scan_memory,
+            memory=memory,
+            observe=observe,
             actions=actions,
             num_threads=num_threads,
             autoreset_mode=autoreset_mode,

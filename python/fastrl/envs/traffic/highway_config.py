@@ -16,7 +16,8 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 from numpy.typing import NDArray
 
-from fastrl.utils.arguments import as_integer, as_number, did_you_mean
+from fastrl.utils.arguments import as_integer, as_number
+from fastrl.utils.names import did_you_mean
 
 VEHICLE_FEATURES = (
     "presence", "x", "y", "vx", "vy", "heading", "cos_h", "sin_h", "cos_d", "sin_d", "long_off", "lat_off", "ang_off",

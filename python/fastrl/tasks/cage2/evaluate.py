@@ -2,29 +2,29 @@
 
 import dataclasses
 import functools
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, get_args
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.console import Console, Group
-from rich.table import Table
+from rich.console import Console
 
 from fastrl.envs.cage2.baselines import BASELINES, make_baseline
 from fastrl.envs.cage2.env import RED_AGENTS, Cage2Games, Cage2VectorEnv, Ruleset
+from fastrl.envs.cage2.memory import Memory, Observe
 from fastrl.tasks import cage2
-from fastrl.training.metrics import counted, mean_and_error, plus_minus
-from fastrl.utils.config import ConfigError, nearest
-from fastrl.utils.tables import show
+from fastrl.tasks.cage2.scores import HORIZONS, Evaluation, Mode, Score, comparison_table, score_table
+from fastrl.training.comparison import Comparison
+from fastrl.training.metrics import mean_and_error
+from fastrl.utils.config import ConfigError
+from fastrl.utils.names import nearest
+from fastrl.utils.tables import print_lines, show
 
 if TYPE_CHECKING:
     from fastrl.training.policy import Policy
 
-HORIZONS = (30, 50, 100)
 RULESETS: tuple[Ruleset, ...] = get_args(Ruleset)
-RED_TITLES = {"bline": "B_line", "meander": "Meander", "sleep": "Sleep"}
 
 # Games that are stepped together: enough to be fast, few enough to stay in caches.
 BATCH = 1024
@@ -44,13 +44,17 @@ class Contender:
 
     Attributes:
         name: for tables.
-        scan_memory: its observations have 62 values.
+        memory: values of blue's memory in its observations.
         make_act: makes its `Act` for an environment whose episodes start, from a seed of its own draws.
+        mode: choice of actions.
+        observe: "truth": it observes the true state of the game, which no defender can see.
     """
 
     name: str
-    scan_memory: bool
+    memory: Memory
     make_act: Callable[[Any, int], Act]
+    mode: Mode = "scripted"
+    observe: Observe = "blue"
 
     @classmethod
     def from_policy(cls, policy: "Policy", name: str, *, deterministic: bool = True) -> "Contender":
@@ -63,7 +67,8 @@ class Contender:
                 obs, deterministic, env.action_masks() if policy.needs_action_mask else None, states
             )
 
-        return cls(name, policy.needs_scan_memory, make_act)
+        mode: Mode = "deterministic" if deterministic else "stochastic"
+        return cls(name, cast(Memory, policy.memory), make_act, mode, cast(Observe, policy.observe))
 
     @classmethod
     def from_baseline(cls, name: str) -> "Contender":
@@ -78,100 +83,7 @@ class Contender:
             blue = make_baseline(name, env.num_envs, seed)
             return lambda obs: blue.act(env.alerts())
 
-        return cls(f"baseline:{name}", False, make_act)
-
-
-@dataclass(frozen=True)
-class Score:
-    """Returns of episodes against one red agent over one horizon."""
-
-    red_agent: str
-    horizon: int
-    episodes: int
-    mean: float
-    standard_error: float
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """The scores of one contender on one ruleset."""
-
-    contender: str
-    ruleset: Ruleset
-    seed: int
-    scores: tuple[Score, ...]
-
-    @property
-    def total(self) -> float:
-        """Sum of the means, the challenge's final score where all nine are there."""
-        return sum(score.mean for score in self.scores)
-
-    @property
-    def total_standard_error(self) -> float:
-        return math.sqrt(sum(score.standard_error**2 for score in self.scores))
-
-    @property
-    def mean_return(self) -> float:
-        """The total, by which evaluations are compared."""
-        return self.total
-
-    @property
-    def std_return(self) -> float:
-        """Standard deviation of the total of one episode of each score."""
-        return math.hypot(*(score.standard_error * math.sqrt(score.episodes) for score in self.scores))
-
-    def numbers(self) -> dict[str, float]:
-        """Scores by red agent and horizon, for a row of metrics."""
-        return {f"{score.red_agent}_{score.horizon}": score.mean for score in self.scores}
-
-    def to_tree(self) -> dict[str, Any]:
-        """All of it, for JSON."""
-        return asdict(self) | {"total": self.total, "total_standard_error": self.total_standard_error}
-
-    @classmethod
-    def from_tree(cls, tree: Mapping[str, Any]) -> "Evaluation":
-        """The inverse of `to_tree`."""
-        scores = tuple(Score(**score) for score in tree["scores"])
-        return cls(tree["contender"], tree["ruleset"], tree["seed"], scores)
-
-    def show(self, console: Console) -> None:
-        """Prints the table of scores."""
-        show(console, score_table(self))
-        console.print()
-
-
-@dataclass(frozen=True)
-class Published:
-    """A result that others published. Scores by red agent and horizon, as far as they are known."""
-
-    name: str
-    ruleset: Ruleset
-    scores: dict[tuple[str, int], float]
-    total: float | None
-
-
-def _published(name: str, ruleset: Ruleset, total: float | None, **scores: Sequence[float]) -> Published:
-    cells = {
-        (red, horizon): s for red, row in scores.items() for horizon, s in zip(HORIZONS, row, strict=True)
-    }
-    return Published(name, ruleset, cells, total)
-
-
-# The challenge's final leaderboard, and known results on today's repository.
-PUBLISHED = (
-    _published(
-        "CardiffUni (winner)",
-        "leaderboard",
-        -54.57,
-        bline=(-3.47, -6.41, -13.76),
-        meander=(-5.64, -8.69, -16.6),
-        sleep=(0.0, 0.0, 0.0),
-    ),
-    _published("second place", "leaderboard", -56.9),
-    _published("third place", "leaderboard", -57.05),
-    _published("CardiffUni (winner)", "main", None, bline=(-5.05, -12.1, -36.0)),
-    _published("best known, a graph network", "main", -58.2),
-)
+        return cls(f"baseline:{name}", "none", make_act)
 
 
 def evaluate(
@@ -184,17 +96,22 @@ def evaluate(
 ) -> Evaluation:
     """Scores a contender on ``episodes`` against each red agent over each horizon.
 
-    With the same seed all contenders meet the same draws of the opponents, and scores are the same again.
+    With the same seed scores are the same again, and all contenders play the same episodes: the random draws of the
+    game and of red in episode i of a red agent and horizon come from one stream with a seed of its own. As long as
+    contenders choose actions of equal effect, they see the same game to the bit. After they have chosen differently,
+    each reads on in the stream where its own game is: single draws do not decide the same any more. Draws of a
+    stochastic policy have their own stream, the same for all contenders.
 
     Args:
         options: further ones of `run_protocol`.
     """
-    cells = run_protocol(contender, ruleset=ruleset, episodes=episodes, seed=seed, **options)
+    cells = list(run_protocol(contender, ruleset=ruleset, episodes=episodes, seed=seed, **options))
     scores = tuple(
         Score(red_agent, horizon, episodes, *mean_and_error(facts["return"]))
         for red_agent, horizon, facts in cells
     )
-    return Evaluation(contender.name, ruleset, seed, scores)
+    returns = tuple(facts["return"] for _, _, facts in cells)
+    return Evaluation(contender.name, ruleset, seed, scores, contender.mode, contender.observe, returns)
 
 
 def protocol_steps(episodes: int) -> int:
@@ -230,7 +147,8 @@ def run_protocol(
                 ruleset=ruleset,
                 red_agent=red_agent,
                 episode_length=horizon,
-                scan_memory=contender.scan_memory,
+                memory=contender.memory,
+                observe=contender.observe,
                 num_threads=num_threads,
                 autoreset_mode="disabled",
             )
@@ -288,48 +206,22 @@ def run_episodes(
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
-def score_table(evaluation: Evaluation) -> Group:
-    """The scores beside the winner's on the same ruleset, and the other published totals."""
-    others = [other for other in PUBLISHED if other.ruleset == evaluation.ruleset]
-    beside = [other for other in others if other.scores]
-    table = Table(
-        title=f"{evaluation.contender} on ruleset {evaluation.ruleset!r}",
-    )
-    table.add_column("red agent")
-    table.add_column("steps", justify="right")
-    table.add_column("score", justify="right")
-    for other in beside:
-        table.add_column(other.name, justify="right")
-    for score in evaluation.scores:
-        cells = (other.scores.get((score.red_agent, score.horizon)) for other in beside)
-        table.add_row(
-            RED_TITLES[score.red_agent],
-            str(score.horizon),
-            plus_minus(score.mean, score.standard_error),
-            *("" if cell is None else f"{cell:.2f}" for cell in cells),
-            end_section=score.horizon == HORIZONS[-1],
-        )
-    total = plus_minus(evaluation.total, evaluation.total_standard_error)
-    table.add_row(
-        "total", "", total, *("" if other.total is None else f"{other.total:.2f}" for other in beside)
-    )
-    episodes = evaluation.scores[0].episodes
-    notes = f"Means of {counted(episodes, 'episode')} each ± their standard errors; seed {evaluation.seed}."
-    totals = [f"{other.name} {other.total:.2f}" for other in others if not other.scores]
-    return Group(table, notes, f"Published totals: {', '.join(totals)}.")
-
-
 class Cage2Scoring:
     """The part of the task that ``fastrl eval`` needs for baselines, which loads no PyTorch. Its methods are those of
     `fastrl.training.task.Task`."""
 
     name: ClassVar[str] = cage2.NAME
-    evaluation_options: ClassVar[Sequence[str]] = ("ruleset", "stochastic", "device")
+    evaluation_options: ClassVar[Sequence[str]] = ("ruleset", "mode", "device")
+    has_protocol: ClassVar[bool] = True
 
     def evaluation_variants(self, options: Mapping[str, Any]) -> list[dict[str, Any]]:
         ruleset = options.get("ruleset", "both")
         rulesets = RULESETS if ruleset == "both" else [ruleset]
-        return [{**options, "ruleset": each} for each in rulesets]
+        return [
+            {**options, "ruleset": each, "mode": mode}
+            for each in rulesets
+            for mode in modes(options, default="both")
+        ]
 
     def evaluate_baseline(
         self,
@@ -349,9 +241,25 @@ class Cage2Scoring:
     def scores_tree(self, name: str, scores: Any) -> dict[str, Any]:
         return {"run": name, **dataclasses.replace(scores, contender=name).to_tree()}
 
-    def show_scores(self, scores: Sequence[tuple[str, Any]], console: Console) -> None:
-        for name, each in scores:
-            dataclasses.replace(each, contender=name).show(console)
+    def show_scores(self, comparison: Comparison, console: Console) -> None:
+        by_ruleset: dict[Ruleset, list[Evaluation]] = {}
+        for scored in comparison.scored:
+            assert isinstance(scored.scores, Evaluation)
+            own = dataclasses.replace(scored.scores, contender=scored.name)
+            by_ruleset.setdefault(own.ruleset, []).append(own)
+        for evaluations in by_ruleset.values():
+            if len({each.contender for each in evaluations}) == 1:
+                show(console, score_table(evaluations))
+            else:
+                show(console, comparison_table(evaluations, comparison))
+            console.print()
+        print_lines(console, *(spread.line() for spread in comparison.spreads))
 
     def evaluation_work(self, episodes: int) -> int:
         return protocol_steps(episodes)
+
+
+def modes(options: Mapping[str, Any], *, default: str) -> list[Mode]:
+    """The modes that the options of ``fastrl eval`` ask for."""
+    mode = options.get("mode", default)
+    return ["deterministic", "stochastic"] if mode == "both" else [mode]

@@ -9,13 +9,15 @@ import numpy as np
 from rich.console import Console
 
 from fastrl.algorithms.protocol import Algorithm
-from fastrl.envs.cage2.env import ACTIONS, OBS_BITS, RED_AGENTS, SCAN_HOSTS, Ruleset, action_indices
+from fastrl.envs.cage2.env import ACTIONS, RED_AGENTS, Ruleset, action_indices
+from fastrl.envs.cage2.memory import observation_names
 from fastrl.envs.spec import EnvSpec
 from fastrl.tasks import cage2
-from fastrl.tasks.cage2.evaluate import Cage2Scoring, Contender, Evaluation, evaluate
+from fastrl.tasks.cage2.evaluate import Cage2Scoring, Contender, evaluate
+from fastrl.tasks.cage2.scores import Evaluation, Mode
 from fastrl.tasks.cage2.settings import PRESETS, EnvConfig
 from fastrl.training.callbacks import Callback
-from fastrl.training.errors import check_memory
+from fastrl.training.errors import TrainError, check_memory
 from fastrl.training.evaluation import Advance
 from fastrl.training.experience import Episodes, Source
 from fastrl.training.policy import Policy
@@ -44,9 +46,15 @@ class Cage2Task(Cage2Scoring, Task):
 
     summary = cage2.SUMMARY
     score_hint = "score it by the challenge's protocol"
-    run = RunConfig(total_timesteps=20_000_000, row_seconds=0.0, eval_episodes=200)
+    run = RunConfig(total_timesteps=16_000_000, row_seconds=0.0, eval_episodes=200)
     env = EnvConfig()
     presets = PRESETS
+
+    def description(self, prog: str) -> str:
+        return (
+            "Trains a defender of the network of CAGE Challenge 2, such as\n"
+            f"  {prog} cage2 --red-agent bline --ruleset leaderboard"
+        )
 
     def settings_tables(self, algorithm: type[Algorithm[Any]]) -> dict[str, Any]:
         tables = super().settings_tables(algorithm)
@@ -55,6 +63,15 @@ class Cage2Task(Cage2Scoring, Task):
             tables["run"] = dataclasses.replace(self.run, row_seconds=1.0)
         return tables
 
+    def algorithm_defaults(self, algorithm: type[Algorithm[Any]]) -> Any:
+        config = super().algorithm_defaults(algorithm)
+        changes: dict[str, Any] = {"action_masks": True} if hasattr(config, "action_masks") else {}
+        if algorithm.name == "ppo":
+            # Actions pay off within some 50 steps: a shorter horizon makes advantages less noisy. Smaller minibatches
+            # give more gradient steps for the same experience.
+            changes |= {"gamma": 0.98, "minibatch_size": 1600}
+        return dataclasses.replace(config, **changes)
+
     def env_spec(self, settings: Any) -> EnvSpec:
         return EnvSpec("fastrl/Cage2-v0", settings.env.options())
 
@@ -62,7 +79,17 @@ class Cage2Task(Cage2Scoring, Task):
         return ("red_agent",)
 
     def make_source(self, settings: Any, algorithm: type[Algorithm[Any]], console: Console) -> Source:
-        _check_memory(settings, self.algorithm_settings(settings))
+        algorithm_settings = self.algorithm_settings(settings)
+        if algorithm.learns_from != "dataset":
+            _check_memory(settings, algorithm_settings)
+        blue = len(observation_names(settings.env.memory)) if settings.env.observe == "truth" else 0
+        if getattr(algorithm_settings, "actor_inputs", 0) not in (0, blue):
+            raise TrainError(
+                f"actor_inputs {algorithm_settings.actor_inputs}: with --env.observe truth the policy may see what blue"
+                f" does, {blue} with --env.memory {settings.env.memory}, or all, 0"
+                if blue
+                else "actor_inputs: in CAGE 2 it is for --env.observe truth, set it to 0"
+            )
         return super().make_source(settings, algorithm, console)
 
     def callbacks(self, settings: Any, source: Source, console: Console) -> list[Callback]:
@@ -84,7 +111,7 @@ class Cage2Task(Cage2Scoring, Task):
         seed: int,
         advance: Advance,
         ruleset: Ruleset | None = None,
-        stochastic: bool = False,
+        mode: Mode = "deterministic",
         device: str = "cpu",
         **options: Any,
     ) -> Evaluation:
@@ -92,12 +119,12 @@ class Cage2Task(Cage2Scoring, Task):
 
         Args:
             ruleset: of the games; None: the run's.
-            stochastic: actions are drawn; otherwise the most probable ones are taken.
+            mode: the most probable actions are taken, or they are drawn.
             device: where the network acts.
         """
         policy = Policy(dict(state), device=device, seed=seed)
         return evaluate(
-            Contender.from_policy(policy, "the policy", deterministic=not stochastic),
+            Contender.from_policy(policy, "the policy", deterministic=mode == "deterministic"),
             ruleset=ruleset or settings.env.ruleset,
             episodes=episodes,
             seed=seed,
@@ -114,7 +141,7 @@ def _check_memory(settings: Any, algorithm: Any) -> None:
     Raises:
         TrainError
     """
-    obs_dim = OBS_BITS + (len(SCAN_HOSTS) if settings.env.scan_memory else 0)
+    obs_dim = len(observation_names(settings.env.memory, settings.env.observe))
     num_actions = len(action_indices(settings.env.actions))
     # Bytes of a step: an observation, perhaps a mask, and ten numbers.
     row = 4 * obs_dim + (num_actions if getattr(algorithm, "action_masks", False) else 0) + 40
@@ -122,7 +149,8 @@ def _check_memory(settings: Any, algorithm: Any) -> None:
     # Actor and critic; weights, gradients and Adam's two moments, of 4 bytes each.
     network = 2 * 16 * sum(a * b for a, b in itertools.pairwise(sizes))
     # Sources of transitions refuse a replay that is too large by themselves.
-    num_steps = getattr(algorithm, "num_steps", 0) or settings.replay.train_freq
+    replay = getattr(settings, "replay", None)
+    num_steps = getattr(algorithm, "num_steps", 0) or (1 if replay is None else replay.train_freq)
     needed = row * settings.env.num_envs * num_steps + network
     advice = "a smaller --num-envs, or fewer steps or smaller hidden layers of the algorithm"
     check_memory(needed, "this takes at least", advice)

@@ -8,15 +8,16 @@ Sources of the numbers:
 Theirs become ours as follows. Our value loss is half a mean square, as CleanRL's: ``value_coef`` is twice RL-Zoo's
 ``vf_coef``. Our deviations are in units of half the range of an action: ``initial_log_std`` is RL-Zoo's less the
 logarithm of that half, 0.4 for Humanoid and 3 for InvertedPendulum. ``lin_x`` is a learning rate that ends at 0; others
-are constant. ``normalize`` is ``normalize_obs`` and ``normalize_returns``. Clip ranges stay constant. State-dependent
-exploration (``use_sde``) and initial weights that are not orthogonal have no counterpart.
+are constant. ``normalize`` is ``normalize_obs`` and ``normalize_returns`` with ``reward_clip`` 10. Clip ranges stay
+constant. ``ortho_init`` is ``orthogonal_init``. State-dependent exploration (``use_sde``) has no counterpart.
 """
 
 import fnmatch
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from fastrl.tasks.gym import dqn_presets
+from fastrl.tasks.gym import dqn_presets, sac_presets
+from fastrl.training.settings import PPO_ON_ALL_CORES
 from fastrl.utils.config import Preset
 
 Kind = Literal["discrete", "continuous", "images"]
@@ -39,9 +40,10 @@ def _constant(learning_rate: float, entropy_coef: float = 0.0) -> dict[str, Any]
 
 
 _NO_ENTROPY: dict[str, Any] = {"entropy_coef": 0.0, "final_entropy_coef": 0.0}
-_NORMALIZED: dict[str, Any] = {"normalize_obs": True, "normalize_returns": True}
+# As `VecNormalize` does it, which clips normalised rewards.
+_NORMALIZED: dict[str, Any] = {"normalize_obs": True, "normalize_returns": True, "reward_clip": 10.0}
 
-# What Stable-Baselines3 does where RL-Zoo says nothing.
+# Stable-Baselines3's own values, for settings that RL-Zoo does not name.
 _SB3: dict[str, Any] = {
     "num_steps": 2048,
     "minibatch_size": 64,
@@ -55,34 +57,70 @@ _SB3: dict[str, Any] = {
     "activation": "tanh",
     "normalize_obs": False,
     "normalize_returns": False,
+    "normalize_advantages": "minibatch",
     **_constant(3e-4),
 }
 # Networks of RL-Zoo's tuned MuJoCo tasks.
-_WIDE: dict[str, Any] = {"hidden": [256, 256], "activation": "relu", "initial_log_std": -2.0}
+_WIDE: dict[str, Any] = {
+    "hidden": [256, 256],
+    "activation": "relu",
+    "initial_log_std": -2.0,
+    "orthogonal_init": False,
+}
 
 
 def _zoo(
     description: str,
     total_timesteps: int,
     num_envs: int,
-    tables: Mapping[str, Mapping[str, Any]] | None = None,
+    with_table: Mapping[str, Mapping[str, Mapping[str, Any]]] | None = None,
     **values: Any,
 ) -> Preset:
-    """A preset of RL-Zoo: `_SB3` with other values, and tables of other algorithms."""
+    """A preset of RL-Zoo: `_SB3` with other values, and settings of other algorithms."""
     return Preset(
         f"{description}, as RL-Zoo",
         {
             "run": {"total_timesteps": total_timesteps},
             "env": {"num_envs": num_envs},
             **_ppo(**{**_SB3, **values}),
-            **(tables or {}),
         },
+        with_table or {},
     )
 
 
 def _mujoco(name: str, *, total_timesteps: int = 1_000_000, num_envs: int = 1, **values: Any) -> Preset:
-    return _zoo(f"MuJoCo's {name}", total_timesteps, num_envs, **{"num_steps": 512, **_NORMALIZED, **values})
+    own = {"num_steps": 512, **_NORMALIZED, **values}
+    return _zoo(f"MuJoCo's {name}", total_timesteps, num_envs, sac_presets.CONTINUOUS, **own)
 
+
+def _grid(description: str, total_timesteps: int, *, num_envs: int = 16, **values: Any) -> Preset:
+    """A preset of small worlds: large steps that end at 0, and an entropy bonus until the goal is found."""
+    own = {**_SB3, **_GRID, **values}
+    return Preset(
+        description,
+        {"run": {"total_timesteps": total_timesteps}, "env": {"num_envs": num_envs}, **_ppo(**own)},
+    )
+
+
+_GRID: dict[str, Any] = {
+    "num_steps": 128,
+    "minibatch_size": 256,
+    "num_epochs": 4,
+    "learning_rate": 2e-3,
+    "final_learning_rate": 0.0,
+    "entropy_coef": 0.01,
+    "final_entropy_coef": 0.0,
+    "normalize_advantages": "rollout",
+    "normalize_returns": True,
+    "reward_clip": 10.0,
+}
+# The numbers of an image are classes from 0 to 10, which 255 would make small.
+_MINIGRID: dict[str, Any] = {
+    "learning_rate": 1e-3,
+    "encoder": "mlp",
+    "normalize_obs": True,
+    "normalize_returns": False,
+}
 
 _CLASSIC_PPO = {
     "num_steps": 128,
@@ -135,6 +173,7 @@ PRESETS: dict[str, Preset] = {
             **_ppo(**_CONTINUOUS_PPO),
             "impala": {"num_steps": 32, "normalize_obs": True, **_NO_ENTROPY, "initial_log_std": -0.5},
         },
+        sac_presets.CONTINUOUS,
     ),
     "images": Preset(
         "the default of environments with images that have no other, as CleanRL",
@@ -143,6 +182,7 @@ PRESETS: dict[str, Preset] = {
             **_ppo(**_IMAGES_PPO),
             "impala": {"num_steps": 32, "hidden": [256], "learning_rate": 6e-4},
         },
+        PPO_ON_ALL_CORES,
     ),
     "classic": Preset(
         "small networks, short rollouts; the default of CartPole and Pendulum",
@@ -150,8 +190,8 @@ PRESETS: dict[str, Preset] = {
             "env": {"num_envs": 16},
             **_ppo(**_CLASSIC_PPO),
             "impala": {"num_steps": 32},
-            **dqn_presets.CLASSIC,
         },
+        {**dqn_presets.CLASSIC, **sac_presets.CLASSIC},
     ),
     "pendulum": Preset(
         "a short horizon and no entropy bonus; the default of Pendulum, on top of classic",
@@ -165,6 +205,7 @@ PRESETS: dict[str, Preset] = {
                 "initial_log_std": -0.5,
             },
         },
+        sac_presets.PENDULUM,
     ),
     "acrobot": _zoo(
         "Acrobot",
@@ -185,12 +226,34 @@ PRESETS: dict[str, Preset] = {
         num_steps=16,
         num_epochs=4,
         gae_lambda=0.98,
+        # RL-Zoo has none; without it the policy is almost deterministic after a tenth of the run.
+        entropy_coef=0.01,
+        final_entropy_coef=0.001,
+    ),
+    # Most random actions must be full ones, or no episode reaches the goal; whole episodes, because it is far.
+    "mountain-car-continuous": Preset(
+        "MountainCarContinuous, with wide exploration in place of RL-Zoo's state-dependent one",
+        {
+            "run": {"total_timesteps": 300_000},
+            "env": {"num_envs": 16},
+            **_ppo(
+                **{
+                    **_CONTINUOUS_PPO,
+                    "num_steps": 999,
+                    "minibatch_size": 512,
+                    "gamma": 0.999,
+                    "gae_lambda": 0.98,
+                    "initial_log_std": 1.0,
+                    "learning_rate": 5e-4,
+                }
+            ),
+        },
     ),
     "lunar-lander": _zoo(
         "LunarLander, discrete and continuous",
         1_000_000,
         16,
-        dqn_presets.ACROBOT,
+        dqn_presets.LUNAR_LANDER,
         num_steps=1024,
         num_epochs=4,
         gamma=0.999,
@@ -216,16 +279,15 @@ PRESETS: dict[str, Preset] = {
         value_coef=1.162,
         **_constant(2.0633e-5, entropy_coef=4.01762e-4),
     ),
-    "hopper": _mujoco(
-        "Hopper",
-        **_WIDE,
-        minibatch_size=32,
-        num_epochs=5,
-        gamma=0.999,
-        gae_lambda=0.99,
-        max_grad_norm=0.7,
-        value_coef=1.671,
-        **_constant(9.80828e-5, entropy_coef=2.29519e-3),
+    # RL-Zoo's numbers for Hopper end here in a hopper that stands still.
+    "hopper": Preset(
+        "MuJoCo's Hopper, as Stable-Baselines3's defaults; the learning rate ends at 0",
+        {
+            "run": {"total_timesteps": 1_000_000},
+            "env": {"num_envs": 1},
+            **_ppo(**{**_SB3, "final_learning_rate": 0.0}),
+        },
+        sac_presets.CONTINUOUS,
     ),
     "walker": _mujoco(
         "Walker2d",
@@ -303,7 +365,32 @@ PRESETS: dict[str, Preset] = {
         value_coef=1.392,
         **_constant(1.55454e-4, entropy_coef=1.05057e-6),
     ),
-    "minigrid": _zoo("MiniGrid", 1_000_000, 8, **_NORMALIZED, num_steps=128, **_constant(2.5e-4)),
+    "frozen-lake": _grid("FrozenLake on the map of 4x4", 300_000),
+    "frozen-lake-8x8": _grid(
+        "FrozenLake on the map of 8x8", 600_000, num_envs=32, minibatch_size=512, learning_rate=3e-3
+    ),
+    "taxi": _grid("Taxi, with its action masks", 300_000, entropy_coef=0.02, action_masks=True),
+    "cliff-walking": _grid(
+        "CliffWalking", 300_000, num_steps=512, minibatch_size=512, learning_rate=3e-3, entropy_coef=0.05
+    ),
+    "minigrid": _grid("MiniGrid, whose images are small enough for an MLP", 1_000_000, **_MINIGRID),
+    "minigrid-small": _grid("MiniGrid's Empty and DoorKey-5x5", 150_000, **_MINIGRID),
+    "sac": Preset(
+        "SAC and TD3 in one environment with a large replay, as CleanRL", {}, sac_presets.CONTINUOUS
+    ),
+    "rlpd": Preset(
+        "SAC with 10 critics, layer normalisation and 20 gradient steps for each step, as Ball et al. (2023)",
+        sac_presets.RLPD,
+    ),
+    "rainbow": Preset(
+        "DQN with all six parts of Rainbow, quantiles in place of C51; on top of the default of the environment",
+        dqn_presets.RAINBOW,
+    ),
+    "dqfd": Preset(
+        "DQN from --demos: pre-training, margin, priority bonus, as Hester et al. (2017); on top of the default of the"
+        " environment",
+        dqn_presets.DQFD,
+    ),
     "smoke": Preset(
         "a few seconds, to see that everything works",
         {
@@ -311,6 +398,7 @@ PRESETS: dict[str, Preset] = {
             "env": {"num_envs": 4},
             **_ppo(**_SMOKE_PPO),
         },
+        for_any_algorithm=True,
     ),
 }
 
@@ -322,6 +410,7 @@ _BY_ID: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Pendulum-*", ("classic", "pendulum")),
     ("Acrobot-*", ("acrobot",)),
     ("MountainCar-*", ("mountain-car",)),
+    ("MountainCarContinuous-*", ("mountain-car-continuous",)),
     ("LunarLander*", ("lunar-lander",)),
     ("BipedalWalkerHardcore-*", ("bipedal-walker-hardcore",)),
     ("BipedalWalker-*", ("bipedal-walker",)),
@@ -334,11 +423,18 @@ _BY_ID: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Reacher-*", ("reacher",)),
     ("InvertedPendulum-*", ("inverted-pendulum",)),
     ("InvertedDoublePendulum-*", ("inverted-double-pendulum",)),
+    ("FrozenLake8x8-*", ("frozen-lake-8x8",)),
+    ("FrozenLake-*", ("frozen-lake",)),
+    ("Taxi-*", ("taxi",)),
+    ("CliffWalking-*", ("cliff-walking",)),
+    ("MiniGrid-Empty-*", ("minigrid-small",)),
+    ("MiniGrid-DoorKey-5x5-*", ("minigrid-small",)),
     ("MiniGrid-*", ("minigrid",)),
 )
 
 
 def presets_for(env_id: str) -> tuple[str, ...] | None:
-    """The presets of an environment by its id, a later one on top of the one before; None: it has none, and its spaces
-    decide."""
-    return next((names for pattern, names in _BY_ID if fnmatch.fnmatchcase(env_id, pattern)), None)
+    """The presets of an environment by its id, also with the module that registers it in front (``module:id``), a later
+    one on top of the one before; None: it has none, and its spaces decide."""
+    name = env_id.rpartition(":")[2]
+    return next((names for pattern, names in _BY_ID if fnmatch.fnmatchcase(name, pattern)), None)

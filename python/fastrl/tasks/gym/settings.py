@@ -25,5 +25,5 @@ class EnvConfig:
     num_envs: Annotated[
         int,
         Field(ge=1, le=1_000_000, description="environments that are stepped together"),
-        Setting(option="--num-envs", common=True),
+        Setting(option="--num-envs"),
     ] = 16

@@ -6,14 +6,12 @@ from typing import Any
 from gymnasium.spaces import Box
 from gymnasium.vector import VectorEnv
 
-from fastrl.algorithms import find
 from fastrl.envs import contract
 from fastrl.envs.rows import ObsRows
 from fastrl.envs.spec import EnvSpec
 from fastrl.tasks import gym
 from fastrl.tasks.gym.presets import PRESETS, Kind, presets_for
 from fastrl.tasks.gym.settings import EnvConfig
-from fastrl.training.checkpoint import CheckpointError
 from fastrl.training.episodes import (
     build_any,
     episode_steps,
@@ -22,7 +20,7 @@ from fastrl.training.episodes import (
     spaces_of,
 )
 from fastrl.training.evaluation import Advance, Returns
-from fastrl.training.task import Task
+from fastrl.training.task import Task, is_squashed
 from fastrl.utils.env_options import parse_options
 
 
@@ -33,11 +31,14 @@ class GymTask(Task):
     summary = gym.SUMMARY
     env = EnvConfig()
     presets = PRESETS
+    evaluation_options = ("device",)
 
     def description(self, prog: str) -> str:
         return (
             "Trains on any environment of Gymnasium, such as\n"
-            f"  {prog} CartPole-v1 --collector executor --algo ppo --n-workers auto"
+            f"  {prog} CartPole-v1 --algo dqn\n"
+            f"  {prog} FrozenLake-v1 --env-options map_name=8x8 is_slippery=false\n"
+            f"  {prog} my_module:make_env --num-envs 8 --lr 1e-4"
         )
 
     def default_presets(self, settings: Any) -> Sequence[str]:
@@ -71,23 +72,27 @@ class GymTask(Task):
         episodes: int,
         seed: int,
         advance: Advance,
+        device: str = "cpu",
         **options: Any,
     ) -> Returns:
-        spec = self.env_spec(settings).as_rows()
+        """Scores a policy by the returns of episodes.
+
+        Args:
+            device: where the network acts, if it has no compiled actor.
+        """
+        spec = self.play_spec(settings).as_rows()
         env = build_any(spec, self.num_envs(settings))
-        policy = state["policy"]
-        try:
-            actor = find(settings.run.algo).make_actor(policy, *spaces_of(env))
-        except ValueError as error:
-            raise CheckpointError(f"{spec.id}: {error}") from None
-        num_steps = episode_steps(env, settings.collect.max_episode_steps)
-        squash = bool(policy.get("action_space", {}).get("squash", False))
+        actor = self.make_actor(state, settings, spaces_of(env), device=device)
+        num_steps = episode_steps(env, self.play_steps(settings))
+        own: dict[str, bool] = {
+            "squash": is_squashed(state),
+            "action_masks": self.has_action_masks(settings),
+        }
         if isinstance(env, VectorEnv):
             spec.close_vector(env)
-            return Returns(
-                play_vector_episodes(spec, env, actor, episodes, seed, num_steps, advance, squash=squash)
-            )
-        returns = play_episodes(env, spec.id, actor, episodes, seed, num_steps, advance, squash=squash)
+            returns = play_vector_episodes(spec, env, actor, episodes, seed, num_steps, advance, **own)
+            return Returns(returns, seeded=False)
+        returns = play_episodes(env, spec.id, actor, episodes, seed, num_steps, advance, **own)
         contract.close(env)
         return Returns(returns)
 

@@ -1,16 +1,17 @@
-"""Settings of runs on parallel environments of PettingZoo, and presets."""
+"""Settings of runs on parallel environments of PettingZoo."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
-from fastrl.utils.config import Preset, Setting, section
-from fastrl.utils.env_options import EnvOptions
-from fastrl.utils.trust import Reach, imports_environment, passes_import_paths
+from fastrl.collectors.resources import cores
+from fastrl.tasks.gym import settings as gym_settings
+from fastrl.utils.config import Setting, section
+from fastrl.utils.trust import Reach, imports_environment
 
 
 @section
-class EnvConfig:
+class EnvConfig(gym_settings.EnvConfig):
     """The environment."""
 
     id: Annotated[
@@ -19,28 +20,29 @@ class EnvConfig:
         Reach(imports_environment),
         Setting(option="--env"),
     ] = "mpe2.simple_spread_v3:parallel_env"
-    options: Annotated[EnvOptions, Reach(passes_import_paths)] = ()
-    num_envs: Annotated[
+    n_workers: Annotated[
+        Annotated[int, Field(ge=1, le=1024)] | Literal["auto"],
+        Field(description="processes that step environments; 1: this one does; auto: one per core"),
+        Setting(resumable=True, option="--n-workers"),
+    ] = 1
+    size: Annotated[
+        int | None,
+        Field(
+            ge=1,
+            le=1024,
+            description="images that agents observe become grey frames of so many pixels a side; none: unchanged",
+        ),
+    ] = None
+    stack: Annotated[
         int,
-        Field(ge=1, le=1_000_000, description="environments that are stepped together"),
-        Setting(option="--num-envs", common=True),
-    ] = 16
+        Field(ge=1, le=64, description="newest frames that an agent sees at once; more than 1 needs size"),
+    ] = 1
     max_episode_steps: Annotated[
         int, Field(ge=1, description="agents are truncated after so many steps of an episode")
     ] = 1000
 
-
-_SMOKE = {"num_steps": 32, "hidden": [32, 32]}
-
-PRESETS: dict[str, Preset] = {
-    "smoke": Preset(
-        "a few seconds, to see that everything works",
-        {
-            "run": {"total_timesteps": 4_000, "eval_episodes": 4},
-            "env": {"num_envs": 4},
-            "ippo": _SMOKE,
-            "mappo": _SMOKE,
-            "reinforce": _SMOKE,
-        },
-    ),
-}
+    @property
+    def num_workers(self) -> int:
+        """Processes that step environments."""
+        wanted = cores() if self.n_workers == "auto" else self.n_workers
+        return min(wanted, self.num_envs)

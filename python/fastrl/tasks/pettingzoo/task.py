@@ -1,57 +1,94 @@
 """Any parallel environment of PettingZoo: no protocol of its own, scores are mean returns of the agents."""
 
+import contextlib
 import dataclasses
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import TracebackType
 from typing import Any
 
 import numpy as np
 import torch
 from rich.console import Console
 
-from fastrl.algorithms.protocol import Algorithm
+from fastrl.algorithms.protocol import Algorithm, Problem
+from fastrl.collectors.failures import failed, own_traceback
+from fastrl.collectors.protocol import CollectError
 from fastrl.envs.adapters.parallel import ParallelVectorEnv
+from fastrl.envs.adapters.parallel_copy import ParallelForm
+from fastrl.envs.adapters.parallel_frames import make_parallel
 from fastrl.envs.contract import ContractError
+from fastrl.envs.process_pool import WorkerError
 from fastrl.envs.record_episodes import run_episodes
+from fastrl.envs.rows import ObsRows
 from fastrl.envs.spec import EnvSpec
 from fastrl.networks.action_space import Actions
 from fastrl.networks.multi_agent import MultiAgentPolicy, PolicyNetwork
-from fastrl.rollout.multi_agent import MultiAgentRollout
 from fastrl.tasks import pettingzoo
-from fastrl.tasks.pettingzoo.settings import PRESETS, EnvConfig
+from fastrl.tasks.pettingzoo.film import ParallelFilms
+from fastrl.tasks.pettingzoo.presets import PRESETS, presets_for
+from fastrl.tasks.pettingzoo.settings import EnvConfig
 from fastrl.training.checkpoint import CheckpointError
 from fastrl.training.errors import TrainError
 from fastrl.training.evaluation import Advance, Returns
 from fastrl.training.experience import Source
+from fastrl.training.film import Films
 from fastrl.training.multi_agent import MultiAgentSource
 from fastrl.training.settings import RunConfig
 from fastrl.training.task import Task
 from fastrl.utils.env_options import parse_options
-from fastrl.utils.timer import Stopwatch
 
 # Stream of the seeds of evaluations; training has others.
 _STREAM = 1
 
 
+class UserVectorEnv(ParallelVectorEnv):
+    """As `ParallelVectorEnv`; errors of the user's environment become the command line's.
+
+    Raises:
+        TrainError: wherever it is stepped: it broke PettingZoo's interface.
+        CollectError: wherever it is stepped: it raised, or its worker process has died. The error has the traceback.
+    """
+
+    def reset_into(self, *arguments: Any, **options: Any) -> None:
+        with _blaming(f"{self.name} failed"):
+            super().reset_into(*arguments, **options)
+
+    def step_into(self, *arguments: Any, **options: Any) -> None:
+        with _blaming(f"{self.name} failed"):
+            super().step_into(*arguments, **options)
+
+    def load_state(self, state: bytes) -> None:
+        with _blaming(f"{self.name} failed"):
+            super().load_state(state)
+
+
 class ParallelSource(MultiAgentSource):
-    """As `MultiAgentSource`, of environments that may break PettingZoo's interface."""
+    """As `MultiAgentSource`, of a user's environments."""
 
     collector = "sequential"
 
     def __init__(self, env: ParallelVectorEnv, env_id: str, episode_steps: int, console: Console) -> None:
         super().__init__(env, env_id, episode_steps)
+        self.form: ParallelForm = env.form
         self._console = console
 
-    def next(self, watch: Stopwatch) -> MultiAgentRollout | None:
-        try:
-            return super().next(watch)
-        except ContractError as error:
-            raise TrainError(str(error)) from None
+    def problem(self, total_timesteps: int, seed: int, device: str) -> Problem:
+        return dataclasses.replace(
+            super().problem(total_timesteps, seed, device), obs_space=self.form.obs_space
+        )
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # Its state can be saved as before.
+        self.env.close()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
         if not state["collector"]:
             return
-        # Where the repeated steps of an environment lead; of a deterministic one these are the saved observations.
+        # Observations after the repeated steps; a deterministic environment gives the saved ones.
         obs, alive = self.env.env.observe()
         saved = state["collector"]
         self._collector.load_state_dict({"obs": torch.from_numpy(obs), "alive": torch.from_numpy(alive)})
@@ -80,28 +117,56 @@ class PettingZooTask(Task):
             f"  {prog} mpe2.simple_spread_v3:parallel_env --algo mappo"
         )
 
+    def default_presets(self, settings: Any) -> Sequence[str]:
+        return presets_for(settings.env.id)
+
     def env_spec(self, settings: Any) -> EnvSpec:
         return self.spec or EnvSpec(settings.env.id, parse_options(settings.env.options))
 
-    def make_env(self, settings: Any, num_envs: int) -> ParallelVectorEnv:
+    def make_env(
+        self,
+        settings: Any,
+        num_envs: int,
+        make: Callable[[], Any] | None = None,
+        autoreset_mode: str = "same_step",
+        num_workers: int = 1,
+    ) -> ParallelVectorEnv:
         """The environment that the settings describe.
+
+        Args:
+            make: builds one copy; None: as the settings say.
 
         Raises:
             TrainError: it cannot be built.
+            CollectError: it raised while it was built, or worker processes could not build it.
         """
-        spec = self.env_spec(settings)
+        spec, env = self.env_spec(settings), settings.env
         try:
-            return ParallelVectorEnv(
-                spec.build_object,
-                num_envs,
-                max_episode_steps=settings.env.max_episode_steps,
-                name=spec.id,
-            )
+            with _blaming(f"--env {spec.id}: it could not be built"):
+                return UserVectorEnv(
+                    make or functools.partial(make_parallel, spec, env.size, env.stack),
+                    num_envs,
+                    num_workers=num_workers,
+                    max_episode_steps=env.max_episode_steps,
+                    autoreset_mode=autoreset_mode,
+                    name=spec.id,
+                )
         except (ValueError, TypeError) as error:
             raise TrainError(str(error)) from None
 
+    def films(self, settings: Any) -> Films:
+        spec = self.env_spec(settings)
+        drawing = dataclasses.replace(spec, options={**spec.options, "render_mode": "rgb_array"})
+        built: list[Any] = []
+
+        def make() -> Any:
+            built.append(make_parallel(drawing, settings.env.size, settings.env.stack))
+            return built[0]
+
+        return ParallelFilms(self.make_env(settings, 1, make, "disabled"), built[0], _check_fits)
+
     def make_source(self, settings: Any, algorithm: type[Algorithm[Any]], console: Console) -> Source:
-        env = self.make_env(settings, settings.env.num_envs)
+        env = self.make_env(settings, settings.env.num_envs, num_workers=settings.env.num_workers)
         return ParallelSource(env, settings.env.id, settings.env.max_episode_steps, console)
 
     def resolve_defaults(self, settings: Any) -> Any:
@@ -112,9 +177,9 @@ class PettingZooTask(Task):
             return settings
         env = self.make_env(settings, 1)
         env.close()
-        if len(set(env.groups)) == 1:
+        if len(set(env.form.groups)) == 1:
             return settings
-        return dataclasses.replace(settings, **{table: dataclasses.replace(config, policies=env.groups)})
+        return dataclasses.replace(settings, **{table: dataclasses.replace(config, policies=env.form.groups)})
 
     def evaluate(
         self,
@@ -131,21 +196,44 @@ class PettingZooTask(Task):
         returns: list[float] = []
         for start in range(0, episodes, settings.env.num_envs):
             batch = seeds[start : start + settings.env.num_envs]
-            env = self.make_env(settings, len(batch))
-            _check_fits(policy, env)
-            try:
+            with contextlib.closing(self.make_env(settings, len(batch))) as env:
+                _check_fits(policy, env)
                 returns += run_episodes(env, policy.act, batch, advance)["return_mean"].tolist()
-            except ContractError as error:
-                raise TrainError(str(error)) from None
-            env.close()
         return Returns(tuple(returns))
+
+
+@contextlib.contextmanager
+def _blaming(env: str) -> Iterator[None]:
+    """A context in which an environment of the user's is called.
+
+    Args:
+        env: begins the message.
+
+    Raises:
+        TrainError: it broke PettingZoo's interface.
+        CollectError: it raised, or its worker process has died.
+        Any error in which there is no code of the user's.
+    """
+    try:
+        yield
+    except ContractError as error:
+        raise TrainError(str(error)) from None
+    except WorkerError as error:
+        line, _, traceback = str(error).partition("\n\n")
+        raise CollectError(f"{env}: {line}", traceback) from error
+    except (Exception, SystemExit) as error:
+        if not own_traceback(error):
+            raise
+        raise failed(env, error) from error
 
 
 def _check_fits(policy: MultiAgentPolicy, env: ParallelVectorEnv) -> None:
     """Raises CheckpointError if a policy is of other agents than the environment's."""
-    obs_dims = {(actor.obs_dim,) for actor in policy.policies.values() if isinstance(actor, PolicyNetwork)}
+    form = env.form
+    images = ObsRows(form.obs_space).state() if form.row_space.dtype == np.uint8 else None
+    actors = [actor for actor in policy.policies.values() if isinstance(actor, PolicyNetwork)]
     if (
-        obs_dims != {env.single_observation_space.shape}
+        any((actor.obs_dim,) != form.row_space.shape or actor.images != images for actor in actors)
         or policy.num_agents != env.num_agents
         or policy.actions.state() != Actions(env.single_action_space).state()
     ):

@@ -1,12 +1,14 @@
 """Settings of games that show images, and presets."""
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field
 
 from fastrl.algorithms import dqn_settings
+from fastrl.training.settings import PPO_ON_ALL_CORES
 from fastrl.utils.config import Preset, Setting, section
-from fastrl.utils.trust import Reach, imports_environment
+from fastrl.utils.env_options import EnvOptions
+from fastrl.utils.trust import Reach, imports_environment, passes_import_paths
 
 
 @section
@@ -19,6 +21,7 @@ class EnvConfig:
         Reach(imports_environment),
         Setting(option="--env"),
     ] = "ALE/Pong-v5"
+    options: Annotated[EnvOptions, Reach(passes_import_paths)] = ()
     size: Annotated[
         int | None,
         Field(ge=1, le=1024, description="width and height of the frames, pixels; none: unchanged"),
@@ -38,17 +41,10 @@ class EnvConfig:
     ] = False
     clip_reward: Annotated[bool, Field(description="learn from the signs of rewards: -1, 0 or 1")] = True
     reward_scale: Annotated[float, Field(gt=0, description="factor of rewards that are not clipped")] = 1.0
-    sticky: Annotated[
-        float | None,
-        Field(ge=0, le=1, description="Atari: chance that the last action is repeated; none: the id's own"),
-    ] = None
-    actions: Annotated[
-        Literal["right", "simple", "complex"], Field(description="Mario: which combinations of buttons")
-    ] = "simple"
     num_envs: Annotated[
         int,
         Field(ge=1, le=1_000_000, description="games that are stepped, by all workers together"),
-        Setting(resumable=True, option="--num-envs", common=True),
+        Setting(resumable=True, option="--num-envs"),
     ] = 8
 
 
@@ -92,6 +88,7 @@ PRESETS: dict[str, Preset] = {
     "atari": Preset(
         "DQN: Rainbow's settings where they apply; PPO: CleanRL's; the default of most environments",
         {"dqn": {**dqn_settings.PRESETS["atari"], "batch_size": 32}, **_ATARI_ROLLOUTS},
+        PPO_ON_ALL_CORES,
     ),
     "mario": Preset(
         "rewards of up to 1 a step, each life an episode; the default of SuperMarioBros...",
@@ -101,6 +98,7 @@ PRESETS: dict[str, Preset] = {
             "dqn": {**dqn_settings.PRESETS["atari"], "batch_size": 32, "learning_rate": 1e-4},
             **_ATARI_ROLLOUTS,
         },
+        PPO_ON_ALL_CORES,
     ),
     "toy": Preset(
         "small frames as they come, a small network, a minute; the default of fastrl/Catch-v0",
@@ -134,6 +132,11 @@ PRESETS: dict[str, Preset] = {
             "async_ppo": _TOY_PPO,
             "impala": {"hidden": [128], "gamma": 0.9},
         },
+        PPO_ON_ALL_CORES,
+    ),
+    "rainbow": Preset(
+        "DQN with all six parts of Rainbow, quantiles in place of C51; on top of the default of the environment",
+        {"dqn": dict(dqn_settings.PRESETS["rainbow"])},
     ),
     "large-batch": Preset(
         "DQN: minibatches of 512 transitions, 2048 for each gradient step; on top of the default of the environment",

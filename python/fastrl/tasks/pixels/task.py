@@ -6,8 +6,10 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.spaces import Box
+from gymnasium.spaces import Box, Space
+from numpy.typing import NDArray
 from rich.console import Console
+from typing_extensions import Buffer
 
 from fastrl.algorithms import find
 from fastrl.algorithms.protocol import Algorithm
@@ -20,12 +22,17 @@ from fastrl.tasks import pixels
 from fastrl.tasks.pixels.settings import PRESETS, EnvConfig, preset_for
 from fastrl.training.checkpoint import CheckpointError
 from fastrl.training.episodes import build_env
+from fastrl.training.errors import TrainError
 from fastrl.training.evaluation import Advance, Returns
 from fastrl.training.experience import Source
 from fastrl.training.minibatches import ReplayConfig
 from fastrl.training.replay_source import ActorConfig, ReplaySource
 from fastrl.training.settings import RunConfig
 from fastrl.training.task import Task
+from fastrl.utils.env_options import parse_options
+
+# Frames after which a game on film is cut off: half an hour of Atari.
+GAME_FRAMES = 108_000
 
 
 class PixelsTask(Task):
@@ -38,6 +45,14 @@ class PixelsTask(Task):
     )
     env = EnvConfig()
     presets = PRESETS
+    evaluation_options = ("device",)
+
+    def description(self, prog: str) -> str:
+        return (
+            "Trains on games that show images: Atari, Mario, fastrl/Catch-v0 and others, such as\n"
+            f"  {prog} ALE/Pong-v5 --algo ppo\n"
+            f"  {prog} ALE/Breakout-v5 --env-options repeat_action_probability=0 --n-workers 8"
+        )
 
     def settings_tables(self, algorithm: type[Algorithm[Any]]) -> dict[str, Any]:
         tables = super().settings_tables(algorithm)
@@ -59,8 +74,35 @@ class PixelsTask(Task):
             return self._spec(settings, make_seeded_pixels)
         return self._stacked_spec(settings)
 
+    def play_spec(self, settings: Any) -> EnvSpec:
+        """Stacked frames whatever the algorithm, whole games, and their own rewards."""
+        return self._stacked_spec(settings, life_loss_ends=False, clip_reward=False, reward_scale=1.0)
+
+    def play_steps(self, settings: Any) -> int:
+        return GAME_FRAMES // int(settings.env.frame_skip)
+
+    def episode_info(self, settings: Any) -> Sequence[str]:
+        """The key that marks lost lives, by which a resume finds where the running game was reset."""
+        return (contract.CONTINUES,) if settings.env.life_loss_ends else ()
+
     def _stacked_spec(self, settings: Any, **changes: Any) -> EnvSpec:
         return self._spec(settings, make_stacked_pixels, stack=settings.env.stack, **changes)
+
+    def make_actor(
+        self,
+        state: Mapping[str, Any],
+        settings: Any,
+        spaces: tuple[Space[Any], Space[Any]],
+        *,
+        device: str = "cpu",
+    ) -> Actor:
+        if find(settings.run.algo).learns_from != "transitions":
+            return super().make_actor(state, settings, spaces, device=device)
+        # A replay stacks frames along the first axis.
+        height, width, stack = spaces[0].shape or ()
+        stacked = Box(0, 255, (stack, height, width), np.uint8)
+        actor = super().make_actor(state, settings, (stacked, spaces[1]), device=device)
+        return _StackFirst(actor, (height, width, stack))
 
     def _spec(self, settings: Any, make: Callable[..., gymnasium.Env[Any, Any]], **changes: Any) -> EnvSpec:
         """Specification of an environment that a function of `fastrl.envs.pixels` makes.
@@ -69,13 +111,9 @@ class PixelsTask(Task):
             changes: options that the settings do not have, or other values of them.
         """
         env: EnvConfig = settings.env
-        options: dict[str, Any] = {}
-        if env.sticky is not None:
-            options["repeat_action_probability"] = env.sticky
-        if env.id.startswith("SuperMarioBros"):
-            options["actions"] = env.actions
-        options |= {
+        options = {
             "env_id": env.id,
+            "env_options": parse_options(env.options),
             "size": env.size,
             "frame_skip": env.frame_skip,
             "max_of_two": env.max_of_two,
@@ -90,6 +128,10 @@ class PixelsTask(Task):
     def make_source(self, settings: Any, algorithm: type[Algorithm[Any]], console: Console) -> Source:
         if algorithm.learns_from != "transitions":
             return super().make_source(settings, algorithm, console)
+        if settings.demos.path is not None or self.demos is not None:
+            raise TrainError(
+                "--demos: a replay of frames takes no demonstrations; leave them out, or train with bc"
+            )
         return ReplaySource(
             self.env_spec(settings),
             self.num_envs(settings),
@@ -109,25 +151,25 @@ class PixelsTask(Task):
         episodes: int,
         seed: int,
         advance: Advance,
+        device: str = "cpu",
         **options: Any,
     ) -> Returns:
-        # An evaluated game continues after a lost life.
-        spec = self._stacked_spec(settings, life_loss_ends=False)
+        """Scores a policy by the returns of whole games.
+
+        Args:
+            device: where the network acts.
+        """
+        spec = self.play_spec(settings)
         env = build_env(spec)
-        algorithm = find(settings.run.algo)
-        # A replay stacks frames along the first axis.
-        stack_first = algorithm.learns_from == "transitions"
-        height, width, stack = env.observation_space.shape or ()
-        shape = (stack, height, width) if stack_first else (height, width, stack)
         try:
-            actor = algorithm.make_actor(state["policy"], Box(0, 255, shape, np.uint8), env.action_space)
-        except ValueError as error:
+            actor = self.make_actor(state, settings, (env.observation_space, env.action_space), device=device)
+        except CheckpointError:
             contract.close(env)
-            raise CheckpointError(f"{spec.id}: {error}") from None
+            raise
         returns = []
         for number in np.random.SeedSequence([seed, 1]).generate_state(episodes):
             try:
-                returns.append(_run_game(actor, env, int(number), stack_first=stack_first))
+                returns.append(_run_game(actor, env, int(number)))
             except (Exception, SystemExit) as error:
                 raise failed(
                     f"{spec.id} failed in the game that reset(seed={number}) started", error
@@ -137,20 +179,40 @@ class PixelsTask(Task):
         return Returns(tuple(returns))
 
 
-def _run_game(actor: Actor, env: gymnasium.Env[Any, Any], seed: int, *, stack_first: bool) -> float:
-    """The return of one game, before clipping, in which the best action is always chosen.
+class _StackFirst:
+    """An actor for rows of stacked frames [h, w, stack] whose network takes them as [stack, h, w].
+
+    Args:
+        actor: takes rows of [stack, h, w].
+        shape: (h, w, stack).
+    """
+
+    state_size = 0
+
+    def __init__(self, actor: Actor, shape: tuple[int, int, int]) -> None:
+        self._actor, self._shape = actor, shape
+        self.weights_nbytes = actor.weights_nbytes
+
+    def load(self, weights: Buffer) -> None:
+        self._actor.load(weights)
+
+    def act(self, obs: NDArray[Any], *arguments: Any, **options: Any) -> None:
+        frames = np.moveaxis(obs.reshape(-1, *self._shape), -1, 1)
+        self._actor.act(np.ascontiguousarray(frames).reshape(len(obs), -1), *arguments, **options)
+
+
+def _run_game(actor: Actor, env: gymnasium.Env[Any, Any], seed: int) -> float:
+    """The return of one game in which the best action is always chosen.
 
     Args:
         env: with stacked frames, uint8 [h, w, stack].
-        stack_first: the actor takes rows of [stack, h, w].
     """
     nothing = np.zeros(1, np.uint64), np.zeros(1, np.int64)
     actions, log_probs = np.zeros(1, np.int64), np.zeros(1, np.float32)
     states = np.zeros((1, actor.state_size), np.float32) if actor.state_size else None
     obs, info = env.reset(seed=seed)
     while "episode" not in info:
-        row = (np.moveaxis(obs, -1, 0) if stack_first else obs).reshape(1, -1)
-        actor.act(row, *nothing, actions, log_probs, states=states, greedy=True)
+        actor.act(obs.reshape(1, -1), *nothing, actions, log_probs, states=states, greedy=True)
         obs, _, _, _, info = env.step(int(actions[0]))
     return float(info["episode"]["r"])
 

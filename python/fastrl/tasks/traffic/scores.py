@@ -36,6 +36,7 @@ class Scores:
         success_rate, collision_rate: shares of the agents that ended well, and that crashed.
         mean_speed: m/s; throughput: vehicles/h; min_ttc: s, of each episode the shortest time to a collision.
         mean_length: steps.
+        returns: of the episodes, float64 [E]; empty in scores from files.
     """
 
     episodes: int
@@ -48,6 +49,9 @@ class Scores:
     throughput: float
     min_ttc: float
     mean_length: float
+    returns: NDArray[np.float64] = dataclasses.field(
+        default_factory=lambda: np.empty(0), compare=False, repr=False
+    )
 
     @property
     def std_return(self) -> float:
@@ -57,9 +61,15 @@ class Scores:
         others = {name: getattr(self, name) for name in MEANS if name not in ("mean_return", "mean_length")}
         return {"mean_ep_length": self.mean_length, **others, "standard_error": self.standard_error}
 
+    def episode_returns(self) -> dict[str, NDArray[np.float64]]:
+        """See `fastrl.training.comparison.EpisodeScores`."""
+        return {"return": self.returns} if len(self.returns) else {}
+
     def to_tree(self) -> dict[str, Any]:
-        """All of it, for JSON."""
-        return dataclasses.asdict(self)
+        """All of it but single episodes, for JSON."""
+        tree = dataclasses.asdict(self)
+        del tree["returns"]
+        return tree
 
     def show(self, console: Console) -> None:
         title = f"{counted(self.episodes, 'episode')} on fixed seeds, without exploration"
@@ -103,6 +113,7 @@ def scores_of(records: NDArray[np.void], seed: int) -> Scores:
         episodes=len(records),
         seed=seed,
         standard_error=error,
+        returns=records["return_mean"].astype(np.float64),
         **{mean: finite_mean(records[field]) for mean, field in MEANS.items()},
     )
 

@@ -13,12 +13,15 @@ from fastrl.envs.registration import make_multi
 from fastrl.networks.action_space import Actions
 from fastrl.networks.multi_agent import MultiAgentPolicy, PolicyNetwork
 from fastrl.tasks import traffic
+from fastrl.tasks.traffic import render
 from fastrl.tasks.traffic.curriculum import Curriculum, CurriculumCallback, CurriculumConfig
+from fastrl.tasks.traffic.film import TrafficFilms
 from fastrl.tasks.traffic.scores import Scores, score, score_table
 from fastrl.tasks.traffic.settings import (
     PRESETS,
     EnvConfig,
     OnlineConfig,
+    check_preset,
     choose_num_envs,
     environment_options,
     episode_steps,
@@ -28,15 +31,18 @@ from fastrl.tasks.traffic.settings import (
 )
 from fastrl.training.callbacks import Callback
 from fastrl.training.checkpoint import CheckpointError
+from fastrl.training.comparison import Comparison
 from fastrl.training.errors import TrainError, check_memory
 from fastrl.training.evaluation import Advance
 from fastrl.training.experience import Source
+from fastrl.training.film import Films
 from fastrl.training.metrics import counted
 from fastrl.training.multi_agent import EpisodeMeans, MultiAgentSource
 from fastrl.training.online import OnlineSource
 from fastrl.training.settings import RunConfig
 from fastrl.training.task import Task
-from fastrl.utils.tables import show
+from fastrl.utils.config import Values
+from fastrl.utils.tables import print_lines, show
 
 
 def make_env(config: EnvConfig, num_envs: int) -> MultiAgentVectorEnv:
@@ -68,8 +74,24 @@ class TrafficTask(Task):
     )
     env = EnvConfig()
     tables = {"curriculum": CurriculumConfig(), "online": OnlineConfig()}  # noqa: RUF012
+    common_options = ("--vehicles", "--density")
     presets = PRESETS
     learns_from = ("multi_agent_rollouts",)
+
+    def description(self, prog: str) -> str:
+        return (
+            "Trains vehicles that drive together, each an agent, such as\n"
+            f"  {prog} fastrl/coop-merge-v0 --algo mappo --vehicles 6 --total-episodes 5000\n"
+            f"  {prog} traffic --preset performance --vehicles 12 --total-episodes 800"
+        )
+
+    def make_settings(
+        self, changes: Values | None = None, *, preset: str | None = None, **options: Any
+    ) -> Any:
+        settings = super().make_settings(changes, preset=preset, **options)
+        if preset is not None:
+            check_preset(preset, settings.env.id)
+        return settings
 
     def default_presets(self, settings: Any) -> Sequence[str]:
         return presets_for(settings.env.id)
@@ -166,12 +188,20 @@ class TrafficTask(Task):
 
         return score(make, policy.act, episodes=episodes, seed=seed, advance=advance)
 
-    def show_scores(self, scores: Sequence[tuple[str, Any]], console: Console) -> None:
+    def films(self, settings: Any) -> Films:
+        try:
+            return TrafficFilms(render.make_env(settings.env.id, environment_options(settings.env)))
+        except render.RenderError as error:
+            raise TrainError(str(error)) from None
+
+    def show_scores(self, comparison: Comparison, console: Console) -> None:
+        scores: list[tuple[str, Any]] = [(each.name, each.scores) for each in comparison.scored]
         first = scores[0][1]
         title = (
             f"{counted(first.episodes, 'episode')} on the seeds of --seed {first.seed}, without exploration"
         )
         show(console, score_table(scores, title))
+        print_lines(console, *comparison.lines())
 
     def scores_from_tree(self, tree: Mapping[str, Any]) -> Scores:
         return Scores(**tree)

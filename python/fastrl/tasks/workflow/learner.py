@@ -36,6 +36,7 @@ from fastrl.envs.cage2.workflow import (
 )
 from fastrl.envs.spec import EnvSpec
 from fastrl.networks.actor_critic import ActorCritic
+from fastrl.networks.distributions import mask_logits
 from fastrl.tasks.cage2.evaluate import Act, run_episodes
 from fastrl.tasks.workflow.folding import fold, unfold
 from fastrl.tasks.workflow.outcome import Outcome
@@ -65,6 +66,7 @@ class WorkflowLearner:
         min_episodes: `train_one` learns nothing from fewer.
         watch: seconds of all, by the parts of `PPO`, "waiting" for the collector and "evaluation".
         on_update: called after every update.
+        should_stop: asked after every update; once it says so, trainings stop there.
     """
 
     def __init__(
@@ -85,6 +87,7 @@ class WorkflowLearner:
         self.min_episodes = config.episodes_per_update + config.measured_episodes
         self.watch = Stopwatch()
         self.on_update: Callable[[], object] = lambda: None
+        self.should_stop: Callable[[], bool] = lambda: False
         self._env = self.games.make(config.episodes_per_update, compliance_weight=config.compliance_weight)
         self._ppo = self._new_ppo(seed)
         self._collector = self._new_collector()
@@ -94,6 +97,8 @@ class WorkflowLearner:
         self._inactive: dict[Workflow, dict[str, Any]] = {}
         # Index of the first workflow of the next update, if there are more workflows than environments.
         self._turn = 0
+        # Updates that a training of one workflow had made when it was stopped.
+        self._made = 0
 
     def _new_ppo(self, seed: int) -> PPO:
         return PPO(
@@ -118,6 +123,7 @@ class WorkflowLearner:
             num_envs=self._env.num_envs,
             num_steps=self.games.episode_length,
             seed=self.seed,
+            action_masks=self.config.action_masks,
         )
         return native_collector(plan, env=self._env)
 
@@ -130,7 +136,7 @@ class WorkflowLearner:
 
         Args:
             workflows: the orders.
-            episodes: in all, a multiple of ``episodes_per_update``.
+            episodes: in all, a multiple of ``episodes_per_update``; fewer if `should_stop` says so.
 
         Returns:
             The outcome of each, over the second half of the episodes that it was trained on, with exploration; NaN for
@@ -147,16 +153,17 @@ class WorkflowLearner:
         if episodes % num_envs:
             raise ValueError(f"episodes: expected a multiple of {num_envs}, got {episodes}")
         orders = np.array([check_workflow(workflow) for workflow in workflows], np.int8)
-        updates = episodes // num_envs
         facts: list[dict[str, NDArray[Any]]] = []
         counts = np.zeros(len(orders), np.int64)
-        for update in range(updates):
+        for _ in range(episodes // num_envs):
             turns = (self._turn + np.arange(num_envs)) % len(orders)
             self._turn = (self._turn + num_envs) % len(orders)
             self._update(orders[turns])
             counts += np.bincount(turns, minlength=len(orders))
-            if update >= updates // 2:
-                facts.append(self._env.episodes())
+            facts.append(self._env.episodes())
+            if self.should_stop():
+                break
+        facts = facts[len(facts) // 2 :]
         return [
             _training_outcome(tuple(map(int, order)), int(count), facts)
             for order, count in zip(orders, counts, strict=True)
@@ -177,7 +184,9 @@ class WorkflowLearner:
         self.updates += 1
         self.on_update()
 
-    def train_one(self, workflow: Workflow, episodes: int, warm_start: Workflow | None = None) -> Outcome:
+    def train_one(
+        self, workflow: Workflow, episodes: int, warm_start: Workflow | None = None
+    ) -> Outcome | None:
         """Trains on a workflow and measures its policy.
 
         As many whole updates are made as leave ``measured_episodes`` of ``episodes`` for the measurement, which takes
@@ -188,6 +197,9 @@ class WorkflowLearner:
             episodes: in all, at least 1.
             warm_start: with separate networks, where this workflow has none yet: start with the network of that one.
 
+        Returns:
+            The outcome; None if `should_stop` has stopped it. The next call, with the same arguments, continues there.
+
         Raises:
             ValueError: an invalid order, no episodes, or a warm start from a workflow without a network.
         """
@@ -197,10 +209,22 @@ class WorkflowLearner:
         self._activate(workflow, warm_start)
         num_envs = self._env.num_envs
         updates = max(episodes - self.config.measured_episodes, 0) // num_envs
-        self.train([workflow], updates * num_envs)
+        before = self.updates
+        self.train([workflow], (updates - self._made) * num_envs)
+        self._made += self.updates - before
+        if self._made < updates:
+            return None
+        self._made = 0
         left = episodes - updates * num_envs
         with self.watch("evaluation"):
-            outcome = measure(self.games, workflow, self.policy_state(workflow), left, self.seed)
+            outcome = measure(
+                self.games,
+                workflow,
+                self.policy_state(workflow),
+                left,
+                self.seed,
+                action_masks=self.config.action_masks,
+            )
         self.episodes += left
         return replace(outcome, episodes=episodes)
 
@@ -238,12 +262,13 @@ class WorkflowLearner:
         self._active = workflow
 
     def state_dict(self) -> dict[str, Any]:
-        """All that `load_state_dict` needs, for a checkpoint: tensors and plain values. Call it between trainings."""
+        """All that `load_state_dict` needs, for a checkpoint: tensors and plain values. Call it between updates."""
         return {
             "episodes": self.episodes,
             "updates": self.updates,
             "turn": self._turn,
-            # Number of the next episode of each environment; no episode runs between trainings.
+            "made": self._made,
+            # Number of the next episode of each environment; no episode runs between updates.
             "numbers": torch.tensor(list(self._collector.state_dict()["numbers"].values())),
             "ppo": _copy(self._ppo.state_dict()),
             "active": None if self._active is None else workflow_name(self._active),
@@ -261,13 +286,20 @@ class WorkflowLearner:
         self._collector = self._new_collector()
         numbers = dict(enumerate(state["numbers"].tolist()))
         self._collector.load_state_dict({"numbers": numbers, "running": {}, "version": 0})
-        self.episodes, self.updates, self._turn = state["episodes"], state["updates"], state["turn"]
+        self.episodes, self.updates = state["episodes"], state["updates"]
+        self._turn, self._made = state["turn"], state["made"]
         self._active = None if state["active"] is None else parse_workflow(state["active"])
         self._inactive = {parse_workflow(name): network for name, network in state["inactive"].items()}
 
 
 def measure(
-    games: EnvConfig, workflow: Workflow, policy_state: dict[str, Any], episodes: int, seed: int
+    games: EnvConfig,
+    workflow: Workflow,
+    policy_state: dict[str, Any],
+    episodes: int,
+    seed: int,
+    *,
+    action_masks: bool,
 ) -> Outcome:
     """The outcome of a policy without exploration.
 
@@ -276,14 +308,17 @@ def measure(
         workflow: by which compliance is measured.
         policy_state: of `fold`, or of a policy that does not observe workflows.
         episodes: one for each of the seeds that ``seed`` gives.
+        action_masks: it chooses among the actions that may have an effect.
     """
     network = ActorCritic.from_state(policy_state).eval()
 
-    def act(obs: NDArray[np.float32]) -> NDArray[np.int64]:
-        with torch.inference_mode():
-            return network.outputs(torch.from_numpy(obs[:, : network.obs_dim].copy())).argmax(-1).numpy()
-
     def make_act(env: Cage2WorkflowVectorEnv, first: int) -> Act:
+        def act(obs: NDArray[np.float32]) -> NDArray[np.int64]:
+            masks = torch.from_numpy(env.action_masks()) if action_masks else None
+            with torch.inference_mode():
+                outputs = network.outputs(torch.from_numpy(obs[:, : network.obs_dim].copy()))
+                return mask_logits(outputs, masks).argmax(-1).numpy()
+
         return act
 
     make_env = partial(games.make, workflow=workflow)

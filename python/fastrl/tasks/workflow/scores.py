@@ -13,16 +13,10 @@ from rich.table import Table
 
 from fastrl.envs.cage2.env import Ruleset
 from fastrl.envs.cage2.workflow import Cage2WorkflowVectorEnv, Workflow, parse_workflow, workflow_name
-from fastrl.tasks.cage2.evaluate import (
-    RED_TITLES,
-    Act,
-    Contender,
-    Evaluation,
-    Score,
-    run_protocol,
-)
+from fastrl.tasks.cage2.evaluate import Act, Contender, run_protocol
+from fastrl.tasks.cage2.scores import RED_TITLES, Evaluation, Score, bounds
 from fastrl.tasks.workflow.outcome import Outcome
-from fastrl.training.metrics import counted, mean_and_error, plus_minus
+from fastrl.training.metrics import counted, fixed, mean_and_error, plus_minus
 from fastrl.training.policy import Policy
 from fastrl.training.row import Number
 from fastrl.utils.tables import show
@@ -140,18 +134,18 @@ class WorkflowScores:
         scored = [each.evaluation for each in self.evaluations]
         for i, score in enumerate(scored[0].scores):
             cells = (
-                f"{each.evaluation.scores[i].mean + 0.0:.2f} ({each.compliance[i].mean:.2f})"
+                f"{fixed(each.evaluation.scores[i].mean)} ({each.compliance[i].mean:.2f})"
                 for each in self.evaluations
             )
             table.add_row(RED_TITLES[score.red_agent], str(score.horizon), *cells)
         table.add_section()
-        table.add_row("total", "", *(f"{each.total + 0.0:.2f}" for each in scored))
+        table.add_row("total", "", *(fixed(each.total) for each in scored))
         table.add_row("", "", *(f"± {each.total_standard_error:.2f}" for each in scored))
         notes = (
             f"Means of {counted(scored[0].scores[0].episodes, 'episode')} each;"
             " in brackets the compliance with the workflow, 0.5 without any fix."
         )
-        return Group(table, notes)
+        return Group(table, notes, *bounds(scored))
 
 
 def score_by_protocol(
@@ -195,4 +189,5 @@ def score_by_protocol(
         scores.append(Score(*cell, *mean_and_error(facts["return"])))
         fixes = float(facts["fixes"].mean())
         compliance.append(Compliance(*cell, *mean_and_error(facts["compliance"]), fixes))
-    return WorkflowEvaluation(workflow, Evaluation(name, ruleset, seed, tuple(scores)), tuple(compliance))
+    evaluation = Evaluation(name, ruleset, seed, tuple(scores), plain.mode, plain.observe)
+    return WorkflowEvaluation(workflow, evaluation, tuple(compliance))

@@ -6,7 +6,8 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field
 
 from fastrl.algorithms import hyper_parameters as hp
-from fastrl.algorithms.ppo import PPOConfig
+from fastrl.algorithms.ppo_settings import PPOConfig
+from fastrl.envs.cage2.memory import Memory
 from fastrl.envs.cage2.workflow import Cage2WorkflowVectorEnv, parse_workflow, workflow_name
 from fastrl.networks.actor_critic import Activation
 from fastrl.tasks.cage2.settings import GameConfig
@@ -17,19 +18,20 @@ from fastrl.utils.config import Preset, Setting, section
 class EnvConfig(GameConfig):
     """CAGE Challenge 2, see fastrl.envs.cage2.workflow."""
 
-    scan_memory: Annotated[
-        bool,
+    memory: Annotated[
+        Memory,
         Field(
-            description="observe ten more values besides 52 bits and 25 of the order: which hosts were scanned"
+            description="what the defender observes of its own past, after the challenge's 52 bits and before the"
+            " order: none, scan, decoys or full, as for cage2"
         ),
-    ] = False
+    ] = "none"
     n_workers: Annotated[
         Annotated[int, Field(ge=1, le=1024)] | Literal["auto"],
         Field(
             description="threads that step environments (the simulators are compiled, so workers are threads of this"
             " process); auto: one per core"
         ),
-        Setting(resumable=True, option="--n-workers", common=True),
+        Setting(resumable=True, option="--n-workers"),
     ] = "auto"
 
     @property
@@ -54,14 +56,14 @@ class SearchConfig:
             description="train this order alone, the most urgent first, such as"
             " op_server,enterprise,op_host,defender,user; none: search"
         ),
-        Setting(option="--workflow", common=True),
+        Setting(option="--workflow"),
     ] = None
     plain_ppo: Annotated[
         bool,
         Field(
             description="after the search, train PPO without workflows for as many episodes, to compare with"
         ),
-        Setting(resumable=True, option="--plain-ppo", common=True),
+        Setting(resumable=True, option="--plain-ppo"),
     ] = True
     method: Annotated[
         Literal["bayes", "random", "halving", "exhaustive"],
@@ -70,12 +72,12 @@ class SearchConfig:
             " halving: all orders for a few episodes, the best ones for more and more; exhaustive: all orders for"
             " equally many"
         ),
-        Setting(option="--search", common=True),
+        Setting(option="--search"),
     ] = "bayes"
     compliance_threshold: Annotated[
         float,
         Field(ge=0, le=1, description="compliance that an order must reach to count"),
-        Setting(option="--compliance-threshold", common=True),
+        Setting(option="--compliance-threshold"),
     ] = 0.9
     trial_share: Annotated[
         float,
@@ -165,6 +167,8 @@ class InnerConfig:
     gamma: hp.Gamma = 0.99
     gae_lambda: hp.GaeLambda = 0.95
     clip_range: hp.ClipRange = 0.2
+    action_masks: hp.ActionMasks = True
+    update_backend: hp.UpdateBackend = "auto"
 
     def ppo(self, num_steps: int) -> PPOConfig:
         """The settings of PPO that they amount to, for rollouts of ``num_steps`` steps."""

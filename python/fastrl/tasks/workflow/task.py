@@ -2,18 +2,24 @@
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Literal
 
+from gymnasium.spaces import Space
 from rich.console import Console
 
 from fastrl.algorithms import find
-from fastrl.algorithms.ppo import PPO, PPOConfig
+from fastrl.algorithms.ppo import PPO
+from fastrl.algorithms.ppo_settings import PPOConfig
 from fastrl.algorithms.protocol import Algorithm
 from fastrl.envs.cage2.env import Ruleset
 from fastrl.envs.cage2.workflow import parse_workflow
+from fastrl.envs.spec import EnvSpec
+from fastrl.networks.action_space import Actions
+from fastrl.networks.compiled_actor import Actor
 from fastrl.tasks import workflow
-from fastrl.tasks.cage2.evaluate import RULESETS, protocol_steps
+from fastrl.tasks.cage2.evaluate import RULESETS, modes, protocol_steps
+from fastrl.tasks.cage2.scores import Mode
 from fastrl.tasks.cage2.settings import EnvConfig as Cage2Config
 from fastrl.tasks.cage2.settings import GameConfig
 from fastrl.tasks.cage2.task import TASK as CAGE2
@@ -21,6 +27,7 @@ from fastrl.tasks.workflow.learner import ENV_ID, measure
 from fastrl.tasks.workflow.scores import WorkflowScores, score_by_protocol
 from fastrl.tasks.workflow.settings import PRESETS, EnvConfig, InnerConfig, SearchConfig
 from fastrl.tasks.workflow.trainer import SearchTrainer
+from fastrl.training.comparison import Comparison
 from fastrl.training.errors import TrainError
 from fastrl.training.evaluation import Advance
 from fastrl.training.policy import Policy
@@ -43,10 +50,11 @@ class WorkflowTask(Task):
     name = workflow.NAME
     summary = workflow.SUMMARY
     score_hint = "score its best policy by the challenge's protocol"
-    evaluation_options = ("ruleset", "stochastic", "device")
+    evaluation_options = ("ruleset", "mode", "device")
     can_train_longer = False
     run = RunConfig(total_timesteps=None, total_episodes=100_000, row_seconds=0.0, eval_episodes=200)
     env = EnvConfig()
+    common_options = ("--workflow", "--search")
     presets = PRESETS
 
     def takes(self, algorithm: type[Algorithm[Any]]) -> bool:
@@ -69,9 +77,9 @@ class WorkflowTask(Task):
         return "inner"
 
     def checkpoint_facts(self, settings: Any) -> dict[str, Any]:
-        return CAGE2.checkpoint_facts(settings)
+        return {**CAGE2.checkpoint_facts(settings), "action_masks": settings.inner.action_masks}
 
-    def make_trainer(self, settings: Any, console: Console | None = None) -> SearchTrainer:
+    def make_trainer(self, settings: Any, console: Console | None = None, *, stage: int = 0) -> SearchTrainer:
         run: RunConfig = settings.run
         _check(run)
         device, profile = self.prepare(run)
@@ -90,7 +98,32 @@ class WorkflowTask(Task):
             profile=profile,
             header=self.header(settings, ENV_ID),
             device=device,
+            open_films=functools.partial(self.films, settings),
         )
+
+    def play_spec(self, settings: Any) -> EnvSpec:
+        """Games without workflows: the order is part of the policy's network."""
+        return EnvSpec("fastrl/Cage2-v0", settings.env.options())
+
+    def play_steps(self, settings: Any) -> int:
+        return 0
+
+    def num_envs(self, settings: Any) -> int:
+        return 1
+
+    def make_actor(
+        self,
+        state: Mapping[str, Any],
+        settings: Any,
+        spaces: tuple[Space[Any], Space[Any]],
+        *,
+        device: str = "cpu",
+    ) -> Actor:
+        if "policy" not in state:
+            raise ConfigError("the search has not tried a workflow yet: there is no policy")
+        # The policy of a workflow is folded from a network that has others, too, and does not say its actions.
+        policy = {**state["policy"], "action_space": Actions(spaces[1]).state()}
+        return super().make_actor({**state, "policy": policy}, settings, spaces, device=device)
 
     def check_state(self, state: Mapping[str, Any], settings: Any) -> None:
         learner, inner = state["learner"], settings.inner
@@ -109,7 +142,7 @@ class WorkflowTask(Task):
         seed: int,
         advance: Advance,
         ruleset: Ruleset | Literal["both"] = "both",
-        stochastic: bool = False,
+        mode: Mode = "deterministic",
         device: str = "cpu",
         **options: Any,
     ) -> WorkflowScores:
@@ -118,7 +151,7 @@ class WorkflowTask(Task):
 
         Args:
             ruleset: of the protocol's games, or "both".
-            stochastic: actions in the protocol's games are drawn; otherwise the most probable ones are taken.
+            mode: in the protocol's games, see `fastrl.tasks.cage2.scores.Mode`.
             device: where networks act in the protocol's games.
 
         Raises:
@@ -132,7 +165,15 @@ class WorkflowTask(Task):
             contenders[PLAIN] = state["plain"]
         # Other seeds than those of training.
         outcomes = [
-            measure(env, order, each["policy"], _FINAL_EPISODES, seed + 1) for each in contenders.values()
+            measure(
+                env,
+                order,
+                each["policy"],
+                _FINAL_EPISODES,
+                seed + 1,
+                action_masks=settings.inner.action_masks,
+            )
+            for each in contenders.values()
         ]
         rulesets = RULESETS if ruleset == "both" else [ruleset]
         share = len(RULESETS) * 2 // (len(rulesets) * len(contenders))
@@ -145,7 +186,7 @@ class WorkflowTask(Task):
                 episodes=episodes,
                 seed=seed,
                 num_threads=env.num_threads,
-                deterministic=not stochastic,
+                deterministic=mode == "deterministic",
                 advance=lambda steps: advance(steps * share),
             )
             for rules in rulesets
@@ -157,13 +198,17 @@ class WorkflowTask(Task):
         # Two policies on each ruleset; with fewer policies or rulesets each step counts several times.
         return protocol_steps(episodes) * len(RULESETS) * 2
 
-    def show_scores(self, scores: Sequence[tuple[str, Any]], console: Console) -> None:
-        super().show_scores(scores, console)
+    def evaluation_variants(self, options: Mapping[str, Any]) -> list[dict[str, Any]]:
+        return [{**options, "mode": mode} for mode in modes(options, default="deterministic")]
+
+    def show_scores(self, comparison: Comparison, console: Console) -> None:
+        super().show_scores(comparison, console)
         # Tables beside the published scores.
-        for name, each in scores:
-            for own in each.evaluations:
+        for scored in comparison.scored:
+            assert isinstance(scored.scores, WorkflowScores)
+            for own in scored.scores.evaluations:
                 if own.evaluation.contender == BEST:
-                    dataclasses.replace(own.evaluation, contender=name).show(console)
+                    dataclasses.replace(own.evaluation, contender=scored.name).show(console)
 
     def scores_from_tree(self, tree: Mapping[str, Any]) -> WorkflowScores:
         return WorkflowScores.from_tree(tree)
@@ -189,7 +234,11 @@ def plain_settings(settings: Any) -> Any:
             **{field.name: getattr(env, field.name) for field in dataclasses.fields(GameConfig)},
         ),
         collect=CollectConfig(n_workers=env.n_workers),
-        ppo=PPOConfig(num_steps=env.episode_length),
+        ppo=PPOConfig(
+            num_steps=env.episode_length,
+            action_masks=settings.inner.action_masks,
+            update_backend=settings.inner.update_backend,
+        ),
     )
 
 
@@ -204,7 +253,9 @@ def _check(run: RunConfig) -> None:
     if run.total_episodes < 2:
         raise TrainError(f"--total-episodes should be at least 2, got {run.total_episodes}")
     if run.init_from is not None:
-        raise TrainError("--init-from: a search starts with new networks")
+        raise TrainError("--init: a search starts with new networks")
+    if run.stages:
+        raise TrainError("run.stages: a search has none")
     if run.eval_freq:
         raise TrainError("--eval-freq: a search measures each policy that it trains, leave it out")
 

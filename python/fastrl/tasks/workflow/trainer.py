@@ -23,6 +23,7 @@ from fastrl.training.metrics import brief, duration
 from fastrl.training.row import Number, Row
 from fastrl.training.run_directory import RunDirectory
 from fastrl.training.trainer import Training
+from fastrl.utils.interrupts import Interrupted
 
 # Updates between rows while a shared network learns all workflows.
 _UPDATES_PER_ROW = 10
@@ -63,6 +64,7 @@ class SearchTrainer(Training):
     algorithm_name = "ppo"
     collector = "native"
     env_id = ENV_ID
+    finishes_updates = True
 
     def __init__(self, settings: Any, *, make_plain: Callable[[], Training], **options: Any) -> None:
         super().__init__(settings.run, **options)
@@ -78,6 +80,7 @@ class SearchTrainer(Training):
             device=self.device,
         )
         self.learner.on_update = lambda: self.on_progress(self.done)
+        self.learner.should_stop = lambda: self.should_stop()
         given = settings.search.workflow
         together = inner.networks == "shared" and given is None
         per_update = inner.episodes_per_update
@@ -128,26 +131,35 @@ class SearchTrainer(Training):
     def _search_rows(self) -> Iterator[Row]:
         per_update = self.settings.inner.episodes_per_update
         while (left := self.joint_episodes - self.learner.episodes) > 0:
-            episodes = min(left, _UPDATES_PER_ROW * per_update)
-            outcomes = self.learner.train(WORKFLOWS, episodes)
-            yield self._row("all workflows together", episodes, _mean_of(outcomes))
+            before = self.learner.episodes
+            outcomes = self.learner.train(WORKFLOWS, min(left, _UPDATES_PER_ROW * per_update))
+            yield self._row("all workflows together", self.learner.episodes - before, _mean_of(outcomes))
         while (proposal := self.search.ask()) is not None:
+            before = self.learner.episodes
             outcome = self.learner.train_one(proposal.workflow, proposal.episodes, proposal.warm_start)
+            if outcome is None:
+                self._time_numbers(self.learner.episodes - before)
+                return
             self.search.tell(outcome)
             self._update_best(outcome)
             name = workflow_name(proposal.workflow).replace(",", " > ")
             yield self._row(f"{name}, to the end" if proposal.final else name, outcome.episodes, outcome)
 
-    def _row(self, label: str, episodes: int, outcome: Outcome) -> Row:
+    def _time_numbers(self, episodes: int) -> dict[str, Number]:
+        """See `time_numbers`, of so many episodes since the last call."""
         now = time.perf_counter()
         passed, self._clock = now - self._clock, now
-        self.mean_return = outcome.mean_return
         steps = episodes * self.learner.games.episode_length
-        time_numbers = self.time_numbers(
+        numbers = self.time_numbers(
             passed, self.learner.watch.seconds, steps, episodes, self.learner.report()
         )
         self.search_seconds = self.seconds
         self.learner.watch.reset()
+        return numbers
+
+    def _row(self, label: str, episodes: int, outcome: Outcome) -> Row:
+        time_numbers = self._time_numbers(episodes)
+        self.mean_return = outcome.mean_return
         search = self._search_numbers()
         numbers: dict[str, Number] = {
             "rollout/ep_rew_mean": outcome.mean_return,
@@ -179,21 +191,26 @@ class SearchTrainer(Training):
         }
 
     def _plain_rows(self) -> Iterator[Row]:
-        if not self.settings.search.plain_ppo:
+        if not self.settings.search.plain_ppo or self.should_stop():
             return
         plain = self._started_plain()
         self.profile.change_collector()
         plain.profile = self.profile
         plain.on_progress = lambda done: self.on_progress(self.done)
-        for row in plain.rows():
-            self.seconds, self.parts = plain.seconds, plain.parts
-            # Numbers of PPO without workflows have a prefix; those of the whole run keep their names.
-            numbers = {
-                name if name.startswith("time/") else f"plain_{name}": number
-                for name, number in row.numbers.items()
-            }
-            numbers |= {"time/episodes": self.episodes, "time/iterations": self.iteration}
-            yield Row(self.steps, self.done, numbers, [*row.highlights, "PPO without workflows"])
+        plain.should_stop = lambda: self.should_stop()
+        try:
+            for row in plain.rows():
+                self.seconds, self.parts = plain.seconds, plain.parts
+                # Numbers of PPO without workflows have a prefix; those of the whole run keep their names.
+                numbers = {
+                    name if name.startswith("time/") else f"plain_{name}": number
+                    for name, number in row.numbers.items()
+                }
+                numbers |= {"time/episodes": self.episodes, "time/iterations": self.iteration}
+                yield Row(self.steps, self.done, numbers, [*row.highlights, "PPO without workflows"])
+        except Interrupted:
+            # Before its first update: there is nothing of it to keep.
+            self.plain = None
 
     def _started_plain(self) -> Training:
         if self.plain is None:

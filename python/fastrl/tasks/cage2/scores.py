@@ -1,0 +1,231 @@
+"""Scores by the protocol of CAGE Challenge 2, beside published ones."""
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from rich import box
+from rich.console import Console, Group
+from rich.table import Table
+
+from fastrl.envs.cage2.env import Ruleset
+from fastrl.envs.cage2.memory import Observe
+from fastrl.training.comparison import Comparison
+from fastrl.training.metrics import counted, fixed, plus_minus
+from fastrl.utils.tables import show
+
+HORIZONS = (30, 50, 100)
+RED_TITLES = {"bline": "B_line", "meander": "Meander", "sleep": "Sleep"}
+
+# Choice of actions: the most probable one, one drawn from the policy, or a script's.
+Mode = Literal["deterministic", "stochastic", "scripted"]
+
+
+@dataclass(frozen=True)
+class Score:
+    """Returns of episodes against one red agent over one horizon."""
+
+    red_agent: str
+    horizon: int
+    episodes: int
+    mean: float
+    standard_error: float
+
+    @property
+    def part(self) -> str:
+        """Its name, such as ``bline_30``."""
+        return f"{self.red_agent}_{self.horizon}"
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The scores of one contender on one ruleset.
+
+    Attributes:
+        mode: how it chose its actions.
+        observe: "truth": it observed the true state of the game. No defender can: its scores are a bound.
+        returns: of each score the returns of its episodes, float64 [E]; empty where they were not kept, as in files.
+    """
+
+    contender: str
+    ruleset: Ruleset
+    seed: int
+    scores: tuple[Score, ...]
+    mode: Mode = "deterministic"
+    observe: Observe = "blue"
+    returns: tuple[NDArray[np.float64], ...] = field(default=(), compare=False, repr=False)
+
+    @property
+    def total(self) -> float:
+        """Sum of the means, the challenge's final score where all nine are there."""
+        return sum(score.mean for score in self.scores)
+
+    @property
+    def total_standard_error(self) -> float:
+        return math.sqrt(sum(score.standard_error**2 for score in self.scores))
+
+    @property
+    def mean_return(self) -> float:
+        """The total, by which evaluations are compared."""
+        return self.total
+
+    @property
+    def std_return(self) -> float:
+        """Standard deviation of the total of one episode of each score."""
+        return math.hypot(*(score.standard_error * math.sqrt(score.episodes) for score in self.scores))
+
+    def numbers(self) -> dict[str, float]:
+        """Scores by red agent and horizon, for a row of metrics."""
+        return {score.part: score.mean for score in self.scores}
+
+    def episode_returns(self) -> dict[str, NDArray[np.float64]]:
+        """See `fastrl.training.comparison.EpisodeScores`."""
+        return {score.part: own for score, own in zip(self.scores, self.returns, strict=False)}
+
+    def to_tree(self) -> dict[str, Any]:
+        """All of it but single episodes, for JSON."""
+        tree = asdict(replace(self, returns=()))
+        del tree["returns"]
+        return tree | {"total": self.total, "total_standard_error": self.total_standard_error}
+
+    @classmethod
+    def from_tree(cls, tree: Mapping[str, Any]) -> "Evaluation":
+        """The inverse of `to_tree`."""
+        scores = tuple(Score(**score) for score in tree["scores"])
+        return cls(tree["contender"], tree["ruleset"], tree["seed"], scores, tree["mode"], tree["observe"])
+
+    def show(self, console: Console) -> None:
+        """Prints the table of scores."""
+        show(console, score_table([self]))
+        console.print()
+
+
+@dataclass(frozen=True)
+class Published:
+    """A result that others published. Scores by red agent and horizon, as far as they are known."""
+
+    name: str
+    ruleset: Ruleset
+    scores: dict[tuple[str, int], float]
+    total: float | None
+
+
+def _published(name: str, ruleset: Ruleset, total: float | None, **scores: Sequence[float]) -> Published:
+    cells = {
+        (red, horizon): s for red, row in scores.items() for horizon, s in zip(HORIZONS, row, strict=True)
+    }
+    return Published(name, ruleset, cells, total)
+
+
+# The challenge's final leaderboard, and known results on today's repository.
+PUBLISHED = (
+    _published(
+        "CardiffUni (winner)",
+        "leaderboard",
+        -54.57,
+        bline=(-3.47, -6.41, -13.76),
+        meander=(-5.64, -8.69, -16.6),
+        sleep=(0.0, 0.0, 0.0),
+    ),
+    _published("second place", "leaderboard", -56.9),
+    _published("third place", "leaderboard", -57.05),
+    _published("CardiffUni (winner)", "main", None, bline=(-5.05, -12.1, -36.0)),
+    _published("best known, a graph network", "main", -58.2),
+)
+
+
+def score_table(evaluations: Sequence[Evaluation]) -> Group:
+    """The scores of one contender on one ruleset beside the winner's, and the other published totals.
+
+    Args:
+        evaluations: in different modes.
+    """
+    first = evaluations[0]
+    others = [other for other in PUBLISHED if other.ruleset == first.ruleset]
+    beside = [other for other in others if other.scores]
+    table = Table(title=f"{first.contender} on ruleset {first.ruleset!r}")
+    table.add_column("red agent")
+    table.add_column("steps", justify="right")
+    for each in evaluations:
+        table.add_column(each.mode, justify="right")
+    for other in beside:
+        table.add_column(other.name, justify="right")
+    for i, score in enumerate(first.scores):
+        cells = (other.scores.get((score.red_agent, score.horizon)) for other in beside)
+        table.add_row(
+            RED_TITLES[score.red_agent],
+            str(score.horizon),
+            *(plus_minus(each.scores[i].mean, each.scores[i].standard_error) for each in evaluations),
+            *("" if cell is None else f"{cell:.2f}" for cell in cells),
+            end_section=score.horizon == HORIZONS[-1],
+        )
+    table.add_row(
+        "total",
+        "",
+        *(plus_minus(each.total, each.total_standard_error) for each in evaluations),
+        *("" if other.total is None else f"{other.total:.2f}" for other in beside),
+    )
+    totals = [f"{other.name} {other.total:.2f}" for other in others if not other.scores]
+    return Group(table, _notes(first), *bounds(evaluations), f"Published totals: {', '.join(totals)}.")
+
+
+def comparison_table(evaluations: Sequence[Evaluation], comparison: Comparison) -> Group:
+    """The scores of several contenders on one ruleset, two rows for each; then means over seeds of training, paired
+    differences and published scores.
+
+    Args:
+        comparison: with spreads and differences on this ruleset and perhaps on others.
+    """
+    first = evaluations[0]
+    table = Table(title=f"ruleset {first.ruleset!r}", box=box.SIMPLE_HEAD, show_edge=False, padding=0)
+    table.add_column("", overflow="fold")
+    for red_agent, scores in itertools.groupby(first.scores, lambda score: score.red_agent):
+        for i, score in enumerate(scores):
+            table.add_column(f"{'' if i else RED_TITLES[red_agent]}\n{score.horizon}", justify="right")
+    table.add_column("\ntotal", justify="right")
+
+    def add(name: str, below: str, cells: Sequence[tuple[float, float]]) -> None:
+        table.add_row(name, *(fixed(mean) for mean, _ in cells))
+        table.add_row(f"  {below}", *("" if math.isnan(it) else f"±{it:.2f}" for _, it in cells))
+
+    for each in evaluations:
+        cells = [(score.mean, score.standard_error) for score in each.scores]
+        add(each.contender, each.mode, (*cells, (each.total, each.total_standard_error)))
+    table.add_section()
+    notes = [_notes(first)]
+    for spread in comparison.spreads:
+        if spread.variant["ruleset"] == first.ruleset:
+            moments = (*spread.parts.values(), spread.total)
+            add(spread.name, spread.variant["mode"], [(it["mean"], it["deviation"]) for it in moments])
+    if comparison.spreads:
+        notes.append("Of several seeds: the mean over runs ± their standard deviation.")
+    table.add_section()
+    for difference in comparison.differences:
+        if difference.variant["ruleset"] == first.ruleset:
+            estimates = (*difference.parts.values(), difference.total)
+            mode = difference.variant.get("mode", "scripted")
+            name = f"{difference.name} - {difference.to}"
+            add(name, mode, [(it.mean, it.standard_error) for it in estimates])
+    if comparison.differences:
+        notes.append("A - B: the mean of the differences in the same episodes ± its standard error.")
+    table.add_section()
+    for other in PUBLISHED:
+        if other.ruleset == first.ruleset:
+            known = (other.scores.get((score.red_agent, score.horizon)) for score in first.scores)
+            table.add_row(other.name, *("" if it is None else fixed(it) for it in (*known, other.total)))
+    return Group(table, *notes, *bounds(evaluations))
+
+
+def bounds(evaluations: Sequence[Evaluation]) -> list[str]:
+    """A line for each contender that observes the true state."""
+    names = dict.fromkeys(each.contender for each in evaluations if each.observe == "truth")
+    return [f"{name} observes the true state (not blue-legal): a bound, no defender." for name in names]
+
+
+def _notes(evaluation: Evaluation) -> str:
+    episodes = evaluation.scores[0].episodes
+    return f"Means of {counted(episodes, 'episode')} each ± their standard errors; seed {evaluation.seed}."

@@ -1,0 +1,49 @@
+"""Settings of runs with SAC and TD3 on environments of Gymnasium, where they are others than PPO's."""
+
+from collections.abc import Mapping
+from typing import Any
+
+_Tables = Mapping[str, Mapping[str, Mapping[str, Any]]]
+
+_LARGE: Mapping[str, Mapping[str, Any]] = {
+    "env": {"num_envs": 1},
+    "replay": {"capacity": 1_000_000, "learning_starts": 5_000},
+}
+
+# By table; as CleanRL's, of continuous control.
+CONTINUOUS: _Tables = {"sac": _LARGE, "td3": _LARGE}
+
+# Classic control.
+CLASSIC: _Tables = {
+    "sac": {
+        "run": {"total_timesteps": 50_000},
+        "env": {"num_envs": 4},
+        "replay": {"updates_per_step": 1.0},
+        "sac": {"hidden": [64, 64], "batch_size": 64, "learning_rate": 1e-3, "tau": 0.01, "n_step": 5},
+    }
+}
+
+_PENDULUM: Mapping[str, Mapping[str, Any]] = {
+    "run": {"total_timesteps": 20_000},
+    "env": {"num_envs": 1},
+    "replay": {"updates_per_step": 1.0},
+}
+_OF_PENDULUM = {"hidden": [256, 256], "batch_size": 256, "learning_rate": 1e-3, "tau": 0.005, "n_step": 1}
+PENDULUM: _Tables = {
+    "sac": {**_PENDULUM, "sac": _OF_PENDULUM},
+    "td3": {**_PENDULUM, "td3": _OF_PENDULUM},
+}
+
+# Changes of SAC by Ball et al., "Efficient Online Reinforcement Learning with Offline Data", 2023, apart from the half
+# of each minibatch that comes from demonstrations, which is a setting of the run.
+RLPD: Mapping[str, Mapping[str, Any]] = {
+    "env": {"num_envs": 1},
+    "replay": {"capacity": 1_000_000, "learning_starts": 5_000, "updates_per_step": 20.0},
+    "sac": {
+        "critics": 10,
+        "target_critics": 2,
+        "layer_norm": True,
+        "policy_every": 20,
+        "policy_value": "mean",
+    },
+}
