@@ -1,7 +1,7 @@
 """fastrl trains reinforcement-learning agents as fast as one machine allows.
 
 ``fastrl.PPO("CartPole-v1").learn(100_000)`` trains; `fastrl.Model` explains the rest. What is named here and in `envs`,
-`replay`, `queue`, `callbacks` and `loggers` is public; everything else may change.
+`demos`, `replay`, `queue`, `callbacks` and `loggers` is public; everything else may change.
 """
 
 import importlib
@@ -11,21 +11,25 @@ from fastrl import envs  # registers the environments with Gymnasium
 from fastrl._native._rust import __version__
 
 if TYPE_CHECKING:
-    from fastrl import callbacks, loggers, queue, replay
-    from fastrl.model import DQN, IMPALA, IPPO, MAPPO, PPO, REINFORCE, AsyncPPO, Model, load
+    from fastrl import callbacks, demos, loggers, queue, replay
+    from fastrl.model import BC, DQN, IMPALA, IPPO, MAPPO, PPO, REINFORCE, SAC, TD3, AsyncPPO, Model, load
     from fastrl.training.policy import load_policy
 
 __all__ = [
+    "BC",
     "DQN",
     "IMPALA",
     "IPPO",
     "MAPPO",
     "PPO",
     "REINFORCE",
+    "SAC",
+    "TD3",
     "AsyncPPO",
     "Model",
     "__version__",
     "callbacks",
+    "demos",
     "envs",
     "load",
     "load_policy",
@@ -36,7 +40,7 @@ __all__ = [
 
 # Modules that are imported when they are first used, and the names in others. Only models need PyTorch, which takes
 # seconds to import.
-_MODULES = ("callbacks", "loggers", "queue", "replay")
+_MODULES = ("callbacks", "demos", "loggers", "queue", "replay")
 _ELSEWHERE = {"load_policy": "fastrl.training.policy"}
 
 

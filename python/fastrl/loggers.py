@@ -1,4 +1,4 @@
-"""Loggers: what takes the rows of a run.
+"""Loggers: objects that take the rows of a run.
 
 By name, ``--run.loggers csv,tensorboard,wandb,mlflow``; of your own, a class with two methods::
 

@@ -5,11 +5,13 @@ end with the same parameters, to the bit.
 """
 
 import contextlib
+import dataclasses
 import functools
 import inspect
+import json
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -22,27 +24,29 @@ from rich.console import Console
 from fastrl.algorithms import algorithms, find
 from fastrl.algorithms.protocol import Algorithm, MultiAgentAlgorithm
 from fastrl.collectors.protocol import CollectError
-from fastrl.envs.rows import ObsRows
 from fastrl.envs.spec import EnvSpec, any_spec
 from fastrl.networks.multi_agent import MultiAgentPolicy
 from fastrl.tasks import find as find_task
 from fastrl.tasks import is_task, load_saved, task_for, tasks
 from fastrl.training.callbacks import Callback
 from fastrl.training.checkpoint import CheckpointError, Checkpoints, find_checkpoint, save_checkpoint
-from fastrl.training.errors import HookError, TrainError
+from fastrl.training.errors import HookError
 from fastrl.training.logger import Logger
-from fastrl.training.predict import ActorPredictor, Predictor, TeamPredictor
+from fastrl.training.multi_agent import MultiAgentSource
+from fastrl.training.predict import ParallelPredictor, Predictor, TeamPredictor
 from fastrl.training.rollouts import RolloutSource
 from fastrl.training.row import Row
 from fastrl.training.run import load_run, load_weights, name_of, restored, train
 from fastrl.training.run_directory import RunDirectory, new_directory
 from fastrl.training.settings import settings_type, with_one_goal
+from fastrl.training.stages import saved_settings, stage_of
 from fastrl.training.summary import Summary
 from fastrl.training.task import Task
 from fastrl.training.trainer import Trainer, Training
 from fastrl.utils.config import ConfigError, Values, build, by_keyword, check, leaves, load_toml, to_tree
 from fastrl.utils.output import plain_console
-from fastrl.utils.trust import trusted_import
+from fastrl.utils.processes import require_main_guard
+from fastrl.utils.trust import from_file, trusted_import
 
 
 class Model:
@@ -58,22 +62,24 @@ class Model:
     the user's own.
 
     Args:
-        env: what to learn in. An id of Gymnasium or of fastrl; the import path ``"my_module:make_env"`` of a function
+        env: the environment. An id of Gymnasium or of fastrl; the import path ``"my_module:make_env"`` of a function
             or class that makes environments; that function or class itself; a ``gymnasium.Env``, which this process
             steps (if it has a spec, further ones are built from it); a ``gymnasium.vector.VectorEnv``; or the name of a
-            task, such as "cage2".
+            task, such as "cage2". Of an algorithm that learns from recorded demonstrations also a data set, which names
+            its environment.
         algo: name of an algorithm, an import path ``"my_module:MyAlgorithm"``, or a class; None: the task's own.
         config: settings of a TOML file (its path), or nested dicts like ``{"ppo": {"gamma": 0.98}}``.
         preset: name of a preset; "auto": what the command line takes for the environment without ``--preset``.
         network: a ``torch.nn.Module`` of the user's own, a class or ``"my_module:Net"``, with arguments in
             ``network_options``.
         num_envs: environments that are stepped together.
-        collector: who steps them, "auto", "sequential", "sync", "executor", "native" or "ray".
+        collector: how they are stepped, "auto", "sequential", "sync", "executor", "native" or "ray".
         seed: fixes everything random.
         device: where networks learn, "auto", "cpu" or "cuda".
+        demos: recorded demonstrations, for algorithms that learn from them: a data set or its folder.
         trust: the file of ``config`` may import code, connect to a Ray cluster and write files, as it says.
         settings: any other setting by its name (``learning_rate=1e-3``), its table and name (``run__eval_freq=100``),
-            or a table of them (``collect={"n_workers": 4}``).
+            or a table of them (``collect={"n_workers": 4}``). A name that several tables have means the algorithm's.
 
     Raises:
         UserError: one line about what was expected, what came and what to do: an unknown environment, algorithm or
@@ -95,14 +101,19 @@ class Model:
         collector: str | None = None,
         seed: int | None = None,
         device: Literal["auto", "cpu", "cuda"] | None = None,
+        demos: Any = None,
         trust: bool = False,
         **settings: Any,
     ) -> None:
+        require_main_guard()
         if algo is not None and self._algo is not None:
             raise ConfigError(
                 f"algo: fastrl.{type(self).__name__} is {self._algo}: leave it out, or take fastrl.Model"
             )
         name = self._algo if algo is None else _import_path("algo", algo)
+        if isinstance(getattr(env, "meta", None), Mapping) and demos is None:
+            # A data set in place of the environment that it was recorded in.
+            demos, (env, settings) = env, _recorded_env(env, settings)
         task = _task_on(env, name)
         tree = config if isinstance(config, Mapping) else {} if config is None else load_toml(config)
         source = "config" if isinstance(config, Mapping) else str(config)
@@ -110,13 +121,17 @@ class Model:
         chosen = None if preset == "auto" else preset
         if name is None:
             name = task.choose_algorithm(chosen, tree, source, trust=trust)
-        given = {
+        given: dict[str, Any] = {
             "num_envs": num_envs,
             "collector": collector,
             "seed": seed,
             "device": device,
             "network": None if network is None else _import_path("network", network),
         }
+        if isinstance(demos, str | Path):
+            given["demos__path"] = Path(demos)
+        elif demos is not None:
+            task = task.with_demos(demos)
         keywords = {key: value for key, value in given.items() if value is not None} | settings
         if _is_only_one(env) and num_envs not in (None, 1):
             raise ConfigError(
@@ -127,7 +142,11 @@ class Model:
         changes = _env_settings(task, env, config_type) | by_keyword(config_type, table, keywords)
         changes["run.algo"] = name
         settings_of_run = task.make_settings(changes, preset=chosen, tree=tree, source=source, trust=trust)
-        self._start(task, settings_of_run, task.make_trainer(settings_of_run, _console()))
+        trainer = task.make_trainer(settings_of_run, _console())
+        if settings_of_run.run.init_from is not None:
+            # The model acts as that policy before it has learned anything.
+            load_weights(trainer, settings_of_run, task, Console(quiet=True))
+        self._start(task, settings_of_run, trainer)
 
     def _start(self, task: Task, settings: Any, trainer: Training) -> None:
         self._task, self._settings = task, settings
@@ -144,6 +163,11 @@ class Model:
         return to_tree(self._settings)
 
     @property
+    def _stage_settings(self) -> Any:
+        """The settings of the stage of the run that the policy is of."""
+        return stage_of(self._settings, self._trainer.stage).settings
+
+    @property
     def metrics(self) -> list[dict[str, float]]:
         """Rows of metrics of all calls of `learn`, by name; ``pandas.DataFrame(model.metrics)`` makes a table."""
         return self._rows
@@ -155,12 +179,14 @@ class Model:
 
     @property
     def env_spec(self) -> EnvSpec:
-        """Specification of one environment, as the task makes it."""
-        return self._task.env_spec(self._settings)
+        """Specification of one environment as `predict` knows it: ``model.env_spec.make()`` gives observations that
+        `predict` takes, and takes its actions. Games that show images stack their newest frames, uint8 [h, w, stack],
+        the newest last."""
+        return self._task.play_spec(self._stage_settings)
 
     @property
     def summary(self) -> Summary | None:
-        """How good and how fast the last call of `learn` was; None before."""
+        """Summary of the last call of `learn`: scores and speed; None before the first."""
         return self._summary
 
     def learn(
@@ -177,7 +203,9 @@ class Model:
 
         Schedules, as of the learning rate, run over all steps from the first to the last, as in a run that is resumed.
         Ctrl-C, or the button of a notebook that interrupts, ends it after the present update with a KeyboardInterrupt;
-        the model can be used, and another call goes on.
+        the model can be used, and another call continues. A second Ctrl-C does not wait for experience or an
+        evaluation, only for the update in progress. A third one ends it at once: what this call has learned is lost
+        to the model unless its updates had ended, and a run directory has its last checkpoint.
 
         Args:
             total_timesteps: environment steps; the last update may go beyond.
@@ -194,8 +222,8 @@ class Model:
             HookError: a callback or logger has raised. What was learned until then is kept.
             FloatingPointError: the network, or what it was given, is not finite. The model is as it was.
         """
-        _check_hooks("callbacks", callbacks, "on_update")
-        _check_hooks("loggers", loggers, "log")
+        _check_hooks("callbacks", callbacks, "of a subclass of fastrl.callbacks.Callback", _is_callback)
+        _check_hooks("loggers", loggers, "with methods log() and close()", _is_logger)
         settings = self._with_goal(total_timesteps, total_episodes)
         console = _console(progress)
         with contextlib.ExitStack() as stack:
@@ -208,9 +236,14 @@ class Model:
             except (CollectError, HookError):
                 self._keep(trainer, directory)
                 raise
+            except KeyboardInterrupt:
+                # A third one, which does not wait: it may have come in the middle of an update.
+                if trainer.has_ended:
+                    self._keep(trainer, directory)
+                raise
             self._keep(trainer, directory)
         if self._summary.signal is not None:
-            # All is saved: what the signal asks of this process happens now.
+            # All is saved: the signal takes its usual effect now.
             signal.raise_signal(signal.Signals[self._summary.signal])
         return self
 
@@ -225,8 +258,8 @@ class Model:
                 f"learn: the goal of the settings, {goal:,} {unit}, is reached; say how many more: learn(100_000)"
             )
         done = {"run.total_timesteps": self._trainer.steps, "run.total_episodes": self._trainer.episodes}
-        # Of a run that has begun, also what was left open and is decided.
-        own = self._trainer.header["config"] if self._trainer.steps else to_tree(self._settings)
+        # A run that has started has decided the settings that were left open.
+        own = saved_settings(self._trainer.header) if self._trainer.steps else to_tree(self._settings)
         more = {key: goal + done[key] for key, goal in goals.items()}
         return build(config_type, check(config_type, own, "settings"), with_one_goal(more))
 
@@ -244,9 +277,9 @@ class Model:
         return directory
 
     def _next_trainer(self, settings: Any, callbacks: Sequence[Callback], console: Console) -> Training:
-        """A trainer that goes on where this model stands."""
+        """A trainer that continues from the state of this model."""
         before = self._trainer
-        trainer = self._task.make_trainer(settings, console)
+        trainer = self._task.make_trainer(settings, console, stage=before.stage)
         trainer.callbacks.extend(callbacks)
         if before.steps:
             trainer.take_over(before)
@@ -277,7 +310,7 @@ class Model:
             raise ConfigError(f"evaluate: episodes should be at least 1, got {episodes}")
         scores = self._task.evaluate(
             self._trainer.policy_checkpoint(),
-            self._task.resolve_defaults(self._settings),
+            self._task.resolve_defaults(self._stage_settings),
             episodes=episodes,
             seed=seed,
             advance=lambda done: None,
@@ -296,8 +329,9 @@ class Model:
         """The action for an observation, or the actions for a batch of them.
 
         Args:
-            obs: of the environment's observation space; a batch is an array with a further first axis, or of Dict and
-                Tuple spaces a dict or tuple of such arrays. Of environments of many agents the rows of all agents.
+            obs: of the observation space of `env_spec`; a batch is an array with a further first axis, or of Dict and
+                Tuple spaces a dict or tuple of such arrays. Of a parallel environment of PettingZoo a dict by agent, as
+                the action is then; of other environments of many agents the rows of all agents.
             state: of a policy with memory, what the call before returned; None where an episode starts.
             deterministic: the likeliest action; otherwise one is drawn.
             action_masks: bool [N, num_actions], or [num_actions] for one observation: which may be chosen; None: all.
@@ -315,25 +349,23 @@ class Model:
 
     def _make_predictor(self) -> Predictor:
         trainer, seed = self._trainer, self._settings.run.seed
-        policy = trainer.policy_checkpoint()["policy"]
+        state = trainer.policy_checkpoint()
+        spaces = None
         if isinstance(trainer, Trainer):
             algorithm, source = trainer.algorithm, trainer.source
-            if isinstance(algorithm, MultiAgentAlgorithm):
-                problem = source.problem(1, 0, "cpu")
-                return TeamPredictor(MultiAgentPolicy.from_state(policy), problem.obs_dim, seed)
+            if isinstance(algorithm, MultiAgentAlgorithm) and isinstance(source, MultiAgentSource):
+                team = MultiAgentPolicy.from_state(state["policy"])
+                if source.form is not None:
+                    return ParallelPredictor(team, source.form, seed)
+                return TeamPredictor(team, source.problem(1, 0, "cpu").obs_dim, seed)
             if isinstance(source, RolloutSource):
-                actor = algorithm.make_actor(policy, source.obs_space, source.action_space)
-                return ActorPredictor(
-                    actor,
-                    ObsRows(source.obs_space),
-                    source.action_rows,
-                    squash=algorithm.squash_actions,
-                    seed=seed,
-                )
-        raise TrainError(f"predict: {trainer.algorithm_name} on {trainer.env_id} chooses no single actions")
+                spaces = source.obs_space, source.action_rows.space
+        own = self._stage_settings
+        spaces = spaces or self._task.play_spaces(own)
+        return self._task.make_predictor(state, own, spaces, seed=seed)
 
     def save(self, path: str | Path) -> None:
-        """Writes a checkpoint, from which `load` and ``fastrl train --resume`` go on.
+        """Writes a checkpoint, from which `load` and ``fastrl train --resume`` continue.
 
         Args:
             path: of the file; its folders are made.
@@ -351,15 +383,18 @@ def load(
     env: Any = None,
     algo: str | type[Algorithm[Any]] | None = None,
     network: Any = None,
+    demos: Any = None,
     trust: bool = False,
 ) -> Model:
     """The model of a run directory (its newest checkpoint), or of a file that `Model.save` has written.
 
     Args:
-        path: of either. ``learn(run_dir=path)`` goes on in the same run directory.
+        path: of either. ``learn(run_dir=path)`` continues in the same run directory.
         env: as for `Model`, where the run cannot name its environment, such as a function of a notebook, or names code,
             which is imported only if it is named here or with ``trust``.
         algo, network: the same for an algorithm and a network of the user's own.
+        demos: the data set that the run has learned from, or its folder, to learn more where the run's own is not there
+            any more. To act and be evaluated a model needs none.
         trust: the file may import code, connect to a Ray cluster and write files, as it says.
 
     Raises:
@@ -367,6 +402,7 @@ def load(
         TrustError: it would import code that was not named.
         UserError, CollectError: as of `Model`.
     """
+    require_main_guard()
     path = Path(path)
     kind, config = load_saved(path)
     if config is None:
@@ -384,8 +420,19 @@ def load(
         named[f"{table}.network"] = _import_path("network", network)
     settings, state = load_run(task, path, trust=trust, named=named)
     file = find_checkpoint(path)
+    if "stages" in state:
+        config_type = type(settings)
+        whole = from_file(config_type, saved_settings(state), str(file), trust=trust, named=named)
+        settings = build(config_type, whole)
+    if isinstance(demos, str | Path):
+        if not hasattr(settings, "demos"):
+            raise ConfigError(f"demos: {settings.run.algo} does not learn from demonstrations, leave it out")
+        own = dataclasses.replace(settings.demos, path=Path(demos))
+        settings = dataclasses.replace(settings, demos=own)
+    elif demos is not None:
+        task = task.with_demos(demos)
     model = Model.__new__(model_type(settings.run.algo))
-    model._start(task, settings, restored(task, settings, file, state, _console()))
+    model._start(task, settings, restored(task.to_act(), settings, file, state, _console()))
     if file.parent.name == "checkpoints":
         model._directory = file.parent.parent.resolve()
     return model
@@ -421,11 +468,17 @@ if TYPE_CHECKING:
 
     class DQN(Model): ...
 
+    class BC(Model): ...
+
     class IPPO(Model): ...
 
     class MAPPO(Model): ...
 
     class REINFORCE(Model): ...
+
+    class SAC(Model): ...
+
+    class TD3(Model): ...
 
 
 def __getattr__(name: str) -> Any:
@@ -448,19 +501,30 @@ class _RowList(Logger):
         pass
 
 
-def _check_hooks(what: str, given: Sequence[Any], method: str) -> None:
-    """Refuses what is no callback or logger.
+def _check_hooks(what: str, given: Any, expected: str, fits: Callable[[Any], bool]) -> None:
+    """Refuses what is no list of callbacks or loggers.
 
     Raises:
         ConfigError
     """
+    if not isinstance(given, Sequence) or isinstance(given, str):
+        raise ConfigError(f"{what}: expected a list of objects {expected}, got {given!r}")
     for each in given:
-        if inspect.isclass(each) or not callable(getattr(each, method, None)):
-            raise ConfigError(f"{what}: expected objects with a method {method}(), got {each!r}")
+        if not fits(each):
+            hint = f": give {each.__qualname__}()" if inspect.isclass(each) else ""
+            raise ConfigError(f"{what}: expected objects {expected}, got {each!r}{hint}")
+
+
+def _is_callback(each: Any) -> bool:
+    return isinstance(each, Callback)
+
+
+def _is_logger(each: Any) -> bool:
+    return not inspect.isclass(each) and all(callable(getattr(each, name, None)) for name in ("log", "close"))
 
 
 def _console(progress: bool | None = None) -> Console:
-    """A console for people; a quiet one where nobody watches."""
+    """A console; a quiet one where no progress is shown."""
     console = plain_console()
     if progress is None:
         progress = console.is_terminal or console.is_jupyter
@@ -479,7 +543,7 @@ def _task_on(env: Any, algorithm: str | None) -> Task:
         spec = any_spec(env)
     except TypeError as error:
         raise ConfigError(str(error)) from None
-    # What this process alone can build has no name by which a task could know it.
+    # An environment that only this process can build has no id by which a task could recognise it.
     env_id = "module:factory" if spec.is_local or spec.is_vector else spec.id
     name = task_for(env_id, algorithm) or (task_for("module:factory", algorithm) if spec.is_local else None)
     if name is None and algorithm is not None:
@@ -506,16 +570,28 @@ def _env_settings(task: Task, env: Any, config_type: type) -> Values:
     """Settings that follow from the environment."""
     known = leaves(config_type)
     values: Values = {}
-    spec = task.spec
     if "env.id" in known and not (isinstance(env, str) and is_task(env)):
         values["env.id"] = any_spec(env).id
-    if spec is not None and spec.is_local and not spec.is_vector and "collect.collector" in known:
-        values["collect.collector"] = "sequential"
     if isinstance(env, VectorEnv):
         values["env.num_envs"] = env.num_envs
     elif _is_only_one(env):
         values["env.num_envs"] = 1
     return values
+
+
+def _recorded_env(demos: Any, settings: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The environment that a data set was recorded in, and the settings with its options.
+
+    Raises:
+        ConfigError: the data set does not name it.
+    """
+    facts = demos.meta.get("env") or {}
+    if not isinstance(facts.get("id"), str):
+        raise ConfigError(
+            'env: the data set does not name the environment that it was recorded in: give both, ("ENV", demos=...)'
+        )
+    options = tuple(f"{key}={json.dumps(value)}" for key, value in (facts.get("options") or {}).items())
+    return facts["id"], ({"env__options": options} if options else {}) | settings
 
 
 def _is_only_one(env: Any) -> bool:

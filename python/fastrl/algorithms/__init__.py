@@ -11,10 +11,12 @@ import pkgutil
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from fastrl.utils.arguments import did_you_mean
 from fastrl.utils.errors import UserError
+from fastrl.utils.names import did_you_mean
 
 if TYPE_CHECKING:
+    from gymnasium.spaces import Space
+
     from fastrl.algorithms.protocol import Algorithm, Problem
 
 
@@ -51,36 +53,54 @@ def find(name: str) -> "type[Algorithm[Any]]":
     except (ImportError, AttributeError) as error:
         raise AlgorithmError(f"--algo {name}: {error}") from None
     if not _is_algorithm(own):
+        lacks = sorted(getattr(own, "__abstractmethods__", ()))
+        hint = f"; it lacks {', '.join(lacks)}" if lacks else ""
         raise AlgorithmError(
             f"--algo {name}: should be a subclass of fastrl.algorithms.protocol.Algorithm with all of its methods"
+            f" and a name{hint}"
         )
     algorithm: type[Algorithm[Any]] = own
     return algorithm
 
 
-def check_takes(algorithm: "type[Algorithm[Any]]", problem: "Problem") -> None:
+def check_takes(
+    algorithm: "type[Algorithm[Any]]", problem: "Problem", env_actions: "Space[Any] | None" = None
+) -> None:
     """Refuses a problem whose observations or actions an algorithm does not take.
+
+    Args:
+        algorithm, problem: of a run.
+        env_actions: the environment's own action space, which the message shows; None: the problem's.
 
     Raises:
         AlgorithmError: names the algorithms of this package that take them.
     """
+    from gymnasium.spaces import MultiBinary
+
     from fastrl.networks.action_space import Actions
 
     obs, actions = problem.obs_rows.kind, Actions(problem.action_space).kind
     if obs in algorithm.obs_kinds and actions in algorithm.action_kinds:
         return
-    noun = f"{obs} observations" if obs not in algorithm.obs_kinds else f"{actions.replace('_', '-')} actions"
-    space = problem.obs_space if obs not in algorithm.obs_kinds else problem.action_space
+    if obs not in algorithm.obs_kinds:
+        noun, space = f"{obs} observations", problem.obs_space
+    else:
+        space = problem.action_space if env_actions is None else env_actions
+        kind = "multi-binary" if isinstance(space, MultiBinary) else actions.replace("_", "-")
+        noun = f"{kind} actions"
     others = [
         name
         for name, other in algorithms().items()
-        if obs in other.obs_kinds
-        and actions in other.action_kinds
-        # Of one agent or of many.
-        and ("multi_agent" in other.learns_from) == ("multi_agent" in algorithm.learns_from)
+        if obs in other.obs_kinds and actions in other.action_kinds and _family(other) == _family(algorithm)
     ]
     can = f"these algorithms do: {', '.join(others)}" if others else "no algorithm does"
     raise AlgorithmError(f"{algorithm.name} does not take {noun} such as {space}; {can}")
+
+
+def _family(algorithm: "type[Algorithm[Any]]") -> str:
+    """Algorithms of one family can take each other's place: with one agent, with many, without an environment."""
+    learns_from = algorithm.learns_from
+    return learns_from if learns_from in ("multi_agent_rollouts", "dataset") else "single"
 
 
 def _defined_in(module: Any) -> "list[type[Algorithm[Any]]]":

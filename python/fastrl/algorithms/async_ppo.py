@@ -6,7 +6,8 @@ from typing import Annotated
 from pydantic import Field
 
 from fastrl.algorithms import hyper_parameters as hp
-from fastrl.algorithms.ppo import PPO, PPOConfig
+from fastrl.algorithms.ppo import PPO
+from fastrl.algorithms.ppo_settings import PPOConfig
 from fastrl.rollout.fragment import Fragment
 from fastrl.utils.config import section
 from fastrl.utils.timer import Stopwatch

@@ -4,7 +4,10 @@
 - dueling: Wang et al., "Dueling Network Architectures for Deep Reinforcement Learning", 2016;
 - n-step returns: Sutton, 1988; summed by the sampler, whose ``discounts`` say the weight of the bootstrap;
 - prioritized replay: Schaul et al., 2016; the sampler's ``weights`` enter the loss, |td| goes back to it;
+- quantiles: Dabney et al., "Distributional Reinforcement Learning with Quantile Regression", 2018. Unlike C51's, they
+  need no bounds of the return, which are others in each environment;
 - noisy: Fortunato et al., "Noisy Networks for Exploration", 2018, instead of epsilon-greedy;
+- margin of demonstrations: Hester et al., "Deep Q-learning from Demonstrations", 2017, equation 2;
 - target network moved at once or gradually, Huber or squared loss.
 """
 
@@ -19,7 +22,13 @@ import torch
 from torch import Tensor
 
 from fastrl.algorithms.dqn_explorer import Explorer, Sizes
-from fastrl.algorithms.dqn_loss import bootstrap, q_gradient, td_targets
+from fastrl.algorithms.dqn_loss import (
+    bootstrap,
+    margin_gradient,
+    q_gradient,
+    quantile_gradient,
+    td_targets,
+)
 from fastrl.algorithms.dqn_settings import DQNConfig
 from fastrl.algorithms.optimizer import Optimizer
 from fastrl.algorithms.protocol import (
@@ -32,12 +41,13 @@ from fastrl.algorithms.protocol import (
 )
 from fastrl.algorithms.schedules import LinearSchedule
 from fastrl.envs.rows import ActionRows, ObsRows
-from fastrl.networks.compiled_actor import Actor, ActorSpec
-from fastrl.networks.encoded_q import OwnQ, greedy_spec, greedy_weights, q_type
+from fastrl.networks.compiled_actor import Actor, ActorSpec, with_weights
+from fastrl.networks.encoded_q import OwnQ, greedy_spec, q_type
 from fastrl.networks.epsilon_greedy import EpsilonGreedyActor
 from fastrl.networks.own_network import check_own_network
-from fastrl.networks.parameters import check_architecture, check_layers, load_weights
-from fastrl.networks.q_network import QNetwork
+from fastrl.networks.parameters import check_layers, load_weights
+from fastrl.networks.q_network import QNetwork, mean_values
+from fastrl.networks.wider import widening
 from fastrl.utils.env_options import parse_options
 from fastrl.utils.timer import Stopwatch
 
@@ -81,7 +91,7 @@ class DQN(OffPolicyAlgorithm):
     action_kinds = frozenset({"discrete"})
 
     name = "dqn"
-    summary = "deep Q-learning, with double, dueling, n-step, prioritized and noisy as options"
+    summary = "deep Q-learning, with double, dueling, n-step, prioritized, quantiles and noisy as options"
     config_type = DQNConfig
     config: DQNConfig
     explorer: Explorer
@@ -90,6 +100,7 @@ class DQN(OffPolicyAlgorithm):
         self.config = config
         self.steps = 0
         self.device = torch.device(problem.device)
+        self._obs_rows = problem.obs_rows
         self._sizes = Sizes.of(problem.obs_rows, problem.action_space)
         # Columns of the masks of actions, which follow the observation's row.
         self._obs_size = problem.obs_dim if config.action_masks else None
@@ -106,8 +117,15 @@ class DQN(OffPolicyAlgorithm):
             config.channels_last == "auto" and on_tensor_cores
         )
         self.target = online.frozen_copy()
-        self._online_forward = torch.compile(online) if config.compile else online
-        self._target_forward = torch.compile(self.target) if config.compile else self.target
+        self._online_estimates, self._target_estimates = (
+            torch.compile(network.estimates) if config.compile else network.estimates
+            for network in (online, self.target)
+        )
+        self._learning_rate = LinearSchedule(
+            config.learning_rate, config.final_learning_rate, problem.total_timesteps
+        )
+        final_margin = config.margin_coef if config.final_margin_coef is None else config.final_margin_coef
+        self._margin_coef = LinearSchedule(config.margin_coef, final_margin, problem.total_timesteps)
         self.updates = 0
         self._batches = 0
         # Sums of loss, q and td_error over batches, and of grad_norm over gradient steps.
@@ -120,7 +138,7 @@ class DQN(OffPolicyAlgorithm):
 
     @property
     def weights_nbytes(self) -> int:
-        return 4 + sum(each.nbytes for each in greedy_weights(self.explorer.network))
+        return 4 + sum(each.nbytes for each in self.explorer.network.actor_weights())
 
     def write_weights(self, out: Any) -> None:
         """Writes epsilon after so many ``steps``, and the network. Noisy layers get new noise, which stays until the
@@ -128,7 +146,7 @@ class DQN(OffPolicyAlgorithm):
         network = self.explorer.network
         network.draw_noise(self.explorer.noise)
         vector = np.concatenate(
-            [[self.exploration()(self.steps)], *greedy_weights(network)], dtype=np.float32
+            [[self.exploration()(self.steps)], *network.actor_weights()], dtype=np.float32
         )
         target = np.frombuffer(out, np.uint8)
         if len(target) != vector.nbytes:
@@ -180,14 +198,29 @@ class DQN(OffPolicyAlgorithm):
         with torch.no_grad():
             targets = self._targets(batch.next_obs.to(self.device, non_blocking=True), rewards, discounts)
         obs, _ = self._without_masks(batch.obs.to(self.device, non_blocking=True))
-        values = self._values(obs)
+        estimates = self._estimates(obs)
         with torch.no_grad():
-            gradient, td, loss, q = q_gradient(values, actions, targets, weights, config.huber)
+            if config.quantiles:
+                assert config.huber is not None
+                gradient, td, loss, q = quantile_gradient(estimates, actions, targets, weights, config.huber)
+            else:
+                gradient, td, loss, q = q_gradient(estimates, actions, targets, weights, config.huber)
+            margin_coef = self._margin_coef(self.steps)
+            if margin_coef and batch.num_second:
+                rows = slice(len(actions) - batch.num_second, len(actions))
+                pull, excess = margin_gradient(
+                    mean_values(estimates[rows]),
+                    actions[rows],
+                    config.margin,
+                    margin_coef / len(actions),
+                )
+                gradient[rows] += pull.unsqueeze(-1) / config.quantiles if config.quantiles else pull
+                loss = loss + excess
             td_errors = td.abs()
             self._sums[:3] += torch.stack([loss, q, td_errors.mean()])
         # Scaled in float32, because in fp16 it may underflow.
-        gradient = self._optimizer.scale(gradient / config.accumulate).to(values.dtype)
-        torch.autograd.backward(values, gradient)
+        gradient = self._optimizer.scale(gradient / config.accumulate).to(estimates.dtype)
+        torch.autograd.backward(estimates, gradient)
         self._batches += 1
         self._summed[0] += 1
         if self._batches % config.accumulate == 0:
@@ -197,9 +230,9 @@ class DQN(OffPolicyAlgorithm):
     def metrics(self) -> dict[str, float]:
         """Means over the minibatches since the last call, NaN without any. Waits for the GPU.
 
-        ``loss``: weighted, Huber or squared (halved). ``q``: value of the actions that were taken. ``td_error``:
-        absolute temporal-difference error, not weighted. ``grad_norm``: before clipping, mean over gradient steps.
-        ``batches``, ``gradient_steps``: numbers of them.
+        ``loss``: weighted, Huber or squared (halved), and that of margins. ``q``: value of the actions that were taken.
+        ``td_error``: absolute temporal-difference error, not weighted. ``grad_norm``: before clipping, mean over
+        gradient steps. ``batches``, ``gradient_steps``: numbers of them.
 
         Raises:
             FloatingPointError: a loss was NaN or infinite; the parameters are of no use any more.
@@ -224,10 +257,11 @@ class DQN(OffPolicyAlgorithm):
 
     def load_policy(self, state: Mapping[str, Any]) -> list[str]:
         network, saved = self.explorer.network, state["explorer"]["network"]
-        check_architecture(saved["architecture"], network.state()["architecture"])
-        load_weights(network, saved["weights"])
-        load_weights(self.target, saved["weights"])
-        return []
+        wider = widening(saved["architecture"], network.state()["architecture"], self._obs_rows)
+        weights = wider.weights(saved["weights"], network)
+        load_weights(network, weights)
+        load_weights(self.target, weights)
+        return wider.remark()
 
     @classmethod
     def check_state(cls, config: Any, state: Mapping[str, Any]) -> None:
@@ -255,9 +289,11 @@ class DQN(OffPolicyAlgorithm):
                 f"the policy takes {network.obs_dim} numbers for {network.num_actions} actions, the environment has"
                 f" {obs_rows.size} for {action_space}"
             )
-        actor = greedy_spec(network)()
-        actor.load(np.concatenate(greedy_weights(network)).data)
-        return actor
+        if not _fits(policy["architecture"], obs_rows):
+            raise ValueError(
+                f"the policy takes other observations than the environment's {obs_space}, with as many numbers"
+            )
+        return with_weights(greedy_spec(network), np.concatenate(network.actor_weights()))
 
     def policy_state(self) -> dict[str, Any]:
         """Weights, architecture and kind, see `fastrl.networks.encoded_q.q_type`. Not a copy."""
@@ -289,17 +325,17 @@ class DQN(OffPolicyAlgorithm):
         self._summed = list(state["summed"])
 
     def _targets(self, next_obs: Tensor, rewards: Tensor, discounts: Tensor) -> Tensor:
-        """The caller has switched gradients off. Noise is independent of that in `_values` (Fortunato et al.,
-        2018, equation 16 and below)."""
+        """Targets [B], or of quantiles [B, N]. The caller has switched gradients off. Noise is independent of that in
+        `_estimates` (Fortunato et al., 2018, equation 16 and below)."""
         online_values = None
         next_obs, masks = self._without_masks(next_obs)
         self.target.draw_noise(self.explorer.noise)
         with self._optimizer.autocast():
             if self.config.double:
                 self.explorer.network.draw_noise(self.explorer.noise)
-                online_values = self._online_forward(next_obs)
+                online_values = mean_values(self._online_estimates(next_obs))
             return td_targets(
-                rewards, discounts, bootstrap(self._target_forward(next_obs), online_values, masks)
+                rewards, discounts, bootstrap(self._target_estimates(next_obs), online_values, masks)
             )
 
     def _without_masks(self, obs: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -308,21 +344,21 @@ class DQN(OffPolicyAlgorithm):
             return obs, None
         return obs[:, : self._obs_size], obs[:, self._obs_size :] != 0
 
-    def _values(self, obs: Tensor) -> Tensor:
-        """Values [B, A] with gradients."""
+    def _estimates(self, obs: Tensor) -> Tensor:
+        """`ActionValues.estimates` with gradients."""
         network = self.explorer.network
         network.draw_noise(self.explorer.noise)
         if self.config.batch_norm:
             network.train()
         # Not under the autocast of the targets, which caches converted weights without gradients.
         with self._optimizer.autocast():
-            values: Tensor = self._online_forward(obs)
+            estimates: Tensor = self._online_estimates(obs)
         if self.config.batch_norm:
             network.eval()
-        return values
+        return estimates
 
     def _step(self) -> None:
-        self._sums[3] += self._optimizer.step(self.config.max_grad_norm)
+        self._sums[3] += self._optimizer.step(self.config.max_grad_norm, self._learning_rate(self.steps))
         self.updates += 1
         self._summed[1] += 1
         if self.updates % self.config.target_every == 0:
@@ -335,6 +371,17 @@ class DQN(OffPolicyAlgorithm):
         for name, tensor in self.target.state_dict().items():
             if tensor.is_floating_point():
                 tensor.lerp_(online[name], self.config.target_tau)
+
+
+def _fits(architecture: Mapping[str, Any], obs_rows: ObsRows) -> bool:
+    """True if a saved network is for observations of this form, not only of this size."""
+    if "obs" in architecture:
+        return bool(architecture["obs"] == obs_rows.state())
+    shape = [obs_rows.size]
+    if obs_rows.kind == "image":
+        image = list(obs_rows.space.shape or ())
+        shape = image if len(image) == 3 else [1, *image]
+    return bool(architecture["obs_shape"] == shape)
 
 
 def _ratio(total: float, count: int) -> float:

@@ -73,21 +73,20 @@ def make_network(config: DQNConfig, sizes: Sizes, generator: torch.Generator) ->
     elif obs_rows.kind == "image" and config.encoder == "auto":
         place = image_place(obs_rows.parts[0])
         network_shape = None if place.channels_last else place.shape
+    layers: dict[str, Any] = {
+        "hidden": config.hidden,
+        "dueling": config.dueling,
+        "noisy": config.noisy,
+        "noisy_sigma": config.noisy_sigma,
+        "quantiles": config.quantiles,
+        "generator": generator,
+    }
     if network_shape is None:
         if config.batch_norm:
             raise ValueError(
                 "batch_norm is for vectors, and for images with their channels first: set it to false"
             )
-        return EncodedQ(
-            sizes.obs,
-            sizes.num_actions,
-            encoder=config.encoder,
-            hidden=config.hidden,
-            dueling=config.dueling,
-            noisy=config.noisy,
-            noisy_sigma=config.noisy_sigma,
-            generator=generator,
-        )
+        return EncodedQ(sizes.obs, sizes.num_actions, encoder=config.encoder, **layers)
     # Pixels, and other bytes, as numbers from 0 to 1.
     space = obs_rows.space
     scale = 1.0
@@ -97,13 +96,9 @@ def make_network(config: DQNConfig, sizes: Sizes, generator: torch.Generator) ->
         network_shape,
         sizes.num_actions,
         conv=config.conv if has_images else (),
-        hidden=config.hidden,
-        dueling=config.dueling,
-        noisy=config.noisy,
-        noisy_sigma=config.noisy_sigma,
         batch_norm=config.batch_norm,
         obs_scale=scale,
-        generator=generator,
+        **layers,
     )
 
 

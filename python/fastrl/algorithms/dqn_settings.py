@@ -7,7 +7,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from fastrl.algorithms import hyper_parameters as hp
 from fastrl.networks.q_network import NATURE, parse_conv
-from fastrl.utils.config import Setting, section
+from fastrl.utils.config import section
 from fastrl.utils.trust import Reach, imports_network
 
 
@@ -29,7 +29,7 @@ class DQNConfig:
         bool, Field(description="the network estimates the value and the actions' advantages apart")
     ] = True
     noisy: Annotated[
-        bool, Field(description="explore by learned noise in the linear layers; epsilon is 0 then")
+        bool, Field(description="explore by learned noise in the last two layers; epsilon is 0 then")
     ] = False
     noisy_sigma: Annotated[float, Field(gt=0, description="initial deviation of that noise")] = 0.5
     epsilon: Annotated[float, Field(ge=0, le=1, description="share of random actions at the start")] = 1.0
@@ -39,6 +39,15 @@ class DQNConfig:
     epsilon_steps: Annotated[
         int, Field(ge=0, description="environment steps from the first value to the final one")
     ] = 10_000
+    quantiles: Annotated[
+        int,
+        Field(
+            ge=0,
+            le=1_000,
+            description="quantiles of the return that the network estimates for each action, whose mean is its value"
+            " (QR-DQN); 0: the mean alone",
+        ),
+    ] = 0
     prioritized: Annotated[bool, Field(description="sample by the size of the last error")] = False
     alpha: Annotated[float, Field(ge=0, description="prioritized: exponent of the error; 0 is uniform")] = 0.6
     beta: Annotated[
@@ -57,9 +66,27 @@ class DQNConfig:
         float | None,
         Field(gt=0, description="errors beyond this weigh linearly in the loss; none: squared loss"),
     ] = 1.0
-    learning_rate: Annotated[float, Field(ge=0, description="Adam's learning rate"), Setting(common=True)] = (
-        5e-4
-    )
+    margin: Annotated[
+        float,
+        Field(
+            ge=0,
+            description="demonstrations: by how much the value of their action should exceed that of all others",
+        ),
+    ] = 0.8
+    margin_coef: Annotated[
+        float,
+        Field(ge=0, description="demonstrations: weight of the loss that sees to that margin; 0: none"),
+    ] = 0.0
+    final_margin_coef: Annotated[
+        float | None,
+        Field(
+            ge=0,
+            description="the same at the end of the run, linear in between; none: as at the start. With 0, bad"
+            " demonstrations are overcome",
+        ),
+    ] = None
+    learning_rate: hp.LearningRate = 5e-4
+    final_learning_rate: hp.OptionalFinalLearningRate = None
     adam_eps: Annotated[float, Field(gt=0, description="Adam's epsilon")] = 1e-5
     max_grad_norm: Annotated[
         float | None, Field(gt=0, description="gradients are scaled down to this norm; none: never")
@@ -89,7 +116,6 @@ class DQNConfig:
     hidden: Annotated[
         hp.Widths,
         Field(description="widths of the hidden layers; dueling networks have the last one twice"),
-        Setting(common=True),
     ] = (512,)
     action_masks: Annotated[
         bool,
@@ -115,10 +141,25 @@ class DQNConfig:
             raise ValueError("batch_norm needs a batch_size of at least 2: it normalises by the batch")
         if self.noisy and self.network is not None:
             raise ValueError("noisy is for networks of fastrl: set it to false with a network of your own")
+        if self.quantiles and self.network is not None:
+            raise ValueError("quantiles are for networks of fastrl: set them to 0 with a network of your own")
+        if self.quantiles and self.huber is None:
+            raise ValueError("quantiles need huber: by squared errors they would be expectiles")
         if self.network_options and self.network is None:
             raise ValueError("network_options are for a network of your own: set network, too")
         return self
 
+
+# The six parts of Hessel et al., "Rainbow", 2018: n-step returns are the default. Quantiles (Dabney et al., 2018) stand
+# in place of C51, whose bounds of the return are others in each environment.
+_RAINBOW: Mapping[str, Any] = {
+    "double": True,
+    "dueling": True,
+    "prioritized": True,
+    "alpha": 0.5,
+    "noisy": True,
+    "quantiles": 32,
+}
 
 # Settings by name, arguments of DQNConfig: DQNConfig(**PRESETS["atari"]). They can be combined:
 # DQNConfig(**PRESETS["atari"], **PRESETS["large-batch"]).
@@ -132,6 +173,24 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "target_every": 2_000,
         "learning_rate": 6.25e-5,
         "adam_eps": 1.5e-4,
+    },
+    "rainbow": _RAINBOW,
+    # Hester et al., "Deep Q-learning from Demonstrations", 2017, who explore little, too. The margin and the learning
+    # rate end at 0.
+    "dqfd": {
+        "double": True,
+        "dueling": True,
+        "prioritized": True,
+        "alpha": 0.4,
+        "beta": 0.6,
+        "n_step": 10,
+        "margin": 0.8,
+        "margin_coef": 1.0,
+        "final_margin_coef": 0.0,
+        "epsilon": 0.1,
+        "final_epsilon": 0.01,
+        "epsilon_steps": 10_000,
+        "final_learning_rate": 0.0,
     },
     # 2048 transitions a gradient step, 512 of them in memory at a time.
     "large-batch": {"batch_size": 512, "accumulate": 4},

@@ -1,6 +1,6 @@
 """Types of hyper-parameters that several algorithms have: their ranges, descriptions and options."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -20,12 +20,19 @@ ClipRange = Annotated[
 ]
 LearningRate = Annotated[float, Field(ge=0, description="Adam's learning rate at the start")]
 FinalLearningRate = Annotated[float, Field(ge=0, description="Adam's learning rate at the end")]
+OptionalFinalLearningRate = Annotated[
+    float | None, Field(ge=0, description="Adam's learning rate at the end; none: as at the start")
+]
 EntropyCoef = Annotated[float, Field(ge=0, description="weight of the entropy bonus at the start")]
 FinalEntropyCoef = Annotated[float, Field(ge=0, description="weight of the entropy bonus at the end")]
 TargetKl = Annotated[
     float | None, Field(gt=0, description="a policy's update stops once it has moved this far; none: never")
 ]
 NormalizeObs = Annotated[bool, Field(description="observations are whitened by running statistics")]
+NormalizeAdvantages = Annotated[
+    Literal["rollout", "none"],
+    Field(description="a policy's advantages of each rollout are brought to mean 0, deviation 1"),
+]
 NormalizeReturns = Annotated[
     bool, Field(description="rewards are divided by the running deviation of the discounted return")
 ]
@@ -58,6 +65,17 @@ NetworkOptions = Annotated[
     ),
     Reach(passes_import_paths_on),
     Setting(words="KEY=VALUE"),
+]
+ActionMasks = Annotated[
+    bool, Field(description="never take actions that the environment says cannot have an effect")
+]
+UpdateBackend = Annotated[
+    Literal["auto", "compiled", "torch"],
+    Field(
+        description="what takes the gradient steps. compiled: Rust, for separate perceptrons on the CPU in fp32;"
+        " torch: PyTorch; auto: compiled where it can be. Results differ by rounding alone"
+    ),
+    Setting(resumable=True),
 ]
 # Staleness that algorithms allow which learn while experience is collected.
 MaxStaleness = Annotated[

@@ -17,6 +17,7 @@ from fastrl.algorithms.actor_critic import (
 )
 from fastrl.algorithms.ppo_loss import log_probs_and_entropy
 from fastrl.algorithms.protocol import Problem
+from fastrl.networks.distributions import mask_logits
 from fastrl.rollout.rollout import explained_variance
 from fastrl.utils.config import section
 from fastrl.utils.timer import Stopwatch
@@ -32,6 +33,7 @@ class ImpalaConfig(ActorCriticConfig):
         float, Field(ge=0, le=1, description="V-trace: 0 trusts the value function, 1 the rewards")
     ] = 1.0
     burn_in: hp.BurnIn = 0
+    normalize_advantages: hp.NormalizeAdvantages = "rollout"
     rho_clip: Annotated[
         float, Field(gt=0, description="V-trace: most that an action's probability ratio weighs")
     ] = 1.0
@@ -134,12 +136,14 @@ class IMPALA(ActorCriticLearner):
         with watch("update"):
             # One pass serves the corrections and the gradient.
             outputs, values, places = self._pass() if self._sequences is None else self._sequence_pass()
+            if rollout.masks is not None:
+                outputs = mask_logits(outputs, self._samples("masks", places))
             log_probs, entropy = log_probs_and_entropy(
                 outputs, self.policy.log_std, self._samples("actions", places), self._choices
             )
         with watch("returns"):
             self._check_outputs()
-            # What happened before the learned steps does not matter to them.
+            # Steps before the learned ones do not affect them: their ratios stay 1.
             log_ratios = np.zeros(len(rollout), np.float32)
             log_ratios[places] = log_probs.detach().cpu().numpy() - rollout.log_probs.reshape(-1)[places]
             rollout.compute_vtrace(
@@ -149,11 +153,12 @@ class IMPALA(ActorCriticLearner):
                 rho_clip=config.rho_clip,
                 c_clip=config.c_clip,
                 reward_scale=self._reward_scale,
+                reward_clip=config.reward_clip,
             )
             explained = explained_variance(
                 rollout.returns.reshape(-1)[places], rollout.values[:-1].reshape(-1)[places]
             )
-            if config.normalize_advantages:
+            if config.normalize_advantages == "rollout":
                 learned = rollout.advantages.reshape(-1)[places]
                 rollout.advantages -= learned.mean()
                 rollout.advantages /= learned.std() + 1e-8

@@ -7,6 +7,7 @@ differentiation. Here, policies and critics are many networks on two threads, an
 faster for them and leaves 120 MB of PyTorch unloaded. The losses, the rollout and the perceptrons are the same.
 """
 
+import dataclasses
 import functools
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fastrl.algorithms.flat_adam import FlatAdam
-from fastrl.algorithms.multi_agent_critics import CHUNK, CentralCritics, OwnCritics, Rows
+from fastrl.algorithms.multi_agent_critics import CentralCritics, OwnCritics, Rows
 from fastrl.algorithms.multi_agent_settings import MultiAgentConfig
 from fastrl.algorithms.ppo_loss import log_probs_of, surrogate_gradient
 from fastrl.algorithms.protocol import MultiAgentAlgorithm, Problem
@@ -28,8 +29,9 @@ from fastrl.algorithms.schedules import Schedule
 from fastrl.networks.action_space import Actions
 from fastrl.networks.distributions import sampling_noise
 from fastrl.networks.multi_agent import CentralCritic, Critic, MultiAgentPolicy, PolicyNetwork, Scripted
-from fastrl.networks.parameters import check_architecture, check_layers, generator_of, load_weights
+from fastrl.networks.parameters import check_layers, check_shapes, generator_of, load_weights
 from fastrl.networks.perceptron import Trace
+from fastrl.networks.wider import widening
 from fastrl.rollout.multi_agent import MultiAgentRollout
 from fastrl.rollout.rollout import explained_variance
 from fastrl.utils.timer import Stopwatch
@@ -66,8 +68,7 @@ class MultiAgentLearner(MultiAgentAlgorithm):
 
     Args:
         config: hyper-parameters.
-        problem: observations of an agent are a ``Box`` float32 of one dimension; its actions are ``Discrete`` from 0
-            on, or a float32 ``Box`` of one dimension. Rollouts stay in main memory.
+        problem: observations of an agent are of any space, its actions of a flat one. Rollouts stay in main memory.
         partners: policies of ``config.policies`` that do not learn, by name: a policy state (of a learner with a single
             policy, as `policy_state` gives it), which is frozen, or a rule (`Scripted`).
 
@@ -78,8 +79,6 @@ class MultiAgentLearner(MultiAgentAlgorithm):
         ValueError: spaces that it does not take, or policies and partners that do not fit.
     """
 
-    obs_kinds = frozenset({"vector"})
-    action_kinds = frozenset({"discrete", "box"})
     config: MultiAgentConfig
 
     def __init__(
@@ -95,6 +94,7 @@ class MultiAgentLearner(MultiAgentAlgorithm):
         self.config = config
         self.total_updates = total_updates
         self.num_envs, self.num_agents = num_envs, num_agents
+        self._obs_rows = problem.obs_rows
         self.steps = self.updates = 0
         self.device = torch.device(problem.device)
         seeds = np.random.SeedSequence(problem.seed).spawn(6)
@@ -105,7 +105,15 @@ class MultiAgentLearner(MultiAgentAlgorithm):
         self._generators = {name: generator_of(each) for name, each in zip(names, seeds[1:5], strict=True)}
         self.env_seeds = [int(word) >> 1 for word in env_seed.generate_state(num_envs, np.uint64)]
 
+        has_images = problem.obs_rows.dtype == np.uint8
+        if config.encoder in ("nature", "impala") and not has_images:
+            raise ValueError(
+                f"the encoder {config.encoder} is for images (uint8, 2 or 3 dimensions), the observations have none:"
+                " set encoder to auto"
+            )
         shape: dict[str, Any] = {
+            "obs": problem.obs_rows.state() if has_images else None,
+            "encoder": config.encoder,
             "hidden": config.hidden,
             "activation": config.activation,
             "init": config.init,
@@ -168,7 +176,9 @@ class MultiAgentLearner(MultiAgentAlgorithm):
         rows = num_envs * num_agents
         self._return_scale = ReturnScale(rows, config.gamma) if config.normalize_rewards else None
         self._reward_scale = 1.0
-        self.rollout = MultiAgentRollout(config.num_steps, rows, obs_dim, problem.action_space)
+        self.rollout = MultiAgentRollout(
+            config.num_steps, rows, obs_dim, problem.action_space, problem.obs_rows.dtype
+        )
         self._noise = torch.empty(0)
         self._metrics: dict[str, float] = {}
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="critics")
@@ -242,7 +252,7 @@ class MultiAgentLearner(MultiAgentAlgorithm):
             acted = rollout.alive[:-1] & self._learning
             explained = explained_variance(rollout.returns[acted], rollout.values[:-1][acted])
             rows = {name: self._rows(name) for name in self._actors}
-            if config.normalize_advantages:
+            if config.normalize_advantages == "rollout":
                 flat = rollout.advantages.reshape(-1)
                 for chosen in rows.values():
                     advantages = flat[chosen]
@@ -310,7 +320,7 @@ class MultiAgentLearner(MultiAgentAlgorithm):
             rollout.flat(name) for name in ("obs", "actions", "log_probs", "advantages")
         )
         losses = []
-        for part in rows.split(CHUNK):
+        for part in rows.split(actor.chunk):
             weight = len(part) / len(rows)
             own_obs, agents, chosen = (
                 obs.index_select(0, part).to(self.device),
@@ -323,13 +333,14 @@ class MultiAgentLearner(MultiAgentAlgorithm):
                 old_log_probs = log_probs.index_select(0, part).to(self.device)
             else:
                 old_outputs = outputs if old is actor else old(own_obs, agents, Trace(trace.drops))
-                old_log_probs = log_probs_of(old_outputs, old.log_std, chosen)
+                old_log_probs = log_probs_of(old_outputs, old.log_std, chosen, old.choices)
             gradient = surrogate_gradient(
                 outputs,
                 actor.log_std,
                 chosen,
                 old_log_probs,
                 advantages.index_select(0, part).to(self.device),
+                choices=actor.choices,
                 clip_range=clip_range,
                 entropy_coef=entropy_coef,
             )
@@ -418,23 +429,33 @@ class MultiAgentLearner(MultiAgentAlgorithm):
             raise ValueError(f"its actors are {sorted(theirs['actors'])}, not {sorted(ours['actors'])}")
         if theirs["actions"] != ours["actions"]:
             raise ValueError(f"its actions are {theirs['actions']}, not {ours['actions']}")
+        remarks, actors = dict[str, None](), dict[str, Any]()
         for name, architecture in ours["actors"].items():
-            check_architecture(theirs["actors"][name], architecture)
-        self.policy.load_state(policy)
-        own = self._critics.optimizers
-        shapes = {
-            name: {key: tensor.shape for key, tensor in optimizer.network.state_dict().items()}
-            for name, optimizer in own.items()
+            network, saved = self.policy.policies[name], policy["actors"][name]
+            assert isinstance(network, PolicyNetwork)
+            wider = widening(theirs["actors"][name], architecture, self._obs_rows)
+            inputs = dataclasses.replace(wider, others=network.num_ids)
+            actors[name] = {**saved, "weights": inputs.weights(saved["weights"], network)}
+            remarks |= dict.fromkeys(wider.remark())
+        self.policy.load_state({**policy, "actors": actors})
+        own: dict[str, Critic | CentralCritic] = {
+            name: optimizer.network for name, optimizer in self._critics.optimizers.items()
         }
-        saved = {
-            name: {key: tensor.shape for key, tensor in critic["weights"].items()}
-            for name, critic in critics.items()
-        }
-        if saved != shapes:
-            return ["critics"]
-        for name, optimizer in own.items():
-            load_weights(optimizer.network, critics[name]["weights"])
-        return []
+        fresh = [*remarks, "critics differ and start with new weights"]
+        if own.keys() != critics.keys():
+            return fresh
+        # All actors have the same observations: the last one's widening is that of all.
+        if self.central_critic:
+            inputs = dataclasses.replace(wider, agents=self.num_agents, others=self.num_agents)
+        weights = {name: inputs.weights(critics[name]["weights"], critic) for name, critic in own.items()}
+        try:
+            for name, critic in own.items():
+                check_shapes(critic.state_dict(), weights[name])
+        except ValueError:
+            return fresh
+        for name, critic in own.items():
+            load_weights(critic, weights[name])
+        return list(remarks)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         own = _shape_of(self.policy.state())

@@ -1,6 +1,7 @@
 """Critics of many agents: values of rollouts, and their regression on returns."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,11 +12,6 @@ from fastrl.algorithms.flat_adam import FlatAdam, parts
 from fastrl.algorithms.multi_agent_settings import MultiAgentConfig
 from fastrl.networks.multi_agent import CentralCritic, Critic
 from fastrl.rollout.multi_agent import MultiAgentRollout
-
-# Rows of one pass through a network; the gradients of a minibatch add up over its chunks. Large enough to be cheap a
-# row, small enough that what lies between the layers stays in caches and out of the process's memory. (`index_select`
-# gathers whole rows, several times as fast as indexing.)
-CHUNK = 2048
 
 Rows = Mapping[str, NDArray[np.int64]]
 
@@ -57,15 +53,13 @@ class OwnCritics:
                 rows = np.flatnonzero(chosen)
                 values.reshape(-1)[rows] = self._values(optimizer.network, obs, rows)
 
-    def _values(
-        self, critic: Critic, obs: NDArray[np.float32], rows: NDArray[np.int64]
-    ) -> NDArray[np.float32]:
+    def _values(self, critic: Critic, obs: NDArray[Any], rows: NDArray[np.int64]) -> NDArray[np.float32]:
         """Values float32 [B] of rows int64 [B], indices into [T * N]."""
         all_obs = torch.from_numpy(obs).flatten(0, 1)
         with torch.inference_mode():
             values = [
                 critic(all_obs.index_select(0, part).to(self.device), self._agents(part)).cpu()
-                for part in torch.from_numpy(rows).split(CHUNK)
+                for part in torch.from_numpy(rows).split(critic.chunk)
             ]
             return torch.cat(values).numpy()
 
@@ -79,7 +73,7 @@ class OwnCritics:
             for _ in range(config.critic_epochs):
                 for part in parts(torch.from_numpy(rows[name]), config.minibatch_size, self._generator):
                     loss = torch.zeros((), device=self.device)
-                    for chunk in part.split(CHUNK):
+                    for chunk in part.split(optimizer.network.chunk):
                         trace = optimizer.trace(len(chunk), config.dropout, self._generator)
                         values = optimizer.network(
                             all_obs.index_select(0, chunk).to(self.device), self._agents(chunk), trace
@@ -140,7 +134,7 @@ class CentralCritics:
         rollout.final_values.reshape(shape)[cut_off] = self._values(rollout.final_obs, continuing, cut_off)
 
     def _values(
-        self, obs: NDArray[np.float32], alive: NDArray[np.bool_], envs: NDArray[np.int64]
+        self, obs: NDArray[Any], alive: NDArray[np.bool_], envs: NDArray[np.int64]
     ) -> NDArray[np.float32]:
         """Values float32 [B, A] of environments int64 [B], indices into [T * K]."""
         num_agents = len(self._learns)
@@ -153,7 +147,7 @@ class CentralCritics:
                     all_obs.index_select(0, part).to(self.device),
                     all_alive.index_select(0, part).to(self.device),
                 ).cpu()
-                for part in torch.from_numpy(envs).split(max(CHUNK // num_agents, 1))
+                for part in torch.from_numpy(envs).split(max(critic.chunk // num_agents, 1))
             ]
             return torch.cat(values).numpy()
 
@@ -168,7 +162,7 @@ class CentralCritics:
         learns = torch.from_numpy(self._learns)
         samples = (all_alive & learns).any(1).nonzero().squeeze(1)
         size = config.minibatch_size // len(self._learns)
-        chunk_size = max(CHUNK // len(self._learns), 1)
+        chunk_size = max(optimizer.network.chunk // len(self._learns), 1)
         sums = []
         for _ in range(config.critic_epochs):
             for part in parts(samples, size, self._generator):

@@ -29,6 +29,7 @@ class MultiAgentConfig:
         bool, Field(description="policies (and own critics) observe the index of the agent, one-hot")
     ] = False
     hidden: hp.ActorCriticWidths = (128, 64, 32)
+    encoder: hp.ImageEncoder = "auto"
     activation: Annotated[
         Activation, Field(description="after each hidden layer; relu is much the fastest on CPUs")
     ] = "relu"
@@ -40,9 +41,7 @@ class MultiAgentConfig:
     initial_log_std: hp.InitialLogStd = -0.5
     normalize_obs: hp.NormalizeObs = False
     normalize_rewards: hp.NormalizeReturns = True
-    normalize_advantages: Annotated[
-        bool, Field(description="each policy's advantages of a rollout are brought to mean 0, deviation 1")
-    ] = True
+    normalize_advantages: hp.NormalizeAdvantages = "rollout"
     learning_rate: hp.LearningRate = 1e-3
     critic_learning_rate: Annotated[
         float | None, Field(ge=0, description="that of critics; none: the same as the policies'")

@@ -13,11 +13,17 @@ from fastrl.networks.actor_critic import Activation, ActorCritic
 from fastrl.networks.compiled_actor import MAX_OBS_DIM
 from fastrl.networks.memory import MemoryKind
 from fastrl.networks.own_network import OwnPolicy
+from fastrl.networks.parameters import draw_uniform
 from fastrl.networks.policy_network import EncodedPolicy
 from fastrl.networks.torch_actor import PolicyNet
-from fastrl.utils.config import Setting, section
+from fastrl.utils.config import section
 from fastrl.utils.env_options import parse_options
 from fastrl.utils.trust import Reach, imports_network
+
+_SEPARATE = (
+    "is for policies and value functions that are separate perceptrons of vectors: set it to 0, or leave out images,"
+    " memory, shared_trunk, layer_norm, dropout and a network of your own"
+)
 
 
 @section
@@ -51,13 +57,19 @@ class NetworkConfig:
             ge=0, lt=1, description="share of the hidden layers' outputs that are set to zero while learning"
         ),
     ] = 0.0
+    orthogonal_init: Annotated[
+        bool,
+        Field(
+            description="initial weights are orthogonal, the policy's last ones near zero, biases zero; false: uniform,"
+            " as PyTorch's layers are by default (those of a memory stay orthogonal)"
+        ),
+    ] = True
     memory: Annotated[
         MemoryKind,
         Field(
             description="a recurrent layer after the hidden ones, which policy and value function share, for"
             " environments that do not show their whole state: gru or lstm"
         ),
-        Setting(common=True),
     ] = "none"
     memory_size: Annotated[int, Field(ge=1, description="number of outputs of the recurrent layer")] = 64
     initial_log_std: hp.InitialLogStd = 0.0
@@ -79,6 +91,7 @@ def make_network(
     actions: Actions,
     *,
     normalize_obs: bool,
+    actor_inputs: int = 0,
     generator: torch.Generator,
 ) -> PolicyNet:
     """The network that settings ask for: two perceptrons, which have a compiled actor, where they are all that is asked
@@ -88,6 +101,7 @@ def make_network(
         obs_rows: the observations.
         actions: as the policy draws them.
         normalize_obs: whiten observations that are not images.
+        actor_inputs: numbers of an observation that the policy sees, the first ones; 0: all.
         generator: where the initial weights come from.
 
     Raises:
@@ -97,6 +111,8 @@ def make_network(
         other = "a network of your own" if config.network is not None else "shared_trunk false"
         raise ValueError(f"memory does not go with {other}: set memory to none, or leave that out")
     if config.network is not None:
+        if actor_inputs:
+            raise ValueError(f"actor_inputs {_SEPARATE}")
         return OwnPolicy(
             config.network,
             parse_options(config.network_options),
@@ -119,8 +135,11 @@ def make_network(
     remembers = config.memory != "none"
     shared = has_images or remembers if config.shared_trunk is None else config.shared_trunk
     plain = not (has_images or shared or config.layer_norm or config.dropout)
+    if actor_inputs and not (plain and obs_rows.size <= MAX_OBS_DIM):
+        raise ValueError(f"actor_inputs {_SEPARATE}")
+    network: ActorCritic | EncodedPolicy
     if plain and obs_rows.size <= MAX_OBS_DIM:
-        return ActorCritic(
+        network = ActorCritic(
             obs_rows.size,
             actions.size,
             config.hidden,
@@ -128,21 +147,26 @@ def make_network(
             normalize_obs=normalize_obs,
             continuous=actions.is_box,
             initial_log_std=config.initial_log_std,
+            actor_inputs=actor_inputs or None,
             generator=generator,
         )
-    return EncodedPolicy(
-        obs_rows.state(),
-        actions.size,
-        encoder=config.encoder,
-        hidden=config.hidden,
-        activation=config.activation,
-        shared_trunk=shared,
-        layer_norm=config.layer_norm,
-        dropout=config.dropout,
-        normalize_obs=normalize_obs,
-        memory=config.memory,
-        memory_size=config.memory_size,
-        continuous=actions.is_box,
-        initial_log_std=config.initial_log_std,
-        generator=generator,
-    )
+    else:
+        network = EncodedPolicy(
+            obs_rows.state(),
+            actions.size,
+            encoder=config.encoder,
+            hidden=config.hidden,
+            activation=config.activation,
+            shared_trunk=shared,
+            layer_norm=config.layer_norm,
+            dropout=config.dropout,
+            normalize_obs=normalize_obs,
+            memory=config.memory,
+            memory_size=config.memory_size,
+            continuous=actions.is_box,
+            initial_log_std=config.initial_log_std,
+            generator=generator,
+        )
+    if not config.orthogonal_init:
+        draw_uniform(network, generator)
+    return network

@@ -73,6 +73,17 @@ class Optimizer:
         gradient.zero_()
         return norm.nan_to_num(0.0, 0.0, 0.0) if self._scaler.is_enabled() else norm
 
+    def moments(self) -> dict[str, Tensor]:
+        """Adam's state, to be changed in place: ``exp_avg`` and ``exp_avg_sq``, float32 of the parameters' shape, and
+        ``step``, float32 []."""
+        state = self._adam.state[self._parameters]
+        if not state:
+            zeros = {name: torch.zeros_like(self._parameters.data) for name in ("exp_avg", "exp_avg_sq")}
+            state.update(
+                {"step": torch.zeros((), dtype=torch.float32, device=self._parameters.device)} | zeros
+            )
+        return cast("dict[str, Tensor]", state)
+
     def state_dict(self) -> dict[str, Any]:
         """Moments and the scaler's state; tensors are not copies."""
         return {"adam": dict(self._adam.state[self._parameters]), "scaler": self._scaler.state_dict()}

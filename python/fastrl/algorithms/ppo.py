@@ -2,55 +2,29 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field
 from torch import Tensor
 
-from fastrl.algorithms import hyper_parameters as hp
-from fastrl.algorithms.actor_critic import ActorCriticConfig, ActorCriticLearner
-from fastrl.algorithms.ppo_loss import log_probs_of, surrogate_gradient
+from fastrl.algorithms.actor_critic import ActorCriticLearner
+from fastrl.algorithms.compiled_update import StepMeans, compiled_update
+from fastrl.algorithms.optimizer import Optimizer
+from fastrl.algorithms.ppo_loss import kl_gradient, log_probs_of, surrogate_gradient
+from fastrl.algorithms.ppo_settings import PPOConfig
 from fastrl.algorithms.protocol import Problem
+from fastrl.algorithms.schedules import LinearSchedule
 from fastrl.algorithms.sequence_passes import SequenceBatch
+from fastrl.networks.actor_critic import ActorCritic
 from fastrl.networks.distributions import Choices, mask_logits
 from fastrl.networks.parameters import generator_of
+from fastrl.networks.policy_network import EncodedPolicy
+from fastrl.networks.torch_actor import PolicyNet, policy_from_state
 from fastrl.rollout.fragment import Fragment
 from fastrl.rollout.rollout import explained_variance
-from fastrl.utils.config import section
 from fastrl.utils.timer import Stopwatch
-
-
-@section
-class PPOConfig(ActorCriticConfig):
-    """Hyper-parameters of PPO."""
-
-    num_epochs: Annotated[int, Field(ge=1, description="passes over the rollout in an update")] = 4
-    minibatch_size: Annotated[
-        int,
-        Field(
-            ge=1,
-            description="at most this many samples in a gradient step; minibatches are of equal size, and with a memory"
-            " of whole fragments of some environments",
-        ),
-    ] = 4096
-    gae_lambda: hp.GaeLambda = 0.95
-    clip_range: hp.ClipRange = 0.2
-    value_clip: Annotated[
-        float | None,
-        Field(gt=0, description="clip range of value predictions, in units of return; none: off"),
-    ] = None
-    target_kl: hp.TargetKl = None
-    action_masks: Annotated[
-        bool, Field(description="never take actions that the environment says cannot have an effect")
-    ] = False
-    precision: Annotated[
-        Literal["fp32", "bf16", "fp16"],
-        Field(description="of the network's arithmetic on CUDA (mixed precision); CPUs always use fp32"),
-    ] = "fp32"
-    compile: Annotated[bool, Field(description="torch.compile the network on CUDA; CPUs never do")] = False
 
 
 @dataclass(frozen=True)
@@ -82,7 +56,7 @@ class PPOMetrics:
 
 
 class Minibatch(NamedTuple):
-    """B samples to learn from. Those of equal observation and mask share a row of the D different ones.
+    """B samples to learn from. Those of equal observation share a row of the D different ones.
 
     What the network does with a row is then done once for all its samples. Environments with discrete
     observations repeat them a lot: a trained defender of CAGE 2 sees the same observation fifty times a
@@ -98,7 +72,7 @@ class Minibatch(NamedTuple):
     advantages: Tensor  # float32 [B]
     returns: Tensor  # float32 [B]
     values: Tensor  # float32 [B], when the actions were chosen
-    masks: Tensor | None = None  # bool [D, num_actions], True = allowed
+    masks: Tensor | None = None  # bool [B, num_actions], True = allowed
 
 
 class Losses(NamedTuple):
@@ -210,13 +184,30 @@ class PPO(ActorCriticLearner):
         super().__init__(config, problem, precision=config.precision, compiled=config.compile)
         # Permutations are drawn on the CPU: they are small, and a run may be resumed on another device.
         self._shuffling = generator_of(np.random.SeedSequence(problem.seed).spawn(3)[2])
+        self._compiled_update = compiled_update(
+            config.update_backend, self.policy, self.actions, self._parameters, self._optimizer
+        )
+        # Learns while the critic alone does; None before and after.
+        self._warmup: Optimizer | None = None
+        has_own_critic = isinstance(self.policy, ActorCritic) or (
+            isinstance(self.policy, EncodedPolicy) and self.policy.critic_trunk is not None
+        )
+        if config.critic_warmup and not has_own_critic:
+            raise ValueError(
+                "critic_warmup needs a value function that shares no layer with the policy: set it to 0, or"
+                " shared_trunk to false, without a memory or a network of your own"
+            )
+        # The policy at the start of the run or stage, while the policy is held near it; and the weight of that in the
+        # present update, its divergence in gradient steps, and their number.
+        self._reference: PolicyNet | None = None
+        self._kl_coef, self._kl_sum, self._kl_count = 0.0, 0.0, 0
         # float32 [T, N], log-probabilities of the policy less those of the policies that acted; None if they are the
         # same.
         self._log_ratios: NDArray[np.float32] | None = None
 
     @property
-    def action_masks(self) -> bool:
-        return self.config.action_masks
+    def actor_inputs(self) -> int:
+        return self.config.actor_inputs
 
     def load_rollout(
         self, fragments: Sequence[Fragment], watch: Stopwatch, *, correct_off_policy: bool = False
@@ -234,7 +225,8 @@ class PPO(ActorCriticLearner):
         """
         super().load_rollout(fragments, watch)
         with watch("inference"):
-            self._evaluate()
+            # Older policies gave other values.
+            self._evaluate(are_known=self.rollout.has_values and not self.max_staleness)
             self._log_ratios = None
             if correct_off_policy:
                 log_probs = self._log_probs()
@@ -245,54 +237,109 @@ class PPO(ActorCriticLearner):
         config = self.config
         learning_rate = self._scheduled(config.learning_rate, config.final_learning_rate)
         entropy_coef = self._scheduled(config.entropy_coef, config.final_entropy_coef)
+        is_warmup = self._steps_before < config.critic_warmup
+        self._kl_sum, self._kl_count = 0.0, 0
+        self._kl_coef = 0.0 if is_warmup else self._scheduled_kl_coef()
+        if config.init_kl_coef and self._reference is None:
+            self._reference = self._copied()
+        if is_warmup and self._warmup is None:
+            self._warmup = self._new_optimizer()
+        elif not is_warmup:
+            self._warmup = None
         with watch("returns"):
             if self._log_ratios is None:
-                self.rollout.compute_advantages(config.gamma, config.gae_lambda, self._reward_scale)
+                self.rollout.compute_advantages(
+                    config.gamma, config.gae_lambda, self._reward_scale, config.reward_clip
+                )
             else:
                 self.rollout.compute_vtrace(
                     self._log_ratios,
                     config.gamma,
                     trace_lambda=config.gae_lambda,
                     reward_scale=self._reward_scale,
+                    reward_clip=config.reward_clip,
                 )
             explained = explained_variance(self.rollout.returns, self.rollout.values[:-1])
-            if config.normalize_advantages:
+            if config.normalize_advantages == "rollout":
                 advantages = self.rollout.advantages
                 advantages -= advantages.mean()
                 advantages /= advantages.std() + 1e-8
+            if is_warmup:
+                # Without advantages and a bonus the policy's gradient is 0, and so is what its optimiser adds.
+                self.rollout.advantages[:] = 0
+                entropy_coef = 0.0
         with watch("update"):
-            rows = []
-            for batch in self._minibatches():
-                losses, grad_norm = self._gradient_step(batch, entropy_coef, learning_rate)
-                rows.append(torch.stack([*losses, grad_norm]))
-                if config.target_kl is not None and losses.approx_kl > config.target_kl:
-                    break
-            self.policy.update_statistics(self.rollout.flat("obs"))
-            means = torch.stack(rows).mean(0).tolist()
-            policy_loss, value_loss, entropy, approx_kl, clip_fraction, grad_norm = means
+            if self._compiled_update is None or self._kl_coef:
+                means = self._gradient_steps(entropy_coef, learning_rate)
+            else:
+                means = self._compiled_update(
+                    self.rollout,
+                    config,
+                    self._warmup or self._optimizer,
+                    self._shuffling,
+                    entropy_coef=entropy_coef,
+                    learning_rate=learning_rate,
+                )
+            if not (is_warmup or config.freeze_obs_norm):
+                self.policy.update_statistics(self.rollout.flat("obs"))
             self._check_parameters()
         return PPOMetrics(
-            policy_loss=policy_loss,
-            value_loss=value_loss,
-            entropy=entropy,
-            approx_kl=approx_kl,
-            clip_fraction=clip_fraction,
-            grad_norm=grad_norm,
+            **means._asdict(),
             explained_variance=explained,
             learning_rate=learning_rate,
             entropy_coef=entropy_coef,
-            gradient_steps=len(rows),
         )
 
-    def _evaluate(self) -> None:
-        """Values of all observations of the rollout, and of the last ones of episodes that were cut off."""
+    def metrics(self) -> dict[str, float]:
+        found = super().metrics()
+        if self._kl_count:
+            found["init_kl"] = self._kl_sum / self._kl_count
+        return found
+
+    def _scheduled_kl_coef(self) -> float:
+        """The weight of the divergence from the first policy in the present update."""
+        config = self.config
+        steps = config.init_kl_steps or (self.total_timesteps - self._first_timestep - config.critic_warmup)
+        return LinearSchedule(config.init_kl_coef, 0.0, max(steps, 1))(
+            self._steps_before - config.critic_warmup
+        )
+
+    def _copied(self, weights: Mapping[str, Tensor] | None = None) -> PolicyNet:
+        """A copy of the policy that does not learn, perhaps with other weights."""
+        state = self.policy.state()
+        copy = policy_from_state(state if weights is None else {**state, "weights": weights})
+        return copy.to(self.device).eval().requires_grad_(False)
+
+    def _gradient_steps(self, entropy_coef: float, learning_rate: float) -> StepMeans:
+        """Takes all gradient steps of an update by PyTorch."""
+        rows = []
+        for batch in self._minibatches():
+            if self.config.normalize_advantages == "minibatch" and len(batch.advantages) > 1:
+                deviation, mean = torch.std_mean(batch.advantages)
+                batch = batch._replace(advantages=(batch.advantages - mean) / (deviation + 1e-8))
+            losses, grad_norm = self._gradient_step(batch, entropy_coef, learning_rate)
+            rows.append(torch.stack([*losses, grad_norm]))
+            if self.config.target_kl is not None and losses.approx_kl > self.config.target_kl:
+                break
+        means = dict(zip(StepMeans._fields, torch.stack(rows).mean(0).tolist(), strict=False))
+        return StepMeans(**means, gradient_steps=len(rows))
+
+    def _evaluate(self, are_known: bool) -> None:
+        """Values of all observations of the rollout, and of the last ones of episodes that were cut off.
+
+        Args:
+            are_known: but for the last observations the rollout has them.
+        """
         rollout = self.rollout
         if self._sequences is not None:
             self._outputs = self._sequences.evaluate(rollout)
             self._check_outputs()
             return
-        rollout.find_groups(merge=not self._has_images)
-        rollout.values[:] = self._values(rollout.distinct("obs"))[rollout.groups]
+        rollout.find_groups(merge=not self._has_images, together=self.config.minibatch_size)
+        if are_known:
+            rollout.values[-1] = self._values(rollout.obs[-1])
+        else:
+            rollout.values[:] = self._values(rollout.distinct_obs())[rollout.groups]
         cut_off = rollout.cut_off()
         rollout.final_values[cut_off] = self._values(rollout.final_obs[cut_off])
         self._check_outputs()
@@ -302,13 +349,11 @@ class PPO(ActorCriticLearner):
         rollout = self.rollout
         with torch.inference_mode():
             if self._sequences is None:
-                outputs = self._in_chunks(self.policy.outputs, rollout.distinct("obs"))
-                if rollout.masks is not None:
-                    outputs = mask_logits(outputs, torch.from_numpy(rollout.distinct("masks")))
-                of_samples = outputs.index_select(0, rollout.flat("groups"))
+                outputs = self._in_chunks(self.policy.outputs, rollout.distinct_obs())
+                outputs = outputs.index_select(0, rollout.flat("groups"))
             else:
-                masks = None if rollout.masks is None else rollout.flat("masks")
-                of_samples = mask_logits(self._outputs, masks)
+                outputs = self._outputs
+            of_samples = mask_logits(outputs, None if rollout.masks is None else rollout.flat("masks"))
             log_std = None if self.policy.log_std is None else self.policy.log_std.cpu()
             log_probs = log_probs_of(of_samples, log_std, self.rollout.flat("actions"), self._choices).numpy()
         chosen: NDArray[np.float32] = log_probs.reshape(rollout.log_probs.shape)
@@ -319,6 +364,8 @@ class PPO(ActorCriticLearner):
         rollout = self.rollout
         names = ("actions", "log_probs", "advantages", "returns", "values")
         samples = {name: self.rollout.flat(name).to(self.device) for name in names}
+        if rollout.masks is not None:
+            samples["masks"] = rollout.flat("masks").to(self.device)
         if self._sequences is not None:
             for _ in range(self.config.num_epochs):
                 for sequences in self._sequences.minibatches(self.config.minibatch_size, self._shuffling):
@@ -326,26 +373,26 @@ class PPO(ActorCriticLearner):
                     yield Minibatch(
                         obs=sequences,
                         rows=torch.arange(len(places), device=self.device),
-                        masks=None
-                        if rollout.masks is None
-                        else rollout.flat("masks").to(self.device)[places],
                         **{name: sample[places] for name, sample in samples.items()},
                     )
             return
-        groups = self.rollout.flat("groups").to(self.device)
-        obs = torch.from_numpy(rollout.distinct("obs"))
+        obs = torch.from_numpy(rollout.distinct_obs())
         if not self._has_images:
             obs = obs.to(self.device)
-        masks = None if rollout.masks is None else torch.from_numpy(rollout.distinct("masks")).to(self.device)
+        groups = rollout.flat("groups").to(self.device)
         parts = -(-len(rollout) // self.config.minibatch_size)
         for _ in range(self.config.num_epochs):
             order = torch.randperm(len(rollout), generator=self._shuffling).to(self.device)
             for part in order.tensor_split(parts):
-                chosen, rows = groups[part].unique(return_inverse=True)
+                if self._has_images:
+                    # Each has a group of its own.
+                    chosen, rows = part, torch.arange(len(part), device=self.device)
+                else:
+                    chosen, rows = groups[part].unique(return_inverse=True)
                 yield Minibatch(
-                    obs=obs[chosen.to(obs.device)].to(self.device),
+                    # Much faster than `obs[chosen]` for rows as long as images.
+                    obs=obs.index_select(0, chosen.to(obs.device)).to(self.device),
                     rows=rows,
-                    masks=None if masks is None else masks[chosen],
                     **{name: sample[part] for name, sample in samples.items()},
                 )
 
@@ -369,15 +416,57 @@ class PPO(ActorCriticLearner):
                 value_coef=self.config.value_coef,
                 entropy_coef=entropy_coef,
             )
+        if self._kl_coef:
+            gradients = self._with_kl(gradients, outputs, batch)
         outputs_learned, output_gradients = [outputs, values], [gradients.outputs, gradients.values]
         if log_std is not None and gradients.log_std is not None:
             outputs_learned.append(log_std)
             output_gradients.append(gradients.log_std)
-        return gradients.losses, self._descend(outputs_learned, output_gradients, learning_rate)
+        return gradients.losses, self._descend(outputs_learned, output_gradients, learning_rate, self._warmup)
+
+    @torch.no_grad()
+    def _with_kl(self, gradients: Gradients, outputs: Tensor, batch: Minibatch) -> Gradients:
+        """Adds the gradient of the divergence from the first policy. With a memory both policies start from the
+        states that the newer one left."""
+        reference = self._reference
+        assert reference is not None, "it is made before the first gradient step"
+        with self._optimizer.autocast():
+            if isinstance(batch.obs, Tensor):
+                theirs = reference.outputs(batch.obs)
+            else:
+                assert not isinstance(reference, ActorCritic), "a network with a memory"
+                theirs, _, _ = reference.sequences(*batch.obs[:3])
+        found = kl_gradient(
+            outputs,
+            self.policy.log_std,
+            theirs.float(),
+            reference.log_std,
+            rows=batch.rows,
+            masks=batch.masks,
+            choices=self._choices,
+        )
+        self._kl_sum += float(found.kl)
+        self._kl_count += 1
+        log_std = gradients.log_std
+        if log_std is not None and found.log_std is not None:
+            log_std = log_std + self._kl_coef * found.log_std
+        return gradients._replace(outputs=gradients.outputs + self._kl_coef * found.outputs, log_std=log_std)
 
     def state_dict(self) -> dict[str, Any]:
-        return super().state_dict() | {"generators": {"shuffling": self._shuffling.get_state()}}
+        return super().state_dict() | {
+            "reference": None if self._reference is None else self._reference.state_dict(),
+            "generators": {"shuffling": self._shuffling.get_state()},
+            "warmup": None if self._warmup is None else self._warmup.state_dict(),
+        }
+
+    def start_stage(self, state: Mapping[str, Any]) -> None:
+        super().start_stage({**state, "warmup": None, "reference": None})
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
         self._shuffling.set_state(state["generators"]["shuffling"])
+        self._reference = None if state["reference"] is None else self._copied(state["reference"])
+        self._warmup = None
+        if state["warmup"] is not None:
+            self._warmup = self._new_optimizer()
+            self._warmup.load_state_dict(state["warmup"])

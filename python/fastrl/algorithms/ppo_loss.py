@@ -84,23 +84,33 @@ def surrogate_gradient(
         actions: int64 [B], of multi-discrete actions [B, n], or draws float32 [B, n].
         old_log_probs, advantages: float32 [B].
         rows: int64 [B], which of the rows of outputs each sample has; None: its own, D = B.
-        masks: bool [D, size], True = allowed; None: everything is. For discrete actions.
+        masks: bool [B, size], True = allowed; None: everything is. For discrete actions.
         choices: of multi-discrete actions; None for others.
     """
-    if log_std is None:
-        if rows is None:
-            rows = torch.arange(len(actions), device=outputs.device)
-        logits = mask_logits(outputs, masks)
-        if choices is not None:
-            return _multi_categorical(
-                choices, logits, rows, actions, old_log_probs, advantages, clip_range, entropy_coef
-            )
-        return _categorical(logits, rows, actions, old_log_probs, advantages, clip_range, entropy_coef)
-    means = outputs if rows is None else outputs.index_select(0, rows)
-    gradient = _gaussian(means, log_std, actions, old_log_probs, advantages, clip_range, entropy_coef)
+    if rows is not None and (log_std is not None or masks is not None):
+        # Each sample has a distribution of its own.
+        gradient = surrogate_gradient(
+            outputs.index_select(0, rows),
+            log_std,
+            actions,
+            old_log_probs,
+            advantages,
+            masks=masks,
+            choices=choices,
+            clip_range=clip_range,
+            entropy_coef=entropy_coef,
+        )
+        return gradient._replace(outputs=torch.zeros_like(outputs).index_add_(0, rows, gradient.outputs))
+    if log_std is not None:
+        return _gaussian(outputs, log_std, actions, old_log_probs, advantages, clip_range, entropy_coef)
     if rows is None:
-        return gradient
-    return gradient._replace(outputs=torch.zeros_like(outputs).index_add_(0, rows, gradient.outputs))
+        rows = torch.arange(len(actions), device=outputs.device)
+    logits = mask_logits(outputs, masks)
+    if choices is not None:
+        return _multi_categorical(
+            choices, logits, rows, actions, old_log_probs, advantages, clip_range, entropy_coef
+        )
+    return _categorical(logits, rows, actions, old_log_probs, advantages, clip_range, entropy_coef)
 
 
 def _categorical(
@@ -201,6 +211,63 @@ def _gaussian(
 def gaussian_entropy(log_std: Tensor) -> Tensor:
     """Entropy of independent Gaussians with deviations exp(log_std [n]), in nats."""
     return log_std.sum() + 0.5 * math.log(2 * math.pi * math.e) * len(log_std)
+
+
+class KlGradient(NamedTuple):
+    """The gradient of a mean KL divergence, and the mean itself."""
+
+    outputs: Tensor  # of the network, float32 [D, size]
+    log_std: Tensor | None  # of a Gaussian, float32 [n]
+    kl: Tensor  # float32 [], nats
+
+
+@torch.no_grad()
+def kl_gradient(
+    outputs: Tensor,
+    log_std: Tensor | None,
+    reference: Tensor,
+    reference_log_std: Tensor | None,
+    *,
+    rows: Tensor | None = None,
+    masks: Tensor | None = None,
+    choices: Choices | None = None,
+) -> KlGradient:
+    """KL(reference, policy), the mean over B samples, and its gradient in the policy.
+
+    With p = softmax(logits) and q the reference's probabilities, a sample gives p - q in the logits; of Gaussians with
+    means m, deviations s and the reference's n, t it gives (m - n) / s^2 in m, and 1 - (t^2 + (m - n)^2) / s^2 in
+    log s.
+
+    Args:
+        outputs, log_std: of the policy: logits (before masking), or means float32 [D, size].
+        reference, reference_log_std: the same of the reference.
+        rows, masks, choices: as of `surrogate_gradient`.
+    """
+    if rows is not None:
+        gradient = kl_gradient(
+            outputs.index_select(0, rows),
+            log_std,
+            reference.index_select(0, rows),
+            reference_log_std,
+            masks=masks,
+            choices=choices,
+        )
+        return gradient._replace(outputs=torch.zeros_like(outputs).index_add_(0, rows, gradient.outputs))
+    size = len(outputs)
+    if log_std is not None:
+        assert reference_log_std is not None, "both are Gaussian"
+        difference, precision = outputs - reference, (-2 * log_std).exp()
+        spread = ((2 * reference_log_std).exp() + difference.square()) * precision
+        kl = (log_std - reference_log_std + spread / 2 - 0.5).sum(1).mean()
+        return KlGradient(difference * precision / size, 1 - spread.mean(0), kl)
+    matrices = [mask_logits(each, masks) for each in (outputs, reference)]
+    if choices is not None:
+        matrices = [choices.split(each) for each in matrices]
+    own, theirs = (torch.log_softmax(each, -1) for each in matrices)
+    gradient_of_logits = (own.exp() - theirs.exp()) / size
+    kl = (theirs.exp() * (theirs - own)).sum() / size
+    joined = gradient_of_logits if choices is None else choices.join(gradient_of_logits)
+    return KlGradient(joined, None, kl)
 
 
 def _clipped(

@@ -2,9 +2,9 @@
 
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar, get_args
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVar, get_args
 
 import gymnasium
 import torch
@@ -20,7 +20,7 @@ from fastrl.utils.timer import Stopwatch
 
 E = TypeVar("E")
 
-LearnsFrom = Literal["rollouts", "transitions", "multi_agent_rollouts"]
+LearnsFrom = Literal["rollouts", "transitions", "multi_agent_rollouts", "dataset"]
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,9 @@ class Problem:
         action_space: the flat one, see `fastrl.envs.rows.ActionRows`.
         num_envs: environments that are stepped, N.
         num_agents: agents of each environment, A.
-        total_timesteps: environment steps of the whole run, over which schedules run. One update more or less is no
+        total_timesteps: environment steps of the whole run, at which schedules end. One update more or less is no
             error; past the end the final values hold.
+        first_timestep: environment steps after which schedules start: those of earlier stages of the run.
         seed: of everything random in the algorithm; not negative.
         device: where networks live, "cpu" or "cuda".
 
@@ -48,6 +49,7 @@ class Problem:
     num_agents: int = 1
     seed: int = 0
     device: str = "cpu"
+    first_timestep: int = 0
 
     def __post_init__(self) -> None:
         for name in ("num_envs", "num_agents", "total_timesteps"):
@@ -77,9 +79,11 @@ class Algorithm(ABC, Generic[E]):
         config_type: its settings, made with `fastrl.utils.config.section`.
         learns_from: what `update` takes. "rollouts": a list of `fastrl.rollout.fragment.Fragment`, an update's worth.
             "transitions": a minibatch drawn from a replay, see `OffPolicyAlgorithm`. "multi_agent_rollouts": a
-            `MultiAgentRollout`, see `MultiAgentAlgorithm`.
+            `MultiAgentRollout`, see `MultiAgentAlgorithm`. "dataset": a minibatch of recorded steps, see
+            `DatasetAlgorithm`.
         obs_kinds: observations that it takes, as of `fastrl.envs.rows.ObsRows`; all unless it says otherwise.
         action_kinds: actions that it takes, as of `fastrl.networks.action_space.Actions`; all unless it says otherwise.
+        network_of: the algorithm that can start with its weights, whose settings of networks presets give it, too.
 
     Args:
         config: of `config_type`.
@@ -99,6 +103,7 @@ class Algorithm(ABC, Generic[E]):
     learns_from: ClassVar[LearnsFrom]
     obs_kinds: ClassVar[frozenset[ObsKind]] = frozenset(get_args(ObsKind))
     action_kinds: ClassVar[frozenset[ActionKind]] = frozenset(get_args(ActionKind))
+    network_of: ClassVar[str] = ""
 
     config: Any
     steps: int
@@ -191,8 +196,10 @@ class Algorithm(ABC, Generic[E]):
     def load_policy(self, state: Mapping[str, Any]) -> list[str]:
         """Starts from the weights of another run's checkpoint, as its `state_dict` has them.
 
+        The other run may have had fewer inputs: see `fastrl.networks.wider`.
+
         Returns:
-            Parts that differ and so keep their new weights, for people; usually none.
+            Remarks for people on what differs; usually none.
 
         Raises:
             ValueError: a network for other spaces, or of another architecture, or not finite.
@@ -202,6 +209,15 @@ class Algorithm(ABC, Generic[E]):
     def state_dict(self) -> dict[str, Any]:
         """All that `load_state_dict` needs: nested dicts with string keys, of tensors and JSON values. Tensors are not
         copies. Call it between updates."""
+
+    def start_stage(self, state: Mapping[str, Any]) -> None:
+        """Continues from the state of the algorithm of the stage before (see `fastrl.training.stages`), which may have
+        had fewer inputs: moments of optimisers are zeros for the new ones.
+
+        Raises:
+            ValueError: as of `load_policy`, or the algorithm has no stages.
+        """
+        raise ValueError(f"{self.name} has no stages")
 
     @abstractmethod
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -257,6 +273,8 @@ class Transitions(Protocol):
     def discounts(self) -> Tensor: ...  # float32 [B], gamma^steps, or 0 where the episode terminated
     @property
     def weights(self) -> Tensor: ...  # float32 [B], importance weights
+    @property
+    def num_second(self) -> int: ...  # how many are demonstrations, the last ones of the B
 
 
 class OffPolicyAlgorithm(Algorithm[Transitions]):
@@ -268,6 +286,9 @@ class OffPolicyAlgorithm(Algorithm[Transitions]):
     followed by its mask, M numbers of the same dtype, 0 or 1. Actors are those of `actor_spec`. Frames, each of which
     is stored once (`fastrl.training.replay_source`), come as stacks [B, stack, H, W]; there an `explorer` acts.
 
+    Class attributes:
+        replay_defaults: settings of the table ``[replay]`` that are others than the task's.
+
     Attributes:
         device: where the networks live.
         updates: gradient steps so far.
@@ -275,6 +296,7 @@ class OffPolicyAlgorithm(Algorithm[Transitions]):
     """
 
     learns_from = "transitions"
+    replay_defaults: ClassVar[Mapping[str, Any]] = {}
     device: torch.device
     updates: int
     explorer: Explorer
@@ -322,3 +344,71 @@ class MultiAgentAlgorithm(Algorithm[MultiAgentRollout]):
     def act_into(self, rollout: MultiAgentRollout, t: int) -> NDArray[Any]:
         """Chooses the actions of step ``t`` from ``rollout.obs[t]`` and ``alive[t]``, writes them and their
         log-probabilities, and returns the environment's. Steps follow each other from 0 on."""
+
+
+class DatasetBatch(NamedTuple):
+    """A minibatch of B recorded steps, on the algorithm's device.
+
+    Attributes:
+        obs: rows [B, D] of observations, see `Problem.obs_rows`.
+        actions: as a policy draws them, see `fastrl.networks.action_space.Actions`: int64 [B] or [B, n], or float32
+            [B, n].
+        batch_sizes: int64 [L], of whole episodes, packed: how many of them have a first, a second, ... step, of which
+            the rows follow each other in this order, the longest episode first; on the CPU. None: single steps.
+    """
+
+    obs: Tensor
+    actions: Tensor
+    batch_sizes: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class DatasetSpec:
+    """The way in which an algorithm goes through a data set.
+
+    Attributes:
+        batch_size: steps in a minibatch, at most; with whole episodes at least, except for the last one of an epoch.
+        epochs: passes over the data.
+        validation: share of the episodes that are not learned from.
+        patience: epochs in succession without a lower validation loss after which the run stops; 0: never.
+        whole_episodes: minibatches are of whole episodes.
+    """
+
+    batch_size: int
+    epochs: int
+    validation: float = 0.0
+    patience: int = 0
+    whole_episodes: bool = False
+
+
+class DatasetAlgorithm(Algorithm[DatasetBatch]):
+    """Learns from minibatches of recorded steps. Its ``steps`` are the samples that it has learned from, and
+    `Problem.total_timesteps` those of the whole run."""
+
+    learns_from = "dataset"
+    device: torch.device
+
+    @classmethod
+    @abstractmethod
+    def dataset_spec(cls, config: Any) -> DatasetSpec:
+        """Describes what `update` is to be given, by the algorithm's settings."""
+
+    @abstractmethod
+    def prepare(self, obs: Iterable[Tensor]) -> None:
+        """Takes statistics of all observations that are learned from, before the first update.
+
+        Args:
+            obs: rows [B, D] at a time.
+        """
+
+    @abstractmethod
+    def validate(self, batches: Iterable[DatasetBatch]) -> dict[str, float]:
+        """Means over steps that are not learned from, by name; ``loss`` is among them."""
+
+    @abstractmethod
+    def keep(self) -> None:
+        """Keeps a copy of the policy as it is."""
+
+    @abstractmethod
+    def restore(self) -> None:
+        """Goes back to the policy that was kept, if one was."""

@@ -9,14 +9,17 @@ ScheduleName = Literal["constant", "linear", "cosine", "exponential", "step"]
 
 @dataclass(frozen=True)
 class LinearSchedule:
-    """A number that moves from ``start`` to ``end`` in so many environment steps, and stays there."""
+    """A number that moves from ``start`` to ``end`` in so many environment steps, and stays there; None: it does not
+    move."""
 
     start: float
-    end: float
+    end: float | None
     steps: int
 
     def __call__(self, steps: int) -> float:
         """The number after ``steps``."""
+        if self.end is None:
+            return self.start
         progress = min(steps / self.steps, 1.0) if self.steps else 1.0
         return self.start + (self.end - self.start) * progress
 

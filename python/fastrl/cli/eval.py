@@ -1,11 +1,14 @@
 """The command ``fastrl eval``: scores runs and baselines, each by the protocol of its task."""
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fastrl.cli.arguments import at_least, import_from_here, path_text, seed
 from fastrl.tasks import find, load_saved
+from fastrl.training.comparison import Scored, compare
+from fastrl.training.run_directory import is_run
 from fastrl.utils.command_line import ArgumentParser
 from fastrl.utils.config import ConfigError
 from fastrl.utils.output import plain_console
@@ -36,7 +39,8 @@ def evaluate(prog: str, arguments: list[str]) -> int:
         nargs="+",
         type=path_text,
         metavar="RUN",
-        help="run directory, checkpoint file or baseline, see below",
+        help="run directory, directory of runs, checkpoint file or baseline, see below; runs that differ in their seed"
+        " alone are summarised",
     )
     parser.add_argument(
         "--episodes",
@@ -53,16 +57,22 @@ def evaluate(prog: str, arguments: list[str]) -> int:
         help="CAGE 2: main is today's CybORG, leaderboard the one that the leaderboard was scored on [both]",
     )
     parser.add_argument(
-        "--stochastic",
+        "--mode",
+        choices=["deterministic", "stochastic", "both"],
+        metavar="deterministic|stochastic|both",
+        help="CAGE 2: take the most probable actions, draw them from the policy, or score it both ways [both;"
+        " of cage2-workflow deterministic]",
+    )
+    parser.add_argument(
+        "--paired",
         action="store_true",
-        default=None,
-        help="CAGE 2: draw actions from the policy instead of taking the most probable",
+        help="add the difference of each RUN to the first one in the same episodes, with its standard error",
     )
     parser.add_argument(
         "--device",
         choices=["cpu", "cuda"],
         metavar="cpu|cuda",
-        help="CAGE 2: where the network acts [cpu]",
+        help="where the network acts, if it has no compiled actor; not of several agents [cpu]",
     )
     parser.add_argument("--env", metavar="ID", help="the run's environment, which may import code then")
     parser.add_argument(
@@ -73,45 +83,68 @@ def evaluate(prog: str, arguments: list[str]) -> int:
     if any(not name.startswith(_BASELINE) for name in options.subjects):
         load_torch(arguments)
     import_from_here(options.env, trust=options.trust)
-    task = _task_of(options.subjects, trust=options.trust)
+    subjects = [each for name in options.subjects for each in _runs_in(name)]
+    task, saved = _task_of(subjects, trust=options.trust)
     own = _own_options(task, options)
-    scores: list[tuple[str, Scores]] = []
-    for name in options.subjects:
-        for variant in task.evaluation_variants(own):
+    scored = []
+    for name in subjects:
+        # A baseline has one mode.
+        given = {**own, "mode": "deterministic"} if name.startswith(_BASELINE) else own
+        for variant in task.evaluation_variants(given):
             found = _score(task, name, variant, options)
-            scores.append((name, found))
+            known = {key: value for key, value in variant.items() if key != "device"}
+            if name.startswith(_BASELINE):
+                del known["mode"]
+            scored.append(Scored(name, known, found, saved.get(name)))
+    comparison = compare(scored, paired=options.paired, own_env=not task.has_protocol)
     if options.json:
         from fastrl.utils.files import to_json
 
-        print(to_json([task.scores_tree(name, found) for name, found in scores], indent=2))
+        tree = {
+            "runs": [{**each.variant, **task.scores_tree(each.name, each.scores)} for each in scored],
+            "seeds": [each.to_tree() for each in comparison.spreads],
+            "paired": [each.to_tree() for each in comparison.differences],
+        }
+        print(to_json(tree, indent=2))
     else:
-        task.show_scores(scores, plain_console())
+        task.show_scores(comparison, plain_console())
     return 0
 
 
-def _task_of(subjects: list[str], *, trust: bool) -> "Task | Cage2Scoring":
-    """The one task that all subjects belong to; of baselines alone the part that loads no PyTorch.
+def _runs_in(name: str) -> list[str]:
+    """The runs in a directory of runs; what is none of these, as it is."""
+    path = Path(name)
+    if name.startswith(_BASELINE) or not path.is_dir() or is_run(path):
+        return [name]
+    return [str(each) for each in sorted(path.iterdir()) if is_run(each)] or [name]
+
+
+def _task_of(
+    subjects: list[str], *, trust: bool
+) -> tuple["Task | Cage2Scoring", dict[str, Mapping[str, Any]]]:
+    """The one task that all subjects belong to; of baselines alone the part that loads no PyTorch. And the nested
+    settings of runs by name.
 
     Raises:
         ConfigError: they belong to several.
         TrustError: a run of a task of the user's own would import code.
     """
-
-    def kind_of(name: str) -> str:
-        if name.startswith(_BASELINE):
-            return "cage2"
-        return trusted_import("kind", load_saved(Path(name))[0], name, trust=trust)
-
     if all(name.startswith(_BASELINE) for name in subjects):
         from fastrl.tasks.cage2.evaluate import Cage2Scoring
 
-        return Cage2Scoring()
-    kinds = set(map(kind_of, subjects))
+        return Cage2Scoring(), {}
+    kinds, saved = set(), {}
+    for name in subjects:
+        if name.startswith(_BASELINE):
+            kinds.add("cage2")
+            continue
+        kind, saved[name] = load_saved(Path(name))
+        kinds.add(trusted_import("kind", kind, name, trust=trust))
     if len(kinds) > 1:
         raise ConfigError(
             f"runs of several kinds, {', '.join(sorted(kinds))}, cannot be scored beside each other"
         )
-    return find(kinds.pop())
+    return find(kinds.pop()), saved
 
 
 def _own_options(task: "Task | Cage2Scoring", options: argparse.Namespace) -> dict[str, Any]:
@@ -120,7 +153,7 @@ def _own_options(task: "Task | Cage2Scoring", options: argparse.Namespace) -> di
     Raises:
         ConfigError: an option that this task does not have.
     """
-    names = ("ruleset", "stochastic", "device")
+    names = ("ruleset", "mode", "device")
     given = {name: value for name in names if (value := getattr(options, name)) is not None}
     for name in given:
         if name not in task.evaluation_options:

@@ -1,4 +1,5 @@
-"""The command line: ``fastrl train | eval | render | runs | plot | verify``, and ``fastrl-train`` for the first.
+"""The command line: ``fastrl train | autotune | eval | render | demos | pipeline | runs | plot | verify``, and
+``fastrl-train`` for the first.
 
 Each command imports what it needs when it runs: PyTorch takes seconds, ``fastrl --help`` should not.
 """
@@ -9,15 +10,18 @@ import sys
 from collections.abc import Callable, Sequence
 
 from fastrl.cli.arguments import print_error
+from fastrl.cli.autotune import autotune
+from fastrl.cli.demos import demos
 from fastrl.cli.eval import evaluate
+from fastrl.cli.pipeline import pipeline
 from fastrl.cli.plot import plot
 from fastrl.cli.render import render
 from fastrl.cli.runs import runs
 from fastrl.cli.train import train
 from fastrl.cli.verify import verify
 from fastrl.utils.command_line import ArgumentParser
-from fastrl.utils.config import nearest
 from fastrl.utils.errors import UserError
+from fastrl.utils.names import nearest
 from fastrl.utils.output import ignoring_write_errors, redirect_to_null, repair_streams
 from fastrl.utils.processes import require_main_guard
 
@@ -116,7 +120,7 @@ def _umbrella(prog: str, arguments: list[str]) -> int:
                 "Trains reinforcement-learning agents in compiled simulators.",
                 "",
                 "commands:",
-                *(f"  {name:<8}{description}" for name, (_, description) in COMMANDS.items()),
+                *(f"  {name:<10}{description}" for name, (_, description) in COMMANDS.items()),
             ]
         ),
         epilog="fastrl COMMAND --help explains a command.",
@@ -135,8 +139,11 @@ def _umbrella(prog: str, arguments: list[str]) -> int:
 
 COMMANDS: dict[str, tuple[Callable[[str, list[str]], int], str]] = {
     "train": (train, "train on CAGE Challenge 2, traffic or any environment"),
+    "autotune": (autotune, "measure how a run is fastest on this machine, and write its settings"),
     "eval": (evaluate, "score runs, checkpoints or baselines"),
     "render": (render, "film episodes of a run; of traffic also a log and a diagram"),
+    "demos": (demos, "record, replay and inspect episodes of an expert"),
+    "pipeline": (pipeline, "record an expert, clone it, improve the clone"),
     "runs": (runs, "list run directories: environment, algorithm, steps, last return, state"),
     "plot": (plot, "draw learning curves of runs, with mean and spread over seeds"),
     "verify": (verify, "check the simulator of CAGE 2 against traces of CybORG"),

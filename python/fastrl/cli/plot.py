@@ -1,5 +1,6 @@
 """The command ``fastrl plot``: learning curves of runs."""
 
+import sys
 from pathlib import Path
 
 from fastrl.cli.arguments import path
@@ -50,15 +51,26 @@ def plot(prog: str, arguments: list[str]) -> int:
         )
     if options.out.suffix.lower() not in SUFFIXES:
         raise ConfigError(f"--out: expected a name that ends in {' or '.join(SUFFIXES)}, got {options.out}")
-    curves = []
+    curves: list[Curve] = []
+    missing: list[ConfigError] = []
     for i, folder in enumerate(options.runs):
         found = list(find_runs(folder))
         if not found:
-            raise ConfigError(f"{folder}: no such run directory")
+            there = "is no run directory, and has none in it" if folder.exists() else "no such run directory"
+            raise ConfigError(f"{folder}: {there}")
         for run in found:
             info = read_run(run)
             label = options.label[i] if options.label else info.algo
-            curves.append(Curve(info.env, label, *read_curve(run, options.metric)))
+            try:
+                curve = read_curve(run, options.metric)
+            except ConfigError as error:
+                missing.append(error)
+            else:
+                curves.append(Curve(info.env, label, *curve))
+    if not curves:
+        raise missing[0]
+    for reason in missing:
+        print(f"{prog}: left out: {reason}", file=sys.stderr)
     draw_curves(curves, options.metric, options.out)
     print(f"{options.out}: {len(curves)} runs" if len(curves) > 1 else f"{options.out}: 1 run")
     return 0

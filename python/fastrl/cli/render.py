@@ -1,14 +1,17 @@
 """The command ``fastrl render``."""
 
 import argparse
+import contextlib
 from typing import Any
 
 from fastrl.cli.arguments import at_least, import_from_here, path, positive, seed
-from fastrl.tasks import load_saved
+from fastrl.tasks import find, load_saved
 from fastrl.utils.command_line import ArgumentParser
 from fastrl.utils.config import ConfigError
 from fastrl.utils.env_options import read_options
 from fastrl.utils.progress import Progress, load_torch
+from fastrl.utils.trust import trusted_import
+from fastrl.utils.video import check_video
 
 
 def render(prog: str, arguments: list[str]) -> int:
@@ -126,10 +129,9 @@ def render(prog: str, arguments: list[str]) -> int:
 
 
 def _film(options: argparse.Namespace, kind: str) -> int:
-    """Films a run of one agent."""
-    from fastrl.model import load
+    """Films a run of any task but traffic, which has more to show."""
     from fastrl.training.evaluation import BEST
-    from fastrl.training.film import film
+    from fastrl.training.run import load_run, using_checkpoint
 
     for name in ("log", "time_space", "speed", "size", "scaling", "env_options"):
         if getattr(options, name):
@@ -138,21 +140,27 @@ def _film(options: argparse.Namespace, kind: str) -> int:
             )
     if options.out is None:
         raise ConfigError("expected --out FILE, such as --out episode.mp4")
+    check_video(options.out)
     import_from_here(None, trust=options.trust)
+    task = find(trusted_import("kind", kind, options.run, trust=options.trust))
     best = options.run / "checkpoints" / BEST
-    model = load(best if best.is_file() else options.run, trust=options.trust)
-    with Progress("filming", options.episodes) as progress:
-        count, returns = film(
-            model.env_spec,
-            model.predict,
+    file = best if best.is_file() else options.run
+    settings, state = load_run(task, file, trust=options.trust)
+    with (
+        contextlib.closing(task.films(settings)) as films,
+        Progress("filming", options.episodes) as progress,
+        using_checkpoint(file, "holds no policy that this fastrl can use"),
+    ):
+        count, returns = films.film(
+            state,
             options.out,
             episodes=options.episodes,
             seed=options.seed,
             fps=options.fps,
             advance=progress.advance,
         )
-    told = ", ".join(f"{each:.6g}" for each in returns)
-    print(f"{options.out}: {count} pictures, {'return' if len(returns) == 1 else 'returns'} {told}")
+    shown = ", ".join(f"{each:.6g}" for each in returns)
+    print(f"{options.out}: {count} pictures, {'return' if len(returns) == 1 else 'returns'} {shown}")
     return 0
 
 

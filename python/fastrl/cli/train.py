@@ -1,15 +1,29 @@
 """The command ``fastrl train``: starts or resumes a run of any task."""
 
+import functools
 import shlex
 import signal
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 
-from fastrl.cli.arguments import import_from_here, path, path_of, value_of
+from fastrl.cli.arguments import import_from_here, path, path_of, positive, value_of
 from fastrl.cli.seeds import train_all
 from fastrl.tasks import find, is_task, load_saved, named_tasks, task_for, tasks
 from fastrl.utils.command_line import ArgumentParser, add_options, read_arguments
-from fastrl.utils.config import LIKELY, ConfigError, Values, leaves, likeness, load_toml, nearest, to_toml
+from fastrl.utils.config import (
+    ConfigError,
+    Values,
+    build,
+    check,
+    leaves,
+    load_toml,
+    short_names,
+    to_toml,
+    to_tree,
+)
+from fastrl.utils.errors import UserError
+from fastrl.utils.names import likely
 from fastrl.utils.output import ignoring_write_errors, plain_console
 from fastrl.utils.progress import load_torch
 from fastrl.utils.tables import print_lines
@@ -19,16 +33,60 @@ if TYPE_CHECKING:
     from fastrl.training.summary import Summary
     from fastrl.training.task import Task
 
+C = TypeVar("C", bound="Command")
+
+# What --help shows of every task that has it, beside `Task.common_options`; --help-all shows all. Of the two goals only
+# that which the task has.
+_COMMON = (
+    "--algo",
+    "--preset",
+    "--total-timesteps",
+    "--total-episodes",
+    "--num-envs",
+    "--collector",
+    "--n-workers",
+    "--seed",
+    "--seeds",
+    "--run-dir",
+    "--resume",
+)
+# With more presets than these, --help describes only those of the environment and "smoke".
+_MANY_PRESETS = 8
+
 # Options without a value; a bare -- ends the options.
-_FLAGS = {"-h", "--", "--help", "--help-all", "--print-config", "--profile", "--trust"}
+_FLAGS = {"-h", "--auto", "--", "--help", "--help-all", "--print-config", "--profile", "--trust"}
 
 
 def train(prog: str, arguments: list[str]) -> int:
     """Trains agents, or resumes a run."""
+    command = find_command(prog, arguments, Command)
+    if command.options.seeds is not None and not command.options.print_config:
+        if command.options.auto:
+            raise ConfigError(
+                "--auto measures for one run at a time: leave out --seeds, or give --config with a file of fastrl"
+                " autotune"
+            )
+        # Mistakes show here, before any run starts.
+        from fastrl.collectors.resources import cores
+
+        settings = command.settings()
+        workers = getattr(getattr(settings, "collect", None), "n_workers", 1)
+        # Workers wait while the learner computes, or compute while it waits.
+        busy = max(workers if isinstance(workers, int) else 1, settings.run.torch_threads or cores())
+        return train_all(prog, arguments, command.named or command.task.name, busy)
+    return _train(command)
+
+
+def find_command(prog: str, arguments: list[str], make: "type[C]") -> "C":
+    """The command line for the task that its arguments mean.
+
+    Args:
+        make: `Command`, or a subclass with other options.
+    """
     run, trust = path_of("--resume", arguments), "--trust" in arguments
     file, named = path_of("--config", arguments), _environment(arguments)
     if named is None and run is None and (file is None or {"-h", "--help"} & set(arguments)):
-        _without_environment(prog, arguments)
+        _without_environment(prog, arguments, make)
     load_torch(arguments)
     algo, config = value_of("--algo", arguments), None
     import_from_here(algo)
@@ -46,12 +104,7 @@ def train(prog: str, arguments: list[str]) -> int:
     else:
         assert file is not None
         name = _task_of_file(file, trust=trust)
-    command = Command(find(name), prog, arguments, config)
-    if command.options.seeds is not None and not command.options.print_config:
-        # Mistakes show here, before any run starts.
-        workers = getattr(getattr(command.settings(), "collect", None), "n_workers", 1)
-        return train_all(prog, arguments, named or name, workers if isinstance(workers, int) else 1)
-    return _train(command)
+    return make(find(name), prog, arguments, config)
 
 
 def _is_named_task(name: str) -> bool:
@@ -60,14 +113,40 @@ def _is_named_task(name: str) -> bool:
 
 def _environment(arguments: list[str]) -> str | None:
     """The task or the environment that the arguments name; None without."""
+    after_options: list[tuple[str, str]] = []
     for before, argument in zip(["", *arguments], arguments, strict=False):
-        # The word after an option is its value, also if it is the name of a task; KEY=VALUE follows --env-options.
-        has_value = before.startswith("-") and "=" not in before and before.replace("_", "-") not in _FLAGS
-        if not (
-            argument.startswith("-") or "=" in argument or (has_value and not before.startswith("--no-"))
-        ):
+        # KEY=VALUE follows --env-options.
+        if argument.startswith("-") or "=" in argument:
+            continue
+        option = before.replace("_", "-")
+        if not option.startswith("-") or "=" in option or option in _FLAGS or option.startswith("--no-"):
             return argument
-    return value_of("--env", arguments) or value_of("--env.id", arguments)
+        # The word after an option is its value, also if it is the name of a task, unless the option is a switch.
+        after_options.append((option, argument))
+    named = value_of("--env", arguments) or value_of("--env.id", arguments)
+    for option, argument in after_options:
+        is_likely = is_task(argument) or ":" in argument or "-v" in argument
+        if named is None and is_likely and option in _switches():
+            named = argument
+    return named
+
+
+@functools.cache
+def _switches() -> frozenset[str]:
+    """Options of all tasks and algorithms that take no value."""
+    from fastrl.algorithms import algorithms
+
+    names: set[str] = set()
+    for task in map(find, tasks()):
+        for algorithm in filter(task.takes, algorithms().values()):
+            known = leaves(task.settings_type(algorithm.name))
+            for leaf in known.values():
+                names |= {leaf.option, leaf.long_option} if leaf.is_switch else set()
+            for name, keys in short_names(known, task.algorithm_table(algorithm.name)).items():
+                names |= (
+                    {f"--{name.replace('_', '-')}"} if all(known[key].is_switch for key in keys) else set()
+                )
+    return frozenset(names)
 
 
 def _task_on(env_id: str, algo: str | None) -> str:
@@ -91,13 +170,10 @@ def _task_on(env_id: str, algo: str | None) -> str:
     from gymnasium import registry
 
     # Of versions that are as likely, the newest.
-    known = [*named_tasks(), *reversed(registry)]
-    if (
-        likeness(env_id.lower(), likely := nearest(env_id.lower(), [name.lower() for name in known]))
-        >= LIKELY
-    ):
-        meant = next(name for name in known if name.lower() == likely)
-        raise ConfigError(f"unknown environment {env_id}; did you mean {meant}?")
+    known = {name.lower(): name for name in [*named_tasks(), *reversed(registry)]}
+    found = likely(env_id.lower(), known)
+    if found is not None:
+        raise ConfigError(f"unknown environment {env_id}; did you mean {known[found]}?")
     raise ConfigError(
         f"unknown environment {env_id}: give {', '.join(named_tasks())}, a Gymnasium id such as CartPole-v1, or"
         " module:function"
@@ -117,7 +193,7 @@ def _task_of_file(file: Path, *, trust: bool) -> str:
     return trusted_import("kind", kind, str(file), trust=trust)
 
 
-def _without_environment(prog: str, arguments: list[str]) -> NoReturn:
+def _without_environment(prog: str, arguments: list[str], make: "type[Command]") -> NoReturn:
     """Prints the help, or refuses arguments that do not name an environment."""
     if arguments and not {"-h", "--help", "--help-all"} & set(arguments):
         raise ConfigError(
@@ -126,11 +202,12 @@ def _without_environment(prog: str, arguments: list[str]) -> NoReturn:
     width = max(map(len, named_tasks()))
     summaries = {name: tasks()[name].SUMMARY for name in named_tasks()}
     parser = ArgumentParser(
+        common=_COMMON,
         prog=prog,
-        usage=f"{prog} ENV [--algo ALGO] [--preset NAME] [settings]\n       {prog} --resume RUN [settings]",
+        usage=make.usage(prog, "ENV [--algo ALGO] [--preset NAME]"),
         description="\n".join(
             [
-                "Trains agents, or resumes a run.",
+                make.purpose,
                 "",
                 "ENV is one of",
                 *(f"  {name:<{width}}  {summary}" for name, summary in summaries.items()),
@@ -143,7 +220,7 @@ def _without_environment(prog: str, arguments: list[str]) -> NoReturn:
         f"  {prog} fastrl/Catch-v0 --algo dqn\n"
         f"  {prog} fastrl/coop-merge-v0 --algo mappo",
     )
-    _add_run_options(parser, "in the help of each environment")
+    make.add_own_options(parser, "in the help of each environment")
     parser.print_help()
     parser.exit()
 
@@ -154,11 +231,16 @@ class Command:
     Args:
         saved: nested settings of the run to resume; None without a checkpoint: a new run starts.
 
+    Class attributes:
+        purpose: one line for help texts.
+
     Attributes:
         checkpoint: what to resume, a run directory or a checkpoint file; None: a new run starts.
         options: the parsed options.
         changes: the settings that options give.
     """
+
+    purpose: ClassVar[str] = "Trains agents, or resumes a run."
 
     def __init__(self, task: "Task", prog: str, arguments: list[str], saved: Any = None) -> None:
         self.task, self.prog, self.saved = task, prog, saved
@@ -176,7 +258,7 @@ class Command:
         self.algorithm = self._algorithm(arguments)
         self.config_type = task.settings_type(self.algorithm)
         self.named = _environment(arguments)
-        self.options = self._parser(prog).parse_args(arguments)
+        self.options = self._parser(prog, set(arguments)).parse_args(arguments)
         self.changes = self._changes()
 
     def _algorithm(self, arguments: list[str]) -> str:
@@ -191,19 +273,51 @@ class Command:
             return trusted_import("run.algo", name, self.checkpoint, trust=self.trust)
         return self.task.choose_algorithm(self.preset, self.tree, str(self.file), trust=self.trust)
 
-    def _parser(self, prog: str) -> ArgumentParser:
+    def _parser(self, prog: str, words: set[str]) -> ArgumentParser:
+        values = self._shown_values() if words & {"-h", "--help", "--help-all"} else {}
+        goal = "--total-episodes" if values.get("run.total_timesteps") is None else "--total-timesteps"
+        common = [name for name in _COMMON if not name.startswith("--total-") or name == goal]
+        # After the options that say how experience is collected.
+        common[-4:-4] = self.task.common_options
         parser = ArgumentParser(
+            common=common,
             prog=prog,
-            usage=f"{prog} {self.named or 'ENV'} [settings]\n       {prog} --resume RUN [settings]",
-            description=self.task.description(prog),
-            epilog=self._epilog(),
+            usage=self.usage(prog, self.named or "ENV"),
+            description=self._description(),
+            epilog=self._epilog(values, full="--help-all" in words),
         )
-        _add_run_options(parser, "below")
-        parser.hide(parser.add_argument("--lr", metavar="FLOAT", help="learning rate of the algorithm"))
-        add_options(parser, self.config_type)
+        self.add_own_options(parser, "below")
+        parser.add_argument("--lr", metavar="FLOAT", help="learning rate of the algorithm")
+        add_options(parser, self.config_type, self._algorithm_table, values)
         return parser
 
-    def _epilog(self) -> str:
+    @staticmethod
+    def usage(prog: str, env: str) -> str:
+        """The command line in brief; ``env`` stands for what names the environment."""
+        return f"{prog} {env} [settings]\n       {prog} --resume RUN [settings]"
+
+    @staticmethod
+    def add_own_options(parser: ArgumentParser, where: str) -> None:
+        """Adds the options that are no settings; presets are listed ``where``."""
+        _add_run_options(parser, where)
+
+    def _description(self) -> str:
+        return self.task.description(self.prog)
+
+    def _shown_values(self) -> Values:
+        """The values that the help shows: those of a run without further options. Defaults, if there can be none."""
+        changes: Values = {"run.algo": self.algorithm}
+        if self.named is not None and not is_task(self.named) and "env.id" in leaves(self.config_type):
+            changes["env.id"] = self.named
+        try:
+            settings = self.task.make_settings(
+                changes, preset=self.preset, tree=self.tree, source=str(self.file), trust=self.trust
+            )
+            return check(self.config_type, to_tree(settings), "settings")
+        except UserError:
+            return {key: leaf.default for key, leaf in leaves(self.config_type).items()}
+
+    def _epilog(self, values: Values, *, full: bool) -> str:
         from fastrl.algorithms import algorithms
 
         table = self._algorithm_table
@@ -216,16 +330,30 @@ class Command:
                     else []
                 ),
                 "presets:",
-                *(f"  {name}: {preset.description}" for name, preset in self.task.presets.items()),
+                *self._presets(values, full=full),
                 "",
                 (
-                    "A setting comes from the command line, else from the file, else from the preset, else from the"
-                    f" preset of the environment, else it is the default [in brackets]. --{table}.gamma is gamma in"
-                    f" the table [{table}] of a file. --algo chooses the table. --print-config shows all settings."
+                    "A setting comes from the command line, else from the file (--config), else from the preset, else"
+                    " from the environment's preset, else it is the default; its value here stands in"
+                    f" [brackets]. --gamma is short for --{table}.gamma, gamma in the table [{table}] of a file; --algo"
+                    " chooses the table. --print-config prints all settings as such a file."
                 ),
                 "Ctrl-C saves a checkpoint and leaves.",
             ]
         )
+
+    def _presets(self, values: Values, *, full: bool) -> list[str]:
+        """Lines about presets: of many only the ones that matter here."""
+        presets = self.task.presets
+        own = self.task.default_presets(build(self.config_type, values)) if values else ()
+        named = presets if full or len(presets) <= _MANY_PRESETS else [*own, *({"smoke"} & set(presets))]
+        lines = [
+            f"  {name}: {presets[name].description}{' (taken without --preset)' if name in own else ''}"
+            for name in named
+        ]
+        if others := [name for name in presets if name not in named]:
+            lines.append(f"  others: {', '.join(others)}; --help-all describes them")
+        return lines
 
     @property
     def _algorithm_table(self) -> str:
@@ -280,6 +408,11 @@ def _run(command: Command) -> int:
     from fastrl.training.run import resume_run, start_run
 
     console, options, task, prog = plain_console(), command.options, command.task, command.prog
+    reasons: Mapping[str, str] = {}
+    if options.may_change and not options.auto:
+        raise ConfigError("--may-change says what measuring may choose: add --auto")
+    if options.auto and command.checkpoint is not None:
+        raise ConfigError("--auto is for new runs: leave it out, or give --collector and --n-workers")
     if command.checkpoint is not None:
         trust = " --trust" if options.trust or "env.id" in command.changes else ""
         summary = resume_run(
@@ -292,7 +425,13 @@ def _run(command: Command) -> int:
         if None not in (options.resume, options.run_dir):
             line = f"{options.resume} has no checkpoint yet: its run starts over in {options.run_dir}"
             print_lines(console, "", line)
-        summary = start_run(task, settings, options.run_dir or options.resume, console)
+        if options.auto:
+            from fastrl.cli.autotune import tune
+
+            tuning = tune(command, settings, console)
+            settings, reasons = tuning.settings, tuning.reasons
+            print_lines(console, "")
+        summary = start_run(task, settings, options.run_dir or options.resume, console, comments=reasons)
     if ":" in task.name:
         trust = " --trust"
     # With --profile the whole account of time, otherwise its summary.
@@ -315,13 +454,31 @@ def _next_commands(task: "Task", summary: "Summary", prog: str, trust: str) -> l
     if task.film:
         lines.append(f"To film it: fastrl render {where} --out episode.mp4")
     if task.can_train_longer:
-        goal = (
-            f"--total-episodes {2 * summary.episodes}"
-            if summary.unit == "episodes"
-            else f"--total-timesteps {2 * summary.steps}"
-        )
+        goal = {
+            "episodes": f"--total-episodes {2 * summary.episodes}",
+            "samples": f"--epochs {2 * summary.details.get('epochs', 0)}",
+        }.get(summary.unit, f"--total-timesteps {2 * summary.steps}")
         lines.append(f"To train it further: {prog} --resume {where} {goal}{trust}")
     return lines
+
+
+def add_tuning_options(parser: ArgumentParser) -> None:
+    """Adds the options of measuring."""
+    parser.add_argument(
+        "--tune-seconds",
+        type=positive,
+        default=15.0,
+        metavar="FLOAT",
+        help="seconds of measuring for fastrl autotune and --auto; slow environments take longer [15]",
+    )
+    parser.add_argument(
+        "--may-change",
+        type=lambda text: [name.strip() for name in text.split(",")],
+        default=[],
+        metavar="LIST",
+        help="settings that change what is learnt and that measuring may choose, of num-envs, batch-size,"
+        " updates-per-step and precision, such as num-envs,batch-size [none]",
+    )
 
 
 def _add_run_options(parser: ArgumentParser, where: str) -> None:
@@ -335,27 +492,29 @@ def _add_run_options(parser: ArgumentParser, where: str) -> None:
         "--seeds", metavar="LIST", help="a run for each seed, side by side as cores allow, such as 0,1,2"
     )
     parser.add_argument(
+        "--auto",
+        action="store_true",
+        help="first measure how the run is fastest on this machine, as fastrl autotune does, then run so",
+    )
+    parser.add_argument(
         "--run-dir",
         "--out",
         type=path,
         metavar="DIR",
         help="run directory, new or empty [runs/ENV-ALGO-sSEED-DATE-TIME]",
     )
-    parser.hide(
-        parser.add_argument(
-            "--config", type=path, metavar="FILE", help="TOML file of settings, such as a run's config.toml"
-        ),
-        parser.add_argument(
-            "--trust",
-            action="store_true",
-            help="allow the given file or run to import code, connect to a Ray cluster and write files",
-        ),
-        parser.add_argument(
-            "--print-config", action="store_true", help="print all settings as TOML and exit"
-        ),
-        parser.add_argument(
-            "--profile",
-            action="store_true",
-            help="at the end, show in full where the time went; draw profile.png in the run directory",
-        ),
+    parser.add_argument(
+        "--config", type=path, metavar="FILE", help="TOML file of settings, such as a run's config.toml"
+    )
+    parser.add_argument(
+        "--trust",
+        action="store_true",
+        help="allow the given file or run to import code, connect to a Ray cluster and write files",
+    )
+    add_tuning_options(parser)
+    parser.add_argument("--print-config", action="store_true", help="print all settings as TOML and exit")
+    parser.add_argument(
+        "--profile",
+        action="store_true",
+        help="at the end, show in full where the time went; draw profile.png in the run directory",
     )

@@ -1,1 +1,1 @@
-"""Collectors: who steps environments."""
+"""Collectors: objects that step environments."""

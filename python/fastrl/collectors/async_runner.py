@@ -15,6 +15,7 @@ from fastrl.collectors.running import RunningEpisode, actions_of, reached, state
 from fastrl.collectors.vector_backends import expect_masks, native_vector_env
 from fastrl.collectors.vector_runner import End, EpisodeSink, episode_arrays
 from fastrl.envs.async_vector import AsyncNativeVectorEnv, Batch
+from fastrl.networks.compiled_actor import values_of
 from fastrl.utils.seeding import NO_ENV, act_streams
 
 
@@ -63,7 +64,7 @@ class AsyncEnvRunner:
 
     def __init__(self, plan: Plan, backend: AsyncBackend, ready: int) -> None:
         self.plan, self.backend = plan, backend
-        self.actor = plan.make_actor()
+        self.actor = plan.make_local_actor()
         self.stopped = False
         self.seconds = dict.fromkeys(PARTS, 0.0)
         rows = plan.num_envs
@@ -214,6 +215,8 @@ class AsyncEnvRunner:
         if self._states is not None:
             self._states[rows] = states
         out["actions"][at[rows], rows], out["log_probs"][at[rows], rows] = actions, log_probs
+        if "values" in out:
+            out["values"][at[rows], rows] = values_of(self.actor)
         now = perf_counter()
         self.seconds["inference"] += now - start
         env.send(self._actions.to_env(actions), rows)

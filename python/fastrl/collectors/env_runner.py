@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from fastrl.collectors.protocol import CollectError, Plan, expect_spaces
 from fastrl.collectors.running import RunningEpisode, actions_of, reached, state_of
 from fastrl.envs import contract
-from fastrl.networks.compiled_actor import Actor
+from fastrl.networks.compiled_actor import Actor, values_of
 from fastrl.rollout.fragment import (
     STATE_ARRAYS,
     Fragment,
@@ -74,8 +74,10 @@ def allocate_steps(plan: Plan, num_steps: int, rows: int) -> Arrays:
         actions.shape,
         actions.dtype,
         obs_dtype=plan.obs_rows.dtype,
+        reward_dtype=plan.reward_dtype,
         num_masked=plan.num_masked,
         state_size=plan.state_size,
+        values=plan.has_values,
     )
 
 
@@ -144,7 +146,7 @@ def check_masks(plan: Plan, arrays: Arrays, num_steps: int) -> None:
     """
     if not plan.action_masks:
         return
-    masks, actions = arrays["masks"][:num_steps], arrays["actions"][:num_steps]
+    masks, actions = arrays["masks"][:num_steps], plan.actions.choices(arrays["actions"][:num_steps])
     nvec = plan.actions.nvec
     firsts = np.cumsum(nvec) - nvec
     taken = np.take_along_axis(masks, actions.reshape(*masks.shape[:2], -1) + firsts, axis=-1)
@@ -265,6 +267,8 @@ class EnvRunner:
         try:
             if not self._started:
                 again, self.running = self.running, ()
+                for row, each in enumerate(again):
+                    self.numbers[row] -= each.lives
                 for row in range(len(self.env_indices)):
                     self._reset(row)
                 self.restarted = tuple(row for row, each in enumerate(again) if not self._replay(row, each))
@@ -320,26 +324,33 @@ class EnvRunner:
             )
 
     def _replay(self, row: int, episode: RunningEpisode) -> bool:
-        """Replays the actions of the row's episode, which was just reset. Returns whether it reached the same
-        observation; if not, the episode is restarted."""
+        """Replays the actions of the row's episode, which was just reset, from its first life on. Returns whether it
+        reached the same observation; if not, the episode is restarted."""
         start = perf_counter()
         drawn = actions_of(self.plan, episode)
         env = self._envs[row]
         seen = self._obs[row]
-        over = False
+        over, lives = False, episode.lives
         info: Mapping[str, Any] = {}
         for action in self.plan.actions.to_envs(drawn):
             if self._stop[0]:
                 raise Stopped
             seen, reward, terminated, truncated, info = contract.step(env, self.form, action)
             self._returns[row] += float(np.float32(reward))
+            self._lengths[row] += 1
             over = terminated or truncated
-            if over:
+            if over and not lives:
                 break
+            if over:
+                lives -= 1
+                self.numbers[row] += 1
+                self._reset(row)
+                seen, over = self._obs[row], False
         self._obs[row] = seen.reshape(self.plan.obs_dim)
-        self._lengths[row] = self._steps[row] = len(drawn)
-        same = not over and reached(episode, self._obs[row])
-        if same and len(drawn):
+        self._steps[row] = self._lengths[row]
+        self.numbers[row] += lives
+        same = not over and not lives and reached(episode, self._obs[row])
+        if same and self._lengths[row]:
             self._read_mask(row, info)
         if same and self._states is not None:
             self._states[row] = state_of(self.plan, episode)
@@ -359,7 +370,7 @@ class EnvRunner:
         take_step, form = contract.step, self.form
         obs, actions, log_probs, rewards = out["obs"], out["actions"], out["log_probs"], out["rewards"]
         terminations, truncations, final_obs = out["terminations"], out["truncations"], out.get("final_obs")
-        masks, keys = out.get("masks"), plan.episode_info
+        masks, values, keys = out.get("masks"), out.get("values"), plan.episode_info
         current, streams, steps, states = self._obs, self._streams, self._steps, self._states
         returns, lengths = self._returns, self._lengths
         numbers_before, lengths_before = self.numbers.copy(), lengths.copy()
@@ -378,6 +389,8 @@ class EnvRunner:
             if masks is not None:
                 masks[t] = self._masks
             act(obs[t], streams, steps, actions[t], log_probs[t], None if masks is None else masks[t], states)
+            if values is not None:
+                values[t] = values_of(self.actor)
             # Environments get Python numbers, and arrays that are not written to later.
             chosen = to_envs(actions[t])
             steps += 1

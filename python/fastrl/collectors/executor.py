@@ -180,7 +180,7 @@ class ExecutorCollector(TaskScheduler[Worker]):
         else:
             worker.resumed = True
 
-    # What comes back
+    # Replies of workers
 
     def _wait(self, timeout: float) -> None:
         with contextlib.suppress(Empty):
@@ -206,7 +206,7 @@ class ExecutorCollector(TaskScheduler[Worker]):
         fragments = list(zip(slots, outcome.metas, strict=False))
         self._task_finished(worker, task.numbers, fragments, version, outcome)
 
-    # What goes wrong
+    # Failures
 
     def _replace(self, worker: Worker) -> None:
         """A process has died: another one takes its place."""

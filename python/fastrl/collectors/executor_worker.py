@@ -77,6 +77,7 @@ class Worker(TaskWorker):
             self._submit(None)
         # There is no other way to know it, before ``kill_workers`` of Python 3.14.
         self.process: BaseProcess = next(iter(self._executor._processes.values()))
+        processes.share_exit_code(self.process)
         report.close()
 
     def submit(self, task: Task) -> None:
@@ -128,7 +129,6 @@ class Worker(TaskWorker):
 
     def death_report(self) -> tuple[str, str]:
         """Of a process that has died: the cause in one line, and its traceback, if it left one."""
-        # Of two concurrent requests for the exit code of a forkserver's child only one is answered: the executor's.
         self._executor.shutdown(wait=True)
         self._listen(0)
         cause = self.hung or processes.exit_cause(self.process.exitcode)

@@ -4,11 +4,12 @@
 
 1. ``vector``, if the environment is a vector environment of the user's own;
 2. ``ray``, if an address of a cluster is given;
-3. ``native``, if the environment is one of fastrl's compiled ones;
-4. ``sequential``, if there is one worker, or an update's worth of steps takes less than `WORTH_SECONDS`, as
-   processes then cost as much time as they save; and if no other process can build the environment, such as one that is
+3. ``sequential``, if no other process can build the environment, such as a function of a notebook;
+4. ``native``, if the environment is one of fastrl's compiled ones;
+5. ``sequential``, if there is one worker, or an update's worth of steps takes less than `WORTH_SECONDS`, as
+   processes then cost as much time as they save; and if no other process finds the environment, such as one that is
    registered in a notebook;
-5. ``executor`` otherwise.
+6. ``executor`` otherwise.
 
 For the last two the environment is stepped for half a second (`fastrl.collectors.probe`). ``sync`` is not chosen: the
 executor was faster even with steps as cheap and even as CartPole's, and its lead grows with their unevenness.
@@ -27,7 +28,7 @@ import numpy as np
 from fastrl.collectors.probe import TOGETHER, Probe, UnbuildableError, probe
 from fastrl.collectors.protocol import Collector, Plan
 from fastrl.collectors.resources import WorkerCount, check_count, check_start_method, cores
-from fastrl.collectors.vector_backends import native_spec
+from fastrl.collectors.vector_backends import compiled_spec, native_spec
 from fastrl.envs.spec import EnvSpec
 
 COLLECTORS = ("sequential", "sync", "executor", "native", "ray", "vector")
@@ -62,6 +63,8 @@ def choose(
         return Choice("vector", f"{plan.env.id} is a vector environment, which this process steps")
     if ray_address is not None:
         return Choice("ray", f"an address of Ray was given, {ray_address}")
+    if plan.env.is_local:
+        return Choice("sequential", f"{plan.env.id} can be built by this process alone")
     # Compiled environments write float32, not images.
     if is_native(plan.env) and plan.obs_rows.dtype == np.float32:
         return Choice("native", f"{plan.env.id} is compiled, threads step it without any processes")
@@ -88,7 +91,7 @@ def choose(
 
 
 def is_native(env: EnvSpec) -> bool:
-    """Tells whether an environment is registered as a single one and as a compiled vector environment."""
+    """True if an environment is registered both as a single one and as a compiled vector environment."""
     known = native_spec(env.id)
     return known is not None and known.entry_point is not None
 
@@ -140,23 +143,44 @@ def make_collector(
         chosen, reason = choose(plan, n_workers=n_workers, ray_address=ray_address, measure=measure)
         if log is not None:
             log(f"collecting with {chosen!r}: {reason}")
-    if chosen not in COLLECTORS:
-        names = ", ".join(map(repr, COLLECTORS))
-        raise ValueError(f"the collector should be {names} or 'auto', got {name!r}")
-    if plan.env.is_vector != (chosen == "vector"):
-        raise ValueError(
-            f"{plan.env.id} makes a vector environment, which the collector 'vector' steps, not {chosen!r}"
-            if plan.env.is_vector
-            else f"the collector 'vector' steps a gymnasium.vector.VectorEnv, {plan.env.id} makes single environments:"
-            " choose another collector"
-        )
-    make = _maker(chosen)
-    known = set(inspect.signature(make).parameters) - {"plan"}
+    check_suits(chosen, plan)
+    make, known = _maker(chosen), options_of(chosen)
     _check_options(chosen, known, shared, special, auto=name == "auto")
     options: dict[str, Any] = {option: value for option, value in shared.items() if option in known}
     if "measure" in known:
         options["measure"] = lambda: measure().memory
     return make(plan, **options, **special)
+
+
+def check_suits(name: str, plan: Plan) -> None:
+    """Refuses a plan that a collector cannot carry out, without starting anything.
+
+    Raises:
+        ValueError: there is no such collector, or it does not step environments of that kind.
+        CollectError: "native", and the environment is not compiled.
+    """
+    if name not in COLLECTORS:
+        names = ", ".join(map(repr, COLLECTORS))
+        raise ValueError(f"the collector should be {names} or 'auto', got {name!r}")
+    if plan.env.is_vector != (name == "vector"):
+        raise ValueError(
+            f"{plan.env.id} makes a vector environment, which the collector 'vector' steps, not {name!r}"
+            if plan.env.is_vector
+            else f"the collector 'vector' steps a gymnasium.vector.VectorEnv, {plan.env.id} makes single environments:"
+            " choose another collector"
+        )
+    if name == "vector" and plan.unit == "episodes":
+        raise ValueError(
+            "a vector environment starts its episodes itself, so that whole episodes cannot be assigned to it: collect"
+            " steps"
+        )
+    if name == "native":
+        compiled_spec(plan)
+    elif name in ("sync", "executor", "ray") and plan.env.is_local:
+        raise ValueError(
+            f"{plan.env.id} can be built by this process alone: choose 'sequential', or give the import path of a"
+            " function at the top of a module, 'my_module:make_env'"
+        )
 
 
 # Import paths of the collectors, each imported when it is first made.
@@ -173,6 +197,11 @@ _MAKERS = {
 def _maker(name: str) -> Callable[..., Collector]:
     module, _, attribute = _MAKERS[name].partition(":")
     return getattr(importlib.import_module(module), attribute)
+
+
+def options_of(name: str) -> set[str]:
+    """Names of the options that a collector has."""
+    return set(inspect.signature(_maker(name)).parameters) - {"plan"}
 
 
 def _check_options(

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from fastrl.collectors.protocol import Collector, Plan
 from fastrl.rollout.fragment import Fragment
+from fastrl.utils.interrupts import interruptible
 from fastrl.utils.timer import Stopwatch
 
 
@@ -72,8 +73,12 @@ class FragmentStream:
     def next(self, watch: Stopwatch) -> list[Fragment]:
         """Returns fragments of ``num_envs`` environments or ``episodes`` episodes, by the plan's unit. With staleness
         allowed, they are the first that are finished, of any environments; without, they are valid until the next
-        call."""
-        with watch("waiting"):
+        call.
+
+        Raises:
+            Interrupted: a second Ctrl-C ends the wait; fragments that were finished for this call are dropped.
+        """
+        with watch("waiting"), interruptible():
             fragments = self._take() if self._max_staleness else self._collector.collect()
         newest = self._collector.version
         for fragment in fragments:

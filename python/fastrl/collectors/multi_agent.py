@@ -13,7 +13,7 @@ from fastrl.rollout.multi_agent import MultiAgentRollout
 from fastrl.utils.timer import Stopwatch
 
 # Chooses the actions of one step: reads rollout.obs[t] and alive[t], writes rollout.actions[t] and log_probs[t],
-# returns the environment's actions, int64 [K * A] or float32 [K * A, n].
+# returns the environment's actions, int64 [K * A] or [K * A, n], or float32 [K * A, n].
 ActInto = Callable[[MultiAgentRollout, int], NDArray[Any]]
 
 
@@ -31,18 +31,18 @@ class MultiAgentEnv(Protocol):
     def single_action_space(self) -> gymnasium.Space: ...
 
     def reset_into(
-        self, obs: NDArray[np.float32], alive: NDArray[np.bool_], *, seed: Any = None, reset_mask: Any = None
+        self, obs: NDArray[Any], alive: NDArray[np.bool_], *, seed: Any = None, reset_mask: Any = None
     ) -> None: ...
 
     def step_into(
         self,
         actions: NDArray[Any],
-        obs: NDArray[np.float32],
+        obs: NDArray[Any],
         rewards: NDArray[np.float32],
         terminations: NDArray[np.bool_],
         truncations: NDArray[np.bool_],
         alive: NDArray[np.bool_],
-        final_obs: NDArray[np.float32] | None = None,
+        final_obs: NDArray[Any] | None = None,
     ) -> None: ...
 
 
@@ -70,7 +70,7 @@ class MultiAgentCollector:
         self.act = act
         self.seeds = list(seeds)
         # The first row of the next rollout; None before the first reset.
-        self._obs: NDArray[np.float32] | None = None
+        self._obs: NDArray[Any] | None = None
         self._alive: NDArray[np.bool_] | None = None
 
     def collect(self, rollout: MultiAgentRollout, watch: Stopwatch) -> None:

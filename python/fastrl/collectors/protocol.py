@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self
 
 import numpy as np
 from gymnasium.spaces import Space
@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from fastrl.envs.rows import ActionRows, ObsRows
 from fastrl.networks.action_space import Actions
+from fastrl.networks.compiled_actor import Actor, ValuingActor, moved
 from fastrl.rollout.fragment import Fragment
 
 if TYPE_CHECKING:
     from fastrl.envs.spec import EnvSpec
-    from fastrl.networks.compiled_actor import Actor
 
 Unit = Literal["steps", "episodes"]
 
@@ -52,8 +52,10 @@ class Plan:
             ``action_masks()``, or by ``info["action_mask"]``: bool [n] for discrete actions; for multi-discrete ones
             the choices of all numbers side by side, bool [sum of nvec].
         episode_info: keys of infos whose numbers at the end of each episode go to ``Fragment.episode_info``.
+        actor_device: where actors of the learner's own process compute, if PyTorch computes them; workers' on the CPU.
         obs_rows: storage of observations.
         actions: as actors draw them.
+        reward_dtype: of the rewards in fragments, of all plans of a class.
 
     Raises:
         ValueError: a size below 1, masks of actions that are no choices, or spaces that cannot be collected from; the
@@ -72,10 +74,23 @@ class Plan:
     squash: bool = False
     action_masks: bool = False
     episode_info: tuple[str, ...] = ()
+    actor_device: str = "cpu"
     obs_rows: ObsRows = field(init=False, repr=False, compare=False)
     actions: Actions = field(init=False, repr=False, compare=False)
+    reward_dtype: ClassVar[type[np.floating]] = np.float32
 
     def __post_init__(self) -> None:
+        self._check_numbers()
+        flat_space = ActionRows(self.action_space).flat_space
+        self._derive(
+            env=self.env.as_rows(),
+            action_space=flat_space,
+            obs_rows=ObsRows(self.obs_space),
+            actions=Actions(flat_space, self.squash),
+        )
+        self._check_masks()
+
+    def _check_numbers(self) -> None:
         for name in ("num_envs", "num_steps", *(("episodes",) if self.unit == "episodes" else ())):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} should be at least 1, got {getattr(self, name)}")
@@ -83,20 +98,21 @@ class Plan:
             raise ValueError(f"unit should be 'steps' or 'episodes', got {self.unit!r}")
         if not 0 <= self.seed < 2**63:
             raise ValueError(f"seed should be from 0 to 2**63 - 1, got {self.seed}")
-        flat_space = ActionRows(self.action_space).flat_space
-        derived = {
-            "env": self.env.as_rows(),
-            "action_space": flat_space,
-            "obs_rows": ObsRows(self.obs_space),
-            "actions": Actions(flat_space, self.squash),
-        }
-        for name, value in derived.items():
+
+    def _derive(self, **values: Any) -> None:
+        for name, value in values.items():
             # The constructor of a frozen dataclass sets attributes in this way.
             object.__setattr__(self, name, value)
+
+    def _check_masks(self) -> None:
         if self.action_masks and self.actions.is_box:
             raise ValueError(
                 f"action_masks are for discrete actions, the environment's are {self.action_space}"
             )
+
+    def make_local_actor(self) -> Actor:
+        """Makes an actor for the learner's own process, on `actor_device`."""
+        return moved(self.make_actor(), self.actor_device)
 
     @property
     def num_masked(self) -> int:
@@ -112,6 +128,11 @@ class Plan:
     def state_size(self) -> int:
         """Length of the actor's state in each environment; 0 without memory."""
         return self.make_actor().state_size
+
+    @functools.cached_property
+    def has_values(self) -> bool:
+        """The actor gives values of observations, which fragments keep."""
+        return isinstance(self.make_actor(), ValuingActor)
 
     def zero_states(self, rows: int) -> NDArray[np.float32] | None:
         """States of the actor at the start of episodes, float32 [rows, state_size]; None without memory."""
@@ -226,11 +247,16 @@ class Collector(Protocol):
 
     def take(self, timeout: float | None = None) -> Fragment | None:
         """Returns the next finished fragment while workers continue, each fragment by the newest weights at its start.
-        The caller owns its arrays. None if there is none within ``timeout`` seconds.
+        The caller owns its arrays. None if there is none within ``timeout`` seconds, or `limit` allows no more.
 
         Raises:
             CollectError: the same task failed too often.
         """
+        ...
+
+    def limit(self, end: int) -> None:
+        """Makes `take` start no episode with this number or a higher one, with unit "episodes". It may be called again
+        with a higher number; by default there is no limit."""
         ...
 
     def report(self) -> Report: ...

@@ -168,8 +168,8 @@ class RayCollector(TaskScheduler[_Worker]):
 
     @property
     def pids(self) -> list[int | None]:
-        """Process ids of the workers, on their machines; None for one that has not started."""
-        return [worker.pid for worker in self._workers]
+        """Process ids of the workers, on their machines; None for one that has not built its environment yet."""
+        return [worker.pid if worker.ready else None for worker in self._workers]
 
     def _store(self) -> int:
         """Bytes for Ray's objects: pending fragments and weights, as far as there is memory."""
@@ -223,7 +223,7 @@ class RayCollector(TaskScheduler[_Worker]):
         ref = worker.actor.begin.remote(worker.life, worker.numbers, self._running_episodes(worker))
         return _Call("begin", ref)
 
-    # What comes back
+    # Replies of workers
 
     def _wait(self, timeout: float) -> None:
         # A worker's replies are taken in the order of its calls, so that an error belongs to the oldest one.
@@ -275,7 +275,7 @@ class RayCollector(TaskScheduler[_Worker]):
             self._begin(worker)
         self._worker_started(worker, answer, self._failures.elapsed())
 
-    # What goes wrong
+    # Failures
 
     def _restarted(self, worker: _Worker, cause: str, trace: str) -> None:
         """Handles the death of a worker, which Ray restarts: its calls are repeated."""

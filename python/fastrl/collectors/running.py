@@ -2,7 +2,8 @@
 
 A running episode is its environment's index, its number and its actions so far. An environment that is reset with the
 episode's seed and steps the same actions reaches the same state, if it is deterministic; the last observation is
-compared to check.
+compared to check. Where an episode continues the one before, as the lives of a game do (see
+`fastrl.envs.contract.CONTINUES`), the actions are those since the game was reset.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastrl.collectors.protocol import Plan
+from fastrl.envs import contract
 from fastrl.rollout.fragment import Fragment
 
 # Actions of longer episodes are not kept, to bound memory, checkpoints and the time of a resume.
@@ -27,14 +29,16 @@ class RunningEpisode(NamedTuple):
     """The steps of a running episode so far.
 
     Attributes:
-        actions: as they were drawn, in `action_dtype`.
+        actions: as they were drawn, in `action_dtype`; with those of earlier ``lives``.
         obs: the last observation's row [D]; empty if the episode has not been reset yet.
         state: the actor's memory after these steps, float32 [state_size]; empty without memory, or without ``obs``.
+        lives: number of episodes before this one that it continues.
     """
 
     actions: bytes = b""
     obs: bytes = b""
     state: bytes = b""
+    lives: int = 0
 
 
 def action_dtype(plan: Plan) -> np.dtype[Any]:
@@ -91,7 +95,9 @@ class RunningEpisodes:
         self._rows = {env_index: row for row, env_index in enumerate(self._env_indices)}
         rows = len(self._env_indices)
         self._numbers = [0] * rows
+        # Of each row, actions that are needed to replay its episode, and earlier lives among them.
         self._lengths = np.zeros(rows, np.int64)
+        self._lives = np.zeros(rows, np.int64)
         # True once the row's episode has been reset and has an observation.
         self._started = np.zeros(rows, np.bool_)
         self._obs = np.zeros((rows, plan.obs_dim), plan.obs_rows.dtype)
@@ -110,8 +116,13 @@ class RunningEpisodes:
         ended = fragment.terminations | fragment.truncations
         with self._lock:
             self._lengths[list(restarted)] = 0
-            since = ended[::-1].argmax(0)
-            self._lengths = np.where(ended.any(0), since, self._lengths + len(ended))
+            self._lives[list(restarted)] = 0
+            self._lengths += len(ended)
+            if contract.CONTINUES in fragment.episode_info:
+                self._find_games(fragment, ended)
+            else:
+                since = ended[::-1].argmax(0)
+                self._lengths = np.where(ended.any(0), since, self._lengths)
             self._started[:] = True
             self._obs[...] = fragment.obs[-1]
             if fragment.next_states is not None:
@@ -124,10 +135,26 @@ class RunningEpisodes:
             while self._blocks and self._steps - len(self._blocks[0]) >= longest:
                 self._steps -= len(self._blocks.popleft())
 
+    def _find_games(self, fragment: Fragment, ended: NDArray[np.bool_]) -> None:
+        """Finds, in rows with ended episodes, where the running game was reset."""
+        continued: dict[int, list[bool]] = {}
+        flags = fragment.episode_info[contract.CONTINUES] == 1
+        for (env_index, _), flag in zip(fragment.episodes.tolist(), flags.tolist(), strict=True):
+            continued.setdefault(self._rows[env_index], []).append(flag)
+        for row in np.flatnonzero(ended.any(0)).tolist():
+            for t in np.flatnonzero(ended[:, row])[::-1].tolist():
+                # Episodes that were truncated as a worker died are not among those of the fragment.
+                if not fragment.terminations[t, row] or not continued[row].pop():
+                    self._lengths[row] = len(ended) - 1 - t
+                    self._lives[row] = 0
+                    break
+            self._lives[row] += ended[max(len(ended) - self._lengths[row], 0) :, row].sum()
+
     def forget(self) -> None:
         """Drops all actions: the episodes will be restarted."""
         with self._lock:
             self._lengths[:] = 0
+            self._lives[:] = 0
             self._started[:] = False
             self._blocks.clear()
             self._steps = 0
@@ -144,10 +171,12 @@ class RunningEpisodes:
                     actions_taken = (
                         actions[len(actions) - length :, row].tobytes() if actions is not None else b""
                     )
-                    last = (
-                        (self._obs[row].tobytes(), self._states[row].tobytes()) if self._started[row] else ()
+                    obs, state = (
+                        (self._obs[row].tobytes(), self._states[row].tobytes())
+                        if self._started[row]
+                        else (b"", b"")
                     )
-                    running[env_index] = RunningEpisode(actions_taken, *last)
+                    running[env_index] = RunningEpisode(actions_taken, obs, state, int(self._lives[row]))
             return dict(zip(self._env_indices, self._numbers, strict=True)), running
 
     def load(self, numbers: Sequence[int], running: Mapping[int, RunningEpisode]) -> list[RunningEpisode]:
@@ -157,12 +186,15 @@ class RunningEpisodes:
             ValueError: one does not fit the plan.
         """
         episodes = [running.get(env_index, RunningEpisode()) for env_index in self._env_indices]
-        for each in episodes:
+        for each, number in zip(episodes, numbers, strict=True):
             check_running(self._plan, each)
+            if not 0 <= each.lives <= number:
+                raise ValueError(f"episode {number} of the state continues {each.lives} episodes")
         actions_taken = [actions_of(self._plan, each) for each in episodes]
         with self._lock:
             self._numbers[:] = numbers
             self._lengths[:] = [len(actions) for actions in actions_taken]
+            self._lives[:] = [each.lives for each in episodes]
             self._started[:] = [bool(each.obs) for each in episodes]
             block = np.zeros(
                 (self._lengths.max(initial=0), len(actions_taken), *self._plan.actions.shape),

@@ -23,6 +23,7 @@ def packed(state: Mapping[str, Any]) -> dict[str, Any]:
             "action_bytes": _int64(len(each.actions) for each in episodes),
             "obs_bytes": _int64(len(each.obs) for each in episodes),
             "state_bytes": _int64(len(each.state) for each in episodes),
+            "lives": _int64(each.lives for each in episodes),
             "actions": b"".join(each.actions for each in episodes),
             "obs": b"".join(each.obs for each in episodes),
             "states": b"".join(each.state for each in episodes),
@@ -38,10 +39,12 @@ def unpacked(saved: Mapping[str, Any]) -> dict[str, Any]:
     """
     kept, running = saved["running"], {}
     left = [memoryview(kept[name]) for name in ("actions", "obs", "states")]
-    sizes = (_ints(kept[name]) for name in ("env_indices", "action_bytes", "obs_bytes", "state_bytes"))
-    for env_index, *lengths in zip(*sizes, strict=True):
-        parts = zip(left, lengths, strict=True)
-        running[env_index] = RunningEpisode(*(bytes(each[:length]) for each, length in parts))
+    columns = (
+        _ints(kept[name]) for name in ("env_indices", "lives", "action_bytes", "obs_bytes", "state_bytes")
+    )
+    for env_index, lives, *lengths in zip(*columns, strict=True):
+        actions, obs, state = (bytes(each[:length]) for each, length in zip(left, lengths, strict=True))
+        running[env_index] = RunningEpisode(actions, obs, state, lives)
         left = [each[length:] for each, length in zip(left, lengths, strict=True)]
     numbers = dict(zip(_ints(saved["env_indices"]), _ints(saved["numbers"]), strict=True))
     return {"version": saved["version"], "numbers": numbers, "running": running}

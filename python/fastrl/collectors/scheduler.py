@@ -137,6 +137,8 @@ class TaskScheduler(ABC, Generic[W]):
         # Episodes to run: those that failed, and from the next number up to the end of the update.
         self._again: list[int] = []
         self._next = self._end = 0
+        # No episode from this number on is started by `take`.
+        self._stop_at: float = math.inf
         self._episode_seconds = math.inf
         self._mode: Literal["", "collect", "take"] = ""
         # Fragments that are assigned to workers.
@@ -192,7 +194,7 @@ class TaskScheduler(ABC, Generic[W]):
     def close(self) -> None:
         """Ends workers. May be called again, and before all of them are made."""
 
-    # What the learner calls
+    # The learner's calls
 
     def publish(self, weights: Any) -> int:
         """See `fastrl.collectors.protocol.Collector`.
@@ -235,12 +237,24 @@ class TaskScheduler(ABC, Generic[W]):
             self._receive(0.0)
             self._schedule()
             while not self._ready:
+                if not self._running and self._remaining() < 1:
+                    return None
                 left = until - time.monotonic()
                 if left < 0:
                     return None
                 self._receive(min(left, POLL_INTERVAL_S))
                 self._schedule()
             return self._ready.popleft()
+
+    def limit(self, end: int) -> None:
+        """See `fastrl.collectors.protocol.Collector`."""
+        self._stop_at = end
+
+    def _remaining(self) -> float:
+        """Tasks that `limit` allows `take` to schedule."""
+        if not self._whole:
+            return math.inf
+        return len(self._again) + self._stop_at - self._next
 
     def _use(self, mode: Literal["collect", "take"]) -> None:
         if not self._workers:
@@ -308,7 +322,7 @@ class TaskScheduler(ABC, Generic[W]):
     # Scheduling
 
     def _schedule(self) -> None:
-        """Gives tasks to workers: to each one, before any has two, and who waited longest comes first."""
+        """Gives tasks to workers: to each one, before any has two, and the one that waited longest comes first."""
         workers = sorted(self._workers, key=lambda worker: worker.turn)
         for depth in range(1, self._depth + 1):
             if self._left() < 1:
@@ -324,7 +338,8 @@ class TaskScheduler(ABC, Generic[W]):
     def _left(self) -> int:
         """Fragments that may be scheduled now."""
         if self._mode == "take":
-            return self._max_pending - self._running - len(self._ready)
+            pending = self._running + len(self._ready)
+            return int(min(self._max_pending - pending, self._remaining()))
         if self._whole:
             return len(self._again) + self._end - self._next
         return sum(worker.due for worker in self._workers)
@@ -344,8 +359,9 @@ class TaskScheduler(ABC, Generic[W]):
     def _numbers(self, most: int, depth: int) -> tuple[int, ...] | None:
         """Episodes for a task: one that failed by itself, of others as many as fit into the time of a task."""
         left, workers = self._left(), len(self._workers)
-        # The last ones of an update are left to who is free first.
-        if depth > 1 and self._mode == "collect" and left <= workers:
+        # The last ones are left to the workers that are free first.
+        last = left if self._mode == "collect" else self._remaining()
+        if depth > 1 and last <= workers:
             return None
         if self._again:
             return (heapq.heappop(self._again),)
@@ -354,10 +370,10 @@ class TaskScheduler(ABC, Generic[W]):
         self._next += count
         return tuple(range(self._next - count, self._next))
 
-    # What comes back
+    # Replies of workers
 
     def _receive(self, timeout: float) -> None:
-        """Takes in what is done, or waits for it. Only then is it known who still owes an answer."""
+        """Takes in what workers have done, or waits for it: the scheduler then knows which replies are missing."""
         self._wait(timeout)
         now = time.monotonic()
         for worker in self._workers:
@@ -427,7 +443,7 @@ class TaskScheduler(ABC, Generic[W]):
             self._diverged += len(restarted)
         self._ready.append(fragment)
 
-    # What goes wrong
+    # Failures
 
     def _worker_replaced(
         self, worker: W, given: Sequence[tuple[int, ...] | None], cause: str, trace: str

@@ -1,5 +1,7 @@
 """Collects in the learner's process: one environment after the other, nothing beside it."""
 
+import dataclasses
+import math
 import traceback
 from types import TracebackType
 from typing import Any, Self
@@ -27,10 +29,12 @@ class SequentialCollector:
     def __init__(self, plan: Plan, *, max_failures: int = 3) -> None:
         self.plan = plan
         self.version = 0
-        self._runner = EnvRunner(plan, range(plan.num_envs) if plan.unit == "steps" else ())
+        local = dataclasses.replace(plan, make_actor=plan.make_local_actor)
+        self._runner = EnvRunner(local, range(plan.num_envs) if plan.unit == "steps" else ())
         self._running = RunningEpisodes(plan, self._runner.env_indices.tolist())
         self._published = False
         self._next = self._diverged = 0
+        self._end = math.inf
         self._steps = self._episodes = 0
         self._failures = Failures(max_failures)
         self._cold_start = 0.0
@@ -44,8 +48,11 @@ class SequentialCollector:
     def collect(self) -> list[Fragment]:
         return [self._collect() for _ in range(self.plan.episodes if self.plan.unit == "episodes" else 1)]
 
-    def take(self, timeout: float | None = None) -> Fragment:
-        return self._collect()
+    def take(self, timeout: float | None = None) -> Fragment | None:
+        return self._collect() if self._next < self._end else None
+
+    def limit(self, end: int) -> None:
+        self._end = end
 
     def _collect(self) -> Fragment:
         runner = self._runner

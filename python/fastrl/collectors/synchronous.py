@@ -3,6 +3,7 @@ vector environment of the user's own."""
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
@@ -77,6 +78,8 @@ class LockstepCollector:
         self._running = RunningEpisodes(plan, () if self._whole else range(plan.num_envs))
         self._replays, self._numbers = replays, [0] * plan.num_envs
         self._next = 0
+        # No episode from this number on is started by `take`; notified where it changes.
+        self._stop_at: float = math.inf
         self._steps = self._episodes = 0
         self._seconds = dict.fromkeys(PARTS, 0.0)
         self._arrays: list[Arrays] = []
@@ -122,15 +125,24 @@ class LockstepCollector:
 
     def take(self, timeout: float | None = None) -> Fragment | None:
         if self._background is None:
-            self._background = _Background(self._collect_ahead, self._max_pending)
+            self._background = _Background(self._collect_ahead, self._max_pending, self._is_allowed)
         return self._background.take(timeout)
+
+    def limit(self, end: int) -> None:
+        self._stop_at = end
+        if self._background is not None:
+            self._background.limit_changed()
+
+    def _is_allowed(self) -> bool:
+        """True unless `limit` ends what `take` collects."""
+        return not self._whole or self._next < self._stop_at
 
     def _collect_ahead(self, background: _Background) -> None:
         """Collects in the background for `take`."""
         batch = min(self.plan.episodes, self._max_pending)
         while background.await_room(batch if self._whole else 1):
             if self._whole:
-                self._collect_episodes(background.give, batch)
+                self._collect_episodes(background.give, int(min(batch, self._stop_at - self._next)))
             else:
                 for fragment in self._collect_steps(arrays_for(self.plan, self.plan.num_envs)):
                     background.give(fragment)
@@ -238,8 +250,15 @@ class LockstepCollector:
 class _Background:
     """A thread that collects, at most so many fragments before `take`."""
 
-    def __init__(self, collect_ahead: Callable[[_Background], None], max_pending: int) -> None:
-        self._max_pending = max_pending
+    def __init__(
+        self,
+        collect_ahead: Callable[[_Background], None],
+        max_pending: int,
+        is_allowed: Callable[[], bool],
+    ) -> None:
+        self._max_pending, self._is_allowed = max_pending, is_allowed
+        # The thread waits, as nothing more is allowed to be collected.
+        self._is_over = False
         self._ready: deque[Fragment] = deque()
         self._changed = threading.Condition()
         self._problem: BaseException | None = None
@@ -258,10 +277,21 @@ class _Background:
                 self._changed.notify_all()
 
     def await_room(self, fragments: int) -> bool:
-        """Waits until there is room for more fragments; false once it is closed."""
+        """Waits until there is room for more fragments and they are allowed; false once it is closed."""
         with self._changed:
-            self._changed.wait_for(lambda: self._ends or len(self._ready) + fragments <= self._max_pending)
+            self._is_over = not self._is_allowed()
+            self._changed.notify_all()
+            self._changed.wait_for(
+                lambda: (
+                    self._ends or (self._is_allowed() and len(self._ready) + fragments <= self._max_pending)
+                )
+            )
+            self._is_over = False
             return not self._ends
+
+    def limit_changed(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
 
     def give(self, fragment: Fragment) -> None:
         with self._changed:
@@ -270,7 +300,12 @@ class _Background:
 
     def take(self, timeout: float | None) -> Fragment | None:
         with self._changed:
-            self._changed.wait_for(lambda: self._ready or self._problem is not None, timeout)
+            self._changed.wait_for(
+                lambda: (
+                    self._ready or self._problem is not None or (self._is_over and not self._is_allowed())
+                ),
+                timeout,
+            )
             if self._ready:
                 self._changed.notify_all()
                 return self._ready.popleft()
@@ -321,7 +356,7 @@ def sync_collector(
             raise CollectError(
                 f"worker {first.worker}: {first.cause}\n\n{first.traceback}".rstrip(), first.traceback
             ) from None
-        return VectorEnvRunner(plan, backend, plan.make_actor(), failures)
+        return VectorEnvRunner(plan, backend, plan.make_local_actor(), failures)
 
     return LockstepCollector("sync", plan, make_runner, max_failures=max_failures, max_pending=max_pending)
 
@@ -362,7 +397,7 @@ def native_collector(
     def make_runner(failures: Failures) -> Runner:
         if asynchronous is not None:
             return AsyncEnvRunner(plan, AsyncBackend(plan, threads), asynchronous)
-        actor = plan.make_actor()
+        actor = plan.make_local_actor()
         if isinstance(actor, MlpActor | EpsilonGreedyActor):
             actor = actor.with_threads(threads)
         return VectorEnvRunner(plan, NativeBackend(plan, threads, env), actor, failures)
@@ -375,25 +410,20 @@ def vector_collector(plan: Plan, *, max_pending: int | None = None) -> LockstepC
 
     The vector environment is seeded at its first reset and starts later episodes itself, in any autoreset mode. In mode
     "next_step" a step that only starts an episode is left out, so that some fragments have fewer than T steps. The
-    fragments are not those of other collectors, and a collector that resumes starts all episodes anew, with a seed that
+    fragments are not those of other collectors, and a collector that resumes restarts all episodes, with a seed that
     was not used before.
 
     Args:
+        plan: with unit "steps".
         max_pending: see `LockstepCollector`.
 
     Raises:
-        CollectError: the environment cannot be built, has other spaces than the plan, or does not tell its autoreset
+        CollectError: the environment cannot be built, has other spaces than the plan, or does not state its autoreset
             mode.
-        ValueError: whole episodes are asked for.
     """
-    if plan.unit == "episodes":
-        raise ValueError(
-            "a vector environment starts its episodes itself, so that whole episodes cannot be assigned to it: collect"
-            " steps"
-        )
 
     def make_runner(failures: Failures) -> Runner:
-        return VectorEnvRunner(plan, VectorEnvBackend(plan), plan.make_actor(), failures)
+        return VectorEnvRunner(plan, VectorEnvBackend(plan), plan.make_local_actor(), failures)
 
     return LockstepCollector(
         "vector", plan, make_runner, max_failures=1, max_pending=max_pending, replays=False

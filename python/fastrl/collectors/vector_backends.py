@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any, Literal, Protocol
+from abc import ABC, abstractmethod
+from typing import Any, Literal
 
 import gymnasium
 import numpy as np
@@ -20,7 +21,7 @@ from fastrl.envs.vector import NativeVectorEnv
 __all__ = ["NO_RESET", "NativeBackend", "ProcessBackend", "VectorBackend", "native_vector_env"]
 
 
-class VectorBackend(Protocol):
+class VectorBackend(ABC):
     """R environments that are stepped together.
 
     Attributes:
@@ -30,21 +31,23 @@ class VectorBackend(Protocol):
             ``episode_info``.
         ignored: bool [R], rows whose last step only started an episode, as in the autoreset mode "next_step"; None: no
             step does.
+        num_workers: processes that step environments; 0: this one alone does.
     """
 
-    ignored: NDArray[np.bool_] | None
+    ignored: NDArray[np.bool_] | None = None
     next_seeds: NDArray[np.int64]
     ended_info: NDArray[np.float64]
-    num_workers: int
+    num_workers = 0
 
+    @abstractmethod
     def reset(self, obs: NDArray[Any], mask: NDArray[np.bool_]) -> None:
         """Starts episodes in the rows of a mask, bool [R], and writes these rows of ``obs`` [R, D].
 
         Raises:
             WorkerError: workers have died; call `restart`, then reset these rows again.
         """
-        ...
 
+    @abstractmethod
     def step(
         self,
         actions: NDArray[Any],
@@ -61,11 +64,10 @@ class VectorBackend(Protocol):
         Raises:
             WorkerError: workers have died; the other rows have stepped.
         """
-        ...
 
+    @abstractmethod
     def action_masks(self, out: NDArray[np.bool_]) -> None:
         """Writes the allowed actions of every row, bool [R, M]. Only for plans with masks."""
-        ...
 
     def restart(self) -> None:
         """Starts dead workers again.
@@ -73,23 +75,23 @@ class VectorBackend(Protocol):
         Raises:
             WorkerError: one has died again.
         """
-        ...
+        return
 
     def seconds(self) -> tuple[float, float]:
         """Seconds that workers have spent in environments and waiting, summed over workers."""
-        ...
+        return 0.0, 0.0
 
     def memory(self) -> tuple[float, ...]:
         """MiB of each worker."""
-        ...
+        return ()
 
-    def close(self) -> None: ...
+    @abstractmethod
+    def close(self) -> None:
+        """Closes the environments that it has built."""
 
 
-class ProcessBackend:
+class ProcessBackend(VectorBackend):
     """Environments in worker processes. The end of an episode needs no extra barrier: workers have the next seed."""
-
-    ignored: NDArray[np.bool_] | None = None
 
     def __init__(
         self,
@@ -154,7 +156,7 @@ class ProcessBackend:
         self._env.close()
 
 
-class NativeBackend:
+class NativeBackend(VectorBackend):
     """A compiled vector environment, stepped in threads of its own.
 
     Args:
@@ -166,9 +168,6 @@ class NativeBackend:
             plan asks for them.
         ValueError: ``env`` has another number of environments than there are rows, or resets them by itself.
     """
-
-    num_workers = 0
-    ignored: NDArray[np.bool_] | None = None
 
     def __init__(self, plan: Plan, num_threads: int, env: NativeVectorEnv | None = None) -> None:
         num_rows = plan.num_envs
@@ -236,15 +235,6 @@ class NativeBackend:
         """Writes the present observations: the environment's owner may have changed it since its last step."""
         self._env.observe_into(obs)
 
-    def restart(self) -> None:
-        pass
-
-    def seconds(self) -> tuple[float, float]:
-        return 0.0, 0.0
-
-    def memory(self) -> tuple[float, ...]:
-        return ()
-
     def close(self) -> None:
         if self._owned:
             self._env.close()
@@ -256,22 +246,31 @@ def native_vector_env(plan: Plan, num_threads: int) -> NativeVectorEnv:
     Raises:
         CollectError: the id has none.
     """
-    refused = CollectError(
-        f"collecting natively takes an environment that is compiled, such as fastrl/Cage2-v0, and {plan.env.id} is"
-        " none: choose 'sync' or 'executor'"
-    )
+    known = compiled_spec(plan)
+    build: Any = _vector_type(known)
+    options = {"autoreset_mode": AutoresetMode.DISABLED, **known.kwargs, **plan.env.options}
+    env: NativeVectorEnv = build(plan.num_envs, **{**options, "num_threads": num_threads})
+    return env
+
+
+def compiled_spec(plan: Plan) -> registration.EnvSpec:
+    """The registration of a plan's compiled vector environment.
+
+    Raises:
+        CollectError: there is none.
+    """
     known = native_spec(plan.env.id)
     if known is None:
-        raise refused
+        raise CollectError(
+            f"collecting natively takes an environment that is compiled, such as fastrl/Cage2-v0, and {plan.env.id} is"
+            " none: choose 'sync' or 'executor'"
+        )
     if plan.obs_rows.dtype != np.float32:
         raise CollectError(
             f"{plan.env.id}: compiled environments write float32, its observations are images: choose 'sync' or"
             " 'executor'"
         )
-    build: Any = _vector_type(known)
-    options = {"autoreset_mode": AutoresetMode.DISABLED, **known.kwargs, **plan.env.options}
-    env: NativeVectorEnv = build(plan.num_envs, **{**options, "num_threads": num_threads})
-    return env
+    return known
 
 
 def expect_masks(plan: Plan, env: NativeVectorEnv) -> None:

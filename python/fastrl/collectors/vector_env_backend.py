@@ -2,53 +2,63 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-from gymnasium.vector import AutoresetMode
+from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
 from fastrl.collectors.failures import last_line, own_traceback
 from fastrl.collectors.protocol import CollectError, Plan, expect_spaces
+from fastrl.collectors.vector_backends import VectorBackend
 from fastrl.envs import contract
 from fastrl.envs.contract import ContractError, describe
 from fastrl.envs.rows import ActionRows, ObsRows, RowError
 from fastrl.envs.vector import as_autoreset_mode
 
+# Environments that a backend steps. One that Python was given exists once: a second backend would reset it in between.
+_in_use: weakref.WeakSet[VectorEnv[Any, Any, Any]] = weakref.WeakSet()
 
-class VectorEnvBackend:
-    """See `fastrl.collectors.vector_backends.VectorBackend`.
 
-    The first reset gets a seed, an int, as all vector environments take one; from then on the environment starts its
-    episodes itself, with its own random generators. So episodes have no seeds by which they could be replayed.
+class VectorEnvBackend(VectorBackend):
+    """A user's own vector environment, in any autoreset mode.
+
+    A reset starts all episodes and gets a seed, an int, as all vector environments take one; from then on the
+    environment starts its episodes itself, with its own random generators. So episodes have no seeds by which they
+    could be replayed.
 
     In the autoreset mode "next_step" a step after the end of an episode starts the next one and ignores the action; it
     is no step of the agent.
 
     Attributes:
+        env: the environment.
         ignored: bool [R], rows whose last step was of that kind; None in other modes.
 
     Raises:
-        CollectError: the environment cannot be built, or has other spaces than the plan.
+        CollectError: the environment cannot be built, is in use, or has other spaces than the plan.
     """
-
-    num_workers = 0
 
     def __init__(self, plan: Plan) -> None:
         rows, name = plan.num_envs, plan.env.id
         self._name, self._spec = name, plan.env
-        self._env = self._run(lambda: plan.env.make_vector(rows))
+        self.env = self._run(lambda: plan.env.make_vector(rows))
+        if self.env in _in_use:
+            raise CollectError(
+                f"{name}: this environment is in use, and there is one of it: evaluations and films during a run need"
+                " another; give a function that makes vector environments"
+            )
+        _in_use.add(self.env)
         self._plan, self._obs_rows = plan, plan.obs_rows
         try:
-            obs_space, action_space = self._env.single_observation_space, self._env.single_action_space
+            obs_space, action_space = self.env.single_observation_space, self.env.single_action_space
             self._action_rows = ActionRows(action_space)
             expect_spaces(plan, ObsRows(obs_space).row_space, self._action_rows.flat_space)
-            self._mode = _autoreset_mode(name, self._env)
+            self._mode = _autoreset_mode(name, self.env)
         except BaseException:
             self.close()
             raise
-        self._started = False
         self.next_seeds = np.zeros(rows, np.int64)
         self.ended_info = np.full((rows, len(plan.episode_info)), np.nan)
         self._reset_info = np.full_like(self.ended_info, np.nan)
@@ -72,11 +82,11 @@ class VectorEnvBackend:
             raise CollectError(f"{self._name}: {cause}", trace) from error
 
     def reset(self, obs: NDArray[Any], mask: NDArray[np.bool_]) -> None:
-        assert mask.all() and not self._started, "later episodes are started by the environment"
+        assert mask.all(), "later episodes are started by the environment"
         # One number of all rows' seeds: another one whenever a run resumes after an episode has ended.
         seed = int(np.bitwise_xor.reduce(self.next_seeds))
         self._run(lambda: self._reset(obs, mask, seed, None))
-        self._started = True
+        self._ended[:] = False
 
     def _reset(
         self,
@@ -85,7 +95,7 @@ class VectorEnvBackend:
         seed: int | None,
         options: dict[str, Any] | None,
     ) -> None:
-        result: Any = self._env.reset(seed=seed, options=options)
+        result: Any = self.env.reset(seed=seed, options=options)
         if not (isinstance(result, tuple) and len(result) == 2):
             raise ContractError(f"{self._name}: reset() should return (obs, infos), got {describe(result)}")
         found, infos = result
@@ -119,7 +129,7 @@ class VectorEnvBackend:
         truncations: NDArray[np.bool_],
         final_obs: NDArray[Any],
     ) -> None:
-        result: Any = self._env.step(self._action_rows.to_env(actions))
+        result: Any = self.env.step(self._action_rows.to_env(actions))
         if not (isinstance(result, tuple) and len(result) == 5):
             raise ContractError(
                 f"{self._name}: step() should return (obs, rewards, terminations, truncations, infos), got"
@@ -212,7 +222,7 @@ class VectorEnvBackend:
             self._reset_info[reset, column] = values[reset]
         if not (self._plan.action_masks and acting.any()):
             return
-        method: Any = getattr(self._env, "action_masks", None)
+        method: Any = getattr(self.env, "action_masks", None)
         given = infos.get("action_mask") if method is None else method()
         present = np.asarray(infos.get("_action_mask", acting)) if method is None else acting
         if given is None or not present[acting].all():
@@ -251,17 +261,9 @@ class VectorEnvBackend:
     def action_masks(self, out: NDArray[np.bool_]) -> None:
         out[...] = self._masks
 
-    def restart(self) -> None:
-        pass
-
-    def seconds(self) -> tuple[float, float]:
-        return 0.0, 0.0
-
-    def memory(self) -> tuple[float, ...]:
-        return ()
-
     def close(self) -> None:
-        self._spec.close_vector(self._env)
+        _in_use.discard(self.env)
+        self._spec.close_vector(self.env)
 
 
 def _autoreset_mode(name: str, env: Any) -> AutoresetMode:
@@ -270,7 +272,7 @@ def _autoreset_mode(name: str, env: Any) -> AutoresetMode:
         mode = getattr(env, "autoreset_mode", None)
     if mode is None:
         raise CollectError(
-            f"{name}: the metadata of a vector environment should tell its autoreset_mode, as of"
+            f"{name}: the metadata of a vector environment should state its autoreset_mode, as of"
             " gymnasium.vector.AutoresetMode: add it to its class"
         )
     try:

@@ -23,7 +23,7 @@ from fastrl.collectors.protocol import CollectError, Plan
 from fastrl.collectors.running import RunningEpisode, actions_of, reached, state_of
 from fastrl.collectors.vector_backends import NO_RESET, NativeBackend, VectorBackend
 from fastrl.envs.process_pool import WorkerError
-from fastrl.networks.compiled_actor import Actor
+from fastrl.networks.compiled_actor import Actor, values_of
 from fastrl.rollout.fragment import first_steps
 from fastrl.utils.seeding import NO_ENV, act_streams, env_seeds
 
@@ -152,6 +152,8 @@ class VectorEnvRunner:
         step = allocate_steps(self.plan, 1, len(episodes))
         actions, rewards, final_obs = step["actions"][0], step["rewards"][0], step["final_obs"][0]
         terminations, truncations = step["terminations"][0], step["truncations"][0]
+        lives = np.array([each.lives for each in episodes])
+        self.numbers -= lives
         failed, dead = np.zeros((2, len(episodes)), np.bool_)
         for t in range(lengths.max() + 1):
             if self.stopped:
@@ -170,9 +172,17 @@ class VectorEnvRunner:
             except WorkerError as error:
                 dead |= self._handle_deaths(error)
             self.seconds["environment"] += perf_counter() - start
-            failed |= dead | going & (terminations | truncations)
+            ended = going & (terminations | truncations)
+            again = ended & (lives > 0)
+            failed |= dead | ended & ~again
             self._steps[going] += 1
             self._returns[going] += rewards[going]
+            if again.any():
+                lives -= again
+                self.numbers += again
+                self._prepare_episodes(again)
+        self.numbers += lives
+        failed |= lives > 0
         failed |= [not reached(each, obs) for each, obs in zip(episodes, self._last, strict=True)]
         self.restarted = np.flatnonzero(failed).tolist()
         self.diverged = int(np.count_nonzero(failed & ~dead))
@@ -185,8 +195,11 @@ class VectorEnvRunner:
     def _choose_actions(self, out: Arrays, t: int, rows: NDArray[np.bool_] | None = None) -> None:
         """Chooses the actions of step t; of some rows alone, where a mask is given."""
         start = perf_counter()
-        names = ("actions", "log_probs", "masks") if self.plan.action_masks else ("actions", "log_probs")
-        arrays = {name: out[name][t] if rows is None else out[name][t].copy() for name in names}
+        arrays = {
+            name: out[name][t] if rows is None else out[name][t].copy()
+            for name in ("actions", "log_probs", "masks", "values")
+            if name in out
+        }
         states = self._states if rows is None or self._states is None else self._states.copy()
         if self.plan.action_masks:
             self.backend.action_masks(arrays["masks"])
@@ -202,6 +215,8 @@ class VectorEnvRunner:
             arrays.get("masks"),
             states,
         )
+        if "values" in arrays:
+            arrays["values"][...] = values_of(self.actor)
         if rows is not None:
             for name, array in arrays.items():
                 out[name][t][rows] = array[rows]

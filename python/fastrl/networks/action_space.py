@@ -68,6 +68,11 @@ class Actions:
                 f" these are {space}: fastrl.envs.rows.RowEnv makes one of those of others"
             )
 
+    @property
+    def is_bounded(self) -> bool:
+        """True for a Box without infinite bounds: draws from -1 to 1 are all its actions."""
+        return self.is_box and bool(self._bounded.all())
+
     def to_env(self, draws: NDArray[Any]) -> NDArray[Any]:
         """Actions of the environment, int64 [B] or [B, n], or float32 [B, n], from draws of the same shape."""
         if not self.is_box:
@@ -84,6 +89,10 @@ class Actions:
         actions = self.to_env(draws)
         # A sequence of arrays.
         return actions.copy() if actions is draws else actions  # type: ignore[return-value]
+
+    def choices(self, draws: NDArray[Any]) -> NDArray[Any]:
+        """The numbers of draws that action masks are about; of draws that are no Box's."""
+        return draws
 
     def from_env(self, actions: NDArray[Any]) -> NDArray[Any]:
         """Draws that become these actions."""

@@ -36,6 +36,8 @@ class ActorCritic(SavedNetwork):
         normalize_obs: whiten observations by the running statistics in ``obs_norm``.
         continuous: whether actions are.
         initial_log_std: of the Gaussian, in units of half the range of an action.
+        actor_inputs: the policy sees the first so many numbers of an observation, the value function all; None: both
+            see all.
         generator: where the initial weights come from; None leaves them to torch's global generator.
 
     Attributes:
@@ -54,10 +56,14 @@ class ActorCritic(SavedNetwork):
         normalize_obs: bool = False,
         continuous: bool = False,
         initial_log_std: float = 0.0,
+        actor_inputs: int | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
         self.obs_dim = obs_dim
+        self.actor_inputs = obs_dim if actor_inputs is None else actor_inputs
+        if actor_inputs is not None and not 1 <= actor_inputs <= obs_dim:
+            raise ValueError(f"actor_inputs should be from 1 to {obs_dim}, got {actor_inputs}")
         self.num_actions = num_actions
         self._architecture = {
             "obs_dim": obs_dim,
@@ -66,32 +72,49 @@ class ActorCritic(SavedNetwork):
             "activation": activation,
             "normalize_obs": normalize_obs,
             "continuous": continuous,
+            "actor_inputs": actor_inputs,
         }
         self.obs_norm = RunningNorm(obs_dim) if normalize_obs else None
-        self.actor = Perceptron([obs_dim, *hidden, num_actions], activation, "orthogonal", 0.01, generator)
+        self.actor = Perceptron(
+            [self.actor_inputs, *hidden, num_actions], activation, "orthogonal", 0.01, generator
+        )
         self.critic = Perceptron([obs_dim, *hidden, 1], activation, "orthogonal", 1.0, generator)
         self.log_std = log_std_parameter(num_actions, initial_log_std) if continuous else None
 
     def outputs(self, obs: Tensor) -> Tensor:
-        """The policy at observations float [B, obs_dim], as float [B, num_actions]: unnormalised log-probabilities
-        (logits) of discrete actions, means of continuous ones."""
-        return self.actor(self._normalized(obs))
+        """The policy at observations float [B, obs_dim], or their first `actor_inputs` numbers, as float [B,
+        num_actions]: unnormalised log-probabilities (logits) of discrete actions, means of continuous ones."""
+        return self.actor(self.normalized(obs[..., : self.actor_inputs]))
 
     def value(self, obs: Tensor) -> Tensor:
         """Expected discounted returns float [B] at observations float [B, obs_dim]."""
-        return self.critic(self._normalized(obs)).squeeze(-1)
+        return self.critic(self.normalized(obs)).squeeze(-1)
 
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         """``outputs(obs)`` and ``value(obs)``."""
-        obs = self._normalized(obs)
-        return self.actor(obs), self.critic(obs).squeeze(-1)
+        obs = self.normalized(obs)
+        return self.actor(obs[..., : self.actor_inputs]), self.critic(obs).squeeze(-1)
+
+    @torch.no_grad()
+    def blind(self) -> "ActorCritic":
+        """The same policy for observations of `actor_inputs` numbers, with a value function of no use; the network
+        itself if it sees all."""
+        if self.actor_inputs == self.obs_dim:
+            return self
+        own = {**self._architecture, "obs_dim": self.actor_inputs, "actor_inputs": None}
+        network = ActorCritic(**own, generator=torch.Generator())
+        weights = self.state_dict()
+        for name, tensor in network.state_dict().items():
+            tensor.copy_(weights[name][..., : tensor.shape[-1]] if tensor.dim() else weights[name])
+        return network
 
     def update_statistics(self, obs: Tensor) -> None:
         """Adds observations float [B, obs_dim] to the running statistics that whiten them, if there are any."""
         if self.obs_norm is not None:
             self.obs_norm.update(obs.to(self.obs_norm.mean.device))
 
-    def _normalized(self, obs: Tensor) -> Tensor:
+    def normalized(self, obs: Tensor) -> Tensor:
+        """Observations float [B, obs_dim], or their first numbers, as the perceptrons take them."""
         return obs if self.obs_norm is None else self.obs_norm(obs)
 
     def actor_architecture(self) -> dict[str, Any]:
@@ -123,11 +146,15 @@ class ActorCritic(SavedNetwork):
         write_parts(self._actor_parts(), out)
 
     def _actor_parts(self) -> list[Tensor]:
-        """What an actor reads, in order."""
+        """Tensors that an actor reads, in order."""
         parts = [] if self.obs_norm is None else [self.obs_norm.mean, self.obs_norm.scale()]
+        # The actor is given whole observations: zeros for what the policy does not see.
+        unseen = self.obs_dim - self.actor_inputs
         for layer in self.actor:
             assert isinstance(layer, Linear)
-            parts += [layer.weight.t(), layer.bias]
+            weight = layer.weight.t()
+            parts += [nn.functional.pad(weight, (0, 0, 0, unseen)) if unseen else weight, layer.bias]
+            unseen = 0
         if self.log_std is not None:
             parts.append(self.log_std)
         return parts
@@ -136,5 +163,6 @@ class ActorCritic(SavedNetwork):
     def check_size(state: Mapping[str, Any]) -> None:
         architecture = state["architecture"]
         obs_dim, hidden = architecture["obs_dim"], architecture["hidden"]
-        actor, critic = [obs_dim, *hidden, architecture["num_actions"]], [obs_dim, *hidden, 1]
+        actor = [architecture["actor_inputs"] or obs_dim, *hidden, architecture["num_actions"]]
+        critic = [obs_dim, *hidden, 1]
         check_numbers(state["weights"], actor, critic)

@@ -7,9 +7,10 @@ An action depends on the observation, the weights, the episode's stream and the 
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 from gymnasium.spaces import Space
@@ -72,8 +73,31 @@ class Actor(Protocol):
         ...
 
 
+@runtime_checkable
+class ValuingActor(Actor, Protocol):
+    """An actor whose network gives values of observations beside the actions, at no cost.
+
+    Attributes:
+        values: float32 [K], of the observations of the last `act`; valid until the next.
+    """
+
+    values: NDArray[np.float32]
+
+
+def values_of(actor: Actor) -> NDArray[np.float32]:
+    """The ``values`` of a `ValuingActor`."""
+    return cast("ValuingActor", actor).values
+
+
 ActorSpec = Callable[[], Actor]
 """Makes an actor; it pickles, so that workers make their own: ``functools.partial(MlpActor, architecture)``."""
+
+
+def moved(actor: Actor, device: str) -> Actor:
+    """The actor, which computes on a device from here on if PyTorch computes it; a compiled one stays on the CPU."""
+    if device != "cpu" and (move := getattr(actor, "to", None)) is not None:
+        move(device)
+    return actor
 
 
 class ExploringActor(Protocol):
@@ -122,6 +146,23 @@ class MlpActor:
         self._mlp = Mlp(**architecture, num_threads=num_threads)
         self.weights_nbytes = 4 * self._mlp.num_weights
         self.state_size = self._mlp.state_size
+        # Weights for a pickle; None: they are published.
+        self._fixed: bytes | None = None
+
+    @classmethod
+    def with_weights(cls, architecture: Mapping[str, Any], weights: Buffer) -> MlpActor:
+        """Makes an actor with weights that stay, as `load` reads them: unlike others it pickles with its weights."""
+        made = cls(architecture)
+        made.load(weights)
+        made._fixed = memoryview(weights).cast("B").tobytes()
+        return made
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self._fixed is None:
+            raise TypeError(
+                "an actor without fixed weights does not pickle: pickle what makes it, an ActorSpec"
+            )
+        return MlpActor.with_weights, (dict(self._architecture), self._fixed)
 
     def with_threads(self, num_threads: int) -> MlpActor:
         """Makes an actor of the same architecture with another number of threads, without weights."""
@@ -143,6 +184,22 @@ class MlpActor:
         greedy: bool = False,
     ) -> None:
         self._mlp.act(obs, streams, steps, actions, log_probs, masks, states, greedy=greedy)
+
+    def outputs(self, obs: NDArray[np.float32]) -> NDArray[np.float32]:
+        """The network's outputs, float32 [K, outputs], at rows [K, D]."""
+        out = np.empty((len(obs), self._architecture["outputs"]), np.float32)
+        self._mlp.outputs(obs, out)
+        return out
+
+
+def with_weights(spec: ActorSpec, weights: NDArray[np.float32]) -> Actor:
+    """An actor with weights that stay; it pickles with them."""
+    if isinstance(spec, functools.partial) and spec.func is MlpActor:
+        [architecture] = spec.args
+        return MlpActor.with_weights(architecture, weights.data)
+    actor = spec()
+    actor.load(weights.data)
+    return actor
 
 
 class RandomActor:
@@ -207,6 +264,11 @@ def _draw_allowed(
     for column, own in enumerate(np.split(masks, np.cumsum(nvec)[:-1], axis=1)):
         allowed = own.sum(1)
         nth = (uniform[:, column].astype(np.float64) * allowed).astype(np.int64)
-        columns[:, column] = (own.cumsum(1) > nth[:, None]).argmax(1)
+        columns[:, column] = nth_allowed(own, nth)
         total -= np.log(np.maximum(allowed, 1))
     log_probs[:] = total
+
+
+def nth_allowed(masks: NDArray[np.bool_], nth: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Finds the allowed choice number nth [K], from 0 on, in each row of masks [K, choices]; 0 where there is none."""
+    return (masks.cumsum(1) > nth[:, None]).argmax(1)

@@ -75,7 +75,7 @@ class Choices:
         return torch.where(is_choice, matrix, MASKED)
 
     def join(self, matrix: Tensor) -> Tensor:
-        """What belongs to choices in float [B, n, width], side by side: float [B, sum of nvec]."""
+        """Entries of float [B, n, width] that belong to choices, side by side: float [B, sum of nvec]."""
         return matrix[:, self._is_choice.to(matrix.device)]
 
     def sample(self, logits: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
@@ -122,8 +122,9 @@ def sampling_noise(actions: Actions, shape: Sequence[int], generator: torch.Gene
     """The random numbers that it takes to draw actions for rows [*shape].
 
     Returns:
-        Uniform float32 [*shape, 1] for discrete actions (see `sample_actions`), normal [*shape, n] for a Box.
+        Uniform float32 [*shape, 1] for discrete actions (see `sample_actions`), [*shape, n] for multi-discrete ones;
+        normal [*shape, n] for a Box.
     """
     if actions.is_box:
         return torch.randn((*shape, actions.size), generator=generator)
-    return torch.rand((*shape, 1), generator=generator)
+    return torch.rand((*shape, len(actions.nvec)), generator=generator)

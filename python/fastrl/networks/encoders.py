@@ -65,34 +65,50 @@ class Decoder(nn.Module):
 
     Args:
         obs_rows: of the observations.
-        normalize: whiten the numbers that are not of images by running statistics.
+        normalize: whiten the numbers by running statistics.
+        flat: images are numbers like others, after these.
 
     Attributes:
-        num_numbers: how many numbers of an observation are not of images.
+        num_numbers: how many numbers of an observation are not of images; if they are flat, all.
         images: in the order of the row.
+        flat: as given.
         norm: whitens the numbers; None: nothing does.
     """
 
-    def __init__(self, obs_rows: ObsRows, normalize: bool = False) -> None:
+    def __init__(self, obs_rows: ObsRows, normalize: bool = False, *, flat: bool = False) -> None:
         super().__init__()
+        self.flat = flat
         self.images = tuple(image_place(part) for part in obs_rows.parts if part.kind == "image")
         self._others = tuple(part for part in obs_rows.parts if part.kind != "image")
         self.num_numbers = sum(part.size for part in self._others)
+        if flat:
+            self.num_numbers += sum(place.part.size for place in self.images)
         self.norm = RunningNorm(self.num_numbers) if normalize and self.num_numbers else None
 
     def numbers(self, rows: Tensor) -> Tensor:
-        """What is not of images, float32 [B, num_numbers], not whitened.
+        """The numbers, float32 [B, num_numbers], not whitened; those of images from 0 to 1.
 
         Args:
             rows: [B, size], float32 or uint8 as the rows are.
         """
         if not self.images:
             return rows
-        if not self._others:
-            return torch.empty((len(rows), 0), device=rows.device)
-        # A copy, for a view as float32 starts at a multiple of four bytes.
-        parts = [rows[:, part.place].clone(memory_format=torch.contiguous_format) for part in self._others]
-        return torch.cat(parts, 1).view(torch.float32)
+        numbers = torch.empty((len(rows), 0), device=rows.device)
+        if self._others:
+            # A copy, for a view as float32 starts at a multiple of four bytes.
+            parts = [
+                rows[:, part.place].clone(memory_format=torch.contiguous_format) for part in self._others
+            ]
+            numbers = torch.cat(parts, 1).view(torch.float32)
+        if not self.flat:
+            return numbers
+        return torch.cat([numbers, *(_flat(image) for image in self._scaled(rows, torch.float32))], 1)
+
+    def _scaled(self, rows: Tensor, dtype: torch.dtype) -> list[Tensor]:
+        """The images, [B, C, H, W] each, from 0 to 1."""
+        return [
+            image.to(dtype, memory_format=torch.channels_last).mul_(1 / 255) for image in self.pixels(rows)
+        ]
 
     def pixels(self, rows: Tensor) -> list[Tensor]:
         """The images, uint8 [B, C, H, W] each; views of the rows."""
@@ -107,15 +123,16 @@ class Decoder(nn.Module):
         return found
 
     def forward(self, rows: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """Numbers float32 [B, num_numbers], whitened if `norm` is there; images float32 [B, C, H, W], from 0 to 1."""
+        """Numbers float32 [B, num_numbers], whitened if `norm` is there; images [B, C, H, W], from 0 to 1, float32 or
+        in mixed precision its type, none if they are flat."""
         numbers = self.numbers(rows)
         if self.norm is not None:
             numbers = self.norm(numbers)
-        images = [
-            image.to(torch.float32, memory_format=torch.channels_last).mul_(1 / 255)
-            for image in self.pixels(rows)
-        ]
-        return numbers, images
+        if self.flat:
+            return numbers, []
+        device = rows.device.type
+        mixed = torch.is_autocast_enabled(device)
+        return numbers, self._scaled(rows, torch.get_autocast_dtype(device) if mixed else torch.float32)
 
     def update_statistics(self, rows: Tensor) -> None:
         """Adds rows [B, size] to the running statistics, if there are any."""
@@ -266,8 +283,8 @@ class Encoder(nn.Module):
     and larger, drown the numbers (a task that needs both took several times as many samples).
 
     Args:
-        decoder: of the rows.
-        kind: network for images; "mlp": images are numbers like others; "auto": nature.
+        decoder: of the rows; one that is flat gives no images.
+        kind: network for images; "auto": nature.
         hidden: widths of the hidden layers; may be empty.
         activation: after each hidden layer.
         layer_norm: normalise the inputs of the activations of linear layers.
@@ -290,20 +307,17 @@ class Encoder(nn.Module):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        self._flatten = kind == "mlp"
         size = decoder.num_numbers
+        places = () if decoder.flat else decoder.images
         self.images = nn.ModuleList()
-        mixed = bool(size and decoder.images) and not self._flatten
+        mixed = bool(size and places)
         self.numbers = None
         if mixed:
             self.numbers = HiddenLayers(
                 [size, _NUMBER_FEATURES], "relu", layer_norm=layer_norm, dropout=dropout, generator=generator
             )
             size = self.numbers.size
-        for place in decoder.images:
-            if self._flatten:
-                size += math.prod(place.shape)
-                continue
+        for place in places:
             network = (Impala if kind == "impala" else Nature)(place.shape, generator)
             head = HiddenLayers(
                 [network.size, 256 if kind == "impala" else 512],
@@ -321,11 +335,7 @@ class Encoder(nn.Module):
 
     def forward(self, numbers: Tensor, images: Sequence[Tensor]) -> Tensor:
         """Features float32 [B, size] of what a `Decoder` gives."""
-        found = (
-            [_flat(image) for image in images]
-            if self._flatten
-            else [network(image) for network, image in zip(self.images, images, strict=True)]
-        )
+        found = [network(image) for network, image in zip(self.images, images, strict=True)]
         if self.numbers is not None:
             numbers = self.numbers(numbers)
         features: Tensor = self.hidden(torch.cat([numbers, *found], 1) if found else numbers)

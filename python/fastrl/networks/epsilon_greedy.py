@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Buffer
 
-from fastrl.networks.compiled_actor import Actor, MlpActor
+from fastrl.networks.compiled_actor import Actor, MlpActor, moved, nth_allowed
 from fastrl.utils.seeding import uniforms_of_parts
 
 
@@ -38,6 +38,10 @@ class EpsilonGreedyActor:
         if isinstance(made._greedy, MlpActor):
             made._greedy = made._greedy.with_threads(num_threads)
         return made
+
+    def to(self, device: str) -> None:
+        """Computes on a device if PyTorch does."""
+        moved(self._greedy, device)
 
     def load(self, weights: Buffer) -> None:
         """See `Actor.load`."""
@@ -70,7 +74,7 @@ class EpsilonGreedyActor:
         allowed: Any = self._num_actions if masks is None else masks.sum(1)
         # In float64, where the product cannot round up to the number of actions.
         nth = (drawn[:, 1].astype(np.float64) * allowed).astype(np.int64)
-        others = nth if masks is None else (masks.cumsum(1) > nth[:, None]).argmax(1)
+        others = nth if masks is None else nth_allowed(masks, nth)
         explores = drawn[:, 0] < epsilon
         actions[explores] = others[explores]
         log_probs[...] = np.log(epsilon / np.maximum(allowed, 1) + (1 - epsilon) * (actions == best))

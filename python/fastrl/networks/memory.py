@@ -7,6 +7,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from fastrl.networks.perceptron import in_float32
+
 MemoryKind = Literal["none", "gru", "lstm"]
 
 _GATES = {"gru": 3, "lstm": 4}
@@ -55,7 +57,8 @@ class Memory(nn.Module):
                 biases[0] = -keeps
 
     def forward(self, features: Tensor, batch_sizes: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
-        """Runs along S sequences, the longest first, whose steps lie in the order of PyTorch's ``PackedSequence``.
+        """Runs along S sequences, the longest first, whose steps lie in the order of PyTorch's ``PackedSequence``; in
+        float32 within `torch.autocast`, too.
 
         Args:
             features: float [P, inputs]: the first steps of all sequences, then their second steps, and so on.
@@ -65,6 +68,9 @@ class Memory(nn.Module):
         Returns:
             Outputs float [P, size], and the states after the last steps, float [S, state_size].
         """
+        return in_float32(self._run, features, batch_sizes, states)
+
+    def _run(self, features: Tensor, batch_sizes: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
         parameters: list[Tensor] = [self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh]
         options: Any = (True, 1, 0.0, self.training, False)
         if self.kind == "lstm":

@@ -5,96 +5,150 @@ Rows are agents, row = environment * A + agent, as in `fastrl.rollout.multi_agen
 can act for. Here both are apart, for policies may be shared, frozen or rules, and a critic may see all agents.)
 """
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Self, TypedDict, Unpack
+from typing import Any, NotRequired, Self, TypedDict, Unpack
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from fastrl.envs.rows import ObsRows
 from fastrl.networks.action_space import Actions
 from fastrl.networks.distributions import (
+    Choices,
+    choices_of,
     gaussian_log_probs,
     log_std_parameter,
     sample_actions,
     sampling_noise,
 )
+from fastrl.networks.encoders import Decoder, Encoder, EncoderKind
 from fastrl.networks.normalization import RunningNorm
 from fastrl.networks.parameters import SavedNetwork, check_numbers, load_weights
 from fastrl.networks.perceptron import Activation, Init, Perceptron, Trace
+from fastrl.networks.policy_network import check_encoded_size
 from fastrl.rollout.multi_agent import MultiAgentRollout
 
-# Chooses actions by rule: from observations float32 [B, obs_dim] and agent indices int64 [B], actions of the
-# environment, int64 [B] or float32 [B, n].
-Scripted = Callable[[NDArray[np.float32], NDArray[np.int64]], NDArray[Any]]
+# Chooses actions by rule: from observations [B, obs_dim] and agent indices int64 [B], actions of the environment, int64
+# [B] or [B, n], or float32 [B, n].
+Scripted = Callable[[NDArray[Any], NDArray[np.int64]], NDArray[Any]]
+
+# Rows of one pass through a network; the gradients of a minibatch add up over its chunks. Large enough to be cheap a
+# row, small enough that what lies between the layers stays in caches and out of the process's memory.
+_CHUNK, _IMAGE_CHUNK = 2048, 256
 
 
-class PerceptronOptions(TypedDict):
-    """Options of a critic's `Perceptron`, and `normalize_obs`: whiten observations by running statistics."""
+class NetworkOptions(TypedDict):
+    """Options of a critic, as of `PolicyNetwork`."""
 
+    obs: NotRequired[Mapping[str, Any] | None]
+    encoder: NotRequired[EncoderKind]
     hidden: Sequence[int]
     activation: Activation
     init: Init
     normalize_obs: bool
-    generator: torch.Generator
+    generator: torch.Generator | None
 
 
 class _Network(SavedNetwork):
-    """A perceptron that may whiten observations.
+    """A perceptron that may whiten observations; before it, where observations have images, an encoder.
+
+    The gradients of the perceptron are spelled out, those of an encoder are left to autograd.
 
     Args:
         obs_dim: length of an agent's observation.
-        sizes: widths of input and output.
+        inputs: width of the perceptron's input for the length of an observation or of its features.
+        outputs: width of its output.
         last_gain: of the last layer's weights.
         num_ids: agents, of which each has a one-hot index behind its observation; 0: no index.
         options: the others.
+
+    Attributes:
+        chunk: rows of one pass in which gradients are computed.
     """
 
     def __init__(
         self,
         obs_dim: int,
-        sizes: tuple[int, int],
+        inputs: Callable[[int], int],
+        outputs: int,
         last_gain: float,
         num_ids: int = 0,
-        **options: Unpack[PerceptronOptions],
+        **options: Unpack[NetworkOptions],
     ) -> None:
         super().__init__()
         self.obs_dim = obs_dim
         self.num_ids = num_ids
-        self.obs_norm = RunningNorm(obs_dim) if options["normalize_obs"] else None
-        widths = [sizes[0], *options["hidden"], sizes[1]]
-        self.body = Perceptron(
-            widths, options["activation"], options["init"], last_gain, options["generator"]
-        )
+        self.decoder: Decoder | None = None
+        self.encoder: Encoder | None = None
+        self.obs_norm: RunningNorm | None = None
+        self.chunk, features, generator = _CHUNK, obs_dim, options["generator"]
+        if (obs := options.get("obs")) is not None:
+            kind = options.get("encoder", "auto")
+            rows = ObsRows.from_state(obs)
+            self.decoder = Decoder(rows, options["normalize_obs"], flat=kind == "mlp")
+            self.encoder = Encoder(self.decoder, kind, (), "relu", generator=generator)
+            self.chunk, features = _IMAGE_CHUNK, self.encoder.size
+        elif options["normalize_obs"]:
+            self.obs_norm = RunningNorm(obs_dim)
+        widths = [inputs(features), *options["hidden"], outputs]
+        self.body = Perceptron(widths, options["activation"], options["init"], last_gain, generator)
 
     def observe(self, obs: Tensor) -> None:
-        """Adds observations float [B, obs_dim] to the running statistics, if there are any."""
-        if self.obs_norm is not None:
+        """Adds observations [B, obs_dim] to the running statistics, if there are any."""
+        if self.decoder is not None:
+            self.decoder.update_statistics(obs)
+        elif self.obs_norm is not None:
             self.obs_norm.update(obs)
 
-    def _outputs(self, obs: Tensor, agents: Tensor, trace: Trace | None) -> Tensor:
-        """The outputs float [B, n] at observations float [B, obs_dim] of agents int64 [B]."""
-        if self.obs_norm is not None:
-            obs = self.obs_norm(obs)
-        if self.num_ids:
-            obs = torch.cat([obs, nn.functional.one_hot(agents, self.num_ids).to(obs.dtype)], -1)
-        outputs: Tensor = self.body(obs, trace)
+    def _features(self, obs: Tensor) -> Tensor:
+        """Observations [B, obs_dim] as the perceptron takes them: whitened, or features float [B, F]."""
+        if self.decoder is not None and self.encoder is not None:
+            features: Tensor = self.encoder(*self.decoder(obs))
+            return features
+        return obs if self.obs_norm is None else self.obs_norm(obs)
+
+    def _through_body(self, inputs: Callable[[], Tensor], trace: Trace | None) -> Tensor:
+        """The outputs float [B, n] of the perceptron; with a trace, autograd records how its inputs are made."""
+        if self.encoder is None or trace is None:
+            given = inputs()
+        else:
+            with torch.enable_grad():
+                source = inputs()
+            # Without images an encoder learns nothing.
+            trace.source = source if source.requires_grad else None
+            given = source.detach()
+        outputs: Tensor = self.body(given, trace)
         return outputs
+
+    def _outputs(self, obs: Tensor, agents: Tensor, trace: Trace | None) -> Tensor:
+        """The outputs float [B, n] at observations [B, obs_dim] of agents int64 [B]."""
+
+        def inputs() -> Tensor:
+            features = self._features(obs)
+            if not self.num_ids:
+                return features
+            return torch.cat([features, nn.functional.one_hot(agents, self.num_ids).to(features.dtype)], -1)
+
+        return self._through_body(inputs, trace)
 
 
 class PolicyNetwork(_Network):
     """A policy: the distribution of an agent's action, given its own observation and perhaps its index.
 
-    Discrete actions have a categorical distribution. Continuous ones have a Gaussian, its mean the network's output
-    and its deviation a parameter of its own, the same everywhere.
+    Discrete actions have a categorical distribution, multi-discrete ones one for each number. Continuous ones have a
+    Gaussian, its mean the network's output and its deviation a parameter of its own, the same everywhere.
 
     Args:
         obs_dim: length of an observation.
         actions: what is chosen.
         num_ids: agents, of which each has a one-hot index behind its observation; 0: no index.
+        obs: `ObsRows.state` of observations with images, which go through an encoder; None: they are vectors.
+        encoder: network for images, see `fastrl.networks.encoders.Encoder`; "mlp": they are numbers like others.
         hidden, activation, init: of the `Perceptron`.
-        normalize_obs: whiten observations by the running statistics in ``obs_norm``.
+        normalize_obs: whiten numbers of observations by running statistics.
         initial_log_std: of the Gaussian, in units of half the range of an action.
         generator: where the initial weights come from.
 
@@ -110,18 +164,23 @@ class PolicyNetwork(_Network):
         actions: Actions,
         *,
         num_ids: int = 0,
+        obs: Mapping[str, Any] | None = None,
+        encoder: EncoderKind = "auto",
         hidden: Sequence[int] = (128, 64, 32),
         activation: Activation = "relu",
         init: Init = "orthogonal",
         normalize_obs: bool = False,
         initial_log_std: float = 0.0,
-        generator: torch.Generator,
+        generator: torch.Generator | None,
     ) -> None:
         super().__init__(
             obs_dim,
-            (obs_dim + num_ids, actions.size),
+            lambda features: features + num_ids,
+            actions.size,
             0.01,
             num_ids,
+            obs=obs,
+            encoder=encoder,
             hidden=hidden,
             activation=activation,
             init=init,
@@ -132,6 +191,8 @@ class PolicyNetwork(_Network):
         self._architecture = {
             "obs_dim": obs_dim,
             "num_ids": num_ids,
+            "obs": None if obs is None else dict(obs),
+            "encoder": encoder,
             "hidden": list(hidden),
             "activation": activation,
             "init": init,
@@ -139,11 +200,21 @@ class PolicyNetwork(_Network):
         }
         self.log_std = log_std_parameter(actions.size, initial_log_std) if actions.is_box else None
 
+    @property
+    def images(self) -> Mapping[str, Any] | None:
+        """`ObsRows.state` of observations with images; None: they are vectors."""
+        return self._architecture["obs"]
+
+    @functools.cached_property
+    def choices(self) -> Choices | None:
+        """Of multi-discrete actions; None for others."""
+        return choices_of(self.actions)
+
     def forward(self, obs: Tensor, agents: Tensor, trace: Trace | None = None) -> Tensor:
         """Logits float [B, size], or means of the Gaussian.
 
         Args:
-            obs: float [B, obs_dim].
+            obs: float or, with images, uint8 [B, obs_dim].
             agents: int64 [B], index of the agent in its environment.
             trace: as for `Perceptron`.
         """
@@ -155,6 +226,11 @@ class PolicyNetwork(_Network):
         if self.log_std is not None:
             draws = outputs if noise is None else outputs + self.log_std.exp() * noise
             return draws, gaussian_log_probs(outputs, self.log_std, draws)
+        if self.choices is not None:
+            if noise is not None:
+                return self.choices.sample(outputs, noise)
+            chosen = self.choices.split(outputs).argmax(-1)
+            return chosen, self.choices.log_probs(outputs, chosen)
         if noise is not None:
             return sample_actions(outputs, noise)
         log_probs, chosen = torch.log_softmax(outputs, -1).max(-1)
@@ -171,10 +247,13 @@ class PolicyNetwork(_Network):
 
     @staticmethod
     def check_size(state: Mapping[str, Any]) -> None:
-        architecture = state["architecture"]
+        architecture, weights = state["architecture"], state["weights"]
+        actions = Actions.from_state(state["actions"])
+        if architecture["obs"] is not None:
+            check_encoded_size(functools.partial(PolicyNetwork, actions=actions, generator=None), state)
+            return
         inputs = architecture["obs_dim"] + architecture["num_ids"]
-        outputs = Actions.from_state(state["actions"]).size
-        check_numbers(state["weights"], [inputs, *architecture["hidden"], outputs])
+        check_numbers(weights, [inputs, *architecture["hidden"], actions.size])
 
 
 class Critic(_Network):
@@ -183,20 +262,20 @@ class Critic(_Network):
     Args: as those of `PolicyNetwork`.
     """
 
-    def __init__(self, obs_dim: int, *, num_ids: int, **options: Unpack[PerceptronOptions]) -> None:
-        super().__init__(obs_dim, (obs_dim + num_ids, 1), 1.0, num_ids, **options)
+    def __init__(self, obs_dim: int, *, num_ids: int, **options: Unpack[NetworkOptions]) -> None:
+        super().__init__(obs_dim, lambda features: features + num_ids, 1, 1.0, num_ids, **options)
 
     def forward(self, obs: Tensor, agents: Tensor, trace: Trace | None = None) -> Tensor:
-        """Expected discounted returns float [B] at observations float [B, obs_dim] of agents int64 [B]."""
+        """Expected discounted returns float [B] at observations [B, obs_dim] of agents int64 [B]."""
         return self._outputs(obs, agents, trace).squeeze(-1)
 
 
 class CentralCritic(_Network):
     """The values of all agents of an environment, from what all of them observe and which of them are alive (MAPPO).
 
-    The joint observation is the concatenation of the agents' observations, zeros for those
-    that are not alive, and a flag each that says which are. There is an output for each agent, so that one pass values
-    a whole environment.
+    The joint observation is the concatenation of the agents' observations, or of the features that one encoder makes of
+    each, zeros for those that are not alive, and a flag each that says which are. There is an output for each agent, so
+    that one pass values a whole environment.
 
     Args:
         obs_dim: D, of one agent.
@@ -204,19 +283,21 @@ class CentralCritic(_Network):
         options: as those of `PolicyNetwork`.
     """
 
-    def __init__(self, obs_dim: int, num_agents: int, **options: Unpack[PerceptronOptions]) -> None:
-        super().__init__(obs_dim, (num_agents * (obs_dim + 1), num_agents), 1.0, **options)
+    def __init__(self, obs_dim: int, num_agents: int, **options: Unpack[NetworkOptions]) -> None:
+        super().__init__(obs_dim, lambda features: num_agents * (features + 1), num_agents, 1.0, **options)
 
     def forward(self, obs: Tensor, alive: Tensor, trace: Trace | None = None) -> Tensor:
-        """Expected discounted returns float [B, A] at observations float [B, A, D] of agents alive bool [B, A].
+        """Expected discounted returns float [B, A] at observations [B, A, D] of agents alive bool [B, A].
 
         Observations of agents that are not alive do not matter.
         """
-        if self.obs_norm is not None:
-            obs = self.obs_norm(obs)
-        obs = obs.masked_fill(~alive.unsqueeze(-1), 0)
-        values: Tensor = self.body(torch.cat([obs.flatten(1), alive.float()], 1), trace)
-        return values
+
+        def inputs() -> Tensor:
+            features = self._features(obs.flatten(0, 1)).unflatten(0, alive.shape)
+            features = features.masked_fill(~alive.unsqueeze(-1), 0)
+            return torch.cat([features.flatten(1), alive.float()], 1)
+
+        return self._through_body(inputs, trace)
 
 
 class MultiAgentPolicy:
@@ -272,15 +353,15 @@ class MultiAgentPolicy:
 
     def act(
         self,
-        obs: NDArray[np.float32],
+        obs: NDArray[Any],
         alive: NDArray[np.bool_],
         deterministic: bool = True,
         generator: torch.Generator | None = None,
     ) -> NDArray[Any]:
-        """Actions of the environment, int64 [K * A] or float32 [K * A, n]; any where no agent is alive.
+        """Actions of the environment, int64 [K * A] or [K * A, n], or float32 [K * A, n]; any where no agent is alive.
 
         Args:
-            obs: float32 [K * A, obs_dim].
+            obs: float32 or uint8 [K * A, obs_dim].
             alive: bool [K * A].
             deterministic: the likeliest actions; otherwise drawn, for which a generator is needed.
             generator: of the draws.
@@ -309,9 +390,10 @@ class MultiAgentPolicy:
         return self.actions.to_env(rollout.actions[t])
 
     def draw(self, obs: Tensor, alive: NDArray[np.bool_], noise: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Draws int64 [R] or float32 [R, n] and log-probabilities float32 [R]; zeros where no agent is alive."""
+        """Draws int64 [R] or [R, n], or float32 [R, n], and log-probabilities float32 [R]; zeros where no agent is
+        alive."""
         rows = len(alive)
-        draws = torch.zeros((rows, self.actions.size) if self.actions.is_box else rows, dtype=self._dtype)
+        draws = torch.from_numpy(np.zeros((rows, *self.actions.shape), self.actions.dtype))
         log_probs = torch.zeros(rows)
         num_envs = rows // self.num_agents
         for name, members in self._members.items():
@@ -333,15 +415,11 @@ class MultiAgentPolicy:
                 draws[index] = torch.from_numpy(self._scripted(name, policy, obs.numpy()[chosen], agents))
         return draws, log_probs
 
-    @property
-    def _dtype(self) -> torch.dtype:
-        return torch.float32 if self.actions.is_box else torch.int64
-
     def _scripted(
-        self, name: str, rule: Scripted, obs: NDArray[np.float32], agents: NDArray[np.int64]
+        self, name: str, rule: Scripted, obs: NDArray[Any], agents: NDArray[np.int64]
     ) -> NDArray[Any]:
         actions = np.asarray(rule(obs, agents))
-        shape = (len(obs), self.actions.size) if self.actions.is_box else (len(obs),)
+        shape = (len(obs), *self.actions.shape)
         if actions.shape != shape:
             raise ValueError(
                 f"the scripted policy {name!r} should give actions {list(shape)}, gave {list(actions.shape)}"

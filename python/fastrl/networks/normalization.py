@@ -41,4 +41,6 @@ class RunningNorm(nn.Module):
         return (self.var + 1e-8).rsqrt().float()
 
     def forward(self, x: Tensor) -> Tensor:
-        return ((x - self.mean.float()) * self.scale()).clamp(-self.clip, self.clip)
+        """Whitens vectors, float [B, size], or their first numbers."""
+        width = x.shape[-1]
+        return ((x - self.mean[:width].float()) * self.scale()[:width]).clamp(-self.clip, self.clip)

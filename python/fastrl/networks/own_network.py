@@ -50,10 +50,14 @@ class OwnModule(nn.Module):
     Args:
         path: import path of its class.
         options: further arguments, JSON-able.
-        obs_rows: the observations.
-        action_space: of the policy's draws.
+        obs: `ObsRows.state` of the observations.
+        actions: `Actions.state` of what it chooses.
         normalize_obs: whiten numbers that are not of images by running statistics.
-        seed: of the initial weights; PyTorch's global generator stays as it is.
+        generator: its next number is the seed of the initial weights; None: a seed of 0. PyTorch's global generator
+            stays as it is.
+
+    Attributes:
+        architecture: the first four arguments, JSON-able.
 
     Raises:
         ValueError: the class cannot be made with these arguments, or has parameters that are not float32.
@@ -63,28 +67,35 @@ class OwnModule(nn.Module):
         self,
         path: str,
         options: Mapping[str, Any],
-        obs_rows: ObsRows,
-        action_space: gymnasium.Space[Any],
+        obs: Mapping[str, Any],
+        actions: Mapping[str, Any],
         *,
-        normalize_obs: bool,
-        seed: int,
+        normalize_obs: bool = False,
+        generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
+        self.architecture = {
+            "path": path,
+            "options": dict(options),
+            "obs": dict(obs),
+            "actions": dict(actions),
+        }
         self.path = path
-        self.obs_rows = obs_rows
-        self.decoder = Decoder(obs_rows, normalize_obs)
+        self.obs_rows, self.actions = ObsRows.from_state(obs), Actions.from_state(actions)
+        self.decoder = Decoder(self.obs_rows, normalize_obs)
         network = import_network(path)
+        seed = _NO_SEED if generator is None else int(torch.randint(2**62, (), generator=generator))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             try:
-                self.module = network(obs_rows.space, action_space, **options)
+                self.module = network(self.obs_rows.space, self.actions.space, **options)
             except Exception as error:
                 raise ValueError(
                     f"network {path}(obs_space, action_space{''.join(f', {name}=...' for name in options)}) raised"
                     f" {_line(error)}"
                 ) from error
             # Layers that take their sizes from the first batch have parameters after it.
-            self(torch.zeros((1, obs_rows.size), dtype=_torch_type(obs_rows)))
+            self(torch.zeros((1, self.obs_rows.size), dtype=_torch_type(self.obs_rows)))
         for name, parameter in self.module.named_parameters():
             if parameter.dtype != torch.float32:
                 raise ValueError(
@@ -92,6 +103,51 @@ class OwnModule(nn.Module):
                 )
         if not any(parameter.requires_grad for parameter in self.module.parameters()):
             raise ValueError(f"network {path}: it has no parameters to learn")
+
+    @torch.no_grad()
+    def check_outputs(self, **shapes: tuple[int, ...]) -> None:
+        """Runs a batch of observations, and refuses other outputs than float32 tensors of these shapes.
+
+        Args:
+            shapes: by the tensors' names, without the axis of the batch. One name: ``forward`` returns the tensor;
+                several: a tuple of tensors.
+
+        Raises:
+            ValueError
+        """
+        was_training = self.training
+        result = self.eval()(sample_rows(self.obs_rows, _BATCH))
+        self.train(was_training)
+        tensors = [f"float32 {[_BATCH, *shape]}" for shape in shapes.values()]
+        names, expected = (
+            ", ".join(each) if len(each) == 1 else f"({', '.join(each)})" for each in (shapes, tensors)
+        )
+        returned = describe(result)
+        if returned != expected:
+            last_axis = returned.replace(", 1]", "]") == expected.replace(", 1]", "]")
+            hint = "; squeeze(-1) drops a last axis of length 1, unsqueeze(-1) adds one" if last_axis else ""
+            raise ValueError(
+                f"network {self.path}: forward() should return {names} as {expected} for {_BATCH} observations; it"
+                f" returned {returned}{hint}"
+            )
+        found = [result] if len(shapes) == 1 else result
+        for name, tensor in zip(shapes, found, strict=True):
+            if not tensor.isfinite().all():
+                raise ValueError(
+                    f"network {self.path}: forward() gave NaN or infinity as {name} with its initial weights"
+                )
+
+    def feature_size(self) -> int:
+        """The length n of what ``forward`` returns, features float32 [B, n].
+
+        Raises:
+            ValueError: it returns something else.
+        """
+        with torch.no_grad():
+            result = self(sample_rows(self.obs_rows, _BATCH))
+        size = result.shape[-1] if isinstance(result, Tensor) and result.dim() == 2 else 1
+        self.check_outputs(features=(size,))
+        return int(size)
 
     def observation(self, rows: Tensor) -> Any:
         """The observations in the form of their space."""
@@ -109,7 +165,7 @@ class OwnModule(nn.Module):
         return _nested(self.obs_rows.space, parts, ())
 
     def forward(self, rows: Tensor) -> Any:
-        """What the module gives for observations [B, size].
+        """Runs the module on observations [B, size].
 
         Raises:
             ValueError: it raised one of the errors by which Python and PyTorch say that shapes or types do not fit.
@@ -130,11 +186,8 @@ class OwnPolicy(TorchPolicy):
     float32 [B, num_actions], and float32 [B]. The logarithm of a Gaussian's deviation is a parameter beside it.
 
     Args:
-        path, options, normalize_obs: see `OwnModule`.
-        obs: `ObsRows.state` of the observations.
-        actions: `Actions.state` of the policy's draws.
+        path, options, obs, actions, normalize_obs, generator: see `OwnModule`.
         initial_log_std: of the Gaussian.
-        generator: its next number is the seed of the initial weights; None: a seed of 0.
 
     Raises:
         ValueError: the module cannot be made, or gives something else; the message says what was expected.
@@ -142,6 +195,7 @@ class OwnPolicy(TorchPolicy):
 
     kind = "own"
     has_noise = True  # It may have dropout.
+    gives_values = True
 
     def __init__(
         self,
@@ -155,22 +209,12 @@ class OwnPolicy(TorchPolicy):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        self._architecture = {
-            "path": path,
-            "options": dict(options),
-            "obs": dict(obs),
-            "actions": dict(actions),
-            "normalize_obs": normalize_obs,
-        }
-        drawn = Actions.from_state(actions)
-        self.obs_rows = ObsRows.from_state(obs)
-        self.num_actions = drawn.size
-        seed = _NO_SEED if generator is None else int(torch.randint(2**62, (), generator=generator))
-        self.own = OwnModule(
-            path, options, self.obs_rows, drawn.space, normalize_obs=normalize_obs, seed=seed
-        )
-        self.log_std = log_std_parameter(drawn.size, initial_log_std) if drawn.is_box else None
-        self._check()
+        self.own = OwnModule(path, options, obs, actions, normalize_obs=normalize_obs, generator=generator)
+        self._architecture = {**self.own.architecture, "normalize_obs": normalize_obs}
+        self.obs_rows, self.num_actions = self.own.obs_rows, self.own.actions.size
+        is_box = self.own.actions.is_box
+        self.log_std = log_std_parameter(self.num_actions, initial_log_std) if is_box else None
+        self.own.check_outputs(outputs=(self.num_actions,), values=())
 
     def forward(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         outputs, values = self.own(rows)
@@ -178,35 +222,6 @@ class OwnPolicy(TorchPolicy):
 
     def update_statistics(self, rows: Tensor) -> None:
         self.own.decoder.update_statistics(rows)
-
-    @torch.no_grad()
-    def _check(self) -> None:
-        """Runs a batch of observations, and refuses other outputs than the class needs."""
-        was_training = self.training
-        result = self.eval().own(sample_rows(self.obs_rows, _BATCH))
-        self.train(was_training)
-        expected = (
-            f"(outputs, values): float32 [{_BATCH}, {self.num_actions}] and float32 [{_BATCH}] for"
-            f" {_BATCH} observations"
-        )
-        fits = (
-            isinstance(result, tuple)
-            and len(result) == 2
-            and all(isinstance(each, Tensor) and each.dtype == torch.float32 for each in result)
-            and (result[0].shape, result[1].shape) == ((_BATCH, self.num_actions), (_BATCH,))
-        )
-        if not fits:
-            hint = ""
-            if isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Tensor):
-                hint = "; values.squeeze(-1) drops the last axis" if result[1].shape == (_BATCH, 1) else ""
-            raise ValueError(
-                f"network {self.own.path}: forward() should return {expected}; it returned {describe(result)}{hint}"
-            )
-        for name, tensor in zip(("outputs", "values"), result, strict=True):
-            if not tensor.isfinite().all():
-                raise ValueError(
-                    f"network {self.own.path}: forward() gave NaN or infinity as {name} with its initial weights"
-                )
 
     @staticmethod
     def check_size(state: Mapping[str, Any]) -> None:

@@ -77,6 +77,19 @@ def generator_of(seed: np.random.SeedSequence) -> torch.Generator:
     return torch.Generator().manual_seed(int(seed.generate_state(1, np.uint64)[0]) >> 1)
 
 
+@torch.no_grad()
+def draw_uniform(network: nn.Module, generator: torch.Generator | None) -> None:
+    """Draws the weights and biases of linear layers and convolutions from -b to b, with b = 1 / sqrt(fan in): the
+    initial values of PyTorch's own layers. Other parameters stay."""
+    for layer in network.modules():
+        weight, bias = getattr(layer, "weight", None), getattr(layer, "bias", None)
+        if isinstance(weight, nn.Parameter) and weight.dim() > 1:
+            bound = weight[0].numel() ** -0.5
+            weight.uniform_(-bound, bound, generator=generator)
+            if isinstance(bias, nn.Parameter):
+                bias.uniform_(-bound, bound, generator=generator)
+
+
 def load_weights(network: nn.Module, weights: Mapping[str, Tensor]) -> None:
     """``network.load_state_dict(weights)`` that refuses in one line.
 

@@ -2,14 +2,25 @@
 
 import itertools
 import math
-from collections.abc import Sequence
-from typing import Literal, get_args
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, TypeVar, get_args
 
 import torch
 from torch import Tensor, nn
 
 Activation = Literal["relu", "tanh", "elu"]
 Init = Literal["orthogonal", "he", "xavier"]
+
+T = TypeVar("T")
+
+
+def in_float32(function: Callable[..., T], features: Tensor, *others: Any) -> T:
+    """``function(features, *others)`` in float32, within `torch.autocast`, too."""
+    device = features.device.type
+    if not torch.is_autocast_enabled(device):
+        return function(features, *others)
+    with torch.autocast(device, enabled=False):
+        return function(features.float(), *others)
 
 
 class Linear(nn.Module):
@@ -23,6 +34,14 @@ class Linear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return nn.functional.linear(x, self.weight, self.bias)
+
+
+class OutputLayer(Linear):
+    """The last layer of a policy or value function, in float32 within `torch.autocast`, too: rounded outputs would make
+    ratios of probabilities wrong by per cents."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return in_float32(super().forward, x)
 
 
 class Perceptron(nn.ModuleList):
@@ -56,8 +75,9 @@ class Perceptron(nn.ModuleList):
         self.activation = activation
         self.hidden = tuple(sizes[1:-1])
         for i, (fan_in, fan_out) in enumerate(itertools.pairwise(sizes)):
-            linear = Linear(fan_in, fan_out)
-            if i == len(sizes) - 2:
+            is_last = i == len(sizes) - 2
+            linear = (OutputLayer if is_last else Linear)(fan_in, fan_out)
+            if is_last:
                 nn.init.orthogonal_(linear.weight, last_gain, generator=generator)
             elif init == "orthogonal":
                 nn.init.orthogonal_(linear.weight, math.sqrt(2), generator=generator)
@@ -106,9 +126,13 @@ class Trace:
     Args:
         drops: what each hidden layer's outputs are multiplied by, as `Perceptron.dropout_masks` draws them; empty:
             nothing.
+
+    Attributes:
+        source: a tensor of autograd whose values are the inputs of the perceptron; None: nothing lies before it.
     """
 
     body: Perceptron
+    source: Tensor | None = None
 
     def __init__(self, drops: Sequence[Tensor] = ()) -> None:
         self.drops = drops
@@ -117,7 +141,8 @@ class Trace:
 
     @torch.no_grad()
     def backpropagate(self, gradient: Tensor) -> None:
-        """Adds the gradients to those of the network's parameters, which must have some (zeros at first).
+        """Adds the gradients to those of the network's parameters, which must have some (zeros at first); from `source`
+        on autograd continues.
 
         Args:
             gradient: of the outputs, float [B, sizes[-1]].
@@ -129,6 +154,8 @@ class Trace:
             layer.weight.grad.addmm_(gradient.T, self.inputs[i])
             layer.bias.grad.add_(gradient.sum(0))
             if i == 0:
+                if self.source is not None:
+                    self.source.backward(gradient @ layer.weight)
                 return
             gradient = gradient @ layer.weight
             if self.drops:

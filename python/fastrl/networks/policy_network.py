@@ -1,12 +1,13 @@
 """Actors and critics for observations of any space."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from fastrl.envs.rows import ObsRows
 from fastrl.networks.actor_critic import Activation
@@ -22,11 +23,15 @@ from fastrl.networks.parameters import (
     write_flat,
     write_parts,
 )
-from fastrl.networks.perceptron import Linear
+from fastrl.networks.perceptron import Linear, OutputLayer
 
 # Of the numbers that a file's observation space may have, for each number of its weights. Encoders have more weights
 # than images have numbers; bounds of a space take memory, too.
 _NUMBERS_PER_WEIGHT = 4
+
+# Images that one pass through the encoders has as floats: of more, passes are parted. Those for gradients then compute
+# the parts again, a third more work, and keep nothing but the rows and the features meanwhile.
+_PASS_ROWS = {"cpu": 512, "cuda": 8192}
 
 
 class TorchPolicy(SavedNetwork):
@@ -42,6 +47,7 @@ class TorchPolicy(SavedNetwork):
         log_std: of a Gaussian, Parameter [num_actions]; None for discrete actions. The learner keeps it within
             `fastrl.networks.distributions.LOG_STD_RANGE`.
         has_noise: it draws random numbers in ``train()`` mode, as dropout does.
+        gives_values: its outputs and values together cost no more than its outputs.
         state_size: length of its memory of an episode; 0: it has none. With a memory the policy and the values depend
             on the steps before, and `sequences` alone computes them.
     """
@@ -51,6 +57,7 @@ class TorchPolicy(SavedNetwork):
     num_actions: int
     log_std: nn.Parameter | None
     has_noise: bool
+    gives_values: bool
     state_size: int = 0
 
     def forward(self, rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -179,7 +186,8 @@ class EncodedPolicy(TorchPolicy):
         self.obs_rows = ObsRows.from_state(obs)
         self.num_actions = num_actions
         self.has_noise = dropout > 0
-        self.decoder = Decoder(self.obs_rows, normalize_obs)
+        self.gives_values = shared_trunk
+        self.decoder = Decoder(self.obs_rows, normalize_obs, flat=encoder == "mlp")
 
         def trunk() -> Encoder:
             return Encoder(
@@ -199,16 +207,14 @@ class EncodedPolicy(TorchPolicy):
         if memory != "none":
             self.memory = Memory(memory, features, memory_size, generator)
             features, self.state_size = memory_size, self.memory.state_size
-        self.actor = Linear(features, num_actions)
-        self.critic = Linear(features, 1)
+        self.actor = OutputLayer(features, num_actions)
+        self.critic = OutputLayer(features, 1)
         initialize(self.actor, 0.01, generator)
         initialize(self.critic, 1.0, generator)
         self.log_std = log_std_parameter(num_actions, initial_log_std) if continuous else None
 
     def forward(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        decoded = self.decoder(rows)
-        features = self.actor_trunk(*decoded)
-        of_value = features if self.critic_trunk is None else self.critic_trunk(*decoded)
+        features, of_value = self._encoded(rows)
         return self.actor(features), self.critic(of_value).squeeze(-1)
 
     def outputs(self, rows: Tensor) -> Tensor:
@@ -223,8 +229,31 @@ class EncodedPolicy(TorchPolicy):
     def sequences(self, rows: Tensor, batch_sizes: Tensor, states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         if self.memory is None:
             return super().sequences(rows, batch_sizes, states)
-        features, after = self.memory(self.actor_trunk(*self.decoder(rows)), batch_sizes, states)
+        features, after = self.memory(self._encoded(rows)[0], batch_sizes, states)
         return self.actor(features), self.critic(features).squeeze(-1), after
+
+    def _encoded(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Features of the policy and of the value at observations [B, size], the same tensor where they are shared."""
+        most = _PASS_ROWS.get(rows.device.type, len(rows))
+        if not self.decoder.images or len(rows) <= most:
+            return self._encode(rows)
+        # Halves, so that a few rows too many do not become a pass of their own.
+        parts = rows.split(most // 2)
+        if torch.is_grad_enabled():
+            keeps_noise = self.training and self.has_noise
+            found = [
+                checkpoint(self._encode, part, use_reentrant=False, preserve_rng_state=keeps_noise)
+                for part in parts
+            ]
+        else:
+            found = [self._encode(part) for part in parts]
+        features, of_value = (torch.cat(each) for each in zip(*found, strict=True))
+        return features, features if self.critic_trunk is None else of_value
+
+    def _encode(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        decoded = self.decoder(rows)
+        features = self.actor_trunk(*decoded)
+        return features, features if self.critic_trunk is None else self.critic_trunk(*decoded)
 
     def update_statistics(self, rows: Tensor) -> None:
         self.decoder.update_statistics(rows)
@@ -245,7 +274,7 @@ class EncodedPolicy(TorchPolicy):
         }
 
     def _actor_parts(self) -> list[Tensor]:
-        """What the compiled actor reads."""
+        """Tensors that the compiled actor reads, in order."""
         norm = self.decoder.norm
         parts = [] if norm is None else [norm.mean, norm.scale()]
         layers = [layer for layer in self.actor_trunk.modules() if isinstance(layer, Linear)]
@@ -285,28 +314,25 @@ class EncodedPolicy(TorchPolicy):
 
     @classmethod
     def check_size(cls, state: Mapping[str, Any]) -> None:
-        """Refuses an architecture of other or more numbers than the weights, before memory is taken for it.
-
-        Raises:
-            ValueError
-        """
-        architecture, weights = state["architecture"], state["weights"]
-        check_claimed(architecture, weights)
-        # Without memory.
-        with torch.device("meta"):
-            claimed = cls(**architecture).state_dict()
-        check_shapes(claimed, weights)
+        check_encoded_size(cls, state)
 
 
-def check_claimed(architecture: Mapping[str, Any], weights: Mapping[str, Tensor]) -> None:
-    """Refuses a saved architecture with many more layers or numbers in its observations than there are weights.
-
-    Args:
-        architecture: with ``obs`` and ``hidden``.
+def check_encoded_size(network: Callable[..., nn.Module], state: Mapping[str, Any]) -> None:
+    """Refuses an architecture with ``obs`` and ``hidden`` of other or more numbers than the weights, before memory is
+    taken for it.
 
     Raises:
         ValueError
     """
+    _check_claimed(state["architecture"], state["weights"])
+    # Without memory.
+    with torch.device("meta"):
+        claimed = network(**state["architecture"]).state_dict()
+    check_shapes(claimed, state["weights"])
+
+
+def _check_claimed(architecture: Mapping[str, Any], weights: Mapping[str, Tensor]) -> None:
+    """Refuses an architecture with many more layers, or numbers in its observations, than there are weights."""
     there = sum(tensor.numel() for tensor in weights.values())
     numbers, leaves = claimed_numbers(architecture["obs"])
     layers = len(architecture["hidden"]) + leaves
@@ -318,7 +344,7 @@ def check_claimed(architecture: Mapping[str, Any], weights: Mapping[str, Tensor]
 
 
 def claimed_numbers(space: Mapping[str, Any]) -> tuple[int, int]:
-    """How many numbers and leaves a saved observation space has (see `ObsRows.state`), without making it.
+    """Counts the numbers and leaves of a saved observation space (see `ObsRows.state`), without making it.
 
     Raises:
         ValueError: a size is negative.

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from fastrl.networks.compiled_actor import MAX_OBS_DIM
 from fastrl.networks.parameters import SavedNetwork, check_numbers
 
 # The network of Mnih et al., "Human-level control through deep reinforcement learning", 2015.
@@ -97,6 +98,7 @@ class ActionValues(SavedNetwork):
 
     Attributes:
         num_actions: A.
+        num_quantiles: N, of the return after each action; 0: its mean alone is estimated.
         obs_dim: length of an observation's row.
         channels_last: images are laid out as ``[B, H, W, C]`` in memory, which changes results by rounding alone; may
             be set at any time. Networks that always do so ignore it.
@@ -105,6 +107,7 @@ class ActionValues(SavedNetwork):
 
     kind: ClassVar[str]
     num_actions: int
+    num_quantiles: int = 0
     obs_dim: int
     channels_last: bool = False
     log_std: None = None
@@ -112,7 +115,18 @@ class ActionValues(SavedNetwork):
 
     def forward(self, obs: Tensor) -> Tensor:
         """Values of actions, float [B, A], at observations [B, ...] or their rows [B, size]."""
+        return mean_values(self.estimates(obs))
+
+    def estimates(self, obs: Tensor) -> Tensor:
+        """The values [B, A], or with quantiles these, [B, A, N]: what learning is about."""
         raise NotImplementedError
+
+    def _combined(self, advantage: Tensor, value: Tensor | None) -> Tensor:
+        """`estimates` from the outputs of branches, [B, A * N] and [B, N]; N = 1 without quantiles."""
+        if self.num_quantiles:
+            advantage = advantage.unflatten(-1, (self.num_actions, self.num_quantiles))
+            value = None if value is None else value.unsqueeze(1)
+        return advantage if value is None else value + advantage - advantage.mean(1, keepdim=True)
 
     def outputs(self, obs: Tensor) -> Tensor:
         """The same, as policies name it: the best action has the highest output."""
@@ -121,10 +135,22 @@ class ActionValues(SavedNetwork):
 
     def draw_noise(self, generator: torch.Generator) -> None:
         """New noise for all noisy layers, from a generator on the CPU."""
-        for layer in self._noisy:
-            for noise in (layer.noise_in, layer.noise_out):
-                normal = torch.randn(noise.shape, generator=generator)
-                noise.copy_(normal.sign() * normal.abs().sqrt(), non_blocking=True)
+        noises = [noise for layer in self._noisy for noise in (layer.noise_in, layer.noise_out)]
+        if not noises:
+            return
+        normal = torch.cat([torch.randn(noise.shape, generator=generator) for noise in noises])
+        roots = (normal.sign() * normal.abs().sqrt()).to(noises[0].device, non_blocking=True)
+        for noise, own in zip(noises, roots.split([len(noise) for noise in noises]), strict=True):
+            noise.copy_(own)
+
+    def compiled_architecture(self) -> dict[str, Any] | None:
+        """Arguments that make `fastrl.networks.compiled_actor.MlpActor` choose the best action without torch; None
+        where it cannot."""
+        return None
+
+    def actor_weights(self) -> list[NDArray[np.float32]]:
+        """Vectors that the actor of `fastrl.networks.encoded_q.greedy_spec` reads, in order, with the present noise."""
+        return [tensor.detach().float().cpu().numpy().ravel() for tensor in self.drawn_weights().values()]
 
     def clear_noise(self) -> None:
         """Noisy layers act by their mean weights from here on, until `draw_noise`."""
@@ -157,13 +183,19 @@ class ActionValues(SavedNetwork):
         return super().from_state(state, **options).eval()
 
 
+def mean_values(estimates: Tensor) -> Tensor:
+    """Values of actions [B, A] from `ActionValues.estimates`."""
+    return estimates.mean(-1) if estimates.ndim == 3 else estimates
+
+
 class QNetwork(ActionValues):
     """Values of all actions, for observations that are vectors or images.
 
     An image goes through convolutions first; then, as vectors do, through hidden layers, and one linear layer
     gives the values. ReLU follows each layer but the last. A dueling network (Wang et al., 2016, equation 9)
     has the last hidden layer twice, once for the value of the observation and once for the advantages of the
-    actions: Q = V + A - mean(A).
+    actions: Q = V + A - mean(A). With quantiles (Dabney et al., "Distributional Reinforcement Learning with Quantile
+    Regression", 2018) the last layers have N outputs in place of each one, and values are means of N.
 
     Weights are normal with variance 2 / fan_in (He et al., 2015), 1 / fan_in in the last layer, which no ReLU
     follows; biases are zero. Noisy layers have the weights of `NoisyLinear`.
@@ -178,9 +210,11 @@ class QNetwork(ActionValues):
         conv: convolutions of an image, each ``CHANNELSxKERNEL/STRIDE``; vectors have none.
         hidden: width of each hidden layer; may be empty.
         dueling: see above.
-        noisy: linear layers are noisy, see `NoisyLinear`.
+        noisy: the last hidden layer and the last layer are noisy, see `NoisyLinear`; layers before them are as the
+            convolutions are.
         noisy_sigma: its ``sigma``.
         batch_norm: see above.
+        quantiles: N; 0: none.
         obs_scale: observations are multiplied by this; 1/255 for pixels.
         generator: where the initial weights come from; None leaves them to torch's global generator.
 
@@ -201,6 +235,7 @@ class QNetwork(ActionValues):
         noisy: bool = False,
         noisy_sigma: float = 0.5,
         batch_norm: bool = False,
+        quantiles: int = 0,
         obs_scale: float = 1.0,
         generator: torch.Generator | None = None,
     ) -> None:
@@ -214,7 +249,7 @@ class QNetwork(ActionValues):
             )
         if conv and len(obs_shape) == 1:
             raise ValueError(f"convolutions need images [C, H, W], got observations {list(obs_shape)}")
-        self.obs_scale, self.num_actions = obs_scale, num_actions
+        self.obs_scale, self.num_actions, self.num_quantiles = obs_scale, num_actions, quantiles
         self._obs_shape, self.obs_dim = tuple(obs_shape), math.prod(obs_shape)
         self._architecture = {
             "obs_shape": list(obs_shape),
@@ -225,33 +260,43 @@ class QNetwork(ActionValues):
             "noisy": noisy,
             "noisy_sigma": noisy_sigma,
             "batch_norm": batch_norm,
+            "quantiles": quantiles,
             "obs_scale": obs_scale,
         }
 
-        def linear(size: int, width: int, last: bool = False) -> nn.Module:
+        def linear(size: int, width: int, noisy: bool, last: bool = False) -> nn.Module:
             bias = last or not batch_norm
             if noisy:
                 return NoisyLinear(size, width, bias=bias, sigma=noisy_sigma, generator=generator)
             return _he(nn.utils.skip_init(nn.Linear, size, width, bias=bias), generator, last)
 
-        def perceptron(sizes: Sequence[int]) -> nn.Sequential:
+        def perceptron(sizes: Sequence[int], noisy: bool = noisy) -> nn.Sequential:
             layers: list[nn.Module] = []
             for size, width in itertools.pairwise(sizes):
-                layers += [linear(size, width), *([nn.BatchNorm1d(width)] if batch_norm else []), nn.ReLU()]
+                layers += [
+                    linear(size, width, noisy),
+                    *([nn.BatchNorm1d(width)] if batch_norm else []),
+                    nn.ReLU(),
+                ]
             return nn.Sequential(*layers)
 
         convolutions, features = _convolutions(obs_shape, conv, batch_norm, generator)
-        shared = hidden[:-1] if dueling else hidden
-        self.trunk = nn.Sequential(*convolutions, nn.Flatten(), *perceptron([features, *shared]))
+        shared = hidden[:-1] if dueling or noisy else hidden
+        self.trunk = nn.Sequential(*convolutions, nn.Flatten(), *perceptron([features, *shared], False))
         features = [features, *shared][-1]
-        own = hidden[-1:] if dueling else ()
+        own = hidden[-1:] if dueling or noisy else ()
         width = [features, *own][-1]
-        self.advantage = perceptron([features, *own]).append(linear(width, num_actions, last=True))
-        self.value = perceptron([features, *own]).append(linear(width, 1, last=True)) if dueling else None
+        outputs = max(quantiles, 1)
+        self.advantage = perceptron([features, *own]).append(
+            linear(width, num_actions * outputs, noisy, last=True)
+        )
+        self.value = (
+            perceptron([features, *own]).append(linear(width, outputs, noisy, last=True)) if dueling else None
+        )
         self._noisy = [module for module in self.modules() if isinstance(module, NoisyLinear)]
 
-    def forward(self, obs: Tensor) -> Tensor:
-        """Values of actions, float [B, A].
+    def estimates(self, obs: Tensor) -> Tensor:
+        """Values of actions, float [B, A], or quantiles [B, A, N].
 
         Args:
             obs: ``[B, D]`` or ``[B, C, H, W]``, also as ``[B, C * H * W]``; of any dtype.
@@ -262,17 +307,13 @@ class QNetwork(ActionValues):
         if self.channels_last and x.ndim == 4:
             x = x.contiguous(memory_format=torch.channels_last)
         features = self.trunk(x)
-        advantage: Tensor = self.advantage(features)
-        if self.value is None:
-            return advantage
-        values: Tensor = self.value(features) + advantage - advantage.mean(-1, keepdim=True)
-        return values
+        return self._combined(self.advantage(features), None if self.value is None else self.value(features))
 
     def compiled_architecture(self) -> dict[str, Any] | None:
-        """Arguments that make `fastrl.networks.compiled_actor.MlpActor` choose the best action without torch; None
-        where it cannot. The value of a dueling network, which is the same for all actions, is left out."""
+        """See `ActionValues.compiled_architecture`. The value of a dueling network, which is the same for all actions,
+        is left out; the last layer is the mean of those of the quantiles."""
         architecture = self._architecture
-        if len(self._obs_shape) != 1 or architecture["batch_norm"]:
+        if len(self._obs_shape) != 1 or architecture["batch_norm"] or self.obs_dim > MAX_OBS_DIM:
             return None
         return {
             "kind": "discrete",
@@ -283,9 +324,14 @@ class QNetwork(ActionValues):
             "obs_clip": None,
         }
 
-    def compiled_weights(self) -> list[NDArray[np.float32]]:
-        """What that actor reads, with the present noise, in order."""
+    def actor_weights(self) -> list[NDArray[np.float32]]:
+        if self.compiled_architecture() is None:
+            return super().actor_weights()
         weights, parts, scale = self.drawn_weights(), list[NDArray[np.float32]](), self.obs_scale
+        if self.num_quantiles:
+            last = f"advantage.{len(self.advantage) - 1}"
+            for name in (f"{last}.weight", f"{last}.bias"):
+                weights[name] = weights[name].unflatten(0, (self.num_actions, -1)).mean(1)
         for branch in ("trunk", "advantage"):
             for name, layer in self.get_submodule(branch).named_modules(prefix=branch):
                 if isinstance(layer, nn.Linear | NoisyLinear):
@@ -305,7 +351,8 @@ class QNetwork(ActionValues):
             others += channels * out * kernel**2
             channels, size = out, [(length - kernel) // stride + 1 for length in size]
         features = channels * math.prod(size)
-        sizes = [features, *architecture["hidden"], architecture["num_actions"]]
+        outputs = architecture["num_actions"] * max(architecture["quantiles"], 1)
+        sizes = [features, *architecture["hidden"], outputs]
         check_numbers(state["weights"], sizes, others=others)
 
 

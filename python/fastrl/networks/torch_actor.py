@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 from typing_extensions import Buffer
 
 from fastrl.networks.action_space import Actions
 from fastrl.networks.actor_critic import ActorCritic
-from fastrl.networks.compiled_actor import Actor, ActorSpec, MlpActor
+from fastrl.networks.compiled_actor import Actor, ActorSpec, MlpActor, with_weights
 from fastrl.networks.distributions import choices_of, gaussian_log_probs, mask_logits, sample_actions
 from fastrl.networks.own_network import OwnPolicy
 from fastrl.networks.parameters import flat_size, read_flat
 from fastrl.networks.policy_network import EncodedPolicy, TorchPolicy
 from fastrl.utils.seeding import normals, uniforms, uniforms_of_parts
+
+Network = TypeVar("Network", bound=nn.Module)
 
 PolicyNet = ActorCritic | TorchPolicy
 """Networks of `fastrl.algorithms.actor_critic`."""
@@ -28,9 +30,37 @@ _TORCH_POLICIES: dict[str, type[TorchPolicy]] = {each.kind: each for each in (En
 
 # Rows of a forward pass: more would not fit into caches, and images as float32 would take memory without need.
 CHUNK = 256
+GPU_CHUNK = 4096
 
 
-class TorchActor:
+class NetworkActor(Generic[Network]):
+    """Base of actors that PyTorch computes, for all rows of a call at once.
+
+    Args:
+        network: whose weights are to be loaded; it is set to ``eval()`` mode.
+    """
+
+    def __init__(self, network: Network) -> None:
+        network.eval().requires_grad_(False)
+        self._network, self._device = network, torch.device("cpu")
+        self.weights_nbytes = 4 * flat_size(network)
+
+    def to(self, device: str) -> None:
+        """Computes on a device from here on; random numbers and draws stay on the CPU."""
+        self._device = torch.device(device)
+        self._network.to(self._device)
+
+    def load(self, weights: Buffer) -> None:
+        """See `fastrl.networks.compiled_actor.Actor.load`."""
+        read_flat(self._network, np.frombuffer(memoryview(weights).cast("B"), np.float32))
+
+    @property
+    def _chunk(self) -> int:
+        """Rows of a forward pass."""
+        return CHUNK if self._device.type == "cpu" else GPU_CHUNK
+
+
+class TorchActor(NetworkActor[TorchPolicy]):
     """Acts for all rows of a call at once, in ``eval()`` mode.
 
     Random numbers are those of the rows' streams, as of the compiled actor. Outputs of PyTorch depend on the batch in
@@ -46,15 +76,10 @@ class TorchActor:
     """
 
     def __init__(self, kind: str, architecture: Mapping[str, Any], actions: Mapping[str, Any]) -> None:
-        self._network = _TORCH_POLICIES[kind].without_weights(architecture).eval()
-        self._network.requires_grad_(False)
+        super().__init__(_TORCH_POLICIES[kind].without_weights(architecture))
         self._actions = Actions.from_state(actions)
         self._choices = choices_of(self._actions)
-        self.weights_nbytes = 4 * flat_size(self._network)
         self.state_size = self._network.state_size
-
-    def load(self, weights: Buffer) -> None:
-        read_flat(self._network, np.frombuffer(memoryview(weights).cast("B"), np.float32))
 
     @torch.inference_mode()
     def act(
@@ -70,13 +95,13 @@ class TorchActor:
         greedy: bool = False,
     ) -> None:
         """See `fastrl.networks.compiled_actor.Actor.act`."""
-        parts = range(0, len(obs), CHUNK)
+        chunk = self._chunk
         outputs = torch.cat(
             [
                 self._outputs(
-                    obs[part : part + CHUNK], None if states is None else states[part : part + CHUNK]
+                    obs[part : part + chunk], None if states is None else states[part : part + chunk]
                 )
-                for part in parts
+                for part in range(0, len(obs), chunk)
             ]
         )
         if masks is not None:
@@ -86,21 +111,21 @@ class TorchActor:
         log_probs[...] = chances.numpy()
 
     def _outputs(self, obs: NDArray[Any], states: NDArray[np.float32] | None) -> Tensor:
-        """Outputs of some rows, whose states it replaces."""
-        rows = torch.from_numpy(obs)
+        """Outputs of some rows on the CPU; replaces the rows' states."""
+        rows = torch.from_numpy(obs).to(self._device)
         if states is None:
-            return self._network.outputs(rows).float()
+            return self._network.outputs(rows).float().cpu()
         before = torch.from_numpy(states)
-        outputs, _, after = self._network.sequences(rows, torch.tensor([len(rows)]), before)
+        outputs, _, after = self._network.sequences(rows, torch.tensor([len(rows)]), before.to(self._device))
         before.copy_(after)
-        return outputs.float()
+        return outputs.float().cpu()
 
     def _draw(
         self, outputs: Tensor, streams: NDArray[np.uint64], steps: NDArray[np.int64], greedy: bool
     ) -> tuple[Tensor, Tensor]:
         """Draws and their log-probabilities."""
         if self._network.log_std is not None:
-            log_std = self._network.log_std
+            log_std = self._network.log_std.cpu()
             draws = outputs
             if not greedy:
                 noise = torch.from_numpy(normals(streams, steps, self._actions.size))
@@ -116,6 +141,26 @@ class TorchActor:
             highest, chosen = torch.log_softmax(outputs, -1).max(-1)
             return chosen, highest
         return sample_actions(outputs, torch.from_numpy(uniforms(streams, steps)[:, None]))
+
+
+class ValuingTorchActor(TorchActor):
+    """A `TorchActor` of a network that ``gives_values``; see `fastrl.networks.compiled_actor.ValuingActor`."""
+
+    def __init__(self, kind: str, architecture: Mapping[str, Any], actions: Mapping[str, Any]) -> None:
+        super().__init__(kind, architecture, actions)
+        self.values: NDArray[np.float32] = np.zeros(0, np.float32)
+        self._found: list[Tensor] = []
+
+    def act(self, *args: Any, **kwargs: Any) -> None:
+        """See `fastrl.networks.compiled_actor.Actor.act`."""
+        self._found = []
+        super().act(*args, **kwargs)
+        self.values = torch.cat(self._found).numpy()
+
+    def _outputs(self, obs: NDArray[Any], states: NDArray[np.float32] | None) -> Tensor:
+        outputs, values = self._network(torch.from_numpy(obs).to(self._device))
+        self._found.append(values.float().cpu())
+        return cast("Tensor", outputs).float().cpu()
 
 
 def policy_from_state(state: Mapping[str, Any]) -> PolicyNet:
@@ -154,13 +199,14 @@ def actor_spec(policy: PolicyNet, actions: Actions) -> ActorSpec:
         return functools.partial(MlpActor, compiled)
     assert not isinstance(policy, ActorCritic)
     state = policy.state()
-    return functools.partial(TorchActor, state["kind"], state["architecture"], actions.state())
+    gives_values = policy.gives_values and not policy.state_size
+    made = ValuingTorchActor if gives_values else TorchActor
+    return functools.partial(made, state["kind"], state["architecture"], actions.state())
 
 
 def loaded_actor(policy: PolicyNet, actions: Actions) -> Actor:
     """An actor of a network with its weights as they are now."""
-    actor = actor_spec(policy, actions)()
-    weights = np.zeros(actor.weights_nbytes // 4, np.float32)
+    spec = actor_spec(policy, actions)
+    weights = np.zeros(spec().weights_nbytes // 4, np.float32)
     policy.actor_weights(weights)
-    actor.load(weights.data)
-    return actor
+    return with_weights(spec, weights)

@@ -19,6 +19,7 @@ sampled, so sampling never rejects a draw.
 
 **Sequences and goals.** `SequenceSampler` draws sequences within one episode, with steps before them to warm up a
 recurrent network; `HindsightSampler` replaces goals by goals that were achieved later in the episode.
+`MixedSampler` draws an exact part of each batch from a second replay.
 
 **Threads.** One thread may write while another one samples; most of both runs without the GIL. In a forked child of the
 process that made a replay, using it raises RuntimeError: a row that a thread of the parent was writing at the time of
@@ -30,6 +31,7 @@ missing part, by SIGBUS; nothing can prevent that for a file on disk. Only open 
 """
 
 from fastrl.replay.hindsight import HindsightSampler
+from fastrl.replay.mixed import MixedSampler
 from fastrl.replay.samplers import Batch, PrioritizedSampler, UniformSampler
 from fastrl.replay.sequences import SequenceBatch, SequenceSampler
 from fastrl.replay.storage import Replay, ReplayError
@@ -37,6 +39,7 @@ from fastrl.replay.storage import Replay, ReplayError
 __all__ = [
     "Batch",
     "HindsightSampler",
+    "MixedSampler",
     "PrioritizedSampler",
     "Replay",
     "ReplayError",

@@ -1,10 +1,11 @@
 """Transitions with goals that were achieved later (Andrychowicz et al., "Hindsight Experience Replay", 2017)."""
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fastrl._native import _replay_samplers
@@ -84,15 +85,16 @@ class HindsightSampler(UniformSampler):
         )
         self._build(core, pin_memory)
 
-    def sample(self) -> Batch:
-        """As `UniformSampler.sample`.
+    def fill(self, arrays: dict[str, NDArray[Any]], batch: Batch) -> None:
+        """As `UniformSampler.fill`.
 
         Raises:
             ValueError: also if a function does not return one value for each transition.
         """
-        batch, count = super().sample(), self._relabelled
+        super().fill(arrays, batch)
+        count = self._relabelled
         if count == 0:
-            return batch
+            return
         after = batch.next_obs[:count]
         reached = after[:, self._achieved.start : self._achieved.stop]
         wanted = after[:, self._desired.start : self._desired.stop]
@@ -102,7 +104,6 @@ class HindsightSampler(UniformSampler):
             batch.terminated[:count] = ended
             continues = (~batch.terminated[:count]).to(torch.float32)
             batch.discounts[:count] = continues * float(np.float32(self._gamma))
-        return batch
 
 
 def _check_shape(name: str, values: Tensor, count: int) -> Tensor:

@@ -164,6 +164,6 @@ class _Copies:
             self._stream.wait_event(self._free)
             for name in _COPIED:
                 getattr(copy, name).copy_(getattr(batch, name), non_blocking=True)
-        copy.indices = batch.indices
+        copy.indices, copy.num_second = batch.indices, batch.num_second
         self._stream.synchronize()
         return copy

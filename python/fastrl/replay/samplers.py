@@ -35,6 +35,7 @@ class Batch:
         indices: int64 [B], identify the transitions for `PrioritizedSampler.update_priorities`.
         weights: float32 [B], of importance sampling; ones where the sampler is uniform.
         extra: the storage's extra fields of the first step.
+        num_second: transitions of a second replay, which are the last ones of the batch, see `MixedSampler`.
     """
 
     obs: Tensor
@@ -47,6 +48,7 @@ class Batch:
     indices: Tensor
     weights: Tensor
     extra: Mapping[str, Tensor]
+    num_second: int = 0
 
 
 class BatchSampler(Generic[BatchT]):
@@ -108,9 +110,17 @@ class BatchSampler(Generic[BatchT]):
             ValueError: nothing is stored yet, or, without replacement, less than a batch.
         """
         arrays, batch = self._sets[self._next]
-        self._core.sample(arrays, self.replacement)
+        self.fill(arrays, batch)
         self._next = (self._next + 1) % ROTATION
         return batch
+
+    def fill(self, arrays: dict[str, NDArray[Any]], batch: BatchT) -> None:
+        """Draws into arrays by field, of which ``batch`` has the memory.
+
+        Raises:
+            ValueError: as of `sample`.
+        """
+        self._core.sample(arrays, self.replacement)
 
     def state_dict(self) -> dict[str, Any]:
         """The state of the generator; the storage is saved separately."""
@@ -174,6 +184,7 @@ class PrioritizedSampler(UniformSampler):
         alpha: 0 is uniform.
         beta: 1 corrects the bias in full; the attribute may be set while training.
         normalize: by which maximum: of the ``"batch"``, or of all that is stored (``"buffer"``).
+        bonus: added to all priorities that are set, so that those of small errors are drawn, too.
         others: as `UniformSampler`.
     """
 
@@ -187,11 +198,13 @@ class PrioritizedSampler(UniformSampler):
         alpha: float = 0.6,
         beta: float = 0.4,
         normalize: Literal["batch", "buffer"] = "batch",
+        bonus: float = 0.0,
         seed: int = 0,
         pin_memory: bool | None = None,
     ) -> None:
         if normalize not in ("batch", "buffer"):
             raise ValueError(f"normalize must be 'batch' or 'buffer', got {normalize!r}")
+        self._bonus = bonus
         self._set_up(replay, batch_size, True)
         by_buffer = normalize == "buffer"
         core = _replay_samplers.Prioritized(
@@ -226,7 +239,10 @@ class PrioritizedSampler(UniformSampler):
             ValueError: a priority that is NaN, infinite or negative. IndexError: an index that no batch had.
                 TypeError: a wrong dtype. Nothing has changed then.
         """
-        self._core.update(_flat(indices, np.int64, "indices"), _flat(priorities, np.float64, "priorities"))
+        values = _flat(priorities, np.float64, "priorities")
+        self._core.update(
+            _flat(indices, np.int64, "indices"), values + self._bonus if self._bonus else values
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """The states of the generator and of the priorities; the storage is saved separately."""

@@ -21,7 +21,7 @@ class Fragment:
         actions: as they were drawn (see `fastrl.networks.action_space.Actions`): int64 [T, R] of discrete actions,
             int64 [T, R, n] of multi-discrete ones, float32 [T, R, n] of a Box.
         log_probs: float32 [T, R], of the actions under the policy that chose them.
-        rewards: float32 [T, R].
+        rewards: float32 [T, R], or of another ``Plan.reward_dtype``.
         terminations, truncations: bool [T, R].
         final_obs: [T, R, D] as ``obs``, true last observations; meaningful only where an episode ended.
         version: of the policy; the first published one is 1.
@@ -31,6 +31,8 @@ class Fragment:
         episodes: int64 [E, 2], their environment indices and numbers.
         masks: bool [T, R, M], which of M choices (see ``Plan.action_masks``) the environment allowed at ``obs``; None
             unless the plan asks for masks.
+        values: float32 [T, R], of ``obs`` under the policy that acted; None unless its network gives them beside the
+            actions.
         states: float32 [R, state_size], the actor's memory of the running episodes before the first step, zeros where
             one starts; None without memory.
         next_states: the same after the last step.
@@ -44,7 +46,7 @@ class Fragment:
     obs: NDArray[Any]
     actions: NDArray[Any]
     log_probs: NDArray[np.float32]
-    rewards: NDArray[np.float32]
+    rewards: NDArray[np.floating]
     terminations: NDArray[np.bool_]
     truncations: NDArray[np.bool_]
     final_obs: NDArray[Any]
@@ -54,6 +56,7 @@ class Fragment:
     lengths: NDArray[np.int64]
     episodes: NDArray[np.int64]
     masks: NDArray[np.bool_] | None = None
+    values: NDArray[np.float32] | None = None
     states: NDArray[np.float32] | None = None
     next_states: NDArray[np.float32] | None = None
     episode_info: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
@@ -98,28 +101,35 @@ def allocate(
     action_dtype: Any = np.int64,
     *,
     obs_dtype: Any = np.float32,
+    reward_dtype: Any = np.float32,
     num_masked: int = 0,
     state_size: int = 0,
+    values: bool = False,
 ) -> dict[str, NDArray[Any]]:
-    """Arrays for ``obs`` and `STEP_ARRAYS` of a fragment, and for ``masks``, ``states`` and ``next_states`` if there
-    are any; zeros.
+    """Arrays for ``obs`` and `STEP_ARRAYS` of a fragment, and for ``masks``, ``values``, ``states`` and
+    ``next_states`` if there are any; zeros.
 
     Args:
         action_shape, action_dtype: of one draw, see `fastrl.networks.action_space.Actions`.
         num_masked: width of the action masks; 0: no masks.
         state_size: of the actor's memory; 0: none.
+        values: whether the actor gives values.
     """
     steps = (num_steps, num_rows)
-    masks = {"masks": np.zeros((*steps, num_masked), np.bool_)} if num_masked else {}
+    optional: dict[str, NDArray[Any]] = {}
+    if num_masked:
+        optional["masks"] = np.zeros((*steps, num_masked), np.bool_)
+    if values:
+        optional["values"] = np.zeros(steps, np.float32)
     states = {name: np.zeros((num_rows, state_size), np.float32) for name in STATE_ARRAYS if state_size}
     return (
-        masks
+        optional
         | states
         | {
             "obs": np.zeros((num_steps + 1, num_rows, obs_dim), obs_dtype),
             "actions": np.zeros((*steps, *action_shape), action_dtype),
             "log_probs": np.zeros(steps, np.float32),
-            "rewards": np.zeros(steps, np.float32),
+            "rewards": np.zeros(steps, reward_dtype),
             "terminations": np.zeros(steps, np.bool_),
             "truncations": np.zeros(steps, np.bool_),
             "final_obs": np.zeros((*steps, obs_dim), obs_dtype),
@@ -157,6 +167,7 @@ def without_steps(fragment: Fragment, skipped: NDArray[np.bool_]) -> list[Fragme
                 **{name: getattr(fragment, name)[kept] for name in STEP_ARRAYS},
                 obs=np.concatenate([fragment.obs[:-1][kept], fragment.obs[-1:, rows]]),
                 masks=None if fragment.masks is None else fragment.masks[kept],
+                values=None if fragment.values is None else fragment.values[kept],
                 states=None if fragment.states is None else fragment.states[rows],
                 next_states=None if fragment.next_states is None else fragment.next_states[rows],
                 env_indices=fragment.env_indices[rows],
@@ -170,7 +181,7 @@ def without_steps(fragment: Fragment, skipped: NDArray[np.bool_]) -> list[Fragme
 
 
 def all_finite(arrays: Mapping[str, NDArray[Any]], num_steps: int) -> bool:
-    """Tells whether rewards and observations of the first steps of a fragment's arrays are finite. Observations of
+    """Finds out whether rewards and observations of the first steps of a fragment's arrays are finite. Observations of
     uint8 are: `fastrl.envs.rows.ObsRows` has checked them."""
     rewards, obs = arrays["rewards"][:num_steps], arrays["obs"][: num_steps + 1]
     if obs.dtype == np.uint8:

@@ -11,7 +11,8 @@ _STEPS = ("actions", "log_probs", "rewards", "terminations", "truncations")
 
 
 def lay_out(fragments: Sequence[Fragment], rollout: Rollout) -> Rollout:
-    """Copies fragments into a rollout; values, advantages and returns are left to the learner.
+    """Copies fragments into a rollout; advantages and returns are left to the learner, as are values that the fragments
+    do not have.
 
     Fragments of equal length T are placed side by side, [T, environments of all fragments]. The rows of others follow
     each other in one column, [steps of all rows, 1]. There each row ends at its last step, so that nothing of the next
@@ -35,6 +36,7 @@ def lay_out(fragments: Sequence[Fragment], rollout: Rollout) -> Rollout:
     size = (lengths[0], sum(rows)) if side_by_side else (int(np.dot(lengths, rows)), 1)
     if size != (rollout.num_steps, rollout.num_rows):
         rollout = rollout.resized(*size)
+    rollout.has_values = all(fragment.values is not None for fragment in fragments)
     if rollout.states is not None:
         starts = np.zeros((sum(rows), 2), np.int64)
         ends = np.cumsum(np.repeat(lengths, rows))
@@ -72,6 +74,8 @@ def _copy(
     rollout.obs[states] = fragment.obs[source]
     ended = rollout.terminations[place] | rollout.truncations[place]
     rollout.final_obs[place][ended] = fragment.final_obs[source][ended]
+    if fragment.values is not None:
+        rollout.values[: rollout.num_steps][place] = fragment.values[source]
     if rollout.masks is not None:
         assert fragment.masks is not None
         # In the last row, where no action is chosen, all are allowed.

@@ -5,6 +5,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import torch
+from gymnasium.spaces import Discrete, MultiDiscrete
 from numpy.typing import NDArray
 
 from fastrl.rollout.rollout import Rollout
@@ -26,17 +27,31 @@ class MultiAgentRollout(Rollout):
         num_steps: T.
         num_rows: N.
         obs_dim: length of an agent's observation.
-        action_space: of one agent, Discrete or Box of one dimension.
+        action_space: the flat one of an agent, see `fastrl.envs.rows.ActionRows`.
+        obs_dtype: float32 or uint8.
     """
 
     def __init__(
-        self, num_steps: int, num_rows: int, obs_dim: int, action_space: gymnasium.Space[Any]
+        self,
+        num_steps: int,
+        num_rows: int,
+        obs_dim: int,
+        action_space: gymnasium.Space[Any],
+        obs_dtype: Any = np.float32,
     ) -> None:
-        if isinstance(action_space, gymnasium.spaces.Discrete):
-            super().__init__(num_steps, num_rows, obs_dim, int(action_space.n))
-        else:
-            (size,) = action_space.shape or ()
-            super().__init__(num_steps, num_rows, obs_dim, size, continuous=True)
+        actions: dict[str, Any]
+        match action_space:
+            case Discrete():
+                actions = {"num_actions": int(action_space.n)}
+            case MultiDiscrete():
+                actions = {
+                    "num_actions": int(action_space.nvec.sum()),
+                    "action_width": len(action_space.nvec),
+                }
+            case _:
+                (size,) = action_space.shape or ()
+                actions = {"num_actions": size, "continuous": True}
+        super().__init__(num_steps, num_rows, obs_dim, **actions, obs_dtype=obs_dtype)
         self.alive = np.zeros((num_steps + 1, num_rows), np.bool_)
         self.tensors["alive"] = torch.from_numpy(self.alive)
 
@@ -44,7 +59,9 @@ class MultiAgentRollout(Rollout):
         """Mask of the steps at which an agent was truncated and not terminated, bool [T, N]."""
         return self.alive[:-1] & super().cut_off()
 
-    def compute_advantages(self, gamma: float, gae_lambda: float, reward_scale: float = 1.0) -> None:
+    def compute_advantages(
+        self, gamma: float, gae_lambda: float, reward_scale: float = 1.0, reward_clip: float | None = None
+    ) -> None:
         """Fills `advantages` and `returns` from rewards times ``reward_scale`` (``fastrl._native._returns.gae``).
 
         An agent's episode ends with its termination or truncation, so that nothing of the rows after it is
@@ -52,7 +69,7 @@ class MultiAgentRollout(Rollout):
         """
         alive = self.alive[:-1]
         self._compute_gae(
-            np.where(alive, self._scaled_rewards(reward_scale), np.float32(0)),
+            np.where(alive, self._scaled_rewards(reward_scale, reward_clip), np.float32(0)),
             np.where(alive, self.values[:-1], np.float32(0)),
             self.terminations | ~alive,
             gamma,

@@ -1,5 +1,6 @@
 """Storage of rollouts: arrays [T, N, ...] that environments write into and learners read."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fastrl._native import _returns, _rows
+
+# At most so many observations are looked at to decide whether equal ones are merged: where the share of different ones
+# is larger than this, merging costs more than it gains.
+MERGE_SAMPLE = 4096
+MERGE_SHARE = 0.9
 
 
 class Rollout:
@@ -27,12 +33,13 @@ class Rollout:
         final_obs: [T, N, obs_dim] as ``obs``, true last observations; meaningful only where an episode ended.
             (Memory that is never written to costs address space only.)
         values: float32 [T + 1, N], of ``obs``.
+        has_values: actors have given those of the first T steps.
         final_values: float32 [T, N], of ``final_obs``; meaningful only where `cut_off`.
         advantages, returns: float32 [T, N], written by `compute_advantages`.
         masks: bool [T + 1, N, num_actions], or None: which actions were allowed on ``obs``; all in row T, where none
             is chosen.
-        groups: int64 [T + 1, N], written by `find_groups`: states with equal observations and masks have the
-            same number.
+        groups: int64 [T + 1, N], written by `find_groups`: steps with equal observations have the same number, if
+            equal ones are merged.
         states: float32 [F, state_size], the actor's memory at the start of each row of a fragment, or None without
             memory; set by ``fastrl.rollout.layout.lay_out``.
         state_places: int64 [F, 2], step and row at which each of these rows of fragments starts.
@@ -96,6 +103,7 @@ class Rollout:
         }
         self.states = np.zeros((0, state_size), np.float32) if state_size else None
         self.state_places = np.zeros((0, 2), np.int64)
+        self.has_values = False
         self._first = np.zeros(1, np.int64)
         self._merged = True
 
@@ -121,37 +129,55 @@ class Rollout:
         """A view of an array's first T steps as [T * N, ...]."""
         return self.tensors[name][: self.num_steps].flatten(0, 1)
 
-    def find_groups(self, merge: bool = True) -> None:
-        """Fills `groups`, and finds the states that `distinct` gives.
+    def find_groups(self, merge: bool = True, together: int = MERGE_SAMPLE) -> None:
+        """Fills `groups`, and finds the observations that `distinct_obs` gives.
+
+        Equal observations are merged if enough of a sample of them repeat; the sample depends on the rollout's size
+        alone.
 
         Args:
-            merge: look for equal states; otherwise each is a group of its own.
+            merge: look for equal observations; otherwise each is a group of its own.
+            together: how many observations go through the network together, among which equal ones save work.
         """
         groups = self.groups.reshape(-1)
-        self._merged = merge
-        if not merge:
+        self._merged = merge and self._repeats(min(together, MERGE_SAMPLE))
+        if self._merged:
+            self._first = _rows.group_rows(_as_rows(self.obs), groups)
+        else:
             groups[:] = np.arange(len(groups))
-            return
-        self._first = _rows.group_rows(_as_rows(self.obs), groups)
-        if self.masks is not None:
-            masks = np.empty_like(groups)
-            _rows.group_rows(_as_rows(self.masks), masks)
-            self._first = _rows.group_rows(np.stack([groups, masks], axis=1), groups)
 
-    def distinct(self, name: str) -> NDArray[Any]:
-        """``obs`` or ``masks`` with one row a group, [G, ...]: ``distinct(name)[groups]`` is the whole. A copy where
-        equal states are merged, else a view."""
-        rows: NDArray[Any] = _as_rows(getattr(self, name))
-        return rows[self._first] if self._merged else rows
+    def _repeats(self, size: int) -> bool:
+        """Finds whether so many observations, spread over the rollout, have equal ones among them."""
+        obs = _as_rows(self.obs)
+        if size < len(obs):
+            # Steps of the golden section, without a divisor in common with the number of rows, meet each row once.
+            step = round(0.618 * len(obs))
+            while math.gcd(step, len(obs)) > 1:
+                step += 1
+            obs = obs[np.arange(size) * step % len(obs)]
+        return len(_rows.group_rows(obs, np.empty(len(obs), np.int64))) <= MERGE_SHARE * len(obs)
+
+    def distinct_obs(self) -> NDArray[Any]:
+        """``obs`` with one row a group, [G, obs_dim]: ``distinct_obs()[groups]`` is the whole. A copy where equal
+        ones are merged, else a view."""
+        obs = _as_rows(self.obs)
+        return obs[self._first] if self._merged else obs
 
     def cut_off(self) -> NDArray[np.bool_]:
         """Mask of the steps at which an episode was truncated and not terminated, bool [T, N]."""
         return self.truncations & ~self.terminations
 
-    def compute_advantages(self, gamma: float, gae_lambda: float, reward_scale: float = 1.0) -> None:
-        """Fills `advantages` and `returns` from rewards times ``reward_scale`` (``fastrl._native._returns.gae``)."""
+    def compute_advantages(
+        self, gamma: float, gae_lambda: float, reward_scale: float = 1.0, reward_clip: float | None = None
+    ) -> None:
+        """Fills `advantages` and `returns` from rewards times ``reward_scale``, clipped to plus and minus
+        ``reward_clip`` (``fastrl._native._returns.gae``)."""
         self._compute_gae(
-            self._scaled_rewards(reward_scale), self.values[:-1], self.terminations, gamma, gae_lambda
+            self._scaled_rewards(reward_scale, reward_clip),
+            self.values[:-1],
+            self.terminations,
+            gamma,
+            gae_lambda,
         )
 
     def _compute_gae(
@@ -184,6 +210,7 @@ class Rollout:
         rho_clip: float = 1.0,
         c_clip: float = 1.0,
         reward_scale: float = 1.0,
+        reward_clip: float | None = None,
     ) -> None:
         """Fills `advantages` and `returns` from what other policies did (``fastrl._native._returns.vtrace``).
 
@@ -193,7 +220,7 @@ class Rollout:
         """
         _returns.vtrace(
             log_ratios,
-            self._scaled_rewards(reward_scale),
+            self._scaled_rewards(reward_scale, reward_clip),
             self.values[:-1],
             self.terminations,
             self.truncations,
@@ -207,8 +234,9 @@ class Rollout:
             trace_lambda=trace_lambda,
         )
 
-    def _scaled_rewards(self, scale: float) -> NDArray[np.float32]:
-        return self.rewards if scale == 1.0 else self.rewards * np.float32(scale)
+    def _scaled_rewards(self, scale: float, clip: float | None) -> NDArray[np.float32]:
+        scaled = self.rewards if scale == 1.0 else self.rewards * np.float32(scale)
+        return scaled if clip is None else scaled.clip(-clip, clip)
 
 
 def explained_variance(returns: NDArray[np.float32], values: NDArray[np.float32]) -> float:

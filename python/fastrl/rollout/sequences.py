@@ -72,7 +72,7 @@ class Sequences:
         cut_off = rollout.cut_off()[last, row]
         nexts = np.where(cut_off, (steps + 1) * width + last * width + row, (last + 1) * width + row)
         nexts[rollout.terminations[last, row]] = -1
-        # Where rows of fragments begin, in the same order.
+        # First steps of the rows of fragments, numbered as `starts` are.
         first_row, first_step = rollout.state_places[:, 1], rollout.state_places[:, 0]
         of_fragments = first_row * steps + first_step
         order = np.argsort(of_fragments)

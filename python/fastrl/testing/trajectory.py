@@ -189,7 +189,7 @@ def member(tree: Any, i: Any) -> Any:
 
 
 def equal(a: Any, b: Any) -> bool:
-    """Tells whether two trees have the same arrays: paths, shapes, dtypes and every bit, NaN included."""
+    """Finds out whether two trees have the same arrays: paths, shapes, dtypes and every bit, NaN included."""
     return first_difference(a, b) == ""
 
 

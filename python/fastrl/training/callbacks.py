@@ -82,7 +82,7 @@ class Run:
 
     @property
     def unit(self) -> str:
-        """ "steps" or "episodes"."""
+        """ "steps" or "episodes"; "samples" of a data set."""
         return self.training.goal[1]
 
     @property

@@ -12,12 +12,13 @@ from rich.text import Text
 from fastrl.training.logger import LoggedRun, Logger
 from fastrl.training.metrics import count, duration, rate
 from fastrl.training.row import Row
+from fastrl.utils.output import shows_bars
 from fastrl.utils.tables import print_lines
 
 
 class ConsoleLogger(Logger):
-    """A progress bar with a line of numbers on a terminal and in notebooks; elsewhere a line every ``interval``
-    seconds.
+    """A progress bar with a line of numbers on a terminal and in notebooks with ipywidgets; elsewhere a line every
+    ``interval`` seconds.
 
     Args:
         interval: seconds between lines where there is no terminal.
@@ -33,7 +34,7 @@ class ConsoleLogger(Logger):
         self._unprinted: Row | None = None
         self._pace = Pace(done)
         self._live: Live | None = None
-        if console.is_jupyter or (console.is_terminal and not console.is_dumb_terminal):
+        if shows_bars(console):
             self._bar = Progress(
                 BarColumn(bar_width=None),
                 TextColumn("{task.percentage:>3.0f}%"),

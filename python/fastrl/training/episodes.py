@@ -7,6 +7,7 @@ import gymnasium
 import numpy as np
 from gymnasium.spaces import Space
 from gymnasium.vector import VectorEnv
+from numpy.typing import NDArray
 
 from fastrl.collectors.env_runner import allocate_steps
 from fastrl.collectors.failures import last_line, own_traceback
@@ -35,8 +36,8 @@ def build_env(spec: EnvSpec) -> gymnasium.Env[Any, Any]:
     return _build(spec, spec.make)
 
 
-def build_any(spec: EnvSpec, num_envs: int) -> gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]:
-    """As `build_env`, or a vector environment of so many if that is what the factory makes."""
+def build_any(spec: EnvSpec, num_envs: int | None) -> gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]:
+    """As `build_env`, or a vector environment of so many (None: any number) if that is what the factory makes."""
     return _build(spec, lambda: spec.build(num_envs))
 
 
@@ -45,7 +46,8 @@ def _build(spec: EnvSpec, make: Callable[[], Made]) -> Made:
         return make()
     except (Exception, SystemExit) as error:
         trace = own_traceback(error)
-        reason = str(error).removeprefix("env: ") or type(error).__name__
+        # The line names the environment already.
+        reason = str(error).removeprefix("env: ").removeprefix(f"{spec.id!r}: ") or type(error).__name__
         if trace:
             reason = f"it could not be built: {last_line(trace)}"
         options = f" with {dict(spec.options)}" if spec.options and isinstance(error, TypeError) else ""
@@ -88,6 +90,7 @@ def play_episodes(
     advance: Callable[[int], object] = lambda episodes: None,
     *,
     squash: bool = False,
+    action_masks: bool = False,
 ) -> tuple[float, ...]:
     """The returns of episodes in which the likeliest action is always chosen.
 
@@ -98,7 +101,8 @@ def play_episodes(
         seed: of the episodes, others than those of a run with that seed.
         num_steps: after which an episode ends at the latest.
         advance: called after each episode, with 1.
-        squash: whether actions of a Box are squashed.
+        squash: actions of a Box are squashed.
+        action_masks: the likeliest of the actions is chosen that the environment allows.
 
     Raises:
         CollectError: the environment cannot be stepped.
@@ -109,19 +113,23 @@ def play_episodes(
     nothing = np.zeros(1, np.uint64), np.zeros(1, np.int64)
     states = np.zeros((1, actor.state_size), np.float32) if actor.state_size else None
     form = contract.obs_form(env_id, env.observation_space.shape or (), env.observation_space.dtype)
+    masks: NDArray[np.bool_] | None = None
+    mask_method = contract.mask_method(env) if action_masks else None
     returns = []
     for number in np.random.SeedSequence([seed, 1]).generate_state(episodes):
         episode_seed, total, step = int(number) >> 1, 0.0, 0
         try:
-            obs, _ = contract.reset(env, form, episode_seed)
+            obs, info = contract.reset(env, form, episode_seed)
             if states is not None:
                 states[:] = 0
             for _ in range(num_steps):
                 step += 1
+                if action_masks:
+                    masks = contract.action_mask(env_id, mask_method, info, takes.size)[None]
                 row = obs.astype(obs_dtype).reshape(1, -1)
-                actor.act(row, *nothing, draws, log_probs, states=states, greedy=True)
+                actor.act(row, *nothing, draws, log_probs, masks, states, greedy=True)
                 [action] = takes.to_envs(draws)
-                obs, reward, terminated, truncated, _ = contract.step(env, form, action)
+                obs, reward, terminated, truncated, info = contract.step(env, form, action)
                 total += float(reward)
                 if not (np.isfinite(total) and np.isfinite(obs).all()):
                     what = (
@@ -144,6 +152,91 @@ def play_episodes(
     return tuple(returns)
 
 
+class VectorEpisodes:
+    """Episodes in a vector environment of the user's own, in which the likeliest action is always chosen.
+
+    Args:
+        spec: makes the vector environment.
+        env: for its spaces.
+        actor: with the policy's weights.
+        squash: actions of a Box are squashed.
+        action_masks: the likeliest of the actions is chosen that the environment allows.
+
+    Attributes:
+        rewards: float32 [R], of the last step.
+        ended: bool [R], rows whose episodes ended with it.
+        ignored: bool [R], rows in which it was no step of the agent; None in autoreset modes without such steps.
+
+    Raises:
+        CollectError: the environment cannot be built; `start` and `step`: it cannot be stepped.
+    """
+
+    def __init__(
+        self,
+        spec: EnvSpec,
+        env: VectorEnv[Any, Any, Any],
+        actor: Actor,
+        *,
+        squash: bool = False,
+        action_masks: bool = False,
+    ) -> None:
+        rows = env.num_envs
+        self._plan = plan = Plan(
+            spec,
+            lambda: actor,
+            env.single_observation_space,
+            env.single_action_space,
+            rows,
+            1,
+            squash=squash,
+            action_masks=action_masks,
+        )
+        self._actor = actor
+        self._backend = VectorEnvBackend(plan)
+        self._arrays = {name: array[0] for name, array in allocate_steps(plan, 1, rows).items()}
+        self._masks = np.ones((rows, plan.num_masked), np.bool_) if action_masks else None
+        self._states = np.zeros((rows, actor.state_size), np.float32) if actor.state_size else None
+        self._streams = np.zeros(rows, np.uint64), np.zeros(rows, np.int64)
+        self.rewards, self.ended = self._arrays["rewards"], np.zeros(rows, np.bool_)
+
+    @property
+    def env(self) -> VectorEnv[Any, Any, Any]:
+        """The environment that is stepped."""
+        env: VectorEnv[Any, Any, Any] = self._backend.env
+        return env
+
+    @property
+    def ignored(self) -> NDArray[np.bool_] | None:
+        return self._backend.ignored
+
+    def start(self, seed: int) -> None:
+        """Resets all environments, with one seed."""
+        self._backend.next_seeds[:] = 0
+        self._backend.next_seeds[0] = seed
+        self._backend.reset(self._arrays["obs"], np.ones(len(self.ended), np.bool_))
+        if self._states is not None:
+            self._states[:] = 0
+
+    def step(self) -> None:
+        """Steps all environments."""
+        arrays, backend, ignored = self._arrays, self._backend, self._backend.ignored
+        obs, draws = arrays["obs"], arrays["actions"]
+        if self._masks is not None:
+            backend.action_masks(self._masks)
+        self._actor.act(
+            obs, *self._streams, draws, arrays["log_probs"], self._masks, self._states, greedy=True
+        )
+        terminations, truncations = arrays["terminations"], arrays["truncations"]
+        actions = self._plan.actions.to_env(draws)
+        backend.step(actions, obs, self.rewards, terminations, truncations, arrays["final_obs"], None)
+        self.ended = terminations | truncations
+        if self._states is not None:
+            self._states[self.ended if ignored is None else self.ended | ignored] = 0
+
+    def close(self) -> None:
+        self._backend.close()
+
+
 def play_vector_episodes(
     spec: EnvSpec,
     env: VectorEnv[Any, Any, Any],
@@ -154,48 +247,28 @@ def play_vector_episodes(
     advance: Callable[[int], object] = lambda episodes: None,
     *,
     squash: bool = False,
+    action_masks: bool = False,
 ) -> tuple[float, ...]:
     """As `play_episodes`, of a vector environment: its environments play equally many episodes each, so that short ones
-    do not count more often, and those beyond ``episodes`` are left out.
-
-    Args:
-        spec: makes the vector environment.
-        env: for its spaces.
-    """
+    do not count more often, and those beyond ``episodes`` are left out. See `VectorEpisodes` for other arguments."""
     rows = env.num_envs
-    plan = Plan(
-        spec, lambda: actor, env.single_observation_space, env.single_action_space, rows, 1, squash=squash
-    )
-    backend = VectorEnvBackend(plan)
-    arrays = allocate_steps(plan, 1, rows)
-    obs, nothing = arrays["obs"][0], (np.zeros(rows, np.uint64), np.zeros(rows, np.int64))
-    rewards, terminations, truncations = (
-        arrays[name][0] for name in ("rewards", "terminations", "truncations")
-    )
     returns: list[list[float]] = [[] for _ in range(rows)]
     totals, lengths = np.zeros(rows), np.zeros(rows, np.int64)
     each = -(-episodes // rows)
-    states = np.zeros((rows, actor.state_size), np.float32) if actor.state_size else None
+    played = VectorEpisodes(spec, env, actor, squash=squash, action_masks=action_masks)
     try:
-        backend.next_seeds[0] = np.random.SeedSequence([seed, 1]).generate_state(1)[0] >> 1
-        backend.reset(obs, np.ones(rows, np.bool_))
+        played.start(int(np.random.SeedSequence([seed, 1]).generate_state(1)[0] >> 1))
         while any(len(own) < each for own in returns):
-            draws, log_probs = arrays["actions"][0], arrays["log_probs"][0]
-            actor.act(obs, *nothing, draws, log_probs, states=states, greedy=True)
-            given = plan.actions.to_env(draws)
-            backend.step(given, obs, rewards, terminations, truncations, arrays["final_obs"][0], None)
-            lengths += 1 if backend.ignored is None else ~backend.ignored
-            totals += np.where(lengths <= num_steps, rewards, 0.0)
-            ended = terminations | truncations
+            played.step()
+            lengths += 1 if played.ignored is None else ~played.ignored
+            totals += np.where(lengths <= num_steps, played.rewards, 0.0)
             # One that is longer counts once, where it is cut off.
-            counts = np.where(lengths > num_steps, False, ended | (lengths == num_steps))
+            counts = np.where(lengths > num_steps, False, played.ended | (lengths == num_steps))
             for row in np.flatnonzero(counts).tolist():
                 if len(returns[row]) < each:
                     returns[row].append(float(totals[row]))
                     advance(int(sum(map(len, returns)) <= episodes))
-            totals[ended], lengths[ended] = 0.0, 0
-            if states is not None:
-                states[ended if backend.ignored is None else ended | backend.ignored] = 0
+            totals[played.ended], lengths[played.ended] = 0.0, 0
     finally:
-        backend.close()
+        played.close()
     return tuple(own[number] for number in range(each) for own in returns)[:episodes]

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
 from rich.console import Console
 
 from fastrl.training.callbacks import Callback, Run
@@ -14,6 +16,7 @@ from fastrl.training.checkpoint import save_checkpoint
 from fastrl.training.experience import Episodes
 from fastrl.training.metrics import brief, counted
 from fastrl.training.row import Number
+from fastrl.utils.interrupts import interruptible
 from fastrl.utils.progress import Progress
 from fastrl.utils.tables import show
 
@@ -60,9 +63,11 @@ class Returns:
 
     Attributes:
         returns: one of each episode.
+        seeded: each episode had a seed of its own.
     """
 
     returns: tuple[float, ...]
+    seeded: bool = dataclasses.field(default=True, compare=False, repr=False)
 
     @property
     def mean_return(self) -> float:
@@ -74,6 +79,10 @@ class Returns:
 
     def numbers(self) -> dict[str, Number]:
         return {}
+
+    def episode_returns(self) -> dict[str, NDArray[np.float64]]:
+        """See `fastrl.training.comparison.EpisodeScores`; empty if episodes have no seeds of their own."""
+        return {"return": np.array(self.returns, np.float64)} if self.seeded else {}
 
     def to_tree(self) -> dict[str, Any]:
         return {
@@ -100,17 +109,19 @@ class Returns:
 
 
 class Evaluation(Callback):
-    """Evaluates at the end of a run, and every ``eval_freq`` episodes; keeps a checkpoint of the best policy.
+    """Evaluates at the end of a run, and every ``eval_freq`` episodes, or epochs over a data set; keeps a checkpoint of
+    the best policy.
 
     Args:
         evaluate: scores the policy in a checkpoint's state.
         from_tree: the inverse of ``Scores.to_tree``, for runs that are resumed.
         work: for the progress bar: how much ``evaluate`` advances by.
-        eval_freq: episodes between evaluations; 0: only at the end.
+        eval_freq: episodes or epochs between evaluations; 0: only at the end.
 
     Attributes:
         scores: of the last evaluation; None before.
-        best: of the best evaluation, and best_at, the episodes that it was made after; None with ``eval_freq`` 0.
+        best: of the best evaluation, and best_at, the episodes or epochs that it was made after; None with
+            ``eval_freq`` 0.
         best_file: where the checkpoint of the best policy goes; None: nowhere.
     """
 
@@ -127,6 +138,7 @@ class Evaluation(Callback):
         self.scores: Scores | None = None
         self.best: Scores | None = None
         self.best_at = self._evaluated_at = 0
+        self._unit = "episodes"
         self.best_file: Path | None = None
         # Scores since the last row, and scores in the last row.
         self._new: Scores | None = None
@@ -136,13 +148,16 @@ class Evaluation(Callback):
         trainer = run.training
         if not self._freq or trainer.iteration == 0:
             return
-        if trainer.episodes - self._evaluated_at < self._freq and not trainer.is_done():
+        count, self._unit = trainer.rounds
+        if count - self._evaluated_at < self._freq and not trainer.is_done():
             return
         with trainer.watch("evaluation"):
-            self._evaluated_at = trainer.episodes
-            self.scores = self._new = self._evaluate(trainer.policy_checkpoint(), lambda _: None)
+            with interruptible():
+                scores = self._evaluate(trainer.policy_checkpoint(), lambda _: None)
+            self._evaluated_at = count
+            self.scores = self._new = scores
             if self.best is None or self.scores.mean_return > self.best.mean_return:
-                self.best, self.best_at = self.scores, trainer.episodes
+                self.best, self.best_at = self.scores, count
                 if self.best_file is not None:
                     self.best_file.parent.mkdir(exist_ok=True)
                     save_checkpoint(self.best_file, trainer.state_dict())
@@ -150,7 +165,7 @@ class Evaluation(Callback):
 
     def at_end(self, trainer: "Training", console: Console) -> None:
         """Evaluates the final policy, unless the last update was followed by an evaluation."""
-        if self.scores is not None and self._evaluated_at == trainer.episodes:
+        if self.scores is not None and self._evaluated_at == trainer.rounds[0]:
             return
         console.print("evaluating ...", highlight=False)
         with Progress("evaluating", self._work, console) as progress:
@@ -182,7 +197,7 @@ class Evaluation(Callback):
         if self.scores is not None:
             self.scores.show(console)
         if self.best is not None:
-            console.print(f"best evaluation, after {self.best_at:,} episodes:", highlight=False)
+            console.print(f"best evaluation, after {self.best_at:,} {self._unit}:", highlight=False)
             self.best.show(console)
 
     def state_dict(self) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
+from gymnasium.spaces import Space
 from numpy.typing import NDArray
 
 from fastrl.algorithms.protocol import Algorithm, Problem
@@ -61,8 +62,10 @@ class Source(ABC):
         env_id: of the environment.
         episode_steps: after which an episode ends at the latest; the run's length in steps is estimated by it where the
             goal is in episodes.
+        env_actions: the environment's own action space; None: it is the problem's.
     """
 
+    env_actions: Space[Any] | None = None
     collector: str
     env_id: str
     episode_steps: int
@@ -70,7 +73,17 @@ class Source(ABC):
     @property
     @abstractmethod
     def steps(self) -> int:
-        """Environment steps taken so far, by earlier sessions too."""
+        """Environment steps taken so far, by earlier sessions too; samples learned from of a data set."""
+
+    @property
+    def goal(self) -> tuple[int, str] | None:
+        """Length of the run, and its unit, where the source decides it; None: the settings do."""
+        return None
+
+    @property
+    def rounds(self) -> tuple[int, str] | None:
+        """Count by which evaluations are due, and its unit, where that is not episodes."""
+        return None
 
     @abstractmethod
     def problem(self, total_timesteps: int, seed: int, device: str) -> Problem:
@@ -139,6 +152,14 @@ class Source(ABC):
         Raises:
             ValueError, KeyError: the state is of other settings, or damaged.
         """
+
+    def start_stage(self, state: Mapping[str, Any]) -> None:
+        """Counts on from the state of the source of the stage before; environments start anew.
+
+        Raises:
+            ValueError: it cannot.
+        """
+        raise ValueError("this collector has no stages")
 
     def save_files(self, directory: Path) -> None:  # noqa: B027 - checkpoints hold all of most sources
         """Writes what is too large for checkpoints into the run directory. Called at the end of a session, after it has

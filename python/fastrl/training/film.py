@@ -1,97 +1,335 @@
-"""Films of episodes of one agent, in any environment that draws itself."""
+"""Films of episodes, of policies in any environment that draws itself."""
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
+from fastrl.collectors.failures import failed
+from fastrl.collectors.protocol import CollectError
 from fastrl.envs import contract
+from fastrl.envs.contract import ContractError
+from fastrl.envs.rows import ActionRows
 from fastrl.envs.spec import EnvSpec
-from fastrl.training.episodes import build_env, episode_steps
+from fastrl.networks.action_space import Actions
+from fastrl.training.episodes import VectorEpisodes, build_any, episode_steps
 from fastrl.training.errors import TrainError
-from fastrl.utils.video import check_video, write_video
-
-# Action and new state of the policy's memory, for an observation and the state before; None where an episode starts.
-Predict = Callable[[Any, Any], tuple[Any, Any]]
+from fastrl.training.predict import Predictor
+from fastrl.utils.errors import UserError
+from fastrl.utils.video import check_video, text_picture, text_shape, write_video
 
 # Pictures per second of environments that name no number.
 FPS = 30.0
+# The same of text, which takes time to read.
+TEXT_FPS = 4.0
+# Modes of environments that draw themselves, the better one first.
+_MODES = ("rgb_array", "ansi")
+
+Picture = NDArray[np.uint8]
 
 
-def film(
-    spec: EnvSpec,
-    predict: Predict,
-    path: Path,
-    *,
-    episodes: int = 1,
-    seed: int = 0,
-    fps: float | None = None,
-    advance: Callable[[int], object] = lambda done: None,
-) -> tuple[int, list[float]]:
-    """Plays episodes and writes a film of them.
+class Films(ABC):
+    """Makes films of policies in one environment, which it keeps until `close`."""
+
+    fps: float = FPS
+    """Pictures per second, unless a film is to have others."""
+
+    def film(
+        self,
+        state: Mapping[str, Any],
+        path: Path,
+        *,
+        episodes: int = 1,
+        seed: int = 0,
+        fps: float | None = None,
+        advance: Callable[[int], object] = lambda done: None,
+    ) -> tuple[int, list[float]]:
+        """Plays episodes without exploration, and writes a film of them.
+
+        Args:
+            state: of a checkpoint with the policy; its part of `Training.policy_checkpoint` is enough.
+            path: of the film, .mp4 or .gif.
+            seed: of the episodes.
+            fps: pictures per second; None: the environment's.
+            advance: called with 1 after each episode.
+
+        Returns:
+            The number of pictures, and the return of each episode; of many agents their mean return.
+
+        Raises:
+            TrainError, CheckpointError: the policy does not fit, or there is none.
+            CollectError: the environment cannot be stepped.
+            VideoError: the film cannot be written.
+        """
+        check_video(path)
+        returns = [0.0] * episodes
+
+        def pictures() -> Iterator[Picture]:
+            now = 0
+            for episode, picture, reward in self.play(state, episodes, seed):
+                if episode != now:
+                    advance(episode - now)
+                    now = episode
+                returns[episode] += reward
+                yield picture
+            advance(1)
+
+        count = write_video(path, pictures(), fps=fps or self.fps)
+        return count, returns
+
+    @abstractmethod
+    def play(
+        self, state: Mapping[str, Any], episodes: int, seed: int
+    ) -> Iterator[tuple[int, Picture, float]]:
+        """Plays episodes: of each picture, uint8 [H, W, 3], the episode from 0 on and the reward since the picture
+        before."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Closes the environment."""
+
+
+@contextlib.contextmanager
+def playing(env_id: str, seed: int) -> Iterator[None]:
+    """A context in which an environment is blamed for unexpected errors of an episode.
 
     Args:
-        spec: of the environment; it is built with the render mode ``rgb_array``.
-        path: of the film, .mp4 or .gif.
-        seed: of the first episode; the next ones have the numbers after it.
-        fps: pictures per second; None: what the environment names, else `FPS`.
-        advance: called with 1 after each episode.
-
-    Returns:
-        The number of pictures, and the return of each episode.
+        seed: of the episode, for the error.
 
     Raises:
-        TrainError, CollectError: the environment cannot be built, or does not draw itself.
-        VideoError: the film cannot be written.
+        TrainError: it broke the interface of its kind.
+        CollectError: it has failed.
     """
-    check_video(path)
-    env = build_env(
-        dataclasses.replace(spec, options={**spec.options, "render_mode": "rgb_array"}, rows=False)
-    )
     try:
-        if env.render_mode != "rgb_array":
-            modes = ", ".join(env.metadata.get("render_modes", ())) or "none"
-            raise TrainError(
-                f"{spec.id} has no render mode rgb_array, so there is nothing to film; its modes: {modes}"
-            )
-        returns: list[float] = []
+        yield
+    except (UserError, CollectError):
+        raise
+    except ContractError as error:
+        raise TrainError(str(error)) from None
+    except Exception as error:
+        raise failed(f"{env_id} failed in the episode that reset(seed={seed}) started", error) from error
 
-        def pictures() -> Iterator[NDArray[np.uint8]]:
+
+class EnvFilms(Films):
+    """Films of environments of one agent.
+
+    Args:
+        env_id: of the environment, for errors.
+        env: of `drawing_env`.
+        make_predictor: makes the predictor of a checkpoint's policy.
+        action_masks: the policy is given the environment's action masks.
+        num_steps: after which an episode is cut off; 0: the environment's own limit.
+    """
+
+    def __init__(
+        self,
+        env_id: str,
+        env: gymnasium.Env[Any, Any],
+        make_predictor: Callable[[Mapping[str, Any]], Predictor],
+        *,
+        action_masks: bool = False,
+        num_steps: int = 0,
+    ) -> None:
+        self._id, self._env = env_id, env
+        self._make_predictor, self._action_masks = make_predictor, action_masks
+        self._num_steps = episode_steps(env, num_steps)
+        self._pictures = _Pictures(env)
+        self.fps = self._pictures.fps
+
+    def play(
+        self, state: Mapping[str, Any], episodes: int, seed: int
+    ) -> Iterator[tuple[int, Picture, float]]:
+        """See `Films.play`; episodes have the seeds from ``seed`` on."""
+        predictor = self._make_predictor(state)
+        for number in range(episodes):
+            for picture, reward in self._episode(predictor, seed + number):
+                yield number, picture, reward
+
+    def _episode(self, predictor: Predictor, seed: int) -> Iterator[tuple[Picture, float]]:
+        env = self._env
+        with playing(self._id, seed):
+            obs, info = env.reset(seed=seed)
+            state = None
+            yield self._pictures.of(env.render()), 0.0
+            for _ in range(self._num_steps):
+                action, state = predictor.predict(obs, state, True, self._mask(info))
+                obs, reward, terminated, truncated, info = env.step(action)
+                yield self._pictures.of(env.render()), float(reward)
+                if terminated or truncated:
+                    return
+
+    def _mask(self, info: Mapping[str, Any]) -> NDArray[np.bool_] | None:
+        if not self._action_masks:
+            return None
+        size = Actions(ActionRows(self._env.action_space).flat_space).size
+        return contract.action_mask(self._id, contract.mask_method(self._env), info, size)
+
+    def close(self) -> None:
+        contract.close(self._env)
+
+
+class VectorEnvFilms(Films):
+    """Films of the first environment of a vector environment.
+
+    Args:
+        spec: makes the vector environment.
+        env: of `drawing_env`, for its spaces and pictures.
+        make_episodes: makes the episodes that a checkpoint's policy plays.
+        num_steps: after which an episode is cut off; 0: the environment's own limit.
+    """
+
+    def __init__(
+        self,
+        spec: EnvSpec,
+        env: VectorEnv[Any, Any, Any],
+        make_episodes: Callable[[Mapping[str, Any]], VectorEpisodes],
+        *,
+        num_steps: int = 0,
+    ) -> None:
+        self._make_episodes = make_episodes
+        self._num_steps = episode_steps(env, num_steps)
+        self._pictures = _Pictures(env)
+        self.fps = self._pictures.fps
+        # The episodes have an environment of their own.
+        spec.close_vector(env)
+
+    def play(
+        self, state: Mapping[str, Any], episodes: int, seed: int
+    ) -> Iterator[tuple[int, Picture, float]]:
+        """See `Films.play`; all environments are reset for each episode, with the seeds from ``seed`` on."""
+        played = self._make_episodes(state)
+        try:
             for number in range(episodes):
-                returns.append(0.0)
-                for picture, reward in _episode(env, predict, seed + number):
-                    returns[-1] += reward
-                    yield picture
-                advance(1)
+                for picture, reward in self._episode(played, seed + number):
+                    yield number, picture, reward
+        finally:
+            played.close()
 
-        own = env.metadata.get("render_fps")
-        count = write_video(path, pictures(), fps=fps or (float(own) if own else FPS))
-    finally:
+    def _episode(self, played: VectorEpisodes, seed: int) -> Iterator[tuple[Picture, float]]:
+        played.start(seed)
+        picture = self._picture(played)
+        yield picture, 0.0
+        for _ in range(self._num_steps):
+            played.step()
+            ended = bool(played.ended[0])
+            # In other modes the next episode has started already where one has ended.
+            if not ended or played.ignored is not None:
+                picture = self._picture(played)
+            yield picture, float(played.rewards[0])
+            if ended:
+                return
+
+    def _picture(self, played: VectorEpisodes) -> Picture:
+        drawn: Any = played.env.render()
+        try:
+            first = drawn[0]
+        except (TypeError, IndexError, KeyError):
+            raise TrainError(
+                "render() of a vector environment should return a picture of each environment, got"
+                f" {contract.describe(drawn)}"
+            ) from None
+        return self._pictures.of(first)
+
+    def close(self) -> None:
+        pass
+
+
+class _Pictures:
+    """Makes pictures of what an environment draws.
+
+    Args:
+        env: of `drawing_env`.
+
+    Attributes:
+        fps: pictures per second.
+    """
+
+    def __init__(self, env: gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]) -> None:
+        self._is_text = env.render_mode == "ansi"
+        self._text_shape: tuple[int, int] | None = None
+        self.fps = TEXT_FPS if self._is_text else float(env.metadata.get("render_fps") or FPS)
+
+    def of(self, drawn: Any) -> Picture:
+        """The picture, uint8 [H, W, 3]; of text all have the size of the first one.
+
+        Raises:
+            TrainError: it is none.
+        """
+        if not self._is_text:
+            return checked_picture(drawn)
+        text = str(drawn)
+        self._text_shape = self._text_shape or text_shape(text)
+        return text_picture(text, self._text_shape)
+
+
+def drawing_env(
+    spec: EnvSpec, num_envs: int | None = None
+) -> tuple[EnvSpec, gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]]:
+    """Builds an environment, or a vector environment, that draws itself: as pictures, or as text where it has no
+    pictures.
+
+    Args:
+        spec: of the environment; it is built with the render mode ``rgb_array``, or ``ansi`` where it has no other.
+        num_envs: of a vector environment.
+
+    Returns:
+        The spec with that render mode, and the environment.
+
+    Raises:
+        TrainError, CollectError: it cannot be built, or does not draw itself.
+    """
+    spec = dataclasses.replace(spec, rows=False)
+    env = build_any(spec, num_envs)
+    if env.render_mode in _MODES:
+        return spec, env
+    modes = env.metadata.get("render_modes", ())
+    _close(spec, env)
+    mode = next((mode for mode in _MODES if mode in modes), None)
+    if mode is None:
+        raise TrainError(
+            f"{spec.id} has neither render mode, {' or '.join(_MODES)}, so there is nothing to film; its modes:"
+            f" {', '.join(modes) or 'none'}"
+        )
+    with_mode = dataclasses.replace(spec, options={**spec.options, "render_mode": mode})
+    try:
+        env = build_any(with_mode, num_envs)
+    except TrainError as error:
+        if not isinstance(error.__cause__, TypeError):
+            raise
+        # A factory without that parameter.
+        raise TrainError(
+            f"{spec.id} was made without a render mode, and takes none: give its function a parameter render_mode, or"
+            f" let it make environments with render_mode={mode!r}"
+        ) from None
+    if env.render_mode != mode:
+        # An environment that exists already is not built again.
+        _close(spec, env)
+        raise TrainError(f"{spec.id} was made without a render mode: make it with render_mode={mode!r}")
+    return with_mode, env
+
+
+def _close(spec: EnvSpec, env: gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]) -> None:
+    if isinstance(env, VectorEnv):
+        spec.close_vector(env)
+    else:
         contract.close(env)
-    return count, returns
 
 
-def _episode(
-    env: gymnasium.Env[Any, Any], predict: Predict, seed: int
-) -> Iterator[tuple[NDArray[np.uint8], float]]:
-    """The pictures of an episode, and the reward before each."""
-    obs, _ = env.reset(seed=seed)
-    state = None
-    yield _picture(env), 0.0
-    for _ in range(episode_steps(env)):
-        action, state = predict(obs, state)
-        obs, reward, terminated, truncated, _ = env.step(action)
-        yield _picture(env), float(reward)
-        if terminated or truncated:
-            return
+def checked_picture(drawn: Any) -> Picture:
+    """A picture that an environment has drawn, uint8 [H, W, 3].
 
-
-def _picture(env: gymnasium.Env[Any, Any]) -> NDArray[np.uint8]:
-    picture: Any = env.render()
-    if not isinstance(picture, np.ndarray) or picture.ndim != 3 or picture.shape[-1] != 3:
-        raise TrainError(f"render() should return pictures [height, width, 3], got {type(picture).__name__}")
-    return picture.astype(np.uint8, copy=False)
+    Raises:
+        TrainError: it is none.
+    """
+    if not isinstance(drawn, np.ndarray) or drawn.ndim != 3 or drawn.shape[-1] != 3:
+        raise TrainError(
+            f"render() should return pictures [height, width, 3], got {contract.describe(drawn)}"
+        )
+    return drawn.astype(np.uint8, copy=False)

@@ -1,4 +1,4 @@
-"""The protocol of loggers: what takes the rows of a run."""
+"""The protocol of loggers: objects that take the rows of a run."""
 
 import dataclasses
 import inspect
@@ -26,7 +26,7 @@ class LoggedRun:
         after: environment steps of the checkpoint that the run resumes from; 0 for a new run. What was logged after it
             is void.
         total, done: the run's goal, and how much of it is done, both in ``unit``.
-        unit: "steps" or "episodes".
+        unit: "steps", "episodes" or "samples".
         settings: of the run, for loggers that show them.
         console: for people.
     """

@@ -1,7 +1,8 @@
 """Numbers for people: means with their standard errors, shares, counts and times as text."""
 
 import math
-from collections.abc import Mapping
+import statistics
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,10 +14,28 @@ def mean_and_error(values: NDArray[np.float64]) -> tuple[float, float]:
     return float(values.mean()), spread / math.sqrt(len(values))
 
 
+def moments(values: Sequence[float]) -> dict[str, float]:
+    """Mean, standard deviation and error, least and largest of the finite values; NaN where there are too few."""
+    known = [value for value in values if math.isfinite(value)]
+    deviation = statistics.stdev(known) if len(known) > 1 else math.nan
+    return {
+        "mean": statistics.fmean(known) if known else math.nan,
+        "deviation": deviation,
+        "standard_error": deviation / math.sqrt(len(known)) if known else math.nan,
+        "min": min(known, default=math.nan),
+        "max": max(known, default=math.nan),
+    }
+
+
+def fixed(value: float, digits: int = 2) -> str:
+    """``12.34``; ``-`` for NaN."""
+    # Adding 0.0 turns -0.0 into 0.0.
+    return "-" if math.isnan(value) else f"{round(value, digits) + 0.0:.{digits}f}"
+
+
 def plus_minus(mean: float, error: float, digits: int = 2) -> str:
     """``12.34 ± 0.56``; without an error that is NaN."""
-    # Adding 0.0 turns -0.0 into 0.0.
-    number = f"{mean + 0.0:.{digits}f}"
+    number = fixed(mean, digits)
     return number if math.isnan(error) else f"{number} ± {error:.{digits}f}"
 
 

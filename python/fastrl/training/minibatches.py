@@ -1,22 +1,35 @@
 """The replay of a run, and the minibatches that an algorithm learns from: common to all sources of transitions."""
 
+import dataclasses
 import math
 import time
-from collections.abc import Mapping
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import numpy as np
 import torch
 from pydantic import Field
+from rich.console import Console
 
 from fastrl.algorithms.protocol import Algorithm, OffPolicyAlgorithm, ReplaySpec
-from fastrl.replay import PrioritizedSampler, Replay, ReplayError, UniformSampler
+from fastrl.replay import (
+    HindsightSampler,
+    MixedSampler,
+    PrioritizedSampler,
+    Replay,
+    ReplayError,
+    UniformSampler,
+)
 from fastrl.replay.prefetch import Prefetcher
+from fastrl.training.demo_replay import DemoReplay
 from fastrl.training.errors import TrainError, check_memory
-from fastrl.training.metrics import counted
+from fastrl.training.experience import Source
+from fastrl.training.metrics import count, counted
 from fastrl.training.row import Number
 from fastrl.utils.config import Setting, section
+from fastrl.utils.tables import print_lines
 from fastrl.utils.timer import Stopwatch
 from fastrl.utils.trust import Reach, writes_files
 
@@ -59,6 +72,8 @@ class Minibatches:
         config: of the replay.
         num_envs: environments that fill it.
         obs_shape, obs_dtype, action_shape, action_dtype, stack, extra: of the replay, see `fastrl.replay.Replay`.
+        hindsight: arguments of a `HindsightSampler` beside those of the algorithm; None: goals stay as they are.
+        demos: demonstrations that are a part of each minibatch; None: there are none.
         seed: of the draws.
 
     Attributes:
@@ -66,6 +81,7 @@ class Minibatches:
         sampler: None before `open`.
         started_at: environment steps when learning started; None before.
         count: minibatches since then.
+        pretrained: minibatches of demonstrations alone, before.
 
     Raises:
         TrainError: settings that do not go together, or more memory than the machine has.
@@ -82,9 +98,12 @@ class Minibatches:
         *,
         stack: int = 1,
         extra: Mapping[str, Any] | None = None,
+        hindsight: Mapping[str, Any] | None = None,
+        demos: DemoReplay | None = None,
         seed: int = 0,
     ) -> None:
         self._config, self._num_envs, self._seed = config, num_envs, seed
+        self._hindsight, self.demos = hindsight, demos
         self._row = {
             "obs_shape": obs_shape,
             "obs_dtype": obs_dtype,
@@ -105,9 +124,11 @@ class Minibatches:
                 f" {config.capacity:,}: learning would never start"
             )
         self.replay: Replay | None = None
-        self.sampler: UniformSampler | PrioritizedSampler | None = None
+        self.sampler: UniformSampler | None = None
         self.started_at: int | None = None
-        self.count = 0
+        self.count = self.pretrained = 0
+        # Draws demonstrations alone while there is pre-training.
+        self._pretrainer: UniformSampler | None = None
         self._prefetcher: Prefetcher[Any] | None = None
         self._batch: Any = None
         # Time of the last row of metrics, and minibatches since then.
@@ -117,11 +138,31 @@ class Minibatches:
         """Gives it the algorithm that the minibatches are for.
 
         Raises:
-            TrainError: it learns from something else.
+            TrainError: it learns from something else, or not from single steps, which hindsight needs.
         """
         if not isinstance(algorithm, OffPolicyAlgorithm):
             raise TrainError(f"{algorithm.name} does not learn from minibatches of transitions")
         self._device, self._spec = algorithm.device, algorithm.replay_spec()
+        if self._hindsight is not None and (self._spec.n_step > 1 or self._spec.prioritized is not None):
+            raise TrainError(
+                f"--replay.hindsight replaces the goals of single steps, drawn uniformly: --algo {algorithm.name} sums"
+                f" the rewards of {self._spec.n_step}{'' if self._spec.prioritized is None else ', by priority'}; set"
+                " its n_step to 1, and no priorities"
+            )
+        size = self._spec.batch_size
+        if self.demos is None:
+            return
+        config = self.demos.config
+        if config.priority_bonus and self._spec.prioritized is None:
+            raise TrainError(
+                f"--demos.priority-bonus {config.priority_bonus} is for prioritized replay, which --algo"
+                f" {algorithm.name} does not use: set it to 0"
+            )
+        if round(config.offline_ratio * size) in (0, size):
+            raise TrainError(
+                f"--demos.offline-ratio {config.offline_ratio} of {counted(size, 'transition')} leaves no demonstration"
+                " or nothing else in a minibatch: choose another one, or a larger batch"
+            )
 
     def open(self) -> Replay:
         """Makes replay and sampler, unless they are there.
@@ -137,9 +178,50 @@ class Minibatches:
             except OSError as error:
                 raise TrainError(f"--replay.path {self._config.path}: {error}") from None
         if self.sampler is None:
-            self.sampler = make_sampler(self._spec, self.replay, self._seed)
+            self.sampler = self._make_sampler(self.replay)
+            if self.is_pretraining:
+                self._pretrainer = self._demo_sampler(self._spec.batch_size)
         self._row_at, self._since_row = time.perf_counter(), 0
         return self.replay
+
+    def _make_sampler(self, replay: Replay) -> UniformSampler:
+        demos, spec = self.demos, self._spec
+        if demos is None:
+            return make_sampler(spec, replay, self._seed, self._hindsight)
+        size = round(demos.config.offline_ratio * spec.batch_size)
+        first = dataclasses.replace(spec, batch_size=spec.batch_size - size)
+        return MixedSampler(
+            make_sampler(first, replay, self._seed, self._hindsight), self._demo_sampler(size)
+        )
+
+    def _demo_sampler(self, batch_size: int) -> UniformSampler:
+        assert self.demos is not None
+        return make_sampler(
+            dataclasses.replace(self._spec, batch_size=batch_size),
+            self.demos.replay,
+            int(np.random.SeedSequence([self._seed, 1]).generate_state(1, np.uint64)[0]),
+            self._hindsight,
+            self.demos.config.priority_bonus,
+        )
+
+    @property
+    def is_pretraining(self) -> bool:
+        """True if the next minibatch is of demonstrations alone, for which no environment has to be stepped."""
+        return self.demos is not None and self.pretrained < self.demos.config.pretrain_steps
+
+    def progress(self) -> list[str]:
+        """Pre-training so far, for people; empty without."""
+        if self.demos is None or not self.is_pretraining:
+            return []
+        return [f"pre-training {self.pretrained:,} of {self.demos.config.pretrain_steps:,}"]
+
+    def _end_pretraining(self) -> None:
+        """Once pre-training is over, continues with its priorities and its generator."""
+        if self.is_pretraining:
+            return
+        if self._pretrainer is not None and isinstance(self.sampler, MixedSampler):
+            self.sampler.second.load_state_dict(self._pretrainer.state_dict())
+        self._pretrainer = None
 
     def prefetch(self) -> None:
         """Draws the next minibatch while the learner learns from one, until `close`."""
@@ -160,24 +242,30 @@ class Minibatches:
 
     def sample(self, steps: int, watch: Stopwatch) -> Any:
         """A minibatch, after so many environment steps. It is valid until the next call."""
-        batches: Any = self._prefetcher or self.sampler
+        batches: Any = self._prefetcher or self._pretrainer or self.sampler
         with watch("sampling"):
             if self._spec.prioritized is not None:
                 batches.beta = self._spec.prioritized.beta(steps)
             self._batch = batches.sample()
+            if self._pretrainer is not None:
+                self._batch = dataclasses.replace(self._batch, num_second=self._spec.batch_size)
         return self._batch
 
     def feedback(self, td_errors: Any) -> None:
         """Takes the TD errors of the last minibatch."""
         is_ahead = self._prefetcher is not None
         if self._spec.prioritized is not None:
-            batches: Any = self._prefetcher or self.sampler
+            batches: Any = self._prefetcher or self._pretrainer or self.sampler
             batches.update_priorities(self._batch.indices, td_errors if is_ahead else td_errors.cpu())
         elif not is_ahead and self._device.type == "cuda":
             # The GPU reads the minibatch asynchronously, and the sampler soon reuses its memory.
             torch.cuda.current_stream().synchronize()
-        self.count += 1
         self._since_row += 1
+        if not self.is_pretraining:
+            self.count += 1
+            return
+        self.pretrained += 1
+        self._end_pretraining()
 
     def numbers(self) -> dict[str, Number]:
         """Numbers for a row of metrics: speed since the last row, and fill of the replay."""
@@ -218,12 +306,20 @@ class Minibatches:
     def take_over(self, other: "Minibatches") -> None:
         """Takes the replay of another run's part that has ended."""
         self.replay, self.sampler = other.replay, None
+        self.pretrained = other.pretrained
 
     def state_dict(self) -> dict[str, Any]:
-        """When learning started, and the state of the sampler if the replay is saved, too."""
-        state: dict[str, Any] = {"started_at": self.started_at, "minibatches": self.count}
+        """The start of learning, and the state of the sampler if the replay is saved, too."""
+        state: dict[str, Any] = {
+            "started_at": self.started_at,
+            "minibatches": self.count,
+            "pretrained": self.pretrained,
+        }
         if self._config.save and self.replay is not None and self.sampler is not None:
-            state |= {"replay": self.replay.mark, "sampler": self.sampler.state_dict()}
+            sampler = self._pretrainer or self.sampler
+            state |= {"replay": self.replay.mark, "sampler": sampler.state_dict()}
+            if self.demos is not None:
+                state["demos"] = self.demos.checksum
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> str:
@@ -233,19 +329,97 @@ class Minibatches:
             Why not; empty if so.
         """
         assert self.replay is not None and self.sampler is not None
+        self.pretrained = int(state["pretrained"])
+        if not self.is_pretraining:
+            self._pretrainer = None
         if "sampler" not in state:
             return "the replay was not saved, see --replay.save"
         if self.replay.mark != state["replay"]:
             return "the replay that was saved is not the checkpoint's"
-        self.sampler.load_state_dict(state["sampler"])
+        if state.get("demos") != (None if self.demos is None else self.demos.checksum):
+            return "the demonstrations are others than the checkpoint's"
+        (self._pretrainer or self.sampler).load_state_dict(state["sampler"])
         self.started_at, self.count = state["started_at"], int(state["minibatches"])
         return ""
 
 
-def make_sampler(spec: ReplaySpec, replay: Replay, seed: int) -> UniformSampler | PrioritizedSampler:
-    """A sampler that draws minibatches from a replay as an algorithm wants them."""
+class MinibatchSource(Source):
+    """Base of sources that bring minibatches from a replay.
+
+    Attributes:
+        minibatches: the replay, and what is drawn from it.
+        num_envs: environments that fill it.
+    """
+
+    minibatches: Minibatches
+    num_envs: int
+    _console: Console
+    # The share of random actions after so many environment steps.
+    _epsilon: Callable[[int], float]
+    _is_due = False
+    # Numbers of the last row of metrics.
+    _learning: Mapping[str, Number] = {}
+
+    @abstractmethod
+    def _has_due_minibatch(self) -> bool:
+        """True if the algorithm is to learn from another minibatch before more experience is collected."""
+
+    def _print_inexact(self, replay: Replay, difference: str) -> None:
+        """Ends all episodes in the replay of a run that cannot resume exactly, and prints why."""
+        for env in range(self.num_envs):
+            replay.cut(env)
+        print_lines(self._console, f"not to the bit as if it had never stopped: {difference}")
+
+    def feedback(self, result: Any) -> None:
+        """Takes the TD errors of the last minibatch."""
+        self.minibatches.feedback(result)
+        self._is_due = self._has_due_minibatch()
+
+    def _learning_numbers(self, steps: int) -> Mapping[str, Number]:
+        """Numbers of learning for a row of metrics, after so many environment steps."""
+        self._learning = {
+            **self.minibatches.numbers(),
+            "rollout/exploration_rate": self._epsilon(steps),
+        }
+        return self._learning
+
+    def highlights(self) -> list[str]:
+        row = self._learning
+        return [
+            f"{count(row['time/updates_per_second'])} updates/s",
+            f"epsilon {row['rollout/exploration_rate']:.2f}",
+            f"replay {row['collect/replay_fill']:.0%}",
+            *self.minibatches.progress(),
+            *super().highlights(),
+        ]
+
+    def save_files(self, directory: Path) -> None:
+        self.minibatches.save(directory)
+
+    def load_files(self, directory: Path) -> None:
+        self.minibatches.load(directory)
+
+    def take_over(self, other: Self) -> None:
+        self.minibatches.take_over(other.minibatches)
+
+
+def make_sampler(
+    spec: ReplaySpec,
+    replay: Replay,
+    seed: int,
+    hindsight: Mapping[str, Any] | None = None,
+    bonus: float = 0.0,
+) -> UniformSampler:
+    """A sampler that draws minibatches from a replay as an algorithm wants them.
+
+    Args:
+        hindsight: further arguments of a `HindsightSampler`; None: goals are not replaced.
+        bonus: of a `PrioritizedSampler`.
+    """
+    if hindsight is not None:
+        return HindsightSampler(replay, spec.batch_size, gamma=spec.gamma, seed=seed, **hindsight)
     common: dict[str, Any] = {"n_step": spec.n_step, "gamma": spec.gamma, "seed": seed}
     if spec.prioritized is None:
         return UniformSampler(replay, spec.batch_size, **common)
     alpha, beta = spec.prioritized.alpha, spec.prioritized.beta(0)
-    return PrioritizedSampler(replay, spec.batch_size, alpha=alpha, beta=beta, **common)
+    return PrioritizedSampler(replay, spec.batch_size, alpha=alpha, beta=beta, bonus=bonus, **common)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from fastrl.algorithms.protocol import Algorithm, MultiAgentAlgorithm, Problem
 from fastrl.collectors.multi_agent import MultiAgentCollector
+from fastrl.envs.adapters.parallel_copy import ParallelForm
 from fastrl.envs.multi_agent import MultiAgentVectorEnv
 from fastrl.envs.record_episodes import MEANS, RecordEpisodeStatistics, finite_mean
 from fastrl.rollout.multi_agent import MultiAgentRollout
@@ -50,6 +51,8 @@ class MultiAgentSource(Source):
 
     collector = "native"
     steps: int = 0
+    # Of a parallel environment of PettingZoo.
+    form: ParallelForm | None = None
 
     def __init__(self, env: MultiAgentVectorEnv, env_id: str, episode_steps: int) -> None:
         self.env = RecordEpisodeStatistics(env)

@@ -26,15 +26,15 @@ def load_policy(path: str | Path, *, device: str = "cpu", seed: int = 0) -> "Pol
     In the real CybORG, seen through the challenge's wrapper::
 
         policy = fastrl.load_policy("runs/mine")
-        memory = fastrl.envs.cage2.env.ScanMemory() if policy.needs_scan_memory else None
-        obs = wrapper.reset()
+        blue = fastrl.envs.cage2.memory.BlueMemory(1, policy.memory)
+        obs, action = wrapper.reset(), None
         for _ in range(100):
-            row = np.float32(obs)[None]
-            if memory is not None:
-                row = memory.observe(row)
-            obs, reward, done, info = wrapper.step(int(policy.act(row)[0]))
+            row = blue.observe(obs[None], action)
+            masks = blue.action_masks() if policy.needs_action_mask else None
+            action = policy.act(row, action_mask=masks)
+            obs, reward, done, info = wrapper.step(int(action[0]))
 
-    Call ``memory.reset()`` at the start of each episode. A policy with ``state_size`` above 0 has a memory of its own,
+    Call ``blue.reset()`` at the start of each episode. A policy with ``state_size`` above 0 has a memory of its own,
     the ``states`` of `Policy.act`.
 
     Args:
@@ -72,7 +72,10 @@ def _is_of_vectors(policy: Mapping[str, Any]) -> bool:
 
 
 def _network_of(policy: Mapping[str, Any]) -> PolicyNet | QNetwork:
-    return QNetwork.from_state(policy) if policy.get("kind") == QNetwork.kind else policy_from_state(policy)
+    if policy.get("kind") == QNetwork.kind:
+        return QNetwork.from_state(policy)
+    network = policy_from_state(policy)
+    return network.blind() if isinstance(network, ActorCritic) else network
 
 
 class Policy:
@@ -90,8 +93,10 @@ class Policy:
             only. Of numbers in an action, if they are continuous.
         actions: int64 [A], those that it uses; none if they are continuous.
         state_size: length of its memory of an episode; 0: it has none.
-        needs_scan_memory: it was trained on CAGE 2 observations of 62 values: feed the 52 plain ones through
-            a ``fastrl.envs.cage2.env.ScanMemory``.
+        memory: values of blue's memory in its observations of CAGE 2, see ``fastrl.envs.cage2.memory``: pass the 52
+            plain ones through a ``BlueMemory``; "none": it needs no more.
+        observe: "truth": its observations of CAGE 2 end with the true state of the game, which no defender can see;
+            else "blue".
         needs_action_mask: it was trained on actions that may have an effect only: give it
             ``env.action_masks()``. Without, it may choose actions that do nothing.
         environment: the settings of the environment that it was trained on.
@@ -117,9 +122,11 @@ class Policy:
         own = range(0 if self._box is not None else network.num_actions)
         self.actions: NDArray[np.int64] = np.array(state.get("actions", own), np.int64)
         self.num_actions: int = state.get("num_actions", network.num_actions)
-        self.needs_scan_memory: bool = self.environment.get("scan_memory", False)
+        self.memory: str = self.environment.get("memory", "none")
         table = state["config"].get(table_of(state["algorithm"]), {})
-        self.needs_action_mask: bool = table.get("action_masks", False)
+        # With `actor_inputs` the value function alone saw the truth.
+        self.observe: str = "blue" if table.get("actor_inputs") else self.environment.get("observe", "blue")
+        self.needs_action_mask: bool = state.get("action_masks", table.get("action_masks", False))
         self.workflow: str | None = state.get("workflow")
         self.continuous = self._box is not None
         if self._box is not None:
@@ -227,8 +234,8 @@ class Policy:
             hint = ""
             if obs.size and obs.size % self.obs_dim == 0:
                 hint = f"; observations of several dimensions are flattened: obs.reshape(-1, {self.obs_dim})"
-            elif self.needs_scan_memory and obs.shape[-1:] == (52,):
-                hint = "; feed plain observations through fastrl.envs.cage2.env.ScanMemory first"
+            elif self.memory != "none" and obs.shape[-1:] == (52,):
+                hint = "; pass plain observations through fastrl.envs.cage2.memory.BlueMemory first"
             raise ValueError(
                 f"obs should have shape [N, {self.obs_dim}] or [{self.obs_dim}], got {list(obs.shape)}{hint}"
             )

@@ -7,6 +7,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fastrl.envs.adapters.parallel_copy import ParallelForm
+from fastrl.envs.contract import describe
 from fastrl.envs.rows import ActionRows, ObsRows, RowError
 from fastrl.networks.action_space import Actions
 from fastrl.networks.compiled_actor import Actor
@@ -157,3 +159,41 @@ class TeamPredictor:
         rows = np.ascontiguousarray(array.reshape(-1, self._obs_dim))
         actions = self._policy.act(rows, np.ones(len(rows), np.bool_), deterministic, self._generator)
         return actions.reshape(*array.shape[:-1], *actions.shape[1:]), None
+
+
+class ParallelPredictor:
+    """Chooses actions of the agents of a parallel environment of PettingZoo that are alive.
+
+    Args:
+        policy: of all agents.
+        form: of the environment.
+        seed: of draws.
+    """
+
+    def __init__(self, policy: MultiAgentPolicy, form: ParallelForm, seed: int) -> None:
+        self._policy, self._form = policy, form
+        self._generator = torch.Generator().manual_seed(seed)
+
+    def predict(
+        self, obs: Any, state: Any, deterministic: bool, action_masks: NDArray[np.bool_] | None
+    ) -> tuple[Any, Any]:
+        form = self._form
+        if state is not None or action_masks is not None:
+            raise PredictError("this policy of several agents has no memory and no masks: leave them out")
+        if not isinstance(obs, Mapping) or not obs or not obs.keys() <= set(form.agents):
+            got = f"a dict of {', '.join(map(repr, obs))}" if isinstance(obs, Mapping) else describe(obs)
+            raise PredictError(
+                f"obs: expected a dict of observations by agent ({', '.join(map(repr, form.agents))}), got {got}"
+            )
+        alive = np.array([agent in obs for agent in form.agents])
+        rows = np.zeros((len(alive), *form.row_space.shape), form.row_space.dtype)
+        for a in np.flatnonzero(alive):
+            own = form.obs_rows[a]
+            try:
+                own.write(obs[form.agents[a]], rows[a, : own.size])
+            except RowError as error:
+                raise PredictError(f"obs[{form.agents[a]!r}]: {error}") from None
+        if rows.dtype == np.float32 and not np.isfinite(rows).all():
+            raise PredictError("obs: expected finite numbers, got NaN or infinity")
+        actions = self._policy.act(rows, alive, deterministic, self._generator)
+        return {form.agents[a]: form.to_env(a, actions[a]) for a in np.flatnonzero(alive)}, None

@@ -1,7 +1,6 @@
 """Minibatches from a replay, as experience for an algorithm that learns from transitions."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from types import TracebackType
 from typing import Annotated, Any, Literal, Self
 
@@ -20,14 +19,13 @@ from fastrl.envs.spec import EnvSpec
 from fastrl.replay import Replay
 from fastrl.training.episodes import build_env, episode_steps
 from fastrl.training.errors import TrainError
-from fastrl.training.experience import Episodes, Source
-from fastrl.training.metrics import count, counted, shares
-from fastrl.training.minibatches import Minibatches, ReplayConfig
+from fastrl.training.experience import Episodes
+from fastrl.training.metrics import counted, shares
+from fastrl.training.minibatches import Minibatches, MinibatchSource, ReplayConfig
 from fastrl.training.replay_actors import ActorProcesses, TransportFactory
 from fastrl.training.replay_lockstep import LockstepActors
 from fastrl.training.row import Number
 from fastrl.utils.config import Setting, section
-from fastrl.utils.tables import print_lines
 from fastrl.utils.timer import Stopwatch
 
 _NO_EPISODES = Episodes()
@@ -40,7 +38,7 @@ class ActorConfig:
     n_workers: Annotated[
         int,
         Field(ge=1, le=256, description="worker processes that share the environments, each with one thread"),
-        Setting(resumable=True, option="--n-workers", common=True),
+        Setting(resumable=True, option="--n-workers"),
     ] = 2
     deterministic: Annotated[
         bool,
@@ -96,7 +94,7 @@ class ActorConfig:
     ] = "auto"
 
 
-class ReplaySource(Source):
+class ReplaySource(MinibatchSource):
     """Brings minibatches, as the samplers of ``fastrl.replay`` draw them.
 
     Actors fill the replay while the learner learns (`fastrl.training.replay_actors`) or, with
@@ -170,15 +168,12 @@ class ReplaySource(Source):
             seed=seed,
         )
         self.actors: ActorProcesses | LockstepActors | None = None
-        # Numbers of the last row of metrics.
-        self._row: dict[str, Number] = {}
         # Steps while no actors run.
         self._steps = 0
         # State of lockstep actors, for the next ones.
         self._saved: dict[str, Any] | None = None
         # Restarts and dropped rows of earlier sessions.
         self._restarts = self._dropped = 0
-        self._is_due = False
         self._report = Report()
 
     def _check(self) -> None:
@@ -302,9 +297,7 @@ class ReplaySource(Source):
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             raise TrainError(f"the checkpoint's environments are not those of this run: {error!r}") from None
         if difference:
-            for env in range(self.num_envs):
-                replay.cut(env)
-            print_lines(self._console, f"not to the bit as if it had never stopped: {difference}")
+            self._print_inexact(replay, difference)
         return actors
 
     def _resume_lockstep(self, actors: LockstepActors, state: Mapping[str, Any]) -> str:
@@ -325,11 +318,6 @@ class ReplaySource(Source):
         self._algorithm.steps = steps = actors.taken
         return self.minibatches.sample(steps, watch)
 
-    def feedback(self, result: Any) -> None:
-        """Takes the TD errors of the last minibatch."""
-        self.minibatches.feedback(result)
-        self._is_due = self._has_due_minibatch()
-
     def _has_due_minibatch(self) -> bool:
         assert self.actors is not None
         self.minibatches.start_learning(self.actors.taken)
@@ -345,14 +333,12 @@ class ReplaySource(Source):
     def numbers(self) -> Mapping[str, Number]:
         assert self.actors is not None, "it runs as a context"
         dropped, restarts = self._losses()
-        self._row = {
-            **self.minibatches.numbers(),
-            "rollout/exploration_rate": self._epsilon(self.steps),
+        return {
+            **self._learning_numbers(self.steps),
             **self.actors.numbers(),
             "collect/dropped": dropped,
             "collect/restarts": restarts,
         }
-        return self._row
 
     def _losses(self) -> tuple[int, int]:
         """Rows dropped and actors restarted so far, in earlier sessions too."""
@@ -361,14 +347,8 @@ class ReplaySource(Source):
         return self._dropped + self.actors.dropped, self._restarts + self.actors.restarts
 
     def highlights(self) -> list[str]:
-        row = self._row
-        shown = [
-            f"{count(row['time/updates_per_second'])} updates/s",
-            f"epsilon {row['rollout/exploration_rate']:.2f}",
-            f"replay {row['collect/replay_fill']:.0%}",
-        ]
-        losses = {name: row[f"collect/{name}"] for name in ("dropped", "restarts")}
-        return shown + [f"{number:,} {name}" for name, number in losses.items() if number]
+        losses = zip(self._losses(), ("dropped", "restarts"), strict=True)
+        return super().highlights() + [f"{number:,} {name}" for number, name in losses if number]
 
     def summary(self) -> Mapping[str, Any]:
         return {
@@ -386,15 +366,6 @@ class ReplaySource(Source):
                 f"{self._dropped:,} transitions dropped, {counted(self._restarts, 'restart')} of workers"
             )
         return lines
-
-    def save_files(self, directory: Path) -> None:
-        self.minibatches.save(directory)
-
-    def load_files(self, directory: Path) -> None:
-        self.minibatches.load(directory)
-
-    def take_over(self, other: Self) -> None:
-        self.minibatches.take_over(other.minibatches)
 
     def _actors_state(self) -> dict[str, Any] | None:
         """The state of lockstep actors; the replay and its sampler are in it only if the replay is saved, too."""

@@ -12,7 +12,7 @@ from pydantic import Field
 from rich.console import Console
 
 from fastrl.algorithms.protocol import Algorithm, Problem
-from fastrl.collectors.factory import is_native, make_collector
+from fastrl.collectors.factory import COLLECTORS, check_suits, is_native, make_collector, options_of
 from fastrl.collectors.fragment_stream import FragmentStream, Staleness, pending_for
 from fastrl.collectors.protocol import CollectError, Collector, Failure, Plan, Report
 from fastrl.collectors.resources import cores
@@ -26,7 +26,7 @@ from fastrl.training.errors import TrainError
 from fastrl.training.experience import Episodes, Source
 from fastrl.training.metrics import brief, counted, shares
 from fastrl.training.row import Number
-from fastrl.utils.config import Setting, section
+from fastrl.utils.config import Setting, Values, section
 from fastrl.utils.tables import print_lines
 from fastrl.utils.timer import Stopwatch
 from fastrl.utils.trust import Reach, connects_to_ray
@@ -46,11 +46,11 @@ CollectorName = Annotated[
 class CollectConfig:
     """Collection of experience, see fastrl.collectors."""
 
-    collector: Annotated[CollectorName, Setting(resumable=True, option="--collector", common=True)] = "auto"
+    collector: Annotated[CollectorName, Setting(resumable=True, option="--collector")] = "auto"
     n_workers: Annotated[
         Annotated[int, Field(ge=1)] | Literal["auto"],
         Field(description="worker processes or Ray actors; auto: by cores and memory"),
-        Setting(resumable=True, option="--n-workers", common=True),
+        Setting(resumable=True, option="--n-workers"),
     ] = "auto"
     episodes_per_update: Annotated[
         int,
@@ -136,7 +136,7 @@ class RolloutSource(Source):
         try:
             self.obs_space, self.action_space = spaces_of(env)
             own = env.single_action_space if isinstance(env, VectorEnv) else action_rows_of(env).space
-            self.action_rows = ActionRows(own)
+            self.action_rows, self.env_actions = ActionRows(own), own
         except ValueError as error:
             raise TrainError(f"--env {spec.id}: {error}") from None
         self.episode_steps = episode_steps(env, collect.max_episode_steps)
@@ -145,6 +145,8 @@ class RolloutSource(Source):
         else:
             contract.close(env)
         self._plan: Plan | None = None
+        # Of the networks.
+        self._device = "cpu"
         # While the source runs: the collector, and the stream of its fragments.
         self._collector: Collector | None = None
         self._stream: FragmentStream | None = None
@@ -157,6 +159,7 @@ class RolloutSource(Source):
         self._episodes: list[Episodes] = []
 
     def problem(self, total_timesteps: int, seed: int, device: str) -> Problem:
+        self._device = device
         return Problem(
             self.obs_space, self.action_space, self.num_envs, total_timesteps, seed=seed, device=device
         )
@@ -176,11 +179,20 @@ class RolloutSource(Source):
                 episodes=self.collect.episodes_per_update,
                 seed=self.seed,
                 squash=algorithm.squash_actions,
+                actor_device=self._device,
                 action_masks=algorithm.action_masks,
                 episode_info=self._episode_info,
             )
         except ValueError as error:
             raise TrainError(f"--env {self.spec.id}: {error}") from None
+        name = (
+            "vector" if self.spec.is_vector and self.collect.collector == "auto" else self.collect.collector
+        )
+        if name != "auto":
+            try:
+                check_suits(name, self._plan)
+            except (ValueError, CollectError) as error:
+                raise TrainError(f"--collector {name}: {error}") from None
 
     def _num_steps(self, algorithm: Algorithm[Any]) -> int:
         """Steps of each environment in a fragment."""
@@ -339,6 +351,9 @@ class RolloutSource(Source):
         self._failures, self._restarts = state["failures"], state["restarts"]
         self._staleness = Staleness(**state["staleness"])
 
+    def start_stage(self, state: Mapping[str, Any]) -> None:
+        self.load_state_dict({**state, "collector": None})
+
 
 def open_collector(config: CollectConfig, plan: Plan, console: Console, max_staleness: int = 0) -> Collector:
     """Starts the collector that the settings ask for.
@@ -390,6 +405,17 @@ def open_collector(config: CollectConfig, plan: Plan, console: Console, max_stal
         )
         print_lines(console, f"collecting with {collector.name!r}{faster}")
     return collector
+
+
+def options_of_others(collector: str) -> Values:
+    """Settings, by dotted key, that other collectors have and this one refuses, with their default values."""
+    usual = CollectConfig()
+    if collector not in COLLECTORS:
+        return {}
+    names = {"n_workers", "task_timeout", "start_method", "asynchronous", "ray_address"} - options_of(
+        collector
+    )
+    return {f"collect.{name}": getattr(usual, name) for name in names}
 
 
 class FailurePrinter:

@@ -1,14 +1,12 @@
 """Runs: a training with its run directory, checkpoints, loggers and summary, from the start or resumed."""
 
 import signal
-import threading
 import time
-import types
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from rich.console import Console
 
@@ -22,10 +20,12 @@ from fastrl.training.evaluation import BEST, Advance, Evaluation, Scores
 from fastrl.training.logger import LoggedRun, Logger
 from fastrl.training.loggers import EpisodesLogger, JsonlLogger, Loggers, start_loggers
 from fastrl.training.profiler import with_other
+from fastrl.training.rollouts import options_of_others
 from fastrl.training.run_directory import RunDirectory, new_directory, run_name
 from fastrl.training.run_facts import FactsFile, State
 from fastrl.training.run_list import RETURN, read_curve
 from fastrl.training.settings import with_one_goal
+from fastrl.training.stages import saved_settings, saved_stage
 from fastrl.training.summary import Summary, peak_gpu_memory_mib, peak_memory_mib
 from fastrl.training.task import Task
 from fastrl.training.trainer import Training
@@ -33,44 +33,24 @@ from fastrl.utils.config import ConfigError, Values, build, check, resumable_key
 from fastrl.utils.env_options import parse_options
 from fastrl.utils.errors import UserError
 from fastrl.utils.files import to_json, write_atomically
+from fastrl.utils.interrupts import StopSignals
 from fastrl.utils.tables import print_lines
 from fastrl.utils.trust import from_file, refuse_reach, trusted_import
 
 
-class StopSignals:
-    """Notes a signal that asks the process to stop: Ctrl-C, SIGTERM, or SIGHUP of a terminal that closes. A second
-    Ctrl-C or SIGTERM stops it at once. (A terminal that closes sends SIGHUP twice, through its shell and by itself.)
-
-    If SIGHUP is ignored, as under nohup, it stays ignored.
-    """
-
-    def __init__(self) -> None:
-        self.received: signal.Signals | None = None
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread():
-            numbers = [signal.SIGINT, signal.SIGTERM]
-            if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
-                numbers.append(signal.SIGHUP)
-            self._before = {number: signal.signal(number, self._note) for number in numbers}
-        return self
-
-    def _note(self, number: int, frame: types.FrameType | None) -> None:
-        self.received = self.received or signal.Signals(number)
-        for asked in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(asked, self._before[asked])
-
-    def __exit__(self, *error: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-
-def start_run(task: Task, settings: Any, path: Path | None, console: Console) -> Summary:
+def start_run(
+    task: Task,
+    settings: Any,
+    path: Path | None,
+    console: Console,
+    *,
+    comments: Mapping[str, str] | None = None,
+) -> Summary:
     """Trains from the beginning, in a new run directory.
 
     Args:
         path: the directory; None: a new one under ``runs``.
+        comments: on settings, by dotted key, for ``config.toml``.
 
     Raises:
         TrainError, RunDirectoryError, ConfigError: it cannot start; nothing has been written then.
@@ -80,7 +60,7 @@ def start_run(task: Task, settings: Any, path: Path | None, console: Console) ->
     if settings.run.init_from is not None:
         load_weights(trainer, settings, task, console)
     with new_directory(path, name_of(trainer)) as directory:
-        return train(task, trainer, settings, directory, console)
+        return train(task, trainer, settings, directory, console, comments=comments)
 
 
 def resume_run(
@@ -111,7 +91,7 @@ def resume_run(
             directory.check_own()
         file, state = load_newest(path)
         with using_checkpoint(file, "is no checkpoint of a run that this fastrl can resume"):
-            settings = resumed_settings(task, file, state["config"], changes, trust=trust)
+            settings = resumed_settings(task, file, saved_settings(state), changes, trust=trust)
             trainer = restored(task, settings, file, state, console)
         directory = directory or stack.enter_context(new_directory(new_path, name_of(trainer)))
         Checkpoints(directory.checkpoints).drop_after(trainer.steps)
@@ -136,7 +116,7 @@ def restored(task: Task, settings: Any, file: Path, state: Mapping[str, Any], co
     with using_checkpoint(file, "is no checkpoint of a run that this fastrl can resume"):
         _check_counts(state)
         task.check_state(state, settings)
-        trainer = task.make_trainer(settings, console)
+        trainer = task.make_trainer(settings, console, stage=saved_stage(state))
         trainer.load_files(file.parent.parent)
         trainer.load_state_dict(state)
     return trainer
@@ -160,13 +140,15 @@ def resumed_settings(
     algorithm = trusted_import("run.algo", task.algorithm_in(config), file, trust=trust)
     config_type = task.settings_type(algorithm)
     own = check(config_type, config, str(file))
+    if "collect.collector" in changes:
+        changes = {**options_of_others(changes["collect.collector"]), **changes}
     old, new = build(config_type, own), build(config_type, own, with_one_goal(changes))
     goals = () if task.can_train_longer else ("run.total_timesteps", "run.total_episodes")
     resumable = [key for key in resumable_keys(config_type) if key not in goals]
     for key in changes:
         if key not in resumable and attrgetter(key)(old) != attrgetter(key)(new):
             raise ConfigError(
-                f"{key} cannot change when a run is resumed, it would be another run: --init-from {file} starts one"
+                f"{key} cannot change when a run is resumed, it would be another run: --init {file} starts one"
                 f" with its weights; {', '.join(resumable)} can"
             )
     refuse_reach(config_type, own, str(file), trust=trust, named=changes)
@@ -285,18 +267,15 @@ def load_weights(trainer: Training, settings: Any, task: Task, console: Console)
     path: Path = settings.run.init_from
     file, state = load_newest(path)
     if state.get("kind") != task.name:
-        raise TrainError(
-            f"--init-from {path}: a run of another task, {state.get('kind')}, not of {task.name}"
-        )
+        raise TrainError(f"--init {path}: a run of another task, {state.get('kind')}, not of {task.name}")
     try:
         task.check_weights(state, settings)
-        fresh = trainer.load_policy(state)
+        remarks = trainer.load_policy(state)
     except ValueError as error:
-        raise TrainError(f"--init-from {path}: {error}") from None
+        raise TrainError(f"--init {path}: {error}") from None
     except Exception as error:
         raise unusable(file, "has no weights that this fastrl can use", error) from None
-    kept = f"; {', '.join(fresh)} differ and start with new weights" if fresh else ""
-    print_lines(console, f"starting with the weights of {file}{kept}")
+    print_lines(console, f"starting with the weights of {'; '.join([str(file), *remarks])}")
 
 
 def train(
@@ -306,12 +285,15 @@ def train(
     directory: RunDirectory | None,
     console: Console,
     loggers: Sequence[Logger] = (),
+    *,
+    comments: Mapping[str, str] | None = None,
 ) -> Summary:
     """Trains to the end, or until a signal or a callback; writes everything that a run directory has.
 
     Args:
         directory: None: nothing is written, and the policy is not evaluated at the end.
         loggers: further ones, beside those that the settings name.
+        comments: as of `start_run`.
 
     Raises:
         HookError: a callback or logger of the user's own has raised; a checkpoint is written.
@@ -320,7 +302,7 @@ def train(
     evaluation = trainer.callback(Evaluation)
     if evaluation is not None and directory is not None:
         evaluation.best_file = directory.checkpoints / BEST
-    session = _Session(task, trainer, settings, directory, console)
+    session = _Session(task, trainer, settings, directory, console, comments)
     try:
         session.run(loggers)
         summary = session.summarise()
@@ -334,7 +316,8 @@ def train(
                 trainer.write_report(directory)
         trainer.notify(lambda callback: callback.on_end(trainer.view))
     except BaseException as error:
-        with suppress(HookError, UserError):
+        # The first error is the one to report.
+        with suppress(Exception):
             trainer.notify(lambda callback: callback.on_end(trainer.view))
         is_asked = isinstance(error, KeyboardInterrupt | SystemExit)
         session.write_facts("interrupted" if is_asked else "failed", " ".join(f"{error!r}".split()))
@@ -361,6 +344,7 @@ class _Session:
         settings: Any,
         directory: RunDirectory | None,
         console: Console,
+        comments: Mapping[str, str] | None = None,
     ) -> None:
         self._task, self._trainer, self._settings = task, trainer, settings
         self._directory, self._console = directory, console
@@ -370,7 +354,7 @@ class _Session:
         self._facts: FactsFile | None = None
         self._checkpoints: Checkpoints | None = None
         if directory is not None:
-            directory.write_settings(f'kind = "{task.name}"\n\n{to_toml(settings)}')
+            directory.write_settings(f'kind = "{task.name}"\n\n{to_toml(settings, comments)}')
             self._facts = FactsFile(directory.path, task.name, trainer)
             over = ", whose run had no checkpoint yet: it starts over" if directory.starts_over else ""
             print_lines(console, f"training on {trainer.device}, run directory {directory.path}{over}")
@@ -388,18 +372,21 @@ class _Session:
         trainer.on_progress = on_console.show
         loggers = Loggers([*own, *further, on_console])
         try:
-            with StopSignals() as stop:
+            with StopSignals(finishes=trainer.finishes_updates) as stop:
+                trainer.should_stop = lambda: stop.received is not None
                 self._loop(loggers, stop)
+                if directory is not None:
+                    trainer.save_files(directory.path)
             self.signal, self._stopped_by = stop.received, trainer.stopped_by
         except HookError:
-            # What was learned until then is kept.
-            self._save()
+            # A checkpoint keeps what was learned until then, if anything was.
+            if trainer.steps:
+                self._save()
             raise
         finally:
             loggers.close()
         if directory is not None:
             trainer.profile.save(directory.profile)
-            trainer.save_files(directory.path)
 
     def _loop(self, loggers: Loggers, stop: StopSignals) -> None:
         trainer = self._trainer
@@ -409,10 +396,13 @@ class _Session:
             loggers.log(row)
             if stop.received is not None:
                 break
-            is_due = run.save_freq and trainer.episodes - saved_episodes >= run.save_freq
+            is_due = trainer.ends_stage() or (
+                run.save_freq and trainer.episodes - saved_episodes >= run.save_freq
+            )
             if is_due or time.monotonic() - saved_at >= run.checkpoint_seconds:
                 self._checkpoint(loggers)
                 saved_at, saved_episodes = time.monotonic(), trainer.episodes
+        trainer.has_ended = True
         self._checkpoint(loggers)
 
     def _checkpoint(self, loggers: Loggers) -> None:

@@ -5,6 +5,7 @@ import fcntl
 import itertools
 import os
 import re
+import shutil
 import time
 from pathlib import Path
 from typing import Self
@@ -60,6 +61,8 @@ class RunDirectory:
         self.curve = path / "learning_curve.png"
         self.summary = path / "summary.json"
         self.tensorboard = path / "tensorboard"
+        # Of Weights & Biases, and of MLflow.
+        self.tracking = path / "wandb", path / "mlruns"
         self.profile = path / "profile.json"
         self.checkpoints = path / "checkpoints"
         self.starts_over = False
@@ -122,6 +125,8 @@ class RunDirectory:
                 file.unlink(missing_ok=True)
             for file in self.tensorboard.glob("events.out.tfevents.*"):
                 file.unlink()
+            for folder in self.tracking:
+                shutil.rmtree(folder, ignore_errors=True)
             folders = [self.tensorboard, self.checkpoints, *([self.path] if self.is_made else [])]
             for folder in folders:
                 with contextlib.suppress(OSError):

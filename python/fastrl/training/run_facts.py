@@ -1,4 +1,4 @@
-"""Facts of a run in ``run.json``: what trains where, with which versions, since when, and how far it is."""
+"""Facts of a run in ``run.json``: task, versions, sessions and progress."""
 
 import contextlib
 import dataclasses
@@ -49,11 +49,11 @@ class Session:
 
 @dataclasses.dataclass(frozen=True)
 class RunFacts:
-    """What ``run.json`` says.
+    """Contents of ``run.json``.
 
     Attributes:
         state: of the newest session. A session that was killed is "interrupted" when it is read.
-        task, env, algorithm, seed: what is trained on what.
+        task, env, algorithm, seed: of the run.
         total_timesteps, episodes: so far, at the newest checkpoint.
         mean_return: of the newest episodes of training; None before any has ended.
         seconds: of training, in all sessions.

@@ -24,11 +24,11 @@ _TAIL = 1 << 18
 
 @dataclass(frozen=True)
 class RunInfo:
-    """What is known of a run.
+    """Facts about a run.
 
     Attributes:
         path: the run directory.
-        env, algo, seed: what it trains on, with which algorithm, and its random seed.
+        env, algo, seed: of the run.
         steps, total: environment steps of the newest row of metrics, and the goal; None: the goal is in episodes.
         last_return: mean return of the newest row in which episodes ended; NaN without one.
         state: see `fastrl.training.run_facts.RunFacts`.
@@ -98,7 +98,7 @@ def read_curve(path: Path, metric: str = RETURN) -> tuple[NDArray[np.float64], N
             if _is_number(row.get(metric)) and _is_number(row.get(STEPS)):
                 points.append((row[STEPS], row[metric]))
     if not points:
-        from fastrl.utils.config import suggestion
+        from fastrl.utils.names import suggestion
 
         hint = f"; {suggestion(metric, sorted(names))}" if names and metric not in names else ""
         raise ConfigError(f"{path} has no values of {metric}{hint}")

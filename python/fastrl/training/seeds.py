@@ -1,11 +1,9 @@
 """Runs that differ in their seed alone, side by side in processes of their own."""
 
 import contextlib
-import ctypes
 import json
 import math
 import signal
-import statistics
 import subprocess
 import time
 from collections.abc import Sequence
@@ -17,16 +15,15 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from fastrl.training.metrics import brief
+from fastrl.training.metrics import brief, moments
 from fastrl.training.run_list import RunInfo, read_run
+from fastrl.utils import child_process
 from fastrl.utils.errors import UserError
 from fastrl.utils.files import to_json, write_atomically
 from fastrl.utils.tables import print_lines, show
 
 # Seconds between two looks at the runs, and that a run has to save its checkpoint when all are stopped at once.
 _INTERVAL, _GRACE = 0.5, 10.0
-# Option of prctl: the signal that a process gets when its parent dies.
-_SET_PARENT_DEATH_SIGNAL = 1
 
 
 @dataclass
@@ -54,15 +51,8 @@ class SeedRun:
     def start(self) -> None:
         """Starts the process, which ends with this one."""
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                self.command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                # Ctrl-C reaches this process alone, which passes it on.
-                start_new_session=True,
-                preexec_fn=_end_with_parent,  # it only sets a flag of the new process
-            )
+            # Ctrl-C reaches this process alone, which passes it on.
+            self.process = child_process.start(self.command, log)
         self.state = "running"
 
     def look(self) -> bool:
@@ -75,13 +65,13 @@ class SeedRun:
         return True
 
     def info(self) -> RunInfo | None:
-        """Settings, progress and state of the run; None before it has begun."""
+        """Settings, progress and state of the run; None before it has started."""
         with contextlib.suppress(OSError, UserError):
             return read_run(self.path)
         return None
 
     def score(self) -> float:
-        """What the evaluation at the end gave; NaN without one."""
+        """Score of the evaluation at the end; NaN without one."""
         try:
             found: Any = json.loads((self.path / "summary.json").read_text())["evaluation"] or {}
         except (OSError, ValueError, KeyError):
@@ -101,7 +91,7 @@ def train_seeds(runs: Sequence[SeedRun], jobs: int, console: Console) -> signal.
     Returns:
         The signal that stopped them; None if all have ended by themselves.
     """
-    from fastrl.training.run import StopSignals
+    from fastrl.utils.interrupts import StopSignals
 
     for run in runs:
         if not run.command:
@@ -144,10 +134,6 @@ def _end(runs: Sequence[SeedRun]) -> None:
             process.wait()
 
 
-def _end_with_parent() -> None:
-    ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGTERM)
-
-
 def table_of(runs: Sequence[SeedRun]) -> Table:
     """A row for each run, and mean and standard deviation over runs."""
     infos = [run.info() for run in runs]
@@ -185,21 +171,13 @@ def summarise(runs: Sequence[SeedRun], path: Path, console: Console) -> None:
             }
             for run, last, score in zip(runs, lasts, scores, strict=True)
         ],
-        "last_return": _moments(lasts),
-        "evaluation": _moments(scores),
+        "last_return": moments(lasts),
+        "evaluation": moments(scores),
     }
     write_atomically(path / "seeds.json", to_json(tree, indent=2).encode())
 
 
-def _moments(values: Sequence[float]) -> dict[str, float]:
-    known = [value for value in values if math.isfinite(value)]
-    return {
-        "mean": statistics.fmean(known) if known else math.nan,
-        "deviation": statistics.stdev(known) if len(known) > 1 else math.nan,
-    }
-
-
 def _spread(values: Sequence[float]) -> str:
-    moments = _moments(values)
-    deviation = "" if math.isnan(moments["deviation"]) else f" ± {brief(moments['deviation'])}"
-    return brief(moments["mean"]) + deviation
+    it = moments(values)
+    deviation = "" if math.isnan(it["deviation"]) else f" ± {brief(it['deviation'])}"
+    return brief(it["mean"]) + deviation

@@ -11,6 +11,9 @@ from pydantic import Field
 from fastrl.utils.config import ConfigError, Setting, Values, section
 from fastrl.utils.trust import Reach, imports_algorithm, imports_modules
 
+# For presets of environments with images: collectors wait while PPO learns, and convolutions use each free core.
+PPO_ON_ALL_CORES = {"ppo": {"run": {"torch_threads": 0}}}
+
 
 @section
 class RunConfig:
@@ -24,16 +27,17 @@ class RunConfig:
             description="fixes everything random in the run, except that algorithms that learn from stale experience"
             " also depend on timing",
         ),
-        Setting(option="--seed", common=True),
+        Setting(option="--seed"),
     ] = 0
     # Without Reach: reading a checkpoint runs no code.
     init_from: Annotated[
         Path | None,
         Field(
             description="start with the weights of a run (of its newest checkpoint) or of a checkpoint file, and with"
-            " nothing else of it; none: random weights"
+            " nothing else of it; observations may be longer than its, the first numbers as before; none: random"
+            " weights"
         ),
-        Setting(option="--init-from"),
+        Setting(option="--init"),
     ] = None
     device: Annotated[
         Literal["auto", "cpu", "cuda"],
@@ -44,7 +48,7 @@ class RunConfig:
         str,
         Field(description="name of an algorithm, or module:Class of your own"),
         Reach(imports_algorithm),
-        Setting(option="--algo", common=True),
+        Setting(option="--algo"),
     ] = "ppo"
     total_timesteps: Annotated[
         int | None,
@@ -52,8 +56,17 @@ class RunConfig:
             ge=1,
             description="environment steps in all; the last update may go beyond. none: --total-episodes",
         ),
-        Setting(resumable=True, option="--total-timesteps", common=True),
+        Setting(resumable=True, option="--total-timesteps"),
     ] = 1_000_000
+    stages: Annotated[
+        tuple[str, ...],
+        Field(
+            description="stages before the last one, each a text of the step at which it ends and of its settings, such"
+            " as '12e6 env.memory=scan ppo.learning_rate=1e-3'; the others are those of the run, which the last stage"
+            " has; observations may get longer from stage to stage"
+        ),
+        Setting(words="'STEP KEY=VALUE ...'"),
+    ] = ()
     total_episodes: Annotated[
         int | None,
         Field(
@@ -71,7 +84,11 @@ class RunConfig:
     ] = None
     torch_threads: Annotated[
         int,
-        Field(ge=0, le=1024, description="threads of PyTorch in the learner; 0: chosen by PyTorch"),
+        Field(
+            ge=0,
+            le=1024,
+            description="threads of PyTorch in the learner; 0: one for each core, or as OMP_NUM_THREADS says",
+        ),
         Setting(resumable=True),
     ] = 1
     row_seconds: Annotated[
@@ -105,7 +122,10 @@ class RunConfig:
     ] = 3
     eval_freq: Annotated[
         int,
-        Field(ge=0, description="episodes between evaluations; 0: one evaluation, at the end"),
+        Field(
+            ge=0,
+            description="episodes (--algo bc: epochs) between evaluations; 0: one evaluation, at the end",
+        ),
         Setting(resumable=True, option="--eval-freq"),
     ] = 0
     eval_episodes: Annotated[

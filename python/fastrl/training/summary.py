@@ -25,14 +25,16 @@ class Summary:
         stopped_by: the callback that ended it before its goal; None: none did.
         run: the run directory.
         checkpoint: the newest checkpoint.
-        kind, env, algorithm, collector: the task, and what was trained on what, collected by whom.
-        unit: of the run's goal, "steps" or "episodes".
+        kind: the task.
+        env, algorithm, collector: of the run.
+        unit: of the run's goal, "steps", "episodes" or "samples", of which ``steps`` counts those that
+            were learned from.
         steps, episodes, iterations: environment steps, episodes that have ended, updates.
         seconds: of wall-clock time in the loop.
         steps_per_second, episodes_per_second: of this session.
         mean_return: of the last row in which episodes ended; NaN if none did.
         device: where the network lived.
-        parts: seconds by what the learner spent them on; with "other" they add up to ``seconds``.
+        parts: seconds by activity of the learner; with "other" they add up to ``seconds``.
         peak_memory_mib: the most main memory that this process has held, MiB.
         peak_gpu_memory_mib: the most that PyTorch has held on the GPU, MiB; None on a CPU.
         evaluation: scores of the policy at the end; None without an evaluation.
@@ -82,14 +84,17 @@ class Summary:
         if self.peak_gpu_memory_mib is not None:
             memory += f" and {self.peak_gpu_memory_mib:,.0f} MiB on the GPU"
         collector = f" ({self.collector})" if self.collector else ""
+        steps = "samples" if self.unit == "samples" else "steps"
+        episodes = "" if self.unit == "samples" else f" {counted(self.episodes, 'episode')},"
+        of_return = "" if self.unit == "samples" else f"last mean return {brief(self.mean_return)}, "
         show(
             console,
-            f"{self.algorithm} on {self.env}{collector}: {self.steps:,} steps, {counted(self.episodes, 'episode')},"
+            f"{self.algorithm} on {self.env}{collector}: {self.steps:,} {steps},{episodes}"
             f" {counted(self.iterations, 'update')} in {duration(self.seconds)} on {self.device}:"
-            f" {count(self.steps_per_second)} steps/s",
+            f" {count(self.steps_per_second)} {steps}/s",
             *([] if self.stopped_by is None else [f"stopped by callback {self.stopped_by}"]),
             *self.lines,
-            f"last mean return {brief(self.mean_return)}, peak memory {memory}",
+            f"{of_return}peak memory {memory}",
         )
 
     def print_times(self, console: Console) -> None:

@@ -1,30 +1,52 @@
 """The protocol of a task: a problem's settings, environments and scores, without a training loop."""
 
 import copy
+import dataclasses
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 import torch
+from gymnasium.spaces import Space
+from gymnasium.vector import VectorEnv
 from rich.console import Console
 
 from fastrl._native._rust import __version__
 from fastrl.algorithms import algorithms, check_takes, find
-from fastrl.algorithms.protocol import Algorithm
+from fastrl.algorithms.network_settings import NetworkConfig
+from fastrl.algorithms.protocol import Algorithm, DatasetAlgorithm, OffPolicyAlgorithm
+from fastrl.collectors.resources import cores
+from fastrl.envs import contract
+from fastrl.envs.rows import ActionRows, ObsRows
 from fastrl.envs.spec import EnvSpec
+from fastrl.networks.compiled_actor import Actor, moved
+from fastrl.training.after_clone import after_clone
 from fastrl.training.callbacks import Callback, EarlyStopping
+from fastrl.training.checkpoint import CheckpointError
+from fastrl.training.comparison import Comparison
+from fastrl.training.dataset_source import DatasetSource, ValidationLoss
+from fastrl.training.demo_arrays import Demos, DemosConfig
+from fastrl.training.demo_replay import OfflineConfig
+from fastrl.training.episodes import VectorEpisodes, build_any, spaces_of
 from fastrl.training.errors import TrainError
 from fastrl.training.evaluation import Advance, Evaluation, Returns, Scores
 from fastrl.training.experience import Source
+from fastrl.training.film import EnvFilms, Films, VectorEnvFilms, drawing_env
+from fastrl.training.predict import ActorPredictor, Predictor
 from fastrl.training.profiler import GpuMeter, Profile
 from fastrl.training.rollouts import CollectConfig, RolloutSource, check_num_envs
 from fastrl.training.settings import RunConfig, Settings, settings_type, table_of, with_one_goal
+from fastrl.training.stages import OF_NETWORKS, Stage, stage_of, stages_of
 from fastrl.training.trainer import Trainer, Training
 from fastrl.training.transitions import TransitionConfig, TransitionSource
-from fastrl.utils.config import ConfigError, Preset, Values, build, check, sections, suggestion, to_tree
+from fastrl.utils.config import ConfigError, Preset, Values, build, check, sections, to_tree
+from fastrl.utils.names import suggestion
 from fastrl.utils.tables import print_lines
 from fastrl.utils.trust import from_file, trusted_import
+
+# Physical cores, or fewer by OMP_NUM_THREADS; runs of this process change what PyTorch says later.
+_MOST_THREADS = torch.get_num_threads()
 
 
 class Task(ABC):
@@ -45,12 +67,16 @@ class Task(ABC):
         collect: defaults of the table ``[collect]``, for algorithms that learn from rollouts or transitions.
         replay: defaults of the table ``[replay]``, for algorithms that learn from transitions.
         tables: defaults of further tables, by name.
+        common_options: names of options of its own that ``--help`` shows beside those of all tasks.
         presets: settings by name; of algorithms' tables those of the algorithm that is chosen are used.
         evaluation_options: further options of ``fastrl eval`` that `evaluate` takes.
+        has_protocol: policies are evaluated in episodes of a protocol, not in the environment of their run.
         learns_from: what kinds of experience its environments can give, see `Algorithm.learns_from`.
 
     Attributes:
         spec: of environments, set by `on`; None: the settings name them.
+        demos: data set to learn from, set by `with_demos`; None: the settings name its folder.
+        needs_demos: trainings have the data set that they learn from; False, set by `to_act`: they may lack it.
     """
 
     name: str
@@ -63,11 +89,15 @@ class Task(ABC):
     collect: ClassVar[CollectConfig] = CollectConfig()
     replay: ClassVar[TransitionConfig] = TransitionConfig()
     tables: ClassVar[Mapping[str, Any]] = {}
+    common_options: ClassVar[Sequence[str]] = ()
     presets: ClassVar[Mapping[str, Preset]] = {}
     evaluation_options: ClassVar[Sequence[str]] = ()
-    learns_from: ClassVar[Sequence[str]] = ("rollouts", "transitions")
+    has_protocol: ClassVar[bool] = False
+    learns_from: ClassVar[Sequence[str]] = ("rollouts", "transitions", "dataset")
 
     spec: EnvSpec | None = None
+    demos: Demos | None = None
+    needs_demos: bool = True
 
     def default_presets(self, settings: Any) -> Sequence[str]:
         """Presets of the environment that settings name; further presets override them."""
@@ -84,9 +114,21 @@ class Task(ABC):
         if not self.takes(found):
             raise TrainError(
                 f"--algo {algorithm} learns from {found.learns_from.replace('_', ' ')}, which {self.name} does not"
-                " give"
+                f" give; {', '.join(name for name, other in algorithms().items() if self.takes(other))} learn from it"
             )
-        return settings_type(self.settings_tables(found) | {table_of(found.name): found.config_type()})
+        return settings_type(
+            self.settings_tables(found) | {table_of(found.name): self.algorithm_defaults(found)}
+        )
+
+    def algorithm_defaults(self, algorithm: type[Algorithm[Any]]) -> Any:
+        """Default settings of an algorithm in this task."""
+        return algorithm.config_type()
+
+    def _network_values(self, algorithm: type[Algorithm[Any]], values: Mapping[str, Any]) -> dict[str, Any]:
+        """Those of the settings of the algorithm that can start with another one's weights that both need alike."""
+        own = {each.name for each in dataclasses.fields(algorithm.config_type)}
+        shared = own & (OF_NETWORKS | {each.name for each in dataclasses.fields(NetworkConfig)})
+        return {name: value for name, value in values.items() if name in shared}
 
     def takes(self, algorithm: type[Algorithm[Any]]) -> bool:
         """True for algorithms that its runs may train with."""
@@ -106,11 +148,18 @@ class Task(ABC):
 
     def settings_tables(self, algorithm: type[Algorithm[Any]]) -> dict[str, Any]:
         """Default sections of all tables but the algorithm's own, by name."""
-        tables = {"run": self.run, "env": self.env, **self.tables}
+        run = self.run
+        if algorithm.learns_from == "dataset":
+            # An update is a minibatch: far too short for a row of metrics.
+            run = dataclasses.replace(run, row_seconds=max(run.row_seconds, 1.0))
+        tables = {"run": run, "env": self.env, **self.tables}
         if algorithm.learns_from in ("rollouts", "transitions"):
             tables["collect"] = self.collect
-        if algorithm.learns_from == "transitions":
-            tables["replay"] = self.replay
+        if issubclass(algorithm, OffPolicyAlgorithm):
+            tables["demos"] = OfflineConfig()
+            tables["replay"] = dataclasses.replace(self.replay, **algorithm.replay_defaults)
+        if algorithm.learns_from == "dataset":
+            tables["demos"] = DemosConfig()
         return tables
 
     def algorithm_in(self, tree: Mapping[str, Any]) -> str:
@@ -147,7 +196,8 @@ class Task(ABC):
         trust: bool = False,
     ) -> Any:
         """The settings of a new run. A setting comes from ``changes``, else from ``tree``, else from the preset, else
-        from the presets of the environment, else it is the default.
+        from the presets of the environment, else it is the default. A run that starts with a clone has defaults of its
+        own, see `after_clone`, which come before the environment's presets.
 
         Args:
             changes: values by dotted key, such as ``{"env.id": "CartPole-v1"}``.
@@ -157,7 +207,8 @@ class Task(ABC):
             trust: the file may import code, connect to a Ray cluster and write files, as it says.
 
         Raises:
-            ConfigError: an unknown preset or key, an ill-typed value, or a file of another task.
+            ConfigError: an unknown preset or key, an ill-typed value, or a preset or file that is not of this task and
+                algorithm.
             TrustError: the file would do something that is not trusted.
             AlgorithmError, TrainError: there is no such algorithm, or it does not go with the task.
         """
@@ -171,12 +222,18 @@ class Task(ABC):
                 raise ConfigError(
                     f"{source} has settings of --algo {other}, not of {algorithm}: change one of them"
                 )
-        layers = [] if preset is None else [self.preset_values(config_type, preset)]
+        layers = []
+        if preset is not None:
+            self._check_goes_with(preset, algorithm)
+            layers = [self.preset_values(config_type, preset)]
         values = from_file(config_type, self._tables_in(tree, source), source, trust=trust, named=changes)
         layers = [with_one_goal(layer) for layer in (*layers, values, changes)]
         names = self.default_presets(build(config_type, *layers))
         own = [with_one_goal(self.preset_values(config_type, name)) for name in names]
-        return build(config_type, *own, *layers)
+        settings = build(config_type, *own, *layers)
+        if values_of_clone := after_clone(settings, self.algorithm_table(algorithm)):
+            settings = build(config_type, *own, values_of_clone, *layers)
+        return settings
 
     def _tables_in(self, tree: Mapping[str, Any], source: str) -> dict[str, Any]:
         """The tables of a file, without the name of its task, which is checked."""
@@ -191,14 +248,36 @@ class Task(ABC):
             raise ConfigError(f"--preset: unknown preset {name}; {suggestion(name, self.presets)}")
         return self.presets[name]
 
+    def _check_goes_with(self, preset: str, algorithm: str) -> None:
+        """Refuses a preset that has settings of algorithms, but none of this one.
+
+        Raises:
+            ConfigError
+        """
+        chosen = self._preset(preset)
+        own = [name for name in algorithms() if table_of(name) in {*chosen.values, *chosen.with_table}]
+        if own and not chosen.for_any_algorithm and table_of(algorithm) not in map(table_of, own):
+            raise ConfigError(
+                f"--preset {preset} is for --algo {' or '.join(own)}, not for {algorithm}: leave it out, or change one"
+                " of them"
+            )
+
     def preset_values(self, config_type: type[Any], name: str) -> Values:
         """The values of a preset, without tables of algorithms other than the one that is chosen.
 
         Raises:
             ConfigError: there is no such preset, or it has an unknown key.
         """
-        own = self.preset_tables(config_type)
-        tree = {table: values for table, values in self._preset(name).values.items() if table in own}
+        own, preset = self.preset_tables(config_type), self._preset(name)
+        tree: dict[str, dict[str, Any]] = {}
+        for other, algorithm in algorithms().items():
+            model = algorithm.network_of
+            if table_of(other) in own and table_of(model) in preset.values:
+                tree[table_of(other)] = self._network_values(algorithm, preset.values[table_of(model)])
+        for values in (preset.values, *(more for key, more in preset.with_table.items() if key in own)):
+            for table in values:
+                if table in own:
+                    tree[table] = {**tree.get(table, {}), **values[table]}
         return check(config_type, tree, f"preset {name}")
 
     def preset_tables(self, config_type: type[Any]) -> Collection[str]:
@@ -215,10 +294,126 @@ class Task(ABC):
         other.spec = spec
         return other
 
+    def with_demos(self, demos: Demos) -> Self:
+        """The same task with a data set that no setting can name, because it is in memory."""
+        other = copy.copy(self)
+        other.demos = demos
+        return other
+
+    def to_act(self) -> Self:
+        """The same task for policies that act and do not learn: no data set has to be there."""
+        other = copy.copy(self)
+        other.needs_demos = False
+        return other
+
     def env_spec(self, settings: Settings) -> EnvSpec:
         """Specification of one environment, for tasks with the `make_source` of this class. Those that train on any
-        environment give `spec` if there is one."""
-        raise NotImplementedError
+        environment give `spec` if there is one.
+
+        Raises:
+            TrainError: its environments are no Gymnasium environments.
+        """
+        raise TrainError(f"{self.name} has environments of several agents, of which there is no EnvSpec")
+
+    def play_spec(self, settings: Settings) -> EnvSpec:
+        """Specification of one environment to use a policy in: it gives observations as a `Predictor` takes them."""
+        return self.env_spec(settings)
+
+    def play_spaces(self, settings: Any) -> tuple[Space[Any], Space[Any]]:
+        """The observation space and the action space of `play_spec`, of which an environment is built.
+
+        Raises:
+            TrainError, CollectError: it cannot be built.
+        """
+        spec = self.play_spec(settings)
+        env = build_any(spec, self.num_envs(settings))
+        if isinstance(env, VectorEnv):
+            spec.close_vector(env)
+            return env.single_observation_space, env.single_action_space
+        contract.close(env)
+        return env.observation_space, env.action_space
+
+    def make_actor(
+        self,
+        state: Mapping[str, Any],
+        settings: Any,
+        spaces: tuple[Space[Any], Space[Any]],
+        *,
+        device: str = "cpu",
+    ) -> Actor:
+        """An actor of one agent's policy.
+
+        Args:
+            state: of a checkpoint; its part of `Trainer.policy_checkpoint` is enough.
+            settings: of its run.
+            spaces: observation space and action space of an environment as of `play_spec`.
+            device: where PyTorch acts; a compiled actor acts on the CPU.
+
+        Raises:
+            CheckpointError: the policy is for other spaces.
+        """
+        try:
+            actor = find(settings.run.algo).make_actor(state["policy"], *spaces)
+        except ValueError as error:
+            raise CheckpointError(f"{self.play_spec(settings).id}: {error}") from None
+        return moved(actor, device)
+
+    def make_predictor(
+        self,
+        state: Mapping[str, Any],
+        settings: Any,
+        spaces: tuple[Space[Any], Space[Any]],
+        *,
+        seed: int = 0,
+    ) -> Predictor:
+        """A predictor of one agent's policy; arguments and errors are those of `make_actor`.
+
+        Args:
+            seed: of draws.
+        """
+        actor = self.make_actor(state, settings, spaces)
+        return ActorPredictor(
+            actor, ObsRows(spaces[0]), ActionRows(spaces[1]), squash=is_squashed(state), seed=seed
+        )
+
+    def has_action_masks(self, settings: Any) -> bool:
+        """True if the policy is given the environment's action masks."""
+        return bool(getattr(self.algorithm_settings(settings), "action_masks", False))
+
+    def films(self, settings: Any) -> Films:
+        """Makes films of policies of a run with these settings.
+
+        Raises:
+            TrainError, CollectError: the environment cannot be built, or does not draw itself.
+        """
+        spec, env = drawing_env(self.play_spec(settings), self.num_envs(settings))
+        num_steps, action_masks = self.play_steps(settings), self.has_action_masks(settings)
+        if isinstance(env, VectorEnv):
+            spaces = spaces_of(env)
+            return VectorEnvFilms(
+                spec,
+                env,
+                lambda state: VectorEpisodes(
+                    spec,
+                    env,
+                    self.make_actor(state, settings, spaces),
+                    squash=is_squashed(state),
+                    action_masks=action_masks,
+                ),
+                num_steps=num_steps,
+            )
+        return EnvFilms(
+            spec.id,
+            env,
+            lambda state: self.make_predictor(state, settings, (env.observation_space, env.action_space)),
+            action_masks=action_masks,
+            num_steps=num_steps,
+        )
+
+    def play_steps(self, settings: Any) -> int:
+        """Steps after which an episode of a film or an evaluation is cut off; 0: the environment's own limit."""
+        collect = getattr(settings, "collect", None)
+        return 0 if collect is None else int(collect.max_episode_steps)
 
     def num_envs(self, settings: Settings) -> int:
         """Environments that are stepped."""
@@ -228,37 +423,81 @@ class Task(ABC):
         """Keys of the environment's info that callbacks want to know of each episode."""
         return ()
 
-    def make_trainer(self, settings: Any, console: Console | None = None) -> Training:
+    def make_trainer(self, settings: Any, console: Console | None = None, *, stage: int = 0) -> Training:
         """The trainer of a run, a `Trainer` unless a task has an outer loop of its own.
 
         Args:
             settings: of the type that `settings_type` gives.
             console: gets lines about collectors, curricula and failures; None: nothing does.
+            stage: of the run, see `fastrl.training.stages`. The first one looks at whether all others can follow.
 
         Raises:
             TrainError, ConfigError, CollectError: settings that do not go together, or an environment that cannot be
                 built.
         """
-        console = console or Console(quiet=True)
-        settings = self.resolve_defaults(settings)
+        whole, present = settings, stage_of(settings, stage)
+        trainer = self._stage_trainer(whole, present, console or Console(quiet=True))
+        if whole.run.stages and not stage:
+            before = trainer
+            for each in stages_of(whole)[1:]:
+                after = self._stage_trainer(whole, each, Console(quiet=True))
+                try:
+                    self.check_weights(before.header, each.settings)
+                    after.algorithm.start_stage(before.algorithm.state_dict())
+                except ValueError as error:
+                    raise TrainError(f"run.stages: stage {each.index + 1}: {error}") from None
+                before = after
+        return trainer
+
+    def _stage_trainer(self, whole: Any, stage: Stage, console: Console) -> Trainer:
+        """The trainer of a stage of a run.
+
+        Args:
+            whole: the settings of the run.
+        """
+        settings = self.resolve_defaults(stage.settings)
         run: RunConfig = settings.run
+        if texts := whole.run.stages:
+            text = texts[stage.index] if stage.until else f"to the end, step {run.total_timesteps:,}"
+            line = f"stage {stage.index + 1} of {len(texts) + 1} from step {stage.start:,}: {text}"
+            print_lines(console, line)
         device, profile = self.prepare(run)
         algorithm_type = find(run.algo)
-        source = self.make_source(settings, algorithm_type, console)
+        seeded = dataclasses.replace(settings, run=dataclasses.replace(run, seed=stage.seed))
+        source = self.make_source(seeded, algorithm_type, console)
         total_timesteps = run.total_timesteps or (run.total_episodes or 1) * source.episode_steps
         config = self.algorithm_settings(settings)
-        problem = source.problem(total_timesteps, run.seed, device)
+        problem = source.problem(stage.until or total_timesteps, run.seed, device)
+        problem = dataclasses.replace(problem, first_timestep=stage.start)
         try:
-            check_takes(algorithm_type, problem)
+            check_takes(algorithm_type, problem, source.env_actions)
             algorithm = algorithm_type(config, problem)
         except ValueError as error:
             raise TrainError(f"--algo {run.algo} on {source.env_id}: {error}") from None
         callbacks = [*self.callbacks(settings, source, console), *stopping(run)]
+        if isinstance(source, DatasetSource):
+            callbacks.append(ValidationLoss(source))
         if (evaluation := self.evaluation(settings)) is not None:
             callbacks.append(evaluation)
         header = self.header(settings, source.env_id)
+        next_stage: Callable[[], Trainer] | None = None
+        if whole.run.stages:
+            header["stages"] = {"index": stage.index, "config": to_tree(self.resolve_defaults(whole))}
+        if stage.until is not None:
+            following = stage_of(whole, stage.index + 1)
+            next_stage = functools.partial(self._stage_trainer, whole, following, console)
         return Trainer(
-            run, algorithm, source, callbacks=callbacks, profile=profile, header=header, device=device
+            run,
+            algorithm,
+            source,
+            callbacks=callbacks,
+            profile=profile,
+            header=header,
+            device=device,
+            open_films=functools.partial(self.films, settings),
+            stage=stage.index,
+            stage_end=stage.until,
+            next_stage=next_stage,
         )
 
     def prepare(self, run: RunConfig) -> tuple[str, Profile]:
@@ -267,8 +506,7 @@ class Task(ABC):
         Raises:
             TrainError: there is no such device.
         """
-        if run.torch_threads:
-            torch.set_num_threads(run.torch_threads)
+        use_threads(run.torch_threads)
         device = choose_device(run.device)
         return device, Profile(GpuMeter(device).use)
 
@@ -293,8 +531,18 @@ class Task(ABC):
         return Evaluation(evaluate, self.scores_from_tree, work, run.eval_freq)
 
     def _evaluate_state(self, settings: Any, state: Mapping[str, Any], advance: Advance) -> Scores:
+        if "stages" in state:
+            # The policy is of a stage of the run.
+            config_type = type(settings)
+            settings = build(config_type, check(config_type, state["config"], "the stage"))
         run: RunConfig = settings.run
-        return self.evaluate(state, settings, episodes=run.eval_episodes, seed=run.seed, advance=advance)
+        # Compiled actors are as good on any machine; PyTorch acts on a GPU where that is asked for.
+        options = (
+            {"device": run.device} if run.device == "cuda" and "device" in self.evaluation_options else {}
+        )
+        return self.evaluate(
+            state, settings, episodes=run.eval_episodes, seed=run.seed, advance=advance, **options
+        )
 
     def check_state(self, state: Mapping[str, Any], settings: Any) -> None:
         """Compares a checkpoint with settings, before memory is taken for what a file claims.
@@ -320,8 +568,29 @@ class Task(ABC):
             "console": console,
             "episode_info": self.episode_info(settings),
         }
+        if algorithm.learns_from == "dataset":
+            assert issubclass(algorithm, DatasetAlgorithm), f"{algorithm.name} is a DatasetAlgorithm"
+            return DatasetSource(
+                spec,
+                num_envs,
+                settings.demos,
+                algorithm.dataset_spec(self.algorithm_settings(settings)),
+                demos=self.demos,
+                needs_demos=self.needs_demos,
+                seed=settings.run.seed,
+                console=console,
+            )
         if algorithm.learns_from == "transitions":
-            return TransitionSource(spec, num_envs, settings.collect, settings.replay, **options)
+            return TransitionSource(
+                spec,
+                num_envs,
+                settings.collect,
+                settings.replay,
+                offline=settings.demos,
+                demos=self.demos,
+                needs_demos=self.needs_demos,
+                **options,
+            )
         return RolloutSource(spec, num_envs, settings.collect, **options)
 
     def callbacks(self, settings: Any, source: Source, console: Console) -> list[Callback]:
@@ -381,11 +650,12 @@ class Task(ABC):
         """Scores of a run, with its name, for JSON."""
         return {"run": name, **scores.to_tree()}
 
-    def show_scores(self, scores: Sequence[tuple[str, Scores]], console: Console) -> None:
+    def show_scores(self, comparison: Comparison, console: Console) -> None:
         """Prints scores of several runs, with their names."""
-        for name, each in scores:
-            print_lines(console, f"{name}:")
-            each.show(console)
+        for each in comparison.scored:
+            print_lines(console, f"{each.label}:")
+            each.scores.show(console)
+        print_lines(console, *comparison.lines())
 
     def evaluation_work(self, episodes: int) -> int:
         """Total of what `evaluate` advances by."""
@@ -396,9 +666,19 @@ class Task(ABC):
         return Returns.from_tree(tree)
 
 
+def is_squashed(state: Mapping[str, Any]) -> bool:
+    """True if a checkpoint's policy squashes its actions, see `fastrl.networks.action_space.Actions`."""
+    return bool(state["policy"].get("action_space", {}).get("squash", False))
+
+
 def stopping(run: RunConfig) -> list[Callback]:
     """The callback of ``run.stop_at_return``, if it is set."""
     return [] if run.stop_at_return is None else [EarlyStopping(run.stop_at_return)]
+
+
+def use_threads(count: int) -> None:
+    """Sets the number of PyTorch's threads; 0: one for each core, or as OMP_NUM_THREADS says."""
+    torch.set_num_threads(count or min(cores(), _MOST_THREADS))
 
 
 def choose_device(name: str) -> str:

@@ -5,7 +5,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 from rich.console import RenderableType
 
@@ -20,15 +20,17 @@ from fastrl.training.row import Number, Row
 from fastrl.training.run_directory import RunDirectory
 from fastrl.training.settings import RunConfig
 from fastrl.utils.errors import UserError
+from fastrl.utils.interrupts import Interrupted
 from fastrl.utils.timer import Stopwatch
 
 if TYPE_CHECKING:
     from fastrl.training.evaluation import Scores
+    from fastrl.training.film import Films
 
 C = TypeVar("C", bound=Callback)
 
 # Metrics of algorithms that a console shows.
-_SHOWN = ("loss", "value_loss", "entropy", "approx_kl")
+_SHOWN = ("loss", "accuracy", "mean_square_error", "value_loss", "entropy", "approx_kl")
 
 
 class Training(ABC):
@@ -40,20 +42,26 @@ class Training(ABC):
         profile: adds up where the time goes.
         header: entries of checkpoints that describe the run: its kind, environment, settings.
         device: where networks learn, for people.
+        open_films: makes films of its policy, see `fastrl.training.task.Task.films`; None: there are no films.
 
     Attributes:
-        env_id, algorithm_name, collector: what is trained on what, collected by whom.
+        env_id, algorithm_name, collector: of the run.
         watch: measures the parts of the present row; callbacks may use it.
         view: what callbacks see of it.
         on_progress: called between rows that are far apart, with how much of the goal is reached.
+        should_stop: True once a signal has asked the process to stop.
+        has_ended: no more updates of this session follow.
         stopped_by: the callback that has stopped this session; None: none has.
+        stage: of the run that it is in, see `fastrl.training.stages`.
         mean_return: of the last row in which episodes ended; NaN before.
         seconds: wall-clock time in `rows` so far, by earlier sessions too.
-        parts: seconds of these by what the learner spent them on.
+        parts: these seconds, by activity of the learner.
     """
 
     env_id: str
     algorithm_name: str
+    # True if it stops after any update, with a state that may be saved, once `should_stop` says so.
+    finishes_updates: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -63,16 +71,21 @@ class Training(ABC):
         profile: Profile | None = None,
         header: Mapping[str, Any] | None = None,
         device: str = "cpu",
+        open_films: Callable[[], "Films"] | None = None,
     ) -> None:
         self.run = run
         self.callbacks = list(callbacks)
         self.profile = profile or Profile()
         self.header = dict(header or {})
         self.device = device
+        self.open_films = open_films
         self.watch = Stopwatch()
         self.view = Run(self)
         self.on_progress: Callable[[int], object] = lambda done: None
+        self.should_stop: Callable[[], bool] = lambda: False
+        self.has_ended = False
         self.stopped_by: str | None = None
+        self.stage = 0
         self.mean_return = math.nan
         self.seconds = 0.0
         self.parts: dict[str, float] = {}
@@ -99,7 +112,7 @@ class Training(ABC):
 
     @property
     def goal(self) -> tuple[int, str]:
-        """Length of the run, and its unit, "steps" or "episodes"."""
+        """Length of the run, and its unit, "steps", "episodes" or, of a data set, "samples"."""
         if self.run.total_episodes is not None:
             return self.run.total_episodes, "episodes"
         assert self.run.total_timesteps is not None, "a run has a goal"
@@ -110,12 +123,21 @@ class Training(ABC):
         """Part of the goal that is reached, in its unit."""
         return self.episodes if self.goal[1] == "episodes" else self.steps
 
+    @property
+    def rounds(self) -> tuple[int, str]:
+        """Count by which evaluations are due, see ``run.eval_freq``, and its unit, "episodes" or "epochs"."""
+        return self.episodes, "episodes"
+
     def is_done(self) -> bool:
         return self.done >= self.goal[0]
 
     def is_over(self) -> bool:
-        """True if the goal is reached, or a callback has stopped this session."""
-        return self.is_done() or self.stopped_by is not None
+        """True if the goal is reached, or a callback or a signal has stopped this session."""
+        return self.is_done() or self.stopped_by is not None or self.should_stop()
+
+    def ends_stage(self) -> bool:
+        """True between the last update of a stage and the first one of the next."""
+        return False
 
     def notify(self, event: Callable[[Callback], bool | None]) -> None:
         """Calls a method of all callbacks, ``lambda callback: callback.on_update(view)``.
@@ -134,7 +156,7 @@ class Training(ABC):
                 self.stopped_by = callback.name
 
     def evaluated(self, scores: "Scores") -> None:
-        """Tells callbacks of an evaluation."""
+        """Calls the callbacks with an evaluation."""
         self.view.scores = scores
         self.notify(lambda callback: callback.on_evaluation(self.view))
 
@@ -203,7 +225,7 @@ class Training(ABC):
         that time to the account of the run.
 
         Args:
-            passed: seconds since the row before; ``parts``: of them, by what the learner spent them on.
+            passed: seconds since the row before; ``parts``: the same, by activity of the learner.
             steps, episodes: since the row before.
             report: of the collector.
         """
@@ -236,14 +258,29 @@ class Trainer(Training):
         run: length of the run, and how often a row is due.
         algorithm: learns.
         source: brings what it learns from; not attached to another algorithm.
+        stage: of the run.
+        stage_end: environment steps at which it ends; None: at the end of the run.
+        next_stage: makes the trainer of the next stage.
         options: of `Training`.
     """
 
     episodes: int = 0
     iteration: int = 0
+    finishes_updates = True
 
-    def __init__(self, run: RunConfig, algorithm: Algorithm[Any], source: Source, **options: Any) -> None:
+    def __init__(
+        self,
+        run: RunConfig,
+        algorithm: Algorithm[Any],
+        source: Source,
+        *,
+        stage: int = 0,
+        stage_end: int | None = None,
+        next_stage: Callable[[], "Trainer"] | None = None,
+        **options: Any,
+    ) -> None:
         super().__init__(run, **options)
+        self.stage, self._stage_end, self._next_stage = stage, stage_end, next_stage
         self.algorithm, self.algorithm_name = algorithm, algorithm.name
         self.source, self.env_id = source, source.env_id
         source.attach(algorithm)
@@ -255,6 +292,14 @@ class Trainer(Training):
     @property
     def steps(self) -> int:
         return self.source.steps
+
+    @property
+    def goal(self) -> tuple[int, str]:
+        return self.source.goal or super().goal
+
+    @property
+    def rounds(self) -> tuple[int, str]:
+        return self.source.rounds or super().rounds
 
     def summary(self) -> dict[str, Any]:
         return {**self.source.summary(), **super().summary()}
@@ -282,36 +327,89 @@ class Trainer(Training):
         if self.is_done():
             return
         self.notify(lambda callback: callback.on_start(self.view))
+        while not self.is_over():
+            if self.ends_stage():
+                self._start_stage()
+            yield from self._rows_of_stage()
+
+    def ends_stage(self) -> bool:
+        return self._stage_end is not None and self.steps >= self._stage_end
+
+    def _start_stage(self) -> None:
+        """Continues with the settings of the next stage; running episodes end here."""
+        assert self._next_stage is not None, "a stage that ends has a next one"
+        new = self._next_stage()
+        new.algorithm.start_stage(self.algorithm.state_dict())
+        new.source.start_stage(self.source.state_dict())
+        self.algorithm, self.source, self.header = new.algorithm, new.source, new.header
+        self.stage, self._stage_end, self._next_stage = new.stage, new._stage_end, new._next_stage
+        self.env_id, self.open_films = new.env_id, new.open_films
+        self.profile.change_collector()
+
+    def _rows_of_stage(self) -> Iterator[Row]:
+        """Trains until the end of the stage, or of the run."""
         self.watch.reset()
+        # Workers may collect while the source starts.
+        steps, ended = self.steps, list[Episodes]()
         with self.source as source:
             clock = time.perf_counter()
-            steps, ended = self.steps, list[Episodes]()
-            while not self.is_over():
-                experience = source.next(self.watch)
-                if experience is not None:
-                    result = self.algorithm.update(experience, self.watch)
-                    with self.watch("update"):
-                        source.feedback(result)
-                    self.iteration += 1
-                new = source.take_episodes()
-                if len(new):
-                    self.episodes += len(new)
-                    ended.append(new)
-                self.view.ended = new
-                self.notify(lambda callback: callback.on_update(self.view))
+            while not (self.is_over() or self.ends_stage()):
+                try:
+                    self._learn(source, ended)
+                except Interrupted:
+                    # The state is that after the last update; before the first there is nothing to keep.
+                    if not self.iteration:
+                        raise
+                    if self.steps == steps and not ended:
+                        break
                 now = time.perf_counter()
-                if now - clock < self.run.row_seconds and not self.is_over():
+                if now - clock < self.run.row_seconds and not (self.is_over() or self.ends_stage()):
                     continue
                 passed, clock = now - clock, now
-                yield self._row(passed, self.steps - steps, Episodes.concatenated(ended))
+                row = self._row(passed, steps, Episodes.concatenated(ended))
+                yield row
                 self.watch.reset()
-                steps, ended = self.steps, []
+                steps, ended = row.steps, []
+            if self.steps > steps:
+                # A source that collects meanwhile brought them after the last row, and so the end of the run.
+                yield self._row(time.perf_counter() - clock, steps, Episodes.concatenated(ended))
 
-    def _row(self, passed: float, steps: int, ended: Episodes) -> Row:
+    def _learn(self, source: Source, ended: list[Episodes]) -> None:
+        """Learns from the source's next experience, if there is some.
+
+        Args:
+            ended: gets the episodes that have ended.
+
+        Raises:
+            Interrupted: before the update, or after it.
+        """
+        experience = source.next(self.watch)
+        if experience is not None:
+            result = self.algorithm.update(experience, self.watch)
+            with self.watch("update"):
+                source.feedback(result)
+            self.iteration += 1
+        new = source.take_episodes()
+        if len(new):
+            self.episodes += len(new)
+            ended.append(new)
+        self.view.ended = new
+        self.notify(lambda callback: callback.on_update(self.view))
+
+    def _row(self, passed: float, steps_before: int, ended: Episodes) -> Row:
+        """A row of metrics.
+
+        Args:
+            passed: seconds since the row before.
+            steps_before: environment steps at that row.
+            ended: episodes since then.
+        """
+        steps, done = self.steps, self.done
         mean_return = math.fsum(ended.returns) / len(ended) if len(ended) else math.nan
         if len(ended):
             self.mean_return = mean_return
-        time_numbers = self.time_numbers(passed, self.watch.seconds, steps, len(ended), self.source.report())
+        report = self.source.report()
+        time_numbers = self.time_numbers(passed, self.watch.seconds, steps - steps_before, len(ended), report)
         metrics = self.algorithm.metrics() if self.iteration else {}
         numbers: dict[str, Number] = {
             "rollout/ep_rew_mean": mean_return,
@@ -320,13 +418,13 @@ class Trainer(Training):
             **{f"train/{name}": number for name, number in metrics.items()},
             **self.source.numbers(),
         }
-        highlights = [f"return {brief(self.mean_return)}"]
+        highlights = [] if self.source.goal else [f"return {brief(self.mean_return)}"]
         highlights += [f"{name} {brief(metrics[name])}" for name in _SHOWN if name in metrics]
         highlights += self.source.highlights()
         for callback in self.callbacks:
             numbers |= callback.numbers(ended)
             highlights += callback.highlights()
-        row = Row(self.steps, self.done, numbers | time_numbers, highlights, ended)
+        row = Row(steps, done, numbers | time_numbers, highlights, ended)
         self.view.numbers = row.record()
         return row
 

@@ -6,8 +6,8 @@ for the learner, what is learnt depends neither on the collector nor on how fast
 
 import zlib
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Annotated, Any, Self
+from types import TracebackType
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,13 +17,16 @@ from rich.console import Console
 from fastrl.algorithms.protocol import Algorithm
 from fastrl.envs.spec import EnvSpec
 from fastrl.rollout.fragment import Fragment
-from fastrl.training.metrics import count
-from fastrl.training.minibatches import Minibatches, ReplayConfig
+from fastrl.training.dataset_source import opened
+from fastrl.training.demo_arrays import Demos, check_env
+from fastrl.training.demo_replay import DemoReplay, OfflineConfig
+from fastrl.training.goals import Goals
+from fastrl.training.minibatches import Minibatches, MinibatchSource, ReplayConfig
 from fastrl.training.rollouts import CollectConfig, RolloutSource
 from fastrl.training.row import Number
 from fastrl.utils.config import Setting, section
+from fastrl.utils.errors import UserError
 from fastrl.utils.seeding import NO_ENV
-from fastrl.utils.tables import print_lines
 from fastrl.utils.timer import Stopwatch
 
 # Staleness that no fragment has.
@@ -45,12 +48,10 @@ class TransitionConfig(ReplayConfig):
     train_freq: Annotated[
         int,
         Field(ge=1, description="steps of each environment between turns of learning"),
-        Setting(common=True),
     ] = 4
     updates_per_step: Annotated[
         float,
         Field(gt=0, description="minibatches to learn from for each step of an environment"),
-        Setting(common=True),
     ] = 0.25
     overlap: Annotated[
         bool,
@@ -59,13 +60,32 @@ class TransitionConfig(ReplayConfig):
             " environments are slow, but a run depends on how fast its processes are"
         ),
     ] = False
+    hindsight: Annotated[
+        float,
+        Field(
+            ge=0,
+            le=1,
+            description="share of each minibatch whose goals are replaced by goals that were achieved later; for"
+            " environments with achieved_goal, desired_goal and compute_reward()",
+        ),
+    ] = 0.0
+    hindsight_goals: Annotated[
+        Literal["future", "final", "episode"],
+        Field(
+            description="goals of hindsight. future: achieved after the step; final: at the end of the episode;"
+            " episode: at any time of the episode"
+        ),
+    ] = "future"
 
 
-class TransitionSource(RolloutSource):
+class TransitionSource(MinibatchSource, RolloutSource):
     """Brings minibatches of transitions, as the samplers of ``fastrl.replay`` draw them.
 
     Args:
         replay: settings of the replay.
+        offline: settings of demonstrations; None: there are none.
+        demos: a data set in place of the one that they name.
+        needs_demos: False: for a policy that does not learn, demonstrations that cannot be opened are left out.
         others: as of `RolloutSource`.
 
     Attributes:
@@ -79,19 +99,31 @@ class TransitionSource(RolloutSource):
         collect: CollectConfig,
         replay: TransitionConfig,
         *,
+        offline: OfflineConfig | None = None,
+        demos: Demos | None = None,
+        needs_demos: bool = True,
         seed: int = 0,
         console: Console | None = None,
         episode_info: Sequence[str] = (),
     ) -> None:
         super().__init__(spec, num_envs, collect, seed=seed, console=console, episode_info=episode_info)
         self._replay_config = replay
-        self.minibatches: Minibatches
+        self._goals = Goals(self.spec) if replay.hindsight else None
+        self._offline = offline
+        self._demos: Demos | None = None
+        if offline is not None and (demos is not None or offline.path is not None):
+            assert self.env_actions is not None
+            try:
+                found, self._demos_name = opened(offline, demos)
+                check_env(found, spec.id, self.obs_space, self.env_actions, self._demos_name)
+                self._demos = found
+            except UserError:
+                if needs_demos:
+                    raise
         # Environment steps in the replay. `steps` counts those whose minibatches have been learnt from.
         self._taken = 0
         # Of each environment a checksum of the observation that its next fragment starts with; None: unknown.
         self._next_obs: list[int | None] = [None] * num_envs
-        self._is_due = False
-        self._row: dict[str, Number] = {}
         # State to resume from, for the first session.
         self._to_resume: Mapping[str, Any] | None = None
 
@@ -104,36 +136,61 @@ class TransitionSource(RolloutSource):
     def attach(self, algorithm: Algorithm[Any]) -> None:
         super().attach(algorithm)
         plan = self.plan
-        actions = plan.actions
+        row: dict[str, Any] = {
+            "obs_shape": (plan.obs_dim + plan.num_masked,),
+            "obs_dtype": plan.obs_rows.dtype,
+            "action_shape": plan.actions.shape,
+            "action_dtype": plan.actions.dtype,
+            "extra": {"version": (np.uint32, ())},
+        }
+        demos = None
+        if self._demos is not None and self._offline is not None:
+            demos = DemoReplay(self._demos, self._offline, plan.actions, self._demos_name, row)
         self.minibatches = Minibatches(
             self._replay_config,
             self.num_envs,
-            (plan.obs_dim + plan.num_masked,),
-            plan.obs_rows.dtype,
-            actions.shape,
-            actions.dtype,
-            extra={"version": (np.uint32, ())},
+            hindsight=self._hindsight(),
+            demos=demos,
             seed=self.seed,
+            **row,
         )
         self.minibatches.attach(algorithm)
         self._epsilon = algorithm.exploration()  # type: ignore[attr-defined]
 
+    def _hindsight(self) -> Mapping[str, Any] | None:
+        """The arguments of a `HindsightSampler`; None without hindsight."""
+        if self._goals is None:
+            return None
+        config = self._replay_config
+        return {
+            **self._goals.arguments(self.plan.obs_rows),
+            "her_ratio": config.hindsight,
+            "strategy": config.hindsight_goals,
+        }
+
     def __enter__(self) -> Self:
         super().__enter__()
+        if self._goals is not None:
+            self._goals.open()
         replay = self.minibatches.open()
         if self._to_resume is not None:
             state, self._to_resume = self._to_resume, None
             difference = self.minibatches.load_state_dict(state)
             if difference:
-                for env in range(self.num_envs):
-                    replay.cut(env)
-                print_lines(
-                    self._console,
-                    f"not to the bit as if it had never stopped: {difference}; learning continues once the replay has"
-                    f" {self._replay_config.learning_starts:,} transitions",
+                self._print_inexact(
+                    replay,
+                    f"{difference}; learning continues once the replay has {self._replay_config.learning_starts:,}"
+                    " transitions",
                 )
         self._is_due = self._has_due_minibatch()
         return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._goals is not None:
+            self._goals.close()
+        super().__exit__(kind, error, trace)
 
     def _has_due_minibatch(self) -> bool:
         mine = self.minibatches
@@ -146,7 +203,10 @@ class TransitionSource(RolloutSource):
         return due
 
     def next(self, watch: Stopwatch) -> Any:
-        """A minibatch; None while the replay has too few transitions. Experience is collected when none is due."""
+        """A minibatch; None while the replay has too few transitions. Experience is collected when none is due, but not
+        before pre-training has ended."""
+        if self.minibatches.is_pretraining:
+            return self.minibatches.sample(0, watch)
         if not self._is_due:
             self._algorithm.steps = self._taken
             fragments = self._collect(watch)
@@ -158,11 +218,6 @@ class TransitionSource(RolloutSource):
                 return None
         self._algorithm.steps = self._taken
         return self.minibatches.sample(self._taken, watch)
-
-    def feedback(self, result: Any) -> None:
-        """Takes the TD errors of the last minibatch."""
-        self.minibatches.feedback(result)
-        self._is_due = self._has_due_minibatch()
 
     def _store(self, fragment: Fragment) -> None:
         replay = self.minibatches.replay
@@ -180,30 +235,7 @@ class TransitionSource(RolloutSource):
         self._taken += len(fragment)
 
     def numbers(self) -> Mapping[str, Number]:
-        self._row = {
-            **super().numbers(),
-            **self.minibatches.numbers(),
-            "rollout/exploration_rate": self._epsilon(self._taken),
-        }
-        return self._row
-
-    def highlights(self) -> list[str]:
-        row = self._row
-        return [
-            f"{count(row['time/updates_per_second'])} updates/s",
-            f"epsilon {row['rollout/exploration_rate']:.2f}",
-            f"replay {row['collect/replay_fill']:.0%}",
-            *super().highlights(),
-        ]
-
-    def save_files(self, directory: Path) -> None:
-        self.minibatches.save(directory)
-
-    def load_files(self, directory: Path) -> None:
-        self.minibatches.load(directory)
-
-    def take_over(self, other: Self) -> None:
-        self.minibatches.take_over(other.minibatches)
+        return {**super().numbers(), **self._learning_numbers(self._taken)}
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -252,7 +284,7 @@ def records_of(fragment: Fragment, envs: NDArray[np.int64], dtype: np.dtype[Any]
     ends = places[ended] + 1
     records[ends] = records[ends - 1]
     records["end"][ends] = True
-    # Nobody knows what was allowed then: a mask of zeros.
+    # An episode's last observation has no mask of allowed actions; zeros stand in its place.
     records["obs"][ends] = 0
     records["obs"][ends, :size] = fragment.final_obs.swapaxes(0, 1).reshape(len(places), size)[ended]
     return records

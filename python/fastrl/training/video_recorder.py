@@ -1,28 +1,18 @@
 """A callback that films episodes."""
 
-from collections.abc import Iterator
-from dataclasses import replace
+import contextlib
 from pathlib import Path
-from typing import Any
 
-import gymnasium
-import numpy as np
-from numpy.typing import NDArray
-
-from fastrl.envs.rows import in_rows, obs_rows_of
-from fastrl.networks.action_space import Actions
-from fastrl.networks.compiled_actor import Actor
+from fastrl.collectors.protocol import CollectError
 from fastrl.training.callbacks import Callback, Run
-from fastrl.training.episodes import build_env, episode_steps
-from fastrl.training.errors import TrainError
-from fastrl.training.rollouts import RolloutSource
-from fastrl.training.trainer import Trainer
-from fastrl.utils.video import check_video, write_video
+from fastrl.training.errors import HookError, TrainError
+from fastrl.training.film import Films
+from fastrl.utils.video import check_video
 
 
 class VideoRecorder(Callback):
     """Films an episode of the policy without exploration from time to time, and one at the end, as
-    ``step-000000100000.mp4``. For environments with the render mode ``rgb_array``, one at a time.
+    ``step-000000100000.mp4``. For environments that draw themselves: with the render mode ``rgb_array``, and traffic.
 
     Args:
         every: environment steps between films.
@@ -36,71 +26,54 @@ class VideoRecorder(Callback):
     ) -> None:
         self.every, self.folder, self.suffix, self.seed = every, Path(folder), suffix, seed
         self._filmed_at = -1
-        self._env: gymnasium.Env[Any, Any] | None = None
+        self._films: Films | None = None
+        self._is_made = False
 
     def on_start(self, run: Run) -> None:
-        trainer = run.training
-        if not isinstance(trainer, Trainer) or not isinstance(trainer.source, RolloutSource):
-            raise TrainError(
-                f"VideoRecorder: it films policies that learn from rollouts of single agents, not {run.algorithm} on"
-                f" {run.env}: use fastrl render"
-            )
-        spec = trainer.source.spec
-        if spec.is_vector:
-            raise TrainError(f"VideoRecorder: {run.env} is a vector environment: it films single ones")
+        if run.training.open_films is None:
+            raise TrainError(f"VideoRecorder: {run.algorithm} on {run.env} has no task that films it")
         self._folder = self.folder if run.directory is None else run.directory / self.folder
+        self._is_made = not self._folder.exists()
         self._folder.mkdir(parents=True, exist_ok=True)
         check_video(self._folder / f"step{self.suffix}")
-        env = build_env(replace(spec, options={**spec.options, "render_mode": "rgb_array"}))
-        if env.render_mode != "rgb_array":
-            modes = ", ".join(env.metadata.get("render_modes", ())) or "none"
-            env.close()
-            raise TrainError(f"VideoRecorder: {run.env} has no render mode rgb_array, its modes: {modes}")
-        self._env = in_rows(env, spec.id)
+        self._filmed_at = -1
+        self._open(run)
+
+    def _open(self, run: Run) -> None:
+        self._open_films = run.training.open_films
+        assert self._open_films is not None, "checked at the start"
+        try:
+            self._films = self._open_films()
+        except TrainError as error:
+            raise TrainError(f"VideoRecorder: {error}") from None
 
     def on_update(self, run: Run) -> None:
         if self._filmed_at < 0 or run.timesteps - self._filmed_at >= self.every:
             self._film(run)
 
     def on_end(self, run: Run) -> None:
-        if self._env is not None:
-            if run.timesteps > self._filmed_at:
-                self._film(run)
-            self._env.close()
-            self._env = None
+        if self._films is not None:
+            try:
+                # A run that fails before its first update has no film.
+                if 0 <= self._filmed_at < run.timesteps:
+                    self._film(run)
+            finally:
+                self._films.close()
+                self._films = None
+        if self._is_made:
+            with contextlib.suppress(OSError):
+                self._folder.rmdir()
 
     def _film(self, run: Run) -> None:
-        assert self._env is not None, "a run starts before its updates"
+        assert self._films is not None, "a run starts before its updates"
+        if run.training.open_films is not self._open_films:
+            # A new stage of the run has another environment.
+            self._films.close()
+            self._open(run)
         self._filmed_at = run.timesteps
-        trainer: Any = run.training
-        actor = trainer.algorithm.make_actor(
-            trainer.policy_checkpoint()["policy"], trainer.source.obs_space, trainer.source.action_space
-        )
-        pictures = _pictures(self._env, actor, trainer.algorithm.squash_actions, self.seed)
         path = self._folder / f"step-{run.timesteps:012d}{self.suffix}"
-        write_video(path, pictures, fps=self._env.metadata.get("render_fps") or 30)
-
-
-def _pictures(
-    env: gymnasium.Env[Any, Any], actor: Actor, squash: bool, seed: int
-) -> Iterator[NDArray[np.uint8]]:
-    """The pictures of an episode in which the likeliest action is always chosen."""
-    takes, dtype = Actions(env.action_space, squash), obs_rows_of(env).dtype
-    draws, log_probs = np.zeros((1, *takes.shape), takes.dtype), np.zeros(1, np.float32)
-    nothing = np.zeros(1, np.uint64), np.zeros(1, np.int64)
-    states = np.zeros((1, actor.state_size), np.float32) if actor.state_size else None
-    obs, _ = env.reset(seed=seed)
-    yield _picture(env)
-    for _ in range(episode_steps(env)):
-        row = np.asarray(obs, dtype).reshape(1, -1)
-        actor.act(row, *nothing, draws, log_probs, states=states, greedy=True)
-        [action] = takes.to_envs(draws)
-        obs, _, terminated, truncated, _ = env.step(action)
-        yield _picture(env)
-        if terminated or truncated:
-            return
-
-
-def _picture(env: gymnasium.Env[Any, Any]) -> NDArray[np.uint8]:
-    picture: Any = env.render()
-    return np.asarray(picture, np.uint8)
+        try:
+            self._films.film(run.training.policy_checkpoint(), path, seed=self.seed)
+        except CollectError as error:
+            # The environment of the film has failed, not those of the run, which is saved.
+            raise HookError(f"callback {self.name}", error) from error

@@ -1,8 +1,5 @@
 """Checks of arguments, with messages that name the argument, the expected values and the value that came."""
 
-import difflib
-from collections.abc import Iterable
-
 import numpy as np
 
 LARGEST_UINT32 = 2**32 - 1
@@ -32,10 +29,3 @@ def as_number(name: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
         raise TypeError(f"{name}: expected a number, got {value!r}")
     return float(value)
-
-
-def did_you_mean(name: object, known: Iterable[str], cutoff: float = 0.6) -> str:
-    """The end of a message about an unknown name: "; did you mean X?" with the most similar known name, or "" if none
-    has a similarity of at least `cutoff` (0 to 1)."""
-    near = difflib.get_close_matches(str(name), list(known), 1, cutoff)
-    return f"; did you mean {near[0]}?" if near else ""

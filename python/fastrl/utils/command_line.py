@@ -8,32 +8,51 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from fastrl.utils.config import LIKELY, Values, leaves, likeness, nearest, sections, to_plain
+from fastrl.utils.config import Values, leaves, sections, short_names, to_plain
+from fastrl.utils.names import likely
+
+# Words that are a value of a switch in other programs, and no argument of ours.
+_TRUTHS = {"true", "false", "yes", "no", "on", "off", "0", "1"}
 
 
 class ArgumentParser(argparse.ArgumentParser):
     """argparse whose errors are one line that names the nearest valid option; exit code 2.
 
-    Underscores in option names mean hyphens. With settings (`add_options`) ``-h`` and ``--help`` show the common
-    options, ``--help-all`` shows all.
+    Underscores in option names mean hyphens.
+
+    Args:
+        common: names of the options that ``-h`` and ``--help`` show, in this order, where ``--help-all`` shows all;
+            empty: both show all, and there is no ``--help-all``.
+        options: of argparse.
     """
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, *, common: Sequence[str] = (), **options: Any) -> None:
         options.setdefault("formatter_class", HelpFormatter)
         super().__init__(allow_abbrev=False, add_help=False, **options)
         self.add_argument("-h", "--help", action=_Help, help="show this help and exit")
-        self.uncommon: list[argparse.Action] = []
-
-    def hide(self, *actions: argparse.Action) -> None:
-        """Leaves options out of ``--help``; ``--help-all`` shows them."""
-        if not self.uncommon:
+        if common:
             self.add_argument("--help-all", action=_Help, help="show all options and exit")
-        self.uncommon += actions
+        # Also numbers such as -1e-3 are values, not options.
+        self._negative_number_matcher = re.compile(r"-(\d[\d_]*\.?\d*|\.\d+)(e[+-]?\d+)?$", re.IGNORECASE)
+        self._common = common
+        # Short names that several settings have, with the long names of these.
+        self._ambiguous: dict[str, list[str]] = {}
+
+    def show_common_options(self) -> None:
+        """Makes the help show the common options alone, in one list."""
+        names = [name for name in ("-h", "--help-all", *self._common) if name in self._option_string_actions]
+        shown = [self._option_string_actions[name] for name in names]
+        hidden = len({id(action) for action in self._option_string_actions.values()}) - len(shown)
+        for group in self._action_groups:
+            group.description = argparse.SUPPRESS
+            group._group_actions = []
+        self._optionals._group_actions = [*shown[2:], *shown[:2]]
+        self.epilog = f"{self.epilog}\n\n--help-all shows {hidden} more options."
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         arguments = [self._spelled(str(argument)) for argument in args]
         for option, value in itertools.pairwise(arguments):
-            if value in ("true", "false") and isinstance(self._option_string_actions.get(option), _Switch):
+            if value.lower() in _TRUTHS and isinstance(self._option_string_actions.get(option), _Switch):
                 self._refuse_value(option, value)
         # Plain parsing accepts no optional positional argument after options.
         return self.parse_intermixed_args(arguments, namespace)
@@ -47,10 +66,13 @@ class ArgumentParser(argparse.ArgumentParser):
         if not option.startswith("--") or option == "--":
             return argument
         known = {_normal(name): name for name in self._option_string_actions if name.startswith("--")}
+        if several := self._ambiguous.get(_normal(option)):
+            self.error(f"{option} is a setting of several tables: give {' or '.join(several)}")
         if _normal(option) not in known:
-            near = nearest(_normal(option), known)
-            likely = likeness(_normal(option), near) >= LIKELY
-            hint = f"did you mean {known[near]}?" if likely else f"{self._help_option} lists all options"
+            found = likely(_normal(option), known)
+            hint = (
+                f"{self._help_option} lists all options" if found is None else f"did you mean {known[found]}?"
+            )
             self.error(f"unknown option {option}; {hint}")
         name = known[_normal(option)]
         if equals and isinstance(self._option_string_actions[name], _Switch):
@@ -58,47 +80,60 @@ class ArgumentParser(argparse.ArgumentParser):
         return name + equals + value
 
     def _refuse_value(self, option: str, value: str) -> NoReturn:
-        switch = self._option_string_actions[option].option_strings
-        on, off = (name for name in switch[:2])
-        self.error(f"{option} takes no value, got {value!r}: give {on} or {off}")
+        names = self._option_string_actions[option].option_strings
+        on = option if f"--no-{option[2:]}" in names else f"--{option.removeprefix('--no-')}"
+        self.error(f"{option} takes no value, got {value!r}: give {on} or --no-{on[2:]}")
 
     @property
     def _help_option(self) -> str:
-        return "--help-all" if self.uncommon else "--help"
+        return "--help-all" if self._common else "--help"
 
 
-def add_options(parser: ArgumentParser, config_type: type) -> None:
-    """Adds an option ``--section.key`` for every leaf, and the shorter one of its `Setting`; of a leaf that is true or
-    false two, ``--x`` and ``--no-x``.
+def add_options(
+    parser: ArgumentParser, config_type: type, table: str = "", defaults: Values | None = None
+) -> None:
+    """Adds an option ``--section.key`` for every leaf, and the short names that mean it (`short_names`); of a leaf that
+    is true or false also ``--no-x``.
 
     Each section is a group in the help.
 
     Args:
         parser: the parser that gets the options.
         config_type: a section of sections.
+        table: whose settings short names mean first.
+        defaults: values that the help shows in place of the defaults of the type.
     """
+    known, shown = leaves(config_type), defaults or {}
+    spellings: dict[str, list[str]] = {key: [leaf.option] for key, leaf in known.items()}
+    for name, keys in short_names(known, table).items():
+        option = f"--{name.replace('_', '-')}"
+        if option in parser._option_string_actions:
+            continue
+        if len(keys) == 1:
+            spellings[keys[0]].append(option)
+        else:
+            parser._ambiguous[_normal(option)] = [known[key].long_option for key in keys]
     groups = {
         name: parser.add_argument_group(
             name, (cls.__doc__ or "").strip().partition("\n")[0].replace("``", "")
         )
         for name, cls in sections(config_type).items()
     }
-    for key, leaf in leaves(config_type).items():
+    for key, leaf in known.items():
         form: dict[str, Any] = {"metavar": leaf.metavar()}
         if leaf.is_switch:
             form = {"action": _Switch}
         elif leaf.setting.words:
             # It may be repeated.
             form |= {"action": "extend", "nargs": "+"}
-        action = groups[key.partition(".")[0]].add_argument(
-            *dict.fromkeys([leaf.option, leaf.long_option]),
+        names = sorted(dict.fromkeys([*spellings[key], leaf.long_option]), key=lambda name: "." in name)
+        groups[key.partition(".")[0]].add_argument(
+            *names,
             dest=key,
-            help=f"{leaf.description} [{_shown(leaf.default)}]".replace("%", "%%"),
+            help=f"{leaf.description} [{_shown(shown.get(key, leaf.default))}]".replace("%", "%%"),
             default=argparse.SUPPRESS,
             **form,
         )
-        if not leaf.setting.common:
-            parser.hide(action)
 
 
 def read_arguments(config_type: type, arguments: argparse.Namespace) -> Values:
@@ -116,8 +151,8 @@ def read_arguments(config_type: type, arguments: argparse.Namespace) -> Values:
 
 
 class HelpFormatter(argparse.HelpFormatter):
-    """Names all spellings of an option before its value once: ``--seed, --run.seed INT``. Lines break between words and
-    nowhere else; those of descriptions stay, and break where they are too long for the terminal."""
+    """Names an option and its value once: ``--run-dir, --out DIR``; of a setting only its first name. Lines break
+    between words and nowhere else; those of descriptions stay, and break where they are too long for the terminal."""
 
     def __init__(self, prog: str) -> None:
         columns = shutil.get_terminal_size().columns
@@ -139,12 +174,12 @@ class HelpFormatter(argparse.HelpFormatter):
 
     def _format_action_invocation(self, action: argparse.Action) -> str:
         if isinstance(action, _Switch):
-            on, off, *others = action.option_strings
-            return ", ".join([f"{on}/{off}", *others[::2]])
+            return "/".join(action.option_strings[:2])
         if not action.option_strings or action.nargs == 0:
             return super()._format_action_invocation(action)
         value = self._format_args(action, self._get_default_metavar_for_optional(action))
-        return f"{', '.join(action.option_strings)} {value}"
+        is_setting = "." in action.dest
+        return f"{', '.join(action.option_strings[: 1 if is_setting else None])} {value}"
 
 
 class _Switch(argparse.BooleanOptionalAction):
@@ -152,7 +187,7 @@ class _Switch(argparse.BooleanOptionalAction):
 
 
 class _Help(argparse.Action):
-    """Prints the help and exits: ``--help`` leaves out the settings that are not common."""
+    """Prints the help and exits; ``--help`` shows the common options alone, if there are such."""
 
     def __init__(self, option_strings: Sequence[str], dest: str, **others: Any) -> None:
         super().__init__(option_strings, argparse.SUPPRESS, nargs=0, default=argparse.SUPPRESS, **others)
@@ -161,16 +196,9 @@ class _Help(argparse.Action):
         self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option_string: str | None = None
     ) -> NoReturn:
         assert isinstance(parser, ArgumentParser)
-        hidden = [] if option_string == "--help-all" else parser.uncommon
-        for action in hidden:
-            action.help = argparse.SUPPRESS
-        for group in parser._action_groups:
-            # argparse leaves out the title of an empty group, but not its description.
-            if all(action.help is argparse.SUPPRESS for action in group._group_actions):
-                group.description = argparse.SUPPRESS
+        if parser._common and option_string != "--help-all":
+            parser.show_common_options()
         parser.print_help()
-        if hidden:
-            print(f"\n--help-all shows {len(hidden)} more settings.")
         parser.exit()
 
 

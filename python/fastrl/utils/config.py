@@ -9,11 +9,10 @@ the command line (``--ppo.learning-rate 0.001``). Layers of values go on top of 
 
 import contextlib
 import dataclasses
-import difflib
 import json
 import tomllib
 import types
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import (
     Annotated,
@@ -35,6 +34,7 @@ from pydantic.dataclasses import dataclass as pydantic_dataclass
 from pydantic.fields import FieldInfo
 
 from fastrl.utils.errors import UserError
+from fastrl.utils.names import likely, nearest, suggestion
 
 T = TypeVar("T")
 
@@ -42,10 +42,6 @@ T = TypeVar("T")
 Values = dict[str, Any]
 
 _RULES = ConfigDict(extra="forbid", allow_inf_nan=False, validate_default=True)
-
-# The least `likeness` of a name that an error message proposes instead of an unknown one.
-LIKELY = 0.6
-
 
 # Files of settings have a few thousand bytes; a device such as /dev/zero never ends.
 MAX_TOML_BYTES = 1 << 20
@@ -59,21 +55,19 @@ class ConfigError(UserError, ValueError):
 class Setting:
     """Marks what the command line and a resumed run may do with a field, beside its pydantic ``Field``::
 
-        seed: Annotated[int, Field(ge=0, description="..."), Setting(option="--seed", common=True)] = 0
+        seed: Annotated[int, Field(ge=0, description="..."), Setting(option="--seed")] = 0
 
     A field without the mark is as one with ``Setting()``; of two marks the last one counts.
 
     Attributes:
         resumable: a resumed run may change it: nothing that the run has learned depends on it.
-        option: a shorter name of its option ``--section.key``; empty: there is none.
-        common: ``--help`` shows it; ``--help-all`` shows every setting.
+        option: a shorter name of its option ``--section.key``, which no other setting has; empty: see `short_names`.
         words: of a list, the name of an item, such as ``KEY=VALUE``: each item is a word after the option; empty: one
             word has all items, with commas between them.
     """
 
     resumable: bool = False
     option: str = ""
-    common: bool = False
     words: str = ""
 
 
@@ -89,10 +83,18 @@ def section(cls: type[T]) -> type[T]:
 
 @dataclasses.dataclass(frozen=True)
 class Preset:
-    """Settings under a name."""
+    """Settings under a name.
+
+    Attributes:
+        values: by table and key.
+        with_table: settings on top, by the table that a run must have: ``{"dqn": {"env": {"num_envs": 1}}}``.
+        for_any_algorithm: it suits algorithms too whose tables it lacks.
+    """
 
     description: str
     values: Mapping[str, Mapping[str, Any]]
+    with_table: Mapping[str, Mapping[str, Mapping[str, Any]]] = dataclasses.field(default_factory=dict)
+    for_any_algorithm: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -184,6 +186,28 @@ def leaves(config_type: type) -> dict[str, Leaf]:
     return {leaf.key: leaf for leaf in _walk(config_type, "")}
 
 
+def short_names(known: Mapping[str, Leaf], table: str) -> dict[str, list[str]]:
+    """The settings that a name without a table may mean, the same in options and in Python's keywords.
+
+    A name means the setting whose `Setting.option` it is, else that of ``table``, else the only one whose last word it
+    is. Where several have it, it means none of them.
+
+    Args:
+        known: the leaves of a configuration by dotted key.
+        table: that of the algorithm.
+
+    Returns:
+        Dotted keys by name, with underscores: one, or several of an ambiguous name.
+    """
+    names: dict[str, list[str]] = {}
+    for key in known:
+        own, _, name = key.rpartition(".")
+        if own == table or f"{table}.{name}" not in known:
+            names.setdefault(name, []).append(key)
+    options = {key: leaf.setting.option.lstrip("-").replace("-", "_") for key, leaf in known.items()}
+    return names | {name: [key] for key, name in options.items() if name}
+
+
 def resumable_keys(config_type: type) -> list[str]:
     """The dotted keys of the settings that a resumed run may change, in the order of their definition."""
     return [key for key, leaf in leaves(config_type).items() if leaf.setting.resumable]
@@ -227,7 +251,7 @@ def by_keyword(config_type: type, table: str, given: Mapping[str, Any]) -> Value
     Args:
         config_type: the configuration.
         table: whose settings a short name means first, that of the algorithm.
-        given: values by the name of a setting (``learning_rate``) or of its option (``env_options``), by table and name
+        given: values by the name of a setting (``learning_rate``, see `short_names`), by table and name
             (``ppo__learning_rate``), or a dict of values by the name of a table.
 
     Returns:
@@ -245,7 +269,7 @@ def by_keyword(config_type: type, table: str, given: Mapping[str, Any]) -> Value
             found = {_key_of(name, table, known): (name, value)}
         for key, (shown, item) in found.items():
             if key not in known:
-                raise ConfigError(f"{shown}: unknown setting; {_near(key, known)}")
+                raise ConfigError(f"{shown}: unknown setting; {_near(key, known, table)}")
             if key in values:
                 raise ConfigError(f"{shown}: {key} is given twice")
             values[key] = known[key].convert(_as_file_value(item, known[key]), shown)
@@ -258,27 +282,26 @@ def _key_of(name: str, table: str, known: Mapping[str, Leaf]) -> str:
     Raises:
         ConfigError: it means none, or several.
     """
-    option = f"--{name.replace('_', '-')}"
-    if f"{table}.{name}" in known:
-        return f"{table}.{name}"
     own, _, last = name.partition("__")
     if f"{own}.{last}" in known:
         return f"{own}.{last}"
-    meant = [
-        key for key, leaf in known.items() if key.rpartition(".")[2] == name or leaf.setting.option == option
-    ]
+    meant = short_names(known, table).get(name, [])
     if len(meant) == 1:
         return meant[0]
     if meant:
         raise ConfigError(
             f"{name} is a setting of several tables: say {' or '.join(key.replace('.', '__') for key in meant)}"
         )
-    raise ConfigError(f"{name}: unknown setting; {_near(name.replace('__', '.'), known)}")
+    near = _near(name.replace("__", "."), known, table)
+    raise ConfigError(f"{name}: unknown setting; {near}")
 
 
-def _near(name: str, known: Mapping[str, Leaf]) -> str:
-    short = name if "." in name else f".{name}"
-    return f"did you mean {nearest(short, known).replace('.', '__')}?"
+def _near(name: str, known: Mapping[str, Leaf], table: str) -> str:
+    """The end of an error about an unknown keyword: the nearest one, without its table where that is not needed."""
+    key = nearest(name if "." in name else f".{name}", known)
+    short = key.rpartition(".")[2]
+    is_enough = "." not in name and short_names(known, table).get(short) == [key]
+    return f"did you mean {short if is_enough else key.replace('.', '__')}?"
 
 
 def _as_file_value(value: Any, leaf: Leaf) -> Any:
@@ -364,36 +387,22 @@ def to_tree(config: Any) -> dict[str, Any]:
     }
 
 
-def to_toml(config: Any) -> str:
-    """The complete configuration as a TOML document, from which `read_toml` reads the same values."""
-    return tomli_w.dumps(to_tree(config))
+def to_toml(config: Any, comments: Mapping[str, str] | None = None) -> str:
+    """The complete configuration as a TOML document, from which `read_toml` reads the same values.
 
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """The known name with the greatest `likeness` to ``name``."""
-    return max(known, key=lambda candidate: likeness(name, candidate))
-
-
-def suggestion(name: str, known: Collection[str]) -> str:
-    """The end of an error about an unknown name: the name that is likely meant, or all names."""
-    if known and likeness(name, likely := nearest(name, known)) >= LIKELY:
-        return f"did you mean {likely}?"
-    return f"there are {', '.join(known) or 'none'}"
-
-
-def likeness(name: str, candidate: str) -> float:
-    """The similarity of a misspelt name and a candidate, from 0 to 1.
-
-    Dotted names are also compared by their last parts, so that ``clip`` finds ``ppo.clip_range``, and by the initials
-    of these, so that ``lr`` finds ``ppo.learning_rate``.
+    Args:
+        comments: lines that stand above settings, by dotted key.
     """
-    leaf, own = candidate.rpartition(".")[2], name.rpartition(".")[2]
-    initials = "".join(word[:1] for word in leaf.split("_"))
-    return max(
-        difflib.SequenceMatcher(None, name, candidate).ratio(),
-        0.95 * difflib.SequenceMatcher(None, own, leaf).ratio(),
-        0.9 if len(own) > 1 and own == initials else 0,
-    )
+    text = tomli_w.dumps(to_tree(config))
+    lines, table = [], ""
+    for line in text.splitlines(keepends=True):
+        if line.startswith("["):
+            table = line.strip().strip("[]")
+        key = f"{table}.{line.partition(' = ')[0]}"
+        if comments and key in comments:
+            lines.append(f"# {' '.join(comments[key].split())}\n")
+        lines.append(line)
+    return "".join(lines)
 
 
 def _walk(config_type: type, prefix: str, defaults: Any = None) -> Iterable[Leaf]:
@@ -466,7 +475,7 @@ def _refusal(name: str, error: ValidationError, given: Any) -> str:
     expected = " or ".join(dict.fromkeys(map(_message, problems))).replace(" or should be ", " or ")
     choices = [choice for problem in problems for choice in _choices(problem)]
     hint = ""
-    if choices and isinstance(given, str) and likeness(given, near := nearest(given, choices)) >= LIKELY:
+    if isinstance(given, str) and (near := likely(given, choices)) is not None:
         hint = f"; did you mean {near!r}?"
     return f"{name} {expected}, got {brief(given)}{hint}"
 

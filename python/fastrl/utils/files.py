@@ -1,5 +1,6 @@
 """Files written atomically, and standard JSON."""
 
+import contextlib
 import json
 import math
 import os
@@ -8,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 
-def write_atomically(path: Path, data: bytes) -> None:
+def write_atomically(path: Path, data: bytes | memoryview) -> None:
     """Replaces a file in one step: even if the machine stops, the path holds the complete old or the complete new
     file."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -18,8 +19,12 @@ def write_atomically(path: Path, data: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
+    except BaseException as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            # A full disk names no file.
+            error.filename = str(path)
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
         raise
     # A rename is durable only after its directory is synced.
     directory = os.open(path.parent, os.O_RDONLY)

@@ -3,6 +3,7 @@ run."""
 
 import contextlib
 import errno
+import importlib.util
 import io
 import os
 import sys
@@ -36,6 +37,13 @@ def plain_console(**options: Any) -> "Console":
     from rich.console import Console
 
     return Console(markup=False, emoji=False, highlight=False, **options)
+
+
+def shows_bars(console: "Console") -> bool:
+    """True where a progress bar can be redrawn: on a terminal, and in notebooks with ipywidgets."""
+    if console.is_jupyter:
+        return importlib.util.find_spec("ipywidgets") is not None
+    return console.is_terminal and not console.is_dumb_terminal
 
 
 def redirect_to_null(number: int) -> None:

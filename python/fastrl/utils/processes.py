@@ -13,10 +13,12 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator, Sequence
-from multiprocessing import connection, resource_tracker
+from multiprocessing import connection, popen_forkserver, resource_tracker
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any
 
+from fastrl.utils.main_module import main_on_demand
 from fastrl.utils.output import ignore_write_errors
 
 # Libraries read these when they are loaded, so that each worker keeps to one core.
@@ -39,10 +41,10 @@ EXIT_UNGUARDED = 79
 
 
 def require_main_guard() -> None:
-    """Ends this process if it is a worker that is still importing the program which started it.
+    """Ends this process if it is a worker that is importing the program which started it.
 
-    Without a guard, ``if __name__ == "__main__":``, workers would start workers without end. Call this before making
-    anything that outlives the process; `exit_cause` explains the exit code to the parent.
+    Without a guard, ``if __name__ == "__main__":``, workers would train, and start workers without end. Call this
+    before making anything that outlives the process; `exit_cause` explains the exit code to the parent.
     """
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         os._exit(EXIT_UNGUARDED)
@@ -51,9 +53,10 @@ def require_main_guard() -> None:
 @contextlib.contextmanager
 def starting_workers() -> Iterator[None]:
     """A context in which to start worker processes: from the first instruction on they use one thread, and neither
-    Ctrl-C nor a terminal that closes reaches them. Each worker must call `init_worker`."""
+    Ctrl-C nor a terminal that closes reaches them, and they import the program that starts them only if they need
+    something of it. Each worker must call `init_worker`."""
     require_main_guard()
-    with _environment(ONE_THREAD), _without_terminal_signals():
+    with _environment(ONE_THREAD), _without_terminal_signals(), main_on_demand():
         yield
 
 
@@ -76,6 +79,28 @@ def init_worker(names: Sequence[str] = ()) -> None:
         torch.set_num_threads(1)
 
 
+def share_exit_code(process: BaseProcess) -> None:
+    """Lets several threads ask for the exit code of a process that the fork server has started.
+
+    The code can be read once. Of two threads that read at the same time, as a pool's thread and one that starts another
+    process do, the second would find nothing, and both would then see 255.
+    """
+    popen: Any = process._popen  # type: ignore[attr-defined]
+    if popen.method != popen_forkserver.Popen.method:
+        return
+    poll, lock = popen.poll, threading.Lock()
+
+    def poll_alone(flag: int = os.WNOHANG) -> int | None:
+        # They may wait together, but not read.
+        if popen.returncode is None and connection.wait([popen.sentinel], 0 if flag == os.WNOHANG else None):
+            with lock:
+                poll(os.WNOHANG)
+        code: int | None = popen.returncode
+        return code
+
+    popen.poll = poll_alone
+
+
 def exit_cause(exitcode: int | None) -> str:
     """One line on why a process ended that reported no error: ``"killed by SIGKILL"``, ``"exit code 3"``."""
     code = exitcode or 0
@@ -83,8 +108,9 @@ def exit_cause(exitcode: int | None) -> str:
         return f"its environment's close() took longer than {CLOSE_TIMEOUT:g} s"
     if code == EXIT_UNGUARDED:
         return (
-            "each process imports the program that started it, and would start processes again; put the code that"
-            ' starts them under `if __name__ == "__main__":`'
+            "it needs something that is defined in the program itself, so it imports the program, which would start"
+            ' processes again; put the code that starts them under `if __name__ == "__main__":`, or what they need into'
+            " a module"
         )
     return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
 

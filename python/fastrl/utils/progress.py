@@ -14,7 +14,7 @@ from rich.progress import BarColumn, SpinnerColumn, TaskProgressColumn, TextColu
 from rich.progress import Progress as Bar
 from rich.table import Column
 
-from fastrl.utils.output import plain_console
+from fastrl.utils.output import plain_console, shows_bars
 
 # With these options a command prints only its result.
 _QUIET = {"-h", "--help", "--json", "--print-config"}
@@ -23,8 +23,8 @@ _QUIET = {"-h", "--help", "--json", "--print-config"}
 class Progress:
     """Progress of one task, as a context manager.
 
-    On a terminal and in notebooks it is a bar, which is removed at the end; elsewhere it is a line every ``interval``
-    seconds.
+    On a terminal and in notebooks with ipywidgets it is a bar, which is removed at the end; elsewhere it is a line
+    every ``interval`` seconds.
 
     Args:
         task: a present participle, such as "evaluating".
@@ -43,7 +43,7 @@ class Progress:
         self._interval = interval
         self._printed_at = time.monotonic()
         self._bar: Bar | None = None
-        if self._console.is_jupyter or (self._console.is_terminal and not self._console.is_dumb_terminal):
+        if shows_bars(self._console):
             self._bar = Bar(
                 SpinnerColumn(),
                 TextColumn(

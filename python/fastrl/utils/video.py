@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -84,6 +85,44 @@ def write_video(path: Path, pictures: Iterable[NDArray[np.uint8]], *, fps: float
     finally:
         temporary.unlink(missing_ok=True)
     return next(counted)
+
+
+def text_shape(text: str) -> tuple[int, int]:
+    """Lines and columns of a picture for a text, with room for lines that become longer."""
+    lines = _lines(text)
+    return len(lines) + 1, max(map(len, lines), default=0) * 5 // 4 + 2
+
+
+def text_picture(text: str, shape: tuple[int, int]) -> NDArray[np.uint8]:
+    """A picture of a text as a terminal shows it, uint8 [H, W, 3]; what is beyond the shape is cut off.
+
+    Args:
+        text: escape sequences of colours are left out.
+        shape: lines and columns.
+
+    Raises:
+        VideoError: Pillow is missing.
+    """
+    _libraries(Path("text.gif"))
+    from PIL import Image, ImageDraw, ImageFont
+
+    num_lines, num_columns = shape
+    lines = [line[:num_columns] for line in _lines(text)[:num_lines]]
+    # Before Pillow 10.4 the default font was this one, whose letters are of one width.
+    font = getattr(ImageFont, "load_default_imagefont", ImageFont.load_default)()
+    _, _, width, height = map(round, font.getbbox("M"))
+    height += 3
+    image = Image.new("RGB", (width * num_columns, height * num_lines), "black")
+    draw = ImageDraw.Draw(image)
+    for number, line in enumerate(lines):
+        draw.text((width, height * number + 2), line, fill="white", font=font)
+    return np.asarray(image)
+
+
+def _lines(text: str) -> list[str]:
+    # The font has Latin letters only.
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", text).expandtabs()
+    return plain.encode("latin-1", "replace").decode("latin-1").splitlines()
 
 
 def _write_mp4(path: Path, pictures: Iterator[NDArray[np.uint8]], fps: float) -> None:

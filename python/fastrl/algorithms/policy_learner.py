@@ -1,0 +1,203 @@
+"""Base of algorithms that learn a policy's network: network, optimiser, actors, loading, saving."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Generic, Literal, TypeVar
+
+import gymnasium
+import numpy as np
+import torch
+from torch import Tensor
+
+from fastrl.algorithms.network_settings import make_network
+from fastrl.algorithms.optimizer import Optimizer
+from fastrl.algorithms.protocol import Algorithm, Problem
+from fastrl.envs.rows import ActionRows, ObsRows
+from fastrl.networks.action_space import Actions
+from fastrl.networks.actor_critic import ActorCritic
+from fastrl.networks.compiled_actor import Actor, ActorSpec
+from fastrl.networks.distributions import LOG_STD_RANGE, choices_of
+from fastrl.networks.own_network import check_own_network
+from fastrl.networks.parameters import check_layers, flatten_parameters, generator_of, load_weights
+from fastrl.networks.torch_actor import PolicyNet, actor_spec, loaded_actor, policy_from_state, policy_type
+from fastrl.networks.wider import Widening, widening
+from fastrl.utils.env_options import parse_options
+from fastrl.utils.seeding import stream
+
+E = TypeVar("E")
+
+
+class PolicyLearner(Algorithm[E], Generic[E]):
+    """Has the network of a policy and of a value function, and its optimiser.
+
+    Args:
+        config: settings of the network (`fastrl.algorithms.network_settings.NetworkConfig`), with ``normalize_obs``,
+            ``squash_actions`` and ``max_grad_norm``.
+        problem: spaces of any kind that has rows (see `fastrl.envs.rows`).
+        precision: of the network's arithmetic while it learns.
+        compiled: ``torch.compile`` the network on CUDA.
+
+    Attributes:
+        policy: the network.
+        actions: how the network's draws become actions of the environment.
+        device: where the network lives.
+    """
+
+    def __init__(
+        self,
+        config: Any,
+        problem: Problem,
+        *,
+        precision: Literal["fp32", "bf16", "fp16"] = "fp32",
+        compiled: bool = False,
+    ) -> None:
+        self.config = config
+        self.obs_rows = problem.obs_rows
+        self.actions = Actions(problem.action_space, config.squash_actions)
+        self._choices = choices_of(self.actions)
+        self.total_timesteps, self._first_timestep = problem.total_timesteps, problem.first_timestep
+        self.steps = 0
+        self.device = torch.device(problem.device)
+        self._seed = problem.seed
+        self.policy: PolicyNet = make_network(
+            config,
+            self.obs_rows,
+            self.actions,
+            normalize_obs=config.normalize_obs,
+            actor_inputs=self.actor_inputs,
+            generator=generator_of(np.random.SeedSequence(problem.seed).spawn(1)[0]),
+        ).to(self.device)
+        self.policy.eval()
+        self._parameters = flatten_parameters(self.policy)
+        self._precision: Literal["fp32", "bf16", "fp16"] = precision
+        self._optimizer = self._new_optimizer()
+        # Images that are equal are so rare that to look for them does not pay.
+        self._has_images = self.obs_rows.dtype == np.uint8
+        # Passes in train() mode since the count of steps changed.
+        self._passes = 0
+        self._forward = (
+            torch.compile(self.policy, dynamic=True)
+            if compiled and self.device.type == "cuda"
+            else self.policy
+        )
+
+    def _new_optimizer(self) -> Optimizer:
+        """An optimiser of all parameters that has taken no step."""
+        return Optimizer(self._parameters, self._precision, eps=1e-5)
+
+    @property
+    def actor_inputs(self) -> int:
+        """Numbers of an observation that the policy sees, the first ones; 0: all."""
+        return 0
+
+    def actor_spec(self) -> ActorSpec:
+        return actor_spec(self.policy, self.actions)
+
+    @property
+    def squash_actions(self) -> bool:
+        return self.config.squash_actions
+
+    @property
+    def weights_nbytes(self) -> int:
+        return self.policy.actor_nbytes
+
+    def write_weights(self, out: Any) -> None:
+        self.policy.actor_weights(np.frombuffer(out, np.float32))
+
+    def _train_pass(self, obs: Any) -> tuple[Tensor, Tensor]:
+        """Outputs and values float [B, ...] at observations [B, obs_dim] or along sequences, for gradients. Dropout is
+        on; what it draws follows from the seed and the steps done, so that a resumed run draws the same."""
+        if isinstance(self.policy, ActorCritic) or not self.policy.has_noise:
+            return self._outputs_and_values(obs)
+        self._passes += 1
+        # Within it PyTorch's global generator is ours.
+        with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
+            torch.manual_seed(int(stream(self._seed, self.steps, self._passes)) >> 1)
+            self.policy.train()
+            try:
+                return self._outputs_and_values(obs)
+            finally:
+                self.policy.eval()
+
+    def _outputs_and_values(self, obs: Any) -> tuple[Tensor, Tensor]:
+        if isinstance(obs, Tensor):
+            return self._forward(obs)
+        assert not isinstance(self.policy, ActorCritic)
+        outputs, values, _ = self.policy.sequences(*obs[:3])
+        return outputs, values
+
+    def _descend(
+        self,
+        outputs: Sequence[Tensor],
+        gradients: Sequence[Tensor],
+        learning_rate: float,
+        optimizer: Optimizer | None = None,
+    ) -> Tensor:
+        """Takes a step of an optimiser (None: the policy's own) along the gradients of some outputs; returns the norm
+        of the parameters' gradient before clipping."""
+        optimizer = optimizer or self._optimizer
+        torch.autograd.backward(outputs, optimizer.scale(tuple(gradients)))
+        grad_norm = optimizer.step(self.config.max_grad_norm, learning_rate)
+        if self.policy.log_std is not None:
+            self.policy.log_std.data.clamp_(*LOG_STD_RANGE)
+        return grad_norm
+
+    def _check_parameters(self) -> None:
+        for name, parameter in self.policy.named_parameters():
+            if not parameter.isfinite().all():
+                raise FloatingPointError(
+                    f"the network's {name} is not finite (NaN or infinity) after {self.steps} steps;"
+                    " go back to a checkpoint, and lower the learning rate or check the rewards"
+                )
+
+    def policy_state(self) -> dict[str, Any]:
+        """Weights, architecture (see `fastrl.networks.torch_actor.policy_from_state`) and action space. Not a copy."""
+        return {**self.policy.state(), "action_space": self.actions.state()}
+
+    @classmethod
+    def make_actor(
+        cls,
+        policy: Mapping[str, Any],
+        obs_space: gymnasium.Space[Any],
+        action_space: gymnasium.Space[Any],
+    ) -> Actor:
+        network, own = policy_from_state(policy), policy["action_space"]
+        obs_rows = ObsRows(obs_space)
+        actions = Actions(ActionRows(action_space).flat_space, bool(own.get("squash")))
+        if isinstance(network, ActorCritic):
+            if obs_rows.size == network.actor_inputs:
+                network = network.blind()
+            fits = obs_rows.dtype == np.float32 and obs_rows.size == network.obs_dim
+        else:
+            fits = obs_rows.state() == network.obs_rows.state()
+        if not fits or own != actions.state() or network.num_actions != actions.size:
+            takes = network.obs_dim if isinstance(network, ActorCritic) else network.obs_rows.size
+            raise ValueError(
+                f"the policy takes {takes} numbers for {own}, the environment has {obs_rows.size} for {actions.state()}"
+            )
+        return loaded_actor(network, actions)
+
+    def load_policy(self, state: Mapping[str, Any]) -> list[str]:
+        """Statistics of observations are loaded, too."""
+        wider = self._widening(state)
+        load_weights(self.policy, wider.weights(state["policy"]["weights"], self.policy))
+        return wider.remark()
+
+    def _widening(self, state: Mapping[str, Any]) -> Widening:
+        """The widening that turns the network of a state, which may have fewer inputs, into this one."""
+        ours, theirs = self.actions.state(), state["actions"]
+        if ours != theirs:
+            raise ValueError(f"its actions are {theirs}, not {ours}")
+        return widening(described(state["policy"]), described(self.policy.state()), self.obs_rows)
+
+    @classmethod
+    def check_state(cls, config: Any, state: Mapping[str, Any]) -> None:
+        policy = state["policy"]
+        check_own_network(config.network, parse_options(config.network_options), policy)
+        if config.network is None:
+            check_layers(policy, hidden=config.hidden)
+        policy_type(policy).check_size(policy)
+
+
+def described(policy: Mapping[str, Any]) -> dict[str, Any]:
+    """The architecture of a saved policy, with its kind if it has one."""
+    return policy["architecture"] | ({"kind": policy["kind"]} if "kind" in policy else {})

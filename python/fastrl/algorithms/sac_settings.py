@@ -1,0 +1,167 @@
+"""Settings of soft actor-critic and TD3."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from fastrl.algorithms import hyper_parameters as hp
+from fastrl.utils.config import section
+from fastrl.utils.trust import Reach, imports_network
+
+Tau = Annotated[
+    float,
+    Field(
+        gt=0, le=1, description="how far the target critics move to the learned ones after each gradient step"
+    ),
+]
+NumCritics = Annotated[int, Field(ge=1, description="critics that are learned")]
+TargetCritics = Annotated[
+    int,
+    Field(ge=1, description="critics whose least value is the target; of more, a random choice each time"),
+]
+NStep = Annotated[int, Field(ge=1, description="rewards that are summed before the bootstrap")]
+PolicyEvery = Annotated[
+    int, Field(ge=1, description="gradient steps of the critics for each one of the policy")
+]
+Hidden = Annotated[
+    hp.Widths,
+    Field(
+        description="widths of the hidden layers of policy and critics; those follow the features of images"
+    ),
+]
+LayerNorm = Annotated[
+    bool, Field(description="layer normalisation before the activation of each hidden layer of the critics")
+]
+OwnFeatures = Annotated[
+    str | None,
+    Field(
+        description="module:Class of a torch.nn.Module of your own, one of the policy and one of the critics, in place"
+        " of the encoder of images; it is made as Class(obs_space, action_space, **network_options), and its"
+        " forward(obs) returns features, which the hidden layers follow"
+    ),
+    Reach(imports_network),
+]
+BatchSize = Annotated[int, Field(ge=1, description="transitions in a minibatch")]
+Precision = Annotated[
+    Literal["fp32", "bf16"],
+    Field(
+        description="of the hidden layers' matrix products when learning; bf16 is faster where processors have it, and"
+        " rounds to 3 digits"
+    ),
+]
+
+
+def _check_common(config: "SACConfig | TD3Config") -> None:
+    if config.target_critics > config.critics:
+        raise ValueError(
+            f"target_critics should be at most critics, {config.critics}, got {config.target_critics}"
+        )
+    if config.network_options and config.network is None:
+        raise ValueError("network_options are for a network of your own: set network, too")
+
+
+@section
+class SACConfig:
+    """Hyper-parameters of soft actor-critic."""
+
+    gamma: hp.Gamma = 0.99
+    n_step: NStep = 1
+    learning_rate: Annotated[
+        float,
+        Field(ge=0, description="Adam's learning rate of policy, critics and temperature, at the start"),
+    ] = 3e-4
+    final_learning_rate: hp.OptionalFinalLearningRate = None
+    batch_size: BatchSize = 256
+    tau: Tau = 0.005
+    critics: NumCritics = 2
+    target_critics: TargetCritics = 2
+    policy_value: Annotated[
+        Literal["min", "mean"],
+        Field(description="value that the policy is to increase: the least of all critics, or their mean"),
+    ] = "min"
+    policy_every: PolicyEvery = 1
+    temperature: Annotated[
+        float,
+        Field(
+            ge=0, description="weight of the policy's entropy beside rewards; where it is learned, at first"
+        ),
+    ] = 1.0
+    learn_temperature: Annotated[
+        bool,
+        Field(description="change the temperature so that the policy's entropy becomes the target entropy"),
+    ] = True
+    target_entropy: Annotated[
+        float | None,
+        Field(
+            description="nats; none: of continuous actions minus the number of their components, of n discrete actions"
+            " entropy_share * log(n)"
+        ),
+    ] = None
+    entropy_share: Annotated[
+        float,
+        Field(
+            ge=0,
+            le=1,
+            description="discrete actions: target entropy as a share of the largest one. Shares near 1, as in"
+            " Christodoulou (2019), let the temperature grow without end where the best policy is not random",
+        ),
+    ] = 0.3
+    entropy_backup: Annotated[
+        bool, Field(description="the critics' targets count the entropy of later actions, too")
+    ] = True
+    hidden: Hidden = (256, 256)
+    layer_norm: LayerNorm = False
+    encoder: hp.ImageEncoder = "auto"
+    network: OwnFeatures = None
+    network_options: hp.NetworkOptions = ()
+    action_masks: Annotated[
+        bool,
+        Field(
+            description="choose among the discrete actions that the environment allows; it needs action_masks() or"
+            " info['action_mask']"
+        ),
+    ] = False
+    precision: Precision = "fp32"
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> "SACConfig":
+        _check_common(self)
+        if self.learn_temperature and self.temperature == 0:
+            raise ValueError("a temperature of 0 cannot be learned: set learn_temperature to false")
+        return self
+
+
+@section
+class TD3Config:
+    """Hyper-parameters of TD3."""
+
+    gamma: hp.Gamma = 0.99
+    n_step: NStep = 1
+    learning_rate: hp.LearningRate = 3e-4
+    final_learning_rate: hp.OptionalFinalLearningRate = None
+    batch_size: BatchSize = 256
+    tau: Tau = 0.005
+    critics: NumCritics = 2
+    target_critics: TargetCritics = 2
+    policy_every: PolicyEvery = 2
+    exploration_noise: Annotated[
+        float,
+        Field(
+            ge=0, description="deviation of the noise on actions that are taken, in units of half their range"
+        ),
+    ] = 0.1
+    target_noise: Annotated[
+        float, Field(ge=0, description="deviation of the noise on the actions of the critics' targets")
+    ] = 0.2
+    target_noise_clip: Annotated[float, Field(ge=0, description="largest size of that noise")] = 0.5
+    hidden: Hidden = (256, 256)
+    layer_norm: LayerNorm = False
+    encoder: hp.ImageEncoder = "auto"
+    network: OwnFeatures = None
+    network_options: hp.NetworkOptions = ()
+    precision: Precision = "fp32"
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> "TD3Config":
+        _check_common(self)
+        return self

@@ -1,0 +1,114 @@
+"""The command ``fastrl autotune``, and ``--auto`` of ``fastrl train``."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from fastrl.cli.arguments import import_from_here, path, path_of
+from fastrl.cli.train import Command, add_tuning_options, find_command
+from fastrl.utils.command_line import ArgumentParser
+from fastrl.utils.config import ConfigError, to_toml
+from fastrl.utils.files import write_atomically
+from fastrl.utils.output import plain_console
+from fastrl.utils.progress import Progress
+from fastrl.utils.tables import print_lines
+
+if TYPE_CHECKING:
+    from fastrl.training.tuning import Tuning
+
+# The first line of a file that the command has written, and may replace.
+_MARK = "# fastrl autotune: "
+
+
+class TuneCommand(Command):
+    """The command line of ``fastrl autotune``: that of ``fastrl train``, with a file in place of a run."""
+
+    purpose = "Measures how a run is fastest on this machine, and writes its settings."
+
+    @staticmethod
+    def usage(prog: str, env: str) -> str:
+        return f"{prog} {env} [settings] [--out FILE]"
+
+    @staticmethod
+    def add_own_options(parser: ArgumentParser, where: str) -> None:
+        parser.add_argument(
+            "env", nargs="?", metavar="ENV", help="what to train on, a task or an environment"
+        )
+        parser.add_argument("--preset", metavar="NAME", help=f"named set of settings, listed {where}")
+        parser.add_argument(
+            "--out",
+            type=path,
+            default=Path("config.toml"),
+            metavar="FILE",
+            help="the file that is written, which fastrl train ENV --config FILE takes [config.toml]",
+        )
+        parser.add_argument(
+            "--config", type=path, metavar="FILE", help="TOML file of settings, such as a run's config.toml"
+        )
+        parser.add_argument(
+            "--trust",
+            action="store_true",
+            help="allow the given file to import code, connect to a Ray cluster and write files",
+        )
+        add_tuning_options(parser)
+
+    def _description(self) -> str:
+        return (
+            f"{self.purpose}\nWhat the run learns does not change: only who steps environments, and with how many"
+            " workers and threads, unless --may-change says otherwise. Settings that options give stay as they are."
+        )
+
+
+def autotune(prog: str, arguments: list[str]) -> int:
+    """Measures how a run is fastest on this machine, and writes its settings."""
+    if path_of("--resume", arguments) is not None:
+        raise ConfigError("--resume: give --config RUN/config.toml to measure with the settings of a run")
+    command = find_command(prog, arguments, TuneCommand)
+    out: Path = command.options.out
+    check_replaceable(out)
+    console = plain_console()
+    tuning = tune(command, command.settings(), console)
+    text = f'{_MARK}{tuning.label}\nkind = "{command.task.name}"\n\n'
+    write_atomically(out, (text + to_toml(tuning.settings, tuning.reasons)).encode())
+    env = command.named or command.task.name
+    print_lines(console, "", f"Written: {out}", f"To train with it: fastrl train {env} --config {out}")
+    return 0
+
+
+def check_replaceable(file: Path) -> None:
+    """Refuses to replace a file that the command has not written.
+
+    Raises:
+        ConfigError
+    """
+    if not file.exists():
+        return
+    if file.is_dir() or not file.read_bytes().startswith(_MARK.encode()):
+        raise ConfigError(f"--out {file} exists and is no file of fastrl autotune: choose another name")
+
+
+def tune(command: Command, settings: Any, console: Console) -> "Tuning":
+    """Measures with progress, and prints a table; settings that options give stay as they are."""
+    from fastrl.training.autotune import autotune as measure
+    from fastrl.training.tuning import show
+
+    import_from_here(getattr(settings.env, "id", None))
+    with Progress("measuring", 1.0, interval=5.0) as progress:
+        shares = [0.0]
+
+        def advance(what: str, share: float) -> None:
+            progress.describe(what)
+            progress.advance(max(share - shares[0], 0.0))
+            shares[0] = max(share, shares[0])
+
+        tuning = measure(
+            command.task,
+            settings,
+            fixed=list(command.changes),
+            may_change=command.options.may_change,
+            seconds=command.options.tune_seconds,
+            advance=advance,
+        )
+    show(tuning, console)
+    return tuning

@@ -1,0 +1,308 @@
+"""Experts that run in worker processes: trained policies, functions, scripted defenders.
+
+This module loads no torch; a policy that PyTorch computes does when it is unpickled.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Space
+from numpy.typing import NDArray
+
+from fastrl.collectors.protocol import CollectError
+from fastrl.demos.actor import ExpertError, Noise, NoiseSource
+from fastrl.demos.plan import exact_action
+from fastrl.demos.rows import ExactRows
+from fastrl.envs.cage2 import baselines
+from fastrl.envs.cage2.env import ACTIONS, HOSTS
+from fastrl.envs.rows import ActionRows, ObsRows
+from fastrl.networks.action_space import Actions
+from fastrl.networks.compiled_actor import Actor, MlpActor
+
+
+def _one_thread() -> contextlib.AbstractContextManager[None]:
+    """A context in which PyTorch computes on one thread: with several, last bits may differ."""
+    torch: Any = sys.modules.get("torch")
+    return contextlib.nullcontext() if torch is None or torch.get_num_threads() == 1 else _limited(torch)
+
+
+@contextlib.contextmanager
+def _limited(torch: Any) -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+@dataclass(frozen=True)
+class MakePolicy:
+    """Makes a `PolicyExpert`.
+
+    Attributes:
+        actor: with its weights, pickles. squash: see `Actions`. greedy: it takes its likeliest action.
+    """
+
+    actor: Actor
+    squash: bool
+    greedy: bool
+
+    def __call__(self, rows: ExactRows, action_space: Space[Any]) -> PolicyExpert:
+        return PolicyExpert(self, rows, action_space)
+
+
+class PolicyExpert:
+    """A trained policy."""
+
+    def __init__(self, made: MakePolicy, rows: ExactRows, action_space: Space[Any]) -> None:
+        self._actor, self._greedy = made.actor, made.greedy
+        self.state_size = made.actor.state_size
+        self._rows, self._action_rows = rows, ActionRows(action_space)
+        self._obs_rows = ObsRows(rows.space)
+        self._actions = Actions(self._action_rows.flat_space, made.squash)
+        # What PyTorch gives for a row depends on the rows beside it in the last bits.
+        self._one_by_one = not isinstance(made.actor, MlpActor)
+
+    def act(
+        self,
+        rows: NDArray[Any],
+        streams: NDArray[np.uint64],
+        steps: NDArray[np.int64],
+        masks: NDArray[np.bool_] | None,
+        states: NDArray[np.float32] | None,
+    ) -> NDArray[Any]:
+        count = len(rows)
+        if self._rows.direct:
+            obs = rows
+        else:
+            obs = np.zeros((count, self._obs_rows.size), self._obs_rows.dtype)
+            self._obs_rows.write_batch(self._rows.read(rows), obs)
+        draws = np.zeros((count, *self._actions.shape), self._actions.dtype)
+        log_probs = np.zeros(count, np.float32)
+        if not self._one_by_one:
+            self._actor.act(obs, streams, steps, draws, log_probs, masks, states, greedy=self._greedy)
+        else:
+            with _one_thread():
+                for i in range(count):
+                    own = slice(i, i + 1)
+                    self._actor.act(
+                        np.ascontiguousarray(obs[own]),
+                        streams[own],
+                        steps[own],
+                        draws[own],
+                        log_probs[own],
+                        None if masks is None else masks[own],
+                        None if states is None else states[own],
+                        greedy=self._greedy,
+                    )
+        return np.asarray(self._action_rows.to_env(self._actions.to_env(draws)))
+
+
+@dataclass(frozen=True)
+class MakeFunction:
+    """Makes a `FunctionExpert`.
+
+    Attributes:
+        path: ``"my_module:my_function"``; empty: ``function`` itself.
+        function: from an observation to an action.
+    """
+
+    path: str
+    function: Callable[[Any], Any] | None = None
+
+    def __call__(self, rows: ExactRows, action_space: Space[Any]) -> FunctionExpert:
+        return FunctionExpert(self.function or function_at(self.path), rows, action_space)
+
+
+def function_at(path: str) -> Callable[[Any], Any]:
+    """The function that an import path names.
+
+    Raises:
+        CollectError: there is none.
+    """
+    module_name, _, name = path.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise CollectError(f"expert {path}: {error}; it should be importable in every process") from None
+    found = getattr(module, name, None)
+    if not callable(found):
+        what = "is no function" if hasattr(module, name) else "does not exist"
+        raise CollectError(
+            f"expert {path}: {name} {what} in {module_name}; it should take an observation and return an action"
+        )
+    function: Callable[[Any], Any] = found
+    return function
+
+
+class FunctionExpert:
+    """A function from one observation, as the environment gives it, to an action."""
+
+    state_size = 0
+
+    def __init__(self, function: Callable[[Any], Any], rows: ExactRows, action_space: Space[Any]) -> None:
+        self._function, self._rows, self._space = function, rows, action_space
+        self._shape, self._dtype = tuple(action_space.shape or ()), action_space.dtype
+
+    def act(
+        self,
+        rows: NDArray[Any],
+        streams: NDArray[np.uint64],
+        steps: NDArray[np.int64],
+        masks: NDArray[np.bool_] | None,
+        states: NDArray[np.float32] | None,
+    ) -> NDArray[Any]:
+        chosen = np.empty((len(rows), *self._shape), self._dtype)
+        for i, row in enumerate(rows):
+            obs = self._rows.read_one(row)
+            try:
+                with _one_thread():
+                    given = self._function(obs)
+            except (Exception, SystemExit) as error:
+                said = " ".join(str(error).split())
+                raise ExpertError(
+                    i, f"raised {type(error).__name__}{': ' * bool(said)}{said}", error
+                ) from error
+            try:
+                chosen[i] = exact_action(self._space, given)
+            except ValueError as error:
+                raise ExpertError(i, f"returned something else: {error},") from None
+        return chosen
+
+
+class RandomExpert:
+    """Uniform actions, of those that are allowed."""
+
+    state_size = 0
+
+    def __init__(self, rows: ExactRows, action_space: Space[Any]) -> None:
+        self._noise = NoiseSource(Noise("epsilon", 1.0), action_space)
+        self._shape, self._dtype = tuple(action_space.shape or ()), action_space.dtype
+
+    def act(
+        self,
+        rows: NDArray[Any],
+        streams: NDArray[np.uint64],
+        steps: NDArray[np.int64],
+        masks: NDArray[np.bool_] | None,
+        states: NDArray[np.float32] | None,
+    ) -> NDArray[Any]:
+        nothing = np.zeros((len(rows), *self._shape), self._dtype)
+        # Other numbers than those of noise, which may be added.
+        return self._noise.add(nothing, ~streams, steps, masks)
+
+
+# CAGE 2
+
+
+@dataclass(frozen=True)
+class Alerts:
+    """The alerts of CAGE 2, see `fastrl.envs.cage2.env.Cage2VectorEnv.alerts`."""
+
+    name: str = "alerts"
+    size: int = len(HOSTS)
+
+    def read(self, env: gymnasium.Env[Any, Any]) -> NDArray[Any]:
+        alerts: NDArray[Any] = env.get_wrapper_attr("alerts")()
+        return alerts
+
+    def read_vector(self, env: Any) -> NDArray[Any]:
+        alerts: NDArray[Any] = env.alerts()
+        return alerts
+
+
+@dataclass(frozen=True)
+class MakeDefender:
+    """Makes a scripted defender of CAGE 2.
+
+    Attributes:
+        name: of `fastrl.envs.cage2.baselines.BASELINES`.
+        actions: of the environment, indices into `ACTIONS`.
+    """
+
+    name: str
+    actions: tuple[int, ...]
+
+    def __call__(self, rows: ExactRows, action_space: Space[Any]) -> DefenderExpert:
+        return DefenderExpert(self, rows)
+
+
+class DefenderExpert:
+    """A scripted defender of CAGE 2; its queue of hosts is its state."""
+
+    def __init__(self, made: MakeDefender, rows: ExactRows) -> None:
+        self._rows, self._name = rows, made.name
+        # From the 145 actions to the environment's; -1: it does not have them.
+        self._own = np.full(len(ACTIONS), -1)
+        self._own[list(made.actions)] = np.arange(len(made.actions))
+        sleep, monitor = ACTIONS.index("Sleep"), ACTIONS.index("Monitor")
+        if self._own[monitor] < 0:
+            # Every step monitors, so that Monitor does what Sleep does.
+            self._own[monitor] = self._own[sleep]
+        self.state_size = len(HOSTS) + 1 if made.name.startswith("react") else 0
+        self._policy: baselines.BluePolicy | None = None
+        self._count = -1
+
+    def act(
+        self,
+        rows: NDArray[Any],
+        streams: NDArray[np.uint64],
+        steps: NDArray[np.int64],
+        masks: NDArray[np.bool_] | None,
+        states: NDArray[np.float32] | None,
+    ) -> NDArray[Any]:
+        if self._policy is None or self._count != len(rows):
+            self._policy, self._count = baselines.make_baseline(self._name, len(rows)), len(rows)
+        policy = self._policy
+        if isinstance(policy, baselines.ReactPolicy) and states is not None:
+            policy.load_memory(states)
+            chosen = policy.act(self._rows.read_sense(rows) > 0)
+            policy.store_memory(states)
+        else:
+            chosen = policy.act(np.zeros((len(rows), len(HOSTS)), np.bool_))
+        own = self._own[chosen]
+        if own.min() < 0:
+            row = int(own.argmin())
+            raise ExpertError(
+                row, f"chose {ACTIONS[chosen[row]]}, which is not among the environment's actions,"
+            )
+        return own
+
+
+# Stable-Baselines3
+
+
+@dataclass(frozen=True)
+class MakeSB3:
+    """Makes an expert of a model that Stable-Baselines3 has saved.
+
+    Attributes:
+        path: of the zip file. algorithm: class of it, such as ``"stable_baselines3.ppo.ppo:PPO"``.
+        greedy: it takes its likeliest action.
+    """
+
+    path: str
+    algorithm: str
+
+    def __call__(self, rows: ExactRows, action_space: Space[Any]) -> FunctionExpert:
+        module, _, name = self.algorithm.partition(":")
+        model = getattr(importlib.import_module(module), name).load(self.path, device="cpu")
+        for what, own, found in (
+            ("observation", rows.space, model.observation_space),
+            ("action", action_space, model.action_space),
+        ):
+            if own != found:
+                raise CollectError(
+                    f"expert {self.path}: its {what} space is {found}, the environment's is {own}: give the environment"
+                    " and the options that it was trained with"
+                )
+        return FunctionExpert(lambda obs: model.predict(obs, deterministic=True)[0], rows, action_space)

@@ -1,0 +1,270 @@
+"""Finds the expert that a text names: a run, a checkpoint, a scripted policy, a function, another library's model."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+from gymnasium.spaces import Space
+
+from fastrl.demos.actor import Expert
+from fastrl.demos.drivers import MakeHighwayDriver, MakeRingDriver, Neighbours, RingLength
+from fastrl.demos.experts import (
+    Alerts,
+    MakeDefender,
+    MakeFunction,
+    MakePolicy,
+    MakeSB3,
+    RandomExpert,
+    function_at,
+)
+from fastrl.demos.rows import ExactRows, Sense
+from fastrl.envs.spec import EnvSpec
+from fastrl.networks.compiled_actor import MlpActor
+from fastrl.utils.config import ConfigError
+from fastrl.utils.names import suggestion
+from fastrl.utils.trust import TrustError
+
+_BASELINE, _DRIVER = "baseline:", "driver:"
+
+# Drivers of the ring road by their names on the command line.
+_RING_DRIVERS = {"follower-stopper": "follower_stopper", "pi": "pi_saturation"}
+
+_HIGHWAY_DRIVER = "idm"
+
+FORMS = (
+    "a run directory, a checkpoint file, baseline:NAME (CAGE 2), driver:NAME (traffic), random, a zip file of"
+    " Stable-Baselines3, or module:function"
+)
+
+
+@dataclass(frozen=True)
+class ExpertSpec:
+    """An expert.
+
+    Attributes:
+        name: for messages.
+        make: makes it in any process, given the rows and the action space; pickles.
+        facts: what ``meta.json`` says of it, JSON-able. By it a recording that is resumed knows its expert.
+        sense: what it reads beside the observation.
+        action_masks: it is given the environment's action masks.
+        batched: a call for many rows is faster than one for each.
+    """
+
+    name: str
+    make: Callable[[ExactRows, Space[Any]], Expert]
+    facts: dict[str, Any] = field(default_factory=dict)
+    sense: Sense | None = None
+    action_masks: bool = False
+    batched: bool = False
+
+
+def find_expert(
+    expert: Any,
+    env: gymnasium.Env[Any, Any],
+    *,
+    deterministic: bool = True,
+    trust: bool = False,
+) -> ExpertSpec:
+    """The expert that a text names, or a function of the caller's own.
+
+    Args:
+        expert: see `FORMS`, or a function from an observation to an action.
+        env: the environment, as the expert will see it.
+        deterministic: a policy takes its likeliest action; otherwise it draws.
+        trust: a file may run code, as it says.
+
+    Raises:
+        ConfigError, CheckpointError, TrustError, CollectError: there is none, or it does not fit the environment.
+    """
+    if isinstance(expert, Path):
+        expert = str(expert)
+    if not isinstance(expert, str):
+        return _of_callable(expert)
+    path = Path(expert)
+    if expert == "random":
+        return ExpertSpec(expert, RandomExpert, {"kind": "random"}, batched=True)
+    if expert.startswith(_BASELINE):
+        return _baseline(expert, env)
+    if expert.startswith(_DRIVER):
+        return _driver(expert, env)
+    if path.is_file() and zipfile.is_zipfile(path):
+        return _sb3(path, trust=trust)
+    if path.exists():
+        return _run(path, env, deterministic=deterministic, trust=trust)
+    module, colon, name = expert.partition(":")
+    if colon and name.isidentifier() and all(part.isidentifier() for part in module.split(".")):
+        function_at(expert)
+        return ExpertSpec(expert, MakeFunction(expert), {"kind": "function", "path": expert})
+    raise ConfigError(f"--expert {expert}: no such file; it should be {FORMS}")
+
+
+def run_env(expert: Any, *, trust: bool = False) -> EnvSpec | None:
+    """The environment that a run was trained in, with its options, as its policy sees it; None for other experts."""
+    path = Path(expert) if isinstance(expert, str | Path) else None
+    if path is None or not path.exists() or (path.is_file() and zipfile.is_zipfile(path)):
+        return None
+    task, settings, _ = _loaded(path, trust=trust)
+    found: EnvSpec = task.play_spec(settings)
+    return found
+
+
+def _of_callable(expert: Any) -> ExpertSpec:
+    if not callable(expert):
+        raise ConfigError(f"expert: expected {FORMS}, or a function; got {expert!r}")
+    name = f"{getattr(expert, '__module__', '?')}:{getattr(expert, '__qualname__', type(expert).__name__)}"
+    return ExpertSpec(name, MakeFunction("", expert), {"kind": "function", "path": name})
+
+
+def _baseline(expert: str, env: gymnasium.Env[Any, Any]) -> ExpertSpec:
+    from fastrl.envs.cage2.baselines import BASELINES
+    from fastrl.envs.cage2.env import Cage2Env
+
+    name = expert.removeprefix(_BASELINE)
+    if name not in BASELINES:
+        raise ConfigError(f"--expert {expert}: {suggestion(name, BASELINES)}")
+    game = env.unwrapped
+    if not isinstance(game, Cage2Env):
+        raise ConfigError(f"--expert {expert} is a defender of fastrl/Cage2-v0, which {_name(env)} is not")
+    facts = {"kind": "baseline", "name": name}
+    if name == "random":
+        return ExpertSpec(expert, RandomExpert, facts, batched=True)
+    sense = Alerts() if name.startswith("react") else None
+    make = MakeDefender(name, tuple(game._vector.actions))
+    return ExpertSpec(expert, make, facts, sense=sense, batched=True)
+
+
+def _driver(expert: str, env: gymnasium.Env[Any, Any]) -> ExpertSpec:
+    from fastrl.envs.traffic.ring import RingEnv
+
+    name, road = expert.removeprefix(_DRIVER), env.unwrapped
+    if name == _HIGHWAY_DRIVER:
+        return _highway_driver(expert, env)
+    if name not in _RING_DRIVERS:
+        raise ConfigError(f"--expert {expert}: {suggestion(name, [*_RING_DRIVERS, _HIGHWAY_DRIVER])}")
+    if not isinstance(road, RingEnv):
+        raise ConfigError(f"--expert {expert} drives on fastrl/ring-v0, which {_name(env)} is not")
+    options = road.options
+    if options.drive != "agents":
+        raise ConfigError(
+            f"--expert {expert}: the environment's option drive is {options.drive!r}, so that actions do nothing: leave"
+            " it out"
+        )
+    make = MakeRingDriver(
+        _RING_DRIVERS[name],
+        options.dt * options.sims_per_step,
+        options.distance_scale or options.length_range()[1],
+        options.num_vehicles,
+        options.desired_speed,
+    )
+    sense = RingLength() if name == "follower-stopper" and options.desired_speed is None else None
+    return ExpertSpec(expert, make, {"kind": "driver", "name": name}, sense=sense, batched=True)
+
+
+def _highway_driver(expert: str, env: gymnasium.Env[Any, Any]) -> ExpertSpec:
+    from fastrl.envs.traffic.highway import HighwayEnv
+
+    road = env.unwrapped
+    if not isinstance(road, HighwayEnv):
+        raise ConfigError(f"--expert {expert} drives on fastrl/highway-v0, which {_name(env)} is not")
+    actions = dict(road.action_type.actions_indexes)
+    if "FASTER" not in actions:
+        raise ConfigError(
+            f"--expert {expert}: the environment's actions should be DiscreteMetaAction with longitudinal ones"
+        )
+    config = road.config
+    speeds = config["action"].get("target_speeds")
+    make = MakeHighwayDriver(
+        int(config["lanes_count"]),
+        actions,
+        tuple(map(float, (20.0, 25.0, 30.0) if speeds is None else speeds)),
+        1 / config["policy_frequency"],
+    )
+    sense = Neighbours(int(config["lanes_count"]))
+    return ExpertSpec(expert, make, {"kind": "driver", "name": _HIGHWAY_DRIVER}, sense=sense, batched=True)
+
+
+def _run(path: Path, env: gymnasium.Env[Any, Any], *, deterministic: bool, trust: bool) -> ExpertSpec:
+    from fastrl.networks.encoded_q import KINDS
+    from fastrl.training.checkpoint import find_checkpoint
+    from fastrl.training.task import is_squashed
+
+    task, settings, state = _loaded(path, trust=trust)
+    actor = task.make_actor(state, settings, (env.observation_space, env.action_space))
+    # Values of actions have no probabilities to draw by.
+    greedy = deterministic or state["policy"].get("kind") in KINDS
+    facts = {
+        "kind": "run",
+        "algorithm": state["algorithm"],
+        "environment": state["environment"],
+        "steps": int(state["steps"]),
+        "deterministic": deterministic,
+        "sha256": _digest(find_checkpoint(path)),
+    }
+    return ExpertSpec(
+        str(path),
+        MakePolicy(actor, is_squashed(state), greedy),
+        facts,
+        action_masks=task.has_action_masks(settings),
+        batched=isinstance(actor, MlpActor),
+    )
+
+
+def _loaded(path: Path, *, trust: bool) -> tuple[Any, Any, Any]:
+    """Task, settings and state of a run."""
+    from fastrl.tasks import find, load_saved
+    from fastrl.training.run import load_run
+    from fastrl.utils.trust import trusted_import
+
+    kind, _ = load_saved(path)
+    task = find(trusted_import("kind", kind, path, trust=trust))
+    settings, state = load_run(task, path, trust=trust)
+    return task, settings, state
+
+
+def _sb3(path: Path, *, trust: bool) -> ExpertSpec:
+    if not trust:
+        raise TrustError(
+            f"{path}: a model of Stable-Baselines3 is a pickle, which can run code; only if you trust this file, give"
+            " --trust (in Python, trust=True)"
+        )
+    try:
+        import stable_baselines3  # noqa: F401
+    except ImportError:
+        raise ConfigError(
+            f"--expert {path} needs stable-baselines3, which is not installed: pip install 'fastrl[sb3]'"
+        ) from None
+    try:
+        with zipfile.ZipFile(path) as file:
+            data = json.loads(file.read("data"))
+        policy = str(data["policy_class"]["__module__"])
+    except (KeyError, ValueError, TypeError, zipfile.BadZipFile):
+        raise ConfigError(f"--expert {path} is no model that Stable-Baselines3 has saved") from None
+    package, _, rest = policy.partition(".")
+    family = rest.partition(".")[0]
+    if family == "common":
+        family = "ppo" if "clip_range" in data else "a2c"
+    classes = {"ppo": "PPO", "a2c": "A2C", "dqn": "DQN", "sac": "SAC", "td3": "TD3", "ddpg": "DDPG"}
+    own = {"ppo_recurrent", "qrdqn", "tqc", "trpo", "ars", "crossq", "ppo_mask"}
+    if package != "stable_baselines3" or family not in classes or family in own:
+        raise ConfigError(
+            f"--expert {path} is a model of {policy}; models of {', '.join(classes.values())} can be experts. Write a"
+            " function that loads it, and give module:function"
+        )
+    algorithm = f"stable_baselines3.{family}.{family}:{classes[family]}"
+    facts = {"kind": "stable-baselines3", "algorithm": classes[family], "sha256": _digest(path)}
+    return ExpertSpec(str(path), MakeSB3(str(path.resolve()), algorithm), facts)
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _name(env: gymnasium.Env[Any, Any]) -> str:
+    return type(env.unwrapped).__name__ if env.spec is None else env.spec.id

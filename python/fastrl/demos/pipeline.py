@@ -1,0 +1,380 @@
+"""The way from an expert to a trained agent: record its episodes, clone it, improve the clone.
+
+Each stage leaves its result in a directory of its own: ``demos`` (a data set), ``clone`` and ``agent`` (ordinary runs).
+A stage whose result is complete is skipped, one that was interrupted is resumed. Clone and agent train in processes of
+their own, so that memory is measured by stage.
+"""
+
+import dataclasses
+import json
+import math
+import resource
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from fastrl.collectors.resources import WorkerCount
+from fastrl.demos.recorder import record
+from fastrl.replay.episodes import load, read_meta, shard_files
+from fastrl.training.metrics import brief, duration, percent
+from fastrl.training.run_directory import is_run
+from fastrl.training.run_list import read_run
+from fastrl.utils import child_process
+from fastrl.utils.errors import UserError
+from fastrl.utils.files import to_json, write_atomically
+from fastrl.utils.progress import Progress
+from fastrl.utils.tables import print_lines, show
+
+STAGES = ("demos", "clone", "agent")
+REPORT, FIGURE = "report.json", "pipeline.png"
+
+# Activities of a learner (see docs/metrics.md) by what they are spent on; the others are "other".
+_KINDS = {
+    "simulation": ("environment", "waiting"),
+    "network": ("inference", "update", "returns", "publishing", "evaluation"),
+    "data": ("buffer", "sampling", "data", "loading"),
+}
+# A slice with one worker has so much of a stage's work.
+_SLICE = 0.05
+
+
+class PipelineError(UserError):
+    """A pipeline that cannot run; the message says what to change."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What to do.
+
+    Attributes:
+        env: id of the environment, or a task.
+        expert: as of `fastrl.demos.record`.
+        episodes: to record.
+        epochs: of cloning.
+        timesteps: of reinforcement learning.
+        algo: that improves the clone.
+        out: directory of the results.
+        seed: of all stages.
+        n_workers: of all stages; "auto".
+        skip: stages that are left out.
+        record_options: further arguments of `fastrl.demos.record`.
+        clone_options, agent_options: further arguments of ``fastrl train``, such as ``--bc.learning-rate=1e-3``.
+        compare: measure slices with one worker, too.
+    """
+
+    env: str
+    expert: str
+    episodes: int
+    epochs: int
+    timesteps: int
+    algo: str
+    out: Path
+    seed: int = 0
+    n_workers: WorkerCount = "auto"
+    skip: frozenset[str] = frozenset()
+    record_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    clone_options: Sequence[str] = ()
+    agent_options: Sequence[str] = ()
+    compare: bool = True
+
+
+@dataclasses.dataclass
+class StageReport:
+    """What a stage took, and what it gave.
+
+    Attributes:
+        name: of `STAGES`.
+        seconds: of wall-clock time, in all sessions.
+        memory_mib: the most main memory of one process, MiB.
+        steps: environment steps; of cloning samples.
+        steps_per_second: while it worked, without its start.
+        one_worker: the same of a slice with one worker; None: not measured.
+        shares: of the learner's time, by "simulation", "network", "data" and "other"; empty where unknown.
+        mean_return, deviation: of the recorded episodes, or of the evaluation at the end; NaN: unknown.
+    """
+
+    name: str
+    seconds: float = 0.0
+    memory_mib: float = 0.0
+    steps: int = 0
+    steps_per_second: float = math.nan
+    one_worker: float | None = None
+    shares: dict[str, float] = dataclasses.field(default_factory=dict)
+    mean_return: float = math.nan
+    deviation: float = math.nan
+
+    @property
+    def ratio(self) -> float:
+        """Speed beside one worker's."""
+        return self.steps_per_second / self.one_worker if self.one_worker else math.nan
+
+
+@dataclasses.dataclass
+class Outcome:
+    """The end of a pipeline.
+
+    Attributes:
+        reports: of the stages that have a result.
+        stopped_by: exit code of the stage that was interrupted or failed; 0: all are complete.
+    """
+
+    reports: list[StageReport]
+    stopped_by: int = 0
+
+
+def run_pipeline(settings: Settings, console: Console, progress: Callable[[int], Progress]) -> Outcome:
+    """Runs the stages that are not complete.
+
+    Args:
+        console: gets a line before each stage.
+        progress: shows so many episodes as they are recorded.
+
+    Raises:
+        UserError: settings that do not go together; also the errors of `fastrl.demos.record`.
+        KeyboardInterrupt: recording was interrupted; whole episodes are kept.
+    """
+    settings.out.mkdir(parents=True, exist_ok=True)
+    before = _saved_reports(settings.out)
+    reports: list[StageReport] = []
+    for name in STAGES:
+        if name in settings.skip:
+            continue
+        report = before.get(name, StageReport(name))
+        if name == "demos":
+            _record(settings, report, console, progress)
+        elif code := _train(settings, report, console):
+            return Outcome(reports, code)
+        reports.append(report)
+        tree = {"stages": [dataclasses.asdict(each) | {"ratio": each.ratio} for each in reports]}
+        write_atomically(settings.out / REPORT, to_json(tree, indent=2).encode())
+    if reports:
+        draw(reports, settings.out / FIGURE)
+    return Outcome(reports)
+
+
+def _record(
+    settings: Settings, report: StageReport, console: Console, progress: Callable[[int], Progress]
+) -> None:
+    path = settings.out / "demos"
+    if _recorded(path) < settings.episodes:
+        print_lines(console, f"recording {settings.episodes:,} episodes of {settings.expert} in {path}")
+        begin = time.monotonic()
+        options = {"seed": settings.seed, **settings.record_options}
+        with progress(settings.episodes) as shown:
+            clock = _Clock(shown.advance)
+            demos = record(
+                settings.env,
+                settings.expert,
+                settings.episodes,
+                path,
+                resume=_recorded(path) > 0,
+                n_workers=settings.n_workers,
+                advance=clock.advance,
+                **options,
+            )
+        report.seconds += time.monotonic() - begin
+        report.memory_mib = max(_peak_memory(), report.memory_mib)
+        report.steps_per_second = clock.rate() * demos.num_steps / len(demos)
+        if settings.compare:
+            count = max(round(_SLICE * settings.episodes), 2)
+            with tempfile.TemporaryDirectory() as folder:
+                slow = _Clock(lambda episodes: None)
+                part = record(
+                    settings.env, settings.expert, count, folder, n_workers=1, advance=slow.advance, **options
+                )
+                report.one_worker = slow.rate() * part.num_steps / len(part)
+    demos = load(path)
+    report.steps = demos.num_steps
+    report.mean_return, report.deviation = float(demos.returns.mean()), float(demos.returns.std())
+
+
+def _train(settings: Settings, report: StageReport, console: Console) -> int:
+    """Trains the clone or the agent; returns the exit code of a stage that was interrupted or failed."""
+    path = settings.out / report.name
+    arguments = _arguments(settings, report.name)
+    if is_run(path):
+        state = read_run(path).state
+        own = ["train", "--resume", str(path)] if state != "complete" else []
+    else:
+        own = [*arguments, f"--run-dir={path}"]
+    if own:
+        verb = {"clone": "cloning", "agent": "improving the clone"}[report.name]
+        print_lines(console, "", f"{verb}, in {path}")
+        ended = child_process.run(own)
+        report.seconds += ended.seconds
+        report.memory_mib = max(ended.memory_mib, report.memory_mib)
+        if ended.code:
+            return ended.code
+    summary = json.loads((path / "summary.json").read_text(encoding="utf-8"))
+    report.steps, report.steps_per_second = int(summary["steps"]), float(summary["steps_per_second"])
+    report.shares = shares_of({name: part["seconds"] for name, part in summary["parts"].items()})
+    report.mean_return, report.deviation = score_of(summary.get("evaluation"))
+    if own and report.name == "agent" and settings.compare and report.one_worker is None:
+        report.one_worker = _one_worker_speed(settings, arguments)
+    return 0
+
+
+def _arguments(settings: Settings, name: str) -> list[str]:
+    common = ["train", settings.env, f"--seed={settings.seed}"]
+    if name == "clone":
+        demos = settings.out / "demos"
+        if not _recorded(demos):
+            raise PipelineError(f"{demos} has no episodes: do not skip demos, or give --skip demos,clone")
+        own = ["--algo=bc", f"--demos={demos}", f"--bc.epochs={settings.epochs}"]
+        return [*common, *own, *settings.clone_options]
+    own = [f"--algo={settings.algo}", f"--total-timesteps={settings.timesteps}"]
+    if settings.n_workers != "auto":
+        own.append(f"--n-workers={settings.n_workers}")
+    if is_run(settings.out / "clone") and "clone" not in settings.skip:
+        own.append(f"--init={settings.out / 'clone'}")
+    return [*common, *own, *settings.agent_options]
+
+
+def _one_worker_speed(settings: Settings, arguments: Sequence[str]) -> float | None:
+    """Steps per second of a slice of the same training with one worker; None: it cannot have one."""
+    steps = max(round(_SLICE * settings.timesteps), 1)
+    slim = [each for each in arguments if not each.startswith(("--total-timesteps", "--n-workers"))]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "slice"
+        further = [
+            f"--total-timesteps={steps}",
+            "--n-workers=1",
+            "--run.eval-episodes=0",
+            f"--run-dir={path}",
+        ]
+        with (Path(folder) / "log").open("wb") as log:
+            ended = child_process.run([*slim, *further], log)
+        if ended.code:
+            return None
+        return float(json.loads((path / "summary.json").read_text(encoding="utf-8"))["steps_per_second"])
+
+
+class _Clock:
+    """Measures the rate of episodes from the first one on, so that the start of workers does not count."""
+
+    def __init__(self, advance: Callable[[int], object]) -> None:
+        self._advance = advance
+        self._first = self._last = self._count = 0.0
+
+    def advance(self, episodes: int) -> None:
+        self._last = time.monotonic()
+        if not self._first:
+            self._first = self._last
+        else:
+            self._count += episodes
+        self._advance(episodes)
+
+    def rate(self) -> float:
+        """Episodes per second; NaN for fewer than two notes."""
+        return self._count / (self._last - self._first) if self._count else math.nan
+
+
+def _recorded(path: Path) -> int:
+    """Whole episodes in a directory; 0 if there is no data set."""
+    if not (path / "meta.json").exists() or not shard_files(path):
+        return 0
+    read_meta(path)
+    return len(load(path))
+
+
+def _peak_memory() -> float:
+    """The most main memory that this process, or one of its workers that have ended, has held, MiB."""
+    users = resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN
+    return max(resource.getrusage(who).ru_maxrss for who in users) / 1024
+
+
+def _saved_reports(out: Path) -> dict[str, StageReport]:
+    """Reports of earlier sessions by stage."""
+    try:
+        stages = json.loads((out / REPORT).read_text(encoding="utf-8"))["stages"]
+    except (OSError, ValueError, KeyError):
+        return {}
+    known = {field.name for field in dataclasses.fields(StageReport)}
+    reports = {}
+    for each in stages:
+        # JSON has no NaN.
+        values = {name: math.nan if value is None else value for name, value in each.items() if name in known}
+        reports[each["name"]] = StageReport(**values | {"one_worker": each["one_worker"]})
+    return reports
+
+
+def shares_of(parts: Mapping[str, float]) -> dict[str, float]:
+    """Shares of seconds by activity, summed by kind."""
+    total = sum(parts.values())
+    if not total:
+        return {}
+    shares = {kind: sum(parts.get(name, 0.0) for name in names) / total for kind, names in _KINDS.items()}
+    return shares | {"other": 1 - sum(shares.values())}
+
+
+def score_of(evaluation: Mapping[str, Any] | None) -> tuple[float, float]:
+    """Mean and deviation of the returns of an evaluation in a summary; NaN where it has none."""
+    tree = evaluation or {}
+    mean = tree.get("mean", tree.get("total", tree.get("mean_return")))
+    returns = tree.get("returns") or []
+    return (
+        float(mean) if isinstance(mean, int | float) else math.nan,
+        statistics.pstdev(returns) if len(returns) > 1 else math.nan,
+    )
+
+
+def print_report(reports: Sequence[StageReport], console: Console) -> None:
+    """Prints a row for each stage."""
+    table = Table()
+    for name in ("stage", "time", "memory", "steps", "steps/s", "one worker", "ratio"):
+        table.add_column(name, justify="left" if name == "stage" else "right", no_wrap=True)
+    for name in (*_KINDS, "return"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for each in reports:
+        table.add_row(
+            each.name,
+            duration(each.seconds),
+            f"{each.memory_mib:,.0f} MiB",
+            f"{each.steps:,}",
+            brief(each.steps_per_second),
+            "-" if each.one_worker is None else brief(each.one_worker),
+            brief(each.ratio),
+            *(percent(each.shares.get(kind, math.nan)) for kind in _KINDS),
+            brief(each.mean_return),
+        )
+    show(console, table)
+
+
+def draw(reports: Sequence[StageReport], path: Path) -> None:
+    """Draws the time and the return of each stage into a PNG file."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9.0, 3.6), layout="constrained")
+    times, returns = figure.subplots(1, 2)
+    names = [each.name for each in reports]
+    bottom = [0.0] * len(reports)
+    for number, kind in enumerate((*_KINDS, "other")):
+        # Without an account of its own a stage's time is "other".
+        shares = [
+            each.shares.get(kind, float(kind == "other")) if each.shares else float(kind == "other")
+            for each in reports
+        ]
+        heights = [share * each.seconds for share, each in zip(shares, reports, strict=True)]
+        if any(heights):
+            times.bar(names, heights, bottom=bottom, label=kind, color=f"C{number}")
+        bottom = [a + b for a, b in zip(bottom, heights, strict=True)]
+    times.set_ylabel("seconds")
+    times.set_title("time of each stage")
+    times.legend(frameon=False)
+    known = [each for each in reports if math.isfinite(each.mean_return)]
+    errors = [0.0 if math.isnan(each.deviation) else each.deviation for each in known]
+    labels = ["expert" if each.name == "demos" else each.name for each in known]
+    returns.errorbar(labels, [each.mean_return for each in known], errors, fmt="o", capsize=4, color="C0")
+    returns.margins(x=0.3)
+    returns.set_ylabel("return")
+    returns.set_title("return after each stage")
+    for axes in (times, returns):
+        axes.grid(axis="y", alpha=0.3)
+        axes.set_axisbelow(True)
+    figure.savefig(path, dpi=150)

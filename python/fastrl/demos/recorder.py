@@ -1,0 +1,553 @@
+"""Recording of demonstrations: an expert's episodes, by any collector, into a data set."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box
+from gymnasium.vector import VectorEnv
+
+from fastrl.collectors.factory import choose, make_collector
+from fastrl.collectors.protocol import CollectError, Collector
+from fastrl.collectors.resources import WorkerCount, check_count, cores
+from fastrl.collectors.synchronous import native_collector
+from fastrl.collectors.vector_backends import native_vector_env
+from fastrl.demos.actor import Noise, NoiseKind, RecordingActor
+from fastrl.demos.find_expert import ExpertSpec, find_expert, run_env
+from fastrl.demos.plan import RecordedSpec, RecordingPlan, recorded_pair
+from fastrl.demos.rows import ExactRows, InfoKey, RecordedVectorEnv
+from fastrl.envs import contract
+from fastrl.envs.spec import EnvSpec, any_spec
+from fastrl.replay.episode_writer import EpisodeWriter
+from fastrl.replay.episodes import Episode, load
+from fastrl.rollout.fragment import Fragment
+from fastrl.training.episodes import build_any, episode_steps
+from fastrl.utils.config import ConfigError
+from fastrl.utils.errors import UserError
+from fastrl.utils.interrupts import StopSignals
+from fastrl.utils.seeding import NO_ENV, env_seed
+
+# Bytes of episodes that wait to be written, at most, as far as their lengths are known.
+PENDING_BYTES = 2**28
+
+# The most environments that are stepped together where they are compiled.
+NATIVE_ENVS = 1024
+
+# Steps in which keys of infos are looked for, and the most of them if some are missing.
+_INFO_STEPS, _MOST_INFO_STEPS = 50, 500
+
+# Seconds between looks at signals.
+_POLL_S = 0.25
+
+# Seconds after which whole episodes are on disk, also if they do not fill a file; more where the disk is slow, so that
+# it takes a fiftieth of the time at most.
+FLUSH_S, FLUSH_SHARE = 2.0, 0.02
+
+
+class RecordError(UserError, RuntimeError):
+    """A recording cannot be written; one line."""
+
+
+def make_plan(
+    spec: EnvSpec,
+    expert: ExpertSpec,
+    env: gymnasium.Env[Any, Any],
+    episodes: int,
+    *,
+    seed: int,
+    noise: Noise | None,
+    max_episode_steps: int,
+    infos: Sequence[InfoKey] = (),
+) -> RecordingPlan:
+    """The plan of a recording.
+
+    Args:
+        spec: builds environments; ``env`` is one of them.
+        max_episode_steps: see `record`.
+
+    Raises:
+        ConfigError: spaces that cannot be recorded, or noise that the actions do not take.
+    """
+    obs_space, action_space = env.observation_space, env.action_space
+    try:
+        rows = ExactRows(obs_space, expert.sense, infos)
+        if noise is not None:
+            noise.check(action_space)
+        recorded = RecordedSpec.of(spec, rows)
+        make_actor = functools.partial(
+            RecordingActor, expert.make, expert.name, rows, action_space, noise, seed, episodes
+        )
+        return RecordingPlan(
+            recorded,
+            make_actor,
+            obs_space,
+            action_space,
+            num_envs=1,
+            num_steps=episode_steps(env, max_episode_steps),
+            unit="episodes",
+            episodes=episodes,
+            seed=seed,
+            action_masks=expert.action_masks,
+            actor_state=make_actor().state_size,
+        )
+    except ValueError as error:
+        raise ConfigError(f"{spec.id}: {error}") from None
+
+
+def find_infos(
+    env: gymnasium.Env[Any, Any], name: str, keys: Sequence[str], seed: int
+) -> tuple[InfoKey, ...]:
+    """The forms of the values that an environment's infos have under some keys, from some steps of random actions.
+
+    Args:
+        keys: of infos; ("all",): every key whose value is a number or an array of numbers.
+
+    Raises:
+        ConfigError: a key was not found, or its values are no numbers.
+    """
+    every = tuple(keys) == ("all",)
+    found: dict[str, InfoKey] = {}
+    looks: dict[str, int] = {}
+    infos = 0
+
+    def look(info: Mapping[str, Any]) -> None:
+        nonlocal infos
+        infos += 1
+        for key in info if every else keys:
+            if key not in info:
+                continue
+            looks[key] = looks.get(key, 0) + 1
+            value = np.asarray(info[key])
+            if value.dtype.kind in "biuf":
+                before = found.get(key, InfoKey(key, value.dtype.str)).dtype
+                found[key] = InfoKey(key, np.result_type(before, value.dtype).str, value.shape)
+            elif not every:
+                raise ConfigError(
+                    f"{name}: info[{key!r}] is {contract.describe(info[key])}, which is no number"
+                )
+
+    _, info = env.reset(seed=env_seed(seed, NO_ENV, 0))
+    look(info)
+    env.action_space.seed(seed % 2**31)
+    for step in range(_MOST_INFO_STEPS):
+        if step >= _INFO_STEPS and (every or len(found) == len(keys)):
+            break
+        _, _, terminated, truncated, info = env.step(env.action_space.sample())
+        look(info)
+        if terminated or truncated:
+            look(env.reset()[1])
+    if missing := [key for key in keys if not every and key not in found]:
+        raise ConfigError(f"{name}: the environment's infos have no {missing[0]!r}")
+    # Where a value may be missing, NaN stands for it.
+    return tuple(
+        each if looks[each.key] == infos else dataclasses.replace(each, dtype=np.dtype(np.float64).str)
+        for each in (found[key] for key in (sorted(found) if every else keys))
+    )
+
+
+class Recording:
+    """Episodes of a plan in order, from any collector.
+
+    Args:
+        plan: what to record.
+        first: the number of the first episode; those before it are there already.
+        collector: "auto", "sequential", "sync", "executor", "native" or "ray".
+        n_workers: processes, or threads of "native".
+        expert: of the plan.
+        log: called with a line that says which collector "auto" has chosen.
+        options: further ones of the collector.
+
+    Attributes:
+        collector: that collects.
+    """
+
+    def __init__(
+        self,
+        plan: RecordingPlan,
+        first: int,
+        collector: str,
+        n_workers: WorkerCount,
+        expert: ExpertSpec,
+        log: Callable[[str], object] | None = None,
+        **options: Any,
+    ) -> None:
+        check_count(n_workers)
+        self._next, self._end = first, plan.episodes
+        left = self._end - first
+        exact = plan.obs_rows
+        assert isinstance(exact, ExactRows)
+        self._early: dict[int, Fragment] = {}
+        self._resources = contextlib.ExitStack()
+        name = collector
+        if name == "auto":
+            name = _choose(plan, left, n_workers, expert, options, log)
+        # Bytes of the longest episode.
+        actions = 2 * plan.actions.dtype.itemsize * int(np.prod(plan.actions.shape))
+        longest = plan.num_steps * (exact.size * exact.dtype.itemsize + actions + 14)
+        fit = max(1, PENDING_BYTES // longest)
+        workers = n_workers if isinstance(n_workers, int) else cores()
+        self._window = max(4 * workers, min(fit, 4096))
+        try:
+            if name == "native":
+                rows = min(left, max(workers, min(fit, NATIVE_ENVS)))
+                own = dataclasses.replace(
+                    plan, num_envs=rows, episodes=min(left, max(rows, min(fit, 4 * rows)))
+                )
+                self.collector = self._native(own, exact, n_workers, options)
+            elif name == "sync":
+                rows = min(left, 4 * workers)
+                own = dataclasses.replace(plan, num_envs=rows, episodes=min(left, 4 * rows))
+                self.collector = self._open(name, own, n_workers=n_workers, **options)
+            elif name == "sequential":
+                self.collector = self._open(name, plan)
+            else:
+                pending = max(2 * workers, min(fit // 4, 64 * workers))
+                own = dataclasses.replace(plan, episodes=left)
+                self.collector = self._open(name, own, n_workers=n_workers, max_pending=pending, **options)
+            self._resources.enter_context(self.collector)
+            self.collector.load_state_dict({"numbers": {NO_ENV: first}, "running": {}, "version": 0})
+        except BaseException:
+            self._resources.close()
+            raise
+
+    def _open(self, name: str, plan: RecordingPlan, **options: Any) -> Collector:
+        try:
+            return make_collector(name, plan, **options)
+        except (ValueError, TypeError) as error:
+            raise ConfigError(f"--collector {name}: {error}") from None
+
+    def _native(
+        self, plan: RecordingPlan, exact: ExactRows, n_workers: WorkerCount, options: Mapping[str, Any]
+    ) -> Collector:
+        if exact.infos:
+            raise ConfigError("--collector native gives no infos: leave --infos out, or choose 'executor'")
+        if options:
+            raise ConfigError(f"--collector native has no option {next(iter(options))}")
+        try:
+            if exact.sense is None:
+                return native_collector(plan, n_workers=n_workers)
+            threads = min(cores() if n_workers == "auto" else n_workers, plan.num_envs)
+            inner = native_vector_env(plan, threads)
+            self._resources.callback(inner.close)
+            wrapped: Any = RecordedVectorEnv(inner, exact)
+            return native_collector(plan, n_workers=n_workers, env=wrapped)
+        except (CollectError, ValueError) as error:
+            raise ConfigError(f"--collector native: {error}") from None
+
+    def __enter__(self) -> Recording:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._resources.close()
+
+    def take(self, timeout: float) -> list[Fragment]:
+        """The next episodes in order, as many as are there; none within ``timeout`` seconds.
+
+        Raises:
+            CollectError: an episode cannot be collected.
+        """
+        self.collector.limit(min(self._end, self._next + self._window))
+        fragment = self.collector.take(timeout)
+        found = []
+        if fragment is not None:
+            self._early[int(fragment.episodes[0, 1])] = fragment
+            while (following := self._early.pop(self._next, None)) is not None:
+                found.append(following)
+                self._next += 1
+        return found
+
+    @property
+    def is_done(self) -> bool:
+        return self._next >= self._end
+
+
+def _choose(
+    plan: RecordingPlan,
+    left: int,
+    n_workers: WorkerCount,
+    expert: ExpertSpec,
+    options: Mapping[str, Any],
+    log: Callable[[str], object] | None,
+) -> str:
+    """The collector that suits a plan."""
+    plan = dataclasses.replace(plan, episodes=max(1, left))
+    chosen = choose(plan, n_workers=n_workers, ray_address=options.get("ray_address"))
+    name, reason = chosen
+    exact = plan.obs_rows
+    assert isinstance(exact, ExactRows)
+    if name == "native" and (exact.infos or not expert.batched):
+        workers = min(cores(), left) if n_workers == "auto" else n_workers
+        name = "executor" if workers > 1 else "sequential"
+        reason = (
+            "infos are read of single environments"
+            if exact.infos
+            else "the expert chooses for one environment at a time"
+        )
+    if log is not None:
+        log(f"collecting with {name!r}: {reason}")
+    return name
+
+
+def record(
+    env: Any,
+    expert: Any,
+    episodes: int,
+    out: str | Path,
+    *,
+    env_options: Mapping[str, Any] | None = None,
+    noise: float = 0.0,
+    noise_kind: NoiseKind | None = None,
+    seed: int = 0,
+    deterministic: bool = True,
+    max_episode_steps: int = 0,
+    infos: Sequence[str] = (),
+    collector: str = "auto",
+    n_workers: WorkerCount = "auto",
+    resume: bool = False,
+    trust: bool = False,
+    advance: Callable[[int], object] = lambda episodes: None,
+    log: Callable[[str], object] | None = None,
+    **collector_options: Any,
+) -> Any:
+    """Records episodes of an expert.
+
+    Episode i is a function of the seed and i: the files have the same bytes from any collector and any number of
+    workers. Episodes are kept in order, none for being short or early.
+
+    Args:
+        env: an id, the import path ``"my_module:make_env"``, a function that makes environments, an environment, the
+            name of a task such as "cage2"; None: the environment that the expert, a run, was trained in.
+        expert: a run directory or checkpoint file, "baseline:NAME" (defenders of CAGE 2), "driver:NAME" (of traffic),
+            "random", a zip file of Stable-Baselines3, "module:function", or a function from an observation to an
+            action.
+        episodes: how many; numbers 0 to ``episodes`` - 1.
+        out: directory of the data set; new or empty unless ``resume``.
+        env_options: of the environment.
+        noise: on the actions; 0: none. The expert's own actions are stored beside those that were taken.
+        noise_kind: "epsilon": share of steps with a random action; "gaussian": standard deviation, as a share of half
+            the range of actions. None: gaussian for a Box of floats, else epsilon.
+        seed: fixes all episodes.
+        deterministic: a policy takes its likeliest action; otherwise it draws.
+        max_episode_steps: longer episodes are truncated; 0: the environment's own limit, else 1000.
+        infos: keys of infos that are recorded, numbers or arrays of numbers; ("all",): all such keys that are found.
+        collector: "auto", "sequential", "sync", "executor", "native" or "ray".
+        n_workers: processes, or threads of "native"; "auto": one a core.
+        resume: continue a recording that was interrupted, or extend it to more episodes.
+        trust: files may run code, as they say.
+        advance: called with numbers of episodes that were recorded.
+        log: called with lines for people.
+        collector_options: of `fastrl.collectors.factory.make_collector`.
+
+    Returns:
+        The data set, as `fastrl.demos.load` gives it.
+
+    Raises:
+        UserError: one line: what does not fit, and what to do.
+        CollectError: environment or expert fail; the line names the episode. Whole episodes before it are kept.
+        KeyboardInterrupt: after Ctrl-C. Whole episodes are kept.
+    """
+    if type(episodes) is not int or episodes < 1:
+        raise ConfigError(f"episodes: expected a number from 1 on, got {episodes!r}")
+    if not 0 <= seed < 2**63:
+        raise ConfigError(f"seed: expected a number from 0 to 2**63 - 1, got {seed}")
+    spec = find_env(env, env_options or {}, expert, trust=trust)
+    built = build_any(spec, None)
+    if isinstance(built, VectorEnv):
+        spec.close_vector(built)
+        raise ConfigError(
+            f"{spec.id} makes a vector environment, which starts its episodes itself, so that none has a seed: give"
+            " what makes one environment"
+        )
+    try:
+        found = find_expert(expert, built, deterministic=deterministic, trust=trust)
+        keys = find_infos(built, spec.id, infos, seed) if infos else ()
+        own = _noise(noise, noise_kind, built.action_space)
+        plan = make_plan(
+            spec,
+            found,
+            built,
+            episodes,
+            seed=seed,
+            noise=own,
+            max_episode_steps=max_episode_steps,
+            infos=keys,
+        )
+    finally:
+        contract.close(built)
+    facts = _facts(plan, found, own)
+    path = Path(out)
+    with _disk_errors(path):
+        writer = EpisodeWriter(path, facts, plan.obs_space, plan.action_space, resume=resume)
+    if writer.next_index < episodes:
+        advance(writer.next_index)
+        try:
+            options = {"expert": found, "log": log, **collector_options}
+            stopped_by = _write_all(
+                plan, writer, path, own is not None, collector, n_workers, advance, options
+            )
+        except CollectError as error:
+            first, _, rest = str(error).partition("\n")
+            kept = f"{writer.next_index} whole episodes are in {path}"
+            raise CollectError(f"{first}; {kept}\n{rest}".rstrip(), error.traceback) from error
+        if stopped_by is not None:
+            if log is not None:
+                log(f"{writer.next_index} of {episodes} episodes are in {path}; --resume continues")
+            # All is written: the signal takes its usual effect now.
+            signal.raise_signal(stopped_by)
+    else:
+        with _disk_errors(path):
+            writer.close()
+    return load(path)
+
+
+def _facts(plan: RecordingPlan, expert: ExpertSpec, noise: Noise | None) -> dict[str, Any]:
+    """What ``meta.json`` says of a recording: all that its episodes follow from, and nothing else."""
+    exact = plan.obs_rows
+    assert isinstance(exact, ExactRows)
+    return {
+        "env": {
+            "id": plan.env.id,
+            "options": dict(plan.env.options),
+            "max_episode_steps": plan.num_steps,
+        },
+        "seed": plan.seed,
+        "expert": expert.facts,
+        "noise": None if noise is None else {"kind": noise.kind, "scale": noise.scale},
+        "infos": [each.key for each in exact.infos],
+    }
+
+
+def _write_all(
+    plan: RecordingPlan,
+    writer: EpisodeWriter,
+    path: Path,
+    has_noise: bool,
+    collector: str,
+    n_workers: WorkerCount,
+    advance: Callable[[int], object],
+    options: Mapping[str, Any],
+) -> signal.Signals | None:
+    """Records the episodes that are missing; those that are whole are kept, whatever happens. Returns the signal that
+    has stopped it."""
+    flush_at = time.monotonic() + FLUSH_S
+    try:
+        with (
+            StopSignals() as stop,
+            Recording(plan, writer.next_index, collector, n_workers, **options) as recording,
+        ):
+            while not recording.is_done and stop.received is None:
+                fragments = recording.take(_POLL_S)
+                with _disk_errors(path):
+                    for fragment in fragments:
+                        writer.write(_episode(plan, fragment, has_noise))
+                    if (start := time.monotonic()) > flush_at:
+                        writer.flush()
+                        end = time.monotonic()
+                        flush_at = end + max(FLUSH_S, (end - start) / FLUSH_SHARE)
+                if fragments:
+                    advance(len(fragments))
+    except RecordError:
+        raise
+    except BaseException:
+        # The first error is the one to report.
+        with contextlib.suppress(Exception):
+            writer.close()
+        raise
+    with _disk_errors(path):
+        writer.close()
+    return stop.received
+
+
+def _episode(plan: RecordingPlan, fragment: Fragment, has_noise: bool) -> Episode:
+    """An episode of a fragment.
+
+    Raises:
+        CollectError: an observation is not finite.
+    """
+    exact = plan.obs_rows
+    assert isinstance(exact, ExactRows)
+    index = int(fragment.episodes[0, 1])
+    seed = env_seed(plan.seed, NO_ENV, index)
+    rows = fragment.obs[:, 0]
+    if not exact.direct and (wrong := exact.not_finite(rows)) is not None:
+        step, value = wrong
+        raise CollectError(
+            f"{plan.env.id}: the observation after step {step} of episode {index} (reset with seed {seed}) has {value};"
+            " observations should be finite"
+        )
+    taken, experts = recorded_pair(fragment.actions)
+    infos = None
+    if exact.infos:
+        infos = exact.read_infos(rows)
+    return Episode(
+        observations=exact.read(rows),
+        actions=taken,
+        expert_actions=experts if has_noise else None,
+        rewards=fragment.rewards[:, 0].astype(np.float64, copy=False),
+        terminated=fragment.terminations[:, 0],
+        truncated=fragment.truncations[:, 0],
+        infos=infos,
+        seed=seed,
+        index=index,
+    )
+
+
+@contextlib.contextmanager
+def _disk_errors(path: Path) -> Iterator[None]:
+    """A context in which errors of the disk become one line.
+
+    Raises:
+        RecordError
+    """
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise RecordError(
+            f"{error.filename or path}: {reason}; whole episodes written before are kept: make room, then --resume"
+            " continues"
+        ) from error
+
+
+def find_env(env: Any, options: Mapping[str, Any], expert: Any, *, trust: bool) -> EnvSpec:
+    """The environment to record in.
+
+    Raises:
+        ConfigError: there is none of that name.
+    """
+    if env is None:
+        if (found := run_env(expert, trust=trust)) is None:
+            raise ConfigError("env: name one, as the expert is no run that has one")
+        if options:
+            raise ConfigError("env_options: name the environment that they are for")
+        return found
+    if isinstance(env, str) and ":" not in env:
+        from fastrl.tasks import find, named_tasks
+
+        if env in named_tasks():
+            task = find(env)
+            spec: EnvSpec = task.play_spec(task.resolve_defaults(task.make_settings({})))
+            return dataclasses.replace(spec, options={**spec.options, **options})
+        if not options and (found := run_env(expert, trust=trust)) is not None and found.id == env:
+            return found
+    try:
+        spec = any_spec(env)
+    except TypeError as error:
+        raise ConfigError(str(error)) from None
+    return dataclasses.replace(spec, options={**spec.options, **options}) if options else spec
+
+
+def _noise(scale: float, kind: NoiseKind | None, space: Any) -> Noise | None:
+    if kind is None:
+        is_float = isinstance(space, Box) and np.dtype(space.dtype).kind == "f"
+        kind = "gaussian" if is_float else "epsilon"
+    return Noise(kind, float(scale)) if scale else None

@@ -1,0 +1,111 @@
+"""Actors of continuous actions within bounds, for every collector; they need no torch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from typing_extensions import Buffer
+
+from fastrl.networks.compiled_actor import MlpActor, moved
+from fastrl.utils.seeding import normals, uniforms_of_parts
+
+Head = Literal["gaussian", "deterministic"]
+"""Meaning of a network's outputs: means and logarithms of deviations of a Gaussian, or the actions; before tanh."""
+
+# The deviation of the Gaussian stays between exp(-20) and exp(2) (Haarnoja et al., 2018).
+LOG_STD_RANGE = (-20.0, 2.0)
+
+_HALF_LOG_2_PI = 0.5 * math.log(2 * math.pi)
+
+
+class OutputNetwork(Protocol):
+    """A network that gives the outputs of rows."""
+
+    weights_nbytes: int
+
+    def load(self, weights: Buffer) -> None: ...
+
+    def outputs(self, obs: NDArray[Any]) -> NDArray[np.float32]: ...
+
+
+class BoundedActor:
+    """Chooses actions from -1 to 1, which are the bounds: tanh of a Gaussian's draw, or of an output with noise added.
+
+    The first number of the weights says whether actions are uniform instead, as before learning has started. Random
+    numbers are those of the rows' streams and steps: an episode is the same with every collector.
+
+    Args:
+        head: what the outputs mean.
+        size: numbers of an action, n.
+        make_network: makes the network, which has 2 n outputs of a Gaussian, else n.
+        noise: deviation of the Gaussian noise that is added to deterministic actions.
+    """
+
+    state_size = 0
+
+    def __init__(
+        self, head: Head, size: int, make_network: Callable[[], OutputNetwork], noise: float = 0.0
+    ) -> None:
+        self._head, self._size, self._make_network, self._noise = head, size, make_network, noise
+        self._network = make_network()
+        self._is_uniform = False
+        self.weights_nbytes = 4 + self._network.weights_nbytes
+
+    def with_threads(self, num_threads: int) -> BoundedActor:
+        """Makes an actor whose network has another number of threads, without weights."""
+        made = BoundedActor(self._head, self._size, self._make_network, self._noise)
+        if isinstance(made._network, MlpActor):
+            made._network = made._network.with_threads(num_threads)
+        return made
+
+    def to(self, device: str) -> None:
+        """Computes on a device if PyTorch does."""
+        moved(self._network, device)  # type: ignore[arg-type]
+
+    def load(self, weights: Buffer) -> None:
+        """See `fastrl.networks.compiled_actor.Actor.load`."""
+        view = memoryview(weights).cast("B")
+        if len(view) != self.weights_nbytes:
+            raise ValueError(f"weights: expected {self.weights_nbytes} bytes, got {len(view)}")
+        self._network.load(view[4:])
+        self._is_uniform = bool(np.frombuffer(view[:4], np.float32)[0])
+
+    def act(
+        self,
+        obs: NDArray[Any],
+        streams: NDArray[np.uint64],
+        steps: NDArray[np.int64],
+        actions: NDArray[Any],
+        log_probs: NDArray[np.float32],
+        masks: NDArray[np.bool_] | None = None,
+        states: NDArray[np.float32] | None = None,
+        *,
+        greedy: bool = False,
+    ) -> None:
+        """See `fastrl.networks.compiled_actor.Actor.act`. Greedy is tanh of the mean. Log-densities are those of the
+        actions from -1 to 1; of deterministic actions 0."""
+        size = self._size
+        if self._is_uniform and not greedy:
+            actions[...] = 2 * uniforms_of_parts(streams, steps, size) - 1
+            log_probs[...] = -size * math.log(2)
+            return
+        outputs = self._network.outputs(obs)
+        if self._head == "deterministic":
+            best = np.tanh(outputs)
+            if not greedy and self._noise:
+                best += np.float32(self._noise) * normals(streams, steps, size)
+                np.clip(best, -1, 1, out=best)
+            actions[...] = best
+            log_probs[...] = 0
+            return
+        log_stds = np.clip(outputs[:, size:], *LOG_STD_RANGE)
+        noise = np.float32(0) if greedy else normals(streams, steps, size)
+        draws = outputs[:, :size] + np.exp(log_stds) * noise
+        actions[...] = np.tanh(draws)
+        # log(1 - tanh(u)^2), finite for every u.
+        slopes = 2 * (math.log(2) - draws - np.logaddexp(0, -2 * draws))
+        log_probs[...] = (-log_stds - _HALF_LOG_2_PI - 0.5 * noise * noise - slopes).sum(1)

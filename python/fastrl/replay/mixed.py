@@ -1,0 +1,98 @@
+"""Minibatches of which an exact part comes from a second replay, such as one of demonstrations."""
+
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fastrl.replay.samplers import Batch, PrioritizedSampler, UniformSampler
+
+
+class MixedSampler(UniformSampler):
+    """Draws each batch from two replays: first the transitions of one sampler, then those of the other.
+
+    Both write into the same arrays. Importance weights are those of each part.
+
+    Args:
+        first, second: samplers of single transitions with the same fields.
+        pin_memory: as of `UniformSampler`.
+
+    Raises:
+        ValueError: their replays have other rows.
+    """
+
+    def __init__(
+        self, first: UniformSampler, second: UniformSampler, *, pin_memory: bool | None = None
+    ) -> None:
+        if first.replay.dtype != second.replay.dtype or first.replay.stack != second.replay.stack:
+            raise ValueError(
+                f"both replays must have the same rows, got {first.replay.dtype} and {second.replay.dtype}"
+            )
+        self._parts = (first, second)
+        self._set_up(first.replay, first.batch_size + second.batch_size, True)
+        self._build(None, pin_memory)
+        count = second.batch_size
+        self._sets = [(arrays, replace(batch, num_second=count)) for arrays, batch in self._sets]
+        places = (slice(0, first.batch_size), slice(first.batch_size, self.batch_size))
+        self._slices = [[_part(arrays, batch, place) for place in places] for arrays, batch in self._sets]
+
+    def sample(self) -> Batch:
+        for part, (arrays, batch) in zip(self._parts, self._slices[self._next], strict=True):
+            part.fill(arrays, batch)
+        _, batch = self._sets[self._next]
+        self._next = (self._next + 1) % len(self._sets)
+        return batch
+
+    @property
+    def second(self) -> UniformSampler:
+        """The sampler of the last transitions of a batch."""
+        return self._parts[1]
+
+    @property
+    def beta(self) -> float:
+        """Of the parts that are prioritized."""
+        return next(part.beta for part in self._parts if isinstance(part, PrioritizedSampler))
+
+    @beta.setter
+    def beta(self, beta: float) -> None:
+        for part in self._parts:
+            if isinstance(part, PrioritizedSampler):
+                part.beta = beta
+
+    def update_priorities(self, indices: Tensor, priorities: Tensor) -> None:
+        """Sets the priorities of a whole batch, in its order; see `PrioritizedSampler.update_priorities`.
+
+        Raises:
+            ValueError: not as many as a batch has.
+        """
+        if len(indices) != self.batch_size:
+            raise ValueError(f"expected the priorities of a batch of {self.batch_size}, got {len(indices)}")
+        start = 0
+        for part in self._parts:
+            end = start + part.batch_size
+            if isinstance(part, PrioritizedSampler):
+                part.update_priorities(indices[start:end], priorities[start:end])
+            start = end
+
+    def state_dict(self) -> dict[str, Any]:
+        """The states of both samplers; the replays are saved separately."""
+        first, second = self._parts
+        return {"first": first.state_dict(), "second": second.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for part, name in zip(self._parts, ("first", "second"), strict=True):
+            part.load_state_dict(state[name])
+
+
+def _part(
+    arrays: dict[str, NDArray[np.generic]], batch: Batch, place: slice
+) -> tuple[dict[str, NDArray[np.generic]], Batch]:
+    """A part of a batch, in the same memory."""
+    tensors: dict[str, Any] = {
+        name: value[place] for name, value in vars(batch).items() if isinstance(value, Tensor)
+    }
+    extra = MappingProxyType({name: value[place] for name, value in batch.extra.items()})
+    return {name: array[place] for name, array in arrays.items()}, Batch(**tensors, extra=extra)

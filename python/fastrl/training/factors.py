@@ -1,0 +1,86 @@
+"""Settings that are tried one after the other, with their other values."""
+
+from collections.abc import Collection
+from operator import attrgetter
+from typing import Any
+
+from fastrl.training.task import Task
+from fastrl.training.tuning import Variant
+from fastrl.utils.config import ConfigError, leaves
+from fastrl.utils.names import suggestion
+
+# What may change only if it is named, as it changes what is learnt. {} is the algorithm's table.
+_LEARNING = {
+    "num-envs": ("env.num_envs",),
+    "batch-size": ("{}.minibatch_size", "{}.batch_size"),
+    "updates-per-step": ("replay.updates_per_step", "collect.updates_per_step"),
+    "precision": ("{}.precision",),
+}
+_MULTIPLES = {"num-envs": (2, 4), "batch-size": (2, 4), "updates-per-step": (0.5,)}
+MAY_CHANGE = tuple(_LEARNING)
+
+# Numbers of processes or threads of runs that have no collectors; 0 and "auto" mean one a core.
+_WORKERS = ("env.num_threads", "env.n_workers", "collect.n_workers")
+
+
+def check_may_change(names: Collection[str]) -> None:
+    """Refuses names of what cannot be given free.
+
+    Raises:
+        ConfigError
+    """
+    for name in names:
+        if name not in MAY_CHANGE:
+            raise ConfigError(f"--may-change: unknown name {name}; {suggestion(name, MAY_CHANGE)}")
+
+
+def factors_of(
+    task: Task,
+    settings: Any,
+    *,
+    may_change: Collection[str] = (),
+    fixed: Collection[str] = (),
+    num_cores: int,
+    has_gpu: bool,
+    has_collectors: bool,
+) -> list[list[Variant]]:
+    """The settings to try, each as its variants, the run's own first.
+
+    Args:
+        may_change: of `MAY_CHANGE`.
+        fixed: dotted keys of settings that keep their values.
+        has_gpu: the learner may compute on one.
+        has_collectors: collectors, their workers and the learner's threads are chosen elsewhere.
+    """
+    known, table = leaves(type(settings)), task.algorithm_table(settings.run.algo)
+    found: list[tuple[str, list[Any]]] = []
+    if has_gpu:
+        # Small networks are faster on a CPU.
+        found += [("run.device", ["cpu"]), (f"{table}.compile", [True]), ("collect.prefetch", ["on", "off"])]
+    for name in MAY_CHANGE:
+        for key in (key.format(table) for key in _LEARNING[name] if name in may_change):
+            if key not in known or (own := attrgetter(key)(settings)) is None:
+                continue
+            if name == "precision":
+                found.append((key, ["bf16"] if has_gpu else []))
+            else:
+                found.append((key, [type(own)(own * each) for each in _MULTIPLES[name]]))
+    if not has_collectors:
+        counts = sorted({1, *(2**i for i in range(num_cores.bit_length())), num_cores})
+        most = min(num_cores, getattr(settings.env, "num_envs", None) or num_cores)
+        found += [(key, [count for count in counts if count <= most]) for key in _WORKERS]
+        found.append(("run.torch_threads", [count for count in counts if count <= num_cores]))
+    factors = []
+    for key, values in found:
+        if key not in known or key in fixed:
+            continue
+        own = attrgetter(key)(settings)
+        others = [value for value in values if value != own]
+        if others:
+            factors.append(
+                [
+                    Variant(key, own, True, 0),
+                    *(Variant(key, value, False, 1 + i) for i, value in enumerate(others)),
+                ]
+            )
+    return factors

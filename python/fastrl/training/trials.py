@@ -1,0 +1,161 @@
+"""Trials: trainings that run in turns beside each other, to compare their speed."""
+
+import time
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any, Self
+
+from rich.console import Console
+
+from fastrl.training.callbacks import Callback, Run
+from fastrl.training.errors import TrainError
+from fastrl.training.profiler import add_parts
+from fastrl.training.task import Task, use_threads
+from fastrl.utils.config import Values, build, check, leaves, to_tree
+
+# Seconds of a turn; an update that takes longer makes a longer turn.
+TURN_S = 0.2
+# Seconds of a turn without an update after which a trial is given up.
+_HANGS_S = 120.0
+# Environment steps that no trial reaches.
+_ENDLESS = 2**60
+# Settings of every trial, if the run has them: it never ends, writes nothing and is not evaluated.
+_VALUES: Values = {
+    "run.init_from": None,
+    "run.stages": (),
+    "run.total_timesteps": _ENDLESS,
+    "run.total_episodes": None,
+    "run.stop_at_return": None,
+    "run.row_seconds": TURN_S / 4,
+    "run.loggers": (),
+    "run.eval_freq": 0,
+    "run.eval_episodes": 0,
+    "replay.path": None,
+    "replay.save": False,
+}
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Account of a turn.
+
+    Attributes:
+        steps: of environments.
+        seconds: of wall-clock time in which they were taken and learnt from.
+        waiting: share of the learner's time in which it waited for experience.
+        passed: seconds of the whole turn.
+    """
+
+    steps: int
+    seconds: float
+    waiting: float = 0.0
+    passed: float = 0.0
+
+    @property
+    def rate(self) -> float:
+        """Environment steps per second."""
+        return self.steps / self.seconds
+
+
+class _Marks(Callback):
+    """Notes when the number of environment steps changes: a replay's steps count once all their minibatches have been
+    learnt from.
+
+    Attributes:
+        marks: seconds of the clock and steps, the oldest first.
+        is_fresh: nothing has been done since the last mark.
+    """
+
+    name = "marks"
+
+    def __init__(self) -> None:
+        self.marks: list[tuple[float, int]] = []
+        self.is_fresh = False
+        self._steps = 0
+
+    def restart(self) -> None:
+        """Removes all marks; if the last one is fresh, its steps count from now on."""
+        self.marks = [(time.perf_counter(), self._steps)] if self.is_fresh else []
+
+    def on_update(self, run: Run) -> None:
+        self.is_fresh = run.timesteps != self._steps
+        if self.is_fresh:
+            self._steps = run.timesteps
+            self.marks.append((time.perf_counter(), self._steps))
+
+
+class Trial:
+    """A training that runs in turns. Between them its workers sleep; those of an asynchronous algorithm first fill
+    their queue.
+
+    Args:
+        task, settings: of the run that it is a trial of.
+        values: settings that it has instead, by dotted key.
+        num_steps: of a rollout; None: the run's own.
+
+    Attributes:
+        trainer: of the trial.
+
+    Raises:
+        UserError, CollectError: it cannot start.
+    """
+
+    def __init__(self, task: Task, settings: Any, values: Values, num_steps: int | None = None) -> None:
+        own = trial_settings(task, settings, values, num_steps)
+        self._threads = int(own.run.torch_threads)
+        self.trainer = task.make_trainer(own, Console(quiet=True))
+        self._marks = _Marks()
+        self.trainer.callbacks.append(self._marks)
+        self._rows = self.trainer.rows()
+        self._is_warm = False
+
+    def turn(self, threads: int | None = None) -> Turn:
+        """Trains for `TURN_S` seconds, at least an update; the first turn ends after the first update.
+
+        Args:
+            threads: of PyTorch; None: as the settings say.
+
+        Raises:
+            UserError, CollectError: it cannot.
+        """
+        use_threads(self._threads if threads is None else threads)
+        self._marks.restart()
+        marks, start, passed = self._marks.marks, time.perf_counter(), 0.0
+        parts: dict[str, float] = {}
+        # The first row after a pause is due at once.
+        while passed < TURN_S or len(marks) < 2 or not self._is_warm:
+            next(self._rows)
+            parts = add_parts(parts, self.trainer.watch.seconds)
+            passed = time.perf_counter() - start
+            self._is_warm = self._is_warm or self.trainer.iteration > 0
+            if passed > _HANGS_S:
+                raise TrainError(f"no update within {_HANGS_S:g} s")
+        (first, before), (last, after) = marks[0], marks[-1]
+        return Turn(after - before, last - first, parts.get("waiting", 0.0) / passed, passed)
+
+    def close(self) -> None:
+        """Ends its workers."""
+        # The iterators of all trainers are generators; a user's own need not be.
+        if (close := getattr(self._rows, "close", None)) is not None:
+            close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def trial_settings(task: Task, settings: Any, values: Values, num_steps: int | None = None) -> Any:
+    """The settings of a trial; arguments are those of `Trial`. It learns soon after its start."""
+    config_type = type(settings)
+    known = leaves(config_type)
+    changes = dict(_VALUES)
+    if num_steps is not None:
+        changes[f"{task.algorithm_table(settings.run.algo)}.num_steps"] = num_steps
+    if "replay.learning_starts" in known:
+        batch = int(getattr(task.algorithm_settings(settings), "batch_size", 64))
+        starts = attrgetter("replay.learning_starts")(settings)
+        changes["replay.learning_starts"] = min(starts, 2 * batch)
+    own = check(config_type, to_tree(settings), "settings")
+    return build(config_type, own, {key: value for key, value in changes.items() if key in known}, values)

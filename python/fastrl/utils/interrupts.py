@@ -1,0 +1,81 @@
+"""Signals that ask a process to stop: noted until the process can stop; a second one ends waits."""
+
+import contextlib
+import signal
+import threading
+import types
+from collections.abc import Iterator
+from typing import Any, Self
+
+
+class Interrupted(KeyboardInterrupt):
+    """A second signal has ended a wait, see `interruptible`."""
+
+
+class _Waits(threading.local):
+    """State of a thread: it is in a wait that may be interrupted; a second signal asks it to interrupt its waits."""
+
+    is_waiting = False
+    is_interrupted = False
+
+
+_waits = _Waits()
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """A context of a wait that can be given up without loss of what was learned before.
+
+    Raises:
+        Interrupted: a second signal comes, or has come (see `StopSignals`).
+    """
+    before, _waits.is_waiting = _waits.is_waiting, True
+    try:
+        if _waits.is_interrupted:
+            raise Interrupted
+        yield
+    finally:
+        _waits.is_waiting = before
+
+
+class StopSignals:
+    """Notes a signal that asks the process to stop: Ctrl-C, SIGTERM, or SIGHUP of a terminal that closes. A second
+    Ctrl-C or SIGTERM stops it at once. (A terminal that closes sends SIGHUP twice, through its shell and by itself.)
+
+    If SIGHUP is ignored, as under nohup, it stays ignored.
+
+    Args:
+        finishes: the second one ends waits that are `interruptible` and is noted elsewhere; a third one stops the
+            process at once.
+    """
+
+    def __init__(self, *, finishes: bool = False) -> None:
+        self.received: signal.Signals | None = None
+        self._finishes = finishes
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            numbers = [signal.SIGINT, signal.SIGTERM]
+            if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+                numbers.append(signal.SIGHUP)
+            self._before = {number: signal.signal(number, self._note) for number in numbers}
+        return self
+
+    def _note(self, number: int, frame: types.FrameType | None) -> None:
+        is_second = self.received is not None
+        self.received = self.received or signal.Signals(number)
+        if self._finishes and (not is_second or number == signal.SIGHUP):
+            return
+        for asked in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(asked, self._before[asked])
+        if self._finishes:
+            _waits.is_interrupted = True
+            if _waits.is_waiting:
+                raise Interrupted
+
+    def __exit__(self, *error: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        if self._before:
+            _waits.is_interrupted = False
