@@ -1,9 +1,14 @@
 """Fixtures and settings of all tests."""
 
 import os
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+# Threads of PyTorch in several processes would compete for the cores.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # Examples are the same in each run, so that what passed fails only after a change. Others are sought with
 # `pytest --hypothesis-profile=search`. Neither minds a machine that is busy.
@@ -27,5 +32,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(autouse=True)
 def _no_litter(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stable-Baselines3 makes a folder for its logs in the system's temporary one, unless it is told of another."""
+    """Stable-Baselines3 makes a folder for its logs in the system's temporary one, unless it is given another."""
     monkeypatch.setenv("SB3_LOGDIR", str(tmp_path_factory.getbasetemp() / "sb3"))
+
+
+@pytest.fixture(scope="module")
+def local_ray() -> Iterator[None]:
+    """Ray with two workers on this machine, for the tests of a module."""
+    ray = pytest.importorskip("ray")
+    from fastrl.collectors.ray_cluster import start
+
+    start(2, 100 * 2**20)
+    yield
+    ray.shutdown()

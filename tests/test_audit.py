@@ -69,7 +69,7 @@ def test_a_vulnerable_an_unknown_and_a_foreign_crate_are_found(audit: ModuleType
         "crossbeam-deque 0.8.0: RUSTSEC-2021-0093",
         "pyo3 0.24.0: RUSTSEC-2025-0020",
     ]
-    assert "new-here: not in advisories.toml; write it anew with --update" in found
+    assert "new-here: not in advisories.toml; write it again with --update" in found
     (foreign,) = audit.foreign(crates)
     assert foreign.startswith("new-here 1.0.0: from git+somewhere")
 

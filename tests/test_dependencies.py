@@ -17,7 +17,13 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 EXTRAS = PROJECT["optional-dependencies"]
 PACKAGE = [path for suffix in ("py", "pyi") for path in sorted((ROOT / "python/fastrl").rglob(f"*.{suffix}"))]
 # Modules that are imported only where their extra is wanted.
-NEED_EXTRA = {"pettingzoo": "pettingzoo", "sb3": "sb3"}
+NEED_EXTRA = {
+    "pettingzoo": "pettingzoo",
+    "sb3": "sb3",
+    **dict.fromkeys(
+        ("episodes", "episode_columns", "episode_writer", "minari_files", "minari_sets"), "demos"
+    ),
+}
 PROVIDERS = packages_distributions()
 
 
@@ -51,7 +57,7 @@ def undeclared(source: str, always: Iterable[str], on_call: Iterable[str], ours:
         if name in sys.stdlib_module_names or name in ours:
             continue
         allowed = distributions(always) | (distributions(on_call) if waits else set())
-        # What is not installed here is taken for a distribution of the module's own name.
+        # A module that is not installed here is taken for a distribution of its own name.
         if allowed.isdisjoint({normalised(found) for found in PROVIDERS.get(name, [name])}):
             missing.add(name)
     return missing
@@ -67,7 +73,7 @@ def test_the_package_imports_what_is_declared(path: Path) -> None:
 
 
 def test_tests_import_what_their_extra_names() -> None:
-    folders = (ROOT / "tests", ROOT / "benches")
+    folders = (ROOT / "tests", ROOT / "benches", ROOT / "docs")
     files = [path for folder in folders for path in folder.rglob("*.py")]
     # The module of the compiled example is ferry.
     ours = {"fastrl", "fastrl_backend", "ferry"}

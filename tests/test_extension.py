@@ -127,7 +127,8 @@ def test_a_task_of_ones_own_is_trained_on_resumed_and_scored(
     assert differences(learnt(straight), learnt(stopped)) == []
     assert rows_of(straight) == rows_of(stopped)
     assert main(["eval", str(stopped), "--episodes=3", "--trust", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out.partition("[")[2].rpartition("]")[0])["returns"] == [4] * 3
+    out = capsys.readouterr().out
+    assert json.loads(out[out.index("{") :])["runs"][0]["returns"] == [4] * 3
 
 
 def test_a_task_of_ones_own_has_help_and_settings(capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,6 +18,7 @@ ORDER = [
     "cli",
     "__init__",
     "model",
+    "demos",
     "tasks",
     "callbacks",
     "loggers",

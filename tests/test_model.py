@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -24,7 +25,9 @@ from toy_algorithm import Toy
 
 import fastrl
 from fastrl.algorithms import algorithms
+from fastrl.algorithms.protocol import Algorithm
 from fastrl.cli.main import main
+from fastrl.training.checkpoint import Checkpoints
 from fastrl.utils.errors import UserError
 
 SMALL: dict[str, Any] = {
@@ -148,7 +151,7 @@ def test_the_command_line_trains_the_same_model_and_resumes_it_the_same(tmp_path
     model.learn(384, run_dir=tmp_path / "python")
     assert differences(learnt(tmp_path / "cli"), learnt(tmp_path / "python")) == []
     assert rows_of(tmp_path / "cli") == rows_of(tmp_path / "python")
-    # The command line goes on with what Python has written, and the other way round.
+    # The command line resumes what Python has written, and the other way round.
     assert main(["train", f"--resume={tmp_path / 'python'}", "--total-timesteps=1152"]) == 0
     loaded = fastrl.load(tmp_path / "cli").learn(384)
     assert differences(parameters(loaded), learnt(tmp_path / "python")["learner"]) == []
@@ -214,13 +217,14 @@ ENVS: dict[str, Callable[[], Any]] = {
     "lambda": lambda: lambda: gymnasium.make("CartPole-v1"),
     "environment": lambda: gymnasium.make("CartPole-v1"),
     "vector": lambda: SyncVectorEnv([make_cart] * 4, autoreset_mode=AutoresetMode.SAME_STEP),
+    "lambda of a vector": lambda: lambda num_envs: SyncVectorEnv([make_cart] * num_envs),
 }
 
 
 @pytest.mark.parametrize("kind", ENVS)
 def test_an_environment_of_any_kind_is_trained_on(kind: str, tmp_path: Path) -> None:
     env = ENVS[kind]()
-    options = {key: value for key, value in SMALL.items() if kind != "vector" or key != "collector"}
+    options = {key: value for key, value in SMALL.items() if "vector" not in kind or key != "collector"}
     model = fastrl.PPO(env, preset="classic", total_timesteps=256, **options).learn()
     assert model.steps >= 256
     mean, std = model.evaluate(2)
@@ -231,7 +235,7 @@ def test_an_environment_of_any_kind_is_trained_on(kind: str, tmp_path: Path) -> 
     # Presets are found by an environment's id, so those without one start from others.
     same = "CartPole-v1" if kind in ("id", "environment") else "test_model:make_cart"
     reference = fastrl.PPO(same, preset="classic", total_timesteps=256, **SMALL).learn()
-    assert (differences(parameters(model), parameters(reference)) == []) == (kind != "vector")
+    assert (differences(parameters(model), parameters(reference)) == []) == ("vector" not in kind)
 
 
 def test_an_environment_without_a_spec_is_the_only_one() -> None:
@@ -344,20 +348,45 @@ class Recorder:
         self.closed += 1
 
 
+def test_a_model_acts_as_the_policy_that_it_starts_with(tmp_path: Path) -> None:
+    before = fastrl.PPO("CartPole-v1", **SMALL).learn(512)
+    before.save(tmp_path / "first.safetensors")
+    obs = np.random.default_rng(0).normal(size=(200, 4)).astype(np.float32)
+    model = fastrl.PPO("CartPole-v1", init=tmp_path / "first.safetensors", **(SMALL | {"seed": 5}))
+    other = fastrl.PPO("CartPole-v1", **(SMALL | {"seed": 5}))
+    assert (model.predict(obs)[0] == before.predict(obs)[0]).all()
+    assert (other.predict(obs)[0] != before.predict(obs)[0]).any()
+    assert model.steps == 0
+    with pytest.raises(UserError, match=r"--init .*: its network"):
+        fastrl.PPO("CartPole-v1", init=tmp_path / "first.safetensors", **(SMALL | {"hidden": [7]}))
+
+
 def test_callbacks_and_loggers_are_lists_of_objects() -> None:
     model, recorder = fastrl.PPO("CartPole-v1", **SMALL), Recorder()
     model.learn(10_000, callbacks=[Stop(2)], loggers=[recorder])
     assert model.steps == 256
     assert (recorder.steps, recorder.closed) == ([128, 256], 1)
-    # What was learned before a callback fails is kept, and goes on.
+    # Learning before the failure of a callback is kept, and the next call continues it.
     with pytest.raises(RuntimeError, match="the disk is full"):
         model.learn(10_000, callbacks=[Stop(4, fail=True)])
     assert model.steps == 512
     assert model.learn(128).steps == 640
-    with pytest.raises(UserError, match=r"callbacks: expected objects with a method on_update"):
-        model.learn(128, callbacks=[Stop])  # type: ignore[list-item]
-    with pytest.raises(UserError, match=r"loggers: expected objects with a method log"):
-        model.learn(128, loggers=["csv"])  # type: ignore[list-item]
+    wrong: Any
+    for wrong, message in (
+        (
+            [Stop],
+            r"callbacks: expected objects of a subclass of fastrl.callbacks.Callback, got .*Stop'>: give Stop",
+        ),
+        ([len], r"callbacks: expected objects of a subclass of fastrl.callbacks.Callback, got <built-in"),
+        (Stop(1), r"callbacks: expected a list of objects of a subclass"),
+    ):
+        with pytest.raises(UserError, match=message):
+            model.learn(128, callbacks=wrong)
+    for wrong in ("csv", ["csv"], [Recorder]):
+        with pytest.raises(
+            UserError, match=r"loggers: expected .*objects with methods log\(\) and close\(\), got"
+        ):
+            model.learn(128, loggers=wrong)
 
 
 def test_memory_is_given_from_one_prediction_to_the_next() -> None:
@@ -372,6 +401,32 @@ def test_memory_is_given_from_one_prediction_to_the_next() -> None:
     assert np.allclose(states, [second, first], atol=1e-6)
     with pytest.raises(UserError, match=r"state: expected .* float32 \[2, 8\]"):
         model.predict(np.stack([obs, obs]), first)
+
+
+def test_a_third_interrupt_ends_at_once_and_spoils_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    model = fastrl.PPO("CartPole-v1", eval_episodes=0, **SMALL).learn(256, run_dir=run)
+
+    class Interrupting(fastrl.callbacks.Callback):
+        def on_update(self, run: fastrl.callbacks.Run) -> None:
+            if run.iterations == 4:
+                os.kill(os.getpid(), signal.SIGINT)
+
+    def interrupted(*arguments: Any) -> Path:
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGINT)
+        raise AssertionError("it had been interrupted")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpoints, "save", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            model.learn(10**8, callbacks=[Interrupting()], run_dir=run)
+    # The updates had ended, so the model has them; the run directory has the checkpoint before.
+    assert model.steps == 512 and fastrl.load(run).steps == 256
+    assert json.loads((run / "run.json").read_text())["state"] == "interrupted"
+    assert model.learn(128, run_dir=run).steps == fastrl.load(run).steps == 640
 
 
 def test_in_a_notebook_functions_stay_in_its_process(tmp_path: Path) -> None:
@@ -397,6 +452,19 @@ except Exception as error:
     assert list(tmp_path.iterdir()) == []
 
 
+class Half(Algorithm[Any]):
+    """An algorithm without most of its methods."""
+
+    name = "half"
+
+
+class Mute:
+    """A logger that cannot be closed."""
+
+    def log(self, row: Any) -> None:
+        pass
+
+
 MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "id": (lambda: fastrl.PPO("CartPol-v1"), "did you mean CartPole-v1"),
     "no environment": (lambda: fastrl.PPO(3), "env: expected an id, .* got int"),
@@ -405,11 +473,20 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: fastrl.IPPO("CartPole-v1"),
         "ippo does not learn in CartPole-v1; these do: .*ppo",
     ),
-    "setting": (lambda: fastrl.PPO("CartPole-v1", learning_rat=1), "did you mean ppo__learning_rate"),
+    "setting": (lambda: fastrl.PPO("CartPole-v1", learning_rat=1), "did you mean learning_rate"),
     "value": (lambda: fastrl.PPO("CartPole-v1", learning_rate="x"), "learning_rate should be a valid number"),
     "table": (lambda: fastrl.PPO("CartPole-v1", ppo={"gama": 1}), r"ppo\['gama'\]: unknown .* ppo__gamma"),
     "preset": (lambda: fastrl.PPO("CartPole-v1", preset="quick"), "unknown preset quick"),
     "algorithm": (lambda: fastrl.Model("CartPole-v1", algo="pppo"), "got 'pppo'"),
+    "half an algorithm": (
+        lambda: fastrl.Model("CartPole-v1", algo=Half),
+        "all of its methods and a name; it lacks .*update",
+    ),
+    "logger": (
+        lambda: fastrl.PPO("CartPole-v1").learn(1, loggers=[Mute()]),  # type: ignore[list-item]
+        r"expected objects with methods log\(\) and close\(\)",
+    ),
+    "many agents": (lambda: fastrl.PPO("fastrl/coop-merge-v0"), "which ippo, mappo and reinforce train"),
     "two algorithms": (lambda: fastrl.PPO("CartPole-v1", algo=Toy), "fastrl.PPO is ppo"),
     "network": (lambda: fastrl.PPO("CartPole-v1", network=3), "network: expected a class"),
     "device": (lambda: fastrl.PPO("CartPole-v1", device="tpu"), "device should be"),  # type: ignore[arg-type]

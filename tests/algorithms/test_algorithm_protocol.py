@@ -13,12 +13,17 @@ from fastrl.algorithms.ppo import PPO
 from fastrl.algorithms.protocol import Algorithm, Problem, no_exploration
 
 OBS = gymnasium.spaces.Box(-1, 1, (3,), np.float32)
-NAMES = ["async-ppo", "dqn", "impala", "ippo", "mappo", "ppo", "reinforce"]
+NAMES = ["async-ppo", "bc", "dqn", "impala", "ippo", "mappo", "ppo", "reinforce", "sac", "td3"]
+
+
+def actions_of(name: str, size: int = 4) -> gymnasium.Space[Any]:
+    """Actions that the algorithm takes."""
+    return gymnasium.spaces.Box(-1, 1, (size,)) if name == "td3" else gymnasium.spaces.Discrete(size)
 
 
 def made(name: str, seed: int = 0, **config: Any) -> Algorithm[Any]:
     algorithm = find(name)
-    problem = Problem(OBS, gymnasium.spaces.Discrete(4), 2, total_timesteps=1000, num_agents=3, seed=seed)
+    problem = Problem(OBS, actions_of(name), 2, total_timesteps=1000, num_agents=3, seed=seed)
     return algorithm(algorithm.config_type(hidden=(8,), **config), problem)
 
 
@@ -31,7 +36,7 @@ def test_all_are_found_by_name() -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("pp0", r"one of async-ppo, .*, reinforce, or module:Class of your own; got 'pp0'"),
+        ("pp0", r"one of async-ppo, .*, td3, or module:Class of your own; got 'pp0'"),
         ("fastrl.nowhere:PPO", "No module named 'fastrl.nowhere'"),
         ("fastrl.algorithms.ppo:PP0", "no attribute 'PP0'"),
         ("fastrl.algorithms.ppo:PPOConfig", "should be a subclass of"),
@@ -66,12 +71,21 @@ def test_what_an_algorithm_does_not_take_is_refused_with_those_that_do(
     check_takes(ImagesOnly, problem_of(image, discrete))
     check_takes(BoxesOnly, problem_of(OBS, box))
     expected = r"^images-only does not take vector observations such as Box\(-1\.0, 1\.0, \(3,\), float32\);"
-    with pytest.raises(AlgorithmError, match=f"{expected} these algorithms do: async-ppo, dqn, impala, ppo$"):
+    with pytest.raises(
+        AlgorithmError, match=f"{expected} these algorithms do: async-ppo, dqn, impala, ppo, sac$"
+    ):
         check_takes(ImagesOnly, problem_of(OBS, discrete))
     with pytest.raises(
-        AlgorithmError, match=r"^dqn does not take box actions such as Box.*; .* do: async-ppo, impala, ppo$"
+        AlgorithmError,
+        match=r"^dqn does not take box actions such as Box.*; .* do: async-ppo, impala, ppo, sac, td3$",
     ):
         check_takes(find("dqn"), problem_of(OBS, box))
+    # The environment's own space is shown, not the flat one.
+    flat, own = gymnasium.spaces.MultiDiscrete([2, 2]), gymnasium.spaces.MultiBinary(2)
+    with pytest.raises(
+        AlgorithmError, match=r"^dqn does not take multi-binary actions such as MultiBinary\(2\);"
+    ):
+        check_takes(find("dqn"), problem_of(OBS, flat), own)
     monkeypatch.setattr("fastrl.algorithms.algorithms", lambda: {"images-only": ImagesOnly})
     with pytest.raises(
         AlgorithmError, match=r"^boxes-only does not take discrete actions .*; no algorithm does$"
@@ -116,7 +130,7 @@ class TestEach:
         assert weights_of(first) != weights_of(second)
         assert second.load_policy(first.state_dict()) == []
         assert weights_of(first) == weights_of(second)
-        other = find(name)(first.config, Problem(OBS, gymnasium.spaces.Discrete(5), 2, 1000, num_agents=3))
+        other = find(name)(first.config, Problem(OBS, actions_of(name, 5), 2, 1000, num_agents=3))
         with pytest.raises(ValueError, match=r"its (actions are|network has) "):
             other.load_policy(first.state_dict())
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 import json
 import math
 from types import SimpleNamespace
@@ -11,89 +12,31 @@ import hypothesis.extra.numpy as hnp
 import numpy as np
 import pytest
 import torch
+from dqn_cases import (
+    ACTIONS,
+    ALL,
+    IMAGES,
+    VECTORS,
+    WATCH,
+    assert_same_state,
+    batch_of,
+    config,
+    learner,
+    observations,
+    part,
+    problem,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from torch import nn
 
 from fastrl.algorithms.dqn import DQN
-from fastrl.algorithms.dqn_loss import bootstrap, q_gradient, td_targets
+from fastrl.algorithms.dqn_loss import bootstrap, q_gradient, quantile_gradient, td_targets
 from fastrl.algorithms.dqn_settings import PRESETS, DQNConfig
-from fastrl.algorithms.protocol import Problem
 from fastrl.envs.rows import ObsRows
 from fastrl.networks.q_network import QNetwork
 from fastrl.training.checkpoint import load_checkpoint, save_checkpoint
-from fastrl.utils.timer import Stopwatch
-
-VECTORS = gymnasium.spaces.Box(-np.inf, np.inf, (5,), np.float32)
-IMAGES = gymnasium.spaces.Box(0, 255, (2, 10, 10), np.uint8)
-ACTIONS = gymnasium.spaces.Discrete(3)
-SMALL = {"hidden": (16, 8), "conv": ("4x3/1", "4x3/2"), "batch_size": 8}
-WATCH = Stopwatch()
-ALL = {"noisy": True, "batch_norm": True, "target_every": 2, "target_tau": 0.3}
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
-def config(**options):
-    return DQNConfig(**(SMALL | options))
-
-
-def problem(space=VECTORS, actions=ACTIONS, seed=0):
-    return Problem(space, actions, num_envs=1, total_timesteps=1, seed=seed)
-
-
-def learner(space=VECTORS, seed=0, **options):
-    return DQN(config(**options), problem(space, seed=seed))
-
-
-def observations(space, count, seed=0):
-    rng = np.random.default_rng(seed)
-    if space.dtype == np.uint8:
-        return rng.integers(0, 256, (count, *space.shape), np.uint8)
-    return rng.normal(size=(count, *space.shape)).astype(np.float32)
-
-
-def batch_of(space=VECTORS, count=8, seed=0, **fields):
-    """Transitions as a sampler gives them, a third of them terminated."""
-    rng = np.random.default_rng(seed)
-    discounts = np.where(rng.random(count) < 1 / 3, 0, 0.9).astype(np.float32)
-    arrays = {
-        "obs": observations(space, count, 10 * seed + 1),
-        "actions": rng.integers(0, 3, count),
-        "rewards": rng.normal(size=count).astype(np.float32) * 3,
-        "next_obs": observations(space, count, 10 * seed + 2),
-        "discounts": discounts,
-        "weights": rng.random(count).astype(np.float32),
-    }
-    tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
-    return SimpleNamespace(**(tensors | fields))
-
-
-def part(batch, rows):
-    return SimpleNamespace(**{name: tensor[rows] for name, tensor in vars(batch).items()})
-
-
-def flatten(state, prefix=""):
-    leaves = {}
-    for key, value in state.items():
-        path = f"{prefix}/{key}"
-        leaves |= flatten(value, path) if isinstance(value, dict) else {path: value}
-    return leaves
-
-
-def assert_same_state(a, b):
-    a, b = flatten(a), flatten(b)
-    assert a.keys() == b.keys()
-    for path, value in a.items():
-        same = torch.equal(value, b[path]) if isinstance(value, torch.Tensor) else value == b[path]
-        assert same, path
 
 
 class TestTargets:
@@ -168,6 +111,52 @@ class TestGradient:
         torch.testing.assert_close(loss, expected.detach())
         torch.testing.assert_close(q, chosen.mean().detach())
 
+    @settings(deadline=None)
+    @given(
+        st.integers(1, 4), st.integers(1, 3), st.integers(1, 5), st.sampled_from([0.5, 1.0, 10.0]), st.data()
+    )
+    def test_of_quantiles_is_that_of_a_slow_model(self, size, num_actions, count, huber, data):
+        def floats(*shape):
+            return torch.from_numpy(
+                data.draw(hnp.arrays(np.float32, shape, elements=st.floats(-4, 4, width=32)))
+            )
+
+        quantiles, targets = floats(size, num_actions, count), floats(size, count)
+        weights = floats(size).abs()
+        actions = torch.from_numpy(
+            data.draw(hnp.arrays(np.int64, size, elements=st.integers(0, num_actions - 1)))
+        )
+        quantiles.requires_grad_()
+        expected = torch.zeros(())
+        for row, i, j in itertools.product(range(size), range(count), range(count)):
+            quantile, target = quantiles[row, actions[row], i], targets[row, j]
+            rank = (2 * i + 1) / (2 * count)
+            side = 1 - rank if target < quantile else rank
+            loss = nn.functional.huber_loss(quantile, target, delta=huber)
+            expected = expected + weights[row] * side * loss / (size * count * count)
+        (expected_gradient,) = torch.autograd.grad(expected, quantiles)
+        gradient, td, loss, q = quantile_gradient(quantiles.detach(), actions, targets, weights, huber)
+        torch.testing.assert_close(gradient, expected_gradient)
+        torch.testing.assert_close(loss, expected.detach())
+        means = quantiles.detach()[torch.arange(size), actions].mean(1)
+        torch.testing.assert_close(td, targets.mean(1) - means)
+        torch.testing.assert_close(q, means.mean())
+
+    def test_quantiles_of_a_coin_are_those_of_its_sides(self):
+        """Rewards of 0 and 1 after one action: quantiles below 1/2 become 0, the others 1."""
+        quantiles = torch.full((1, 1, 4), 0.3)
+        rewards = torch.arange(16) % 2
+        for _ in range(300):
+            gradient, *_ = quantile_gradient(
+                quantiles.expand(16, 1, 4),
+                torch.zeros(16, dtype=torch.int64),
+                td_targets(rewards.float(), torch.zeros(16), torch.ones(16, 4)),
+                torch.ones(16),
+                huber=0.01,
+            )
+            quantiles = quantiles - 16 * gradient.sum(0, keepdim=True)
+        torch.testing.assert_close(quantiles.flatten(), torch.tensor([0.0, 0, 1, 1]), atol=0.02, rtol=0)
+
 
 class Plain:
     """The learner again, as one writes it down: automatic differentiation, torch's Adam, no flat vectors."""
@@ -185,14 +174,23 @@ class Plain:
         config, rows = self.config, torch.arange(len(batch.rewards))
         with torch.no_grad():
             after = self.target(batch.next_obs)
-            chooser = self.online(batch.next_obs) if config.double else after
-            targets = batch.rewards + batch.discounts * after[rows, chooser.argmax(1)]
-        td = targets - self.online(batch.obs)[rows, batch.actions]
+            best = (self.online(batch.next_obs) if config.double else after).argmax(1)
+            if config.quantiles:
+                after = self.target.estimates(batch.next_obs)
+                targets = batch.rewards[:, None] + batch.discounts[:, None] * after[rows, best]
+            else:
+                targets = batch.rewards + batch.discounts * after[rows, best]
+        values = self.online.estimates(batch.obs)[rows, batch.actions]
+        td = targets[:, None] - values[:, :, None] if config.quantiles else targets - values
         if config.huber is None:
             losses = td**2 / 2
         else:
             large = td.abs() > config.huber
             losses = torch.where(large, config.huber * (td.abs() - config.huber / 2), td**2 / 2)
+        if config.quantiles:
+            ranks = torch.linspace(0, 1, 2 * config.quantiles + 1)[1::2, None]
+            losses = (torch.where(td < 0, 1 - ranks, ranks) * losses).mean((1, 2))
+            td = td.mean((1, 2))
         self.optimizer.zero_grad()
         (losses * batch.weights).mean().backward()
         if config.max_grad_norm is not None:
@@ -220,6 +218,8 @@ class TestUpdate:
             {"target_every": 3},
             {"target_every": 1, "target_tau": 0.1},
             {"target_every": 2, "target_tau": 0.5},
+            {"quantiles": 5},
+            {"quantiles": 4, "double": False, "dueling": False, "huber": 0.2},
         ],
         ids=str,
     )
@@ -387,168 +387,6 @@ class TestBatchNorm:
         assert online.any()
 
 
-class TestNoisy:
-    def test_explores_without_epsilon(self):
-        dqn = learner(noisy=True, noisy_sigma=3.0)
-        obs = np.repeat(observations(VECTORS, 1), 4, 0)
-        seen = {tuple(dqn.explorer.act(obs)) for _ in range(50)}
-        assert len(seen) > 1
-        # One draw for all of a call: neighbours of the same observation act alike.
-        assert all(len(set(actions)) == 1 for actions in seen)
-
-    def test_evaluates_without_noise(self):
-        dqn = learner(noisy=True, noisy_sigma=3.0)
-        obs = observations(VECTORS, 20)
-        first = dqn.explorer.greedy(obs)
-        for _ in range(10):
-            dqn.explorer.act(obs)
-            assert dqn.explorer.greedy(obs).tolist() == first.tolist()
-
-    def test_is_drawn_for_each_batch(self):
-        dqn = learner(noisy=True, learning_rate=0.0)
-        errors = [dqn.update(batch_of(), WATCH) for _ in range(3)]
-        assert not torch.equal(errors[0], errors[1])
-        assert not torch.equal(errors[1], errors[2])
-
-    @pytest.mark.parametrize("double", [False, True])
-    def test_is_drawn_for_each_use(self, double, monkeypatch):
-        """For the target, for what chooses its actions, and for what learns: none shares its noise."""
-        dqn = learner(noisy=True, double=double)
-        draws = []
-        for name, network in (("target", dqn.target), ("online", dqn.explorer.network)):
-            monkeypatch.setattr(network, "draw_noise", lambda _, name=name: draws.append(name))
-            network.register_forward_hook(lambda *_, name=name: draws.append(f"use {name}"))
-        dqn.update(batch_of(), WATCH)
-        uses = [i for i, entry in enumerate(draws) if entry.startswith("use")]
-        assert len(uses) == 2 + double
-        for i in uses:
-            # Since the use before there was a draw of the same network.
-            name = draws[i].removeprefix("use ")
-            earlier = max((k for k in uses if k < i and draws[k] == draws[i]), default=0)
-            assert name in draws[earlier:i]
-
-    def test_noise_of_the_target_is_its_own(self):
-        dqn = learner(noisy=True)
-        dqn.update(batch_of(), WATCH)
-        online, target = (net.advantage[0].noise_in for net in (dqn.explorer.network, dqn.target))
-        assert online.any() and target.any()
-        assert not torch.equal(online, target)
-
-    def test_epsilon_is_zero(self):
-        assert learner(noisy=True).exploration()(0) == 0
-
-
-class TestExploration:
-    def test_a_share_of_actions_is_random(self):
-        dqn = learner(hidden=())
-        obs = np.repeat(observations(VECTORS, 1), 6000, 0)
-        best = dqn.explorer.greedy(obs[:1])[0]
-        counts = np.bincount(dqn.explorer.act(obs, 0.3), minlength=3) / 6000
-        # A third of the random actions is the best one.
-        expected = np.full(3, 0.1)
-        expected[best] = 0.8
-        np.testing.assert_allclose(counts, expected, atol=0.02)
-
-    def test_always_and_never(self):
-        dqn = learner()
-        obs = observations(VECTORS, 300)
-        assert dqn.explorer.act(obs, 0.0).tolist() == dqn.explorer.greedy(obs).tolist()
-        counts = np.bincount(dqn.explorer.act(obs, 1.0), minlength=3)
-        assert counts.min() > 60
-
-    def test_one_epsilon_for_each(self):
-        dqn = learner()
-        obs = observations(VECTORS, 600)
-        epsilon = np.repeat([0.0, 1.0], 300)
-        same = dqn.explorer.act(obs, epsilon) == dqn.explorer.greedy(obs)
-        assert same[:300].all()
-        assert 0.2 < same[300:].mean() < 0.5
-
-    def test_actions_are_int64_and_of_any_device(self):
-        dqn = learner()
-        for epsilon in (0.0, 0.5, 1.0):
-            actions = dqn.explorer.act(torch.from_numpy(observations(VECTORS, 4)), epsilon)
-            assert isinstance(actions, np.ndarray)
-            assert actions.dtype == np.int64 and actions.shape == (4,)
-
-    def test_read_only_observations_are_welcome(self):
-        obs = observations(VECTORS, 4)
-        obs.flags.writeable = False
-        assert learner().explorer.act(obs, 0.1).shape == (4,)
-
-    def test_seeds(self):
-        obs = observations(VECTORS, 50)
-        a, b, c = (learner().explorer_spec()(seed).act(obs, 0.9).tolist() for seed in (1, 1, 2))
-        assert a == b != c
-
-    @pytest.mark.parametrize(
-        ("obs", "error", "message"),
-        [
-            ([[0.0] * 5], TypeError, "numpy array or a tensor, got list"),
-            (np.zeros((2, 5)), TypeError, "should be float32, got float64"),
-            (np.zeros((2, 5), np.uint8), TypeError, "should be float32, got uint8"),
-            (np.zeros((2, 4), np.float32), ValueError, r"\[N, 5\], got \[2, 4\]"),
-            (np.zeros(5, np.float32), ValueError, r"for one observation pass obs\[None\]"),
-            (np.array(1, np.float32), ValueError, r"\[N, 5\], got \[\]"),
-            (np.full((1, 5), np.nan, np.float32), FloatingPointError, "NaN or infinity"),
-        ],
-    )
-    def test_refuses_other_observations(self, obs, error, message):
-        with pytest.raises(error, match=message):
-            learner().explorer.act(obs)
-        with pytest.raises(error, match=message):
-            learner().explorer.greedy(obs)
-
-
-class TestWeights:
-    @pytest.mark.parametrize("space", [VECTORS, IMAGES], ids=["vectors", "images"])
-    @pytest.mark.parametrize("options", [{}, {"noisy": True}, {"batch_norm": True}], ids=str)
-    def test_an_actor_takes_over_the_policy(self, space, options):
-        dqn = learner(space, **options)
-        for seed in range(5):
-            dqn.update(batch_of(space, seed=seed), WATCH)
-        actor = dqn.explorer_spec()(77)
-        obs = observations(space, 64)
-        values = dqn.explorer.network(torch.from_numpy(obs))
-        assert actor.weights_nbytes == dqn.explorer.weights_nbytes
-        buffer = bytearray(dqn.explorer.weights_nbytes)
-        dqn.explorer.write_weights(memoryview(buffer))
-        actor.load(bytes(buffer))
-        dqn.explorer.network.clear_noise()
-        values = dqn.explorer.network(torch.from_numpy(obs))
-        assert torch.equal(actor.network(torch.from_numpy(obs)), values)
-        assert actor.greedy(obs).tolist() == dqn.explorer.greedy(obs).tolist()
-
-    def test_learns_after_loading_weights(self):
-        dqn, other = learner(), learner(seed=1)
-        buffer = np.zeros(dqn.explorer.weights_nbytes, np.uint8)
-        other.explorer.write_weights(buffer)
-        dqn.explorer.load(buffer)
-        for learning in (dqn, other):
-            learning.target.load_state_dict(other.explorer.network.state_dict())
-            learning.update(batch_of(), WATCH)
-        assert torch.equal(dqn.explorer.parameters, other.explorer.parameters)
-
-    def test_anywhere_in_memory(self):
-        dqn = learner()
-        buffer = np.zeros(dqn.explorer.weights_nbytes + 1, np.uint8)[1:]
-        dqn.explorer.write_weights(buffer)
-        actor = dqn.explorer_spec()(5)
-        actor.load(buffer)
-        assert torch.equal(actor.parameters, dqn.explorer.parameters)
-
-    def test_refuses_other_buffers(self):
-        dqn = learner()
-        with pytest.raises(
-            ValueError, match=rf"{dqn.explorer.weights_nbytes} bytes of weights, the buffer 12"
-        ):
-            dqn.explorer.write_weights(bytearray(12))
-        with pytest.raises(ValueError, match="the buffer 12"):
-            dqn.explorer_spec()(0).load(bytes(12))
-        with pytest.raises(ValueError, match="read-only"):
-            dqn.explorer.write_weights(bytes(dqn.explorer.weights_nbytes))
-
-
 def save_and_load(state):
     """A deep copy, as a checkpoint would make it: tensors, and everything else through JSON."""
     if isinstance(state, torch.Tensor):
@@ -562,7 +400,13 @@ def save_and_load(state):
 class TestResume:
     @pytest.mark.parametrize(
         "options",
-        [{}, ALL, ALL | {"accumulate": 3}, {"precision": "fp16"}, {"prioritized": True, "huber": None}],
+        [
+            {},
+            ALL,
+            ALL | {"accumulate": 3, "quantiles": 5},
+            {"precision": "fp16"},
+            {"prioritized": True, "huber": None},
+        ],
         ids=str,
     )
     @pytest.mark.parametrize("stop_after", [0, 1, 4])
@@ -673,6 +517,16 @@ class TestSchedules:
         assert [epsilon(s) for s in (0, 50, 100, 1000)] == pytest.approx([0.8, 0.5, 0.2, 0.2])
         assert [beta(s) for s in (0, 5, 10, 11)] == pytest.approx([0.4, 0.7, 1, 1])
 
+    def test_the_margin_of_demonstrations_ends(self):
+        """It pulls at the start of the run, and no longer at its end."""
+        plain = learner(max_grad_norm=None)
+        plain.update(batch_of(), WATCH)
+        for steps, is_plain in ((0, False), (1, True)):
+            dqn = learner(max_grad_norm=None, margin_coef=1.0, final_margin_coef=0.0)
+            dqn.steps = steps
+            dqn.update(batch_of(num_second=4), WATCH)
+            assert torch.equal(dqn.explorer.parameters, plain.explorer.parameters) == is_plain
+
     def test_of_no_length(self):
         assert learner(epsilon_steps=0).exploration()(0) == pytest.approx(0.01)
 
@@ -706,6 +560,8 @@ class TestConfig:
             {"precision": "fp8"},
             {"channels_last": "maybe"},
             {"batch_norm": True, "batch_size": 1},
+            {"quantiles": 8, "huber": None},
+            {"quantiles": 8, "network": "module:Network"},
             {"lerning_rate": 1e-3},
         ],
         ids=str,
@@ -731,9 +587,11 @@ class TestConfig:
         ],
         ids=str,
     )
-    @pytest.mark.parametrize("noisy", [False, True])
-    def test_learns_from_rows_of_all_observations(self, space, kind, noisy):
-        dqn = learner(space, noisy=noisy)
+    @pytest.mark.parametrize(
+        "options", [{}, {"noisy": True}, {"quantiles": 5}, {"quantiles": 5, "noisy": True, "dueling": False}]
+    )
+    def test_learns_from_rows_of_all_observations(self, space, kind, options):
+        dqn = learner(space, **options)
         rows = ObsRows(space)
         space.seed(0)
         obs = np.zeros((16, rows.size), rows.dtype)

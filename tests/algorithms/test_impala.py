@@ -11,14 +11,12 @@ from fragments import Rows, parts, whole_episodes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from slow_returns import slow_vtrace
-from test_ppo import assert_same_state, one_thread, problem_of, written_and_read
+from test_ppo import assert_same_state, problem_of, written_and_read
 from test_ppo_fragments import distinct, known_answer
 
 from fastrl.algorithms.impala import IMPALA, ImpalaConfig, impala_losses
 from fastrl.algorithms.ppo_loss import log_probs_and_entropy
 from fastrl.utils.timer import Stopwatch
-
-__all__ = ["one_thread"]
 
 
 def impala_for(env, *, seed=0, total_timesteps=50_000, **config):
@@ -62,7 +60,7 @@ def test_losses_are_those_of_the_paper(data, size, width, is_box):
     )
 
 
-PLAIN = {"hidden": (), "normalize_returns": False, "normalize_advantages": False, "learning_rate": 0.0}
+PLAIN = {"hidden": (), "normalize_returns": False, "normalize_advantages": "none", "learning_rate": 0.0}
 
 
 @pytest.mark.parametrize("unit", ["steps", "episodes"])
@@ -92,7 +90,7 @@ def test_an_update_is_the_gradient_of_the_paper(unit, reward_scale):
     """Against plain sums: V-trace step by step, the loss by automatic differentiation, Adam by hand."""
     env = Corridor(num_envs=3, episode_length=7)
     other = distinct(impala_for(env, seed=7))
-    config = {"hidden": (8,), "normalize_returns": False, "normalize_advantages": False}
+    config = {"hidden": (8,), "normalize_returns": False, "normalize_advantages": "none"}
     impala = impala_for(
         env, gamma=0.9, rho_clip=1.1, c_clip=0.9, reward_scale=reward_scale, max_grad_norm=1e9, **config
     )

@@ -4,7 +4,6 @@ import copy
 import dataclasses
 import io
 
-import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -12,9 +11,7 @@ from multi_agent_run import Run, problem_of
 from pydantic import ValidationError
 from team_env import EDGE, TeamEnv
 
-from fastrl.algorithms import AlgorithmError, check_takes
 from fastrl.algorithms.mappo import IPPO, MAPPO, MAPPOConfig
-from fastrl.algorithms.protocol import Problem
 from fastrl.networks.multi_agent import MultiAgentPolicy
 from fastrl.rollout.multi_agent import MultiAgentRollout
 from fastrl.utils.timer import Stopwatch
@@ -24,15 +21,6 @@ SMALL = {"num_steps": 16, "hidden": (32, 32), "minibatch_size": 512}
 # fourteen stays with that. So it depends on rounding whether it is learnt on the way. Discounted as much as this, none
 # of 22 did, and their means came within 0.04 of the optimum.
 GAMMA = 0.7
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Networks this small gain nothing from more, and threads that wait for each other suffer on a busy machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def mappo_for(env, *, seed=0, total_updates=60, partners=None, critic="central", device="cpu", **config):
@@ -248,7 +236,7 @@ class TestEnds:
             gamma=0.9,
             gae_lambda=0.0,
             normalize_rewards=False,
-            normalize_advantages=False,
+            normalize_advantages="none",
             num_steps=9,
         )
         for trained in run.learner._critics.optimizers.values():
@@ -302,8 +290,7 @@ class TestRatio:
     def test_chunks_add_up_to_their_minibatch(self, monkeypatch):
         vectors = []
         for chunk in (7, 100_000):
-            monkeypatch.setattr("fastrl.algorithms.multi_agent.CHUNK", chunk)
-            monkeypatch.setattr("fastrl.algorithms.multi_agent_critics.CHUNK", chunk)
+            monkeypatch.setattr("fastrl.networks.multi_agent._CHUNK", chunk)
             env = TeamEnv(8, 3)
             run = mappo_for(env, minibatch_size=100)
             run.train(1)
@@ -450,10 +437,9 @@ class TestNotFinite:
 
 
 class TestRefuses:
-    def test_observations_it_cannot_handle(self):
-        images = gymnasium.spaces.Box(0, 255, (8, 8, 3), np.uint8)
-        with pytest.raises(AlgorithmError, match="mappo does not take image observations"):
-            check_takes(MAPPO, Problem(images, gymnasium.spaces.Discrete(2), 1, 1))
+    def test_an_encoder_of_images_without_images(self):
+        with pytest.raises(ValueError, match="the encoder nature is for images"):
+            mappo_for(TeamEnv(2, 3), encoder="nature")
 
     @pytest.mark.parametrize(
         "option",

@@ -14,8 +14,9 @@ from torch import nn
 
 from fastrl.algorithms.async_ppo import AsyncPPO, AsyncPPOConfig
 from fastrl.algorithms.impala import IMPALA, ImpalaConfig
-from fastrl.algorithms.ppo import PPO, PPOConfig
+from fastrl.algorithms.ppo import PPO
 from fastrl.algorithms.ppo_loss import log_probs_of
+from fastrl.algorithms.ppo_settings import PPOConfig
 from fastrl.algorithms.protocol import Problem
 from fastrl.collectors.protocol import Plan
 from fastrl.collectors.sequential import SequentialCollector
@@ -25,7 +26,7 @@ from fastrl.utils.timer import Stopwatch
 
 GAMMA = 0.9
 CONFIGS: dict[Any, Any] = {PPO: PPOConfig, AsyncPPO: AsyncPPOConfig, IMPALA: ImpalaConfig}
-KNOWN = {"gamma": GAMMA, "normalize_returns": False, "normalize_advantages": False}
+KNOWN = {"gamma": GAMMA, "normalize_returns": False, "normalize_advantages": "none"}
 ACTIONS = {
     "discrete": Discrete(3),
     "multi_discrete": MultiDiscrete([2, 3]),
@@ -54,14 +55,6 @@ class Ends(gymnasium.Env[Any, Any]):
 
     def _obs(self) -> Any:
         return self.np_random.normal(size=3).astype(np.float32)
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Any:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def learner_of(kind: Any, memory: str, actions: str = "discrete", **options: Any) -> Any:

@@ -7,12 +7,10 @@ import pytest
 import torch
 from fake_env import Bandit, Constant, Corridor, Dial
 from fragments import Rows, parts, whole_episodes
-from test_ppo import LINEAR, QUICK, assert_same_state, one_thread, ppo_for, written_and_read
+from test_ppo import LINEAR, QUICK, assert_same_state, ppo_for, written_and_read
 
 from fastrl.networks.action_space import Actions
 from fastrl.utils.timer import Stopwatch
-
-__all__ = ["one_thread"]
 
 
 def test_a_rollout_cut_into_fragments_gives_the_same_update():
@@ -91,7 +89,7 @@ def distinct(learner):
 
 def test_what_older_policies_did_counts_by_vtrace():
     env = Corridor(num_envs=4, stagger=True)
-    ppo = ppo_for(env, num_steps=8, normalize_advantages=False, normalize_returns=False, learning_rate=0.0)
+    ppo = ppo_for(env, num_steps=8, normalize_advantages="none", normalize_returns=False, learning_rate=0.0)
     fragment = Rows(env).play(distinct(ppo_for(env, seed=5)).policy, 8)
     ppo.load_rollout([fragment], Stopwatch(), correct_off_policy=True)
     rollout = ppo.rollout
@@ -153,7 +151,7 @@ def test_learns_continuous_actions_from_an_older_policy(corrected):
 
 def test_what_older_policies_drew_counts_by_vtrace():
     env = Dial(num_envs=4, stagger=True)
-    config = {"num_steps": 8, "normalize_advantages": False, "normalize_returns": False}
+    config = {"num_steps": 8, "normalize_advantages": "none", "normalize_returns": False}
     ppo = ppo_for(env, initial_log_std=-0.5, learning_rate=0.0, **config)
     fragment = Rows(env).play(distinct(ppo_for(env, seed=5)).policy, 8)
     ppo.load_rollout([fragment], Stopwatch(), correct_off_policy=True)

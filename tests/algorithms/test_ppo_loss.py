@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastrl.algorithms.ppo_loss import log_probs_and_entropy, log_probs_of, surrogate_gradient
+from fastrl.algorithms.ppo_loss import kl_gradient, log_probs_and_entropy, log_probs_of, surrogate_gradient
 from fastrl.networks.distributions import Choices, mask_logits
 
 
@@ -111,12 +111,11 @@ class TestMultiDiscrete:
         firsts = torch.tensor([sum(nvec[:i]) for i in range(len(nvec))])
         masks = None
         if masked:
-            masks = torch.rand(num_rows, width, generator=rng) < 0.5
-            masks[rows.unsqueeze(1), firsts + actions] = True
-            masks[:, firsts] = True
+            masks = torch.rand(size, width, generator=rng) < 0.5
+            masks.scatter_(1, firsts + actions, True)
         choices = Choices(nvec)
-        logits = mask_logits(outputs, masks)
-        parts = [torch.distributions.Categorical(logits=part) for part in logits[rows].split(nvec, 1)]
+        logits = mask_logits(outputs[rows], masks)
+        parts = [torch.distributions.Categorical(logits=part) for part in logits.split(nvec, 1)]
         log_probs = sum(part.log_prob(actions[:, i]) for i, part in enumerate(parts))
         entropies = sum(part.entropy() for part in parts)
         old = log_probs.detach() + 0.3 * torch.randn(size, generator=rng)
@@ -139,10 +138,10 @@ class TestMultiDiscrete:
         torch.testing.assert_close(gradient.outputs, expected)
         torch.testing.assert_close(gradient.losses.policy_loss, policy_loss)
         torch.testing.assert_close(gradient.losses.entropy, entropies.mean())
-        own, own_entropies = log_probs_and_entropy(logits[rows], None, actions, choices)
+        own, own_entropies = log_probs_and_entropy(logits, None, actions, choices)
         torch.testing.assert_close(own, log_probs)
         torch.testing.assert_close(own_entropies, entropies)
-        torch.testing.assert_close(log_probs_of(logits[rows], None, actions, choices), log_probs)
+        torch.testing.assert_close(log_probs_of(logits, None, actions, choices), log_probs)
 
     def test_draws_have_the_probabilities(self):
         choices = Choices([2, 4])
@@ -153,3 +152,44 @@ class TestMultiDiscrete:
             shares = torch.bincount(actions[:, i], minlength=len(part)) / len(actions)
             torch.testing.assert_close(shares, part.softmax(0), atol=0.015, rtol=0)
         torch.testing.assert_close(log_probs, choices.log_probs(logits, actions))
+
+
+@settings(deadline=None)
+@given(
+    st.integers(0, 2**32), st.integers(1, 9), st.sampled_from(["discrete", "masked", "multi_discrete", "box"])
+)
+def test_the_divergence_and_its_gradient_are_those_of_autograd(seed, size, kind):
+    rng = torch.Generator().manual_seed(seed)
+    nvec = [2, 4]
+    outputs, theirs = torch.randn(2, 5, 6, generator=rng, dtype=torch.float64)
+    rows = torch.randint(5, (size,), generator=rng)
+    outputs.requires_grad_(True)
+    mine, other = outputs[rows], theirs[rows]
+    log_std = reference_log_std = masks = choices = None
+    if kind == "box":
+        log_std, reference_log_std = torch.randn(2, 6, generator=rng, dtype=torch.float64)
+        log_std.requires_grad_(True)
+        first = torch.distributions.Normal(other, reference_log_std.exp())
+        kl = torch.distributions.kl_divergence(first, torch.distributions.Normal(mine, log_std.exp()))
+        kl = kl.sum(-1).mean()
+    else:
+        if kind == "masked":
+            masks = torch.rand(size, 6, generator=rng) < 0.5
+            masks[:, 2] = True
+            mine, other = (torch.where(masks, each, -1e9) for each in (mine, other))
+        parts = [mine], [other]
+        if kind == "multi_discrete":
+            choices = Choices(nvec)
+            parts = mine.split(nvec, 1), other.split(nvec, 1)
+        categorical = torch.distributions.Categorical
+        kl = sum(
+            torch.distributions.kl_divergence(categorical(logits=b), categorical(logits=a)).mean()
+            for a, b in zip(*parts, strict=True)
+        )
+    parameters = [outputs] if log_std is None else [outputs, log_std]
+    expected = torch.autograd.grad(kl, parameters)
+    found = kl_gradient(outputs, log_std, theirs, reference_log_std, rows=rows, masks=masks, choices=choices)
+    torch.testing.assert_close(found.kl, kl)
+    torch.testing.assert_close(found.outputs, expected[0])
+    if log_std is not None:
+        torch.testing.assert_close(found.log_std, expected[1])

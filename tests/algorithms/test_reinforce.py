@@ -12,14 +12,6 @@ from fastrl.algorithms.ppo_loss import log_probs_of
 from fastrl.algorithms.reinforce import REINFORCE, REINFORCEConfig
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def reinforce_for(env, *, seed=0, total_updates=60, **config):
     options = {"num_steps": 16, "hidden": (32, 32), "minibatch_size": 512, "learning_rate": 5e-3, **config}
     problem = problem_of(env, total_updates, options["num_steps"], seed)
@@ -46,9 +38,9 @@ def test_learns_to_the_known_optimum(critic, box):
 @pytest.mark.parametrize("box", [False, True])
 def test_its_step_is_along_the_policy_gradient(box, monkeypatch):
     """Of the mean over living agents of log pi(a) (return - baseline), in chunks."""
-    monkeypatch.setattr("fastrl.algorithms.multi_agent.CHUNK", 37)
+    monkeypatch.setattr("fastrl.networks.multi_agent._CHUNK", 37)
     env = TeamEnv(8, 3, box=box)
-    run = reinforce_for(env, entropy_coef=0.0, normalize_advantages=False, max_grad_norm=1e9)
+    run = reinforce_for(env, entropy_coef=0.0, normalize_advantages="none", max_grad_norm=1e9)
     trained = run.learner._actors["shared"]
     seen = []
     step = trained.step
@@ -73,7 +65,7 @@ def test_returns_are_whole():
     """With a baseline of zero, advantages are the sums of rewards to the end of each agent's life."""
     env = TeamEnv(4, 2, horizon=4)
     run = reinforce_for(
-        env, gamma=1.0, num_steps=4, normalize_rewards=False, normalize_advantages=False, critic="own"
+        env, gamma=1.0, num_steps=4, normalize_rewards=False, normalize_advantages="none", critic="own"
     )
     for trained in run.learner._critics.optimizers.values():
         trained.vector.data.zero_()

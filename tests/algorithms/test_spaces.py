@@ -8,13 +8,16 @@ import torch
 
 from fastrl.algorithms.async_ppo import AsyncPPO, AsyncPPOConfig
 from fastrl.algorithms.impala import IMPALA, ImpalaConfig
-from fastrl.algorithms.ppo import PPO, PPOConfig
+from fastrl.algorithms.ppo import PPO
+from fastrl.algorithms.ppo_settings import PPOConfig
 from fastrl.algorithms.protocol import Problem
 from fastrl.collectors.protocol import Plan
 from fastrl.collectors.sequential import SequentialCollector
 from fastrl.envs.rows import ActionRows
 from fastrl.envs.spec import EnvSpec
+from fastrl.networks import policy_network
 from fastrl.networks.actor_critic import ActorCritic
+from fastrl.networks.encoders import Decoder
 from fastrl.networks.own_network import OwnPolicy
 from fastrl.networks.policy_network import EncodedPolicy
 from fastrl.networks.torch_actor import TorchActor
@@ -23,15 +26,6 @@ from fastrl.utils.timer import Stopwatch
 KINDS = {"ppo": (PPO, PPOConfig), "async-ppo": (AsyncPPO, AsyncPPOConfig), "impala": (IMPALA, ImpalaConfig)}
 QUICK = {"num_steps": 16, "hidden": (16,)}
 CARDS, DIALS = "space_envs:Cards", "space_envs:Dials"
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Networks this small are faster so."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 class Run:
@@ -102,6 +96,14 @@ def test_learns_multi_discrete_actions(masks):
     assert run.mean_return > 6
 
 
+@pytest.mark.parametrize("memory", ["none", "gru"])
+def test_impala_learns_with_the_masks_that_actors_had(memory):
+    """Without staleness a policy gives its own actions the probabilities that they had."""
+    run = Run("impala", DIALS, action_masks=True, memory=memory, **QUICK).update()
+    assert run.algorithm.rollout.masks[:-1].mean() < 0.8
+    assert run.algorithm.metrics()["mean_ratio"] == pytest.approx(1, abs=1e-5)
+
+
 @pytest.mark.parametrize("kind", list(KINDS))
 @pytest.mark.parametrize(
     ("env", "settings"),
@@ -159,12 +161,50 @@ def test_only_images_share_layers_by_default():
     assert shared == {CARDS: True, DIALS: False}
 
 
+@pytest.mark.parametrize("memory", ["none", "gru"])
+def test_half_precision_learns_about_the_same_on_a_cpu(memory):
+    """Only what is between images and the memory or the last layers is rounded."""
+    half, full = (
+        Run("ppo", CARDS, **QUICK, memory=memory, precision=precision) for precision in ("bf16", "fp32")
+    )
+    start = parameters(full)
+    weights = np.zeros(full.algorithm.weights_nbytes, np.uint8)
+    full.algorithm.write_weights(weights)
+    full.collector.publish(weights)
+    fragments = full.collector.collect()
+    for run in (half, full):
+        run.algorithm.update(fragments, Stopwatch())
+    ours, theirs = (parameters(run) - start for run in (half, full))
+    assert not torch.equal(ours, theirs)
+    assert torch.cosine_similarity(ours, theirs, 0) > 0.9
+    assert half.algorithm.metrics() == pytest.approx(full.algorithm.metrics(), rel=0.05, abs=0.02)
+
+
 def test_rollouts_of_images_stay_bytes():
     run = Run("ppo", CARDS, **QUICK).update()
     assert run.algorithm.rollout.obs.dtype == np.uint8
-    assert run.algorithm.rollout.distinct("obs").base is not None
+    assert run.algorithm.rollout.distinct_obs().base is not None
     batch = next(run.algorithm._minibatches())
     assert batch.obs.dtype == torch.uint8
+
+
+@pytest.mark.parametrize("settings", [{}, {"memory": "gru", "burn_in": 4}], ids=["plain", "memory"])
+def test_impala_has_few_images_as_floats_at_a_time(settings, monkeypatch):
+    whole = Run("impala", CARDS, **QUICK, **settings).update(3)
+    seen = []
+    decode = Decoder.forward
+
+    def counted(decoder, rows):
+        assert rows.dtype == torch.uint8
+        seen.append(len(rows))
+        return decode(decoder, rows)
+
+    monkeypatch.setattr(Decoder, "forward", counted)
+    monkeypatch.setitem(policy_network._PASS_ROWS, "cpu", 40)
+    parted = Run("impala", CARDS, **QUICK, **settings).update(3)
+    assert max(seen) == 20
+    assert parted.algorithm.metrics() == pytest.approx(whole.algorithm.metrics(), rel=1e-3, abs=1e-5)
+    torch.testing.assert_close(parameters(parted), parameters(whole), rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize("env", [CARDS, DIALS, "CartPole-v1"])

@@ -66,7 +66,8 @@ def test_help_of_train_names_every_setting_and_preset(capsys: pytest.CaptureFixt
     assert out.startswith("usage: fastrl train cage2 ")
     cage2 = find("cage2")
     for leaf in leaves(cage2.settings_type("ppo")).values():
-        assert re.search(rf"{re.escape(leaf.long_option)}\b", out)
+        option = leaf.setting.option or f"--{leaf.key.rpartition('.')[2].replace('_', '-')}"
+        assert re.search(rf"^  {re.escape(option)}\b", out, re.MULTILINE)
         assert leaf.description
     for name in cage2.presets:
         assert f"  {name}: " in out
@@ -139,8 +140,8 @@ def test_the_value_of_an_option_is_not_taken_for_a_task(
             "fastrl train: error: argument --run-dir/--out: should be a path in UTF-8, got 'r\\udcff'",
         ),
         (
-            ["train", "cage2", "--init-from", ""],
-            "fastrl train: error: --init-from should be a path, got an empty text",
+            ["train", "cage2", "--init", ""],
+            "fastrl train: error: --init should be a path, got an empty text",
         ),
         (["eval", ""], "fastrl eval: error: argument RUN: should be a path, got an empty text"),
     ],
@@ -212,10 +213,10 @@ def test_commands_that_need_no_torch_do_not_load_it() -> None:
             "fastrl train: error: two environments: CartPole-v1 and --env Pendulum-v1; name one",
         ),
         (
-            ["train", "CartPole-v1", "--algo", "sac"],
+            ["train", "CartPole-v1", "--algo", "rainbow"],
             (
-                "fastrl train: error: --algo should be one of async-ppo, dqn, impala, ippo, mappo, ppo, reinforce,"
-                " or module:Class of your own; got 'sac'"
+                "fastrl train: error: --algo should be one of async-ppo, bc, dqn, impala, ippo, mappo, ppo, reinforce,"
+                " sac, td3, or module:Class of your own; got 'rainbow'"
             ),
         ),
         (
@@ -225,8 +226,8 @@ def test_commands_that_need_no_torch_do_not_load_it() -> None:
         (
             ["train", "cage2", "--algo", "impale"],
             (
-                "fastrl train: error: --algo should be one of async-ppo, dqn, impala, ippo, mappo, ppo, reinforce,"
-                " or module:Class of your own; got 'impale'; did you mean impala?"
+                "fastrl train: error: --algo should be one of async-ppo, bc, dqn, impala, ippo, mappo, ppo, reinforce,"
+                " sac, td3, or module:Class of your own; got 'impale'; did you mean impala?"
             ),
         ),
         (
@@ -245,7 +246,7 @@ def test_commands_that_need_no_torch_do_not_load_it() -> None:
         ),
         (
             ["train", "fastrl/Catch-v0", "--preset", "smoke"],
-            "fastrl train: error: --preset: unknown preset smoke; there are atari, mario, toy, large-batch",
+            "fastrl train: error: --preset: unknown preset smoke; there are atari, mario, toy, rainbow, large-batch",
         ),
         (["train", "cage"], "fastrl train: error: unknown environment cage; did you mean cage2?"),
         (["train", "trafic"], "fastrl train: error: unknown environment trafic; did you mean traffic?"),
@@ -405,15 +406,63 @@ def test_a_file_of_settings_names_its_task(tmp_path: Path, capsys: pytest.Captur
     assert "names no task" in refusal(capsys, "train", "--config", tmp_path / "none.toml")
 
 
-@pytest.mark.parametrize("env", ["CartPole-v1", "fastrl/Catch-v0", "cage2", "cage2-workflow", "traffic"])
-def test_help_shows_the_options_that_matter(env: str, capsys: pytest.CaptureFixture[str]) -> None:
+_COMMON = ["algo", "preset", "num-envs", "collector", "n-workers", "seed", "seeds", "run-dir", "resume"]
+
+
+@pytest.mark.parametrize(
+    ("env", "goal", "own", "missing"),
+    [
+        ("CartPole-v1", "total-timesteps", [], []),
+        ("cage2", "total-timesteps", [], []),
+        ("fastrl/Catch-v0", "total-timesteps", [], ["collector"]),
+        ("cage2-workflow", "total-episodes", ["workflow", "search"], ["num-envs", "collector"]),
+        ("traffic", "total-episodes", ["vehicles", "density"], ["collector", "n-workers"]),
+    ],
+)
+def test_help_shows_the_ten_options_that_matter(
+    env: str, goal: str, own: list[str], missing: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     _, out, _ = run_cli(capsys, "train", env, "-h")
-    shown = set(re.findall(r"^  --([a-z-]+)", out, re.MULTILINE)) - {"help-all"}
-    assert {"preset", "resume", "run-dir", "seed", "algo", "total-timesteps"} <= shown
-    assert 9 <= len(shown) <= 14
+    shown = re.findall(r"^  --([a-z-]+)", out, re.MULTILINE)
+    assert set(shown) == {*_COMMON, goal, *own, "help-all"} - set(missing)
+    assert len(shown) - 1 <= 10
     assert run_cli(capsys, "train", env, "--help")[1] == out
     _, everything, _ = run_cli(capsys, "train", env, "--help-all")
-    assert "--run.torch-threads" in everything and "--run.torch-threads" not in out
+    assert "--torch-threads" in everything and "--torch-threads" not in out
+
+
+def test_help_shows_what_the_environment_would_get(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run_cli(capsys, "train", "BipedalWalker-v3", "-h")
+    assert "stepped together [32]" in " ".join(out.split()) and "[5_000_000]" in out
+    _, out, _ = run_cli(capsys, "train", "BipedalWalker-v3", "--preset", "smoke", "-h")
+    assert "stepped together [4]" in " ".join(out.split())
+
+
+def test_options_need_no_table_where_one_has_them(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--eval-episodes=1", "--learning-rate", "-1e-3", "--no-normalize-obs"]
+    assert "--ppo.learning-rate should be greater" in refusal(capsys, "train", "CartPole-v1", *words)
+    words = ["--eval-episodes=1", "--learning-rate", "1e-3", "--normalize-obs", "--stop-at-return", "-1e2"]
+    code, out, _ = run_cli(capsys, "train", "CartPole-v1", *words, "--print-config")
+    settings = tomllib.loads(out)
+    assert code == 0
+    assert (settings["run"]["eval_episodes"], settings["run"]["stop_at_return"]) == (1, -100.0)
+    assert (settings["ppo"]["learning_rate"], settings["ppo"]["normalize_obs"]) == (1e-3, True)
+
+
+def test_a_switch_before_the_environment_takes_no_value(capsys: pytest.CaptureFixture[str]) -> None:
+    for switch, value in (
+        ("--normalize-obs", True),
+        ("--no-normalize-obs", False),
+        ("--ppo.normalize_obs", True),
+    ):
+        code, out, _ = run_cli(capsys, "train", switch, "CartPole-v1", "--print-config")
+        settings = tomllib.loads(out)
+        assert (code, settings["env"]["id"], settings["ppo"]["normalize_obs"]) == (0, "CartPole-v1", value)
+    for words in (["--normalize-obs=true"], ["--normalize-obs", "false"], ["--normalize-obs", "True"]):
+        line = refusal(capsys, "train", *words, "CartPole-v1")
+        assert "--normalize-obs takes no value" in line and "--no-normalize-obs" in line
+    # The word after another option is its value.
+    assert "name what to train on" in refusal(capsys, "train", "--run-dir", "CartPole-v1")
 
 
 def test_a_goal_in_episodes_replaces_one_in_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -457,10 +506,18 @@ def test_eval_of_a_run_and_a_checkpoint(tmp_path: Path, capsys: pytest.CaptureFi
     assert "'leaderboard'" in out
     (checkpoint,) = (tmp_path / "run" / "checkpoints").iterdir()
     code, out, err = run_cli(
-        capsys, "eval", checkpoint, "baseline:random", "--episodes=3", "--ruleset=main", "--seed=5", "--json"
+        capsys,
+        "eval",
+        checkpoint,
+        "baseline:random",
+        "--episodes=3",
+        "--ruleset=main",
+        "--mode=deterministic",
+        "--seed=5",
+        "--json",
     )
     assert (code, err) == (0, "")
-    first, second = json.loads(out)
+    first, second = json.loads(out)["runs"]
     assert first["contender"] == str(checkpoint)
     assert second["contender"] == "baseline:random"
     for evaluation in (first, second):
@@ -474,10 +531,11 @@ def test_eval_of_a_run_and_a_checkpoint(tmp_path: Path, capsys: pytest.CaptureFi
         "--episodes=3",
         "--ruleset=main",
         "--seed=5",
-        "--stochastic",
         "--json",
     )
-    assert json.loads(again)[0]["total"] != first["total"]
+    deterministic, stochastic = json.loads(again)["runs"]
+    assert (deterministic["mode"], stochastic["mode"]) == ("deterministic", "stochastic")
+    assert deterministic["total"] == first["total"] != stochastic["total"]
 
 
 @pytest.mark.parametrize("name", BASELINES)

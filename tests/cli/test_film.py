@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
-from small_runs import train_small
 
 from fastrl.cli.main import main
 
@@ -68,8 +67,9 @@ def test_mistakes_are_one_line(
 def test_an_environment_that_does_not_draw_itself_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    train_small(tmp_path / "run", iterations=1)
+    env = "fastrl.envs.toys.uneven:UnevenEnv"
+    assert main(["train", env, *SMALL, f"--run-dir={tmp_path / 'run'}"]) == 0
     capsys.readouterr()
-    assert main(["render", str(tmp_path / "run"), "--out", str(tmp_path / "a.gif")]) == 2
+    assert main(["render", str(tmp_path / "run"), "--trust", "--out", str(tmp_path / "a.gif")]) == 2
     assert "rgb_array" in capsys.readouterr().err
     assert not (tmp_path / "a.gif").exists()

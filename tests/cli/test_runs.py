@@ -120,6 +120,16 @@ def test_curves_are_drawn(
     assert len(list(find_runs(tmp_path / "runs"))) == 2
 
 
+def test_runs_without_values_are_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_run(tmp_path / "runs" / "good")
+    make_run(tmp_path / "runs" / "empty", returns=())
+    out = tmp_path / "c.svg"
+    assert main(["plot", str(tmp_path / "runs"), "--out", str(out)]) == 0
+    printed = capsys.readouterr()
+    assert printed.out == f"{out}: 1 run\n"
+    assert printed.err == f"fastrl plot: left out: {tmp_path}/runs/empty has no values of {RETURN}\n"
+
+
 @pytest.mark.parametrize(
     ("options", "line"),
     [

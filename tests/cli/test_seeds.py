@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 from small_runs import OPTIONS
 
+from fastrl.cli import train
 from fastrl.cli.main import main
 from fastrl.cli.seeds import parse_seeds, without
+from fastrl.collectors import resources
 from fastrl.training.run_list import read_run
 from fastrl.training.seeds import SeedRun
 from fastrl.utils.config import ConfigError
@@ -51,6 +53,19 @@ def test_each_seed_is_an_ordinary_run(tmp_path: Path, capsys: pytest.CaptureFixt
     before = (parent / "seed-3" / "metrics.jsonl").stat().st_mtime_ns
     assert main(command) == 0
     assert (parent / "seed-3" / "metrics.jsonl").stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize(
+    ("options", "busy"), [([], 2), (["--n-workers=3"], 3), (["--run.torch-threads=0"], 4)]
+)
+def test_as_many_at_a_time_as_there_are_cores_for_workers_and_threads(
+    options: list[str], busy: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = []
+    monkeypatch.setattr(resources, "cores", lambda: 4)
+    monkeypatch.setattr(train, "train_all", lambda *arguments: given.append(arguments) or 0)
+    assert main(["train", "cage2", "--collector=executor", "--n-workers=2", *options, "--seeds=0,1"]) == 0
+    assert given[0][3] == busy
 
 
 def test_one_signal_stops_all_and_the_same_command_resumes_them(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,6 @@ from space_cases import ACTION_SPACES, OBS_SPACES, AnySpaces, plan
 
 from fastrl.collectors.factory import make_collector
 from fastrl.collectors.protocol import Plan
-from fastrl.collectors.ray_cluster import start
 from fastrl.envs.rows import ActionRows, ObsRows
 from fastrl.utils.seeding import env_seed
 
@@ -24,14 +22,6 @@ CASES = [
     ("dict with image", "matrix of multi-discrete", {"masks": True}),
     ("vector", "box", {"squash": True}),
 ]
-
-
-@pytest.fixture(scope="module")
-def local_ray() -> Iterator[None]:
-    ray = pytest.importorskip("ray")
-    start(2, 100 * 2**20)
-    yield
-    ray.shutdown()
 
 
 def collect(name: str, what: Plan, state: Any = None, updates: int = 2) -> tuple[list[Any], Any]:
@@ -84,15 +74,6 @@ def test_processes_bring_the_same_fragments(obs: str, actions: str, options: Any
     assert expected[0] != expected[1]
     for name in ("sync", "executor"):
         assert collect(name, what) == (expected, state), name
-
-
-@pytest.mark.parametrize("unit", ["steps", "episodes"])
-@pytest.mark.parametrize(("obs", "actions", "options"), [CASES[0], CASES[9], CASES[-2]], ids=str)
-def test_ray_brings_the_same_fragments(
-    local_ray: None, obs: str, actions: str, options: Any, unit: Any
-) -> None:
-    what = plan(obs, actions, unit, **options)
-    assert collect("ray", what) == collect("sequential", what)
 
 
 @pytest.mark.parametrize(("obs", "actions", "options"), [CASES[3], CASES[9], CASES[15], *CASES[-4:]], ids=str)

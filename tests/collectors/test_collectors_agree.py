@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -14,22 +13,17 @@ from gymnasium.spaces import Discrete
 
 import fastrl  # noqa: F401 - registers the ids
 from fastrl.collectors.factory import make_collector
-from fastrl.collectors.protocol import Plan
-from fastrl.collectors.ray_cluster import start
+from fastrl.collectors.protocol import Collector, Plan
 from fastrl.envs.spec import as_spec
 from fastrl.networks.compiled_actor import MlpActor
+from fastrl.utils.seeding import NO_ENV, env_seed
 
-PYTHON = ("sync", "executor", "ray")
+pytestmark = pytest.mark.usefixtures("local_ray")
+PYTHON = ("sync", "executor")
 COMPILED = (*PYTHON, "native", "native, asynchronous")
+# Ray takes as long as all others; `test_matrix` trains with it.
+RAY = ("ray",)
 UPDATES = 3
-
-
-@pytest.fixture(scope="module", autouse=True)
-def local_ray() -> Iterator[None]:
-    ray = pytest.importorskip("ray")
-    start(2, 100 * 2**20)
-    yield
-    ray.shutdown()
 
 
 def plan(
@@ -89,14 +83,14 @@ def updates(name: str, same: Plan) -> list[dict[int, Any]]:
     ("env", "num_steps", "options", "names"),
     [
         ("CartPole-v1", 40, {}, PYTHON),
-        ("CartPole-v1", 40, {"memory": "lstm"}, PYTHON),
+        ("CartPole-v1", 40, {"memory": "lstm"}, PYTHON + RAY),
         ("Pendulum-v1", 30, {"max_episode_steps": 20}, PYTHON),
         ("fastrl/Cage2-v0", 40, {"episode_length": 30, "red_agent": "mix"}, COMPILED),
         (
             "fastrl/Cage2-v0",
             40,
             {"masks": True, "episode_length": 30, "red_agent": "mix"},
-            COMPILED,
+            COMPILED + RAY,
         ),
         ("fastrl/Cage2-v0", 40, {"memory": "gru", "episode_length": 30, "red_agent": "mix"}, COMPILED),
         ("fastrl/highway-fast-v0", 12, {}, COMPILED),
@@ -124,3 +118,46 @@ def test_all_bring_the_same_episodes(
             differing = [key for key, mine in found[update].items() if mine != expected[update][key]]
             assert differing == [], (name, update)
         assert found[UPDATES] == expected[UPDATES], name
+
+
+def taken(collector: Collector) -> list[int]:
+    """Numbers of the episodes that are taken until none is left."""
+    numbers = []
+    while (fragment := collector.take(60.0)) is not None:
+        numbers.append(int(fragment.episodes[0, 1]))
+    return sorted(numbers)
+
+
+@pytest.mark.parametrize("name", ["sequential", *PYTHON, "native", *RAY])
+def test_no_episode_beyond_the_limit_is_taken(name: str) -> None:
+    same = plan("episodes", "fastrl/Cage2-v0", 40, episode_length=10)
+    options: dict[str, Any] = {} if name == "sequential" else {"n_workers": 2}
+    with make_collector(name, same, **options) as collector:
+        collector.publish(np.zeros(same.make_actor().weights_nbytes // 4, np.float32))
+        collector.limit(7)
+        assert taken(collector) == list(range(7))
+        # It may be raised, and nothing is taken twice.
+        collector.limit(33)
+        assert taken(collector) == list(range(7, 33))
+        assert collector.report().episodes == 33
+
+
+class ExactPlan(Plan):
+    reward_dtype = np.float64
+
+
+@pytest.mark.parametrize("name", ["sequential", *PYTHON])
+def test_a_plan_may_have_rewards_of_float64(name: str) -> None:
+    spec = as_spec("Pendulum-v1")
+    env = spec.make()
+    same = plan("episodes", "Pendulum-v1", 5)
+    own = ExactPlan(
+        spec, same.make_actor, env.observation_space, env.action_space, 5, 5, "episodes", 3, seed=same.seed
+    )
+    options: dict[str, Any] = {} if name == "sequential" else {"n_workers": 2}
+    with make_collector(name, own, **options) as collector:
+        collector.publish(np.zeros(same.make_actor().weights_nbytes // 4, np.float32))
+        for fragment in collector.collect():
+            env.reset(seed=env_seed(own.seed, NO_ENV, int(fragment.episodes[0, 1])))
+            expected = [env.step(own.actions.to_env(draw)[0])[1] for draw in fragment.actions]
+            assert fragment.rewards[:, 0].tolist() == expected

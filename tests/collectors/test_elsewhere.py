@@ -36,9 +36,11 @@ for made in ("Mine-v0", Mine, "__main__:Mine"):
             print(name, str(error).splitlines()[-1])
 """
 
-# Without `if __name__ == "__main__":`, each worker would start workers.
+# Without `if __name__ == "__main__":`, each worker that imports it would start workers.
 UNGUARDED = """
 import functools
+import gymnasium
+from gymnasium.envs.classic_control import CartPoleEnv
 from fastrl.networks.compiled_actor import RandomActor
 from fastrl.collectors.factory import make_collector
 from fastrl.collectors.protocol import Plan
@@ -46,17 +48,50 @@ from fastrl.envs import ProcessVectorEnv
 from fastrl.envs.spec import as_spec
 import sys
 
-spec = as_spec("CartPole-v1")
+print("the program runs")
+
+class Mine(CartPoleEnv):
+    pass
+
+gymnasium.register("Mine-v0", Mine)
+way, spec = sys.argv[1], as_spec({"id": "CartPole-v1", "registered": "Mine-v0", "class": Mine}[sys.argv[2]])
 env = spec.make()
 plan = Plan(spec, functools.partial(RandomActor, env.action_space), env.observation_space, env.action_space, 2, 3)
-with make_collector("sequential", plan) as collector:  # starts nobody, and may be read again
+with make_collector("sequential", plan) as collector:  # starts no process, and may be read again
     assert len(collector.collect()) == 1
 with make_collector("auto", plan, n_workers=2, log=print) as collector:
     print(collector.name, len(collector.collect()))
-if sys.argv[1] == "executor":
-    make_collector("executor", plan, n_workers=2).collect()
+if way == "executor":
+    with make_collector("executor", plan, n_workers=2) as collector:
+        print("collected", len(collector.collect()))
 else:
-    ProcessVectorEnv("CartPole-v1", 2, start_method=sys.argv[1])
+    ProcessVectorEnv(spec, 2, start_method=way).close()
+"""
+
+# A worker imports it where it needs something of it.
+GUARDED = """
+import sys
+import gymnasium
+from gymnasium.envs.classic_control import CartPoleEnv
+from fastrl.envs import ProcessVectorEnv
+
+print("the program runs as", __name__, flush=True)
+
+class Mine(CartPoleEnv):
+    def step(self, action):
+        # What an environment's own processes would import in their turn.
+        from multiprocessing.spawn import get_preparation_data
+        data = get_preparation_data("own")
+        return *super().step(action)[:4], {key: data[key] for key in data if key.startswith("init_main")}
+
+gymnasium.register("Mine-v0", Mine)
+
+if __name__ == "__main__":
+    env = {"id": "CartPole-v1", "registered": "Mine-v0", "class": Mine}[sys.argv[2]]
+    envs = ProcessVectorEnv(env, 2, start_method=sys.argv[1], info=True, num_workers=1)
+    envs.reset(seed=0)
+    print(envs.step(envs.action_space.sample())[-1], sys.argv)
+    envs.close()
 """
 
 CURE = 'put the code that starts them under `if __name__ == "__main__":`'
@@ -113,18 +148,41 @@ def test_an_environment_of_a_notebook_runs_there_and_workers_say_where_it_should
 
 
 @pytest.mark.parametrize("way", ["executor", "spawn"])
-def test_a_program_that_would_start_itself_again_and_again_gets_the_cure_last(
-    way: str, tmp_path: Path
+def test_a_program_runs_once_where_workers_need_nothing_of_it(way: str, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(UNGUARDED)
+    done = python("program.py", way, "id", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("the program runs") == 1
+
+
+@pytest.mark.parametrize("env", ["registered", "class"])
+@pytest.mark.parametrize("way", ["executor", "spawn"])
+def test_a_program_that_would_start_itself_again_and_again_gets_the_cure(
+    way: str, env: str, tmp_path: Path
 ) -> None:
     (tmp_path / "program.py").write_text(UNGUARDED)
-    done = python("program.py", way, cwd=tmp_path)
+    done = python("program.py", way, env, cwd=tmp_path)
     assert done.returncode == 1
-    first, second = done.stdout.splitlines()
-    assert (
-        first.startswith("collecting with 'sequential': each process imports the program") and CURE in first
-    )
-    assert second == "sequential 1"
-    assert done.stderr.splitlines()[-1].endswith(CURE)
+    why = next(line for line in done.stdout.splitlines() if line.startswith("collecting with"))
+    assert why.startswith("collecting with 'sequential': it needs something that is defined in the program")
+    assert CURE in why and "sequential 1" in done.stdout.splitlines()
+    assert CURE in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("env", ["id", "registered", "class"])
+@pytest.mark.parametrize(("start", "way"), [("script", "forkserver"), ("module", "spawn")])
+def test_workers_import_the_program_where_they_need_it(
+    start: str, way: str, env: str, tmp_path: Path
+) -> None:
+    (tmp_path / "program.py").write_text(GUARDED)
+    done = python(*(["program.py"] if start == "script" else ["-m", "program"]), way, env, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines.count("the program runs as __main__") == 1
+    assert lines.count("the program runs as __mp_main__") == (env != "id")
+    assert lines[-1].endswith(f"'{way}', '{env}']")
+    if env != "id":
+        assert ("init_main_from_path" if start == "script" else "init_main_from_name") in lines[-1]
 
 
 def test_an_environment_in_the_current_directory(tmp_path: Path) -> None:

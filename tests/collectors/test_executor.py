@@ -139,12 +139,12 @@ def test_what_goes_wrong_costs_its_task_only(
     unit: Any, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(executor_worker, "_DUMP_GRACE_S", TIMEOUT)
-    # Where nothing hangs, nobody is to be taken for it on a machine that is slow.
-    patience = 0.4 if what == "hang" else TIMEOUT
+    # Only a test of hanging has a short timeout: on a slow machine it would be mistaken for a hang.
+    timeout = 0.4 if what == "hang" else TIMEOUT
     share = 0.03 if unit == "steps" else 0.06
     broken = plan(unit, Broken, share=share, what=what, once=str(tmp_path), episodes=40)
     with ExecutorCollector(
-        broken, n_workers=2, task_timeout=patience, max_failures=20 if what == "hang" else 4
+        broken, n_workers=2, task_timeout=timeout, max_failures=20 if what == "hang" else 4
     ) as collector:
         pids = set(collector.pids)
         collector.publish(chooser(0.5))
@@ -196,8 +196,8 @@ def test_repeated_failure_stops_the_run(
 ) -> None:
     monkeypatch.setattr(executor_worker, "_DUMP_GRACE_S", TIMEOUT)
     broken = plan(unit, Broken, share=0.1, what=what)
-    patience = 0.5 if what == "hang" else TIMEOUT
-    with ExecutorCollector(broken, n_workers=2, task_timeout=patience) as collector:
+    timeout = 0.5 if what == "hang" else TIMEOUT
+    with ExecutorCollector(broken, n_workers=2, task_timeout=timeout) as collector:
         collector.publish(chooser(0.0))
         with pytest.raises(CollectError, match=f"failed 3 times at .*{cause}") as caught:
             updates(collector, 20)
@@ -369,7 +369,7 @@ def test_an_environment_that_does_not_close_is_ended_and_named(tmp_path: Path) -
     assert report.restarts == len(report.failures) == happened >= 1
     for failure in report.failures:
         assert failure.cause == "its environment's close() took longer than 10 s"
-        # What made it close, and where that hangs.
+        # Both tracebacks: the error that made it close, and the place at which close() hangs.
         assert "ValueError: this game is broken" in failure.traceback
         assert "this_game_hangs" in failure.traceback
     with SequentialCollector(plan("episodes")) as sequential:

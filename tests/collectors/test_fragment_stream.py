@@ -54,25 +54,25 @@ class Scripted:
 
 def test_synchronous_is_what_the_collector_collects():
     collector = Scripted(plan_for(), [(3, 2), (3, 2)], version=3)
-    intake, watch = FragmentStream(collector), Stopwatch()
-    assert [fragment.num_rows for fragment in intake.next(watch)] == [2, 2]
-    assert intake.take_staleness() == Staleness(steps=20, total=0, highest=0, dropped=0)
+    stream, watch = FragmentStream(collector), Stopwatch()
+    assert [fragment.num_rows for fragment in stream.next(watch)] == [2, 2]
+    assert stream.take_staleness() == Staleness(steps=20, total=0, highest=0, dropped=0)
     assert set(watch.seconds) == {"waiting"}
 
 
 def test_asynchronous_takes_rows_until_they_suffice_and_measures_their_staleness():
     collector = Scripted(plan_for(), [(5, 1), (3, 2), (4, 2), (5, 9)], version=5)
-    intake = FragmentStream(collector, max_staleness=2)
-    assert [fragment.version for fragment in intake.next(Stopwatch())] == [5, 3, 4]
-    assert intake.take_staleness() == Staleness(steps=25, total=5 * (0 + 2 * 2 + 2 * 1), highest=2, dropped=0)
-    assert intake.take_staleness() == Staleness()
+    stream = FragmentStream(collector, max_staleness=2)
+    assert [fragment.version for fragment in stream.next(Stopwatch())] == [5, 3, 4]
+    assert stream.take_staleness() == Staleness(steps=25, total=5 * (0 + 2 * 2 + 2 * 1), highest=2, dropped=0)
+    assert stream.take_staleness() == Staleness()
 
 
 def test_what_is_older_than_the_bound_is_dropped_and_counted():
     collector = Scripted(plan_for(), [(2, 4), (4, 2), (3, 2), (4, 2)], version=5)
-    intake = FragmentStream(collector, max_staleness=1)
-    assert [fragment.version for fragment in intake.next(Stopwatch())] == [4, 4]
-    assert intake.take_staleness() == Staleness(steps=20, total=20, highest=1, dropped=2)
+    stream = FragmentStream(collector, max_staleness=1)
+    assert [fragment.version for fragment in stream.next(Stopwatch())] == [4, 4]
+    assert stream.take_staleness() == Staleness(steps=20, total=20, highest=1, dropped=2)
 
 
 def test_of_whole_episodes_as_many_as_planned():

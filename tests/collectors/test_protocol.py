@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Text
+from gymnasium.spaces import Box, Dict, Discrete, Graph, MultiDiscrete, Text
 
 from fastrl.collectors.protocol import Plan, partition_envs
 from fastrl.envs.spec import EnvSpec
@@ -55,7 +55,10 @@ def test_environments_of_other_spaces_give_rows_and_take_flat_actions() -> None:
         ({"unit": "episodes"}, "episodes should be at least 1, got 0"),
         ({"unit": "days"}, "unit should be 'steps' or 'episodes', got 'days'"),
         ({"seed": -1}, "seed should be from 0"),
-        ({"obs_space": Dict(a=Text(3))}, "observations should be a Box.*at 'a': .*TransformObservation"),
+        (
+            {"obs_space": Dict(a=Graph(Discrete(2), None))},
+            "observations should be a Box.*at 'a': .*TransformObservation",
+        ),
         (
             {"obs_space": [0, 1]},
             "observation_space should be one of gymnasium.spaces, got a builtins.list; .*old Gym",

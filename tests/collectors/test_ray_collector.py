@@ -43,7 +43,7 @@ def test_it_plays_what_one_process_plays_and_a_killed_worker_costs_its_task_only
         for update in range(3):
             assert collector.publish(chooser(update)) == update + 1
             if update == 2:
-                # One worker may have run all of the whole episodes before the other started.
+                # One worker may have run all of the whole episodes before the other was ready; such a one gets no task.
                 pids = {index: pid for index, pid in enumerate(collector.pids) if pid is not None}
                 victim = max(pids)
                 os.kill(pids[victim], signal.SIGKILL)
@@ -91,9 +91,9 @@ def test_what_goes_wrong_costs_its_task_only(
 ) -> None:
     monkeypatch.setattr(ray_collector, "DUMP_GRACE_S", TIMEOUT)
     broken = plan("episodes", Broken, share=0.1, what=what, once=str(tmp_path), episodes=20)
-    # Where nothing hangs, nobody is to be taken for it on a machine that is slow.
-    patience = 1.0 if what == "hang" else TIMEOUT
-    with RayCollector(broken, n_workers=2, task_timeout=patience, max_failures=4) as collector:
+    # Only a test of hanging has a short timeout: on a slow machine it would be mistaken for a hang.
+    timeout = 1.0 if what == "hang" else TIMEOUT
+    with RayCollector(broken, n_workers=2, task_timeout=timeout, max_failures=4) as collector:
         ended = [episode for update in updates(collector, 1) for episode in update]
         report = collector.report()
     assert ended == list(range(20))

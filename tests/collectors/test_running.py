@@ -1,18 +1,22 @@
 """Running episodes replayed from their actions: with any collector, a resumed run equals one that never stopped."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import pytest
-from collect_cases import Remembering, plan, rows, updates
+from collect_cases import Lives, Remembering, chooser, plan, rows, updates
 
 from fastrl.collectors import running
 from fastrl.collectors.executor import ExecutorCollector
 from fastrl.collectors.protocol import Plan
 from fastrl.collectors.running import RunningEpisode, RunningEpisodes
+from fastrl.collectors.saved_state import packed, unpacked
 from fastrl.collectors.sequential import SequentialCollector
 from fastrl.collectors.synchronous import native_collector, sync_collector
+from fastrl.envs.contract import CONTINUES
+from fastrl.envs.pixels import make_stacked_pixels
 from fastrl.envs.spec import as_spec
 from fastrl.networks.compiled_actor import RandomActor
 
@@ -74,6 +78,78 @@ def test_collectors_of_python_environments_resume_bit_exactly(forces: bool, memo
             expect_same(updates(second, 2), later)
             assert second.state_dict() == end, name
             assert second.report().diverged == 0
+
+
+@pytest.mark.parametrize("memory", [False, True], ids=["plain", "memory"])
+def test_games_whose_lives_are_episodes_resume_bit_exactly(memory: bool) -> None:
+    same = replace(plan(env=Lives, memory=memory, num_steps=11), episode_info=(CONTINUES,))
+    with SequentialCollector(same) as straight:
+        expected, states = [], []
+        for update in range(5):
+            straight.publish(chooser(update))
+            expected.append(rows(straight.collect()))
+            states.append(straight.state_dict())
+    lives = [[each.lives for each in state["running"].values()] for state in states]
+    assert {0, 1, 2} <= {count for counts in lives for count in counts}
+    lengths = [len(each.actions) for state in states for each in state["running"].values()]
+    assert max(lengths) > same.num_steps
+    for name, make in PYTHON.items():
+        for stop in (0, 2):
+            with make(same) as second:
+                second.load_state_dict(unpacked(packed(states[stop])))
+                assert second.state_dict() == states[stop], name
+                for update in range(stop + 1, 5):
+                    second.publish(chooser(update))
+                    expect_same([rows(second.collect())], [expected[update]])
+                    assert second.state_dict() == states[update], name
+                assert second.report().diverged == 0
+
+
+def test_games_that_end_elsewhere_are_restarted() -> None:
+    same = replace(plan(env=Lives, num_steps=11), episode_info=(CONTINUES,))
+    with SequentialCollector(same) as first:
+        updates(first, 3)
+        state = first.state_dict()
+    counted = {index: each for index, each in state["running"].items() if each.lives}
+    assert counted
+    # A life fewer than the actions take.
+    wrong = {index: each._replace(lives=each.lives - 1) for index, each in counted.items()}
+    for make in (PYTHON["sequential"], PYTHON["sync"]):
+        with make(same) as collector:
+            collector.load_state_dict(state | {"running": state["running"] | wrong})
+            collector.publish(chooser(0))
+            [fragment] = collector.collect()
+            assert collector.report().diverged == len(wrong)
+            for index in wrong:
+                mine = [number for env_index, number in fragment.episodes.tolist() if env_index == index]
+                assert mine == list(range(state["numbers"][index], state["numbers"][index] + len(mine)))
+    with pytest.raises(ValueError, match="episode 0 of the state continues 1 episodes"):
+        RunningEpisodes(same, range(5)).load([0] * 5, {2: RunningEpisode(lives=1)})
+
+
+def test_lives_of_an_atari_game_resume_bit_exactly() -> None:
+    pytest.importorskip("ale_py")
+    spec = as_spec(make_stacked_pixels, env_id="ALE/Breakout-v5", size=8, life_loss_ends=True)
+    env = spec.make()
+    same = Plan(
+        spec,
+        partial(RandomActor, env.action_space),
+        env.observation_space,
+        env.action_space,
+        num_envs=2,
+        num_steps=70,
+        seed=1,
+        episode_info=(CONTINUES,),
+    )
+    with SequentialCollector(same) as straight:
+        straight.collect()
+        state = straight.state_dict()
+        expected = rows(straight.collect())
+    assert max(each.lives for each in state["running"].values()) > 0
+    with SequentialCollector(same) as second:
+        second.load_state_dict(state)
+        expect_same([rows(second.collect())], [expected])
+        assert second.report().diverged == 0
 
 
 @pytest.mark.parametrize("memory", [False, True], ids=["plain", "memory"])

@@ -265,7 +265,7 @@ def test_episodes_of_a_worker_that_dies_are_truncated_and_restarted(tmp_path: Pa
             np.testing.assert_array_equal(expected.rewards[:, row], got.rewards[:, row])
     cut = int(np.flatnonzero((got.truncations & ~expected.truncations)[:, rows[0]])[0]) if rows else 0
     for row in rows:
-        # What came before the death is as it was, and ends where it was.
+        # Steps before the death are unchanged, and the episode is cut off there.
         np.testing.assert_array_equal(expected.rewards[: cut + 1, row], got.rewards[: cut + 1, row])
         assert got.terminations[cut, row] or got.truncations[cut, row]
         if not expected.terminations[cut, row] and not expected.truncations[cut, row]:

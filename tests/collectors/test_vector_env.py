@@ -216,7 +216,7 @@ def test_the_first_reset_alone_has_a_seed(mode: str) -> None:
     seeds = [list(each.seeds) for each in env.envs]
     assert [own[0] for own in seeds] == list(range(seeds[0][0], seeds[0][0] + ROWS))
     assert all(own[1:] == [None] * (len(own) - 1) for own in seeds)
-    # It is the caller's, and still open. A collector that resumes starts all episodes anew, by another seed.
+    # It is the caller's, and still open. A collector that resumes restarts all episodes, by another seed.
     later, after = collect(what, 1, state)
     assert env.envs[0].seeds[len(seeds[0])] not in (None, seeds[0][0])
     assert all(after["numbers"][row] > state["numbers"][row] for row in range(ROWS))
@@ -333,7 +333,7 @@ class Odd(VectorEnv[Any, Any, Any]):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ("mode", "the metadata of a vector environment should tell its autoreset_mode"),
+        ("mode", "the metadata of a vector environment should state its autoreset_mode"),
         (
             "space",
             r"the action space of test_vector_env:Odd is Discrete\(3\), but the learner expects MultiDiscrete",

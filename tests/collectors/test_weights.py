@@ -15,7 +15,7 @@ import time
 
 import numpy as np
 import pytest
-from queue_records import segments
+from shared_memory import segments
 from waiting import TIMEOUT
 
 from fastrl.collectors.weights import Weights

@@ -40,20 +40,20 @@ def test_platoon(dt: float, ballistic: bool, tmp_path: Path) -> None:
     rng = np.random.default_rng(int(10 * dt) + ballistic)
     gaps = rng.uniform(8, 40, 19)
     x = np.concatenate([[5.0], 5.0 + np.cumsum(gaps + 7)])
-    told = np.repeat([None, 0.0, 4.0, 12.0, None, 7.5, None], int(20 / dt))
+    commands = np.repeat([None, 0.0, 4.0, 12.0, None, 7.5, None], int(20 / dt))
     reference = sumo_reference.record(
         tmp_path,
         positions=x.tolist(),
         speeds=rng.uniform(5, 20, 20).tolist(),
-        steps=len(told),
+        steps=len(commands),
         dt=dt,
         ballistic=ballistic,
-        commands=told.tolist(),
+        commands=commands.tolist(),
     )
     ours = IdmPlatoon(
         reference["positions"][0].tolist(), reference["speeds"][0].tolist(), dt=dt, ballistic=ballistic
     )
-    for k, command in enumerate(told):
+    for k, command in enumerate(commands):
         ours.step(commands=[*[None] * 19, command])
         for mine, name in ((ours.positions, "positions"), (ours.speeds, "speeds")):
             error = worst(mine, reference[name][k + 1])

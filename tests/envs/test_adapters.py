@@ -63,8 +63,8 @@ def assert_same(ours: Any, theirs: Any) -> None:
         (coins, Coin),
         (cage2, lambda: Cage2Env(episode_length=7)),
         (
-            lambda n: cage2(n, info_state=True, scan_memory=True),
-            lambda: Cage2Env(episode_length=7, info_state=True, scan_memory=True),
+            lambda n: cage2(n, info_state=True, memory="full"),
+            lambda: Cage2Env(episode_length=7, info_state=True, memory="full"),
         ),
     ],
     ids=["coins", "cage2", "cage2 with info"],
@@ -95,14 +95,14 @@ def test_truncation_and_termination_are_distinguished() -> None:
     env = SB3VecEnv(coins(64))
     env.seed(1)
     env.reset()
-    told = set()
+    flags = set()
     for _ in range(20):
         counts = [info["count"] for info in env.step(np.zeros(64, np.int64))[3]]
         _, _, dones, infos = env.step(np.zeros(64, np.int64))
-        told |= {(bool(done), info["TimeLimit.truncated"]) for done, info in zip(dones, infos, strict=True)}
+        flags |= {(bool(done), info["TimeLimit.truncated"]) for done, info in zip(dones, infos, strict=True)}
         assert all(("terminal_observation" in info) == done for info, done in zip(infos, dones, strict=True))
         assert max(counts) <= 5
-    assert told == {(False, False), (True, False), (True, True)}
+    assert flags == {(False, False), (True, False), (True, True)}
 
 
 def test_the_callers_changes_to_arrays_do_not_reach_the_environment() -> None:
@@ -154,7 +154,7 @@ def test_sb3s_replay_buffer_gets_the_true_last_observation() -> None:
 
 
 def test_attributes_and_methods_reach_the_environment() -> None:
-    env = SB3VecEnv(cage2(3, scan_memory=True))
+    env = SB3VecEnv(cage2(3, memory="full"))
     assert env.get_attr("episode_length") == [7, 7, 7]
     assert env.get_attr("episode_length", 1) == [7]
     assert env.has_attr("action_masks")

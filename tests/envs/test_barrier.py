@@ -75,6 +75,6 @@ def test_misuse_is_refused() -> None:
     assert Path(SHARED_MEMORY + barrier.name).exists()
     barrier.close()
     assert not Path(SHARED_MEMORY + barrier.name).exists()
-    # Who has them open goes on.
+    # Members that have the segment open keep it.
     barrier.data()[:] = 7
     assert member.data().tolist() == [7] * 8

@@ -13,7 +13,7 @@ from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode
 
 import fastrl
-from fastrl.envs.cage2.env import ACTIONS, EFFECTIVE_ACTIONS, HOSTS, Cage2Env, Cage2VectorEnv, ScanMemory
+from fastrl.envs.cage2.env import ACTIONS, EFFECTIVE_ACTIONS, HOSTS, Cage2Env, Cage2VectorEnv
 
 MODES = ["next_step", "same_step", "disabled"]
 
@@ -34,7 +34,7 @@ def test_registered_for_make_and_make_vec() -> None:
 
 
 def test_gymnasium_accepts_the_single_env() -> None:
-    check_env(Cage2Env(info_state=True, scan_memory=True), skip_render_check=True)
+    check_env(Cage2Env(info_state=True, memory="full"), skip_render_check=True)
 
 
 def test_spaces_are_those_of_the_challenge() -> None:
@@ -114,8 +114,8 @@ def test_info_state_does_not_change_the_episodes() -> None:
         )
         env.reset(seed=2)
         runs.append([env.step(row)[:4] for row in random_actions(3, 40)])
-    for plain, told in zip(*runs, strict=True):
-        for a, b in zip(plain, told, strict=True):
+    for plain, with_state in zip(*runs, strict=True):
+        for a, b in zip(plain, with_state, strict=True):
             np.testing.assert_array_equal(a, b)
 
 
@@ -138,20 +138,6 @@ def test_step_into_fills_a_rollout() -> None:
             np.testing.assert_array_equal(final, info["final_obs"])
         elif t < 99:
             assert np.isnan(final).all(), "left alone until an episode ends"
-
-
-def test_scan_memory_agrees_with_the_wrapper() -> None:
-    with_memory, plain = (Cage2VectorEnv(6, red_agent="mix", scan_memory=s) for s in (True, False))
-    memory = ScanMemory(6)
-    obs, _ = with_memory.reset(seed=4)
-    np.testing.assert_array_equal(obs, memory.observe(plain.reset(seed=4)[0]))
-    for row in random_actions(6, 100):
-        obs = with_memory.step(row)[0]
-        assert obs in with_memory.observation_space
-        np.testing.assert_array_equal(obs, memory.observe(plain.step(row)[0]))
-    assert (obs[:, 52:] == 2).sum(axis=1).max() == 1 and (obs[:, 52:] == 1).any()
-    memory.reset()
-    np.testing.assert_array_equal(memory.observe(np.zeros((6, 52), np.float32))[:, 52:], 0)
 
 
 def test_effective_actions_leave_out_impossible_decoys() -> None:
@@ -259,6 +245,9 @@ BAD_OPTIONS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"actions": [0, 145]}, ValueError, "actions"),
     ({"actions": [3, 3]}, ValueError, "actions"),
     ({"actions": "all"}, ValueError, "actions"),
+    ({"memory": "all"}, ValueError, "memory: expected 'none', 'scan', 'decoys' or 'full', got 'all'"),
+    ({"memory": True}, ValueError, "memory: expected"),
+    ({"observe": "all"}, ValueError, "observe: expected 'blue' or 'truth', got 'all'"),
     ({"num_threads": -1}, ValueError, "num_threads"),
     ({"num_threads": 10**6}, ValueError, "num_threads"),
     ({"autoreset_mode": "later"}, ValueError, "autoreset_mode: expected 'next_step'"),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import gymnasium
 import numpy as np
 import pytest
 from cage2_baseline import run_baseline
 
-from fastrl.envs.cage2.baselines import BASELINES, make_baseline
-from fastrl.envs.cage2.env import ACTIONS, HOSTS
+from fastrl.envs.cage2.baselines import BASELINES, ReactPolicy, make_baseline
+from fastrl.envs.cage2.env import ACTIONS, HOSTS, Cage2VectorEnv
 
 
 def alert(*hosts: str) -> np.ndarray:
@@ -71,3 +72,32 @@ def test_unknown_baseline_is_named() -> None:
     ):
         make_baseline("react", 1)
     assert all(make_baseline(name, 3).act(np.zeros((3, 13), np.bool_)).shape == (3,) for name in BASELINES)
+
+
+def test_memory_that_is_kept_elsewhere_gives_the_same_actions() -> None:
+    random = np.random.default_rng(0)
+    whole, parts, states = (
+        make_baseline("react-restore", 3),
+        ReactPolicy(3, "Restore"),
+        np.zeros((3, 14), np.float32),
+    )
+    for _ in range(50):
+        alerts = random.random((3, 13)) < 0.1
+        expected = whole.act(alerts)
+        parts.reset()
+        parts.load_memory(states)
+        assert (parts.act(alerts) == expected).all()
+        parts.store_memory(states)
+
+
+def test_one_game_has_the_alerts_of_many() -> None:
+    one, many = gymnasium.make("fastrl/Cage2-v0").unwrapped, Cage2VectorEnv(1, autoreset_mode="disabled")
+    one.reset(seed=1)
+    many.reset(seed=1)
+    seen = 0
+    for _ in range(60):
+        one.step(1)
+        many.step(np.array([1]))
+        assert (one.alerts() == many.alerts()[0]).all()
+        seen += int(one.alerts().sum())
+    assert seen

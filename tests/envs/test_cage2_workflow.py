@@ -220,7 +220,8 @@ def test_state_has_workflows_and_episode_statistics() -> None:
     "options",
     [
         {"compliance_weight": 5.0},
-        {"red_agent": "mix", "scan_memory": True, "actions": "effective", "workflow": WORKFLOWS[77]},
+        {"red_agent": "mix", "memory": "full", "actions": "effective", "workflow": WORKFLOWS[77]},
+        {"red_agent": "mix", "observe": "truth"},
     ],
     ids=str,
 )
@@ -239,8 +240,8 @@ def test_registered_for_make_vec() -> None:
     np.testing.assert_array_equal(obs[:, 52:], encode([WORKFLOWS[9]] * 3))
 
 
-def test_masks_and_scans_agree_with_the_game() -> None:
-    options: dict[str, Any] = {"red_agent": "meander", "scan_memory": True, "actions": "effective"}
+def test_masks_and_memory_agree_with_the_game() -> None:
+    options: dict[str, Any] = {"red_agent": "meander", "memory": "full", "actions": "effective"}
     game, env = Cage2VectorEnv(4, **options), Cage2WorkflowVectorEnv(4, **options)
     game.reset(seed=0)
     env.reset(seed=0)
@@ -248,7 +249,7 @@ def test_masks_and_scans_agree_with_the_game() -> None:
     for _ in range(50):
         np.testing.assert_array_equal(game.action_masks(), env.action_masks())
         actions = rng.integers(len(game.actions), size=4)
-        np.testing.assert_array_equal(env.step(actions)[0][:, :62], game.step(actions)[0])
+        np.testing.assert_array_equal(env.step(actions)[0][:, :240], game.step(actions)[0])
     np.testing.assert_array_equal(game.red_agents(), env.red_agents())
 
 

@@ -88,8 +88,8 @@ def test_arrays_keep_their_invariants(env_id: str, mode: str, action_type: str) 
         going = ~resting & ~ended
         np.testing.assert_array_equal(alive[going], (before & ~over)[going])
         assert not obs[going][~before[going]].any(), "who was not there sees nothing"
-        begun = resting | (ended if mode == "same_step" else False)
-        np.testing.assert_array_equal(alive[begun], np.broadcast_to(np.arange(7) < 5, (begun.sum(), 7)))
+        started = resting | (ended if mode == "same_step" else False)
+        np.testing.assert_array_equal(alive[started], np.broadcast_to(np.arange(7) < 5, (started.sum(), 7)))
         assert bool(info) == ended.any()
         if info:
             np.testing.assert_array_equal(info["_episode"], ended)

@@ -12,6 +12,7 @@ from gymnasium.utils.env_checker import check_env
 
 import fastrl  # noqa: F401 - registers it
 from fastrl.envs.adapters.cyborg import CyborgEnv
+from fastrl.envs.cage2.memory import BlueMemory
 
 INSTALLED = importlib.util.find_spec("CybORG") is not None
 
@@ -98,8 +99,23 @@ def test_episodes_are_determined_by_their_seed(red):
 
 
 @pytest.mark.usefixtures("cyborg")
-def test_passes_gymnasiums_checker():
-    check_env(gymnasium.make("fastrl/CybORG-v0", episode_length=30).unwrapped, skip_render_check=True)
+@pytest.mark.parametrize("memory", ["none", "full"])
+def test_passes_gymnasiums_checker(memory):
+    env = gymnasium.make("fastrl/CybORG-v0", episode_length=30, memory=memory)
+    check_env(env.unwrapped, skip_render_check=True)
+
+
+@pytest.mark.usefixtures("cyborg")
+def test_memory_follows_the_episode():
+    env, plain, blue = CyborgEnv(episode_length=5, memory="full"), CyborgEnv(episode_length=5), BlueMemory()
+    for seed in (1, 2):
+        blue.reset()
+        expected = blue.observe(plain.reset(seed=seed)[0][None])
+        np.testing.assert_array_equal(env.reset(seed=seed)[0], expected[0])
+        for action in (29, 132, 0, 133, 5):
+            expected = blue.observe(plain.step(action)[0][None], [action])
+            np.testing.assert_array_equal(env.step(action)[0], expected[0])
+            np.testing.assert_array_equal(env.action_masks(), blue.action_masks()[0])
 
 
 @pytest.mark.usefixtures("cyborg")

@@ -91,12 +91,12 @@ def test_spaces_and_info_are_those_of_highway_env() -> None:
     mine = gymnasium.make("fastrl/highway-fast-v0", config=SMALL)
     assert (theirs.observation_space, theirs.action_space) == (mine.observation_space, mine.action_space)
     assert theirs.unwrapped.config == mine.unwrapped.config
-    (_, before), (_, told) = theirs.reset(seed=3), mine.reset(seed=3)
-    assert before.keys() == told.keys() and before["rewards"].keys() == told["rewards"].keys()
+    (_, before), (_, own) = theirs.reset(seed=3), mine.reset(seed=3)
+    assert before.keys() == own.keys() and before["rewards"].keys() == own["rewards"].keys()
     *_, after = theirs.step(3)
-    *_, told = mine.step(3)
-    assert after.pop("rewards") == pytest.approx(told.pop("rewards"), abs=1e-9)
-    assert after == pytest.approx(told, abs=1e-9)
+    *_, own = mine.step(3)
+    assert after.pop("rewards") == pytest.approx(own.pop("rewards"), abs=1e-9)
+    assert after == pytest.approx(own, abs=1e-9)
     assert theirs.unwrapped.metadata["render_fps"] == mine.unwrapped.metadata["render_fps"]
 
 

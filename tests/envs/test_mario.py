@@ -19,7 +19,7 @@ import fastrl
 ROOT = Path(__file__).resolve().parents[2]
 OLD = sys.version_info < (3, 13)
 
-# What pip says where it cannot get at packages, which is no fault of ours.
+# Messages of pip where it cannot reach packages, which is no fault of fastrl's.
 UNREACHABLE = r"No matching distribution|Failed to establish|Temporary failure|timed out|No such host|403|407"
 
 
@@ -46,10 +46,10 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with (ROOT / "pyproject.toml").open("rb") as file:
         extra = tomllib.load(file)["project"]["optional-dependencies"]["mario"]
     pip = [sys.executable, "-m", "pip", "--python", interpreter, "install", "--quiet"]
-    code, told = run(*pip, *extra, cwd=where)
-    if code and re.search(UNREACHABLE, told):
-        pytest.skip(f"pip could not get the packages of the extra mario: {told.strip().splitlines()[-1]}")
-    assert code == 0, told
+    code, output = run(*pip, *extra, cwd=where)
+    if code and re.search(UNREACHABLE, output):
+        pytest.skip(f"pip could not get the packages of the extra mario: {output.strip().splitlines()[-1]}")
+    assert code == 0, output
     (site,) = where.glob("lib/python*/site-packages")
     # A folder with this fastrl only: packages beside it, such as numpy 2, must not precede the environment's own.
     (site / "fastrl").symlink_to(Path(fastrl.__file__).parent)
@@ -60,14 +60,14 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def play(python: Path, code: str) -> Any:
     """Runs a script in that environment and parses its last line as JSON."""
-    exit_code, told = run(python, "-c", textwrap.dedent(code), cwd=python.parent)
-    assert exit_code == 0, told
-    return json.loads(told.splitlines()[-1])
+    exit_code, output = run(python, "-c", textwrap.dedent(code), cwd=python.parent)
+    assert exit_code == 0, output
+    return json.loads(output.splitlines()[-1])
 
 
 @pytest.mark.slow
 def test_the_real_game_is_collected_from(python: Path) -> None:
-    told = play(
+    output = play(
         python,
         """
         import hashlib, json
@@ -75,7 +75,7 @@ def test_the_real_game_is_collected_from(python: Path) -> None:
         from fastrl.envs.pixels import make_pixels
 
         def episode(seed):
-            env = make_pixels("SuperMarioBros-1-1-v0", actions="right", clip_reward=False)
+            env = make_pixels("SuperMarioBros-1-1-v0", env_options={"actions": "right"}, clip_reward=False)
             frames, rewards = [env.reset(seed=seed)[0]], []
             for t in range(400):
                 frame, reward, terminated, truncated, info = env.step(3 if t % 5 else 4)
@@ -98,19 +98,19 @@ def test_the_real_game_is_collected_from(python: Path) -> None:
         }))
         """,
     )
-    assert told["numpy"].startswith("1.") == OLD
-    assert told["shape"] == [84, 84]
-    assert told["different"] > 0.5
-    assert told["same"]
-    assert told["terminated"]
+    assert output["numpy"].startswith("1.") == OLD
+    assert output["shape"] == [84, 84]
+    assert output["different"] > 0.5
+    assert output["same"]
+    assert output["terminated"]
     # Holding right, Mario gets some way before the first obstacle; noops count too.
-    assert told["total"] > 100
-    assert abs(told["episode"] - told["total"]) <= 30
+    assert output["total"] > 100
+    assert abs(output["episode"] - output["total"]) <= 30
 
 
 @pytest.mark.slow
 def test_its_interface_is_gymnasiums(python: Path) -> None:
-    told = play(
+    output = play(
         python,
         """
         import json
@@ -142,12 +142,12 @@ def test_its_interface_is_gymnasiums(python: Path) -> None:
         }))
         """,
     )
-    assert told["gymnasium"] and told["inside"] == [True, True]
+    assert output["gymnasium"] and output["inside"] == [True, True]
     # Walking into the first enemy, three times.
-    assert told["lives"] == [2, 1, 0, 0]
-    assert told["sizes"] == [5, 7, 12]
-    assert told["truncated"] is False
-    unknown, actions = told["errors"]
+    assert output["lives"] == [2, 1, 0, 0]
+    assert output["sizes"] == [5, 7, 12]
+    assert output["truncated"] is False
+    unknown, actions = output["errors"]
     assert re.fullmatch(
         r"there is no environment SuperMarioBros-v9; did you mean SuperMarioBros-v\d\?", unknown
     )
@@ -160,14 +160,14 @@ def test_the_pipeline_collects_from_it(python: Path, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     settings = ["--n-workers=2", "--num-envs=2", "--replay.capacity=2000", "--replay.learning-starts=200"]
     small = ["--dqn.hidden=16", "--dqn.batch-size=8", "--run.eval-episodes=0", "--device=cpu"]
-    code, told = run(
+    code, output = run(
         *(python, "-m", "fastrl", "train", "SuperMarioBros-v0", "--total-timesteps=500"),
         *settings,
         *small,
         f"--run-dir={run_dir}",
         cwd=tmp_path,
     )
-    assert code == 0, told
+    assert code == 0, output
     summary = json.loads((run_dir / "summary.json").read_text())
     assert summary["status"] == "complete" and summary["env"] == "SuperMarioBros-v0"
     assert summary["steps"] >= 500 and summary["iterations"] > 0

@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
-from parallel_toys import Differing, ImageSeeing, Leavers, Mixed, Vanishing, not_parallel
+from parallel_toys import Differing, Leavers, Mixed, OtherImages, Vanishing, not_parallel
 from pettingzoo.test import parallel_api_test
 
 from fastrl.envs.adapters.parallel import ParallelVectorEnv
@@ -172,13 +172,13 @@ def trajectory_of(env: ParallelVectorEnv) -> None:
 
 def test_agents_of_other_spaces_have_padded_rows_and_a_group_of_their_own() -> None:
     env = make(1, kind=Differing)
-    assert env.groups == ("group0", "group1", "group0")
+    assert env.form.groups == ("group0", "group1", "group0")
     assert env.single_observation_space.shape == (5,) and env.single_action_space == Discrete(3)
     obs, _ = env.reset(seed=0)
     assert not obs[0, A, 2:].any() and obs[0, B, 2:].all()
     # Of a surplus choice the remainder.
     env.step(np.full((1, 3), 2))
-    assert make(1).groups == ("group0",) * 3
+    assert make(1).form.groups == ("group0",) * 3
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ def test_agents_of_other_spaces_have_padded_rows_and_a_group_of_their_own() -> N
     [
         (not_parallel, "should make a PettingZoo ParallelEnv, got a object"),
         (Mixed, "those of a are Discrete"),
-        (ImageSeeing, "a observes images"),
+        (OtherImages, "should all have one observation space; that of a"),
     ],
 )
 def test_what_does_not_fit_is_refused(kind: Any, message: str) -> None:

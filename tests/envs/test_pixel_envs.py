@@ -138,7 +138,11 @@ def test_a_lost_life_ends_the_episode_and_the_game_continues() -> None:
             assert (frame == game.time).all()
     # There is one frame of action 0 between two lives.
     assert [time for time, _ in ends] == [8, 17, 20]
-    assert [info for _, info in ends] == [{}, {}, {"episode": {"r": 18.0, "l": 5}}]
+    assert [info for _, info in ends] == [
+        {"continues": 1.0},
+        {"continues": 1.0},
+        {"episode": {"r": 18.0, "l": 5}},
+    ]
     env.reset(options={"new_game": True})
     assert game.resets == 2
     env.reset(seed=4)

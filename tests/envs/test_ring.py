@@ -117,11 +117,11 @@ class TestFormulas:
             actions = rng.uniform(-1, 1, (5, 2, 1)).astype(np.float32)
             obs, rewards, *_ = env.step(actions)
             x, v, _, lengths = env.vehicles()
-            for k, (seat, leader) in enumerate([(10, 11), (21, 0)]):
+            for k, (driver, leader) in enumerate([(10, 11), (21, 0)]):
                 expected = [
-                    v[:, seat] / 15,
-                    (v[:, leader] - v[:, seat]) / 15,
-                    (x[:, leader] - x[:, seat]) % lengths / 270,
+                    v[:, driver] / 15,
+                    (v[:, leader] - v[:, driver]) / 15,
+                    (x[:, leader] - x[:, driver]) % lengths / 270,
                 ]
                 np.testing.assert_allclose(obs[:, k], np.stack(expected, 1), atol=1e-6)
             effort = np.abs(actions).mean(axis=(1, 2))

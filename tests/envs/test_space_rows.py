@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Iterator
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Dict, Discrete, Graph, MultiBinary, MultiDiscrete, Space, Text, Tuple
+from gymnasium.spaces import (
+    Box,
+    Dict,
+    Discrete,
+    Graph,
+    MultiBinary,
+    MultiDiscrete,
+    Sequence,
+    Space,
+    Text,
+    Tuple,
+)
 from gymnasium.spaces.utils import flatten
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array
 from hypothesis import given, settings
@@ -18,7 +30,7 @@ from hypothesis import strategies as st
 
 from fastrl.envs import contract
 from fastrl.envs.contract import ContractError
-from fastrl.envs.rows import ActionRows, ObsRows, RowEnv, RowError, in_rows, obs_rows_of
+from fastrl.envs.rows import TEXT_SIZE, ActionRows, ObsRows, RowEnv, RowError, in_rows, obs_rows_of
 from fastrl.envs.spec import EnvSpec, as_spec
 
 SHAPES = st.lists(st.integers(1, 3), min_size=0, max_size=3).map(tuple)
@@ -210,11 +222,44 @@ def test_observations_of_another_form_are_refused_in_one_line(
     assert str(caught.value) == message
 
 
+def test_texts_are_their_words() -> None:
+    rows = ObsRows(Dict(a=Text(100), b=Discrete(2)))
+    assert rows.size == TEXT_SIZE + 2
+    one, same, other = (
+        row_of(rows, {"a": text, "b": 1}) for text in ("Open the red door!", "open door, the red", "the key")
+    )
+    assert (one == same).all() and one[:TEXT_SIZE].sum() == 4 and (one != other).any()
+    batch = np.empty((2, rows.size), np.float32)
+    rows.write_batch({"a": ("the key", "Open the red door!"), "b": np.ones(2, np.int64)}, batch)
+    assert (batch == [other, one]).all()
+    again = ObsRows.from_state(json.loads(json.dumps(rows.state())))
+    assert (row_of(again, {"a": "the key", "b": 1}) == other).all()
+    with pytest.raises(RowError, match=r"^at 'a': expected a text, got "):
+        row_of(rows, {"a": 3, "b": 1})
+    # The letters of one text are no texts.
+    for wrong in ("ab", None, ["ab"], ["ab", 3]):
+        with pytest.raises(RowError, match=r"^at 'a': expected texts, got "):
+            rows.write_batch({"a": wrong, "b": np.ones(2, np.int64)}, batch)
+
+
+def test_minigrid_is_found_by_its_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("minigrid")
+    env = EnvSpec("MiniGrid-Empty-5x5-v0", rows=True).make()
+    obs, _ = env.reset(seed=0)
+    assert obs.shape == (7 * 7 * 3 + 4 * (4 + TEXT_SIZE),) and obs.dtype == np.uint8
+    env.close()
+    monkeypatch.setitem(sys.modules, "minigrid", None)
+    monkeypatch.setattr(gymnasium, "registry", {})
+    message = "env: MiniGrid-Empty-5x5-v0 needs minigrid, which is not installed: pip install minigrid"
+    with pytest.raises(ValueError, match=message):
+        EnvSpec("MiniGrid-Empty-5x5-v0").make()
+
+
 def test_spaces_without_rows_are_refused_in_one_line() -> None:
-    text: Any = Text(4)
-    for space in (text, Dict(a=Tuple([text])), Graph(Discrete(2), None)):
+    graph: Any = Graph(Discrete(2), None)
+    for space in (graph, Dict(a=Tuple([graph])), Sequence(Discrete(2))):
         with pytest.raises(
-            ValueError, match=r"observations should be a Box, Discrete, .* are (Text|Graph)\("
+            ValueError, match=r"observations should be a Box, Discrete, .* are (Sequence|Graph)\("
         ) as caught:
             ObsRows(space)
         assert "\n" not in str(caught.value)

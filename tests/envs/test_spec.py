@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import functools
 import pickle
+from pathlib import Path
 
 import gymnasium
 import pytest
@@ -36,10 +37,10 @@ def test_specs_pickle(env: object) -> None:
 
 
 def test_options_reach_the_environment() -> None:
-    assert as_spec("fastrl/Cage2-v0", scan_memory=True).make().observation_space.shape == (62,)
+    assert as_spec("fastrl/Cage2-v0", memory="scan").make().observation_space.shape == (62,)
     assert as_spec(make_cart, length=3.0).make().unwrapped.length == 3.0
-    spec = as_spec(as_spec("fastrl/Cage2-v0", scan_memory=True), episode_length=7)
-    assert spec.options == {"scan_memory": True, "episode_length": 7}
+    spec = as_spec(as_spec("fastrl/Cage2-v0", memory="scan"), episode_length=7)
+    assert spec.options == {"memory": "scan", "episode_length": 7}
 
 
 def test_factories_that_do_not_pickle_are_refused_with_advice() -> None:
@@ -65,3 +66,18 @@ def test_factories_that_do_not_pickle_are_refused_with_advice() -> None:
 def test_unknown_names_are_refused(name: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         as_spec(name).make()
+
+
+def test_mujoco_is_silent_about_gymnasiums_own_models(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mujoco = pytest.importorskip("mujoco")
+    monkeypatch.chdir(tmp_path)
+    before = mujoco.get_mju_user_warning()
+    try:
+        EnvSpec("HalfCheetah-v5").make().close()
+        assert capfd.readouterr().err == "" and list(tmp_path.iterdir()) == []
+        with pytest.warns(UserWarning, match="MuJoCo: unstable"):
+            mujoco.get_mju_user_warning()("unstable")
+    finally:
+        mujoco.set_mju_user_warning(before)

@@ -258,7 +258,7 @@ def test_the_window_shows_each_step() -> None:
 
 
 def test_without_pygame_the_extra_is_named() -> None:
-    told = run(
+    printed = run(
         """
         import sys
         sys.modules["pygame"] = None
@@ -269,4 +269,4 @@ def test_without_pygame_the_extra_is_named() -> None:
             print(error)
         """
     )
-    assert 'pip install "fastrl[render]"' in told
+    assert 'pip install "fastrl[render]"' in printed

@@ -117,6 +117,7 @@ GOOD, BAD = 0.06, 0.15
         {"double": False, "dueling": False},
         {"target_every": 1, "target_tau": 0.05},
         {"prioritized": True},
+        {"quantiles": 8},
         {"batch_size": 16, "accumulate": 4, "learning_rate": 1e-2},
         {"huber": None, "precision": "bf16"},
     ],

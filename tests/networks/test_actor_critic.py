@@ -30,6 +30,13 @@ class TestActorCritic:
         torch.testing.assert_close(network.outputs(obs), logits)
         torch.testing.assert_close(network.value(obs), values)
 
+    def test_last_layers_stay_in_float32(self):
+        network, obs = ActorCritic(5, 7, (8,), generator=seeded()), torch.randn(3, 5)
+        with torch.autocast("cpu", torch.bfloat16):
+            outputs, values = network(obs)
+        assert outputs.dtype == values.dtype == torch.float32
+        assert not torch.equal(outputs, network(obs)[0])
+
     def test_starts_orthogonal_with_zero_biases(self):
         network = ActorCritic(5, 7, (8,), generator=seeded())
         first = network.actor[0].weight

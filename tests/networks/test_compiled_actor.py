@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from fastrl._native._rust import Mlp
 from fastrl.networks.action_space import Actions
 from fastrl.networks.actor_critic import ActorCritic
-from fastrl.networks.compiled_actor import MlpActor, RandomActor
+from fastrl.networks.compiled_actor import MlpActor, RandomActor, with_weights
 from fastrl.networks.distributions import gaussian_log_probs, sample_actions
 from fastrl.utils.seeding import GOLDEN, mix, uniforms
 
@@ -486,3 +486,19 @@ def test_importing_actors_loads_no_torch():
     code = "import sys, fastrl.networks.compiled_actor; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout.split() == ["False"]
+
+
+def test_an_actor_pickles_with_fixed_weights_alone() -> None:
+    options = architecture(obs_dim=3, outputs=4, hidden=(5,))
+    weights = np.random.default_rng(0).normal(size=MlpActor(options).weights_nbytes // 4).astype(np.float32)
+    made = with_weights(partial(MlpActor, options), weights)
+    again = pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(made))))
+    obs = np.random.default_rng(1).normal(size=(6, 3)).astype(np.float32)
+    found = []
+    for actor in (made, again):
+        actions, log_probs = np.zeros(6, np.int64), np.zeros(6, np.float32)
+        actor.act(obs, np.arange(6, dtype=np.uint64), np.zeros(6, np.int64), actions, log_probs)
+        found.append((actions.tolist(), log_probs.tolist()))
+    assert found[0] == found[1]
+    with pytest.raises(TypeError, match="without fixed weights does not pickle"):
+        pickle.dumps(MlpActor(options))

@@ -82,6 +82,17 @@ class TestDecoder:
         assert place.shape[0] == channels
         assert place.channels_last == last
 
+    def test_flat_images_are_numbers_that_can_be_whitened(self):
+        obs_rows, _, rows = rows_of(MIXED)
+        decoder = Decoder(obs_rows, True, flat=True)
+        decoder.update_statistics(rows)
+        numbers, images = decoder(rows)
+        assert images == [] and numbers.shape == (len(rows), decoder.num_numbers)
+        assert decoder.num_numbers == sum(part.size for part in obs_rows.parts)
+        assert numbers.mean(0).abs().max() < 1e-4
+        plain = Decoder(obs_rows)
+        torch.testing.assert_close(decoder.numbers(rows)[:, : plain.num_numbers], plain.numbers(rows))
+
 
 class TestEncoder:
     @pytest.mark.parametrize("kind", ["auto", "nature", "impala", "mlp"])
@@ -90,7 +101,7 @@ class TestEncoder:
     )
     def test_gives_features(self, kind, space):
         obs_rows, _, rows = rows_of(space)
-        decoder = Decoder(obs_rows)
+        decoder = Decoder(obs_rows, flat=kind == "mlp")
         encoder = Encoder(
             decoder, kind, (32,), "tanh", layer_norm=True, dropout=0.1, generator=seeded()
         ).eval()

@@ -46,6 +46,16 @@ def test_outputs_states_and_gradients_are_those_of_torch(kind, lengths):
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("kind", ["gru", "lstm"])
+def test_it_stays_in_float32(kind):
+    memory, batch_sizes = Memory(kind, 4, 5, torch.Generator().manual_seed(0)), torch.tensor([2, 1])
+    features, states = torch.randn(3, 4), torch.randn(2, memory.state_size)
+    expected = memory(features.bfloat16().float(), batch_sizes, states)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = memory(features.bfloat16(), batch_sizes, states)
+    assert all(torch.equal(*pair) for pair in zip(found, expected, strict=True))
+
+
 def test_initial_weights_are_orthogonal_and_follow_from_the_generator():
     torch.manual_seed(0)
     state = torch.get_rng_state()

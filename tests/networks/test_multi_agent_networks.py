@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 import torch
 
+from fastrl.envs.rows import ObsRows
 from fastrl.networks.action_space import Actions
 from fastrl.networks.distributions import gaussian_log_probs, sampling_noise
 from fastrl.networks.multi_agent import CentralCritic, Critic, MultiAgentPolicy, PolicyNetwork
+from fastrl.networks.perceptron import Trace
 from fastrl.rollout.multi_agent import MultiAgentRollout
 
 DISCRETE = Actions(gymnasium.spaces.Discrete(4))
@@ -23,6 +25,41 @@ def generator(seed=0):
 
 def actor(actions=DISCRETE, seed=0, **options):
     return PolicyNetwork(3, actions, **{"hidden": (8, 6), "generator": generator(seed), **options})
+
+
+IMAGE = ObsRows(gymnasium.spaces.Box(0, 255, (4, 3), np.uint8))
+
+
+class TestImages:
+    """Networks for images, whose numbers an MLP takes as they are."""
+
+    def test_an_mlp_has_no_other_layers_than_its_own(self):
+        options = {"hidden": (8,), "obs": IMAGE.state(), "encoder": "mlp", "generator": generator()}
+        network = PolicyNetwork(IMAGE.size, DISCRETE, **options)
+        assert [tuple(weights.shape) for weights in network.parameters()] == [(8, 12), (8,), (4, 8), (4,)]
+        rows = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (5, IMAGE.size), np.uint8))
+        plain = PolicyNetwork(IMAGE.size, DISCRETE, hidden=(8,), generator=generator())
+        agents = torch.zeros(5, dtype=torch.int64)
+        torch.testing.assert_close(network(rows, agents), plain(rows / 255, agents))
+
+    @pytest.mark.parametrize("encoder", ["mlp", "nature"])
+    def test_gradients_are_those_of_autograd(self, encoder):
+        image = ObsRows(gymnasium.spaces.Box(0, 255, (10, 8, 3), np.uint8))
+        options = {"hidden": (8,), "obs": image.state(), "encoder": encoder, "generator": generator()}
+        critic = CentralCritic(
+            image.size, 2, activation="tanh", init="orthogonal", normalize_obs=True, **options
+        )
+        rows = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (3, 2, image.size), np.uint8))
+        alive = torch.tensor([[True, True], [True, False], [False, True]])
+        critic(rows, alive).square().sum().backward()
+        expected = [weights.grad.clone() for weights in critic.parameters()]
+        critic.zero_grad(set_to_none=False)
+        trace = Trace()
+        with torch.no_grad():
+            values = critic(rows, alive, trace)
+        trace.backpropagate(2 * values)
+        for weights, gradient in zip(critic.parameters(), expected, strict=True):
+            torch.testing.assert_close(weights.grad, gradient)
 
 
 class TestActor:

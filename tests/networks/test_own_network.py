@@ -81,7 +81,7 @@ class TestRefuses:
             ("NOT_A_MODULE", "should be a subclass of torch.nn.Module, got 3"),
             (
                 "Column",
-                r"float32 \[3, 2\] and .*it returned \(float32 \[3, 2\], float32 \[3, 1\]\); values.squeeze",
+                r"\(float32 \[3, 2\], float32 \[3\]\) .*it returned \(float32 \[3, 2\], float32 \[3, 1\]\); squeeze",
             ),
             ("Alone", r"it returned float32 \[3, 2\]"),
             ("Infinite", "forward\\(\\) gave NaN or infinity as values"),

@@ -6,6 +6,7 @@ import torch
 from gymnasium.spaces import Box, Dict, Discrete
 
 from fastrl.envs.rows import ObsRows
+from fastrl.networks import policy_network
 from fastrl.networks.own_network import sample_rows
 from fastrl.networks.policy_network import EncodedPolicy, claimed_numbers
 from fastrl.networks.torch_actor import policy_from_state
@@ -33,12 +34,39 @@ class TestEncodedPolicy:
         torch.testing.assert_close(network.outputs(rows), outputs)
         torch.testing.assert_close(network.value(rows), values)
 
+    def test_last_layers_stay_in_float32(self, obs_rows, shared):
+        network, rows = network_of(obs_rows, shared_trunk=shared), sample_rows(obs_rows, 4)
+        with torch.autocast("cpu", torch.bfloat16):
+            outputs, values = network(rows)
+            assert outputs.dtype == values.dtype == torch.float32
+            assert torch.equal(network.outputs(rows), outputs)
+            assert torch.equal(network.value(rows), values)
+
     def test_shared_layers(self, obs_rows, shared):
         """The value's gradient reaches the policy's features only where they are shared."""
         network = network_of(obs_rows, shared_trunk=shared)
         network.value(sample_rows(obs_rows, 4)).sum().backward()
         reached = [parameter.grad is not None for parameter in network.actor_trunk.parameters()]
         assert all(reached) if shared else not any(reached)
+
+    @pytest.mark.parametrize("options", [{}, {"dropout": 0.5}, {"encoder": "mlp"}])
+    def test_passes_in_parts_have_the_same_gradients(self, obs_rows, shared, options, monkeypatch):
+        """As parts that are computed once, with the same dropout."""
+        network, once = (network_of(obs_rows, shared_trunk=shared, **options).train() for _ in range(2))
+        rows, weights = sample_rows(obs_rows, 11), torch.randn(11, 4, generator=seeded())
+        parts = rows.split(3) if network.decoder.images else [rows]
+        torch.manual_seed(0)
+        expected = [torch.cat(found) for found in zip(*map(once, parts), strict=True)]
+        monkeypatch.setitem(policy_network._PASS_ROWS, "cpu", 6)
+        torch.manual_seed(0)
+        found = network(rows)
+        for one, other in zip(found, expected, strict=True):
+            torch.testing.assert_close(one, other)
+        torch.rand(5)  # what is computed again draws as at first
+        for outputs, values in (found, expected):
+            (outputs * weights[:, :3]).sum().add((values * weights[:, 3]).sum()).backward()
+        for one, other in zip(network.parameters(), once.parameters(), strict=True):
+            torch.testing.assert_close(one.grad, other.grad)
 
     @pytest.mark.parametrize("continuous", [False, True])
     def test_state_makes_the_same_network(self, obs_rows, shared, continuous):

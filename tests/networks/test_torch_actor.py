@@ -1,3 +1,4 @@
+import functools
 import pickle
 
 import numpy as np
@@ -5,9 +6,14 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Discrete, MultiDiscrete
 
+from fastrl.collectors.protocol import Plan
+from fastrl.collectors.sequential import SequentialCollector
 from fastrl.envs.rows import ObsRows
+from fastrl.envs.spec import EnvSpec
 from fastrl.networks.action_space import Actions
-from fastrl.networks.compiled_actor import MlpActor
+from fastrl.networks.compiled_actor import MlpActor, moved
+from fastrl.networks.encoded_q import TorchGreedyActor
+from fastrl.networks.epsilon_greedy import EpsilonGreedyActor
 from fastrl.networks.parameters import write_flat
 from fastrl.networks.policy_network import EncodedPolicy
 from fastrl.networks.torch_actor import TorchActor, actor_spec, loaded_actor
@@ -150,3 +156,38 @@ def test_normal_numbers_have_the_right_moments():
     np.testing.assert_allclose(np.cov(drawn.T), np.eye(3), atol=0.02)
     numbers = uniforms_of_parts(streams, np.zeros(k, np.int64), 3)
     np.testing.assert_allclose(np.cov(numbers.T), np.eye(3) / 12, atol=0.002)
+
+
+def plan_of(policy, actions, **options):
+    return Plan(EnvSpec("Acrobot-v1"), actor_spec(policy, actions), OBS.space, actions.space, 2, 3, **options)
+
+
+def test_actors_of_the_learners_process_are_on_its_device():
+    """No memory is needed for the device "meta", which computes nothing."""
+    policy, actions = policy_of(Discrete(4), layer_norm=True)
+    local = plan_of(policy, actions, actor_device="meta").make_local_actor()
+    assert {each.device.type for each in local._network.parameters()} == {"meta"}
+    plan = plan_of(policy, actions)
+    for made in (plan.make_local_actor(), plan_of(policy, actions, actor_device="meta").make_actor()):
+        assert {each.device.type for each in made._network.parameters()} == {"cpu"}
+    with SequentialCollector(plan_of(policy, actions, actor_device="meta")) as collector:
+        assert {each.device.type for each in collector._runner.actor._network.parameters()} == {"meta"}
+    greedy = functools.partial(TorchGreedyActor, "encoded_q", {"obs": OBS.state(), "num_actions": 4})
+    exploring = moved(EpsilonGreedyActor(greedy, 4), "meta")
+    assert {each.device.type for each in exploring._greedy._network.parameters()} == {"meta"}
+    compiled = MlpActor(policy_of(Discrete(4))[0].actor_architecture())
+    assert moved(compiled, "meta") is compiled
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+@pytest.mark.parametrize("memory", ["none", "gru"])
+@pytest.mark.parametrize("space", [Discrete(4), MultiDiscrete([2, 3]), BOX], ids=str)
+def test_a_gpu_chooses_as_the_cpu_does(space, memory):
+    policy, actions = policy_of(space, layer_norm=True, memory=memory, memory_size=8, shared_trunk=True)
+    rows = observations()
+    cpu, gpu = torch_actor(policy, actions), moved(torch_actor(policy, actions), "cuda")
+    states = [np.zeros((len(rows), 8), np.float32) for _ in range(2)]
+    found = [act(each, actions, rows, states=own)[0] for each, own in zip((cpu, gpu), states, strict=True)]
+    near = np.isclose(*found, atol=1e-3).reshape(len(rows), -1).all(1)
+    assert near.mean() > 0.99
+    assert np.allclose(*states, atol=1e-3)

@@ -19,7 +19,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from queue_records import ORDERS, RECORD, ids_of, rows_of, segments
+from queue_records import ORDERS, RECORD, ids_of, rows_of
+from shared_memory import segments
 from waiting import TIMEOUT, wait_until
 
 from fastrl.queue import Empty, Full, Queue, QueueStats, ShutDown
@@ -52,7 +53,7 @@ def _no_hang():
         yield
 
 
-# What is a record
+# Records
 
 
 def test_records_come_out_as_they_were_put(order):

@@ -17,7 +17,7 @@ import time
 import numpy as np
 import pytest
 import queue_kills
-from queue_records import segments
+from shared_memory import segments, shared_memory_of
 from waiting import TIMEOUT, wait_until
 
 from fastrl.queue import Empty, Full, Queue, QueueError, ShutDown
@@ -94,7 +94,7 @@ def run_script(code, *arguments):
     return done.stdout.strip(), done.stderr.strip()
 
 
-# How they get it
+# Producers in other processes
 
 
 def produce(queue, number, count):
@@ -179,7 +179,7 @@ def test_pickles_only_where_others_can_reach_it():
         pickle.loads(pickle.dumps(q))
 
 
-# What belongs to whom
+# Ownership
 
 
 def test_a_forked_child_cannot_use_its_parents_producer():
@@ -274,7 +274,7 @@ def test_shutdown_reaches_other_processes():
             p.put(rows_of(1))
 
 
-# When they are killed
+# Killed processes
 
 
 def test_places_of_killed_producers_are_reused():
@@ -327,8 +327,21 @@ def test_a_new_consumer_continues_after_a_killed_one(order, policy):
         with pytest.raises(QueueError, match=str(child.pid)):
             q.get()
         child.kill()
-        # What it was reading comes again.
+        # Records that the killed consumer was reading are read again.
         assert q.get_many(9)["id"].tolist() == [1, 2, 3, 4, 5]
+
+
+def test_a_name_says_which_process_made_the_memory():
+    """Other tests rely on it to find what a run has left."""
+    before = shared_memory_of(os.getpid())
+    child = Child(lambda: Queue(RECORD, 8, shared=True))
+    with Queue(RECORD, 8, shared=True) as q:
+        assert shared_memory_of(os.getpid()) - before == {f"fastrl-{q.name}"}
+        assert len(shared_memory_of(child.pid)) == 1
+        child.kill()
+    with Queue(RECORD, 8, shared=True):
+        assert shared_memory_of(child.pid) == set()
+    assert shared_memory_of(os.getpid()) == before
 
 
 def test_segments_of_killed_creators_are_swept():

@@ -120,9 +120,9 @@ def test_a_fifo_or_a_link_with_our_prefix_does_not_block(tmp_path: Path) -> None
         try:
             link.symlink_to(FOLDER / f"fastrl-{q.name}")
             names = [path.name.removeprefix("fastrl-") for path in (fifo, link)]
-            told = run(USE, *names, within=[]).splitlines()
-            assert len(told) == 4
-            assert all(line.endswith("it is no regular file") for line in told)
+            lines = run(USE, *names, within=[]).splitlines()
+            assert len(lines) == 4
+            assert all(line.endswith("it is no regular file") for line in lines)
             assert fifo.is_fifo()
             assert link.is_symlink()
         finally:
@@ -151,9 +151,9 @@ def test_little_room_is_reported_in_one_line(tmp_path: Path) -> None:
     """As in a container, whose /dev/shm is small."""
     script = tmp_path / "mount.sh"
     script.write_text('mount -t tmpfs -o size=64k small /dev/shm && exec "$@"\n')
-    told = run(SMALL, within=[*unshare("--mount"), "sh", str(script)]).splitlines()
-    assert len(told) == 3
-    for line, size in zip(told, ("8.4 MB", "0.2 MB", "0.1 MB"), strict=True):
+    lines = run(SMALL, within=[*unshare("--mount"), "sh", str(script)]).splitlines()
+    assert len(lines) == 3
+    for line, size in zip(lines, ("8.4 MB", "0.2 MB", "0.1 MB"), strict=True):
         assert line == (
             f"28 no room for {size} of shared memory: /dev/shm has 0.1 MB free; ask for less, such as a smaller"
             " capacity, or enlarge it (in a container with docker run --shm-size)"

@@ -43,7 +43,7 @@ class Counting:
         self.log.append(("update", int(indices[0])))
 
 
-def settle(ahead):
+def wait_for_batch(ahead):
     """Waits until the batch ahead has been drawn."""
     ahead._ahead.exception()
 
@@ -52,7 +52,7 @@ def test_batches_are_those_of_the_sampler_in_order():
     with Prefetcher(Counting()) as ahead:
         for expected in range(1, 50):
             batch = ahead.sample()
-            settle(ahead)  # the next one is in its place by now, and leaves this one alone
+            wait_for_batch(ahead)  # the next one is in its place by now, and leaves this one alone
             assert (batch.obs == expected).all()
 
 
@@ -62,7 +62,7 @@ def test_is_one_batch_ahead_and_no_more():
         assert sampler.drawn == 0
         for count in range(1, 5):
             ahead.sample()
-            settle(ahead)
+            wait_for_batch(ahead)
             assert sampler.drawn == count + 1
     assert sampler.drawn == 5
 
@@ -73,7 +73,7 @@ def test_only_the_thread_uses_the_sampler():
         for _ in range(5):
             batch = ahead.sample()
             ahead.update_priorities(batch.indices, torch.ones(3))
-        settle(ahead)
+        wait_for_batch(ahead)
         assert len(sampler.threads) == 1
         assert threading.current_thread().name not in sampler.threads
 
@@ -89,7 +89,7 @@ def test_priorities_count_one_batch_later(updates):
             for update in updates:
                 batch = ahead.sample()
                 if wait:
-                    settle(ahead)
+                    wait_for_batch(ahead)
                 if update:
                     ahead.update_priorities(batch.indices, torch.ones(3))
         logs.append(sampler.log)
@@ -119,7 +119,7 @@ def test_beta_is_set_before_the_next_draw():
         for beta in (None, 0.5, 0.6):
             ahead.beta = beta
             ahead.sample()
-            settle(ahead)
+            wait_for_batch(ahead)
     assert [entry for entry in sampler.log if isinstance(entry, float)] == [0.4, 0.4, 0.5, 0.6]
 
 
@@ -182,7 +182,7 @@ def test_forgotten_prefetchers_are_freed():
     sampler = Counting()
     ahead = Prefetcher(sampler)
     ahead.sample()
-    settle(ahead)
+    wait_for_batch(ahead)
     gone = weakref.ref(ahead)
     del ahead
     gc.collect()
@@ -208,7 +208,7 @@ def test_of_a_replay_the_batches_are_the_same(kind):
     with Prefetcher(ahead_of) as ahead:
         for _ in range(50):
             ours = ahead.sample()
-            settle(ahead)
+            wait_for_batch(ahead)
             theirs = plain.sample()
             for name in names:
                 assert torch.equal(getattr(ours, name), getattr(theirs, name)), name

@@ -1,4 +1,4 @@
-"""The storage of fastrl.replay: against lists of episodes, bad input, files, threads, queues."""
+"""The storage of fastrl.replay: against lists of episodes, files, threads, queues."""
 
 import json
 import threading
@@ -9,12 +9,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from replay_model import OBS_SHAPE, Model, Writer, rows_of
+from replay_model import EXTRA, OBS_SHAPE, Model, Writer, all_of, rows_of
 
 from fastrl.queue import Queue
 from fastrl.replay import PrioritizedSampler, Replay, ReplayError, UniformSampler
-
-EXTRA = {"extra": (np.float64, ())}
 
 flags = st.tuples(
     st.sampled_from([False, False, False, True]),
@@ -101,10 +99,6 @@ def fill(replay, lengths, env=0, terminated=True, first=0):
             number += 1
         number += 1
     return number
-
-
-def all_of(replay, **options):
-    return UniformSampler(replay, len(replay), replacement=False, **options).sample()
 
 
 def test_terminated_and_truncated_are_separate():
@@ -248,172 +242,6 @@ def test_drawing_takes_one_try_even_if_few_rows_are_valid():
 def test_each_frame_is_stored_once():
     replay = Replay(1000, (84, 84), np.uint8, stack=4)
     assert replay.nbytes / 1000 <= 7500
-
-
-# Writing.
-
-
-def good(replay, count=2):
-    return {
-        "obs": np.ones((count, 3), np.float32),
-        "actions": np.ones(count, np.int64),
-        "rewards": np.ones(count, np.float32),
-        "next_obs": np.ones((count, 3), np.float32),
-        "terminated": np.zeros(count, bool),
-        "truncated": np.zeros(count, bool),
-    }
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "error"),
-    [
-        ("obs", np.ones((2, 3)), TypeError),
-        ("obs", np.ones((2, 3), ">f4"), TypeError),
-        ("obs", [[1, 2, 3]] * 2, TypeError),
-        ("obs", np.ones((2, 4), np.float32), ValueError),
-        ("obs", np.array(1, np.float32), ValueError),
-        ("obs", np.ones((2, 6), np.float32)[:, ::2], ValueError),
-        ("obs", np.ones((3, 2), np.float32).T, ValueError),
-        ("next_obs", np.ones((1, 3), np.float32), ValueError),
-        ("next_obs", np.ones((2, 3), np.float64), TypeError),
-        ("actions", np.ones(2, np.int32), TypeError),
-        ("actions", np.ones((2, 1), np.int64), ValueError),
-        ("rewards", np.ones(2), TypeError),
-        ("rewards", np.ones(3, np.float32), ValueError),
-        ("terminated", np.zeros(2, np.uint8), TypeError),
-        ("truncated", np.zeros(4, bool)[::2], ValueError),
-        ("envs", np.array([0, 2]), IndexError),
-        ("envs", np.array([-1, 0]), IndexError),
-        ("envs", np.array([0.0, 1.0]), TypeError),
-        ("envs", np.array([0, 1], np.int32), TypeError),
-        ("nonsense", np.zeros(2), TypeError),
-    ],
-)
-def test_bad_rows_of_add_many_change_nothing(name, value, error):
-    replay = Replay(10, (3,), num_envs=2)
-    replay.add_many(**good(replay))
-    before = {key: array.copy() for key, array in replay._arrays.items()}
-    with pytest.raises(error):
-        replay.add_many(**{**good(replay), name: value})
-    assert all(np.array_equal(array, replay._arrays[key]) for key, array in before.items())
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "error"),
-    [
-        ("obs", np.ones(3), TypeError),
-        ("obs", np.ones((1, 3), np.float32), ValueError),
-        ("next_obs", None, TypeError),
-        ("action", 1.5, TypeError),
-        ("action", "1", TypeError),
-        ("action", 1 << 70, OverflowError),
-        ("action", np.ones(1, np.int64), ValueError),
-        ("reward", "much", TypeError),
-        ("reward", None, TypeError),
-        ("terminated", 1, TypeError),
-        ("truncated", np.ones(1, bool), TypeError),
-        ("env", 2, IndexError),
-        ("env", -1, IndexError),
-        ("env", 0.5, TypeError),
-        ("nonsense", 1, TypeError),
-    ],
-)
-def test_a_bad_step_of_add_changes_nothing(name, value, error):
-    replay = Replay(10, (3,), num_envs=2)
-    step = {
-        "obs": np.ones(3, np.float32),
-        "action": 1,
-        "reward": 1.0,
-        "next_obs": np.ones(3, np.float32),
-        "terminated": False,
-        "truncated": False,
-    }
-    replay.add(**step)
-    before = {key: array.copy() for key, array in replay._arrays.items()}
-    with pytest.raises(error):
-        replay.add(**{**step, name: value})
-    assert all(np.array_equal(array, replay._arrays[key]) for key, array in before.items())
-
-
-def test_actions_that_do_not_fit_are_refused():
-    replay = Replay(10, (1,), action_dtype=np.int8)
-    obs = np.zeros(1, np.float32)
-    for action in (-128, 127, np.int64(5)):
-        replay.add(obs, action, 0.0, obs, True, False)
-    for action in (128, -129, 1000):
-        with pytest.raises(ValueError, match="fit"):
-            replay.add(obs, action, 0.0, obs, True, False)
-    assert sorted(all_of(replay).actions.tolist()) == [-128, 5, 127]
-
-
-def test_bad_records_change_nothing():
-    replay = Replay(10, (3,), num_envs=2)
-    other = np.dtype([(name, replay.dtype[name]) for name in replay.dtype.names])
-    outside = np.zeros(4, replay.dtype)
-    outside["env"][3] = 2
-    cases = [
-        ([1, 2], TypeError),
-        (np.zeros(2, np.float32), TypeError),
-        (np.zeros(2, other) if other != replay.dtype else np.zeros(2), TypeError),
-        (np.zeros(2, replay.dtype.newbyteorder()), TypeError),
-        (np.zeros((2, 2), replay.dtype), ValueError),
-        (np.zeros(4, replay.dtype)[::2], ValueError),
-        (outside, IndexError),
-    ]
-    before = {key: array.copy() for key, array in replay._arrays.items()}
-    for records, error in cases:
-        with pytest.raises(error):
-            replay.append(records)
-    for env in (2, -1):
-        with pytest.raises(IndexError):
-            replay.cut(env)
-    assert all(np.array_equal(array, replay._arrays[key]) for key, array in before.items())
-
-
-def test_read_only_input_is_welcome():
-    replay = Replay(10, (3,), num_envs=2)
-    rows = good(replay)
-    for array in rows.values():
-        array.flags.writeable = False
-    replay.add_many(**rows)
-    assert len(replay) == 2
-
-
-@pytest.mark.parametrize(
-    ("options", "error"),
-    [
-        ({"capacity": 0}, ValueError),
-        ({"capacity": -5}, ValueError),
-        ({"capacity": 1.5}, TypeError),
-        ({"capacity": True}, TypeError),
-        ({"capacity": 10**30}, ValueError),
-        ({"capacity": 1 << 40}, (ValueError, MemoryError, OSError)),
-        ({"num_envs": 0}, ValueError),
-        ({"stack": 0}, ValueError),
-        ({"stack": 1000}, ValueError),
-        ({"pad": "none"}, ValueError),
-        ({"obs_shape": (-1,)}, ValueError),
-        ({"obs_dtype": object}, TypeError),
-        ({"obs_dtype": ">f4"}, TypeError),
-        ({"action_dtype": ">i8"}, TypeError),
-        ({"extra": {"obs": (np.float32, ())}}, ValueError),
-        ({"extra": {"weights": (np.float32, ())}}, ValueError),
-        ({"extra": {f"x{i}": (np.float32, ()) for i in range(17)}}, ValueError),
-    ],
-)
-def test_bad_arguments_of_a_replay(options, error):
-    arguments = {"capacity": 10, "obs_shape": (3,), **options}
-    with pytest.raises(error):
-        Replay(arguments.pop("capacity"), arguments.pop("obs_shape"), **arguments)
-
-
-def test_all_extra_fields_must_be_given():
-    replay = Replay(10, (1,), extra=EXTRA)
-    obs = np.zeros(1, np.float32)
-    for extra in ({}, {"extra": 1.0, "more": 2.0}, {"other": 1.0}):
-        with pytest.raises(TypeError):
-            replay.add(obs, 0, 0.0, obs, False, False, **extra)
-    assert len(replay) == 0
 
 
 # Files.

@@ -152,7 +152,7 @@ def test_anything_but_a_file_is_refused(saved, tmp_path):
 # Forked children.
 
 
-def told_in_a_fork(calls):
+def errors_in_a_fork(calls):
     """The errors of calls in a forked child, which is killed if it takes too long."""
     reader, writer = os.pipe()
     pid = os.fork()
@@ -160,14 +160,14 @@ def told_in_a_fork(calls):
         try:
             # Ends the child wherever it waits.
             signal.alarm(int(TIMEOUT))
-            told = []
+            errors = []
             for call in calls:
                 try:
                     call()
-                    told.append("nothing")
+                    errors.append("nothing")
                 except RuntimeError as error:
-                    told.append(str(error))
-            os.write(writer, json.dumps(told).encode())
+                    errors.append(str(error))
+            os.write(writer, json.dumps(errors).encode())
         finally:
             os._exit(0)
     os.close(writer)
@@ -197,7 +197,7 @@ def test_a_forked_child_gets_an_error_while_a_thread_writes(tmp_path):
     try:
         # Nearly all the time the lock is held.
         for _ in range(3):
-            told = told_in_a_fork(
+            errors = errors_in_a_fork(
                 [
                     lambda: step(replay, 1),
                     lambda: replay.add_many(
@@ -212,10 +212,10 @@ def test_a_forked_child_gets_an_error_while_a_thread_writes(tmp_path):
                     lambda: prioritized.update_priorities(batch.indices, np.ones(4)),
                 ]
             )
-            assert len(told) == 9
-            assert all("forked child" in line and "belongs to the parent process" in line for line in told), (
-                told
-            )
+            assert len(errors) == 9
+            assert all(
+                "forked child" in line and "belongs to the parent process" in line for line in errors
+            ), errors
     finally:
         stop.set()
         thread.join()
@@ -229,4 +229,4 @@ def test_a_forked_child_can_make_replays():
             step(mine, number)
         UniformSampler(mine, 4).sample()
 
-    assert told_in_a_fork([play]) == ["nothing"]
+    assert errors_in_a_fork([play]) == ["nothing"]

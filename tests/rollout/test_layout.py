@@ -26,11 +26,11 @@ def test_fragments_of_one_length_stand_side_by_side():
     np.testing.assert_array_equal(rollout.obs, whole.obs)
     ended = whole.terminations | whole.truncations
     np.testing.assert_array_equal(rollout.final_obs[ended], whole.final_obs[ended])
-    # What is meaningless is not passed on.
+    # Unused rows hold no leftover values.
     assert np.isfinite(rollout.final_obs).all()
 
 
-def test_a_rollout_of_another_size_is_made_anew():
+def test_a_rollout_of_another_size_is_made():
     whole = played(Corridor(num_envs=6))
     before = Rollout(40, 5, 5, 2)
     rollout = lay_out([whole], before)

@@ -56,20 +56,55 @@ def test_advantages_of_scaled_rewards():
     np.testing.assert_allclose(rollout.returns[:, 1], [4 + 0.5 * (8 + 50), 8 + 50, 12 + 10])
 
 
+@pytest.mark.parametrize("method", ["compute_advantages", "compute_vtrace"])
+def test_clipped_rewards(method):
+    """They are clipped after they are scaled."""
+    results = []
+    for rewards, options in (([1, -5, 3], {"reward_scale": 2.0, "reward_clip": 4.0}), ([2, -4, 4], {})):
+        rollout = Rollout(3, 1, 1, 2)
+        rollout.rewards[:, 0] = rewards
+        ratios = [np.zeros((3, 1), np.float32)] if method == "compute_vtrace" else []
+        extra = {} if ratios else {"gae_lambda": 0.5}
+        getattr(rollout, method)(*ratios, gamma=0.5, **extra, **options)
+        results.append((rollout.advantages.tolist(), rollout.returns.tolist()))
+    assert results[0] == results[1]
+
+
 @pytest.mark.parametrize("masks", [False, True])
-def test_groups_are_of_equal_states(masks):
+def test_groups_are_of_equal_observations(masks):
     rng = np.random.default_rng(0)
     rollout = Rollout(20, 7, 3, 2, masks=masks)
     rollout.obs[:] = rng.integers(2, size=rollout.obs.shape)
-    states = rollout.obs.reshape(-1, 3)
     if masks:
         rollout.masks[:] = rng.integers(2, size=rollout.masks.shape)
-        states = np.hstack([states, rollout.masks.reshape(-1, 2)])
     rollout.find_groups()
-    assert len(rollout.distinct("obs")) == len(np.unique(states, axis=0)) == (32 if masks else 8)
-    np.testing.assert_array_equal(rollout.distinct("obs")[rollout.groups], rollout.obs)
-    if masks:
-        np.testing.assert_array_equal(rollout.distinct("masks")[rollout.groups], rollout.masks)
+    assert len(rollout.distinct_obs()) == 8
+    np.testing.assert_array_equal(rollout.distinct_obs()[rollout.groups], rollout.obs)
+
+
+@pytest.mark.parametrize(("values", "merged"), [(10**9, False), (200_000, False), (3000, True), (1, True)])
+@pytest.mark.parametrize("num_rows", [1, 8, 250, 256])
+def test_equal_observations_are_merged_where_they_repeat(num_rows, values, merged):
+    rollout = Rollout(20_000 // num_rows, num_rows, 2, 2)
+    rollout.obs[:] = np.random.default_rng(1).integers(values, size=(*rollout.obs.shape[:2], 1))
+    rollout.find_groups()
+    obs = rollout.distinct_obs()
+    assert (len(obs) < rollout.groups.size) == merged
+    np.testing.assert_array_equal(obs[rollout.groups], rollout.obs)
+    first = rollout.groups.copy()
+    rollout.find_groups()
+    np.testing.assert_array_equal(rollout.groups, first)
+
+
+def test_few_observations_that_go_through_the_network_together_repeat_less():
+    rollout = Rollout(200, 100, 1, 2)
+    rollout.obs[:] = np.random.default_rng(1).integers(3000, size=rollout.obs.shape)
+    rollout.find_groups(together=100)
+    assert len(rollout.distinct_obs()) == rollout.groups.size
+    rollout.find_groups(together=10**6)
+    assert len(rollout.distinct_obs()) < 3001
+    rollout.find_groups(merge=False)
+    assert len(rollout.distinct_obs()) == rollout.groups.size
 
 
 def test_cut_off_is_truncated_and_not_terminated():

@@ -40,7 +40,7 @@ def fragment(rng, steps, rows, number):
 
 
 def expected_sequences(fragments):
-    """What a loop over steps finds: of each sequence its observations, the one that follows or None, and its state."""
+    """Sequences found by a loop over steps: of each its observations, the one that follows or None, and its state."""
     found = []
     for each in fragments:
         for row in range(each.num_rows):

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastrl.collectors.protocol import Plan
+from fastrl.envs.contract import CONTINUES
 from fastrl.envs.spec import as_spec
 from fastrl.rollout.fragment import Fragment
 from fastrl.utils import processes
@@ -56,6 +57,30 @@ class Noise(gymnasium.Env[Any, Any]):
         over = self.left == 0
         reward = float(np.sum(action)) + self.np_random.normal()
         return self.np_random.normal(size=(2, 2)), reward, over and not self.cut, over and self.cut, {}
+
+
+class Lives(Noise):
+    """A game of up to four lives, each an episode as of `Noise` from what came before it in the game. A seed counts
+    only where a game starts."""
+
+    left_lives = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        if self.left_lives:
+            return super().reset(seed=int(self.np_random.integers(2**31)))
+        obs, info = super().reset(seed=seed)
+        self.left_lives = int(self.np_random.integers(1, 5))
+        return obs, info
+
+    def step(self, action: Any) -> Any:
+        obs, reward, terminated, truncated, info = super().step(action)
+        if terminated or truncated:
+            self.left_lives -= 1
+            terminated, truncated = self.left_lives > 0 or terminated, self.left_lives == 0 and truncated
+            info = {CONTINUES: 1.0} if self.left_lives else {}
+        # Actions have consequences.
+        self.np_random.normal(size=np.sum(np.abs(action)).astype(int))
+        return obs, reward, terminated, truncated, info
 
 
 class Broken(Noise):
@@ -117,7 +142,7 @@ class Wrong(Noise):
         return WRONG[self.what](*result) if self.taken == 3 and not self.what.startswith("reset") else result
 
 
-# What an environment gives in place of what it should, by name: made of the result of ``step``, or of ``reset``.
+# Wrong results of an environment, by name: functions of the result of ``step``, or of ``reset``.
 WRONG: dict[str, Callable[..., Any]] = {
     "nan reward": lambda obs, reward, *rest: (obs, np.nan, *rest),
     "infinite obs": lambda obs, *rest: (np.where(obs > 9, obs, -np.inf), *rest),

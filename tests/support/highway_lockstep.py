@@ -190,8 +190,8 @@ class Pair:
         generator = self.reference.np_random.bit_generator.state
         played: list[Any] = []
         obs, info = self.reference.reset(seed=seed)
-        here, told = self.ours.reset(seed=seed)
-        found = self.compare(report, (obs, 0.0, False, False, info), (here, 0.0, False, False, told))
+        here, own_info = self.ours.reset(seed=seed)
+        found = self.compare(report, (obs, 0.0, False, False, info), (here, 0.0, False, False, own_info))
         names = getattr(self.reference.action_type, "actions_indexes", {})
         rng = np.random.default_rng([0 if seed is None else seed, POLICIES.index(policy)])
         ended = False

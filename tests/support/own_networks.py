@@ -84,3 +84,14 @@ class Fixed(nn.Module):
 
 
 NOT_A_MODULE = 3
+
+
+class Features(nn.Module):
+    """For SAC and TD3."""
+
+    def __init__(self, obs_space: Any, action_space: Any, width: int = 16) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Flatten(), nn.LazyLinear(width), nn.Tanh(), nn.Dropout(0.5))
+
+    def forward(self, obs: Tensor) -> Any:
+        return self.body(obs.float())

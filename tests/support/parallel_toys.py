@@ -4,7 +4,7 @@ import functools
 from typing import Any
 
 import numpy as np
-from gymnasium.spaces import Box, Discrete, MultiDiscrete, Space
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
 from numpy.typing import NDArray
 from pettingzoo import ParallelEnv
 
@@ -93,11 +93,80 @@ class Mixed(Leavers):
         return MultiDiscrete([2, 2]) if agent == "b" else Discrete(2)
 
 
-class ImageSeeing(Leavers):
-    """Agents that observe images."""
+SPACES: dict[str, Space[Any]] = {
+    "image": Box(0, 255, (10, 8, 3), np.uint8),
+    "mixed": Dict({"camera": Box(0, 255, (10, 8), np.uint8), "time": Box(0, 1, (1,), np.float32)}),
+    "nested": Dict(
+        {"pair": Tuple([Discrete(2, start=3), MultiBinary(2)]), "time": Box(0, 1, (1,), np.float32)}
+    ),
+    "discrete": Discrete(2),
+    "multi_discrete": MultiDiscrete([2, 3]),
+    "multi_binary": MultiBinary([2, 2]),
+}
+
+
+class Kinds(Leavers):
+    """Observations and actions of other kinds; of an action the first number counts."""
+
+    def __init__(
+        self, obs: str = "image", actions: str = "discrete", length: int = 6, render_mode: str | None = None
+    ) -> None:
+        super().__init__(length)
+        self.obs, self.actions, self.render_mode = obs, actions, render_mode
 
     def observation_space(self, agent: str) -> Space[Any]:
-        return Box(0, 255, (8, 8, 3), np.uint8)
+        return SPACES[self.obs]
+
+    def action_space(self, agent: str) -> Space[Any]:
+        return SPACES[self.actions]
+
+    def _observe(self, agent: str) -> Any:
+        _, time = super()._observe(agent)
+        hidden = self.hidden[agent]
+        match self.obs:
+            case "image":
+                return np.full((10, 8, 3), 200 * hidden + 20, np.uint8)
+            case "mixed":
+                return {"camera": np.full((10, 8), 200 * hidden + 20, np.uint8), "time": np.float32([time])}
+            case "nested":
+                return {"pair": (hidden + 3, np.int8([hidden, 1])), "time": np.float32([time])}
+        return hidden
+
+    def _reward(self, agent: str, action: Any) -> float:
+        assert self.action_space(agent).contains(action), action
+        return float(int(np.ravel(action)[0]) == self.hidden[agent])
+
+    def render(self) -> NDArray[np.uint8]:
+        return np.full((16, 16, 3), 20 * self.t, np.uint8)
+
+
+class OtherImages(Kinds):
+    """Agent "b" observes images of another size."""
+
+    def observation_space(self, agent: str) -> Space[Any]:
+        return Box(0, 255, (9, 9, 3), np.uint8) if agent == "b" else SPACES["image"]
+
+
+class Failing(Leavers):
+    """It raises in step ``at`` of its life; 0: in the first reset, -1: while it is built."""
+
+    def __init__(self, at: int = 40, length: int = 6) -> None:
+        super().__init__(length)
+        self.at, self.taken = at, 0
+        self._fail_if(at < 0)
+
+    def _fail_if(self, condition: bool) -> None:
+        if condition:
+            raise KeyError("lane 3")
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        self._fail_if(self.at == 0)
+        return super().reset(seed, options)
+
+    def step(self, actions: Any) -> Any:
+        self.taken += 1
+        self._fail_if(self.taken == self.at)
+        return super().step(actions)
 
 
 class Vanishing(Leavers):
@@ -107,6 +176,47 @@ class Vanishing(Leavers):
         result = super().step(actions)
         self.agents = [agent for agent in self.agents if agent != "b"]
         return result
+
+
+class AnyTeam(ParallelEnv[str, Any, Any]):
+    """Two agents of any spaces, "b" leaving first; what happens follows from the seed and the actions."""
+
+    metadata = {"name": "any"}  # noqa: RUF012
+
+    def __init__(self, obs: Space[Any], actions: Space[Any]) -> None:
+        self.possible_agents = ["a", "b"]
+        self.agents: list[str] = []
+        self._obs, self._actions = obs, actions
+        self._rng = np.random.default_rng()
+
+    def observation_space(self, agent: str) -> Space[Any]:
+        return self._obs
+
+    def action_space(self, agent: str) -> Space[Any]:
+        return self._actions
+
+    def _observe(self) -> dict[str, Any]:
+        # A space draws from a generator of its own.
+        self._obs.seed(int(self._rng.integers(2**31)))
+        return {agent: self._obs.sample() for agent in self.agents}
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        self._rng = np.random.default_rng(seed)
+        self.agents, self._left = ["a", "b"], {"a": 6, "b": int(self._rng.integers(2, 6))}
+        return self._observe(), {agent: {} for agent in self.agents}
+
+    def step(self, actions: Any) -> Any:
+        rewards = {}
+        for agent, action in actions.items():
+            assert self._actions.contains(action), action
+            self._left[agent] -= 1
+            rewards[agent] = float(np.sum(action)) + self._rng.normal()
+        obs = self._observe()
+        over = {agent: self._left[agent] == 0 for agent in self.agents}
+        self.agents = [agent for agent in self.agents if not over[agent]]
+        terminations = {agent: ended and agent == "b" for agent, ended in over.items()}
+        truncations = {agent: ended and agent == "a" for agent, ended in over.items()}
+        return obs, rewards, terminations, truncations, {agent: {} for agent in obs}
 
 
 def not_parallel() -> object:

@@ -195,7 +195,7 @@ def main(policy, order, kills, seed):
         end(consumer, {0})
         last = queue.stats()
     finally:
-        # Nobody is left behind where something failed.
+        # A failed test leaves no process behind.
         for pid in CHILDREN:
             os.kill(pid, signal.SIGKILL)
         queue.close()
@@ -203,12 +203,12 @@ def main(policy, order, kills, seed):
     published, tried, seen = (row[:generations] for row in (ledger.published, ledger.tried, ledger.seen))
     drops = policy.startswith("drop")
     # Published and not yet noted: at most the batch of the call during which it was killed.
-    assert (seen <= np.maximum(tried, published)).all(), "records that nobody put"
+    assert (seen <= np.maximum(tried, published)).all(), "records that no producer put"
     if not drops:
         assert (seen >= published).all(), f"lost: {published - seen}"
     assert ledger.failures[0] == 0, "a process failed and was killed before it ended"
     assert last.depth == 0, last
-    # Counters miss what somebody did between doing and counting it; nothing else is missing.
+    # Counters miss operations of processes that died before counting them; nothing else is missing.
     missing = last.put - last.dropped_oldest - int(ledger.received[0])
     uncounted = kills * BATCH + int(ledger.repeats[0]) * SHOWN
     assert abs(missing) <= uncounted, f"{missing} records are missing, {uncounted} may be"

@@ -1,8 +1,4 @@
-"""Records of the queue's tests, whose contents follow from their id, and the shared memory that the tests leave."""
-
-import os
-import re
-from pathlib import Path
+"""Records of the queue's tests, whose contents follow from their id."""
 
 import numpy as np
 
@@ -22,16 +18,3 @@ def rows_of(*ids):
 def ids_of(rows):
     np.testing.assert_array_equal(rows, rows_of(*rows["id"]))
     return rows["id"].tolist()
-
-
-def segments():
-    """Names of the shared memory of fastrl, except for that of other running processes. A generated name starts with
-    the process id of its maker, a name given by a test ends with it."""
-
-    def is_others(name):
-        generated = re.fullmatch(r"fastrl-([0-9a-f]{8})[0-9a-f]{8}-[0-9a-f]+", name)
-        given = re.fullmatch(r"fastrl-[a-z-]+-(\d+)", name)
-        pid = int(generated[1], 16) if generated else int(given[1]) if given else os.getpid()
-        return pid != os.getpid() and Path(f"/proc/{pid}").exists()
-
-    return {path.name for path in Path("/dev/shm").glob("fastrl-*") if not is_others(path.name)}

@@ -5,7 +5,10 @@ from itertools import cycle
 
 import numpy as np
 
+from fastrl.replay import UniformSampler
+
 OBS_SHAPE = (3,)
+EXTRA = {"extra": (np.float64, ())}
 
 
 @dataclass
@@ -214,3 +217,7 @@ class Writer:
             self.replay.cut(env)
             self.model.cut(env)
             self.now[env] = None
+
+
+def all_of(replay, **options):
+    return UniformSampler(replay, len(replay), replacement=False, **options).sample()

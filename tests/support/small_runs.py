@@ -15,7 +15,7 @@ from fastrl.training.trainer import Trainer
 
 OPTIONS = [
     "--env.num-envs=8",
-    "--no-env.scan-memory",
+    "--env.memory=none",
     "--env.episode-length=15",
     "--ppo.num-steps=10",
     "--ppo.minibatch-size=40",

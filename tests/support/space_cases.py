@@ -5,7 +5,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Text, Tuple
+from gymnasium.spaces import Box, Dict, Discrete, Graph, MultiBinary, MultiDiscrete, Space, Text, Tuple
 from numpy.typing import NDArray
 
 from fastrl.collectors.protocol import Plan
@@ -42,12 +42,15 @@ class AnySpaces(gymnasium.Env[Any, Any]):
     actions.
 
     Args:
-        obs, actions: keys of `OBS_SPACES` and `ACTION_SPACES`.
+        obs, actions: keys of `OBS_SPACES` and `ACTION_SPACES`, or spaces.
         masks: it allows one or two choices of each number of its (flat) actions, others at each step.
     """
 
-    def __init__(self, obs: str = "vector", actions: str = "discrete", masks: bool = False) -> None:
-        self.observation_space, self.action_space = OBS_SPACES[obs], ACTION_SPACES[actions]
+    def __init__(
+        self, obs: str | Space[Any] = "vector", actions: str | Space[Any] = "discrete", masks: bool = False
+    ) -> None:
+        self.observation_space = OBS_SPACES[obs] if isinstance(obs, str) else obs
+        self.action_space = ACTION_SPACES[actions] if isinstance(actions, str) else actions
         if masks:
             self.action_masks = self._allowed
         self.left = 0
@@ -59,6 +62,8 @@ class AnySpaces(gymnasium.Env[Any, Any]):
 
     def _nvec(self) -> NDArray[Any]:
         space: Any = self.action_space
+        if isinstance(space, MultiBinary):
+            return np.full(space.shape, 2).ravel()
         return np.array([space.n]) if isinstance(space, Discrete) else space.nvec.ravel()
 
     def _allowed(self) -> Any:
@@ -79,7 +84,7 @@ class AnySpaces(gymnasium.Env[Any, Any]):
         assert self.action_space.contains(action), action
         if hasattr(self, "action_masks"):
             space: Any = self.action_space
-            chosen = np.ravel(action - space.start)
+            chosen = np.ravel(action - getattr(space, "start", 0))
             first = np.cumsum(self._nvec()) - self._nvec()
             assert self._allowed()[first + chosen].all()
         self.left -= 1
@@ -91,14 +96,14 @@ class AnySpaces(gymnasium.Env[Any, Any]):
 class Talk(gymnasium.Env[Any, Any]):
     """Observations of a kind that no collector handles."""
 
-    observation_space = Text(5)
+    observation_space: Space[Any] = Graph(Discrete(5), None)
     action_space: Space[Any] = Discrete(2)
 
 
 class Words(Talk):
     """Actions of a kind that no collector handles."""
 
-    observation_space = Discrete(2)  # type: ignore[assignment]
+    observation_space = Discrete(2)
     action_space = Text(5)
 
 

@@ -22,7 +22,9 @@ from fastrl.collectors.saved_state import unpacked
 from fastrl.training.trainer import Trainer
 
 
-@pytest.mark.parametrize("options", [(), ("--ppo.action-masks", "--env.actions=none")], ids=["", "masks"])
+@pytest.mark.parametrize(
+    "options", [("--no-ppo.action-masks",), ("--env.actions=none",)], ids=["no masks", "masks"]
+)
 def test_any_collector_teaches_the_same(
     options: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -28,6 +28,7 @@ from small_runs import (
 )
 from waiting import wait_until
 
+from fastrl import load_policy
 from fastrl.cli.main import main
 from fastrl.tasks import find
 from fastrl.tasks.cage2.settings import PRESETS
@@ -77,7 +78,7 @@ def test_one_seed_fixes_a_run(tmp_path: Path) -> None:
     "options",
     [
         (),
-        ("--ppo.normalize-obs", "--ppo.action-masks", "--env.scan-memory", "--env.actions=none"),
+        ("--ppo.normalize-obs", "--ppo.action-masks", "--env.memory=full", "--env.actions=none"),
         ("--no-ppo.normalize-returns", "--ppo.target-kl=1e-4", "--red-agent=sleep"),
     ],
     ids=["default", "masks", "plain"],
@@ -113,30 +114,34 @@ def wait_for_rows(run: Path, count: int, process: subprocess.Popen[Any]) -> None
         time.sleep(0.01)
 
 
+# Iterations of a run that is killed in the middle.
+KILLED = 150
+
+
 def test_killed_and_resumed_it_ends_with_the_same_parameters(tmp_path: Path) -> None:
     # Long enough to be killed in the middle of whatever it does, saving included.
     options = ["--run.checkpoint-seconds=0"]
-    train_small(tmp_path / "whole", *options, iterations=200)
+    train_small(tmp_path / "whole", *options, iterations=KILLED)
 
     killed = tmp_path / "killed"
 
     def was_killed_twice() -> bool:
         shutil.rmtree(killed, ignore_errors=True)
         arguments = command(
-            "cage2", *OPTIONS, *options, "--total-timesteps", 200 * ITERATION, "--run-dir", killed
+            "cage2", *OPTIONS, *options, "--total-timesteps", KILLED * ITERATION, "--run-dir", killed
         )
-        for rows in (30, 100):
+        for rows in (15, 50):
             process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
             wait_for_rows(killed, rows, process)
             process.send_signal(signal.SIGKILL)
             process.communicate()
-            assert 0 < learnt(killed)["steps"] <= 200 * ITERATION
+            assert 0 < learnt(killed)["steps"] <= KILLED * ITERATION
             arguments = command("--resume", killed)
-        return learnt(killed)["steps"] < 200 * ITERATION
+        return learnt(killed)["steps"] < KILLED * ITERATION
 
     # It may come to its end before whoever should kill it gets round to it.
     wait_until(was_killed_twice)
-    subprocess.run(command("--resume", killed), check=True, capture_output=True)
+    assert main(["train", "--resume", str(killed)]) == 0
 
     assert differences(learnt(killed), learnt(tmp_path / "whole")) == []
     assert rows_of(killed) == rows_of(tmp_path / "whole")
@@ -252,7 +257,7 @@ def test_the_settings_that_a_run_would_go_on_with_are_printed(
     assert (sorted(tmp_path.rglob("*")), (tmp_path / "config.toml").read_bytes()) == before
 
 
-def test_from_an_older_checkpoint_the_later_ones_are_written_anew(tmp_path: Path) -> None:
+def test_from_an_older_checkpoint_the_later_ones_are_written_again(tmp_path: Path) -> None:
     train_small(tmp_path / "run", "--run.checkpoint-seconds=0", iterations=4)
     expected = learnt(tmp_path / "run"), rows_of(tmp_path / "run")
     older, _, newest = Checkpoints(tmp_path / "run" / "checkpoints").paths()
@@ -295,7 +300,7 @@ def test_what_cannot_be_resumed_is_refused(tmp_path: Path, capsys: pytest.Captur
     for broken in ({"config": {}}, {"learner": {}}, {"source": {}}, {"config": {"run": {"sed": 1}}}):
         save_checkpoint(newest, state | broken)
         error_line(capsys, "--resume", run)
-    # What is claimed is compared with what is there, before memory is taken.
+    # Sizes in a checkpoint are compared with its weights before memory is allocated.
     config = state["config"]
     huge = {"config": config | {"ppo": config["ppo"] | {"hidden": [10**7, 10**7]}}}
     save_checkpoint(newest, state | huge)
@@ -370,3 +375,21 @@ def test_presets_are_good(name: str) -> None:
     config = build(settings, find("cage2").preset_values(settings, name))
     assert config != settings()
     assert build(settings, check(settings, to_tree(config), name)) == config
+
+
+def test_the_record_preset_observes_more_in_its_second_stage(tmp_path: Path) -> None:
+    settings = find("cage2").settings_type("ppo")
+    (stage,) = build(settings, find("cage2").preset_values(settings, "record")).run.stages
+    _, changes = stage.split(" ")
+    small = [*(option for option in OPTIONS if "memory" not in option), "--stages", f"{ITERATION} {changes}"]
+    run = tmp_path / "run"
+    widths = []
+    for iterations in (1, 3):
+        resume = (
+            ["--resume", str(run)] if widths else ["cage2", "--preset=record", *small, f"--run-dir={run}"]
+        )
+        assert main(["train", *resume, f"--total-timesteps={iterations * ITERATION}"]) == 0
+        policy = load_policy(run)
+        assert policy.needs_action_mask
+        widths.append((policy.memory, policy.obs_dim))
+    assert widths == [("scan", 62), ("full", 240)]

@@ -1,12 +1,16 @@
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+import fastrl
 from fastrl.cli.main import main
 from fastrl.envs.cage2.env import EFFECTIVE_ACTIONS, Cage2VectorEnv
 from fastrl.envs.cage2.workflow import Cage2WorkflowVectorEnv
 from fastrl.tasks import find
 from fastrl.tasks.cage2.settings import GameConfig, parse_red_agent, red_weights
+from fastrl.tasks.workflow.task import plain_settings
 
 KINDS = ("cage2", "cage2-workflow")
 
@@ -77,7 +81,7 @@ def test_the_environments_take_the_options(env_type: Any) -> None:
     config = GameConfig(red_agent="bline:1,sleep:3", ruleset="leaderboard", episode_length=7)
     env = env_type(2, **config.options())
     assert env.red_agent == {"bline": 1.0, "sleep": 3.0}
-    assert (env.ruleset, env.episode_length, env.scan_memory) == ("leaderboard", 7, True)
+    assert (env.ruleset, env.episode_length, env.memory) == ("leaderboard", 7, "scan")
     assert env.actions == EFFECTIVE_ACTIONS
     env.close()
 
@@ -86,3 +90,55 @@ def test_minibatches_of_a_replay_have_no_row_each() -> None:
     task = find("cage2")
     assert task.make_settings({"run.algo": "dqn"}).run.row_seconds == 1
     assert task.make_settings().run.row_seconds == 0
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "async-ppo", "impala", "dqn"])
+def test_actions_are_masked_by_default(algorithm: str) -> None:
+    task = find("cage2")
+    changes = {"run.algo": algorithm}
+    assert task.has_action_masks(task.make_settings(changes))
+    assert not task.has_action_masks(task.make_settings(changes, preset="challenge"))
+    switch = {f"{task.algorithm_table(algorithm)}.action_masks": False}
+    assert not task.has_action_masks(task.make_settings({**changes, **switch}))
+
+
+def test_actions_of_workflows_are_masked_by_default() -> None:
+    task = find("cage2-workflow")
+    settings = task.make_settings()
+    assert task.has_action_masks(settings)
+    assert settings.inner.ppo(30).action_masks
+    assert plain_settings(settings).ppo.action_masks
+    settings = task.make_settings({"inner.action_masks": False})
+    assert not (task.has_action_masks(settings) or plain_settings(settings).ppo.action_masks)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["cage2", "--total-timesteps", "1000", "--env.num-envs", "10"],
+        [
+            "cage2",
+            "--algo",
+            "dqn",
+            "--total-timesteps",
+            "600",
+            "--env.num-envs",
+            "4",
+            "--learning-starts",
+            "100",
+        ],
+        ["cage2-workflow", "--preset", "smoke", "--total-episodes", "400"],
+    ],
+    ids=["ppo", "dqn", "workflow"],
+)
+def test_policies_take_only_actions_that_may_have_an_effect(options: list[str], tmp_path: Path) -> None:
+    assert main(["train", *options, "--run.eval-episodes", "0", "--run-dir", str(tmp_path / "run")]) == 0
+    policy = fastrl.load_policy(tmp_path / "run")
+    assert policy.needs_action_mask
+    env = Cage2VectorEnv(50, red_agent="bline", memory=policy.memory)
+    obs, _ = env.reset(seed=1)
+    for _ in range(30):
+        masks = env.action_masks()
+        actions = policy.act(obs, False, masks)
+        assert masks[np.arange(50), actions].all()
+        obs, *_ = env.step(actions)

@@ -84,7 +84,7 @@ def test_one_that_cannot_be_built_begins_no_run(
         "out_of_order",
     ]
     assert not run.exists()
-    # What its constructor is not made for is no error of its own.
+    # Options that its constructor does not take are an error of the call, not of the environment.
     assert main([*command, "--env-options", "color=red"]) == 2
     assert said(capsys)[1].endswith("got an unexpected keyword argument 'color'")
 

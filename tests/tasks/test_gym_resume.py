@@ -1,4 +1,5 @@
-"""A run that was stopped and resumed is the run that never stopped: parameters to the bit, and rows."""
+"""A run that was stopped and resumed is the run that never stopped, stopped anywhere and how often; `test_matrix` stops
+once, with all that goes."""
 
 import io
 from itertools import islice
@@ -17,8 +18,6 @@ from fastrl.training.trainer import Trainer
 
 UPDATES = 6
 CARTPOLE = ["--collector=sequential"]
-PENDULUM = ["--collector=sequential", "--env=Pendulum-v1", "--env.options", "max_episode_steps=37"]
-CAGE2 = ["--collector=native", "--env=fastrl/Cage2-v0", "--env.options", "episode_length=23"]
 HIGHWAY = [
     "--collector=native",
     "--n-workers=2",
@@ -42,19 +41,11 @@ def end_of(training: Trainer) -> dict[str, Any]:
     return untimed_state(training.state_dict())
 
 
-@pytest.mark.parametrize(
-    "env", [CARTPOLE, PENDULUM, CAGE2, HIGHWAY], ids=["CartPole", "Pendulum", "Cage2", "highway"]
-)
+@pytest.mark.parametrize("env", [CARTPOLE, HIGHWAY], ids=["CartPole", "highway"])
 @pytest.mark.parametrize(
     "algorithm",
-    [
-        ["--algo=ppo", "--ppo.normalize-obs"],
-        ["--algo=async-ppo"],
-        ["--algo=impala"],
-        ["--algo=ppo", "--ppo.memory=gru", "--ppo.normalize-obs"],
-        ["--algo=impala", "--impala.memory=lstm", "--impala.burn-in=3"],
-    ],
-    ids=["ppo", "async-ppo", "impala", "ppo with a memory", "impala with a memory"],
+    [["--algo=ppo", "--ppo.normalize-obs"], ["--algo=impala", "--impala.memory=lstm", "--impala.burn-in=3"]],
+    ids=["ppo", "impala with a memory"],
 )
 def test_stopped_in_the_middle_of_episodes_it_ends_as_if_never_stopped(
     env: list[str], algorithm: list[str], tmp_path: Path
@@ -103,14 +94,14 @@ def test_it_goes_on_to_the_bit_with_another_collector() -> None:
     assert differences(ours, theirs) == []
 
 
-def test_episodes_that_cannot_be_gone_on_with_are_told() -> None:
+def test_episodes_that_cannot_continue_are_reported() -> None:
     first = training_of(CARTPOLE)
     list(islice(first.rows(), 2))
     state = first.state_dict()
     source = state["source"]
     running = source["collector"]["running"]
 
-    def told(changed: dict[str, Any]) -> str:
+    def output_of(changed: dict[str, Any]) -> str:
         out = io.StringIO()
         console = Console(file=out, width=200)
         training = training_of(CARTPOLE, console)
@@ -119,13 +110,13 @@ def test_episodes_that_cannot_be_gone_on_with_are_told() -> None:
         list(training.rows())
         return out.getvalue()
 
-    assert "restarted" not in told(running)
+    assert "restarted" not in output_of(running)
     line = "4 of 4 running episodes were restarted: the same seed and actions led elsewhere than before, so CartPole-v1"
-    assert told(running | {"obs": bytes(len(running["obs"]))}).count(line) == 1
-    assert "4 of 4 running episodes are restarted: the checkpoint does not have their actions" in told(
+    assert output_of(running | {"obs": bytes(len(running["obs"]))}).count(line) == 1
+    assert "4 of 4 running episodes are restarted: the checkpoint does not have their actions" in output_of(
         dict.fromkeys(running, b"")
     )
     with pytest.raises(ValueError, match="the state's running episodes have"):
-        told(running | {"actions": b"\2" * len(running["actions"])})
+        output_of(running | {"actions": b"\2" * len(running["actions"])})
     with pytest.raises(ValueError, match="the state's running episodes have"):
-        told(running | {"obs": running["obs"][:-1]})
+        output_of(running | {"obs": running["obs"][:-1]})

@@ -1,4 +1,4 @@
-"""Runs on environments of Gymnasium: what they write, one seed, going on, users' mistakes, failing environments."""
+"""Runs on environments of Gymnasium: their files, one seed, resumption, users' mistakes, failing environments."""
 
 import io
 import json
@@ -245,7 +245,7 @@ def test_a_run_leaves_all_that_is_needed(tmp_path: Path, capsys: pytest.CaptureF
     obs, _ = gymnasium.make("CartPole-v1").reset(seed=0)
     assert policy.act(obs[None]).tolist() in ([0], [1])
     assert main(["eval", str(run), "--episodes=4", "--json"]) == 0
-    [scores] = json.loads(capsys.readouterr().out)
+    [scores] = json.loads(capsys.readouterr().out)["runs"]
     assert (scores["episodes"], scores["mean"]) == (4, 7.0)
     assert main(["eval", str(run), "--episodes=4", "--seed=1"]) == 0
     assert "4 episodes: mean return 7" in capsys.readouterr().out
@@ -253,7 +253,7 @@ def test_a_run_leaves_all_that_is_needed(tmp_path: Path, capsys: pytest.CaptureF
 
 def test_staleness_is_measured_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     class Late(SequentialCollector):
-        """Hands over what it played some calls ago."""
+        """Returns the fragments of some calls ago."""
 
         def __init__(self, *arguments: Any, **options: Any) -> None:
             super().__init__(*arguments, **options)
@@ -291,12 +291,16 @@ def test_staleness_is_measured_and_bounded(monkeypatch: pytest.MonkeyPatch) -> N
             ["--env=CartPol-v1"],
             "--env CartPol-v1: Gymnasium knows no 'CartPol-v1'; did you mean CartPole-v1?",
         ),
-        (["--env=no_such_module:make"], "--env no_such_module:make: 'no_such_module:make': No module named"),
+        (
+            ["--env=no_such_module:make"],
+            "--env no_such_module:make: No module named 'no_such_module'; it should",
+        ),
         (
             ["--env-options", "nonsense"],
             "--env-options should be KEY=VALUE such as lanes=3, got ['nonsense']",
         ),
         (["--env-options", "a=1", "a=2"], "--env-options should give a once, got"),
+        (["--env=NoSuchWorld-v0"], "--env NoSuchWorld-v0: Gymnasium knows no 'NoSuchWorld-v0'\n"),
         (["--env-options", "gravityy=1"], "--env CartPole-v1 with {'gravityy': 1}:"),
         (["--env=space_cases:Talk"], "observations should be a Box, Discrete,"),
         (["--env=space_cases:Words"], "actions should be Discrete,"),
@@ -314,15 +318,19 @@ def test_staleness_is_measured_and_bounded(monkeypatch: pytest.MonkeyPatch) -> N
         (["--algo=impala", "--impala.c-clip=2"], "c_clip should be at most rho_clip"),
         (
             ["--algo=a3c"],
-            "--algo should be one of async-ppo, dqn, impala, ippo, mappo, ppo, reinforce",
+            "--algo should be one of async-ppo, bc, dqn, impala, ippo, mappo, ppo, reinforce, sac, td3",
         ),
         (
             ["--preset=nothing"],
             "--preset: unknown preset nothing; there are discrete, continuous, images, classic,",
         ),
+        (
+            ["--algo=dqn", "--preset=hopper"],
+            "--preset hopper is for --algo async-ppo or ppo or sac or td3, not for dqn: leave it out, or change",
+        ),
         (["--n-workers=1", "extra"], "unrecognized arguments: extra"),
         (["--collector=sequential", "--collect.asynchronous=2"], "'sequential' has no option asynchronous"),
-        # These show only when the run has begun, and leave nothing of it either.
+        # These errors show only after the start of the run, which leaves no files either.
         (
             ["--collector=native"],
             "--collector native: collecting natively takes an environment that is compiled",
@@ -341,7 +349,7 @@ def test_a_users_mistake_is_one_line(
     assert code == 2
     [line] = [line for line in capfd.readouterr().err.splitlines() if "Warn" not in line]
     assert line.startswith("fastrl train: error: ")
-    assert message in line
+    assert message in f"{line}\n"
     assert not run.exists()
 
 
@@ -352,7 +360,9 @@ def test_masks_that_an_environment_does_not_have(tmp_path: Path, capsys: pytest.
     assert not (tmp_path / "run").exists()
 
 
-def test_what_cannot_change_when_a_run_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_settings_that_cannot_change_when_a_run_resumes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = tmp_path / "run"
     train_small(run, updates=1)
     capsys.readouterr()
@@ -361,11 +371,11 @@ def test_what_cannot_change_when_a_run_goes_on(tmp_path: Path, capsys: pytest.Ca
     assert main(["train", "--resume", str(run), "--env-options", "a=1"]) == 2
     assert "env.options cannot change" in capsys.readouterr().err
     assert main(["train", "--resume", str(run), f"--total-timesteps={2 * UPDATE}"]) == 0
-    assert "anew" not in capsys.readouterr().out
+    assert "restarted" not in capsys.readouterr().out
     assert main(["eval", str(run), "baseline:sleep"]) == 2
     assert "runs of several kinds, cage2, gym, cannot be scored beside each other" in capsys.readouterr().err
-    assert main(["eval", str(run), "--stochastic"]) == 2
-    assert "--stochastic does not go with a run of gym" in capsys.readouterr().err
+    assert main(["eval", str(run), "--mode=stochastic"]) == 2
+    assert "--mode does not go with a run of gym" in capsys.readouterr().err
 
 
 def test_the_kind_of_a_run_is_what_its_checkpoint_says(
@@ -479,12 +489,23 @@ def test_presets_are_settings() -> None:
     assert presets_for("my_module:make_env") is None
 
 
+def test_a_preset_gives_dqn_another_budget_and_number_of_environments() -> None:
+    task = find("gym")
+    ppo, dqn = (
+        task.make_settings({"env.id": "MountainCar-v0", "run.algo": algorithm})
+        for algorithm in ("ppo", "dqn")
+    )
+    assert (ppo.run.total_timesteps, ppo.env.num_envs) == (1_000_000, 16)
+    assert (dqn.run.total_timesteps, dqn.env.num_envs) == (120_000, 1)
+    assert (dqn.replay.train_freq, dqn.dqn.n_step) == (16, 10)
+
+
 @pytest.mark.parametrize(
     ("env_id", "preset"),
     [
         ("space_envs:Cards", "images"),
         ("space_envs:Dials", "discrete"),
-        ("MountainCarContinuous-v0", "continuous"),
+        ("gymnasium.envs.classic_control.pendulum:PendulumEnv", "continuous"),
         ("toys:no_such_env", "discrete"),
     ],
 )

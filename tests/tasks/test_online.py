@@ -19,6 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
+from shared_memory import shared_memory_of
 from team_env import TeamEnv
 from traffic_runs import make_line_env, small, small_trainer
 from waiting import TIMEOUT, wait_until
@@ -118,6 +119,7 @@ Start = Callable[..., tuple[MAPPO, OnlineSource]]
 
 @pytest.fixture
 def start() -> Iterator[Start]:
+    before = shared_memory_of(os.getpid())
     with contextlib.ExitStack() as running:
 
         def begin(make_env: Callable[[], Any] = lines, **options: Any) -> Any:
@@ -137,13 +139,7 @@ def start() -> Iterator[Start]:
             return learner, source
 
         yield begin
-    assert not leftovers()
-
-
-def leftovers() -> list[str]:
-    """Shared memory of this process."""
-    mine = f"fastrl-{os.getpid()}-"
-    return [name.name for name in Path("/dev/shm").iterdir() if name.name.startswith(mine)]
+    assert shared_memory_of(os.getpid()) <= before
 
 
 def take(source: OnlineSource) -> Episodes:
@@ -267,6 +263,7 @@ def test_a_simulation_that_cannot_run_ends_with_its_reason(start: Start) -> None
 
 
 def test_a_run_trains_online(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = shared_memory_of(os.getpid())
     monkeypatch.setattr(fastrl.tasks.traffic.task, "make_env", make_line_env)
     trainer = small_trainer(
         "--total-episodes=120",
@@ -288,7 +285,7 @@ def test_a_run_trains_online(monkeypatch: pytest.MonkeyPatch) -> None:
     second = small_trainer("--total-episodes=200", "--online", "--online.speed=0")
     second.load_state_dict(trainer.state_dict())
     assert next(iter(second.rows())).record()["time/episodes"] >= 120
-    assert not leftovers()
+    assert shared_memory_of(os.getpid()) <= before
 
 
 def test_rows_come_while_there_is_nothing_to_learn_from(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -349,7 +346,7 @@ def test_asked_to_stop_it_leaves_no_process_and_no_memory(tmp_path: Path, number
     assert process.returncode == 128 + number
     assert err == ""
     assert f"--resume {run}" in out.replace("\n", " ")
-    assert not [name for name in Path("/dev/shm").iterdir() if f"fastrl-{process.pid}-" in name.name]
+    assert not shared_memory_of(process.pid)
     wait_until(lambda: not running(process.pid))
     summary = json.loads((run / "summary.json").read_text())
     assert summary["status"] == "interrupted"
@@ -363,9 +360,9 @@ def test_without_room_for_shared_memory_it_ends_in_a_line(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(f"fastrl.training.online.{what}", full)
-    before = set(Path("/dev/shm").glob(f"fastrl-{os.getpid()}-*"))
+    before = shared_memory_of(os.getpid())
     assert main(["train", "traffic", *small("--online"), f"--run-dir={tmp_path / 'run'}"]) == 1
     line = "No space left on device: on a disk, or in /dev/shm, which processes share"
     assert capsys.readouterr().err == f"fastrl train: error: {line}\n"
     assert not (tmp_path / "run").exists()
-    assert set(Path("/dev/shm").glob(f"fastrl-{os.getpid()}-*")) == before
+    assert shared_memory_of(os.getpid()) <= before

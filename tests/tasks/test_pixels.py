@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from shared_memory import shared_memory_of
 from waiting import TIMEOUT
 
 from fastrl import load_policy
@@ -77,6 +78,7 @@ def test_a_run_leaves_its_settings_metrics_checkpoints_and_summary(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = tmp_path / "run"
+    before = shared_memory_of(os.getpid())
     assert main(["train", *SMALL, "--total-timesteps=1500", f"--run-dir={run}", "--replay.save"]) == 0
     rows = rows_of(run)
     last = rows[-1]
@@ -108,7 +110,7 @@ def test_a_run_leaves_its_settings_metrics_checkpoints_and_summary(
         assert tomllib.load(file)["env"]["id"] == "fastrl/Catch-v0"
     _, state = load_newest(run)
     assert state["steps"] == summary["steps"]
-    assert not list(Path("/dev/shm").glob(f"fastrl-*{os.getpid():x}*"))
+    assert shared_memory_of(os.getpid()) <= before
 
     with pytest.raises(CheckpointError, match="policies of dqn cannot be loaded; fastrl eval scores the run"):
         load_policy(run)
@@ -178,8 +180,8 @@ def test_a_terminal_that_closes_makes_it_save_and_leave(tmp_path: Path) -> None:
         os.killpg(process.pid, signal.SIGHUP)
     process.wait(timeout=TIMEOUT)
     assert process.stderr is not None
-    told = process.stderr.read()
-    assert (process.returncode, told) == (
+    printed = process.stderr.read()
+    assert (process.returncode, printed) == (
         129,
         "fastrl train: stdout failed (Broken pipe): the run continues without it\n",
     )
@@ -244,7 +246,8 @@ def test_help_names_every_setting_and_preset(capsys: pytest.CaptureFixture[str])
     assert left.value.code == 0
     out = capsys.readouterr().out
     for leaf in leaves(CONFIG_TYPE).values():
-        assert re.search(rf"{re.escape(leaf.long_option)}\b", out)
+        short = leaf.setting.option or f"--{leaf.key.rpartition('.')[2].replace('_', '-')}"
+        assert re.search(rf"^  ({short}|{re.escape(leaf.long_option)})\b", out, re.MULTILINE)
         assert leaf.description
     for name in PRESETS:
         assert f"  {name}: " in out
@@ -253,6 +256,19 @@ def test_help_names_every_setting_and_preset(capsys: pytest.CaptureFixture[str])
 @pytest.mark.parametrize("name", PRESETS)
 def test_presets_fit_the_settings(name: str) -> None:
     build(CONFIG_TYPE, TASK.preset_values(CONFIG_TYPE, name))
+
+
+@pytest.mark.parametrize("algorithm", ["dqn", "ppo"])
+def test_options_of_a_game_reach_it(algorithm: str, capsys: pytest.CaptureFixture[str]) -> None:
+    small = ["fastrl/Catch-v0", f"--algo={algorithm}", "--total-timesteps=100"]
+    wrong = refusal(capsys, *small, "--env-options", "bals=3")
+    assert "unexpected keyword argument 'bals'" in wrong and "\n" not in wrong
+    task_settings = TASK.make_settings(
+        {"env.id": "fastrl/Catch-v0", "run.algo": algorithm, "env.options": ("size=7",)}
+    )
+    env = TASK.env_spec(task_settings).make()
+    assert env.observation_space.shape[:2] == (7, 7)
+    assert "such as lanes=3" in refusal(capsys, *small, "--env-options", "balls")
 
 
 def test_presets_come_with_the_environment(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,7 @@
 """Games that show images, learnt from rollouts, from the command line and from Python."""
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -8,14 +9,17 @@ import pytest
 from small_runs import differences, untimed_state
 
 import fastrl
+from fastrl.algorithms import algorithms
 from fastrl.cli.main import main
-from fastrl.tasks import task_for
+from fastrl.tasks import find, task_for
 from fastrl.tasks.pixels.settings import PRESETS
 from fastrl.tasks.pixels.task import TASK
 from fastrl.training.checkpoint import load_newest
-from fastrl.utils.config import sections
+from fastrl.training.settings import table_of
+from fastrl.utils.config import ConfigError, sections
 
 UPDATE = 2 * 16
+STACKED = "fastrl.envs.pixels:make_stacked_pixels"
 SMALL = {"num_envs": 2, "collector": "sequential", "num_steps": 16, "minibatch_size": 16, "hidden": (8,)}
 # Without schedules a run that is resumed with a further goal is the longer run.
 CONSTANT = {"learning_rate": 1e-3, "final_learning_rate": 1e-3, "final_entropy_coef": 0.01}
@@ -39,8 +43,29 @@ def test_games_are_found_and_their_presets_fit(algorithm: str, env_id: str) -> N
     assert task_for(env_id, algorithm) == "pixels"
     settings = TASK.make_settings({"env.id": env_id, "run.algo": algorithm})
     assert TASK.env_spec(settings).options["stack"] == settings.env.stack
-    for name in PRESETS:
-        TASK.make_settings({"env.id": env_id, "run.algo": algorithm}, preset=name)
+    for name, preset in PRESETS.items():
+        tables = {*preset.values, *preset.with_table} & {table_of(each) for each in algorithms()}
+        fits = not tables or preset.for_any_algorithm or table_of(algorithm) in tables
+        refused = pytest.raises(ConfigError, match=f"--preset {name} is for --algo .*, not for {algorithm}")
+        with nullcontext() if fits else refused:
+            TASK.make_settings({"env.id": env_id, "run.algo": algorithm}, preset=name)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "env_id", "threads"),
+    [
+        ("ppo", "ALE/Pong-v5", 0),
+        ("ppo", STACKED, 0),
+        ("dqn", "ALE/Pong-v5", 1),
+        ("ppo", "CartPole-v1", 1),
+    ],
+)
+def test_ppo_from_images_takes_a_thread_for_each_core(algorithm: str, env_id: str, threads: int) -> None:
+    name = task_for(env_id, algorithm)
+    assert name is not None
+    options = {"env.options": ("env_id=fastrl/Catch-v0",)} if env_id == STACKED else {}
+    settings = find(name).make_settings({"run.algo": algorithm, "env.id": env_id, **options})
+    assert settings.run.torch_threads == threads
 
 
 def test_atari_has_the_settings_of_cleanrl() -> None:

@@ -221,8 +221,8 @@ def test_mistakes_are_told_in_a_line(
         code = main(["render", *arguments])
     except SystemExit as error:
         code = int(str(error.code))
-    told = capsys.readouterr().err
-    assert code == 2 and message in told and "Traceback" not in told
+    printed = capsys.readouterr().err
+    assert code == 2 and message in printed and "Traceback" not in printed
     assert list(tmp_path.iterdir()) == []
 
 

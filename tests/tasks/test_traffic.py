@@ -298,14 +298,14 @@ def test_eval_scores_runs_on_fixed_seeds(tmp_path: Path, capsys: pytest.CaptureF
     capsys.readouterr()
     best = run / "checkpoints" / BEST
     assert main(["eval", str(run), str(best), "--episodes=30", "--seed=5", "--json"]) == 0
-    first, second = json.loads(capsys.readouterr().out)
+    first, second = json.loads(capsys.readouterr().out)["runs"]
     assert (first["run"], second["run"]) == (str(run), str(best))
     assert (first["episodes"], first["seed"]) == (30, 5)
     assert first["mean_return"] == evaluate_run(TASK, run, episodes=30, seed=5).mean_return
     assert main(["eval", str(run), "--episodes=3"]) == 0
     out = capsys.readouterr().out
     assert "3 episodes on the seeds of --seed 0" in out
-    for arguments in (["--ruleset=main"], ["--stochastic"], ["baseline:sleep"]):
+    for arguments in (["--ruleset=main"], ["--mode=both"], ["baseline:sleep"]):
         assert main(["eval", str(run), *arguments]) == 2
         assert capsys.readouterr().err.count("\n") == 1
 
@@ -361,10 +361,10 @@ def wait_for_rows(run: Path, number: int, process: subprocess.Popen[Any]) -> Non
 @pytest.mark.slow
 def test_killed_and_resumed_it_ends_with_the_same_parameters(tmp_path: Path) -> None:
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    options = ["traffic", *COOP, "--total-episodes=1500"]
+    options = ["traffic", *COOP, "--total-episodes=600"]
     subprocess.run(command(*options, f"--run-dir={whole}"), check=True, capture_output=True)
     arguments = command(*options, f"--run-dir={killed}")
-    for rows in (20, 50):
+    for rows in (10, 25):
         process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         wait_for_rows(killed, rows, process)
         process.send_signal(signal.SIGKILL)
@@ -442,13 +442,13 @@ def test_it_learns_to_drive(monkeypatch: pytest.MonkeyPatch) -> None:
         (
             ["--algo=mapo"],
             (
-                "--algo should be one of async-ppo, dqn, impala, ippo, mappo, ppo, reinforce, or module:Class"
-                " of your own; got 'mapo'; did you mean mappo?"
+                "--algo should be one of async-ppo, bc, dqn, impala, ippo, mappo, ppo, reinforce, sac, td3,"
+                " or module:Class of your own; got 'mapo'; did you mean mappo?"
             ),
         ),
         (
             ["--algo=dqn"],
-            "--algo dqn learns from transitions, which traffic does not give",
+            "--algo dqn learns from transitions, which traffic does not give; ippo, mappo, reinforce learn from it",
         ),
         (["--env.options=lanes"], "--env-options should be KEY=VALUE such as lanes=3, got ['lanes']"),
         (
@@ -470,6 +470,21 @@ def test_it_learns_to_drive(monkeypatch: pytest.MonkeyPatch) -> None:
         (
             ["--env=fastrl/ring-v0", "--env.cooperation=1"],
             "--env.cooperation is not an option of fastrl/ring-v0",
+        ),
+        (
+            ["--env=fastrl/ring-v0", "--preset=fast"],
+            "--preset fast is for other environments than --env fastrl/ring-v0, which has few-episodes, ring",
+        ),
+        (
+            ["--env=fastrl/highway-v0", "--preset=fast"],
+            "--preset fast is for other environments than --env fastrl/highway-v0, which has few-episodes",
+        ),
+        (
+            ["--env=fastrl/coop-merge-v0", "--preset=ring"],
+            (
+                "--preset ring is for other environments than --env fastrl/coop-merge-v0, which has fast, stable,"
+                " performance, large-scale, mega-scale, few-episodes"
+            ),
         ),
     ],
 )

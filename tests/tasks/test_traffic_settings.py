@@ -83,6 +83,11 @@ def test_all_environments_but_the_ring_learn_from_few_episodes() -> None:
     assert preset("few-episodes").ippo == preset("performance").ippo
 
 
+def test_only_presets_of_very_few_episodes_change_what_a_crash_costs() -> None:
+    costs = {name: preset(name).env.collision_reward for name in PRESETS}
+    assert {name for name, cost in costs.items() if cost is not None} == {"fast", "large-scale"}
+
+
 @settings(max_examples=50, deadline=None)
 @given(st.integers(1, 10**7), st.sampled_from(ALGORITHMS), st.integers(1, 500), st.booleans())
 def test_the_number_of_environments_suits_the_number_of_episodes(
@@ -121,6 +126,7 @@ def test_a_cooperative_environment_gets_what_is_set_and_nothing_else() -> None:
         density=0.5,
         duration=20.0,
         cooperation=1.0,
+        collision_reward=-30.0,
         action_type="continuous",
         options=("lanes=3", "policy_frequency = 2", "autoreset_mode=same_step"),
     )
@@ -130,6 +136,7 @@ def test_a_cooperative_environment_gets_what_is_set_and_nothing_else() -> None:
         "density": 0.5,
         "duration": 20.0,
         "cooperation": 1.0,
+        "collision_reward": -30.0,
         "action_type": "continuous",
         "num_threads": 0,
         "lanes": 3,
@@ -169,7 +176,8 @@ def test_help_names_every_setting_and_preset(capsys: pytest.CaptureFixture[str])
     out = capsys.readouterr().out
     assert out.startswith("usage: fastrl train traffic ")
     for leaf in leaves(TASK.settings_type("ippo")).values():
-        assert re.search(rf"{re.escape(leaf.long_option)}\b", out)
+        short = leaf.setting.option or f"--{leaf.key.rpartition('.')[2].replace('_', '-')}"
+        assert re.search(rf"^  ({short}|{re.escape(leaf.long_option)})\b", out, re.MULTILINE)
         assert leaf.description
     for name in PRESETS:
         assert f"  {name}: " in out

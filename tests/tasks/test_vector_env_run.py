@@ -7,12 +7,20 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
+import numpy as np
 import pytest
+from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from PIL import Image
+from walk_env import WalkVectorEnv
 
+import fastrl
+from fastrl.callbacks import VideoRecorder
 from fastrl.cli.main import main
+from fastrl.collectors.protocol import CollectError
 from fastrl.envs.spec import as_spec
 from fastrl.training.checkpoint import load_newest
+from fastrl.training.errors import HookError, TrainError
 from fastrl.training.rollouts import CollectConfig, RolloutSource
 
 MODES = ["next_step", "same_step", "disabled"]
@@ -22,6 +30,47 @@ def cart_poles(num_envs: int = 4, mode: str = "next_step") -> VectorEnv[Any, Any
     return SyncVectorEnv(
         [lambda: gymnasium.make("CartPole-v1")] * num_envs, autoreset_mode=AutoresetMode[mode.upper()]
     )
+
+
+class Drawn(gymnasium.Env[Any, Any]):
+    """Draws its number times 10 and its steps; its episodes take 3 steps, those of number 1 take 2."""
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 5}  # noqa: RUF012
+    observation_space, action_space = Box(0, 9, (1,), np.float32), Discrete(2)
+
+    def __init__(self, number: int, render_mode: str | None) -> None:
+        self.number, self.render_mode, self.t = number, render_mode, 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.t = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.t += 1
+        return (
+            np.full(1, self.t, np.float32),
+            float(self.t),
+            self.t == (2 if self.number == 1 else 3),
+            False,
+            {},
+        )
+
+    def render(self) -> Any:
+        return np.full((16, 16, 3), 10 * self.number + self.t, np.uint8)
+
+
+def drawn(
+    num_envs: int = 3, mode: str = "next_step", render_mode: str | None = None
+) -> VectorEnv[Any, Any, Any]:
+    makers = [lambda number=number: Drawn(number, render_mode) for number in range(num_envs)]
+    return SyncVectorEnv(makers, autoreset_mode=AutoresetMode[mode.upper()])
+
+
+def undrawn(num_envs: int = 3) -> VectorEnv[Any, Any, Any]:
+    return drawn(num_envs)
+
+
+SMALL: dict[str, Any] = {"num_steps": 8, "minibatch_size": 8, "hidden": [8], "eval_episodes": 0}
 
 
 def train(run: Path, *options: str, steps: int = 384) -> int:
@@ -74,26 +123,6 @@ def test_a_network_with_memory_trains_and_is_scored(mode: str, tmp_path: Path) -
     assert len(summary["evaluation"]["returns"]) == 5
 
 
-def test_one_seed_fixes_a_run(tmp_path: Path) -> None:
-    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
-        assert train(tmp_path / name, f"--seed={seed}", "--run.eval-episodes=0") == 0
-    a, b, c = (load_newest(tmp_path / name)[1]["policy"]["weights"] for name in "abc")
-    assert all((a[key] == b[key]).all() for key in a)
-    assert any((a[key] != c[key]).any() for key in a)
-
-
-@pytest.mark.parametrize("algorithm", ["async-ppo", "impala"])
-def test_algorithms_that_collect_while_they_learn(algorithm: str, tmp_path: Path) -> None:
-    arguments = [
-        "--env=test_vector_env_run:cart_poles",
-        "--num-envs=4",
-        "--total-timesteps=400",
-        "--device=cpu",
-    ]
-    options = [f"--algo={algorithm}", "--run.eval-episodes=0", f"--run-dir={tmp_path / 'run'}"]
-    assert main(["train", *arguments, *options]) == 0
-
-
 def test_another_number_of_environments_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -111,3 +140,60 @@ def test_a_source_takes_a_vector_environment_itself() -> None:
     assert problem.obs_dim == 4 and problem.action_space == gymnasium.spaces.Discrete(2)
     env.reset()
     env.close()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_first_environment_is_filmed(mode: str, tmp_path: Path) -> None:
+    env = "test_vector_env_run:drawn"
+    model = fastrl.PPO(env, num_envs=3, env__options={"mode": mode}, **SMALL)
+    model.learn(48, run_dir=tmp_path / "run", callbacks=[VideoRecorder(suffix=".gif")])
+    assert len(list((tmp_path / "run" / "videos").glob("*.gif"))) == 2
+    films = model._task.films(model._settings)
+    assert films.fps == 5
+    played = list(films.play(model._trainer.policy_checkpoint(), 2, 3))
+    films.close()
+    assert [number for number, _, _ in played] == [0] * 4 + [1] * 4
+    # In other modes the next episode has started already; the last picture is repeated.
+    last = 3 if mode == "next_step" else 2
+    assert [int(picture[0, 0, 0]) for _, picture, _ in played] == [0, 1, 2, last] * 2
+    assert [reward for _, _, reward in played] == [0, 1, 2, 3] * 2
+    out = tmp_path / "film.gif"
+    assert main(["render", str(tmp_path / "run"), "--trust", f"--out={out}", "--episodes=2"]) == 0
+    with Image.open(out) as film:
+        assert film.size == (16, 16)
+
+
+def test_what_cannot_be_filmed_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = {
+        "undrawn": "takes none: give its function a parameter render_mode",
+        "walks": "neither render mode, rgb_array or ansi",
+    }
+    for name, line in lines.items():
+        run = tmp_path / name
+        fastrl.PPO(f"test_vector_env_run:{name}", num_envs=3, **SMALL).learn(24, run_dir=run)
+        capsys.readouterr()
+        assert main(["render", str(run), "--trust", f"--out={tmp_path}/a.gif"]) == 2
+        error = capsys.readouterr().err
+        assert line in error and error.count("\n") == 1
+    with pytest.raises(TrainError, match="make it with render_mode='rgb_array'"):
+        fastrl.PPO(drawn(), **SMALL).learn(24, callbacks=[VideoRecorder()])
+
+
+def walks(num_envs: int = 3) -> VectorEnv[Any, Any, Any]:
+    return WalkVectorEnv(num_envs)
+
+
+def test_an_environment_of_which_there_is_one_is_not_reset_by_evaluations_during_the_run() -> None:
+    env = drawn(render_mode="rgb_array")
+    model = fastrl.PPO(env, **SMALL).learn(48)
+    assert model.evaluate(4)[0] > 0
+    films = model._task.films(model._settings)
+    assert len(list(films.play(model._trainer.policy_checkpoint(), 1, 0))) == 4
+    model.learn(24)
+    own = SMALL | {"eval_freq": 1, "eval_episodes": 2}
+    with pytest.raises(CollectError, match="is in use, and there is one of it"):
+        fastrl.PPO(env, **own).learn(48)
+    # An environment each.
+    assert fastrl.PPO(lambda num_envs: drawn(num_envs), num_envs=3, **own).learn(48).steps >= 48
+    with pytest.raises(HookError, match="in use"):
+        model.learn(48, callbacks=[VideoRecorder()])

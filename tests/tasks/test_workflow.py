@@ -23,8 +23,10 @@ from fastrl.tasks.workflow.trainer import SearchTrainer
 from fastrl.training.checkpoint import load_checkpoint, load_newest, save_checkpoint
 from fastrl.training.evaluation import Evaluation
 from fastrl.training.row import Row
+from fastrl.training.trainer import Trainer
 from fastrl.utils.command_line import ArgumentParser, add_options, read_arguments
 from fastrl.utils.config import build
+from fastrl.utils.interrupts import Interrupted
 
 # Runs of a second: 20 episodes of all workflows together, a search of 40 more.
 OPTIONS = [
@@ -148,11 +150,11 @@ def test_a_run_from_the_command_line(
 
     policy = fastrl.load_policy(run / "checkpoints" / "best.safetensors")
     assert policy.workflow == tree["chosen"]["workflow"] == fastrl.load_policy(run).workflow
-    env = Cage2VectorEnv(3, scan_memory=policy.needs_scan_memory)
+    env = Cage2VectorEnv(3, memory=policy.memory)
     assert policy.act(env.reset(seed=1)[0]).shape == (3,)
     capsys.readouterr()
     assert main(["eval", str(run), "--episodes=2", "--ruleset=main", "--json"]) == 0
-    (scores,) = json.loads(capsys.readouterr().out)
+    (scores,) = json.loads(capsys.readouterr().out)["runs"]
     # The same policy in the same episodes as at the end of the run.
     assert scores["protocol"][0]["scores"] == summary["evaluation"]["protocol"][0]["scores"]
     assert {name: scores[name] for name in ("best", "plain")} == {
@@ -180,33 +182,67 @@ def test_resumes_exactly(tmp_path: Path, network: str, search: str) -> None:
         assert same(second.plain.state_dict()["policy"], whole.plain.state_dict()["policy"])
 
 
-def stopping_after(trainings: int) -> Callable[..., Outcome]:
-    """`WorkflowLearner.train_one` that gets a Ctrl-C during its n-th call."""
-    train_one, calls = WorkflowLearner.train_one, 0
+def interrupted_after(update: int, signals: int) -> Callable[..., None]:
+    """`WorkflowLearner._update` that gets so many Ctrl-C during its n-th call."""
+    make_update, calls = WorkflowLearner._update, 0
 
-    def stopping(self: WorkflowLearner, *args: Any) -> Outcome:
+    def interrupted(self: WorkflowLearner, *args: Any) -> None:
         nonlocal calls
         calls += 1
-        if calls == trainings:
+        for _ in range(signals if calls == update else 0):
             signal.raise_signal(signal.SIGINT)
-        return train_one(self, *args)
+        make_update(self, *args)
 
-    return stopping
+    return interrupted
 
 
+@pytest.mark.parametrize("signals", [1, 2])
+@pytest.mark.parametrize(
+    ("networks", "update", "made"), [("shared", 1, 0), ("shared", 5, 1), ("separate", 3, 3)]
+)
 def test_interrupted_and_resumed_it_ends_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    networks: str,
+    update: int,
+    made: int,
+    signals: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert run_small(tmp_path / "whole") == 0
+    """Also in the middle of a workflow's training, whose updates are kept."""
+    options = f"--inner.networks={networks}", "--search.trial-episodes=30"
+    assert run_small(tmp_path / "whole", *options) == 0
     with monkeypatch.context() as patch:
-        patch.setattr(WorkflowLearner, "train_one", stopping_after(4))
-        assert run_small(tmp_path / "stopped") == 130
+        patch.setattr(WorkflowLearner, "_update", interrupted_after(update, signals))
+        assert run_small(tmp_path / "stopped", *options) == 130
     assert "to resume: fastrl train --resume" in capsys.readouterr().out
     summary = json.loads((tmp_path / "stopped" / "summary.json").read_text())
-    assert summary["status"] == "interrupted" and summary["episodes"] < 60
+    assert summary["status"] == "interrupted" and summary["iterations"] == update
+    _, state = load_newest(tmp_path / "stopped")
+    assert state["learner"]["made"] == made
     assert main(["train", "--resume", str(tmp_path / "stopped"), "--n-workers=2"]) == 0
     assert differences(learnt(tmp_path / "stopped"), learnt(tmp_path / "whole")) == []
     assert (tmp_path / "stopped" / "steps.csv").read_text() == (tmp_path / "whole" / "steps.csv").read_text()
+
+
+def test_interrupted_before_the_first_update_of_the_plain_policy_it_keeps_the_search(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = "--plain-ppo", "--total-episodes=60", "--run.eval-episodes=0"
+
+    def interrupt(self: Trainer, *_: object) -> None:
+        raise Interrupted
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "_learn", interrupt)
+        trainer = small_trainer(*options)
+        list(trainer.rows())
+    assert trainer.episodes == 60 and trainer.plain is None
+    save_checkpoint(tmp_path / "c", trainer.state_dict())
+    resumed = small_trainer(*options)
+    resumed.load_state_dict(load_checkpoint(tmp_path / "c"))
+    list(resumed.rows())
+    assert resumed.episodes == 120
 
 
 @pytest.mark.parametrize("search", ["random", "halving", "exhaustive"])
@@ -277,7 +313,7 @@ def test_the_policy_of_the_best_training_is_kept() -> None:
         (["--algo=impala"], "a search for workflows trains with ppo"),
         (["--total-timesteps=1000"], "the length of a search is in episodes, give --total-episodes"),
         (["--eval-freq=10"], "a search measures each policy that it trains"),
-        (["--init-from=runs/other"], "a search starts with new networks"),
+        (["--init=runs/other"], "a search starts with new networks"),
     ],
 )
 def test_mistakes_are_errors_of_one_line(

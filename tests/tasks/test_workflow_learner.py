@@ -143,7 +143,14 @@ def test_too_few_episodes_are_all_measured() -> None:
     before = weights(learner, FIRST)
     outcome = learner.train_one(FIRST, learner.min_episodes - 1)
     np.testing.assert_array_equal(weights(learner, FIRST), before)
-    again = measure(learner.games, FIRST, learner.policy_state(FIRST), learner.min_episodes - 1, learner.seed)
+    again = measure(
+        learner.games,
+        FIRST,
+        learner.policy_state(FIRST),
+        learner.min_episodes - 1,
+        learner.seed,
+        action_masks=True,
+    )
     assert outcome == again
     learner.train_one(FIRST, learner.min_episodes)
     assert (weights(learner, FIRST) != before).any()
@@ -163,7 +170,9 @@ def test_games_are_divided_evenly_among_workflows() -> None:
 def test_a_warm_start_has_the_policy_of_its_source(network: Any) -> None:
     learner = make(networks=network)
     learner.train_one(FIRST, 60)
-    expected = measure(learner.games, SECOND, learner.policy_state(FIRST), 10, learner.seed)
+    expected = measure(
+        learner.games, SECOND, learner.policy_state(FIRST), 10, learner.seed, action_masks=True
+    )
     warm = learner.train_one(SECOND, 10, FIRST)
     if network == "separate":
         assert (warm.mean_return, warm.compliance) == (expected.mean_return, expected.compliance)

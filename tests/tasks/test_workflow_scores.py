@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from fastrl.envs.cage2.env import ACTIONS, action_indices
-from fastrl.envs.cage2.workflow import WORKFLOWS, parse_workflow
+from fastrl.envs.cage2.memory import MEMORIES, Memory, observation_names
+from fastrl.envs.cage2.workflow import WORKFLOW_LEN, WORKFLOWS, parse_workflow
 from fastrl.networks.actor_critic import ActorCritic
 from fastrl.tasks.cage2.evaluate import RULESETS, Contender, evaluate
 from fastrl.tasks.workflow.folding import fold
@@ -38,7 +39,7 @@ def as_policy(state: dict[str, Any], actions: Any = "effective", **env: Any) -> 
         {
             "algorithm": "ppo",
             "policy": state,
-            "config": {"env": {"scan_memory": False} | env, "ppo": {"action_masks": False}},
+            "config": {"env": {"memory": "none"} | env, "ppo": {"action_masks": False}},
             "steps": 1,
             "actions": list(action_indices(actions)),
             "num_actions": len(ACTIONS),
@@ -57,13 +58,13 @@ def always(action: str) -> Policy:
 
 
 @pytest.mark.parametrize("ruleset", RULESETS)
-@pytest.mark.parametrize("scan_memory", [False, True])
-def test_scores_are_those_of_the_protocol(ruleset: Any, scan_memory: bool) -> None:
-    obs_dim = 87 if scan_memory else 77
+@pytest.mark.parametrize("memory", MEMORIES)
+def test_scores_are_those_of_the_protocol(ruleset: Any, memory: Memory) -> None:
+    obs_dim = len(observation_names(memory)) + WORKFLOW_LEN
     network = ActorCritic(obs_dim, 80, (16,), generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
         network.actor[1].weight.mul_(100)
-    policy = as_policy(fold(network.state(), ENTERPRISE_FIRST), scan_memory=scan_memory)
+    policy = as_policy(fold(network.state(), ENTERPRISE_FIRST), memory=memory)
     options: dict[str, Any] = {"ruleset": ruleset, "episodes": 30, "seed": 5, "horizons": (10, 25)}
     scored = score_by_protocol(policy, ENTERPRISE_FIRST, "x", **options)
     expected = evaluate(Contender.from_policy(policy, "x"), **options)
@@ -90,12 +91,14 @@ def test_compliance_with_a_known_answer() -> None:
 
 
 def test_a_trained_policy_is_scored_as_the_learner_measures_it() -> None:
-    config = InnerConfig(episodes_per_update=16, measured_episodes=10, hidden=(8,), minibatch_size=240)
+    config = InnerConfig(
+        episodes_per_update=16, measured_episodes=10, hidden=(8,), minibatch_size=240, action_masks=False
+    )
     games = EnvConfig(red_agent="bline", episode_length=30, n_workers=1)
     learner = WorkflowLearner(config, games, total_episodes=100)
     learner.train(WORKFLOWS, 64)
     state = learner.policy_state(ENTERPRISE_FIRST)
-    own = measure(games, ENTERPRISE_FIRST, state, 400, 0)
+    own = measure(games, ENTERPRISE_FIRST, state, 400, 0, action_masks=False)
     scored = score_by_protocol(
         as_policy(state),
         ENTERPRISE_FIRST,

@@ -29,7 +29,7 @@ SMALL = [
 
 
 class Watching(Callback):
-    """Notes what it sees, and stops where it is told to."""
+    """Notes what it sees, and stops at a given row."""
 
     def __init__(self, stops_at: str = "", after: int = 1) -> None:
         self.seen: list[tuple[str, int]] = []
@@ -99,6 +99,18 @@ class Broken(Callback):
     def on_update(self, run: Run) -> None:
         if run.timesteps >= 64:
             raise ZeroDivisionError("oh no")
+
+
+class BrokenAtTheEnd(Broken):
+    def on_end(self, run: Run) -> None:
+        raise FloatingPointError("still broken")
+
+
+def test_the_first_error_is_reported(tmp_path: Path) -> None:
+    with pytest.raises(HookError, match="ZeroDivisionError: oh no"):
+        trained(tmp_path / "run", BrokenAtTheEnd())
+    facts = RunFacts.read(tmp_path / "run")
+    assert facts is not None and facts.state == "failed"
 
 
 def test_one_that_raises_ends_the_run_with_its_checkpoint(tmp_path: Path) -> None:
@@ -224,7 +236,7 @@ def test_episodes_are_filmed(options: tuple[str, ...], tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_filmed_is_said_in_one_line() -> None:
-    with pytest.raises(TrainError, match="it films policies that learn from rollouts"):
+    with pytest.raises(TrainError, match="toy on fake has no task that films it"):
         list(trainer_of(FakeSource(), VideoRecorder()).rows())
 
 
@@ -244,7 +256,7 @@ def test_a_model_takes_callbacks_and_loggers(tmp_path: Path) -> None:
     model.learn(320, callbacks=[Watching("update", 3)], loggers=[recorder], run_dir=run)
     assert model.steps == recorder.steps[-1] == 96 and recorder.closed
     assert json.loads((run / "summary.json").read_text())["stopped_by"] == "Watching"
-    # Stopped is not done: it goes on.
+    # A stopped run is not done: it can continue.
     assert model.learn(32).steps == 128
     with pytest.raises(HookError, match="oh no"):
         model.learn(64, callbacks=[Broken()])

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from fastrl.training.metrics import brief, count, duration, rate
+from fastrl.training.metrics import brief, count, duration, moments, plus_minus, rate
 from fastrl.training.row import Row
 
 
@@ -46,3 +46,17 @@ def test_duration(seconds: float, text: str) -> None:
 )
 def test_slow_rates_have_digits(value: float, text: str) -> None:
     assert rate(value) == text
+
+
+def test_numbers_for_people_have_no_negative_zero() -> None:
+    assert plus_minus(-0.003, 0.001) == "0.00 ± 0.00"
+    assert plus_minus(-0.006, math.nan) == "-0.01"
+
+
+def test_moments_of_few_or_unknown_values() -> None:
+    assert moments([1.0, math.nan, 3.0]) == pytest.approx(
+        {"mean": 2.0, "deviation": 2**0.5, "standard_error": 1.0, "min": 1.0, "max": 3.0}
+    )
+    one = moments([5.0])
+    assert (one["mean"], one["min"]) == (5.0, 5.0) and math.isnan(one["deviation"])
+    assert all(math.isnan(value) for value in moments([]).values())

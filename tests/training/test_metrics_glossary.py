@@ -13,7 +13,7 @@ from fastrl.envs.record_episodes import MEANS
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PACKAGE = ROOT / "python" / "fastrl"
-GROUPS = ("rollout", "train", "eval", "time", "collect", "curriculum", "search")
+GROUPS = ("rollout", "train", "eval", "time", "collect", "curriculum", "search", "dataset")
 
 
 def documented() -> set[str]:

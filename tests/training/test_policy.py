@@ -10,7 +10,8 @@ import torch
 from small_runs import train_small
 
 import fastrl
-from fastrl.envs.cage2.env import ACTIONS, EFFECTIVE_ACTIONS, Cage2VectorEnv, ScanMemory
+from fastrl.envs.cage2.env import ACTIONS, EFFECTIVE_ACTIONS, Cage2VectorEnv
+from fastrl.envs.cage2.memory import BlueMemory
 from fastrl.training.checkpoint import CheckpointError, Checkpoints, load_newest, save_checkpoint
 from fastrl.training.policy import Policy, load_policy
 from fastrl.utils.config import ConfigError
@@ -64,9 +65,14 @@ def test_it_needs_one_file_and_no_more(run: Path, tmp_path: Path, policy: Policy
 def test_it_knows_what_it_was_trained_for(policy: Policy) -> None:
     assert (policy.obs_dim, policy.num_actions, policy.steps) == (52, 145, 320)
     assert policy.actions.tolist() == list(EFFECTIVE_ACTIONS)
-    assert not policy.needs_scan_memory
-    assert not policy.needs_action_mask
+    assert policy.memory == "none"
+    assert policy.needs_action_mask
     assert policy.environment["ruleset"] == "main"
+
+
+def test_a_policy_that_was_trained_without_masks_needs_none(tmp_path: Path) -> None:
+    train_small(tmp_path, "--no-ppo.action-masks")
+    assert not load_policy(tmp_path).needs_action_mask
 
 
 def test_drawn_actions_follow_the_policy_and_the_seed(run: Path, policy: Policy) -> None:
@@ -95,7 +101,7 @@ def test_masks_are_over_all_actions_of_the_environment(policy: Policy) -> None:
 
 
 def test_masked_policies_play_by_the_rules(tmp_path: Path) -> None:
-    train_small(tmp_path, "--ppo.action-masks", "--env.actions=none")
+    train_small(tmp_path, "--env.actions=none")
     policy = load_policy(tmp_path)
     assert policy.needs_action_mask
     assert policy.actions.tolist() == list(range(145))
@@ -108,21 +114,24 @@ def test_masked_policies_play_by_the_rules(tmp_path: Path) -> None:
         obs, *_ = env.step(actions)
 
 
-def test_scan_memory_makes_of_plain_observations_what_it_was_trained_on(tmp_path: Path) -> None:
-    train_small(tmp_path, "--env.scan-memory")
+@pytest.mark.parametrize(("memory", "obs_dim"), [("scan", 62), ("full", 240)])
+def test_blue_memory_makes_of_plain_observations_what_it_was_trained_on(
+    tmp_path: Path, memory: Any, obs_dim: int
+) -> None:
+    train_small(tmp_path, f"--env.memory={memory}")
     policy = load_policy(tmp_path)
-    assert policy.needs_scan_memory
-    assert policy.obs_dim == 62
+    assert (policy.memory, policy.obs_dim) == (memory, obs_dim)
     plain = Cage2VectorEnv(4, red_agent="meander")
-    full = Cage2VectorEnv(4, red_agent="meander", scan_memory=True)
-    memory = ScanMemory(4)
-    obs, expected = plain.reset(seed=1)[0], full.reset(seed=1)[0]
+    trained_on = Cage2VectorEnv(4, red_agent="meander", memory=memory)
+    blue = BlueMemory(4, memory)
+    obs, expected = plain.reset(seed=1)[0], trained_on.reset(seed=1)[0]
+    actions = None
     for _ in range(60):
-        fed = memory.observe(obs)
+        fed = blue.observe(obs, actions)
         assert np.array_equal(fed, expected)
         actions = policy.act(fed)
-        obs, expected = plain.step(actions)[0], full.step(actions)[0]
-    with pytest.raises(ValueError, match="ScanMemory"):
+        obs, expected = plain.step(actions)[0], trained_on.step(actions)[0]
+    with pytest.raises(ValueError, match="BlueMemory"):
         policy.act(obs)
 
 

@@ -28,7 +28,7 @@ def text_of(breakdown: Breakdown) -> str:
 def asynchronous(
     workers: int, ahead: int, updates: int, play: Callable[[], float], learn: Callable[[], float]
 ) -> tuple[float, float, Spans, list[Spans]]:
-    """A learner that takes one finished task after the other while workers go on, at most ``ahead`` of them running
+    """A learner that takes one finished task after the other while workers continue, at most ``ahead`` of them running
     or waiting. Returns when it ended, how long it waited, when it was at work, and when each worker was."""
     free = [0.0] * workers
     busy: list[Spans] = [[] for _ in range(workers)]
@@ -163,7 +163,7 @@ def test_overlap_on_a_synthetic_timeline(workers: int, learn: float) -> None:
         {"waiting": waited, "update": end - waited},
         400,
         400,
-        # The first wait is a start of nobody: they begin at once.
+        # The first wait is for no start: workers start at once.
         Report(workers=workers, seconds={"environment": seconds}, cold_start=1e-9),
     )
     breakdown = profile.breakdown()
@@ -203,10 +203,10 @@ def test_what_workers_did_meanwhile_is_taken_from_the_collector_that_measures_it
     st.integers(0, 3),
 )
 def test_shares_add_up(laps: list[tuple[dict[str, float], float, dict[str, float]]], workers: int) -> None:
-    profile, told = Profile(), {"environment": 0.0, "inference": 0.0, "queue": 0.0}
+    profile, totals = Profile(), {"environment": 0.0, "inference": 0.0, "queue": 0.0}
     for parts, more, spent in laps:
-        told = {name: seconds + spent.get(name, 0.0) for name, seconds in told.items()}
-        report = Report(workers=workers, seconds=told)
+        totals = {name: seconds + spent.get(name, 0.0) for name, seconds in totals.items()}
+        report = Report(workers=workers, seconds=totals)
         shares = profile.lap(sum(parts.values()) + more, parts, 1, 0, report).shares
         for group in (False, True):
             mine = [share for name, share in shares.items() if name.startswith("workers_") == group]
@@ -308,7 +308,7 @@ def test_runs_show_where_their_time_went(
     (learner,) = breakdown.timelines
     assert {"environment", "inference", "buffer", "returns", "update"} <= set(learner.parts)
     assert all(learner.parts[name] > 0 for name in ("environment", "inference", "buffer", "update"))
-    shares = {tag: told for tag, told in values_of(run).items() if tag.startswith("time/share_")}
+    shares = {tag: share for tag, share in values_of(run).items() if tag.startswith("time/share_")}
     assert {f"time/share_{name}" for name in learner.parts} <= set(shares)
     for row in zip(*shares.values(), strict=True):
         assert sum(row) == pytest.approx(1, abs=1e-5)

@@ -1,11 +1,16 @@
-"""Signals that stop a run."""
+"""Signals that stop a run, and settings of a resumed one."""
 
 import os
 import signal
+from pathlib import Path
 
 import pytest
+from small_runs import settings_of
 
-from fastrl.training.run import StopSignals
+from fastrl.tasks import find
+from fastrl.training.run import resumed_settings
+from fastrl.utils.config import to_tree
+from fastrl.utils.interrupts import StopSignals
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -37,3 +42,18 @@ def test_under_nohup_a_terminal_that_closes_is_ignored() -> None:
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+def test_a_run_resumed_with_another_collector_drops_what_that_lacks() -> None:
+    own = to_tree(settings_of("gym", "--collector=sync", "--n-workers=2", "--task-timeout=5"))
+
+    def collect(**changes: object) -> tuple[object, ...]:
+        given = {f"collect.{name}": value for name, value in changes.items()}
+        found = resumed_settings(find("gym"), Path("checkpoint"), own, given, trust=True).collect
+        return found.collector, found.n_workers, found.task_timeout
+
+    assert collect() == collect(n_workers=2) == ("sync", 2, 5)
+    assert collect(collector="executor") == ("executor", 2, 5)
+    assert collect(collector="sequential") == ("sequential", "auto", 300)
+    # One that is asked for is kept, and refused by the collector.
+    assert collect(collector="sequential", n_workers=3) == ("sequential", 3, 300)

@@ -1,4 +1,4 @@
-"""Whose directory a run may write to, and what it takes back if it fails."""
+"""Run directories: which ones a run may write to, and what a run that fails removes."""
 
 import contextlib
 import json
@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 from small_runs import ITERATION, OPTIONS, learnt, train_small
 
+import fastrl
+from fastrl.callbacks import VideoRecorder
 from fastrl.cli.main import main
+from fastrl.training.errors import HookError
 from fastrl.training.run_directory import RunDirectory, RunDirectoryError, never_saved, new_directory
 
 
@@ -30,6 +33,9 @@ def fill(directory: RunDirectory) -> None:
     (directory.tensorboard / "events.out.tfevents.1").touch()
     directory.checkpoints.mkdir()
     directory.profile.touch()
+    for folder in directory.tracking:
+        (folder / "0").mkdir(parents=True)
+        (folder / "0" / "meta.yaml").touch()
 
 
 def fail_in(path: Path, *files: str) -> None:
@@ -44,9 +50,31 @@ def fail_in(path: Path, *files: str) -> None:
 def test_a_run_that_fails_leaves_nothing(tmp_path: Path) -> None:
     fail_in(tmp_path / "a" / "b")
     assert contents(tmp_path) == {"a": None}
-    # What was there before is there still.
+    # A directory that was there before stays.
     fail_in(tmp_path / "a")
     assert contents(tmp_path) == {"a": None}
+
+
+class Refusing(fastrl.callbacks.Callback):
+    def on_start(self, run: fastrl.callbacks.Run) -> None:
+        raise ZeroDivisionError("no")
+
+
+def test_a_run_that_has_not_learned_anything_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    small = ["--num-envs=2", "--num-steps=8", "--minibatch-size=8", "--total-timesteps=32"]
+    logged = [*small, "--loggers=csv,tensorboard", "--ppo.action-masks"]
+    assert main(["train", "CartPole-v1", *logged]) == 1
+    pytest.importorskip("pygame")
+    model = fastrl.PPO("CartPole-v1", num_envs=2, num_steps=8, minibatch_size=8, collector="sequential")
+    with pytest.raises(HookError, match="no"):
+        model.learn(32, run_dir="runs/refused", callbacks=[VideoRecorder(suffix=".gif"), Refusing()])
+    assert contents(tmp_path) == {"runs": None}
+    capsys.readouterr()
+    assert main(["runs"]) == 0
+    assert capsys.readouterr().out == "no runs in runs\n"
 
 
 def test_a_run_that_fails_removes_only_what_it_made(tmp_path: Path) -> None:
@@ -64,8 +92,8 @@ def test_a_directory_with_something_in_it_is_refused(
     (tmp_path / name).write_text("[run]\nmine = true\n")
     before = contents(tmp_path)
     assert main(["train", "cage2", *OPTIONS, "--run-dir", str(tmp_path)]) == 2
-    told = f"{tmp_path} is neither empty nor a run (there is {name.partition('/')[0]} in it)"
-    assert capsys.readouterr().err == f"fastrl train: error: {told}: choose another --run-dir\n"
+    message = f"{tmp_path} is neither empty nor a run (there is {name.partition('/')[0]} in it)"
+    assert capsys.readouterr().err == f"fastrl train: error: {message}: choose another --run-dir\n"
     assert contents(tmp_path) == before
 
 
@@ -120,7 +148,7 @@ def test_or_is_begun_again_with_other_settings(tmp_path: Path) -> None:
     run = tmp_path / "run"
     killed(run, "--seed=7")
     (run / "notes").write_text("mine")
-    # One that then fails leaves it as it can be begun again.
+    # A run that then fails leaves a directory in which it can start again.
     with pytest.raises(ZeroDivisionError), new_directory(run, "x"):
         raise ZeroDivisionError
     train_small(run, "--seed=8", iterations=1)

@@ -121,6 +121,17 @@ def test_there_is_a_row_after_every_update_or_at_the_end() -> None:
     assert (row["rollout/ep_rew_mean"], row["rollout/ep_len_mean"], row["collect/batch"]) == (3.0, 5.0, 3)
 
 
+def test_steps_that_came_after_the_last_row_have_a_row_of_their_own() -> None:
+    """Actors of a replay collect beside the trainer, also while a row is written."""
+    source, rows = FakeSource(), []
+    for row in trainer_of(source).rows():
+        rows.append(row.record())
+        if row.steps == 20:
+            source.steps = 35
+    assert [row["time/total_timesteps"] for row in rows] == [10, 20, 35]
+    assert [row["time/iterations"] for row in rows] == [1, 2, 2]
+
+
 def test_goals_are_in_steps_or_in_episodes() -> None:
     trainer = trainer_of(FakeSource(), total_timesteps=15)
     assert [row.done for row in trainer.rows()] == [10, 20]

@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from fastrl.utils.arguments import as_integer, as_number, did_you_mean
+from fastrl.utils.arguments import as_integer, as_number
 
 
 def test_integers_of_python_and_numpy_within_bounds():
@@ -34,9 +34,3 @@ def test_numbers():
     for value in (True, "1", None):
         with pytest.raises(TypeError, match="dt: expected a number, got"):
             as_number("dt", value)
-
-
-def test_the_most_similar_name_is_proposed():
-    assert did_you_mean("lane_count", ["lanes_count", "duration"]) == "; did you mean lanes_count?"
-    assert did_you_mean("xyz", ["lanes_count", "duration"]) == ""
-    assert did_you_mean("xyz", []) == ""

@@ -14,6 +14,7 @@ from fastrl.utils.config import (
     ConfigError,
     Setting,
     build,
+    by_keyword,
     check,
     leaves,
     nearest,
@@ -29,7 +30,7 @@ from fastrl.utils.config import (
 class RunPart:
     """One run. And more."""
 
-    seed: Annotated[int, Field(ge=0, description="fixes the run"), Setting(option="--seed", common=True)] = 0
+    seed: Annotated[int, Field(ge=0, description="fixes the run"), Setting(option="--seed")] = 0
     device: Annotated[
         Literal["auto", "cpu", "cuda"], Field(description="where it lives"), Setting(resumable=True)
     ] = "auto"
@@ -108,6 +109,9 @@ def test_later_layers_go_on_top() -> None:
         (["--run.seed", "1_000"], "run.seed", 1000),
         (["--learn.learning-rate", "3e-4"], "learn.learning_rate", 3e-4),
         (["--learn.learning-rate=1"], "learn.learning_rate", 1.0),
+        (["--learning-rate=1"], "learn.learning_rate", 1.0),
+        (["--learning_rate", "1"], "learn.learning_rate", 1.0),
+        (["--no-compile"], "learn.compile", False),
         (["--learn.hidden", "128,64,32"], "learn.hidden", (128, 64, 32)),
         (["--learn.hidden", "[64, 64]"], "learn.hidden", (64, 64)),
         (["--learn.hidden", "7"], "learn.hidden", (7,)),
@@ -134,13 +138,15 @@ def test_options(arguments: list[str], key: str, value: Any) -> None:
     ("arguments", "words"),
     [
         (["--learn.learning_rat", "1"], ["--learn.learning_rat;", "--learn.learning-rate?"]),
-        (["--learning-rate=1"], ["--learning-rate;", "--learn.learning-rate?"]),
-        (["--lr", "1"], ["--lr;", "--learn.learning-rate?"]),
+        (["--learning-rat=1"], ["--learning-rat;", "--learning-rate?"]),
+        (["--lr", "1"], ["--lr;", "--learning-rate?"]),
         (["--sead", "1"], ["--sead;", "--seed?"]),
         (["--seed"], ["--seed"]),
         (["stray"], ["stray"]),
         (["--learn.compile=no"], ["--learn.compile takes no value", "'no'", "--no-learn.compile"]),
         (["--no-learn.compile", "true"], ["--no-learn.compile takes no value", "'true'"]),
+        (["--learn.compile", "False"], ["--learn.compile takes no value", "'False'", "--no-learn.compile"]),
+        (["--learn.compile", "0"], ["--learn.compile takes no value", "'0'"]),
         (["--learn.compil"], ["--learn.compil;", "--learn.compile?"]),
     ],
 )
@@ -287,11 +293,11 @@ def test_help_tells_names_types_defaults_and_limits() -> None:
     parser = ArgumentParser(prog="prog")
     add_options(parser, Config)
     text = " ".join(parser.format_help().split())
-    assert "--seed, --run.seed INT fixes the run [0]" in text
-    assert "--run.device auto|cpu|cuda where it lives [auto]" in text
-    assert "--learn.hidden INT,INT,... widths [64,64]" in text
-    assert "--learn.value-clip FLOAT|none limit [none]" in text
-    assert "--learn.compile/--no-learn.compile faster [false]" in text
+    assert " --seed INT fixes the run [0]" in text
+    assert " --device auto|cpu|cuda where it lives [auto]" in text
+    assert " --hidden INT,INT,... widths [64,64]" in text
+    assert " --value-clip FLOAT|none limit [none]" in text
+    assert " --compile/--no-compile faster [false]" in text
     assert "100% free text" in text
     assert "run: One run. And more." in text
 
@@ -304,26 +310,77 @@ def test_marks_of_settings() -> None:
         "name": "--name",
     }
     assert leaves(Config)["run.device"].option == "--run.device"
-    assert leaves(Config)["run.seed"].setting == Setting(option="--seed", common=True)
+    assert leaves(Config)["run.seed"].setting == Setting(option="--seed")
     assert leaves(Config)["run.name"].setting == Setting()
 
 
 def test_the_last_mark_of_a_setting_counts() -> None:
     @section
     class Part:
-        seed: Annotated[Annotated[int, Setting(option="--seed", common=True)], Setting(resumable=True)] = 0
+        seed: Annotated[Annotated[int, Setting(option="--seed")], Setting(resumable=True)] = 0
 
     assert leaves(Part)["seed"].setting == Setting(resumable=True)
 
 
-def test_short_help_shows_common_settings_alone(capsys: pytest.CaptureFixture[str]) -> None:
+def test_short_help_shows_common_options_in_their_order(capsys: pytest.CaptureFixture[str]) -> None:
+    parser = ArgumentParser(prog="prog", common=("--hidden", "--not-here", "--seed"), epilog="The end.")
+    add_options(parser, Config, defaults={"learn.hidden": (3, 4)})
     with pytest.raises(SystemExit) as exit_info:
-        from_command_line("-h")
+        parser.parse_args(["-h"])
     out = capsys.readouterr().out.partition("\noptions:")[2]
     assert exit_info.value.code == 0
-    assert "--seed" in out and "run:" in out
-    assert "--run.device" not in out and "learn" not in out.lower()
-    assert out.endswith(f"\n--help-all shows {len(leaves(Config)) - 1} more settings.\n")
+    assert re.findall(r"^  (-\S+)", out, re.MULTILINE) == ["--hidden", "--seed", "-h,", "--help-all"]
+    assert "widths [3,4]" in out and "run:" not in out
+    assert out.endswith(f"The end.\n\n--help-all shows {len(leaves(Config)) - 2} more options.\n")
+
+
+@section
+class OtherPart:
+    """Settings with names that other tables have too."""
+
+    name: Annotated[str, Field(description="its name")] = "other"
+    hidden: Annotated[int, Field(description="something else")] = 1
+    seed: Annotated[int, Field(description="of its own")] = 5
+
+
+@section
+class Shared:
+    run: RunPart = RunPart()
+    learn: LearnPart = LearnPart()
+    other: OtherPart = OtherPart()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "key"),
+    [
+        ("learning_rate", 0.5, "learn.learning_rate"),
+        ("hidden", (7,), "learn.hidden"),  # of the algorithm's table
+        ("seed", 3, "run.seed"),  # an option of its own
+        ("device", "cpu", "run.device"),
+        ("other__seed", 3, "other.seed"),
+        ("other__hidden", 3, "other.hidden"),
+    ],
+)
+def test_short_names_mean_the_same_in_options_and_keywords(name: str, value: Any, key: str) -> None:
+    assert by_keyword(Shared, "learn", {name: value}) == {key: value}
+    parser = ArgumentParser(prog="prog")
+    add_options(parser, Shared, "learn")
+    option = f"--{name.replace('__', '.').replace('_', '-')}"
+    text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    assert read_arguments(Shared, parser.parse_args([option, text])) == {key: value}
+
+
+def test_ambiguous_short_names_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(
+        ConfigError, match=r"^name is a setting of several tables: say run__name or other__name$"
+    ):
+        by_keyword(Shared, "learn", {"name": "x"})
+    parser = ArgumentParser(prog="prog")
+    add_options(parser, Shared, "learn")
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--name", "x"])
+    line = "prog: error: --name is a setting of several tables: give --run.name or --other.name\n"
+    assert capsys.readouterr().err == line
 
 
 def test_every_leaf_has_an_option() -> None:

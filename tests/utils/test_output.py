@@ -85,7 +85,7 @@ def test_a_slow_reader_of_a_non_blocking_descriptor_misses_text(
 
 
 def test_closed_descriptors_become_dev_null(tmp_path: Path) -> None:
-    # What is opened next would be 0, 1 or 2 otherwise, and be printed to.
+    # Otherwise the next file to be opened would get descriptor 0, 1 or 2, and output would be written to it.
     code = (
         "import sys, fastrl.cli.main\n"
         "code = fastrl.cli.main.main(['eval', 'baseline:sleep', '--episodes=1', '--ruleset=main'])\n"

@@ -5,7 +5,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -29,6 +31,31 @@ def tell(report: Connection, names: list[str]) -> None:
     ]
     report.send((os.getpid(), threads, quiet))
     time.sleep(10 * TIMEOUT)
+
+
+def end(exitcode: int) -> None:
+    os._exit(exitcode)
+
+
+def test_threads_that_ask_at_once_see_the_same_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    process = multiprocessing.get_context("forkserver").Process(target=end, args=(processes.EXIT_UNGUARDED,))
+    with processes.starting_workers():
+        process.start()
+    processes.share_exit_code(process)
+    read = forkserver.read_signed
+
+    def read_slowly(fd: int) -> int:
+        time.sleep(0.3)
+        return read(fd)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(forkserver, "read_signed", read_slowly)
+        other = threading.Thread(target=process.join)
+        other.start()
+        process.join()
+        other.join()
+    assert process.exitcode == processes.EXIT_UNGUARDED
+    assert "if __name__" in processes.exit_cause(process.exitcode)
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -201,6 +201,10 @@ def test_every_setting_of_text_or_a_path_is_marked_or_listed_as_harmless() -> No
     harmless = {
         # Checkpoints, which are read and nothing else.
         *((task, "run.init_from") for task in tasks()),
+        # Recorded episodes: numbers and text, in Arrow files.
+        *((task, "demos.path") for task in tasks()),
+        # Settings that import nothing: `fastrl.training.stages` refuses others.
+        *((task, "run.stages") for task in tasks()),
         ("traffic", "env.id"),  # of fastrl's own, from a fixed list
         ("traffic", "env.options"),  # literals for compiled environments
         # Any names.

@@ -50,9 +50,7 @@ class Echo(gymnasium.Env[Any, Any]):
 class EnvConfig:
     """The environment."""
 
-    length: Annotated[
-        int, Field(ge=1, description="steps of an episode"), Setting(option="--length", common=True)
-    ] = 8
+    length: Annotated[int, Field(ge=1, description="steps of an episode"), Setting(option="--length")] = 8
     num_envs: Annotated[int, Field(ge=1, description="environments that are stepped together")] = 8
 
 

@@ -87,7 +87,7 @@ def test_weights_are_loaded_and_all_else_is_new(
 ) -> None:
     old, new = tmp_path / "old", tmp_path / "new"
     assert main(["train", *both, *first, f"--run-dir={old}"]) == 0
-    assert main(["train", *both, *second, f"--init-from={old}", f"--run-dir={new}"]) == 0
+    assert main(["train", *both, *second, f"--init={old}", f"--run-dir={new}"]) == 0
     assert f"starting with the weights of {find_checkpoint(old)}" in capsys.readouterr().out.replace("\n", "")
     before, after = load_newest(old)[1], load_newest(new)[1]
     # The learning rate is 0, so they are what it started with.
@@ -96,9 +96,28 @@ def test_weights_are_loaded_and_all_else_is_new(
     assert after["steps"] <= 2 * before["steps"]
     assert after["config"]["run"]["init_from"] == str(old)
     assert main(["train", "--resume", str(old), "--seed=5"]) == 2
-    assert (
-        f"it would be another run: --init-from {find_checkpoint(old)} starts one" in capsys.readouterr().err
-    )
+    assert f"it would be another run: --init {find_checkpoint(old)} starts one" in capsys.readouterr().err
+
+
+def test_run_with_further_inputs_starts_with_the_weights(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    assert main(["train", *CAGE2, "--env.memory=none", f"--run-dir={old}"]) == 0
+    wider = [*CAGE2, "--ppo.learning-rate=0", "--seed=5", f"--run-dir={new}"]
+    assert main(["train", *wider, "--init", str(old)]) == 0
+    out = capsys.readouterr().out.replace("\n", "")
+    assert "its 52 inputs are the first, 10 new ones start with weights of zero" in out
+    before, after = (ppo_weights(load_newest(run)[1]) for run in (old, new))
+    for name, tensor in before.items():
+        if tensor.shape == after[name].shape:
+            assert torch.equal(after[name], tensor), name
+        else:
+            assert torch.equal(after[name][:, :52], tensor)
+            assert not after[name][:, 52:].any()
+    to = ["--run-dir", tmp_path / "third", "--init", new]
+    line = refusal(capsys, *CAGE2, "--env.memory=none", *to)
+    assert "its network has 62 inputs, not 52: there may be more than in it, not fewer" in line
 
 
 def refusal(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
@@ -114,11 +133,11 @@ def test_what_does_not_fit_is_refused_in_a_line(tmp_path: Path, capsys: pytest.C
     gym, cage2, new = tmp_path / "gym", tmp_path / "cage2", tmp_path / "new"
     assert main(["train", *options, f"--run-dir={gym}"]) == 0
     assert main(["train", *CAGE2, f"--run-dir={cage2}"]) == 0
-    to = ["--run-dir", new, "--init-from"]
+    to = ["--run-dir", new, "--init"]
     assert "its network has hidden [8], not [8, 4]" in refusal(capsys, *options, "--ppo.hidden=8,4", *to, gym)
     line = refusal(capsys, "Acrobot-v1", *options[1:], *to, gym)
     assert "its actions are {'kind': 'discrete', 'size': 2}, not {'kind': 'discrete', 'size': 3}" in line
-    assert f"--init-from {cage2}: a run of another task, cage2, not of gym" in refusal(
+    assert f"--init {cage2}: a run of another task, cage2, not of gym" in refusal(
         capsys, *options, *to, cage2
     )
     for actions in ("none", ",".join(map(str, range(80)))):

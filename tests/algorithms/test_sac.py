@@ -1,0 +1,414 @@
+"""Soft actor-critic and TD3: gradients against autograd, values with known answers, bounds, resuming."""
+
+import copy
+import math
+import pickle
+from types import SimpleNamespace
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Discrete
+
+from fastrl.algorithms.protocol import Problem
+from fastrl.algorithms.sac import SAC, squashed, squashed_gradient
+from fastrl.algorithms.sac_settings import SACConfig, TD3Config
+from fastrl.algorithms.td3 import TD3
+from fastrl.networks.action_space import Actions
+from fastrl.networks.bounded_actor import BoundedActor
+from fastrl.utils.timer import Stopwatch
+
+OBS = Box(-1, 1, (3,), np.float32)
+IMAGE = Box(0, 255, (12, 12, 3), np.uint8)
+BOX = Box(np.float32([-2, 3]), np.float32([0.1, 3.4]))
+WATCH = Stopwatch()
+
+
+def learner(obs: Any = OBS, actions: Any = BOX, seed: int = 0, **config: Any) -> SAC:
+    return SAC(
+        SACConfig(**({"hidden": (8, 8), "batch_size": 6} | config)), Problem(obs, actions, 1, 100, seed=seed)
+    )
+
+
+def td3(obs: Any = OBS, actions: Any = BOX, seed: int = 0, **config: Any) -> TD3:
+    return TD3(
+        TD3Config(**({"hidden": (8, 8), "batch_size": 6} | config)), Problem(obs, actions, 1, 100, seed=seed)
+    )
+
+
+def batch_of(
+    obs: Any = OBS, actions: Any = BOX, count: int = 6, seed: int = 0, masks: int = 0
+) -> SimpleNamespace:
+    """Transitions as a sampler gives them, a third of them terminated."""
+    rng = np.random.default_rng(seed)
+
+    def rows() -> np.ndarray:
+        if obs.dtype == np.uint8:
+            return rng.integers(0, 256, (count, *obs.shape), np.uint8)
+        own = rng.normal(size=(count, *obs.shape)).astype(np.float32)
+        allowed = (rng.random((count, masks)) < 0.6).astype(np.float32)
+        return np.concatenate([own, allowed], 1)
+
+    drawn = (
+        rng.integers(0, actions.n, count)
+        if isinstance(actions, Discrete)
+        else rng.uniform(-1, 1, (count, *actions.shape)).astype(np.float32)
+    )
+    arrays = {
+        "obs": rows(),
+        "actions": drawn,
+        "rewards": rng.normal(size=count).astype(np.float32),
+        "next_obs": rows(),
+        "discounts": np.where(rng.random(count) < 1 / 3, 0, 0.9).astype(np.float32),
+    }
+    return SimpleNamespace(**{name: torch.from_numpy(array) for name, array in arrays.items()})
+
+
+def actor_of(algorithm: Any) -> Any:
+    actor = pickle.loads(pickle.dumps(algorithm.actor_spec()))()
+    buffer = bytearray(algorithm.weights_nbytes)
+    algorithm.write_weights(buffer)
+    actor.load(bytes(buffer))
+    return actor
+
+
+def acted(actor: Any, obs: np.ndarray, size: int, *, greedy: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    count = len(obs)
+    actions, log_probs = np.zeros((count, size), np.float32), np.zeros(count, np.float32)
+    streams = np.arange(count, dtype=np.uint64) * 77
+    actor.act(obs, streams, np.zeros(count, np.int64), actions, log_probs, greedy=greedy)
+    return actions, log_probs
+
+
+def test_the_policys_gradient_is_that_of_autograd() -> None:
+    torch.manual_seed(0)
+    outputs, noise = 2 * torch.randn(5, 6), torch.randn(5, 3)
+    outputs[0, 3], outputs[1, 4] = 3.0, -21.0  # beyond the range of deviations
+    slopes, temperature = torch.randn(5, 3), torch.tensor(0.3)
+    leaf = outputs.clone().requires_grad_(True)
+    actions, log_probs, deviations = squashed(leaf, noise)
+    loss = (temperature * log_probs - (slopes * actions).sum(1)).mean()
+    (expected,) = torch.autograd.grad(loss, leaf)
+    found = squashed_gradient(outputs, actions.detach(), noise, deviations.detach(), slopes, temperature)
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("actions", [BOX, Discrete(4)], ids=["box", "discrete"])
+@pytest.mark.parametrize("value", ["min", "mean"])
+def test_the_gradients_of_a_step_are_those_of_autograd(actions: Any, value: str) -> None:
+    sac, batch = learner(actions=actions, policy_value=value, temperature=0.7), batch_of(actions=actions)
+    outputs, noise = sac.policy(batch.obs), torch.randn(6, 2)
+    log_temperature = sac._log_temperature
+    if isinstance(actions, Discrete):
+        values = sac.critics.values(batch.obs)
+        log_probs = torch.log_softmax(outputs, -1)
+        best = values.mean(0) if value == "mean" else values.amin(0)
+        loss = (log_probs.exp() * (0.7 * log_probs - best)).sum(-1).mean()
+        entropy = -(log_probs.exp() * log_probs).sum(-1).mean()
+    else:
+        drawn, log_probs, _ = squashed(outputs, noise)
+        values = sac.critics.values(batch.obs, drawn).squeeze(-1)
+        best = values.mean(0) if value == "mean" else values.amin(0)
+        loss, entropy = (0.7 * log_probs - best).mean(), -log_probs.mean()
+        sac._normal = lambda like: noise  # type: ignore[method-assign]
+    parameters = list(sac.policy.parameters())
+    expected = torch.autograd.grad(loss, parameters)
+    with torch.no_grad():
+        found, found_entropy, _ = sac._learn_policy(batch.obs, None)
+    torch.testing.assert_close((found, found_entropy), (loss.detach(), entropy.detach()))
+    for parameter, gradient in zip(parameters, expected, strict=True):
+        torch.testing.assert_close(parameter.grad, gradient, rtol=1e-4, atol=1e-6)
+    assert log_temperature.grad is not None
+    assert log_temperature.grad.item() == pytest.approx(entropy.item() - sac.target_entropy, rel=1e-4)
+
+
+def test_log_densities_are_exact_and_finite_where_tanh_is_1() -> None:
+    normal = torch.distributions.Normal(torch.tensor([0.3, -0.2]), torch.tensor([0.5, 0.8]))
+    exact = torch.distributions.TransformedDistribution(
+        normal, [torch.distributions.TanhTransform(cache_size=1)]
+    )
+    noise = torch.tensor([[1.0, -0.5]])
+    outputs = torch.cat([normal.mean, normal.stddev.log()])[None]
+    actions, log_probs, _ = squashed(outputs, noise)
+    torch.testing.assert_close(log_probs, exact.log_prob(actions).sum(-1))
+    far = torch.tensor([[-1e4, -30.0, 30.0, 1e4, 0.0, 0.0, 0.0, 0.0]])
+    actions, log_probs, _ = squashed(far, torch.zeros(1, 4))
+    assert actions.abs().eq(1).all()
+    assert torch.isfinite(log_probs).all()
+
+
+def test_compiled_actors_and_learners_agree_on_densities() -> None:
+    sac = learner()
+    sac.update(batch_of(), WATCH)
+    obs = np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32)
+    actor = actor_of(sac)
+    assert isinstance(actor, BoundedActor)
+    actions, log_probs = acted(actor, obs, 2)
+    with torch.no_grad():
+        outputs = sac.policy(torch.from_numpy(obs))
+    means, log_stds = outputs.chunk(2, -1)
+    normal = torch.distributions.Normal(means, log_stds.exp())
+    exact = torch.distributions.TransformedDistribution(normal, [torch.distributions.TanhTransform()])
+    np.testing.assert_allclose(
+        log_probs, exact.log_prob(torch.from_numpy(actions)).sum(-1), rtol=1e-3, atol=1e-3
+    )
+    greedy, _ = acted(actor, obs, 2, greedy=True)
+    np.testing.assert_allclose(greedy, means.tanh(), atol=1e-5)
+
+
+def test_actions_are_uniform_until_something_is_learned() -> None:
+    sac = learner()
+    obs = np.zeros((20_000, 3), np.float32)
+    actions, log_probs = acted(actor_of(sac), obs, 2)
+    assert abs(actions.mean()) < 0.02 and actions.var() == pytest.approx(1 / 3, rel=0.02)
+    assert log_probs[0] == pytest.approx(-2 * math.log(2))
+    sac.update(batch_of(), WATCH)
+    assert acted(actor_of(sac), obs, 2)[1].std() > 0
+
+
+def test_infinite_bounds_are_refused_in_one_line() -> None:
+    with pytest.raises(ValueError, match=r"sac draws actions between finite bounds, .* finite low") as error:
+        learner(actions=Box(-np.inf, 1, (2,), np.float32))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("config", [{"target_critics": 3}, {"temperature": 0}, {"network_options": ["a=1"]}])
+def test_settings_that_do_not_go_together_are_refused(config: Any) -> None:
+    with pytest.raises(
+        ValueError, match=r"target_critics should be at most|cannot be learned|set network, too"
+    ):
+        SACConfig(**config)
+
+
+def test_a_network_of_ones_own_gives_features() -> None:
+    own = learner(**OWN, hidden=())
+    assert own.policy.own is not None and own.critics.own is not None
+    assert (own.policy.num_features, own.critics.body.sizes) == (12, (14, 1))
+    obs = np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32)
+    own.update(batch_of(), WATCH)
+    greedy, _ = acted(actor_of(own), obs, 2, greedy=True)
+    with torch.no_grad():
+        means = own.policy(torch.from_numpy(obs))[:, :2]
+    np.testing.assert_allclose(greedy, means.tanh(), atol=1e-5)
+    with pytest.raises(ValueError, match=r"should return features as float32 \[3, 1\] .* returned \(float32"):
+        learner(network="own_networks:Net")
+    state = copy.deepcopy(own.state_dict())
+    with pytest.raises(
+        ValueError, match="the saved policy has the network own_networks:Features, the settings"
+    ):
+        own.check_state(learner().config, state)
+
+
+def test_the_gradient_of_td3s_policy_is_that_of_autograd() -> None:
+    algorithm, batch = td3(critics=3), batch_of()
+    values = algorithm.critics.values(batch.obs, algorithm.policy(batch.obs).tanh())
+    parameters = list(algorithm.policy.parameters())
+    expected = torch.autograd.grad(-values[0].mean(), parameters)
+    with torch.no_grad():
+        (loss,) = algorithm._learn_policy(batch.obs, None)
+    torch.testing.assert_close(loss, -values[0].detach().mean())
+    for parameter, gradient in zip(parameters, expected, strict=True):
+        torch.testing.assert_close(parameter.grad, gradient, rtol=1e-4, atol=1e-6)
+
+
+def test_td3_explores_with_noise_within_the_bounds() -> None:
+    algorithm = td3(exploration_noise=0.5)
+    algorithm.update(batch_of(), WATCH)
+    obs = np.zeros((20_000, 3), np.float32)
+    noisy, _ = acted(actor_of(algorithm), obs, 2)
+    best, _ = acted(actor_of(algorithm), obs, 2, greedy=True)
+    assert np.abs(noisy).max() <= 1 and np.ptp(best, axis=0).max() == 0
+    inside = np.abs(noisy) < 1
+    assert 0.3 < (noisy - best)[inside].std() < 0.5
+
+
+OWN = {"network": "own_networks:Features", "network_options": ("width=12",)}
+CASES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
+    "td3": (OBS, BOX, {}),
+    "td3 image": (IMAGE, BOX, {"layer_norm": True}),
+    "box": (OBS, BOX, {}),
+    "discrete": (OBS, Discrete(4), {}),
+    "masks": (OBS, Discrete(4), {"action_masks": True}),
+    "image": (IMAGE, BOX, {}),
+    "discrete image": (IMAGE, Discrete(4), {}),
+    "rlpd": (OBS, BOX, {"critics": 5, "layer_norm": True, "policy_every": 2, "policy_value": "mean"}),
+    "fixed temperature": (OBS, BOX, {"learn_temperature": False, "temperature": 0.0}),
+    "own": (OBS, BOX, OWN),
+    "td3 own": (OBS, BOX, OWN),
+    "discrete own image": (IMAGE, Discrete(4), OWN),
+    "half": (OBS, BOX, {"precision": "bf16"}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_learning_resumes_to_the_bit(case: str) -> None:
+    obs, actions, config = CASES[case]
+    masks = 4 if config.get("action_masks") else 0
+    batches = [batch_of(obs, actions, seed=seed, masks=masks) for seed in range(5)]
+    make: Any = td3 if "td3" in case else learner
+    straight = make(obs, actions, **config)
+    start = copy.deepcopy(straight.state_dict())
+    for batch in batches:
+        td_errors = straight.update(batch, WATCH)
+        assert td_errors.shape == (6,)
+    first, second = make(obs, actions, **config), make(obs, actions, seed=5, **config)
+    for batch in batches[:3]:
+        first.update(batch, WATCH)
+    state = copy.deepcopy(first.state_dict())
+    second.check_state(second.config, state)
+    second.load_state_dict(state)
+    for batch in batches[3:]:
+        second.update(batch, WATCH)
+    assert_same(second.state_dict(), straight.state_dict())
+    # Each part has learned.
+    for part in ("critics", "targets"):
+        assert any(
+            not torch.equal(start[part][name], each) for name, each in straight.state_dict()[part].items()
+        )
+    moved = [
+        name
+        for name, each in straight.policy.state_dict().items()
+        if not torch.equal(start["policy"]["weights"][name], each)
+    ]
+    assert len(moved) == len(straight.policy.state_dict())
+    metrics = straight.metrics()
+    assert metrics["gradient_steps"] == 5 and all(map(math.isfinite, metrics.values()))
+    assert math.isnan(straight.metrics()["q"])
+
+
+def assert_same(a: Any, b: Any) -> None:
+    if isinstance(a, dict):
+        assert a.keys() == b.keys()
+        for key in a:
+            assert_same(a[key], b[key])
+    elif isinstance(a, torch.Tensor):
+        assert torch.equal(a, b)
+    else:
+        assert a == b
+
+
+@pytest.mark.parametrize("make", [learner, td3])
+def test_the_learning_rate_moves_to_its_end(make: Any) -> None:
+    algorithm = make(final_learning_rate=0.0, learning_rate=1e-2, policy_every=1)
+    sizes = []
+    for steps in (0, 50, 100):
+        before = algorithm._critic_vector.detach().clone(), algorithm._policy_vector.detach().clone()
+        algorithm.steps = steps
+        algorithm.update(batch_of(), WATCH)
+        after = algorithm._critic_vector.detach(), algorithm._policy_vector.detach()
+        sizes.append([float((b - a).abs().max()) for a, b in zip(before, after, strict=True)])
+    # Adam's steps are about as large as the learning rate.
+    np.testing.assert_allclose(sizes, [[1e-2] * 2, [5e-3] * 2, [0] * 2], rtol=0.3)
+
+
+def test_a_loss_that_is_not_finite_is_an_error() -> None:
+    sac, batch = learner(), batch_of()
+    batch.rewards[0] = math.inf
+    sac.update(batch, WATCH)
+    with pytest.raises(FloatingPointError, match="after 1 gradient steps"):
+        sac.metrics()
+
+
+@pytest.mark.parametrize("terminated", [False, True])
+@pytest.mark.parametrize("actions", [Box(-1, 1, (1,), np.float32), Discrete(2)], ids=["box", "discrete"])
+def test_truncated_episodes_are_bootstrapped(actions: Any, terminated: bool) -> None:
+    """Reward 1, discount 0.9, ten steps: the value is 10 if episodes are truncated, else what is left of them."""
+    sac = learner(
+        actions=actions,
+        learn_temperature=False,
+        temperature=0.0,
+        gamma=0.9,
+        learning_rate=1e-2,
+        tau=0.2,
+        hidden=(32, 32),
+    )
+    # The observation is the step of the episode.
+    steps = torch.linspace(-1, 1, 10)
+    obs = steps[:, None] * torch.ones(10, 3)
+    # What follows the last step is like the first one.
+    after = obs.roll(-1, 0)
+    discounts = torch.full((10,), 0.9)
+    if terminated:
+        discounts[-1] = 0
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(600):
+        drawn = (
+            torch.randint(2, (10,), generator=generator)
+            if isinstance(actions, Discrete)
+            else 2 * torch.rand(10, 1, generator=generator) - 1
+        )
+        sac.update(
+            SimpleNamespace(
+                obs=obs, actions=drawn, rewards=torch.ones(10), next_obs=after, discounts=discounts
+            ),
+            WATCH,
+        )
+    with torch.no_grad():
+        own = None if isinstance(actions, Discrete) else torch.zeros(10, 1)
+        values = sac.critics.values(obs, own).mean((0, 2))
+    left = torch.arange(10, 0, -1)
+    expected = 10 * (1 - 0.9**left) if terminated else torch.full((10,), 10.0)
+    torch.testing.assert_close(values, expected, atol=0.25, rtol=0.05)
+
+
+@pytest.mark.parametrize("num_envs", [1, 3])
+def test_gradient_steps_are_counted_per_environment_step(num_envs: int) -> None:
+    import fastrl
+
+    model = fastrl.SAC(
+        Target,
+        num_envs=num_envs,
+        hidden=[4],
+        batch_size=2,
+        replay={"learning_starts": 6, "updates_per_step": 0.5},
+        collector="sequential",
+        device="cpu",
+    )
+    model.learn(36)
+    learned: Any = model._trainer
+    assert (learned.steps, learned.algorithm.updates) == (36, 15)
+
+
+class Target(gymnasium.Env[Any, Any]):
+    """One step; the reward is less the farther the action is from the best one, in units of the bounds."""
+
+    best = np.float32([-1.5, 3.3])
+
+    def __init__(self) -> None:
+        self.observation_space, self.action_space = OBS, BOX
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return np.zeros(3, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        assert self.action_space.contains(action), action
+        far = (action - self.best) / (BOX.high - BOX.low)
+        return np.zeros(3, np.float32), -float(np.abs(far).sum()), True, False, {}
+
+
+@pytest.mark.parametrize("algorithm", ["sac", "td3"])
+def test_the_best_action_is_found_and_none_leaves_the_bounds(algorithm: str) -> None:
+    import fastrl
+
+    model = fastrl.Model(
+        Target,
+        algo=algorithm,
+        num_envs=4,
+        seed=0,
+        hidden=[32, 32],
+        batch_size=64,
+        learning_rate=3e-3,
+        replay={"learning_starts": 100, "updates_per_step": 1.0},
+        collector="sequential",
+        device="cpu",
+    )
+    model.learn(1_000)
+    action, _ = model.predict(np.zeros(3, np.float32))
+    np.testing.assert_allclose(action, Target.best, atol=0.08)
+    drawn = model.predict(np.zeros((1000, 3), np.float32), deterministic=False)[0]
+    assert (drawn >= BOX.low).all() and (drawn <= BOX.high).all()
+    assert Actions(BOX).is_bounded and drawn.std(0).min() > 0
+    assert model.evaluate(2)[0] > -0.1

@@ -1,0 +1,276 @@
+"""Recorded episodes on disk: exact, whole at any moment, the same bytes however they were written."""
+
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete, Space
+from hypothesis import given
+from hypothesis import strategies as st
+from recorded_episodes import SPACES, assert_same, episode_of
+
+from fastrl.replay.episode_columns import DemosError
+from fastrl.replay.episode_writer import EpisodeWriter, save
+from fastrl.replay.episodes import Episode, EpisodeDataset, check_spaces, load, merge
+
+
+def write(
+    path: Path, episodes: list[Episode], spaces: tuple[Space[Any], Space[Any]], **options: Any
+) -> EpisodeDataset:
+    with EpisodeWriter(path, {"env": {"id": "toy"}, "seed": 3}, *spaces, **options) as writer:
+        writer.write_all(episodes)
+    return load(path)
+
+
+def plain(steps: list[int]) -> tuple[list[Episode], tuple[Space[Any], Space[Any]]]:
+    spaces = Box(-np.inf, np.inf, (3,), np.float32), Discrete(4)
+    return [episode_of(*spaces, each, i) for i, each in enumerate(steps)], spaces
+
+
+@pytest.mark.parametrize("infos", [False, True])
+@pytest.mark.parametrize("space", SPACES, ids=str)
+def test_episodes_are_stored_exactly(tmp_path: Path, space: Space[Any], infos: bool) -> None:
+    action = space if "Text" not in str(space) else Discrete(2)
+    episodes = [
+        episode_of(space, action, steps, i, infos=infos, noise=infos) for i, steps in enumerate((1, 7, 1, 30))
+    ]
+    demos = write(tmp_path / "set", episodes, (space, action), shard_bytes=1000)
+    assert len(demos) == 4 and demos.num_steps == 39
+    if "Text" not in str(space):
+        assert demos.obs_space == space and demos.action_space == action
+    check_spaces(demos, space, action, "toy")
+    for got, expected in zip(demos, episodes, strict=True):
+        assert_same(got, expected)
+    np.testing.assert_array_equal(demos.returns, [each.rewards.sum() for each in episodes])
+
+
+@given(st.lists(st.integers(1, 12), min_size=1, max_size=12), st.integers(100, 3000), st.data())
+def test_the_bytes_do_not_depend_on_flushes_and_resumes(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[int], shard_bytes: int, data: st.DataObject
+) -> None:
+    episodes, spaces = plain(steps)
+    folder = tmp_path_factory.mktemp("sets")
+    write(folder / "whole", episodes, spaces, shard_bytes=shard_bytes)
+    writer = EpisodeWriter(
+        folder / "parts", {"env": {"id": "toy"}, "seed": 3}, *spaces, shard_bytes=shard_bytes
+    )
+    for i, episode in enumerate(episodes):
+        match data.draw(st.sampled_from(["write", "flush", "close", "kill"])):
+            case "flush":
+                writer.flush()
+            case "close" | "kill" as end:
+                # What was not flushed is recorded again.
+                if end == "close":
+                    writer.close()
+                else:
+                    writer.flush()
+                writer = EpisodeWriter(
+                    folder / "parts",
+                    {"env": {"id": "toy"}, "seed": 3},
+                    *spaces,
+                    resume=True,
+                    shard_bytes=shard_bytes,
+                )
+                assert writer.next_index == i
+        writer.write(episode)
+    writer.close()
+    whole, parts = (sorted((folder / name).iterdir()) for name in ("whole", "parts"))
+    assert [file.name for file in whole] == [file.name for file in parts]
+    for a, b in zip(whole, parts, strict=True):
+        assert a.read_bytes() == b.read_bytes(), a.name
+
+
+def test_parts_of_a_set(tmp_path: Path) -> None:
+    episodes, spaces = plain([3, 1, 4, 1, 5, 9, 2, 6, 5, 3])
+    demos = write(tmp_path / "set", episodes, spaces, shard_bytes=400)
+    assert len(list((tmp_path / "set").glob("shard-*"))) > 2
+    returns = np.array([each.total_reward for each in episodes])
+    best = demos.filter(top=0.3)
+    assert sorted(best.returns) == sorted(returns)[-3:]
+    assert_same(
+        best[-1].observations, episodes[np.flatnonzero(returns >= best.returns.min())[-1]].observations
+    )
+    assert len(demos.filter(top=1e-9)) == 1
+    assert (demos.filter(min_return=0.0).returns >= 0).all()
+    first, second = demos.split(0.7, seed=1)
+    assert (len(first), len(second)) == (7, 3)
+    assert sorted([*first.returns, *second.returns]) == sorted(returns)
+    assert_same(demos.split(0.7, seed=1)[0].returns, first.returns)
+    assert first.returns.tolist() != demos.split(0.7, seed=2)[0].returns.tolist()
+    both = merge([second, first, demos])
+    assert len(both) == 20 and both.num_steps == 2 * demos.num_steps
+    assert_same(both[9].actions, first[6].actions)
+    save(both, tmp_path / "both")
+    for a, b in zip(load(tmp_path / "both"), both, strict=True):
+        assert_same(dataclasses.replace(a, index=0), dataclasses.replace(b, index=0))
+    parts = [(shard.path.name, starts.tolist()) for shard, starts in both.parts()]
+    assert sum(len(starts) for _, starts in parts) == 20
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=8))
+def test_statistics_are_those_of_all_rows(tmp_path_factory: pytest.TempPathFactory, steps: list[int]) -> None:
+    episodes, spaces = plain(steps)
+    demos = write(tmp_path_factory.mktemp("sets") / "set", episodes, spaces, shard_bytes=300)
+    rows = np.concatenate([each.observations for each in demos]).astype(np.float64)
+    found = demos.statistics()
+    np.testing.assert_allclose(found["observations"][""]["mean"], rows.mean(0), atol=1e-9)
+    np.testing.assert_allclose(found["observations"][""]["deviation"], rows.std(0), rtol=1e-6, atol=1e-9)
+    assert (found["episodes"], found["steps"]) == (len(steps), sum(steps))
+    np.testing.assert_allclose(found["returns"]["mean"], demos.returns.mean())
+
+
+def test_arrays_are_views_of_the_file(tmp_path: Path) -> None:
+    episodes, spaces = plain([50, 60])
+    demos = write(tmp_path / "set", episodes, spaces)
+    array = demos[1].observations
+    assert not array.flags.writeable and not array.flags.owndata
+    assert np.shares_memory(array, demos[1].observations)
+
+
+def refused(path: Path, message: str) -> None:
+    with pytest.raises(DemosError, match=message):
+        load(path)
+
+
+def test_damage_is_named(tmp_path: Path) -> None:
+    episodes, spaces = plain([5] * 12)
+    path = tmp_path / "set"
+    refused(path, r"set: no recorded episodes, it has no meta.json")
+    write(path, episodes, spaces, shard_bytes=600)
+    files = sorted(path.glob("shard-*"))
+    whole = files[1].read_bytes()
+    for data in (b"", whole[: len(whole) // 2], b"no arrow file" * 99):
+        files[1].write_bytes(data)
+        refused(path, r"shard-00001.arrow: the file is damaged .*: restore it, or remove it")
+    files[1].write_bytes(whole)
+    files[0].unlink()
+    refused(path, r"shard-00000.arrow is missing: restore it")
+    (path / "meta.json").write_text("{")
+    refused(path, r"meta.json: damaged")
+
+
+def test_a_missing_column_is_named(tmp_path: Path) -> None:
+    import pyarrow as pa
+
+    episodes, spaces = plain([5, 6])
+    path = tmp_path / "set"
+    write(path, episodes, spaces)
+    file = path / "shard-00000.arrow"
+    table = pa.ipc.open_file(pa.memory_map(str(file))).read_all()
+    for name, message in (
+        ("reward", "there is no column 'reward'"),
+        ("action", "a column of actions is missing"),
+    ):
+        left = table.drop_columns([name])
+        with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_file(sink, left.schema) as out:
+            out.write_table(left)
+        with pytest.raises(DemosError, match=message):
+            load(path)[0]
+
+
+@pytest.mark.parametrize("name", ["observation", "reward"])
+def test_nan_is_named(tmp_path: Path, name: str) -> None:
+    episodes, spaces = plain([5] * 9)
+    array = episodes[6].observations if name == "observation" else episodes[6].rewards
+    array[3] = np.nan
+    demos = write(tmp_path / "set", episodes, spaces, shard_bytes=600)
+    with pytest.raises(
+        DemosError, match=rf"shard-0000\d.arrow: episode 6, step 3: {name} is NaN or infinite"
+    ):
+        demos.check_finite()
+    demos[:6].check_finite()
+
+
+def test_wrong_episodes_are_refused(tmp_path: Path) -> None:
+    (first, second), spaces = plain([4, 4])
+    with EpisodeWriter(tmp_path / "set", {}, *spaces) as writer:
+        writer.write(first)
+        for wrong, message in (
+            (
+                dataclasses.replace(second, observations=second.observations[:-1]),
+                r"episode 1: observation: expected",
+            ),
+            (
+                dataclasses.replace(second, actions=second.actions.astype(np.int32)),
+                r"action: expected int64 \[4\]",
+            ),
+            (dataclasses.replace(second, rewards=second.rewards[:0]), r"at least one step"),
+            (dataclasses.replace(second, infos={"x": np.zeros(4)}), r"its infos info/x float64\[\] differ"),
+        ):
+            with pytest.raises(DemosError, match=message):
+                writer.write(wrong)
+        writer.write(second)
+    assert len(load(tmp_path / "set")) == 2
+
+
+def test_a_directory_in_use_is_refused(tmp_path: Path) -> None:
+    episodes, spaces = plain([4, 4])
+    path = tmp_path / "set"
+    write(path, episodes, spaces)
+    with pytest.raises(DemosError, match="it has episodes already: choose another directory, or continue"):
+        EpisodeWriter(path, {}, *spaces)
+    with pytest.raises(
+        DemosError, match="it was recorded with seed 3, not with 4: resume with the same settings"
+    ):
+        EpisodeWriter(path, {"seed": 4}, *spaces, resume=True)
+    demos = load(path)
+    with pytest.raises(DemosError, match=r"its actions are Discrete\(4\), those of other are Discrete\(5\)"):
+        check_spaces(demos, spaces[0], Discrete(5), "other")
+    write(tmp_path / "other", *plain_of(Discrete(5)))
+    with pytest.raises(DemosError, match="merge sets of the same spaces"):
+        merge([demos, load(tmp_path / "other")])
+
+
+def plain_of(action: Space[Any]) -> tuple[list[Episode], tuple[Space[Any], Space[Any]]]:
+    spaces = Box(-np.inf, np.inf, (3,), np.float32), action
+    return [episode_of(*spaces, 3, 0)], spaces
+
+
+WRITES = """
+import sys, numpy as np
+from pathlib import Path
+from gymnasium.spaces import Box, Discrete
+from fastrl.replay.episode_writer import EpisodeWriter
+from fastrl.replay.episodes import Episode
+spaces = Box(-1, 1, (3,), np.float32), Discrete(2)
+writer = EpisodeWriter(Path(sys.argv[1]), {}, *spaces, resume=True, shard_bytes=20_000)
+print(writer.next_index, flush=True)
+while True:
+    n = 1 + writer.next_index % 7
+    flags = np.zeros(n, bool)
+    value = np.float32(writer.next_index % 1000) / 1000
+    writer.write(Episode(np.full((n + 1, 3), value), np.zeros(n, np.int64), np.ones(n), flags, flags))
+    if writer.next_index % 10 == 0:
+        writer.flush()
+        print(writer.next_index, flush=True)
+"""
+
+
+def test_a_kill_at_any_moment_leaves_whole_episodes(tmp_path: Path) -> None:
+    path, known = tmp_path / "set", 0
+    rng = np.random.default_rng(0)
+    for _ in range(5):
+        process = subprocess.Popen(
+            [sys.executable, "-c", WRITES, str(path)], stdout=subprocess.PIPE, text=True
+        )
+        assert process.stdout is not None
+        assert int(process.stdout.readline()) >= known
+        for _ in range(rng.integers(1, 5)):
+            start = int(process.stdout.readline())
+        time.sleep(rng.uniform(0.0, 0.05))
+        os.kill(process.pid, signal.SIGKILL)
+        process.communicate()
+        demos = load(path)
+        known = len(demos)
+        assert known >= start
+        for i in (0, known // 2, known - 1):
+            episode = demos[i]
+            assert len(episode) == 1 + i % 7 == len(episode.observations) - 1
+            assert (episode.observations == np.float32(i % 1000) / 1000).all()
