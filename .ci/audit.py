@@ -2,7 +2,7 @@
 
 ``python .ci/audit.py`` compares every locked crate with `.ci/advisories.toml`, a dated extract of the RustSec
 database, and asks the registry, through cargo, whether each locked version is still offered (not yanked).
-``python .ci/audit.py --update FOLDER`` writes the extract anew from a checkout of the database.
+``python .ci/audit.py --update FOLDER`` writes the extract again from a checkout of the database.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def foreign(crates: list[dict[str, Any]]) -> list[str]:
 def vulnerable(crates: list[dict[str, Any]], extract: dict[str, Any]) -> list[str]:
     """Advisories that concern a locked version, and crates that the extract was not made for."""
     problems = [
-        f"{crate['name']}: not in {EXTRACT.name}; write it anew with --update"
+        f"{crate['name']}: not in {EXTRACT.name}; write it again with --update"
         for crate in crates
         if crate["name"] not in extract["crates"]
     ]
@@ -68,7 +68,7 @@ def vulnerable(crates: list[dict[str, Any]], extract: dict[str, Any]) -> list[st
 
 
 def fits(version: str, requirement: str) -> bool:
-    """Whether a version fulfils a requirement as cargo writes them, such as ``>= 1.2, < 2`` or ``^0.3.1``."""
+    """True if a version fulfils a requirement as cargo writes them, such as ``>= 1.2, < 2`` or ``^0.3.1``."""
     have = numbers(version)
     for part in requirement.split(","):
         words = re.fullmatch(r"\s*(>=|<=|>|<|=|\^|~|)\s*([\w.+-]+)\s*", part)

@@ -1,4 +1,4 @@
-"""Cooperative driving: world steps a second on one core, autoresets too. Run: ``pytest benches/bench_coop.py -s``."""
+"""Environment steps a second in cooperative driving on one core, autoresets: ``pytest benches/bench_coop.py -s``."""
 
 import time
 
@@ -57,7 +57,7 @@ def measure(env_id, policy):
 @pytest.mark.parametrize("env_id", ["fastrl/coop-highway-v0", "fastrl/coop-merge-v0"])
 def test_steps_of_environments(env_id):
     print(f"\n{env_id}, {NUM_ENVS} environments, {AGENTS} agents each at the start")
-    print(f"{'policy':<10}{'agents that act':>16}{'world steps/s':>15}{'agent steps/s':>15}")
+    print(f"{'policy':<10}{'agents that act':>16}{'env steps/s':>15}{'agent steps/s':>15}")
     for policy in (careful, idle, random):
         speed, acting = measure(env_id, policy)
         print(f"{policy.__name__:<10}{acting:>16.1f}{speed:>15,.0f}{speed * acting:>15,.0f}")

@@ -39,7 +39,7 @@ def test_a_game_that_costs_nothing() -> None:
 
 @pytest.mark.skipif(importlib.util.find_spec("ale_py") is None, reason="ale-py is not installed")
 def test_atari() -> None:
-    """Where the game is the limit, the queue should cost next to nothing."""
+    """The queue costs next to nothing beside a game that is slow."""
     game = check(CONFIG_TYPE, SETTINGS, "defaults") | {
         "env.id": "ALE/Pong-v5",
         "env.frame_skip": 4,

@@ -1,17 +1,22 @@
-"""PPO end to end on CAGE 2: steps per second, where the time goes, and the same beside Stable-Baselines3.
+"""PPO end to end on CAGE 2: steps per second, where the time goes, and the same beside Stable-Baselines3; and gradient
+steps alone, compiled and by PyTorch, beside Stable-Baselines3's.
 
 Run: ``pytest benches/bench_ppo.py -s`` on an otherwise idle machine. Both libraries train the same network on
-the same native environment with the same rollout, minibatches and epochs, in turns, and medians are compared.
+the same native environment with the same rollout, minibatches and epochs, in turns, and medians are compared. Gradient
+steps are of one thread and counted per second of processor time, which other work on the machine matters less to.
 """
 
 import statistics
 import time
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
+from gymnasium.spaces import Box, Discrete
 
-from fastrl.algorithms.ppo import PPO, PPOConfig
+from fastrl.algorithms.ppo import PPO
+from fastrl.algorithms.ppo_settings import PPOConfig
 from fastrl.algorithms.protocol import Problem
 from fastrl.collectors.protocol import Plan
 from fastrl.collectors.synchronous import native_collector
@@ -117,3 +122,104 @@ def test_ppo_defaults():
     shares = ", ".join(f"{name} {seconds / total:.1%}" for name, seconds in ours.watch.seconds.items())
     print(f"\nPPO on CAGE 2, defaults, {NUM_ENVS} environments: {speed:,.0f} steps/s ({shares})")
     assert speed > 0
+
+
+class Spaces(gymnasium.Env):
+    """An environment of which only the spaces matter."""
+
+    def __init__(self, obs_dim, action_space):
+        self.observation_space = Box(-np.inf, np.inf, (obs_dim,), np.float32)
+        self.action_space = action_space
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(self.observation_space.shape, np.float32), {}
+
+
+def random_rollout(space, steps, obs_dim):
+    """Observations, actions, and log-probabilities, values, advantages and returns."""
+    rng = np.random.default_rng(0)
+    obs, numbers = rng.normal(size=(steps, 1, obs_dim)), rng.normal(size=(4, steps, 1))
+    if isinstance(space, Box):
+        return obs, rng.normal(size=(steps, 1, *space.shape)), *numbers
+    return obs, rng.integers(0, space.n, (steps, 1)), -np.abs(numbers[0]), *numbers[1:]
+
+
+def our_steps(backend, space, steps, obs_dim, config):
+    """Measures gradient steps per second."""
+    observations = Box(-np.inf, np.inf, (obs_dim,), np.float32)
+    ppo = PPO(
+        PPOConfig(num_steps=steps, update_backend=backend, **config), Problem(observations, space, 1, 10**9)
+    )
+    rollout = ppo.rollout
+    rollout.obs[:-1], rollout.actions[:], rollout.log_probs[:], rollout.values[:-1], *_ = random_rollout(
+        space, steps, obs_dim
+    )
+    rollout.rewards[:] = np.random.default_rng(1).normal(size=rollout.rewards.shape)
+    rollout.find_groups()
+
+    def measure():
+        start = time.process_time()
+        return ppo.learn(Stopwatch()).gradient_steps / (time.process_time() - start)
+
+    return measure
+
+
+def sb3_steps(space, steps, obs_dim, config):
+    sb3 = pytest.importorskip("stable_baselines3")
+    widths = list(config["hidden"])
+    ppo = sb3.PPO(
+        "MlpPolicy",
+        Spaces(obs_dim, space),
+        n_steps=steps,
+        batch_size=config["minibatch_size"],
+        n_epochs=config["num_epochs"],
+        policy_kwargs={
+            "net_arch": {"pi": widths, "vf": widths},
+            "activation_fn": {"tanh": torch.nn.Tanh, "relu": torch.nn.ReLU}[config["activation"]],
+        },
+        seed=0,
+        device="cpu",
+    )
+    ppo.set_logger(sb3.common.logger.configure(None, []))
+    count = config["num_epochs"] * (steps // config["minibatch_size"])
+
+    def measure():
+        buffer = ppo.rollout_buffer
+        buffer.reset()
+        obs, actions, log_probs, values, advantages, returns = random_rollout(space, steps, obs_dim)
+        buffer.observations[:], buffer.log_probs[:], buffer.values[:] = obs, log_probs, values
+        buffer.actions[:] = actions.reshape(buffer.actions.shape)
+        buffer.advantages[:], buffer.returns[:], buffer.full = advantages, returns, True
+        start = time.process_time()
+        ppo.train()
+        return count / (time.process_time() - start)
+
+    return measure
+
+
+@pytest.mark.parametrize(
+    ("hidden", "minibatch_size", "steps", "obs_dim", "space"),
+    [
+        ((64, 64), 64, 2048, 8, Discrete(4)),
+        ((256, 256), 64, 512, 17, Box(-1, 1, (6,), np.float32)),
+        ((64, 64), 4096, 16384, 52, Discrete(145)),
+    ],
+    ids=["64x64-batch-64", "256x256-batch-64", "64x64-batch-4096"],
+)
+@pytest.mark.parametrize("activation", ["tanh", "relu"])
+def test_gradient_steps(hidden, minibatch_size, steps, obs_dim, space, activation):
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    config = {"hidden": hidden, "minibatch_size": minibatch_size, "activation": activation, "num_epochs": 4}
+    contenders = {
+        **{name: our_steps(name, space, steps, obs_dim, config) for name in ("compiled", "torch")},
+        "Stable-Baselines3": sb3_steps(space, steps, obs_dim, config),
+    }
+    for measure in contenders.values():
+        measure()  # warm-up
+    rates = {name: statistics.median(all_) for name, all_ in measure_in_turns(contenders, ROUNDS).items()}
+    torch.set_num_threads(before)
+    print(f"\ngradient steps, {hidden} {activation}, minibatches of {minibatch_size}, one thread")
+    for name, rate in rates.items():
+        print(f"  {name:<18} {rate:9,.0f} /s   {1e3 / rate:8.3f} ms")
+    assert rates["compiled"] > rates["torch"]

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fastrl.algorithms.ppo import PPO, PPOConfig
+from fastrl.algorithms.ppo import PPO
+from fastrl.algorithms.ppo_settings import PPOConfig
 from fastrl.algorithms.protocol import Problem
 from fastrl.collectors.protocol import Plan
 from fastrl.collectors.sequential import SequentialCollector

@@ -171,7 +171,7 @@ def test_cooperation() -> None:
         print("\nVMAS is left out: it is not installed; see FASTRL_VMAS_PYTHON")
     compare(
         "coop-highway-v0, 15 agents",
-        "world steps",
+        "environment steps",
         {
             f"fastrl, {NUM_ENVS}, random actions": "coop, here, random",
             f"fastrl, {NUM_ENVS}, idle": "coop, here, idle",

@@ -1,7 +1,7 @@
 """Training in traffic, end to end: episodes a minute and peak memory, beside Stable-Baselines3 and RLlib.
 
 Run: ``pytest benches/bench_traffic_training.py -s`` on an otherwise idle machine. Each trains the preset "performance"
-(8 vehicles) with more episodes, in a process of its own, one after the other, on the same compiled worlds, with the
+(8 vehicles) with more episodes, in a process of its own, one after the other, on the same environments, with the
 same network, rollouts, minibatches and epochs; all agents share a policy. fastrl's run is the whole command, with its
 metrics, evaluations and checkpoints; the others only train. Seconds are those of training, without imports.
 
@@ -30,8 +30,8 @@ ENV = "fastrl/coop-highway-v0"
 
 @dataclass(frozen=True)
 class Result:
-    """What a contender has done: episodes and steps of worlds, in how many seconds; the most memory that it held, and
-    the most of its own (see `memory_of`), MiB."""
+    """Result of a contender: episodes and environment steps, in how many seconds; the most memory that it held, and the
+    most of its own (see `memory_of`), MiB."""
 
     name: str
     episodes: int
@@ -46,7 +46,7 @@ class Result:
 
     @property
     def speed(self) -> float:
-        """Steps of worlds a second, which does not depend on how long a policy's episodes last."""
+        """Steps of environments a second, which does not depend on how long a policy's episodes last."""
         return self.steps / self.seconds
 
 
@@ -86,8 +86,8 @@ def run(command: list[str], name: str) -> Result:
     watcher.join()
     if process.returncode:
         raise ContenderError(err[-4000:])
-    told = json.loads(out.strip().splitlines()[-1])
-    return Result(name, told["episodes"], told["steps"], told["seconds"], memory, own)
+    numbers = json.loads(out.strip().splitlines()[-1])
+    return Result(name, numbers["episodes"], numbers["steps"], numbers["seconds"], memory, own)
 
 
 def memory_of(pid: int) -> tuple[float, float]:
@@ -135,7 +135,7 @@ def fastrl_run() -> dict[str, float]:
 
 
 def stable_baselines3() -> dict[str, float]:
-    """PPO with a row of a `VecEnv` for each agent. A dead agent's row goes on with zeros until its world ends."""
+    """PPO with a row of a `VecEnv` for each agent. Rows of dead agents are zeros until the episode ends."""
     import stable_baselines3 as sb3
     import torch
     from stable_baselines3.common.callbacks import BaseCallback
@@ -144,27 +144,27 @@ def stable_baselines3() -> dict[str, float]:
     from fastrl.tasks.traffic.task import make_env
 
     config = settings()
-    worlds = make_env(config.env, config.env.num_envs)
+    envs = make_env(config.env, config.env.num_envs)
 
     class Rows(VecEnv):
         def __init__(self) -> None:
-            rows = worlds.num_envs * worlds.num_agents
-            super().__init__(rows, worlds.single_observation_space, worlds.single_action_space)
-            self.obs = np.empty((rows, *worlds.single_observation_space.shape), np.float32)
+            rows = envs.num_envs * envs.num_agents
+            super().__init__(rows, envs.single_observation_space, envs.single_action_space)
+            self.obs = np.empty((rows, *envs.single_observation_space.shape), np.float32)
             self.final_obs = np.empty_like(self.obs)
             self.rewards = np.empty(rows, np.float32)
             self.terminated, self.truncated, self.alive = (np.empty(rows, np.bool_) for _ in range(3))
-            self.finished = worlds.episodes()["finished"]
+            self.finished = envs.episodes()["finished"]
 
         def reset(self):
-            worlds.reset_into(self.obs, self.alive, seed=0)
+            envs.reset_into(self.obs, self.alive, seed=0)
             return self.obs.copy()
 
         def step_async(self, actions):
             self.actions = actions
 
         def step_wait(self):
-            worlds.step_into(
+            envs.step_into(
                 self.actions,
                 self.obs,
                 self.rewards,
@@ -173,8 +173,8 @@ def stable_baselines3() -> dict[str, float]:
                 self.alive,
                 self.final_obs,
             )
-            finished = worlds.episodes()["finished"]
-            ended = np.repeat(finished != self.finished, worlds.num_agents)
+            finished = envs.episodes()["finished"]
+            ended = np.repeat(finished != self.finished, envs.num_agents)
             self.finished = finished
             infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
             for row in np.flatnonzero(self.truncated):
@@ -182,7 +182,7 @@ def stable_baselines3() -> dict[str, float]:
             return self.obs.copy(), self.rewards.copy(), self.terminated | self.truncated | ended, infos
 
         def close(self):
-            worlds.close()
+            envs.close()
 
         def get_attr(self, name, indices=None):
             return [None] * self.num_envs
@@ -219,8 +219,8 @@ def stable_baselines3() -> dict[str, float]:
     start = time.perf_counter()
     ppo.learn(10**12, Until())
     return {
-        "episodes": int(worlds.episodes()["finished"].sum()),
-        "steps": ppo.num_timesteps // worlds.num_agents,
+        "episodes": int(envs.episodes()["finished"].sum()),
+        "steps": ppo.num_timesteps // envs.num_agents,
         "seconds": time.perf_counter() - start,
     }
 
@@ -255,25 +255,25 @@ def rllib() -> dict[str, float]:
             gamma=ippo.gamma,
             lambda_=ippo.gae_lambda,
             num_epochs=ippo.num_epochs,
-            # Steps of worlds, in which each agent makes one: two minibatches of agents' steps.
+            # Steps of environments, in which each agent makes one: two minibatches of agents' steps.
             train_batch_size_per_learner=2 * ippo.minibatch_size // config.env.vehicles,
             minibatch_size=ippo.minibatch_size // config.env.vehicles,
         )
         .build_algo()
     )
     start = time.perf_counter()
-    told: dict[str, Any] = {}
+    numbers: dict[str, Any] = {}
     while time.perf_counter() - start < SECONDS:
-        told = algorithm.train()["env_runners"]
+        numbers = algorithm.train()["env_runners"]
     seconds = time.perf_counter() - start
     algorithm.stop()
     ray.shutdown()
-    episodes, steps = told["num_episodes_lifetime"], told["num_env_steps_sampled_lifetime"]
+    episodes, steps = numbers["num_episodes_lifetime"], numbers["num_env_steps_sampled_lifetime"]
     return {"episodes": int(episodes), "steps": int(steps), "seconds": seconds}
 
 
 def only_torch() -> dict[str, float]:
-    """What nobody here can do without."""
+    """The memory of PyTorch alone, which every contender needs."""
     import torch
 
     time.sleep(1)
@@ -303,7 +303,7 @@ def test_training_beside_stable_baselines3_and_rllib() -> None:
     config = settings()
     print(
         f"\npreset performance, {config.env.vehicles} vehicles, {config.run.total_episodes:,} episodes,"
-        f" {config.env.num_envs} worlds, {os.cpu_count()} cores"
+        f" {config.env.num_envs} environments, {os.cpu_count()} cores"
     )
     print(
         f"  {'':<20}{'episodes/min':>14}{'steps/s':>10}{'ratio':>8}{'memory MiB':>12}{'its own':>9}"

@@ -39,7 +39,7 @@ def test_a_workflow_costs_the_simulator_little():
 
 
 def as_policy(state, games):
-    environment = {"scan_memory": games.scan_memory}
+    environment = {"memory": games.memory}
     return Policy(
         {
             "algorithm": "ppo",

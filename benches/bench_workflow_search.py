@@ -48,7 +48,7 @@ def outcomes_of_all(learner, episodes, seed):
 def test_regret_by_the_number_of_trials():
     """Measures all orders twice: as in trials of a search, in 200 episodes, and for the truth. Searches then look
     outcomes up in that table. The regret is that of the order that they would choose."""
-    learner = WorkflowLearner(InnerConfig(), EnvConfig(scan_memory=True), total_episodes=2 * TOGETHER, seed=0)
+    learner = WorkflowLearner(InnerConfig(), EnvConfig(memory="scan"), total_episodes=2 * TOGETHER, seed=0)
     learner.train(WORKFLOWS, TOGETHER)
     trials_of, truth = outcomes_of_all(learner, 200, 0), outcomes_of_all(learner, 500, 1)
     returns = np.array([truth[workflow].mean_return for workflow in WORKFLOWS])

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from rich.console import Console
 from rich.table import Table
 
@@ -28,6 +27,7 @@ from fastrl.collectors.transport import QueueTransport, Transport
 from fastrl.tasks.pixels.task import TASK
 from fastrl.training.metrics import counted
 from fastrl.training.replay_actors import ActorProcesses
+from fastrl.training.task import use_threads
 from fastrl.utils.command_line import ArgumentParser, add_options, read_arguments
 from fastrl.utils.config import ConfigError, build, check
 from fastrl.utils.files import to_json
@@ -92,8 +92,7 @@ def measure(name: str, settings: Any, seconds: float) -> Flow:
     Raises:
         RuntimeError: an actor died.
     """
-    if settings.run.torch_threads:
-        torch.set_num_threads(settings.run.torch_threads)
+    use_threads(settings.run.torch_threads)
     source = TASK.make_source(settings, DQN, Console(quiet=True))
     source.make_transport = functools.partial(make_transport, name, settings.collect.fragment)
     dqn, watch = DQN(settings.dqn, source.problem(total_timesteps=1, seed=0, device="cpu")), Stopwatch()

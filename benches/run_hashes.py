@@ -9,7 +9,8 @@ Run it on the old commit and on the new one, each in a checkout with its own ins
 It drives the command line alone and reads checkpoints as plain safetensors files, so it does not depend on how the
 package is laid out; its options are those of its own commit. Runs are on the CPU with one PyTorch thread; hashes differ
 between machines and PyTorch versions. Runs from pixels are deterministic ones: otherwise actors and learner do not wait
-for each other.
+for each other. PPO's gradient steps have two backends, and so two hashes; commits without that setting used
+PyTorch.
 """
 
 import argparse
@@ -21,26 +22,36 @@ from pathlib import Path
 
 import safetensors.torch
 
-RUNS = (
-    "cage2 --preset smoke --total-timesteps 60000 --run.eval-episodes 0",
-    "cage2 --preset smoke --total-timesteps 30000 --run.eval-episodes 0 --ppo.action-masks",
-    "cage2 --preset challenge --total-timesteps 30000 --run.eval-episodes 0 --env.num-envs 32",
-    "cage2 --preset smoke --total-timesteps 30000 --run.eval-episodes 0 --collector sequential",
-    "cage2-workflow --preset smoke",
+# Those whose gradient steps have two backends, with the settings that these hashes were first taken with.
+_CAGE2 = "--run.eval-episodes 0 --ppo.gamma 0.99"
+PPO_RUNS = (
+    f"cage2 --preset smoke --total-timesteps 60000 {_CAGE2} --no-ppo.action-masks",
+    f"cage2 --preset smoke --total-timesteps 30000 {_CAGE2} --ppo.action-masks",
+    f"cage2 --preset challenge --total-timesteps 30000 {_CAGE2} --ppo.minibatch-size 4096 --env.num-envs 32",
+    f"cage2 --preset smoke --total-timesteps 30000 {_CAGE2} --no-ppo.action-masks --collector sequential",
+    "cage2-workflow --preset smoke --no-inner.action-masks",
     "CartPole-v1 --preset smoke --collector sequential --run.eval-episodes 0",
     "CartPole-v1 --preset classic --total-timesteps 8000 --collector executor --n-workers 2 --run.eval-episodes 0",
-    "CartPole-v1 --preset smoke --algo impala --collector sequential --run.eval-episodes 0",
     "Pendulum-v1 --preset pendulum --total-timesteps 8000 --collector sequential --run.eval-episodes 0",
     "fastrl.tasks.gym.task:TASK --env fastrl/Cage2-v0 --preset smoke --collector native --run.eval-episodes 0",
+)
+RUNS = (
+    *(
+        f"{run} --{'inner' if 'workflow' in run else 'ppo'}.update-backend {backend}"
+        for backend in ("torch", "compiled")
+        for run in PPO_RUNS
+    ),
+    "CartPole-v1 --preset smoke --algo impala --collector sequential --run.eval-episodes 0",
     # With the settings that these hashes were first taken with.
     *(
         f"traffic --preset fast --total-episodes 60 --algo {name} --num-envs 4 --{name}.critic-epochs {epochs}"
         f" --{name}.minibatch-size 8192 --{name}.lr-schedule step --{name}.entropy-coef 0.01"
-        f" --{name}.final-entropy-coef 0.001{more}"
-        for name, epochs, more in (
-            ("mappo", 2, " --mappo.num-epochs 2"),
-            ("ippo", 2, " --ippo.num-epochs 2"),
-            ("reinforce", 4, ""),
+        f" --{name}.final-entropy-coef 0.001 --{name}.gamma 0.99 --{name}.gae-lambda {gae_lambda}"
+        f" --env.collision-reward=-1{more}"
+        for name, epochs, gae_lambda, more in (
+            ("mappo", 2, 0.95, " --mappo.num-epochs 2"),
+            ("ippo", 2, 0.95, " --ippo.num-epochs 2"),
+            ("reinforce", 4, 1.0, ""),
         )
     ),
     "traffic --preset ring --total-episodes 64",

@@ -1,0 +1,230 @@
+"""Draws docs/matrix.md, the page that says what goes with what, by asking the code: python docs/draw_matrix.py
+
+Each cell makes the model of a user who asks for it, so that the lines of what does not go are those that users see.
+"""
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Text, Tuple
+from gymnasium.vector import SyncVectorEnv
+
+import fastrl
+from fastrl.algorithms import algorithms
+from fastrl.collectors.factory import COLLECTORS
+from fastrl.collectors.protocol import CollectError
+from fastrl.envs.registration import MULTI_AGENT_IDS
+from fastrl.utils.errors import UserError
+
+PAGE = Path(__file__).with_name("matrix.md")
+
+OBSERVATIONS: dict[str, Space[Any]] = {
+    "vector": Box(-1, 1, (3,), np.float32),
+    "image": Box(0, 255, (6, 6, 3), np.uint8),
+    "Dict": Dict(goal=Discrete(3), speed=Box(-1, 1, (2,), np.float32)),
+    "Dict with image": Dict(camera=Box(0, 255, (6, 6), np.uint8), speed=Box(-1, 1, (2,), np.float32)),
+    "Discrete": Discrete(4),
+    "MultiDiscrete": MultiDiscrete([2, 3]),
+    "MultiBinary": MultiBinary(3),
+    "Tuple": Tuple([Discrete(2), Box(-1, 1, (2,), np.float32)]),
+    "Text": Text(4, charset="ab "),
+    "Sequence": gymnasium.spaces.Sequence(Discrete(2)),
+}
+ACTIONS: dict[str, Space[Any]] = {
+    "Discrete": Discrete(3),
+    "MultiDiscrete": MultiDiscrete([2, 3]),
+    "MultiBinary": MultiBinary(2),
+    "Box": Box(-1, 1, (2,), np.float32),
+    "Tuple": Tuple([Discrete(2), Discrete(2)]),
+}
+# Those that learn from a data set step no environment: docs/cloning.md has what they take.
+SINGLE = tuple(name for name, each in algorithms().items() if each.learns_from in ("rollouts", "transitions"))
+TEAMS = tuple(name for name, each in algorithms().items() if each.learns_from == "multi_agent_rollouts")
+MEMORIES = ("gru", "lstm")
+
+# Environments that collectors step.
+KINDS = ("`CartPole-v1`", "`fastrl/Cage2-v0`")
+NOTEBOOK = "a function or environment that this process alone has"
+VECTOR = "a vector environment of your own"
+
+NO_SETTING = "{} has no setting {}"
+
+HEAD = """\
+# What goes with what
+
+`python docs/draw_matrix.py` draws this page by asking the code: each cell makes the model of a user who asks for it.
+Where it is refused, a number stands for the line that the user sees, which is below the table. `tests/test_matrix.py`
+compares the page with the code, trains what goes, and checks that a run that is stopped and resumed ends as one that
+was not, to the bit ([reproducibility](reproducibility.md) says where that is promised).
+"""
+
+
+class MyEnv(gymnasium.Env[Any, Any]):
+    """An environment of any spaces in which nothing happens."""
+
+    def __init__(self, obs: Space[Any], actions: Space[Any]) -> None:
+        self.observation_space, self.action_space = obs, actions
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return self.observation_space.sample(), {}
+
+    def step(self, action: Any) -> Any:
+        return self.observation_space.sample(), 0.0, True, False, {}
+
+
+class MyParallelEnv:
+    """Two agents of any spaces to whom nothing happens, with the interface of PettingZoo's ParallelEnv."""
+
+    possible_agents = ("a", "b")
+    agents = ("a", "b")
+
+    def __init__(self, obs: Space[Any], actions: Space[Any]) -> None:
+        self._obs, self._actions = obs, actions
+
+    def observation_space(self, agent: str) -> Space[Any]:
+        return self._obs
+
+    def action_space(self, agent: str) -> Space[Any]:
+        return self._actions
+
+    def reset(self, seed: int | None = None, options: Any = None) -> None:
+        """Not called."""
+
+    def step(self, actions: Any) -> None:
+        """Not called."""
+
+    def close(self) -> None:
+        """Does nothing."""
+
+
+def factory_of(make: Callable[..., Any], obs: str, actions: str) -> Callable[[], Any]:
+    """A function of the user's that makes environments of these kinds of spaces."""
+
+    def factory() -> Any:
+        return make(OBSERVATIONS[obs], ACTIONS[actions])
+
+    factory.__module__, factory.__qualname__ = "my_module", "make_env"
+    return factory
+
+
+def refusal(env: Any, algorithm: str, **settings: Any) -> str:
+    """The line with which a model is refused; empty if it is not."""
+    try:
+        fastrl.Model(env, algo=algorithm, num_envs=2, hidden=[4], device="cpu", **settings)
+    except (UserError, CollectError) as error:
+        return str(error)
+    return ""
+
+
+def table(corner: str, rows: Sequence[str], columns: Sequence[str], cell: Callable[[str, str], str]) -> str:
+    """A table whose cells say yes, or the number of a refusal, and the refusals below it."""
+    lines = [f"| {corner} | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
+    notes: list[str] = []
+    for row in rows:
+        shown = []
+        for column in columns:
+            note = cell(row, column)
+            if note and note not in notes:
+                notes.append(note)
+            shown.append(f"[{notes.index(note) + 1}]" if note else "yes")
+        lines.append(f"| {row} | {' | '.join(shown)} |")
+    below = [f"{number}. `{note}`" for number, note in enumerate(notes, 1)]
+    return "\n".join([*lines, "", *below, *([""] if below else [])])
+
+
+def grouped(
+    names: Sequence[str],
+    corner: str,
+    rows: Sequence[str],
+    columns: Sequence[str],
+    ask: Callable[[str, str, str], str],
+) -> str:
+    """A table for each group of algorithms that go with the same, from ``ask(algorithm, row, column)``."""
+    groups: dict[tuple[bool, ...], tuple[list[str], dict[tuple[str, str], str]]] = {}
+    for name in names:
+        found = {(row, column): ask(name, row, column) for row, column in itertools.product(rows, columns)}
+        groups.setdefault(tuple(not note for note in found.values()), ([], found))[0].append(name)
+    return "\n".join(
+        f"### {', '.join(those)}\n\n{table(corner, rows, columns, lambda r, c, own=own: own[r, c])}"
+        for those, own in groups.values()
+    )
+
+
+def has_setting(algorithm: str, name: str) -> bool:
+    return name in {field.name for field in dataclasses.fields(algorithms()[algorithm].config_type)}
+
+
+def of_spaces(make: Callable[..., Any], algorithm: str, obs: str, actions: str) -> str:
+    """The refusal of environments of these kinds of spaces."""
+    return refusal(factory_of(make, obs, actions), algorithm)
+
+
+def of_collector(algorithm: str, kind: str, collector: str) -> str:
+    """The refusal of a collector."""
+    kind, _, whole = kind.partition(", ")
+    env: Any = kind.strip("`")
+    if kind == NOTEBOOK:
+        env = factory_of(MyEnv, "vector", "Discrete")
+    elif kind == VECTOR:
+        env = SyncVectorEnv([lambda: gymnasium.make("CartPole-v1")] * 2)
+    settings = {"episodes_per_update": 2} if whole else {}
+    return refusal(env, algorithm, collector=collector, **settings)
+
+
+def of_masks(algorithm: str, actions: str) -> str:
+    """The refusal of action masks."""
+    if not has_setting(algorithm, "action_masks"):
+        return NO_SETTING.format(algorithm, "action_masks")
+    return refusal(factory_of(MyEnv, "vector", actions), algorithm, action_masks=True)
+
+
+def of_memory(algorithm: str, memory: str) -> str:
+    """The refusal of a recurrent network."""
+    if not has_setting(algorithm, "memory"):
+        return NO_SETTING.format(algorithm, "memory")
+    return refusal(factory_of(MyEnv, "Dict", "MultiDiscrete"), algorithm, memory=memory)
+
+
+def of_world(env_id: str, algorithm: str) -> str:
+    """The refusal of one of fastrl's environments of many agents."""
+    return refusal(
+        env_id.strip("`"), algorithm, vehicles=1 if "highway-v0" in env_id or "fast" in env_id else 3
+    )
+
+
+def draw() -> str:
+    """The page."""
+    choices = [kind for kind in ACTIONS if kind != "Tuple"]
+    worlds = [f"`{name}`" for name in MULTI_AGENT_IDS if "coop" in name or "ring" in name]
+    spaces = ("observations \\ actions", list(OBSERVATIONS), list(ACTIONS))
+    kinds = [f"{env}{unit}" for unit in ("", ", whole episodes") for env in (*KINDS, NOTEBOOK, VECTOR)]
+    return "\n".join(
+        [
+            HEAD,
+            "## One agent: observations and actions\n",
+            grouped(SINGLE, *spaces, functools.partial(of_spaces, MyEnv)),
+            "## Collectors\n",
+            "Any observations and actions of the tables above go with every collector that takes the environment.\n",
+            grouped(SINGLE, "environment", kinds, COLLECTORS, of_collector),
+            "## Action masks\n",
+            "`action_masks`, where the environment gives them.\n",
+            table("algorithm", SINGLE, choices, of_masks),
+            "## Memory\n",
+            "`memory`, a recurrent network.\n",
+            table("algorithm", SINGLE, MEMORIES, of_memory),
+            "## Many agents: PettingZoo's parallel environments\n",
+            grouped(TEAMS, *spaces, functools.partial(of_spaces, MyParallelEnv)),
+            "## Many agents: fastrl's environments\n",
+            table("environment", worlds, TEAMS, of_world),
+        ]
+    )
+
+
+if __name__ == "__main__":
+    PAGE.write_text(draw(), encoding="utf-8")
