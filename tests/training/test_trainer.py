@@ -12,6 +12,7 @@ from toy_algorithm import Toy, ToyConfig
 from fastrl.algorithms.protocol import Algorithm, Problem
 from fastrl.collectors.protocol import CollectError, Report
 from fastrl.training.callbacks import Callback, Run
+from fastrl.training.evaluation import Evaluation, Returns
 from fastrl.training.experience import Episodes, Source
 from fastrl.training.row import Number
 from fastrl.training.settings import RunConfig
@@ -130,6 +131,13 @@ def test_steps_that_came_after_the_last_row_have_a_row_of_their_own() -> None:
             source.steps = 35
     assert [row["time/total_timesteps"] for row in rows] == [10, 20, 35]
     assert [row["time/iterations"] for row in rows] == [1, 2, 2]
+
+
+def test_each_evaluation_has_a_row_of_its_own() -> None:
+    scores = iter([Returns((1.0,)), Returns((2.0,)), Returns((3.0,))])
+    evaluation = Evaluation(lambda *_: next(scores), Returns.from_tree, 1, 2)
+    rows = [row.record() for row in trainer_of(FakeSource(), evaluation, row_seconds=1000.0).rows()]
+    assert [row["eval/mean_reward"] for row in rows] == [1.0, 2.0, 3.0]
 
 
 def test_goals_are_in_steps_or_in_episodes() -> None:

@@ -53,6 +53,7 @@ class Training(ABC):
         has_ended: no more updates of this session follow.
         stopped_by: the callback that has stopped this session; None: none has.
         stage: of the run that it is in, see `fastrl.training.stages`.
+        has_new_scores: True if an evaluation has ended since the last row.
         mean_return: of the last row in which episodes ended; NaN before.
         seconds: wall-clock time in `rows` so far, by earlier sessions too.
         parts: these seconds, by activity of the learner.
@@ -86,6 +87,7 @@ class Training(ABC):
         self.has_ended = False
         self.stopped_by: str | None = None
         self.stage = 0
+        self.has_new_scores = False
         self.mean_return = math.nan
         self.seconds = 0.0
         self.parts: dict[str, float] = {}
@@ -158,6 +160,7 @@ class Training(ABC):
     def evaluated(self, scores: "Scores") -> None:
         """Calls the callbacks with an evaluation."""
         self.view.scores = scores
+        self.has_new_scores = True
         self.notify(lambda callback: callback.on_evaluation(self.view))
 
     @abstractmethod
@@ -363,7 +366,9 @@ class Trainer(Training):
                     if self.steps == steps and not ended:
                         break
                 now = time.perf_counter()
-                if now - clock < self.run.row_seconds and not (self.is_over() or self.ends_stage()):
+                # An evaluation has a row of its own: the next one would replace its scores.
+                is_due = now - clock >= self.run.row_seconds or self.has_new_scores
+                if not (is_due or self.is_over() or self.ends_stage()):
                     continue
                 passed, clock = now - clock, now
                 row = self._row(passed, steps, Episodes.concatenated(ended))
@@ -405,6 +410,7 @@ class Trainer(Training):
             ended: episodes since then.
         """
         steps, done = self.steps, self.done
+        self.has_new_scores = False
         mean_return = math.fsum(ended.returns) / len(ended) if len(ended) else math.nan
         if len(ended):
             self.mean_return = mean_return
