@@ -367,7 +367,13 @@ PRESETS: dict[str, Preset] = {
     ),
     "frozen-lake": _grid("FrozenLake on the map of 4x4", 300_000),
     "frozen-lake-8x8": _grid(
-        "FrozenLake on the map of 8x8", 600_000, num_envs=32, minibatch_size=512, learning_rate=3e-3
+        "FrozenLake on the map of 8x8",
+        1_000_000,
+        num_envs=32,
+        minibatch_size=512,
+        learning_rate=1e-3,
+        gamma=0.999,
+        entropy_coef=0.05,
     ),
     "taxi": _grid("Taxi, with its action masks", 300_000, entropy_coef=0.02, action_masks=True),
     "cliff-walking": _grid(
