@@ -5,12 +5,24 @@ import math
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from fastrl.cli.main import main
-from fastrl.demos.pipeline import FIGURE, REPORT, StageReport, draw, score_of, shares_of
+from fastrl.demos.pipeline import (
+    FIGURE,
+    REPORT,
+    Settings,
+    StageReport,
+    draw,
+    mixed,
+    run_pipeline,
+    score_of,
+    shares_of,
+)
 from fastrl.demos.recorder import record
 from fastrl.replay.episodes import load
 from fastrl.training.run_list import read_run
+from fastrl.utils.progress import Progress
 
 # Pushes towards where the pole falls.
 EXPERT = """
@@ -51,6 +63,9 @@ def test_three_stages_and_one_report(
     assert stages[0]["mean_return"] == pytest.approx(demos.returns.mean())
     for each in stages:
         assert each["seconds"] > 0 and each["memory_mib"] > 10 and each["steps"] > 0
+        assert each["complete"]
+        assert sum(each["shares"].values()) == pytest.approx(1)
+    assert all(stages[0]["shares"][kind] > 0 for kind in ("simulation", "network", "data"))
     assert stages[2]["steps"] >= 3000
     assert 'init_from = "' in (out / "agent" / "config.toml").read_text()
     # The same command again does nothing, and reports the same.
@@ -61,7 +76,42 @@ def test_three_stages_and_one_report(
     assert json.loads((out / REPORT).read_text())["stages"] == stages
 
 
+def test_the_seconds_of_an_interrupted_stage_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_expert.py").write_text(EXPERT)
+    monkeypatch.chdir(tmp_path)
+    out = tmp_path / "out"
+
+    class Interrupting(Progress):
+        def advance(self, amount: float = 1) -> None:
+            if self.count >= 3:
+                raise KeyboardInterrupt
+            self.count += amount
+
+        count = 0.0
+
+    settings = Settings(
+        "CartPole-v1",
+        "my_expert:act",
+        12,
+        1,
+        100,
+        "ppo",
+        out,
+        n_workers=1,
+        skip=frozenset({"clone", "agent"}),
+    )
+    console = Console(quiet=True)
+    with pytest.raises(KeyboardInterrupt):
+        run_pipeline(settings, console, lambda episodes: Interrupting("", episodes, console))
+    [first] = json.loads((out / REPORT).read_text())["stages"]
+    assert first["seconds"] > 0 and not first["complete"]
+    [report] = run_pipeline(settings, console, lambda episodes: Progress("", episodes, console)).reports
+    assert report.complete and report.seconds > first["seconds"]
+    assert len(load(out / "demos")) == 12
+
+
 def test_mistakes_end_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code: int | str | None
     for options, message in (
         (["--skip=demos"], "has no episodes: do not skip demos"),
         (["--skip=demo"], "should be of demos, clone and agent, got demo"),
@@ -83,6 +133,13 @@ def test_shares_add_up() -> None:
     assert shares_of({}) == {}
 
 
+def test_shares_of_sessions_weigh_by_their_seconds() -> None:
+    first, second = {"simulation": 1.0, "other": 0.0}, {"simulation": 0.5, "other": 0.5}
+    assert mixed(first, 1.0, second, 3.0) == pytest.approx({"simulation": 0.625, "other": 0.375})
+    assert mixed({}, 0.0, second, 3.0) == second
+    assert mixed(first, 1.0, {}, 3.0) == first
+
+
 def test_scores_of_any_evaluation() -> None:
     assert score_of({"mean": 3, "returns": [2.5, 3.5]}) == (3.0, 0.5)
     assert score_of({"total": -50.0})[0] == -50.0
@@ -92,6 +149,27 @@ def test_scores_of_any_evaluation() -> None:
 def test_a_figure_of_stages_without_numbers(tmp_path: Path) -> None:
     draw([StageReport("demos", 3.0), StageReport("agent", 5.0, mean_return=1.0)], tmp_path / "figure.png")
     assert (tmp_path / "figure.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_an_expert_may_draw_its_actions(tmp_path: Path) -> None:
+    run, out = tmp_path / "run", tmp_path / "out"
+    options = ["--total-timesteps=256", "--ppo.num-steps=64", "--run.eval-episodes=0", "--num-envs=1"]
+    assert main(["train", "CartPole-v1", "--algo=ppo", *options, f"--run-dir={run}"]) == 0
+    command = [
+        "pipeline",
+        "CartPole-v1",
+        f"--expert={run}",
+        "--episodes=4",
+        "--skip=clone,agent",
+        "--no-compare",
+    ]
+    found = {}
+    for name, further in (("drawn", ["--stochastic"]), ("likeliest", [])):
+        assert main([*command, "--n-workers=1", f"--out={out / name}", *further]) == 0
+        found[name] = load(out / name / "demos")
+    drawn = record("CartPole-v1", run, 4, tmp_path / "demos", deterministic=False, n_workers=1)
+    assert found["drawn"].lengths.tolist() == drawn.lengths.tolist()
+    assert found["drawn"].lengths.tolist() != found["likeliest"].lengths.tolist()
 
 
 def test_cloning_has_a_run_on_cage2(tmp_path: Path) -> None:

@@ -64,6 +64,11 @@ def pipeline(prog: str, arguments: list[str]) -> int:
         "--noise", type=float, default=0.0, metavar="FLOAT", help="on the expert's actions [0]"
     )
     parser.add_argument(
+        "--stochastic",
+        action="store_true",
+        help="an expert that is a run draws its actions, so that the clone explores as it does",
+    )
+    parser.add_argument(
         "--clone",
         nargs="+",
         default=[],
@@ -96,7 +101,11 @@ def pipeline(prog: str, arguments: list[str]) -> int:
         seed=options.seed,
         n_workers=options.n_workers,
         skip=options.skip,
-        record_options={"noise": options.noise, "trust": options.trust},
+        record_options={
+            "noise": options.noise,
+            "deterministic": not options.stochastic,
+            "trust": options.trust,
+        },
         clone_options=[_option(each) for each in options.clone],
         agent_options=[_option(each) for each in options.train],
         compare=not options.no_compare,

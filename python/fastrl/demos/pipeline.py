@@ -40,6 +40,13 @@ _KINDS = {
     "network": ("inference", "update", "returns", "publishing", "evaluation"),
     "data": ("buffer", "sampling", "data", "loading"),
 }
+# The same of recording, where "waiting" is that of workers for the process that writes.
+_KINDS_OF_RECORDING = {
+    "simulation": ("environment",),
+    "network": ("inference",),
+    "data": ("buffer", "writing"),
+}
+_COLORS = {"simulation": "C0", "network": "C1", "data": "C2", "other": "0.8"}
 # A slice with one worker has so much of a stage's work.
 _SLICE = 0.05
 
@@ -95,7 +102,9 @@ class StageReport:
         steps: environment steps; of cloning samples.
         steps_per_second: while it worked, without its start.
         one_worker: the same of a slice with one worker; None: not measured.
-        shares: of the learner's time, by "simulation", "network", "data" and "other"; empty where unknown.
+        shares: of the learner's time, by "simulation", "network", "data" and "other"; of recording those of the time of
+            its workers and of writing; empty where unknown.
+        complete: its result is.
         mean_return, deviation: of the recorded episodes, or of the evaluation at the end; NaN: unknown.
     """
 
@@ -108,6 +117,7 @@ class StageReport:
     shares: dict[str, float] = dataclasses.field(default_factory=dict)
     mean_return: float = math.nan
     deviation: float = math.nan
+    complete: bool = False
 
     @property
     def ratio(self) -> float:
@@ -140,22 +150,34 @@ def run_pipeline(settings: Settings, console: Console, progress: Callable[[int],
         KeyboardInterrupt: recording was interrupted; whole episodes are kept.
     """
     settings.out.mkdir(parents=True, exist_ok=True)
-    before = _saved_reports(settings.out)
+    saved = _saved_reports(settings.out)
     reports: list[StageReport] = []
     for name in STAGES:
         if name in settings.skip:
             continue
-        report = before.get(name, StageReport(name))
-        if name == "demos":
-            _record(settings, report, console, progress)
-        elif code := _train(settings, report, console):
+        report = saved.setdefault(name, StageReport(name))
+        report.complete = False
+        code = 0
+        try:
+            if name == "demos":
+                _record(settings, report, console, progress)
+            else:
+                code = _train(settings, report, console)
+            report.complete = not code
+        finally:
+            # A stage that was interrupted has a report, too: its seconds count.
+            _save([saved[each] for each in STAGES if each in saved], settings.out)
+        if code:
             return Outcome(reports, code)
         reports.append(report)
-        tree = {"stages": [dataclasses.asdict(each) | {"ratio": each.ratio} for each in reports]}
-        write_atomically(settings.out / REPORT, to_json(tree, indent=2).encode())
     if reports:
         draw(reports, settings.out / FIGURE)
     return Outcome(reports)
+
+
+def _save(reports: Sequence[StageReport], out: Path) -> None:
+    tree = {"stages": [dataclasses.asdict(each) | {"ratio": each.ratio} for each in reports]}
+    write_atomically(out / REPORT, to_json(tree, indent=2).encode())
 
 
 def _record(
@@ -166,20 +188,28 @@ def _record(
         print_lines(console, f"recording {settings.episodes:,} episodes of {settings.expert} in {path}")
         begin = time.monotonic()
         options = {"seed": settings.seed, **settings.record_options}
-        with progress(settings.episodes) as shown:
-            clock = _Clock(shown.advance)
-            demos = record(
-                settings.env,
-                settings.expert,
-                settings.episodes,
-                path,
-                resume=_recorded(path) > 0,
-                n_workers=settings.n_workers,
-                advance=clock.advance,
-                **options,
+        parts: dict[str, float] = {}
+        try:
+            with progress(settings.episodes) as shown:
+                clock = _Clock(shown.advance)
+                demos = record(
+                    settings.env,
+                    settings.expert,
+                    settings.episodes,
+                    path,
+                    resume=_recorded(path) > 0,
+                    n_workers=settings.n_workers,
+                    advance=clock.advance,
+                    timed=parts.update,
+                    **options,
+                )
+        finally:
+            seconds = time.monotonic() - begin
+            report.shares = mixed(
+                report.shares, report.seconds, shares_of(parts, _KINDS_OF_RECORDING), seconds
             )
-        report.seconds += time.monotonic() - begin
-        report.memory_mib = max(_peak_memory(), report.memory_mib)
+            report.seconds += seconds
+            report.memory_mib = max(_peak_memory(), report.memory_mib)
         report.steps_per_second = clock.rate() * demos.num_steps / len(demos)
         if settings.compare:
             count = max(round(_SLICE * settings.episodes), 2)
@@ -304,13 +334,23 @@ def _saved_reports(out: Path) -> dict[str, StageReport]:
     return reports
 
 
-def shares_of(parts: Mapping[str, float]) -> dict[str, float]:
+def shares_of(parts: Mapping[str, float], kinds: Mapping[str, Sequence[str]] = _KINDS) -> dict[str, float]:
     """Shares of seconds by activity, summed by kind."""
     total = sum(parts.values())
     if not total:
         return {}
-    shares = {kind: sum(parts.get(name, 0.0) for name in names) / total for kind, names in _KINDS.items()}
+    shares = {kind: sum(parts.get(name, 0.0) for name in names) / total for kind, names in kinds.items()}
     return shares | {"other": 1 - sum(shares.values())}
+
+
+def mixed(
+    before: Mapping[str, float], seconds_before: float, shares: Mapping[str, float], seconds: float
+) -> dict[str, float]:
+    """Shares of two sessions together."""
+    if not before or not shares:
+        return dict(shares or before)
+    total = seconds_before + seconds
+    return {kind: (before[kind] * seconds_before + share * seconds) / total for kind, share in shares.items()}
 
 
 def score_of(evaluation: Mapping[str, Any] | None) -> tuple[float, float]:
@@ -347,34 +387,45 @@ def print_report(reports: Sequence[StageReport], console: Console) -> None:
 
 
 def draw(reports: Sequence[StageReport], path: Path) -> None:
-    """Draws the time and the return of each stage into a PNG file."""
+    """Draws each stage's time, what that was spent on, and the return into a PNG file."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(9.0, 3.6), layout="constrained")
-    times, returns = figure.subplots(1, 2)
+    figure = Figure(figsize=(11.0, 3.6), layout="constrained")
+    times, shares, returns = figure.subplots(1, 3)
     names = [each.name for each in reports]
-    bottom = [0.0] * len(reports)
-    for number, kind in enumerate((*_KINDS, "other")):
-        # Without an account of its own a stage's time is "other".
-        shares = [
-            each.shares.get(kind, float(kind == "other")) if each.shares else float(kind == "other")
-            for each in reports
-        ]
-        heights = [share * each.seconds for share, each in zip(shares, reports, strict=True)]
-        if any(heights):
-            times.bar(names, heights, bottom=bottom, label=kind, color=f"C{number}")
-        bottom = [a + b for a, b in zip(bottom, heights, strict=True)]
+    bars = times.bar(names, [each.seconds for each in reports], width=0.6, color="0.6")
+    times.bar_label(bars, [duration(each.seconds) for each in reports], padding=2)
+    times.margins(y=0.12)
     times.set_ylabel("seconds")
     times.set_title("time of each stage")
-    times.legend(frameon=False)
-    known = [each for each in reports if math.isfinite(each.mean_return)]
-    errors = [0.0 if math.isnan(each.deviation) else each.deviation for each in known]
-    labels = ["expert" if each.name == "demos" else each.name for each in known]
-    returns.errorbar(labels, [each.mean_return for each in known], errors, fmt="o", capsize=4, color="C0")
-    returns.margins(x=0.3)
-    returns.set_ylabel("return")
+    # Stages without an account are left out of it.
+    known = [each for each in reports if each.shares]
+    labels, bottom = [each.name for each in known], [0.0] * len(known)
+    for kind in (*_KINDS, "other"):
+        heights = [100 * each.shares[kind] for each in known]
+        shares.bar(labels, heights, 0.6, bottom, label=kind, color=_COLORS[kind])
+        bottom = [a + b for a, b in zip(bottom, heights, strict=True)]
+    shares.set_ylim(0, 100)
+    shares.set_ylabel("%")
+    shares.set_title("what it was spent on")
+    if known:
+        figure.legend(*shares.get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
+    scored = [each for each in reports if math.isfinite(each.mean_return)]
+    errors = [0.0 if math.isnan(each.deviation) else each.deviation for each in scored]
+    labels = ["expert" if each.name == "demos" else each.name for each in scored]
+    returns.errorbar(labels, [each.mean_return for each in scored], errors, fmt="o", capsize=4, color="C0")
+    for place, each in enumerate(scored):
+        returns.annotate(
+            brief(each.mean_return),
+            (place, each.mean_return),
+            (7, 0),
+            textcoords="offset points",
+            va="center",
+        )
+    returns.margins(x=0.4)
+    returns.set_ylabel("return: mean, deviation")
     returns.set_title("return after each stage")
-    for axes in (times, returns):
+    for axes in (times, shares, returns):
         axes.grid(axis="y", alpha=0.3)
         axes.set_axisbelow(True)
     figure.savefig(path, dpi=150)

@@ -315,6 +315,7 @@ def record(
     resume: bool = False,
     trust: bool = False,
     advance: Callable[[int], object] = lambda episodes: None,
+    timed: Callable[[Mapping[str, float]], object] = lambda seconds: None,
     log: Callable[[str], object] | None = None,
     **collector_options: Any,
 ) -> Any:
@@ -344,6 +345,8 @@ def record(
         resume: continue a recording that was interrupted, or extend it to more episodes.
         trust: files may run code, as they say.
         advance: called with numbers of episodes that were recorded.
+        timed: called once, also if the recording is interrupted, with the seconds that it took by part: those of the
+            collector's `fastrl.collectors.protocol.Report`, and ``writing`` of this process.
         log: called with lines for people.
         collector_options: of `fastrl.collectors.factory.make_collector`.
 
@@ -392,7 +395,7 @@ def record(
         try:
             options = {"expert": found, "log": log, **collector_options}
             stopped_by = _write_all(
-                plan, writer, path, own is not None, collector, n_workers, advance, options
+                plan, writer, path, own is not None, collector, n_workers, advance, timed, options
             )
         except CollectError as error:
             first, _, rest = str(error).partition("\n")
@@ -434,11 +437,13 @@ def _write_all(
     collector: str,
     n_workers: WorkerCount,
     advance: Callable[[int], object],
+    timed: Callable[[Mapping[str, float]], object],
     options: Mapping[str, Any],
 ) -> signal.Signals | None:
     """Records the episodes that are missing; those that are whole are kept, whatever happens. Returns the signal that
     has stopped it."""
     flush_at = time.monotonic() + FLUSH_S
+    writing = 0.0
     try:
         with (
             StopSignals() as stop,
@@ -446,6 +451,7 @@ def _write_all(
         ):
             while not recording.is_done and stop.received is None:
                 fragments = recording.take(_POLL_S)
+                begin = time.monotonic()
                 with _disk_errors(path):
                     for fragment in fragments:
                         writer.write(_episode(plan, fragment, has_noise))
@@ -453,8 +459,10 @@ def _write_all(
                         writer.flush()
                         end = time.monotonic()
                         flush_at = end + max(FLUSH_S, (end - start) / FLUSH_SHARE)
+                writing += time.monotonic() - begin
                 if fragments:
                     advance(len(fragments))
+            seconds = dict(recording.collector.report().seconds)
     except RecordError:
         raise
     except BaseException:
@@ -462,8 +470,10 @@ def _write_all(
         with contextlib.suppress(Exception):
             writer.close()
         raise
+    begin = time.monotonic()
     with _disk_errors(path):
         writer.close()
+    timed(seconds | {"writing": writing + time.monotonic() - begin})
     return stop.received
 
 
