@@ -210,6 +210,35 @@ def test_wrong_episodes_are_refused(tmp_path: Path) -> None:
     assert len(load(tmp_path / "set")) == 2
 
 
+def test_numbers_of_the_other_byte_order_are_refused(tmp_path: Path) -> None:
+    other = np.dtype(np.float32).newbyteorder("S")
+    with pytest.raises(DemosError, match=r"observations cannot be recorded: .* has the other byte order"):
+        EpisodeWriter(tmp_path / "a", {}, Box(-1, 1, (2,), other), Discrete(2))  # type: ignore[arg-type]
+    [episode], spaces = plain([3])
+    episode = dataclasses.replace(episode, infos={"x": np.zeros(3, other)})
+    with pytest.raises(DemosError, match="infos 'x': expected an array"):
+        write(tmp_path / "b", [episode], spaces)
+
+
+def test_writing_does_not_import_pandas(tmp_path: Path) -> None:
+    """That takes a second, and pyarrow does it for each of its own conversions of arrays."""
+    pytest.importorskip("pandas")
+    code = f"""
+import pathlib, sys
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+from fastrl.replay.episode_writer import EpisodeWriter
+from fastrl.replay.episodes import Episode, load
+with EpisodeWriter(pathlib.Path({str(tmp_path / "set")!r}), {{}}, Box(-1, 1, (2,)), Discrete(2)) as writer:
+    ends = np.array([False, True])
+    obs = np.zeros((3, 2), np.float32)
+    writer.write(Episode(obs, np.zeros(2, np.int64), np.zeros(2), ends, ~ends, seed=1))
+assert load({str(tmp_path / "set")!r})[0].observations.shape == (3, 2)
+assert "pandas" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_a_directory_in_use_is_refused(tmp_path: Path) -> None:
     episodes, spaces = plain([4, 4])
     path = tmp_path / "set"

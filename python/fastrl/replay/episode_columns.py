@@ -113,14 +113,16 @@ class Column:
         else:
             values = np.zeros((len(last), *self.shape), self.dtype)
             values[~last] = np.concatenate(parts) if len(parts) > 1 else parts[0]
-        mask = None if self.has_last else last
+        # From buffers: `pyarrow.array` would import pandas where that is installed, which takes a second.
+        arrow_type, rows = self.arrow_type(), len(values)
+        valid = None if self.has_last else _bits(~last)
+        if pa.types.is_boolean(arrow_type):
+            return pa.Array.from_buffers(arrow_type, rows, [valid, _bits(values)])
+        data = pa.py_buffer(np.ascontiguousarray(values))
         if not self.shape:
-            return pa.array(values, self.arrow_type(), mask=mask)
-        flat = np.ascontiguousarray(values).reshape(-1)
-        numbers = pa.array(flat.view(np.uint8) if self.dtype == np.bool_ else flat)
-        return pa.FixedSizeListArray.from_arrays(
-            numbers, self.size, mask=None if mask is None else pa.array(mask)
-        )
+            return pa.Array.from_buffers(arrow_type, rows, [valid, data])
+        numbers = pa.Array.from_buffers(arrow_type.value_type, rows * self.size, [None, data])
+        return pa.Array.from_buffers(arrow_type, rows, [valid], children=[numbers])
 
     def to_numpy(self, array: pa.Array) -> Any:
         """All rows of the column, [rows, *shape]: a read-only view of the table's memory, but of single booleans and
@@ -138,6 +140,10 @@ class Column:
         return values[start : start + len(array) * self.size].reshape(len(array), *self.shape)
 
 
+def _bits(values: NDArray[np.bool_]) -> pa.Buffer:
+    return pa.py_buffer(np.packbits(values, bitorder="little"))
+
+
 def columns_of(space: gymnasium.Space[Any], group: str, *, has_last: bool) -> list[Column]:
     """A column for each leaf of a space.
 
@@ -151,6 +157,10 @@ def columns_of(space: gymnasium.Space[Any], group: str, *, has_last: bool) -> li
     columns = []
     for path, leaf in leaves:
         dtype = np.dtype("U") if leaf.dtype is None or leaf.dtype.kind == "U" else np.dtype(leaf.dtype)
+        if not dtype.isnative:
+            raise DemosError(
+                f"{group}s cannot be recorded: {dtype} has the other byte order than this machine"
+            )
         columns.append(
             Column(group, path, dtype, () if dtype.kind == "U" else tuple(leaf.shape or ()), has_last)
         )
@@ -169,7 +179,8 @@ def info_columns(infos: Mapping[str, Any], steps: int) -> list[Column]:
         where = "/".join(path)
         if array.dtype == object and all(isinstance(value, str) for value in array.ravel().tolist()):
             array = array.astype("U")
-        if array.dtype.kind not in "biufU" or array.ndim < 1 or len(array) not in (steps, steps + 1):
+        fits = array.dtype.kind in "biufU" and array.dtype.isnative
+        if not fits or array.ndim < 1 or len(array) not in (steps, steps + 1):
             raise DemosError(
                 f"infos {where!r}: expected an array of numbers or texts with {steps + 1} or {steps} rows, got"
                 f" {array.dtype} {list(array.shape)}"
