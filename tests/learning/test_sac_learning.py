@@ -1,6 +1,7 @@
-"""SAC and TD3 learn Pendulum and CartPole.
+"""SAC and TD3 learn Pendulum.
 
-More seeds on request: FASTRL_LEARNING_SEEDS=5 pytest -m learning tests/learning/test_sac_learning.py
+As long as the preset, with several seeds: FASTRL_LEARNING_SEEDS=5 pytest -m learning
+tests/learning/test_sac_learning.py
 """
 
 import os
@@ -11,13 +12,13 @@ import fastrl
 
 pytestmark = pytest.mark.learning
 
-OPTIONS = {"device": "cpu", "collector": "sequential"}
-SEEDS = range(int(os.environ.get("FASTRL_LEARNING_SEEDS", "1")))
+SEEDS = int(os.environ.get("FASTRL_LEARNING_SEEDS", "0"))
 
 
 @pytest.mark.parametrize("algorithm", ["sac", "td3"])
-@pytest.mark.parametrize("seed", SEEDS)
-def test_pendulum_within_20_000_steps(algorithm: str, seed: int) -> None:
+@pytest.mark.parametrize("seed", range(max(SEEDS, 1)))
+def test_pendulum(algorithm: str, seed: int) -> None:
+    """A random policy returns -1,200."""
     model = fastrl.Model(
         "Pendulum-v1",
         algo=algorithm,
@@ -25,16 +26,9 @@ def test_pendulum_within_20_000_steps(algorithm: str, seed: int) -> None:
         hidden=[64, 64],
         batch_size=128,
         learning_rate=1e-3,
-        **OPTIONS,
+        device="cpu",
+        collector="sequential",
     )
     assert model.settings["run"]["total_timesteps"] == 20_000
-    model.learn()
-    assert model.evaluate(100)[0] >= -170
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_discrete_actions_within_50_000_steps(seed: int) -> None:
-    model = fastrl.Model("CartPole-v1", algo="sac", seed=seed, **OPTIONS)
-    assert model.settings["run"]["total_timesteps"] == 50_000
-    model.learn()
-    assert model.evaluate(100)[0] >= 475
+    model.learn(20_000 if SEEDS else 9_000)
+    assert model.evaluate(100)[0] >= (-170 if SEEDS else -250)
